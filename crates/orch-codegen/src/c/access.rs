@@ -1,0 +1,107 @@
+//! Loads and stores as C text.
+
+use super::expression::{Value, in_memory, parens};
+use super::facts::Address;
+use super::function::FunctionEmitter;
+use super::helper::{Op, strip_parens};
+use super::types::CType;
+use orch_ir::DType;
+use orch_tile::BufferId;
+
+/// Where a load or store takes place.
+pub struct Place {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// How its elements are addressed.
+    pub address: Address,
+    /// Flags of the lanes that take part.
+    pub mask: Option<Value>,
+}
+
+impl FunctionEmitter<'_> {
+    /// C text of a pointer to the first element that an access touches.
+    fn pointer(&mut self, place: &Place) -> String {
+        let name = self.buffers[place.buffer.index()].clone();
+        match place.address {
+            Address::Contiguous(base) | Address::Strided(base, _) => {
+                let base = self.value_of(base);
+                format!("&{name}[{}]", strip_parens(&base.text))
+            }
+            Address::Scattered(_) => name,
+        }
+    }
+
+    /// Offsets from the pointer and their type, if they are not consecutive.
+    fn offsets(&mut self, place: &Place, lanes: usize) -> Option<(String, DType)> {
+        match place.address {
+            Address::Contiguous(_) => None,
+            Address::Strided(_, stride) => {
+                let is_short = stride.unsigned_abs() as u128 * (lanes as u128) < 1 << 31;
+                let dtype = if is_short { DType::I32 } else { DType::I64 };
+                Some((self.steps(dtype, lanes, stride), dtype))
+            }
+            Address::Scattered(offsets) => {
+                let from = self.program.exprs.dtype(offsets);
+                let value = self.value_of(offsets);
+                // 64 bits also hold offsets of other types than those two.
+                let to = if from == DType::I32 { DType::I32 } else { DType::I64 };
+                Some((self.unit.apply(Op::Cast(from), to, lanes, &[&value.text]), to))
+            }
+        }
+    }
+
+    /// A load of `lanes` elements.
+    pub(super) fn load(&mut self, place: &Place, lanes: usize) -> Value {
+        let stored = self.program.buffer(place.buffer).dtype;
+        let dtype = in_memory(stored);
+        let pointer = self.pointer(place);
+        let text = if lanes == 1 {
+            let element = pointer.strip_prefix('&').expect("a scalar access names an element");
+            match &place.mask {
+                Some(mask) => format!("({} ? {element} : 0)", mask.text),
+                None => element.to_owned(),
+            }
+        } else {
+            let offsets = self.offsets(place, lanes);
+            let mask = place.mask.clone().map(|mask| self.flags_for(mask, dtype));
+            let mut args = vec![pointer.as_str()];
+            args.extend(offsets.as_ref().map(|(text, _)| text.as_str()));
+            args.extend(mask.as_deref());
+            let op = match (&offsets, &mask) {
+                (None, None) => Op::Load,
+                (None, Some(_)) => Op::LoadMasked,
+                (Some((_, by)), None) => Op::Gather(*by),
+                (Some((_, by)), Some(_)) => Op::GatherMasked(*by),
+            };
+            self.unit.apply(op, dtype, lanes, &args)
+        };
+        let value = self.number(dtype, lanes, text);
+        if stored == DType::Bool { self.cast(value, DType::Bool) } else { value }
+    }
+
+    /// The statement that stores a value, without the semicolon.
+    pub(super) fn store(&mut self, place: &Place, value: Value) -> String {
+        let dtype = in_memory(self.program.buffer(place.buffer).dtype);
+        let lanes = value.ty.lanes();
+        let value = if matches!(value.ty, CType::Num(..)) { value } else { self.cast(value, DType::U8) };
+        let pointer = self.pointer(place);
+        if lanes == 1 {
+            let element = pointer.strip_prefix('&').expect("a scalar access names an element");
+            let guard =
+                place.mask.as_ref().map_or(String::new(), |mask| format!("if {} ", parens(&mask.text)));
+            return format!("{guard}{element} = {}", strip_parens(&value.text));
+        }
+        let offsets = self.offsets(place, lanes);
+        let mask = place.mask.clone().map(|mask| self.flags_for(mask, dtype));
+        let mut args = vec![pointer.as_str(), value.text.as_str()];
+        args.extend(offsets.as_ref().map(|(text, _)| text.as_str()));
+        args.extend(mask.as_deref());
+        let op = match (&offsets, &mask) {
+            (None, None) => return self.unit.store(dtype, lanes, &pointer, &value.text),
+            (None, Some(_)) => Op::StoreMasked,
+            (Some((_, by)), None) => Op::Scatter(*by),
+            (Some((_, by)), Some(_)) => Op::ScatterMasked(*by),
+        };
+        self.unit.apply(op, dtype, lanes, &args)
+    }
+}

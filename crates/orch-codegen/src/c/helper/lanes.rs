@@ -1,0 +1,151 @@
+//! Prelude functions that are not one instruction: on halves of wide vectors, lane by lane, and reductions.
+
+use super::super::types::CType;
+use super::{Helper, Op, PARAMS, Param, Unit, returns};
+use orch_ir::{BinaryFn, DType, ReduceOp};
+
+impl Unit {
+    /// The text of the lower or upper half of a value.
+    fn half(&mut self, ty: CType, text: &str, upper: bool) -> String {
+        let op = if upper { Op::High } else { Op::Low };
+        match ty {
+            CType::Mask(lanes) => {
+                let half = CType::Mask(lanes / 2).name();
+                let shifted = if upper { format!("({text} >> {})", lanes / 2) } else { text.to_owned() };
+                format!("(({half})({shifted} & {}))", mask_of(lanes / 2))
+            }
+            CType::Num(dtype, lanes) => self.apply(op, dtype, lanes, &[text]),
+            CType::Flags { .. } => {
+                let (dtype, lanes) = ty.as_vector().expect("flags are vectors");
+                self.apply(op, dtype, lanes, &[text])
+            }
+            CType::Bool => text.to_owned(),
+        }
+    }
+
+    /// The text of a value made of two halves.
+    fn join(&mut self, ty: CType, low: &str, high: &str) -> String {
+        match ty.as_vector() {
+            Some((dtype, lanes)) => self.apply(Op::Join, dtype, lanes, &[low, high]),
+            None => {
+                let (name, half) = (ty.name(), ty.lanes() / 2);
+                format!("(({name})({low} | ({name}){high} << {half}))")
+            }
+        }
+    }
+
+    /// Applies the operation to each half.
+    pub(super) fn split_body(&mut self, helper: Helper, params: &[Param], result: Option<CType>) -> String {
+        let half = helper.lanes / 2;
+        // Elements of a gather are addressed from the same base; other pointers advance.
+        let advances =
+            !matches!(helper.op, Op::Gather(_) | Op::GatherMasked(_) | Op::Scatter(_) | Op::ScatterMasked(_));
+        let halves: Vec<String> = [false, true]
+            .into_iter()
+            .map(|upper| {
+                let args: Vec<String> = (params.iter().zip(PARAMS))
+                    .map(|(param, name)| match *param {
+                        Param::Source(_) | Param::Target(_) if upper && advances => {
+                            format!("({name} + {half})")
+                        }
+                        Param::Count if upper => format!("{name} - {half}"),
+                        Param::Value(ty) if ty.lanes() > 1 => self.half(ty, name, upper),
+                        Param::Source(_) | Param::Target(_) | Param::Count | Param::Value(_) => {
+                            name.to_owned()
+                        }
+                    })
+                    .collect();
+                let args: Vec<&str> = args.iter().map(String::as_str).collect();
+                match helper.op {
+                    Op::Store => self.store(helper.dtype, half, args[0], args[1]),
+                    op => self.apply(op, helper.dtype, half, &args),
+                }
+            })
+            .collect();
+        match result {
+            None => format!("    {};\n    {};\n", halves[0], halves[1]),
+            Some(ty) => returns(self.join(ty, &halves[0], &halves[1])),
+        }
+    }
+
+    /// Applies the operation to each lane.
+    pub(super) fn lane_body(&mut self, helper: Helper, params: &[Param], result: Option<CType>) -> String {
+        let lanes = helper.lanes;
+        let args: Vec<String> = (params.iter().zip(PARAMS))
+            .map(|(param, name)| match *param {
+                Param::Value(CType::Mask(_)) => format!("(({name} >> l) & 1)"),
+                Param::Value(CType::Flags { .. }) => format!("({name}[l] != 0)"),
+                Param::Value(ty) if ty.lanes() > 1 => format!("{name}[l]"),
+                Param::Source(_) | Param::Target(_) | Param::Count | Param::Value(_) => name.to_owned(),
+            })
+            .collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let statement = match (helper.op, &args[..]) {
+            (Op::LoadMasked, [from, flag]) => format!("if ({flag}) r[l] = {from}[l];"),
+            (Op::Gather(_), [from, offset]) => format!("r[l] = {from}[{offset}];"),
+            (Op::GatherMasked(_), [from, offset, flag]) => format!("if ({flag}) r[l] = {from}[{offset}];"),
+            (Op::StoreMasked, [to, value, flag]) => format!("if ({flag}) {to}[l] = {value};"),
+            (Op::Scatter(_), [to, value, offset]) => format!("{to}[{offset}] = {value};"),
+            (Op::ScatterMasked(_), [to, value, offset, flag]) => {
+                format!("if ({flag}) {to}[{offset}] = {value};")
+            }
+            (op, args) => {
+                let lane = match op {
+                    Op::Prefix => format!("(l < {})", args[0]),
+                    op => self.apply(op, helper.dtype, 1, args),
+                };
+                match result {
+                    Some(CType::Mask(_)) => {
+                        let name = CType::Mask(lanes).name();
+                        format!("r |= ({name})(({name}){lane} << l);")
+                    }
+                    Some(CType::Flags { .. }) => format!("r[l] = -{lane};"),
+                    _ => format!("r[l] = {};", super::strip_parens(&lane)),
+                }
+            }
+        };
+        let (head, tail) = match result {
+            None => (String::new(), ""),
+            Some(ty) => {
+                let zero = if matches!(ty, CType::Mask(_)) { "0" } else { "{0}" };
+                (format!("    {} r = {zero};\n", self.type_name(ty)), "    return r;\n")
+            }
+        };
+        format!(
+            "{head}    _Pragma(\"GCC unroll {lanes}\") for (int l = 0; l < {lanes}; l++) {statement}\n{tail}"
+        )
+    }
+
+    /// Combines the halves and reduces the result.
+    pub(super) fn reduce_body(&mut self, op: ReduceOp, dtype: DType, lanes: usize) -> String {
+        let f = reduce_function(op);
+        let ty = CType::Num(dtype, lanes);
+        let (low, high) = match lanes {
+            2 if !self.isa.is_pair(dtype, lanes) => ("a[0]".to_owned(), "a[1]".to_owned()),
+            _ => (self.half(ty, "a", false), self.half(ty, "a", true)),
+        };
+        let combined = self.apply(Op::Binary(f), dtype, lanes / 2, &[&low, &high]);
+        match lanes {
+            2 => returns(combined),
+            _ => returns(self.apply(Op::Reduce(op), dtype, lanes / 2, &[&combined])),
+        }
+    }
+}
+
+/// A number with the lowest `lanes` bits set, in C.
+pub fn mask_of(lanes: usize) -> String {
+    format!("{:#x}", if lanes >= 64 { u64::MAX } else { (1u64 << lanes) - 1 })
+}
+
+/// The function that a reduction repeats.
+fn reduce_function(op: ReduceOp) -> BinaryFn {
+    match op {
+        ReduceOp::Sum => BinaryFn::Add,
+        ReduceOp::Prod => BinaryFn::Mul,
+        ReduceOp::Max => BinaryFn::Max,
+        ReduceOp::Min => BinaryFn::Min,
+        ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => {
+            unreachable!("lanes are not arg-reduced; the validator reports it")
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Scalar operations: operators where C's meaning is ours, functions elsewhere.
+//!
+//! Signed arithmetic goes through unsigned types, because C leaves signed overflow undefined; narrow types compute
+//! in 32 bits.
+
+use super::super::types::scalar_name;
+use super::{Helper, Op, Unit, returns};
+use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
+
+/// The unsigned type in which arithmetic on an integer type wraps.
+fn wrapping_type(dtype: DType) -> &'static str {
+    if dtype.size_bytes() == 8 { "uint64_t" } else { "uint32_t" }
+}
+
+/// The C operator of a comparison.
+pub fn compare_operator(f: CompareFn) -> &'static str {
+    match f {
+        CompareFn::Eq => "==",
+        CompareFn::Ne => "!=",
+        CompareFn::Lt => "<",
+        CompareFn::Le => "<=",
+        CompareFn::Gt => ">",
+        CompareFn::Ge => ">=",
+    }
+}
+
+/// The C operator of a function on floats, or of a bitwise function.
+pub fn binary_operator(f: BinaryFn, dtype: DType) -> Option<&'static str> {
+    match f {
+        BinaryFn::Add if dtype.is_float() => Some("+"),
+        BinaryFn::Sub if dtype.is_float() => Some("-"),
+        BinaryFn::Mul if dtype.is_float() => Some("*"),
+        BinaryFn::Div if dtype.is_float() => Some("/"),
+        BinaryFn::And => Some("&"),
+        BinaryFn::Or => Some("|"),
+        BinaryFn::Xor => Some("^"),
+        _ => None,
+    }
+}
+
+/// The operator text of a scalar operation, if there is one.
+pub fn inline(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
+    let ty = scalar_name(dtype);
+    match op {
+        Op::Unary(UnaryFn::Neg) if dtype.is_float() => Some(format!("(-{})", args[0])),
+        Op::Unary(UnaryFn::Not) => Some(format!("(({ty})~{})", args[0])),
+        Op::Binary(f) => binary_operator(f, dtype).map(|op| format!("({} {op} {})", args[0], args[1])),
+        Op::Compare(f) => Some(format!("({} {} {})", args[0], compare_operator(f), args[1])),
+        Op::Select => Some(format!("({} ? {} : {})", args[0], args[1], args[2])),
+        Op::QuotientBy(divisor) => Some(format!("({} / {divisor})", args[0])),
+        Op::RemainderBy(divisor) => Some(format!("({} % {divisor})", args[0])),
+        Op::Splat => Some(args[0].to_owned()),
+        Op::Load => Some(format!("(*{})", args[0])),
+        Op::Cast(from) if from == dtype => Some(args[0].to_owned()),
+        Op::Cast(from) => {
+            let half = |d| matches!(d, DType::F16 | DType::BF16);
+            let saturates = from.is_float() && !dtype.is_float();
+            (!half(from) && !half(dtype) && !saturates).then(|| format!("(({ty}){})", args[0]))
+        }
+        _ => None,
+    }
+}
+
+impl Unit {
+    /// The body of a scalar prelude function.
+    pub(super) fn scalar_body(&mut self, helper: Helper) -> String {
+        let dtype = helper.dtype;
+        match helper.op {
+            Op::Cast(from) => self.scalar_cast_body(from, dtype),
+            Op::Fma if dtype.is_float() => returns(format!("{}(a, b, c)", libm("__builtin_fma", dtype))),
+            Op::Fma => returns(wrap(dtype, "*", "a", "b") + " + c"),
+            Op::MaxOfNumber => returns("a > b ? a : b"),
+            Op::MinOfNumber => returns("a < b ? a : b"),
+            Op::FloorDiv if dtype.is_signed_int() => returns("a / b - (a % b < 0)"),
+            Op::FloorDiv => returns("a / b"),
+            Op::FloorRem if dtype.is_signed_int() => {
+                "    const int64_t r = a % b;\n    return r < 0 ? r + b : r;\n".into()
+            }
+            Op::FloorRem => returns("a % b"),
+            Op::Unary(f) if dtype.is_float() => self.float_unary_body(f, dtype),
+            Op::Unary(f) => int_unary_body(f, dtype),
+            Op::Binary(f) if dtype.is_float() => self.float_binary_body(f, dtype),
+            Op::Binary(f) => int_binary_body(f, dtype),
+            op => self.math_body(helper).unwrap_or_else(|| unreachable!("{op:?} on scalars is an operator")),
+        }
+    }
+
+    fn float_unary_body(&mut self, f: UnaryFn, dtype: DType) -> String {
+        if let Some(body) = self.math_body(Helper { op: Op::Unary(f), dtype, lanes: 1 }) {
+            return body;
+        }
+        let call = |function: &str| returns(format!("{}(a)", libm(function, dtype)));
+        match f {
+            UnaryFn::Abs => call("__builtin_fabs"),
+            UnaryFn::Sign => returns("a > 0 ? 1 : a < 0 ? -1 : a"),
+            UnaryFn::Ceil => call("__builtin_ceil"),
+            UnaryFn::Floor => call("__builtin_floor"),
+            // The rounding mode is never changed from nearest even.
+            UnaryFn::RoundEven => call("__builtin_rint"),
+            UnaryFn::Trunc => call("__builtin_trunc"),
+            UnaryFn::Sqrt => call("__builtin_sqrt"),
+            UnaryFn::Recip => returns("1 / a"),
+            _ => call(f.name()),
+        }
+    }
+
+    fn float_binary_body(&mut self, f: BinaryFn, dtype: DType) -> String {
+        if let Some(body) = self.math_body(Helper { op: Op::Binary(f), dtype, lanes: 1 }) {
+            return body;
+        }
+        let remainder = format!("{}(a, b)", libm("fmod", dtype));
+        match f {
+            BinaryFn::Max => returns("b != b ? b : b > a ? b : a"),
+            BinaryFn::Min => returns("b != b ? b : b < a ? b : a"),
+            BinaryFn::FloorMod => {
+                let ty = scalar_name(dtype);
+                format!(
+                    "    const {ty} r = {remainder};\n    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n"
+                )
+            }
+            BinaryFn::TruncMod => returns(remainder),
+            BinaryFn::Pow | BinaryFn::Atan2 => returns(format!("{}(a, b)", libm(f.name(), dtype))),
+            f => unreachable!("{f:?} of floats is an operator or undefined"),
+        }
+    }
+}
+
+/// The C library's name of a function for this float type.
+fn libm(function: &str, dtype: DType) -> String {
+    format!("{function}{}", if dtype == DType::F32 { "f" } else { "" })
+}
+
+/// Wrapping arithmetic: the result is converted back by the return type.
+fn wrap(dtype: DType, operator: &str, a: &str, b: &str) -> String {
+    let wide = wrapping_type(dtype);
+    format!("({wide}){a} {operator} ({wide}){b}")
+}
+
+fn int_unary_body(f: UnaryFn, dtype: DType) -> String {
+    match f {
+        UnaryFn::Neg => returns(format!("0 - ({})a", wrapping_type(dtype))),
+        UnaryFn::Abs if dtype.is_signed_int() => {
+            returns(format!("a < 0 ? ({ty})(0 - ({})a) : a", wrapping_type(dtype), ty = scalar_name(dtype)))
+        }
+        UnaryFn::Abs => returns("a"),
+        UnaryFn::Sign => returns("(a > 0) - (a < 0)"),
+        f => unreachable!("{f:?} of integers is an operator or undefined"),
+    }
+}
+
+fn int_binary_body(f: BinaryFn, dtype: DType) -> String {
+    let (ty, wide, bits) = (scalar_name(dtype), wrapping_type(dtype), 8 * dtype.size_bytes());
+    let signed = dtype.is_signed_int();
+    match f {
+        BinaryFn::Add => returns(wrap(dtype, "+", "a", "b")),
+        BinaryFn::Sub => returns(wrap(dtype, "-", "a", "b")),
+        BinaryFn::Mul => returns(wrap(dtype, "*", "a", "b")),
+        BinaryFn::Div if signed => returns(format!("b == 0 ? 0 : b == -1 ? ({ty})(0 - ({wide})a) : a / b")),
+        BinaryFn::Div => returns("b == 0 ? 0 : a / b"),
+        BinaryFn::TruncMod if signed => returns("b == 0 || b == -1 ? 0 : a % b"),
+        BinaryFn::FloorMod if signed => format!(
+            "    const {ty} r = b == 0 || b == -1 ? 0 : a % b;\n    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n"
+        ),
+        BinaryFn::TruncMod | BinaryFn::FloorMod => returns("b == 0 ? 0 : a % b"),
+        BinaryFn::Max => returns("a > b ? a : b"),
+        BinaryFn::Min => returns("a < b ? a : b"),
+        BinaryFn::Shl => returns(format!("({wide})b >= {bits} ? 0 : ({wide})a << ({wide})b")),
+        BinaryFn::Shr if signed => returns(format!("a >> (({wide})b >= {bits} ? {} : b)", bits - 1)),
+        BinaryFn::Shr => returns(format!("({wide})b >= {bits} ? 0 : a >> b")),
+        BinaryFn::Pow => int_pow_body(dtype),
+        f => unreachable!("{f:?} of integers is an operator or undefined"),
+    }
+}
+
+/// Powers by squaring, modulo the width; a negative power is 0 but for 1 and -1.
+fn int_pow_body(dtype: DType) -> String {
+    let wide = wrapping_type(dtype);
+    let negative = match dtype.is_signed_int() {
+        true => "    if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;\n",
+        false => "",
+    };
+    format!(
+        "{negative}    {wide} base = ({wide})a, result = 1;\n    for ({wide} n = ({wide})b; n != 0; n >>= 1) {{\n        \
+         if (n & 1) result *= base;\n        base *= base;\n    }}\n    return result;\n"
+    )
+}

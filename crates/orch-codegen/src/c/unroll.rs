@@ -1,0 +1,176 @@
+//! Expands fully unrolled loops: each iteration is a copy of the body with the loop variable replaced by its value
+//! and with its own variables, and constants fold. Branches on constants fold too. A variable that several statement
+//! lists declare becomes one variable per list.
+//!
+//! Runs first, so that everything after it sees straight code, shares subexpressions across iterations and finds
+//! each variable declared once.
+
+use orch_tile::{Expr, ExprId, LoopKind, Stmt, Substitution, ThreadProgram, VarId};
+use std::collections::BTreeSet;
+
+/// `program` without [`LoopKind::Unroll`].
+///
+/// # Panics
+/// If the bounds of such a loop are not constants; the validator reports that.
+pub fn unroll(program: &ThreadProgram) -> ThreadProgram {
+    let mut expander = Expander { program: program.clone(), declared: BTreeSet::new() };
+    let body = expander.list(&program.body, &mut Env::new(Vec::new()));
+    ThreadProgram { body, ..expander.program }
+}
+
+struct Expander {
+    program: ThreadProgram,
+    /// Variables of the result that are declared already.
+    declared: BTreeSet<VarId>,
+}
+
+/// What variables of the source stand for at the current place.
+struct Env {
+    bindings: Vec<(VarId, ExprId)>,
+    substitution: Substitution,
+}
+
+impl Env {
+    fn new(bindings: Vec<(VarId, ExprId)>) -> Self {
+        let substitution = Substitution::new(&bindings);
+        Self { bindings, substitution }
+    }
+
+    /// Makes a variable stand for an expression from here on.
+    fn bind(&mut self, var: VarId, value: ExprId) {
+        self.bindings.push((var, value));
+        self.substitution = Substitution::new(&self.bindings);
+    }
+}
+
+impl Expander {
+    fn list(&mut self, stmts: &[Stmt], env: &mut Env) -> Vec<Stmt> {
+        let mut result = Vec::with_capacity(stmts.len());
+        for stmt in stmts {
+            self.stmt(stmt, env, &mut result);
+        }
+        result
+    }
+
+    fn stmt(&mut self, stmt: &Stmt, env: &mut Env, result: &mut Vec<Stmt>) {
+        match stmt {
+            Stmt::For { var, start, end, step, kind: LoopKind::Unroll, body } => {
+                let start = self.constant(*start, env);
+                let end = self.constant(*end, env);
+                let mut value = start;
+                while value < end {
+                    let mut env = self.iteration(*var, value, body, env);
+                    result.extend(self.list(body, &mut env));
+                    value += step;
+                }
+            }
+            Stmt::If { condition, then, otherwise } => {
+                let condition = self.expr(*condition, env);
+                match self.program.exprs.as_bool(condition) {
+                    Some(true) => result.extend(self.list(then, env)),
+                    Some(false) => result.extend(self.list(otherwise, env)),
+                    None => {
+                        let then = self.list(then, env);
+                        let otherwise = self.list(otherwise, env);
+                        result.push(Stmt::If { condition, then, otherwise });
+                    }
+                }
+            }
+            Stmt::For { var, start, end, step, kind, body } => {
+                let (start, end) = (self.expr(*start, env), self.expr(*end, env));
+                let var = self.declare(*var, env);
+                let body = self.list(body, env);
+                result.push(Stmt::For { var, start, end, step: *step, kind: *kind, body });
+            }
+            Stmt::Comment(text) => result.push(Stmt::Comment(text.clone())),
+            Stmt::Let(var, value) => {
+                let value = self.expr(*value, env);
+                result.push(Stmt::Let(self.declare(*var, env), value));
+            }
+            Stmt::Register(var, value) => {
+                let value = self.expr(*value, env);
+                result.push(Stmt::Register(self.declare(*var, env), value));
+            }
+            Stmt::Assign(var, value) => {
+                result.push(Stmt::Assign(self.target(*var, env), self.expr(*value, env)));
+            }
+            Stmt::Store { buffer, offset, value, mask } => result.push(Stmt::Store {
+                buffer: *buffer,
+                offset: self.expr(*offset, env),
+                value: self.expr(*value, env),
+                mask: mask.map(|mask| self.expr(mask, env)),
+            }),
+            Stmt::Prefetch { buffer, offset } => {
+                result.push(Stmt::Prefetch { buffer: *buffer, offset: self.expr(*offset, env) });
+            }
+        }
+    }
+
+    fn expr(&mut self, id: ExprId, env: &mut Env) -> ExprId {
+        env.substitution.apply(&mut self.program.exprs, id)
+    }
+
+    fn constant(&mut self, id: ExprId, env: &mut Env) -> i64 {
+        let id = self.expr(id, env);
+        self.program.exprs.as_int(id).expect("bounds of an unrolled loop are constants")
+    }
+
+    /// The variable that `var` is called in this copy.
+    fn target(&mut self, var: VarId, env: &mut Env) -> VarId {
+        let source = self.program.exprs.var(var);
+        let copy = self.expr(source, env);
+        match self.program.exprs.get(copy) {
+            Expr::Var(copy) => *copy,
+            _ => var,
+        }
+    }
+
+    /// The variable that a declaration of `var` declares in this copy: a new one, if it has been declared before.
+    fn declare(&mut self, var: VarId, env: &mut Env) -> VarId {
+        let target = self.target(var, env);
+        if self.declared.insert(target) {
+            return target;
+        }
+        let info = self.program.exprs.var_info(var).clone();
+        let copy = self.program.exprs.declare(info);
+        let copy_expr = self.program.exprs.var(copy);
+        env.bind(var, copy_expr);
+        self.declared.insert(copy);
+        copy
+    }
+
+    /// The environment of one iteration: the loop variable is `value`, variables of the body are new.
+    fn iteration(&mut self, var: VarId, value: i64, body: &[Stmt], env: &Env) -> Env {
+        let mut bindings = env.bindings.clone();
+        let exprs = &mut self.program.exprs;
+        bindings.push((var, exprs.index(value)));
+        let mut declared = Vec::new();
+        declarations(body, &mut declared);
+        for var in declared {
+            let mut info = exprs.var_info(var).clone();
+            info.name = format!("{}_{value}", info.name);
+            let copy = exprs.declare(info);
+            bindings.push((var, exprs.var(copy)));
+        }
+        Env::new(bindings)
+    }
+}
+
+/// Variables that statements declare, those of unrolled loops inside excepted: each iteration renames its own.
+fn declarations(stmts: &[Stmt], declared: &mut Vec<VarId>) {
+    for stmt in stmts {
+        match stmt {
+            Stmt::Let(var, _) | Stmt::Register(var, _) => declared.push(*var),
+            Stmt::For { kind: LoopKind::Unroll, .. } => {}
+            Stmt::For { var, body, .. } => {
+                declared.push(*var);
+                declarations(body, declared);
+            }
+            Stmt::If { then, otherwise, .. } => {
+                declarations(then, declared);
+                declarations(otherwise, declared);
+            }
+            Stmt::Comment(_) | Stmt::Assign(..) | Stmt::Store { .. } | Stmt::Prefetch { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Thread programs to source text.
+//!
+//! [`c::emit`] writes C that GCC 12 or later, or Clang, compiles for a CPU target. This crate runs no compiler and
+//! reads no files; the text depends on the programs and the target's capability table alone.
+
+pub mod c;

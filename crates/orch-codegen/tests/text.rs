@@ -1,0 +1,45 @@
+//! What C is made of a thread program: each file of `tests/text` holds a program, a line of dashes, and the C functions
+//! expected for `x86-64-v4` (the prelude left out). `ORCH_UPDATE=1 cargo test` rewrites the expectations.
+
+use orch_codegen::c;
+use orch_tile::{parse_thread, target, validate_thread};
+use std::path::Path;
+
+const SEPARATOR: &str = "----\n";
+
+/// The functions of the programs, without the prelude.
+fn functions(program: &str) -> String {
+    let program = parse_thread(program).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(validate_thread(&program), Vec::<String>::new());
+    let text = c::emit(&[&program], &target::X86_64_V4);
+    let start =
+        text.find(&format!("/* {} tasks.", program.tasks)).expect("each function starts with a comment");
+    text[start..].to_owned()
+}
+
+#[test]
+fn programs_become_the_expected_c() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/text");
+    let mut paths: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    for path in paths {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (program, expected) = text.split_once(SEPARATOR).unwrap_or((&text, ""));
+        let actual = functions(program);
+        if std::env::var_os("ORCH_UPDATE").is_some() {
+            std::fs::write(&path, format!("{program}{SEPARATOR}{actual}")).unwrap();
+        } else {
+            assert_eq!(actual, expected, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn emission_is_deterministic() {
+    let program = orch_tile::thread_random::random_program("p", 3).0;
+    for target in target::CPU_TARGETS {
+        assert_eq!(c::emit(&[&program], target), c::emit(&[&program.clone()], target));
+    }
+}

@@ -1,0 +1,198 @@
+//! Random opaque operations, with small fixed bodies.
+
+use super::{Facts, Generator};
+use crate::{
+    BinaryFn, DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, RnnCell, RnnDirection, RnnSpec, ScalarFn,
+    ScanSpec, Shape, Tensor, TensorId, UnaryFn,
+};
+
+/// A tensor type.
+type Type = (DType, Shape);
+
+impl Generator<'_> {
+    /// Adds an opaque node and returns its first result.
+    fn opaque(
+        &mut self,
+        kind: OpaqueKind,
+        inputs: &[TensorId],
+        results: Vec<Type>,
+        facts: &[Facts],
+    ) -> Option<TensorId> {
+        let op = PrimOp::Opaque(Box::new(OpaqueOp { kind, results }));
+        self.add_all(op, inputs, facts).map(|results| results[0])
+    }
+
+    /// A float tensor of values below 100 with at least one dimension.
+    fn small_float(&mut self) -> Option<TensorId> {
+        self.pick(|graph, id, facts| {
+            graph.dtype(id).is_float() && graph.shape(id).rank() > 0 && facts.magnitude() <= 100.0
+        })
+    }
+
+    fn type_of(&self, id: TensorId) -> Type {
+        (self.graph.dtype(id), self.graph.shape(id).clone())
+    }
+}
+
+/// The best elements of an exact operand.
+pub fn top_k(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.pick(|graph, id, facts| facts.exact && graph.shape(id).rank() > 0)?;
+    let (dtype, mut dims) = (g.graph.dtype(x), g.dims(x));
+    let axis = g.rng.below(dims.len());
+    let extent = dims[axis];
+    let k = g.rng.below(extent + 1);
+    dims[axis] = k;
+    let shape = Shape::checked(dims)?;
+    let kind = OpaqueKind::TopK { axis, k, largest: g.rng.one_in(2), sorted: true };
+    let facts = [g.facts(x), Facts::exact(0.0, extent as f64)];
+    g.opaque(kind, &[x], vec![(dtype, shape.clone()), (DType::I64, shape)], &facts)
+}
+
+/// A running sum.
+pub fn cum_sum(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.small_float()?;
+    let axis = g.rng.below(g.graph.shape(x).rank());
+    let kind = OpaqueKind::CumSum { axis, exclusive: g.rng.one_in(2), reverse: g.rng.one_in(2) };
+    let reach = g.facts(x).magnitude() * g.graph.shape(x)[axis] as f64;
+    let results = vec![g.type_of(x)];
+    g.opaque(kind, &[x], results, &[Facts::rounded(-reach, reach)])
+}
+
+/// A body `output = f(input)` for one tensor.
+fn unary_body(name: &str, (dtype, shape): &Type, function: UnaryFn) -> Option<PrimGraph> {
+    let mut body = PrimGraph::new(name);
+    let x = body.add_input("x", *dtype, shape.clone());
+    let y = body.add(PrimOp::Map(ScalarFn::Unary(function)), &[x]).ok()?;
+    body.add_output("y", y);
+    Some(body)
+}
+
+/// A choice between the negative and the absolute value.
+pub fn branch(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.small_float()?;
+    let single = |graph: &PrimGraph, id: TensorId, _: Facts| {
+        graph.dtype(id) == DType::Bool && graph.shape(id).elems() == 1
+    };
+    let condition = match g.pick(single) {
+        Some(id) => id,
+        None => {
+            let value = g.rng.one_in(2);
+            g.constant(Tensor::from_bools(Shape::scalar(), &[value]), Facts::exact(0.0, 1.0))
+        }
+    };
+    let of = g.type_of(x);
+    let kind = OpaqueKind::If {
+        then_graph: Box::new(unary_body("then", &of, UnaryFn::Neg)?),
+        else_graph: Box::new(unary_body("else", &of, UnaryFn::Abs)?),
+    };
+    let reach = g.facts(x).magnitude();
+    let facts = Facts { low: -reach, high: reach, exact: g.facts(x).exact };
+    g.opaque(kind, &[condition, x], vec![of], &[facts])
+}
+
+/// Adds a captured tensor to a state a few times and collects the states.
+pub fn repeat(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.small_float()?;
+    let of @ (dtype, shape) = &g.type_of(x);
+    let trips = g.rng.below(4);
+    let mut body = PrimGraph::new("body");
+    body.add_input("iteration", DType::I64, Shape::scalar());
+    let go_on = body.add_input("go on", DType::Bool, Shape::scalar());
+    let state = body.add_input("state", *dtype, shape.clone());
+    let step = body.add_input("step", *dtype, shape.clone());
+    let next = body.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[state, step]).ok()?;
+    body.add_output("go on", go_on);
+    body.add_output("state", next);
+    body.add_output("states", next);
+    let count = g.integers(DType::I64, &[], trips as i64, trips as i64);
+    let start = g.constant(Tensor::from_bools(Shape::scalar(), &[true]), Facts::exact(0.0, 1.0));
+    let stacked = Shape::checked([&[trips], &shape[..]].concat())?;
+    let kind = OpaqueKind::Loop { body: Box::new(body), carried: 1, trips };
+    let reach = g.facts(x).magnitude() * (trips + 1) as f64;
+    let facts = [Facts::rounded(-reach, reach); 2];
+    g.opaque(kind, &[count, start, x, x], vec![of.clone(), (*dtype, stacked)], &facts)
+}
+
+/// Running sums of slices, in any direction.
+pub fn scan(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.small_float()?;
+    let (dtype, dims) = (g.graph.dtype(x), g.dims(x));
+    let axis = g.rng.below(dims.len());
+    let mut slice = dims.clone();
+    let length = slice.remove(axis);
+    let mut body = PrimGraph::new("body");
+    let state = body.add_input("state", dtype, &slice[..]);
+    let row = body.add_input("slice", dtype, &slice[..]);
+    let next = body.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[state, row]).ok()?;
+    body.add_output("state", next);
+    body.add_output("scan", next);
+    let start = g.floats(dtype, &slice, -1.0, 1.0);
+    let spec =
+        ScanSpec { states: 1, inputs: vec![(axis, g.rng.one_in(2))], outputs: vec![(axis, g.rng.one_in(2))] };
+    let reach = 2.0 + g.facts(x).magnitude() * length as f64;
+    let results = vec![(dtype, Shape::checked(slice)?), (dtype, Shape::checked(dims)?)];
+    let kind = OpaqueKind::Scan { body: Box::new(body), spec };
+    g.opaque(kind, &[start, x], results, &[Facts::rounded(-reach, reach); 2])
+}
+
+/// A recurrent layer of any cell with constant weights.
+pub fn rnn(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.float_of_rank(3..=3);
+    let (dtype, dims) = (g.graph.dtype(x), g.dims(x));
+    let cells =
+        [RnnCell::Rnn, RnnCell::Gru { linear_before_reset: true }, RnnCell::Lstm { input_forget: false }];
+    let cell = *g.rng.choose(&cells);
+    let (gates, names): (usize, &[&str]) = match cell {
+        RnnCell::Rnn => (1, &["tanh"]),
+        RnnCell::Gru { .. } => (3, &["sigmoid", "tanh"]),
+        RnnCell::Lstm { .. } => (4, &["sigmoid", "tanh", "tanh"]),
+    };
+    let (hidden, batch_major) = (1 + g.rng.below(3), g.rng.one_in(2));
+    let [sequence, batch] = if batch_major { [dims[1], dims[0]] } else { [dims[0], dims[1]] };
+    let state = [1, batch, hidden];
+    let state = if batch_major { [state[1], state[0], state[2]] } else { state };
+    let mut operands = vec![x];
+    for shape in [&[1, gates * hidden, dims[2]][..], &[1, gates * hidden, hidden], &[1, 2 * gates * hidden]] {
+        operands.push(g.floats(dtype, shape, -0.5, 0.5));
+    }
+    operands.push(g.integers(DType::I32, &[batch], 0, sequence as i64));
+    operands.push(g.floats(dtype, &state, -1.0, 1.0));
+    let mut results = vec![[sequence, 1, batch, hidden].to_vec(), state.to_vec()];
+    if batch_major {
+        results[0] = vec![batch, sequence, 1, hidden];
+    }
+    if gates == 4 {
+        operands.push(g.floats(dtype, &state, -1.0, 1.0));
+        operands.push(g.floats(dtype, &[1, 3 * hidden], -0.5, 0.5));
+        results.push(state.to_vec());
+    }
+    let spec = RnnSpec {
+        cell,
+        hidden,
+        directions: vec![*g.rng.choose(&[RnnDirection::Forward, RnnDirection::Reverse])],
+        activations: names.iter().map(|&name| name.to_owned()).collect(),
+        alphas: vec![0.0; names.len()],
+        betas: vec![0.0; names.len()],
+        clip: if g.rng.one_in(2) { Some(2.0) } else { None },
+        batch_major,
+    };
+    let reach = sequence as f64 + 2.0;
+    let facts = [Facts::rounded(-reach, reach); 3];
+    let results: Option<Vec<Type>> =
+        results.into_iter().map(|dims| Some((dtype, Shape::checked(dims)?))).collect();
+    let results = results?;
+    let facts = &facts[..results.len()];
+    g.opaque(OpaqueKind::Rnn(spec), &operands, results, facts)
+}
+
+/// Reversed sequences: a routine that takes any type.
+pub fn routine(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.pick(|graph, id, _| graph.shape(id).rank() >= 2)?;
+    let (of, dims) = (g.type_of(x), g.dims(x));
+    let axes = g.rng.permutation(dims.len());
+    let lengths = g.integers(DType::I64, &[dims[axes[0]]], 0, dims[axes[1]] as i64);
+    let ints = vec![axes[0] as i64, axes[1] as i64];
+    let kind = OpaqueKind::Routine { name: "ReverseSequence", ints, floats: Vec::new(), texts: Vec::new() };
+    let facts = g.facts(x);
+    g.opaque(kind, &[x, lengths], vec![of], &[facts])
+}

@@ -1,0 +1,104 @@
+//! Opaque operations: irregular routines that run whole, on the host, between optimized kernels.
+
+use crate::{DType, PrimGraph, Shape};
+
+/// A routine with any number of results, whose types are stated.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OpaqueOp {
+    /// What it computes.
+    pub kind: OpaqueKind,
+    /// Type and shape of each result.
+    pub results: Vec<(DType, Shape)>,
+}
+
+/// The names that [`OpaqueKind::Routine`] may have.
+pub const ROUTINES: &[&str] = &[
+    "Col2Im",
+    "DFT",
+    "DeformConv",
+    "Det",
+    "GridSample",
+    "MaxRoiPool",
+    "MaxUnpool",
+    "ReverseSequence",
+    "RoiAlign",
+];
+
+/// The routines. Semantics are those of the ONNX operator named, on the operands as given after fission has
+/// normalised attributes; the interpreter implements each and the runtime calls it.
+#[derive(Clone, PartialEq, Debug)]
+#[expect(missing_docs, reason = "each variant documents its fields")]
+pub enum OpaqueKind {
+    /// `(x) -> (values, indices: i64)`: the `k` best along `axis`, ties to the lower index.
+    TopK { axis: usize, k: usize, largest: bool, sorted: bool },
+    /// `(x) -> y`: running sum along `axis`.
+    CumSum { axis: usize, exclusive: bool, reverse: bool },
+    /// `(condition: bool scalar, captures..)`: one of two graphs. Both take the captures as inputs.
+    If { then_graph: Box<PrimGraph>, else_graph: Box<PrimGraph> },
+    /// `(trip_count: i64 scalar, condition: bool scalar, carried.., captures..) -> (carried.., scans..)`.
+    /// The body takes `(iteration: i64, condition, carried.., captures..)` and returns
+    /// `(condition, carried.., scans..)`. `trips` is the static number of iterations that the shapes of the scans
+    /// assume: a loop with scans that runs another number of times is an error.
+    Loop { body: Box<PrimGraph>, carried: usize, trips: usize },
+    /// `(state.., scanned.., captures..) -> (state.., scans..)`: the body takes
+    /// `(state.., one slice of each scanned.., captures..)` and returns `(state.., one slice per scan..)`.
+    Scan { body: Box<PrimGraph>, spec: ScanSpec },
+    /// Recurrent cells; operands as in the ONNX operator, absent optional ones replaced by zeros by fission.
+    Rnn(RnnSpec),
+    /// Anything else that stays whole, by ONNX operator name (one of [`ROUTINES`]), with its normalised integer,
+    /// float and text parameters in the order that the interpreter's routine documents.
+    Routine { name: &'static str, ints: Vec<i64>, floats: Vec<f64>, texts: Vec<String> },
+}
+
+/// How a [`OpaqueKind::Scan`] slices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScanSpec {
+    /// Number of state operands.
+    pub states: usize,
+    /// Axis and direction (true = from the end) of each scanned operand.
+    pub inputs: Vec<(usize, bool)>,
+    /// Axis and direction of each scan result.
+    pub outputs: Vec<(usize, bool)>,
+}
+
+/// A recurrent layer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RnnSpec {
+    /// The cell.
+    pub cell: RnnCell,
+    /// Size of the hidden state.
+    pub hidden: usize,
+    /// `forward`, `reverse` or both.
+    pub directions: Vec<RnnDirection>,
+    /// Activation names, lower case, per direction and gate.
+    pub activations: Vec<String>,
+    /// First parameter of each activation.
+    pub alphas: Vec<f64>,
+    /// Second parameter of each activation.
+    pub betas: Vec<f64>,
+    /// Clip threshold of the cell input.
+    pub clip: Option<f64>,
+    /// True for `[batch, seq, ..]` operands.
+    pub batch_major: bool,
+}
+
+/// The kinds of recurrent cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "each variant documents its fields")]
+pub enum RnnCell {
+    /// Elman cell.
+    Rnn,
+    /// Gated recurrent unit.
+    Gru { linear_before_reset: bool },
+    /// Long short-term memory.
+    Lstm { input_forget: bool },
+}
+
+/// Direction of one recurrent pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RnnDirection {
+    /// First element first.
+    Forward,
+    /// Last element first.
+    Reverse,
+}

@@ -1,0 +1,410 @@
+//! The stages of a solve, in order.
+
+use super::greedy::{Selection, greedy};
+use super::instance::{Instance, Weight};
+use super::prices::{Prices, excess_with_column};
+use super::pricing::prices;
+use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts};
+use super::sweep::{SweepLimits, Sweeper};
+use super::window::Window;
+use super::{
+    BlpError, Choice, ChooseOptions, ChooseReport, ClassId, ColumnId, Problem, Status, milp, reduce, schedule,
+};
+use crate::solver::{Solver, SolverLimits};
+use std::time::{Duration, Instant};
+
+/// States expanded per group by the sweeps of growing width: each makes the next cheaper by a lighter choice to beat.
+/// The last is exact but for its limit on states.
+const SWEEP_WIDTHS: [usize; 3] = [16, 128, usize::MAX];
+
+/// Larger parts get their prices before the first sweep.
+const MAX_COLUMNS_UNPRICED: usize = 500;
+
+/// A part is solved again without some columns if they are at least this share of them.
+const WORTHWHILE_SHARE: f64 = 0.25;
+
+/// For a better choice to begin with, a part is solved with the columns that would be left if the best known choice
+/// were this much closer to the bound: the first of these shares with which there is a choice.
+const OPTIMISTIC_SHARES: [u64; 3] = [64, 16, 4];
+
+/// Parts with fewer columns are not worth that.
+const MIN_COLUMNS_FOR_OPTIMISM: usize = 300;
+
+/// Columns of a choice that are chosen anew while the others stay, and how far apart such windows begin.
+const WINDOW_COLUMNS: usize = 12;
+const WINDOW_STRIDE: usize = 6;
+
+/// The widest sweep over a window.
+const WINDOW_WIDTH: usize = 64;
+
+/// Most passes of windows over a choice.
+const MAX_WINDOW_ROUNDS: usize = 2;
+
+/// Parts of parts of parts are not treated so, because that would multiply.
+const MAX_DEPTH_OF_OPTIMISM: usize = 2;
+
+/// Chooses columns of least total cost that produce what is required.
+///
+/// `solver` is asked for bounds on large parts, and for choices where dynamic programming meets its limit. If it
+/// fails, the part counts as unproven.
+///
+/// # Errors
+/// If the problem is malformed.
+pub fn choose(problem: &Problem, options: &ChooseOptions, solver: &dyn Solver) -> Result<Choice, BlpError> {
+    let start = Instant::now();
+    let mut instance = Instance::new(problem)?;
+    let mut report = ChooseReport { columns: problem.columns.len(), ..ChooseReport::default() };
+    let underivable = reduce::drop_underivable(&mut instance);
+    let choice = if underivable.is_empty() {
+        let solved = Chooser::new(options, solver, &mut report).whole(instance);
+        joined(problem, &solved)
+    } else {
+        infeasible(problem, underivable)
+    };
+    report.time = start.elapsed();
+    Ok(Choice { report, ..choice })
+}
+
+/// A solve under way.
+struct Chooser<'a> {
+    options: &'a ChooseOptions,
+    solver: &'a dyn Solver,
+    report: &'a mut ChooseReport,
+    /// How many parts the current part is a part of.
+    depth: usize,
+    /// Time spent on integer programs.
+    solver_time: Duration,
+    /// States expanded by sweeps that are not narrow.
+    wide_states: usize,
+}
+
+/// A choice for an instance, in ids of the problem.
+struct Solved {
+    columns: Vec<ColumnId>,
+    weight: Weight,
+    /// No choice weighs less.
+    bound: Weight,
+    /// The bound is as close as asked for.
+    is_optimal: bool,
+}
+
+impl Solved {
+    fn empty() -> Self {
+        Solved { columns: Vec::new(), weight: Weight::ZERO, bound: Weight::ZERO, is_optimal: true }
+    }
+
+    /// Joins the choice for an independent part.
+    fn add(&mut self, other: Solved) {
+        self.columns.extend(other.columns);
+        self.weight = self.weight + other.weight;
+        self.bound = self.bound + other.bound;
+        self.is_optimal &= other.is_optimal;
+    }
+
+    fn proven(part: &Instance, best: &Selection, bound: Weight) -> Self {
+        Solved { is_optimal: true, ..Solved::unproven(part, best, bound) }
+    }
+
+    fn unproven(part: &Instance, best: &Selection, bound: Weight) -> Self {
+        Solved { columns: sources(part, best), weight: best.weight, bound, is_optimal: false }
+    }
+
+    /// The choice in columns of a part that has them all.
+    fn selection(&self, part: &Instance) -> Selection {
+        let position = |id: &ColumnId| {
+            let found = part.columns.binary_search_by_key(id, |column| column.source);
+            found.expect("the part has the column, and columns stay ascending") as u32
+        };
+        Selection::new(part, self.columns.iter().map(position).collect())
+    }
+}
+
+impl<'a> Chooser<'a> {
+    fn new(options: &'a ChooseOptions, solver: &'a dyn Solver, report: &'a mut ChooseReport) -> Self {
+        Chooser { options, solver, report, depth: 0, solver_time: Duration::ZERO, wide_states: 0 }
+    }
+
+    /// Solves the problem as given, recording what the reductions did.
+    fn whole(&mut self, instance: Instance) -> Solved {
+        let (parts, cuts) = take_apart(instance);
+        self.report.cut_classes = cuts;
+        self.report.parts = parts.len();
+        self.report.columns_reduced = parts.iter().map(|part| part.columns.len()).sum();
+        self.report.largest_part_columns = parts.iter().map(|part| part.columns.len()).max().unwrap_or(0);
+        self.all(parts, &[])
+    }
+
+    /// Solves independent parts, the smallest first, since they share a budget. A choice may be known.
+    fn all(&mut self, mut parts: Vec<Instance>, known: &[ColumnId]) -> Solved {
+        parts.sort_by_key(|part| part.columns.len());
+        let mut all = Solved::empty();
+        for part in &parts {
+            let solved = self.part(part, known);
+            self.report.parts_unproven += usize::from(self.depth == 0 && !solved.is_optimal);
+            all.add(solved);
+        }
+        all
+    }
+
+    /// Solves a connected part: a good choice, then prices, then whichever is exact first.
+    fn part(&mut self, part: &Instance, known: &[ColumnId]) -> Solved {
+        let order = groups(part);
+        let common = forced(part, &order);
+        let mut best = first_choice(part, &order, known);
+        if part.columns.len() <= MAX_COLUMNS_UNPRICED {
+            let unpriced = Prices::default();
+            let sweeper = Sweeper::new(part, &order, &common, &unpriced);
+            let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
+            if self.proves(bound, best.weight) {
+                return Solved::proven(part, &best, bound);
+            }
+        }
+        let prices = prices(part, &common, self.solver, self.limits());
+        let sweeper = Sweeper::new(part, &order, &common, &prices);
+        let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
+        if self.proves(bound, best.weight) {
+            return Solved::proven(part, &best, bound);
+        }
+        let excess = excess_with_column(part, &order, &prices);
+        if part.columns.len() >= MIN_COLUMNS_FOR_OPTIMISM {
+            let bound = self.improve(part, &excess, prices.total(), &mut best);
+            if self.proves(bound, best.weight) {
+                return Solved::proven(part, &best, bound);
+            }
+        }
+        let slack = best.weight.picoseconds - prices.total();
+        match with_excess_up_to(part, &excess, slack) {
+            Some(smaller) if self.states_left() > 0 => self.smaller(part, smaller, &best, prices.total()),
+            _ => self.exhaustively(part, &sweeper, &common, best),
+        }
+    }
+
+    /// Looks for a better choice in ways that a large part is worth. Returns a bound.
+    fn improve(&mut self, part: &Instance, excess: &[u64], priced: u64, best: &mut Selection) -> Weight {
+        let priced_bound = Weight { picoseconds: priced, ..Weight::ZERO };
+        if self.depth == 0 {
+            self.by_windows(part, best);
+        }
+        if self.depth < MAX_DEPTH_OF_OPTIMISM && !self.proves(priced_bound, best.weight) {
+            return self.optimistically(part, excess, priced, best);
+        }
+        priced_bound
+    }
+
+    /// Improves a choice window by window, in the order in which it runs, until no window gets better.
+    fn by_windows(&mut self, part: &Instance, best: &mut Selection) {
+        for _ in 0..MAX_WINDOW_ROUNDS {
+            let before = best.weight;
+            let mut start = 0;
+            while start < best.columns.len() {
+                let window = Window::new(part, best, start..start + WINDOW_COLUMNS);
+                let solved = self.improved(&window, &window.sources(part));
+                if solved.weight < window.weight {
+                    *best = window.replaced(part, &solved.selection(part));
+                }
+                start += WINDOW_STRIDE;
+            }
+            if best.weight == before {
+                break;
+            }
+        }
+    }
+
+    /// A good choice for a window, by narrow sweeps alone.
+    fn improved(&mut self, window: &Window, known: &[ColumnId]) -> Solved {
+        let mut all = Solved::empty();
+        for part in take_apart(window.instance.clone()).0 {
+            let order = groups(&part);
+            let common = forced(&part, &order);
+            let mut best = first_choice(&part, &order, known);
+            let prices = prices(&part, &common, self.solver, self.limits());
+            let sweeper = Sweeper::new(&part, &order, &common, &prices);
+            if self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best) != best.weight {
+                self.sweep(&sweeper, WINDOW_WIDTH, &mut best);
+            }
+            all.add(Solved::unproven(&part, &best, Weight::ZERO));
+        }
+        all
+    }
+
+    /// Looks for a better choice among the columns of little excess. Returns a bound.
+    fn optimistically(
+        &mut self,
+        part: &Instance,
+        excess: &[u64],
+        priced: u64,
+        best: &mut Selection,
+    ) -> Weight {
+        for share in OPTIMISTIC_SHARES {
+            let slack = (best.weight.picoseconds - priced) / share;
+            let Some(smaller) = with_excess_up_to(part, excess, slack) else { continue };
+            self.depth += 1;
+            let solved = self.all(take_apart(smaller).0, &sources(part, best));
+            self.depth -= 1;
+            if solved.weight < best.weight {
+                *best = solved.selection(part);
+            }
+            // A choice with another column has more excess than that.
+            return solved.bound.min(Weight { picoseconds: priced + slack, ..Weight::ZERO });
+        }
+        Weight { picoseconds: priced, ..Weight::ZERO }
+    }
+
+    /// Solves what a known choice left of a part. Every choice that weighs at most as much is in it.
+    fn smaller(&mut self, part: &Instance, smaller: Instance, best: &Selection, priced: u64) -> Solved {
+        self.depth += 1;
+        let solved = self.all(take_apart(smaller).0, &sources(part, best));
+        self.depth -= 1;
+        let bound = solved.bound.max(Weight { picoseconds: priced, ..Weight::ZERO }).min(best.weight);
+        if best.weight < solved.weight {
+            Solved::unproven(part, best, bound)
+        } else {
+            Solved { bound, ..solved }
+        }
+    }
+
+    /// Sweeps wider and wider, then asks the solver.
+    fn exhaustively(
+        &mut self,
+        part: &Instance,
+        sweeper: &Sweeper<'_>,
+        common: &Forced,
+        mut best: Selection,
+    ) -> Solved {
+        let mut bound = Weight::ZERO;
+        for &width in &SWEEP_WIDTHS[1..] {
+            bound = bound.max(self.sweep(sweeper, width, &mut best));
+            if self.proves(bound, best.weight) {
+                return Solved::proven(part, &best, bound);
+            }
+        }
+        self.by_solver(part, common, best, bound)
+    }
+
+    /// Asks the solver for a better choice or a proof.
+    fn by_solver(
+        &mut self,
+        part: &Instance,
+        common: &Forced,
+        mut best: Selection,
+        mut bound: Weight,
+    ) -> Solved {
+        let time = self.options.solver_time_limit.saturating_sub(self.solver_time);
+        if part.columns.len() <= self.options.max_solver_columns && !time.is_zero() {
+            let start = Instant::now();
+            let limits = SolverLimits { time, ..self.limits() };
+            self.report.parts_by_solver += 1;
+            if let Ok(result) = milp::solve(part, common, &best, self.solver, limits) {
+                self.report.solver_nodes += result.nodes;
+                best = result.better.unwrap_or(best);
+                bound = bound.max(Weight::from_bound(result.bound_us)).min(best.weight);
+            }
+            self.solver_time += start.elapsed();
+        }
+        if self.proves(bound, best.weight) {
+            Solved::proven(part, &best, bound)
+        } else {
+            Solved::unproven(part, &best, bound)
+        }
+    }
+
+    /// Sweeps once, and returns a bound.
+    fn sweep(&mut self, sweeper: &Sweeper<'_>, width: usize, best: &mut Selection) -> Weight {
+        // Narrow sweeps are for a choice to begin with, which every part needs.
+        let states = if width <= WINDOW_WIDTH { usize::MAX } else { self.states_left() };
+        let limits = SweepLimits { width, states };
+        let sweep = sweeper.sweep(limits, best.weight);
+        self.report.states += sweep.states;
+        self.wide_states += if width <= WINDOW_WIDTH { 0 } else { sweep.states };
+        if let Some(better) = sweep.better {
+            *best = better;
+        }
+        sweep.dropped.min(best.weight)
+    }
+
+    /// True if a bound proves a weight to be the least, within the gap asked for.
+    fn proves(&self, bound: Weight, weight: Weight) -> bool {
+        let missing = weight.picoseconds.saturating_sub(bound.picoseconds) as f64;
+        missing <= self.options.relative_gap * weight.picoseconds as f64
+    }
+
+    fn states_left(&self) -> usize {
+        self.options.max_states.saturating_sub(self.wide_states)
+    }
+
+    fn limits(&self) -> SolverLimits {
+        SolverLimits { time: self.options.solver_time_limit, nodes: self.options.solver_node_limit as u64 }
+    }
+}
+
+/// Reduces an instance, cuts it at the classes that every plan produces, and returns the parts and the number of
+/// cuts. Every class that is required or read must be derivable.
+fn take_apart(mut instance: Instance) -> (Vec<Instance>, usize) {
+    reduce::drop_irrelevant(&mut instance);
+    reduce::drop_dominated(&mut instance);
+    let order = groups(&instance);
+    let common = forced(&instance, &order);
+    let cuts = cut_at_forced(&mut instance, &order, &common);
+    reduce::drop_irrelevant(&mut instance);
+    reduce::drop_dominated(&mut instance);
+    (parts(&instance), cuts)
+}
+
+/// The lightest of the known choice, if the part has it, greedy extraction, and one column per node.
+fn first_choice(part: &Instance, order: &Groups, known: &[ColumnId]) -> Selection {
+    let best = greedy(part, order, |_| true).expect("every class of a part is derivable");
+    let single = greedy(part, order, |column| part.columns[column].executes.len() <= 1);
+    let known = greedy(part, order, |column| known.contains(&part.columns[column].source));
+    let all = [Some(best), single, known].into_iter().flatten();
+    all.min_by_key(|choice| choice.weight).expect("the first is there")
+}
+
+/// The columns of a choice in ids of the problem.
+fn sources(part: &Instance, choice: &Selection) -> Vec<ColumnId> {
+    choice.columns.iter().map(|&column| part.columns[column as usize].source).collect()
+}
+
+/// The columns with at most some excess, if they are notably fewer and still suffice.
+fn with_excess_up_to(part: &Instance, excess: &[u64], slack: u64) -> Option<Instance> {
+    let keep: Vec<bool> = excess.iter().map(|&excess| excess <= slack).collect();
+    restricted(part, &keep)
+}
+
+/// Some columns, if they are notably fewer and still suffice.
+fn restricted(part: &Instance, keep: &[bool]) -> Option<Instance> {
+    let kept = keep.iter().filter(|&&keep| keep).count();
+    if (kept as f64) > part.columns.len() as f64 * (1.0 - WORTHWHILE_SHARE) {
+        return None;
+    }
+    let mut smaller = part.clone();
+    smaller.retain(keep);
+    reduce::drop_underivable(&mut smaller).is_empty().then_some(smaller)
+}
+
+fn joined(problem: &Problem, solved: &Solved) -> Choice {
+    let schedule = schedule(problem, &solved.columns);
+    assert!(schedule.is_complete(), "parts are executable together: {:?} is stuck", schedule.stuck);
+    let bound_us = solved.bound.microseconds();
+    let objective_us = schedule.columns.iter().map(|id| problem.columns[id.index()].cost_us).sum();
+    Choice {
+        status: if solved.is_optimal { Status::Optimal } else { Status::Feasible },
+        objective_us,
+        bound_us: if solved.bound >= solved.weight { objective_us } else { bound_us.min(objective_us) },
+        columns: schedule.columns,
+        producers: schedule.producers,
+        underivable: Vec::new(),
+        report: ChooseReport::default(),
+    }
+}
+
+fn infeasible(problem: &Problem, underivable: Vec<u32>) -> Choice {
+    Choice {
+        status: Status::Infeasible,
+        objective_us: f64::INFINITY,
+        bound_us: f64::INFINITY,
+        columns: Vec::new(),
+        producers: vec![None; problem.classes],
+        underivable: underivable.into_iter().map(ClassId).collect(),
+        report: ChooseReport::default(),
+    }
+}

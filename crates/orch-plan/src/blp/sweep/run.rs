@@ -1,0 +1,220 @@
+//! One sweep: states in buckets by the group of their highest demand, expanded from the highest group down.
+
+use super::{Provision, State, Sweep, SweepLimits, Sweeper, entry_rank, is_provided};
+use crate::blp::greedy::Selection;
+use crate::blp::instance::Weight;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// How a state was reached.
+#[derive(Clone, Copy)]
+struct Step {
+    parent: u32,
+    column: u32,
+}
+
+const NO_PARENT: u32 = u32::MAX;
+
+/// The states whose highest demand lies in one group.
+#[derive(Default)]
+struct Bucket {
+    index: FxHashMap<State, u32>,
+    states: Vec<Reached>,
+    /// States reached, or reached more lightly, since this was last emptied. Only circles need it.
+    fresh: Vec<u32>,
+}
+
+/// A state and the lightest way to it.
+#[derive(Clone)]
+pub(super) struct Reached {
+    pub state: State,
+    pub provisions: Vec<Provision>,
+    /// What the columns chosen so far weigh.
+    pub weight: Weight,
+    /// The least weight of a choice by way of this state.
+    promise: Weight,
+    step: u32,
+}
+
+/// Of each group, so many of the lightest states are compared with the others for dominance.
+const MAX_DOMINATORS: usize = 1000;
+
+/// One sweep under way.
+pub(super) struct Run<'a> {
+    sweeper: &'a Sweeper<'a>,
+    limits: SweepLimits,
+    buckets: Vec<Bucket>,
+    steps: Vec<Step>,
+    /// The weight to beat.
+    incumbent: Weight,
+    best_step: Option<u32>,
+    dropped: Weight,
+    expanded: usize,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(sweeper: &'a Sweeper<'a>, limits: SweepLimits, incumbent: Weight) -> Self {
+        Run {
+            sweeper,
+            limits,
+            buckets: sweeper.group_sizes.iter().map(|_| Bucket::default()).collect(),
+            steps: Vec::new(),
+            incumbent,
+            best_step: None,
+            dropped: Weight::INFINITE,
+            expanded: 0,
+        }
+    }
+
+    /// Sweeps all groups from a first state.
+    pub fn sweep(mut self, start: Vec<u32>) -> Sweep {
+        self.reach(start, Vec::new(), Weight::ZERO, Step { parent: NO_PARENT, column: 0 });
+        for group in (0..self.buckets.len()).rev() {
+            let is_circle = self.sweeper.group_sizes[group] > 1;
+            match self.buckets[group].states.is_empty() {
+                true => {}
+                false if is_circle => self.sweep_circle(group),
+                false => self.sweep_class(group),
+            }
+        }
+        let better = self.best_step.map(|step| self.selection(step));
+        Sweep { better, dropped: self.dropped, states: self.expanded }
+    }
+
+    /// Expands the states whose highest demand is one class.
+    fn sweep_class(&mut self, group: usize) {
+        let mut states = std::mem::take(&mut self.buckets[group]).states;
+        drop_dominated(&mut states);
+        let left = self.limits.states.saturating_sub(self.expanded).min(self.limits.width);
+        if states.len() > left {
+            states.sort_by_key(|reached| reached.promise);
+            for reached in states.drain(left..) {
+                self.dropped = self.dropped.min(reached.promise);
+            }
+        }
+        for reached in &states {
+            self.expand(reached);
+        }
+    }
+
+    /// Expands the states of a group with a circle by weight: a step may lead to another state of the group.
+    fn sweep_circle(&mut self, group: usize) {
+        let mut queue: BinaryHeap<Reverse<(Weight, u32)>> = BinaryHeap::new();
+        let last = self.limits.states.min(self.expanded.saturating_add(self.limits.width));
+        loop {
+            let bucket = &mut self.buckets[group];
+            let fresh = std::mem::take(&mut bucket.fresh);
+            queue.extend(fresh.into_iter().map(|at| Reverse((bucket.states[at as usize].weight, at))));
+            let Some(Reverse((weight, at))) = queue.pop() else { break };
+            let reached = &bucket.states[at as usize];
+            if weight > reached.weight {
+                // Reached again, more lightly: the queue held that too, so it is expanded.
+                continue;
+            }
+            if self.expanded >= last {
+                self.dropped = self.dropped.min(reached.promise);
+                continue;
+            }
+            let reached = reached.clone();
+            self.expand(&reached);
+        }
+        self.buckets[group] = Bucket::default();
+    }
+
+    /// Takes every step from a state.
+    fn expand(&mut self, from: &Reached) {
+        self.expanded += 1;
+        let sweeper = self.sweeper;
+        let group = sweeper.group_of[entry_rank(from.state[0])];
+        let priced = sweeper.priced(&from.state, &from.provisions);
+        let in_group = |entry: &&u32| sweeper.group_of[entry_rank(**entry)] == group && !is_provided(**entry);
+        for (position, &entry) in from.state.iter().filter(in_group).enumerate() {
+            for &column in &sweeper.producers[entry_rank(entry)] {
+                let outputs = &sweeper.outputs[column as usize];
+                let mut earlier = from.state.iter().filter(in_group).take(position);
+                let was_taken = earlier.any(|other| outputs.contains(&(other / 2)));
+                let least = from.weight.picoseconds + priced + sweeper.excess_by_way_of(column, from);
+                if !was_taken && least <= self.incumbent.picoseconds {
+                    let weight = from.weight + sweeper.instance.columns[column as usize].weight;
+                    let (state, provisions) = sweeper.before(from, column, group);
+                    self.reach(state, provisions, weight, Step { parent: from.step, column });
+                }
+            }
+        }
+    }
+
+    /// Records a way to a state, if it may lead to a better choice.
+    fn reach(&mut self, state: Vec<u32>, provisions: Vec<Provision>, weight: Weight, step: Step) {
+        let promise = weight + self.sweeper.future(&state, &provisions);
+        if promise >= self.incumbent {
+            return;
+        }
+        let id = self.steps.len() as u32;
+        if state.is_empty() {
+            self.steps.push(step);
+            self.incumbent = weight;
+            self.best_step = Some(id);
+            return;
+        }
+        let group = self.sweeper.group_of[entry_rank(state[0])] as usize;
+        let bucket = &mut self.buckets[group];
+        match bucket.index.get(state.as_slice()) {
+            Some(&at) => {
+                let known = &mut bucket.states[at as usize];
+                if weight < known.weight {
+                    self.steps[known.step as usize] = step;
+                    *known = Reached { provisions, weight, promise, ..known.clone() };
+                    bucket.fresh.push(at);
+                }
+            }
+            None => {
+                let state: State = state.into();
+                let at = bucket.states.len() as u32;
+                bucket.index.insert(state.clone(), at);
+                bucket.fresh.push(at);
+                bucket.states.push(Reached { state, provisions, weight, promise, step: id });
+                self.steps.push(step);
+            }
+        }
+    }
+
+    fn selection(&self, last: u32) -> Selection {
+        let mut columns = Vec::new();
+        let mut at = last;
+        while self.steps[at as usize].parent != NO_PARENT {
+            columns.push(self.steps[at as usize].column);
+            at = self.steps[at as usize].parent;
+        }
+        Selection::new(self.sweeper.instance, columns)
+    }
+}
+
+/// Drops states that a state of at most the same weight serves for: one that demands no more and is provided with no
+/// less. Sorts by weight.
+fn drop_dominated(states: &mut Vec<Reached>) {
+    states.sort_by_key(|reached| reached.weight);
+    let mut kept: Vec<Reached> = Vec::with_capacity(states.len());
+    let mut masks: Vec<u64> = Vec::new();
+    for reached in states.drain(..) {
+        let mask = demand_mask(&reached.state);
+        let mut rivals = kept.iter().zip(&masks).take(MAX_DOMINATORS);
+        if !rivals.any(|(rival, &demands)| demands & !mask == 0 && serves_for(&rival.state, &reached.state)) {
+            masks.push(mask);
+            kept.push(reached);
+        }
+    }
+    *states = kept;
+}
+
+/// A subset's mask is a subset of the mask.
+fn demand_mask(state: &[u32]) -> u64 {
+    let demanded = state.iter().filter(|&&entry| !is_provided(entry));
+    demanded.fold(0, |mask, &entry| mask | 1 << (entry_rank(entry) % 64))
+}
+
+fn serves_for(rival: &[u32], state: &[u32]) -> bool {
+    let demands = |state: &'_ [u32], entry: &u32| is_provided(*entry) || state.contains(entry);
+    rival.iter().all(|entry| demands(state, entry))
+        && state.iter().all(|entry| !is_provided(*entry) || rival.contains(entry))
+}

@@ -1,0 +1,78 @@
+//! Constant folding: what depends on constants alone is evaluated by the reference interpreter.
+//!
+//! A result is stored only if it is small or not much larger than the constants it comes from. `Broadcast` and
+//! `Iota` stay nodes, because a repeated constant is better read through the primitive than stored; they are
+//! evaluated when what reads them is.
+
+use crate::draft::Draft;
+use orch_interp::{EvalOptions, evaluate_node};
+use orch_ir::{DType, PrimOp, Shape, Tensor, TensorId};
+
+/// Results up to this size are always stored.
+const TINY_BYTES: usize = 4096;
+
+/// Results may be this much larger than the constants they come from.
+const GROWTH: usize = 4;
+
+/// Known nodes that are evaluated to evaluate one.
+const MAX_DEPTH: usize = 32;
+
+impl Draft {
+    /// The bytes of the constants that a node's results depend on, if they depend on constants alone.
+    pub(crate) fn source_bytes(&self, op: &PrimOp, inputs: &[TensorId]) -> Option<usize> {
+        if matches!(op, PrimOp::Opaque(_)) {
+            return None;
+        }
+        inputs
+            .iter()
+            .map(|input| self.tensors[input.index()].source_bytes)
+            .try_fold(0usize, |sum, bytes| Some(sum.saturating_add(bytes?)))
+    }
+
+    /// The results of a primitive on known operands, if they are worth storing.
+    pub(crate) fn fold(
+        &self,
+        op: &PrimOp,
+        inputs: &[TensorId],
+        results: &[(DType, Shape)],
+        source_bytes: usize,
+    ) -> Option<Vec<Tensor>> {
+        if matches!(op, PrimOp::Broadcast { .. } | PrimOp::Iota { .. }) {
+            return None;
+        }
+        let result_bytes: usize =
+            results.iter().map(|(dtype, shape)| shape.elems() * dtype.size_bytes()).sum();
+        let limit = self.fold_limit_bytes.min(source_bytes.saturating_mul(GROWTH)).max(TINY_BYTES);
+        if result_bytes > limit {
+            return None;
+        }
+        let operands: Vec<Tensor> =
+            inputs.iter().map(|&input| self.value(input, MAX_DEPTH)).collect::<Option<_>>()?;
+        self.evaluate(op, &operands)
+    }
+
+    /// The value of a tensor that depends on constants alone, if it is within the limit.
+    pub(crate) fn known_value(&self, id: TensorId) -> Option<Tensor> {
+        self.value(id, MAX_DEPTH)
+    }
+
+    fn value(&self, id: TensorId, depth: usize) -> Option<Tensor> {
+        let tensor = &self.tensors[id.index()];
+        if let Some(value) = &tensor.value {
+            return Some(value.clone());
+        }
+        tensor.source_bytes?;
+        let node = &self.nodes[tensor.producer?.index()];
+        let depth = depth.checked_sub(1)?;
+        let operands: Vec<Tensor> =
+            node.inputs.iter().map(|&input| self.value(input, depth)).collect::<Option<_>>()?;
+        self.evaluate(&node.op, &operands)?.into_iter().next()
+    }
+
+    /// The results of a primitive, or `None` where the interpreter refuses: the node then stays, and running it gives
+    /// the error.
+    fn evaluate(&self, op: &PrimOp, operands: &[Tensor]) -> Option<Vec<Tensor>> {
+        let options = EvalOptions { max_result_bytes: self.fold_limit_bytes, ..EvalOptions::default() };
+        evaluate_node(op, &operands.iter().collect::<Vec<_>>(), &options).ok()
+    }
+}

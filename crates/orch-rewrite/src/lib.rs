@@ -1,0 +1,58 @@
+//! Verified rewriting of primitive graphs (DESIGN section 3.2; Korch, ASPLOS'24, section 4.1).
+//!
+//! [`rewrite`] turns a primitive graph into a cheaper one that computes the same. Rules are data ([`Rule`]): a name,
+//! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
+//! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
+//!
+//! This crate knows no device and measures no time.
+
+#[cfg(test)]
+mod check;
+mod draft;
+mod egraph;
+mod facts;
+#[cfg(test)]
+mod field;
+mod finish;
+mod fold;
+mod normalize;
+mod options;
+mod report;
+mod rule;
+pub mod rules;
+mod site;
+
+pub use egraph::rules as graph_rules;
+pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
+pub use options::{Numerics, RewriteOptions};
+pub use report::RewriteReport;
+pub use rule::Rule;
+
+use draft::Draft;
+use orch_ir::PrimGraph;
+
+/// Rewrites a graph. The result has the same inputs and outputs, in the same order and under the same names.
+///
+/// Deterministic: the same graph and options give the same result.
+pub fn rewrite(graph: &PrimGraph, options: &RewriteOptions) -> (PrimGraph, RewriteReport) {
+    rewrite_with(graph, rules::ALL, graph_rules::ALL, options)
+}
+
+/// [`rewrite`] with these rules only.
+pub fn rewrite_with(
+    graph: &PrimGraph,
+    local: &[&[Rule]],
+    alternatives: &[&[GraphRule]],
+    options: &RewriteOptions,
+) -> (PrimGraph, RewriteReport) {
+    let mut report = RewriteReport { nodes_before: graph.nodes().len(), ..RewriteReport::default() };
+    let mut draft = Draft::new(graph, options);
+    normalize::normalize(&mut draft, local, options, &mut report);
+    if egraph::improve(&mut draft, alternatives, options, &mut report) {
+        normalize::normalize(&mut draft, local, options, &mut report);
+    }
+    (report.merged, report.folded) = (draft.merged, draft.folded);
+    let rewritten = draft.finish();
+    report.nodes_after = rewritten.nodes().len();
+    (rewritten, report)
+}

@@ -1,0 +1,259 @@
+//! Booleans, selections and conversions.
+
+use crate::facts::splat;
+use crate::site::Site;
+use crate::{Numerics, Rule};
+use orch_ir::{BinaryFn, DType, PrimOp, ScalarFn, TensorId, UnaryFn};
+
+/// The family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "neutral-boolean",
+        equation: "x and TRUE = x, x or FALSE = x, x xor FALSE = x; x and FALSE = FALSE, x or TRUE = TRUE",
+        guards: "booleans",
+        numerics: Numerics::Exact,
+        source: "Boolean algebra",
+        apply: neutral_boolean,
+    },
+    Rule {
+        name: "idempotent",
+        equation: "x and x = x, x or x = x, max(x, x) = x, min(x, x) = x",
+        guards: "",
+        numerics: Numerics::Exact,
+        source: "idempotence",
+        apply: idempotent,
+    },
+    Rule {
+        name: "not-of-not",
+        equation: "not not x = x",
+        guards: "",
+        numerics: Numerics::Exact,
+        source: "involution",
+        apply: not_of_not,
+    },
+    Rule {
+        name: "select-decided",
+        equation: "select(TRUE, x, y) = x, select(FALSE, x, y) = y, select(c, x, x) = x",
+        guards: "",
+        numerics: Numerics::Exact,
+        source: "definition",
+        apply: select_decided,
+    },
+    Rule {
+        name: "select-of-not",
+        equation: "select(not c, x, y) = select(c, y, x)",
+        guards: "",
+        numerics: Numerics::Exact,
+        source: "definition",
+        apply: select_of_not,
+    },
+    Rule {
+        name: "cast-identity",
+        equation: "cast(x) = x",
+        guards: "to the type of x",
+        numerics: Numerics::Exact,
+        source: "definition",
+        apply: cast_identity,
+    },
+    Rule {
+        name: "cast-of-cast",
+        equation: "cast_c(cast_b(x)) = cast_c(x)",
+        guards: "type b holds every value of the type of x",
+        numerics: Numerics::Exact,
+        source: "the first conversion loses nothing",
+        apply: cast_of_cast,
+    },
+];
+
+fn neutral_boolean(site: &mut Site<'_>) -> Option<TensorId> {
+    for f in [BinaryFn::And, BinaryFn::Or, BinaryFn::Xor] {
+        let Some((x, c)) = site.with_constant(site.result(), f) else { continue };
+        if site.dtype(x) != DType::Bool {
+            return None;
+        }
+        let value = splat(site, c)? != 0.0;
+        return match (f, value) {
+            (BinaryFn::And, true) | (BinaryFn::Or | BinaryFn::Xor, false) => Some(x),
+            (BinaryFn::And, false) | (BinaryFn::Or, true) => Some(c),
+            _ => None,
+        };
+    }
+    None
+}
+
+fn idempotent(site: &mut Site<'_>) -> Option<TensorId> {
+    [BinaryFn::And, BinaryFn::Or, BinaryFn::Max, BinaryFn::Min]
+        .into_iter()
+        .filter_map(|f| site.root_map(f))
+        .find_map(|[x, y]| (x == y).then_some(x))
+}
+
+fn not_of_not(site: &mut Site<'_>) -> Option<TensorId> {
+    let [negated] = site.root_map(UnaryFn::Not)?;
+    let [x] = site.mapped(negated, UnaryFn::Not)?;
+    Some(x)
+}
+
+fn select_decided(site: &mut Site<'_>) -> Option<TensorId> {
+    let [condition, if_true, if_false] = site.root_map(ScalarFn::Select)?;
+    if if_true == if_false {
+        return Some(if_true);
+    }
+    let value = splat(site, condition)?;
+    Some(if value != 0.0 { if_true } else { if_false })
+}
+
+fn select_of_not(site: &mut Site<'_>) -> Option<TensorId> {
+    let [condition, if_true, if_false] = site.root_map(ScalarFn::Select)?;
+    let [inner] = site.mapped(condition, UnaryFn::Not)?;
+    site.map(ScalarFn::Select, &[inner, if_false, if_true])
+}
+
+/// Operand and result type of the conversion that computes a tensor.
+fn cast_of(site: &Site<'_>, id: TensorId) -> Option<(TensorId, DType)> {
+    let made = site.maker(id)?;
+    let PrimOp::Map(ScalarFn::Cast(to)) = *made.op else { return None };
+    Some((made.inputs[0], to))
+}
+
+fn cast_identity(site: &mut Site<'_>) -> Option<TensorId> {
+    let (x, to) = cast_of(site, site.result())?;
+    (site.dtype(x) == to).then_some(x)
+}
+
+fn cast_of_cast(site: &mut Site<'_>) -> Option<TensorId> {
+    let (middle, to) = cast_of(site, site.result())?;
+    let (x, through) = cast_of(site, middle)?;
+    if holds_all(through, site.dtype(x)) { site.map(ScalarFn::Cast(to), &[x]) } else { None }
+}
+
+/// True if type `wide` holds every value of type `narrow`, so that a conversion there changes no later one.
+fn holds_all(wide: DType, narrow: DType) -> bool {
+    // Bits of an integer type without its sign, or of the integers that a floating type holds exactly.
+    let exact_bits = |dtype: DType| match dtype {
+        DType::Bool => 1,
+        DType::BF16 => 8,
+        DType::F16 => 11,
+        DType::F32 => 24,
+        DType::F64 => 53,
+        _ => 8 * dtype.size_bytes() - usize::from(dtype.is_signed_int()),
+    };
+    if wide == DType::Bool {
+        return narrow == DType::Bool;
+    }
+    if narrow.is_float() {
+        return wide == narrow
+            || matches!(
+                (narrow, wide),
+                (DType::F16 | DType::BF16, DType::F32) | (DType::F16 | DType::BF16 | DType::F32, DType::F64)
+            );
+    }
+    let sign_kept = !narrow.is_signed_int() || wide.is_signed_int() || wide.is_float();
+    sign_kept && exact_bits(wide) >= exact_bits(narrow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Case, Sketch, apply, check, same_in_floats};
+    use orch_ir::PrimGraph;
+
+    #[test]
+    fn rules_hold() {
+        check(
+            RULES,
+            &[
+                Case {
+                    rule: "neutral-boolean",
+                    nodes: (4, 0),
+                    build: |g, [a, b, _]| {
+                        let x = g.input_of(DType::Bool, [a, b]);
+                        let x = g.with(BinaryFn::And, x, 1.0);
+                        g.with(BinaryFn::Or, x, 0.0)
+                    },
+                },
+                Case {
+                    rule: "neutral-boolean",
+                    nodes: (2, 1),
+                    build: |g, [a, b, _]| {
+                        let x = g.input_of(DType::Bool, [a, b]);
+                        g.with(BinaryFn::And, x, 0.0)
+                    },
+                },
+                Case {
+                    rule: "idempotent",
+                    nodes: (1, 0),
+                    build: |g, [a, b, _]| {
+                        let x = g.input([a, b]);
+                        g.map(BinaryFn::Max, &[x, x])
+                    },
+                },
+                Case {
+                    rule: "not-of-not",
+                    nodes: (2, 0),
+                    build: |g, [a, b, _]| {
+                        let x = g.input_of(DType::Bool, [a, b]);
+                        let y = g.map(UnaryFn::Not, &[x]);
+                        g.map(UnaryFn::Not, &[y])
+                    },
+                },
+                Case {
+                    rule: "select-decided",
+                    nodes: (3, 0),
+                    build: |g, [a, b, _]| {
+                        let (x, y) = (g.input([a, b]), g.input([a, b]));
+                        let c = g.constant_of(DType::Bool, [], |_| 1.0);
+                        let c = g.broadcast(c, [a, b], &[]);
+                        let first = g.map(ScalarFn::Select, &[c, x, y]);
+                        g.map(ScalarFn::Select, &[c, first, first])
+                    },
+                },
+                Case {
+                    rule: "select-of-not",
+                    nodes: (2, 1),
+                    build: |g, [a, b, _]| {
+                        let (x, y) = (g.input([a, b]), g.input([a, b]));
+                        let c = g.input_of(DType::Bool, [a, b]);
+                        let c = g.map(UnaryFn::Not, &[c]);
+                        g.map(ScalarFn::Select, &[c, x, y])
+                    },
+                },
+                Case {
+                    rule: "cast-identity",
+                    nodes: (1, 0),
+                    build: |g, [a, b, _]| {
+                        let x = g.input([a, b]);
+                        g.map(ScalarFn::Cast(DType::F32), &[x])
+                    },
+                },
+                Case {
+                    rule: "cast-of-cast",
+                    nodes: (2, 1),
+                    build: |g, [a, b, _]| {
+                        let x = g.input([a, b]);
+                        let y = g.map(ScalarFn::Cast(DType::F64), &[x]);
+                        g.map(ScalarFn::Cast(DType::F16), &[y])
+                    },
+                },
+            ],
+        );
+    }
+
+    #[test]
+    fn conversions_through_every_type_keep_their_values() {
+        let rule = RULES.iter().find(|rule| rule.name == "cast-of-cast").expect("in the list");
+        for from in DType::ALL {
+            for through in DType::ALL {
+                for to in DType::ALL {
+                    let mut g = Sketch { graph: PrimGraph::new("g") };
+                    let x = g.input_of(from, [64]);
+                    let y = g.map(ScalarFn::Cast(through), &[x]);
+                    let z = g.map(ScalarFn::Cast(to), &[y]);
+                    g.graph.add_output("z", z);
+                    let (after, _) = apply(&g.graph, rule);
+                    same_in_floats(&g.graph, &after, Numerics::Exact, &format!("{from} {through} {to}"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Memory that starts at a cache line.
+
+use crate::os;
+use bytes::Bytes;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+use std::slice;
+
+/// Alignment of arenas, constants and scratch memory: a cache line, and the widest vector.
+pub const ALIGN_BYTES: usize = 64;
+
+/// From this size on memory is aligned to huge pages, and the system is asked to use them.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A fixed-size block of bytes, zero at first, whose start is a multiple of [`ALIGN_BYTES`].
+pub struct AlignedBuffer {
+    start: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its memory like a `Box<[u8]>`.
+unsafe impl Send for AlignedBuffer {}
+// SAFETY: shared references give read access only, but for `as_ptr`, whose users answer for what they do with it.
+unsafe impl Sync for AlignedBuffer {}
+
+impl AlignedBuffer {
+    /// `len` zero bytes.
+    ///
+    /// # Panics
+    /// If `len` is above `isize::MAX`, like `vec!`; aborts if there is no memory.
+    pub fn zeroed(len: usize) -> Self {
+        let align = if len >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGN_BYTES };
+        let layout = Layout::from_size_align(len.max(1), align).expect("a buffer fits the address space");
+        // SAFETY: the layout's size is not zero.
+        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        if len >= HUGE_PAGE_BYTES {
+            // SAFETY: the range was just allocated. The advice must come before the first write.
+            unsafe { os::advise_huge_pages(start.as_ptr(), len) };
+        }
+        // SAFETY: the allocation has at least `len` bytes.
+        unsafe { start.write_bytes(0, len) };
+        Self { start, layout, len }
+    }
+
+    /// A copy of these bytes.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len());
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes at `start` belong to `self`.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: `len` initialised bytes at `start` belong to `self`, which is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// The address of the first byte, for kernels. Whoever writes through it must make sure that no slice of this
+    /// buffer is in use.
+    pub(super) fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl From<AlignedBuffer> for Bytes {
+    fn from(buffer: AlignedBuffer) -> Bytes {
+        Bytes::from_owner(buffer)
+    }
+}
+
+impl fmt::Debug for AlignedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_aligned_and_content_is_zero() {
+        for len in [0, 1, 63, 64, 65, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1] {
+            let buffer = AlignedBuffer::zeroed(len);
+            assert_eq!(buffer.as_ptr() as usize % ALIGN_BYTES, 0);
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn copies_become_bytes() {
+        let bytes: Bytes = AlignedBuffer::copy_of(b"abc").into();
+        assert_eq!(bytes, b"abc"[..]);
+        assert_eq!(bytes.as_ptr() as usize % ALIGN_BYTES, 0);
+        assert!(AlignedBuffer::copy_of(b"").is_empty());
+    }
+}

@@ -1,0 +1,344 @@
+//! Compiled kernels, kept on disk by content.
+//!
+//! A shared object's name is the hash of all that determines it: source, compiler version, flags and, because flags
+//! say "this machine", the machine. Files are written aside and renamed, so several processes may share a folder, and
+//! a file that exists is complete.
+
+use super::compiler::{CompileError, Compiler};
+use super::library::{Library, LoadError};
+use crate::Machine;
+use crate::os::unique_name;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// One translation unit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// How messages call it.
+    pub name: String,
+    /// The C text.
+    pub text: String,
+}
+
+/// How far a batch is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompileProgress {
+    /// Distinct sources that are compiled, found in the cache, or failed.
+    pub done: usize,
+    /// Distinct sources of the batch.
+    pub total: usize,
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheStats {
+    /// Shared objects.
+    pub files: usize,
+    /// Their sizes together.
+    pub bytes: u64,
+}
+
+/// Why a source did not become a loaded library.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BuildError {
+    /// It does not compile.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The result does not load.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+/// A folder of shared objects, and the compiler that fills it.
+#[derive(Debug)]
+pub struct CompileCache {
+    folder: PathBuf,
+    compiler: Compiler,
+    salt: blake3::Hasher,
+}
+
+/// Part of every key: change it when the meaning of cached files changes.
+const FORMAT: &str = "orchestrion kernels 1";
+
+impl CompileCache {
+    /// Opens the cache in `folder`, making the folder if need be.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn open(folder: &Path, compiler: Compiler, machine: &Machine) -> Result<Self, CompileError> {
+        let folder = folder.join("kernels");
+        fs::create_dir_all(&folder).map_err(CompileError::io(&folder))?;
+        let mut salt = blake3::Hasher::new();
+        let fingerprint = machine.fingerprint();
+        let facts = [FORMAT, compiler.version(), &fingerprint].into_iter();
+        for fact in facts.chain(compiler.flags().iter().map(String::as_str)) {
+            // A length before each part keeps different lists from running together.
+            salt.update(&(fact.len() as u64).to_le_bytes());
+            salt.update(fact.as_bytes());
+        }
+        Ok(Self { folder, compiler, salt })
+    }
+
+    /// The compiler.
+    pub fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// The hash that names the shared object of this source text.
+    pub fn key(&self, text: &str) -> String {
+        let mut hasher = self.salt.clone();
+        hasher.update(text.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// The path of the source's shared object, compiled now if it is not there yet.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`]. A rejected source is kept in the folder, and the error says where.
+    pub fn compile(&self, source: &Source, cancel: &AtomicBool) -> Result<PathBuf, CompileError> {
+        let key = self.key(&source.text);
+        let object = self.folder.join(format!("{key}.so"));
+        // A crash of the machine can leave an empty file behind: it counts as absent.
+        if fs::metadata(&object).is_ok_and(|data| data.len() > 0) {
+            return Ok(object);
+        }
+        if cancel.load(Ordering::Relaxed) {
+            return Err(CompileError::Cancelled);
+        }
+        let aside = self.folder.join(unique_name(&key));
+        let source_file = with_suffix(&aside, ".c");
+        let output = with_suffix(&aside, ".tmp");
+        fs::write(&source_file, &source.text).map_err(CompileError::io(&source_file))?;
+        let result = self.compiler.compile(&source.name, &source_file, &output, cancel);
+        let result = result.and_then(|()| fs::rename(&output, &object).map_err(CompileError::io(&object)));
+        if result.is_err() {
+            // Often there is nothing to remove.
+            let _ = fs::remove_file(&output);
+        }
+        if !matches!(result, Err(CompileError::Rejected { .. })) {
+            // A source that stays behind is clutter that `clear` removes.
+            let _ = fs::remove_file(&source_file);
+        }
+        result.map(|()| object)
+    }
+
+    /// Loads the source's shared object, compiled now if it is not there yet, or if what is there does not load.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile), or if the new shared object does not load either.
+    pub fn load(&self, source: &Source, cancel: &AtomicBool) -> Result<Library, BuildError> {
+        let path = self.compile(source, cancel)?;
+        if let Ok(library) = Library::open(&path) {
+            return Ok(library);
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CompileError::io(&path)(error))?,
+            _ => {}
+        }
+        Ok(Library::open(&self.compile(source, cancel)?)?)
+    }
+
+    /// Compiles many sources with up to `jobs` compilers at a time; results are in the order of `sources`, and equal
+    /// texts are compiled once. `progress` is called from several threads. After `cancel` is set the rest fails with
+    /// [`CompileError::Cancelled`].
+    pub fn compile_all(
+        &self,
+        sources: &[Source],
+        jobs: usize,
+        progress: &(dyn Fn(CompileProgress) + Sync),
+        cancel: &AtomicBool,
+    ) -> Vec<Result<PathBuf, CompileError>> {
+        let mut first_of: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut distinct: Vec<&Source> = Vec::new();
+        let slots: Vec<usize> = (sources.iter())
+            .map(|source| {
+                *first_of.entry(&source.text).or_insert_with(|| {
+                    distinct.push(source);
+                    distinct.len() - 1
+                })
+            })
+            .collect();
+
+        let results: Vec<Mutex<Option<Result<PathBuf, CompileError>>>> =
+            distinct.iter().map(|_| Mutex::new(None)).collect();
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = || {
+            while let Some(idx) =
+                Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&idx| idx < distinct.len())
+            {
+                let result = self.compile(distinct[idx], cancel);
+                *results[idx].lock().expect("no thread panics while it stores a result") = Some(result);
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                progress(CompileProgress { done, total: distinct.len() });
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..jobs.clamp(1, distinct.len().max(1)) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let results: Vec<_> = (results.into_iter())
+            .map(|slot| slot.into_inner().expect("no thread panics while it stores a result"))
+            .map(|result| result.expect("the loop above visits every index"))
+            .collect();
+        slots.into_iter().map(|slot| results[slot].clone()).collect()
+    }
+
+    /// What the cache holds.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn stats(&self) -> io::Result<CacheStats> {
+        let mut stats = CacheStats::default();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if entry.path().extension().is_some_and(|extension| extension == "so") {
+                stats.files += 1;
+                // A file that another process has just removed counts as empty.
+                stats.bytes += entry.metadata().map_or(0, |data| data.len());
+            }
+        }
+        Ok(stats)
+    }
+
+    /// Removes everything, and says what it was. Libraries already loaded stay valid; sources of failed compilations
+    /// go too.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn clear(&self) -> io::Result<CacheStats> {
+        let stats = self.stats()?;
+        for entry in fs::read_dir(&self.folder)? {
+            match fs::remove_file(entry?.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(stats)
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::CompilerOptions;
+    use crate::os::TempDir;
+
+    static GO: AtomicBool = AtomicBool::new(false);
+
+    fn cache(dir: &TempDir) -> CompileCache {
+        let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
+        CompileCache::open(dir.path(), compiler, &Machine::detect()).unwrap()
+    }
+
+    fn source(text: &str) -> Source {
+        Source { name: "test".into(), text: text.into() }
+    }
+
+    #[test]
+    fn the_second_time_is_a_hit() {
+        let dir = TempDir::new("cache").unwrap();
+        let cache = cache(&dir);
+        let first = cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap();
+        let written = fs::metadata(&first).unwrap().modified().unwrap();
+        assert_eq!(cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap(), first);
+        assert_eq!(fs::metadata(&first).unwrap().modified().unwrap(), written);
+        assert_eq!(cache.stats().unwrap().files, 1);
+        assert_eq!(fs::read_dir(first.parent().unwrap()).unwrap().count(), 1, "nothing else stays");
+    }
+
+    #[test]
+    fn a_batch_keeps_order_and_reports() {
+        let dir = TempDir::new("cache").unwrap();
+        let cache = cache(&dir);
+        let sources = ["int f(void) { return 1; }", "broken", "int f(void) { return 1; }", ""].map(source);
+        let seen = Mutex::new(Vec::new());
+        let results = cache.compile_all(&sources, 2, &|p| seen.lock().unwrap().push((p.done, p.total)), &GO);
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, true]);
+        assert_eq!(results[0].as_ref().unwrap(), results[2].as_ref().unwrap());
+        let Err(CompileError::Rejected { source_file, .. }) = &results[1] else { panic!("{:?}", results[1]) };
+        assert_eq!(fs::read_to_string(source_file).unwrap(), "broken");
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, [(1, 3), (2, 3), (3, 3)]);
+        assert!(cache.compile_all(&[], 2, &|_| (), &GO).is_empty());
+    }
+
+    #[test]
+    fn cancelling_leaves_hits_alone() {
+        let dir = TempDir::new("cache").unwrap();
+        let cache = cache(&dir);
+        let sources = ["int f(void) { return 1; }", "int f(void) { return 2; }"].map(source);
+        cache.compile(&sources[0], &GO).unwrap();
+        let results = cache.compile_all(&sources, 1, &|_| (), &AtomicBool::new(true));
+        assert!(matches!(results[..], [Ok(_), Err(CompileError::Cancelled)]));
+    }
+
+    #[test]
+    fn damaged_files_are_made_again_and_clear_empties() {
+        let dir = TempDir::new("cache").unwrap();
+        let cache = cache(&dir);
+        let path = cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap();
+        fs::write(&path, b"").unwrap();
+        cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap();
+        let stats = cache.clear().unwrap();
+        assert!(stats.files == 1 && stats.bytes > 0);
+        assert_eq!(cache.stats().unwrap(), CacheStats::default());
+    }
+
+    #[test]
+    fn libraries_load_even_if_the_file_is_damaged() {
+        let dir = TempDir::new("cache").unwrap();
+        let cache = cache(&dir);
+        let source = source("void f(void *const *b, long lo, long hi, void *s) {}");
+        for damage in [None, Some("damage")] {
+            let path = cache.compile(&source, &GO).unwrap();
+            if let Some(text) = damage {
+                fs::remove_file(&path).unwrap();
+                fs::write(&path, text).unwrap();
+            }
+            let library = cache.load(&source, &GO).unwrap();
+            assert!(library.kernel("f", 1, 0).is_ok());
+        }
+    }
+
+    #[test]
+    fn several_may_compile_the_same_at_once() {
+        let dir = TempDir::new("cache").unwrap();
+        let paths: Vec<_> = std::thread::scope(|scope| {
+            let dir = &dir;
+            let start = move || cache(dir).compile(&source("int f(void) { return 1; }"), &GO).unwrap();
+            let threads = [(); 3].map(|()| scope.spawn(start));
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(paths.iter().all(|path| *path == paths[0] && path.exists()));
+        assert_eq!(fs::read_dir(paths[0].parent().unwrap()).unwrap().count(), 1, "nothing else stays");
+    }
+
+    #[test]
+    fn keys_differ_by_flags() {
+        let dir = TempDir::new("cache").unwrap();
+        let options = CompilerOptions {
+            tuning: crate::cpu::Tuning::Arch("x86-64".into()),
+            ..CompilerOptions::default()
+        };
+        let Ok(portable) = Compiler::find(&options) else {
+            eprintln!("skipped: not an x86-64 compiler");
+            return;
+        };
+        let portable = CompileCache::open(dir.path(), portable, &Machine::detect()).unwrap();
+        assert_ne!(portable.key("x"), cache(&dir).key("x"));
+        assert_ne!(portable.key("x"), portable.key("y"));
+    }
+}

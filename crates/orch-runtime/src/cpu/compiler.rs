@@ -1,0 +1,398 @@
+//! The system's C compiler: finding it, asking what it can do, and running it on one source file.
+//!
+//! Flags keep IEEE semantics except for two liberties that kernels are written for: multiply-adds may be fused
+//! (`-ffp-contract=fast`), and floating-point exceptions and `errno` are not observable. Nothing is reassociated.
+
+use crate::os::TempDir;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The CPU that code is generated for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Tuning {
+    /// The CPU that the compiler runs on.
+    #[default]
+    Native,
+    /// A name that the compiler's `-march=` knows, like `x86-64-v3`.
+    Arch(String),
+}
+
+/// How to find and run the compiler.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CompilerOptions {
+    /// The compiler's name or path; `None` tries `cc`, `gcc` and `clang`.
+    pub program: Option<PathBuf>,
+    /// The CPU to generate code for.
+    pub tuning: Tuning,
+    /// How long one compilation may take.
+    pub timeout: Duration,
+}
+
+impl Default for CompilerOptions {
+    fn default() -> Self {
+        Self { program: None, tuning: Tuning::Native, timeout: Duration::from_secs(120) }
+    }
+}
+
+/// Why there is no shared object.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CompileError {
+    /// No compiler is installed.
+    #[error(
+        "no C compiler found (tried {}): install one (Debian and Ubuntu: `apt install gcc`; Fedora: `dnf install gcc`; \
+         macOS: `xcode-select --install`) or name one with the compiler option",
+        .tried.join(", ")
+    )]
+    NoCompiler {
+        /// The names tried.
+        tried: Vec<String>,
+    },
+    /// A compiler is there, but does not compile the simplest kernel.
+    #[error(
+        "the C compiler {} does not work: {reason}\nInstall the C library's headers (Debian and Ubuntu: `apt install \
+         libc6-dev`), or name another compiler with the compiler option", .program.display()
+    )]
+    Unusable {
+        /// The compiler.
+        program: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The compiler refused a generated source: a bug in code generation.
+    #[error(
+        "internal error: {} does not compile generated source `{name}`, kept at {}:\n{diagnostics}",
+        .program.display(), .source_file.display()
+    )]
+    Rejected {
+        /// The compiler.
+        program: PathBuf,
+        /// The caller's name for the source.
+        name: String,
+        /// Where the source is kept.
+        source_file: PathBuf,
+        /// What the compiler said.
+        diagnostics: String,
+    },
+    /// A compilation took longer than the limit.
+    #[error("compiling `{name}` took longer than the limit of {} s", .limit.as_secs_f64())]
+    TimedOut {
+        /// The caller's name for the source.
+        name: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The caller asked to stop.
+    #[error("compilation was cancelled")]
+    Cancelled,
+    /// A file could not be read or written.
+    #[error("{}: {reason}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+impl CompileError {
+    /// An [`Io`](Self::Io) error about `path`.
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        |error| Self::Io { path: path.to_owned(), reason: error.to_string() }
+    }
+}
+
+/// A C compiler that works, with the flags that it understands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Compiler {
+    program: PathBuf,
+    version: String,
+    flags: Vec<String>,
+    timeout: Duration,
+}
+
+/// Flags that every supported compiler has.
+const BASE_FLAGS: [&str; 8] = [
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-std=gnu11",
+    "-w",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+];
+
+/// Flags used where the compiler has them: the first that works of each row.
+const OPTIONAL_FLAGS: [&[&str]; 2] = [&["-mprefer-vector-width=512"], &["-fno-semantic-interposition"]];
+
+/// How the compilers of the supported processors spell "this machine", tried in order.
+const NATIVE_FLAGS: &[&str] = &["-march=native", "-mcpu=native"];
+
+/// Uses all that generated sources rely on: headers, the mathematical library, vector types.
+const PROBE_SOURCE: &str = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n\
+    typedef float vec __attribute__((vector_size(16)));\n\
+    void probe(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    for (int64_t i = lo; i < hi; ++i) ((vec *)b[0])[i] *= ((vec *)b[1])[i] + expf((float)i); (void)s; }\n";
+
+const CANDIDATES: [&str; 3] = ["cc", "gcc", "clang"];
+
+impl Compiler {
+    /// Finds a compiler and the flags that it understands; takes a few short compiler runs.
+    ///
+    /// # Errors
+    /// If there is none, or if it cannot compile the simplest kernel for the CPU asked for.
+    pub fn find(options: &CompilerOptions) -> Result<Self, CompileError> {
+        let (program, version) = find_program(options.program.as_deref())?;
+        let dir = TempDir::new("probe").map_err(CompileError::io(&std::env::temp_dir()))?;
+        let probe = Probe { program: &program, dir: dir.path() };
+        fs::write(probe.source(), PROBE_SOURCE).map_err(CompileError::io(&probe.source()))?;
+
+        let mut flags: Vec<String> = BASE_FLAGS.map(str::to_owned).into();
+        match &options.tuning {
+            Tuning::Arch(name) => flags.push(format!("-march={name}")),
+            Tuning::Native => {}
+        }
+        probe.run(&flags)?;
+        let native = matches!(options.tuning, Tuning::Native).then_some(NATIVE_FLAGS);
+        for row in native.into_iter().chain(OPTIONAL_FLAGS) {
+            let works = row.iter().find(|&&flag| {
+                let with_flag: Vec<_> = flags.iter().cloned().chain([flag.to_owned()]).collect();
+                probe.run(&with_flag).is_ok()
+            });
+            flags.extend(works.map(|&flag| flag.to_owned()));
+        }
+        Ok(Self { program, version, flags, timeout: options.timeout })
+    }
+
+    /// The compiler's name or path.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The first line of what it says about its version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The flags that kernels are compiled with.
+    pub fn flags(&self) -> &[String] {
+        &self.flags
+    }
+
+    /// Compiles `source_file` to a shared object `output`. `name` is how messages call the source. Besides `output`,
+    /// a log file beside it is written and removed.
+    ///
+    /// # Errors
+    /// [`CompileError::Rejected`] if the source is not accepted; it is left where it is. `output` may be half written
+    /// after any error.
+    pub fn compile(
+        &self,
+        name: &str,
+        source_file: &Path,
+        output: &Path,
+        cancel: &AtomicBool,
+    ) -> Result<(), CompileError> {
+        let log = output.with_extension("log");
+        let mut command = compile_command(&self.program, &self.flags, source_file, output);
+        let limit = Limit { name, timeout: self.timeout, cancel };
+        let status = run_limited(&mut command, &log, &limit);
+        let diagnostics =
+            fs::read(&log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default();
+        // The log is scratch: one that stays behind is only clutter.
+        let _ = fs::remove_file(&log);
+        if status?.success() {
+            return Ok(());
+        }
+        Err(CompileError::Rejected {
+            program: self.program.clone(),
+            name: name.to_owned(),
+            source_file: source_file.to_owned(),
+            diagnostics: shorten(&diagnostics),
+        })
+    }
+}
+
+/// The first candidate that answers `--version`, with the first line of its answer.
+fn find_program(explicit: Option<&Path>) -> Result<(PathBuf, String), CompileError> {
+    let ask = |program: &Path| -> Result<String, String> {
+        let output = Command::new(program)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        match text.lines().next() {
+            Some(line) if output.status.success() => Ok(line.trim().to_owned()),
+            _ => Err("it does not answer `--version`".to_owned()),
+        }
+    };
+    if let Some(program) = explicit {
+        return match ask(program) {
+            Ok(version) => Ok((program.to_owned(), version)),
+            Err(reason) => Err(CompileError::Unusable { program: program.to_owned(), reason }),
+        };
+    }
+    CANDIDATES
+        .iter()
+        .find_map(|name| Some((PathBuf::from(name), ask(Path::new(name)).ok()?)))
+        .ok_or_else(|| CompileError::NoCompiler { tried: CANDIDATES.map(str::to_owned).into() })
+}
+
+/// Trial compilations of [`PROBE_SOURCE`] in a folder of their own.
+struct Probe<'a> {
+    program: &'a Path,
+    dir: &'a Path,
+}
+
+impl Probe<'_> {
+    fn source(&self) -> PathBuf {
+        self.dir.join("probe.c")
+    }
+
+    fn run(&self, flags: &[String]) -> Result<(), CompileError> {
+        let unusable = |reason| CompileError::Unusable { program: self.program.to_owned(), reason };
+        let output = compile_command(self.program, flags, &self.source(), &self.dir.join("probe.so"))
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| unusable(error.to_string()))?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        // Clang accepts some flags of gcc with no more than this warning, which `-w` does not silence.
+        if output.status.success() && !stderr.contains("unknown") && !stderr.contains("unsupported") {
+            return Ok(());
+        }
+        Err(unusable(format!("`{}` fails:\n{}", flags.join(" "), shorten(&stderr))))
+    }
+}
+
+fn compile_command(program: &Path, flags: &[String], source: &Path, output: &Path) -> Command {
+    let mut command = Command::new(program);
+    // Libraries follow the source: linkers resolve from left to right.
+    command.args(flags).arg("-o").arg(output).arg(source).arg("-lm");
+    command
+}
+
+/// What may end a compiler run early.
+struct Limit<'a> {
+    name: &'a str,
+    timeout: Duration,
+    cancel: &'a AtomicBool,
+}
+
+/// Runs a command, its messages going to the file `log`, and kills it when its time is over or the caller cancels.
+fn run_limited(command: &mut Command, log: &Path, limit: &Limit<'_>) -> Result<ExitStatus, CompileError> {
+    const FIRST_POLL: Duration = Duration::from_millis(1);
+    const LAST_POLL: Duration = Duration::from_millis(20);
+    let program = PathBuf::from(command.get_program());
+    let log_file = File::create(log).map_err(CompileError::io(log))?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log_file)
+        .spawn()
+        .map_err(CompileError::io(&program))?;
+    let start = Instant::now();
+    let mut poll = FIRST_POLL;
+    let stop = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) => {}
+            Err(error) => break CompileError::io(&program)(error),
+        }
+        if limit.cancel.load(Ordering::Relaxed) {
+            break CompileError::Cancelled;
+        }
+        if start.elapsed() > limit.timeout {
+            break CompileError::TimedOut { name: limit.name.to_owned(), limit: limit.timeout };
+        }
+        std::thread::sleep(poll);
+        poll = (poll * 2).min(LAST_POLL);
+    };
+    // Killing fails only if the child has just ended by itself; waiting collects it either way.
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(stop)
+}
+
+/// The head of a compiler's messages: the first errors matter, and templates can make thousands.
+fn shorten(text: &str) -> String {
+    const LINES: usize = 40;
+    let lines: Vec<_> = text.lines().collect();
+    match lines.len().checked_sub(LINES) {
+        Some(more) if more > 0 => format!("{}\n... {more} more lines", lines[..LINES].join("\n")),
+        _ => lines.join("\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile(source: &str, options: &CompilerOptions, cancel: bool) -> Result<Vec<u8>, CompileError> {
+        let dir = TempDir::new("compiler").unwrap();
+        let source_file = dir.path().join("test.c");
+        let output = dir.path().join("test.so");
+        fs::write(&source_file, source).unwrap();
+        let compiler = Compiler::find(options).unwrap();
+        compiler.compile("test", &source_file, &output, &AtomicBool::new(cancel))?;
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "the log is removed");
+        Ok(fs::read(output).unwrap())
+    }
+
+    #[test]
+    fn a_compiler_is_found() {
+        let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
+        assert!(!compiler.version().is_empty());
+        assert!(compiler.flags().iter().any(|flag| flag.ends_with("=native")));
+    }
+
+    #[test]
+    fn sources_become_shared_objects() {
+        assert!(
+            !compile("int f(void) { return 1; }", &CompilerOptions::default(), false).unwrap().is_empty()
+        );
+    }
+
+    #[test]
+    fn rejected_sources_are_kept_and_named() {
+        let error = compile("int f(void) { return oops; }", &CompilerOptions::default(), false).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("internal error: ") && text.contains("oops") && text.contains("test.c"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_cancelled_compilation_stops() {
+        let error = compile("int f(void) { return 1; }", &CompilerOptions::default(), true).unwrap_err();
+        assert!(matches!(error, CompileError::Cancelled));
+    }
+
+    #[test]
+    fn a_slow_compilation_stops() {
+        let options = CompilerOptions { timeout: Duration::ZERO, ..Default::default() };
+        let error = compile("int f(void) { return 1; }", &options, false).unwrap_err();
+        assert!(matches!(error, CompileError::TimedOut { .. }));
+    }
+
+    #[test]
+    fn bad_options_are_explained() {
+        let missing = CompilerOptions { program: Some("/nonexistent/cc".into()), ..Default::default() };
+        let text = Compiler::find(&missing).unwrap_err().to_string();
+        assert!(text.contains("/nonexistent/cc does not work"), "{text}");
+        let arch = CompilerOptions { tuning: Tuning::Arch("pdp11".into()), ..Default::default() };
+        let text = Compiler::find(&arch).unwrap_err().to_string();
+        assert!(text.contains("-march=pdp11"), "{text}");
+    }
+
+    #[test]
+    fn long_messages_are_cut() {
+        let text = "line\n".repeat(100);
+        assert!(shorten(&text).ends_with("... 60 more lines"));
+        assert_eq!(shorten("one\ntwo"), "one\ntwo");
+    }
+}

@@ -1,0 +1,291 @@
+//! Running a program.
+//!
+//! Everything that can be done before the first run is: memory is allocated, constants are aligned, and the pointer
+//! table of every launch is filled but for the caller's tensors. A run patches those in and walks the steps; it
+//! allocates nothing, except for host routines and for tensors of the caller that are not 8-byte aligned.
+
+use super::aligned::{ALIGN_BYTES, AlignedBuffer};
+use super::memory::{Memory, PointerTable, Scratch};
+use super::pool::Pool;
+use super::program::{Action, Base, BufferRef, HostStep, Launch, Program, ProgramError, TensorRef};
+use bytes::Bytes;
+use orch_ir::Tensor;
+use std::ffi::c_void;
+use std::fmt;
+use std::slice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Why a run failed. The outputs' contents are undefined then.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RunError {
+    /// The wrong number of tensors was given.
+    #[error("the model has {expected} {what}(s), {given} were given")]
+    Count {
+        /// "input" or "output".
+        what: &'static str,
+        /// Tensors that the model has.
+        expected: usize,
+        /// Tensors given.
+        given: usize,
+    },
+    /// A tensor of the wrong size was given.
+    #[error("{what} {index} takes {expected} bytes, {given} were given")]
+    Size {
+        /// "input" or "output".
+        what: &'static str,
+        /// Which one.
+        index: usize,
+        /// Bytes that it takes.
+        expected: usize,
+        /// Bytes given.
+        given: usize,
+    },
+    /// A host routine failed.
+    #[error("`{step}` failed: {reason}")]
+    Host {
+        /// The step's name.
+        step: String,
+        /// What the routine said.
+        reason: String,
+    },
+}
+
+/// How long a step took.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StepProfile {
+    /// The step's name.
+    pub name: String,
+    /// Median over the runs, in microseconds.
+    pub median_us: f64,
+}
+
+/// A program with memory to run in.
+pub struct Executable {
+    program: Arc<Program>,
+    pool: Arc<Pool>,
+    memory: Memory,
+    scratch: Scratch,
+    pointers: PointerTable,
+}
+
+// SAFETY: the raw pointers point into memory that the executable owns, or shares and only reads (constants); those to
+// the caller's tensors are used during `run` only. Everything else is `Send`.
+unsafe impl Send for Executable {}
+
+impl Executable {
+    /// Prepares a program to run on the threads of `pool`.
+    ///
+    /// # Errors
+    /// If the program breaks its rules.
+    pub fn new(mut program: Program, pool: Arc<Pool>) -> Result<Self, ProgramError> {
+        program.check()?;
+        for constant in &mut program.constants {
+            if !constant.as_ptr().addr().is_multiple_of(ALIGN_BYTES) {
+                *constant = AlignedBuffer::copy_of(constant).into();
+            }
+        }
+        Ok(Self::prepare(Arc::new(program), pool))
+    }
+
+    /// Another executable of the same program, with an arena of its own: constants and code are shared.
+    pub fn duplicate(&self) -> Self {
+        Self::prepare(Arc::clone(&self.program), Arc::clone(&self.pool))
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn prepare(program: Arc<Program>, pool: Arc<Pool>) -> Self {
+        let memory = Memory::new(&program);
+        let scratch = Scratch::new(program.scratch_bytes(), pool.threads());
+        let pointers = PointerTable::new(&program, &memory);
+        Self { program, pool, memory, scratch, pointers }
+    }
+
+    /// Computes the outputs from the inputs.
+    ///
+    /// # Errors
+    /// If the tensors do not fit the program, or a host routine fails.
+    pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
+        self.run_observed(inputs, outputs, &mut |_| ())
+    }
+
+    /// Runs `runs` times (at least once) and gives the median time of each step, in order.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn profile(
+        &mut self,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        runs: usize,
+    ) -> Result<Vec<StepProfile>, RunError> {
+        let mut samples: Vec<Vec<Duration>> = vec![Vec::with_capacity(runs); self.program.steps.len()];
+        for _ in 0..runs.max(1) {
+            // The first step's time includes the entry of the caller's tensors.
+            let mut last = Instant::now();
+            self.run_observed(inputs, outputs, &mut |step| {
+                let now = Instant::now();
+                samples[step].push(now - last);
+                last = now;
+            })?;
+        }
+        let profile = self.program.steps.iter().zip(samples).map(|(step, mut times)| {
+            times.sort_unstable();
+            StepProfile { name: step.name.clone(), median_us: times[times.len() / 2].as_secs_f64() * 1e6 }
+        });
+        Ok(profile.collect())
+    }
+
+    /// Runs, and tells `after_step` the index of each step when it has ended.
+    fn run_observed(
+        &mut self,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        after_step: &mut dyn FnMut(usize),
+    ) -> Result<(), RunError> {
+        check_sizes("input", &self.program.input_bytes, inputs.iter().map(|bytes| bytes.len()))?;
+        check_sizes("output", &self.program.output_bytes, outputs.iter().map(|bytes| bytes.len()))?;
+        self.memory.inputs.iter_mut().zip(inputs).for_each(|(tensor, bytes)| tensor.set_input(bytes));
+        self.memory
+            .outputs
+            .iter_mut()
+            .zip(&mut *outputs)
+            .for_each(|(tensor, bytes)| tensor.set_output(bytes));
+        self.pointers.patch(&self.memory);
+        let result = (0..self.program.steps.len()).try_for_each(|step| {
+            // SAFETY: the program is valid (checked in `new`), and the tensors have the sizes that it states and stay
+            // borrowed until this function returns, outputs exclusively.
+            unsafe { self.run_step(step)? };
+            after_step(step);
+            Ok(())
+        });
+        for (tensor, bytes) in self.memory.outputs.iter_mut().zip(outputs) {
+            tensor.deliver(bytes);
+            tensor.release();
+        }
+        self.memory.inputs.iter_mut().for_each(|tensor| tensor.release());
+        result
+    }
+
+    /// # Safety
+    /// The program must be valid, and the caller's tensors set to memory that has the sizes which the program states,
+    /// and that nobody else writes, or reads if it is an output's.
+    unsafe fn run_step(&self, idx: usize) -> Result<(), RunError> {
+        let step = &self.program.steps[idx];
+        match &step.action {
+            Action::Launch(launch) => {
+                // SAFETY: the promise of this function.
+                unsafe { self.launch(launch, self.pointers.of_step(idx)) };
+                Ok(())
+            }
+            Action::Copy { from, to } => {
+                // SAFETY: both ranges lie inside their memory; `copy` allows them to be equal.
+                unsafe { self.memory.address(from).copy_to(self.memory.address(to), from.len_bytes) };
+                Ok(())
+            }
+            Action::Host(host) => {
+                // SAFETY: the promise of this function.
+                unsafe { self.run_host(host) }
+                    .map_err(|reason| RunError::Host { step: step.name.clone(), reason })
+            }
+        }
+    }
+
+    /// # Safety
+    /// `pointers` must be those of this launch; otherwise as [`run_step`](Self::run_step).
+    unsafe fn launch(&self, launch: &Launch, pointers: *const *mut c_void) {
+        /// Pointers that several threads may use.
+        #[derive(Clone, Copy)]
+        struct Shared<'a>(*const *mut c_void, &'a Scratch);
+        // SAFETY: the pointer table is only read during a launch, and the scratch memory is split by thread.
+        unsafe impl Sync for Shared<'_> {}
+        impl Shared<'_> {
+            /// # Safety
+            /// As [`Kernel::call`](super::kernel::Kernel), with a thread index that no other call is using.
+            unsafe fn call(&self, kernel: &super::Kernel, thread: usize, tasks: std::ops::Range<i64>) {
+                // SAFETY: the caller's promise.
+                unsafe { kernel.call(self.0, tasks.start, tasks.end, self.1.address(thread)) }
+            }
+        }
+        let kernel = &launch.kernel;
+        let shared = Shared(pointers, &self.scratch);
+        self.pool.run(kernel.tasks(), launch.chunking, &|thread, tasks| {
+            // SAFETY: ranges are valid by the promise of this function; concurrent calls have disjoint tasks, and the
+            // pool uses each thread index, below the number of scratch parts, for one call at a time.
+            unsafe { shared.call(kernel, thread, tasks) }
+        });
+    }
+
+    /// # Safety
+    /// As [`run_step`](Self::run_step).
+    unsafe fn run_host(&self, host: &HostStep) -> Result<(), String> {
+        let inputs = host.inputs.iter().map(|operand| {
+            // SAFETY: the promise of this function; no kernel is running.
+            let data = unsafe { self.read(&operand.buffer) };
+            Tensor::from_bytes(operand.dtype, operand.shape.clone(), data).map_err(|error| error.to_string())
+        });
+        let results = host.routine.run(&inputs.collect::<Result<Vec<_>, _>>()?)?;
+        if results.len() != host.outputs.len() {
+            return Err(format!(
+                "internal error: {} results instead of {}",
+                results.len(),
+                host.outputs.len()
+            ));
+        }
+        for (result, TensorRef { buffer, dtype, shape }) in results.iter().zip(&host.outputs) {
+            if (result.dtype(), result.shape()) != (*dtype, shape) {
+                let (given, given_shape) = (result.dtype(), result.shape());
+                return Err(format!(
+                    "internal error: a result is {given}{given_shape} instead of {dtype}{shape}"
+                ));
+            }
+            // SAFETY: type and shape agree, so the result is as long as the range, which lies inside its memory.
+            unsafe { self.memory.address(buffer).copy_from(result.bytes().as_ptr(), buffer.len_bytes) };
+        }
+        Ok(())
+    }
+
+    /// The content of a range: shared if it is a constant's, otherwise copied.
+    ///
+    /// # Safety
+    /// As [`run_step`](Self::run_step), while no kernel is running.
+    unsafe fn read(&self, buffer: &BufferRef) -> Bytes {
+        match buffer.base {
+            Base::Constant(idx) => {
+                self.program.constants[idx].slice(buffer.offset_bytes..buffer.offset_bytes + buffer.len_bytes)
+            }
+            Base::Arena | Base::Input(_) | Base::Output(_) => {
+                // SAFETY: the range lies inside its memory, which nobody writes meanwhile.
+                let bytes = unsafe { slice::from_raw_parts(self.memory.address(buffer), buffer.len_bytes) };
+                Bytes::copy_from_slice(bytes)
+            }
+        }
+    }
+}
+
+fn check_sizes(
+    what: &'static str,
+    expected: &[usize],
+    given: impl ExactSizeIterator<Item = usize>,
+) -> Result<(), RunError> {
+    if expected.len() != given.len() {
+        return Err(RunError::Count { what, expected: expected.len(), given: given.len() });
+    }
+    match expected.iter().zip(given).enumerate().find(|(_, (expected, given))| **expected != *given) {
+        Some((index, (&expected, given))) => Err(RunError::Size { what, index, expected, given }),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable").field("program", &self.program).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

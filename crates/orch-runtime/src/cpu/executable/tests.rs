@@ -1,0 +1,158 @@
+//! Tests of executables: a small program of all kinds of steps, at all alignments and thread counts.
+
+use super::*;
+use crate::cpu::testing::load;
+use crate::cpu::{Chunking, PoolOptions, Step};
+use orch_ir::DType;
+
+/// Adds a constant to each element, through scratch memory, and negates.
+const SOURCE: &str = "#include <stdint.h>\n\
+    void add(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    const float *x = b[0], *c = b[1]; float *y = b[2], *t = s;\n\
+    for (int64_t i = lo; i < hi; ++i) { t[5] = c[0]; y[i] = x[i] + t[5]; } }\n\
+    void neg(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    const float *x = b[0]; float *y = b[1]; for (int64_t i = lo; i < hi; ++i) y[i] = -x[i]; }\n";
+
+fn launch(name: &str, kernel: super::super::Kernel, buffers: Vec<BufferRef>) -> Step {
+    Step {
+        name: name.into(),
+        action: Action::Launch(Launch { kernel, buffers, chunking: Chunking::Dynamic }),
+    }
+}
+
+fn floats(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    values.into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+/// `out0 = -(in0 + constant)` by kernels, `out1 = 2 * out0` by a host routine, `out2` = the constant, copied.
+fn program(elems: usize) -> Program {
+    let library = load(SOURCE);
+    let (size, tasks) = (4 * elems, elems as i64);
+    let tensor = |buffer| TensorRef { buffer, dtype: DType::F32, shape: [elems].into() };
+    let double = |inputs: &[Tensor]| {
+        let values: Vec<f64> = inputs[0].to_f64().iter().map(|value| 2.0 * value).collect();
+        Ok(vec![Tensor::from_f64(DType::F32, inputs[0].shape().clone(), &values)])
+    };
+    // The constant does not start at a multiple of 64.
+    let constants = vec![Bytes::from(floats([9.0, 0.5])).slice(4..)];
+    let input = BufferRef::read(Base::Input(0), 0, size);
+    let constant = BufferRef::read(Base::Constant(0), 0, 4);
+    let host = HostStep {
+        routine: Box::new(double),
+        inputs: vec![tensor(BufferRef::read(Base::Output(0), 0, size))],
+        outputs: vec![tensor(BufferRef::write(Base::Output(1), 0, size))],
+    };
+    let steps = vec![
+        launch(
+            "add",
+            library.kernel("add", tasks, 24).unwrap(),
+            vec![input, constant, BufferRef::write(Base::Arena, 64, size)],
+        ),
+        launch(
+            "neg",
+            library.kernel("neg", tasks, 0).unwrap(),
+            vec![BufferRef::read(Base::Arena, 64, size), BufferRef::write(Base::Output(0), 0, size)],
+        ),
+        Step { name: "double".into(), action: Action::Host(host) },
+        Step {
+            name: "copy".into(),
+            action: Action::Copy { from: constant, to: BufferRef::write(Base::Output(2), 0, 4) },
+        },
+    ];
+    Program {
+        arena_bytes: 64 + size,
+        constants,
+        input_bytes: vec![size],
+        output_bytes: vec![size, size, 4],
+        steps,
+    }
+}
+
+fn executable(elems: usize, threads: usize) -> Executable {
+    let pool = Pool::new(PoolOptions { threads, pin: false });
+    Executable::new(program(elems), Arc::new(pool)).unwrap()
+}
+
+/// Runs with tensors that start `shift` bytes after an aligned address, and checks the results.
+fn check(executable: &mut Executable, elems: usize, shift: usize) {
+    let size = 4 * elems;
+    let values = |scale: f32| floats((0..elems).map(|i| scale * (i as f32 + 0.5)));
+    let mut block = AlignedBuffer::zeroed(3 * size + 256);
+    let (input, rest) = block.as_mut_slice()[shift..].split_at_mut(size);
+    input.copy_from_slice(&values(1.0)[..]);
+    // Half-integers minus the constant are exact.
+    for chunk in input.chunks_exact_mut(4) {
+        let value = f32::from_le_bytes(chunk.try_into().unwrap()) - 0.5;
+        chunk.copy_from_slice(&value.to_le_bytes());
+    }
+    let (first, rest) = rest.split_at_mut(size);
+    let (second, rest) = rest.split_at_mut(size);
+    executable.run(&[input], &mut [first, second, &mut rest[..4]]).unwrap();
+    assert_eq!(first, values(-1.0));
+    assert_eq!(second, values(-2.0));
+    assert_eq!(rest[..4], 0.5f32.to_le_bytes());
+}
+
+#[test]
+fn programs_run_at_any_alignment_and_thread_count() {
+    for threads in [1, 2, 5] {
+        for elems in [0, 1, 7, 64, 1001] {
+            let mut executable = executable(elems, threads);
+            for shift in [0, 4, 1, 0] {
+                check(&mut executable, elems, shift);
+            }
+        }
+    }
+}
+
+#[test]
+fn duplicates_run_at_the_same_time() {
+    let mut first = executable(501, 2);
+    let mut second = first.duplicate();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..50).for_each(|_| check(&mut first, 501, 0)));
+        scope.spawn(|| (0..50).for_each(|_| check(&mut second, 501, 0)));
+    });
+}
+
+#[test]
+fn profiles_name_all_steps() {
+    let mut executable = executable(8, 1);
+    let (mut first, mut second, mut third) = (vec![0; 32], vec![0; 32], vec![0; 4]);
+    let mut outputs = [&mut first[..], &mut second[..], &mut third[..]];
+    let profile = executable.profile(&[&[0; 32]], &mut outputs, 5).unwrap();
+    let names: Vec<_> = profile.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ["add", "neg", "double", "copy"]);
+    assert!(profile.iter().all(|step| step.median_us > 0.0 && step.median_us < 1e6));
+}
+
+#[test]
+fn wrong_tensors_are_refused() {
+    let mut executable = executable(8, 1);
+    let error = executable.run(&[], &mut []).unwrap_err();
+    assert_eq!(error.to_string(), "the model has 1 input(s), 0 were given");
+    let error = executable.run(&[&[0; 31]], &mut []).unwrap_err();
+    assert_eq!(error.to_string(), "input 0 takes 32 bytes, 31 were given");
+    let error = executable.run(&[&[0; 32]], &mut [&mut []]).unwrap_err();
+    assert_eq!(error.to_string(), "the model has 3 output(s), 1 were given");
+}
+
+#[test]
+fn host_failures_name_the_step() {
+    let run = |routine: fn(&[Tensor]) -> Result<Vec<Tensor>, String>| {
+        let output = BufferRef::write(Base::Output(0), 0, 4);
+        let outputs = vec![TensorRef { buffer: output, dtype: DType::F32, shape: [1].into() }];
+        let host = HostStep { routine: Box::new(routine), inputs: vec![], outputs };
+        let steps = vec![Step { name: "TopK_3".into(), action: Action::Host(host) }];
+        let program = Program { output_bytes: vec![4], steps, ..Program::default() };
+        let pool = Pool::new(PoolOptions { threads: 1, pin: false });
+        let mut executable = Executable::new(program, Arc::new(pool)).unwrap();
+        executable.run(&[], &mut [&mut [0; 4]]).unwrap_err().to_string()
+    };
+    assert_eq!(run(|_| Err("k is negative".into())), "`TopK_3` failed: k is negative");
+    assert_eq!(run(|_| Ok(vec![])), "`TopK_3` failed: internal error: 0 results instead of 1");
+    assert_eq!(
+        run(|_| Ok(vec![Tensor::scalar(1i32)])),
+        "`TopK_3` failed: internal error: a result is i32[] instead of f32[1]"
+    );
+}

@@ -1,0 +1,116 @@
+//! Kernels and their calling convention.
+//!
+//! A kernel is a C function
+//!
+//! ```c
+//! void NAME(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch);
+//! ```
+//!
+//! - `buffers` points to one pointer per tensor, in the order that the launch lists them. Pointers from the arena and
+//!   to constants are 64-byte aligned if their offsets are; pointers to the caller's tensors are only 8-byte aligned.
+//!   A pointer to an empty tensor may point to nothing.
+//! - The call does tasks `task_begin <= task < task_end` out of the kernel's fixed number of tasks. Calls for
+//!   different tasks may happen at the same time on different threads, and in any order; together they do all tasks.
+//! - `scratch` is 64-byte aligned memory of at least the size that the kernel asks for, unshared during the call, of
+//!   undefined content.
+//! - It must not unwind, block, or keep pointers.
+
+use super::aligned::AlignedBuffer;
+use super::library::Loaded;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// The C type of a kernel.
+pub type KernelEntry = unsafe extern "C" fn(*const *mut c_void, i64, i64, *mut c_void);
+
+/// A kernel function of a loaded library.
+#[derive(Clone)]
+pub struct Kernel {
+    entry: KernelEntry,
+    tasks: i64,
+    scratch_bytes: usize,
+    /// Keeps the code in memory.
+    _library: Arc<Loaded>,
+}
+
+/// One tensor of a direct call.
+#[derive(Debug)]
+pub enum Argument<'a> {
+    /// The kernel only reads it.
+    Read(&'a [u8]),
+    /// The kernel writes it.
+    Write(&'a mut [u8]),
+}
+
+impl Kernel {
+    pub(super) fn new(entry: KernelEntry, tasks: i64, scratch_bytes: usize, library: Arc<Loaded>) -> Self {
+        Self { entry, tasks: tasks.max(0), scratch_bytes, _library: library }
+    }
+
+    /// Independent pieces of work.
+    pub fn tasks(&self) -> i64 {
+        self.tasks
+    }
+
+    /// Working memory that a call needs.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
+    }
+
+    /// Does all tasks on this thread, with scratch memory of its own: for tests and probes.
+    pub fn run_serial(&self, arguments: &mut [Argument<'_>]) {
+        let scratch = AlignedBuffer::zeroed(self.scratch_bytes);
+        let pointers: Vec<*mut c_void> = (arguments.iter_mut())
+            .map(|argument| match argument {
+                Argument::Read(bytes) => bytes.as_ptr().cast_mut().cast(),
+                Argument::Write(bytes) => bytes.as_mut_ptr().cast(),
+            })
+            .collect();
+        // SAFETY: the pointers are to live slices, of which only the `Write` ones, borrowed exclusively, are written
+        // (the kernel is trusted to know which), and the scratch memory has the size that was asked for.
+        unsafe { self.call(pointers.as_ptr(), 0, self.tasks, scratch.as_ptr()) };
+    }
+
+    /// Does some tasks.
+    ///
+    /// # Safety
+    /// `buffers` must point to as many pointers as the kernel has tensors, each to memory of the tensor's size that
+    /// nobody else writes, or reads if the kernel writes it, except for other calls of this kernel for other tasks;
+    /// `scratch` must point to [`scratch_bytes`](Self::scratch_bytes) that nobody else uses.
+    #[inline]
+    pub(super) unsafe fn call(&self, buffers: *const *mut c_void, begin: i64, end: i64, scratch: *mut u8) {
+        // SAFETY: the library is loaded while `self` lives; the rest is the caller's promise.
+        unsafe { (self.entry)(buffers, begin, end, scratch.cast()) }
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("tasks", &self.tasks)
+            .field("scratch_bytes", &self.scratch_bytes)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::load;
+
+    #[test]
+    fn a_serial_run_does_all_tasks() {
+        let library = load(
+            "#include <stdint.h>\n\
+             void twice(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+             int32_t *t = s; const int32_t *x = b[0]; int32_t *y = b[1];\n\
+             for (int64_t i = lo; i < hi; ++i) { t[0] = x[i]; y[i] = 2 * t[0]; } }\n",
+        );
+        let input: Vec<u8> = (0i32..5).flat_map(i32::to_le_bytes).collect();
+        let mut output = vec![0; 20];
+        let kernel = library.kernel("twice", 5, 4).unwrap();
+        kernel.run_serial(&mut [Argument::Read(&input), Argument::Write(&mut output)]);
+        assert_eq!(output, (0i32..5).flat_map(|i| (2 * i).to_le_bytes()).collect::<Vec<_>>());
+    }
+}

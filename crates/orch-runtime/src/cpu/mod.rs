@@ -1,0 +1,26 @@
+//! The CPU device: C source to shared object to kernels to an executable on a thread pool.
+
+mod aligned;
+mod cache;
+mod calibrate;
+mod compiler;
+mod executable;
+pub mod kernel;
+mod library;
+mod memory;
+mod pool;
+mod program;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use aligned::{ALIGN_BYTES, AlignedBuffer};
+pub use cache::{BuildError, CacheStats, CompileCache, CompileProgress, Source};
+pub use calibrate::{Calibration, calibrate};
+pub use compiler::{CompileError, Compiler, CompilerOptions, Tuning};
+pub use executable::{Executable, RunError, StepProfile};
+pub use kernel::Kernel;
+pub use library::{Library, LoadError};
+pub use pool::{Chunking, Pool, PoolOptions};
+pub use program::{
+    Access, Action, Base, BufferRef, HostRoutine, HostStep, Launch, Program, ProgramError, Step, TensorRef,
+};

@@ -1,0 +1,397 @@
+//! A thread pool for loops of a few microseconds.
+//!
+//! A loop is a number of tasks, cut into chunks. Every thread owns a contiguous share of the chunks, takes them one
+//! after the other, and then helps the others; the thread that started the loop works too. So the same thread meets
+//! the same part of a tensor in consecutive loops (its cache still holds it), and yet a thread that the system has
+//! put aside delays nobody: its chunks are done by others, and the loop ends as soon as all chunks are done, whether
+//! or not every thread has noticed it.
+//!
+//! Idle threads spin for some microseconds, then give way to other programs, then sleep. A pool of one thread starts
+//! none and calls the loop body directly.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::os;
+
+/// How many threads, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolOptions {
+    /// Threads that work on a loop, the caller's included; at least 1.
+    pub threads: usize,
+    /// Binds each started thread to one of the CPUs that the process may use. The caller's thread stays free.
+    pub pin: bool,
+}
+
+/// How a loop is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chunking {
+    /// All tasks in one call on the calling thread: for loops too short to share.
+    Inline,
+    /// One chunk per thread: for tasks of equal cost.
+    Static,
+    /// Several chunks per thread: for tasks of unequal cost, or busy machines.
+    Dynamic,
+}
+
+/// Chunks per thread of a [`Chunking::Dynamic`] loop.
+const DYNAMIC_CHUNKS: usize = 8;
+
+/// How long an idle thread spins before it offers its CPU to others.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// How long an idle thread stays awake altogether: longer than the usual pause between two loops of one model.
+const AWAKE: Duration = Duration::from_micros(200);
+
+/// Worker threads that wait for loops.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held by the thread whose loop is running.
+    turn: Mutex<()>,
+}
+
+type Body<'a> = dyn Fn(usize, Range<i64>) + Sync + 'a;
+
+/// The running loop. Its fields are valid while chunks of it are unfinished.
+#[derive(Clone, Copy)]
+struct Job {
+    body: *const Body<'static>,
+    tasks: i64,
+    chunks: u32,
+}
+
+/// A value on cache lines of its own (two, because they are fetched in pairs): whoever writes it does not disturb
+/// those who wait for its neighbours.
+#[repr(align(128))]
+#[derive(Default)]
+struct Apart<T>(T);
+
+/// One thread's chunks that nobody has taken: `begin` in the upper half, `end` in the lower.
+#[derive(Default)]
+struct Share(AtomicU64);
+
+/// What idle threads watch. The job lies beside the epoch, so that it arrives together with the news.
+struct Bulletin {
+    /// Counts loops (and the order to stop), so that idle threads notice a new one.
+    epoch: AtomicU32,
+    job: UnsafeCell<Job>,
+}
+
+struct Shared {
+    bulletin: Apart<Bulletin>,
+    shares: Vec<Apart<Share>>,
+    /// Chunks of the running loop that are not finished. While it is not 0, the job is not written.
+    unfinished: Apart<AtomicUsize>,
+    stop: AtomicBool,
+    spin: Duration,
+    awake: Duration,
+    /// Threads asleep until the epoch changes.
+    sleepers: AtomicUsize,
+    wake: (Mutex<()>, Condvar),
+    /// True while the caller sleeps until `unfinished` is 0.
+    caller_sleeps: AtomicBool,
+    finished: (Mutex<()>, Condvar),
+    /// The first panic of a loop body.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: everything but the job is `Sync`. The job is written only by the thread that holds `Pool::turn` while
+// `unfinished` is 0, and read only by threads that hold a chunk, that is while `unfinished` is not 0; taking a chunk
+// synchronises with the write, finishing it with the next one. The body that it points to is `Sync`.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is used only while the loop that it belongs to runs.
+unsafe impl Send for Shared {}
+
+/// Which pool's loop body a thread is running, and under which index: a loop inside a loop runs inline.
+#[derive(Clone, Copy)]
+struct Inside {
+    pool: *const Shared,
+    thread: usize,
+}
+
+/// Restores what this thread was inside of.
+struct Leave(Option<Inside>);
+
+thread_local! {
+    static INSIDE: Cell<Option<Inside>> = const { Cell::new(None) };
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
+impl Pool {
+    /// Starts the threads. Where the system gives fewer than asked for, the pool has fewer.
+    pub fn new(options: PoolOptions) -> Self {
+        let threads = options.threads.clamp(1, u16::MAX.into());
+        let cpus = if options.pin { cpus_from_here() } else { Vec::new() };
+        let crowded = std::thread::available_parallelism().is_ok_and(|cpus| threads > cpus.get());
+        let shared = Arc::new(Shared::new(threads, crowded));
+        let workers = (1..threads)
+            .map_while(|thread| {
+                let shared = Arc::clone(&shared);
+                let cpu = (!cpus.is_empty()).then(|| cpus[thread % cpus.len()]);
+                let start = move || {
+                    if let Some(cpu) = cpu {
+                        // An unpinned thread is slower at worst.
+                        os::pin_current_thread(cpu);
+                    }
+                    shared.serve(thread);
+                };
+                std::thread::Builder::new().name(format!("orchestrion-{thread}")).spawn(start).ok()
+            })
+            .collect();
+        Self { shared, workers, turn: Mutex::new(()) }
+    }
+
+    /// Threads that work on a loop, the caller's included. Loop bodies get a thread index below this.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `body(thread, tasks)` for disjoint ranges that make up `0..tasks`, on several threads, and returns when
+    /// all calls have. At any time each thread index is used by one call only. Loops of several callers run one
+    /// after the other; a loop started inside a loop body runs inline, under the same thread index.
+    ///
+    /// # Panics
+    /// If `body` does; the other calls still happen.
+    pub fn run(&self, tasks: i64, chunking: Chunking, body: &Body<'_>) {
+        if tasks <= 0 {
+            return;
+        }
+        if let Some(inside) = INSIDE.get().filter(|inside| inside.pool == Arc::as_ptr(&self.shared)) {
+            return body(inside.thread, 0..tasks);
+        }
+        let threads = self.threads();
+        let turn = lock(&self.turn);
+        if threads == 1 || tasks == 1 || chunking == Chunking::Inline {
+            let _inside = self.shared.enter(0);
+            return body(0, 0..tasks);
+        }
+        let per_thread = if chunking == Chunking::Dynamic { DYNAMIC_CHUNKS } else { 1 };
+        let chunks = usize::try_from(tasks).unwrap_or(usize::MAX).min(threads * per_thread);
+        self.shared.publish(threads, tasks, chunks as u32, body);
+        self.shared.work(0);
+        self.shared.wait_until_finished();
+        let panic = lock(&self.shared.panic).take();
+        drop(turn);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.announce(usize::MAX);
+        for worker in self.workers.drain(..) {
+            // Loop bodies' panics are caught, so workers end normally.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn new(threads: usize, crowded: bool) -> Self {
+        fn no_body(_: usize, _: Range<i64>) {}
+        let no_body: &'static Body<'static> = &no_body;
+        Self {
+            bulletin: Apart(Bulletin {
+                epoch: AtomicU32::new(0),
+                job: UnsafeCell::new(Job { body: no_body, tasks: 0, chunks: 1 }),
+            }),
+            shares: (0..threads).map(|_| Apart::default()).collect(),
+            unfinished: Apart::default(),
+            stop: AtomicBool::new(false),
+            spin: if crowded { Duration::ZERO } else { SPIN },
+            awake: if crowded { Duration::ZERO } else { AWAKE },
+            sleepers: AtomicUsize::new(0),
+            wake: Default::default(),
+            caller_sleeps: AtomicBool::new(false),
+            finished: Default::default(),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// Makes a loop visible to all threads. Called with `Pool::turn` held and no loop running; the caller must not
+    /// return before `unfinished` is 0 again.
+    fn publish(&self, threads: usize, tasks: i64, chunks: u32, body: &Body<'_>) {
+        // SAFETY: only the lifetime changes. The pointer is used for chunks of this loop only, and the caller keeps
+        // `body` borrowed until they are finished.
+        let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
+        debug_assert_eq!(self.unfinished.0.load(Ordering::Relaxed), 0);
+        // SAFETY: no chunk is unfinished, so nobody reads the job; the `turn` lock keeps other writers out.
+        unsafe { *self.bulletin.0.job.get() = Job { body, tasks, chunks } };
+        self.unfinished.0.store(chunks as usize, Ordering::Relaxed);
+        // Shares beyond these stay empty, as the last loop left them.
+        let owners = threads.min(chunks as usize);
+        for (thread, share) in self.shares[..owners].iter().enumerate() {
+            let bound = |thread: usize| (chunks as u64 * thread as u64) / owners as u64;
+            share.0.0.store(bound(thread) << 32 | bound(thread + 1), Ordering::Release);
+        }
+        self.announce(chunks as usize - 1);
+    }
+
+    /// Tells idle threads to look for chunks, and wakes some if fewer than `helpers` are awake.
+    fn announce(&self, helpers: usize) {
+        self.bulletin.0.epoch.fetch_add(1, Ordering::SeqCst);
+        let sleepers = self.sleepers.load(Ordering::SeqCst);
+        let awake = self.shares.len() - 1 - sleepers;
+        let wanted = helpers.saturating_sub(awake);
+        if sleepers == 0 || wanted == 0 {
+            return;
+        }
+        // Whoever counted itself asleep holds the lock until it waits, so it does not miss the call.
+        drop(lock(&self.wake.0));
+        if wanted >= sleepers {
+            self.wake.1.notify_all();
+        } else {
+            (0..wanted).for_each(|_| self.wake.1.notify_one());
+        }
+    }
+
+    /// Takes and runs chunks, first this thread's own, until there are none.
+    fn work(&self, thread: usize) {
+        let mut done = 0;
+        for owner in (thread..self.shares.len()).chain(0..thread) {
+            while let Some(chunk) = self.shares[owner].0.take() {
+                // SAFETY: this thread holds an unfinished chunk of the job, so the job is not written, and its body
+                // is still borrowed by the caller.
+                let (job, body) = unsafe {
+                    let job = *self.bulletin.0.job.get();
+                    (job, &*job.body)
+                };
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    let _inside = self.enter(thread);
+                    body(thread, job.range(chunk));
+                }));
+                if let Err(panic) = result {
+                    lock(&self.panic).get_or_insert(panic);
+                }
+                done += 1;
+            }
+        }
+        if done > 0 && self.unfinished.0.fetch_sub(done, Ordering::SeqCst) == done {
+            // The caller sets this before it looks at `unfinished` for the last time.
+            if self.caller_sleeps.load(Ordering::SeqCst) {
+                drop(lock(&self.finished.0));
+                self.finished.1.notify_all();
+            }
+        }
+    }
+
+    /// Notes that this thread runs a loop body, until the result is dropped.
+    fn enter(&self, thread: usize) -> Leave {
+        Leave(INSIDE.replace(Some(Inside { pool: self, thread })))
+    }
+
+    /// Waits for the chunks that other threads have taken.
+    fn wait_until_finished(&self) {
+        let finished = || self.unfinished.0.load(Ordering::SeqCst) == 0;
+        if self.stays_awake_until(finished) {
+            return;
+        }
+        let mut guard = lock(&self.finished.0);
+        self.caller_sleeps.store(true, Ordering::SeqCst);
+        while !finished() {
+            guard = self.finished.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.caller_sleeps.store(false, Ordering::SeqCst);
+    }
+
+    /// The life of a worker.
+    fn serve(&self, thread: usize) {
+        let mut seen = 0;
+        loop {
+            let changed = || self.bulletin.0.epoch.load(Ordering::SeqCst) != seen;
+            if !self.stays_awake_until(changed) {
+                let mut guard = lock(&self.wake.0);
+                self.sleepers.fetch_add(1, Ordering::SeqCst);
+                while !changed() {
+                    guard = self.wake.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                }
+                self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            }
+            seen = self.bulletin.0.epoch.load(Ordering::SeqCst);
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            self.work(thread);
+        }
+    }
+
+    /// Spins, then yields, until the condition holds; false if it does not hold in time.
+    fn stays_awake_until(&self, condition: impl Fn() -> bool) -> bool {
+        const LOOKS_PER_CLOCK: usize = 32;
+        let mut start = None;
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if condition() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let waited = start.get_or_insert_with(Instant::now).elapsed();
+            if waited >= self.awake {
+                return condition();
+            }
+            if waited >= self.spin {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl Share {
+    /// The next chunk, if one is left.
+    fn take(&self) -> Option<u32> {
+        let mut current = self.0.load(Ordering::Relaxed);
+        loop {
+            let (begin, end) = ((current >> 32) as u32, current as u32);
+            if begin >= end {
+                return None;
+            }
+            // Success on a value that has meanwhile become that of a later loop takes a chunk of that loop, which is
+            // as good: nothing about the loop was read before.
+            let next = current + (1 << 32);
+            match self.0.compare_exchange_weak(current, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(begin),
+                Err(actual) => current = actual,
+            }
+        }
+    }
+}
+
+impl Job {
+    /// The tasks of a chunk: all chunks have the same size, give or take one.
+    fn range(&self, chunk: u32) -> Range<i64> {
+        let bound = |chunk: u32| (self.tasks as i128 * chunk as i128 / self.chunks as i128) as i64;
+        bound(chunk)..bound(chunk + 1)
+    }
+}
+
+/// The allowed CPUs, beginning with the one that the caller runs on: started threads take the others first.
+fn cpus_from_here() -> Vec<usize> {
+    let mut cpus = os::allowed_cpus();
+    if let Some(idx) = os::current_cpu().and_then(|here| cpus.iter().position(|&cpu| cpu == here)) {
+        cpus.rotate_left(idx);
+    }
+    cpus
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! What an executable runs: kernel launches, copies and host routines over an arena, constants, inputs and outputs.
+//!
+//! A valid program keeps these rules, which [`Program::check`] verifies:
+//! 1. every range lies inside its base, and names a base that exists;
+//! 2. constants and inputs are only read;
+//! 3. a range that a launch writes is disjoint from, or exactly equal to, each of its other ranges;
+//! 4. a copy's ranges have the same length;
+//! 5. a host routine's tensors are as long as their type and shape say.
+
+use super::kernel::Kernel;
+use bytes::Bytes;
+use orch_ir::{DType, Shape, Tensor};
+use std::fmt;
+
+/// Memory that a [`BufferRef`] points into.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Base {
+    /// The executable's own working memory.
+    Arena,
+    /// A constant of the program.
+    Constant(usize),
+    /// An input of the program.
+    Input(usize),
+    /// An output of the program.
+    Output(usize),
+}
+
+/// What a step does to a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Only reads.
+    Read,
+    /// Writes, and perhaps reads.
+    Write,
+}
+
+/// A range of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BufferRef {
+    /// Where.
+    pub base: Base,
+    /// First byte.
+    pub offset_bytes: usize,
+    /// Number of bytes.
+    pub len_bytes: usize,
+    /// Read or written.
+    pub access: Access,
+}
+
+/// A tensor in memory, for host routines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorRef {
+    /// Its bytes.
+    pub buffer: BufferRef,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Shape,
+}
+
+/// One kernel launch.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Its tensors, in its order.
+    pub buffers: Vec<BufferRef>,
+    /// How its tasks are shared among threads.
+    pub chunking: super::Chunking,
+}
+
+/// A routine in Rust, for primitives that have no kernel.
+pub trait HostRoutine: Send + Sync {
+    /// Computes the outputs of the step.
+    ///
+    /// # Errors
+    /// A sentence that says which operand is wrong.
+    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String>;
+}
+
+impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>, String> + Send + Sync> HostRoutine for F {
+    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        self(inputs)
+    }
+}
+
+/// One call of a host routine. Operands are copied to and from tensors.
+pub struct HostStep {
+    /// The routine.
+    pub routine: Box<dyn HostRoutine>,
+    /// Its operands.
+    pub inputs: Vec<TensorRef>,
+    /// Its results.
+    pub outputs: Vec<TensorRef>,
+}
+
+/// What a step does.
+#[derive(Debug)]
+pub enum Action {
+    /// Launches a kernel.
+    Launch(Launch),
+    /// Calls a host routine.
+    Host(HostStep),
+    /// Copies bytes: for outputs that are an input, a constant or another output.
+    Copy {
+        /// Source.
+        from: BufferRef,
+        /// Destination.
+        to: BufferRef,
+    },
+}
+
+/// One step of a program.
+#[derive(Debug)]
+pub struct Step {
+    /// How profiles and messages call it.
+    pub name: String,
+    /// What it does.
+    pub action: Action,
+}
+
+/// Steps in order, and the memory that they use.
+#[derive(Debug, Default)]
+pub struct Program {
+    /// Size of the working memory; each run finds it as the last one left it.
+    pub arena_bytes: usize,
+    /// Constants. They may be slices of a mapped file; those that do not start at a multiple of
+    /// [`ALIGN_BYTES`](super::ALIGN_BYTES) are copied once.
+    pub constants: Vec<Bytes>,
+    /// Size of each input.
+    pub input_bytes: Vec<usize>,
+    /// Size of each output.
+    pub output_bytes: Vec<usize>,
+    /// What to do.
+    pub steps: Vec<Step>,
+}
+
+/// A program that breaks the rules of this module: a bug in planning.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("internal error: the program is not valid:\n{}", .violations.join("\n"))]
+pub struct ProgramError {
+    /// All violations, in step order.
+    pub violations: Vec<String>,
+}
+
+impl Program {
+    /// Checks the rules of this module.
+    ///
+    /// # Errors
+    /// All violations.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        let mut violations = Vec::new();
+        for (idx, step) in self.steps.iter().enumerate() {
+            let mut report = |text: String| violations.push(format!("step {idx} `{}`: {text}", step.name));
+            for buffer in step.buffers() {
+                self.check_range(&buffer, &mut report);
+            }
+            match &step.action {
+                Action::Launch(launch) => check_overlaps(&launch.buffers, &mut report),
+                Action::Host(host) => check_host_step(host, &mut report),
+                Action::Copy { from, to } => {
+                    if from.len_bytes != to.len_bytes {
+                        report(format!("copies {from} to {to}"));
+                    }
+                    check_overlaps(&[*from, *to], &mut report);
+                }
+            }
+        }
+        if violations.is_empty() { Ok(()) } else { Err(ProgramError { violations }) }
+    }
+
+    /// The largest scratch memory that a kernel asks for.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        let of_step = |step: &Step| match &step.action {
+            Action::Launch(launch) => launch.kernel.scratch_bytes(),
+            Action::Host(_) | Action::Copy { .. } => 0,
+        };
+        self.steps.iter().map(of_step).max().unwrap_or(0)
+    }
+
+    fn check_range(&self, buffer: &BufferRef, report: &mut impl FnMut(String)) {
+        let size = match buffer.base {
+            Base::Arena => Some(self.arena_bytes),
+            Base::Constant(idx) => self.constants.get(idx).map(Bytes::len),
+            Base::Input(idx) => self.input_bytes.get(idx).copied(),
+            Base::Output(idx) => self.output_bytes.get(idx).copied(),
+        };
+        match size {
+            None => report(format!("{buffer} does not exist")),
+            Some(size) if buffer.end().is_none_or(|end| end > size) => {
+                report(format!("{buffer} is outside of its {size} bytes"));
+            }
+            Some(_) => {}
+        }
+        if buffer.access == Access::Write && matches!(buffer.base, Base::Constant(_) | Base::Input(_)) {
+            report(format!("{buffer} must not be written"));
+        }
+    }
+}
+
+fn check_overlaps(buffers: &[BufferRef], report: &mut impl FnMut(String)) {
+    for (idx, first) in buffers.iter().enumerate() {
+        for second in &buffers[idx + 1..] {
+            let written = first.access == Access::Write || second.access == Access::Write;
+            let equal = (first.offset_bytes, first.len_bytes) == (second.offset_bytes, second.len_bytes);
+            if written && !equal && first.overlaps(second) {
+                report(format!("{first} and {second} overlap in part"));
+            }
+        }
+    }
+}
+
+fn check_host_step(host: &HostStep, report: &mut impl FnMut(String)) {
+    for tensor in host.inputs.iter().chain(&host.outputs) {
+        let expected = tensor.shape.elems() * tensor.dtype.size_bytes();
+        if tensor.buffer.len_bytes != expected {
+            report(format!(
+                "{} is to hold {}{}: {expected} bytes",
+                tensor.buffer, tensor.dtype, tensor.shape
+            ));
+        }
+    }
+    for tensor in &host.outputs {
+        if tensor.buffer.access != Access::Write {
+            report(format!("{} is a result, but not marked as written", tensor.buffer));
+        }
+    }
+}
+
+impl Step {
+    /// All ranges that the step uses.
+    fn buffers(&self) -> Vec<BufferRef> {
+        match &self.action {
+            Action::Launch(launch) => launch.buffers.clone(),
+            Action::Host(host) => {
+                host.inputs.iter().chain(&host.outputs).map(|tensor| tensor.buffer).collect()
+            }
+            Action::Copy { from, to } => vec![*from, *to],
+        }
+    }
+}
+
+impl BufferRef {
+    /// A range that is only read.
+    pub fn read(base: Base, offset_bytes: usize, len_bytes: usize) -> Self {
+        Self { base, offset_bytes, len_bytes, access: Access::Read }
+    }
+
+    /// A range that is written.
+    pub fn write(base: Base, offset_bytes: usize, len_bytes: usize) -> Self {
+        Self { base, offset_bytes, len_bytes, access: Access::Write }
+    }
+
+    fn end(&self) -> Option<usize> {
+        self.offset_bytes.checked_add(self.len_bytes)
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let before = |a: &Self, b: &Self| a.end().is_some_and(|end| end <= b.offset_bytes);
+        self.base == other.base && !before(self, other) && !before(other, self)
+    }
+}
+
+impl fmt::Display for BufferRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.base {
+            Base::Arena => f.write_str("arena"),
+            Base::Constant(idx) => write!(f, "constant {idx}"),
+            Base::Input(idx) => write!(f, "input {idx}"),
+            Base::Output(idx) => write!(f, "output {idx}"),
+        }?;
+        write!(f, "[{}, +{}]", self.offset_bytes, self.len_bytes)
+    }
+}
+
+impl fmt::Debug for HostStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostStep").field("inputs", &self.inputs).field("outputs", &self.outputs).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(from: BufferRef, to: BufferRef) -> Step {
+        Step { name: "copy".into(), action: Action::Copy { from, to } }
+    }
+
+    fn program(steps: Vec<Step>) -> Program {
+        Program {
+            arena_bytes: 64,
+            constants: vec![Bytes::from_static(&[0; 8])],
+            input_bytes: vec![16],
+            output_bytes: vec![16],
+            steps,
+        }
+    }
+
+    fn violations(steps: Vec<Step>) -> Vec<String> {
+        program(steps).check().err().map_or(Vec::new(), |error| error.violations)
+    }
+
+    #[test]
+    fn valid_copies() {
+        let steps = vec![
+            copy(BufferRef::read(Base::Input(0), 0, 16), BufferRef::write(Base::Arena, 48, 16)),
+            copy(BufferRef::read(Base::Arena, 48, 16), BufferRef::write(Base::Output(0), 0, 16)),
+            copy(BufferRef::read(Base::Constant(0), 8, 0), BufferRef::write(Base::Output(0), 16, 0)),
+            copy(BufferRef::read(Base::Arena, 0, 16), BufferRef::write(Base::Arena, 16, 16)),
+        ];
+        assert_eq!(violations(steps), Vec::<String>::new());
+    }
+
+    #[test]
+    fn all_violations_are_reported() {
+        let steps = vec![
+            copy(BufferRef::read(Base::Input(1), 0, 16), BufferRef::write(Base::Constant(0), 0, 16)),
+            copy(BufferRef::read(Base::Arena, usize::MAX, 2), BufferRef::write(Base::Output(0), 0, 1)),
+            copy(BufferRef::read(Base::Arena, 0, 16), BufferRef::write(Base::Arena, 15, 16)),
+        ];
+        assert_eq!(
+            violations(steps).join("\n"),
+            "step 0 `copy`: input 1[0, +16] does not exist\n\
+             step 0 `copy`: constant 0[0, +16] is outside of its 8 bytes\n\
+             step 0 `copy`: constant 0[0, +16] must not be written\n\
+             step 1 `copy`: arena[18446744073709551615, +2] is outside of its 64 bytes\n\
+             step 1 `copy`: copies arena[18446744073709551615, +2] to output 0[0, +1]\n\
+             step 2 `copy`: arena[0, +16] and arena[15, +16] overlap in part"
+        );
+    }
+
+    #[test]
+    fn host_tensors_must_fit() {
+        let tensor = |buffer| TensorRef { buffer, dtype: DType::F32, shape: [3].into() };
+        let host = HostStep {
+            routine: Box::new(|inputs: &[Tensor]| Ok(inputs.to_vec())),
+            inputs: vec![tensor(BufferRef::read(Base::Input(0), 0, 16))],
+            outputs: vec![tensor(BufferRef::read(Base::Output(0), 0, 12))],
+        };
+        assert_eq!(
+            violations(vec![Step { name: "host".into(), action: Action::Host(host) }]).join("\n"),
+            "step 0 `host`: input 0[0, +16] is to hold f32[3]: 12 bytes\n\
+             step 0 `host`: output 0[0, +12] is a result, but not marked as written"
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! What runs on a device: compilers, kernels, memory, threads, executables, and honest timing.
+//!
+//! This crate decides nothing: which kernels exist, in which order they run and where their tensors lie is given to
+//! it as a [`Program`](cpu::Program). It is the only crate with `unsafe`.
+//!
+//! **Trust.** Native code cannot be checked from outside. A [`Kernel`](cpu::Kernel) is trusted to follow the calling
+//! convention in [`cpu::kernel`] and to touch only the byte ranges that its launch lists; everything that the host
+//! can check (ranges inside their buffers, no writes to constants or inputs, buffer sizes at each run) is checked.
+
+#![allow(unsafe_code)]
+
+pub mod cpu;
+mod highs;
+mod machine;
+mod mmap;
+mod os;
+pub mod timing;
+
+pub use highs::{Highs, HighsLoadError};
+pub use machine::{Arch, CacheSizes, Feature, Machine};
+pub use mmap::map_file;

@@ -1,0 +1,205 @@
+//! The operating-system calls that the standard library does not offer, each with a fallback that does nothing or
+//! less where the system has no such call.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The CPUs that this process may run on, ascending; empty where the system does not tell.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: `cpu_set_t` is a plain bit array, for which all-zero is the empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a `cpu_set_t` of exactly the size that is passed.
+        let status = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+        if status == 0 {
+            // SAFETY: every index is below `CPU_SETSIZE`, the number of bits of the set.
+            return (0..libc::CPU_SETSIZE as usize)
+                .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+                .collect();
+        }
+    }
+    Vec::new()
+}
+
+/// The CPU that the calling thread runs on just now, where the system tells.
+pub(crate) fn current_cpu() -> Option<usize> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the call takes nothing and changes nothing.
+        usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// Binds the calling thread to one CPU; false if the system refuses or has no such call.
+pub(crate) fn pin_current_thread(cpu: usize) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return false;
+        }
+        // SAFETY: `cpu_set_t` is a plain bit array, for which all-zero is the empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `cpu` is below `CPU_SETSIZE`, checked above.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+        // SAFETY: the pointer is to a `cpu_set_t` of exactly the size that is passed; 0 is the calling thread.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = cpu;
+        false
+    }
+}
+
+/// Asks Linux for the right to use AMX tile registers, which holds for the whole process; true if granted.
+pub(crate) fn request_amx() -> bool {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_long = 18;
+        // SAFETY: this `arch_prctl` operation takes two integers and changes nothing but a permission.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+    }
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    false
+}
+
+/// Advises the kernel to back a fresh allocation with huge pages: fewer TLB misses in large arenas.
+///
+/// # Safety
+/// The `len` bytes at `start` must be one allocation of the caller's.
+pub(crate) unsafe fn advise_huge_pages(start: *mut u8, len: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        const PAGE_BYTES: usize = 4096;
+        let skip = start.align_offset(PAGE_BYTES);
+        if skip < len {
+            // SAFETY: the range lies inside the caller's allocation, and this advice does not change its content.
+            // Refusal (no huge pages on this system) is harmless.
+            unsafe { libc::madvise(start.add(skip).cast(), len - skip, libc::MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, len);
+}
+
+/// A read-only file with given content that no directory lists, but that can be opened by path while this lives.
+pub(crate) struct AnonymousFile {
+    path: PathBuf,
+    #[cfg(target_os = "linux")]
+    _file: std::fs::File,
+    #[cfg(not(target_os = "linux"))]
+    _dir: TempDir,
+}
+
+impl AnonymousFile {
+    /// A file with this content.
+    pub(crate) fn new(content: &[u8]) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        {
+            use std::io::Write;
+            use std::os::fd::{AsRawFd, FromRawFd};
+            // SAFETY: the name is a NUL-terminated literal.
+            let fd = unsafe { libc::memfd_create(c"orchestrion-kernels".as_ptr(), libc::MFD_CLOEXEC) };
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: `fd` was just opened and belongs to nobody else.
+            let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
+            file.write_all(content)?;
+            Ok(Self { path: format!("/proc/self/fd/{}", file.as_raw_fd()).into(), _file: file })
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let dir = TempDir::new("kernels")?;
+            let path = dir.path().join("kernels.so");
+            std::fs::write(&path, content)?;
+            Ok(Self { path, _dir: dir })
+        }
+    }
+
+    /// The path to open. It names another file once `self` is dropped.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A private folder under the system's temporary folder, removed with its content on drop.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    /// A new folder; `label` is part of its name.
+    pub(crate) fn new(label: &str) -> io::Result<Self> {
+        let path = std::env::temp_dir().join(unique_name(&format!("orchestrion-{label}")));
+        let mut builder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // A folder that cannot be removed is left to the system's own cleaning.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file name that no other call, thread or process uses at the same time.
+pub(crate) fn unique_name(prefix: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let nanos = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |age| age.as_nanos() as u64);
+    format!("{prefix}.{}.{nanos:x}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What the dynamic loader says is wrong: the detail is in the source of its error.
+pub(crate) fn loader_message(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anonymous_files_hold_their_content() {
+        let file = AnonymousFile::new(b"content").unwrap();
+        let other = AnonymousFile::new(b"other").unwrap();
+        assert_ne!(file.path(), other.path());
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"content");
+        assert_eq!(std::fs::read(other.path()).unwrap(), b"other");
+    }
+
+    #[test]
+    fn temporary_folders_vanish() {
+        let dir = TempDir::new("test").unwrap();
+        let path = dir.path().to_owned();
+        std::fs::write(path.join("file"), b"x").unwrap();
+        drop(dir);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_thread_can_be_pinned_where_it_may_run() {
+        std::thread::spawn(|| {
+            if let Some(&last) = allowed_cpus().last() {
+                assert!(pin_current_thread(last));
+                assert_eq!(allowed_cpus(), [last]);
+                assert_eq!(current_cpu(), Some(last));
+            }
+            assert!(!pin_current_thread(usize::MAX));
+        })
+        .join()
+        .unwrap();
+    }
+}

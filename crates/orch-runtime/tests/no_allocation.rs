@@ -1,0 +1,85 @@
+//! A run of kernels and copies allocates nothing, on any thread.
+
+#![allow(unsafe_code)]
+
+use orch_runtime::Machine;
+use orch_runtime::cpu::{
+    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, Executable, Launch, Pool,
+    PoolOptions, Program, Source, Step,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SOURCE: &str = "#include <stdint.h>\n\
+    void twice(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    for (int64_t i = lo; i < hi; ++i) ((float *)b[1])[i] = 2 * ((const float *)b[0])[i]; }\n";
+
+fn program(folder: &std::path::Path) -> Program {
+    const ELEMS: usize = 4096;
+    const SIZE: usize = 4 * ELEMS;
+    let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
+    let cache = CompileCache::open(folder, compiler, &Machine::detect()).unwrap();
+    let source = Source { name: "twice".into(), text: SOURCE.into() };
+    let library = cache.load(&source, &AtomicBool::new(false)).unwrap();
+    let launch = |from, to, chunking| {
+        let kernel = library.kernel("twice", ELEMS as i64, 64).unwrap();
+        let buffers = vec![BufferRef::read(from, 0, SIZE), BufferRef::write(to, 0, SIZE)];
+        Step { name: "twice".into(), action: Action::Launch(Launch { kernel, buffers, chunking }) }
+    };
+    let copy = Action::Copy {
+        from: BufferRef::read(Base::Output(0), 0, SIZE),
+        to: BufferRef::write(Base::Output(1), 0, SIZE),
+    };
+    Program {
+        arena_bytes: SIZE,
+        input_bytes: vec![SIZE],
+        output_bytes: vec![SIZE; 2],
+        steps: vec![
+            launch(Base::Input(0), Base::Arena, Chunking::Dynamic),
+            launch(Base::Arena, Base::Output(0), Chunking::Static),
+            Step { name: "copy".into(), action: copy },
+        ],
+        ..Program::default()
+    }
+}
+
+#[test]
+fn runs_do_not_allocate() {
+    let folder = std::env::temp_dir().join(format!("orch-no-allocation-{}", std::process::id()));
+    let program = program(&folder);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let pool = Arc::new(Pool::new(PoolOptions { threads: 3, pin: false }));
+    let mut executable = Executable::new(program, pool).unwrap();
+    let input: Vec<u8> = (0..4096).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let (mut first, mut second) = (vec![0; input.len()], vec![0; input.len()]);
+    let mut run = || executable.run(&[&input], &mut [&mut first, &mut second]).unwrap();
+    // The first runs may set up what threads keep for themselves.
+    (0..20).for_each(|_| run());
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (0..100).for_each(|_| run());
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), before);
+    let expected: Vec<u8> = (0..4096).flat_map(|i| (4.0 * i as f32).to_le_bytes()).collect();
+    assert!(first == expected && second == expected);
+}

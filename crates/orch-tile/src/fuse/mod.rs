@@ -1,0 +1,103 @@
+//! From a candidate kernel, a set of primitives, to the block program that computes it: fusion by substitution.
+//!
+//! Without an *anchor* (a contraction or convolution) the program starts at the result, with one parallel axis
+//! per dimension, and each producer is substituted into its consumer at a symbolic index ([`backward`]). With an
+//! anchor the axes are the anchor's own; its operands are substituted into it (prologue), and the index of every
+//! tensor computed from it is derived by walking forward (epilogue). Reductions become stages; reductions over
+//! equal extents share their axes, so that the bodies of later stages are the very expressions of earlier ones.
+//!
+//! Axes are split where index arithmetic asks for it: a reshape leaves `j / 64` and `j % 64` behind, and the
+//! build starts over with `j` as two axes, after which all accesses are affine ([`split`]).
+//!
+//! Half-precision values are widened to `f32` when they are read and rounded when they are stored or converted;
+//! between primitives of one kernel they stay `f32`. After Hidet (ASPLOS'23), section 5.2; there, index maps are
+//! registered by hand, here they are derived.
+
+mod anchor;
+mod backward;
+mod builder;
+mod forward;
+mod gather;
+mod index;
+mod layout_ops;
+mod reduce;
+mod split;
+
+use crate::block::BlockProgram;
+use crate::layout::Layout;
+use builder::Builder;
+use orch_ir::{NodeId, PrimGraph, TensorId};
+use split::Splits;
+
+/// Why a set of primitives is not one kernel. None of these is an error of the user: the set is merely computed
+/// by several kernels instead.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CannotFuse {
+    /// A kernel computes something.
+    #[error("a kernel without outputs")]
+    NoOutputs,
+    /// An output is not computed by the kernel's nodes.
+    #[error("output {0} is not computed by the kernel's nodes")]
+    ForeignOutput(TensorId),
+    /// The primitive has no block program.
+    #[error("{node} ({op}) has no block program")]
+    Unsupported {
+        /// The node.
+        node: NodeId,
+        /// Its primitive.
+        op: &'static str,
+    },
+    /// Only one contraction or convolution fits.
+    #[error("{0} and {1} are both contractions or convolutions")]
+    SeveralAnchors(NodeId, NodeId),
+    /// A value computed from the contraction is needed at another element than the current one.
+    #[error("{0} is needed at another index than the contraction computes it at")]
+    OtherIndex(TensorId),
+    /// The outputs do not share one index space.
+    #[error("output {0} has another index space than the first output")]
+    DifferentDomains(TensorId),
+    /// A reduction would be computed several times.
+    #[error("{node} would be computed {times} times per element")]
+    Recomputed {
+        /// The reduction.
+        node: NodeId,
+        /// How often.
+        times: usize,
+    },
+    /// A selection of positions that no small formula describes.
+    #[error("{0} selects positions without a pattern")]
+    IrregularSelection(NodeId),
+}
+
+/// Rounds of splitting after which the axes stay as they are; each round splits at least one axis.
+const MAX_SPLIT_ROUNDS: usize = 16;
+
+/// The block program that computes `outputs` from the graph's other tensors through `nodes`.
+///
+/// `nodes` are in topological order; every tensor that they read and do not compute becomes an argument, with the
+/// memory layout that `layouts` tells. Constants of one repeated value become immediates.
+///
+/// # Errors
+/// If the set does not have the form of one kernel.
+pub fn build(
+    graph: &PrimGraph,
+    nodes: &[NodeId],
+    outputs: &[TensorId],
+    layouts: &dyn Fn(TensorId) -> Layout,
+    name: impl Into<String>,
+) -> Result<BlockProgram, CannotFuse> {
+    let name = name.into();
+    let mut splits = Splits::default();
+    for _ in 0..MAX_SPLIT_ROUNDS {
+        let mut builder = Builder::new(graph, nodes, layouts, &splits);
+        let built = builder.run(outputs);
+        let wanted = builder.wanted_splits();
+        if wanted == splits {
+            return built.map(|()| builder.finish(name));
+        }
+        splits = wanted;
+    }
+    let mut builder = Builder::new(graph, nodes, layouts, &splits);
+    builder.run(outputs)?;
+    Ok(builder.finish(name))
+}

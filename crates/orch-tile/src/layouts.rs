@@ -1,0 +1,214 @@
+//! Chooses a memory layout for every tensor of a primitive graph.
+//!
+//! Convolutions and pooling store channels-last, so that their vectors run along channels; everything else takes
+//! the layout that makes it a view or lets it read contiguously. Graph inputs, graph outputs and the operands
+//! and results of opaque routines are row-major. One forward pass suffices: a transpose or reshape of a
+//! channels-last tensor is given the layout under which it is the same bytes, so the transposes that models put
+//! between convolutions and attention or normalisation vanish.
+//!
+//! Precondition: a valid graph after rewriting. Postcondition: one [`Layout`] of the right rank per tensor.
+
+use crate::layout::Layout;
+use orch_ir::{PrimGraph, PrimNode, PrimOp, Shape, TensorId};
+
+/// The layout of every tensor; index with [`TensorId::index`].
+pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
+    let mut layouts: Vec<Layout> =
+        graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
+    let pinned = row_major_only(graph);
+    for node in graph.nodes() {
+        for &output in &node.outputs {
+            if !pinned[output.index()] {
+                layouts[output.index()] = preferred(graph, node, output, &layouts);
+            }
+        }
+    }
+    layouts
+}
+
+/// True for a reshape or transpose whose result is its operand's bytes under the given layouts.
+pub fn is_view(graph: &PrimGraph, node: &PrimNode, layouts: &[Layout]) -> bool {
+    let (Some(&input), Some(&output)) = (node.inputs.first(), node.outputs.first()) else {
+        return false;
+    };
+    let from = &layouts[input.index()];
+    let as_view = match &node.op {
+        PrimOp::Transpose { perm } => Some(from.transposed(perm)),
+        PrimOp::Reshape { shape } => from.reshaped(graph.shape(input), shape),
+        _ => None,
+    };
+    let shape = graph.shape(output);
+    as_view.is_some_and(|layout| layout.same_bytes(&layouts[output.index()], shape))
+}
+
+/// Tensors that the outside or an opaque routine sees.
+fn row_major_only(graph: &PrimGraph) -> Vec<bool> {
+    let mut pinned = vec![false; graph.tensors().len()];
+    let boundary = graph.inputs.iter().chain(&graph.outputs).map(|(_, tensor)| *tensor);
+    let opaque = (graph.nodes().iter())
+        .filter(|node| matches!(node.op, PrimOp::Opaque(_)))
+        .flat_map(|node| node.inputs.iter().chain(&node.outputs).copied());
+    for tensor in boundary.chain(opaque) {
+        pinned[tensor.index()] = true;
+    }
+    pinned
+}
+
+fn preferred(graph: &PrimGraph, node: &PrimNode, output: TensorId, layouts: &[Layout]) -> Layout {
+    let rank = graph.shape(output).rank();
+    let of = |tensor: TensorId| &layouts[tensor.index()];
+    match &node.op {
+        PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } => Layout::channels_last(rank),
+        PrimOp::Window { .. } => Layout::channels_last(rank),
+        PrimOp::Transpose { perm } => of(node.inputs[0]).transposed(perm),
+        PrimOp::Reshape { shape } => (of(node.inputs[0]).reshaped(graph.shape(node.inputs[0]), shape))
+            .unwrap_or_else(|| Layout::row_major(rank)),
+        PrimOp::Reduce { axes, .. } => of(node.inputs[0]).without(axes),
+        PrimOp::Map(_) | PrimOp::Concat { .. } => leading(graph, &node.inputs, layouts)
+            .map_or_else(|| Layout::row_major(rank), |tensor| of(tensor).clone()),
+        PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Select { .. } => of(node.inputs[0]).clone(),
+        PrimOp::Broadcast { .. }
+        | PrimOp::Contract(_)
+        | PrimOp::Take { .. }
+        | PrimOp::TakeAlong { .. }
+        | PrimOp::GatherNd { .. }
+        | PrimOp::ScatterAlong { .. }
+        | PrimOp::ScatterNd { .. }
+        | PrimOp::Iota { .. }
+        | PrimOp::Opaque(_) => Layout::row_major(rank),
+    }
+}
+
+/// The operand whose layout an elementwise result takes: a computed tensor of full size, one with an unusual
+/// layout before a row-major one.
+fn leading(graph: &PrimGraph, operands: &[TensorId], layouts: &[Layout]) -> Option<TensorId> {
+    let full_size = |tensor: &&TensorId| {
+        graph.constant(**tensor).is_none()
+            && graph
+                .producer(**tensor)
+                .is_none_or(|node| !matches!(graph.node(node).op, PrimOp::Broadcast { .. }))
+    };
+    let mut candidates = operands.iter().filter(full_size).copied();
+    let unusual = candidates.clone().find(|tensor| !layouts[tensor.index()].is_row_major());
+    unusual.or_else(|| candidates.next())
+}
+
+impl Layout {
+    /// The layout of a tensor whose dimensions `axes` have been reduced away.
+    pub fn without(&self, axes: &[usize]) -> Layout {
+        let renumber = |dim: usize| dim - axes.iter().filter(|&&axis| axis < dim).count();
+        let order = self.order().iter().filter(|dim| !axes.contains(dim)).map(|&dim| renumber(dim)).collect();
+        Layout::from_order(order).expect("removing dimensions leaves a permutation")
+    }
+
+    /// True if both layouts put every element of `shape` at the same place: dimensions of extent 1 may differ.
+    pub fn same_bytes(&self, other: &Layout, shape: &Shape) -> bool {
+        let kept = |layout: &Layout| -> Vec<usize> {
+            layout.order().iter().copied().filter(|&dim| shape[dim] != 1).collect()
+        };
+        shape.elems() == 0 || kept(self) == kept(other)
+    }
+
+    /// The layout of `reshape(x, to)` over the same bytes as `x` of shape `from` in this layout, or `None` if a
+    /// reshape needs a copy.
+    ///
+    /// Row-major reshapes factor into groups of neighbouring dimensions with equal element counts. A group that
+    /// is one dimension before may be split anywhere; a group of several must lie together, in order.
+    pub fn reshaped(&self, from: &Shape, to: &Shape) -> Option<Layout> {
+        if from.elems() == 0 {
+            return Some(Layout::row_major(to.rank()));
+        }
+        let groups = reshape_groups(from, to);
+        let physical: Vec<usize> = self.order().iter().copied().filter(|&dim| from[dim] != 1).collect();
+        let mut order = Vec::with_capacity(to.rank());
+        let mut position = 0;
+        while position < physical.len() {
+            let group = groups.iter().find(|group| group.0.contains(&physical[position]))?;
+            let together = physical.get(position..position + group.0.len())?;
+            if together != group.0 {
+                return None;
+            }
+            order.extend(&group.1);
+            position += group.0.len();
+        }
+        for dim in (0..to.rank()).filter(|&dim| to[dim] == 1) {
+            let place = order.iter().position(|&other| other > dim).unwrap_or(order.len());
+            order.insert(place, dim);
+        }
+        Layout::from_order(order)
+    }
+}
+
+/// Minimal runs of dimensions (those of extent 1 left out) of `from` and `to` with equal element counts.
+fn reshape_groups(from: &Shape, to: &Shape) -> Vec<(Vec<usize>, Vec<usize>)> {
+    let mut from_dims = (0..from.rank()).filter(|&dim| from[dim] != 1);
+    let mut to_dims = (0..to.rank()).filter(|&dim| to[dim] != 1);
+    let mut groups = Vec::new();
+    while let (Some(first), Some(second)) = (from_dims.next(), to_dims.next()) {
+        let (mut left, mut right) = (vec![first], vec![second]);
+        let (mut left_elems, mut right_elems) = (from[first], to[second]);
+        while left_elems != right_elems {
+            let (dims, shape, list, elems) = if left_elems < right_elems {
+                (&mut from_dims as &mut dyn Iterator<Item = usize>, from, &mut left, &mut left_elems)
+            } else {
+                (&mut to_dims as &mut dyn Iterator<Item = usize>, to, &mut right, &mut right_elems)
+            };
+            let Some(dim) = dims.next() else { break };
+            list.push(dim);
+            *elems *= shape[dim];
+        }
+        groups.push((left, right));
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orch_ir::{ConvSpec, DType, Window};
+
+    #[test]
+    fn spatial_dimensions_flatten_in_place() {
+        let layout = Layout::channels_last(4).reshaped(&[1, 32, 8, 8].into(), &[1, 32, 64].into()).unwrap();
+        assert!(layout.same_bytes(&Layout::channels_last(3), &[1, 32, 64].into()));
+        assert!(layout.transposed(&[0, 2, 1]).same_bytes(&Layout::row_major(3), &[1, 64, 32].into()));
+    }
+
+    #[test]
+    fn flattening_channels_with_pixels_needs_a_copy() {
+        assert_eq!(Layout::channels_last(4).reshaped(&[1, 32, 8, 8].into(), &[1, 2048].into()), None);
+        assert!(Layout::row_major(3).reshaped(&[3, 4, 5].into(), &[60].into()).is_some());
+        assert!(Layout::row_major(3).reshaped(&[3, 4, 5].into(), &[5, 4, 3].into()).unwrap().is_row_major());
+    }
+
+    #[test]
+    fn channels_split_into_heads() {
+        let layout = Layout::channels_last(3).reshaped(&[1, 32, 64].into(), &[1, 4, 8, 64].into()).unwrap();
+        assert_eq!(layout.strides(&[1, 4, 8, 64].into())[1..], [8, 1, 32]);
+    }
+
+    #[test]
+    fn tokens_after_a_convolution_are_views() {
+        let mut graph = PrimGraph::new("patch");
+        let x = graph.add_input("x", DType::F32, [1, 3, 8, 8]);
+        let w = graph.add_input("w", DType::F32, [16, 3, 2, 2]);
+        let window = Window {
+            kernel: vec![2, 2],
+            strides: vec![2, 2],
+            dilations: vec![1, 1],
+            low: vec![0, 0],
+            high: vec![0, 0],
+        };
+        let conv = graph.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[x, w]).unwrap();
+        let flat = graph.add(PrimOp::Reshape { shape: [1, 16, 16].into() }, &[conv]).unwrap();
+        let tokens = graph.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[flat]).unwrap();
+        let sum = graph.add(PrimOp::Map(orch_ir::ScalarFn::Unary(orch_ir::UnaryFn::Neg)), &[tokens]).unwrap();
+        graph.add_output("y", sum);
+        let layouts = assign(&graph);
+        for tensor in [flat, tokens] {
+            let node = graph.producer(tensor).unwrap();
+            assert!(is_view(&graph, graph.node(node), &layouts), "{tensor}");
+        }
+        assert!(layouts[tokens.index()].same_bytes(&Layout::row_major(3), graph.shape(tokens)));
+    }
+}

@@ -1,0 +1,78 @@
+//! What templates need to know of a CPU target, as data.
+
+/// Capability numbers of a CPU target. A new generation adds a table entry, not an emitter.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CpuTarget {
+    /// Name in records and options: `x86-64-v4`, ...
+    pub name: &'static str,
+    /// What C compilers call it after `-march=`.
+    pub march: &'static str,
+    /// Bytes of the widest vector register worth using.
+    pub vector_bytes: usize,
+    /// Architectural vector registers.
+    pub vector_registers: usize,
+    /// True if masked loads and stores are single instructions.
+    pub has_masks: bool,
+    /// True if bf16 matrix tiles (AMX) may be used.
+    pub has_amx_bf16: bool,
+    /// First-level data cache in bytes.
+    pub l1_bytes: usize,
+    /// Second-level cache in bytes, per core.
+    pub l2_bytes: usize,
+}
+
+/// AVX-512 machines (Skylake-SP, Ice Lake, Zen 4 and later).
+pub const X86_64_V4: CpuTarget = CpuTarget {
+    name: "x86-64-v4",
+    march: "x86-64-v4",
+    vector_bytes: 64,
+    vector_registers: 32,
+    has_masks: true,
+    has_amx_bf16: false,
+    l1_bytes: 32 << 10,
+    l2_bytes: 1 << 20,
+};
+
+/// AVX-512 machines with bf16 matrix tiles (Sapphire Rapids and later).
+pub const X86_64_AMX: CpuTarget = CpuTarget {
+    name: "x86-64-amx",
+    march: "sapphirerapids",
+    has_amx_bf16: true,
+    l1_bytes: 48 << 10,
+    l2_bytes: 2 << 20,
+    ..X86_64_V4
+};
+
+/// AVX2 and FMA machines (Haswell, Zen and later).
+pub const X86_64_V3: CpuTarget = CpuTarget {
+    name: "x86-64-v3",
+    march: "x86-64-v3",
+    vector_bytes: 32,
+    vector_registers: 16,
+    has_masks: false,
+    has_amx_bf16: false,
+    l1_bytes: 32 << 10,
+    l2_bytes: 256 << 10,
+};
+
+/// 64-bit Arm with NEON.
+pub const AARCH64: CpuTarget = CpuTarget {
+    name: "aarch64",
+    march: "armv8-a",
+    vector_bytes: 16,
+    vector_registers: 32,
+    has_masks: false,
+    has_amx_bf16: false,
+    l1_bytes: 64 << 10,
+    l2_bytes: 512 << 10,
+};
+
+/// Every CPU target.
+pub const CPU_TARGETS: [&CpuTarget; 4] = [&X86_64_AMX, &X86_64_V4, &X86_64_V3, &AARCH64];
+
+impl CpuTarget {
+    /// Lanes of a vector of elements of `size_bytes` bytes.
+    pub fn lanes(&self, size_bytes: usize) -> usize {
+        self.vector_bytes / size_bytes
+    }
+}

@@ -1,0 +1,573 @@
+//! From a contraction to a thread program: tasks, operand staging and the walk over register tiles.
+
+use super::form::Form;
+use super::operand::{Flat, PanelsFrom, RowsFrom, panels_from, rows_from};
+use super::schedule::{ContractionSchedule, Extents, Staging};
+use super::tile::{Tile, emit_tile};
+use crate::block::{ArgRole, BlockProgram, Stage};
+use crate::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
+use crate::simplify::simplify;
+use crate::substitute::{Access, Importer, Substitution};
+use crate::target::CpuTarget;
+use crate::templates::CannotLower;
+use crate::templates::kernel::{Binding, Kernel};
+use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::vectorize::{Widening, vectorize};
+use orch_ir::DType;
+
+/// A contraction while it is lowered: what all parts of the emission share.
+pub(super) struct Lowering<'a> {
+    /// What is computed.
+    pub block: &'a BlockProgram,
+    /// Its arena, with the flat coordinates added.
+    pub source: Exprs,
+    /// The roles of its axes.
+    pub form: Form,
+    /// The factors over batch axes and flat coordinates.
+    pub a: ExprId,
+    /// See `a`.
+    pub b: ExprId,
+    /// The flat coordinates.
+    pub flat: Flat,
+    /// Extents of the flat coordinates.
+    pub extents: Extents,
+    /// How it is tiled.
+    pub schedule: ContractionSchedule,
+    /// Lanes of a vector.
+    pub lanes: usize,
+    /// Type of the sum.
+    pub sum_type: DType,
+    /// Where rows come from.
+    pub rows: RowsFrom,
+    /// Where panels come from.
+    pub panels: PanelsFrom,
+    /// The program that is built.
+    pub program: ThreadProgram,
+    /// The buffer of each argument that is passed.
+    pub arg_buffers: Vec<Option<BufferId>>,
+    /// The packed constant.
+    pub packed_buffer: Option<BufferId>,
+    /// Scratch rows and the distance between them.
+    pub row_scratch: Option<(BufferId, usize)>,
+    /// Scratch panel.
+    pub panel_scratch: Option<BufferId>,
+    /// Scratch for a register tile whose epilogue runs as a loop.
+    pub tile_scratch: Option<BufferId>,
+    /// Batch axes of the block program as expressions of the program's task.
+    pub batch_values: Vec<(VarId, ExprId)>,
+    /// The flat batch number.
+    pub batch: ExprId,
+    /// Stands for one element of the sum in scalar expressions, before they are widened.
+    pub sum: VarId,
+}
+
+/// Lowers a contraction.
+///
+/// # Errors
+/// If the block program is no contraction.
+pub fn lower(
+    block: &BlockProgram,
+    schedule: &ContractionSchedule,
+    target: &CpuTarget,
+) -> Result<Kernel, CannotLower> {
+    let form = Form::of(block)?;
+    let mut lowering = Lowering::new(block, form, *schedule, target);
+    let body = lowering.emit_task();
+    lowering.program.body = body;
+    let bindings = lowering.bindings();
+    Ok(Kernel { program: lowering.program, bindings })
+}
+
+/// Which factors tasks will copy, whatever the schedule.
+pub fn staging(block: &BlockProgram, form: &Form) -> Staging {
+    let mut exprs = block.exprs.clone();
+    let flat = Flat::new(block, &mut exprs, form);
+    let (a, b) = flat_factors(&mut exprs, form, &flat);
+    let sum_type = exprs.dtype(form.a);
+    let rows = rows_from(block, &mut exprs, &flat, a, sum_type);
+    let panels = panels_from(block, &mut exprs, form, &flat, b, 1, sum_type);
+    Staging { rows: matches!(rows, RowsFrom::Scratch), panels: matches!(panels, PanelsFrom::Scratch) }
+}
+
+/// The factors over batch axes and flat coordinates.
+fn flat_factors(exprs: &mut Exprs, form: &Form, flat: &Flat) -> (ExprId, ExprId) {
+    let mut flatten = Substitution::new(&flat.bindings);
+    let (a, b) = (flatten.apply(exprs, form.a), flatten.apply(exprs, form.b));
+    (simplify(exprs, a), simplify(exprs, b))
+}
+
+impl<'a> Lowering<'a> {
+    fn new(block: &'a BlockProgram, form: Form, schedule: ContractionSchedule, target: &CpuTarget) -> Self {
+        let mut source = block.exprs.clone();
+        let extents = Extents::of(block, &form);
+        let flat = Flat::new(block, &mut source, &form);
+        let (a, b) = flat_factors(&mut source, &form, &flat);
+        let sum_type = source.dtype(form.a);
+        let lanes = target.lanes(sum_type.size_bytes());
+        let width = schedule.vectors * lanes;
+        let rows = rows_from(block, &mut source, &flat, a, sum_type);
+        let panels = panels_from(block, &mut source, &form, &flat, b, width, sum_type);
+        let row_blocks = extents.m.div_ceil(schedule.block_rows).max(1);
+        let panel_blocks = extents.n.div_ceil(width).max(1).div_ceil(schedule.block_panels);
+        let mut program = ThreadProgram::new(&block.name, extents.batch * row_blocks * panel_blocks);
+        let batch = program.exprs.index(0);
+        let sum = program.exprs.declare_register("sum", Type::scalar(sum_type));
+        let mut lowering = Self {
+            block,
+            source,
+            form,
+            a,
+            b,
+            flat,
+            extents,
+            schedule,
+            lanes,
+            sum_type,
+            rows,
+            panels,
+            program,
+            arg_buffers: vec![None; block.args.len()],
+            packed_buffer: None,
+            row_scratch: None,
+            panel_scratch: None,
+            tile_scratch: None,
+            batch_values: Vec::new(),
+            batch,
+            sum,
+        };
+        lowering.declare_buffers();
+        lowering
+    }
+
+    /// Columns of a panel.
+    pub fn width(&self) -> usize {
+        self.schedule.vectors * self.lanes
+    }
+
+    fn declare_buffers(&mut self) {
+        let packed = match &self.panels {
+            PanelsFrom::Packed(packed) => Some(packed.clone()),
+            PanelsFrom::Argument { .. } | PanelsFrom::Scratch => None,
+        };
+        let only_packed = |arg: ArgId| {
+            packed.as_ref().is_some_and(|packed| packed.arg == arg) && !self.is_read_elsewhere(arg)
+        };
+        let passed: Vec<bool> = (0..self.block.args.len()).map(|arg| !only_packed(ArgId::new(arg))).collect();
+        for (index, arg) in self.block.args.iter().enumerate() {
+            if passed[index] {
+                let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
+                let buffer =
+                    Buffer { name: format!("arg{index}"), dtype: arg.dtype, elems: arg.shape.elems(), scope };
+                self.arg_buffers[index] = Some(self.program.add_buffer(buffer));
+            }
+        }
+        if let Some(packed) = &packed {
+            let (dtype, elems) = (packed.dtype, packed.elems());
+            let buffer = Buffer { name: "packed".into(), dtype, elems, scope: Scope::Input };
+            self.packed_buffer = Some(self.program.add_buffer(buffer));
+        }
+        let scratch = |name: &str, elems: usize| Buffer {
+            name: name.into(),
+            dtype: self.sum_type,
+            elems,
+            scope: Scope::Scratch,
+        };
+        let distance = row_distance(self.extents.k, self.lanes);
+        let rows = scratch("rows", self.schedule.block_rows * distance);
+        let panel = scratch("panel", self.extents.k.max(1) * self.width());
+        let tile = scratch("tile", self.schedule.rows * self.width());
+        if matches!(self.rows, RowsFrom::Scratch) {
+            self.row_scratch = Some((self.program.add_buffer(rows), distance));
+        }
+        if matches!(self.panels, PanelsFrom::Scratch) {
+            self.panel_scratch = Some(self.program.add_buffer(panel));
+        }
+        if self.epilogue_is_costly() {
+            self.tile_scratch = Some(self.program.add_buffer(tile));
+        }
+    }
+
+    /// True if an argument is read by more than the packed factor.
+    fn is_read_elsewhere(&self, arg: ArgId) -> bool {
+        let mut roots = vec![self.a];
+        for stage in &self.block.stages {
+            if let Stage::Store { index, body, .. } = stage {
+                roots.extend(index.iter().chain([body]));
+            }
+        }
+        let reads = |id: ExprId| matches!(self.source.get(id), crate::expr::Expr::Read { arg: read, .. } if *read == arg);
+        self.source.reachable(&roots).into_iter().any(reads)
+    }
+
+    /// True if the epilogue is long enough that repeating it for every accumulator would bloat the code.
+    fn epilogue_is_costly(&self) -> bool {
+        const UNROLLED_OPERATIONS: usize = 160;
+        let bodies: Vec<ExprId> = (self.block.stages.iter())
+            .filter_map(|stage| match stage {
+                Stage::Store { body, .. } => Some(*body),
+                Stage::Reduce { .. } => None,
+            })
+            .collect();
+        let operations: usize =
+            self.source.reachable(&bodies).into_iter().map(|id| operation_weight(&self.source, id)).sum();
+        operations * self.schedule.rows * self.schedule.vectors > UNROLLED_OPERATIONS
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        let passed = (0..self.arg_buffers.len()).filter(|&index| self.arg_buffers[index].is_some());
+        let mut bindings: Vec<Binding> = passed.map(|index| Binding::Arg(ArgId::new(index))).collect();
+        if let PanelsFrom::Packed(packed) = &self.panels {
+            bindings.push(Binding::Packed(packed.clone()));
+        }
+        bindings
+    }
+
+    /// One task: a block of rows times a block of panels of one batch.
+    fn emit_task(&mut self) -> Vec<Stmt> {
+        let Extents { batch, m, n, .. } = self.extents;
+        let (width, schedule) = (self.width(), self.schedule);
+        let row_blocks = m.div_ceil(schedule.block_rows).max(1);
+        let panels = n.div_ceil(width).max(1);
+        let panel_blocks = panels.div_ceil(schedule.block_panels);
+
+        let mut body = Vec::new();
+        let task = self.program.exprs.var(self.program.task);
+        let place = self.program.exprs.unflatten(task, &[batch, row_blocks, panel_blocks]);
+        self.batch = self.bind(&mut body, "batch", place[0], batch);
+        let row_block = self.bind(&mut body, "row_block", place[1], row_blocks);
+        let panel_block = self.bind(&mut body, "panel_block", place[2], panel_blocks);
+        let batch_extents: Vec<usize> = self.form.batch.iter().map(|&axis| self.block.extent(axis)).collect();
+        let values = self.program.exprs.unflatten(self.batch, &batch_extents);
+        self.batch_values = self.form.batch.iter().copied().zip(values).collect();
+
+        let exprs = &mut self.program.exprs;
+        let first_row = exprs.mul_const(row_block, schedule.block_rows as i64);
+        let past_rows = exprs.add_const(first_row, schedule.block_rows as i64);
+        let all_rows = exprs.index(m as i64);
+        let end_row =
+            if m.is_multiple_of(schedule.block_rows) { past_rows } else { exprs.min(past_rows, all_rows) };
+        let first_panel = exprs.mul_const(panel_block, schedule.block_panels as i64);
+        let past_panels = exprs.add_const(first_panel, schedule.block_panels as i64);
+
+        if let Some((buffer, distance)) = self.row_scratch {
+            body.extend(self.fill_rows(buffer, distance, first_row, end_row));
+        }
+        let full_panels = n / width;
+        let span = PanelSpan { first_panel, past_panels, first_row, end_row };
+        if full_panels > 0 {
+            body.extend(self.walk_full_panels(&span, full_panels));
+        }
+        if !n.is_multiple_of(width) || n == 0 {
+            let last = self.program.exprs.index(full_panels as i64);
+            let rest = self.walk_rows(last, n - full_panels * width, &span);
+            body.extend(self.only_if_last(rest, &span, panels, panel_blocks));
+        }
+        body
+    }
+
+    /// Binds an expression with values `0..extent` to a readable name; a constant stays one.
+    fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
+        if extent <= 1 {
+            return self.program.exprs.index(0);
+        }
+        let value = simplify(&mut self.program.exprs, value);
+        let var = self.program.exprs.declare_index(name, extent);
+        body.push(Stmt::Let(var, value));
+        self.program.exprs.var(var)
+    }
+
+    fn walk_full_panels(&mut self, span: &PanelSpan, full_panels: usize) -> Vec<Stmt> {
+        let exprs = &mut self.program.exprs;
+        let limit = exprs.index(full_panels as i64);
+        let end = exprs.min(span.past_panels, limit);
+        let end = simplify(exprs, end);
+        let (var, panel) = exprs.fresh_index("panel", full_panels);
+        let body = self.walk_rows(panel, self.width(), span);
+        vec![Stmt::For { var, start: span.first_panel, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// Guards the partial last panel so that one panel block computes it.
+    fn only_if_last(
+        &mut self,
+        body: Vec<Stmt>,
+        span: &PanelSpan,
+        panels: usize,
+        panel_blocks: usize,
+    ) -> Vec<Stmt> {
+        if panel_blocks == 1 {
+            return body;
+        }
+        let exprs = &mut self.program.exprs;
+        let all = exprs.index(panels as i64);
+        let condition = exprs.ge(span.past_panels, all);
+        vec![Stmt::If { condition, then: body, otherwise: Vec::new() }]
+    }
+
+    /// All register tiles of the task's rows in one panel of `columns` columns.
+    fn walk_rows(&mut self, panel: ExprId, columns: usize, span: &PanelSpan) -> Vec<Stmt> {
+        let mut body = Vec::new();
+        if let Some(buffer) = self.panel_scratch {
+            body.extend(self.fill_panel(buffer, panel, columns));
+        }
+        let (rows, m) = (self.schedule.rows, self.extents.m);
+        let rest = m % rows;
+        let full = m - rest;
+        if full > 0 {
+            let exprs = &mut self.program.exprs;
+            let limit = exprs.index(full as i64);
+            let end = exprs.min(span.end_row, limit);
+            let end = simplify(exprs, end);
+            let var = exprs.declare_index("row", full);
+            let tile = Tile { first_row: exprs.var(var), span_row: span.first_row, panel, rows, columns };
+            let inner = emit_tile(self, &tile);
+            body.push(Stmt::For {
+                var,
+                start: span.first_row,
+                end,
+                step: rows as i64,
+                kind: LoopKind::Serial,
+                body: inner,
+            });
+        }
+        if rest > 0 {
+            let first_row = self.program.exprs.index(full as i64);
+            let tile = Tile { first_row, span_row: span.first_row, panel, rows: rest, columns };
+            let inner = emit_tile(self, &tile);
+            let all = self.program.exprs.index(m as i64);
+            let condition = self.program.exprs.ge(span.end_row, all);
+            let condition = simplify(&mut self.program.exprs, condition);
+            match self.program.exprs.as_bool(condition) {
+                Some(true) => body.extend(inner),
+                _ => body.push(Stmt::If { condition, then: inner, otherwise: Vec::new() }),
+            }
+        }
+        body
+    }
+
+    /// Computes the task's rows of the first factor into scratch: a loop over each outer summed axis, vectors along the
+    /// innermost, where the factor is contiguous if it is anywhere.
+    fn fill_rows(&mut self, buffer: BufferId, distance: usize, first: ExprId, end: ExprId) -> Vec<Stmt> {
+        let (row_var, row) = self.program.exprs.fresh_index("row", self.extents.m);
+        let exprs = &mut self.program.exprs;
+        let local = exprs.sub(row, first);
+        let mut line = exprs.mul_const(local, distance as i64);
+        let mut bindings = vec![(self.flat.m, row)];
+        let Some((&along, outer)) = self.form.k.split_last() else { return Vec::new() };
+        let mut loops = Vec::new();
+        let mut stride = self.block.extent(along);
+        for &axis in outer.iter().rev() {
+            let extent = self.block.extent(axis);
+            let (var, value) = self.program.exprs.fresh_index("k", extent);
+            let exprs = &mut self.program.exprs;
+            let step = exprs.mul_const(value, stride as i64);
+            line = exprs.add2(line, step);
+            bindings.push((axis, value));
+            loops.push((var, extent));
+            stride *= extent;
+        }
+        let a = self.row_factor();
+        let mut body = self.fill_along(buffer, a, &bindings, along, self.block.extent(along), line);
+        for (var, extent) in loops {
+            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
+            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
+        }
+        vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// The first factor over batch axes, the flat row, and the summed axes themselves.
+    fn row_factor(&mut self) -> ExprId {
+        let rows: Vec<(VarId, ExprId)> =
+            self.flat.bindings.iter().copied().filter(|(axis, _)| !self.form.k.contains(axis)).collect();
+        let mut flatten = Substitution::new(&rows);
+        let a = flatten.apply(&mut self.source, self.form.a);
+        simplify(&mut self.source, a)
+    }
+
+    /// Computes one panel of the second factor into scratch, vectors along columns, zeros past the last one.
+    fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
+        let width = self.width();
+        let (k_var, k) = self.program.exprs.fresh_index("k", self.extents.k);
+        let exprs = &mut self.program.exprs;
+        let line = exprs.mul_const(k, width as i64);
+        let first_column = exprs.mul_const(panel, width as i64);
+        let end = exprs.index(self.extents.k as i64);
+        let zero = exprs.index(0);
+        let mut body = Vec::new();
+        for vector in 0..columns.div_ceil(self.lanes) {
+            let start = vector * self.lanes;
+            let first = self.program.exprs.add_const(first_column, start as i64);
+            let column = self.vector_index(&mut body, "column", first, self.extents.n);
+            let valid = (columns - start).min(self.lanes);
+            let mask = self.tail_mask(valid);
+            let value = self.import_vector(self.b, &[(self.flat.k, k)], (self.flat.n, column), mask);
+            let value = self.zero_where_not(mask, value);
+            let offset = self.program.exprs.add_const(line, start as i64);
+            body.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        vec![Stmt::For { var: k_var, start: zero, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// `scratch[line + i] = expr at i` for `i` below `extent`, in vectors.
+    fn fill_along(
+        &mut self,
+        buffer: BufferId,
+        expr: ExprId,
+        bindings: &[(VarId, ExprId)],
+        along: VarId,
+        extent: usize,
+        line: ExprId,
+    ) -> Vec<Stmt> {
+        let lanes = self.lanes;
+        let full = extent - extent % lanes;
+        let mut body = Vec::new();
+        if full > 0 {
+            let var = self.program.exprs.declare_index("i", full);
+            self.program.exprs.set_multiple_of(var, lanes as i64);
+            let value = self.import_vector(expr, bindings, (along, var), None);
+            let exprs = &mut self.program.exprs;
+            let at = exprs.var(var);
+            let (start, end) = (exprs.index(0), exprs.index(full as i64));
+            let offset = exprs.add2(line, at);
+            let store = Stmt::Store { buffer, offset, value, mask: None };
+            let kind = LoopKind::Serial;
+            body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
+        }
+        if extent > full {
+            let first = self.program.exprs.index(full as i64);
+            let var = self.vector_index(&mut body, "i", first, extent);
+            let mask = self.tail_mask(extent - full);
+            let value = self.import_vector(expr, bindings, (along, var), mask);
+            let offset = self.program.exprs.add_const(line, full as i64);
+            body.push(Stmt::Store { buffer, offset, value, mask });
+        }
+        body
+    }
+
+    /// Binds the first of `lanes` neighbouring values of an index below `extent`, a multiple of the lanes.
+    pub fn vector_index(&mut self, body: &mut Vec<Stmt>, name: &str, first: ExprId, extent: usize) -> VarId {
+        let var = self.program.exprs.declare_index(name, extent.next_multiple_of(self.lanes));
+        self.program.exprs.set_multiple_of(var, self.lanes as i64);
+        body.push(Stmt::Let(var, first));
+        var
+    }
+
+    /// A value whose masked-off lanes are zero, even if it is not a plain load.
+    fn zero_where_not(&mut self, mask: Option<ExprId>, value: ExprId) -> ExprId {
+        let Some(mask) = mask else { return value };
+        if matches!(self.program.exprs.get(value), crate::expr::Expr::Load { .. }) {
+            return value;
+        }
+        let zero = self.program.exprs.zero(self.sum_type);
+        let zeros = self.program.exprs.splat(zero, self.lanes);
+        self.program.exprs.select(mask, value, zeros)
+    }
+
+    /// Copies an expression of the block program at neighbouring values of the flat coordinate `along.0`, the
+    /// first of which is the variable `along.1`: a full vector, splatted if it does not vary.
+    pub fn import_vector(
+        &mut self,
+        root: ExprId,
+        bindings: &[(VarId, ExprId)],
+        along: (VarId, VarId),
+        mask: Option<ExprId>,
+    ) -> ExprId {
+        let value = self.import_widened(root, bindings, along, mask);
+        if self.program.exprs.lanes(value) == 1 { self.program.exprs.splat(value, self.lanes) } else { value }
+    }
+
+    /// As [`Self::import_vector`], but a value that does not vary stays a scalar.
+    fn import_widened(
+        &mut self,
+        root: ExprId,
+        bindings: &[(VarId, ExprId)],
+        along: (VarId, VarId),
+        mask: Option<ExprId>,
+    ) -> ExprId {
+        self.import_at(root, bindings, along, mask, &[])
+    }
+
+    /// As [`Self::import_widened`], where registers hold values that differ between lanes.
+    pub fn import_at(
+        &mut self,
+        root: ExprId,
+        bindings: &[(VarId, ExprId)],
+        (coordinate, base): (VarId, VarId),
+        mask: Option<ExprId>,
+        registers: &[(VarId, ExprId)],
+    ) -> ExprId {
+        let extent = self.source.var_info(coordinate).range.map_or(0, |(_, last)| last as usize + 1);
+        let exprs = &mut self.program.exprs;
+        let (var, each) = exprs.fresh_index("each", extent.next_multiple_of(self.lanes));
+        let bindings = [bindings, &[(coordinate, each)]].concat();
+        let scalar = self.import_scalar(root, &bindings);
+        let base = self.program.exprs.var(base);
+        let widening = Widening { var, base, lanes: self.lanes, mask, registers: registers.to_vec() };
+        vectorize(&mut self.program.exprs, scalar, &widening).value
+    }
+
+    /// Lanes below `valid`; `None` when that is all of them.
+    pub fn tail_mask(&mut self, valid: usize) -> Option<ExprId> {
+        if valid >= self.lanes {
+            return None;
+        }
+        let exprs = &mut self.program.exprs;
+        let zero = exprs.index(0);
+        let lane = exprs.ramp(zero, 1, self.lanes);
+        let count = exprs.index(valid as i64);
+        let count = exprs.splat(count, self.lanes);
+        Some(exprs.lt(lane, count))
+    }
+
+    /// Copies a scalar expression of the block program (over batch axes and flat coordinates) into the program.
+    pub fn import_scalar(&mut self, root: ExprId, bindings: &[(VarId, ExprId)]) -> ExprId {
+        let mut importer = Importer::new();
+        for &(var, value) in self.batch_values.iter().chain(bindings) {
+            importer.bind(var, value);
+        }
+        let (block, buffers, sum) = (self.block, &self.arg_buffers, self.sum);
+        let copied =
+            importer.import(&self.source, &mut self.program.exprs, root, |exprs, access| match access {
+                Access::Read { arg, index, guard } => {
+                    let meta = block.arg(arg);
+                    let offset = exprs.linear_index(index, &meta.layout.strides(&meta.shape));
+                    let buffer = buffers[arg.index()].expect("arguments that are read are passed");
+                    exprs.load(buffer, offset, 1, guard)
+                }
+                Access::Stage(_) => exprs.var(sum),
+            });
+        simplify(&mut self.program.exprs, copied)
+    }
+}
+
+/// The rows and panels of one task.
+struct PanelSpan {
+    first_panel: ExprId,
+    past_panels: ExprId,
+    first_row: ExprId,
+    end_row: ExprId,
+}
+
+/// Elements between scratch rows: whole vectors, and never a multiple of 4 KiB, so that rows do not compete for
+/// the same cache sets.
+fn row_distance(k: usize, lanes: usize) -> usize {
+    const ALIASING_ELEMS: usize = 1024;
+    let distance = k.max(1).next_multiple_of(lanes);
+    if distance.is_multiple_of(ALIASING_ELEMS) { distance + lanes } else { distance }
+}
+
+/// Roughly how many instructions an operation is.
+fn operation_weight(exprs: &Exprs, id: ExprId) -> usize {
+    use crate::expr::Expr;
+    use orch_ir::{BinaryFn, UnaryFn};
+    match exprs.get(id) {
+        Expr::Unary(UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sqrt | UnaryFn::Recip, _) => 1,
+        Expr::Unary(..) | Expr::Binary(BinaryFn::Pow | BinaryFn::FloorMod | BinaryFn::TruncMod, ..) => 25,
+        Expr::Binary(..) | Expr::Fma(..) | Expr::Compare(..) | Expr::Select(..)
+            if exprs.dtype(id).is_float() =>
+        {
+            1
+        }
+        Expr::Read { .. } => 1,
+        _ => 0,
+    }
+}

@@ -1,0 +1,21 @@
+//! Contractions: matrix products of every shape and convolutions as implicit matrix products.
+//!
+//! `acc[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, then the stores of the block program with
+//! `acc` substituted. Vectors run along `n`. A register tile of `rows x vectors` accumulators walks all of `k`;
+//! the second factor is read in panels as wide as the tile - packed at compile time if it is constant, read in
+//! place if it lies right, else packed by each task - and the first factor is read in place if its elements are
+//! at affine offsets, else (padding of convolutions, fused producers) its block is computed into scratch first.
+//! Register blocking after Goto and van de Geijn (2008); prologue and epilogue fusion after Hidet (ASPLOS'23),
+//! section 4.2.
+//!
+//! Numerics: each element is one chain of fused multiply-adds in the order of `k`, in the type of the sum.
+
+mod form;
+mod lower;
+mod operand;
+mod schedule;
+mod tile;
+
+pub use form::Form;
+pub use lower::{lower, staging};
+pub use schedule::{ContractionSchedule, Extents, Staging};

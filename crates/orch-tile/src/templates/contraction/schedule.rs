@@ -1,0 +1,226 @@
+//! The schedule space of contractions: register tile and task blocking, chosen by a small model of the core.
+
+use super::form::Form;
+use crate::block::BlockProgram;
+use crate::target::CpuTarget;
+
+/// How a contraction is tiled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ContractionSchedule {
+    /// Rows of the register tile.
+    pub rows: usize,
+    /// Vectors per row of the register tile; a panel of the second factor is that wide.
+    pub vectors: usize,
+    /// Rows that one task computes, a multiple of `rows`.
+    pub block_rows: usize,
+    /// Panels that one task computes.
+    pub block_panels: usize,
+}
+
+/// Flattened extents of a contraction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extents {
+    /// Independent products.
+    pub batch: usize,
+    /// Rows.
+    pub m: usize,
+    /// Columns, along vectors.
+    pub n: usize,
+    /// Terms of each sum.
+    pub k: usize,
+}
+
+/// Register tiles that keep the multiply-add units busy on targets with 32 vector registers; each leaves room
+/// for the loaded vectors of the second factor. Tiles of few rows serve products with few rows.
+const TILES_32: [(usize, usize); 22] = [
+    (7, 4),
+    (6, 4),
+    (8, 3),
+    (9, 3),
+    (14, 2),
+    (12, 2),
+    (13, 2),
+    (4, 6),
+    (5, 5),
+    (5, 4),
+    (4, 4),
+    (3, 8),
+    (2, 12),
+    (2, 8),
+    (1, 16),
+    (1, 8),
+    (24, 1),
+    (16, 1),
+    (10, 2),
+    (6, 3),
+    (8, 1),
+    (4, 2),
+];
+
+/// Register tiles for targets with 16 vector registers.
+const TILES_16: [(usize, usize); 12] =
+    [(6, 2), (4, 3), (5, 2), (4, 2), (3, 4), (3, 3), (2, 5), (2, 4), (1, 8), (1, 4), (12, 1), (8, 1)];
+
+/// Which factors a task copies to scratch before it multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Staging {
+    /// The task's rows of the first factor.
+    pub rows: bool,
+    /// Each of the task's panels of the second factor.
+    pub panels: bool,
+}
+
+/// Bytes of the second factor's panel and the first factor's block that should stay in the second-level cache.
+const CACHE_SHARE: f64 = 0.5;
+
+/// Least work of a task in multiply-adds: about 20 microseconds, so that handing tasks out costs nothing.
+const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 20;
+
+/// Tasks of a product that copies its rows: every task streams all panels of the second factor, so few.
+const COPYING_TASKS: usize = 8;
+
+/// Least rows of a task that copies them.
+const MIN_COPIED_ROWS: usize = 96;
+
+/// Tasks per thread that even out their lengths.
+const TASKS_WANTED: usize = 16;
+
+impl Extents {
+    /// The extents of a recognised contraction.
+    pub fn of(block: &BlockProgram, form: &Form) -> Self {
+        let product = |axes: &[_]| axes.iter().map(|&axis| block.extent(axis)).product();
+        Self { batch: product(&form.batch), m: product(&form.m), n: product(&form.n), k: product(&form.k) }
+    }
+}
+
+impl ContractionSchedule {
+    /// Schedules in order of modelled cost, best first; at most `limit`.
+    pub fn candidates(
+        extents: Extents,
+        staging: Staging,
+        lanes: usize,
+        target: &CpuTarget,
+        limit: usize,
+    ) -> Vec<Self> {
+        let tiles: &[(usize, usize)] = if target.vector_registers >= 32 { &TILES_32 } else { &TILES_16 };
+        let mut ranked: Vec<(f64, Self)> = tiles
+            .iter()
+            .map(|&(rows, vectors)| {
+                (rows.min(extents.m.max(1)), vectors.min(extents.n.div_ceil(lanes).max(1)))
+            })
+            .map(|(rows, vectors)| {
+                let schedule = Self::blocked(extents, staging, (rows, vectors), lanes, target);
+                (schedule.modelled_cycles(extents, lanes), schedule)
+            })
+            .collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut schedules: Vec<Self> = Vec::new();
+        for (_, schedule) in ranked {
+            if schedules.len() < limit && !schedules.contains(&schedule) {
+                schedules.push(schedule);
+            }
+        }
+        schedules
+    }
+
+    /// Fills in the task blocking for a register tile.
+    ///
+    /// A task's rows stay in the second-level cache while its panels pass by. Rows that are copied must meet all
+    /// panels, or each of several tasks would copy them; panels that are copied must meet all rows.
+    fn blocked(
+        extents: Extents,
+        staging: Staging,
+        (rows, vectors): (usize, usize),
+        lanes: usize,
+        target: &CpuTarget,
+    ) -> Self {
+        let Extents { batch, m, n, k } = extents;
+        let panels = n.div_ceil(vectors * lanes).max(1);
+        let row_bytes = (k * target.vector_bytes / lanes).max(1);
+        let cache_rows = ((target.l2_bytes as f64 * CACHE_SHARE) as usize / row_bytes).max(rows);
+        let tasks = (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED);
+        let tasks = tasks.div_ceil(batch.max(1));
+        let whole = |count: usize| count.max(1).next_multiple_of(rows).min(m.max(1).next_multiple_of(rows));
+        let (block_rows, block_panels) = match (staging.rows, staging.panels) {
+            (true, true) => (whole(cache_rows.min(m)), panels),
+            (true, false) => {
+                let even = m.div_ceil(tasks.min(COPYING_TASKS)).max(MIN_COPIED_ROWS).min(cache_rows);
+                (whole(m.div_ceil(m.div_ceil(even))), panels)
+            }
+            (false, true) => (whole(m), panels.div_ceil(tasks).max(1)),
+            (false, false) => {
+                let block_rows = whole(cache_rows.min(m));
+                let row_blocks = m.div_ceil(block_rows).max(1);
+                let panel_blocks = tasks.div_ceil(row_blocks).min(panels);
+                if panel_blocks * row_blocks * 2 > tasks {
+                    (block_rows, panels.div_ceil(panel_blocks))
+                } else {
+                    (whole(m.div_ceil(tasks.div_ceil(panels))), 1)
+                }
+            }
+        };
+        Self { rows, vectors, block_rows, block_panels }
+    }
+
+    /// Cycles of one product on a core with two multiply-add units and two load ports: each step of `k` issues
+    /// `rows * vectors` multiply-adds and `rows + vectors` loads, and a chain of multiply-adds takes 4 cycles.
+    fn modelled_cycles(&self, extents: Extents, lanes: usize) -> f64 {
+        const LATENCY: f64 = 4.0;
+        const STORE_AND_SETUP: f64 = 3.0;
+        const TILE_SETUP: f64 = 24.0;
+        /// What a load costs beside the multiply-adds that hide it.
+        const ISSUE_SHARE: f64 = 0.05;
+        let tile = |rows: usize, vectors: usize| {
+            let (rows, vectors) = (rows as f64, vectors as f64);
+            let step = (rows * vectors / 2.0).max((rows + vectors) / 2.0).max(LATENCY);
+            let issue = step + ISSUE_SHARE * (rows + vectors);
+            extents.k as f64 * issue + STORE_AND_SETUP * rows * vectors + TILE_SETUP
+        };
+        let (full_rows, rest_rows) = (extents.m / self.rows, extents.m % self.rows);
+        let all_vectors = extents.n.div_ceil(lanes);
+        let (full_panels, rest_vectors) = (all_vectors / self.vectors, all_vectors % self.vectors);
+        let mut cycles = 0.0;
+        for (rows, strips) in [(self.rows, full_rows), (rest_rows, usize::from(rest_rows > 0))] {
+            for (vectors, panels) in
+                [(self.vectors, full_panels), (rest_vectors, usize::from(rest_vectors > 0))]
+            {
+                if strips * panels > 0 {
+                    cycles += (strips * panels) as f64 * tile(rows, vectors);
+                }
+            }
+        }
+        // Remainders are code of their own, and leave registers idle beside what is counted.
+        let variants = (1 + usize::from(rest_rows > 0 && full_rows > 0))
+            * (1 + usize::from(rest_vectors > 0 && full_panels > 0));
+        cycles * extents.batch as f64 * (1.0 + 0.02 * (variants - 1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::{X86_64_V3, X86_64_V4};
+
+    #[test]
+    fn tiles_fit_the_problem() {
+        for (m, n) in [(1, 1), (1, 4096), (7, 5), (197, 768), (3136, 64), (49, 2048)] {
+            let extents = Extents { batch: 1, m, n, k: 64 };
+            for (target, lanes) in [(&X86_64_V4, 16), (&X86_64_V3, 8)] {
+                let schedules =
+                    ContractionSchedule::candidates(extents, Staging::default(), lanes, target, 4);
+                assert!(!schedules.is_empty());
+                for s in schedules {
+                    assert!(s.rows <= m && s.block_rows.is_multiple_of(s.rows), "{s:?} for {extents:?}");
+                    assert!(s.rows * s.vectors + s.vectors <= target.vector_registers, "{s:?} spills");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_vector_uses_long_rows() {
+        let extents = Extents { batch: 1, m: 1, n: 4096, k: 4096 };
+        let best = ContractionSchedule::candidates(extents, Staging::default(), 16, &X86_64_V4, 1)[0];
+        assert!(best.vectors >= 8, "{best:?}: fewer accumulators than the latency needs");
+    }
+}

@@ -1,0 +1,389 @@
+//! Reducing stages: accumulators, the loops over reduced axes, and the combination of lanes.
+
+use super::emit::{Emitter, for_loop};
+use super::flat::{Reduction, Step};
+use super::limits::{Limit, limits};
+use super::place::{Lanes, Place};
+use crate::block::Axis;
+use crate::expr::{Const, Expr, ExprId, Type, VarId};
+use crate::thread::{LoopKind, Stmt};
+use orch_ir::{DType, ReduceOp};
+
+/// A running result.
+#[derive(Clone, Copy, Debug)]
+struct Accumulator {
+    value: VarId,
+    /// Of arg-reductions: where the value was found.
+    index: Option<VarId>,
+}
+
+/// Emits one term of a reduction at places.
+type EmitTerm<'e, 'f> = dyn FnMut(&mut Emitter<'e>, &Reduction, &[Place]) -> Vec<Stmt> + 'f;
+
+impl<'e> Emitter<'e> {
+    /// A reducing stage at some places; its placeholder is defined there afterwards, or its array filled.
+    pub fn reduce_step(&mut self, step: &Step, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+        let array = self.arrays.iter().find(|array| array.holds == reduction.result).cloned();
+        let Some(array) = array else { return self.reduce_at(reduction, places) };
+        let axes = self.inner_axes(&step.domain);
+        let result = self.nest.program.exprs.var(reduction.result);
+        self.inner_loops(&axes, places, &mut |emitter, places| {
+            let mut places = places.to_vec();
+            let mut out = emitter.reduce_at(reduction, &mut places);
+            for place in &places {
+                out.push(emitter.store(place, array.buffer, array.offset, result));
+            }
+            out
+        })
+    }
+
+    /// Reduces at each place.
+    fn reduce_at(&mut self, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+        let axes = self.inner_axes(&reduction.reduced);
+        let along_vectors = axes.last().cloned().filter(|axis| {
+            self.plan.vector.as_ref() == Some(axis) && places.iter().all(|place| place.lanes.is_none())
+        });
+        let mut out = Vec::new();
+        match along_vectors {
+            None => {
+                let accumulators: Vec<Accumulator> =
+                    places.iter().map(|place| self.accumulator(reduction, place.width(), &mut out)).collect();
+                let terms =
+                    self.bounded_terms(reduction, &axes, places, &mut |emitter, reduction, places| {
+                        (places.iter().zip(&accumulators))
+                            .flat_map(|(place, acc)| emitter.accumulate(reduction, place, *acc, None))
+                            .collect()
+                    });
+                out.extend(terms);
+                for (place, acc) in places.iter_mut().zip(accumulators) {
+                    let result = acc.index.unwrap_or(acc.value);
+                    let result = self.nest.program.exprs.var(result);
+                    place.define(reduction.result, result);
+                }
+            }
+            Some(axis) => {
+                let outer = &axes[..axes.len() - 1];
+                for place in places.iter_mut() {
+                    let result = self.reduce_along(reduction, place, outer, &axis, &mut out);
+                    place.define(reduction.result, result);
+                }
+            }
+        }
+        out
+    }
+
+    /// Reduces at one place with lanes along a reduced axis.
+    fn reduce_along(
+        &mut self,
+        reduction: &Reduction,
+        place: &Place,
+        outer: &[Axis],
+        axis: &Axis,
+        out: &mut Vec<Stmt>,
+    ) -> ExprId {
+        let lanes = self.plan.lanes;
+        let most = if reduction.op.is_arg() { 1 } else { self.plan.vectors };
+        let count = axis.extent.div_ceil(lanes).clamp(1, most);
+        let accumulators: Vec<Accumulator> =
+            (0..count).map(|_| self.accumulator(reduction, lanes, out)).collect();
+        let places = std::slice::from_ref(place);
+        let terms = self.bounded_terms(reduction, outer, places, &mut |emitter, reduction, places| {
+            places.iter().flat_map(|place| emitter.line(reduction, place, axis, &accumulators)).collect()
+        });
+        out.extend(terms);
+        let result = self.combine_lanes(reduction, &accumulators);
+        let ty = self.nest.program.exprs.ty(result);
+        let name = self.nest.program.exprs.var_info(reduction.result).name.clone();
+        let var = self.nest.program.exprs.declare_register(name, ty);
+        out.push(Stmt::Let(var, result));
+        self.nest.program.exprs.var(var)
+    }
+
+    /// One line along the vector axis, its vectors dealt out to the accumulators.
+    fn line(&mut self, reduction: &Reduction, place: &Place, axis: &Axis, accs: &[Accumulator]) -> Vec<Stmt> {
+        let lanes = self.plan.lanes;
+        let together = lanes * accs.len();
+        let blocks = axis.extent / together * together;
+        let mut out = Vec::new();
+        let is_loop = blocks > together;
+        if is_loop {
+            let base = self.loop_var(axis, 0, blocks - together, together);
+            let first = self.nest.program.exprs.var(base);
+            let mut body = Vec::new();
+            for (number, &acc) in accs.iter().enumerate() {
+                let base = self.nest.program.exprs.add_const(first, (number * lanes) as i64);
+                let along = place.along(Lanes { axis: axis.var, base, count: lanes, mask: None });
+                body.extend(self.accumulate(reduction, &along, acc, None));
+            }
+            let exprs = &mut self.nest.program.exprs;
+            let (start, end) = (exprs.index(0), exprs.index(blocks as i64));
+            out.push(for_loop(base, start, end, together, LoopKind::Serial, body));
+        }
+        let first = if is_loop { blocks } else { 0 };
+        for (number, base) in (first..axis.extent).step_by(lanes).enumerate() {
+            let first = self.nest.program.exprs.index(base as i64);
+            let along = if base + lanes > axis.extent {
+                self.nest.lanes_below(axis.var, first, lanes, axis.extent)
+            } else {
+                Lanes { axis: axis.var, base: first, count: lanes, mask: None }
+            };
+            let place = place.along(along);
+            out.extend(self.accumulate(reduction, &place, accs[number % accs.len()], along.mask));
+        }
+        out
+    }
+
+    /// `body` at every point of the axes: the innermost ones unrolled as far as there are few terms, loops around
+    /// them that skip what guards exclude. `body` is given the reduction without those guards.
+    fn bounded_terms(
+        &mut self,
+        reduction: &Reduction,
+        axes: &[Axis],
+        places: &[Place],
+        body: &mut EmitTerm<'e, '_>,
+    ) -> Vec<Stmt> {
+        let (looped, unrolled) = self.plan.looped_and_unrolled(axes);
+        let (reduction, limits) = self.limited(reduction, looped);
+        let mut out = Vec::new();
+        let mut loops = Vec::new();
+        let mut places = places.to_vec();
+        for axis in looped {
+            let (start, end) = self.limited_bounds(axis, &limits, &places[0], &mut out);
+            let (var, bound) = self.loop_over(axis, &places);
+            loops.push((var, start, end));
+            places = bound;
+        }
+        let mut statements =
+            self.unrolled_terms(unrolled, &places, &mut |emitter, places| body(emitter, &reduction, places));
+        for (var, start, end) in loops.into_iter().rev() {
+            statements = vec![for_loop(var, start, end, 1, LoopKind::Serial, statements)];
+        }
+        out.extend(statements);
+        out
+    }
+
+    /// The reduction without guards that bound the loops over these axes, and the bounds.
+    pub fn limited(&mut self, reduction: &Reduction, looped: &[Axis]) -> (Reduction, Vec<Limit>) {
+        let vars: Vec<VarId> = looped.iter().map(|axis| axis.var).collect();
+        let plan = self.plan;
+        let differs = |var: VarId| {
+            plan.vector.as_ref().is_some_and(|axis| axis.var == var)
+                || plan.block.is_some_and(|(axis, _)| axis == var)
+        };
+        limits(&mut self.nest, reduction, &vars, &|var| !differs(var))
+    }
+
+    /// The bounds of the loop over a reduced axis.
+    fn limited_bounds(
+        &mut self,
+        axis: &Axis,
+        limits: &[Limit],
+        place: &Place,
+        out: &mut Vec<Stmt>,
+    ) -> (ExprId, ExprId) {
+        let (mut start, mut end) = self.bounds(axis);
+        for limit in limits.iter().filter(|limit| limit.axis == axis.var) {
+            let bound = self.nest.value(place, limit.bound);
+            let exprs = &mut self.nest.program.exprs;
+            if limit.is_start {
+                start = exprs.max(start, bound);
+            } else {
+                end = exprs.min(end, bound);
+            }
+        }
+        let name = self.nest.program.exprs.var_info(axis.var).name.clone();
+        let mut named = |bound: ExprId, what: &str| {
+            let bound = self.nest.simplify(bound);
+            if self.nest.program.exprs.as_int(bound).is_some() {
+                return bound;
+            }
+            let var = self.nest.program.exprs.declare_index(format!("{name}_{what}"), 0);
+            out.push(Stmt::Let(var, bound));
+            self.nest.program.exprs.var(var)
+        };
+        (named(start, "start"), named(end, "end"))
+    }
+
+    /// `body` at every point of the axes, one after the other.
+    fn unrolled_terms(
+        &mut self,
+        axes: &[Axis],
+        places: &[Place],
+        body: &mut dyn FnMut(&mut Self, &[Place]) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let Some((axis, inner)) = axes.split_first() else { return body(self, places) };
+        let mut out = Vec::new();
+        for value in 0..axis.extent {
+            let value = self.nest.program.exprs.index(value as i64);
+            let bound: Vec<Place> = places.iter().map(|place| place.with(axis.var, value)).collect();
+            out.extend(self.unrolled_terms(inner, &bound, body));
+        }
+        out
+    }
+
+    /// Declares an accumulator that holds nothing.
+    fn accumulator(&mut self, reduction: &Reduction, width: usize, out: &mut Vec<Stmt>) -> Accumulator {
+        let exprs = &mut self.nest.program.exprs;
+        let dtype = exprs.dtype(reduction.body);
+        let name = exprs.var_info(reduction.result).name.clone();
+        let value = exprs.declare_register(format!("{name}_acc"), Type::vector(dtype, width));
+        let identity = identity(reduction.op, dtype);
+        let identity = exprs.add(Expr::Const(identity));
+        let identity = exprs.splat(identity, width);
+        out.push(Stmt::Register(value, identity));
+        let index = reduction.op.is_arg().then(|| {
+            let index = exprs.declare_register(format!("{name}_at"), Type::vector(DType::I64, width));
+            let zero = exprs.index(0);
+            let zero = exprs.splat(zero, width);
+            out.push(Stmt::Register(index, zero));
+            index
+        });
+        Accumulator { value, index }
+    }
+
+    /// Adds a term to an accumulator, in the lanes of `mask` if there is one.
+    fn accumulate(
+        &mut self,
+        reduction: &Reduction,
+        place: &Place,
+        acc: Accumulator,
+        mask: Option<ExprId>,
+    ) -> Vec<Stmt> {
+        let mut out = Vec::new();
+        let place = &self.save_shared(&[reduction.body], place, &mut out);
+        if let Some(index) = acc.index {
+            out.extend(self.accumulate_extremum(reduction, place, acc.value, index, mask));
+            return out;
+        }
+        let old = self.nest.program.exprs.var(acc.value);
+        let new = match reduction.factors.filter(|_| self.nest.program.exprs.dtype(old).is_float()) {
+            Some((lhs, rhs)) => {
+                let (lhs, rhs) = (self.nest.full_value(place, lhs), self.nest.full_value(place, rhs));
+                let zero = |id: ExprId| self.nest.program.exprs.as_const(id).is_some_and(|c| c.is_float(0.0));
+                if zero(lhs) || zero(rhs) { old } else { self.nest.program.exprs.fma(lhs, rhs, old) }
+            }
+            None => {
+                let term = self.nest.full_value(place, reduction.body);
+                self.combine(reduction.op, old, term)
+            }
+        };
+        if new == old {
+            return out;
+        }
+        let exprs = &mut self.nest.program.exprs;
+        let new = match mask {
+            Some(mask) => exprs.select(mask, new, old),
+            None => new,
+        };
+        out.push(Stmt::Assign(acc.value, new));
+        out
+    }
+
+    /// A value-reduction of two values.
+    fn combine(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
+        let exprs = &mut self.nest.program.exprs;
+        match op {
+            ReduceOp::Sum => exprs.add2(a, b),
+            ReduceOp::Prod => exprs.mul(a, b),
+            ReduceOp::Max | ReduceOp::ArgMax { .. } => exprs.max(a, b),
+            ReduceOp::Min | ReduceOp::ArgMin { .. } => exprs.min(a, b),
+        }
+    }
+
+    /// Takes a term and its position where it beats what was found so far.
+    fn accumulate_extremum(
+        &mut self,
+        reduction: &Reduction,
+        place: &Place,
+        value: VarId,
+        index: VarId,
+        mask: Option<ExprId>,
+    ) -> Vec<Stmt> {
+        let term = self.nest.full_value(place, reduction.body);
+        let axis = self.nest.program.exprs.var(reduction.reduced[0]);
+        let at = self.nest.full_value(place, axis);
+        let exprs = &mut self.nest.program.exprs;
+        let (old, old_at) = (exprs.var(value), exprs.var(index));
+        let mut beats = match reduction.op {
+            ReduceOp::ArgMax { last: false } => exprs.gt(term, old),
+            ReduceOp::ArgMax { last: true } => exprs.ge(term, old),
+            ReduceOp::ArgMin { last: true } => exprs.le(term, old),
+            _ => exprs.lt(term, old),
+        };
+        if exprs.dtype(term).is_float() {
+            let is_last =
+                matches!(reduction.op, ReduceOp::ArgMax { last: true } | ReduceOp::ArgMin { last: true });
+            let mut is_nan = exprs.is_nan(term);
+            if !is_last {
+                let was_nan = exprs.is_nan(old);
+                let was_number = exprs.not(was_nan);
+                is_nan = exprs.and(is_nan, was_number);
+            }
+            beats = exprs.or(beats, is_nan);
+        }
+        if let Some(mask) = mask {
+            beats = exprs.and(beats, mask);
+        }
+        // The flags are named: assigning the value must not change them for the position.
+        let flags = exprs.declare_register("beats", exprs.ty(beats));
+        let named = exprs.var(flags);
+        let new_at = exprs.select(named, at, old_at);
+        let new = exprs.select(named, term, old);
+        vec![Stmt::Let(flags, beats), Stmt::Assign(index, new_at), Stmt::Assign(value, new)]
+    }
+
+    /// The result of all lanes of all accumulators.
+    fn combine_lanes(&mut self, reduction: &Reduction, accs: &[Accumulator]) -> ExprId {
+        let mut values: Vec<ExprId> = accs.iter().map(|acc| self.nest.program.exprs.var(acc.value)).collect();
+        if let Some(index) = accs[0].index {
+            return self.extremum_position(reduction.op, values[0], index);
+        }
+        while values.len() > 1 {
+            let half = values.len().div_ceil(2);
+            for position in half..values.len() {
+                values[position - half] =
+                    self.combine(reduction.op, values[position - half], values[position]);
+            }
+            values.truncate(half);
+        }
+        self.nest.program.exprs.reduce_lanes(reduction.op, values[0])
+    }
+
+    /// Of the lanes that hold the extremum, the first or last position.
+    fn extremum_position(&mut self, op: ReduceOp, value: ExprId, index: VarId) -> ExprId {
+        let (extremum, is_last) = match op {
+            ReduceOp::ArgMax { last } => (ReduceOp::Max, last),
+            ReduceOp::ArgMin { last } => (ReduceOp::Min, last),
+            other => (other, false),
+        };
+        let exprs = &mut self.nest.program.exprs;
+        let best = exprs.reduce_lanes(extremum, value);
+        let mut is_best = exprs.eq(value, best);
+        if exprs.dtype(value).is_float() {
+            let is_nan = exprs.is_nan(value);
+            is_best = exprs.or(is_best, is_nan);
+        }
+        let (never, pick) = if is_last { (-1, ReduceOp::Max) } else { (i64::MAX, ReduceOp::Min) };
+        let (at, never) = (exprs.var(index), exprs.index(never));
+        let candidates = exprs.select(is_best, at, never);
+        exprs.reduce_lanes(pick, candidates)
+    }
+}
+
+/// The value that changes no other.
+pub(super) fn identity(op: ReduceOp, dtype: DType) -> Const {
+    let extreme = |highest: bool| {
+        if dtype.is_float() {
+            return Const::float(dtype, if highest { f64::INFINITY } else { f64::NEG_INFINITY });
+        }
+        let (low, high) = crate::fold::int_range(dtype);
+        Const::int(dtype, if highest { high } else { low })
+    };
+    match op {
+        ReduceOp::Sum => Const { dtype, bits: 0 },
+        ReduceOp::Prod if dtype.is_float() => Const::float(dtype, 1.0),
+        ReduceOp::Prod => Const::int(dtype, 1),
+        ReduceOp::Max | ReduceOp::ArgMax { .. } => extreme(false),
+        ReduceOp::Min | ReduceOp::ArgMin { .. } => extreme(true),
+    }
+}

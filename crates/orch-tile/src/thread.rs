@@ -1,0 +1,176 @@
+//! Thread programs: explicit loops, buffers and vector registers, one step above C or CUDA C++.
+//!
+//! A program is a grid of independent tasks. Every task runs the body with [`ThreadProgram::task`] bound to its
+//! number; tasks may run in any order and at the same time, so they write disjoint elements and read nothing that
+//! another task writes. Scratch buffers belong to one worker at a time and are undefined when a task starts.
+
+use crate::expr::Type;
+use crate::expr::{BufferId, ExprId, Exprs, VarId};
+use orch_ir::DType;
+
+/// A schedulable kernel.
+#[derive(Clone, Debug)]
+pub struct ThreadProgram {
+    /// The C function's name.
+    pub name: String,
+    /// The arena of all expressions.
+    pub exprs: Exprs,
+    /// Buffers; a [`BufferId`] is a position here. Global ones come first, in the order of the ABI.
+    pub buffers: Vec<Buffer>,
+    /// The number of tasks.
+    pub tasks: usize,
+    /// The task number.
+    pub task: VarId,
+    /// What each task does.
+    pub body: Vec<Stmt>,
+}
+
+/// Memory that a program addresses by element offset.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    /// Readable name.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements.
+    pub elems: usize,
+    /// Where it lives.
+    pub scope: Scope,
+}
+
+/// Where a buffer lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// A kernel argument that is read.
+    Input,
+    /// A kernel argument that is written (and read back only by the same task).
+    Output,
+    /// Scratch of one worker, 64-byte aligned.
+    Scratch,
+}
+
+/// One statement.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Stmt {
+    /// A comment for readers of the generated code.
+    Comment(String),
+    /// Binds a variable that is never assigned again.
+    Let(VarId, ExprId),
+    /// Declares a register that is assigned later, with its first value.
+    Register(VarId, ExprId),
+    /// Assigns a register.
+    Assign(VarId, ExprId),
+    /// Stores a scalar or vector to consecutive elements from `offset` on; lanes whose `mask` is false are not
+    /// accessed. A vector offset scatters.
+    Store {
+        /// Which buffer.
+        buffer: BufferId,
+        /// Element offset.
+        offset: ExprId,
+        /// What to store.
+        value: ExprId,
+        /// Which lanes; `None` is all.
+        mask: Option<ExprId>,
+    },
+    /// `for (var = start; var < end; var += step)`; the variable's declared range must hold.
+    For {
+        /// Loop variable.
+        var: VarId,
+        /// First value.
+        start: ExprId,
+        /// Values stay below this.
+        end: ExprId,
+        /// Increment, positive.
+        step: i64,
+        /// How to run the loop.
+        kind: LoopKind,
+        /// What to repeat.
+        body: Vec<Stmt>,
+    },
+    /// Runs one of two branches; the condition is a scalar boolean.
+    If {
+        /// Condition.
+        condition: ExprId,
+        /// Taken when true.
+        then: Vec<Stmt>,
+        /// Taken when false.
+        otherwise: Vec<Stmt>,
+    },
+    /// Hints the hardware to bring a cache line closer.
+    Prefetch {
+        /// Which buffer.
+        buffer: BufferId,
+        /// Element offset.
+        offset: ExprId,
+    },
+}
+
+impl Stmt {
+    /// The expressions of this statement, not of those nested in it.
+    pub fn operands(&self) -> Vec<ExprId> {
+        match self {
+            Stmt::Comment(_) => Vec::new(),
+            Stmt::Let(_, value) | Stmt::Register(_, value) | Stmt::Assign(_, value) => vec![*value],
+            Stmt::Store { offset, value, mask, .. } => [*offset, *value].into_iter().chain(*mask).collect(),
+            Stmt::For { start, end, .. } => vec![*start, *end],
+            Stmt::If { condition, .. } => vec![*condition],
+            Stmt::Prefetch { offset, .. } => vec![*offset],
+        }
+    }
+
+    /// The statement lists nested in this statement.
+    pub fn bodies(&self) -> impl Iterator<Item = &[Stmt]> {
+        let (first, second): (&[Stmt], &[Stmt]) = match self {
+            Stmt::For { body, .. } => (body, &[]),
+            Stmt::If { then, otherwise, .. } => (then, otherwise),
+            _ => (&[], &[]),
+        };
+        [first, second].into_iter()
+    }
+}
+
+/// How a loop runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoopKind {
+    /// One iteration after the other.
+    Serial,
+    /// Fully unrolled; start and end are constants.
+    Unroll,
+    /// Serial, with a hint to the C compiler to unroll by this factor.
+    UnrollBy(u32),
+}
+
+/// Builds statement lists with less noise.
+impl ThreadProgram {
+    /// A program without statements.
+    pub fn new(name: impl Into<String>, tasks: usize) -> Self {
+        let mut exprs = Exprs::new();
+        let task = exprs.declare_index("task", tasks);
+        Self { name: name.into(), exprs, buffers: Vec::new(), tasks, task, body: Vec::new() }
+    }
+
+    /// Adds a buffer.
+    pub fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
+        let id = self.exprs.declare_buffer(buffer.dtype);
+        debug_assert_eq!(id.index(), self.buffers.len());
+        self.buffers.push(buffer);
+        id
+    }
+
+    /// The buffer with this id.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.index()]
+    }
+
+    /// Bytes of scratch that one worker needs, each buffer aligned to 64 bytes.
+    pub fn scratch_bytes(&self) -> usize {
+        (self.buffers.iter().filter(|b| b.scope == Scope::Scratch))
+            .map(|b| (b.elems * b.dtype.size_bytes()).next_multiple_of(64))
+            .sum()
+    }
+
+    /// The type of a variable.
+    pub fn var_type(&self, var: VarId) -> Type {
+        self.exprs.var_info(var).ty
+    }
+}

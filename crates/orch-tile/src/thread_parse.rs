@@ -1,0 +1,419 @@
+//! Reads the text of thread programs ([`crate::thread_text`]).
+//!
+//! Types of operands are checked here, because the arena takes them for granted; everything else is for
+//! [`validate_thread`](crate::validate_thread).
+
+use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
+use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_text::{COMPARISONS, INFIX};
+use crate::thread_token::{Lexer, Token};
+use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
+use rustc_hash::FxHashMap;
+
+/// Where and why a text is not a thread program.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct ThreadTextError {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// What was expected, and what stands there.
+    pub problem: String,
+}
+
+type Parsed<T> = Result<T, ThreadTextError>;
+
+/// The program that a text describes.
+///
+/// # Errors
+/// At the first place that does not read as a program.
+pub fn parse_thread(text: &str) -> Parsed<ThreadProgram> {
+    let mut parser = Parser {
+        lexer: Lexer::new(text)?,
+        program: ThreadProgram::new("", 0),
+        vars: FxHashMap::default(),
+        buffers: FxHashMap::default(),
+        labels: FxHashMap::default(),
+    };
+    parser.header()?;
+    parser.program.body = parser.block()?;
+    parser.lexer.expect_end()?;
+    Ok(parser.program)
+}
+
+struct Parser {
+    lexer: Lexer,
+    program: ThreadProgram,
+    vars: FxHashMap<String, VarId>,
+    buffers: FxHashMap<String, BufferId>,
+    labels: FxHashMap<String, ExprId>,
+}
+
+impl Parser {
+    fn error<T>(&self, problem: impl Into<String>) -> Parsed<T> {
+        self.lexer.error(problem)
+    }
+
+    fn header(&mut self) -> Parsed<()> {
+        self.lexer.expect("program")?;
+        let name = self.lexer.word()?;
+        self.lexer.expect(",")?;
+        let tasks = self.lexer.count()?;
+        self.lexer.expect("tasks")?;
+        // The constructor's own task variable is replaced by the declared one.
+        self.program = ThreadProgram { exprs: crate::Exprs::new(), ..ThreadProgram::new(name, tasks) };
+        self.program.task = self.declaration()?;
+        while !self.lexer.is("{") {
+            let scope = match self.lexer.word()?.as_str() {
+                "input" => Scope::Input,
+                "output" => Scope::Output,
+                "scratch" => Scope::Scratch,
+                other => return self.error(format!("input, output, scratch or {{ is expected, not {other}")),
+            };
+            let (token, name) = self.lexer.name()?;
+            self.lexer.expect(":")?;
+            let dtype = self.dtype()?;
+            self.lexer.expect("[")?;
+            let elems = self.lexer.count()?;
+            self.lexer.expect("]")?;
+            let id = self.program.add_buffer(Buffer { name, dtype, elems, scope });
+            if self.buffers.insert(token.clone(), id).is_some() {
+                return self.error(format!("buffer {token} is declared twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn dtype(&mut self) -> Parsed<DType> {
+        let word = self.lexer.word()?;
+        match DType::from_name(&word) {
+            Some(dtype) => Ok(dtype),
+            None => self.error(format!("there is no type {word}")),
+        }
+    }
+
+    /// `f32` or `f32x16`.
+    fn ty(&mut self) -> Parsed<Type> {
+        let word = self.lexer.word()?;
+        let (dtype, lanes) = word.split_once('x').unwrap_or((&word, "1"));
+        match (DType::from_name(dtype), lanes.parse()) {
+            (Some(dtype), Ok(lanes)) => Ok(Type { dtype, lanes }),
+            _ => self.error(format!("there is no type {word}")),
+        }
+    }
+
+    /// `name: type [low..=high, multiple n]`: declares the variable, or finds it if it was declared so before.
+    fn declaration(&mut self) -> Parsed<VarId> {
+        let (token, name) = self.lexer.name()?;
+        self.lexer.expect(":")?;
+        let ty = self.ty()?;
+        let mut info = VarInfo { name, ty, range: None, multiple_of: 1 };
+        if self.lexer.accept("[") {
+            if !self.lexer.is("multiple") {
+                let low = self.lexer.integer()?;
+                self.lexer.expect("..=")?;
+                info.range = Some((low, self.lexer.integer()?));
+                self.lexer.accept(",");
+            }
+            if self.lexer.accept("multiple") {
+                info.multiple_of = self.lexer.integer()?;
+            }
+            self.lexer.expect("]")?;
+        }
+        match self.vars.get(&token) {
+            Some(&var) if *self.program.exprs.var_info(var) == info => Ok(var),
+            Some(_) => self.error(format!("{token} is declared again as something else")),
+            None => {
+                let var = self.program.exprs.declare(info);
+                self.vars.insert(token, var);
+                Ok(var)
+            }
+        }
+    }
+
+    /// `{ statements }`.
+    fn block(&mut self) -> Parsed<Vec<Stmt>> {
+        self.lexer.expect("{")?;
+        let mut stmts = Vec::new();
+        while !self.lexer.accept("}") {
+            if let Some(stmt) = self.stmt()? {
+                stmts.push(stmt);
+            }
+        }
+        Ok(stmts)
+    }
+
+    /// A statement, or a label for an expression.
+    fn stmt(&mut self) -> Parsed<Option<Stmt>> {
+        if let Some(text) = self.lexer.comment() {
+            return Ok(Some(Stmt::Comment(text)));
+        }
+        if let Some(label) = self.lexer.label() {
+            self.lexer.expect("=")?;
+            let value = self.expr()?;
+            self.labels.insert(label, value);
+            return Ok(None);
+        }
+        let stmt = if self.lexer.accept("let") {
+            let (var, value) = self.binding()?;
+            Stmt::Let(var, value)
+        } else if self.lexer.accept("reg") {
+            let (var, value) = self.binding()?;
+            Stmt::Register(var, value)
+        } else if self.lexer.accept("for") {
+            self.for_loop()?
+        } else if self.lexer.accept("if") {
+            let condition = self.expr()?;
+            let then = self.block()?;
+            let otherwise = if self.lexer.accept("else") { self.block()? } else { Vec::new() };
+            Stmt::If { condition, then, otherwise }
+        } else if self.lexer.accept("prefetch") {
+            let buffer = self.buffer()?;
+            self.lexer.expect("[")?;
+            let offset = self.expr()?;
+            self.lexer.expect("]")?;
+            Stmt::Prefetch { buffer, offset }
+        } else {
+            self.assignment()?
+        };
+        Ok(Some(stmt))
+    }
+
+    fn binding(&mut self) -> Parsed<(VarId, ExprId)> {
+        // The value is read first in meaning, but a variable may not occur in its own value anyway.
+        let var = self.declaration()?;
+        self.lexer.expect("=")?;
+        Ok((var, self.expr()?))
+    }
+
+    fn for_loop(&mut self) -> Parsed<Stmt> {
+        let (var, start) = self.binding()?;
+        self.lexer.expect("to")?;
+        let end = self.expr()?;
+        self.lexer.expect("step")?;
+        let step = self.lexer.integer()?;
+        let kind = match self.lexer.accept("unroll") {
+            false => LoopKind::Serial,
+            true if self.lexer.is("{") => LoopKind::Unroll,
+            true => match u32::try_from(self.lexer.count()?) {
+                Ok(factor) => LoopKind::UnrollBy(factor),
+                Err(_) => return self.error("the unroll factor is too large"),
+            },
+        };
+        Ok(Stmt::For { var, start, end, step, kind, body: self.block()? })
+    }
+
+    /// `register = value` or `buffer[offset if mask] = value`.
+    fn assignment(&mut self) -> Parsed<Stmt> {
+        let (token, _) = self.lexer.name()?;
+        if self.lexer.accept("=") {
+            let value = self.expr()?;
+            return match self.vars.get(&token) {
+                Some(&var) => Ok(Stmt::Assign(var, value)),
+                None => self.error(format!("there is no variable {token}")),
+            };
+        }
+        let buffer = self.buffer_named(&token)?;
+        self.lexer.expect("[")?;
+        let offset = self.expr()?;
+        let mask = if self.lexer.accept("if") { Some(self.expr()?) } else { None };
+        self.lexer.expect("]")?;
+        self.lexer.expect("=")?;
+        let value = self.expr()?;
+        Ok(Stmt::Store { buffer, offset, value, mask })
+    }
+
+    fn buffer(&mut self) -> Parsed<BufferId> {
+        let (token, _) = self.lexer.name()?;
+        self.buffer_named(&token)
+    }
+
+    fn buffer_named(&self, token: &str) -> Parsed<BufferId> {
+        match self.buffers.get(token) {
+            Some(&buffer) => Ok(buffer),
+            None => self.error(format!("there is no buffer {token}")),
+        }
+    }
+
+    fn expr(&mut self) -> Parsed<ExprId> {
+        if let Some(label) = self.lexer.label() {
+            return match self.labels.get(&label) {
+                Some(&id) => Ok(id),
+                None => self.error(format!("{label} is not defined")),
+            };
+        }
+        if self.lexer.accept("(") {
+            return self.infix();
+        }
+        if let Some(constant) = self.lexer.constant()? {
+            return self.add(Expr::Const(constant));
+        }
+        let (token, _) = self.lexer.name()?;
+        if self.lexer.accept("(") {
+            let node = self.call(&token)?;
+            self.lexer.expect(")")?;
+            return self.add(node);
+        }
+        if self.lexer.accept("[") {
+            return self.load(&token);
+        }
+        match self.vars.get(&token) {
+            Some(&var) => self.add(Expr::Var(var)),
+            None => self.error(format!("there is no variable {token}")),
+        }
+    }
+
+    /// `a operator b)`.
+    fn infix(&mut self) -> Parsed<ExprId> {
+        let a = self.expr()?;
+        let Some(Token::Symbol(operator)) = self.lexer.next() else {
+            return self.error("an operator is expected");
+        };
+        let b = self.expr()?;
+        self.lexer.expect(")")?;
+        let node = match operator {
+            "//" => Expr::FloorDiv(a, b),
+            "%" => Expr::FloorRem(a, b),
+            _ => {
+                let function = INFIX.iter().find(|(text, _)| *text == operator);
+                let comparison = COMPARISONS.iter().find(|(text, _)| *text == operator);
+                match (function, comparison) {
+                    (Some((_, f)), _) => Expr::Binary(*f, a, b),
+                    (_, Some((_, f))) => Expr::Compare(*f, a, b),
+                    _ => return self.error(format!("there is no operator {operator}")),
+                }
+            }
+        };
+        self.add(node)
+    }
+
+    /// `offset; lanes if mask]` of a load.
+    fn load(&mut self, buffer: &str) -> Parsed<ExprId> {
+        let buffer = self.buffer_named(buffer)?;
+        let offset = self.expr()?;
+        let lanes =
+            if self.lexer.accept(";") { self.lexer.count()? } else { self.program.exprs.lanes(offset) };
+        let mask = if self.lexer.accept("if") { Some(self.expr()?) } else { None };
+        self.lexer.expect("]")?;
+        self.add(Expr::Load { buffer, offset, lanes, mask })
+    }
+
+    /// The arguments of a call of `function`, without the parenthesis that ends it.
+    fn call(&mut self, function: &str) -> Parsed<Expr> {
+        let first = self.expr()?;
+        match function {
+            "splat" => {
+                self.lexer.expect(";")?;
+                return Ok(Expr::Splat(first, self.lexer.count()?));
+            }
+            "ramp" => {
+                self.lexer.expect(",")?;
+                let stride = self.lexer.integer()?;
+                self.lexer.expect(";")?;
+                return Ok(Expr::Ramp { base: first, stride, lanes: self.lexer.count()? });
+            }
+            _ => {}
+        }
+        let mut args = vec![first];
+        while self.lexer.accept(",") {
+            args.push(self.expr()?);
+        }
+        match self.function(function, &args) {
+            Some(node) => Ok(node),
+            None => self.error(format!("there is no function {function} of {} operands", args.len())),
+        }
+    }
+
+    fn function(&self, name: &str, args: &[ExprId]) -> Option<Expr> {
+        match *args {
+            [a] => match name {
+                "is_nan" => Some(Expr::IsNan(a)),
+                "is_inf" => Some(Expr::IsInf(a)),
+                _ => (DType::from_name(name).map(|dtype| Expr::Cast(dtype, a)))
+                    .or_else(|| UnaryFn::from_name(name).map(|f| Expr::Unary(f, a)))
+                    .or_else(|| {
+                        let op = reduction(name.strip_suffix("_lanes")?)?;
+                        Some(Expr::ReduceLanes(op, a))
+                    }),
+            },
+            [a, b] => BinaryFn::from_name(name).map(|f| Expr::Binary(f, a, b)),
+            [a, b, c] => match name {
+                "select" => Some(Expr::Select(a, b, c)),
+                "fma" => Some(Expr::Fma(a, b, c)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Adds a node whose operands have suitable types.
+    fn add(&mut self, node: Expr) -> Parsed<ExprId> {
+        let exprs = &self.program.exprs;
+        let fits = match &node {
+            Expr::Binary(_, a, b) | Expr::Compare(_, a, b) | Expr::FloorDiv(a, b) | Expr::FloorRem(a, b) => {
+                exprs.ty(*a) == exprs.ty(*b)
+            }
+            Expr::Select(c, a, b) => exprs.ty(*a) == exprs.ty(*b) && exprs.lanes(*c) == exprs.lanes(*a),
+            Expr::Fma(a, b, c) => exprs.ty(*a) == exprs.ty(*b) && exprs.ty(*a) == exprs.ty(*c),
+            Expr::Splat(a, _) => exprs.lanes(*a) == 1,
+            _ => true,
+        };
+        match fits {
+            true => Ok(self.program.exprs.add(node)),
+            false => self.error("operands differ in type"),
+        }
+    }
+}
+
+/// The reduction with this name.
+fn reduction(name: &str) -> Option<ReduceOp> {
+    let arg = |last| [ReduceOp::ArgMax { last }, ReduceOp::ArgMin { last }];
+    [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min]
+        .into_iter()
+        .chain(arg(false))
+        .chain(arg(true))
+        .find(|op| op.name() == name)
+}
+
+/// A constant of `dtype` from its digits.
+pub(crate) fn parse_constant(digits: &str, dtype: DType) -> Option<Const> {
+    match dtype {
+        DType::Bool => None,
+        DType::F32 => {
+            let value: f32 = digits.parse().ok()?;
+            Some(match value.is_nan() {
+                true => Const::float(dtype, f64::NAN),
+                false => Const { dtype, bits: value.to_bits().into() },
+            })
+        }
+        _ if dtype.is_float() => Some(Const::float(dtype, digits.parse().ok()?)),
+        _ => {
+            let value: i128 = digits.parse().ok()?;
+            Some(Const::int(dtype, value)).filter(|c| c.as_int() == Some(value))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn fails(body: &str, expected: &str) {
+        let text = format!("program k, 1 tasks task: i64\n  input x: f32[4]\n{{\n{body}\n}}\n");
+        assert_eq!(parse_thread(&text).unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        fails("let v: f32 = (x[0] + 1)", "line 4: operands differ in type");
+        fails("let v: f33 = 1", "line 4: there is no type f33");
+        fails("y[0] = 1.0", "line 4: there is no buffer y");
+        fails("let v: f32 = sinus(1.0)", "line 4: there is no function sinus of 1 operands");
+        fails("let v: f32 = %7", "line 4: %7 is not defined");
+        fails("let v: f32 = 1.0\nlet v: i64 = 1", "line 5: v is declared again as something else");
+        fails("if true {", "line 5: the text ends early");
+        fails("let v: u8 = 300_u8", "line 4: 300_u8 is not a constant");
+        fails("let v: f32 = ?", "line 4: a character that means nothing here: ?");
+        fails("} }", "line 4: the end of the text is expected, not }");
+    }
+}

@@ -1,0 +1,414 @@
+//! Checks what thread programs promise:
+//!
+//! 1. the program's name is a C identifier; global buffers come before scratch, and the arena knows their types;
+//! 2. a variable is declared before its use in an enclosing statement list, and again only when that list has ended;
+//!    only registers are assigned; ranges are not empty and multiples positive;
+//! 3. expressions are at thread level, functions accept the types they are given, lanes are a power of two up to
+//!    [`MAX_LANES`];
+//! 4. offsets are `i64`, scalar or one per lane; masks are booleans of the lanes of the access; inputs are not stored
+//!    to, and what is stored has the buffer's type; what is bound has the variable's type;
+//! 5. loop variables are integer scalars with bounds of their type, steps and unroll factors are positive, bounds of
+//!    unrolled loops depend on enclosing unrolled loops at most; conditions are boolean scalars.
+//!
+//! Bounds of accesses, races and ranges of values are the interpreter's to check.
+
+use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
+use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
+use orch_ir::{DType, ReduceOp};
+use std::collections::BTreeSet;
+
+/// The longest vector that programs may use.
+pub const MAX_LANES: usize = 64;
+
+/// All violations, as text; empty for a valid program.
+pub fn validate_thread(program: &ThreadProgram) -> Vec<String> {
+    let vars = program.exprs.vars().len();
+    let mut checker = Checker {
+        program,
+        problems: Vec::new(),
+        states: vec![VarState::Undeclared; vars],
+        unrolled: BTreeSet::new(),
+        checked: BTreeSet::new(),
+    };
+    checker.header();
+    checker.states[program.task.index()] = VarState::Fixed;
+    checker.list("body", &program.body);
+    checker.problems
+}
+
+/// What has been seen of a variable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum VarState {
+    Undeclared,
+    /// In scope, bound once.
+    Fixed,
+    /// In scope, may be assigned.
+    Register,
+    /// Its statement list has ended.
+    OutOfScope,
+}
+
+struct Checker<'a> {
+    program: &'a ThreadProgram,
+    problems: Vec<String>,
+    states: Vec<VarState>,
+    /// Variables of enclosing unrolled loops.
+    unrolled: BTreeSet<VarId>,
+    /// Expressions whose own form has been checked.
+    checked: BTreeSet<ExprId>,
+}
+
+impl Checker<'_> {
+    fn expect(&mut self, holds: bool, problem: impl FnOnce() -> String) {
+        if !holds {
+            self.problems.push(problem());
+        }
+    }
+
+    fn var_name(&self, var: VarId) -> String {
+        format!("{var} ({})", self.program.exprs.var_info(var).name)
+    }
+
+    fn header(&mut self) {
+        let program = self.program;
+        let name = &program.name;
+        let is_identifier = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        self.expect(is_identifier, || format!("the name \"{name}\" is not a C identifier"));
+        for (index, pair) in program.buffers.windows(2).enumerate() {
+            let in_order = pair[0].scope != Scope::Scratch || pair[1].scope == Scope::Scratch;
+            self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
+        }
+        for (index, var) in program.exprs.vars().iter().enumerate() {
+            let is_index = !var.ty.dtype.is_float() && var.ty.lanes == 1;
+            self.expect(var.multiple_of >= 1, || format!("x{index} is a multiple of {}", var.multiple_of));
+            if let Some((low, high)) = var.range {
+                self.expect(low <= high, || format!("x{index} has the empty range {low}..={high}"));
+                self.expect(is_index, || format!("x{index} has a range, but is no integer scalar"));
+            }
+        }
+    }
+
+    /// A statement list and the scope that it is.
+    fn list(&mut self, path: &str, stmts: &[Stmt]) {
+        let mut declared = Vec::new();
+        for (index, stmt) in stmts.iter().enumerate() {
+            let place = format!("{path}.{index}");
+            if let Stmt::Let(var, _) | Stmt::Register(var, _) = stmt {
+                declared.push(*var);
+            }
+            self.stmt(&place, stmt);
+        }
+        for var in declared {
+            self.states[var.index()] = VarState::OutOfScope;
+        }
+    }
+
+    fn stmt(&mut self, place: &str, stmt: &Stmt) {
+        match stmt {
+            Stmt::Comment(_) => {}
+            Stmt::Let(var, value) | Stmt::Register(var, value) => {
+                self.bound_value(place, *var, *value);
+                let is_register = matches!(stmt, Stmt::Register(..));
+                self.declare(place, *var, if is_register { VarState::Register } else { VarState::Fixed });
+            }
+            Stmt::Assign(var, value) => {
+                self.bound_value(place, *var, *value);
+                let state = self.states[var.index()];
+                let name = self.var_name(*var);
+                self.expect(state == VarState::Register, || match state {
+                    VarState::Fixed => format!("{place}: {name} is assigned, but is not a register"),
+                    _ => format!("{place}: {name} is assigned where it is not in scope"),
+                });
+            }
+            Stmt::Store { buffer, offset, value, mask } => {
+                self.expr(place, *value);
+                self.access(place, *buffer, *offset, self.program.exprs.lanes(*value), *mask);
+                self.stored_type(place, *buffer, *value);
+            }
+            Stmt::For { var, start, end, step, kind, body } => {
+                self.loop_header(place, *var, (*start, *end, *step), *kind);
+                self.declare(place, *var, VarState::Fixed);
+                let is_new = *kind == LoopKind::Unroll && self.unrolled.insert(*var);
+                self.list(place, body);
+                if is_new {
+                    self.unrolled.remove(var);
+                }
+                self.states[var.index()] = VarState::OutOfScope;
+            }
+            Stmt::If { condition, then, otherwise } => {
+                self.expr(place, *condition);
+                let ty = self.program.exprs.ty(*condition);
+                self.expect(ty == Type::scalar(DType::Bool), || {
+                    format!("{place}: the condition is {}, not a boolean scalar", type_text(ty))
+                });
+                self.list(&format!("{place}.then"), then);
+                self.list(&format!("{place}.else"), otherwise);
+            }
+            Stmt::Prefetch { buffer, offset } => {
+                self.expr(place, *offset);
+                self.known_buffer(place, *buffer);
+                let ty = self.program.exprs.ty(*offset);
+                self.expect(ty == Type::INDEX, || format!("{place}: the offset is {}", type_text(ty)));
+            }
+        }
+    }
+
+    fn declare(&mut self, place: &str, var: VarId, state: VarState) {
+        let name = self.var_name(var);
+        let is_free = matches!(self.states[var.index()], VarState::Undeclared | VarState::OutOfScope);
+        self.expect(is_free, || format!("{place}: {name} is declared where it is in scope already"));
+        self.states[var.index()] = state;
+    }
+
+    fn bound_value(&mut self, place: &str, var: VarId, value: ExprId) {
+        self.expr(place, value);
+        let (ty, given) = (self.program.var_type(var), self.program.exprs.ty(value));
+        let name = self.var_name(var);
+        self.expect(ty == given, || {
+            format!("{place}: {name} is {}, its value is {}", type_text(ty), type_text(given))
+        });
+    }
+
+    fn stored_type(&mut self, place: &str, buffer: BufferId, value: ExprId) {
+        let Some(info) = self.program.buffers.get(buffer.index()) else { return };
+        let dtype = self.program.exprs.dtype(value);
+        self.expect(info.dtype == dtype, || {
+            format!("{place}: {dtype} is stored to {buffer} ({}), which holds {}", info.name, info.dtype)
+        });
+        self.expect(info.scope != Scope::Input, || format!("{place}: the input {buffer} is stored to"));
+    }
+
+    fn loop_header(&mut self, place: &str, var: VarId, range: (ExprId, ExprId, i64), kind: LoopKind) {
+        let (start, end, step) = range;
+        let ty = self.program.var_type(var);
+        let name = self.var_name(var);
+        self.expect(ty.lanes == 1 && ty.dtype.is_int(), || {
+            format!("{place}: the loop variable {name} is {}, not an integer scalar", type_text(ty))
+        });
+        self.expect(step > 0, || format!("{place}: the step is {step}"));
+        self.expect(kind != LoopKind::UnrollBy(0), || format!("{place}: the unroll factor is 0"));
+        for bound in [start, end] {
+            self.expr(place, bound);
+            let given = self.program.exprs.ty(bound);
+            self.expect(given == ty, || {
+                format!("{place}: {name} is {}, a bound is {}", type_text(ty), type_text(given))
+            });
+            if kind == LoopKind::Unroll {
+                let is_constant = self.is_constant_when_unrolled(bound);
+                self.expect(is_constant, || format!("{place}: a bound of an unrolled loop is not constant"));
+            }
+        }
+    }
+
+    fn is_constant_when_unrolled(&self, bound: ExprId) -> bool {
+        let exprs = &self.program.exprs;
+        exprs.reachable(&[bound]).into_iter().all(|id| match exprs.get(id) {
+            Expr::Var(var) => self.unrolled.contains(var),
+            Expr::Load { .. } | Expr::Read { .. } | Expr::Stage(_) => false,
+            _ => true,
+        })
+    }
+
+    fn known_buffer(&mut self, place: &str, buffer: BufferId) -> bool {
+        let is_known = buffer.index() < self.program.buffers.len();
+        self.expect(is_known, || format!("{place}: there is no buffer {buffer}"));
+        is_known
+    }
+
+    /// Types of an access to `lanes` elements.
+    fn access(&mut self, place: &str, buffer: BufferId, offset: ExprId, lanes: usize, mask: Option<ExprId>) {
+        self.known_buffer(place, buffer);
+        self.expr(place, offset);
+        let ty = self.program.exprs.ty(offset);
+        self.expect(ty.dtype == DType::I64 && (ty.lanes == 1 || ty.lanes == lanes), || {
+            format!("{place}: the offset of {lanes} elements of {buffer} is {}", type_text(ty))
+        });
+        if let Some(mask) = mask {
+            self.expr(place, mask);
+            let ty = self.program.exprs.ty(mask);
+            self.expect(ty == Type::vector(DType::Bool, lanes), || {
+                format!("{place}: the mask of {lanes} elements of {buffer} is {}", type_text(ty))
+            });
+        }
+    }
+
+    /// An expression that a statement evaluates: its variables are in scope, and each part is well formed.
+    fn expr(&mut self, place: &str, root: ExprId) {
+        for id in self.program.exprs.reachable(&[root]) {
+            if let Expr::Var(var) = self.program.exprs.get(id) {
+                let state = self.states[var.index()];
+                let name = self.var_name(*var);
+                self.expect(matches!(state, VarState::Fixed | VarState::Register), || match state {
+                    VarState::OutOfScope => format!("{place}: {name} is used out of its scope"),
+                    _ => format!("{place}: {name} is used before it is declared"),
+                });
+            }
+            if self.checked.insert(id) {
+                self.node(place, id);
+            }
+        }
+    }
+
+    fn node(&mut self, place: &str, id: ExprId) {
+        let exprs = &self.program.exprs;
+        let ty = exprs.ty(id);
+        let node = exprs.get(id);
+        let problem = match node {
+            Expr::Unary(f, a) => (!f.accepts(exprs.dtype(*a))).then_some("is not defined for this type"),
+            Expr::Binary(f, a, _) => (!f.accepts(exprs.dtype(*a))).then_some("is not defined for this type"),
+            Expr::Select(condition, ..) => {
+                (exprs.dtype(*condition) != DType::Bool).then_some("has a condition that is not boolean")
+            }
+            Expr::IsNan(a) | Expr::IsInf(a) => (!exprs.dtype(*a).is_float()).then_some("is not of a float"),
+            Expr::Fma(a, ..) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
+            Expr::FloorDiv(a, b) | Expr::FloorRem(a, b) if exprs.dtype(*a).is_int() => {
+                let divisor = exprs.as_const(*b).and_then(|c| c.as_int());
+                divisor.is_some_and(|d| d <= 0).then_some("divides by a constant that is not positive")
+            }
+            Expr::FloorDiv(..) | Expr::FloorRem(..) => Some("is not of integers"),
+            Expr::Ramp { base, .. } => (!exprs.dtype(*base).is_int() || exprs.lanes(*base) != 1)
+                .then_some("has no integer scalar base"),
+            Expr::ReduceLanes(ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. }, _) => {
+                Some("is an arg-reduction")
+            }
+            Expr::Read { .. } | Expr::Stage(_) => Some("is an expression of block programs"),
+            Expr::Load { buffer, offset, lanes, mask } => {
+                self.access(place, *buffer, *offset, *lanes, *mask);
+                None
+            }
+            Expr::Const(_)
+            | Expr::Var(_)
+            | Expr::Compare(..)
+            | Expr::Cast(..)
+            | Expr::Splat(..)
+            | Expr::ReduceLanes(..) => None,
+        };
+        if let Some(problem) = problem {
+            self.problems.push(format!("{place}: {id} = {node:?} {problem}"));
+        }
+        let lanes = ty.lanes;
+        self.expect(lanes.is_power_of_two() && lanes <= MAX_LANES, || {
+            format!("{place}: {id} has {lanes} lanes")
+        });
+    }
+}
+
+fn type_text(ty: Type) -> String {
+    if ty.lanes == 1 { ty.dtype.to_string() } else { format!("{}x{}", ty.dtype, ty.lanes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread::Buffer;
+    use crate::thread_random::random_program;
+    use orch_ir::{BinaryFn, UnaryFn};
+
+    /// A program with an f32 input, an i32 output and nothing to do.
+    fn empty() -> (ThreadProgram, BufferId, BufferId) {
+        let mut p = ThreadProgram::new("k", 1);
+        let buffer = |name: &str, dtype, scope| Buffer { name: name.into(), dtype, elems: 8, scope };
+        let x = p.add_buffer(buffer("x", DType::F32, Scope::Input));
+        let y = p.add_buffer(buffer("y", DType::I32, Scope::Output));
+        (p, x, y)
+    }
+
+    #[track_caller]
+    fn violations(program: &ThreadProgram, expected: &[&str]) {
+        assert_eq!(validate_thread(program), expected);
+    }
+
+    #[test]
+    fn random_programs_are_valid() {
+        for seed in 0..100 {
+            assert_eq!(validate_thread(&random_program("k", seed).0), Vec::<String>::new(), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn stores_match_their_buffer() {
+        let (mut p, x, y) = empty();
+        let zero = p.exprs.index(0);
+        let value = p.exprs.load(x, zero, 4, None);
+        let flag = p.exprs.bool(true);
+        p.body = vec![
+            Stmt::Store { buffer: y, offset: zero, value, mask: Some(flag) },
+            Stmt::Store { buffer: x, offset: zero, value, mask: None },
+        ];
+        violations(
+            &p,
+            &[
+                "body.0: the mask of 4 elements of b1 is bool",
+                "body.0: f32 is stored to b1 (y), which holds i32",
+                "body.1: the input b0 is stored to",
+            ],
+        );
+    }
+
+    #[test]
+    fn variables_have_scopes() {
+        let (mut p, _, _) = empty();
+        let a = p.exprs.declare_register("a", Type::INDEX);
+        let i = p.exprs.declare_index("i", 4);
+        let (zero, four) = (p.exprs.index(0), p.exprs.index(4));
+        let (a_value, i_value) = (p.exprs.var(a), p.exprs.var(i));
+        p.body = vec![
+            Stmt::Let(a, i_value),
+            Stmt::Assign(a, zero),
+            Stmt::For { var: i, start: zero, end: a_value, step: 0, kind: LoopKind::Unroll, body: vec![] },
+            Stmt::For { var: i, start: zero, end: four, step: 1, kind: LoopKind::Serial, body: vec![] },
+            Stmt::Let(a, zero),
+            Stmt::Prefetch { buffer: BufferId::new(7), offset: i_value },
+        ];
+        violations(
+            &p,
+            &[
+                "body.0: x2 (i) is used before it is declared",
+                "body.1: x1 (a) is assigned, but is not a register",
+                "body.2: the step is 0",
+                "body.2: a bound of an unrolled loop is not constant",
+                "body.4: x1 (a) is declared where it is in scope already",
+                "body.5: x2 (i) is used out of its scope",
+                "body.5: there is no buffer b7",
+            ],
+        );
+    }
+
+    #[test]
+    fn functions_accept_their_operands() {
+        let (mut p, _, _) = empty();
+        let one = p.exprs.index(1);
+        let flag = p.exprs.bool(true);
+        let nodes = [
+            p.exprs.add(Expr::Unary(UnaryFn::Exp, one)),
+            p.exprs.add(Expr::Binary(BinaryFn::Add, flag, flag)),
+            p.exprs.add(Expr::Splat(one, 3)),
+        ];
+        for (number, value) in nodes.into_iter().enumerate() {
+            let ty = p.exprs.ty(value);
+            let var = p.exprs.declare_register(format!("v{number}"), ty);
+            p.body.push(Stmt::Let(var, value));
+        }
+        violations(
+            &p,
+            &[
+                "body.0: e2 = Unary(Exp, e0) is not defined for this type",
+                "body.1: e3 = Binary(Add, e1, e1) is not defined for this type",
+                "body.2: e4 has 3 lanes",
+            ],
+        );
+    }
+
+    #[test]
+    fn headers_are_checked() {
+        let (mut p, _, _) = empty();
+        p.name = "no name".into();
+        p.add_buffer(Buffer { name: "s".into(), dtype: DType::F32, elems: 1, scope: Scope::Scratch });
+        p.add_buffer(Buffer { name: "z".into(), dtype: DType::F32, elems: 1, scope: Scope::Output });
+        violations(
+            &p,
+            &["the name \"no name\" is not a C identifier", "b3 is global, but stands after scratch"],
+        );
+    }
+}

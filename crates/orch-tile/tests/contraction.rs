@@ -1,0 +1,230 @@
+//! The contraction template against the reference interpreter, through the interpreter of thread programs, which
+//! checks bounds, races and reads of undefined scratch.
+
+use orch_interp::{EvalOptions, evaluate};
+use orch_ir::{
+    BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn, Window,
+};
+use orch_tile::layouts;
+use orch_tile::target::{X86_64_V3, X86_64_V4};
+use orch_tile::templates::contraction::{ContractionSchedule, Extents, Form, lower, staging};
+use orch_tile::templates::kernel::Binding;
+use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret};
+
+/// A graph with one output, and values of its inputs and constants.
+struct Case {
+    graph: PrimGraph,
+    inputs: Vec<Tensor>,
+}
+
+fn values(shape: &[usize], seed: usize) -> Tensor {
+    let elems: usize = shape.iter().product();
+    let data = (0..elems).map(|i| ((i * 37 + seed * 11) % 23) as f32 / 8.0 - 1.25).collect();
+    Tensor::from_vec(shape.to_vec(), data)
+}
+
+impl Case {
+    fn new() -> Self {
+        Self { graph: PrimGraph::new("case"), inputs: Vec::new() }
+    }
+
+    fn input(&mut self, shape: &[usize]) -> TensorId {
+        let name = format!("x{}", self.inputs.len());
+        self.inputs.push(values(shape, self.inputs.len()));
+        self.graph.add_input(name, DType::F32, shape.to_vec())
+    }
+
+    fn constant(&mut self, shape: &[usize]) -> TensorId {
+        self.graph.add_constant(values(shape, 99))
+    }
+
+    fn add(&mut self, op: PrimOp, inputs: &[TensorId]) -> TensorId {
+        self.graph.add(op, inputs).expect("a valid primitive")
+    }
+
+    /// Adds a bias along `dim` and a rectifier: an epilogue.
+    fn bias_relu(&mut self, x: TensorId, dim: usize) -> TensorId {
+        let shape = self.graph.shape(x).clone();
+        let bias = self.constant(&[shape[dim]]);
+        let bias = self.add(PrimOp::Broadcast { shape: shape.clone(), dims: vec![dim] }, &[bias]);
+        let sum = self.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[x, bias]);
+        let zero = self.graph.add_constant(Tensor::scalar(0.0f32));
+        let zero = self.add(PrimOp::Broadcast { shape, dims: vec![] }, &[zero]);
+        self.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Max)), &[sum, zero])
+    }
+
+    /// Runs the whole graph as one kernel and compares.
+    fn check(mut self, result: TensorId, layouts: Option<Vec<Layout>>, what: &str) {
+        self.graph.add_output("y", result);
+        let layouts = layouts.unwrap_or_else(|| layouts::assign(&self.graph));
+        let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
+        let nodes: Vec<_> = self.graph.node_ids().collect();
+        let block = fuse::build(&self.graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel")
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        for target in [&X86_64_V4, &X86_64_V3] {
+            let form = Form::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let lanes = target.lanes(4);
+            for schedule in ContractionSchedule::candidates(
+                Extents::of(&block, &form),
+                staging(&block, &form),
+                lanes,
+                target,
+                3,
+            ) {
+                let got = self.run(&block, &schedule, target, what);
+                compare(&expected[0], &got, &layouts[result.index()], &format!("{what} {schedule:?}"));
+            }
+        }
+    }
+
+    fn run(
+        &self,
+        block: &BlockProgram,
+        schedule: &ContractionSchedule,
+        target: &CpuTarget,
+        what: &str,
+    ) -> Vec<f64> {
+        let kernel = lower(block, schedule, target).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let value = |tensor: TensorId| {
+            let given = self.graph.inputs.iter().position(|(_, input)| *input == tensor);
+            given.map(|i| &self.inputs[i]).or_else(|| self.graph.constant(tensor)).cloned()
+        };
+        let mut output = None;
+        let mut buffers: Vec<BufferData> = Vec::new();
+        for binding in &kernel.bindings {
+            let buffer = match binding {
+                Binding::Arg(arg) => {
+                    let arg = block.arg(*arg);
+                    value(arg.tensor).map(|tensor| BufferData::from_tensor(&tensor)).unwrap_or_else(|| {
+                        output = Some(buffers.len());
+                        BufferData::zeros(arg.dtype, arg.shape.elems())
+                    })
+                }
+                Binding::Packed(packed) => {
+                    let source = value(block.arg(packed.arg).tensor).expect("constants have values");
+                    BufferData { dtype: packed.dtype, bytes: packed.pack(&source) }
+                }
+            };
+            buffers.push(buffer);
+        }
+        let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())
+            .unwrap_or_else(|error| panic!("{what} {schedule:?}: {error}"));
+        let output = output.expect("a kernel writes something");
+        assert_eq!(report.unwritten[output], 0, "{what} {schedule:?} leaves elements unwritten");
+        let bytes = buffers[output].bytes.chunks_exact(4);
+        bytes.map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("four bytes")))).collect()
+    }
+}
+
+/// Compares an output in `layout` with the row-major expectation.
+fn compare(expected: &Tensor, got: &[f64], layout: &Layout, what: &str) {
+    let shape = expected.shape();
+    let (row_major, stored) = (shape.strides(), layout.strides(shape));
+    for (position, want) in expected.to_f64().into_iter().enumerate() {
+        let at: usize =
+            (0..shape.rank()).map(|dim| position / row_major[dim] % shape[dim] * stored[dim]).sum();
+        let error = (got[at] - want).abs() / want.abs().max(1.0);
+        assert!(error < 1e-4, "{what}: element {position} is {}, expected {want}", got[at]);
+    }
+}
+
+#[test]
+fn matrix_products_of_adversarial_sizes() {
+    for (m, n, k) in [(1, 1, 3), (1, 50, 7), (13, 1, 5), (7, 16, 8), (9, 17, 31), (29, 49, 3), (16, 96, 16)] {
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let w = case.constant(&[k, n]);
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        case.check(y, None, &format!("constant weights {m}x{n}x{k}"));
+
+        let mut case = Case::new();
+        let (x, w) = (case.input(&[m, k]), case.input(&[k, n]));
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        case.check(y, None, &format!("computed weights {m}x{n}x{k}"));
+    }
+}
+
+#[test]
+fn batched_products_with_a_transposed_factor() {
+    for (heads, s, t, d) in [(1, 5, 7, 3), (3, 9, 17, 16), (2, 33, 20, 8)] {
+        let mut case = Case::new();
+        let (q, k) = (case.input(&[heads, s, d]), case.input(&[heads, t, d]));
+        let k = case.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]);
+        let scores = case.add(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
+        case.check(scores, None, &format!("scores {heads} {s} {t} {d}"));
+    }
+}
+
+#[test]
+fn long_epilogues_run_as_a_loop() {
+    let mut case = Case::new();
+    let x = case.input(&[19, 12]);
+    let w = case.constant(&[12, 37]);
+    let mut y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+    for f in [UnaryFn::Tanh, UnaryFn::Exp, UnaryFn::Erf, UnaryFn::Sin] {
+        y = case.add(PrimOp::Map(ScalarFn::Unary(f)), &[y]);
+    }
+    let other = case.input(&[19, 37]);
+    let y = case.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Mul)), &[y, other]);
+    case.check(y, None, "long epilogue");
+}
+
+#[test]
+fn producers_are_fused_into_the_rows() {
+    let mut case = Case::new();
+    let x = case.input(&[21, 10]);
+    let x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Exp)), &[x]);
+    let w = case.constant(&[10, 18]);
+    let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+    case.check(y, None, "prologue");
+}
+
+#[test]
+fn heads_are_merged_by_the_store() {
+    let mut case = Case::new();
+    let (p, v) = (case.input(&[2, 3, 5, 7]), case.input(&[2, 3, 7, 4]));
+    let o = case.add(PrimOp::Contract(Contract::matmul(2)), &[p, v]);
+    let o = case.add(PrimOp::Transpose { perm: vec![0, 2, 1, 3] }, &[o]);
+    let o = case.add(PrimOp::Reshape { shape: [2, 5, 12].into() }, &[o]);
+    case.check(o, None, "merged heads");
+}
+
+fn window(kernel: usize, stride: usize, pad: usize, dilation: usize) -> Window {
+    Window {
+        kernel: vec![kernel; 2],
+        strides: vec![stride; 2],
+        dilations: vec![dilation; 2],
+        low: vec![pad; 2],
+        high: vec![pad; 2],
+    }
+}
+
+#[test]
+fn convolutions() {
+    let shapes = [
+        (3, 16, 9, window(3, 1, 1, 1), 1),
+        (5, 7, 8, window(3, 2, 1, 1), 1),
+        (16, 33, 6, window(1, 1, 0, 1), 1),
+        (4, 20, 7, window(1, 2, 0, 1), 1),
+        (8, 12, 7, window(3, 1, 2, 2), 4),
+        (2, 3, 11, window(7, 2, 3, 1), 1),
+    ];
+    for (channels, maps, size, window, groups) in shapes {
+        for channels_last in [false, true] {
+            let mut case = Case::new();
+            let x = case.input(&[2, channels, size, size]);
+            let kernel = window.kernel[0];
+            let w = case.constant(&[maps, channels / groups, kernel, kernel]);
+            let what = format!("{channels}->{maps} {window:?} groups {groups} channels-last {channels_last}");
+            let y = case.add(PrimOp::Conv(ConvSpec { window: window.clone(), groups }), &[x, w]);
+            let y = case.bias_relu(y, 1);
+            let mut layouts: Vec<Layout> =
+                case.graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
+            if channels_last {
+                layouts[y.index()] = Layout::channels_last(4);
+            }
+            case.check(y, Some(layouts), &what);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! An analytic cost model of a CPU kernel.
+//!
+//! A *lower bound* assumes that everything goes as well as the machine allows: perfect sharing, perfect overlap, data
+//! as near as it can be. It serves to discard kernels that cannot win. An *estimate* adds what usually goes wrong:
+//! uneven shares, imperfect overlap, distance of the data. It serves to rank. Both never decrease when the kernel
+//! does more, and the bound never exceeds the estimate.
+//!
+//! Counts of arithmetic are for f32; f64 counts twice, and so on by width.
+
+use crate::MachineModel;
+use serde::{Deserialize, Serialize};
+
+/// What a kernel does, as far as its program tells.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KernelFacts {
+    /// Bytes of inputs, each counted once.
+    pub bytes_read: u64,
+    /// Bytes of outputs, each counted once.
+    pub bytes_written: u64,
+    /// Bytes read again, by other tasks or later iterations.
+    pub bytes_reread: u64,
+    /// Bytes that pass between two uses of the same byte: they decide which cache serves `bytes_reread`.
+    pub reuse_set_bytes: u64,
+    /// Multiply-adds, counted as two operations each.
+    pub fma_flops: u64,
+    /// Multiply-adds on matrix tiles, counted as two.
+    pub tile_flops: u64,
+    /// Simple elementwise operations.
+    pub cheap_ops: u64,
+    /// Exponentials, logarithms, and the like.
+    pub transcendental_ops: u64,
+    /// Loads and stores of single elements from all over: gathers, and strides beyond a cache line.
+    pub scattered_accesses: u64,
+    /// Independent tasks of equal size.
+    pub tasks: u64,
+    /// Steps of the executable.
+    pub launches: u32,
+    /// Share of the peak that the inner loop reaches when its data are at hand, above 0 and at most 1: the schedule
+    /// knows.
+    pub efficiency: f64,
+}
+
+impl Default for KernelFacts {
+    /// A kernel of one task that does nothing.
+    fn default() -> Self {
+        Self {
+            bytes_read: 0,
+            bytes_written: 0,
+            bytes_reread: 0,
+            reuse_set_bytes: 0,
+            fma_flops: 0,
+            tile_flops: 0,
+            cheap_ops: 0,
+            transcendental_ops: 0,
+            scattered_accesses: 0,
+            tasks: 1,
+            launches: 1,
+            efficiency: 1.0,
+        }
+    }
+}
+
+/// What a kernel's time mostly is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Bottleneck {
+    /// Starting it.
+    Launch,
+    /// Arithmetic.
+    Compute,
+    /// Moving data.
+    Memory,
+}
+
+/// The expected time of a kernel.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Estimate {
+    /// Microseconds.
+    pub time_us: f64,
+    /// True if sharing its tasks among all threads pays.
+    pub parallel: bool,
+    /// What most of the time goes to.
+    pub bottleneck: Bottleneck,
+}
+
+/// 10^9 per second, in microseconds per piece.
+const GIGA_TO_US: f64 = 1e-3;
+const LINE_BYTES: f64 = 64.0;
+/// Share of the shorter of compute and memory time that is not hidden behind the longer one.
+const OVERLAP_LOSS: f64 = 0.25;
+/// Simple and transcendental operations may take this part of their usual time: they merge into multiply-adds, or
+/// have shorter polynomials.
+const BEST_CASE: f64 = 0.5;
+
+impl KernelFacts {
+    /// Microseconds that no schedule of this kernel undercuts.
+    pub fn lower_bound_us(&self, machine: &MachineModel) -> f64 {
+        let threads = f64::from(machine.threads);
+        let fma_gflops_all = machine.fma_gflops_all.max(machine.fma_gflops_core);
+        let tile_gflops_all = machine.tile_gflops_core.unwrap_or(machine.fma_gflops_core) * threads;
+        let compute = self.fma_flops as f64 / fma_gflops_all
+            + self.tile_flops as f64 / tile_gflops_all
+            + BEST_CASE * self.cheap_ops as f64 / (machine.cheap_gops_core * threads)
+            + BEST_CASE * self.transcendental_ops as f64 / (machine.transcendental_gops_core * threads);
+        let bytes = self.distinct_bytes();
+        let beyond_caches = (bytes - threads * machine.l2_bytes as f64).max(0.0);
+        let memory_gbs =
+            machine.memory_gbs_all.max(machine.memory_gbs_core).max(machine.memory_write_gbs_all);
+        let memory = (bytes / (machine.l1_gbs_core * threads)).max(beyond_caches / memory_gbs);
+        self.launch_us(machine.launch_inline_us) + compute.max(memory) * GIGA_TO_US
+    }
+
+    /// The expected time, on one thread or on all, whichever is less.
+    pub fn estimate(&self, machine: &MachineModel) -> Estimate {
+        let alone = self.estimate_on(machine, 1);
+        let shared = self.estimate_on(machine, machine.threads);
+        if shared.time_us < alone.time_us { shared } else { alone }
+    }
+
+    fn estimate_on(&self, machine: &MachineModel, threads: u32) -> Estimate {
+        let tasks = self.tasks.max(1);
+        let threads = u64::from(threads).clamp(1, tasks);
+        let parallel = threads > 1;
+        // The thread with the most tasks ends last.
+        let share = tasks.div_ceil(threads) as f64 / tasks as f64;
+        let compute_us = share * self.compute_us_core(machine) / scaling(machine, threads);
+        let memory_us = self.memory_us(machine, threads as f64, share);
+        let launch_us =
+            self.launch_us(if parallel { machine.launch_parallel_us } else { machine.launch_inline_us });
+        let work_us = compute_us.max(memory_us) + OVERLAP_LOSS * compute_us.min(memory_us);
+        let bottleneck = if launch_us >= work_us {
+            Bottleneck::Launch
+        } else if compute_us >= memory_us {
+            Bottleneck::Compute
+        } else {
+            Bottleneck::Memory
+        };
+        Estimate { time_us: launch_us + work_us, parallel, bottleneck }
+    }
+
+    /// Arithmetic time on one core.
+    fn compute_us_core(&self, machine: &MachineModel) -> f64 {
+        let tile_gflops_core = machine.tile_gflops_core.unwrap_or(machine.fma_gflops_core);
+        let vector = self.fma_flops as f64 / machine.fma_gflops_core
+            + self.tile_flops as f64 / tile_gflops_core
+            + self.cheap_ops as f64 / machine.cheap_gops_core
+            + self.transcendental_ops as f64 / machine.transcendental_gops_core;
+        let scalar = self.scattered_accesses as f64 / machine.scalar_gops_core;
+        (vector / self.efficiency.clamp(1e-3, 1.0) + scalar) * GIGA_TO_US
+    }
+
+    /// Time to move data: what the busiest core takes, or what the memory takes for all.
+    fn memory_us(&self, machine: &MachineModel, threads: f64, share: f64) -> f64 {
+        let distance = Distance::of(self.distinct_bytes() / threads, machine);
+        let reuse_distance = Distance::of(self.reuse_set_bytes as f64, machine);
+        let scattered_bytes = self.scattered_accesses as f64 * LINE_BYTES;
+        let core = (self.distinct_bytes() + scattered_bytes) * distance.seconds_per_gb(machine)
+            + self.bytes_reread as f64 * reuse_distance.seconds_per_gb(machine);
+        let all_read = self.bytes_read as f64 / machine.memory_gbs_all.max(machine.memory_gbs_core);
+        let all_written = self.bytes_written as f64 / machine.memory_write_gbs_all;
+        (share * core).max(distance.beyond_l2 * (all_read + all_written)) * GIGA_TO_US
+    }
+
+    fn distinct_bytes(&self) -> f64 {
+        self.bytes_read as f64 + self.bytes_written as f64
+    }
+
+    fn launch_us(&self, each_us: f64) -> f64 {
+        f64::from(self.launches) * each_us
+    }
+}
+
+/// How much faster a core is alone than beside others: at least 1 in its inverse.
+fn scaling(machine: &MachineModel, threads: u64) -> f64 {
+    if threads == 1 {
+        return 1.0;
+    }
+    (machine.fma_gflops_all / (machine.fma_gflops_core * f64::from(machine.threads))).clamp(1e-3, 1.0)
+}
+
+/// How far away data are: the parts of accesses that miss each cache.
+struct Distance {
+    beyond_l1: f64,
+    beyond_l2: f64,
+}
+
+impl Distance {
+    /// For a set of this size per core. A set twice the size of a cache does not profit from it any more.
+    fn of(set_bytes: f64, machine: &MachineModel) -> Self {
+        let beyond = |cache_bytes: u64| (set_bytes / cache_bytes as f64 - 1.0).clamp(0.0, 1.0);
+        Self {
+            beyond_l1: beyond(machine.l1_bytes),
+            beyond_l2: beyond(machine.l2_bytes.max(machine.l1_bytes)),
+        }
+    }
+
+    /// Time to move 10^9 bytes from there to one core.
+    fn seconds_per_gb(&self, machine: &MachineModel) -> f64 {
+        let (l1, l2, memory) =
+            (1.0 / machine.l1_gbs_core, 1.0 / machine.l2_gbs_core, 1.0 / machine.memory_gbs_core);
+        l1 + self.beyond_l1 * (l2 - l1).max(0.0) + self.beyond_l2 * (memory - l2.max(l1)).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn machine(threads: u32) -> MachineModel {
+        MachineModel {
+            threads,
+            fma_gflops_core: 100.0,
+            fma_gflops_all: 90.0 * f64::from(threads),
+            tile_gflops_core: Some(1000.0),
+            cheap_gops_core: 50.0,
+            transcendental_gops_core: 5.0,
+            scalar_gops_core: 3.0,
+            l1_bytes: 32 << 10,
+            l2_bytes: 1 << 20,
+            l1_gbs_core: 200.0,
+            l2_gbs_core: 80.0,
+            memory_gbs_core: 10.0,
+            memory_gbs_all: 10.0 * f64::from(threads.min(3)),
+            memory_write_gbs_all: 5.0 * f64::from(threads.min(3)),
+            launch_inline_us: 0.05,
+            launch_parallel_us: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_large_copy_is_bound_by_memory() {
+        let copy = KernelFacts {
+            bytes_read: 100 << 20,
+            bytes_written: 100 << 20,
+            tasks: 1000,
+            ..Default::default()
+        };
+        let estimate = copy.estimate(&machine(4));
+        assert_eq!((estimate.bottleneck, estimate.parallel), (Bottleneck::Memory, true));
+        // 100 MiB read at 30 GB/s and written at 15 GB/s.
+        assert!((10_000.0..11_000.0).contains(&estimate.time_us), "{estimate:?}");
+    }
+
+    #[test]
+    fn a_matrix_product_is_bound_by_compute() {
+        let flops = 2 * 512 * 512 * 512;
+        let product = KernelFacts {
+            bytes_read: 2 << 20,
+            bytes_written: 1 << 20,
+            fma_flops: flops,
+            tasks: 64,
+            efficiency: 0.8,
+            ..Default::default()
+        };
+        let estimate = product.estimate(&machine(4));
+        assert_eq!((estimate.bottleneck, estimate.parallel), (Bottleneck::Compute, true));
+        let ideal_us = flops as f64 / 360e3;
+        assert!((ideal_us / 0.8..ideal_us / 0.5).contains(&estimate.time_us), "{estimate:?} {ideal_us}");
+    }
+
+    #[test]
+    fn a_small_kernel_is_bound_by_its_launch() {
+        let small = KernelFacts { bytes_read: 256, cheap_ops: 64, tasks: 8, ..Default::default() };
+        let estimate = small.estimate(&machine(4));
+        assert_eq!((estimate.bottleneck, estimate.parallel), (Bottleneck::Launch, false));
+    }
+
+    #[test]
+    fn uneven_shares_cost() {
+        let time_us = |tasks| {
+            let facts = KernelFacts { fma_flops: 1 << 30, tasks, ..Default::default() };
+            facts.estimate(&machine(4)).time_us
+        };
+        assert!(time_us(5) > 1.5 * time_us(4));
+        assert!(time_us(400) < 1.01 * time_us(4));
+        assert!(time_us(1) > 3.0 * time_us(4));
+    }
+
+    fn facts() -> impl Strategy<Value = KernelFacts> {
+        let count = || prop_oneof![Just(0u64), 1u64..1000, 1000u64..10_000_000, 10_000_000u64..1 << 36];
+        let bytes = (count(), count(), count(), count());
+        let ops = (count(), count(), count(), count(), count());
+        (bytes, ops, 0u64..5000, 0u32..5, 0.01f64..1.0).prop_map(
+            |(bytes, ops, tasks, launches, efficiency)| KernelFacts {
+                bytes_read: bytes.0,
+                bytes_written: bytes.1,
+                bytes_reread: bytes.2,
+                reuse_set_bytes: bytes.3,
+                fma_flops: ops.0,
+                tile_flops: ops.1,
+                cheap_ops: ops.2,
+                transcendental_ops: ops.3,
+                scattered_accesses: ops.4,
+                tasks,
+                launches,
+                efficiency,
+            },
+        )
+    }
+
+    /// The same kernel doing more, in one respect.
+    fn more(facts: &KernelFacts, what: usize, by: u64) -> KernelFacts {
+        let mut more = facts.clone();
+        match what {
+            0 => more.bytes_read += by,
+            1 => more.bytes_written += by,
+            2 => more.bytes_reread += by,
+            3 => more.reuse_set_bytes += by,
+            4 => more.fma_flops += by,
+            5 => more.tile_flops += by,
+            6 => more.cheap_ops += by,
+            7 => more.transcendental_ops += by,
+            8 => more.scattered_accesses += by,
+            9 => more.launches += 1,
+            _ => more.efficiency /= 1.0 + by as f64,
+        }
+        more
+    }
+
+    proptest! {
+        #[test]
+        fn more_work_never_takes_less(facts in facts(), what in 0usize..11, by in 1u64..1 << 32, threads in 1u32..65) {
+            let (machine, more) = (machine(threads), more(&facts, what, by));
+            // Rounding may cost the last digits.
+            let slack = 1.0 - 1e-12;
+            prop_assert!(more.estimate(&machine).time_us >= facts.estimate(&machine).time_us * slack);
+            prop_assert!(more.lower_bound_us(&machine) >= facts.lower_bound_us(&machine) * slack);
+        }
+
+        #[test]
+        fn the_bound_is_below_the_estimate(facts in facts(), threads in 1u32..65) {
+            let machine = machine(threads);
+            let (bound, estimate) = (facts.lower_bound_us(&machine), facts.estimate(&machine).time_us);
+            prop_assert!(bound <= estimate * (1.0 + 1e-12), "{bound} {estimate}");
+            prop_assert!(bound.is_finite() && bound >= 0.0);
+        }
+
+        #[test]
+        fn a_faster_machine_never_takes_longer(facts in facts(), which in 0usize..6, threads in 1u32..65) {
+            let slow = machine(threads);
+            let mut fast = slow.clone();
+            match which {
+                0 => fast.memory_gbs_core *= 2.0,
+                1 => fast.memory_gbs_all *= 2.0,
+                2 => fast.l1_gbs_core *= 2.0,
+                3 => fast.l2_bytes *= 2,
+                4 => fast.launch_parallel_us /= 2.0,
+                _ => fast.transcendental_gops_core *= 2.0,
+            }
+            let slack = 1.0 + 1e-12;
+            prop_assert!(facts.estimate(&fast).time_us <= facts.estimate(&slow).time_us * slack);
+            prop_assert!(facts.lower_bound_us(&fast) <= facts.lower_bound_us(&slow) * slack);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Cost model, measured costs and their database.
+//!
+//! [`cost`] bounds and estimates a kernel's time from facts about it, so that only competitive kernels are measured;
+//! [`Database`] keeps what was measured, so that nothing is measured twice. This crate reads no environment variable:
+//! where the database lies is told by the caller.
+
+pub mod cost;
+mod database;
+mod model;
+mod transfer;
+
+pub use database::{Database, DatabaseError, DatabaseStats, Key};
+pub use model::MachineModel;
+pub use transfer::{ImportReport, RejectedLine};

@@ -1,0 +1,193 @@
+//! What a machine can do, as the cost model sees it.
+
+use crate::database::{Database, DatabaseError, Key};
+use orch_runtime::Machine;
+use orch_runtime::cpu::Calibration;
+use serde::{Deserialize, Serialize};
+
+/// Ceilings of one machine. "core" is one thread alone, "all" is all threads together.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MachineModel {
+    /// Threads that kernels run on.
+    pub threads: u32,
+    /// f32 multiply-adds, counted as two operations, in 10^9 per second.
+    pub fma_gflops_core: f64,
+    /// The same on all threads: less than the sum where cores share units or slow down.
+    pub fma_gflops_all: f64,
+    /// Multiply-adds on matrix tiles; `None` if there are none.
+    pub tile_gflops_core: Option<f64>,
+    /// Simple elementwise operations on f32, in 10^9 elements per second.
+    pub cheap_gops_core: f64,
+    /// Transcendental functions on f32, in 10^9 elements per second.
+    pub transcendental_gops_core: f64,
+    /// Operations on one element at a time, in 10^9 per second.
+    pub scalar_gops_core: f64,
+    /// Size of one core's first-level data cache.
+    pub l1_bytes: u64,
+    /// Size of one core's second-level cache.
+    pub l2_bytes: u64,
+    /// Reading from the first-level cache, in 10^9 bytes per second.
+    pub l1_gbs_core: f64,
+    /// Reading from the second-level cache.
+    pub l2_gbs_core: f64,
+    /// Reading from beyond.
+    pub memory_gbs_core: f64,
+    /// The same on all threads.
+    pub memory_gbs_all: f64,
+    /// Writing beyond the second-level cache, on all threads.
+    pub memory_write_gbs_all: f64,
+    /// A step on one thread, without its work.
+    pub launch_inline_us: f64,
+    /// A step on all threads, without its work.
+    pub launch_parallel_us: f64,
+}
+
+impl MachineModel {
+    /// A guess for a machine that was not calibrated: what any processor with these instruction sets does.
+    pub fn conservative(machine: &Machine, threads: u32) -> Self {
+        const CLOCK_GHZ: f64 = 2.0;
+        const MEMORY_GBS: f64 = 8.0;
+        let threads = threads.max(1);
+        let lanes = (machine.vector_bytes() / size_of::<f32>()) as f64;
+        let vector_gops = CLOCK_GHZ * lanes;
+        Self {
+            threads,
+            fma_gflops_core: 2.0 * vector_gops,
+            fma_gflops_all: 2.0 * vector_gops * f64::from(threads),
+            tile_gflops_core: None,
+            cheap_gops_core: vector_gops,
+            transcendental_gops_core: vector_gops / 12.0,
+            scalar_gops_core: CLOCK_GHZ,
+            l1_bytes: machine.caches.l1d_bytes as u64,
+            l2_bytes: machine.caches.l2_bytes as u64,
+            l1_gbs_core: 4.0 * vector_gops,
+            l2_gbs_core: 1.5 * vector_gops,
+            memory_gbs_core: MEMORY_GBS,
+            memory_gbs_all: MEMORY_GBS * f64::from(threads.min(4)),
+            memory_write_gbs_all: MEMORY_GBS * f64::from(threads.min(4)) / 2.0,
+            launch_inline_us: 0.1,
+            launch_parallel_us: 3.0,
+        }
+    }
+
+    /// The model that a calibration measured.
+    pub fn calibrated(machine: &Machine, figures: &Calibration) -> Self {
+        let lanes = (machine.vector_bytes() / size_of::<f32>()) as f64;
+        Self {
+            threads: u32::try_from(figures.threads).unwrap_or(u32::MAX),
+            fma_gflops_core: figures.fma_gflops_core,
+            fma_gflops_all: figures.fma_gflops_all,
+            tile_gflops_core: figures.amx_gflops_core,
+            // One simple operation takes the place of one multiply-add.
+            cheap_gops_core: figures.fma_gflops_core / 2.0,
+            transcendental_gops_core: figures.exp_gelems_core,
+            // As many instructions, each for one element.
+            scalar_gops_core: figures.fma_gflops_core / (2.0 * lanes),
+            l1_bytes: machine.caches.l1d_bytes as u64,
+            l2_bytes: machine.caches.l2_bytes as u64,
+            l1_gbs_core: figures.l1_read_gbs_core,
+            l2_gbs_core: figures.l2_read_gbs_core.min(figures.l1_read_gbs_core),
+            memory_gbs_core: figures.memory_read_gbs_core.min(figures.l2_read_gbs_core),
+            memory_gbs_all: figures.memory_read_gbs_all,
+            memory_write_gbs_all: figures.memory_write_gbs_all,
+            launch_inline_us: figures.launch_inline_us,
+            launch_parallel_us: figures.launch_parallel_us,
+        }
+    }
+
+    /// The model stored for this machine and number of threads, if it makes sense.
+    pub fn load(database: &Database, machine: &Machine, threads: u32) -> Option<Self> {
+        let model: Self = database.get(&key(machine, threads))?;
+        (model.is_plausible() && model.threads == threads).then_some(model)
+    }
+
+    /// Stores the model for this machine.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
+    pub fn save(&self, database: &Database, machine: &Machine) -> Result<(), DatabaseError> {
+        database.put(&key(machine, self.threads), self)
+    }
+
+    /// True if every figure is a positive number.
+    pub fn is_plausible(&self) -> bool {
+        let figures = [
+            self.fma_gflops_core,
+            self.fma_gflops_all,
+            self.tile_gflops_core.unwrap_or(1.0),
+            self.cheap_gops_core,
+            self.transcendental_gops_core,
+            self.scalar_gops_core,
+            self.l1_bytes as f64,
+            self.l2_bytes as f64,
+            self.l1_gbs_core,
+            self.l2_gbs_core,
+            self.memory_gbs_core,
+            self.memory_gbs_all,
+            self.memory_write_gbs_all,
+            self.launch_inline_us,
+            self.launch_parallel_us,
+        ];
+        self.threads > 0 && figures.iter().all(|figure| figure.is_finite() && *figure > 0.0)
+    }
+}
+
+fn key(machine: &Machine, threads: u32) -> Key {
+    Key {
+        program: "machine model 1".into(),
+        target: "cpu".into(),
+        machine: format!("{machine}; {threads} threads"),
+        compiler: String::new(),
+        flags: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::tests::TestDatabase;
+
+    #[test]
+    fn models_are_stored_per_machine_and_threads() {
+        let test = TestDatabase::new();
+        let machine = Machine::detect();
+        let model = MachineModel::conservative(&machine, 2);
+        assert_eq!(MachineModel::load(&test.database, &machine, 2), None);
+        model.save(&test.database, &machine).unwrap();
+        assert_eq!(MachineModel::load(&test.database, &machine, 2), Some(model));
+        assert_eq!(MachineModel::load(&test.database, &machine, 3), None);
+        let other = Machine { model: "other".into(), ..machine };
+        assert_eq!(MachineModel::load(&test.database, &other, 2), None);
+    }
+
+    #[test]
+    fn nonsense_is_not_loaded() {
+        let test = TestDatabase::new();
+        let machine = Machine::detect();
+        let model = MachineModel { memory_gbs_all: 0.0, ..MachineModel::conservative(&machine, 1) };
+        model.save(&test.database, &machine).unwrap();
+        assert_eq!(MachineModel::load(&test.database, &machine, 1), None);
+    }
+
+    #[test]
+    fn calibrations_become_models() {
+        let machine = Machine::detect();
+        let figures = Calibration {
+            threads: 4,
+            fma_gflops_core: 100.0,
+            fma_gflops_all: 350.0,
+            amx_gflops_core: None,
+            exp_gelems_core: 3.0,
+            l1_read_gbs_core: 200.0,
+            l2_read_gbs_core: 100.0,
+            memory_read_gbs_core: 12.0,
+            memory_read_gbs_all: 40.0,
+            memory_write_gbs_all: 20.0,
+            launch_inline_us: 0.02,
+            launch_parallel_us: 1.0,
+        };
+        let model = MachineModel::calibrated(&machine, &figures);
+        assert!(model.is_plausible());
+        assert_eq!((model.threads, model.cheap_gops_core), (4, 50.0));
+    }
+}

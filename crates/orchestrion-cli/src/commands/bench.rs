@@ -1,0 +1,115 @@
+//! `orchestrion bench`: how long a model takes.
+
+use crate::print::outln;
+use crate::{CompileArguments, data};
+use clap::Args;
+use orchestrion::{Error, Executable, Tensor};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Arguments of `bench`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The .orc file or ONNX model
+    model: PathBuf,
+    /// Threads (default: one per CPU)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// How long to measure
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    seconds: f64,
+    /// Also show the time of each step
+    #[arg(long)]
+    steps: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "steps")]
+    json: bool,
+    /// Answer each line `run N` of standard input with N times in milliseconds: for scripts that alternate with others
+    #[arg(long, conflicts_with_all = ["json", "steps", "seconds"])]
+    serve: bool,
+    #[command(flatten)]
+    inputs: data::InputArguments,
+    #[command(flatten)]
+    compile: CompileArguments,
+}
+
+/// Least runs, however long they take.
+const MIN_RUNS: usize = 5;
+
+/// Times whole runs, and steps if asked.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
+    let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
+    let mut buffers = executable.output_buffers();
+    let mut timed = Timed { executable: &mut executable, inputs: &inputs, buffers: &mut buffers };
+    timed.run_ms()?;
+    if arguments.serve {
+        return serve(&mut timed);
+    }
+    let budget = Duration::from_secs_f64(arguments.seconds.clamp(0.0, 3600.0));
+    let start = Instant::now();
+    let mut samples_ms = Vec::new();
+    while samples_ms.len() < MIN_RUNS || start.elapsed() < budget {
+        samples_ms.push(timed.run_ms()?);
+    }
+    samples_ms.sort_by(f64::total_cmp);
+    let (min, median) = (samples_ms[0], samples_ms[samples_ms.len() / 2]);
+    if arguments.json {
+        let figures = serde_json::json!({ "min_ms": min, "median_ms": median, "runs": samples_ms.len() });
+        outln!("{figures}");
+    } else {
+        outln!("median {median:.3} ms, best {min:.3} ms of {} runs", samples_ms.len());
+    }
+    if arguments.steps {
+        print_steps(&mut executable, &inputs, samples_ms.len().min(30))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An executable with all memory of a run at hand, so that what is timed allocates nothing.
+struct Timed<'a> {
+    executable: &'a mut Executable,
+    inputs: &'a [Tensor],
+    buffers: &'a mut [Vec<u8>],
+}
+
+impl Timed<'_> {
+    /// Time of one run, in milliseconds.
+    fn run_ms(&mut self) -> Result<f64, Error> {
+        let given: Vec<&[u8]> = self.inputs.iter().map(|tensor| &tensor.bytes()[..]).collect();
+        let mut outputs: Vec<&mut [u8]> = self.buffers.iter_mut().map(Vec::as_mut_slice).collect();
+        let start = Instant::now();
+        self.executable.run_bytes(&given, &mut outputs)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+}
+
+/// Says `ready`, then answers requests until standard input ends.
+fn serve(timed: &mut Timed<'_>) -> Result<ExitCode, Error> {
+    outln!("ready");
+    for line in std::io::stdin().lines() {
+        let line = line.map_err(|source| Error::File { path: PathBuf::from("standard input"), source })?;
+        let runs = line.strip_prefix("run ").and_then(|count| count.trim().parse::<usize>().ok());
+        let runs = runs.ok_or_else(|| Error::Input(format!("`{line}` was read, `run N` is understood")))?;
+        let times = (0..runs).map(|_| timed.run_ms()).collect::<Result<Vec<f64>, Error>>()?;
+        let words: Vec<String> = times.iter().map(|time| format!("{time:.6}")).collect();
+        outln!("{}", words.join(" "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_steps(executable: &mut Executable, inputs: &[Tensor], runs: usize) -> Result<(), Error> {
+    let profile = executable.profile(inputs, runs)?;
+    for (step, time) in executable.manifest().steps.iter().zip(profile) {
+        let gflops = step.flops / time.median_us.max(1e-3) / 1e3;
+        let gbytes = step.traffic_bytes as f64 / time.median_us.max(1e-3) / 1e3;
+        outln!(
+            "{:10.1} us  model {:10.1}  {gflops:7.1} GFLOP/s {gbytes:6.1} GB/s  {}",
+            time.median_us,
+            step.cost_us,
+            time.name
+        );
+    }
+    Ok(())
+}

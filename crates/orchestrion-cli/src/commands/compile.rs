@@ -1,0 +1,51 @@
+//! `orchestrion compile`: a model to an `.orc` file.
+
+use crate::CompileArguments;
+use crate::print::outln;
+use clap::Args;
+use orchestrion::{Error, Model, whole_file};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `compile`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The ONNX model
+    model: PathBuf,
+    /// The file to write (default: the model's name with .orc, in the current folder)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    compile: CompileArguments,
+    /// Print the plan's report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Compiles and reports what was found.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let options = arguments.compile.options();
+    let name = arguments.model.file_stem().unwrap_or_default();
+    let output = arguments.output.clone().unwrap_or_else(|| PathBuf::from(name).with_extension("orc"));
+    whole_file::check(&output).map_err(|source| Error::File { path: output.clone(), source })?;
+    let artifact = Model::load(&arguments.model, &options)?.compile(&options)?;
+    artifact.save(&output)?;
+    let report = &artifact.manifest.report;
+    if arguments.json {
+        outln!("{}", serde_json::to_string_pretty(report).unwrap_or_default());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let seconds: f64 = report.stage_seconds.iter().map(|(_, seconds)| seconds).sum();
+    outln!(
+        "{}: {} operators, {} primitives, {} kernels in {} steps, plan {} (gap {:.2} %), {:.1} s",
+        output.display(),
+        report.operators,
+        report.primitives,
+        artifact.manifest.kernels.len(),
+        artifact.manifest.steps.len(),
+        report.solver_status,
+        report.solver_gap * 100.0,
+        seconds,
+    );
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,102 @@
+//! `orchestrion explain`: what runs, what each kernel fuses, and what it costs.
+
+use crate::print::outln;
+use crate::{CompileArguments, data};
+use clap::Args;
+use orchestrion::manifest::{ActionInfo, Manifest};
+use orchestrion::{Error, Executable, RunOptions};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `explain`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The .orc file or ONNX model
+    model: PathBuf,
+    /// Print the whole manifest and the measured times as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print the C source of kernels whose name contains this
+    #[arg(long, value_name = "NAME")]
+    source: Option<String>,
+    /// Do not measure
+    #[arg(long)]
+    no_measure: bool,
+    #[command(flatten)]
+    compile: CompileArguments,
+}
+
+/// Runs whose median is shown.
+const MEASURED_RUNS: usize = 7;
+
+/// Prints the plan.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let artifact = data::artifact(&arguments.model, &arguments.compile.options())?;
+    let manifest = artifact.manifest.clone();
+    if let Some(wanted) = &arguments.source {
+        for kernel in manifest.kernels.iter().filter(|kernel| kernel.name.contains(wanted)) {
+            outln!("/* {}: {} */\n{}", kernel.name, kernel.schedule, kernel.source);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let times = if arguments.no_measure {
+        vec![None; manifest.steps.len()]
+    } else {
+        let mut executable = Executable::load(artifact, RunOptions { threads: 1 })?;
+        let inputs = data::InputArguments::default().tensors(&executable.manifest().inputs)?;
+        let profile = executable.profile(&inputs, MEASURED_RUNS)?;
+        profile.into_iter().map(|step| Some(step.median_us)).collect()
+    };
+    if arguments.json {
+        let value = serde_json::json!({ "manifest": manifest, "measured_us": times });
+        outln!("{value:#}");
+    } else {
+        print_plan(&manifest, &times);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
+    let report = &manifest.report;
+    outln!(
+        "{} for {}: {} operators -> {} primitives -> {} units -> {} candidates ({} distinct kernels) -> {} steps",
+        manifest.model.name,
+        manifest.target,
+        report.operators,
+        report.primitives,
+        report.units,
+        report.candidates,
+        report.distinct_kernels,
+        manifest.steps.len()
+    );
+    outln!(
+        "plan {} (gap {:.3} %), modelled {:.1} us, working memory {:.1} MiB",
+        report.solver_status,
+        report.solver_gap * 100.0,
+        report.modelled_us,
+        manifest.arena_bytes as f64 / f64::from(1 << 20)
+    );
+    for (stage, seconds) in &report.stage_seconds {
+        outln!("  {stage:12} {:8.3} s", seconds);
+    }
+    let total: f64 = times.iter().flatten().sum();
+    for (number, (step, time)) in manifest.steps.iter().zip(times).enumerate() {
+        let measured = time.map_or_else(String::new, |us| {
+            let share = 100.0 * us / total.max(1e-9);
+            format!(", measured {us:.1} us ({share:.1} %), {:.1} GFLOP/s", step.flops / us.max(1e-3) / 1e3)
+        });
+        outln!(
+            "\n{number}: {}  modelled {:.1} us{measured}, {:.2} MB",
+            step.name,
+            step.cost_us,
+            step.traffic_bytes as f64 / 1e6
+        );
+        if let ActionInfo::Kernel(kernel) = step.action {
+            outln!("   {}", manifest.kernels[kernel].schedule);
+        }
+        for line in &step.computes {
+            outln!("   {line}");
+        }
+        outln!("   from {}", step.origins.join(", "));
+    }
+}

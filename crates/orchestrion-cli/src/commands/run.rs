@@ -1,0 +1,40 @@
+//! `orchestrion run`: one run of a model on given or generated inputs.
+
+use crate::print::outln;
+use crate::{CompileArguments, data};
+use clap::Args;
+use orchestrion::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `run`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The .orc file or ONNX model
+    model: PathBuf,
+    #[command(flatten)]
+    inputs: data::InputArguments,
+    /// Folder for the outputs, one NAME.npy each
+    #[arg(short, long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Threads (default: one per CPU)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    #[command(flatten)]
+    compile: CompileArguments,
+}
+
+/// Runs once; writes or summarises the outputs.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
+    let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
+    let outputs = executable.run(&inputs)?;
+    let ports = &executable.manifest().outputs;
+    for (port, tensor) in ports.iter().zip(&outputs) {
+        outln!("{}: {tensor:?}", port.name);
+    }
+    if let Some(folder) = &arguments.output_dir {
+        data::save_tensors(folder, ports, &outputs)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

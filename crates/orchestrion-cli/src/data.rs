@@ -1,0 +1,116 @@
+//! Tensors from files and generators, models from either kind of file.
+
+use bytes::Bytes;
+use clap::Args;
+use orchestrion::manifest::Port;
+use orchestrion::{Artifact, DType, Error, Executable, Model, Options, RunOptions, Shape, Tensor, npy};
+use std::path::{Path, PathBuf};
+
+/// Where the inputs of a run come from; those that are not given are generated.
+#[derive(Args, Clone, Debug, Default)]
+pub struct InputArguments {
+    /// An input from a .npy or ONNX .pb file; inputs that are not given are generated
+    #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = parse_input)]
+    inputs: Vec<(String, String)>,
+    /// Folder with input_0.pb, input_1.pb, .. in the model's order, as ONNX test data sets have them
+    #[arg(long, value_name = "DIR")]
+    input_dir: Option<PathBuf>,
+}
+
+impl InputArguments {
+    /// A tensor for each input of a model.
+    pub fn tensors(&self, ports: &[Port]) -> Result<Vec<Tensor>, Error> {
+        let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+        for (name, _) in &self.inputs {
+            if !names.contains(&name.as_str()) {
+                let names = names.join(", ");
+                return Err(Error::Input(format!("the model has no input `{name}`; it has {names}")));
+            }
+        }
+        ports.iter().enumerate().map(|(number, port)| self.tensor(number, port)).collect()
+    }
+
+    fn tensor(&self, number: usize, port: &Port) -> Result<Tensor, Error> {
+        let named = self.inputs.iter().find(|(name, _)| *name == port.name);
+        let path = match (named, &self.input_dir) {
+            (Some((_, file)), _) => PathBuf::from(file),
+            (None, Some(folder)) => folder.join(format!("input_{number}.pb")),
+            (None, None) => return generate(port),
+        };
+        let tensor = load_tensor(&path)?;
+        orchestrion::check_input(port, &tensor)?;
+        Ok(tensor)
+    }
+}
+
+fn parse_input(text: &str) -> Result<(String, String), String> {
+    let (name, file) = text.split_once('=').ok_or("expected NAME=FILE, for example image=image.npy")?;
+    Ok((name.to_owned(), file.to_owned()))
+}
+
+/// The artifact in an `.orc` file, or compiled from a model.
+pub fn artifact(path: &Path, options: &Options) -> Result<Artifact, Error> {
+    if is_artifact(path) {
+        let bytes = read(path)?;
+        return Artifact::parse(&bytes);
+    }
+    Model::load(path, options)?.compile(options)
+}
+
+/// True for files that are named as artifacts.
+pub fn is_artifact(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "orc")
+}
+
+/// The executable of an `.orc` file or a model.
+pub fn executable(path: &Path, options: &Options, threads: usize) -> Result<Executable, Error> {
+    Executable::load(artifact(path, options)?, RunOptions { threads })
+}
+
+/// The bytes of a file, mapped.
+pub fn read(path: &Path) -> Result<Bytes, Error> {
+    orchestrion::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })
+}
+
+/// A tensor from a `.npy` or ONNX `.pb` file.
+fn load_tensor(path: &Path) -> Result<Tensor, Error> {
+    let bytes = read(path)?;
+    let failed = |error: String| Error::Input(format!("{}: {error}", path.display()));
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("pb") => orchestrion::decode_tensor(bytes).map_err(|error| failed(error.to_string())),
+        _ => npy::read(&bytes).map_err(|error| failed(error.to_string())),
+    }
+}
+
+/// Writes each tensor as `NAME.npy` into a folder, which is made if need be.
+pub fn save_tensors(folder: &Path, ports: &[Port], tensors: &[Tensor]) -> Result<(), Error> {
+    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })?;
+    for (port, tensor) in ports.iter().zip(tensors) {
+        let path = folder.join(format!("{}.npy", file_name(&port.name)));
+        npy::save(&path, tensor).map_err(|source| Error::File { path, source })?;
+    }
+    Ok(())
+}
+
+/// A tensor's name without what file names must not have.
+fn file_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect()
+}
+
+/// Reproducible values: floats between -1 and 1, integers 0 and 1 (valid as indices and masks).
+fn generate(port: &Port) -> Result<Tensor, Error> {
+    let unknown = || Error::Model(format!("input `{}` has an unknown type", port.name));
+    let dtype = DType::from_name(&port.dtype).ok_or_else(unknown)?;
+    let shape = Shape::checked(port.shape.clone()).ok_or_else(unknown)?;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let values: Vec<f64> = (0..shape.elems())
+        .map(|_| if dtype.is_float() { next() * 2.0 - 1.0 } else { f64::from(u8::from(next() < 0.5)) })
+        .collect();
+    Ok(Tensor::from_f64(dtype, shape, &values))
+}

@@ -1,0 +1,151 @@
+//! The `orchestrion` command: arguments, progress and printing; all work is done by the library.
+//!
+//! Exit codes: 0 success, 1 something given is wrong, 2 usage, 3 the model needs what is not supported, 4 the machine
+//! lacks something, 5 a check failed, 70 a bug, 130 interrupted.
+
+mod commands;
+mod data;
+mod print;
+mod progress;
+
+use clap::{Args, Parser, Subcommand};
+use orchestrion::{Error, Options};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Compiles tensor programs to the fastest executables that it can check.
+#[derive(Parser)]
+#[command(name = "orchestrion", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compile an ONNX model to an .orc file
+    Compile(commands::compile::Arguments),
+    /// Run a model on given or generated inputs
+    Run(commands::run::Arguments),
+    /// Time a model
+    Bench(commands::bench::Arguments),
+    /// Show what was fused, why, and at what cost
+    Explain(commands::explain::Arguments),
+    /// Compare a compiled model with the reference interpreter
+    Verify(commands::verify::Arguments),
+    /// Run folders of ONNX backend test cases
+    Conformance(commands::conformance::Arguments),
+    /// Show the machine, its compilers and the cache
+    Doctor(commands::doctor::Arguments),
+    /// Inspect or clear the cache
+    Cache(commands::cache::Arguments),
+}
+
+/// Options of every command that compiles.
+#[derive(Args, Clone)]
+pub struct CompileArguments {
+    /// Value of a symbolic dimension; repeatable
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dim)]
+    dims: Vec<(String, usize)>,
+    /// CPU to compile for (default: this machine): x86-64-amx, x86-64-v4, x86-64-v3 or aarch64
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// C compiler (default: cc, gcc or clang)
+    #[arg(long, value_name = "PROGRAM", env = "ORCHESTRION_CC")]
+    cc: Option<PathBuf>,
+    /// Folder of compiled kernels and measurements
+    #[arg(long, value_name = "DIR", env = "ORCHESTRION_CACHE")]
+    cache_dir: Option<PathBuf>,
+    /// Make every primitive a kernel of its own: a baseline to compare with
+    #[arg(long)]
+    no_fusion: bool,
+    /// C compilers that run at a time (default: one per CPU)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    jobs: usize,
+    /// Do not show progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl CompileArguments {
+    /// The library's options; Ctrl-C cancels the work.
+    fn options(&self) -> Options {
+        Options {
+            dims: self.dims.iter().cloned().collect(),
+            target: self.target.clone(),
+            c_compiler: self.cc.clone(),
+            cache_dir: self.cache_dir.clone().unwrap_or_else(default_cache_dir),
+            fuse: !self.no_fusion,
+            jobs: self.jobs,
+            progress: progress::bars(self.quiet),
+            cancel: cancel_flag(),
+            ..Options::default()
+        }
+    }
+}
+
+/// `$XDG_CACHE_HOME/orchestrion`, `~/.cache/orchestrion`, or a folder beside temporary files.
+fn default_cache_dir() -> PathBuf {
+    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")));
+    base.unwrap_or_else(std::env::temp_dir).join("orchestrion")
+}
+
+/// A flag that Ctrl-C sets; a second Ctrl-C ends the process at once.
+fn cancel_flag() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let shared = Arc::clone(&flag);
+    let handler = move || {
+        if shared.swap(true, Ordering::SeqCst) {
+            std::process::exit(i32::from(Error::Interrupted.exit_code()));
+        }
+    };
+    // Without a handler Ctrl-C still ends the process; the cache is safe either way.
+    let _ = ctrlc::set_handler(handler);
+    flag
+}
+
+fn parse_dim(text: &str) -> Result<(String, usize), String> {
+    let (name, size) = text.split_once('=').ok_or("expected NAME=N, for example batch=1")?;
+    let size = size.parse().map_err(|_| format!("`{size}` is not a number of elements"))?;
+    Ok((name.to_owned(), size))
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Compile(arguments) => commands::compile::run(&arguments),
+        Command::Run(arguments) => commands::run::run(&arguments),
+        Command::Bench(arguments) => commands::bench::run(&arguments),
+        Command::Explain(arguments) => commands::explain::run(&arguments),
+        Command::Verify(arguments) => commands::verify::run(&arguments),
+        Command::Conformance(arguments) => commands::conformance::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Cache(arguments) => commands::cache::run(&arguments),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn dimensions_are_read() {
+        assert_eq!(parse_dim("batch=4"), Ok(("batch".to_owned(), 4)));
+        assert!(parse_dim("batch").is_err() && parse_dim("batch=-1").is_err());
+    }
+}

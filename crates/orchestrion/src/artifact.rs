@@ -1,0 +1,152 @@
+//! The `.orc` file: manifest, shared objects and constants of one executable.
+//!
+//! ```text
+//! 0   8 bytes  "ORCHEXE\n"
+//! 8   u32      format version
+//! 12  u32      zero
+//! 16  u64      length of the manifest
+//! 24  32 bytes BLAKE3 of the manifest
+//! 56  manifest (JSON), zero padding to a multiple of 64
+//!     shared objects, then constants, each padded to a multiple of 64
+//! ```
+//! All numbers are little-endian. Constants are used where they lie in the mapped file.
+
+use crate::manifest::Manifest;
+use crate::{Error, whole_file};
+use bytes::Bytes;
+use std::io::Write;
+use std::path::Path;
+
+const MAGIC: &[u8; 8] = b"ORCHEXE\n";
+/// The version of the layout above and of the manifest.
+pub const FORMAT_VERSION: u32 = 1;
+const HEADER_BYTES: usize = 56;
+const ALIGN_BYTES: usize = 64;
+
+/// An executable as data.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    /// The plan.
+    pub manifest: Manifest,
+    /// Shared objects.
+    pub libraries: Vec<Bytes>,
+    /// Constants, laid out as the kernels read them.
+    pub constants: Vec<Bytes>,
+}
+
+impl Artifact {
+    /// Writes the artifact beside `path` and renames it into place: a reader never sees half a file, and an
+    /// existing one stays until the new one is complete.
+    ///
+    /// # Errors
+    /// If the file cannot be written; nothing is left behind then.
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        whole_file::write(path, |file| self.write_to(file))
+            .map_err(|source| Error::File { path: path.to_owned(), source })
+    }
+
+    fn write_to(&self, file: &mut impl Write) -> std::io::Result<()> {
+        let manifest = serde_json::to_vec(&self.manifest)?;
+        file.write_all(MAGIC)?;
+        file.write_all(&FORMAT_VERSION.to_le_bytes())?;
+        file.write_all(&0u32.to_le_bytes())?;
+        file.write_all(&(manifest.len() as u64).to_le_bytes())?;
+        file.write_all(blake3::hash(&manifest).as_bytes())?;
+        file.write_all(&manifest)?;
+        write_padding(file, HEADER_BYTES + manifest.len())?;
+        for section in self.libraries.iter().chain(&self.constants) {
+            file.write_all(section)?;
+            write_padding(file, section.len())?;
+        }
+        Ok(())
+    }
+
+    /// Reads an artifact from the bytes of a file.
+    ///
+    /// # Errors
+    /// If the bytes are not a complete artifact of this version.
+    pub fn parse(bytes: &Bytes) -> Result<Self, Error> {
+        let invalid =
+            |what: &str| Error::Model(format!("not a usable .orc file: {what}; compile the model again"));
+        if bytes.len() < HEADER_BYTES || &bytes[..8] != MAGIC {
+            return Err(invalid("it does not start like one"));
+        }
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        if word(8) != FORMAT_VERSION {
+            return Err(invalid(&format!("format version {}, this is version {FORMAT_VERSION}", word(8))));
+        }
+        let length = u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes"));
+        let end = usize::try_from(length).ok().and_then(|length| HEADER_BYTES.checked_add(length));
+        let end = end.filter(|&end| end <= bytes.len()).ok_or_else(|| invalid("it is cut short"))?;
+        let text = &bytes[HEADER_BYTES..end];
+        if blake3::hash(text).as_bytes()[..] != bytes[24..56] {
+            return Err(invalid("its manifest is damaged"));
+        }
+        let manifest: Manifest = serde_json::from_slice(text)
+            .map_err(|error| invalid(&format!("its manifest is unreadable ({error})")))?;
+        let mut at = end.next_multiple_of(ALIGN_BYTES);
+        let mut sections = |sizes: &[usize]| -> Result<Vec<Bytes>, Error> {
+            let mut found = Vec::with_capacity(sizes.len());
+            for &size in sizes {
+                let end = at.checked_add(size).filter(|&end| end <= bytes.len());
+                let end = end.ok_or_else(|| invalid("it is cut short"))?;
+                found.push(bytes.slice(at..end));
+                at = end.next_multiple_of(ALIGN_BYTES);
+            }
+            Ok(found)
+        };
+        let libraries = sections(&manifest.library_bytes)?;
+        let constants = sections(&manifest.constant_bytes)?;
+        Ok(Self { manifest, libraries, constants })
+    }
+}
+
+fn write_padding(file: &mut impl Write, written: usize) -> std::io::Result<()> {
+    let padding = written.next_multiple_of(ALIGN_BYTES) - written;
+    file.write_all(&[0; ALIGN_BYTES][..padding])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{ModelInfo, PlanReport};
+
+    fn example() -> Artifact {
+        let manifest = Manifest {
+            compiler: "0".into(),
+            model: ModelInfo::default(),
+            target: "x86-64-v4".into(),
+            machine: "m".into(),
+            c_compiler: "cc".into(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            arena_bytes: 0,
+            kernels: Vec::new(),
+            steps: Vec::new(),
+            constant_bytes: vec![3, 0, 5],
+            library_bytes: vec![1],
+            report: PlanReport::default(),
+        };
+        let constants = [&b"abc"[..], b"", b"12345"].map(Bytes::from_static).to_vec();
+        Artifact { manifest, libraries: vec![Bytes::from_static(b"x")], constants }
+    }
+
+    #[test]
+    fn files_round_trip_and_damage_is_noticed() {
+        let folder = std::env::temp_dir().join(format!("orchestrion-artifact-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.orc");
+        example().save(&path).unwrap();
+        let bytes = Bytes::from(std::fs::read(&path).unwrap());
+        let read = Artifact::parse(&bytes).unwrap();
+        assert_eq!((read.manifest, read.constants), (example().manifest, example().constants));
+        for cut in [0, 7, 20, 56, 100, bytes.len() - 64] {
+            assert!(Artifact::parse(&bytes.slice(..cut)).is_err(), "cut at {cut}");
+        }
+        let mut damaged = bytes.to_vec();
+        damaged[60] ^= 1;
+        assert!(Artifact::parse(&damaged.into()).is_err());
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no partial file stays");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,287 @@
+//! Stage "plan": chosen kernels in order become steps over memory.
+//!
+//! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
+//! long as it lives. Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
+
+use crate::Error;
+use crate::candidates::{Candidates, Column, ColumnBody, KernelDesign};
+use crate::explain;
+use crate::facts::flops;
+use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Slot, StepInfo};
+use bytes::Bytes;
+use orch_ir::{PrimGraph, PrimOp, Tensor, TensorId};
+use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
+use orch_runtime::cpu::ALIGN_BYTES;
+use orch_tile::Layout;
+use orch_tile::templates::kernel::{Binding, PackedConstant};
+use std::collections::{BTreeMap, HashMap};
+
+/// Steps, memory and constants of an executable.
+pub struct Assembly {
+    /// What runs, in order.
+    pub steps: Vec<StepInfo>,
+    /// Working memory.
+    pub arena_bytes: usize,
+    /// Constants as the kernels read them.
+    pub constants: Vec<Bytes>,
+    /// Kernels that are used, as indices into the candidates' kernels; steps count in this order.
+    pub kernels: Vec<usize>,
+}
+
+/// Lays out the chosen columns (in executable order); those that produce nothing but empty tensors are left out.
+///
+/// # Errors
+/// If the columns do not produce what they need: a bug in choosing.
+pub fn assemble(
+    graph: &PrimGraph,
+    layouts: &[Layout],
+    candidates: &Candidates,
+    chosen: &[usize],
+) -> Result<Assembly, Error> {
+    let mut assembler = Assembler {
+        graph,
+        layouts,
+        places: BTreeMap::new(),
+        constants: Vec::new(),
+        known_constants: HashMap::new(),
+        kernels: Vec::new(),
+    };
+    let is_needed = |column: &&Column| column.outputs.iter().any(|&tensor| graph.shape(tensor).elems() > 0);
+    let columns: Vec<&Column> =
+        chosen.iter().map(|&column| &candidates.columns[column]).filter(is_needed).collect();
+    let plan = assembler.place_tensors(&columns).map_err(|error| Error::Internal(error.to_string()))?;
+    let mut steps = Vec::with_capacity(columns.len());
+    for column in &columns {
+        steps.push(assembler.step(column, &candidates.kernels)?);
+    }
+    steps.extend(assembler.output_copies()?);
+    let Assembler { constants, kernels, .. } = assembler;
+    Ok(Assembly { steps, arena_bytes: plan.arena_bytes as usize, constants, kernels })
+}
+
+/// Inputs and outputs of a graph as ports.
+pub fn ports(graph: &PrimGraph, list: &[(String, TensorId)]) -> Vec<Port> {
+    list.iter()
+        .map(|(name, tensor)| Port {
+            name: name.clone(),
+            dtype: graph.dtype(*tensor).name().to_owned(),
+            shape: graph.shape(*tensor).to_vec(),
+        })
+        .collect()
+}
+
+struct Assembler<'a> {
+    graph: &'a PrimGraph,
+    layouts: &'a [Layout],
+    places: BTreeMap<TensorId, Place>,
+    constants: Vec<Bytes>,
+    known_constants: HashMap<(TensorId, Option<PackedConstant>), usize>,
+    kernels: Vec<usize>,
+}
+
+impl Assembler<'_> {
+    fn place_tensors(&mut self, columns: &[&Column]) -> Result<MemoryPlan, MemoryError> {
+        for (number, (_, tensor)) in self.graph.inputs.iter().enumerate() {
+            self.places.insert(*tensor, Place::Input(number));
+        }
+        let mut last_use: BTreeMap<TensorId, usize> = BTreeMap::new();
+        for (position, column) in columns.iter().enumerate() {
+            last_use.extend(column.inputs.iter().map(|&tensor| (tensor, position)));
+        }
+        let mut stored: Vec<(TensorId, Buffer)> = Vec::new();
+        for (position, column) in columns.iter().enumerate() {
+            for &tensor in &column.outputs {
+                let output = self.graph.outputs.iter().position(|(_, output)| *output == tensor);
+                if self.places.contains_key(&tensor) || stored.iter().any(|(known, _)| *known == tensor) {
+                    continue;
+                }
+                match output {
+                    Some(number) => {
+                        self.places.insert(tensor, Place::Output(number));
+                    }
+                    None => {
+                        let last = last_use.get(&tensor).copied().unwrap_or(position);
+                        stored.push((tensor, self.buffer(tensor, position, last)));
+                    }
+                }
+            }
+        }
+        let buffers = stored.iter().map(|(_, buffer)| *buffer).collect();
+        let plan = plan_memory(&MemoryRequest { buffers, ..MemoryRequest::default() })?;
+        for ((tensor, _), &offset) in stored.iter().zip(&plan.offsets) {
+            self.places.insert(*tensor, Place::Arena(offset as usize));
+        }
+        Ok(plan)
+    }
+
+    /// The lifetime of a stored tensor, from the step that writes it to the last one that reads it.
+    fn buffer(&self, tensor: TensorId, first: usize, last: usize) -> Buffer {
+        Buffer {
+            bytes: self.bytes_of(tensor) as u64,
+            alignment: ALIGN_BYTES as u64,
+            first_use: first as u32,
+            last_use: last as u32,
+        }
+    }
+
+    fn bytes_of(&self, tensor: TensorId) -> usize {
+        self.graph.shape(tensor).elems() * self.graph.dtype(tensor).size_bytes()
+    }
+
+    fn step(&mut self, column: &Column, kernels: &[KernelDesign]) -> Result<StepInfo, Error> {
+        let (name, action, slots) = match &column.body {
+            ColumnBody::Kernel { kernel, args } => {
+                let design = &kernels[*kernel];
+                let slots = self.kernel_slots(design, args, &column.outputs)?;
+                let known = self.kernels.iter().position(|used| used == kernel);
+                let number = known.unwrap_or_else(|| {
+                    self.kernels.push(*kernel);
+                    self.kernels.len() - 1
+                });
+                (design.name.clone(), ActionInfo::Kernel(number), slots)
+            }
+            ColumnBody::Host => self.host_step(column)?,
+        };
+        let mut origins: Vec<String> = Vec::new();
+        for &node in &column.nodes {
+            let origin = self.graph.origin(node);
+            if !origin.is_empty() && !origins.iter().any(|known| known == origin) {
+                origins.push(origin.to_owned());
+            }
+        }
+        let traffic_bytes = slots.iter().map(|slot| slot.bytes).sum();
+        let flops = match &column.body {
+            ColumnBody::Kernel { kernel, .. } => flops(&kernels[*kernel].facts),
+            ColumnBody::Host => 0.0,
+        };
+        let computes = column.nodes.iter().map(|&node| explain::describe(self.graph, node)).collect();
+        Ok(StepInfo { name, action, slots, computes, origins, cost_us: column.cost_us, traffic_bytes, flops })
+    }
+
+    fn kernel_slots(
+        &mut self,
+        design: &KernelDesign,
+        args: &[TensorId],
+        outputs: &[TensorId],
+    ) -> Result<Vec<Slot>, Error> {
+        let mut slots = Vec::with_capacity(design.design.kernel.bindings.len());
+        for binding in &design.design.kernel.bindings {
+            slots.push(match binding {
+                Binding::Arg(arg) => {
+                    let tensor = args[arg.index()];
+                    self.slot(tensor, outputs.contains(&tensor))?
+                }
+                Binding::Packed(packed) => {
+                    let tensor = args[packed.arg.index()];
+                    let constant = self.constant(tensor, Some(packed))?;
+                    Slot {
+                        place: Place::Constant(constant),
+                        bytes: self.constants[constant].len(),
+                        written: false,
+                        dtype: packed.dtype.name().to_owned(),
+                        shape: vec![packed.elems()],
+                    }
+                }
+            });
+        }
+        Ok(slots)
+    }
+
+    fn host_step(&mut self, column: &Column) -> Result<(String, ActionInfo, Vec<Slot>), Error> {
+        let part = explain::extract(self.graph, &column.nodes, &column.inputs, &column.outputs)
+            .map_err(|error| Error::Internal(error.to_string()))?;
+        let mut slots = Vec::new();
+        for (list, written) in [(&column.inputs, false), (&column.outputs, true)] {
+            for &tensor in list {
+                slots.push(self.slot(tensor, written)?);
+            }
+        }
+        let tensors = column.inputs.iter().chain(&column.outputs);
+        let layouts = tensors.map(|tensor| self.layouts[tensor.index()].order().to_vec()).collect();
+        let name = column.nodes.last().map_or_else(String::new, |&node| match &self.graph.node(node).op {
+            PrimOp::Opaque(_) => format!("host_{}", explain::short_name(&self.graph.node(node).op)),
+            op => format!("interpreted_{}", explain::short_name(op)),
+        });
+        Ok((name, ActionInfo::Host { graph: orch_ir::text::print(&part), layouts }, slots))
+    }
+
+    fn slot(&mut self, tensor: TensorId, written: bool) -> Result<Slot, Error> {
+        let place = match self.places.get(&tensor) {
+            Some(&place) => place,
+            None if self.bytes_of(tensor) == 0 && self.graph.constant(tensor).is_none() => Place::Arena(0),
+            None => Place::Constant(self.constant(tensor, None)?),
+        };
+        Ok(Slot {
+            place,
+            bytes: self.bytes_of(tensor),
+            written,
+            dtype: self.graph.dtype(tensor).name().to_owned(),
+            shape: self.graph.shape(tensor).to_vec(),
+        })
+    }
+
+    /// The number of a constant, as it is or packed; each form is stored once.
+    fn constant(&mut self, tensor: TensorId, packed: Option<&PackedConstant>) -> Result<usize, Error> {
+        let key = (tensor, packed.cloned());
+        if let Some(&number) = self.known_constants.get(&key) {
+            return Ok(number);
+        }
+        let value: &Tensor = self
+            .graph
+            .constant(tensor)
+            .ok_or_else(|| Error::Internal(format!("{tensor} is read but no step produces it")))?;
+        let bytes = match packed {
+            Some(packed) => Bytes::from(packed.pack(value)),
+            None => value.bytes().clone(),
+        };
+        self.constants.push(bytes);
+        self.known_constants.insert(key, self.constants.len() - 1);
+        Ok(self.constants.len() - 1)
+    }
+
+    /// Copies to outputs that no step writes.
+    fn output_copies(&mut self) -> Result<Vec<StepInfo>, Error> {
+        let mut copies = Vec::new();
+        let outputs = self.graph.outputs.clone();
+        for (number, (name, tensor)) in outputs.iter().enumerate() {
+            let from = self.slot(*tensor, false)?;
+            if from.place == Place::Output(number) || from.bytes == 0 {
+                continue;
+            }
+            let to = Slot { place: Place::Output(number), written: true, ..from.clone() };
+            copies.push(StepInfo {
+                name: format!("copy_{name}"),
+                action: ActionInfo::Copy,
+                traffic_bytes: from.bytes + to.bytes,
+                slots: vec![from, to],
+                computes: Vec::new(),
+                origins: Vec::new(),
+                cost_us: 0.0,
+                flops: 0.0,
+            });
+        }
+        Ok(copies)
+    }
+}
+
+/// The kernels that an assembly uses, with their sources, in its order.
+pub fn kernel_infos(
+    assembly: &Assembly,
+    kernels: &[KernelDesign],
+    sources: &[String],
+    libraries: &[usize],
+) -> Vec<KernelInfo> {
+    (assembly.kernels.iter().zip(sources).zip(libraries))
+        .map(|((&kernel, source), &library)| {
+            let design = &kernels[kernel];
+            KernelInfo {
+                name: design.design.kernel.program.name.clone(),
+                library,
+                tasks: design.design.kernel.program.tasks,
+                scratch_bytes: design.design.kernel.program.scratch_bytes(),
+                schedule: design.design.schedule.clone(),
+                source: source.clone(),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,220 @@
+//! The pipeline: a flat list of stages, each in a crate or module of its own. No stage calls another.
+
+use crate::artifact::Artifact;
+use crate::assemble::{self, Assembly};
+use crate::candidates::{Candidates, candidates};
+use crate::manifest::{Manifest, PlanReport};
+use crate::units::Units;
+use crate::{Error, Model, Options};
+use bytes::Bytes;
+use orch_plan::blp::{self, Choice, ChooseOptions, ClassId, Problem, Status};
+use orch_runtime::Machine;
+use orch_runtime::cpu::{CompileCache, CompileError, Compiler, CompilerOptions, Source, Tuning};
+use orch_tile::thread_validate::validate_thread;
+use orch_tile::{CpuTarget, layouts};
+use orch_tune::MachineModel;
+use std::time::Instant;
+
+impl Model {
+    /// Compiles the model for the CPU.
+    ///
+    /// # Errors
+    /// If the machine has no C compiler, the work is cancelled, or the model meets a limit.
+    pub fn compile(&self, options: &Options) -> Result<Artifact, Error> {
+        let machine = Machine::detect();
+        let target = choose_target(&machine, options)?;
+        let model = MachineModel::conservative(&machine, threads());
+        let mut clock = Stages::new(options);
+
+        let graph = clock.run("rewrite", || {
+            Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
+        })?;
+        let layouts = clock.run("layouts", || Ok(layouts::assign(&graph)))?;
+        let units = clock.run("identify", || Units::of(&graph, &layouts).map_err(internal))?;
+        let candidates =
+            clock.run("implement", || candidates(&graph, &layouts, &units, &target, &model, options))?;
+        let choice = clock.run("choose", || choose(&graph, &candidates))?;
+        let chosen: Vec<usize> = choice.columns.iter().map(|column| column.index()).collect();
+        let assembly = clock.run("plan", || assemble::assemble(&graph, &layouts, &candidates, &chosen))?;
+        let sources = clock.run("lower", || sources(&assembly, &candidates, &target))?;
+        let built = clock.run("build", || build(&sources, &machine, &target, options))?;
+
+        let libraries: Vec<usize> = (0..sources.len()).collect();
+        let report = PlanReport {
+            operators: self.operators,
+            primitives: graph.nodes().len(),
+            units: units.members.len(),
+            candidates: candidates.columns.len(),
+            refused: candidates.refused,
+            is_complete: candidates.report.is_complete(),
+            distinct_kernels: candidates.kernels.len(),
+            solver_status: status_name(choice.status).to_owned(),
+            solver_gap: choice.gap(),
+            modelled_us: choice.objective_us,
+            stage_seconds: clock.seconds,
+        };
+        let manifest = Manifest {
+            compiler: env!("CARGO_PKG_VERSION").to_owned(),
+            model: self.info.clone(),
+            target: target.name.to_owned(),
+            machine: machine.fingerprint(),
+            c_compiler: built.compiler,
+            inputs: assemble::ports(&graph, &graph.inputs),
+            outputs: assemble::ports(&graph, &graph.outputs),
+            arena_bytes: assembly.arena_bytes,
+            kernels: assemble::kernel_infos(&assembly, &candidates.kernels, &sources, &libraries),
+            constant_bytes: assembly.constants.iter().map(Bytes::len).collect(),
+            library_bytes: built.objects.iter().map(Bytes::len).collect(),
+            steps: assembly.steps,
+            report,
+        };
+        Ok(Artifact { manifest, libraries: built.objects, constants: assembly.constants })
+    }
+}
+
+/// Runs stages, timing each.
+struct Stages<'a> {
+    options: &'a Options,
+    seconds: Vec<(String, f64)>,
+}
+
+impl<'a> Stages<'a> {
+    fn new(options: &'a Options) -> Self {
+        Self { options, seconds: Vec::new() }
+    }
+
+    fn run<T>(&mut self, name: &str, stage: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        if self.options.cancel.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let start = Instant::now();
+        self.options.progress.begin(name, 0);
+        let result = stage();
+        self.options.progress.end();
+        self.seconds.push((name.to_owned(), start.elapsed().as_secs_f64()));
+        result
+    }
+}
+
+/// CPUs that the process may use.
+fn threads() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+}
+
+fn internal(error: impl std::fmt::Display) -> Error {
+    Error::Internal(error.to_string())
+}
+
+/// The capability table that fits the machine, or the one asked for.
+fn choose_target(machine: &Machine, options: &Options) -> Result<CpuTarget, Error> {
+    use orch_tile::target::{AARCH64, CPU_TARGETS, X86_64_AMX, X86_64_V3, X86_64_V4};
+    if let Some(name) = &options.target {
+        let known = CPU_TARGETS.iter().find(|target| target.name == name);
+        return known.map(|target| (*target).clone()).ok_or_else(|| {
+            let names: Vec<&str> = CPU_TARGETS.iter().map(|target| target.name).collect();
+            Error::Input(format!("target `{name}` is not known; there are {}", names.join(", ")))
+        });
+    }
+    Ok(match (machine.vector_bytes(), machine.has(orch_runtime::Feature::AmxBf16)) {
+        (64, true) => X86_64_AMX,
+        (64, false) => X86_64_V4,
+        (32, _) => X86_64_V3,
+        _ => AARCH64,
+    })
+}
+
+/// Stage "choose": the binary linear program over candidate kernels (Korch, ASPLOS'24, section 5).
+fn choose(graph: &orch_ir::PrimGraph, candidates: &Candidates) -> Result<Choice, Error> {
+    let class = |tensor: &orch_ir::TensorId| ClassId(tensor.0);
+    let columns = candidates
+        .columns
+        .iter()
+        .map(|column| blp::Column {
+            cost_us: column.cost_us,
+            kernels: 1,
+            inputs: column.inputs.iter().map(class).collect(),
+            outputs: column.outputs.iter().map(class).collect(),
+            executes: column.units.clone(),
+        })
+        .collect();
+    let sources = (0..graph.tensors().len()).map(orch_ir::TensorId::new);
+    let problem = Problem {
+        classes: graph.tensors().len(),
+        available: sources.filter(|&t| graph.producer(t).is_none()).map(|t| class(&t)).collect(),
+        required: graph.outputs.iter().map(|(_, tensor)| class(tensor)).collect(),
+        columns,
+    };
+    let choice =
+        blp::choose(&problem, &ChooseOptions::default(), &orch_plan::solver::MicroLp).map_err(internal)?;
+    if choice.status == Status::Infeasible {
+        return Err(Error::Internal("no kernels produce some output of the model".to_owned()));
+    }
+    Ok(choice)
+}
+
+fn status_name(status: Status) -> &'static str {
+    match status {
+        Status::Optimal => "optimal",
+        Status::Feasible => "feasible",
+        Status::Infeasible => "infeasible",
+    }
+}
+
+/// Stage "lower": C source of each kernel of the plan, in its order.
+fn sources(assembly: &Assembly, candidates: &Candidates, target: &CpuTarget) -> Result<Vec<String>, Error> {
+    (assembly.kernels.iter())
+        .map(|&kernel| {
+            let program = &candidates.kernels[kernel].design.kernel.program;
+            let violations = validate_thread(program);
+            if violations.is_empty() {
+                return Ok(orch_codegen::c::emit(&[program], target));
+            }
+            Err(Error::Internal(format!("kernel {} is not valid: {}", program.name, violations.join("; "))))
+        })
+        .collect()
+}
+
+struct Built {
+    objects: Vec<Bytes>,
+    compiler: String,
+}
+
+/// Stage "build": shared objects of the sources, from the cache where they are known.
+fn build(
+    sources: &[String],
+    machine: &Machine,
+    target: &CpuTarget,
+    options: &Options,
+) -> Result<Built, Error> {
+    let tuning = match &options.target {
+        None => Tuning::Native,
+        Some(_) => Tuning::Arch(target.march.to_owned()),
+    };
+    let settings =
+        CompilerOptions { program: options.c_compiler.clone(), tuning, ..CompilerOptions::default() };
+    let compiler = Compiler::find(&settings).map_err(compile_error)?;
+    let cache = CompileCache::open(&options.cache_dir, compiler, machine).map_err(compile_error)?;
+    let units: Vec<Source> = (sources.iter().enumerate())
+        .map(|(number, text)| Source { name: format!("kernel {number}"), text: text.clone() })
+        .collect();
+    let jobs = if options.jobs == 0 { threads() as usize } else { options.jobs };
+    options.progress.begin("compile kernels", units.len());
+    let progress = |at: orch_runtime::cpu::CompileProgress| options.progress.advance(at.done);
+    let results = cache.compile_all(&units, jobs, &progress, &options.cancel);
+    options.progress.end();
+    let mut objects = Vec::with_capacity(results.len());
+    for result in results {
+        let path = result.map_err(compile_error)?;
+        let bytes = std::fs::read(&path).map_err(|source| Error::File { path, source })?;
+        objects.push(bytes.into());
+    }
+    Ok(Built { objects, compiler: cache.compiler().version().to_owned() })
+}
+
+fn compile_error(error: CompileError) -> Error {
+    match error {
+        CompileError::Cancelled => Error::Interrupted,
+        CompileError::Rejected { .. } => Error::Internal(error.to_string()),
+        _ => Error::Environment(error.to_string()),
+    }
+}

@@ -1,0 +1,69 @@
+//! What the machine has: for `orchestrion doctor`.
+
+use crate::Options;
+use orch_runtime::Machine;
+use orch_runtime::cpu::{CompileCache, Compiler, CompilerOptions, Pool, PoolOptions, calibrate};
+use orch_tune::{Database, MachineModel};
+use std::sync::Arc;
+
+/// Findings, and what keeps models from compiling.
+#[derive(Clone, Debug, Default)]
+pub struct Examination {
+    /// Topic and finding, in order.
+    pub findings: Vec<(&'static str, String)>,
+    /// Why no model can be compiled here.
+    pub problem: Option<String>,
+}
+
+/// Looks at the machine; measures its speed if asked or not yet known.
+pub fn examine(options: &Options, measure_anew: bool) -> Examination {
+    let machine = Machine::detect();
+    let mut report = Examination::default();
+    let mut add = |topic, finding: String| report.findings.push((topic, finding));
+    add("orchestrion", env!("CARGO_PKG_VERSION").to_owned());
+    add("machine", machine.fingerprint());
+    add("cache", options.cache_dir.display().to_string());
+    add("CUDA", "not supported by this version; models compile for the CPU".to_owned());
+    let settings = CompilerOptions { program: options.c_compiler.clone(), ..CompilerOptions::default() };
+    let compiler = match Compiler::find(&settings) {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            add("C compiler", "none that works".to_owned());
+            report.problem = Some(error.to_string());
+            return report;
+        }
+    };
+    add("C compiler", format!("{} ({})", compiler.program().display(), compiler.version()));
+    add("flags", compiler.flags().join(" "));
+    match speeds(options, &machine, compiler, measure_anew) {
+        Ok(model) => add(
+            "speed",
+            format!(
+                "{:.0} GFLOP/s f32 per core, {:.1} GB/s from memory, {:.1} GB/s from the second-level cache",
+                model.fma_gflops_core, model.memory_gbs_core, model.l2_gbs_core
+            ),
+        ),
+        Err(reason) => add("speed", format!("not measured: {reason}")),
+    }
+    report
+}
+
+fn speeds(
+    options: &Options,
+    machine: &Machine,
+    compiler: Compiler,
+    measure_anew: bool,
+) -> Result<MachineModel, String> {
+    let database = Database::open(&options.cache_dir).map_err(|error| error.to_string())?;
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    if let Some(known) = MachineModel::load(&database, machine, threads as u32).filter(|_| !measure_anew) {
+        return Ok(known);
+    }
+    let cache =
+        CompileCache::open(&options.cache_dir, compiler, machine).map_err(|error| error.to_string())?;
+    let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
+    let figures = calibrate(&cache, machine, &pool).map_err(|error| error.to_string())?;
+    let model = MachineModel::calibrated(machine, &figures);
+    model.save(&database, machine).map_err(|error| error.to_string())?;
+    Ok(model)
+}

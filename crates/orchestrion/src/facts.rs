@@ -1,0 +1,70 @@
+//! What a kernel does, counted from its block program, for the cost model.
+
+use orch_ir::{BinaryFn, UnaryFn};
+use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, Stage};
+use orch_tune::cost::KernelFacts;
+
+/// Counts bytes and operations of one launch.
+pub fn facts(block: &BlockProgram, tasks: usize) -> KernelFacts {
+    let mut facts =
+        KernelFacts { tasks: tasks.max(1) as u64, efficiency: EFFICIENCY, ..KernelFacts::default() };
+    for arg in &block.args {
+        let bytes = (arg.shape.elems() * arg.dtype.size_bytes()) as u64;
+        match arg.role {
+            ArgRole::Output => facts.bytes_written += bytes,
+            ArgRole::Input | ArgRole::Constant => facts.bytes_read += bytes,
+        }
+    }
+    for stage in &block.stages {
+        count_stage(block, stage, &mut facts);
+    }
+    facts
+}
+
+/// Share of the peak that generated inner loops reach.
+const EFFICIENCY: f64 = 0.85;
+
+fn count_stage(block: &BlockProgram, stage: &Stage, facts: &mut KernelFacts) {
+    let points =
+        |axes: &[orch_tile::VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+    match stage {
+        Stage::Reduce { domain, reduced, kind: orch_tile::ReduceKind::Dot { lhs, rhs }, .. } => {
+            let terms = points(domain) * points(reduced);
+            facts.fma_flops += 2 * terms;
+            // Factors are computed once per element that they vary over, not once per term.
+            for factor in [*lhs, *rhs] {
+                let axes = block.exprs.free_vars(factor);
+                add_operations(block, factor, points(&axes), facts);
+            }
+        }
+        Stage::Reduce { domain, reduced, body, .. } => {
+            let terms = points(domain) * points(reduced);
+            facts.cheap_ops += terms;
+            add_operations(block, *body, terms, facts);
+        }
+        Stage::Store { domain, body, .. } => add_operations(block, *body, points(domain), facts),
+    }
+}
+
+fn add_operations(block: &BlockProgram, root: ExprId, times: u64, facts: &mut KernelFacts) {
+    for id in block.exprs.reachable(&[root]) {
+        let is_value = block.exprs.dtype(id).is_float();
+        match block.exprs.get(id) {
+            Expr::Unary(UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sqrt | UnaryFn::Recip | UnaryFn::Floor, _) => {
+                facts.cheap_ops += times;
+            }
+            Expr::Unary(..) | Expr::Binary(BinaryFn::Pow, ..) if is_value => {
+                facts.transcendental_ops += times
+            }
+            Expr::Binary(..) | Expr::Fma(..) | Expr::Select(..) | Expr::Cast(..) if is_value => {
+                facts.cheap_ops += times;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Floating-point operations in all, a multiply-add as two.
+pub fn flops(facts: &KernelFacts) -> f64 {
+    (facts.fma_flops + facts.tile_flops + facts.cheap_ops + facts.transcendental_ops) as f64
+}

@@ -1,0 +1,169 @@
+//! What an executable is, as data: the part of an artifact that is text.
+//!
+//! Everything here is checked again when an artifact is loaded, because files come from outside.
+
+use serde::{Deserialize, Serialize};
+
+/// The plan of an executable and how it came about.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The version of Orchestrion that compiled it.
+    pub compiler: String,
+    /// The model.
+    pub model: ModelInfo,
+    /// The CPU target whose capability numbers the kernels were made for.
+    pub target: String,
+    /// The machine it was compiled and tuned on.
+    pub machine: String,
+    /// The C compiler that built its kernels.
+    pub c_compiler: String,
+    /// What the caller gives, in order.
+    pub inputs: Vec<Port>,
+    /// What the caller gets, in order.
+    pub outputs: Vec<Port>,
+    /// Working memory.
+    pub arena_bytes: usize,
+    /// Kernels.
+    pub kernels: Vec<KernelInfo>,
+    /// What runs, in order.
+    pub steps: Vec<StepInfo>,
+    /// Sizes of the constants, in order.
+    pub constant_bytes: Vec<usize>,
+    /// Sizes of the shared objects, in order.
+    pub library_bytes: Vec<usize>,
+    /// How the plan was found.
+    pub report: PlanReport,
+}
+
+/// Where an executable comes from.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// The graph's name in the model.
+    pub name: String,
+    /// The file it was compiled from.
+    pub path: String,
+    /// BLAKE3 of the file (without external data).
+    pub digest: String,
+}
+
+/// An input or output.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Port {
+    /// Its name in the model.
+    pub name: String,
+    /// Element type, as [`orch_ir::DType::name`].
+    pub dtype: String,
+    /// Shape.
+    pub shape: Vec<usize>,
+}
+
+/// One kernel function.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KernelInfo {
+    /// The function's name.
+    pub name: String,
+    /// Index of the shared object that holds it.
+    pub library: usize,
+    /// Independent tasks.
+    pub tasks: usize,
+    /// Scratch per thread.
+    pub scratch_bytes: usize,
+    /// The template and schedule, for people.
+    pub schedule: String,
+    /// Its C source.
+    pub source: String,
+}
+
+/// Memory that a range lies in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// The executable's working memory, from this byte on.
+    Arena(usize),
+    /// A constant.
+    Constant(usize),
+    /// An input.
+    Input(usize),
+    /// An output.
+    Output(usize),
+}
+
+/// A tensor in memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Slot {
+    /// Where.
+    pub place: Place,
+    /// Bytes.
+    pub bytes: usize,
+    /// True if the step writes it.
+    pub written: bool,
+    /// Element type.
+    pub dtype: String,
+    /// Logical shape.
+    pub shape: Vec<usize>,
+}
+
+/// One step.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StepInfo {
+    /// A readable name.
+    pub name: String,
+    /// What it does.
+    pub action: ActionInfo,
+    /// The tensors it is given, in the order the action expects.
+    pub slots: Vec<Slot>,
+    /// The primitives it computes, as text.
+    pub computes: Vec<String>,
+    /// The operators of the model that they come from.
+    pub origins: Vec<String>,
+    /// Modelled time.
+    pub cost_us: f64,
+    /// Bytes read and written, each tensor once.
+    pub traffic_bytes: usize,
+    /// Floating-point operations, a multiply-add as two.
+    pub flops: f64,
+}
+
+/// What a step does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActionInfo {
+    /// Launches a kernel.
+    Kernel(usize),
+    /// Copies the first slot to the second.
+    Copy,
+    /// Interprets primitives on the host.
+    Host {
+        /// The primitives, in the text form of `orch-ir`.
+        graph: String,
+        /// Dimension order of each input, then of each output.
+        layouts: Vec<Vec<usize>>,
+    },
+}
+
+/// Counts and times of the search for a plan.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PlanReport {
+    /// Operators of the model.
+    pub operators: usize,
+    /// Primitives after fission and rewriting.
+    pub primitives: usize,
+    /// Units that candidates were made of.
+    pub units: usize,
+    /// Candidate kernels.
+    pub candidates: usize,
+    /// Candidates that no template serves.
+    pub refused: usize,
+    /// False if a limit kept the enumeration from meeting every candidate.
+    pub is_complete: bool,
+    /// Distinct kernels among them.
+    pub distinct_kernels: usize,
+    /// `optimal`, `feasible` or `infeasible`.
+    pub solver_status: String,
+    /// Relative gap between plan and bound.
+    pub solver_gap: f64,
+    /// Modelled time of the plan.
+    pub modelled_us: f64,
+    /// Seconds spent in each stage, in order.
+    pub stage_seconds: Vec<(String, f64)>,
+}

@@ -1,0 +1,109 @@
+//! A model: an ONNX file as a primitive graph.
+
+use crate::manifest::ModelInfo;
+use crate::{Error, Options};
+use bytes::Bytes;
+use orch_fission::{FissionErrors, FissionOptions, RuleError, fission};
+use orch_ir::{OperatorGraph, PrimGraph, Tensor};
+use orch_onnx::{FileSource, ImportErrors, ImportOptions, ProblemClass};
+use std::path::Path;
+
+/// A model that has been read and checked.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Where it comes from.
+    pub info: ModelInfo,
+    /// Operators of its main graph.
+    pub operators: usize,
+    /// What it computes, in primitives.
+    pub graph: PrimGraph,
+}
+
+impl Model {
+    /// Reads an ONNX file. Weights stay where they are in the mapped files.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not a valid model, or needs what is not supported: all problems at once.
+    pub fn load(path: &Path, options: &Options) -> Result<Self, Error> {
+        let bytes =
+            orch_runtime::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        let base_dir = path.parent().map(Path::to_owned);
+        Self::parse(bytes, &path.display().to_string(), base_dir.as_deref(), options)
+    }
+
+    /// Reads a model from memory; `base_dir` is where external data lies.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn parse(
+        bytes: Bytes,
+        path: &str,
+        base_dir: Option<&Path>,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let import = ImportOptions {
+            dims: options.dims.clone(),
+            base_dir: base_dir.map(Path::to_owned),
+            files: FileSource::new(orch_runtime::map_file),
+            ..ImportOptions::default()
+        };
+        Self::import(bytes, path, &import, options)
+    }
+
+    fn import(bytes: Bytes, path: &str, import: &ImportOptions, options: &Options) -> Result<Self, Error> {
+        let digest = blake3::hash(&bytes).to_hex().to_string();
+        let imported = orch_onnx::import(bytes, import).map_err(import_error)?;
+        let info = ModelInfo { name: imported.graph.name.clone(), path: path.to_owned(), digest };
+        Self::from_operators(&imported.graph, info, options)
+    }
+
+    /// A model from an operator graph.
+    ///
+    /// # Errors
+    /// If an operator is invalid or not supported: all such operators at once.
+    pub fn from_operators(
+        operators: &OperatorGraph,
+        info: ModelInfo,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let fission_options =
+            FissionOptions { fixed_inputs: options.fixed_inputs.clone(), ..FissionOptions::default() };
+        let graph = fission(operators, &fission_options).map_err(fission_error)?;
+        Ok(Self { info, operators: operators.nodes.len(), graph })
+    }
+
+    /// A model that is a graph of primitives already.
+    pub fn from_graph(graph: PrimGraph) -> Self {
+        let info = ModelInfo { name: graph.name.clone(), ..ModelInfo::default() };
+        Self { info, operators: 0, graph }
+    }
+
+    /// What the reference interpreter computes: in `f64` throughout if `wide`, else rounded after every primitive.
+    ///
+    /// # Errors
+    /// If the inputs are not those of the model.
+    pub fn interpret(&self, inputs: &[Tensor], wide: bool) -> Result<Vec<Tensor>, Error> {
+        use orch_interp::EvalOptions;
+        let options = if wide { EvalOptions::wide() } else { EvalOptions::default() };
+        orch_interp::evaluate(&self.graph, inputs, &options).map_err(|error| Error::Input(error.to_string()))
+    }
+}
+
+fn import_error(errors: ImportErrors) -> Error {
+    let text = errors.to_string();
+    if errors.0.iter().all(|problem| problem.class() == ProblemClass::Unsupported) {
+        Error::Unsupported(text)
+    } else {
+        Error::Model(text)
+    }
+}
+
+fn fission_error(errors: FissionErrors) -> Error {
+    let is_limit = |error: &RuleError| matches!(error, RuleError::Unsupported(_) | RuleError::NotConstant(_));
+    let text = errors.to_string();
+    if errors.0.iter().all(|problem| is_limit(&problem.error)) {
+        Error::Unsupported(text)
+    } else {
+        Error::Model(text)
+    }
+}

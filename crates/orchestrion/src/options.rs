@@ -1,0 +1,68 @@
+//! What the caller decides about a compilation: one value, passed explicitly.
+
+use orch_ir::Tensor;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Options of [`Model::compile`](crate::Model::compile) and of loading a model.
+#[derive(Clone)]
+pub struct Options {
+    /// Values of symbolic dimensions.
+    pub dims: BTreeMap<String, usize>,
+    /// Inputs whose value is fixed when compiling, by name: they become constants.
+    pub fixed_inputs: BTreeMap<String, Tensor>,
+    /// The CPU to compile for: a name of [`orch_tile::target::CPU_TARGETS`], or `None` for this machine.
+    pub target: Option<String>,
+    /// The C compiler; `None` looks for one.
+    pub c_compiler: Option<PathBuf>,
+    /// Folder of compiled kernels and measurements.
+    pub cache_dir: PathBuf,
+    /// False makes every primitive a kernel of its own: a baseline to compare with.
+    pub fuse: bool,
+    /// C compilers that run at a time; 0 means one per CPU.
+    pub jobs: usize,
+    /// Told about long work.
+    pub progress: Arc<dyn Progress>,
+    /// Set from another thread to stop.
+    pub cancel: Arc<AtomicBool>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dims: BTreeMap::new(),
+            fixed_inputs: BTreeMap::new(),
+            target: None,
+            c_compiler: None,
+            cache_dir: std::env::temp_dir().join("orchestrion-cache"),
+            fuse: true,
+            jobs: 0,
+            progress: Arc::new(Silent),
+            cancel: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// Receives the progress of long work; called from several threads.
+pub trait Progress: Send + Sync {
+    /// A stage has begun, of `total` parts (0 if that is not known).
+    fn begin(&self, stage: &str, total: usize);
+    /// `done` parts of the current stage are finished.
+    fn advance(&self, done: usize);
+    /// The current stage has ended.
+    fn end(&self);
+}
+
+/// Ignores all progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn begin(&self, _stage: &str, _total: usize) {}
+
+    fn advance(&self, _done: usize) {}
+
+    fn end(&self) {}
+}

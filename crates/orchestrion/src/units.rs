@@ -1,0 +1,178 @@
+//! Stage "identify", first half: the primitive graph as units that candidate kernels are made of.
+//!
+//! Three exact reductions keep the number of candidates small without losing a plan worth having:
+//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes) belong to
+//!   whoever reads them: computing them again costs nothing;
+//! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it: storing
+//!   the value in between never pays;
+//! - everything else is a unit of one primitive.
+
+use orch_ir::{NodeId, PrimGraph, PrimOp, TensorId};
+use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
+use orch_tile::{Layout, layouts::is_view};
+
+/// A primitive graph cut into units.
+pub struct Units {
+    /// The units as the enumerator sees them.
+    pub dag: Dag,
+    /// The primitives of each unit, ascending; index with the unit's id.
+    pub members: Vec<Vec<NodeId>>,
+    free: Vec<bool>,
+}
+
+impl Units {
+    /// Cuts a graph into units.
+    ///
+    /// # Errors
+    /// If the graph is not valid.
+    pub fn of(graph: &PrimGraph, layouts: &[Layout]) -> Result<Self, DagError> {
+        let free = free_nodes(graph, layouts);
+        let owner = owners(graph, &free);
+        let mut members: Vec<Vec<NodeId>> = Vec::new();
+        let mut unit_of = vec![usize::MAX; graph.nodes().len()];
+        for node in graph.node_ids().filter(|node| owner[node.index()] == *node && !free[node.index()]) {
+            unit_of[node.index()] = members.len();
+            members.push(Vec::new());
+        }
+        for node in graph.node_ids().filter(|node| !free[node.index()]) {
+            members[unit_of[owner[node.index()].index()]].push(node);
+        }
+        let mut units = Self { dag: Dag::new(0, Vec::new(), Vec::new())?, members, free };
+        let nodes = units.members.iter().map(|members| units.dag_node(graph, members)).collect();
+        let outputs = graph.outputs.iter().map(|(_, tensor)| *tensor).collect();
+        units.dag = Dag::new(graph.tensors().len(), nodes, outputs)?;
+        Ok(units)
+    }
+
+    /// The primitives that a kernel of these units runs, free ones included, in topological order.
+    pub fn primitives(&self, graph: &PrimGraph, units: &[NodeId]) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> =
+            units.iter().flat_map(|unit| self.members[unit.index()].iter().copied()).collect();
+        let mut next = 0;
+        while next < nodes.len() {
+            for &input in &graph.node(nodes[next]).inputs {
+                if let Some(producer) = graph.producer(input).filter(|node| self.free[node.index()])
+                    && !nodes.contains(&producer)
+                {
+                    nodes.push(producer);
+                }
+            }
+            next += 1;
+        }
+        nodes.sort_unstable();
+        nodes
+    }
+
+    fn dag_node(&self, graph: &PrimGraph, members: &[NodeId]) -> DagNode {
+        let last = *members.last().expect("a unit has a primitive");
+        let kinds = members.iter().map(|&node| kind(&graph.node(node).op));
+        let mut inputs = Vec::new();
+        for &node in members {
+            for &input in &graph.node(node).inputs {
+                self.sources(graph, input, &mut inputs);
+            }
+        }
+        inputs.retain(|&tensor| graph.producer(tensor).is_none_or(|node| !members.contains(&node)));
+        DagNode {
+            kind: kinds.max().expect("a unit has a primitive"),
+            is_cheap: members.iter().all(|&node| is_cheap(graph, node)),
+            inputs,
+            outputs: graph.node(last).outputs.clone(),
+        }
+    }
+
+    /// The stored tensors that a tensor is made of through free primitives.
+    fn sources(&self, graph: &PrimGraph, tensor: TensorId, found: &mut Vec<TensorId>) {
+        match graph.producer(tensor).filter(|node| self.free[node.index()]) {
+            Some(node) => {
+                for &input in &graph.node(node).inputs {
+                    self.sources(graph, input, found);
+                }
+            }
+            None if !found.contains(&tensor) => found.push(tensor),
+            None => {}
+        }
+    }
+}
+
+/// Primitives that cost nothing where they are read. Graph outputs must exist, so what produces one is not free.
+fn free_nodes(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
+    let is_output = |node: NodeId| {
+        graph.node(node).outputs.iter().any(|tensor| graph.outputs.iter().any(|(_, output)| output == tensor))
+    };
+    graph
+        .node_ids()
+        .map(|id| {
+            let node = graph.node(id);
+            let is_free = match node.op {
+                PrimOp::Broadcast { .. } | PrimOp::Iota { .. } => true,
+                PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => is_view(graph, node, layouts),
+                _ => false,
+            };
+            is_free && !is_output(id)
+        })
+        .collect()
+}
+
+/// For each primitive the one whose unit it belongs to, itself or a later one.
+fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
+    let consumers = graph.consumers();
+    let mut owner: Vec<NodeId> = graph.node_ids().collect();
+    for id in graph.node_ids().rev().filter(|id| !free[id.index()]) {
+        let node = graph.node(id);
+        let is_map = |id: NodeId| matches!(graph.node(id).op, PrimOp::Map(_));
+        let [output] = node.outputs[..] else { continue };
+        let is_output = graph.outputs.iter().any(|(_, tensor)| *tensor == output);
+        if let [only] = consumers[output.index()][..]
+            && is_map(id)
+            && is_map(only)
+            && !is_output
+        {
+            owner[id.index()] = owner[only.index()];
+        }
+    }
+    owner
+}
+
+fn kind(op: &PrimOp) -> NodeKind {
+    match op {
+        PrimOp::Contract(_) | PrimOp::Conv(_) => NodeKind::Anchor,
+        PrimOp::Reduce { .. } | PrimOp::Window { .. } => NodeKind::Reduce,
+        PrimOp::ConvTranspose { .. }
+        | PrimOp::ScatterAlong { .. }
+        | PrimOp::ScatterNd { .. }
+        | PrimOp::Opaque(_) => NodeKind::Opaque,
+        PrimOp::Map(_)
+        | PrimOp::Broadcast { .. }
+        | PrimOp::Transpose { .. }
+        | PrimOp::Reshape { .. }
+        | PrimOp::Slice { .. }
+        | PrimOp::Pad { .. }
+        | PrimOp::Concat { .. }
+        | PrimOp::Select { .. }
+        | PrimOp::Take { .. }
+        | PrimOp::TakeAlong { .. }
+        | PrimOp::GatherNd { .. }
+        | PrimOp::Iota { .. } => NodeKind::Injective,
+    }
+}
+
+/// True for primitives that may run again to spare their result the way through memory.
+fn is_cheap(graph: &PrimGraph, id: NodeId) -> bool {
+    use orch_ir::{BinaryFn, ScalarFn, UnaryFn};
+    match &graph.node(id).op {
+        PrimOp::Map(f) => matches!(
+            f,
+            ScalarFn::Unary(UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not)
+                | ScalarFn::Binary(
+                    BinaryFn::Add | BinaryFn::Sub | BinaryFn::Mul | BinaryFn::Max | BinaryFn::Min
+                )
+                | ScalarFn::Binary(BinaryFn::And | BinaryFn::Or | BinaryFn::Xor)
+                | ScalarFn::Compare(_)
+                | ScalarFn::Select
+                | ScalarFn::Cast(_)
+        ),
+        PrimOp::Slice { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# All tests: the digits example, ONNX's backend cases and small zoo models from end to end, then every crate's own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+orchestrion=${CARGO_TARGET_DIR:-target}/debug/orchestrion
+models=${ORCHESTRION_MODELS:-../shared/models}
+
+cargo build --locked -p orchestrion-cli
+digits=$(cargo run --locked -p orchestrion --example digits)
+echo "$digits"
+grep -q '^357 of 360 images' <<<"$digits"
+python3 scripts/conformance.py 1.17.0 --every 6 --orchestrion "$orchestrion"
+if [ -d "$models" ]; then
+    names=(digits_cnn dlrm minilm mirage_lora mirage_ntrans mobilenet_v2)
+    zoo=$(scripts/zoo.sh "${names[@]}")
+    for name in "${names[@]}"; do
+        echo "verify $name"
+        "$orchestrion" verify "$zoo/$name/model.onnx" --input-dir "$zoo/$name/test_data_set_0" --quiet
+    done
+else
+    echo "no zoo models in $models: they are not verified"
+fi
+cargo test --locked --workspace
