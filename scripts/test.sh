@@ -20,4 +20,4 @@ if [ -d "$models" ]; then
 else
     echo "no zoo models in $models: they are not verified"
 fi
-cargo test --locked --workspace
+cargo test --locked --workspace --no-fail-fast
