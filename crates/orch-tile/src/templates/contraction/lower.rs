@@ -309,39 +309,40 @@ impl<'a> Lowering<'a> {
         if let Some(buffer) = self.panel_scratch {
             body.extend(self.fill_panel(buffer, panel, columns));
         }
-        let (rows, m) = (self.schedule.rows, self.extents.m);
-        let rest = m % rows;
-        let full = m - rest;
-        if full > 0 {
+        let m = self.extents.m;
+        let split = self.schedule.row_split(m);
+        let full_end = split.full * self.schedule.rows;
+        if split.full > 0 {
             let exprs = &mut self.program.exprs;
-            let limit = exprs.index(full as i64);
+            let limit = exprs.index(full_end as i64);
             let end = exprs.min(span.end_row, limit);
-            let end = simplify(exprs, end);
-            let var = exprs.declare_index("row", full);
-            let tile = Tile { first_row: exprs.var(var), span_row: span.first_row, panel, rows, columns };
-            let inner = emit_tile(self, &tile);
-            body.push(Stmt::For {
-                var,
-                start: span.first_row,
-                end,
-                step: rows as i64,
-                kind: LoopKind::Serial,
-                body: inner,
-            });
+            let strips = Strips { start: span.first_row, end, rows: self.schedule.rows, past: full_end };
+            body.push(self.walk_strips(&strips, panel, columns, span));
         }
-        if rest > 0 {
-            let first_row = self.program.exprs.index(full as i64);
-            let tile = Tile { first_row, span_row: span.first_row, panel, rows: rest, columns };
-            let inner = emit_tile(self, &tile);
-            let all = self.program.exprs.index(m as i64);
-            let condition = self.program.exprs.ge(span.end_row, all);
+        if split.rests > 0 {
+            let start = self.program.exprs.index(full_end as i64);
+            let end = self.program.exprs.index(m as i64);
+            let strips = Strips { start, end, rows: split.rest_rows, past: m };
+            let inner = self.walk_strips(&strips, panel, columns, span);
+            let condition = self.program.exprs.ge(span.end_row, end);
             let condition = simplify(&mut self.program.exprs, condition);
             match self.program.exprs.as_bool(condition) {
-                Some(true) => body.extend(inner),
-                _ => body.push(Stmt::If { condition, then: inner, otherwise: Vec::new() }),
+                Some(true) => body.push(inner),
+                _ => body.push(Stmt::If { condition, then: vec![inner], otherwise: Vec::new() }),
             }
         }
         body
+    }
+
+    /// The loop over strips of equal height.
+    fn walk_strips(&mut self, strips: &Strips, panel: ExprId, columns: usize, span: &PanelSpan) -> Stmt {
+        let exprs = &mut self.program.exprs;
+        let end = simplify(exprs, strips.end);
+        let var = exprs.declare_index("row", strips.past);
+        let rows = strips.rows;
+        let tile = Tile { first_row: exprs.var(var), span_row: span.first_row, panel, rows, columns };
+        let body = emit_tile(self, &tile);
+        Stmt::For { var, start: strips.start, end, step: rows as i64, kind: LoopKind::Serial, body }
     }
 
     /// Computes the task's rows of the first factor into scratch: a loop over each outer summed axis, vectors along the
@@ -537,6 +538,15 @@ impl<'a> Lowering<'a> {
             });
         simplify(&mut self.program.exprs, copied)
     }
+}
+
+/// Register tiles of equal height below one another.
+struct Strips {
+    start: ExprId,
+    end: ExprId,
+    rows: usize,
+    /// One more than the last row that any task has.
+    past: usize,
 }
 
 /// The rows and panels of one task.

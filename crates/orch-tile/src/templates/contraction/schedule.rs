@@ -70,6 +70,9 @@ pub struct Staging {
     pub panels: bool,
 }
 
+/// Multiply-adds that a unit could do while one vector of a panel comes from the second-level cache.
+const PANEL_VECTOR_SLOTS: f64 = 5.5;
+
 /// Bytes of the second factor's panel and the first factor's block that should stay in the second-level cache.
 const CACHE_SHARE: f64 = 0.5;
 
@@ -110,7 +113,7 @@ impl ContractionSchedule {
             })
             .map(|(rows, vectors)| {
                 let schedule = Self::blocked(extents, staging, (rows, vectors), lanes, target);
-                (schedule.modelled_cycles(extents, lanes), schedule)
+                (schedule.modelled_slots(extents, lanes, target), schedule)
             })
             .collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -162,38 +165,67 @@ impl ContractionSchedule {
         Self { rows, vectors, block_rows, block_panels }
     }
 
-    /// Cycles of one product on a core with two multiply-add units and two load ports: each step of `k` issues
-    /// `rows * vectors` multiply-adds and `rows + vectors` loads, and a chain of multiply-adds takes 4 cycles.
-    fn modelled_cycles(&self, extents: Extents, lanes: usize) -> f64 {
-        const LATENCY: f64 = 4.0;
-        const STORE_AND_SETUP: f64 = 3.0;
-        const TILE_SETUP: f64 = 24.0;
+    /// Slots of a multiply-add unit that one product takes: each step of `k` issues `rows * vectors` multiply-adds
+    /// and `rows + vectors` loads, streams `vectors` of a panel, and a chain of multiply-adds has to wait for itself.
+    fn modelled_slots(&self, extents: Extents, lanes: usize, target: &CpuTarget) -> f64 {
+        /// Multiply-adds that are under way at a time.
+        const LATENCY: f64 = 8.0;
+        const STORE_AND_SETUP: f64 = 6.0;
+        const TILE_SETUP: f64 = 48.0;
         /// What a load costs beside the multiply-adds that hide it.
-        const ISSUE_SHARE: f64 = 0.05;
+        const ISSUE_SHARE: f64 = 0.1;
+        let panel_bytes = extents.k * self.vectors * target.vector_bytes;
+        let stream = if panel_bytes > target.l1_bytes / 2 { PANEL_VECTOR_SLOTS } else { 1.0 };
         let tile = |rows: usize, vectors: usize| {
             let (rows, vectors) = (rows as f64, vectors as f64);
-            let step = (rows * vectors / 2.0).max((rows + vectors) / 2.0).max(LATENCY);
+            let step = (rows * vectors).max(rows + vectors).max(stream * vectors).max(LATENCY);
             let issue = step + ISSUE_SHARE * (rows + vectors);
             extents.k as f64 * issue + STORE_AND_SETUP * rows * vectors + TILE_SETUP
         };
-        let (full_rows, rest_rows) = (extents.m / self.rows, extents.m % self.rows);
+        let split = self.row_split(extents.m);
         let all_vectors = extents.n.div_ceil(lanes);
         let (full_panels, rest_vectors) = (all_vectors / self.vectors, all_vectors % self.vectors);
-        let mut cycles = 0.0;
-        for (rows, strips) in [(self.rows, full_rows), (rest_rows, usize::from(rest_rows > 0))] {
+        let mut slots = 0.0;
+        for (rows, strips) in [(self.rows, split.full), (split.rest_rows, split.rests)] {
             for (vectors, panels) in
                 [(self.vectors, full_panels), (rest_vectors, usize::from(rest_vectors > 0))]
             {
                 if strips * panels > 0 {
-                    cycles += (strips * panels) as f64 * tile(rows, vectors);
+                    slots += (strips * panels) as f64 * tile(rows, vectors);
                 }
             }
         }
         // Remainders are code of their own, and leave registers idle beside what is counted.
-        let variants = (1 + usize::from(rest_rows > 0 && full_rows > 0))
+        let variants = (1 + usize::from(split.rests > 0 && split.full > 0))
             * (1 + usize::from(rest_vectors > 0 && full_panels > 0));
-        cycles * extents.batch as f64 * (1.0 + 0.02 * (variants - 1) as f64)
+        slots * extents.batch as f64 * (1.0 + 0.02 * (variants - 1) as f64)
     }
+
+    /// How `m` rows are cut into strips.
+    ///
+    /// Where the rows of a last strip would leave most of the registers idle, and the last block of rows has room,
+    /// several strips are one row shorter instead: 197 rows in strips of 8 are 22 of 8 and 3 of 7, not 24 of 8 and 5.
+    pub fn row_split(&self, m: usize) -> RowSplit {
+        let strips = m.div_ceil(self.rows);
+        let short = strips * self.rows - m;
+        let in_last_block = m - m.saturating_sub(1) / self.block_rows.max(1) * self.block_rows;
+        if short > 0 && short <= strips && self.rows > 1 && short * (self.rows - 1) <= in_last_block {
+            return RowSplit { full: strips - short, rest_rows: self.rows - 1, rests: short };
+        }
+        let rest = m % self.rows;
+        RowSplit { full: m / self.rows, rest_rows: rest, rests: usize::from(rest > 0) }
+    }
+}
+
+/// Strips of rows: first the full ones, then shorter ones, all of which belong to the last block of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowSplit {
+    /// Strips of the schedule's rows.
+    pub full: usize,
+    /// Rows of each shorter strip.
+    pub rest_rows: usize,
+    /// Shorter strips.
+    pub rests: usize,
 }
 
 #[cfg(test)]
