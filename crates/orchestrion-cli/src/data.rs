@@ -39,7 +39,7 @@ impl InputArguments {
         };
         let tensor = load_tensor(&path)?;
         orchestrion::check_input(port, &tensor)?;
-        Ok(tensor)
+        Ok(orchestrion::aligned(&tensor))
     }
 }
 

@@ -39,7 +39,7 @@ pub mod whole_file;
 
 pub use artifact::Artifact;
 pub use error::Error;
-pub use executable::{Executable, RunOptions, StepTime, check_input};
+pub use executable::{Executable, RunOptions, StepTime, aligned, check_input};
 pub use model::Model;
 pub use options::{Options, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};
