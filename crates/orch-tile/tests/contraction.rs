@@ -54,14 +54,26 @@ impl Case {
     }
 
     /// Runs the whole graph as one kernel and compares.
-    fn check(mut self, result: TensorId, layouts: Option<Vec<Layout>>, what: &str) {
+    fn check(self, result: TensorId, layouts: Option<Vec<Layout>>, what: &str) {
+        self.check_on(&[&X86_64_V4, &X86_64_V3], result, layouts, what, |_| ());
+    }
+
+    /// As [`Self::check`], on these targets; `seen` is told each schedule.
+    fn check_on(
+        mut self,
+        targets: &[&CpuTarget],
+        result: TensorId,
+        layouts: Option<Vec<Layout>>,
+        what: &str,
+        mut seen: impl FnMut(&ContractionSchedule),
+    ) {
         self.graph.add_output("y", result);
         let layouts = layouts.unwrap_or_else(|| layouts::assign(&self.graph));
         let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
         let nodes: Vec<_> = self.graph.node_ids().collect();
         let block = fuse::build(&self.graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel")
             .unwrap_or_else(|error| panic!("{what}: {error}"));
-        for target in [&X86_64_V4, &X86_64_V3] {
+        for target in targets {
             let form = Form::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
             let lanes = target.lanes(4);
             for schedule in ContractionSchedule::candidates(
@@ -71,6 +83,7 @@ impl Case {
                 target,
                 3,
             ) {
+                seen(&schedule);
                 let got = self.run(&block, &schedule, target, what);
                 compare(&expected[0], &got, &layouts[result.index()], &format!("{what} {schedule:?}"));
             }
@@ -142,6 +155,25 @@ fn matrix_products_of_adversarial_sizes() {
         let (x, w) = (case.input(&[m, k]), case.input(&[k, n]));
         let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
         case.check(y, None, &format!("computed weights {m}x{n}x{k}"));
+    }
+}
+
+/// With small caches even short sums are added up in parts.
+#[test]
+fn long_sums_are_added_up_in_blocks_of_terms() {
+    let target = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
+    for (m, n, k, packed) in [(29, 49, 1027, true), (300, 20, 600, true), (13, 130, 1100, false)] {
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let x = if m == 300 { case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[x]) } else { x };
+        let w = if packed { case.constant(&[k, n]) } else { case.input(&[k, n]) };
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        let mut blocked = 0;
+        case.check_on(&[&target], y, None, &format!("{m}x{n}x{k}"), |schedule| {
+            blocked += usize::from(schedule.block_terms < k);
+        });
+        assert!(!packed || blocked > 0, "{m}x{n}x{k} is not blocked");
     }
 }
 

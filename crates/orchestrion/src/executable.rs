@@ -127,7 +127,8 @@ impl Executable {
 /// those inside a mapped file may, are copied by every run otherwise.
 pub fn aligned(tensor: &Tensor) -> Tensor {
     let bytes = cpu::AlignedBuffer::copy_of(tensor.bytes());
-    Tensor::from_bytes(tensor.dtype(), tensor.shape().clone(), bytes.into()).expect("a copy has the same size")
+    Tensor::from_bytes(tensor.dtype(), tensor.shape().clone(), bytes.into())
+        .expect("a copy has the same size")
 }
 
 /// Checks one tensor against the input it is meant for.

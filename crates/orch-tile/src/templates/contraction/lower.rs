@@ -3,7 +3,7 @@
 use super::form::Form;
 use super::operand::{Flat, PanelsFrom, RowsFrom, panels_from, rows_from};
 use super::schedule::{ContractionSchedule, Extents, Staging};
-use super::tile::{Tile, emit_tile};
+use super::tile::{Phase, Sums, Tile, emit_tile};
 use crate::block::{ArgRole, BlockProgram, Stage};
 use crate::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
 use crate::simplify::simplify;
@@ -51,8 +51,8 @@ pub(super) struct Lowering<'a> {
     pub row_scratch: Option<(BufferId, usize)>,
     /// Scratch panel.
     pub panel_scratch: Option<BufferId>,
-    /// Scratch for a register tile whose epilogue runs as a loop.
-    pub tile_scratch: Option<BufferId>,
+    /// Scratch for sums that are not stored from registers.
+    pub sums: Option<Sums>,
     /// Batch axes of the block program as expressions of the program's task.
     pub batch_values: Vec<(VarId, ExprId)>,
     /// The flat batch number.
@@ -130,7 +130,7 @@ impl<'a> Lowering<'a> {
             packed_buffer: None,
             row_scratch: None,
             panel_scratch: None,
-            tile_scratch: None,
+            sums: None,
             batch_values: Vec::new(),
             batch,
             sum,
@@ -175,15 +175,19 @@ impl<'a> Lowering<'a> {
         let distance = row_distance(self.extents.k, self.lanes);
         let rows = scratch("rows", self.schedule.block_rows * distance);
         let panel = scratch("panel", self.extents.k.max(1) * self.width());
-        let tile = scratch("tile", self.schedule.rows * self.width());
         if matches!(self.rows, RowsFrom::Scratch) {
             self.row_scratch = Some((self.program.add_buffer(rows), distance));
         }
         if matches!(self.panels, PanelsFrom::Scratch) {
             self.panel_scratch = Some(self.program.add_buffer(panel));
         }
-        if self.epilogue_is_costly() {
-            self.tile_scratch = Some(self.program.add_buffer(tile));
+        let of_block = self.schedule.block_terms < self.extents.k;
+        if of_block || self.epilogue_is_costly() {
+            let panels = if of_block { self.schedule.block_panels } else { 1 };
+            let rows = if of_block { self.schedule.block_rows } else { self.schedule.rows };
+            let line = panels * self.width();
+            let buffer = self.program.add_buffer(scratch("sums", rows * line));
+            self.sums = Some(Sums { buffer, line, of_block });
         }
     }
 
@@ -224,7 +228,7 @@ impl<'a> Lowering<'a> {
 
     /// One task: a block of rows times a block of panels of one batch.
     fn emit_task(&mut self) -> Vec<Stmt> {
-        let Extents { batch, m, n, .. } = self.extents;
+        let Extents { batch, m, n, k } = self.extents;
         let (width, schedule) = (self.width(), self.schedule);
         let row_blocks = m.div_ceil(schedule.block_rows).max(1);
         let panels = n.div_ceil(width).max(1);
@@ -252,15 +256,37 @@ impl<'a> Lowering<'a> {
         if let Some((buffer, distance)) = self.row_scratch {
             body.extend(self.fill_rows(buffer, distance, first_row, end_row));
         }
-        let full_panels = n / width;
         let span = PanelSpan { first_panel, past_panels, first_row, end_row };
+        let terms = schedule.block_terms;
+        if terms >= k {
+            body.extend(self.walk_panels(&span, Phase::Whole));
+            return body;
+        }
+        let var = self.program.exprs.declare_index("first_term", k);
+        let exprs = &mut self.program.exprs;
+        let (start, all) = (exprs.var(var), exprs.index(k as i64));
+        let past = exprs.add_const(start, terms as i64);
+        let end = if k.is_multiple_of(terms) { past } else { exprs.min(past, all) };
+        let zero = exprs.index(0);
+        let walk = self.walk_panels(&span, Phase::Accumulate { start, end });
+        let kind = LoopKind::Serial;
+        body.push(Stmt::For { var, start: zero, end: all, step: terms as i64, kind, body: walk });
+        body.extend(self.walk_panels(&span, Phase::Finish));
+        body
+    }
+
+    /// All register tiles of a task: its full panels, then the partial one if it is the task's.
+    fn walk_panels(&mut self, span: &PanelSpan, phase: Phase) -> Vec<Stmt> {
+        let (n, width) = (self.extents.n, self.width());
+        let full_panels = n / width;
+        let mut body = Vec::new();
         if full_panels > 0 {
-            body.extend(self.walk_full_panels(&span, full_panels));
+            body.extend(self.walk_full_panels(span, full_panels, phase));
         }
         if !n.is_multiple_of(width) || n == 0 {
             let last = self.program.exprs.index(full_panels as i64);
-            let rest = self.walk_rows(last, n - full_panels * width, &span);
-            body.extend(self.only_if_last(rest, &span, panels, panel_blocks));
+            let rest = self.walk_rows(last, n - full_panels * width, span, phase);
+            body.extend(self.only_if_last(rest, span));
         }
         body
     }
@@ -276,25 +302,20 @@ impl<'a> Lowering<'a> {
         self.program.exprs.var(var)
     }
 
-    fn walk_full_panels(&mut self, span: &PanelSpan, full_panels: usize) -> Vec<Stmt> {
+    fn walk_full_panels(&mut self, span: &PanelSpan, full_panels: usize, phase: Phase) -> Vec<Stmt> {
         let exprs = &mut self.program.exprs;
         let limit = exprs.index(full_panels as i64);
         let end = exprs.min(span.past_panels, limit);
         let end = simplify(exprs, end);
         let (var, panel) = exprs.fresh_index("panel", full_panels);
-        let body = self.walk_rows(panel, self.width(), span);
+        let body = self.walk_rows(panel, self.width(), span, phase);
         vec![Stmt::For { var, start: span.first_panel, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
     /// Guards the partial last panel so that one panel block computes it.
-    fn only_if_last(
-        &mut self,
-        body: Vec<Stmt>,
-        span: &PanelSpan,
-        panels: usize,
-        panel_blocks: usize,
-    ) -> Vec<Stmt> {
-        if panel_blocks == 1 {
+    fn only_if_last(&mut self, body: Vec<Stmt>, span: &PanelSpan) -> Vec<Stmt> {
+        let panels = self.extents.n.div_ceil(self.width()).max(1);
+        if panels <= self.schedule.block_panels {
             return body;
         }
         let exprs = &mut self.program.exprs;
@@ -304,7 +325,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// All register tiles of the task's rows in one panel of `columns` columns.
-    fn walk_rows(&mut self, panel: ExprId, columns: usize, span: &PanelSpan) -> Vec<Stmt> {
+    fn walk_rows(&mut self, panel: ExprId, columns: usize, span: &PanelSpan, phase: Phase) -> Vec<Stmt> {
         let mut body = Vec::new();
         if let Some(buffer) = self.panel_scratch {
             body.extend(self.fill_panel(buffer, panel, columns));
@@ -317,13 +338,13 @@ impl<'a> Lowering<'a> {
             let limit = exprs.index(full_end as i64);
             let end = exprs.min(span.end_row, limit);
             let strips = Strips { start: span.first_row, end, rows: self.schedule.rows, past: full_end };
-            body.push(self.walk_strips(&strips, panel, columns, span));
+            body.push(self.walk_strips(&strips, (panel, columns), span, phase));
         }
         if split.rests > 0 {
             let start = self.program.exprs.index(full_end as i64);
             let end = self.program.exprs.index(m as i64);
             let strips = Strips { start, end, rows: split.rest_rows, past: m };
-            let inner = self.walk_strips(&strips, panel, columns, span);
+            let inner = self.walk_strips(&strips, (panel, columns), span, phase);
             let condition = self.program.exprs.ge(span.end_row, end);
             let condition = simplify(&mut self.program.exprs, condition);
             match self.program.exprs.as_bool(condition) {
@@ -335,13 +356,20 @@ impl<'a> Lowering<'a> {
     }
 
     /// The loop over strips of equal height.
-    fn walk_strips(&mut self, strips: &Strips, panel: ExprId, columns: usize, span: &PanelSpan) -> Stmt {
+    fn walk_strips(
+        &mut self,
+        strips: &Strips,
+        (panel, columns): (ExprId, usize),
+        span: &PanelSpan,
+        phase: Phase,
+    ) -> Stmt {
         let exprs = &mut self.program.exprs;
         let end = simplify(exprs, strips.end);
         let var = exprs.declare_index("row", strips.past);
         let rows = strips.rows;
-        let tile = Tile { first_row: exprs.var(var), span_row: span.first_row, panel, rows, columns };
-        let body = emit_tile(self, &tile);
+        let (first_row, span_row, span_panel) = (exprs.var(var), span.first_row, span.first_panel);
+        let tile = Tile { first_row, span_row, span_panel, panel, rows, columns };
+        let body = emit_tile(self, &tile, phase);
         Stmt::For { var, start: strips.start, end, step: rows as i64, kind: LoopKind::Serial, body }
     }
 

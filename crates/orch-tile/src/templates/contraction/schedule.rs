@@ -15,6 +15,9 @@ pub struct ContractionSchedule {
     pub block_rows: usize,
     /// Panels that one task computes.
     pub block_panels: usize,
+    /// Terms that are summed for a task's whole block before the next are looked at; at least `k` if sums are
+    /// finished one register tile after the other.
+    pub block_terms: usize,
 }
 
 /// Flattened extents of a contraction.
@@ -75,6 +78,18 @@ const PANEL_VECTOR_SLOTS: f64 = 5.5;
 
 /// Bytes of the second factor's panel and the first factor's block that should stay in the second-level cache.
 const CACHE_SHARE: f64 = 0.5;
+
+/// Share of the second-level cache that a block of rows and a panel may take before their terms are blocked.
+const BLOCKING_SHARE: f64 = 0.75;
+
+/// Terms of a block, about: its part of a panel leaves the second-level cache to the rows.
+const BLOCK_TERMS: usize = 512;
+
+/// Most rows of a block whose terms are blocked.
+const MOST_BLOCK_ROWS: usize = 256;
+
+/// Least columns of such a block: its rows may have to be copied for them.
+const MIN_BLOCK_COLUMNS: usize = 128;
 
 /// Least work of a task in multiply-adds: about 20 microseconds, so that handing tasks out costs nothing.
 const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 20;
@@ -139,6 +154,9 @@ impl ContractionSchedule {
     ) -> Self {
         let Extents { batch, m, n, k } = extents;
         let panels = n.div_ceil(vectors * lanes).max(1);
+        if let Some(schedule) = Self::blocked_terms(extents, staging, (rows, vectors), lanes, target) {
+            return schedule;
+        }
         let row_bytes = (k * target.vector_bytes / lanes).max(1);
         let cache_rows = ((target.l2_bytes as f64 * CACHE_SHARE) as usize / row_bytes).max(rows);
         let tasks = (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED);
@@ -162,7 +180,39 @@ impl ContractionSchedule {
                 }
             }
         };
-        Self { rows, vectors, block_rows, block_panels }
+        Self { rows, vectors, block_rows, block_panels, block_terms: k }
+    }
+
+    /// The task blocking for sums so long that a panel and a block of rows do not stay in the second-level cache:
+    /// partial sums of a block are kept, and added to a few hundred terms at a time.
+    fn blocked_terms(
+        extents: Extents,
+        staging: Staging,
+        (rows, vectors): (usize, usize),
+        lanes: usize,
+        target: &CpuTarget,
+    ) -> Option<Self> {
+        let Extents { batch, m, n, k } = extents;
+        let (width, elem_bytes) = (vectors * lanes, target.vector_bytes / lanes);
+        let whole = |count: usize| count.next_multiple_of(rows).min(m.next_multiple_of(rows));
+        let block_rows = whole(m.div_ceil(m.div_ceil(MOST_BLOCK_ROWS).max(1)).max(1));
+        let working_set = (block_rows + width) * k * elem_bytes;
+        if staging.panels || m < 2 * rows || (working_set as f64) < target.l2_bytes as f64 * BLOCKING_SHARE {
+            return None;
+        }
+        let block_terms = k.div_ceil(k.div_ceil(BLOCK_TERMS)).next_multiple_of(lanes);
+        if block_terms >= k {
+            return None;
+        }
+        let panels = n.div_ceil(width).max(1);
+        let row_blocks = m.div_ceil(block_rows);
+        let room = (target.l2_bytes / 4 / (block_rows * width * elem_bytes)).max(1);
+        let tasks =
+            (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED).div_ceil(batch * row_blocks);
+        let panel_blocks =
+            panels.div_ceil(room).max(tasks).min(panels.div_ceil(MIN_BLOCK_COLUMNS.div_ceil(width)));
+        let block_panels = panels.div_ceil(panel_blocks.max(1));
+        Some(Self { rows, vectors, block_rows, block_panels, block_terms })
     }
 
     /// Slots of a multiply-add unit that one product takes: each step of `k` issues `rows * vectors` multiply-adds
@@ -174,7 +224,7 @@ impl ContractionSchedule {
         const TILE_SETUP: f64 = 48.0;
         /// What a load costs beside the multiply-adds that hide it.
         const ISSUE_SHARE: f64 = 0.1;
-        let panel_bytes = extents.k * self.vectors * target.vector_bytes;
+        let panel_bytes = self.block_terms.min(extents.k) * self.vectors * target.vector_bytes;
         let stream = if panel_bytes > target.l1_bytes / 2 { PANEL_VECTOR_SLOTS } else { 1.0 };
         let tile = |rows: usize, vectors: usize| {
             let (rows, vectors) = (rows as f64, vectors as f64);

@@ -14,6 +14,8 @@ pub(super) struct Tile {
     pub first_row: ExprId,
     /// The first row of the task's block.
     pub span_row: ExprId,
+    /// The first panel of the task's block.
+    pub span_panel: ExprId,
     /// Its panel.
     pub panel: ExprId,
     /// Rows.
@@ -22,14 +24,47 @@ pub(super) struct Tile {
     pub columns: usize,
 }
 
-/// Statements that compute a tile and store its results.
-pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile) -> Vec<Stmt> {
+/// What a walk over the register tiles of a task does.
+#[derive(Clone, Copy)]
+pub(super) enum Phase {
+    /// Sums all terms and stores the results.
+    Whole,
+    /// Adds the terms `start..end` to the partial sums; the terms from 0 on begin them.
+    Accumulate {
+        /// First term.
+        start: ExprId,
+        /// One more than the last.
+        end: ExprId,
+    },
+    /// Stores the results of the finished sums.
+    Finish,
+}
+
+/// Scratch that holds sums between their computation and the epilogue: of one register tile, or of a task's block.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    /// Where.
+    pub buffer: BufferId,
+    /// Elements between rows.
+    pub line: usize,
+    /// True if it has room for all of a task's rows and panels.
+    pub of_block: bool,
+}
+
+/// Statements that do a tile's part of a phase.
+pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, phase: Phase) -> Vec<Stmt> {
     let vectors = tile.columns.div_ceil(ctx.lanes);
     let mut body = Vec::new();
-    let accumulators = declare_accumulators(ctx, tile.rows, vectors, &mut body);
-    body.extend(emit_sum(ctx, tile, vectors, &accumulators));
-    match ctx.tile_scratch {
-        None => {
+    match (phase, ctx.sums) {
+        (Phase::Whole, sums) => {
+            let terms = (ctx.program.exprs.index(0), ctx.program.exprs.index(ctx.extents.k as i64));
+            let accumulators = declare_accumulators(ctx, tile.rows, vectors, &mut body);
+            body.extend(emit_sum(ctx, tile, vectors, &accumulators, terms));
+            if let Some(sums) = sums {
+                body.extend(store_sums(ctx, tile, sums, &accumulators));
+                body.extend(emit_epilogue_loop(ctx, tile, sums, vectors));
+                return body;
+            }
             for (row, registers) in accumulators.iter().enumerate() {
                 for (vector, &register) in registers.iter().enumerate() {
                     let sum = ctx.program.exprs.var(register);
@@ -38,10 +73,14 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile) -> Vec<Stmt> {
                 }
             }
         }
-        Some(buffer) => {
-            body.extend(spill(ctx, buffer, &accumulators));
-            body.extend(emit_epilogue_loop(ctx, tile, buffer, vectors));
+        (Phase::Accumulate { start, end }, Some(sums)) => {
+            let accumulators = declare_accumulators(ctx, tile.rows, vectors, &mut body);
+            body.push(load_sums(ctx, tile, sums, &accumulators, start));
+            body.extend(emit_sum(ctx, tile, vectors, &accumulators, (start, end)));
+            body.extend(store_sums(ctx, tile, sums, &accumulators));
         }
+        (Phase::Finish, Some(sums)) => body.extend(emit_epilogue_loop(ctx, tile, sums, vectors)),
+        (Phase::Accumulate { .. } | Phase::Finish, None) => unreachable!("partial sums have a buffer"),
     }
     body
 }
@@ -69,8 +108,14 @@ fn declare_accumulators(
         .collect()
 }
 
-/// The loop over `k`: one load per panel vector, one broadcast per row, `rows * vectors` multiply-adds.
-fn emit_sum(ctx: &mut Lowering<'_>, tile: &Tile, vectors: usize, accumulators: &[Vec<VarId>]) -> Vec<Stmt> {
+/// The loop over terms: one load per panel vector, one broadcast per row, `rows * vectors` multiply-adds.
+fn emit_sum(
+    ctx: &mut Lowering<'_>,
+    tile: &Tile,
+    vectors: usize,
+    accumulators: &[Vec<VarId>],
+    (start, end): (ExprId, ExprId),
+) -> Vec<Stmt> {
     let mut out = Vec::new();
     let rows = row_addresses(ctx, tile, &mut out);
     let (panel_buffer, panel_base, panel_stride) = panel_address(ctx, tile, &mut out);
@@ -109,8 +154,7 @@ fn emit_sum(ctx: &mut Lowering<'_>, tile: &Tile, vectors: usize, accumulators: &
             body.push(Stmt::Assign(register, next));
         }
     }
-    let (zero, end) = (exprs.index(0), exprs.index(ctx.extents.k as i64));
-    out.push(Stmt::For { var: k_var, start: zero, end, step: 1, kind: LoopKind::Serial, body });
+    out.push(Stmt::For { var: k_var, start, end, step: 1, kind: LoopKind::Serial, body });
     out
 }
 
@@ -225,31 +269,75 @@ fn bind_offset(ctx: &mut Lowering<'_>, name: &str, offset: ExprId, out: &mut Vec
     ctx.program.exprs.var(var)
 }
 
-/// Stores the accumulators to the tile's scratch.
-fn spill(ctx: &mut Lowering<'_>, buffer: BufferId, accumulators: &[Vec<VarId>]) -> Vec<Stmt> {
-    let (width, lanes) = (ctx.width(), ctx.lanes);
+/// Where the sums of a tile's first row are.
+fn sums_base(ctx: &mut Lowering<'_>, tile: &Tile, sums: Sums) -> ExprId {
+    let width = ctx.width();
     let exprs = &mut ctx.program.exprs;
+    if !sums.of_block {
+        return exprs.index(0);
+    }
+    let row = exprs.sub(tile.first_row, tile.span_row);
+    let line = exprs.mul_const(row, sums.line as i64);
+    let panel = exprs.sub(tile.panel, tile.span_panel);
+    let column = exprs.mul_const(panel, width as i64);
+    let base = exprs.add2(line, column);
+    simplify(exprs, base)
+}
+
+/// The offset of a vector of sums of a tile.
+fn sum_offset(ctx: &mut Lowering<'_>, base: ExprId, sums: Sums, row: usize, vector: usize) -> ExprId {
+    ctx.program.exprs.add_const(base, (row * sums.line + vector * ctx.lanes) as i64)
+}
+
+/// Stores the accumulators.
+fn store_sums(ctx: &mut Lowering<'_>, tile: &Tile, sums: Sums, accumulators: &[Vec<VarId>]) -> Vec<Stmt> {
     let mut out = Vec::new();
+    let base = sums_base(ctx, tile, sums);
     for (row, registers) in accumulators.iter().enumerate() {
         for (vector, &register) in registers.iter().enumerate() {
-            let offset = exprs.index((row * width + vector * lanes) as i64);
-            out.push(Stmt::Store { buffer, offset, value: exprs.var(register), mask: None });
+            let offset = sum_offset(ctx, base, sums, row, vector);
+            let value = ctx.program.exprs.var(register);
+            out.push(Stmt::Store { buffer: sums.buffer, offset, value, mask: None });
         }
     }
     out
 }
 
-/// The epilogue as a loop over the rows of the spilled tile, and over its full vectors.
-fn emit_epilogue_loop(ctx: &mut Lowering<'_>, tile: &Tile, buffer: BufferId, vectors: usize) -> Vec<Stmt> {
-    let (width, lanes) = (ctx.width(), ctx.lanes);
+/// Continues the partial sums, unless `start` is the first term.
+fn load_sums(
+    ctx: &mut Lowering<'_>,
+    tile: &Tile,
+    sums: Sums,
+    accumulators: &[Vec<VarId>],
+    start: ExprId,
+) -> Stmt {
+    let mut then = Vec::new();
+    let base = sums_base(ctx, tile, sums);
+    for (row, registers) in accumulators.iter().enumerate() {
+        for (vector, &register) in registers.iter().enumerate() {
+            let offset = sum_offset(ctx, base, sums, row, vector);
+            let load = ctx.program.exprs.load(sums.buffer, offset, ctx.lanes, None);
+            then.push(Stmt::Assign(register, load));
+        }
+    }
+    let one = ctx.program.exprs.index(1);
+    let condition = ctx.program.exprs.ge(start, one);
+    Stmt::If { condition, then, otherwise: Vec::new() }
+}
+
+/// The epilogue as a loop over the rows of the stored tile, and over its full vectors.
+fn emit_epilogue_loop(ctx: &mut Lowering<'_>, tile: &Tile, sums: Sums, vectors: usize) -> Vec<Stmt> {
+    let lanes = ctx.lanes;
+    let base = sums_base(ctx, tile, sums);
     let (row_var, row) = ctx.program.exprs.fresh_index("tile_row", tile.rows);
     let at = ctx.program.exprs.add2(tile.first_row, row);
     let mut body = Vec::new();
     for vector in 0..vectors {
         let exprs = &mut ctx.program.exprs;
-        let line = exprs.mul_const(row, width as i64);
+        let line = exprs.mul_const(row, sums.line as i64);
+        let line = exprs.add2(base, line);
         let offset = exprs.add_const(line, (vector * lanes) as i64);
-        let load = exprs.load(buffer, offset, lanes, None);
+        let load = exprs.load(sums.buffer, offset, lanes, None);
         let var = exprs.declare_register("sum", Type::vector(ctx.sum_type, lanes));
         body.push(Stmt::Let(var, load));
         let sum = ctx.program.exprs.var(var);
