@@ -1,8 +1,9 @@
-//! Files as bytes without reading them.
+//! Files as bytes: mapped, or read where kernels like them.
 
+use crate::cpu::AlignedBuffer;
 use bytes::Bytes;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// The content of a file, mapped read-only; pages are read when they are touched. The mapping lives as long as any
@@ -23,10 +24,32 @@ pub fn map_file(path: &Path) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(map))
 }
 
+/// Reads a file into memory that starts at a cache line, in huge pages where the system has them: what kernels read
+/// again and again should lie there rather than in a mapping, whose small pages stop the hardware from reading ahead.
+///
+/// # Errors
+/// If the file can't be read.
+pub fn read_file(path: &Path) -> io::Result<Bytes> {
+    let mut file = File::open(path)?;
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut buffer = AlignedBuffer::zeroed(len);
+    file.read_exact(buffer.as_mut_slice())?;
+    Ok(buffer.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::os::TempDir;
+
+    #[test]
+    fn files_are_read_whole() {
+        let dir = TempDir::new("read").unwrap();
+        let path = dir.path().join("data");
+        std::fs::write(&path, b"0123456789").unwrap();
+        assert_eq!(read_file(&path).unwrap(), b"0123456789"[..]);
+        assert!(read_file(dir.path()).is_err());
+    }
 
     #[test]
     fn bytes_outlive_the_path() {

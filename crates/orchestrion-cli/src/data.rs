@@ -51,7 +51,10 @@ fn parse_input(text: &str) -> Result<(String, String), String> {
 /// The artifact in an `.orc` file, or compiled from a model.
 pub fn artifact(path: &Path, options: &Options) -> Result<Artifact, Error> {
     if is_artifact(path) {
-        let bytes = read(path)?;
+        // What it says of itself is checked before as much memory is taken as the file is long.
+        Artifact::parse(&read(path)?)?;
+        let bytes =
+            orchestrion::read_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
         return Artifact::parse(&bytes);
     }
     Model::load(path, options)?.compile(options)

@@ -44,4 +44,4 @@ pub use model::Model;
 pub use options::{Options, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};
 pub use orch_onnx::decode_tensor;
-pub use orch_runtime::map_file;
+pub use orch_runtime::{map_file, read_file};

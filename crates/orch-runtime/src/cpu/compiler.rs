@@ -127,7 +127,11 @@ const BASE_FLAGS: [&str; 8] = [
 ];
 
 /// Flags used where the compiler has them: the first that works of each row.
-const OPTIONAL_FLAGS: [&[&str]; 2] = [&["-mprefer-vector-width=512"], &["-fno-semantic-interposition"]];
+///
+/// GCC's default allocation of registers to nested loops spills the loads of an inner loop to keep what only an outer
+/// one uses: `-fira-region=all` regards every loop for itself.
+const OPTIONAL_FLAGS: [&[&str]; 3] =
+    [&["-mprefer-vector-width=512"], &["-fno-semantic-interposition"], &["-fira-region=all"]];
 
 /// How the compilers of the supported processors spell "this machine", tried in order.
 const NATIVE_FLAGS: &[&str] = &["-march=native", "-mcpu=native"];
