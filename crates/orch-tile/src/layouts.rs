@@ -1,7 +1,8 @@
 //! Chooses a memory layout for every tensor of a primitive graph.
 //!
 //! Convolutions and pooling store channels-last, so that their vectors run along channels; everything else takes
-//! the layout that makes it a view or lets it read contiguously. Graph inputs, graph outputs and the operands
+//! the layout that makes it a view or lets it read contiguously. A convolution to a handful of maps is row-major: its
+//! vectors run along pixels. Graph inputs, graph outputs and the operands
 //! and results of opaque routines are row-major. One forward pass suffices: a transpose or reshape of a
 //! channels-last tensor is given the layout under which it is the same bytes, so the transposes that models put
 //! between convolutions and attention or normalisation vanish.
@@ -15,7 +16,8 @@ use orch_ir::{PrimGraph, PrimNode, PrimOp, Shape, TensorId};
 pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
     let mut layouts: Vec<Layout> =
         graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
-    let pinned = row_major_only(graph);
+    let mut pinned = row_major_only(graph);
+    pin_planar_convolutions(graph, &mut pinned);
     for node in graph.nodes() {
         for &output in &node.outputs {
             if !pinned[output.index()] {
@@ -52,6 +54,25 @@ fn row_major_only(graph: &PrimGraph) -> Vec<bool> {
         pinned[tensor.index()] = true;
     }
     pinned
+}
+
+/// Convolutions with fewer maps than this leave most lanes idle when vectors run along maps.
+const FEW_MAPS: usize = 5;
+
+/// Pins the operand and the result of convolutions to few maps: their vectors run along pixels. Only an operand that
+/// is padded, and so copied anyway, is pinned.
+fn pin_planar_convolutions(graph: &PrimGraph, pinned: &mut [bool]) {
+    for node in graph.nodes() {
+        let PrimOp::Conv(spec) = &node.op else { continue };
+        let (operand, result) = (node.inputs[0], node.outputs[0]);
+        let is_padded = graph
+            .producer(operand)
+            .is_some_and(|producer| matches!(graph.node(producer).op, PrimOp::Pad { .. }));
+        if spec.groups == 1 && graph.shape(result)[1] < FEW_MAPS && is_padded {
+            pinned[operand.index()] = true;
+            pinned[result.index()] = true;
+        }
+    }
 }
 
 fn preferred(graph: &PrimGraph, node: &PrimNode, output: TensorId, layouts: &[Layout]) -> Layout {

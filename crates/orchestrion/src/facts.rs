@@ -1,6 +1,7 @@
 //! What a kernel does, counted from its block program, for the cost model.
 
 use orch_ir::{BinaryFn, UnaryFn};
+use orch_tile::templates::contraction;
 use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, Stage};
 use orch_tune::cost::KernelFacts;
 
@@ -18,8 +19,14 @@ pub fn facts(block: &BlockProgram, tasks: usize) -> KernelFacts {
     for stage in &block.stages {
         count_stage(block, stage, &mut facts);
     }
+    let fill = contraction::fill(block, FILL_LANES);
+    facts.cheap_ops += 2 * fill.lanes;
+    facts.scattered_accesses += fill.gathered;
     facts
 }
+
+/// Lanes of the vectors that bring factors of contractions to where they are multiplied.
+const FILL_LANES: usize = 16;
 
 /// Share of the peak that generated inner loops reach.
 const EFFICIENCY: f64 = 0.85;

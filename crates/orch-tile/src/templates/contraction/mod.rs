@@ -10,12 +10,14 @@
 //!
 //! Numerics: each element is one chain of fused multiply-adds in the order of `k`, in the type of the sum.
 
+mod fill;
 mod form;
 mod lower;
 mod operand;
 mod schedule;
 mod tile;
 
+pub use fill::{Fill, fill};
 pub use form::Form;
 pub use lower::{lower, staging};
 pub use schedule::{ContractionSchedule, Extents, Staging};
