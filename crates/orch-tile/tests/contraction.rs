@@ -7,7 +7,7 @@ use orch_ir::{
 };
 use orch_tile::layouts;
 use orch_tile::target::{X86_64_V3, X86_64_V4};
-use orch_tile::templates::contraction::{ContractionSchedule, Extents, Form, lower, staging};
+use orch_tile::templates::contraction::{ContractionSchedule, Extents, Form, RowOrder, lower, staging};
 use orch_tile::templates::kernel::Binding;
 use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret};
 
@@ -258,5 +258,33 @@ fn convolutions() {
             }
             case.check(y, Some(layouts), &what);
         }
+    }
+}
+
+/// Pixels of a channels-first image are neighbours in memory, its channels are not: scratch is filled along pixels.
+/// Blocks of rows begin and end anywhere in a line of pixels.
+#[test]
+fn stems_are_filled_along_pixels() {
+    let target = CpuTarget { l2_bytes: 8 << 10, ..X86_64_V4 };
+    for (size, pad, stride) in [(32, 1, 1), (37, 0, 1), (21, 2, 1)] {
+        let mut case = Case::new();
+        let x = case.input(&[2, 3, size, size]);
+        let w = case.constant(&[20, 3, 3, 3]);
+        let spec = ConvSpec { window: window(3, stride, pad, 1), groups: 1 };
+        let y = case.add(PrimOp::Conv(spec), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        let mut layouts: Vec<Layout> =
+            case.graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
+        layouts[y.index()] = Layout::channels_last(4);
+        let nodes: Vec<_> = case.graph.node_ids().collect();
+        let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "stem").unwrap();
+        let order = staging(&block, &Form::of(&block).unwrap()).rows;
+        assert_eq!(order, Some(RowOrder::RowsInner), "{size} {pad}");
+        let mut blocks = 0;
+        let what = format!("stem {size} padded by {pad}");
+        case.check_on(&[&target], y, Some(layouts), &what, |schedule| {
+            blocks = blocks.max(schedule.block_rows)
+        });
+        assert!(blocks < size * size, "one block is no test of their borders");
     }
 }

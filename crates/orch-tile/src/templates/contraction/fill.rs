@@ -2,6 +2,7 @@
 
 use super::form::Form;
 use super::lower::staging;
+use super::operand::RowOrder;
 use crate::block::BlockProgram;
 use crate::expr::{Expr, ExprId, VarId};
 use crate::simplify::Simplifier;
@@ -20,12 +21,30 @@ pub struct Fill {
 pub fn fill(block: &BlockProgram, lanes: usize) -> Fill {
     let Ok(form) = Form::of(block) else { return Fill::default() };
     let staging = staging(block, &form);
-    let rows = form.k.last().filter(|_| staging.rows).map(|&along| factor_fill(block, form.a, along, lanes));
+    let along = match staging.rows {
+        Some(RowOrder::TermsInner) => form.k.last(),
+        Some(RowOrder::RowsInner) => form.m.last(),
+        None => None,
+    };
+    let rows = along.map(|&along| factor_fill(block, form.a, along, lanes));
     let panels =
         form.n.last().filter(|_| staging.panels).map(|&along| factor_fill(block, form.b, along, lanes));
     let (rows, panels) = (rows.unwrap_or_default(), panels.unwrap_or_default());
     Fill { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered }
 }
+
+/// The order of scratch rows that takes less to fill.
+pub(super) fn row_order(block: &BlockProgram, form: &Form, lanes: usize) -> RowOrder {
+    let (Some(&term), Some(&row)) = (form.k.last(), form.m.last()) else { return RowOrder::TermsInner };
+    let cost = |along| {
+        let fill = factor_fill(block, form.a, along, lanes);
+        fill.lanes + GATHERED_LANES * fill.gathered
+    };
+    if cost(row) < cost(term) { RowOrder::RowsInner } else { RowOrder::TermsInner }
+}
+
+/// Lanes that could be filled while one element is gathered.
+const GATHERED_LANES: u64 = 8;
 
 /// Filling one factor in vectors along an axis.
 fn factor_fill(block: &BlockProgram, factor: ExprId, along: VarId, lanes: usize) -> Fill {

@@ -1,8 +1,9 @@
 //! From a contraction to a thread program: tasks, operand staging and the walk over register tiles.
 
 use super::form::Form;
-use super::operand::{Flat, PanelsFrom, RowsFrom, panels_from, rows_from};
+use super::operand::{Flat, PanelsFrom, RowOrder, RowsFrom, panels_from, rows_from};
 use super::schedule::{ContractionSchedule, Extents, Staging};
+use super::stage::RowScratch;
 use super::tile::{Phase, Sums, Tile, emit_tile};
 use crate::block::{ArgRole, BlockProgram, Stage};
 use crate::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
@@ -47,8 +48,8 @@ pub(super) struct Lowering<'a> {
     pub arg_buffers: Vec<Option<BufferId>>,
     /// The packed constant.
     pub packed_buffer: Option<BufferId>,
-    /// Scratch rows and the distance between them.
-    pub row_scratch: Option<(BufferId, usize)>,
+    /// Scratch rows.
+    pub row_scratch: Option<RowScratch>,
     /// Scratch panel.
     pub panel_scratch: Option<BufferId>,
     /// Scratch for sums that are not stored from registers.
@@ -84,9 +85,13 @@ pub fn staging(block: &BlockProgram, form: &Form) -> Staging {
     let flat = Flat::new(block, &mut exprs, form);
     let (a, b) = flat_factors(&mut exprs, form, &flat);
     let sum_type = exprs.dtype(form.a);
-    let rows = rows_from(block, &mut exprs, &flat, a, sum_type);
+    let rows = rows_from(block, &mut exprs, form, &flat, a, sum_type);
     let panels = panels_from(block, &mut exprs, form, &flat, b, 1, sum_type);
-    Staging { rows: matches!(rows, RowsFrom::Scratch), panels: matches!(panels, PanelsFrom::Scratch) }
+    let rows = match rows {
+        RowsFrom::Scratch(order) => Some(order),
+        RowsFrom::Argument { .. } => None,
+    };
+    Staging { rows, panels: matches!(panels, PanelsFrom::Scratch) }
 }
 
 /// The factors over batch axes and flat coordinates.
@@ -105,7 +110,7 @@ impl<'a> Lowering<'a> {
         let sum_type = source.dtype(form.a);
         let lanes = target.lanes(sum_type.size_bytes());
         let width = schedule.vectors * lanes;
-        let rows = rows_from(block, &mut source, &flat, a, sum_type);
+        let rows = rows_from(block, &mut source, &form, &flat, a, sum_type);
         let panels = panels_from(block, &mut source, &form, &flat, b, width, sum_type);
         let row_blocks = extents.m.div_ceil(schedule.block_rows).max(1);
         let panel_blocks = extents.n.div_ceil(width).max(1).div_ceil(schedule.block_panels);
@@ -172,11 +177,20 @@ impl<'a> Lowering<'a> {
             elems,
             scope: Scope::Scratch,
         };
-        let distance = row_distance(self.extents.k, self.lanes);
-        let rows = scratch("rows", self.schedule.block_rows * distance);
         let panel = scratch("panel", self.extents.k.max(1) * self.width());
-        if matches!(self.rows, RowsFrom::Scratch) {
-            self.row_scratch = Some((self.program.add_buffer(rows), distance));
+        if let RowsFrom::Scratch(order) = self.rows {
+            let (elems, distance) = match order {
+                RowOrder::TermsInner => {
+                    let distance = line_distance(self.extents.k, self.lanes);
+                    (self.schedule.block_rows * distance + self.lanes, distance)
+                }
+                RowOrder::RowsInner => {
+                    let distance = line_distance(self.schedule.block_rows + 3 * self.lanes, self.lanes);
+                    (self.extents.k.max(1) * distance + self.lanes, distance)
+                }
+            };
+            let buffer = self.program.add_buffer(scratch("rows", elems));
+            self.row_scratch = Some(RowScratch { buffer, order, distance });
         }
         if matches!(self.panels, PanelsFrom::Scratch) {
             self.panel_scratch = Some(self.program.add_buffer(panel));
@@ -253,8 +267,8 @@ impl<'a> Lowering<'a> {
         let first_panel = exprs.mul_const(panel_block, schedule.block_panels as i64);
         let past_panels = exprs.add_const(first_panel, schedule.block_panels as i64);
 
-        if let Some((buffer, distance)) = self.row_scratch {
-            body.extend(self.fill_rows(buffer, distance, first_row, end_row));
+        if let Some(scratch) = self.row_scratch {
+            body.extend(self.fill_rows(scratch, first_row, end_row));
         }
         let span = PanelSpan { first_panel, past_panels, first_row, end_row };
         let terms = schedule.block_terms;
@@ -373,122 +387,12 @@ impl<'a> Lowering<'a> {
         Stmt::For { var, start: strips.start, end, step: rows as i64, kind: LoopKind::Serial, body }
     }
 
-    /// Computes the task's rows of the first factor into scratch: a loop over each outer summed axis, vectors along the
-    /// innermost, where the factor is contiguous if it is anywhere.
-    fn fill_rows(&mut self, buffer: BufferId, distance: usize, first: ExprId, end: ExprId) -> Vec<Stmt> {
-        let (row_var, row) = self.program.exprs.fresh_index("row", self.extents.m);
-        let exprs = &mut self.program.exprs;
-        let local = exprs.sub(row, first);
-        let mut line = exprs.mul_const(local, distance as i64);
-        let mut bindings = vec![(self.flat.m, row)];
-        let Some((&along, outer)) = self.form.k.split_last() else { return Vec::new() };
-        let mut loops = Vec::new();
-        let mut stride = self.block.extent(along);
-        for &axis in outer.iter().rev() {
-            let extent = self.block.extent(axis);
-            let (var, value) = self.program.exprs.fresh_index("k", extent);
-            let exprs = &mut self.program.exprs;
-            let step = exprs.mul_const(value, stride as i64);
-            line = exprs.add2(line, step);
-            bindings.push((axis, value));
-            loops.push((var, extent));
-            stride *= extent;
-        }
-        let a = self.row_factor();
-        let mut body = self.fill_along(buffer, a, &bindings, along, self.block.extent(along), line);
-        for (var, extent) in loops {
-            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
-            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
-        }
-        vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
-    }
-
-    /// The first factor over batch axes, the flat row, and the summed axes themselves.
-    fn row_factor(&mut self) -> ExprId {
-        let rows: Vec<(VarId, ExprId)> =
-            self.flat.bindings.iter().copied().filter(|(axis, _)| !self.form.k.contains(axis)).collect();
-        let mut flatten = Substitution::new(&rows);
-        let a = flatten.apply(&mut self.source, self.form.a);
-        simplify(&mut self.source, a)
-    }
-
-    /// Computes one panel of the second factor into scratch, vectors along columns, zeros past the last one.
-    fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
-        let width = self.width();
-        let (k_var, k) = self.program.exprs.fresh_index("k", self.extents.k);
-        let exprs = &mut self.program.exprs;
-        let line = exprs.mul_const(k, width as i64);
-        let first_column = exprs.mul_const(panel, width as i64);
-        let end = exprs.index(self.extents.k as i64);
-        let zero = exprs.index(0);
-        let mut body = Vec::new();
-        for vector in 0..columns.div_ceil(self.lanes) {
-            let start = vector * self.lanes;
-            let first = self.program.exprs.add_const(first_column, start as i64);
-            let column = self.vector_index(&mut body, "column", first, self.extents.n);
-            let valid = (columns - start).min(self.lanes);
-            let mask = self.tail_mask(valid);
-            let value = self.import_vector(self.b, &[(self.flat.k, k)], (self.flat.n, column), mask);
-            let value = self.zero_where_not(mask, value);
-            let offset = self.program.exprs.add_const(line, start as i64);
-            body.push(Stmt::Store { buffer, offset, value, mask: None });
-        }
-        vec![Stmt::For { var: k_var, start: zero, end, step: 1, kind: LoopKind::Serial, body }]
-    }
-
-    /// `scratch[line + i] = expr at i` for `i` below `extent`, in vectors.
-    fn fill_along(
-        &mut self,
-        buffer: BufferId,
-        expr: ExprId,
-        bindings: &[(VarId, ExprId)],
-        along: VarId,
-        extent: usize,
-        line: ExprId,
-    ) -> Vec<Stmt> {
-        let lanes = self.lanes;
-        let full = extent - extent % lanes;
-        let mut body = Vec::new();
-        if full > 0 {
-            let var = self.program.exprs.declare_index("i", full);
-            self.program.exprs.set_multiple_of(var, lanes as i64);
-            let value = self.import_vector(expr, bindings, (along, var), None);
-            let exprs = &mut self.program.exprs;
-            let at = exprs.var(var);
-            let (start, end) = (exprs.index(0), exprs.index(full as i64));
-            let offset = exprs.add2(line, at);
-            let store = Stmt::Store { buffer, offset, value, mask: None };
-            let kind = LoopKind::Serial;
-            body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
-        }
-        if extent > full {
-            let first = self.program.exprs.index(full as i64);
-            let var = self.vector_index(&mut body, "i", first, extent);
-            let mask = self.tail_mask(extent - full);
-            let value = self.import_vector(expr, bindings, (along, var), mask);
-            let offset = self.program.exprs.add_const(line, full as i64);
-            body.push(Stmt::Store { buffer, offset, value, mask });
-        }
-        body
-    }
-
     /// Binds the first of `lanes` neighbouring values of an index below `extent`, a multiple of the lanes.
     pub fn vector_index(&mut self, body: &mut Vec<Stmt>, name: &str, first: ExprId, extent: usize) -> VarId {
         let var = self.program.exprs.declare_index(name, extent.next_multiple_of(self.lanes));
         self.program.exprs.set_multiple_of(var, self.lanes as i64);
         body.push(Stmt::Let(var, first));
         var
-    }
-
-    /// A value whose masked-off lanes are zero, even if it is not a plain load.
-    fn zero_where_not(&mut self, mask: Option<ExprId>, value: ExprId) -> ExprId {
-        let Some(mask) = mask else { return value };
-        if matches!(self.program.exprs.get(value), crate::expr::Expr::Load { .. }) {
-            return value;
-        }
-        let zero = self.program.exprs.zero(self.sum_type);
-        let zeros = self.program.exprs.splat(zero, self.lanes);
-        self.program.exprs.select(mask, value, zeros)
     }
 
     /// Copies an expression of the block program at neighbouring values of the flat coordinate `along.0`, the
@@ -585,11 +489,11 @@ struct PanelSpan {
     end_row: ExprId,
 }
 
-/// Elements between scratch rows: whole vectors, and never a multiple of 4 KiB, so that rows do not compete for
+/// Elements between lines of scratch: whole vectors, and never a multiple of 4 KiB, so that lines do not compete for
 /// the same cache sets.
-fn row_distance(k: usize, lanes: usize) -> usize {
+fn line_distance(elems: usize, lanes: usize) -> usize {
     const ALIASING_ELEMS: usize = 1024;
-    let distance = k.max(1).next_multiple_of(lanes);
+    let distance = elems.max(1).next_multiple_of(lanes);
     if distance.is_multiple_of(ALIASING_ELEMS) { distance + lanes } else { distance }
 }
 

@@ -15,9 +15,11 @@ mod form;
 mod lower;
 mod operand;
 mod schedule;
+mod stage;
 mod tile;
 
 pub use fill::{Fill, fill};
 pub use form::Form;
 pub use lower::{lower, staging};
+pub use operand::RowOrder;
 pub use schedule::{ContractionSchedule, Extents, Staging};

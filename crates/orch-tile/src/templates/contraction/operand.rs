@@ -1,5 +1,6 @@
 //! How the register tile reads its two factors.
 
+use super::fill::row_order;
 use super::form::Form;
 use crate::block::{ArgRole, BlockProgram};
 use crate::expr::{ArgId, Expr, ExprId, Exprs, VarId};
@@ -17,8 +18,17 @@ pub enum RowsFrom {
         /// Elements between neighbouring terms.
         stride: i64,
     },
-    /// Scratch that the task fills: `[block row][k]`.
-    Scratch,
+    /// Scratch that the task fills.
+    Scratch(RowOrder),
+}
+
+/// How a task's rows lie in scratch. They are filled in vectors along the inner coordinate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowOrder {
+    /// `[block row][k]`: right where the terms of a row are neighbours in memory.
+    TermsInner,
+    /// `[k][block row]`: right where rows are, as pixels of a channels-first image.
+    RowsInner,
 }
 
 /// The second factor's panels.
@@ -71,17 +81,23 @@ impl Flat {
 pub fn rows_from(
     block: &BlockProgram,
     exprs: &mut Exprs,
+    form: &Form,
     flat: &Flat,
     a: ExprId,
     sum_type: orch_ir::DType,
 ) -> RowsFrom {
-    match plain_read(block, exprs, a) {
-        Some((arg, offset)) if block.arg(arg).dtype == sum_type => match linear_in(exprs, offset, flat.k) {
-            Some(stride) => RowsFrom::Argument { arg, stride },
-            None => RowsFrom::Scratch,
-        },
-        _ => RowsFrom::Scratch,
+    let in_place = plain_read(block, exprs, a)
+        .filter(|&(arg, _)| block.arg(arg).dtype == sum_type)
+        .and_then(|(arg, offset)| Some((arg, linear_in(exprs, offset, flat.k)?)));
+    match in_place {
+        Some((arg, stride)) => RowsFrom::Argument { arg, stride },
+        None => RowsFrom::Scratch(row_order(block, form, block_lanes(sum_type))),
     }
+}
+
+/// Lanes by which orders of scratch are compared: those of the widest vectors.
+fn block_lanes(sum_type: orch_ir::DType) -> usize {
+    64 / sum_type.size_bytes()
 }
 
 /// Chooses how the second factor is read. `b` is over batch axes and flat coordinates.

@@ -1,6 +1,7 @@
 //! The schedule space of contractions: register tile and task blocking, chosen by a small model of the core.
 
 use super::form::Form;
+use super::operand::RowOrder;
 use crate::block::BlockProgram;
 use crate::target::CpuTarget;
 
@@ -67,8 +68,8 @@ const TILES_16: [(usize, usize); 12] =
 /// Which factors a task copies to scratch before it multiplies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Staging {
-    /// The task's rows of the first factor.
-    pub rows: bool,
+    /// The task's rows of the first factor, and how.
+    pub rows: Option<RowOrder>,
     /// Each of the task's panels of the second factor.
     pub panels: bool,
 }
@@ -99,6 +100,9 @@ const COPYING_TASKS: usize = 8;
 
 /// Least rows of a task that copies them.
 const MIN_COPIED_ROWS: usize = 96;
+
+/// Most rows of a task in scratch where rows are the inner coordinate: neighbouring terms stay within a page or two.
+const MOST_INNER_ROWS: usize = 384;
 
 /// Tasks per thread that even out their lengths.
 const TASKS_WANTED: usize = 16;
@@ -159,10 +163,14 @@ impl ContractionSchedule {
         }
         let row_bytes = (k * target.vector_bytes / lanes).max(1);
         let cache_rows = ((target.l2_bytes as f64 * CACHE_SHARE) as usize / row_bytes).max(rows);
+        let cache_rows = match staging.rows {
+            Some(RowOrder::RowsInner) => cache_rows.min(MOST_INNER_ROWS),
+            _ => cache_rows,
+        };
         let tasks = (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED);
         let tasks = tasks.div_ceil(batch.max(1));
         let whole = |count: usize| count.max(1).next_multiple_of(rows).min(m.max(1).next_multiple_of(rows));
-        let (block_rows, block_panels) = match (staging.rows, staging.panels) {
+        let (block_rows, block_panels) = match (staging.rows.is_some(), staging.panels) {
             (true, true) => (whole(cache_rows.min(m)), panels),
             (true, false) => {
                 let even = m.div_ceil(tasks.min(COPYING_TASKS)).max(MIN_COPIED_ROWS).min(cache_rows);

@@ -1,7 +1,8 @@
 //! The register tile: accumulators, the loop over `k`, and the epilogue.
 
 use super::lower::Lowering;
-use super::operand::{PanelsFrom, RowsFrom};
+use super::operand::{PanelsFrom, RowOrder, RowsFrom};
+use super::stage::RowScratch;
 use crate::block::Stage;
 use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::simplify::simplify;
@@ -186,16 +187,18 @@ struct RowAddresses {
 
 fn row_addresses(ctx: &mut Lowering<'_>, tile: &Tile, out: &mut Vec<Stmt>) -> RowAddresses {
     match ctx.rows.clone() {
-        RowsFrom::Scratch => {
-            let (buffer, distance) = ctx.row_scratch.expect("declared with the rows");
+        RowsFrom::Scratch(_) => {
+            let RowScratch { buffer, order, distance } = ctx.row_scratch.expect("declared with the rows");
             let exprs = &mut ctx.program.exprs;
             let local = exprs.sub(tile.first_row, tile.span_row);
-            let line = exprs.mul_const(local, distance as i64);
-            let base = bind_offset(ctx, "a_base", line, out);
-            let bases = (0..tile.rows)
-                .map(|row| ctx.program.exprs.add_const(base, (row * distance) as i64))
-                .collect();
-            RowAddresses { buffer, bases, stride: 1 }
+            let (first, between, stride) = match order {
+                RowOrder::TermsInner => (exprs.mul_const(local, distance as i64), distance, 1),
+                RowOrder::RowsInner => (exprs.add_const(local, ctx.lanes as i64), 1, distance as i64),
+            };
+            let base = bind_offset(ctx, "a_base", first, out);
+            let bases =
+                (0..tile.rows).map(|row| ctx.program.exprs.add_const(base, (row * between) as i64)).collect();
+            RowAddresses { buffer, bases, stride }
         }
         RowsFrom::Argument { arg, stride } => {
             let zero = ctx.program.exprs.index(0);

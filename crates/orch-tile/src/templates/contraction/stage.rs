@@ -1,0 +1,246 @@
+//! Filling scratch with the factors of a contraction that cannot be read where they are.
+
+use super::lower::Lowering;
+use super::operand::RowOrder;
+use crate::expr::{BufferId, ExprId, VarId};
+use crate::simplify::simplify;
+use crate::substitute::Substitution;
+use crate::thread::{LoopKind, Stmt};
+
+/// Scratch for a task's rows of the first factor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowScratch {
+    /// Where.
+    pub buffer: BufferId,
+    /// Which coordinate is the inner one.
+    pub order: RowOrder,
+    /// Elements between neighbours along the outer coordinate.
+    pub distance: usize,
+}
+
+impl Lowering<'_> {
+    /// Computes the task's rows of the first factor into scratch.
+    pub fn fill_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
+        match scratch.order {
+            RowOrder::TermsInner => self.fill_rows_along_terms(scratch, first, end),
+            RowOrder::RowsInner => self.fill_rows_along_rows(scratch, first, end),
+        }
+    }
+
+    /// `[row][k]`: for each row a loop over each outer summed axis, vectors along the innermost, where the factor is
+    /// contiguous if it is anywhere.
+    fn fill_rows_along_terms(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
+        let RowScratch { buffer, distance, .. } = scratch;
+        let (row_var, row) = self.program.exprs.fresh_index("row", self.extents.m);
+        let exprs = &mut self.program.exprs;
+        let local = exprs.sub(row, first);
+        let mut line = exprs.mul_const(local, distance as i64);
+        let mut bindings = vec![(self.flat.m, row)];
+        let Some((&along, outer)) = self.form.k.split_last() else { return Vec::new() };
+        let mut loops = Vec::new();
+        let mut stride = self.block.extent(along);
+        for &axis in outer.iter().rev() {
+            let extent = self.block.extent(axis);
+            let (var, value) = self.program.exprs.fresh_index("k", extent);
+            let exprs = &mut self.program.exprs;
+            let step = exprs.mul_const(value, stride as i64);
+            line = exprs.add2(line, step);
+            bindings.push((axis, value));
+            loops.push((var, extent));
+            stride *= extent;
+        }
+        let a = self.row_factor();
+        let mut body = self.fill_along(buffer, a, &bindings, along, self.block.extent(along), line);
+        for (var, extent) in loops {
+            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
+            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
+        }
+        vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// `[k][row]`: for each term a loop over the lines of rows that share all but their innermost axis, vectors along
+    /// that. The first row is at `lanes`, so that a line's first vector may begin before it. Vectors are stored whole;
+    /// what they write past a line's end the next line writes again.
+    fn fill_rows_along_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
+        let RowScratch { buffer, distance, .. } = scratch;
+        let lanes = self.lanes as i64;
+        let Some((&along, outer_rows)) = self.form.m.split_last() else { return Vec::new() };
+        let extent = self.block.extent(along);
+        let line_count = self.extents.m / extent;
+        let (line_var, line) = self.program.exprs.fresh_index("line", line_count);
+        let outer_extents: Vec<usize> = outer_rows.iter().map(|&axis| self.block.extent(axis)).collect();
+        let places = self.program.exprs.unflatten(line, &outer_extents);
+        let mut bindings: Vec<(VarId, ExprId)> = outer_rows.iter().copied().zip(places).collect();
+
+        let mut loops = Vec::new();
+        let mut term = self.program.exprs.index(0);
+        let mut stride = 1;
+        for &axis in self.form.k.clone().iter().rev() {
+            let axis_extent = self.block.extent(axis);
+            let (var, value) = self.program.exprs.fresh_index("k", axis_extent);
+            let exprs = &mut self.program.exprs;
+            let step = exprs.mul_const(value, stride);
+            term = exprs.add2(term, step);
+            bindings.push((axis, value));
+            loops.push((var, axis_extent));
+            stride *= axis_extent as i64;
+        }
+
+        let exprs = &mut self.program.exprs;
+        let line_start = exprs.mul_const(line, extent as i64);
+        let zero = exprs.index(0);
+        let before = exprs.sub(first, line_start);
+        let before = exprs.max(before, zero);
+        let lane_count = exprs.index(lanes);
+        let start = exprs.floor_div(before, lane_count);
+        let start = exprs.mul_const(start, lanes);
+        let start = simplify(exprs, start);
+        let past = exprs.sub(end, line_start);
+        let at = exprs.mul_const(term, distance as i64);
+        let at = exprs.add2(at, line_start);
+        let at = exprs.sub(at, first);
+        let at = exprs.add_const(at, lanes);
+        let body = self.fill_line(buffer, &bindings, (along, extent), (start, past), at);
+
+        let exprs = &mut self.program.exprs;
+        let line_rows = exprs.index(extent as i64);
+        let from = exprs.floor_div(first, line_rows);
+        let to = exprs.add_const(end, extent as i64 - 1);
+        let to = exprs.floor_div(to, line_rows);
+        let (from, to) = (simplify(exprs, from), simplify(exprs, to));
+        let kind = LoopKind::Serial;
+        let mut body = vec![Stmt::For { var: line_var, start: from, end: to, step: 1, kind, body }];
+        for (var, axis_extent) in loops {
+            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(axis_extent as i64));
+            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
+        }
+        body
+    }
+
+    /// Vectors of one line of rows: those that begin at or after `start` and before `past`.
+    fn fill_line(
+        &mut self,
+        buffer: BufferId,
+        bindings: &[(VarId, ExprId)],
+        (along, extent): (VarId, usize),
+        (start, past): (ExprId, ExprId),
+        at: ExprId,
+    ) -> Vec<Stmt> {
+        let lanes = self.lanes;
+        let a = self.form.a;
+        let a = simplify(&mut self.source, a);
+        let full = extent - extent % lanes;
+        let mut body = Vec::new();
+        if full > 0 {
+            let var = self.program.exprs.declare_index("i", full);
+            self.program.exprs.set_multiple_of(var, lanes as i64);
+            let value = self.import_vector(a, bindings, (along, var), None);
+            let exprs = &mut self.program.exprs;
+            let place = exprs.var(var);
+            let offset = exprs.add2(at, place);
+            let offset = simplify(exprs, offset);
+            let limit = exprs.index(full as i64);
+            let end = exprs.min(past, limit);
+            let store = Stmt::Store { buffer, offset, value, mask: None };
+            let kind = LoopKind::Serial;
+            body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
+        }
+        if extent > full {
+            let mut then = Vec::new();
+            let first = self.program.exprs.index(full as i64);
+            let var = self.vector_index(&mut then, "i", first, extent);
+            let mask = self.tail_mask(extent - full);
+            let value = self.import_vector(a, bindings, (along, var), mask);
+            let exprs = &mut self.program.exprs;
+            let offset = exprs.add_const(at, full as i64);
+            let offset = simplify(exprs, offset);
+            then.push(Stmt::Store { buffer, offset, value, mask: None });
+            let past_full = exprs.add_const(first, 1);
+            let condition = exprs.ge(past, past_full);
+            body.push(Stmt::If { condition, then, otherwise: Vec::new() });
+        }
+        body
+    }
+
+    /// The first factor over batch axes, the flat row, and the summed axes themselves.
+    fn row_factor(&mut self) -> ExprId {
+        let rows: Vec<(VarId, ExprId)> =
+            self.flat.bindings.iter().copied().filter(|(axis, _)| !self.form.k.contains(axis)).collect();
+        let mut flatten = Substitution::new(&rows);
+        let a = flatten.apply(&mut self.source, self.form.a);
+        simplify(&mut self.source, a)
+    }
+
+    /// Computes one panel of the second factor into scratch, vectors along columns, zeros past the last one.
+    pub fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
+        let width = self.width();
+        let (k_var, k) = self.program.exprs.fresh_index("k", self.extents.k);
+        let exprs = &mut self.program.exprs;
+        let line = exprs.mul_const(k, width as i64);
+        let first_column = exprs.mul_const(panel, width as i64);
+        let end = exprs.index(self.extents.k as i64);
+        let zero = exprs.index(0);
+        let mut body = Vec::new();
+        for vector in 0..columns.div_ceil(self.lanes) {
+            let start = vector * self.lanes;
+            let first = self.program.exprs.add_const(first_column, start as i64);
+            let column = self.vector_index(&mut body, "column", first, self.extents.n);
+            let valid = (columns - start).min(self.lanes);
+            let mask = self.tail_mask(valid);
+            let value = self.import_vector(self.b, &[(self.flat.k, k)], (self.flat.n, column), mask);
+            let value = self.zero_where_not(mask, value);
+            let offset = self.program.exprs.add_const(line, start as i64);
+            body.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        vec![Stmt::For { var: k_var, start: zero, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// `scratch[line + i] = expr at i` for `i` below `extent`, in vectors. The last one is stored whole: what it writes
+    /// past `extent` is written again when its turn comes, for lines are filled in the order of their addresses, and
+    /// the buffer has room for one more vector. Masked stores are slow on some processors.
+    fn fill_along(
+        &mut self,
+        buffer: BufferId,
+        expr: ExprId,
+        bindings: &[(VarId, ExprId)],
+        along: VarId,
+        extent: usize,
+        line: ExprId,
+    ) -> Vec<Stmt> {
+        let lanes = self.lanes;
+        let full = extent - extent % lanes;
+        let mut body = Vec::new();
+        if full > 0 {
+            let var = self.program.exprs.declare_index("i", full);
+            self.program.exprs.set_multiple_of(var, lanes as i64);
+            let value = self.import_vector(expr, bindings, (along, var), None);
+            let exprs = &mut self.program.exprs;
+            let at = exprs.var(var);
+            let (start, end) = (exprs.index(0), exprs.index(full as i64));
+            let offset = exprs.add2(line, at);
+            let store = Stmt::Store { buffer, offset, value, mask: None };
+            let kind = LoopKind::Serial;
+            body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
+        }
+        if extent > full {
+            let first = self.program.exprs.index(full as i64);
+            let var = self.vector_index(&mut body, "i", first, extent);
+            let mask = self.tail_mask(extent - full);
+            let value = self.import_vector(expr, bindings, (along, var), mask);
+            let offset = self.program.exprs.add_const(line, full as i64);
+            body.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        body
+    }
+
+    /// A value whose masked-off lanes are zero, even if it is not a plain load.
+    fn zero_where_not(&mut self, mask: Option<ExprId>, value: ExprId) -> ExprId {
+        let Some(mask) = mask else { return value };
+        if matches!(self.program.exprs.get(value), crate::expr::Expr::Load { .. }) {
+            return value;
+        }
+        let zero = self.program.exprs.zero(self.sum_type);
+        let zeros = self.program.exprs.splat(zero, self.lanes);
+        self.program.exprs.select(mask, value, zeros)
+    }
+}
