@@ -17,6 +17,7 @@ if [ -d "$models" ]; then
         echo "verify $name"
         "$orchestrion" verify "$zoo/$name/model.onnx" --input-dir "$zoo/$name/test_data_set_0" --quiet
     done
+    .venv/bin/python bench/sentences.py --orchestrion "$orchestrion"
 else
     echo "no zoo models in $models: they are not verified"
 fi

@@ -177,6 +177,28 @@ fn long_sums_are_added_up_in_blocks_of_terms() {
     }
 }
 
+/// In one chain all terms of 1 after one of 2^24 are lost, each being half a unit in the last place.
+#[test]
+fn long_sums_are_several_chains() {
+    for packed in [true, false] {
+        let (m, n, k) = (2, 20, 4096);
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let values = (0..m * k).map(|i| if i % k == 0 { f32::exp2(24.0) } else { 1.0 }).collect();
+        case.inputs[0] = Tensor::from_vec([m, k], values);
+        let ones = Tensor::from_vec([k, n], vec![1.0f32; k * n]);
+        let w = if packed {
+            case.graph.add_constant(ones)
+        } else {
+            let w = case.input(&[k, n]);
+            case.inputs[1] = ones;
+            w
+        };
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        case.check(y, None, &format!("packed {packed}"));
+    }
+}
+
 #[test]
 fn batched_products_with_a_transposed_factor() {
     for (heads, s, t, d) in [(1, 5, 7, 3), (3, 9, 17, 16), (2, 33, 20, 8)] {

@@ -56,14 +56,6 @@ pub(super) const RULES: &[Rule] = &[
         apply: divide_by_power_of_two,
     },
     Rule {
-        name: "divide-by-constant",
-        equation: "x / C = x (1 / C)",
-        guards: "floats; every 1 / C is finite and normal",
-        numerics: Numerics::Reassociate,
-        source: "field axioms",
-        apply: divide_by_constant,
-    },
-    Rule {
         name: "merge-constants",
         equation: "(x + A) + B = x + (A + B), (x A) B = x (A B)",
         guards: "the inner result has no other use; floats",
@@ -148,21 +140,12 @@ fn subtract_constant(site: &mut Site<'_>) -> Option<TensorId> {
 }
 
 fn divide_by_power_of_two(site: &mut Site<'_>) -> Option<TensorId> {
-    divide(site, |divisor| divisor.abs().log2().fract() == 0.0)
-}
-
-fn divide_by_constant(site: &mut Site<'_>) -> Option<TensorId> {
-    divide(site, |_| true)
-}
-
-/// Multiplies by the reciprocal of a divisor if all its elements, and their reciprocals, are normal numbers and
-/// `accept`ed.
-fn divide(site: &mut Site<'_>, accept: impl Fn(f64) -> bool) -> Option<TensorId> {
     let (x, divisor) = site.with_constant(site.result(), BinaryFn::Div)?;
-    let dtype = site.dtype(x);
-    let normal = normal_range(dtype)?;
+    let normal = normal_range(site.dtype(x))?;
     let suits = |value: &f64| {
-        normal.contains(&value.abs()) && normal.contains(&value.abs().recip()) && accept(*value)
+        let size = value.abs();
+        let is_power_of_two = size.to_bits().trailing_zeros() >= f64::MANTISSA_DIGITS - 1;
+        is_power_of_two && normal.contains(&size) && normal.contains(&size.recip())
     };
     elements(site, divisor)?.iter().all(suits).then_some(())?;
     let reciprocal = site.map(UnaryFn::Recip, &[divisor])?;
@@ -287,14 +270,6 @@ mod tests {
                     },
                 },
                 Case {
-                    rule: "divide-by-constant",
-                    nodes: (2, 2),
-                    build: |g, [a, b, _]| {
-                        let x = g.input([a, b]);
-                        g.with(BinaryFn::Div, x, 4.0)
-                    },
-                },
-                Case {
                     rule: "merge-constants",
                     nodes: (7, 4),
                     build: |g, [a, b, _]| {
@@ -338,13 +313,22 @@ mod tests {
     }
 
     #[test]
-    fn divisors_without_a_reciprocal_stay() {
-        let mut graph = orch_ir::PrimGraph::new("g");
-        let x = graph.add_input("x", DType::F32, [2]);
-        let c = graph.add_constant(orch_ir::Tensor::from_vec([2], vec![1e-40f32, 2.0]));
-        let y = graph.add(PrimOp::Map(BinaryFn::Div.into()), &[x, c]).expect("floats");
-        graph.add_output("y", y);
-        let (_, report) = crate::rewrite(&graph, &crate::RewriteOptions::default());
-        assert_eq!(report.applied, Default::default());
+    fn divisors_without_an_exact_reciprocal_stay() {
+        use orch_ir::Tensor;
+        let divisors = [
+            Tensor::from_vec([2], vec![1e-40f32, 2.0]),
+            Tensor::from_vec([2], vec![2.0f32, 3.0]),
+            Tensor::from_vec([1], vec![f32::exp2(100.0) * (1.0 + f32::EPSILON)]),
+            Tensor::from_vec([1], vec![f64::exp2(100.0) * (1.0 + f64::EPSILON)]),
+        ];
+        for divisor in divisors {
+            let mut graph = orch_ir::PrimGraph::new("g");
+            let x = graph.add_input("x", divisor.dtype(), divisor.shape().clone());
+            let c = graph.add_constant(divisor);
+            let y = graph.add(PrimOp::Map(BinaryFn::Div.into()), &[x, c]).expect("floats");
+            graph.add_output("y", y);
+            let (_, report) = crate::rewrite(&graph, &crate::RewriteOptions::default());
+            assert_eq!(report.applied, Default::default());
+        }
     }
 }

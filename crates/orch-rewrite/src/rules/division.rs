@@ -1,22 +1,14 @@
-//! Divisions turned into fewer divisions.
+//! Divisions and reciprocals.
+//!
+//! No rule turns `x / y` into `x (1 / y)`, which rounds twice: many quotients would differ in the last place,
+//! and rounding to integers makes a whole unit of that. (`divide-by-power-of-two` is exact.)
 
 use crate::site::Site;
 use crate::{Numerics, Rule};
-use orch_ir::{BinaryFn, DType, TensorId, UnaryFn};
-
-/// How many times fewer divisions there must be.
-const GAIN: usize = 4;
+use orch_ir::{BinaryFn, TensorId, UnaryFn};
 
 /// The family.
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        name: "divide-by-broadcast",
-        equation: "x / broadcast(y) = x broadcast(1 / y)",
-        guards: "y has at most a quarter of the elements; f32 and f64, where 1 / y overflows for subnormal y only",
-        numerics: Numerics::Reassociate,
-        source: "field axioms",
-        apply: divide_by_broadcast,
-    },
     Rule {
         name: "divide-one",
         equation: "1 / x = recip(x)",
@@ -34,19 +26,6 @@ pub(super) const RULES: &[Rule] = &[
         apply: multiply_by_reciprocal,
     },
 ];
-
-fn divide_by_broadcast(site: &mut Site<'_>) -> Option<TensorId> {
-    let [x, divisor] = site.root_map(BinaryFn::Div)?;
-    let (source, dims) = site.broadcast_of(divisor)?;
-    let fewer = site.shape(source).elems().saturating_mul(GAIN) <= site.shape(x).elems();
-    if !fewer || site.is_known(divisor) || !matches!(site.dtype(x), DType::F32 | DType::F64) {
-        return None;
-    }
-    let reciprocal = site.map(UnaryFn::Recip, &[source])?;
-    let shape = site.shape(x).clone();
-    let reciprocal = site.broadcast(reciprocal, &shape, &dims)?;
-    site.binary(BinaryFn::Mul, x, reciprocal)
-}
 
 fn divide_one(site: &mut Site<'_>) -> Option<TensorId> {
     let [one, x] = site.root_map(BinaryFn::Div)?;
@@ -79,15 +58,6 @@ mod tests {
         check(
             RULES,
             &[
-                Case {
-                    rule: "divide-by-broadcast",
-                    nodes: (2, 3),
-                    build: |g, [a, b, c]| {
-                        let (x, y) = (g.input([a, b, c]), g.input([b]));
-                        let y = g.broadcast(y, [a, b, c], &[1]);
-                        g.map(BinaryFn::Div, &[x, y])
-                    },
-                },
                 Case {
                     rule: "divide-one",
                     nodes: (2, 1),

@@ -6,6 +6,7 @@ use orch_onnx::decode_tensor;
 use orch_onnx::proto::type_proto::Value as TypeValue;
 use orch_onnx::proto::{ModelProto, TypeProto, ValueInfoProto};
 use prost::Message;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A value that is given or expected.
@@ -69,13 +70,25 @@ struct OptionalFile {
     sequence: Option<Bytes>,
 }
 
-/// The inputs and outputs that the model declares; inputs that the model also stores are left out.
-pub(super) fn ports(model: &Bytes) -> Result<(Vec<Port>, Vec<Port>), String> {
+/// What is known of a model before it is imported.
+pub(super) struct Declared {
+    /// Inputs; those that the model also stores are left out.
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    /// The operators of its nodes.
+    pub operators: BTreeSet<String>,
+}
+
+/// What the model declares.
+pub(super) fn declared(model: &Bytes) -> Result<Declared, String> {
     let model = ModelProto::decode(model.clone()).map_err(|error| error.to_string())?;
     let graph = model.graph.unwrap_or_default();
     let stored = |info: &&ValueInfoProto| graph.initializer.iter().all(|tensor| tensor.name != info.name);
-    let inputs = graph.input.iter().filter(stored).map(port).collect();
-    Ok((inputs, graph.output.iter().map(port).collect()))
+    Ok(Declared {
+        inputs: graph.input.iter().filter(stored).map(port).collect(),
+        outputs: graph.output.iter().map(port).collect(),
+        operators: graph.node.iter().map(|node| node.op_type().to_owned()).collect(),
+    })
 }
 
 fn port(info: &ValueInfoProto) -> Port {

@@ -1,6 +1,6 @@
 //! One case: import, fission with as few inputs fixed as possible, then the engine that is checked.
 
-use super::data::{Datum, Port, as_declared, ports, read_all, sorted_entries};
+use super::data::{Datum, Declared, Port, as_declared, declared, read_all, sorted_entries};
 use super::judge::{Tolerance, difference};
 use super::{Outcome, known};
 use crate::Error;
@@ -40,13 +40,16 @@ pub(super) fn run(case: &Path, engine: Engine<'_>) -> Outcome {
 }
 
 fn run_set(model: &Bytes, set: &Path, tolerance: Tolerance, engine: Engine<'_>) -> Outcome {
-    let (inputs, outputs) = match ports(model) {
-        Ok(ports) => ports,
+    let Declared { inputs, outputs, operators } = match declared(model) {
+        Ok(declared) => declared,
         Err(why) => return Outcome::unsupported(why),
     };
     let (given, expected) = match (read_all(set, "input", &inputs), read_all(set, "output", &outputs)) {
         (Ok(given), Ok(expected)) => (given, expected),
-        (Err(why), _) | (_, Err(why)) => return Outcome::unsupported(format!("data: {why}")),
+        (Err(why), _) | (_, Err(why)) => {
+            let operators: Vec<String> = operators.into_iter().collect();
+            return Outcome::unsupported(format!("data of {}: {why}", operators.join(", ")));
+        }
     };
     let imported = match import(model.clone(), &import_options(&inputs, &given)) {
         Ok(imported) => imported.graph,

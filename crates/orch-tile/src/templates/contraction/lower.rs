@@ -4,7 +4,7 @@ use super::form::Form;
 use super::operand::{Flat, PanelsFrom, RowOrder, RowsFrom, panels_from, rows_from};
 use super::schedule::{ContractionSchedule, Extents, Staging};
 use super::stage::RowScratch;
-use super::tile::{Phase, Sums, Tile, emit_tile};
+use super::tile::{LONGEST_CHAIN, Phase, Sums, Tile, emit_tile};
 use crate::block::{ArgRole, BlockProgram, Stage};
 use crate::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
 use crate::simplify::simplify;
@@ -196,7 +196,7 @@ impl<'a> Lowering<'a> {
             self.panel_scratch = Some(self.program.add_buffer(panel));
         }
         let of_block = self.schedule.block_terms < self.extents.k;
-        if of_block || self.epilogue_is_costly() {
+        if of_block || self.extents.k > LONGEST_CHAIN || self.epilogue_is_costly() {
             let panels = if of_block { self.schedule.block_panels } else { 1 };
             let rows = if of_block { self.schedule.block_rows } else { self.schedule.rows };
             let line = panels * self.width();

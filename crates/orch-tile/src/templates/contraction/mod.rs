@@ -8,7 +8,8 @@
 //! Register blocking after Goto and van de Geijn (2008); prologue and epilogue fusion after Hidet (ASPLOS'23),
 //! section 4.2.
 //!
-//! Numerics: each element is one chain of fused multiply-adds in the order of `k`, in the type of the sum.
+//! Numerics: each element is a sum of chains, at most about a thousand fused multiply-adds in the order of `k` each,
+//! in the type of the sum.
 
 mod fill;
 mod form;

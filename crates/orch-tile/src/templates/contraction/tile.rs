@@ -52,20 +52,22 @@ pub(super) struct Sums {
     pub of_block: bool,
 }
 
+/// Most terms that are added up in one chain: its rounding errors grow with its length.
+pub(super) const LONGEST_CHAIN: usize = 1024;
+
 /// Statements that do a tile's part of a phase.
 pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, phase: Phase) -> Vec<Stmt> {
     let vectors = tile.columns.div_ceil(ctx.lanes);
     let mut body = Vec::new();
     match (phase, ctx.sums) {
-        (Phase::Whole, sums) => {
+        (Phase::Whole, Some(sums)) => {
+            body.extend(emit_chains(ctx, tile, vectors, sums));
+            body.extend(emit_epilogue_loop(ctx, tile, sums, vectors));
+        }
+        (Phase::Whole, None) => {
             let terms = (ctx.program.exprs.index(0), ctx.program.exprs.index(ctx.extents.k as i64));
             let accumulators = declare_accumulators(ctx, tile.rows, vectors, &mut body);
             body.extend(emit_sum(ctx, tile, vectors, &accumulators, terms));
-            if let Some(sums) = sums {
-                body.extend(store_sums(ctx, tile, sums, &accumulators));
-                body.extend(emit_epilogue_loop(ctx, tile, sums, vectors));
-                return body;
-            }
             for (row, registers) in accumulators.iter().enumerate() {
                 for (vector, &register) in registers.iter().enumerate() {
                     let sum = ctx.program.exprs.var(register);
@@ -75,14 +77,46 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, phase: Phase) -> Ve
             }
         }
         (Phase::Accumulate { start, end }, Some(sums)) => {
-            let accumulators = declare_accumulators(ctx, tile.rows, vectors, &mut body);
-            body.push(load_sums(ctx, tile, sums, &accumulators, start));
-            body.extend(emit_sum(ctx, tile, vectors, &accumulators, (start, end)));
-            body.extend(store_sums(ctx, tile, sums, &accumulators));
+            body.extend(emit_chain(ctx, tile, vectors, sums, (start, end)));
         }
         (Phase::Finish, Some(sums)) => body.extend(emit_epilogue_loop(ctx, tile, sums, vectors)),
         (Phase::Accumulate { .. } | Phase::Finish, None) => unreachable!("partial sums have a buffer"),
     }
+    body
+}
+
+/// All terms of a tile, in chains of bounded length, into its scratch.
+fn emit_chains(ctx: &mut Lowering<'_>, tile: &Tile, vectors: usize, sums: Sums) -> Vec<Stmt> {
+    let k = ctx.extents.k;
+    let exprs = &mut ctx.program.exprs;
+    let (zero, all) = (exprs.index(0), exprs.index(k as i64));
+    if k <= LONGEST_CHAIN {
+        return emit_chain(ctx, tile, vectors, sums, (zero, all));
+    }
+    let terms = k.div_ceil(k.div_ceil(LONGEST_CHAIN)).next_multiple_of(ctx.lanes);
+    let var = exprs.declare_index("first_term", k);
+    let start = exprs.var(var);
+    let past = exprs.add_const(start, terms as i64);
+    let end = if k.is_multiple_of(terms) { past } else { exprs.min(past, all) };
+    let body = emit_chain(ctx, tile, vectors, sums, (start, end));
+    vec![Stmt::For { var, start: zero, end: all, step: terms as i64, kind: LoopKind::Serial, body }]
+}
+
+/// Sums a range of terms and adds the sums to those of the terms before, if there are any.
+fn emit_chain(
+    ctx: &mut Lowering<'_>,
+    tile: &Tile,
+    vectors: usize,
+    sums: Sums,
+    (start, end): (ExprId, ExprId),
+) -> Vec<Stmt> {
+    let mut body = Vec::new();
+    let accumulators = declare_accumulators(ctx, tile.rows, vectors, &mut body);
+    body.extend(emit_sum(ctx, tile, vectors, &accumulators, (start, end)));
+    if ctx.program.exprs.as_int(start) != Some(0) {
+        body.push(add_sums(ctx, tile, sums, &accumulators, start));
+    }
+    body.extend(store_sums(ctx, tile, sums, &accumulators));
     body
 }
 
@@ -306,8 +340,8 @@ fn store_sums(ctx: &mut Lowering<'_>, tile: &Tile, sums: Sums, accumulators: &[V
     out
 }
 
-/// Continues the partial sums, unless `start` is the first term.
-fn load_sums(
+/// Adds the stored sums to the accumulators, unless `start` is the first term.
+fn add_sums(
     ctx: &mut Lowering<'_>,
     tile: &Tile,
     sums: Sums,
@@ -319,8 +353,11 @@ fn load_sums(
     for (row, registers) in accumulators.iter().enumerate() {
         for (vector, &register) in registers.iter().enumerate() {
             let offset = sum_offset(ctx, base, sums, row, vector);
-            let load = ctx.program.exprs.load(sums.buffer, offset, ctx.lanes, None);
-            then.push(Stmt::Assign(register, load));
+            let exprs = &mut ctx.program.exprs;
+            let before = exprs.load(sums.buffer, offset, ctx.lanes, None);
+            let chain = exprs.var(register);
+            let both = exprs.add2(before, chain);
+            then.push(Stmt::Assign(register, both));
         }
     }
     let one = ctx.program.exprs.index(1);

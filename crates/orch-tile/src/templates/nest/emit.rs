@@ -438,9 +438,7 @@ impl Emitter<'_> {
                     };
                     let count = rest.iter().take_while(|other| same(other)).count();
                     let stores = &rest[..count];
-                    out.extend(self.with_reciprocals(stores, &places, &mut |emitter, steps, places| {
-                        emitter.store_steps(steps, places)
-                    }));
+                    out.extend(self.store_steps(stores, &places));
                     rest = &rest[count..];
                 }
             }

@@ -17,7 +17,6 @@ mod merge;
 mod pack;
 mod place;
 mod plan;
-mod reciprocal;
 mod reduce;
 mod replace;
 mod shared;
