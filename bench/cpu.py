@@ -177,4 +177,5 @@ def main():
         f"Written by `bench/cpu.py`. Ratios above 1 mean that Orchestrion is faster.\n{tables}")
 
 
-main()
+if __name__ == "__main__":
+    main()
