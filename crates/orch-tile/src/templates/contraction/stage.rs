@@ -2,7 +2,7 @@
 
 use super::lower::Lowering;
 use super::operand::RowOrder;
-use crate::expr::{BufferId, ExprId, VarId};
+use crate::expr::{BufferId, Expr, ExprId, VarId};
 use crate::simplify::simplify;
 use crate::substitute::Substitution;
 use crate::thread::{LoopKind, Stmt};
@@ -17,6 +17,9 @@ pub(super) struct RowScratch {
     /// Elements between neighbours along the outer coordinate.
     pub distance: usize,
 }
+
+/// Vectors that a copying loop moves per iteration.
+const COPY_UNROLL: u32 = 4;
 
 impl Lowering<'_> {
     /// Computes the task's rows of the first factor into scratch.
@@ -50,12 +53,41 @@ impl Lowering<'_> {
             stride *= extent;
         }
         let a = self.row_factor();
-        let mut body = self.fill_along(buffer, a, &bindings, along, self.block.extent(along), line);
+        let mut body = self.fill_segment(buffer, a, &bindings, along, line);
         for (var, extent) in loops {
             let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
             body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
         }
         vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// One row's terms along the innermost summed axis. Where the padding around an image decides for all of them at
+    /// once, it is asked once.
+    fn fill_segment(
+        &mut self,
+        buffer: BufferId,
+        a: ExprId,
+        bindings: &[(VarId, ExprId)],
+        along: VarId,
+        line: ExprId,
+    ) -> Vec<Stmt> {
+        let extent = self.block.extent(along);
+        let guarded = match self.source.get(a).clone() {
+            Expr::Read { arg, index, guard: Some(guard) }
+                if !self.source.free_vars(guard).contains(&along) =>
+            {
+                Some((self.source.read(arg, index, None), guard))
+            }
+            _ => None,
+        };
+        let Some((inside, guard)) = guarded else {
+            return self.fill_along(buffer, a, bindings, along, extent, line);
+        };
+        let zero = self.source.zero(self.sum_type);
+        let condition = self.import_scalar(guard, bindings);
+        let then = self.fill_along(buffer, inside, bindings, along, extent, line);
+        let otherwise = self.fill_along(buffer, zero, bindings, along, extent, line);
+        vec![Stmt::If { condition, then, otherwise }]
     }
 
     /// `[k][row]`: for each term a loop over the lines of rows that share all but their innermost axis, vectors along
@@ -219,7 +251,7 @@ impl Lowering<'_> {
             let (start, end) = (exprs.index(0), exprs.index(full as i64));
             let offset = exprs.add2(line, at);
             let store = Stmt::Store { buffer, offset, value, mask: None };
-            let kind = LoopKind::Serial;
+            let kind = LoopKind::UnrollBy(COPY_UNROLL);
             body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
         }
         if extent > full {
