@@ -2,15 +2,17 @@
 //!
 //! `fuzz/README.md` says how to run them for longer. What such runs find becomes a file of the corpus.
 
-#[path = "../../../fuzz/src/lib.rs"]
-#[allow(dead_code, reason = "each function is also a target of its own")]
+#[path = "../../../fuzz/targets.rs"]
 mod targets;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Changed inputs per target, unless `ORCH_FUZZ_ROUNDS` in the environment says how many.
-const ROUNDS: usize = 20_000;
+/// Changed inputs per target, unless `ORCH_FUZZ_SECONDS` in the environment says how long to go on.
+const ROUNDS: usize = 10_000;
+
+/// Where the sequence of changes starts, unless `ORCH_FUZZ_SEED` in the environment says so.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The longest that one input may take, also in a development build on a busy machine.
 const MAX_TIME: Duration = Duration::from_secs(20);
@@ -109,6 +111,10 @@ fn look(&(target, run): &targets::Target, bytes: &[u8]) {
     assert!(start.elapsed() < MAX_TIME, "it took {:?}", start.elapsed());
 }
 
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// Looks at the corpus and at changed files of it.
 fn exercise(name: &str) {
     let target = targets::TARGETS.iter().find(|(known, _)| *known == name).unwrap();
@@ -117,15 +123,18 @@ fn exercise(name: &str) {
     for (_, bytes) in &files {
         look(target, bytes);
     }
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let rounds = std::env::var("ORCH_FUZZ_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
-    for _ in 0..rounds {
+    let mut random = Random(setting("ORCH_FUZZ_SEED").map_or(SEED, |seed| seed | 1 << 63));
+    let budget = setting("ORCH_FUZZ_SECONDS").map(Duration::from_secs);
+    let (start, mut round) = (Instant::now(), 0);
+    while budget.map_or(round < ROUNDS, |budget| start.elapsed() < budget) {
+        round += 1;
         let mut bytes = files[random.below(files.len())].1.clone();
         for _ in 0..=random.below(4) {
             change(&mut bytes, &files[random.below(files.len())].1, &mut random);
         }
         look(target, &bytes);
     }
+    println!("{name}: {round} changed inputs in {:.0?}", start.elapsed());
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());

@@ -1,5 +1,5 @@
-//! What is done with bytes from outside, for whoever makes up such bytes: libFuzzer (`fuzz_targets`), and a test of the
-//! workspace that changes the files of `corpus` in a fixed order (`crates/orchestrion/tests/fuzz.rs`).
+//! What is done with bytes from outside, for whoever makes up such bytes: `crates/orchestrion/tests/fuzz.rs` changes the
+//! files of `corpus`.
 //!
 //! A function here panics if what it looks at is wrong: if reading panics, takes what is not valid, or does not read what
 //! it has written itself.
