@@ -3,6 +3,7 @@
 //! Constructors of primitives are in `build`, constant folding in `fold.rs`.
 
 use crate::{Call, FissionOptions, RuleError};
+use orch_ir::validate::validate_opaque;
 use orch_ir::{DType, Encoding, OpaqueOp, PrimGraph, PrimOp, Shape, Tensor, TensorId};
 use std::collections::BTreeMap;
 
@@ -49,6 +50,8 @@ pub struct Context<'a> {
     pub(crate) known: BTreeMap<TensorId, usize>,
     /// Values of known tensors that are not constants of the graph, as far as somebody asked for them.
     pub(crate) values: BTreeMap<TensorId, Tensor>,
+    /// The sizes of all values that were ever evaluated because a rule asked for them.
+    pub(crate) asked_bytes: usize,
     scalars: BTreeMap<(DType, i64), TensorId>,
 }
 
@@ -61,6 +64,7 @@ impl<'a> Context<'a> {
             names: BTreeMap::new(),
             known: BTreeMap::new(),
             values: BTreeMap::new(),
+            asked_bytes: 0,
             scalars: BTreeMap::new(),
         }
     }
@@ -180,6 +184,11 @@ impl<'a> Context<'a> {
     /// # Errors
     /// If the operands do not suit the operation.
     pub fn emit_opaque(&mut self, op: OpaqueOp, inputs: &[TensorId]) -> Result<Vec<TensorId>, RuleError> {
-        self.emit_all(PrimOp::Opaque(Box::new(op)), inputs)
+        let types: Vec<_> =
+            inputs.iter().map(|&t| (self.graph.dtype(t), self.graph.shape(t).clone())).collect();
+        match validate_opaque(&op, &types).into_iter().next() {
+            Some(violation) => Err(RuleError::invalid(violation.message)),
+            None => self.emit_all(PrimOp::Opaque(Box::new(op)), inputs),
+        }
     }
 }

@@ -18,6 +18,9 @@ const TINY_BYTES: usize = 4096;
 /// The largest value that a rule may ask for.
 const MAX_ASKED_BYTES: usize = 1 << 28;
 
+/// All values together that rules may ask for: a small file can describe very many large ones.
+const MAX_ASKED_TOTAL_BYTES: usize = 1 << 30;
+
 /// Results may be this much larger than the constants they come from (a conversion of bytes to floats).
 const GROWTH: usize = 4;
 
@@ -32,8 +35,12 @@ impl Context<'_> {
             let node = self.graph.node(producer);
             let operands: Vec<Tensor> =
                 node.inputs.iter().map(|&input| self.value(input)).collect::<Option<_>>()?;
+            if self.asked_bytes > MAX_ASKED_TOTAL_BYTES {
+                return None;
+            }
             let results = evaluate(&node.op, &operands)?;
             let outputs = node.outputs.clone();
+            self.asked_bytes += results.iter().map(|value| value.bytes().len()).sum::<usize>();
             self.values.extend(outputs.into_iter().zip(results));
         }
         self.value(tensor)

@@ -5,7 +5,7 @@ use crate::external::ExternalFiles;
 use crate::function::{Functions, domain};
 use crate::graph::Importer;
 use crate::options::ImportOptions;
-use crate::problem::{ImportErrors, ImportProblem, Place, Problems, Reason};
+use crate::problem::{ImportErrors, ImportProblem, Place, Problems, Reason, without_middle};
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
@@ -67,8 +67,9 @@ fn decode(bytes: Bytes) -> Result<(ModelProto, GraphProto), ImportErrors> {
         return Err(whole_file(Reason::Empty));
     }
     let looks_like = sniff::guess(&bytes);
-    let mut model = ModelProto::decode(bytes)
-        .map_err(|error| whole_file(Reason::Protobuf { detail: error.to_string(), looks_like }))?;
+    let mut model = ModelProto::decode(bytes).map_err(|error| {
+        whole_file(Reason::Protobuf { detail: without_middle(&error.to_string()), looks_like })
+    })?;
     // Protobuf accepts much that is no model.
     let graph = model.graph.take().ok_or_else(|| whole_file(Reason::NotOnnx { looks_like }))?;
     Ok((model, graph))

@@ -74,7 +74,7 @@ pub enum Reason {
     Opset { given: i64, oldest: i64, newest: i64 },
     #[error("the {what} of operator set version {opset} has no counterpart in version 7")]
     OldOperator { opset: i64, what: &'static str },
-    #[error("operator set `{}` has no version; an opset_import entry is expected for each set in use", shown(.domain))]
+    #[error("operator set `{}` has no version; an opset_import entry is expected for each set in use", set_name(.domain))]
     NoOpset { domain: String },
     #[error("the {what} `{}` is declared twice; names are to be unique", shown(.name))]
     Duplicate { what: &'static str, name: String },
@@ -284,6 +284,11 @@ impl fmt::Display for Place {
     }
 }
 
+/// The name of an operator set; that of ONNX itself may be left out in files.
+fn set_name(domain: &str) -> String {
+    if domain.is_empty() { "ai.onnx".to_owned() } else { shown(domain) }
+}
+
 /// `; it looks like ...`, or nothing.
 fn likeness(guess: &Option<&'static str>) -> String {
     guess.map(|guess| format!("; it looks like {guess}")).unwrap_or_default()
@@ -291,6 +296,18 @@ fn likeness(guess: &Option<&'static str>) -> String {
 
 /// The most characters of a name that messages show.
 const NAME_CHARS: usize = 120;
+
+/// A message of the protobuf decoder without the middle if it is long: it names every message that it is inside of,
+/// and the problem last.
+pub(crate) fn without_middle(message: &str) -> String {
+    const KEPT_CHARS: usize = 100;
+    let chars: Vec<char> = message.chars().collect();
+    if chars.len() <= 2 * KEPT_CHARS {
+        return message.to_owned();
+    }
+    let (head, tail) = (&chars[..KEPT_CHARS], &chars[chars.len() - KEPT_CHARS..]);
+    head.iter().chain(&[' ', '.', '.', ' ']).chain(tail).collect()
+}
 
 /// A name, cut if it is longer than anyone wants to read.
 pub(crate) fn shortened(name: &str) -> String {

@@ -62,7 +62,7 @@ fn versions_are_checked() {
     model.proto.opset_import.clear();
     assert_eq!(
         problems(&model),
-        ["node `Relu_0` (Relu): operator set `` has no version; \
+        ["node `Relu_0` (Relu): operator set `ai.onnx` has no version; \
           an opset_import entry is expected for each set in use"]
     );
 }

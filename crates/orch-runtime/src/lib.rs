@@ -19,3 +19,4 @@ pub mod timing;
 pub use highs::{Highs, HighsLoadError};
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, read_file};
+pub use os::memory_bytes;

@@ -16,7 +16,11 @@ use std::path::Path;
 /// If the file cannot be opened or mapped.
 pub fn map_file(path: &Path) -> io::Result<Bytes> {
     let file = File::open(path)?;
-    if file.metadata()?.len() == 0 {
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if metadata.len() == 0 {
         return Ok(Bytes::new());
     }
     // SAFETY: the mapping is private and read-only. That nobody shrinks the file is the caller's duty, stated above.
@@ -67,6 +71,7 @@ mod tests {
         let path = dir.path().join("empty");
         std::fs::write(&path, b"").unwrap();
         assert!(map_file(&path).unwrap().is_empty());
+        assert_eq!(map_file(dir.path()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         let missing = map_file(&dir.path().join("missing")).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }

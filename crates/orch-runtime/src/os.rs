@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The CPUs that this process may run on, ascending; empty where the system does not tell.
@@ -85,6 +86,38 @@ pub(crate) unsafe fn advise_huge_pages(start: *mut u8, len: usize) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (start, len);
+}
+
+/// Makes a command that is yet to be started the first of a process group of its own: Ctrl-C in a terminal does not
+/// reach it then, so that it ends only when its caller wants.
+pub(crate) fn in_own_group(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command
+}
+
+/// Asks the process `leader`, started by [`in_own_group`] and not yet waited for, and all of its group to end.
+pub(crate) fn end_group(leader: u32) {
+    #[cfg(unix)]
+    if let Some(group) = libc::pid_t::try_from(leader).ok().filter(|&group| group > 1) {
+        // SAFETY: the call only sends a signal. The leader has not been waited for, so its number is still its group's.
+        unsafe { libc::kill(-group, libc::SIGTERM) };
+    }
+    #[cfg(not(unix))]
+    let _ = leader;
+}
+
+/// The memory of this machine in bytes, where the system tells.
+pub fn memory_bytes() -> Option<u64> {
+    #[cfg(unix)]
+    {
+        // SAFETY: the calls take a number and return one.
+        let (pages, page) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        u64::try_from(pages).ok()?.checked_mul(u64::try_from(page).ok()?).filter(|&bytes| bytes > 0)
+    }
+    #[cfg(not(unix))]
+    None
 }
 
 /// A read-only file with given content that no directory lists, but that can be opened by path while this lives.

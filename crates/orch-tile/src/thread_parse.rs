@@ -5,7 +5,7 @@
 
 use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
 use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
-use crate::thread_text::{COMPARISONS, INFIX};
+use crate::thread_text::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH};
 use crate::thread_token::{Lexer, Token};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 use rustc_hash::FxHashMap;
@@ -33,6 +33,8 @@ pub fn parse_thread(text: &str) -> Parsed<ThreadProgram> {
         vars: FxHashMap::default(),
         buffers: FxHashMap::default(),
         labels: FxHashMap::default(),
+        block_depth: 0,
+        expr_depth: 0,
     };
     parser.header()?;
     parser.program.body = parser.block()?;
@@ -46,7 +48,12 @@ struct Parser {
     vars: FxHashMap<String, VarId>,
     buffers: FxHashMap<String, BufferId>,
     labels: FxHashMap<String, ExprId>,
+    block_depth: usize,
+    expr_depth: usize,
 }
+
+/// Blocks in blocks, and expressions in expressions, may nest this deep, so that no text exhausts the stack.
+const MAX_DEPTH: usize = 2 * MAX_PRINTED_DEPTH;
 
 impl Parser {
     fn error<T>(&self, problem: impl Into<String>) -> Parsed<T> {
@@ -130,8 +137,27 @@ impl Parser {
         }
     }
 
+    /// Reads a part that may contain parts of its kind; `depth` is how many it is in.
+    fn nested<T>(
+        &mut self,
+        depth: fn(&mut Self) -> &mut usize,
+        read: fn(&mut Self) -> Parsed<T>,
+    ) -> Parsed<T> {
+        if *depth(self) == MAX_DEPTH {
+            return self.error(format!("nested more than {MAX_DEPTH} deep"));
+        }
+        *depth(self) += 1;
+        let part = read(self);
+        *depth(self) -= 1;
+        part
+    }
+
     /// `{ statements }`.
     fn block(&mut self) -> Parsed<Vec<Stmt>> {
+        self.nested(|parser| &mut parser.block_depth, Self::stmts)
+    }
+
+    fn stmts(&mut self) -> Parsed<Vec<Stmt>> {
         self.lexer.expect("{")?;
         let mut stmts = Vec::new();
         while !self.lexer.accept("}") {
@@ -235,6 +261,10 @@ impl Parser {
     }
 
     fn expr(&mut self) -> Parsed<ExprId> {
+        self.nested(|parser| &mut parser.expr_depth, Self::operand)
+    }
+
+    fn operand(&mut self) -> Parsed<ExprId> {
         if let Some(label) = self.lexer.label() {
             return match self.labels.get(&label) {
                 Some(&id) => Ok(id),
@@ -414,6 +444,8 @@ mod tests {
         fails("if true {", "line 5: the text ends early");
         fails("let v: u8 = 300_u8", "line 4: 300_u8 is not a constant");
         fails("let v: f32 = ?", "line 4: a character that means nothing here: ?");
+        let deep = format!("let v: f32 = {}", "(".repeat(100_000));
+        fails(&deep, "line 4: nested more than 256 deep");
         fails("} }", "line 4: the end of the text is expected, not }");
     }
 }

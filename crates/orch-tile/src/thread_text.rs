@@ -109,6 +109,9 @@ fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\q")
 }
 
+/// Expressions that nest deeper are printed in parts, with labels.
+pub(crate) const MAX_PRINTED_DEPTH: usize = 128;
+
 struct Printer<'a> {
     program: &'a ThreadProgram,
     vars: FxHashMap<VarId, String>,
@@ -248,14 +251,20 @@ impl Printer<'_> {
         }
     }
 
-    /// The text of an expression; labels for shared parts of it are printed first.
+    /// The text of an expression; labels for shared or deep parts of it are printed first.
     fn expr(&mut self, root: ExprId, depth: usize) -> String {
         let mut texts: FxHashMap<ExprId, String> = FxHashMap::default();
+        let mut depths: FxHashMap<ExprId, usize> = FxHashMap::default();
         for id in self.program.exprs.reachable_unless(&[root], |id| self.labels.contains_key(&id)) {
             let text = self.node(id, &texts);
-            let is_leaf = matches!(self.program.exprs.get(id), Expr::Const(_) | Expr::Var(_));
-            if is_leaf || self.uses.get(&id).is_none_or(|&uses| uses < 2) {
+            let node = self.program.exprs.get(id);
+            let mut below = 0;
+            node.for_each_operand(|operand| below = below.max(depths.get(&operand).copied().unwrap_or(0)));
+            let is_leaf = matches!(node, Expr::Const(_) | Expr::Var(_));
+            let is_shared = self.uses.get(&id).is_some_and(|&uses| uses >= 2);
+            if is_leaf || (!is_shared && below < MAX_PRINTED_DEPTH) {
                 texts.insert(id, text);
+                depths.insert(id, below + 1);
             } else {
                 let label = format!("%{}", self.labels.len());
                 self.line(depth, &format!("{label} = {text}"));
@@ -344,6 +353,16 @@ mod tests {
             assert_eq!(parsed.buffers, program.buffers);
             assert_eq!(crate::validate_thread(&parsed), Vec::<String>::new());
         }
+    }
+
+    #[test]
+    fn deep_expressions_are_printed_in_parts() {
+        let mut body = "  let v: f32 = 1.0\n  %0 = (v + v)\n".to_owned();
+        (0..1000).for_each(|at| body += &format!("  %{} = exp(%{at})\n", at + 1));
+        let text = format!("program k, 1 tasks task: i64\n{{\n{body}  let w: f32 = %1000\n}}\n");
+        let printed = parse_thread(&text).unwrap().to_string();
+        assert_eq!(printed.lines().count(), 5 + 1001 / MAX_PRINTED_DEPTH);
+        assert_eq!(parse_thread(&printed).unwrap().to_string(), printed);
     }
 
     #[test]

@@ -21,7 +21,10 @@ impl InputArguments {
     /// A tensor for each input of a model.
     pub fn tensors(&self, ports: &[Port]) -> Result<Vec<Tensor>, Error> {
         let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
-        for (name, _) in &self.inputs {
+        for (position, (name, _)) in self.inputs.iter().enumerate() {
+            if self.inputs[..position].iter().any(|(earlier, _)| earlier == name) {
+                return Err(Error::Input(format!("input `{name}` is given twice; give one file for it")));
+            }
             if !names.contains(&name.as_str()) {
                 let names = names.join(", ");
                 return Err(Error::Input(format!("the model has no input `{name}`; it has {names}")));
@@ -51,11 +54,15 @@ fn parse_input(text: &str) -> Result<(String, String), String> {
 /// The artifact in an `.orc` file, or compiled from a model.
 pub fn artifact(path: &Path, options: &Options) -> Result<Artifact, Error> {
     if is_artifact(path) {
+        let named = |error| match error {
+            Error::Model(text) => Error::Model(format!("{}: {text}", path.display())),
+            other => other,
+        };
         // What it says of itself is checked before as much memory is taken as the file is long.
-        Artifact::parse(&read(path)?)?;
+        Artifact::parse(&read(path)?).map_err(named)?;
         let bytes =
             orchestrion::read_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-        return Artifact::parse(&bytes);
+        return Artifact::parse(&bytes).map_err(named);
     }
     Model::load(path, options)?.compile(options)
 }
@@ -87,7 +94,11 @@ fn load_tensor(path: &Path) -> Result<Tensor, Error> {
 
 /// Writes each tensor as `NAME.npy` into a folder, which is made if need be.
 pub fn save_tensors(folder: &Path, ports: &[Port], tensors: &[Tensor]) -> Result<(), Error> {
-    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })?;
+    let made = match folder.metadata() {
+        Ok(known) if !known.is_dir() => Err(std::io::ErrorKind::NotADirectory.into()),
+        _ => std::fs::create_dir_all(folder),
+    };
+    made.map_err(|source| Error::File { path: folder.to_owned(), source })?;
     for (port, tensor) in ports.iter().zip(tensors) {
         let path = folder.join(format!("{}.npy", file_name(&port.name)));
         npy::save(&path, tensor).map_err(|source| Error::File { path, source })?;

@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            print::error_line(format_args!("{error}"));
             ExitCode::from(error.exit_code())
         }
     }

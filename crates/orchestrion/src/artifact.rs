@@ -7,9 +7,12 @@
 //! 16  u64      length of the manifest
 //! 24  32 bytes BLAKE3 of the manifest
 //! 56  manifest (JSON), zero padding to a multiple of 64
-//!     shared objects, then constants, each padded to a multiple of 64
+//!     BLAKE3 of each section below, in order, padded to a multiple of 64
+//!     sections: shared objects, then constants, each padded to a multiple of 64
 //! ```
-//! All numbers are little-endian. Constants are used where they lie in the mapped file.
+//! All numbers are little-endian. Constants are used where they lie in the mapped file. Every section is compared with
+//! its hash when a file is read, so a damaged kernel is never run: the hashes guard against accidents, not against
+//! who means harm, because they lie in the same file.
 
 use crate::manifest::Manifest;
 use crate::{Error, whole_file};
@@ -19,8 +22,9 @@ use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"ORCHEXE\n";
 /// The version of the layout above and of the manifest.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 const HEADER_BYTES: usize = 56;
+const DIGEST_BYTES: usize = 32;
 const ALIGN_BYTES: usize = 64;
 
 /// An executable as data.
@@ -54,7 +58,12 @@ impl Artifact {
         file.write_all(blake3::hash(&manifest).as_bytes())?;
         file.write_all(&manifest)?;
         write_padding(file, HEADER_BYTES + manifest.len())?;
-        for section in self.libraries.iter().chain(&self.constants) {
+        let sections = || self.libraries.iter().chain(&self.constants);
+        for section in sections() {
+            file.write_all(blake3::hash(section).as_bytes())?;
+        }
+        write_padding(file, sections().count() * DIGEST_BYTES)?;
+        for section in sections() {
             file.write_all(section)?;
             write_padding(file, section.len())?;
         }
@@ -84,20 +93,41 @@ impl Artifact {
         }
         let manifest: Manifest = serde_json::from_slice(text)
             .map_err(|error| invalid(&format!("its manifest is unreadable ({error})")))?;
-        let mut at = end.next_multiple_of(ALIGN_BYTES);
-        let mut sections = |sizes: &[usize]| -> Result<Vec<Bytes>, Error> {
+        let mut sections = Sections { bytes, at: end.next_multiple_of(ALIGN_BYTES) };
+        let count = manifest.library_bytes.len() + manifest.constant_bytes.len();
+        let digests =
+            sections.next(count.saturating_mul(DIGEST_BYTES)).ok_or_else(|| invalid("it is cut short"))?;
+        let mut digests = digests.chunks_exact(DIGEST_BYTES);
+        let mut read = |sizes: &[usize], what: &str| -> Result<Vec<Bytes>, Error> {
             let mut found = Vec::with_capacity(sizes.len());
-            for &size in sizes {
-                let end = at.checked_add(size).filter(|&end| end <= bytes.len());
-                let end = end.ok_or_else(|| invalid("it is cut short"))?;
-                found.push(bytes.slice(at..end));
-                at = end.next_multiple_of(ALIGN_BYTES);
+            for (number, &size) in sizes.iter().enumerate() {
+                let section = sections.next(size).ok_or_else(|| invalid("it is cut short"))?;
+                if digests.next() != Some(blake3::hash(&section).as_bytes()) {
+                    return Err(invalid(&format!("{what} {number} is damaged")));
+                }
+                found.push(section);
             }
             Ok(found)
         };
-        let libraries = sections(&manifest.library_bytes)?;
-        let constants = sections(&manifest.constant_bytes)?;
+        let libraries = read(&manifest.library_bytes, "kernel library")?;
+        let constants = read(&manifest.constant_bytes, "constant")?;
         Ok(Self { manifest, libraries, constants })
+    }
+}
+
+/// Walks over the parts of a file, each at a multiple of [`ALIGN_BYTES`].
+struct Sections<'a> {
+    bytes: &'a Bytes,
+    at: usize,
+}
+
+impl Sections<'_> {
+    /// The next part, of this size; `None` if the file ends before it does.
+    fn next(&mut self, size: usize) -> Option<Bytes> {
+        let end = self.at.checked_add(size).filter(|&end| end <= self.bytes.len())?;
+        let part = self.bytes.slice(self.at..end);
+        self.at = end.next_multiple_of(ALIGN_BYTES);
+        Some(part)
     }
 }
 
@@ -143,9 +173,24 @@ mod tests {
         for cut in [0, 7, 20, 56, 100, bytes.len() - 64] {
             assert!(Artifact::parse(&bytes.slice(..cut)).is_err(), "cut at {cut}");
         }
-        let mut damaged = bytes.to_vec();
-        damaged[60] ^= 1;
-        assert!(Artifact::parse(&damaged.into()).is_err());
+        let all_sections = Bytes::from([&b"x"[..], b"abc", b"12345"].concat());
+        let mut unnoticed = Vec::new();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 1;
+            if let Ok(artifact) = Artifact::parse(&damaged.into()) {
+                let read = artifact
+                    .libraries
+                    .iter()
+                    .chain(&artifact.constants)
+                    .flatten()
+                    .copied()
+                    .collect::<Bytes>();
+                assert_eq!((artifact.manifest, read), (example().manifest, all_sections.clone()));
+                unnoticed.push(at);
+            }
+        }
+        assert!(unnoticed.iter().all(|&at| bytes[at] == 0), "only padding may change: {unnoticed:?}");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no partial file stays");
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -53,11 +53,21 @@ pub fn export(folder: &Path, file: &Path) -> Result<usize, Error> {
 /// Adds the measurements of a file, and says how many.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// If the file cannot be read, or has lines that are not measurements; those that are have been added then.
 pub fn import(folder: &Path, file: &Path) -> Result<String, Error> {
     let failed = |source| Error::File { path: file.to_owned(), source };
     let database = Database::open(folder).map_err(environment)?;
     let mut input = BufReader::new(File::open(file).map_err(failed)?);
     let report = database.import(&mut input).map_err(environment)?;
-    Ok(format!("{report:?}"))
+    let (added, kept) = (report.added, report.kept);
+    match &report.rejected[..] {
+        [] => Ok(format!("{added} measurements added, {kept} were known")),
+        [first, ..] => Err(Error::Input(format!(
+            "{}: {} lines are not measurements, the first is line {}: {}; {added} others were added",
+            file.display(),
+            report.rejected.len(),
+            first.line,
+            first.reason
+        ))),
+    }
 }

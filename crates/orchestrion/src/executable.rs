@@ -45,6 +45,11 @@ impl Executable {
     /// If it is inconsistent or its kernels do not load on this machine.
     pub fn load(artifact: Artifact, options: RunOptions) -> Result<Self, Error> {
         let manifest = Arc::new(artifact.manifest);
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        check_memory(&manifest, threads)?;
         let libraries = load_libraries(&artifact.libraries)?;
         let steps = manifest.steps.iter().map(|step| build_step(&manifest, &libraries, step));
         let program = Program {
@@ -53,10 +58,6 @@ impl Executable {
             input_bytes: port_bytes(&manifest.inputs)?,
             output_bytes: port_bytes(&manifest.outputs)?,
             steps: steps.collect::<Result<_, _>>()?,
-        };
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
         };
         let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
         let inner =
@@ -179,6 +180,22 @@ fn port_bytes(ports: &[Port]) -> Result<Vec<usize>, Error> {
         .collect()
 }
 
+/// Refuses what cannot fit this machine: an allocation that fails would end the process.
+fn check_memory(manifest: &Manifest, threads: usize) -> Result<(), Error> {
+    let ports = [port_bytes(&manifest.inputs)?, port_bytes(&manifest.outputs)?].concat();
+    let scratch = manifest.kernels.iter().map(|kernel| kernel.scratch_bytes).max().unwrap_or(0);
+    let parts = ports.into_iter().chain([manifest.arena_bytes, scratch.saturating_mul(threads)]);
+    let needed = parts.fold(0, usize::saturating_add) as u64;
+    match orch_runtime::memory_bytes() {
+        Some(available) if needed > available => Err(Error::Environment(format!(
+            "a run takes {:.1} GiB for inputs, outputs and working memory, which is more than this machine has; compile \
+             the model for smaller shapes",
+            needed as f64 / f64::from(1 << 30)
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn load_libraries(objects: &[bytes::Bytes]) -> Result<Vec<Library>, Error> {
     let load = |(number, object): (usize, &bytes::Bytes)| {
         Library::from_bytes(&format!("kernels {number}"), object)
@@ -207,7 +224,8 @@ fn build_step(manifest: &Manifest, libraries: &[Library], step: &StepInfo) -> Re
             Action::Copy { from: buffer_ref(from), to: buffer_ref(to) }
         }
         ActionInfo::Host { graph, layouts } => {
-            let graph = orch_ir::text::parse(graph).map_err(|error| inconsistent(&error.to_string()))?;
+            let graph = orch_ir::text::parse(graph)
+                .map_err(|error| inconsistent(&format!("has a graph that does not parse: {error}")))?;
             let layouts: Option<Vec<Layout>> = layouts.iter().cloned().map(Layout::from_order).collect();
             let mut input_layouts = layouts.ok_or_else(|| inconsistent("has a bad layout"))?;
             if input_layouts.len() != step.slots.len() || graph.inputs.len() > step.slots.len() {
@@ -215,6 +233,10 @@ fn build_step(manifest: &Manifest, libraries: &[Library], step: &StepInfo) -> Re
             }
             let output_layouts = input_layouts.split_off(graph.inputs.len());
             let tensors = step.slots.iter().map(tensor_ref).collect::<Result<Vec<_>, _>>()?;
+            let orders = input_layouts.iter().chain(&output_layouts).map(|layout| layout.order().len());
+            if !orders.eq(tensors.iter().map(|tensor| tensor.shape.rank())) {
+                return Err(inconsistent("has a layout of another rank than its tensor"));
+            }
             let (inputs, outputs) = tensors.split_at(graph.inputs.len());
             Action::Host(HostStep {
                 inputs: inputs.to_vec(),

@@ -46,6 +46,9 @@ pub fn read(bytes: &Bytes) -> Result<Tensor, NpyError> {
     let data =
         end.checked_add(elems_bytes).filter(|&stop| stop <= bytes.len()).map(|stop| bytes.slice(end..stop));
     let data = data.ok_or(NpyError::Malformed("the elements are cut short"))?;
+    if dtype == DType::Bool && data.iter().any(|&byte| byte > 1) {
+        return Err(NpyError::Malformed("a boolean is neither 0 nor 1"));
+    }
     let tensor =
         Tensor::from_bytes(dtype, stored, data).map_err(|_| NpyError::Malformed("sizes disagree"))?;
     Ok(if is_fortran { reversed(&tensor) } else { tensor })
@@ -95,11 +98,11 @@ fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, NpyError> {
 fn parse_dtype(value: &str) -> Result<DType, NpyError> {
     let quoted = value.strip_prefix('\'').and_then(|rest| rest.split('\'').next());
     let name = quoted.ok_or_else(|| NpyError::Unsupported("a structured array".to_owned()))?;
+    // `=` is the order of the machine that wrote the file; bf16 has no name there.
+    let little = name.replace('=', "<");
     let known =
-        DType::ALL.into_iter().filter(|dtype| *dtype != DType::BF16).find(|dtype| descr(*dtype) == name);
-    let native = name.replace('=', "<");
-    let native = known.or_else(|| DType::ALL.into_iter().find(|dtype| descr(*dtype) == native));
-    native.ok_or_else(|| NpyError::Unsupported(format!("element type {name}")))
+        DType::ALL.into_iter().filter(|dtype| *dtype != DType::BF16).find(|dtype| descr(*dtype) == little);
+    known.ok_or_else(|| NpyError::Unsupported(format!("element type {name}")))
 }
 
 fn descr(dtype: DType) -> &'static str {

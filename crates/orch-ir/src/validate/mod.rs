@@ -14,7 +14,7 @@
 
 mod opaque;
 
-use crate::{DType, NodeId, PrimGraph, PrimOp, Shape, TensorId, infer::infer};
+use crate::{DType, NodeId, OpaqueOp, PrimGraph, PrimOp, Shape, TensorId, infer::infer};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -48,6 +48,14 @@ impl fmt::Display for Violation {
 pub fn validate(graph: &PrimGraph) -> Vec<Violation> {
     let mut checker = Checker { violations: Vec::new(), path: String::new(), depth: 1 };
     checker.graph(graph);
+    checker.violations
+}
+
+/// All that is wrong with an opaque operation on operands of these types: what inference does not look at (invariants 7
+/// and 8).
+pub fn validate_opaque(op: &OpaqueOp, operands: &[(DType, Shape)]) -> Vec<Violation> {
+    let mut checker = Checker { violations: Vec::new(), path: String::new(), depth: 1 };
+    checker.opaque(NodeId::new(0), op, operands);
     checker.violations
 }
 

@@ -71,7 +71,7 @@ impl CompileCache {
     /// If the folder cannot be made.
     pub fn open(folder: &Path, compiler: Compiler, machine: &Machine) -> Result<Self, CompileError> {
         let folder = folder.join("kernels");
-        fs::create_dir_all(&folder).map_err(CompileError::io(&folder))?;
+        fs::create_dir_all(&folder).map_err(CompileError::cache(&folder))?;
         let mut salt = blake3::Hasher::new();
         let fingerprint = machine.fingerprint();
         let facts = [FORMAT, compiler.version(), &fingerprint].into_iter();
@@ -112,9 +112,14 @@ impl CompileCache {
         let aside = self.folder.join(unique_name(&key));
         let source_file = with_suffix(&aside, ".c");
         let output = with_suffix(&aside, ".tmp");
-        fs::write(&source_file, &source.text).map_err(CompileError::io(&source_file))?;
+        fs::write(&source_file, &source.text).map_err(|error| {
+            // A full disk leaves a part of it.
+            let _ = fs::remove_file(&source_file);
+            CompileError::cache(&self.folder)(error)
+        })?;
         let result = self.compiler.compile(&source.name, &source_file, &output, cancel);
-        let result = result.and_then(|()| fs::rename(&output, &object).map_err(CompileError::io(&object)));
+        let result =
+            result.and_then(|()| fs::rename(&output, &object).map_err(CompileError::cache(&self.folder)));
         if result.is_err() {
             // Often there is nothing to remove.
             let _ = fs::remove_file(&output);

@@ -3,11 +3,11 @@
 //! Flags keep IEEE semantics except for two liberties that kernels are written for: multiply-adds may be fused
 //! (`-ffp-contract=fast`), and floating-point exceptions and `errno` are not observable. Nothing is reassociated.
 
-use crate::os::TempDir;
+use crate::os::{self, TempDir};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub enum CompileError {
     /// No compiler is installed.
     #[error(
         "no C compiler found (tried {}): install one (Debian and Ubuntu: `apt install gcc`; Fedora: `dnf install gcc`; \
-         macOS: `xcode-select --install`) or name one with the compiler option",
+         macOS: `xcode-select --install`) or name one with the compiler option (--cc)",
         .tried.join(", ")
     )]
     NoCompiler {
@@ -53,8 +53,8 @@ pub enum CompileError {
     },
     /// A compiler is there, but does not compile the simplest kernel.
     #[error(
-        "the C compiler {} does not work: {reason}\nInstall the C library's headers (Debian and Ubuntu: `apt install \
-         libc6-dev`), or name another compiler with the compiler option", .program.display()
+        "the C compiler {} does not work: {reason}\nInstall a compiler with the C library's headers (Debian and Ubuntu: \
+         `apt install gcc libc6-dev`), or name another one with the compiler option (--cc)", .program.display()
     )]
     Unusable {
         /// The compiler.
@@ -77,6 +77,16 @@ pub enum CompileError {
         /// What the compiler said.
         diagnostics: String,
     },
+    /// The compiler ended before it was done, through nothing that the source could do.
+    #[error("the C compiler {} ended while compiling `{name}`: {reason}; see to that and run the same again", .program.display())]
+    Died {
+        /// The compiler.
+        program: PathBuf,
+        /// The caller's name for the source.
+        name: String,
+        /// What is known about it.
+        reason: String,
+    },
     /// A compilation took longer than the limit.
     #[error("compiling `{name}` took longer than the limit of {} s", .limit.as_secs_f64())]
     TimedOut {
@@ -88,6 +98,14 @@ pub enum CompileError {
     /// The caller asked to stop.
     #[error("compilation was cancelled")]
     Cancelled,
+    /// The cache's folder cannot be used.
+    #[error("cannot write kernels to the cache in {}: {reason}; make room there or choose another folder (--cache-dir)", .folder.display())]
+    Cache {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
     /// A file could not be read or written.
     #[error("{}: {reason}", .path.display())]
     Io {
@@ -102,6 +120,11 @@ impl CompileError {
     /// An [`Io`](Self::Io) error about `path`.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         |error| Self::Io { path: path.to_owned(), reason: error.to_string() }
+    }
+
+    /// A [`Cache`](Self::Cache) error about `folder`.
+    pub(super) fn cache(folder: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        |error| Self::Cache { folder: folder.to_owned(), reason: error.to_string() }
     }
 }
 
@@ -208,8 +231,16 @@ impl Compiler {
             fs::read(&log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default();
         // The log is scratch: one that stays behind is only clutter.
         let _ = fs::remove_file(&log);
-        if status?.success() {
-            return Ok(());
+        let status = status?;
+        if status.success() {
+            return if has_content(output) {
+                Ok(())
+            } else {
+                Err(CompileError::Unusable { program: self.program.clone(), reason: NO_OUTPUT.to_owned() })
+            };
+        }
+        if let Some(reason) = outside_cause(status, &diagnostics) {
+            return Err(CompileError::Died { program: self.program.clone(), name: name.to_owned(), reason });
         }
         Err(CompileError::Rejected {
             program: self.program.clone(),
@@ -218,6 +249,28 @@ impl Compiler {
             diagnostics: shorten(&diagnostics),
         })
     }
+}
+
+/// What is said of a compiler that reports success but writes no file.
+const NO_OUTPUT: &str = "it reports success, but writes no shared object";
+
+/// True for a file that is not empty.
+fn has_content(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| data.len() > 0)
+}
+
+/// Why a compiler failed, if that has nothing to do with the source.
+fn outside_cause(status: ExitStatus, diagnostics: &str) -> Option<String> {
+    // What the C library says in every compiler that meets a full disk.
+    const FULL_DISK: &str = "No space left on device";
+    if diagnostics.contains(FULL_DISK) {
+        return Some(FULL_DISK.to_owned());
+    }
+    // GCC's driver passes on that its compiler proper was killed, mostly for want of memory.
+    if status.code().is_none() || diagnostics.contains("Killed signal") {
+        return Some("it was killed, perhaps for want of memory".to_owned());
+    }
+    None
 }
 
 /// The first candidate that answers `--version`, with the first line of its answer.
@@ -259,14 +312,15 @@ impl Probe<'_> {
 
     fn run(&self, flags: &[String]) -> Result<(), CompileError> {
         let unusable = |reason| CompileError::Unusable { program: self.program.to_owned(), reason };
-        let output = compile_command(self.program, flags, &self.source(), &self.dir.join("probe.so"))
+        let object = self.dir.join("probe.so");
+        let output = compile_command(self.program, flags, &self.source(), &object)
             .stdin(Stdio::null())
             .output()
             .map_err(|error| unusable(error.to_string()))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         // Clang accepts some flags of gcc with no more than this warning, which `-w` does not silence.
         if output.status.success() && !stderr.contains("unknown") && !stderr.contains("unsupported") {
-            return Ok(());
+            return if has_content(&object) { Ok(()) } else { Err(unusable(NO_OUTPUT.to_owned())) };
         }
         Err(unusable(format!("`{}` fails:\n{}", flags.join(" "), shorten(&stderr))))
     }
@@ -291,8 +345,8 @@ fn run_limited(command: &mut Command, log: &Path, limit: &Limit<'_>) -> Result<E
     const FIRST_POLL: Duration = Duration::from_millis(1);
     const LAST_POLL: Duration = Duration::from_millis(20);
     let program = PathBuf::from(command.get_program());
-    let log_file = File::create(log).map_err(CompileError::io(log))?;
-    let mut child = command
+    let log_file = File::create(log).map_err(CompileError::cache(log.parent().unwrap_or(log)))?;
+    let mut child = os::in_own_group(command)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log_file)
@@ -315,10 +369,26 @@ fn run_limited(command: &mut Command, log: &Path, limit: &Limit<'_>) -> Result<E
         std::thread::sleep(poll);
         poll = (poll * 2).min(LAST_POLL);
     };
+    stop_group(&mut child);
+    Err(stop)
+}
+
+/// Ends a child of [`os::in_own_group`] and whatever it started: a compiler is a driver and several programs. They are
+/// asked first, so that they can remove their temporary files.
+fn stop_group(child: &mut Child) {
+    const GRACE: Duration = Duration::from_millis(300);
+    const POLL: Duration = Duration::from_millis(2);
+    os::end_group(child.id());
+    let asked = Instant::now();
+    while asked.elapsed() < GRACE {
+        if let Ok(Some(_)) = child.try_wait() {
+            return;
+        }
+        std::thread::sleep(POLL);
+    }
     // Killing fails only if the child has just ended by itself; waiting collects it either way.
     let _ = child.kill();
     let _ = child.wait();
-    Err(stop)
 }
 
 /// The head of a compiler's messages: the first errors matter, and templates can make thousands.

@@ -17,7 +17,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// How long to measure
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
     seconds: f64,
     /// Also show the time of each step
     #[arg(long)]
@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if arguments.serve {
         return serve(&mut timed);
     }
-    let budget = Duration::from_secs_f64(arguments.seconds.clamp(0.0, 3600.0));
+    let budget = Duration::from_secs_f64(arguments.seconds);
     let start = Instant::now();
     let mut samples_ms = Vec::new();
     while samples_ms.len() < MIN_RUNS || start.elapsed() < budget {
@@ -65,6 +65,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         print_steps(&mut executable, &inputs, samples_ms.len().min(30))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The longest measurement.
+const MAX_SECONDS: f64 = 3600.0;
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds));
+    seconds.ok_or_else(|| format!("expected a number of seconds from 0 to {MAX_SECONDS}"))
 }
 
 /// An executable with all memory of a run at hand, so that what is timed allocates nothing.

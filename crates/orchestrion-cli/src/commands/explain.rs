@@ -92,7 +92,7 @@ fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
             step.traffic_bytes as f64 / 1e6
         );
         if let ActionInfo::Kernel(kernel) = step.action {
-            outln!("   {}", manifest.kernels[kernel].schedule);
+            outln!("   {}", manifest.kernels.get(kernel).map_or("no such kernel", |kernel| &kernel.schedule));
         }
         for line in &step.computes {
             outln!("   {line}");

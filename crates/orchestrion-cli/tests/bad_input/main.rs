@@ -1,0 +1,12 @@
+//! What the command says about models, inputs, artifacts and machines that it cannot use.
+//!
+//! Every case is one call of the built command. The transcripts beside this file (`models.txt` and others) hold for each
+//! the command line, the exit code and all that it prints; `ORCH_BLESS=1` in the environment rewrites them. Beyond that
+//! no call may panic, be killed by a signal, or end as an internal error, and none that fails may leave a file behind.
+
+mod artifacts;
+mod inputs;
+mod interrupt;
+mod machine;
+mod models;
+mod support;
