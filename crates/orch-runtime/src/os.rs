@@ -35,6 +35,21 @@ pub(crate) fn current_cpu() -> Option<usize> {
     None
 }
 
+/// The time that the calling thread has run, where the system tells.
+pub(crate) fn thread_time() -> Option<std::time::Duration> {
+    #[cfg(unix)]
+    {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is to a `timespec`, which is all that the call writes.
+        let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        let seconds = u64::try_from(time.tv_sec).ok().filter(|_| status == 0)?;
+        let nanoseconds = u32::try_from(time.tv_nsec).ok()?;
+        Some(std::time::Duration::new(seconds, nanoseconds))
+    }
+    #[cfg(not(unix))]
+    None
+}
+
 /// Binds the calling thread to one CPU; false if the system refuses or has no such call.
 pub(crate) fn pin_current_thread(cpu: usize) -> bool {
     #[cfg(target_os = "linux")]

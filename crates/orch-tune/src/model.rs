@@ -70,28 +70,38 @@ impl MachineModel {
         }
     }
 
-    /// The model that a calibration measured.
+    /// The model that a calibration measured, as far as it is plausible: other work on the machine makes figures
+    /// worse, and rarely two of them alike. Each is therefore kept within what processors of this kind do and in
+    /// its order to the others.
     pub fn calibrated(machine: &Machine, figures: &Calibration) -> Self {
         let lanes = (machine.vector_bytes() / size_of::<f32>()) as f64;
+        let usual = Self::conservative(machine, u32::try_from(figures.threads).unwrap_or(u32::MAX));
+        let threads = f64::from(usual.threads);
+        let fma_gflops_core = within(figures.fma_gflops_core, usual.fma_gflops_core, 0.5, 4.0);
+        // One simple operation takes the place of one multiply-add.
+        let cheap_gops_core = fma_gflops_core / 2.0;
+        let l1_gbs_core = within(figures.l1_read_gbs_core, usual.l1_gbs_core, 0.5, 4.0);
+        let l2_gbs_core = within(figures.l2_read_gbs_core, l1_gbs_core, 0.1, 1.0);
+        let memory_gbs_core = within(figures.memory_read_gbs_core, l2_gbs_core, 0.02, 1.0);
+        let memory_gbs_all = within(figures.memory_read_gbs_all, memory_gbs_core, 1.0, threads);
+        let launch_inline_us = within(figures.launch_inline_us, usual.launch_inline_us, 0.1, 10.0);
         Self {
-            threads: u32::try_from(figures.threads).unwrap_or(u32::MAX),
-            fma_gflops_core: figures.fma_gflops_core,
-            fma_gflops_all: figures.fma_gflops_all,
-            tile_gflops_core: figures.amx_gflops_core,
-            // One simple operation takes the place of one multiply-add.
-            cheap_gops_core: figures.fma_gflops_core / 2.0,
-            transcendental_gops_core: figures.exp_gelems_core,
+            fma_gflops_core,
+            fma_gflops_all: within(figures.fma_gflops_all, fma_gflops_core, threads.sqrt(), threads),
+            tile_gflops_core: figures.amx_gflops_core.map(|tiles| within(tiles, fma_gflops_core, 1.0, 64.0)),
+            cheap_gops_core,
+            transcendental_gops_core: within(figures.exp_gelems_core, cheap_gops_core, 0.02, 0.5),
             // As many instructions, each for one element.
-            scalar_gops_core: figures.fma_gflops_core / (2.0 * lanes),
-            l1_bytes: machine.caches.l1d_bytes as u64,
-            l2_bytes: machine.caches.l2_bytes as u64,
-            l1_gbs_core: figures.l1_read_gbs_core,
-            l2_gbs_core: figures.l2_read_gbs_core.min(figures.l1_read_gbs_core),
-            memory_gbs_core: figures.memory_read_gbs_core.min(figures.l2_read_gbs_core),
-            memory_gbs_all: figures.memory_read_gbs_all,
-            memory_write_gbs_all: figures.memory_write_gbs_all,
-            launch_inline_us: figures.launch_inline_us,
-            launch_parallel_us: figures.launch_parallel_us,
+            scalar_gops_core: cheap_gops_core / lanes,
+            l1_gbs_core,
+            l2_gbs_core,
+            memory_gbs_core,
+            memory_gbs_all,
+            memory_write_gbs_all: within(figures.memory_write_gbs_all, memory_gbs_all, 0.25, 1.0),
+            launch_inline_us,
+            launch_parallel_us: within(figures.launch_parallel_us, usual.launch_parallel_us, 0.2, 10.0)
+                .max(launch_inline_us),
+            ..usual
         }
     }
 
@@ -132,9 +142,14 @@ impl MachineModel {
     }
 }
 
+/// A figure, kept between two multiples of another one. What is no number becomes the lower end.
+fn within(figure: f64, of: f64, least: f64, most: f64) -> f64 {
+    figure.max(least * of).min(most.max(least) * of)
+}
+
 fn key(machine: &Machine, threads: u32) -> Key {
     Key {
-        program: "machine model 1".into(),
+        program: "machine model 2".into(),
         target: "cpu".into(),
         machine: format!("{machine}; {threads} threads"),
         compiler: String::new(),
@@ -169,10 +184,8 @@ mod tests {
         assert_eq!(MachineModel::load(&test.database, &machine, 1), None);
     }
 
-    #[test]
-    fn calibrations_become_models() {
-        let machine = Machine::detect();
-        let figures = Calibration {
+    fn figures() -> Calibration {
+        Calibration {
             threads: 4,
             fma_gflops_core: 100.0,
             fma_gflops_all: 350.0,
@@ -185,9 +198,40 @@ mod tests {
             memory_write_gbs_all: 20.0,
             launch_inline_us: 0.02,
             launch_parallel_us: 1.0,
-        };
-        let model = MachineModel::calibrated(&machine, &figures);
+        }
+    }
+
+    #[test]
+    fn calibrations_become_models() {
+        let machine = Machine::detect();
+        let model = MachineModel::calibrated(&machine, &figures());
         assert!(model.is_plausible());
-        assert_eq!((model.threads, model.cheap_gops_core), (4, 50.0));
+        assert_eq!(model.threads, 4);
+        assert_eq!(model.cheap_gops_core, model.fma_gflops_core / 2.0);
+    }
+
+    #[test]
+    fn disturbed_figures_are_kept_in_order() {
+        let machine = Machine::detect();
+        let usual = MachineModel::conservative(&machine, 4);
+        let disturbed = [
+            Calibration { fma_gflops_core: 1e-3, ..figures() },
+            Calibration { fma_gflops_core: 1e9, fma_gflops_all: 1.0, ..figures() },
+            Calibration { l1_read_gbs_core: 1.0, memory_read_gbs_core: 1e5, ..figures() },
+            Calibration { l2_read_gbs_core: 0.0, memory_read_gbs_all: f64::NAN, ..figures() },
+            Calibration { launch_inline_us: 1e6, launch_parallel_us: -3.0, ..figures() },
+            Calibration { exp_gelems_core: 1e6, memory_write_gbs_all: 0.0, ..figures() },
+        ];
+        for figures in disturbed {
+            let model = MachineModel::calibrated(&machine, &figures);
+            assert!(model.is_plausible(), "{model:?}");
+            assert!((0.5..=4.0).contains(&(model.fma_gflops_core / usual.fma_gflops_core)), "{model:?}");
+            assert!(model.fma_gflops_all >= model.fma_gflops_core, "{model:?}");
+            assert!(model.transcendental_gops_core < model.cheap_gops_core, "{model:?}");
+            let nearer_is_faster =
+                model.l1_gbs_core >= model.l2_gbs_core && model.l2_gbs_core >= model.memory_gbs_core;
+            assert!(nearer_is_faster && model.memory_gbs_all >= model.memory_gbs_core, "{model:?}");
+            assert!(model.launch_parallel_us >= model.launch_inline_us, "{model:?}");
+        }
     }
 }

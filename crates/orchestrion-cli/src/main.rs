@@ -61,7 +61,10 @@ pub struct CompileArguments {
     /// Make every primitive a kernel of its own: a baseline to compare with
     #[arg(long)]
     no_fusion: bool,
-    /// C compilers that run at a time (default: one per CPU)
+    /// Plan by figures usual for such processors instead of measuring this one
+    #[arg(long)]
+    no_calibration: bool,
+    /// Threads that compile (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     jobs: usize,
     /// Do not show progress
@@ -78,6 +81,7 @@ impl CompileArguments {
             c_compiler: self.cc.clone(),
             cache_dir: self.cache_dir.clone().unwrap_or_else(default_cache_dir),
             fuse: !self.no_fusion,
+            calibrate: !self.no_calibration,
             jobs: self.jobs,
             progress: progress::bars(self.quiet),
             cancel: cancel_flag(),

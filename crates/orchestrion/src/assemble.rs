@@ -3,18 +3,18 @@
 //! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
 //! long as it lives. Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
 
-use crate::Error;
-use crate::candidates::{Candidates, Column, ColumnBody, KernelDesign};
 use crate::explain;
 use crate::facts::flops;
+use crate::implement::{Column, ColumnBody, Implementation, KernelDesign};
 use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Slot, StepInfo};
+use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_ir::{PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::ALIGN_BYTES;
 use orch_tile::Layout;
 use orch_tile::templates::kernel::{Binding, PackedConstant};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Steps, memory and constants of an executable.
 pub struct Assembly {
@@ -24,19 +24,17 @@ pub struct Assembly {
     pub arena_bytes: usize,
     /// Constants as the kernels read them.
     pub constants: Vec<Bytes>,
-    /// Kernels that are used, as indices into the candidates' kernels; steps count in this order.
-    pub kernels: Vec<usize>,
 }
 
-/// Lays out the chosen columns (in executable order); those that produce nothing but empty tensors are left out.
+/// Lays out the columns, which are in executable order.
 ///
 /// # Errors
 /// If the columns do not produce what they need: a bug in choosing.
 pub fn assemble(
     graph: &PrimGraph,
     layouts: &[Layout],
-    candidates: &Candidates,
-    chosen: &[usize],
+    implementation: &Implementation,
+    options: &Options,
 ) -> Result<Assembly, Error> {
     let mut assembler = Assembler {
         graph,
@@ -44,19 +42,16 @@ pub fn assemble(
         places: BTreeMap::new(),
         constants: Vec::new(),
         known_constants: HashMap::new(),
-        kernels: Vec::new(),
+        packed: pack(graph, implementation, options)?,
     };
-    let is_needed = |column: &&Column| column.outputs.iter().any(|&tensor| graph.shape(tensor).elems() > 0);
-    let columns: Vec<&Column> =
-        chosen.iter().map(|&column| &candidates.columns[column]).filter(is_needed).collect();
-    let plan = assembler.place_tensors(&columns).map_err(|error| Error::Internal(error.to_string()))?;
+    let columns = &implementation.columns;
+    let plan = assembler.place_tensors(columns).map_err(|error| Error::Internal(error.to_string()))?;
     let mut steps = Vec::with_capacity(columns.len());
-    for column in &columns {
-        steps.push(assembler.step(column, &candidates.kernels)?);
+    for column in columns {
+        steps.push(assembler.step(column, &implementation.kernels)?);
     }
     steps.extend(assembler.output_copies()?);
-    let Assembler { constants, kernels, .. } = assembler;
-    Ok(Assembly { steps, arena_bytes: plan.arena_bytes as usize, constants, kernels })
+    Ok(Assembly { steps, arena_bytes: plan.arena_bytes as usize, constants: assembler.constants })
 }
 
 /// Inputs and outputs of a graph as ports.
@@ -70,17 +65,41 @@ pub fn ports(graph: &PrimGraph, list: &[(String, TensorId)]) -> Vec<Port> {
         .collect()
 }
 
+/// Packs what the kernels read packed, with all threads: for large models this is the longest part of the stage.
+fn pack(
+    graph: &PrimGraph,
+    implementation: &Implementation,
+    options: &Options,
+) -> Result<HashMap<(TensorId, PackedConstant), Bytes>, Error> {
+    let mut wanted: Vec<(TensorId, PackedConstant)> = Vec::new();
+    let mut known = HashSet::new();
+    for column in &implementation.columns {
+        let ColumnBody::Kernel { kernel, args } = &column.body else { continue };
+        for binding in &implementation.kernels[*kernel].design.kernel.bindings {
+            let Binding::Packed(packed) = binding else { continue };
+            let key = (args[packed.arg.index()], packed.clone());
+            if known.insert(key.clone()) {
+                wanted.push(key);
+            }
+        }
+    }
+    let packed = parallel::map(&wanted, options, |(tensor, packed)| {
+        graph.constant(*tensor).map(|value| Bytes::from(packed.pack(value)))
+    })?;
+    Ok(wanted.into_iter().zip(packed).filter_map(|(key, bytes)| Some((key, bytes?))).collect())
+}
+
 struct Assembler<'a> {
     graph: &'a PrimGraph,
     layouts: &'a [Layout],
     places: BTreeMap<TensorId, Place>,
     constants: Vec<Bytes>,
     known_constants: HashMap<(TensorId, Option<PackedConstant>), usize>,
-    kernels: Vec<usize>,
+    packed: HashMap<(TensorId, PackedConstant), Bytes>,
 }
 
 impl Assembler<'_> {
-    fn place_tensors(&mut self, columns: &[&Column]) -> Result<MemoryPlan, MemoryError> {
+    fn place_tensors(&mut self, columns: &[Column]) -> Result<MemoryPlan, MemoryError> {
         for (number, (_, tensor)) in self.graph.inputs.iter().enumerate() {
             self.places.insert(*tensor, Place::Input(number));
         }
@@ -133,12 +152,7 @@ impl Assembler<'_> {
             ColumnBody::Kernel { kernel, args } => {
                 let design = &kernels[*kernel];
                 let slots = self.kernel_slots(design, args, &column.outputs)?;
-                let known = self.kernels.iter().position(|used| used == kernel);
-                let number = known.unwrap_or_else(|| {
-                    self.kernels.push(*kernel);
-                    self.kernels.len() - 1
-                });
-                (design.name.clone(), ActionInfo::Kernel(number), slots)
+                (design.name.clone(), ActionInfo::Kernel(*kernel), slots)
             }
             ColumnBody::Host => self.host_step(column)?,
         };
@@ -231,7 +245,10 @@ impl Assembler<'_> {
             .constant(tensor)
             .ok_or_else(|| Error::Internal(format!("{tensor} is read but no step produces it")))?;
         let bytes = match packed {
-            Some(packed) => Bytes::from(packed.pack(value)),
+            Some(packed) => {
+                let known = self.packed.remove(&(tensor, packed.clone()));
+                known.unwrap_or_else(|| Bytes::from(packed.pack(value)))
+            }
             None => value.bytes().clone(),
         };
         self.constants.push(bytes);
@@ -264,22 +281,18 @@ impl Assembler<'_> {
     }
 }
 
-/// The kernels that an assembly uses, with their sources, in its order.
-pub fn kernel_infos(
-    assembly: &Assembly,
-    kernels: &[KernelDesign],
-    sources: &[String],
-    libraries: &[usize],
-) -> Vec<KernelInfo> {
-    (assembly.kernels.iter().zip(sources).zip(libraries))
-        .map(|((&kernel, source), &library)| {
-            let design = &kernels[kernel];
+/// The kernels with their sources.
+pub fn kernel_infos(kernels: &[KernelDesign], sources: &[String], libraries: &[usize]) -> Vec<KernelInfo> {
+    (kernels.iter().zip(sources).zip(libraries))
+        .map(|((kernel, source), &library)| {
+            let program = &kernel.design.kernel.program;
             KernelInfo {
-                name: design.design.kernel.program.name.clone(),
+                name: kernel.name.clone(),
+                symbol: program.name.clone(),
                 library,
-                tasks: design.design.kernel.program.tasks,
-                scratch_bytes: design.design.kernel.program.scratch_bytes(),
-                schedule: design.design.schedule.clone(),
+                tasks: program.tasks,
+                scratch_bytes: program.scratch_bytes(),
+                schedule: kernel.design.schedule.clone(),
                 source: source.clone(),
             }
         })

@@ -1,13 +1,16 @@
 //! The pipeline: a flat list of stages, each in a crate or module of its own. No stage calls another.
 
 use crate::artifact::Artifact;
-use crate::assemble::{self, Assembly};
+use crate::assemble;
 use crate::candidates::{Candidates, candidates};
+use crate::implement::{Implementation, KernelDesign, Place, implement};
 use crate::manifest::{Manifest, PlanReport};
+use crate::remember::{Memory, Plan, StoredStep};
+use crate::signature::Signatures;
 use crate::units::Units;
-use crate::{Error, Model, Options};
+use crate::{Error, Model, Options, parallel, speeds};
 use bytes::Bytes;
-use orch_plan::blp::{self, Choice, ChooseOptions, ClassId, Problem, Status};
+use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_runtime::Machine;
 use orch_runtime::cpu::{CompileCache, CompileError, Compiler, CompilerOptions, Source, Tuning};
 use orch_tile::thread_validate::validate_thread;
@@ -23,34 +26,50 @@ impl Model {
     pub fn compile(&self, options: &Options) -> Result<Artifact, Error> {
         let machine = Machine::detect();
         let target = choose_target(&machine, options)?;
-        let model = MachineModel::conservative(&machine, threads());
         let mut clock = Stages::new(options);
 
+        let compiler = clock.run("find compiler", || find_compiler(&target, options))?;
+        let model = clock.run("machine model", || Ok(machine_model(&machine, &compiler, options)))?;
         let graph = clock.run("rewrite", || {
             Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
         })?;
         let layouts = clock.run("layouts", || Ok(layouts::assign(&graph)))?;
         let units = clock.run("identify", || Units::of(&graph, &layouts).map_err(internal))?;
-        let candidates =
-            clock.run("implement", || candidates(&graph, &layouts, &units, &target, &model, options))?;
-        let choice = clock.run("choose", || choose(&graph, &candidates))?;
-        let chosen: Vec<usize> = choice.columns.iter().map(|column| column.index()).collect();
-        let assembly = clock.run("plan", || assemble::assemble(&graph, &layouts, &candidates, &chosen))?;
-        let sources = clock.run("lower", || sources(&assembly, &candidates, &target))?;
-        let built = clock.run("build", || build(&sources, &machine, &target, options))?;
+        let place =
+            Place { graph: &graph, layouts: &layouts, units: &units, target: &target, machine: &model };
+        let memory = Memory::of(&graph, &Signatures::of(&graph, &layouts), target.name, &model, options);
+        let remembered = memory.get(&graph, &units);
+        let is_remembered = remembered.is_some();
+        let plan = match remembered {
+            Some(plan) => plan,
+            None => {
+                let candidates =
+                    clock.run("candidates", || candidates(&graph, &layouts, &units, &model, options))?;
+                let choice = clock.run("choose", || choose(&units, &candidates))?;
+                let plan = plan_of(&candidates, &choice);
+                memory.put(&plan);
+                plan
+            }
+        };
+        let implementation = clock.run("implement", || implement(place, plan.chosen(), options))?;
+        let assembly =
+            clock.run("plan", || assemble::assemble(&graph, &layouts, &implementation, options))?;
+        let sources = clock.run("lower", || sources(&implementation, &target, options))?;
+        let built = clock.run("build", || build(&sources, compiler, &machine, options))?;
 
         let libraries: Vec<usize> = (0..sources.len()).collect();
         let report = PlanReport {
             operators: self.operators,
             primitives: graph.nodes().len(),
             units: units.members.len(),
-            candidates: candidates.columns.len(),
-            refused: candidates.refused,
-            is_complete: candidates.report.is_complete(),
-            distinct_kernels: candidates.kernels.len(),
-            solver_status: status_name(choice.status).to_owned(),
-            solver_gap: choice.gap(),
-            modelled_us: choice.objective_us,
+            candidates: plan.candidates,
+            refused: plan.refused,
+            is_complete: plan.is_complete,
+            distinct_kernels: plan.distinct,
+            solver_status: plan.status.clone(),
+            solver_gap: plan.gap,
+            modelled_us: plan.modelled_us,
+            is_remembered,
             stage_seconds: clock.seconds,
         };
         let manifest = Manifest {
@@ -62,7 +81,7 @@ impl Model {
             inputs: assemble::ports(&graph, &graph.inputs),
             outputs: assemble::ports(&graph, &graph.outputs),
             arena_bytes: assembly.arena_bytes,
-            kernels: assemble::kernel_infos(&assembly, &candidates.kernels, &sources, &libraries),
+            kernels: assemble::kernel_infos(&implementation.kernels, &sources, &libraries),
             constant_bytes: assembly.constants.iter().map(Bytes::len).collect(),
             library_bytes: built.objects.iter().map(Bytes::len).collect(),
             steps: assembly.steps,
@@ -96,11 +115,6 @@ impl<'a> Stages<'a> {
     }
 }
 
-/// CPUs that the process may use.
-fn threads() -> u32 {
-    std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
-}
-
 fn internal(error: impl std::fmt::Display) -> Error {
     Error::Internal(error.to_string())
 }
@@ -123,33 +137,55 @@ fn choose_target(machine: &Machine, options: &Options) -> Result<CpuTarget, Erro
     })
 }
 
-/// Stage "choose": the binary linear program over candidate kernels (Korch, ASPLOS'24, section 5).
-fn choose(graph: &orch_ir::PrimGraph, candidates: &Candidates) -> Result<Choice, Error> {
-    let class = |tensor: &orch_ir::TensorId| ClassId(tensor.0);
-    let columns = candidates
-        .columns
-        .iter()
-        .map(|column| blp::Column {
-            cost_us: column.cost_us,
-            kernels: 1,
-            inputs: column.inputs.iter().map(class).collect(),
-            outputs: column.outputs.iter().map(class).collect(),
-            executes: column.units.clone(),
-        })
-        .collect();
-    let sources = (0..graph.tensors().len()).map(orch_ir::TensorId::new);
-    let problem = Problem {
-        classes: graph.tensors().len(),
-        available: sources.filter(|&t| graph.producer(t).is_none()).map(|t| class(&t)).collect(),
-        required: graph.outputs.iter().map(|(_, tensor)| class(tensor)).collect(),
-        columns,
+/// The C compiler for the target.
+fn find_compiler(target: &CpuTarget, options: &Options) -> Result<Compiler, Error> {
+    let tuning = match &options.target {
+        None => Tuning::Native,
+        Some(_) => Tuning::Arch(target.march.to_owned()),
     };
+    let settings = CompilerOptions {
+        program: options.c_compiler.clone(),
+        tuning,
+        memory: Some(options.cache_dir.clone()),
+        ..CompilerOptions::default()
+    };
+    Compiler::find(&settings).map_err(compile_error)
+}
+
+/// The figures of this machine, measured the first time; a guess where they cannot be, or for another machine.
+fn machine_model(machine: &Machine, compiler: &Compiler, options: &Options) -> MachineModel {
+    let is_here = options.target.is_none();
+    let measured = (options.calibrate && is_here)
+        .then(|| speeds::speeds(options, machine, compiler.clone(), false).ok())
+        .flatten();
+    measured.unwrap_or_else(|| MachineModel::conservative(machine, parallel::cpus() as u32))
+}
+
+/// Stage "choose": the binary linear program over candidate kernels (Korch, ASPLOS'24, section 5).
+fn choose(units: &Units, candidates: &Candidates) -> Result<Choice, Error> {
+    let columns =
+        candidates.columns.iter().map(|column| blp::Column::of_candidate(&column.candidate, column.cost_us));
+    let problem = Problem { columns: columns.collect(), ..Problem::of_graph(&units.dag) };
     let choice =
         blp::choose(&problem, &ChooseOptions::default(), &orch_plan::solver::MicroLp).map_err(internal)?;
     if choice.status == Status::Infeasible {
         return Err(Error::Internal("no kernels produce some output of the model".to_owned()));
     }
     Ok(choice)
+}
+
+fn plan_of(candidates: &Candidates, choice: &Choice) -> Plan {
+    let chosen = choice.columns.iter().map(|column| &candidates.columns[column.index()].candidate);
+    Plan {
+        candidates: candidates.columns.len(),
+        refused: candidates.refused,
+        is_complete: candidates.report.is_complete(),
+        distinct: candidates.distinct,
+        status: status_name(choice.status).to_owned(),
+        gap: choice.gap(),
+        modelled_us: choice.objective_us,
+        steps: chosen.map(StoredStep::of).collect(),
+    }
 }
 
 fn status_name(status: Status) -> &'static str {
@@ -161,17 +197,20 @@ fn status_name(status: Status) -> &'static str {
 }
 
 /// Stage "lower": C source of each kernel of the plan, in its order.
-fn sources(assembly: &Assembly, candidates: &Candidates, target: &CpuTarget) -> Result<Vec<String>, Error> {
-    (assembly.kernels.iter())
-        .map(|&kernel| {
-            let program = &candidates.kernels[kernel].design.kernel.program;
-            let violations = validate_thread(program);
-            if violations.is_empty() {
-                return Ok(orch_codegen::c::emit(&[program], target));
-            }
-            Err(Error::Internal(format!("kernel {} is not valid: {}", program.name, violations.join("; "))))
-        })
-        .collect()
+fn sources(
+    implementation: &Implementation,
+    target: &CpuTarget,
+    options: &Options,
+) -> Result<Vec<String>, Error> {
+    let source = |kernel: &KernelDesign| {
+        let program = &kernel.design.kernel.program;
+        let violations = validate_thread(program);
+        if violations.is_empty() {
+            return Ok(orch_codegen::c::emit(&[program], target));
+        }
+        Err(Error::Internal(format!("kernel {} is not valid: {}", kernel.name, violations.join("; "))))
+    };
+    parallel::map(&implementation.kernels, options, source)?.into_iter().collect()
 }
 
 struct Built {
@@ -182,22 +221,15 @@ struct Built {
 /// Stage "build": shared objects of the sources, from the cache where they are known.
 fn build(
     sources: &[String],
+    compiler: Compiler,
     machine: &Machine,
-    target: &CpuTarget,
     options: &Options,
 ) -> Result<Built, Error> {
-    let tuning = match &options.target {
-        None => Tuning::Native,
-        Some(_) => Tuning::Arch(target.march.to_owned()),
-    };
-    let settings =
-        CompilerOptions { program: options.c_compiler.clone(), tuning, ..CompilerOptions::default() };
-    let compiler = Compiler::find(&settings).map_err(compile_error)?;
     let cache = CompileCache::open(&options.cache_dir, compiler, machine).map_err(compile_error)?;
     let units: Vec<Source> = (sources.iter().enumerate())
         .map(|(number, text)| Source { name: format!("kernel {number}"), text: text.clone() })
         .collect();
-    let jobs = if options.jobs == 0 { threads() as usize } else { options.jobs };
+    let jobs = parallel::jobs(options);
     options.progress.begin("compile kernels", units.len());
     let progress = |at: orch_runtime::cpu::CompileProgress| options.progress.advance(at.done);
     let results = cache.compile_all(&units, jobs, &progress, &options.cancel);

@@ -1,10 +1,8 @@
 //! What the machine has: for `orchestrion doctor`.
 
-use crate::Options;
+use crate::{Options, speeds};
 use orch_runtime::Machine;
-use orch_runtime::cpu::{CompileCache, Compiler, CompilerOptions, Pool, PoolOptions, calibrate};
-use orch_tune::{Database, MachineModel};
-use std::sync::Arc;
+use orch_runtime::cpu::{Compiler, CompilerOptions};
 
 /// Findings, and what keeps models from compiling.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +33,7 @@ pub fn examine(options: &Options, measure_anew: bool) -> Examination {
     };
     add("C compiler", format!("{} ({})", compiler.program().display(), compiler.version()));
     add("flags", compiler.flags().join(" "));
-    match speeds(options, &machine, compiler, measure_anew) {
+    match speeds::speeds(options, &machine, compiler, measure_anew) {
         Ok(model) => add(
             "speed",
             format!(
@@ -46,24 +44,4 @@ pub fn examine(options: &Options, measure_anew: bool) -> Examination {
         Err(reason) => add("speed", format!("not measured: {reason}")),
     }
     report
-}
-
-fn speeds(
-    options: &Options,
-    machine: &Machine,
-    compiler: Compiler,
-    measure_anew: bool,
-) -> Result<MachineModel, String> {
-    let database = Database::open(&options.cache_dir).map_err(|error| error.to_string())?;
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-    if let Some(known) = MachineModel::load(&database, machine, threads as u32).filter(|_| !measure_anew) {
-        return Ok(known);
-    }
-    let cache =
-        CompileCache::open(&options.cache_dir, compiler, machine).map_err(|error| error.to_string())?;
-    let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
-    let figures = calibrate(&cache, machine, &pool).map_err(|error| error.to_string())?;
-    let model = MachineModel::calibrated(machine, &figures);
-    model.save(&database, machine).map_err(|error| error.to_string())?;
-    Ok(model)
 }

@@ -212,7 +212,7 @@ fn build_step(manifest: &Manifest, libraries: &[Library], step: &StepInfo) -> Re
             let info = manifest.kernels.get(*number).ok_or_else(|| inconsistent("has no kernel"))?;
             let library = libraries.get(info.library).ok_or_else(|| inconsistent("has no library"))?;
             let kernel = library
-                .kernel(&info.name, info.tasks as i64, info.scratch_bytes)
+                .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
                 .map_err(|error| Error::Environment(error.to_string()))?;
             let chunking = if step.cost_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic };
             Action::Launch(Launch { kernel, buffers: step.slots.iter().map(buffer_ref).collect(), chunking })

@@ -6,9 +6,8 @@ use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, Stage};
 use orch_tune::cost::KernelFacts;
 
 /// Counts bytes and operations of one launch.
-pub fn facts(block: &BlockProgram, tasks: usize) -> KernelFacts {
-    let mut facts =
-        KernelFacts { tasks: tasks.max(1) as u64, efficiency: EFFICIENCY, ..KernelFacts::default() };
+pub fn facts(block: &BlockProgram) -> KernelFacts {
+    let mut facts = KernelFacts { efficiency: EFFICIENCY, ..KernelFacts::default() };
     for arg in &block.args {
         let bytes = (arg.shape.elems() * arg.dtype.size_bytes()) as u64;
         match arg.role {
@@ -22,7 +21,23 @@ pub fn facts(block: &BlockProgram, tasks: usize) -> KernelFacts {
     let fill = contraction::fill(block, FILL_LANES);
     facts.cheap_ops += 2 * fill.lanes;
     facts.scattered_accesses += fill.gathered;
+    facts.tasks = tasks(block, &facts);
     facts
+}
+
+/// Operations that make a task worth handing out.
+const TASK_OPERATIONS: u64 = 1 << 18;
+
+/// Tasks into which a schedule would cut the axes over which every stage varies.
+fn tasks(block: &BlockProgram, facts: &KernelFacts) -> u64 {
+    let domain = |stage: &Stage| match stage {
+        Stage::Reduce { domain, .. } | Stage::Store { domain, .. } => domain.clone(),
+    };
+    let varies = |axis: &&orch_tile::Axis| block.stages.iter().all(|stage| domain(stage).contains(&axis.var));
+    let points: usize = block.axes.iter().filter(varies).map(|axis| axis.extent).product();
+    let moved = (facts.bytes_read + facts.bytes_written) / 4;
+    let operations = facts.fma_flops + facts.cheap_ops + 8 * facts.transcendental_ops + moved;
+    (operations / TASK_OPERATIONS).clamp(1, points.max(1) as u64)
 }
 
 /// Lanes of the vectors that bring factors of contractions to where they are multiplied.

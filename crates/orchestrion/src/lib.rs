@@ -29,11 +29,15 @@ mod executable;
 pub mod explain;
 mod facts;
 mod host;
+mod implement;
 pub mod manifest;
 mod model;
 pub mod npy;
 mod options;
+mod parallel;
+mod remember;
 mod signature;
+mod speeds;
 mod units;
 pub mod whole_file;
 

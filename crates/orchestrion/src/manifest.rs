@@ -60,8 +60,10 @@ pub struct Port {
 /// One kernel function.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct KernelInfo {
-    /// The function's name.
+    /// A readable name, unique.
     pub name: String,
+    /// The function's name.
+    pub symbol: String,
     /// Index of the shared object that holds it.
     pub library: usize,
     /// Independent tasks.
@@ -152,7 +154,7 @@ pub struct PlanReport {
     pub units: usize,
     /// Candidate kernels.
     pub candidates: usize,
-    /// Candidates that no template serves.
+    /// Candidates that do not have the form of a kernel.
     pub refused: usize,
     /// False if a limit kept the enumeration from meeting every candidate.
     pub is_complete: bool,
@@ -164,6 +166,8 @@ pub struct PlanReport {
     pub solver_gap: f64,
     /// Modelled time of the plan.
     pub modelled_us: f64,
+    /// True if the plan was found before and is remembered; all above is of that time.
+    pub is_remembered: bool,
     /// Seconds spent in each stage, in order.
     pub stage_seconds: Vec<(String, f64)>,
 }

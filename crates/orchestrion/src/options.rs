@@ -21,7 +21,10 @@ pub struct Options {
     pub cache_dir: PathBuf,
     /// False makes every primitive a kernel of its own: a baseline to compare with.
     pub fuse: bool,
-    /// C compilers that run at a time; 0 means one per CPU.
+    /// Plans for this machine by figures measured on it, once (see [`doctor`](crate::doctor)); false takes those that
+    /// such processors usually have, so that plans depend on nothing that is measured.
+    pub calibrate: bool,
+    /// Threads that compile; 0 means one per CPU.
     pub jobs: usize,
     /// Told about long work.
     pub progress: Arc<dyn Progress>,
@@ -38,6 +41,7 @@ impl Default for Options {
             c_compiler: None,
             cache_dir: std::env::temp_dir().join("orchestrion-cache"),
             fuse: true,
+            calibrate: true,
             jobs: 0,
             progress: Arc::new(Silent),
             cancel: Arc::new(AtomicBool::new(false)),

@@ -4,33 +4,46 @@ use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
 use orch_tile::Layout;
 use std::fmt::Write;
 
-/// What identifies a kernel, and the tensors that one use of it passes.
+/// What identifies a kernel, and the tensors of one use of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signature {
     /// Primitives, types, layouts and wiring, with tensors numbered in order of appearance.
     pub text: String,
-    /// The tensors behind the numbers: those read, in order of appearance, then those written.
+    /// The tensors behind the numbers.
     pub tensors: Vec<TensorId>,
 }
 
-impl Signature {
-    /// The signature of a kernel that runs `nodes` (topological order) and writes `outputs`.
+/// The parts of signatures: what each primitive and each tensor of a graph looks like.
+pub struct Signatures {
+    ops: Vec<String>,
+    tensors: Vec<String>,
+}
+
+impl Signatures {
+    /// Describes a graph.
     ///
-    /// Constants of one repeated value are part of the text by value, as they become immediates; of others only
-    /// type and layout are, as kernels take them as arguments.
-    pub fn of(graph: &PrimGraph, layouts: &[Layout], nodes: &[NodeId], outputs: &[TensorId]) -> Self {
+    /// Constants of one repeated value are described by value, as they become immediates; of others only type and
+    /// layout are told, as kernels take them as arguments.
+    pub fn of(graph: &PrimGraph, layouts: &[Layout]) -> Self {
+        let tensors = (0..graph.tensors().len()).map(TensorId::new);
+        Self {
+            ops: graph.node_ids().map(|node| format!("{:?}(", graph.node(node).op)).collect(),
+            tensors: tensors.map(|tensor| describe(graph, layouts, tensor)).collect(),
+        }
+    }
+
+    /// The signature of a kernel that runs `nodes` (topological order) and writes `outputs`.
+    pub fn signature(&self, graph: &PrimGraph, nodes: &[NodeId], outputs: &[TensorId]) -> Signature {
         let mut text = String::new();
         let mut numbers: Vec<TensorId> = Vec::new();
-        let mut tensors = Vec::new();
         for &id in nodes {
             let node = graph.node(id);
-            let _ = write!(text, "{:?}(", node.op);
+            text.push_str(&self.ops[id.index()]);
             for &input in &node.inputs {
                 let known = numbers.iter().position(|&tensor| tensor == input);
                 let number = known.unwrap_or_else(|| {
                     numbers.push(input);
-                    tensors.push(input);
-                    describe(graph, layouts, input, &mut text);
+                    text.push_str(&self.tensors[input.index()]);
                     numbers.len() - 1
                 });
                 let _ = write!(text, "%{number} ");
@@ -38,28 +51,41 @@ impl Signature {
             text.push_str(")\n");
             for &output in &node.outputs {
                 numbers.push(output);
-                let _ = write!(text, "{}", graph.dtype(output));
+                text.push_str(&self.tensors[output.index()]);
             }
         }
         for &output in outputs {
             let number = numbers.iter().position(|&tensor| tensor == output).unwrap_or(usize::MAX);
-            let _ = write!(text, "-> %{number} {:?} ", layouts[output.index()].order());
-            tensors.push(output);
+            let _ = write!(text, "-> %{number} ");
         }
-        Self { text, tensors }
+        Signature { text, tensors: numbers }
+    }
+
+    /// What identifies a whole graph, ids included.
+    pub fn whole(&self, graph: &PrimGraph) -> String {
+        let mut text = String::new();
+        for id in graph.node_ids() {
+            let node = graph.node(id);
+            let _ = writeln!(text, "{}{:?} {:?}", self.ops[id.index()], node.inputs, node.outputs);
+        }
+        for description in &self.tensors {
+            text.push_str(description);
+        }
+        let _ = write!(text, "{:?} {:?}", graph.inputs, graph.outputs);
+        text
     }
 }
 
-fn describe(graph: &PrimGraph, layouts: &[Layout], tensor: TensorId, text: &mut String) {
+fn describe(graph: &PrimGraph, layouts: &[Layout], tensor: TensorId) -> String {
     let (dtype, shape) = (graph.dtype(tensor), graph.shape(tensor));
-    let _ = match graph.constant(tensor) {
+    match graph.constant(tensor) {
         Some(value) if is_uniform(value) => {
             let first = value.bytes().get(..dtype.size_bytes());
-            write!(text, "{dtype}{shape}={first:?} ")
+            format!("{dtype}{shape}={first:?} ")
         }
-        Some(_) => write!(text, "const {dtype}{shape}{:?} ", layouts[tensor.index()].order()),
-        None => write!(text, "{dtype}{shape}{:?} ", layouts[tensor.index()].order()),
-    };
+        Some(_) => format!("const {dtype}{shape}{:?} ", layouts[tensor.index()].order()),
+        None => format!("{dtype}{shape}{:?} ", layouts[tensor.index()].order()),
+    }
 }
 
 /// True if all elements have the same bits.

@@ -4,14 +4,16 @@
 //! `ORCH_SEEDS=1000..2000 cargo test -p orchestrion --test random_graphs -- random --nocapture` draws other graphs, and
 //! more. A failure is printed as the smallest part of its graph that still fails, ready for `tests/files`.
 
+mod cache_dir;
 mod pipeline;
 
+use cache_dir::CacheDir;
 use orch_interp::cases;
 use orch_ir::DType;
 use orch_ir::generate::{GenerateOptions, generate, random_inputs};
 use orch_ir::validate::validate;
 use orchestrion::Options;
-use pipeline::{CacheDir, check, print_case, shrink};
+use pipeline::{check, print_case, shrink};
 use std::ops::Range;
 use std::path::Path;
 
@@ -43,6 +45,7 @@ fn settings(seed: u64, cache: &CacheDir) -> (GenerateOptions, Options) {
     let options = Options {
         cache_dir: cache.path().to_owned(),
         fuse: seed % 8 != 7,
+        calibrate: false,
         target: (seed % 7 == 3 && cfg!(target_arch = "x86_64")).then(|| "x86-64-v3".to_owned()),
         ..Options::default()
     };
@@ -78,7 +81,7 @@ fn graphs_that_once_failed_run_as_interpreted() {
     paths.sort();
     assert!(!paths.is_empty(), "there are test files");
     let cache = CacheDir::new("graph-files");
-    let options = Options { cache_dir: cache.path().to_owned(), ..Options::default() };
+    let options = Options { cache_dir: cache.path().to_owned(), calibrate: false, ..Options::default() };
     let mut failures = String::new();
     for path in paths {
         let text = std::fs::read_to_string(&path).expect("a test file is readable");

@@ -24,7 +24,7 @@ impl Default for ChooseOptions {
     fn default() -> Self {
         ChooseOptions {
             relative_gap: 1e-6,
-            max_states: 20_000,
+            max_states: 100_000,
             max_solver_columns: 3000,
             solver_time_limit: Duration::from_secs(5),
             solver_node_limit: 100_000,

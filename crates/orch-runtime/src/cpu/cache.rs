@@ -3,8 +3,11 @@
 //! A shared object's name is the hash of all that determines it: source, compiler version, flags and, because flags
 //! say "this machine", the machine. Files are written aside and renamed, so several processes may share a folder, and
 //! a file that exists is complete.
+//!
+//! System headers take longer to read than most kernels take to compile. A batch therefore compiles those that its
+//! sources begin with first, once for each compiler and set of flags; the objects are the same.
 
-use super::compiler::{CompileError, Compiler};
+use super::compiler::{CompileError, Compiler, HEADER_SUFFIX, Job};
 use super::library::{Library, LoadError};
 use crate::Machine;
 use crate::os::unique_name;
@@ -117,7 +120,7 @@ impl CompileCache {
             let _ = fs::remove_file(&source_file);
             CompileError::cache(&self.folder)(error)
         })?;
-        let result = self.compiler.compile(&source.name, &source_file, &output, cancel);
+        let result = self.run_compiler(source, &source_file, &output, cancel);
         let result =
             result.and_then(|()| fs::rename(&output, &object).map_err(CompileError::cache(&self.folder)));
         if result.is_err() {
@@ -129,6 +132,56 @@ impl CompileCache {
             let _ = fs::remove_file(&source_file);
         }
         result.map(|()| object)
+    }
+
+    fn run_compiler(
+        &self,
+        source: &Source,
+        source_file: &Path,
+        output: &Path,
+        cancel: &AtomicBool,
+    ) -> Result<(), CompileError> {
+        let alone = Job { name: &source.name, header: None, source_file, output };
+        let header = self.header_path(&leading_includes(&source.text));
+        if with_suffix(&header, HEADER_SUFFIX).exists() {
+            match self.compiler.compile(&Job { header: Some(&header), ..alone }, cancel) {
+                // The system's headers may have changed since; then the compiled ones are of no use.
+                Err(CompileError::Rejected { .. }) => {}
+                result => return result,
+            }
+        }
+        self.compiler.compile(&alone, cancel)
+    }
+
+    /// Where the headers that these lines include are put, and beside it their compiled form.
+    fn header_path(&self, includes: &str) -> PathBuf {
+        self.folder.join(format!("headers-{}.h", self.key(includes)))
+    }
+
+    /// Compiles the headers that at least two sources to be compiled begin with. What fails here only costs time.
+    fn prepare_headers(&self, sources: &[&Source], cancel: &AtomicBool) {
+        let is_missing =
+            |source: &&&Source| !self.folder.join(format!("{}.so", self.key(&source.text))).exists();
+        let mut users: BTreeMap<String, usize> = BTreeMap::new();
+        for source in sources.iter().filter(is_missing) {
+            *users.entry(leading_includes(&source.text)).or_default() += 1;
+        }
+        for (includes, _) in users.iter().filter(|(includes, users)| !includes.is_empty() && **users > 1) {
+            let header = self.header_path(includes);
+            let compiled = with_suffix(&header, HEADER_SUFFIX);
+            if compiled.exists() {
+                continue;
+            }
+            let aside = self.folder.join(unique_name("headers"));
+            let job = Job { name: "system headers", header: None, source_file: &header, output: &aside };
+            let made = fs::write(&aside, includes)
+                .and_then(|()| fs::rename(&aside, &header))
+                .is_ok_and(|()| self.compiler.compile_header(&job, cancel).is_ok());
+            if !(made && fs::rename(&aside, &compiled).is_ok()) {
+                // Often there is nothing to remove.
+                let _ = fs::remove_file(&aside);
+            }
+        }
     }
 
     /// Loads the source's shared object, compiled now if it is not there yet, or if what is there does not load.
@@ -168,6 +221,7 @@ impl CompileCache {
             })
             .collect();
 
+        self.prepare_headers(&distinct, cancel);
         let results: Vec<Mutex<Option<Result<PathBuf, CompileError>>>> =
             distinct.iter().map(|_| Mutex::new(None)).collect();
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -228,6 +282,12 @@ impl CompileCache {
     }
 }
 
+/// The system headers that a text includes before it defines anything, as lines.
+fn leading_includes(text: &str) -> String {
+    let before = text.lines().take_while(|line| !line.starts_with("#define"));
+    before.filter(|line| line.starts_with("#include <")).flat_map(|line| [line, "\n"]).collect()
+}
+
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -278,6 +338,29 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [(1, 3), (2, 3), (3, 3)]);
         assert!(cache.compile_all(&[], 2, &|_| (), &GO).is_empty());
+    }
+
+    #[test]
+    fn headers_are_compiled_once_and_never_needed() {
+        let dir = TempDir::new("cache").unwrap();
+        let cache = cache(&dir);
+        let text = |value: u32| {
+            format!("#include <math.h>\n#define VALUE {value}\nfloat f(void) {{ return sqrtf(VALUE); }}")
+        };
+        let compile = |values: [u32; 2]| {
+            let results = cache.compile_all(&values.map(|value| source(&text(value))), 2, &|_| (), &GO);
+            assert!(results.iter().all(Result::is_ok), "{results:?}");
+        };
+        let compiled = with_suffix(&cache.header_path("#include <math.h>\n"), HEADER_SUFFIX);
+        compile([1, 1]);
+        assert!(!compiled.exists(), "one source is compiled sooner without");
+        compile([2, 3]);
+        let size = fs::metadata(&compiled).unwrap().len();
+        assert!(size > 0);
+        fs::write(&compiled, "damage").unwrap();
+        compile([4, 5]);
+        cache.clear().unwrap();
+        assert!(!compiled.exists());
     }
 
     #[test]

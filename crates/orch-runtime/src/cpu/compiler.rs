@@ -4,6 +4,7 @@
 //! (`-ffp-contract=fast`), and floating-point exceptions and `errno` are not observable. Nothing is reassociated.
 
 use crate::os::{self, TempDir};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,11 +31,13 @@ pub struct CompilerOptions {
     pub tuning: Tuning,
     /// How long one compilation may take.
     pub timeout: Duration,
+    /// Folder in which the flags that a compiler understands are remembered; `None` tries them every time.
+    pub memory: Option<PathBuf>,
 }
 
 impl Default for CompilerOptions {
     fn default() -> Self {
-        Self { program: None, tuning: Tuning::Native, timeout: Duration::from_secs(120) }
+        Self { program: None, tuning: Tuning::Native, timeout: Duration::from_secs(120), memory: None }
     }
 }
 
@@ -137,6 +140,22 @@ pub struct Compiler {
     timeout: Duration,
 }
 
+/// What one compiler run reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// How messages call the source.
+    pub name: &'a str,
+    /// A header to read before the source, from its compiled form if that lies beside it.
+    pub header: Option<&'a Path>,
+    /// The C text.
+    pub source_file: &'a Path,
+    /// The file to write.
+    pub output: &'a Path,
+}
+
+/// What follows a header's name in that of its compiled form, where compilers look for it.
+pub const HEADER_SUFFIX: &str = ".gch";
+
 /// Flags that every supported compiler has.
 const BASE_FLAGS: [&str; 8] = [
     "-O2",
@@ -168,30 +187,26 @@ const PROBE_SOURCE: &str = "#include <math.h>\n#include <stdint.h>\n#include <st
 const CANDIDATES: [&str; 3] = ["cc", "gcc", "clang"];
 
 impl Compiler {
-    /// Finds a compiler and the flags that it understands; takes a few short compiler runs.
+    /// Finds a compiler and the flags that it understands; takes a few short compiler runs, unless the answers are
+    /// remembered.
     ///
     /// # Errors
     /// If there is none, or if it cannot compile the simplest kernel for the CPU asked for.
     pub fn find(options: &CompilerOptions) -> Result<Self, CompileError> {
         let (program, version) = find_program(options.program.as_deref())?;
-        let dir = TempDir::new("probe").map_err(CompileError::io(&std::env::temp_dir()))?;
-        let probe = Probe { program: &program, dir: dir.path() };
-        fs::write(probe.source(), PROBE_SOURCE).map_err(CompileError::io(&probe.source()))?;
-
-        let mut flags: Vec<String> = BASE_FLAGS.map(str::to_owned).into();
-        match &options.tuning {
-            Tuning::Arch(name) => flags.push(format!("-march={name}")),
-            Tuning::Native => {}
-        }
-        probe.run(&flags)?;
-        let native = matches!(options.tuning, Tuning::Native).then_some(NATIVE_FLAGS);
-        for row in native.into_iter().chain(OPTIONAL_FLAGS) {
-            let works = row.iter().find(|&&flag| {
-                let with_flag: Vec<_> = flags.iter().cloned().chain([flag.to_owned()]).collect();
-                probe.run(&with_flag).is_ok()
-            });
-            flags.extend(works.map(|&flag| flag.to_owned()));
-        }
+        let record =
+            options.memory.as_deref().map(|folder| FlagRecord::of(folder, &program, &version, options));
+        let known = record.as_ref().and_then(FlagRecord::read);
+        let flags = match known {
+            Some(flags) => flags,
+            None => {
+                let flags = find_flags(&program, &options.tuning)?;
+                if let Some(record) = record {
+                    record.write(&flags);
+                }
+                flags
+            }
+        };
         Ok(Self { program, version, flags, timeout: options.timeout })
     }
 
@@ -210,22 +225,35 @@ impl Compiler {
         &self.flags
     }
 
-    /// Compiles `source_file` to a shared object `output`. `name` is how messages call the source. Besides `output`,
-    /// a log file beside it is written and removed.
+    /// Compiles a source to a shared object. Besides the output, a log file beside it is written and removed.
     ///
     /// # Errors
-    /// [`CompileError::Rejected`] if the source is not accepted; it is left where it is. `output` may be half written
-    /// after any error.
-    pub fn compile(
-        &self,
-        name: &str,
-        source_file: &Path,
-        output: &Path,
-        cancel: &AtomicBool,
-    ) -> Result<(), CompileError> {
-        let log = output.with_extension("log");
-        let mut command = compile_command(&self.program, &self.flags, source_file, output);
-        let limit = Limit { name, timeout: self.timeout, cancel };
+    /// [`CompileError::Rejected`] if the source is not accepted; it is left where it is. The output may be half
+    /// written after any error.
+    pub fn compile(&self, job: &Job<'_>, cancel: &AtomicBool) -> Result<(), CompileError> {
+        let include = job.header.map(|header| ["-include".as_ref(), header.as_os_str()]);
+        let include: &[&OsStr] = include.as_ref().map_or(&[], |flags| flags);
+        self.run(
+            compile_command(&self.program, &self.flags, include, job.source_file, job.output),
+            job,
+            cancel,
+        )
+    }
+
+    /// Compiles a header to what [`HEADER_SUFFIX`] tells of.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_header(&self, job: &Job<'_>, cancel: &AtomicBool) -> Result<(), CompileError> {
+        let mut command = Command::new(&self.program);
+        // Naming a library would make compilers link.
+        command.args(&self.flags).args(["-x", "c-header", "-o"]).arg(job.output).arg(job.source_file);
+        self.run(command, job, cancel)
+    }
+
+    fn run(&self, mut command: Command, job: &Job<'_>, cancel: &AtomicBool) -> Result<(), CompileError> {
+        let log = job.output.with_extension("log");
+        let limit = Limit { name: job.name, timeout: self.timeout, cancel };
         let status = run_limited(&mut command, &log, &limit);
         let diagnostics =
             fs::read(&log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default();
@@ -233,19 +261,23 @@ impl Compiler {
         let _ = fs::remove_file(&log);
         let status = status?;
         if status.success() {
-            return if has_content(output) {
+            return if has_content(job.output) {
                 Ok(())
             } else {
                 Err(CompileError::Unusable { program: self.program.clone(), reason: NO_OUTPUT.to_owned() })
             };
         }
         if let Some(reason) = outside_cause(status, &diagnostics) {
-            return Err(CompileError::Died { program: self.program.clone(), name: name.to_owned(), reason });
+            return Err(CompileError::Died {
+                program: self.program.clone(),
+                name: job.name.to_owned(),
+                reason,
+            });
         }
         Err(CompileError::Rejected {
             program: self.program.clone(),
-            name: name.to_owned(),
-            source_file: source_file.to_owned(),
+            name: job.name.to_owned(),
+            source_file: job.source_file.to_owned(),
             diagnostics: shorten(&diagnostics),
         })
     }
@@ -271,6 +303,66 @@ fn outside_cause(status: ExitStatus, diagnostics: &str) -> Option<String> {
         return Some("it was killed, perhaps for want of memory".to_owned());
     }
     None
+}
+
+/// The flags that a compiler understands, by trial.
+fn find_flags(program: &Path, tuning: &Tuning) -> Result<Vec<String>, CompileError> {
+    let dir = TempDir::new("probe").map_err(CompileError::io(&std::env::temp_dir()))?;
+    let probe = Probe { program, dir: dir.path() };
+    fs::write(probe.source(), PROBE_SOURCE).map_err(CompileError::io(&probe.source()))?;
+
+    let mut flags: Vec<String> = BASE_FLAGS.map(str::to_owned).into();
+    match tuning {
+        Tuning::Arch(name) => flags.push(format!("-march={name}")),
+        Tuning::Native => {}
+    }
+    probe.run(&flags)?;
+    let native = matches!(tuning, Tuning::Native).then_some(NATIVE_FLAGS);
+    for row in native.into_iter().chain(OPTIONAL_FLAGS) {
+        let works = row.iter().find(|&&flag| {
+            let with_flag: Vec<_> = flags.iter().cloned().chain([flag.to_owned()]).collect();
+            probe.run(&with_flag).is_ok()
+        });
+        flags.extend(works.map(|&flag| flag.to_owned()));
+    }
+    Ok(flags)
+}
+
+/// What [`CompilerOptions::memory`] knows of one compiler: a file with a flag in each line.
+struct FlagRecord {
+    path: PathBuf,
+}
+
+impl FlagRecord {
+    fn of(folder: &Path, program: &Path, version: &str, options: &CompilerOptions) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        let tuning = format!("{:?}", options.tuning);
+        // What "this machine" means depends on the machine.
+        let machine = crate::Machine::detect().fingerprint();
+        let tried = format!("{BASE_FLAGS:?} {OPTIONAL_FLAGS:?} {NATIVE_FLAGS:?} {PROBE_SOURCE}");
+        for fact in [&program.to_string_lossy(), version, &tuning, &machine, &tried] {
+            hasher.update(&(fact.len() as u64).to_le_bytes());
+            hasher.update(fact.as_bytes());
+        }
+        Self { path: folder.join(format!("flags-{}.txt", hasher.finalize().to_hex())) }
+    }
+
+    fn read(&self) -> Option<Vec<String>> {
+        let text = fs::read_to_string(&self.path).ok()?;
+        let flags: Vec<String> = text.lines().map(str::to_owned).collect();
+        // A file that a crash cut short lacks some of what every compilation needs.
+        BASE_FLAGS.iter().all(|base| flags.iter().any(|flag| flag == base)).then_some(flags)
+    }
+
+    /// Writes the record; without it, the flags are tried again next time.
+    fn write(&self, flags: &[String]) {
+        let Some(folder) = self.path.parent() else { return };
+        let aside = folder.join(crate::os::unique_name("flags"));
+        let written = fs::create_dir_all(folder).and_then(|()| fs::write(&aside, flags.join("\n")));
+        if written.and_then(|()| fs::rename(&aside, &self.path)).is_err() {
+            let _ = fs::remove_file(&aside);
+        }
+    }
 }
 
 /// The first candidate that answers `--version`, with the first line of its answer.
@@ -313,7 +405,7 @@ impl Probe<'_> {
     fn run(&self, flags: &[String]) -> Result<(), CompileError> {
         let unusable = |reason| CompileError::Unusable { program: self.program.to_owned(), reason };
         let object = self.dir.join("probe.so");
-        let output = compile_command(self.program, flags, &self.source(), &object)
+        let output = compile_command(self.program, flags, &[], &self.source(), &object)
             .stdin(Stdio::null())
             .output()
             .map_err(|error| unusable(error.to_string()))?;
@@ -326,10 +418,16 @@ impl Probe<'_> {
     }
 }
 
-fn compile_command(program: &Path, flags: &[String], source: &Path, output: &Path) -> Command {
+fn compile_command(
+    program: &Path,
+    flags: &[String],
+    more_flags: &[&OsStr],
+    source: &Path,
+    output: &Path,
+) -> Command {
     let mut command = Command::new(program);
     // Libraries follow the source: linkers resolve from left to right.
-    command.args(flags).arg("-o").arg(output).arg(source).arg("-lm");
+    command.args(flags).args(more_flags).arg("-o").arg(output).arg(source).arg("-lm");
     command
 }
 
@@ -411,7 +509,8 @@ mod tests {
         let output = dir.path().join("test.so");
         fs::write(&source_file, source).unwrap();
         let compiler = Compiler::find(options).unwrap();
-        compiler.compile("test", &source_file, &output, &AtomicBool::new(cancel))?;
+        let job = Job { name: "test", header: None, source_file: &source_file, output: &output };
+        compiler.compile(&job, &AtomicBool::new(cancel))?;
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "the log is removed");
         Ok(fs::read(output).unwrap())
     }

@@ -67,8 +67,14 @@ impl PackedConstant {
         let mut rows = packed.chunks_exact_mut(self.width * SIZE);
         for &batch in &self.batch_offsets {
             for columns in self.column_offsets.chunks(self.width) {
+                let are_adjacent = columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
                 for &k in &self.k_offsets {
                     let row = rows.next().expect("one row per batch, panel and term");
+                    if are_adjacent {
+                        let (start, bytes) = ((batch + k + columns[0]) * SIZE, columns.len() * SIZE);
+                        row[..bytes].copy_from_slice(&source[start..start + bytes]);
+                        continue;
+                    }
                     for (element, &column) in row.chunks_exact_mut(SIZE).zip(columns) {
                         let at = (batch + k + column) * SIZE;
                         element.copy_from_slice(&source[at..at + SIZE]);

@@ -6,32 +6,9 @@ use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
 use orchestrion::{Executable, Model, Options, RunOptions};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 /// How much further from the `f64` reference than the interpreter in the graph's own types a result may be.
 const ROUNDING_FACTOR: f64 = 16.0;
-
-/// A cache folder that is removed at the end.
-pub struct CacheDir(PathBuf);
-
-impl CacheDir {
-    /// An empty folder for this process and purpose.
-    pub fn new(purpose: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("orchestrion-{purpose}-{}", std::process::id())))
-    }
-
-    /// The folder.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for CacheDir {
-    fn drop(&mut self) {
-        // Nothing depends on it; temporary folders are also cleaned by the system.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Compiles and runs a graph twice and compares with the interpreter; `Err` says what went wrong, panics included.
 pub fn check(graph: &PrimGraph, inputs: &[Tensor], options: &Options) -> Result<(), String> {

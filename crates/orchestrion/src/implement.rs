@@ -1,0 +1,169 @@
+//! Stage "implement": the chosen sets of units as kernels, each distinct one designed once.
+
+use crate::candidates::HOST_ROUTINE_US;
+use crate::facts::facts;
+use crate::signature::{Signature, Signatures};
+use crate::units::Units;
+use crate::{Error, Options, explain, parallel};
+use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_plan::enumerate::Candidate;
+use orch_tile::templates::{self, Design};
+use orch_tile::{CpuTarget, Layout, fuse};
+use orch_tune::MachineModel;
+use orch_tune::cost::KernelFacts;
+use std::collections::HashMap;
+
+/// What the plan runs.
+pub struct Implementation {
+    /// Distinct kernels, in the order of their first use.
+    pub kernels: Vec<KernelDesign>,
+    /// What runs, in order.
+    pub columns: Vec<Column>,
+}
+
+/// A kernel that one or more columns share.
+pub struct KernelDesign {
+    /// A readable name, unique.
+    pub name: String,
+    /// The thread program and the schedule.
+    pub design: Design,
+    /// What it does.
+    pub facts: KernelFacts,
+    /// Modelled time of one launch.
+    pub cost_us: f64,
+}
+
+/// One chosen set of units.
+pub struct Column {
+    /// Primitives that it executes, free ones included.
+    pub nodes: Vec<NodeId>,
+    /// Tensors that it reads.
+    pub inputs: Vec<TensorId>,
+    /// Tensors that it leaves behind.
+    pub outputs: Vec<TensorId>,
+    /// How it runs.
+    pub body: ColumnBody,
+    /// Modelled time.
+    pub cost_us: f64,
+}
+
+/// How a column runs.
+pub enum ColumnBody {
+    /// As a kernel.
+    Kernel {
+        /// Index into [`Implementation::kernels`].
+        kernel: usize,
+        /// The tensor of each argument of the kernel's block program.
+        args: Vec<TensorId>,
+    },
+    /// As a host routine: the primitives of one unit, interpreted.
+    Host,
+}
+
+/// What kernels are made for.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The graph.
+    pub graph: &'a PrimGraph,
+    /// The memory order of each tensor.
+    pub layouts: &'a [Layout],
+    /// The graph in units.
+    pub units: &'a Units,
+    /// The capability table.
+    pub target: &'a CpuTarget,
+    /// The machine's figures.
+    pub machine: &'a MachineModel,
+}
+
+/// A distinct kernel of the plan: one use of it, and the design unless it is a host routine.
+struct Distinct<'a> {
+    nodes: &'a [NodeId],
+    outputs: &'a [TensorId],
+    signature: &'a Signature,
+}
+
+/// Designs the kernels of chosen candidates, which are in executable order. Those that produce nothing but empty
+/// tensors are left out. A unit that no template serves runs as a host routine through the reference interpreter.
+///
+/// # Errors
+/// If several units were chosen as one kernel that no template serves, or the work is cancelled.
+pub fn implement(
+    place: Place<'_>,
+    chosen: Vec<Candidate>,
+    options: &Options,
+) -> Result<Implementation, Error> {
+    let graph = place.graph;
+    let is_needed = |candidate: &Candidate| candidate.outputs.iter().any(|&t| graph.shape(t).elems() > 0);
+    let chosen: Vec<Candidate> = chosen.into_iter().filter(is_needed).collect();
+    let nodes: Vec<Vec<NodeId>> =
+        chosen.iter().map(|candidate| place.units.primitives(graph, &candidate.nodes)).collect();
+    let signatures = Signatures::of(graph, place.layouts);
+    let uses: Vec<Signature> = (nodes.iter().zip(&chosen))
+        .map(|(nodes, candidate)| signatures.signature(graph, nodes, &candidate.outputs))
+        .collect();
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    let mut distinct: Vec<Distinct<'_>> = Vec::new();
+    let mut number_of = Vec::with_capacity(uses.len());
+    for ((nodes, candidate), signature) in nodes.iter().zip(&chosen).zip(&uses) {
+        number_of.push(*numbers.entry(signature.text.as_str()).or_insert_with(|| {
+            distinct.push(Distinct { nodes, outputs: &candidate.outputs, signature });
+            distinct.len() - 1
+        }));
+    }
+    let mut kernels = Vec::new();
+    // For each distinct kernel its number, and for each argument the position of its tensor in the signature.
+    let mut entries: Vec<Option<(usize, Vec<usize>)>> = Vec::new();
+    for made in parallel::map(&distinct, options, |distinct| place.design(distinct))? {
+        entries.push(made.map(|(mut kernel, places)| {
+            kernel.name = format!("k{}{}", kernels.len(), kernel.name.trim_start_matches('k'));
+            kernels.push(kernel);
+            (kernels.len() - 1, places)
+        }));
+    }
+    let mut columns = Vec::with_capacity(chosen.len());
+    for (at, number) in number_of.iter().enumerate() {
+        let (body, cost_us) = match &entries[*number] {
+            Some((kernel, places)) => {
+                let args = places.iter().map(|&place| uses[at].tensors[place]).collect();
+                (ColumnBody::Kernel { kernel: *kernel, args }, kernels[*kernel].cost_us)
+            }
+            None if chosen[at].nodes.len() == 1 => (ColumnBody::Host, HOST_ROUTINE_US),
+            None => return Err(Error::Internal(format!("no template serves {}", name(graph, &nodes[at])))),
+        };
+        let Candidate { inputs, outputs, .. } = chosen[at].clone();
+        columns.push(Column { nodes: nodes[at].clone(), inputs, outputs, body, cost_us });
+    }
+    Ok(Implementation { kernels, columns })
+}
+
+impl Place<'_> {
+    /// A kernel under its short name, and for each of its arguments the position of the tensor in the signature.
+    fn design(&self, distinct: &Distinct<'_>) -> Option<(KernelDesign, Vec<usize>)> {
+        let layouts = |tensor: TensorId| self.layouts[tensor.index()].clone();
+        let name = name(self.graph, distinct.nodes);
+        let block = fuse::build(self.graph, distinct.nodes, distinct.outputs, &layouts, name.clone()).ok()?;
+        let design = templates::design(&block, self.target)?;
+        let facts = facts(&block);
+        let cost_us = facts.estimate(self.machine).time_us;
+        let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
+        let places = block.args.iter().map(|arg| position(arg.tensor)).collect::<Option<_>>()?;
+        Some((KernelDesign { name, design, facts, cost_us }, places))
+    }
+}
+
+/// `k_conv_add_relu`: the primitives tell what runs. It is part of the kernel's source, and so of what the cache of
+/// kernels knows it by; a number would keep equal kernels of different plans apart.
+fn name(graph: &PrimGraph, nodes: &[NodeId]) -> String {
+    const SHOWN: usize = 4;
+    let words = nodes.iter().map(|&node| explain::short_name(&graph.node(node).op));
+    let words: Vec<String> = words.filter(|word| !word.is_empty()).collect();
+    let mut name = String::from("k");
+    for word in words.iter().take(SHOWN) {
+        name.push('_');
+        name.push_str(word);
+    }
+    if words.len() > SHOWN {
+        name.push_str("_etc");
+    }
+    name
+}
