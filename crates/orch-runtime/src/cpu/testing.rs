@@ -1,5 +1,6 @@
 //! For this crate's tests: C text to loaded code.
 
+use super::compiler::Job;
 use super::{Compiler, CompilerOptions, Library};
 use crate::os::TempDir;
 use std::fs;
@@ -13,7 +14,8 @@ pub(crate) fn compile_object(text: &str) -> Vec<u8> {
     let dir = TempDir::new("testing").unwrap();
     let (source, object) = (dir.path().join("test.c"), dir.path().join("test.so"));
     fs::write(&source, text).unwrap();
-    compiler.compile("test", &source, &object, &AtomicBool::new(false)).unwrap();
+    let job = Job { name: "test", header: None, source_file: &source, output: &object };
+    compiler.compile(&job, &AtomicBool::new(false)).unwrap();
     fs::read(object).unwrap()
 }
 
