@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// How long anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A compiler that notes each kernel (not the headers) it is given, and takes its time for all but the first while a file `slow` exists.
+/// A compiler that notes each kernel it is given (headers are none), and takes its time for all but the first while a
+/// file `slow` exists.
 const COMPILER: &str = "#!/bin/sh
 case \"$*\" in
 *--version*|*probe*|*c-header*) exec cc \"$@\" ;;
@@ -63,7 +64,8 @@ fn an_interrupted_compilation_resumes() {
     session.write("model.onnx", model.model(17).encode());
     session.write_script("slow-cc", COMPILER);
     session.write("slow", "");
-    let arguments = "compile model.onnx --no-fusion --jobs 1 --cc ./slow-cc --cache-dir cache";
+    let arguments =
+        "compile model.onnx --no-fusion --no-calibration --jobs 1 --cc ./slow-cc --cache-dir cache";
     let kernels: PathBuf = session.work().join("cache/kernels");
     let sleeping = session.work().join("sleeping");
     let compiled = || fs::read_to_string(session.work().join("compiled")).unwrap_or_default().lines().count();
@@ -101,6 +103,6 @@ fn an_interrupted_compilation_resumes() {
         4,
         "one kernel was there; the one that was interrupted and the third are compiled"
     );
-    assert_eq!(names(&kernels).len(), 3);
+    assert_eq!(names(&kernels).iter().filter(|name| name.ends_with(".so")).count(), 3);
     assert!(session.work().join("model.orc").exists());
 }
