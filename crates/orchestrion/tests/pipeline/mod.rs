@@ -4,12 +4,10 @@
 use orch_interp::compare::{Tolerance, compare};
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
+use orchestrion::compare::ROUNDING_FACTOR;
 use orchestrion::{Executable, Model, Options, RunOptions};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// How much further from the `f64` reference than the interpreter in the graph's own types a result may be.
-const ROUNDING_FACTOR: f64 = 16.0;
 
 /// A cache folder that is removed at the end.
 pub struct CacheDir(PathBuf);
