@@ -2,6 +2,10 @@
 
 use orch_ir::Tensor;
 
+/// How many times the error that rounding every intermediate value to its type makes by itself a result may have:
+/// sums are made in another order, and functions are a little less exact than the interpreter's.
+pub const ROUNDING_FACTOR: f64 = 16.0;
+
 /// How far a tensor is from its reference.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Difference {

@@ -4,11 +4,9 @@
 use orch_interp::compare::{Tolerance, compare};
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
+use orchestrion::compare::ROUNDING_FACTOR;
 use orchestrion::{Executable, Model, Options, RunOptions};
 use std::collections::BTreeMap;
-
-/// How much further from the `f64` reference than the interpreter in the graph's own types a result may be.
-const ROUNDING_FACTOR: f64 = 16.0;
 
 /// Compiles and runs a graph twice and compares with the interpreter; `Err` says what went wrong, panics included.
 pub fn check(graph: &PrimGraph, inputs: &[Tensor], options: &Options) -> Result<(), String> {
