@@ -75,21 +75,26 @@ def command(engine, folder, artifact, program, threads):
 
 def measure(folder, artifact, program, threads, rounds):
     """Turns and memory of each engine on one model."""
+    return race({engine: command(engine, folder, artifact, program, threads) for engine in ENGINES}, threads, rounds)
+
+
+def race(commands, threads, rounds):
+    """Turns and memory of each command, by name."""
     cpus = set(sorted(os.sched_getaffinity(0))[:threads])
-    engines = {}
+    names, engines = tuple(commands), {}
     try:
-        for engine in ENGINES:
-            engines[engine] = Engine(engine, command(engine, folder, artifact, program, threads), cpus)
-        turns = {engine: [] for engine in ENGINES}
+        for engine in names:
+            engines[engine] = Engine(engine, commands[engine], cpus)
+        turns = {engine: [] for engine in names}
         for number in range(rounds):
-            first = number % len(ENGINES)
-            for engine in ENGINES[first:] + ENGINES[:first]:
+            first = number % len(names)
+            for engine in names[first:] + names[:first]:
                 turns[engine].append(engines[engine].turn_ms())
-        peaks = {engine: engines[engine].peak_mib() for engine in ENGINES}
+        peaks = {engine: engines[engine].peak_mib() for engine in names}
     finally:
         for engine in engines.values():
             engine.close()
-    medians = {engine: statistics.median(turns[engine]) for engine in ENGINES}
+    medians = {engine: statistics.median(turns[engine]) for engine in names}
     return {"ms": medians, "peak_mib": peaks, "turns_ms": turns}
 
 

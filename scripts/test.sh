@@ -17,6 +17,12 @@ if [ -d "$models" ]; then
         echo "verify $name"
         "$orchestrion" verify "$zoo/$name/model.onnx" --input-dir "$zoo/$name/test_data_set_0" --quiet
     done
+    if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo; then
+        for name in digits_cnn minilm mobilenet_v2; do
+            echo "verify $name in bf16"
+            "$orchestrion" verify "$zoo/$name/model.onnx" --input-dir "$zoo/$name/test_data_set_0" --quiet --precision bf16
+        done
+    fi
     .venv/bin/python bench/sentences.py --orchestrion "$orchestrion"
 else
     echo "no zoo models in $models: they are not verified"

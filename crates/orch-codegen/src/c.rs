@@ -26,6 +26,7 @@ mod helper;
 mod literal;
 mod names;
 mod narrow;
+mod tile;
 mod types;
 mod unroll;
 
@@ -51,6 +52,12 @@ pub fn emit(programs: &[&ThreadProgram], target: &CpuTarget) -> String {
 /// The compiler options that the text of [`emit`] needs for this target.
 pub fn flags(target: &CpuTarget) -> &'static [&'static str] {
     match isa(target).family {
+        _ if target.has_amx_bf16 => {
+            &["-std=gnu11", "-O2", "-march=sapphirerapids", "-mprefer-vector-width=512"]
+        }
+        Family::Avx512 if target.has_bf16_dot => {
+            &["-std=gnu11", "-O2", "-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"]
+        }
         Family::Avx512 => &["-std=gnu11", "-O2", "-march=x86-64-v4", "-mprefer-vector-width=512"],
         Family::Avx2 => &["-std=gnu11", "-O2", "-march=x86-64-v3"],
         Family::Neon => &["-std=gnu11", "-O2", "-march=armv8-a"],
@@ -63,7 +70,7 @@ fn isa(target: &CpuTarget) -> Isa {
         false if target.has_masks => Family::Avx512,
         false => Family::Avx2,
     };
-    Isa { family, register_bytes: target.vector_bytes }
+    Isa { family, register_bytes: target.vector_bytes, has_bf16: target.has_bf16_dot }
 }
 
 /// What every file starts with.

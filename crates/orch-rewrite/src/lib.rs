@@ -4,6 +4,8 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
+//! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
+//!
 //! This crate knows no device and measures no time.
 
 #[cfg(test)]
@@ -15,6 +17,7 @@ mod facts;
 mod field;
 mod finish;
 mod fold;
+mod narrow;
 mod normalize;
 mod options;
 mod report;
@@ -24,6 +27,7 @@ mod site;
 
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
+pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
 pub use report::RewriteReport;
 pub use rule::Rule;

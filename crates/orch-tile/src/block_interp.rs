@@ -220,7 +220,12 @@ impl<'a> Machine<'a> {
                 return if is_read { self.read(*arg, index, known) } else { Ok(zero(dtype)) };
             }
             Expr::Stage(stage) => self.stage_value(*stage),
-            Expr::Load { .. } | Expr::Splat(..) | Expr::Ramp { .. } | Expr::ReduceLanes(..) => None,
+            Expr::Load { .. }
+            | Expr::Splat(..)
+            | Expr::Ramp { .. }
+            | Expr::ReduceLanes(..)
+            | Expr::DotPairs(..)
+            | Expr::Interleave(..) => None,
         };
         value.ok_or_else(|| self.undefined(id))
     }

@@ -108,7 +108,12 @@ impl Checker<'_> {
                         && guard.is_none_or(|guard| exprs.ty(guard) == Type::scalar(DType::Bool));
                     self.expect(fits && typed, || format!("{what}: a read of {arg} does not fit it"));
                 }
-                node @ (Expr::Load { .. } | Expr::Splat(..) | Expr::Ramp { .. } | Expr::ReduceLanes(..)) => {
+                node @ (Expr::Load { .. }
+                | Expr::Splat(..)
+                | Expr::Ramp { .. }
+                | Expr::ReduceLanes(..)
+                | Expr::DotPairs(..)
+                | Expr::Interleave(..)) => {
                     self.problems.push(format!("{what}: {node:?} in a block program"));
                 }
                 _ => {}

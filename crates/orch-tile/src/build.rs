@@ -217,6 +217,16 @@ impl Exprs {
         self.add(Expr::Fma(a, b, c))
     }
 
+    /// Products of pairs of bf16 added to f32: [`Expr::DotPairs`].
+    pub fn dot_pairs(&mut self, a: ExprId, b: ExprId, c: ExprId) -> ExprId {
+        self.add(Expr::DotPairs(a, b, c))
+    }
+
+    /// Lanes of two vectors by turns: [`Expr::Interleave`].
+    pub fn interleave(&mut self, a: ExprId, b: ExprId) -> ExprId {
+        self.add(Expr::Interleave(a, b))
+    }
+
     /// Combines the lanes of a vector into a scalar.
     pub fn reduce_lanes(&mut self, op: ReduceOp, a: ExprId) -> ExprId {
         match self.get(a) {

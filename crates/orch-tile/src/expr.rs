@@ -119,6 +119,14 @@ pub enum Expr {
     IsInf(ExprId),
     /// `a * b + c` with one rounding.
     Fma(ExprId, ExprId, ExprId),
+    /// `(a, b, c)`: products of pairs of bf16 added to f32. Lane `l` is `c[l] + a[2l] * b[2l] + a[2l + 1] * b[2l + 1]`
+    /// in f32; `b` has twice the lanes of `c`, and `a` as many as `b`, or two that stand for every pair.
+    ///
+    /// The interpreter adds the even product first, each product and sum with one rounding. Hardware may take the odd
+    /// one first and reads and writes subnormals as zeros.
+    DotPairs(ExprId, ExprId, ExprId),
+    /// Lanes of two vectors by turns: `a[0], b[0], a[1], b[1], ..`.
+    Interleave(ExprId, ExprId),
     /// `floor(a / b)` of integers, `b > 0`.
     FloorDiv(ExprId, ExprId),
     /// `a - floor(a / b) * b` of integers, `b > 0`.
@@ -302,6 +310,17 @@ impl Exprs {
             Expr::Fma(a, b, c) => {
                 assert!(self.ty(*a) == self.ty(*b) && self.ty(*a) == self.ty(*c), "operands of {node:?}");
                 self.ty(*a)
+            }
+            Expr::DotPairs(a, b, c) => {
+                let (pairs, sums) = (self.ty(*b), self.ty(*c));
+                let is_pair = self.ty(*a) == pairs || self.ty(*a) == Type::vector(DType::BF16, 2);
+                let are_pairs = pairs == Type::vector(DType::BF16, 2 * sums.lanes);
+                assert!(is_pair && are_pairs && sums.dtype == DType::F32, "operands of {node:?}");
+                sums
+            }
+            Expr::Interleave(a, b) => {
+                assert_eq!(self.ty(*a), self.ty(*b), "operands of {node:?}");
+                Type { lanes: 2 * self.lanes(*a), ..self.ty(*a) }
             }
             Expr::Read { arg, .. } => Type::scalar(self.arg_dtypes[arg.index()]),
             Expr::Stage(stage) => Type::scalar(self.stage_dtypes[stage.index()]),

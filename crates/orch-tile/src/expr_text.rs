@@ -96,6 +96,8 @@ fn node_text(exprs: &Exprs, id: ExprId, texts: &Texts) -> (String, Binding) {
         Expr::IsNan(a) => atom(format!("is_nan({})", plain(a))),
         Expr::IsInf(a) => atom(format!("is_inf({})", plain(a))),
         Expr::Fma(a, b, c) => atom(format!("fma({}, {}, {})", plain(a), plain(b), plain(c))),
+        Expr::DotPairs(a, b, c) => atom(format!("dot_pairs({}, {}, {})", plain(a), plain(b), plain(c))),
+        Expr::Interleave(a, b) => atom(format!("interleave({}, {})", plain(a), plain(b))),
         Expr::FloorDiv(a, b) => infix("//", Binding::Product, a, b),
         Expr::FloorRem(a, b) => infix("%", Binding::Product, a, b),
         Expr::Read { arg, index, guard } => atom(format!("{arg}[{}{}]", list(index), guarded(guard))),

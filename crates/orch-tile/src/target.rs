@@ -13,6 +13,8 @@ pub struct CpuTarget {
     pub vector_registers: usize,
     /// True if masked loads and stores are single instructions.
     pub has_masks: bool,
+    /// True if an instruction multiplies pairs of bf16 and adds them to f32 (AVX512-BF16).
+    pub has_bf16_dot: bool,
     /// True if bf16 matrix tiles (AMX) may be used.
     pub has_amx_bf16: bool,
     /// First-level data cache in bytes.
@@ -28,15 +30,21 @@ pub const X86_64_V4: CpuTarget = CpuTarget {
     vector_bytes: 64,
     vector_registers: 32,
     has_masks: true,
+    has_bf16_dot: false,
     has_amx_bf16: false,
     l1_bytes: 32 << 10,
     l2_bytes: 1 << 20,
 };
 
+/// AVX-512 machines with bf16 dot products (Cooper Lake, Zen 4 and later).
+pub const X86_64_V4_BF16: CpuTarget =
+    CpuTarget { name: "x86-64-v4-bf16", march: "cooperlake", has_bf16_dot: true, ..X86_64_V4 };
+
 /// AVX-512 machines with bf16 matrix tiles (Sapphire Rapids and later).
 pub const X86_64_AMX: CpuTarget = CpuTarget {
     name: "x86-64-amx",
     march: "sapphirerapids",
+    has_bf16_dot: true,
     has_amx_bf16: true,
     l1_bytes: 48 << 10,
     l2_bytes: 2 << 20,
@@ -50,6 +58,7 @@ pub const X86_64_V3: CpuTarget = CpuTarget {
     vector_bytes: 32,
     vector_registers: 16,
     has_masks: false,
+    has_bf16_dot: false,
     has_amx_bf16: false,
     l1_bytes: 32 << 10,
     l2_bytes: 256 << 10,
@@ -62,15 +71,21 @@ pub const AARCH64: CpuTarget = CpuTarget {
     vector_bytes: 16,
     vector_registers: 32,
     has_masks: false,
+    has_bf16_dot: false,
     has_amx_bf16: false,
     l1_bytes: 64 << 10,
     l2_bytes: 512 << 10,
 };
 
 /// Every CPU target.
-pub const CPU_TARGETS: [&CpuTarget; 4] = [&X86_64_AMX, &X86_64_V4, &X86_64_V3, &AARCH64];
+pub const CPU_TARGETS: [&CpuTarget; 5] = [&X86_64_AMX, &X86_64_V4_BF16, &X86_64_V4, &X86_64_V3, &AARCH64];
 
 impl CpuTarget {
+    /// True if bf16 contractions are faster than f32 ones.
+    pub fn has_bf16(&self) -> bool {
+        self.has_bf16_dot || self.has_amx_bf16
+    }
+
     /// Lanes of a vector of elements of `size_bytes` bytes.
     pub fn lanes(&self, size_bytes: usize) -> usize {
         self.vector_bytes / size_bytes

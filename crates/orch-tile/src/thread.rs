@@ -6,6 +6,7 @@
 
 use crate::expr::Type;
 use crate::expr::{BufferId, ExprId, Exprs, VarId};
+use crate::thread_tile::{TileId, TileShape, TileStmt};
 use orch_ir::DType;
 
 /// A schedulable kernel.
@@ -17,6 +18,8 @@ pub struct ThreadProgram {
     pub exprs: Exprs,
     /// Buffers; a [`BufferId`] is a position here. Global ones come first, in the order of the ABI.
     pub buffers: Vec<Buffer>,
+    /// Matrix tiles; a [`TileId`] is a position here.
+    pub tiles: Vec<TileShape>,
     /// The number of tasks.
     pub tasks: usize,
     /// The task number.
@@ -103,6 +106,8 @@ pub enum Stmt {
         /// Element offset.
         offset: ExprId,
     },
+    /// Works on matrix tiles.
+    Tile(TileStmt),
 }
 
 impl Stmt {
@@ -115,6 +120,7 @@ impl Stmt {
             Stmt::For { start, end, .. } => vec![*start, *end],
             Stmt::If { condition, .. } => vec![*condition],
             Stmt::Prefetch { offset, .. } => vec![*offset],
+            Stmt::Tile(stmt) => stmt.offset().into_iter().collect(),
         }
     }
 
@@ -146,7 +152,15 @@ impl ThreadProgram {
     pub fn new(name: impl Into<String>, tasks: usize) -> Self {
         let mut exprs = Exprs::new();
         let task = exprs.declare_index("task", tasks);
-        Self { name: name.into(), exprs, buffers: Vec::new(), tasks, task, body: Vec::new() }
+        Self {
+            name: name.into(),
+            exprs,
+            buffers: Vec::new(),
+            tiles: Vec::new(),
+            tasks,
+            task,
+            body: Vec::new(),
+        }
     }
 
     /// Adds a buffer.
@@ -155,6 +169,12 @@ impl ThreadProgram {
         debug_assert_eq!(id.index(), self.buffers.len());
         self.buffers.push(buffer);
         id
+    }
+
+    /// Adds a matrix tile.
+    pub fn add_tile(&mut self, tile: TileShape) -> TileId {
+        self.tiles.push(tile);
+        TileId(u32::try_from(self.tiles.len() - 1).expect("a handful of tiles"))
     }
 
     /// The buffer with this id.

@@ -14,6 +14,7 @@ use crate::thread::{Stmt, ThreadProgram};
 use crate::thread_memory::Memory;
 pub use crate::thread_memory::{AccessProblem, BufferData};
 use crate::thread_scalar::{self, Number};
+use crate::thread_tile::{TileId, TileStmt, dot};
 use orch_ir::{BinaryFn, DType, ReduceOp};
 use std::rc::Rc;
 
@@ -148,6 +149,7 @@ pub fn interpret(
         program,
         memory,
         vars: vec![None; program.exprs.vars().len()],
+        tiles: vec![None; program.tiles.len()],
         cache: Cache::default(),
         task: 0,
         report: Report::default(),
@@ -193,6 +195,8 @@ struct Machine<'a> {
     program: &'a ThreadProgram,
     memory: Memory<'a>,
     vars: Vec<Option<Value>>,
+    /// The elements of each tile in row-major order, once it has some.
+    tiles: Vec<Option<Vec<Number>>>,
     cache: Cache,
     task: usize,
     report: Report,
@@ -202,6 +206,7 @@ struct Machine<'a> {
 impl Machine<'_> {
     fn start(&mut self, task: usize) -> Result<(), ExecError> {
         self.vars.fill(None);
+        self.tiles.fill(None);
         self.task = task;
         self.memory.start_task(task as u32);
         self.bind(self.program.task, Rc::new([Number::Int(task as i128)]))
@@ -257,7 +262,55 @@ impl Machine<'_> {
             }
             // A hint may point anywhere, but its address is computed.
             Stmt::Prefetch { buffer: _, offset } => self.eval(*offset).map(|_| ()),
+            Stmt::Tile(stmt) => self.tile_stmt(stmt),
         }
+    }
+
+    fn tile_stmt(&mut self, stmt: &TileStmt) -> Result<(), ExecError> {
+        match stmt {
+            TileStmt::Zero(tile) => {
+                let shape = &self.program.tiles[tile.index()];
+                self.tiles[tile.index()] = Some(vec![Number::Float(0.0); shape.rows * shape.columns]);
+            }
+            TileStmt::Load { tile, buffer, offset, stride } => {
+                let mut values = Vec::new();
+                for at in self.tile_offsets(*tile, *offset, *stride)? {
+                    self.report.loads += 1;
+                    values.push(self.memory.load(*buffer, at)?);
+                }
+                self.tiles[tile.index()] = Some(values);
+            }
+            TileStmt::Dot { sum, a, b } => {
+                let (columns, terms) =
+                    (self.program.tiles[sum.index()].columns, self.program.tiles[a.index()].columns);
+                let (sums, a, b) = (self.tile(*sum)?, self.tile(*a)?, self.tile(*b)?);
+                let result = dot(sums, a, b, columns, terms);
+                let node = || ExecError::Undefined { node: format!("{stmt:?}") };
+                self.tiles[sum.index()] = Some(result.ok_or_else(node)?);
+            }
+            TileStmt::Store { tile, buffer, offset, stride } => {
+                let values = self.tile(*tile)?.to_vec();
+                let offsets = self.tile_offsets(*tile, *offset, *stride)?;
+                for (value, at) in values.into_iter().zip(offsets) {
+                    self.report.stores += 1;
+                    self.memory.store(*buffer, at, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tile(&self, tile: TileId) -> Result<&[Number], ExecError> {
+        let name = || self.program.tiles[tile.index()].name.clone();
+        self.tiles[tile.index()].as_deref().ok_or_else(|| ExecError::Unbound { name: name() })
+    }
+
+    /// The element offsets of a tile in memory, row by row.
+    fn tile_offsets(&mut self, tile: TileId, offset: ExprId, stride: i64) -> Result<Vec<i64>, ExecError> {
+        let first = self.eval_index(offset)?;
+        let shape = &self.program.tiles[tile.index()];
+        let (rows, columns) = (shape.rows as i64, shape.columns as i64);
+        Ok((0..rows).flat_map(|row| (0..columns).map(move |column| first + row * stride + column)).collect())
     }
 
     /// Binds a variable and checks what is declared of it.
@@ -343,6 +396,19 @@ impl Machine<'_> {
             })?,
             Expr::Fma(a, b, c) => {
                 self.lanewise(id, [*a, *b, *c], |[x, y, z]| thread_scalar::fma(dtype, x, y, z))?
+            }
+            Expr::DotPairs(a, b, c) => {
+                let (a, b, c) = (self.eval(*a)?, self.eval(*b)?, self.eval(*c)?);
+                let sum = |(lane, &sum): (usize, &Number)| {
+                    (2 * lane..2 * lane + 2)
+                        .try_fold(sum, |sum, at| thread_scalar::fma(DType::F32, a[at % a.len()], b[at], sum))
+                };
+                let sums: Option<Value> = c.iter().enumerate().map(sum).collect();
+                sums.ok_or_else(|| self.undefined(id))?
+            }
+            Expr::Interleave(a, b) => {
+                let (a, b) = (self.eval(*a)?, self.eval(*b)?);
+                a.iter().zip(&*b).flat_map(|(&a, &b)| [a, b]).collect()
             }
             Expr::FloorDiv(a, b) => self.floor_division(id, *a, *b, thread_scalar::floor_div)?,
             Expr::FloorRem(a, b) => {

@@ -6,6 +6,7 @@
 use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
 use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use crate::thread_text::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH};
+use crate::thread_tile::{TileId, TileShape, TileStmt};
 use crate::thread_token::{Lexer, Token};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 use rustc_hash::FxHashMap;
@@ -32,6 +33,7 @@ pub fn parse_thread(text: &str) -> Parsed<ThreadProgram> {
         program: ThreadProgram::new("", 0),
         vars: FxHashMap::default(),
         buffers: FxHashMap::default(),
+        tiles: FxHashMap::default(),
         labels: FxHashMap::default(),
         block_depth: 0,
         expr_depth: 0,
@@ -47,6 +49,7 @@ struct Parser {
     program: ThreadProgram,
     vars: FxHashMap<String, VarId>,
     buffers: FxHashMap<String, BufferId>,
+    tiles: FxHashMap<String, TileId>,
     labels: FxHashMap<String, ExprId>,
     block_depth: usize,
     expr_depth: usize,
@@ -70,11 +73,19 @@ impl Parser {
         self.program = ThreadProgram { exprs: crate::Exprs::new(), ..ThreadProgram::new(name, tasks) };
         self.program.task = self.declaration()?;
         while !self.lexer.is("{") {
-            let scope = match self.lexer.word()?.as_str() {
+            let word = self.lexer.word()?;
+            if word == "tile" {
+                self.tile_declaration()?;
+                continue;
+            }
+            let scope = match word.as_str() {
                 "input" => Scope::Input,
                 "output" => Scope::Output,
                 "scratch" => Scope::Scratch,
-                other => return self.error(format!("input, output, scratch or {{ is expected, not {other}")),
+                other => {
+                    return self
+                        .error(format!("input, output, scratch, tile or {{ is expected, not {other}"));
+                }
             };
             let (token, name) = self.lexer.name()?;
             self.lexer.expect(":")?;
@@ -88,6 +99,56 @@ impl Parser {
             }
         }
         Ok(())
+    }
+
+    /// `name: type[rows, columns]`.
+    fn tile_declaration(&mut self) -> Parsed<()> {
+        let (token, name) = self.lexer.name()?;
+        self.lexer.expect(":")?;
+        let dtype = self.dtype()?;
+        self.lexer.expect("[")?;
+        let rows = self.lexer.count()?;
+        self.lexer.expect(",")?;
+        let columns = self.lexer.count()?;
+        self.lexer.expect("]")?;
+        let id = self.program.add_tile(TileShape { name, dtype, rows, columns });
+        match self.tiles.insert(token.clone(), id) {
+            None => Ok(()),
+            Some(_) => self.error(format!("tile {token} is declared twice")),
+        }
+    }
+
+    /// The operands of `tile_zero`, `tile_load`, `tile_dot` or `tile_store`.
+    fn tile_stmt(&mut self, word: &str) -> Parsed<TileStmt> {
+        let tile = self.tile()?;
+        if word == "tile_zero" {
+            return Ok(TileStmt::Zero(tile));
+        }
+        self.lexer.expect(",")?;
+        if word == "tile_dot" {
+            let a = self.tile()?;
+            self.lexer.expect(",")?;
+            return Ok(TileStmt::Dot { sum: tile, a, b: self.tile()? });
+        }
+        let buffer = self.buffer()?;
+        self.lexer.expect("[")?;
+        let offset = self.expr()?;
+        self.lexer.expect("]")?;
+        self.lexer.expect(",")?;
+        self.lexer.expect("stride")?;
+        let stride = self.lexer.integer()?;
+        Ok(match word {
+            "tile_load" => TileStmt::Load { tile, buffer, offset, stride },
+            _ => TileStmt::Store { tile, buffer, offset, stride },
+        })
+    }
+
+    fn tile(&mut self) -> Parsed<TileId> {
+        let (token, _) = self.lexer.name()?;
+        match self.tiles.get(&token) {
+            Some(&tile) => Ok(tile),
+            None => self.error(format!("there is no tile {token}")),
+        }
     }
 
     fn dtype(&mut self) -> Parsed<DType> {
@@ -198,6 +259,11 @@ impl Parser {
             let offset = self.expr()?;
             self.lexer.expect("]")?;
             Stmt::Prefetch { buffer, offset }
+        } else if let Some(word) = ["tile_zero", "tile_load", "tile_dot", "tile_store"]
+            .into_iter()
+            .find(|word| self.lexer.accept(word))
+        {
+            Stmt::Tile(self.tile_stmt(word)?)
         } else {
             self.assignment()?
         };
@@ -365,10 +431,12 @@ impl Parser {
                         Some(Expr::ReduceLanes(op, a))
                     }),
             },
+            [a, b] if name == "interleave" => Some(Expr::Interleave(a, b)),
             [a, b] => BinaryFn::from_name(name).map(|f| Expr::Binary(f, a, b)),
             [a, b, c] => match name {
                 "select" => Some(Expr::Select(a, b, c)),
                 "fma" => Some(Expr::Fma(a, b, c)),
+                "dot_pairs" => Some(Expr::DotPairs(a, b, c)),
                 _ => None,
             },
             _ => None,
@@ -384,6 +452,13 @@ impl Parser {
             }
             Expr::Select(c, a, b) => exprs.ty(*a) == exprs.ty(*b) && exprs.lanes(*c) == exprs.lanes(*a),
             Expr::Fma(a, b, c) => exprs.ty(*a) == exprs.ty(*b) && exprs.ty(*a) == exprs.ty(*c),
+            Expr::DotPairs(a, b, c) => {
+                let (pairs, sums) = (exprs.ty(*b), exprs.ty(*c));
+                (exprs.ty(*a) == pairs || exprs.ty(*a) == Type::vector(DType::BF16, 2))
+                    && pairs == Type::vector(DType::BF16, 2 * sums.lanes)
+                    && sums.dtype == DType::F32
+            }
+            Expr::Interleave(a, b) => exprs.ty(*a) == exprs.ty(*b),
             Expr::Splat(a, _) => exprs.lanes(*a) == 1,
             _ => true,
         };

@@ -18,12 +18,15 @@
 //!   an integer. A variable that has the name of an earlier one reads `name.2`, odd names are in quotes.
 //! - `%n = ..` names an expression that occurs more than once; it is not a statement and computes nothing.
 //! - `x[offset; lanes if mask]` loads; a vector of offsets needs no lanes. `y[offset if mask] = value` stores.
+//! - `tile a: bf16[16, 32]` after the buffers declares a matrix tile; [`thread_tile`](crate::thread_tile) shows the
+//!   statements that work on them.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
 //!   `+ - * / // %` and comparisons, which are infix and always in parentheses.
 
 use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId};
 use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_tile::{TileId, TileStmt};
 use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
 use std::fmt::{self, Write};
@@ -51,8 +54,22 @@ pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
 ];
 
 /// Words that are not names of variables or buffers unless in quotes.
-pub(crate) const KEYWORDS: [&str; 10] =
-    ["let", "reg", "for", "if", "else", "prefetch", "true", "false", "to", "step"];
+pub(crate) const KEYWORDS: [&str; 14] = [
+    "let",
+    "reg",
+    "for",
+    "if",
+    "else",
+    "prefetch",
+    "true",
+    "false",
+    "to",
+    "step",
+    "tile_zero",
+    "tile_load",
+    "tile_dot",
+    "tile_store",
+];
 
 /// The text of a program.
 pub fn print_thread(program: &ThreadProgram) -> String {
@@ -60,6 +77,7 @@ pub fn print_thread(program: &ThreadProgram) -> String {
         program,
         vars: FxHashMap::default(),
         buffers: Vec::new(),
+        tiles: Vec::new(),
         uses: FxHashMap::default(),
         labels: FxHashMap::default(),
         text: String::new(),
@@ -69,6 +87,8 @@ pub fn print_thread(program: &ThreadProgram) -> String {
     printer.name_vars(&program.body, &mut names);
     let mut names = Names::default();
     printer.buffers = program.buffers.iter().map(|buffer| names.token(&buffer.name)).collect();
+    let mut names = Names::default();
+    printer.tiles = program.tiles.iter().map(|tile| names.token(&tile.name)).collect();
     printer.count(&program.body);
     printer.header();
     printer.list(&program.body, 1);
@@ -116,6 +136,7 @@ struct Printer<'a> {
     program: &'a ThreadProgram,
     vars: FxHashMap<VarId, String>,
     buffers: Vec<String>,
+    tiles: Vec<String>,
     /// Places that an expression occurs in.
     uses: FxHashMap<ExprId, usize>,
     /// Expressions that have been given a `%n`.
@@ -163,6 +184,9 @@ impl Printer<'_> {
                 Scope::Scratch => "scratch",
             };
             text += &format!("  {scope} {name}: {}[{}]\n", buffer.dtype, buffer.elems);
+        }
+        for (tile, name) in program.tiles.iter().zip(&self.tiles) {
+            text += &format!("  tile {name}: {}[{}, {}]\n", tile.dtype, tile.rows, tile.columns);
         }
         self.text = text + "{\n";
     }
@@ -248,7 +272,32 @@ impl Printer<'_> {
                 let name = self.buffer(*buffer);
                 self.line(depth, &format!("prefetch {name}[{offset}]"));
             }
+            Stmt::Tile(stmt) => {
+                let text = self.tile_stmt(stmt, depth);
+                self.line(depth, &text);
+            }
         }
+    }
+
+    fn tile_stmt(&mut self, stmt: &TileStmt, depth: usize) -> String {
+        let offset = stmt.offset().map_or(String::new(), |offset| self.expr(offset, depth));
+        let buffer = stmt.buffer().map_or(String::new(), |buffer| self.buffer(buffer));
+        match stmt {
+            TileStmt::Zero(tile) => format!("tile_zero {}", self.tile(*tile)),
+            TileStmt::Load { tile, stride, .. } => {
+                format!("tile_load {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
+            }
+            TileStmt::Dot { sum, a, b } => {
+                format!("tile_dot {}, {}, {}", self.tile(*sum), self.tile(*a), self.tile(*b))
+            }
+            TileStmt::Store { tile, stride, .. } => {
+                format!("tile_store {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
+            }
+        }
+    }
+
+    fn tile(&self, tile: TileId) -> String {
+        self.tiles.get(tile.index()).cloned().unwrap_or_else(|| format!("\"{}\"", tile.0))
     }
 
     /// The text of an expression; labels for shared or deep parts of it are printed first.
@@ -298,6 +347,8 @@ impl Printer<'_> {
             Expr::IsNan(a) => format!("is_nan({})", text(a)),
             Expr::IsInf(a) => format!("is_inf({})", text(a)),
             Expr::Fma(a, b, c) => format!("fma({}, {}, {})", text(a), text(b), text(c)),
+            Expr::DotPairs(a, b, c) => format!("dot_pairs({}, {}, {})", text(a), text(b), text(c)),
+            Expr::Interleave(a, b) => format!("interleave({}, {})", text(a), text(b)),
             Expr::FloorDiv(a, b) => infix("//", a, b),
             Expr::FloorRem(a, b) => infix("%", a, b),
             Expr::Load { buffer, offset, lanes, mask } => {

@@ -8,12 +8,14 @@
 //! 4. offsets are `i64`, scalar or one per lane; masks are booleans of the lanes of the access; inputs are not stored
 //!    to, and what is stored has the buffer's type; what is bound has the variable's type;
 //! 5. loop variables are integer scalars with bounds of their type, steps and unroll factors are positive, bounds of
-//!    unrolled loops depend on enclosing unrolled loops at most; conditions are boolean scalars.
+//!    unrolled loops depend on enclosing unrolled loops at most; conditions are boolean scalars;
+//! 6. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
 
 use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_tile::{TileStmt, check_tile_stmt, check_tiles};
 use orch_ir::{DType, ReduceOp};
 use std::collections::BTreeSet;
 
@@ -79,6 +81,7 @@ impl Checker<'_> {
             let in_order = pair[0].scope != Scope::Scratch || pair[1].scope == Scope::Scratch;
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
         }
+        self.problems.extend(check_tiles(program));
         for (index, var) in program.exprs.vars().iter().enumerate() {
             let is_index = !var.ty.dtype.is_float() && var.ty.lanes == 1;
             self.expect(var.multiple_of >= 1, || format!("x{index} is a multiple of {}", var.multiple_of));
@@ -151,6 +154,21 @@ impl Checker<'_> {
                 let ty = self.program.exprs.ty(*offset);
                 self.expect(ty == Type::INDEX, || format!("{place}: the offset is {}", type_text(ty)));
             }
+            Stmt::Tile(stmt) => self.tile_stmt(place, stmt),
+        }
+    }
+
+    fn tile_stmt(&mut self, place: &str, stmt: &TileStmt) {
+        if let Some(problem) = check_tile_stmt(self.program, stmt) {
+            self.problems.push(format!("{place}: {problem}"));
+        }
+        if let (Some(buffer), Some(offset)) = (stmt.buffer(), stmt.offset()) {
+            self.access(place, buffer, offset, 1, None);
+            let scope = self.program.buffers.get(buffer.index()).map(|info| info.scope);
+            let is_store = matches!(stmt, TileStmt::Store { .. });
+            self.expect(!is_store || scope != Some(Scope::Input), || {
+                format!("{place}: the input {buffer} is stored to")
+            });
         }
     }
 
@@ -262,6 +280,8 @@ impl Checker<'_> {
             }
             Expr::IsNan(a) | Expr::IsInf(a) => (!exprs.dtype(*a).is_float()).then_some("is not of a float"),
             Expr::Fma(a, ..) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
+            Expr::DotPairs(.., c) => (exprs.lanes(*c) == 1).then_some("has one sum"),
+            Expr::Interleave(a, _) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
             Expr::FloorDiv(a, b) | Expr::FloorRem(a, b) if exprs.dtype(*a).is_int() => {
                 let divisor = exprs.as_const(*b).and_then(|c| c.as_int());
                 divisor.is_some_and(|d| d <= 0).then_some("divides by a constant that is not positive")

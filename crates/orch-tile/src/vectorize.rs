@@ -171,7 +171,11 @@ impl Vectorizer {
                 exprs.load(buffer, offset, self.over.lanes, mask)
             }
             Expr::Read { .. } | Expr::Stage(_) => panic!("a block program's access cannot be widened"),
-            Expr::Splat(..) | Expr::Ramp { .. } | Expr::ReduceLanes(..) => {
+            Expr::Splat(..)
+            | Expr::Ramp { .. }
+            | Expr::ReduceLanes(..)
+            | Expr::DotPairs(..)
+            | Expr::Interleave(..) => {
                 panic!("a vector cannot be widened")
             }
             node => exprs.rebuild(node),

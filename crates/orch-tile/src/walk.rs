@@ -18,11 +18,15 @@ impl Expr {
             | Expr::Splat(a, _)
             | Expr::Ramp { base: a, .. }
             | Expr::ReduceLanes(_, a) => visit(*a),
-            Expr::Binary(_, a, b) | Expr::Compare(_, a, b) | Expr::FloorDiv(a, b) | Expr::FloorRem(a, b) => {
+            Expr::Binary(_, a, b)
+            | Expr::Compare(_, a, b)
+            | Expr::Interleave(a, b)
+            | Expr::FloorDiv(a, b)
+            | Expr::FloorRem(a, b) => {
                 visit(*a);
                 visit(*b);
             }
-            Expr::Select(a, b, c) | Expr::Fma(a, b, c) => {
+            Expr::Select(a, b, c) | Expr::Fma(a, b, c) | Expr::DotPairs(a, b, c) => {
                 visit(*a);
                 visit(*b);
                 visit(*c);
@@ -51,6 +55,8 @@ impl Expr {
             Expr::FloorRem(a, b) => Expr::FloorRem(map(*a), map(*b)),
             Expr::Select(a, b, c) => Expr::Select(map(*a), map(*b), map(*c)),
             Expr::Fma(a, b, c) => Expr::Fma(map(*a), map(*b), map(*c)),
+            Expr::DotPairs(a, b, c) => Expr::DotPairs(map(*a), map(*b), map(*c)),
+            Expr::Interleave(a, b) => Expr::Interleave(map(*a), map(*b)),
             Expr::Read { arg, index, guard } => Expr::Read {
                 arg: *arg,
                 index: index.iter().map(|&i| map(i)).collect(),
@@ -113,6 +119,8 @@ impl Exprs {
             Expr::IsNan(a) => self.is_nan(a),
             Expr::IsInf(a) => self.is_inf(a),
             Expr::Fma(a, b, c) => self.fma(a, b, c),
+            Expr::DotPairs(a, b, c) => self.dot_pairs(a, b, c),
+            Expr::Interleave(a, b) => self.interleave(a, b),
             Expr::FloorDiv(a, b) => self.floor_div(a, b),
             Expr::FloorRem(a, b) => self.floor_rem(a, b),
             Expr::Read { arg, index, guard } => self.read(arg, index, guard),

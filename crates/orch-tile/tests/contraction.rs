@@ -7,7 +7,9 @@ use orch_ir::{
 };
 use orch_tile::layouts;
 use orch_tile::target::{X86_64_V3, X86_64_V4};
-use orch_tile::templates::contraction::{ContractionSchedule, Extents, Form, RowOrder, lower, staging};
+use orch_tile::templates::contraction::{
+    ContractionSchedule, Engine, Extents, Form, RowOrder, lower, staging,
+};
 use orch_tile::templates::kernel::Binding;
 use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret};
 
@@ -78,7 +80,7 @@ impl Case {
             let lanes = target.lanes(4);
             for schedule in ContractionSchedule::candidates(
                 Extents::of(&block, &form),
-                staging(&block, &form),
+                staging(&block, &form, Engine::Vectors),
                 lanes,
                 target,
                 3,
@@ -300,7 +302,7 @@ fn stems_are_filled_along_pixels() {
         layouts[y.index()] = Layout::channels_last(4);
         let nodes: Vec<_> = case.graph.node_ids().collect();
         let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "stem").unwrap();
-        let order = staging(&block, &Form::of(&block).unwrap()).rows;
+        let order = staging(&block, &Form::of(&block).unwrap(), Engine::Vectors).rows;
         assert_eq!(order, Some(RowOrder::RowsInner), "{size} {pad}");
         let mut blocks = 0;
         let what = format!("stem {size} padded by {pad}");

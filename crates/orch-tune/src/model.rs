@@ -47,6 +47,8 @@ impl MachineModel {
     pub fn conservative(machine: &Machine, threads: u32) -> Self {
         const CLOCK_GHZ: f64 = 2.0;
         const MEMORY_GBS: f64 = 8.0;
+        /// A product of two 16 x 32 tiles every 32 cycles: half of what the hardware does.
+        const TILE_FLOPS_PER_CYCLE: f64 = 512.0;
         let threads = threads.max(1);
         let lanes = (machine.vector_bytes() / size_of::<f32>()) as f64;
         let vector_gops = CLOCK_GHZ * lanes;
@@ -54,7 +56,9 @@ impl MachineModel {
             threads,
             fma_gflops_core: 2.0 * vector_gops,
             fma_gflops_all: 2.0 * vector_gops * f64::from(threads),
-            tile_gflops_core: None,
+            tile_gflops_core: machine
+                .has(orch_runtime::Feature::AmxBf16)
+                .then_some(CLOCK_GHZ * TILE_FLOPS_PER_CYCLE),
             cheap_gops_core: vector_gops,
             transcendental_gops_core: vector_gops / 12.0,
             scalar_gops_core: CLOCK_GHZ,

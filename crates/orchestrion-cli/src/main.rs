@@ -9,7 +9,7 @@ mod print;
 mod progress;
 
 use clap::{Args, Parser, Subcommand};
-use orchestrion::{Error, Options};
+use orchestrion::{Error, Options, Precision};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,9 +49,12 @@ pub struct CompileArguments {
     /// Value of a symbolic dimension; repeatable
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dim)]
     dims: Vec<(String, usize)>,
-    /// CPU to compile for (default: this machine): x86-64-amx, x86-64-v4, x86-64-v3 or aarch64
+    /// CPU to compile for (default: this machine): x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3 or aarch64
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
+    /// What matrix products and convolutions multiply: f32, or bf16 with sums in f32 (AVX512-BF16 or AMX machines)
+    #[arg(long, value_name = "TYPE", value_parser = parse_precision, default_value = "f32")]
+    precision: Precision,
     /// C compiler (default: cc, gcc or clang)
     #[arg(long, value_name = "PROGRAM", env = "ORCHESTRION_CC")]
     cc: Option<PathBuf>,
@@ -80,6 +83,7 @@ impl CompileArguments {
             target: self.target.clone(),
             c_compiler: self.cc.clone(),
             cache_dir: self.cache_dir.clone().unwrap_or_else(default_cache_dir),
+            precision: self.precision,
             fuse: !self.no_fusion,
             calibrate: !self.no_calibration,
             jobs: self.jobs,
@@ -115,6 +119,11 @@ fn parse_dim(text: &str) -> Result<(String, usize), String> {
     let (name, size) = text.split_once('=').ok_or("expected NAME=N, for example batch=1")?;
     let size = size.parse().map_err(|_| format!("`{size}` is not a number of elements"))?;
     Ok((name.to_owned(), size))
+}
+
+fn parse_precision(text: &str) -> Result<Precision, String> {
+    let known = Precision::ALL.into_iter().find(|precision| precision.name() == text);
+    known.ok_or_else(|| "there are f32 and bf16".to_owned())
 }
 
 fn main() -> ExitCode {

@@ -146,6 +146,7 @@ mod tests {
             compiler: "0".into(),
             model: ModelInfo::default(),
             target: "x86-64-v4".into(),
+            precision: crate::Precision::F32,
             machine: "m".into(),
             c_compiler: "cc".into(),
             inputs: Vec::new(),

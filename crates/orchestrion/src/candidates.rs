@@ -12,7 +12,7 @@ use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::dag::NodeKind;
 use orch_plan::enumerate::{Admission, AnchorPolicy, ReducePolicy, Verdict};
 use orch_plan::enumerate::{Candidate, EnumerationReport, Growing, KindRule, Limits, enumerate};
-use orch_tile::{Layout, fuse};
+use orch_tile::{CpuTarget, Layout, fuse};
 use orch_tune::MachineModel;
 use std::collections::HashMap;
 
@@ -52,6 +52,7 @@ pub fn candidates(
     graph: &PrimGraph,
     layouts: &[Layout],
     units: &Units,
+    target: &CpuTarget,
     machine: &MachineModel,
     options: &Options,
 ) -> Result<Candidates, Error> {
@@ -71,7 +72,7 @@ pub fn candidates(
     let costs = parallel::map(&distinct, options, |(nodes, outputs)| {
         let layout = |tensor: TensorId| layouts[tensor.index()].clone();
         let block = fuse::build(graph, nodes, outputs, &layout, "estimate").ok()?;
-        Some(facts(&block).estimate(machine).time_us)
+        Some(facts(&block, target).estimate(machine).time_us)
     })?;
     let distinct = costs.iter().flatten().count();
     let mut refused = 0;

@@ -8,7 +8,7 @@ use crate::manifest::{Manifest, PlanReport};
 use crate::remember::{Memory, Plan, StoredStep};
 use crate::signature::Signatures;
 use crate::units::Units;
-use crate::{Error, Model, Options, parallel, speeds};
+use crate::{Error, Model, Options, Precision, parallel, speeds};
 use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_runtime::Machine;
@@ -26,6 +26,7 @@ impl Model {
     pub fn compile(&self, options: &Options) -> Result<Artifact, Error> {
         let machine = Machine::detect();
         let target = choose_target(&machine, options)?;
+        check_precision(&target, options.precision)?;
         let mut clock = Stages::new(options);
 
         let compiler = clock.run("find compiler", || find_compiler(&target, options))?;
@@ -33,6 +34,10 @@ impl Model {
         let graph = clock.run("rewrite", || {
             Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
         })?;
+        let graph = match options.precision {
+            Precision::F32 => graph,
+            Precision::Bf16 => clock.run("narrow", || Ok(orch_rewrite::narrow_contractions(&graph).0))?,
+        };
         let layouts = clock.run("layouts", || Ok(layouts::assign(&graph)))?;
         let units = clock.run("identify", || Units::of(&graph, &layouts).map_err(internal))?;
         let place =
@@ -43,8 +48,8 @@ impl Model {
         let plan = match remembered {
             Some(plan) => plan,
             None => {
-                let candidates =
-                    clock.run("candidates", || candidates(&graph, &layouts, &units, &model, options))?;
+                let candidates = clock
+                    .run("candidates", || candidates(&graph, &layouts, &units, &target, &model, options))?;
                 let choice = clock.run("choose", || choose(&units, &candidates))?;
                 let plan = plan_of(&candidates, &choice);
                 memory.put(&plan);
@@ -76,6 +81,7 @@ impl Model {
             compiler: env!("CARGO_PKG_VERSION").to_owned(),
             model: self.info.clone(),
             target: target.name.to_owned(),
+            precision: options.precision,
             machine: machine.fingerprint(),
             c_compiler: built.compiler,
             inputs: assemble::ports(&graph, &graph.inputs),
@@ -121,7 +127,8 @@ fn internal(error: impl std::fmt::Display) -> Error {
 
 /// The capability table that fits the machine, or the one asked for.
 fn choose_target(machine: &Machine, options: &Options) -> Result<CpuTarget, Error> {
-    use orch_tile::target::{AARCH64, CPU_TARGETS, X86_64_AMX, X86_64_V3, X86_64_V4};
+    use orch_runtime::Feature;
+    use orch_tile::target::{AARCH64, CPU_TARGETS, X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
     if let Some(name) = &options.target {
         let known = CPU_TARGETS.iter().find(|target| target.name == name);
         return known.map(|target| (*target).clone()).ok_or_else(|| {
@@ -129,12 +136,30 @@ fn choose_target(machine: &Machine, options: &Options) -> Result<CpuTarget, Erro
             Error::Input(format!("target `{name}` is not known; there are {}", names.join(", ")))
         });
     }
-    Ok(match (machine.vector_bytes(), machine.has(orch_runtime::Feature::AmxBf16)) {
-        (64, true) => X86_64_AMX,
-        (64, false) => X86_64_V4,
-        (32, _) => X86_64_V3,
+    Ok(match machine.vector_bytes() {
+        64 if machine.has(Feature::AmxBf16) => X86_64_AMX,
+        64 if machine.has(Feature::Avx512Bf16) => X86_64_V4_BF16,
+        64 => X86_64_V4,
+        32 => X86_64_V3,
         _ => AARCH64,
     })
+}
+
+/// Refuses a precision for which the target has no instructions: it would cost digits and gain nothing.
+fn check_precision(target: &CpuTarget, precision: Precision) -> Result<(), Error> {
+    if precision == Precision::F32 || target.has_bf16() {
+        return Ok(());
+    }
+    let able: Vec<&str> = (orch_tile::target::CPU_TARGETS.iter())
+        .filter(|target| target.has_bf16())
+        .map(|target| target.name)
+        .collect();
+    Err(Error::Environment(format!(
+        "precision bf16 was asked for, but the target `{}` does not multiply bf16 (AVX512-BF16 or AMX); use precision \
+         f32, or compile for another machine with the target {}",
+        target.name,
+        able.join(" or ")
+    )))
 }
 
 /// The C compiler for the target.

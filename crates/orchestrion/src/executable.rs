@@ -45,6 +45,7 @@ impl Executable {
     /// If it is inconsistent or its kernels do not load on this machine.
     pub fn load(artifact: Artifact, options: RunOptions) -> Result<Self, Error> {
         let manifest = Arc::new(artifact.manifest);
+        request_tiles(&manifest)?;
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
@@ -194,6 +195,20 @@ fn check_memory(manifest: &Manifest, threads: usize) -> Result<(), Error> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Asks the system for the right to use matrix tiles, if kernels may: looking at the machine does.
+fn request_tiles(manifest: &Manifest) -> Result<(), Error> {
+    let target = orch_tile::target::CPU_TARGETS.iter().find(|target| target.name == manifest.target);
+    let has_tiles = target.is_some_and(|target| target.has_amx_bf16);
+    if !has_tiles || orch_runtime::Machine::detect().has(orch_runtime::Feature::AmxBf16) {
+        return Ok(());
+    }
+    Err(Error::Environment(format!(
+        "the executable is for `{}`, but this machine has no matrix tiles (AMX), or its system does not grant them; \
+         compile it for another target",
+        manifest.target
+    )))
 }
 
 fn load_libraries(objects: &[bytes::Bytes]) -> Result<Vec<Library>, Error> {

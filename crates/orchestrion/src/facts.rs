@@ -1,12 +1,12 @@
 //! What a kernel does, counted from its block program, for the cost model.
 
 use orch_ir::{BinaryFn, UnaryFn};
-use orch_tile::templates::contraction;
-use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, Stage};
+use orch_tile::templates::contraction::{self, Engine, Form};
+use orch_tile::{ArgRole, BlockProgram, CpuTarget, Expr, ExprId, Stage};
 use orch_tune::cost::KernelFacts;
 
 /// Counts bytes and operations of one launch.
-pub fn facts(block: &BlockProgram) -> KernelFacts {
+pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
     let mut facts = KernelFacts { efficiency: EFFICIENCY, ..KernelFacts::default() };
     for arg in &block.args {
         let bytes = (arg.shape.elems() * arg.dtype.size_bytes()) as u64;
@@ -16,9 +16,9 @@ pub fn facts(block: &BlockProgram) -> KernelFacts {
         }
     }
     for stage in &block.stages {
-        count_stage(block, stage, &mut facts);
+        count_stage(block, stage, target, &mut facts);
     }
-    let fill = contraction::fill(block, FILL_LANES);
+    let fill = contraction::fill(block, target, FILL_LANES);
     facts.cheap_ops += 2 * fill.lanes;
     facts.scattered_accesses += fill.gathered;
     facts.tasks = tasks(block, &facts);
@@ -36,7 +36,8 @@ fn tasks(block: &BlockProgram, facts: &KernelFacts) -> u64 {
     let varies = |axis: &&orch_tile::Axis| block.stages.iter().all(|stage| domain(stage).contains(&axis.var));
     let points: usize = block.axes.iter().filter(varies).map(|axis| axis.extent).product();
     let moved = (facts.bytes_read + facts.bytes_written) / 4;
-    let operations = facts.fma_flops + facts.cheap_ops + 8 * facts.transcendental_ops + moved;
+    let operations =
+        facts.fma_flops + facts.tile_flops + facts.cheap_ops + 8 * facts.transcendental_ops + moved;
     (operations / TASK_OPERATIONS).clamp(1, points.max(1) as u64)
 }
 
@@ -46,13 +47,18 @@ const FILL_LANES: usize = 16;
 /// Share of the peak that generated inner loops reach.
 const EFFICIENCY: f64 = 0.85;
 
-fn count_stage(block: &BlockProgram, stage: &Stage, facts: &mut KernelFacts) {
+fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &mut KernelFacts) {
     let points =
         |axes: &[orch_tile::VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
     match stage {
         Stage::Reduce { domain, reduced, kind: orch_tile::ReduceKind::Dot { lhs, rhs }, .. } => {
             let terms = points(domain) * points(reduced);
-            facts.fma_flops += 2 * terms;
+            match Form::of(block).map(|form| Engine::of(block, &form, target)) {
+                Ok(Engine::Tiles) => facts.tile_flops += 2 * terms,
+                // Two products take the place of one.
+                Ok(Engine::Pairs) => facts.fma_flops += terms,
+                Ok(Engine::Vectors) | Err(_) => facts.fma_flops += 2 * terms,
+            }
             // Factors are computed once per element that they vary over, not once per term.
             for factor in [*lhs, *rhs] {
                 let axes = block.exprs.free_vars(factor);

@@ -143,7 +143,7 @@ impl Place<'_> {
         let name = name(self.graph, distinct.nodes);
         let block = fuse::build(self.graph, distinct.nodes, distinct.outputs, &layouts, name.clone()).ok()?;
         let design = templates::design(&block, self.target)?;
-        let facts = facts(&block);
+        let facts = facts(&block, self.target);
         let cost_us = facts.estimate(self.machine).time_us;
         let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
         let places = block.args.iter().map(|arg| position(arg.tensor)).collect::<Option<_>>()?;

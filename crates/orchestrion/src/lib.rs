@@ -45,7 +45,7 @@ pub use artifact::Artifact;
 pub use error::Error;
 pub use executable::{Executable, RunOptions, StepTime, aligned, check_input};
 pub use model::Model;
-pub use options::{Options, Progress, Silent};
+pub use options::{Options, Precision, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};
 pub use orch_onnx::decode_tensor;
 pub use orch_runtime::{map_file, read_file};

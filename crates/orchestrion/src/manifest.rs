@@ -2,6 +2,7 @@
 //!
 //! Everything here is checked again when an artifact is loaded, because files come from outside.
 
+use crate::Precision;
 use serde::{Deserialize, Serialize};
 
 /// The plan of an executable and how it came about.
@@ -13,6 +14,8 @@ pub struct Manifest {
     pub model: ModelInfo,
     /// The CPU target whose capability numbers the kernels were made for.
     pub target: String,
+    /// What contractions multiply.
+    pub precision: Precision,
     /// The machine it was compiled and tuned on.
     pub machine: String,
     /// The C compiler that built its kernels.

@@ -1,7 +1,7 @@
 //! A model: an ONNX file as a primitive graph.
 
 use crate::manifest::ModelInfo;
-use crate::{Error, Options};
+use crate::{Error, Options, Precision};
 use bytes::Bytes;
 use orch_fission::{FissionErrors, FissionOptions, RuleError, fission};
 use orch_ir::{OperatorGraph, PrimGraph, Tensor};
@@ -76,6 +76,17 @@ impl Model {
     pub fn from_graph(graph: PrimGraph) -> Self {
         let info = ModelInfo { name: graph.name.clone(), ..ModelInfo::default() };
         Self { info, operators: 0, graph }
+    }
+
+    /// The model with the operands of contractions rounded to what `precision` multiplies: what
+    /// [`compile`](Self::compile) makes an executable of.
+    pub fn with_precision(&self, precision: Precision) -> Self {
+        let graph = orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0;
+        let graph = match precision {
+            Precision::F32 => graph,
+            Precision::Bf16 => orch_rewrite::narrow_contractions(&graph).0,
+        };
+        Self { graph, ..self.clone() }
     }
 
     /// What the reference interpreter computes: in `f64` throughout if `wide`, else rounded after every primitive.

@@ -1,6 +1,7 @@
 //! What the caller decides about a compilation: one value, passed explicitly.
 
 use orch_ir::Tensor;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub struct Options {
     pub c_compiler: Option<PathBuf>,
     /// Folder of compiled kernels and measurements.
     pub cache_dir: PathBuf,
+    /// What contractions multiply.
+    pub precision: Precision,
     /// False makes every primitive a kernel of its own: a baseline to compare with.
     pub fuse: bool,
     /// Plans for this machine by figures measured on it, once (see [`doctor`](crate::doctor)); false takes those that
@@ -40,11 +43,49 @@ impl Default for Options {
             target: None,
             c_compiler: None,
             cache_dir: std::env::temp_dir().join("orchestrion-cache"),
+            precision: Precision::F32,
             fuse: true,
             calibrate: true,
             jobs: 0,
             progress: Arc::new(Silent),
             cancel: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// What matrix products and convolutions of f32 multiply. Sums, and everything else, are computed in f32 either way,
+/// and inputs and outputs keep the model's types.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// f32, as the model says.
+    #[default]
+    F32,
+    /// Operands rounded to bf16 (to nearest even), on machines that multiply it: AVX512-BF16 or AMX.
+    Bf16,
+}
+
+impl Precision {
+    /// Every precision.
+    pub const ALL: [Precision; 2] = [Precision::F32, Precision::Bf16];
+
+    /// The name in options: `f32`, `bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
+    /// The error against f64 that a compiled model stays below, relative to an output's largest magnitude.
+    ///
+    /// A product of rounded factors is off by up to 2^-8 of itself. Such errors are independent, so that a sum of
+    /// them is off by less than that share of the magnitudes that it adds; what remains grows with the number of
+    /// contractions one after the other, and with cancellation between them.
+    pub fn tolerance(self) -> f64 {
+        match self {
+            Precision::F32 => 1e-4,
+            Precision::Bf16 => 3e-2,
         }
     }
 }

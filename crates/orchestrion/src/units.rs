@@ -1,13 +1,13 @@
 //! Stage "identify", first half: the primitive graph as units that candidate kernels are made of.
 //!
 //! Three exact reductions keep the number of candidates small without losing a plan worth having:
-//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes) belong to
-//!   whoever reads them: computing them again costs nothing;
+//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16 to
+//!   f32) belong to whoever reads them: computing them again costs nothing;
 //! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it: storing
 //!   the value in between never pays;
 //! - everything else is a unit of one primitive.
 
-use orch_ir::{NodeId, PrimGraph, PrimOp, TensorId};
+use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
 use orch_tile::{Layout, layouts::is_view};
 
@@ -106,6 +106,7 @@ fn free_nodes(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
             let node = graph.node(id);
             let is_free = match node.op {
                 PrimOp::Broadcast { .. } | PrimOp::Iota { .. } => true,
+                PrimOp::Map(ScalarFn::Cast(DType::F32)) => graph.dtype(node.inputs[0]) == DType::BF16,
                 PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => is_view(graph, node, layouts),
                 _ => false,
             };
@@ -126,6 +127,7 @@ fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
         if let [only] = consumers[output.index()][..]
             && is_map(id)
             && is_map(only)
+            && !free[only.index()]
             && !is_output
         {
             owner[id.index()] = owner[only.index()];
@@ -159,7 +161,7 @@ fn kind(op: &PrimOp) -> NodeKind {
 
 /// True for primitives that may run again to spare their result the way through memory.
 fn is_cheap(graph: &PrimGraph, id: NodeId) -> bool {
-    use orch_ir::{BinaryFn, ScalarFn, UnaryFn};
+    use orch_ir::{BinaryFn, UnaryFn};
     match &graph.node(id).op {
         PrimOp::Map(f) => matches!(
             f,

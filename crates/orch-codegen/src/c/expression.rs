@@ -65,6 +65,21 @@ impl FunctionEmitter<'_> {
                 Value { text, ty: self.unit.isa().flags(dtype, lanes) }
             }
             Expr::Fma(a, b, c) => self.computed(Op::Fma, dtype, lanes, &[a, b, c]),
+            Expr::DotPairs(a, b, c) => {
+                let lanes_of_a = self.program.exprs.lanes(a);
+                let (a, b, c) = (self.value_of(a), self.value_of(b), self.value_of(c));
+                let a = match lanes_of_a == 2 && lanes > 1 {
+                    true => self.unit.apply(Op::SplatPair, DType::BF16, 2 * lanes, &[&a.text]),
+                    false => a.text,
+                };
+                let text = self.unit.apply(Op::DotPairs, DType::F32, lanes, &[&a, &b.text, &c.text]);
+                self.number(DType::F32, lanes, text)
+            }
+            Expr::Interleave(a, b) => {
+                let (a, b) = (self.value_of(a), self.value_of(b));
+                let text = self.unit.apply(Op::Interleave, dtype, lanes, &[&a.text, &b.text]);
+                self.number(dtype, lanes, text)
+            }
             Expr::FloorDiv(a, b) => self.floor_division(Op::FloorDiv, "/", a, b),
             Expr::FloorRem(a, b) => self.floor_division(Op::FloorRem, "%", a, b),
             Expr::Load { buffer, offset, lanes, mask } => {

@@ -2,7 +2,7 @@
 //! often it is used, and how far out it may move.
 
 use orch_ir::CompareFn;
-use orch_tile::{BufferId, Expr, ExprId, Exprs, Scope, Stmt, ThreadProgram, VarId};
+use orch_tile::{BufferId, Expr, ExprId, Exprs, Scope, Stmt, ThreadProgram, TileStmt, VarId};
 
 /// How the lanes of an access are addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +90,7 @@ pub fn roots(exprs: &Exprs, stmt: &Stmt) -> Vec<ExprId> {
         Stmt::For { start, end, .. } => vec![*start, *end],
         Stmt::If { condition, .. } => vec![*condition],
         Stmt::Prefetch { offset, .. } => vec![*offset],
+        Stmt::Tile(stmt) => stmt.offset().into_iter().collect(),
     }
 }
 
@@ -252,7 +253,11 @@ impl VarTable {
                     self.visit(then, depth + 1);
                     self.visit(otherwise, depth + 1);
                 }
-                Stmt::Comment(_) | Stmt::Assign(..) | Stmt::Store { .. } | Stmt::Prefetch { .. } => {}
+                Stmt::Comment(_)
+                | Stmt::Assign(..)
+                | Stmt::Store { .. }
+                | Stmt::Prefetch { .. }
+                | Stmt::Tile(_) => {}
             }
         }
     }
@@ -279,13 +284,19 @@ impl Changes {
         for stmt in stmts {
             match stmt {
                 Stmt::Assign(var, _) => self.registers.push(*var),
-                Stmt::Store { buffer, .. } => self.buffers.push(*buffer),
+                Stmt::Store { buffer, .. } | Stmt::Tile(TileStmt::Store { buffer, .. }) => {
+                    self.buffers.push(*buffer);
+                }
                 Stmt::For { body, .. } => self.add(body),
                 Stmt::If { then, otherwise, .. } => {
                     self.add(then);
                     self.add(otherwise);
                 }
-                Stmt::Comment(_) | Stmt::Let(..) | Stmt::Register(..) | Stmt::Prefetch { .. } => {}
+                Stmt::Comment(_)
+                | Stmt::Let(..)
+                | Stmt::Register(..)
+                | Stmt::Prefetch { .. }
+                | Stmt::Tile(_) => {}
             }
         }
     }

@@ -10,9 +10,10 @@ use super::expression::{Value, parens};
 use super::facts::{self, Changes, Facts, TASK_DEPTH};
 use super::helper::{Unit, strip_parens};
 use super::names::Names;
+use super::tile;
 use super::types::{CType, scalar_name};
 use orch_ir::{BinaryFn, DType};
-use orch_tile::{Bounds, Expr, ExprId, LoopKind, Scope, Stmt, ThreadProgram, VarId};
+use orch_tile::{Bounds, Expr, ExprId, LoopKind, Scope, Stmt, ThreadProgram, TileStmt, VarId};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 
@@ -98,9 +99,11 @@ impl FunctionEmitter<'_> {
              static __attribute__((noinline)) void {name}_tasks(int64_t task_begin, int64_t task_end{params}) {{\n\
              {head}    for (int64_t {task} = task_begin; {task} < task_end; {task}++) {{\n{body}    }}\n}}\n\n\
              void {name}(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch) {{\n    \
-             (void)buffers, (void)scratch;\n    \
-             {name}_tasks(task_begin, task_end{args});\n}}\n",
+             (void)buffers, (void)scratch;\n\
+             {configure}    {name}_tasks(task_begin, task_end{args});\n{release}}}\n",
             tasks = self.program.tasks,
+            configure = tile::configure(self.program),
+            release = tile::release(self.program),
             summary = self.summary(),
         )
     }
@@ -171,6 +174,15 @@ impl FunctionEmitter<'_> {
                 let offset = self.eval(*offset);
                 let name = &self.buffers[buffer.index()];
                 self.line(&format!("__builtin_prefetch({name} + {});", offset.text));
+            }
+            Stmt::Tile(stmt) => {
+                let offset = stmt.offset().map(|offset| self.eval(offset).text);
+                for line in tile::lines(self.program, &self.buffers, stmt, offset.as_deref()) {
+                    self.line(&line);
+                }
+                if let TileStmt::Store { buffer, .. } = stmt {
+                    self.forget(&Changes { registers: vec![], buffers: vec![*buffer] });
+                }
             }
         }
     }

@@ -13,6 +13,7 @@ pub use lanes::mask_of;
 pub mod math;
 mod memory;
 mod neon;
+mod pairs;
 mod scalar;
 mod vector;
 mod x86;
@@ -40,6 +41,12 @@ pub enum Op {
     Select,
     /// `a * b + c`.
     Fma,
+    /// `(a, b, c)`: products of pairs of bf16 added to f32, the lanes being those of the sums.
+    DotPairs,
+    /// `(pair)`: two elements repeated in all lanes.
+    SplatPair,
+    /// `(a, b)`: lanes by turns; the lanes are those of the result.
+    Interleave,
     /// Floor division by a positive number.
     FloorDiv,
     /// The remainder of it.
@@ -252,6 +259,9 @@ impl Unit {
             Op::MinOfNumber => "min_of_number".to_owned(),
             Op::Select => "select".to_owned(),
             Op::Fma => "fma".to_owned(),
+            Op::DotPairs => "dot_pairs".to_owned(),
+            Op::SplatPair => "splat_pair".to_owned(),
+            Op::Interleave => "interleave".to_owned(),
             Op::FloorDiv => "floor_div".to_owned(),
             Op::FloorRem => "floor_rem".to_owned(),
             Op::QuotientBy(divisor) => format!("quotient_by_{divisor}"),
@@ -312,6 +322,12 @@ impl Unit {
             Op::Compare(_) => (vec![value, value], Some(self.isa.flags(dtype, lanes))),
             Op::Select => (vec![flags, value, value], Some(vector)),
             Op::Fma => (vec![value, value, value], Some(vector)),
+            Op::DotPairs => {
+                let pairs = Param::Value(CType::Num(DType::BF16, 2 * lanes));
+                (vec![pairs, pairs, value], Some(vector))
+            }
+            Op::SplatPair => (vec![Param::Value(CType::Num(dtype, 2))], Some(vector)),
+            Op::Interleave => (vec![half, half], Some(vector)),
             Op::Cast(from) => (vec![Param::Value(CType::Num(from, lanes))], Some(vector)),
             Op::Splat => (vec![Param::Value(CType::Num(dtype, 1))], Some(vector)),
             Op::Low | Op::High => (vec![value], Some(CType::Num(dtype, lanes / 2))),
@@ -335,6 +351,9 @@ impl Unit {
         let lanes = helper.lanes;
         if lanes == 1 {
             return self.scalar_body(helper);
+        }
+        if let Some(body) = self.pair_body(helper) {
+            return body;
         }
         if let Op::Reduce(op) = helper.op {
             return self.reduce_body(op, helper.dtype, lanes);

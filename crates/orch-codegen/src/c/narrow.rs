@@ -58,6 +58,7 @@ impl Narrower {
                 Stmt::If { condition, then: self.list(then), otherwise: self.list(otherwise) }
             }
             Stmt::Prefetch { buffer, offset } => Stmt::Prefetch { buffer, offset: self.expr(offset) },
+            Stmt::Tile(stmt) => Stmt::Tile(stmt.map_offset(|offset| self.expr(offset))),
         }
     }
 

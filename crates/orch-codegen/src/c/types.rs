@@ -25,6 +25,9 @@ pub struct Isa {
     pub family: Family,
     /// Bytes of the widest register that is used.
     pub register_bytes: usize,
+    /// Whether there are dot products of pairs of bf16. (The conversion that comes with them flushes subnormals, so
+    /// it is not used.)
+    pub has_bf16: bool,
 }
 
 /// The C type of a value.
@@ -150,8 +153,8 @@ mod tests {
 
     #[test]
     fn representations() {
-        let avx512 = Isa { family: Family::Avx512, register_bytes: 64 };
-        let avx2 = Isa { family: Family::Avx2, register_bytes: 32 };
+        let avx512 = Isa { family: Family::Avx512, register_bytes: 64, has_bf16: false };
+        let avx2 = Isa { family: Family::Avx2, register_bytes: 32, has_bf16: false };
         assert!(!avx512.is_pair(DType::F32, 16) && avx512.is_pair(DType::F64, 16));
         assert!(avx2.is_pair(DType::F32, 16) && avx2.is_register(DType::F32, 8));
         assert_eq!(avx512.flags(DType::F32, 4).name(), "__mmask8");

@@ -103,6 +103,9 @@ impl Expander {
             Stmt::Prefetch { buffer, offset } => {
                 result.push(Stmt::Prefetch { buffer: *buffer, offset: self.expr(*offset, env) });
             }
+            Stmt::Tile(stmt) => {
+                result.push(Stmt::Tile(stmt.map_offset(|offset| self.expr(offset, env))));
+            }
         }
     }
 
@@ -170,7 +173,11 @@ fn declarations(stmts: &[Stmt], declared: &mut Vec<VarId>) {
                 declarations(then, declared);
                 declarations(otherwise, declared);
             }
-            Stmt::Comment(_) | Stmt::Assign(..) | Stmt::Store { .. } | Stmt::Prefetch { .. } => {}
+            Stmt::Comment(_)
+            | Stmt::Assign(..)
+            | Stmt::Store { .. }
+            | Stmt::Prefetch { .. }
+            | Stmt::Tile(_) => {}
         }
     }
 }

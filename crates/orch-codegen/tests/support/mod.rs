@@ -38,6 +38,12 @@ pub fn toolchains() -> Vec<Toolchain> {
             && is_x86_feature_detected!("avx512vl")
         {
             toolchains.push(native(&target::X86_64_V4));
+            if is_x86_feature_detected!("avx512bf16") {
+                toolchains.push(native(&target::X86_64_V4_BF16));
+            }
+            if grants_tiles() {
+                toolchains.push(native(&target::X86_64_AMX));
+            }
         }
     }
     if cfg!(target_arch = "aarch64") {
@@ -46,13 +52,25 @@ pub fn toolchains() -> Vec<Toolchain> {
         let args = &["-static"];
         toolchains.push(Toolchain { target: &target::AARCH64, cc: CROSS_CC, emulator: EMULATOR, args });
     }
-    // Tiles are not used yet: the text for machines that have them is that of AVX-512.
-    for target in target::CPU_TARGETS.into_iter().filter(|target| !target.has_amx_bf16) {
+    for target in target::CPU_TARGETS {
         if !toolchains.iter().any(|toolchain| toolchain.target.name == target.name) {
             println!("skipped {}: this machine does not run it ({CROSS_CC}, {EMULATOR})", target.name);
         }
     }
     toolchains
+}
+
+/// True if the system lists matrix tiles. (Run-time detection of AMX is not in stable Rust.)
+fn grants_tiles() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("amx_bf16"))
+}
+
+/// A compiler for matrix tiles, whether or not this machine runs what it makes; `None` if it does not know them.
+pub fn tile_compiler() -> Option<Toolchain> {
+    let toolchain = Toolchain { target: &target::X86_64_AMX, cc: "cc", emulator: "", args: &[] };
+    let flags = c::flags(toolchain.target);
+    let run = Command::new(toolchain.cc).args(flags).args(["-E", "-x", "c", "/dev/null"]).output();
+    run.is_ok_and(|run| run.status.success()).then_some(toolchain)
 }
 
 /// True if a program is installed.
@@ -104,8 +122,18 @@ pub fn directory(name: &str) -> PathBuf {
 
 /// A C `main` that runs each program on the buffers in one file and writes the buffers to another.
 pub fn driver(programs: &[&ThreadProgram]) -> String {
-    let mut text = String::from(
-        "\n#include <stdio.h>\n#include <stdlib.h>\n\nint main(int argc, char **argv) {\n    \
+    let has_tiles = programs.iter().any(|program| !program.tiles.is_empty());
+    // Linux gives the right to use tile registers on request.
+    let (include, request) = match has_tiles {
+        true => (
+            "#include <sys/syscall.h>\n#include <unistd.h>\n",
+            "    if (syscall(SYS_arch_prctl, 0x1023, 18)) return 4;\n",
+        ),
+        false => ("", ""),
+    };
+    let mut text = format!(
+        "\n#define _GNU_SOURCE\n#include <stdio.h>\n#include <stdlib.h>\n{include}\n\
+         int main(int argc, char **argv) {{\n{request}    \
          FILE *in = fopen(argv[1], \"rb\"), *out = fopen(argv[2], \"wb\");\n    if (argc != 3 || !in || !out) return 2;\n",
     );
     for program in programs {

@@ -22,8 +22,9 @@ pub enum Binding {
     Packed(PackedConstant),
 }
 
-/// A constant factor of a contraction in panels: `[batch][panel][k][column]`, `width` columns a panel, columns
-/// past the last one zero. The source element of `(batch, k, column)` is at the sum of three offsets.
+/// A constant factor of a contraction in panels: `[batch][panel][k / group][column][group]`, `width` columns a panel,
+/// columns past the last one and terms past the last one zero. The source element of `(batch, k, column)` is at the sum
+/// of three offsets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PackedConstant {
     /// The argument.
@@ -32,6 +33,10 @@ pub struct PackedConstant {
     pub dtype: DType,
     /// Columns of a panel.
     pub width: usize,
+    /// Terms that lie side by side.
+    pub group: usize,
+    /// Terms of a panel, a multiple of `group` and at least as many as there are.
+    pub terms: usize,
     /// Source offset, in elements, of each batch.
     pub batch_offsets: Vec<usize>,
     /// Source offset of each term of the sum.
@@ -43,7 +48,7 @@ pub struct PackedConstant {
 impl PackedConstant {
     /// Elements of the packed constant.
     pub fn elems(&self) -> usize {
-        self.batch_offsets.len() * self.panels() * self.k_offsets.len() * self.width
+        self.batch_offsets.len() * self.panels() * self.terms * self.width
     }
 
     /// Number of panels per batch.
@@ -64,20 +69,22 @@ impl PackedConstant {
 
     fn pack_sized<const SIZE: usize>(&self, source: &[u8]) -> Vec<u8> {
         let mut packed = vec![0u8; self.elems() * SIZE];
-        let mut rows = packed.chunks_exact_mut(self.width * SIZE);
+        let mut panels = packed.chunks_exact_mut(self.terms * self.width * SIZE);
         for &batch in &self.batch_offsets {
             for columns in self.column_offsets.chunks(self.width) {
-                let are_adjacent = columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
-                for &k in &self.k_offsets {
-                    let row = rows.next().expect("one row per batch, panel and term");
+                let are_adjacent = self.group == 1 && columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
+                let panel = panels.next().expect("one panel per batch and chunk of columns");
+                for (term, &k) in self.k_offsets.iter().enumerate() {
+                    let line = term / self.group * self.group * self.width + term % self.group;
                     if are_adjacent {
                         let (start, bytes) = ((batch + k + columns[0]) * SIZE, columns.len() * SIZE);
-                        row[..bytes].copy_from_slice(&source[start..start + bytes]);
+                        panel[line * SIZE..][..bytes].copy_from_slice(&source[start..start + bytes]);
                         continue;
                     }
-                    for (element, &column) in row.chunks_exact_mut(SIZE).zip(columns) {
-                        let at = (batch + k + column) * SIZE;
-                        element.copy_from_slice(&source[at..at + SIZE]);
+                    for (place, &column) in columns.iter().enumerate() {
+                        let to = (line + place * self.group) * SIZE;
+                        let from = (batch + k + column) * SIZE;
+                        panel[to..to + SIZE].copy_from_slice(&source[from..from + SIZE]);
                     }
                 }
             }
@@ -97,12 +104,33 @@ mod tests {
             arg: ArgId(0),
             dtype: DType::F32,
             width: 2,
+            group: 1,
+            terms: 2,
             batch_offsets: vec![0],
             k_offsets: vec![0, 3],
             column_offsets: vec![0, 1, 2],
         };
         let values: Vec<f32> = bytemuck_f32(&packed.pack(&source));
         assert_eq!(values, [1.0, 2.0, 4.0, 5.0, 3.0, 0.0, 6.0, 0.0]);
+    }
+
+    #[test]
+    fn terms_lie_in_pairs() {
+        let source = Tensor::from_vec([3, 2], vec![1i32, 2, 3, 4, 5, 6]);
+        let packed = PackedConstant {
+            arg: ArgId(0),
+            dtype: DType::I32,
+            width: 2,
+            group: 2,
+            terms: 4,
+            batch_offsets: vec![0],
+            k_offsets: vec![0, 2, 4],
+            column_offsets: vec![0, 1],
+        };
+        let values: Vec<i32> = (packed.pack(&source).chunks_exact(4))
+            .map(|bytes| i32::from_le_bytes(bytes.try_into().expect("four bytes")))
+            .collect();
+        assert_eq!(values, [1, 3, 2, 4, 5, 0, 6, 0]);
     }
 
     fn bytemuck_f32(bytes: &[u8]) -> Vec<f32> {

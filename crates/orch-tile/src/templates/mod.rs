@@ -10,7 +10,7 @@ pub use nest::NestSchedule;
 
 use crate::block::BlockProgram;
 use crate::target::CpuTarget;
-use contraction::{ContractionSchedule, Extents, Form};
+use contraction::{Engine, Extents, Form};
 use kernel::Kernel;
 
 /// Why a template does not lower a block program.
@@ -52,9 +52,9 @@ fn contraction_design(block: &BlockProgram, target: &CpuTarget) -> Option<Design
     let form = Form::of(block).ok()?;
     let extents = Extents::of(block, &form);
     let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
-    let schedule =
-        *ContractionSchedule::candidates(extents, contraction::staging(block, &form), lanes, target, 1)
-            .first()?;
+    let engine = Engine::of(block, &form, target);
+    let staging = contraction::staging(block, &form, engine);
+    let schedule = *engine.schedules(extents, staging, lanes, target, 1).first()?;
     let kernel = contraction::lower(block, &schedule, target).ok()?;
-    Some(Design { kernel, schedule: format!("contraction {schedule:?}") })
+    Some(Design { kernel, schedule: format!("contraction {engine:?} {schedule:?}") })
 }

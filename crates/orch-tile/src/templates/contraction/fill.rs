@@ -1,11 +1,13 @@
 //! What it takes to bring the factors of a contraction to where its register tiles read them.
 
+use super::engine::Engine;
 use super::form::Form;
 use super::lower::staging;
 use super::operand::RowOrder;
 use crate::block::BlockProgram;
 use crate::expr::{Expr, ExprId, VarId};
 use crate::simplify::Simplifier;
+use crate::target::CpuTarget;
 
 /// Elements that a contraction computes into scratch before it multiplies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,9 +20,9 @@ pub struct Fill {
 
 /// Counts the filling of both factors of a contraction; nothing for other programs, and for factors that are read
 /// where they are.
-pub fn fill(block: &BlockProgram, lanes: usize) -> Fill {
+pub fn fill(block: &BlockProgram, target: &CpuTarget, lanes: usize) -> Fill {
     let Ok(form) = Form::of(block) else { return Fill::default() };
-    let staging = staging(block, &form);
+    let staging = staging(block, &form, Engine::of(block, &form, target));
     let along = match staging.rows {
         Some(RowOrder::TermsInner) => form.k.last(),
         Some(RowOrder::RowsInner) => form.m.last(),
@@ -79,7 +81,7 @@ mod tests {
         let nodes: Vec<_> = graph.node_ids().collect();
         let layouts: Vec<Layout> = layouts::assign(graph);
         let block = fuse::build(graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel").unwrap();
-        fill(&block, 16)
+        fill(&block, &crate::target::X86_64_V4, 16)
     }
 
     #[test]

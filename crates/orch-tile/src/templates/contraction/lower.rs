@@ -1,10 +1,13 @@
 //! From a contraction to a thread program: tasks, operand staging and the walk over register tiles.
 
+use super::engine::Engine;
 use super::form::Form;
 use super::operand::{Flat, PanelsFrom, RowOrder, RowsFrom, panels_from, rows_from};
 use super::schedule::{ContractionSchedule, Extents, Staging};
 use super::stage::RowScratch;
 use super::tile::{LONGEST_CHAIN, Phase, Sums, Tile, emit_tile};
+use super::tiles::TileSet;
+use super::{pairs, tiles};
 use crate::block::{ArgRole, BlockProgram, Stage};
 use crate::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
 use crate::simplify::simplify;
@@ -24,7 +27,9 @@ pub(super) struct Lowering<'a> {
     pub source: Exprs,
     /// The roles of its axes.
     pub form: Form,
-    /// The factors over batch axes and flat coordinates.
+    /// What multiplies.
+    pub engine: Engine,
+    /// The factors over batch axes and flat coordinates, as the engine reads them.
     pub a: ExprId,
     /// See `a`.
     pub b: ExprId,
@@ -38,6 +43,12 @@ pub(super) struct Lowering<'a> {
     pub lanes: usize,
     /// Type of the sum.
     pub sum_type: DType,
+    /// Type of the factors.
+    pub factor_type: DType,
+    /// Terms of a panel: those of the sum and zeros that the engine multiplies with them.
+    pub terms: usize,
+    /// The matrix tiles, if those multiply.
+    pub tiles: Option<TileSet>,
     /// Where rows come from.
     pub rows: RowsFrom,
     /// Where panels come from.
@@ -72,7 +83,8 @@ pub fn lower(
     target: &CpuTarget,
 ) -> Result<Kernel, CannotLower> {
     let form = Form::of(block)?;
-    let mut lowering = Lowering::new(block, form, *schedule, target);
+    let engine = Engine::of(block, &form, target);
+    let mut lowering = Lowering::new(block, form, engine, *schedule, target);
     let body = lowering.emit_task();
     lowering.program.body = body;
     let bindings = lowering.bindings();
@@ -80,13 +92,11 @@ pub fn lower(
 }
 
 /// Which factors tasks will copy, whatever the schedule.
-pub fn staging(block: &BlockProgram, form: &Form) -> Staging {
+pub fn staging(block: &BlockProgram, form: &Form, engine: Engine) -> Staging {
     let mut exprs = block.exprs.clone();
     let flat = Flat::new(block, &mut exprs, form);
-    let (a, b) = flat_factors(&mut exprs, form, &flat);
-    let sum_type = exprs.dtype(form.a);
-    let rows = rows_from(block, &mut exprs, form, &flat, a, sum_type);
-    let panels = panels_from(block, &mut exprs, form, &flat, b, 1, sum_type);
+    let factors = flat_factors(&mut exprs, form, &flat, engine);
+    let (rows, panels) = sources(block, &mut exprs, form, &flat, factors, engine, 1);
     let rows = match rows {
         RowsFrom::Scratch(order) => Some(order),
         RowsFrom::Argument { .. } => None,
@@ -94,24 +104,48 @@ pub fn staging(block: &BlockProgram, form: &Form) -> Staging {
     Staging { rows, panels: matches!(panels, PanelsFrom::Scratch) }
 }
 
-/// The factors over batch axes and flat coordinates.
-fn flat_factors(exprs: &mut Exprs, form: &Form, flat: &Flat) -> (ExprId, ExprId) {
+/// The factors over batch axes and flat coordinates, as the engine reads them.
+fn flat_factors(exprs: &mut Exprs, form: &Form, flat: &Flat, engine: Engine) -> (ExprId, ExprId) {
+    let (a, b) = (engine.factor(exprs, form.a), engine.factor(exprs, form.b));
     let mut flatten = Substitution::new(&flat.bindings);
-    let (a, b) = (flatten.apply(exprs, form.a), flatten.apply(exprs, form.b));
+    let (a, b) = (flatten.apply(exprs, a), flatten.apply(exprs, b));
     (simplify(exprs, a), simplify(exprs, b))
 }
 
+/// Where the engine reads the factors, whose panels are `width` columns wide.
+fn sources(
+    block: &BlockProgram,
+    exprs: &mut Exprs,
+    form: &Form,
+    flat: &Flat,
+    (a, b): (ExprId, ExprId),
+    engine: Engine,
+    width: usize,
+) -> (RowsFrom, PanelsFrom) {
+    let factor_type = exprs.dtype(a);
+    let rows = rows_from(block, exprs, form, flat, a, factor_type);
+    let rows = engine.rows(block, exprs, flat, a, rows);
+    let panels = panels_from(block, exprs, form, flat, b, width, factor_type);
+    (rows, engine.panels(panels))
+}
+
 impl<'a> Lowering<'a> {
-    fn new(block: &'a BlockProgram, form: Form, schedule: ContractionSchedule, target: &CpuTarget) -> Self {
+    fn new(
+        block: &'a BlockProgram,
+        form: Form,
+        engine: Engine,
+        schedule: ContractionSchedule,
+        target: &CpuTarget,
+    ) -> Self {
         let mut source = block.exprs.clone();
         let extents = Extents::of(block, &form);
         let flat = Flat::new(block, &mut source, &form);
-        let (a, b) = flat_factors(&mut source, &form, &flat);
+        let (a, b) = flat_factors(&mut source, &form, &flat, engine);
         let sum_type = source.dtype(form.a);
         let lanes = target.lanes(sum_type.size_bytes());
         let width = schedule.vectors * lanes;
-        let rows = rows_from(block, &mut source, &form, &flat, a, sum_type);
-        let panels = panels_from(block, &mut source, &form, &flat, b, width, sum_type);
+        let factor_type = source.dtype(a);
+        let (rows, panels) = sources(block, &mut source, &form, &flat, (a, b), engine, width);
         let row_blocks = extents.m.div_ceil(schedule.block_rows).max(1);
         let panel_blocks = extents.n.div_ceil(width).max(1).div_ceil(schedule.block_panels);
         let mut program = ThreadProgram::new(&block.name, extents.batch * row_blocks * panel_blocks);
@@ -121,6 +155,7 @@ impl<'a> Lowering<'a> {
             block,
             source,
             form,
+            engine,
             a,
             b,
             flat,
@@ -128,6 +163,9 @@ impl<'a> Lowering<'a> {
             schedule,
             lanes,
             sum_type,
+            factor_type,
+            terms: extents.k.next_multiple_of(engine.terms()),
+            tiles: None,
             rows,
             panels,
             program,
@@ -141,12 +179,20 @@ impl<'a> Lowering<'a> {
             sum,
         };
         lowering.declare_buffers();
+        if engine == Engine::Tiles {
+            lowering.tiles = Some(tiles::declare(&mut lowering));
+        }
         lowering
     }
 
     /// Columns of a panel.
     pub fn width(&self) -> usize {
         self.schedule.vectors * self.lanes
+    }
+
+    /// Steps of the loop over terms.
+    pub fn steps(&self) -> usize {
+        self.terms / self.engine.group()
     }
 
     fn declare_buffers(&mut self) {
@@ -171,17 +217,19 @@ impl<'a> Lowering<'a> {
             let buffer = Buffer { name: "packed".into(), dtype, elems, scope: Scope::Input };
             self.packed_buffer = Some(self.program.add_buffer(buffer));
         }
-        let scratch = |name: &str, elems: usize| Buffer {
+        let (sum_type, factor_type) = (self.sum_type, self.factor_type);
+        let scratch = |name: &str, dtype: DType, elems: usize| Buffer {
             name: name.into(),
-            dtype: self.sum_type,
+            dtype,
             elems,
             scope: Scope::Scratch,
         };
-        let panel = scratch("panel", self.extents.k.max(1) * self.width());
+        let panel = scratch("panel", factor_type, self.terms.max(1) * self.width());
         if let RowsFrom::Scratch(order) = self.rows {
             let (elems, distance) = match order {
                 RowOrder::TermsInner => {
-                    let distance = line_distance(self.extents.k, self.lanes);
+                    let line = self.lanes * sum_type.size_bytes() / factor_type.size_bytes();
+                    let distance = line_distance(self.terms, line);
                     (self.schedule.block_rows * distance + self.lanes, distance)
                 }
                 RowOrder::RowsInner => {
@@ -189,19 +237,20 @@ impl<'a> Lowering<'a> {
                     (self.extents.k.max(1) * distance + self.lanes, distance)
                 }
             };
-            let buffer = self.program.add_buffer(scratch("rows", elems));
+            let buffer = self.program.add_buffer(scratch("rows", factor_type, elems));
             self.row_scratch = Some(RowScratch { buffer, order, distance });
         }
         if matches!(self.panels, PanelsFrom::Scratch) {
             self.panel_scratch = Some(self.program.add_buffer(panel));
         }
-        let of_block = self.schedule.block_terms < self.extents.k;
-        if of_block || self.extents.k > LONGEST_CHAIN || self.epilogue_is_costly() {
+        let of_block = self.schedule.block_terms < self.steps();
+        let is_long = self.steps() > LONGEST_CHAIN;
+        if of_block || is_long || self.engine == Engine::Tiles || self.epilogue_is_costly() {
             let panels = if of_block { self.schedule.block_panels } else { 1 };
             let rows = if of_block { self.schedule.block_rows } else { self.schedule.rows };
             let line = panels * self.width();
-            let buffer = self.program.add_buffer(scratch("sums", rows * line));
-            self.sums = Some(Sums { buffer, line, of_block });
+            let buffer = self.program.add_buffer(scratch("sums", sum_type, rows * line));
+            self.sums = Some(Sums { buffer, line, of_block, skipped_rows: 0 });
         }
     }
 
@@ -242,8 +291,8 @@ impl<'a> Lowering<'a> {
 
     /// One task: a block of rows times a block of panels of one batch.
     fn emit_task(&mut self) -> Vec<Stmt> {
-        let Extents { batch, m, n, k } = self.extents;
-        let (width, schedule) = (self.width(), self.schedule);
+        let Extents { batch, m, n, .. } = self.extents;
+        let (width, schedule, steps) = (self.width(), self.schedule, self.steps());
         let row_blocks = m.div_ceil(schedule.block_rows).max(1);
         let panels = n.div_ceil(width).max(1);
         let panel_blocks = panels.div_ceil(schedule.block_panels);
@@ -269,18 +318,21 @@ impl<'a> Lowering<'a> {
 
         if let Some(scratch) = self.row_scratch {
             body.extend(self.fill_rows(scratch, first_row, end_row));
+            if self.engine == Engine::Tiles {
+                body.extend(tiles::clear_rows(self, scratch, first_row, end_row));
+            }
         }
         let span = PanelSpan { first_panel, past_panels, first_row, end_row };
         let terms = schedule.block_terms;
-        if terms >= k {
+        if terms >= steps {
             body.extend(self.walk_panels(&span, Phase::Whole));
             return body;
         }
-        let var = self.program.exprs.declare_index("first_term", k);
+        let var = self.program.exprs.declare_index("first_term", steps);
         let exprs = &mut self.program.exprs;
-        let (start, all) = (exprs.var(var), exprs.index(k as i64));
+        let (start, all) = (exprs.var(var), exprs.index(steps as i64));
         let past = exprs.add_const(start, terms as i64);
-        let end = if k.is_multiple_of(terms) { past } else { exprs.min(past, all) };
+        let end = if steps.is_multiple_of(terms) { past } else { exprs.min(past, all) };
         let zero = exprs.index(0);
         let walk = self.walk_panels(&span, Phase::Accumulate { start, end });
         let kind = LoopKind::Serial;
@@ -342,7 +394,10 @@ impl<'a> Lowering<'a> {
     fn walk_rows(&mut self, panel: ExprId, columns: usize, span: &PanelSpan, phase: Phase) -> Vec<Stmt> {
         let mut body = Vec::new();
         if let Some(buffer) = self.panel_scratch {
-            body.extend(self.fill_panel(buffer, panel, columns));
+            body.extend(match self.engine {
+                Engine::Vectors => self.fill_panel(buffer, panel, columns),
+                Engine::Pairs | Engine::Tiles => pairs::fill_panel(self, buffer, panel, columns),
+            });
         }
         let m = self.extents.m;
         let split = self.schedule.row_split(m);

@@ -9,16 +9,21 @@
 //! section 4.2.
 //!
 //! Numerics: each element is a sum of chains, at most about a thousand fused multiply-adds in the order of `k` each,
-//! in the type of the sum.
+//! in the type of the sum. Factors that hold bf16 values are read as bf16 where the target multiplies that
+//! ([`Engine`]); their sums stay f32.
 
+mod engine;
 mod fill;
 mod form;
 mod lower;
 mod operand;
+mod pairs;
 mod schedule;
 mod stage;
 mod tile;
+mod tiles;
 
+pub use engine::{Engine, holds_bf16};
 pub use fill::{Fill, fill};
 pub use form::Form;
 pub use lower::{lower, staging};

@@ -84,20 +84,20 @@ pub fn rows_from(
     form: &Form,
     flat: &Flat,
     a: ExprId,
-    sum_type: orch_ir::DType,
+    factor_type: orch_ir::DType,
 ) -> RowsFrom {
     let in_place = plain_read(block, exprs, a)
-        .filter(|&(arg, _)| block.arg(arg).dtype == sum_type)
+        .filter(|&(arg, _)| block.arg(arg).dtype == factor_type)
         .and_then(|(arg, offset)| Some((arg, linear_in(exprs, offset, flat.k)?)));
     match in_place {
         Some((arg, stride)) => RowsFrom::Argument { arg, stride },
-        None => RowsFrom::Scratch(row_order(block, form, block_lanes(sum_type))),
+        None => RowsFrom::Scratch(row_order(block, form, block_lanes(factor_type))),
     }
 }
 
 /// Lanes by which orders of scratch are compared: those of the widest vectors.
-fn block_lanes(sum_type: orch_ir::DType) -> usize {
-    64 / sum_type.size_bytes()
+fn block_lanes(factor_type: orch_ir::DType) -> usize {
+    64 / factor_type.size_bytes()
 }
 
 /// Chooses how the second factor is read. `b` is over batch axes and flat coordinates.
@@ -108,10 +108,10 @@ pub fn panels_from(
     flat: &Flat,
     b: ExprId,
     width: usize,
-    sum_type: orch_ir::DType,
+    factor_type: orch_ir::DType,
 ) -> PanelsFrom {
     let Some((arg, offset)) = plain_read(block, exprs, b) else { return PanelsFrom::Scratch };
-    if block.arg(arg).dtype != sum_type {
+    if block.arg(arg).dtype != factor_type {
         return PanelsFrom::Scratch;
     }
     if block.arg(arg).role == ArgRole::Constant {
@@ -128,7 +128,7 @@ pub fn panels_from(
 }
 
 /// An expression that is nothing but an unguarded read, as argument and simplified element offset.
-fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) -> Option<(ArgId, ExprId)> {
+pub(super) fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) -> Option<(ArgId, ExprId)> {
     let Expr::Read { arg, index, guard: None } = exprs.get(id).clone() else { return None };
     let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
     let offset = exprs.linear_index(&index, &strides);
@@ -136,7 +136,7 @@ fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) -> Option<(Ar
 }
 
 /// The constant step of `offset` per unit of `var`, if it is linear in it and nothing else varies with it.
-fn linear_in(exprs: &mut Exprs, offset: ExprId, var: VarId) -> Option<i64> {
+pub(super) fn linear_in(exprs: &mut Exprs, offset: ExprId, var: VarId) -> Option<i64> {
     let extent = block_extent(exprs, var);
     if extent <= 1 {
         return Some(1);
@@ -189,8 +189,16 @@ fn pack(
         (0..terms as i64).map(|k| relative(at(exprs, &origin, 0, k))).collect::<Option<_>>()?;
     let column_offsets =
         (0..columns as i64).map(|n| relative(at(exprs, &origin, n, 0))).collect::<Option<_>>()?;
-    let packed =
-        PackedConstant { arg, dtype: block.arg(arg).dtype, width, batch_offsets, k_offsets, column_offsets };
+    let packed = PackedConstant {
+        arg,
+        dtype: block.arg(arg).dtype,
+        width,
+        group: 1,
+        terms,
+        batch_offsets,
+        k_offsets,
+        column_offsets,
+    };
     let corner = at(exprs, &last, columns as i64 - 1, terms as i64 - 1)?;
     let sum = packed.batch_offsets.last()? + packed.k_offsets.last()? + packed.column_offsets.last()?;
     (corner == sum).then_some(packed)

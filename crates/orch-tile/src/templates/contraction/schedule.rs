@@ -156,11 +156,20 @@ impl ContractionSchedule {
         lanes: usize,
         target: &CpuTarget,
     ) -> Self {
+        Self::blocked_terms(extents, staging, (rows, vectors), lanes, target)
+            .unwrap_or_else(|| Self::whole_terms(extents, staging, (rows, vectors), lanes, target))
+    }
+
+    /// The task blocking where sums are finished one register tile after the other.
+    pub(super) fn whole_terms(
+        extents: Extents,
+        staging: Staging,
+        (rows, vectors): (usize, usize),
+        lanes: usize,
+        target: &CpuTarget,
+    ) -> Self {
         let Extents { batch, m, n, k } = extents;
         let panels = n.div_ceil(vectors * lanes).max(1);
-        if let Some(schedule) = Self::blocked_terms(extents, staging, (rows, vectors), lanes, target) {
-            return schedule;
-        }
         let row_bytes = (k * target.vector_bytes / lanes).max(1);
         let cache_rows = ((target.l2_bytes as f64 * CACHE_SHARE) as usize / row_bytes).max(rows);
         let cache_rows = match staging.rows {

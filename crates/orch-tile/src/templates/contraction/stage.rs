@@ -2,6 +2,7 @@
 
 use super::lower::Lowering;
 use super::operand::RowOrder;
+use super::pairs;
 use crate::expr::{BufferId, Expr, ExprId, VarId};
 use crate::simplify::simplify;
 use crate::substitute::Substitution;
@@ -37,7 +38,8 @@ impl Lowering<'_> {
         let (row_var, row) = self.program.exprs.fresh_index("row", self.extents.m);
         let exprs = &mut self.program.exprs;
         let local = exprs.sub(row, first);
-        let mut line = exprs.mul_const(local, distance as i64);
+        let row_line = exprs.mul_const(local, distance as i64);
+        let mut line = row_line;
         let mut bindings = vec![(self.flat.m, row)];
         let Some((&along, outer)) = self.form.k.split_last() else { return Vec::new() };
         let mut loops = Vec::new();
@@ -58,6 +60,7 @@ impl Lowering<'_> {
             let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
             body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
         }
+        body.extend(pairs::clear_row_end(self, buffer, row_line));
         vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
@@ -199,7 +202,8 @@ impl Lowering<'_> {
         let rows: Vec<(VarId, ExprId)> =
             self.flat.bindings.iter().copied().filter(|(axis, _)| !self.form.k.contains(axis)).collect();
         let mut flatten = Substitution::new(&rows);
-        let a = flatten.apply(&mut self.source, self.form.a);
+        let a = self.engine.factor(&mut self.source, self.form.a);
+        let a = flatten.apply(&mut self.source, a);
         simplify(&mut self.source, a)
     }
 

@@ -1,8 +1,10 @@
 //! The register tile: accumulators, the loop over `k`, and the epilogue.
 
+use super::engine::Engine;
 use super::lower::Lowering;
 use super::operand::{PanelsFrom, RowOrder, RowsFrom};
 use super::stage::RowScratch;
+use super::{pairs, tiles};
 use crate::block::Stage;
 use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::simplify::simplify;
@@ -50,6 +52,8 @@ pub(super) struct Sums {
     pub line: usize,
     /// True if it has room for all of a task's rows and panels.
     pub of_block: bool,
+    /// Rows of a register tile that are not the tile's own and come first.
+    pub skipped_rows: usize,
 }
 
 /// Most terms that are added up in one chain: its rounding errors grow with its length.
@@ -57,6 +61,9 @@ pub(super) const LONGEST_CHAIN: usize = 1024;
 
 /// Statements that do a tile's part of a phase.
 pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, phase: Phase) -> Vec<Stmt> {
+    if let Some(set) = ctx.tiles.clone() {
+        return tiles::emit_tile(ctx, tile, &set);
+    }
     let vectors = tile.columns.div_ceil(ctx.lanes);
     let mut body = Vec::new();
     match (phase, ctx.sums) {
@@ -65,7 +72,7 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, phase: Phase) -> Ve
             body.extend(emit_epilogue_loop(ctx, tile, sums, vectors));
         }
         (Phase::Whole, None) => {
-            let terms = (ctx.program.exprs.index(0), ctx.program.exprs.index(ctx.extents.k as i64));
+            let terms = (ctx.program.exprs.index(0), ctx.program.exprs.index(ctx.steps() as i64));
             let accumulators = declare_accumulators(ctx, tile.rows, vectors, &mut body);
             body.extend(emit_sum(ctx, tile, vectors, &accumulators, terms));
             for (row, registers) in accumulators.iter().enumerate() {
@@ -87,7 +94,7 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, phase: Phase) -> Ve
 
 /// All terms of a tile, in chains of bounded length, into its scratch.
 fn emit_chains(ctx: &mut Lowering<'_>, tile: &Tile, vectors: usize, sums: Sums) -> Vec<Stmt> {
-    let k = ctx.extents.k;
+    let k = ctx.steps();
     let exprs = &mut ctx.program.exprs;
     let (zero, all) = (exprs.index(0), exprs.index(k as i64));
     if k <= LONGEST_CHAIN {
@@ -151,6 +158,9 @@ fn emit_sum(
     accumulators: &[Vec<VarId>],
     (start, end): (ExprId, ExprId),
 ) -> Vec<Stmt> {
+    if ctx.engine == Engine::Pairs {
+        return pairs::emit_sum(ctx, tile, vectors, accumulators, (start, end));
+    }
     let mut out = Vec::new();
     let rows = row_addresses(ctx, tile, &mut out);
     let (panel_buffer, panel_base, panel_stride) = panel_address(ctx, tile, &mut out);
@@ -213,13 +223,13 @@ fn partial_mask(
 }
 
 /// Where the tile's rows start.
-struct RowAddresses {
-    buffer: BufferId,
-    bases: Vec<ExprId>,
+pub(super) struct RowAddresses {
+    pub buffer: BufferId,
+    pub bases: Vec<ExprId>,
     stride: i64,
 }
 
-fn row_addresses(ctx: &mut Lowering<'_>, tile: &Tile, out: &mut Vec<Stmt>) -> RowAddresses {
+pub(super) fn row_addresses(ctx: &mut Lowering<'_>, tile: &Tile, out: &mut Vec<Stmt>) -> RowAddresses {
     match ctx.rows.clone() {
         RowsFrom::Scratch(_) => {
             let RowScratch { buffer, order, distance } = ctx.row_scratch.expect("declared with the rows");
@@ -263,7 +273,11 @@ fn row_addresses(ctx: &mut Lowering<'_>, tile: &Tile, out: &mut Vec<Stmt>) -> Ro
 }
 
 /// Buffer, first offset and distance between terms of the tile's panel.
-fn panel_address(ctx: &mut Lowering<'_>, tile: &Tile, out: &mut Vec<Stmt>) -> (BufferId, ExprId, i64) {
+pub(super) fn panel_address(
+    ctx: &mut Lowering<'_>,
+    tile: &Tile,
+    out: &mut Vec<Stmt>,
+) -> (BufferId, ExprId, i64) {
     let width = ctx.width();
     match ctx.panels.clone() {
         PanelsFrom::Scratch => {
@@ -271,7 +285,7 @@ fn panel_address(ctx: &mut Lowering<'_>, tile: &Tile, out: &mut Vec<Stmt>) -> (B
             (buffer, ctx.program.exprs.index(0), width as i64)
         }
         PanelsFrom::Packed(packed) => {
-            let panel_elems = packed.k_offsets.len() * width;
+            let panel_elems = packed.terms * width;
             let batch = ctx.batch;
             let exprs = &mut ctx.program.exprs;
             let batch_line = exprs.mul_const(batch, (packed.panels() * panel_elems) as i64);
@@ -296,7 +310,7 @@ fn panel_address(ctx: &mut Lowering<'_>, tile: &Tile, out: &mut Vec<Stmt>) -> (B
 }
 
 /// Names an offset so that it is computed once per tile.
-fn bind_offset(ctx: &mut Lowering<'_>, name: &str, offset: ExprId, out: &mut Vec<Stmt>) -> ExprId {
+pub(super) fn bind_offset(ctx: &mut Lowering<'_>, name: &str, offset: ExprId, out: &mut Vec<Stmt>) -> ExprId {
     let offset = simplify(&mut ctx.program.exprs, offset);
     if ctx.program.exprs.as_int(offset).is_some() {
         return offset;
@@ -311,7 +325,7 @@ fn sums_base(ctx: &mut Lowering<'_>, tile: &Tile, sums: Sums) -> ExprId {
     let width = ctx.width();
     let exprs = &mut ctx.program.exprs;
     if !sums.of_block {
-        return exprs.index(0);
+        return exprs.index((sums.skipped_rows * sums.line) as i64);
     }
     let row = exprs.sub(tile.first_row, tile.span_row);
     let line = exprs.mul_const(row, sums.line as i64);
@@ -366,7 +380,12 @@ fn add_sums(
 }
 
 /// The epilogue as a loop over the rows of the stored tile, and over its full vectors.
-fn emit_epilogue_loop(ctx: &mut Lowering<'_>, tile: &Tile, sums: Sums, vectors: usize) -> Vec<Stmt> {
+pub(super) fn emit_epilogue_loop(
+    ctx: &mut Lowering<'_>,
+    tile: &Tile,
+    sums: Sums,
+    vectors: usize,
+) -> Vec<Stmt> {
     let lanes = ctx.lanes;
     let base = sums_base(ctx, tile, sums);
     let (row_var, row) = ctx.program.exprs.fresh_index("tile_row", tile.rows);

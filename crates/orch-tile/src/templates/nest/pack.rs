@@ -71,6 +71,8 @@ fn pack(nest: &mut Nest, buffer: BufferId, access: &Access, vector: &Axis) -> Ex
         arg: ArgId::new(buffer.index()),
         dtype,
         width: vector.extent,
+        group: 1,
+        terms: terms.len(),
         batch_offsets: vec![0],
         k_offsets: terms,
         column_offsets: (0..vector.extent).map(|value| value * access.stride).collect(),
