@@ -86,7 +86,8 @@ impl Lowering<'_> {
         let Some((inside, guard)) = guarded else {
             return self.fill_along(buffer, a, bindings, along, extent, line);
         };
-        let zero = self.source.zero(self.sum_type);
+        let element = self.source.dtype(a);
+        let zero = self.source.zero(element);
         let condition = self.import_scalar(guard, bindings);
         let then = self.fill_along(buffer, inside, bindings, along, extent, line);
         let otherwise = self.fill_along(buffer, zero, bindings, along, extent, line);
