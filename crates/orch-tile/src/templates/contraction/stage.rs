@@ -276,7 +276,7 @@ impl Lowering<'_> {
         if matches!(self.program.exprs.get(value), crate::expr::Expr::Load { .. }) {
             return value;
         }
-        let zero = self.program.exprs.zero(self.sum_type);
+        let zero = self.program.exprs.zero(self.factor_type);
         let zeros = self.program.exprs.splat(zero, self.lanes);
         self.program.exprs.select(mask, value, zeros)
     }
