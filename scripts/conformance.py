@@ -46,7 +46,7 @@ def main():
     args.add_argument("--every", type=int, default=1, metavar="N")
     args.add_argument("--orchestrion", default="target/release/orchestrion", metavar="PROGRAM")
     args.add_argument("more", nargs="*")
-    args = args.parse_args()
+    args = args.parse_intermixed_args()
     folder = subprocess.run([ROOT / "scripts/onnx-cases.sh", args.version], stdout=subprocess.PIPE, text=True,
                             check=True).stdout.strip()
     summary = run(args.orchestrion, folder, args.every, args.more)
