@@ -90,6 +90,8 @@ struct Shared {
     /// Chunks of the running loop that are not finished. While it is not 0, the job is not written.
     unfinished: Apart<AtomicUsize>,
     stop: AtomicBool,
+    /// Workers that have begun to serve: starting a thread allocates on it, and no run is to meet that.
+    started: AtomicUsize,
     spin: Duration,
     awake: Duration,
     /// Threads asleep until the epoch changes.
@@ -149,7 +151,10 @@ impl Pool {
                 };
                 std::thread::Builder::new().name(format!("orchestrion-{thread}")).spawn(start).ok()
             })
-            .collect();
+            .collect::<Vec<_>>();
+        while shared.started.load(Ordering::SeqCst) < workers.len() {
+            std::thread::yield_now();
+        }
         Self { shared, workers, turn: Mutex::new(()) }
     }
 
@@ -213,6 +218,7 @@ impl Shared {
             shares: (0..threads).map(|_| Apart::default()).collect(),
             unfinished: Apart::default(),
             stop: AtomicBool::new(false),
+            started: AtomicUsize::new(0),
             spin: if crowded { Duration::ZERO } else { SPIN },
             awake: if crowded { Duration::ZERO } else { AWAKE },
             sleepers: AtomicUsize::new(0),
@@ -312,6 +318,7 @@ impl Shared {
     /// The life of a worker.
     fn serve(&self, thread: usize) {
         let mut seen = 0;
+        self.started.fetch_add(1, Ordering::SeqCst);
         loop {
             let changed = || self.bulletin.0.epoch.load(Ordering::SeqCst) != seen;
             if !self.stays_awake_until(changed) {
