@@ -91,17 +91,19 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> V
     let term_var = exprs.declare_index("term", ctx.terms);
     exprs.set_multiple_of(term_var, TERMS as i64);
     let term = exprs.var(term_var);
+    // Each tile is loaded right before its first use: loads and products of tiles overlap only if they alternate.
     let mut body = Vec::new();
-    for (j, &b) in set.b[..column_tiles].iter().enumerate() {
-        let line = exprs.mul_const(term, width);
-        let line = exprs.add2(panel_base, line);
-        let offset = exprs.add_const(line, (2 * j * COLUMNS) as i64);
-        body.push(Stmt::Tile(TileStmt::Load { tile: b, buffer: panel_buffer, offset, stride: 2 * width }));
-    }
     for (i, &(buffer, base, stride)) in rows.iter().enumerate() {
         let offset = exprs.add2(base, term);
         body.push(Stmt::Tile(TileStmt::Load { tile: set.a[i], buffer, offset, stride }));
         for (j, &b) in set.b[..column_tiles].iter().enumerate() {
+            if i == 0 {
+                let line = exprs.mul_const(term, width);
+                let line = exprs.add2(panel_base, line);
+                let offset = exprs.add_const(line, (2 * j * COLUMNS) as i64);
+                let stride = 2 * width;
+                body.push(Stmt::Tile(TileStmt::Load { tile: b, buffer: panel_buffer, offset, stride }));
+            }
             body.push(Stmt::Tile(TileStmt::Dot { sum: set.sums[i][j], a: set.a[i], b }));
         }
     }
