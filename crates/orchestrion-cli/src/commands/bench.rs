@@ -39,13 +39,14 @@ const MIN_RUNS: usize = 5;
 
 /// Times whole runs, and steps if asked.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let base_kib = resident_kib();
     let mut executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let mut buffers = executable.output_buffers();
     let mut timed = Timed { executable: &mut executable, inputs: &inputs, buffers: &mut buffers };
     timed.run_ms()?;
     if arguments.serve {
-        return serve(&mut timed);
+        return serve(&mut timed, base_kib);
     }
     let budget = Duration::from_secs_f64(arguments.seconds);
     let start = Instant::now();
@@ -94,8 +95,10 @@ impl Timed<'_> {
 }
 
 /// Says `ready`, then answers requests until standard input ends.
-fn serve(timed: &mut Timed<'_>) -> Result<ExitCode, Error> {
-    outln!("ready");
+///
+/// `base_kib` is what the process held before it loaded the model.
+fn serve(timed: &mut Timed<'_>, base_kib: u64) -> Result<ExitCode, Error> {
+    outln!("ready {base_kib}");
     for line in std::io::stdin().lines() {
         let line = line.map_err(|source| Error::File { path: PathBuf::from("standard input"), source })?;
         let runs = line.strip_prefix("run ").and_then(|count| count.trim().parse::<usize>().ok());
@@ -120,4 +123,11 @@ fn print_steps(executable: &mut Executable, inputs: &[Tensor], runs: usize) -> R
         );
     }
     Ok(())
+}
+
+/// Resident memory of this process; 0 where the system does not tell.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
