@@ -131,6 +131,32 @@ fn every_reduction_of_every_type() {
     }
 }
 
+/// In one chain all terms of 1 after those of 2^24 are lost, each being half a unit in the last place.
+#[test]
+fn long_sums_are_several_chains() {
+    // Where lanes run along the sum, each of them begins with terms of 2^24.
+    let cases = [([1, 2200, 20], 1), ([3, 4000, 1], 1), ([17, 2200, 3], 1), ([1, 1, 140_000], 64)];
+    for (dims, large) in cases {
+        let axis = if dims[2] > 100 { 2 } else { 1 };
+        let (count, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
+        let value = |i: usize| if i / inner % count < large { f32::exp2(24.0) } else { 1.0 };
+        let mut g = G::new();
+        let values = (0..dims.iter().product()).map(value).collect();
+        let x = g.0.add_constant(Tensor::from_vec(dims, values));
+        let sum = g.reduce(ReduceOp::Sum, x, &[axis]);
+        let kept: Vec<usize> = g.0.shape(sum).to_vec();
+        // 1 if at least a quarter of the terms of 1 are in the sum.
+        let larges = g.fill(large as f32 * f32::exp2(24.0), &kept);
+        let quarters = g.fill(4.0 / count as f32, &kept);
+        let one = g.fill(1.0, &kept);
+        let ones = g.binary(BinaryFn::Sub, sum, larges);
+        let parts = g.binary(BinaryFn::Mul, ones, quarters);
+        let parts = g.binary(BinaryFn::Min, parts, one);
+        g.output(parts);
+        g.check_lowering();
+    }
+}
+
 #[test]
 fn stages_of_inner_axes() {
     // The sum over one axis is needed along another, which is reduced in turn.

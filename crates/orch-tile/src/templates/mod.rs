@@ -13,6 +13,9 @@ use crate::target::CpuTarget;
 use contraction::{Engine, Extents, Form};
 use kernel::Kernel;
 
+/// Most terms that are added up in one chain: its rounding errors grow with its length.
+const LONGEST_CHAIN: usize = 1024;
+
 /// Why a template does not lower a block program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CannotLower {

@@ -9,6 +9,7 @@ use crate::block::Stage;
 use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::simplify::simplify;
 use crate::substitute::Substitution;
+use crate::templates::LONGEST_CHAIN;
 use crate::thread::{LoopKind, Stmt};
 
 /// One register tile.
@@ -55,9 +56,6 @@ pub(super) struct Sums {
     /// Rows of a register tile that are not the tile's own and come first.
     pub skipped_rows: usize,
 }
-
-/// Most terms that are added up in one chain: its rounding errors grow with its length.
-pub(super) const LONGEST_CHAIN: usize = 1024;
 
 /// Statements that do a tile's part of a phase.
 pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, phase: Phase) -> Vec<Stmt> {

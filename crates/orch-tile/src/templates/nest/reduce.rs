@@ -5,7 +5,8 @@ use super::flat::{Reduction, Step};
 use super::limits::{Limit, limits};
 use super::place::{Lanes, Place};
 use crate::block::Axis;
-use crate::expr::{Const, Expr, ExprId, Type, VarId};
+use crate::expr::{Const, Expr, ExprId, Type, VarId, VarInfo};
+use crate::templates::LONGEST_CHAIN;
 use crate::thread::{LoopKind, Stmt};
 use orch_ir::{DType, ReduceOp};
 
@@ -17,8 +18,25 @@ struct Accumulator {
     index: Option<VarId>,
 }
 
-/// Emits one term of a reduction at places.
-type EmitTerm<'e, 'f> = dyn FnMut(&mut Emitter<'e>, &Reduction, &[Place]) -> Vec<Stmt> + 'f;
+/// Emits one term of a reduction at places, added to accumulators.
+type EmitTerm<'e, 'f> = dyn FnMut(&mut Emitter<'e>, &Reduction, &[Place], &[Accumulator]) -> Vec<Stmt> + 'f;
+
+/// A loop over some values of an axis.
+#[derive(Clone, Copy, Debug)]
+struct Loop {
+    var: VarId,
+    start: ExprId,
+    end: ExprId,
+    step: usize,
+    /// Points of the whole axis.
+    extent: usize,
+}
+
+impl Loop {
+    fn around(self, body: Vec<Stmt>) -> Stmt {
+        for_loop(self.var, self.start, self.end, self.step, LoopKind::Serial, body)
+    }
+}
 
 impl<'e> Emitter<'e> {
     /// A reducing stage at some places; its placeholder is defined there afterwards, or its array filled.
@@ -48,13 +66,12 @@ impl<'e> Emitter<'e> {
             None => {
                 let accumulators: Vec<Accumulator> =
                     places.iter().map(|place| self.accumulator(reduction, place.width(), &mut out)).collect();
-                let terms =
-                    self.bounded_terms(reduction, &axes, places, &mut |emitter, reduction, places| {
-                        (places.iter().zip(&accumulators))
-                            .flat_map(|(place, acc)| emitter.accumulate(reduction, place, *acc, None))
-                            .collect()
-                    });
-                out.extend(terms);
+                let mut term = |emitter: &mut Self, reduction: &Reduction, places: &[Place], accs: &[_]| {
+                    (places.iter().zip(accs))
+                        .flat_map(|(place, acc)| emitter.accumulate(reduction, place, *acc, None))
+                        .collect()
+                };
+                out.extend(self.bounded_terms(reduction, &axes, places, &accumulators, 1, &mut term));
                 for (place, acc) in places.iter_mut().zip(accumulators) {
                     let result = acc.index.unwrap_or(acc.value);
                     let result = self.nest.program.exprs.var(result);
@@ -87,10 +104,11 @@ impl<'e> Emitter<'e> {
         let accumulators: Vec<Accumulator> =
             (0..count).map(|_| self.accumulator(reduction, lanes, out)).collect();
         let places = std::slice::from_ref(place);
-        let terms = self.bounded_terms(reduction, outer, places, &mut |emitter, reduction, places| {
-            places.iter().flat_map(|place| emitter.line(reduction, place, axis, &accumulators)).collect()
-        });
-        out.extend(terms);
+        let mut line = |emitter: &mut Self, reduction: &Reduction, places: &[Place], accs: &[_]| {
+            places.iter().flat_map(|place| emitter.line(reduction, place, axis, accs)).collect()
+        };
+        let terms = axis.extent.div_ceil(lanes * count);
+        out.extend(self.bounded_terms(reduction, outer, places, &accumulators, terms, &mut line));
         let result = self.combine_lanes(reduction, &accumulators);
         let ty = self.nest.program.exprs.ty(result);
         let name = self.nest.program.exprs.var_info(reduction.result).name.clone();
@@ -109,15 +127,18 @@ impl<'e> Emitter<'e> {
         if is_loop {
             let base = self.loop_var(axis, 0, blocks - together, together);
             let first = self.nest.program.exprs.var(base);
-            let mut body = Vec::new();
-            for (number, &acc) in accs.iter().enumerate() {
-                let base = self.nest.program.exprs.add_const(first, (number * lanes) as i64);
-                let along = place.along(Lanes { axis: axis.var, base, count: lanes, mask: None });
-                body.extend(self.accumulate(reduction, &along, acc, None));
-            }
             let exprs = &mut self.nest.program.exprs;
             let (start, end) = (exprs.index(0), exprs.index(blocks as i64));
-            out.push(for_loop(base, start, end, together, LoopKind::Serial, body));
+            let line = Loop { var: base, start, end, step: together, extent: blocks };
+            out.extend(self.loop_in_chains(reduction, line, 1, accs, &mut |emitter, accs| {
+                let mut body = Vec::new();
+                for (number, &acc) in accs.iter().enumerate() {
+                    let base = emitter.nest.program.exprs.add_const(first, (number * lanes) as i64);
+                    let along = place.along(Lanes { axis: axis.var, base, count: lanes, mask: None });
+                    body.extend(emitter.accumulate(reduction, &along, acc, None));
+                }
+                body
+            }));
         }
         let first = if is_loop { blocks } else { 0 };
         for (number, base) in (first..axis.extent).step_by(lanes).enumerate() {
@@ -134,12 +155,15 @@ impl<'e> Emitter<'e> {
     }
 
     /// `body` at every point of the axes: the innermost ones unrolled as far as there are few terms, loops around
-    /// them that skip what guards exclude. `body` is given the reduction without those guards.
+    /// them that skip what guards exclude. `body` is given the reduction without those guards; it adds `terms` to each
+    /// accumulator.
     fn bounded_terms(
         &mut self,
         reduction: &Reduction,
         axes: &[Axis],
         places: &[Place],
+        accs: &[Accumulator],
+        terms: usize,
         body: &mut EmitTerm<'e, '_>,
     ) -> Vec<Stmt> {
         let (looped, unrolled) = self.plan.looped_and_unrolled(axes);
@@ -150,16 +174,84 @@ impl<'e> Emitter<'e> {
         for axis in looped {
             let (start, end) = self.limited_bounds(axis, &limits, &places[0], &mut out);
             let (var, bound) = self.loop_over(axis, &places);
-            loops.push((var, start, end));
+            loops.push(Loop { var, start, end, step: 1, extent: axis.extent });
             places = bound;
         }
-        let mut statements =
-            self.unrolled_terms(unrolled, &places, &mut |emitter, places| body(emitter, &reduction, places));
-        for (var, start, end) in loops.into_iter().rev() {
-            statements = vec![for_loop(var, start, end, 1, LoopKind::Serial, statements)];
-        }
-        out.extend(statements);
+        let terms = unrolled.iter().fold(terms, |terms, axis| terms.saturating_mul(axis.extent));
+        out.extend(self.loops_in_chains(&reduction, &loops, terms, accs, &mut |emitter, accs| {
+            emitter.unrolled_terms(unrolled, &places, &mut |emitter, places| {
+                body(emitter, &reduction, places, accs)
+            })
+        }));
         out
+    }
+
+    /// `body` in loops. It adds `terms` to each accumulator it is given.
+    fn loops_in_chains(
+        &mut self,
+        reduction: &Reduction,
+        loops: &[Loop],
+        terms: usize,
+        accs: &[Accumulator],
+        body: &mut dyn FnMut(&mut Self, &[Accumulator]) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let Some((outer, inner)) = loops.split_first() else { return body(self, accs) };
+        let terms_inside = inner.iter().fold(terms, |terms, inner| terms.saturating_mul(inner.extent));
+        let mut inside =
+            |emitter: &mut Self, accs: &[_]| emitter.loops_in_chains(reduction, inner, terms, accs, body);
+        if terms_inside > LONGEST_CHAIN && !inner.is_empty() {
+            return vec![outer.around(inside(self, accs))];
+        }
+        self.loop_in_chains(reduction, *outer, terms_inside, accs, &mut inside)
+    }
+
+    /// `body` in a loop, where it adds `terms` to each accumulator it is given. Where a sum's chains would be too long,
+    /// pieces of the loop have accumulators of their own.
+    fn loop_in_chains(
+        &mut self,
+        reduction: &Reduction,
+        whole: Loop,
+        terms: usize,
+        accs: &[Accumulator],
+        body: &mut dyn FnMut(&mut Self, &[Accumulator]) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let Loop { start, end, step, extent, .. } = whole;
+        let points = extent / step;
+        let is_sum =
+            reduction.op == ReduceOp::Sum && self.nest.program.exprs.dtype(reduction.body).is_float();
+        if !is_sum || points.saturating_mul(terms) <= LONGEST_CHAIN {
+            return vec![whole.around(body(self, accs))];
+        }
+        let piece = points.div_ceil(points.div_ceil((LONGEST_CHAIN / terms).max(1))) * step;
+        let exprs = &mut self.nest.program.exprs;
+        let name = format!("{}_first", exprs.var_info(whole.var).name);
+        let first = exprs.declare(VarInfo {
+            name,
+            ty: Type::INDEX,
+            range: Some((0, extent as i64 - 1)),
+            multiple_of: exprs.var_info(whole.var).multiple_of,
+        });
+        let first_value = exprs.var(first);
+        let past = exprs.add_const(first_value, piece as i64);
+        let is_even = extent.is_multiple_of(piece)
+            && exprs.as_int(start) == Some(0)
+            && exprs.as_int(end) == Some(extent as i64);
+        let past = if is_even { past } else { exprs.min(past, end) };
+        let mut out = Vec::new();
+        let fresh: Vec<Accumulator> = (accs.iter())
+            .map(|acc| {
+                let width = self.nest.program.exprs.var_info(acc.value).ty.lanes;
+                self.accumulator(reduction, width, &mut out)
+            })
+            .collect();
+        out.push(Loop { start: first_value, end: past, ..whole }.around(body(self, &fresh)));
+        for (acc, part) in accs.iter().zip(fresh) {
+            let exprs = &mut self.nest.program.exprs;
+            let (sum, part) = (exprs.var(acc.value), exprs.var(part.value));
+            let sum = self.combine(reduction.op, sum, part);
+            out.push(Stmt::Assign(acc.value, sum));
+        }
+        vec![Loop { var: first, step: piece, ..whole }.around(out)]
     }
 
     /// The reduction without guards that bound the loops over these axes, and the bounds.
