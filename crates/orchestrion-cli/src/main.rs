@@ -67,6 +67,9 @@ pub struct CompileArguments {
     /// Plan by figures usual for such processors instead of measuring this one
     #[arg(long)]
     no_calibration: bool,
+    /// Measure kernels where candidates are close, and plan by that (the first time up to half a minute longer)
+    #[arg(long)]
+    tune: bool,
     /// Threads that compile (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     jobs: usize,
@@ -86,6 +89,7 @@ impl CompileArguments {
             precision: self.precision,
             fuse: !self.no_fusion,
             calibrate: !self.no_calibration,
+            tune: self.tune,
             jobs: self.jobs,
             progress: progress::bars(self.quiet),
             cancel: cancel_flag(),

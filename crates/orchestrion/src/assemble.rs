@@ -169,7 +169,8 @@ impl Assembler<'_> {
             ColumnBody::Host => 0.0,
         };
         let computes = column.nodes.iter().map(|&node| explain::describe(self.graph, node)).collect();
-        Ok(StepInfo { name, action, slots, computes, origins, cost_us: column.cost_us, traffic_bytes, flops })
+        let (cost_us, tuned_us) = (column.cost_us, column.measured_us);
+        Ok(StepInfo { name, action, slots, computes, origins, cost_us, tuned_us, traffic_bytes, flops })
     }
 
     fn kernel_slots(
@@ -274,6 +275,7 @@ impl Assembler<'_> {
                 computes: Vec::new(),
                 origins: Vec::new(),
                 cost_us: 0.0,
+                tuned_us: None,
                 flops: 0.0,
             });
         }

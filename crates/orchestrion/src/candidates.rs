@@ -26,6 +26,8 @@ pub struct Candidates {
     pub refused: usize,
     /// Distinct kernels among the candidates.
     pub distinct: usize,
+    /// The signatures of kernels, by number.
+    pub signatures: Vec<String>,
 }
 
 /// One candidate.
@@ -34,6 +36,8 @@ pub struct Column {
     pub candidate: Candidate,
     /// Modelled time.
     pub cost_us: f64,
+    /// The number of its kernel; `None` for host routines.
+    pub kernel: Option<usize>,
 }
 
 /// Time of a host routine beyond what its bytes take, relative to a kernel: never chosen where a kernel can run.
@@ -79,14 +83,16 @@ pub fn candidates(
     let mut columns = Vec::with_capacity(enumeration.candidates.len());
     for (candidate, number) in enumeration.candidates.into_iter().zip(number_of) {
         match costs[number] {
-            Some(cost_us) => columns.push(Column { candidate, cost_us }),
+            Some(cost_us) => columns.push(Column { candidate, cost_us, kernel: Some(number) }),
             None if candidate.nodes.len() == 1 => {
-                columns.push(Column { candidate, cost_us: HOST_ROUTINE_US })
+                columns.push(Column { candidate, cost_us: HOST_ROUTINE_US, kernel: None })
             }
             None => refused += 1,
         }
     }
-    Ok(Candidates { columns, report: enumeration.report, refused, distinct })
+    let mut signatures = vec![String::new(); costs.len()];
+    numbers.into_iter().for_each(|(text, number)| signatures[number] = text);
+    Ok(Candidates { columns, report: enumeration.report, refused, distinct, signatures })
 }
 
 /// What may be one kernel on this target: any reductions, or one contraction with what surrounds it.

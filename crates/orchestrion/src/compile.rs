@@ -2,11 +2,12 @@
 
 use crate::artifact::Artifact;
 use crate::assemble;
-use crate::candidates::{Candidates, candidates};
-use crate::implement::{Implementation, KernelDesign, Place, implement};
+use crate::candidates::{Candidates, Column, candidates};
+use crate::implement::{KernelDesign, Measured, Place, implement};
 use crate::manifest::{Manifest, PlanReport};
 use crate::remember::{Memory, Plan, StoredStep};
 use crate::signature::Signatures;
+use crate::tune::{self, Timer};
 use crate::units::Units;
 use crate::{Error, Model, Options, Precision, parallel, speeds};
 use bytes::Bytes;
@@ -43,23 +44,42 @@ impl Model {
         let place =
             Place { graph: &graph, layouts: &layouts, units: &units, target: &target, machine: &model };
         let memory = Memory::of(&graph, &Signatures::of(&graph, &layouts), target.name, &model, options);
-        let remembered = memory.get(&graph, &units);
+        let is_tuned = options.tune && options.target.is_none();
+        let remembered = (!is_tuned).then(|| memory.get(&graph, &units)).flatten();
+        let mut measured = Measured::new();
         let is_remembered = remembered.is_some();
         let plan = match remembered {
             Some(plan) => plan,
             None => {
                 let candidates = clock
                     .run("candidates", || candidates(&graph, &layouts, &units, &target, &model, options))?;
-                let choice = clock.run("choose", || choose(&units, &candidates))?;
-                let plan = plan_of(&candidates, &choice);
-                memory.put(&plan);
-                plan
+                let modelled: Vec<f64> = candidates.columns.iter().map(|column| column.cost_us).collect();
+                let choice = clock.run("choose", || choose(&units, &candidates.columns, &modelled))?;
+                if is_tuned {
+                    let (choice, times) = clock.run("tune", || {
+                        let signatures = (&candidates.columns[..], &candidates.signatures[..]);
+                        let timer = Timer::new(place, signatures, &machine, &compiler, options);
+                        let mut solve = |costs: &[f64]| choose(&units, &candidates.columns, costs);
+                        tune::tune(&candidates.columns, choice, &mut solve, &mut |wanted| {
+                            timer.measure(wanted)
+                        })
+                    })?;
+                    let times = times.into_iter();
+                    measured
+                        .extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
+                    plan_of(&candidates, &choice)
+                } else {
+                    let plan = plan_of(&candidates, &choice);
+                    memory.put(&plan);
+                    plan
+                }
             }
         };
-        let implementation = clock.run("implement", || implement(place, plan.chosen(), options))?;
+        let implementation =
+            clock.run("implement", || implement(place, plan.chosen(), &measured, options))?;
         let assembly =
             clock.run("plan", || assemble::assemble(&graph, &layouts, &implementation, options))?;
-        let sources = clock.run("lower", || sources(&implementation, &target, options))?;
+        let sources = clock.run("lower", || sources(&implementation.kernels, &target, options))?;
         let built = clock.run("build", || build(&sources, compiler, &machine, options))?;
 
         let libraries: Vec<usize> = (0..sources.len()).collect();
@@ -121,7 +141,8 @@ impl<'a> Stages<'a> {
     }
 }
 
-fn internal(error: impl std::fmt::Display) -> Error {
+/// A bug, by what went wrong.
+pub fn internal(error: impl std::fmt::Display) -> Error {
     Error::Internal(error.to_string())
 }
 
@@ -187,9 +208,9 @@ fn machine_model(machine: &Machine, compiler: &Compiler, options: &Options) -> M
 }
 
 /// Stage "choose": the binary linear program over candidate kernels (Korch, ASPLOS'24, section 5).
-fn choose(units: &Units, candidates: &Candidates) -> Result<Choice, Error> {
-    let columns =
-        candidates.columns.iter().map(|column| blp::Column::of_candidate(&column.candidate, column.cost_us));
+fn choose(units: &Units, columns: &[Column], costs_us: &[f64]) -> Result<Choice, Error> {
+    let columns = (columns.iter().zip(costs_us))
+        .map(|(column, &cost_us)| blp::Column::of_candidate(&column.candidate, cost_us));
     let problem = Problem { columns: columns.collect(), ..Problem::of_graph(&units.dag) };
     let choice =
         blp::choose(&problem, &ChooseOptions::default(), &orch_plan::solver::MicroLp).map_err(internal)?;
@@ -222,8 +243,8 @@ fn status_name(status: Status) -> &'static str {
 }
 
 /// Stage "lower": C source of each kernel of the plan, in its order.
-fn sources(
-    implementation: &Implementation,
+pub fn sources(
+    kernels: &[KernelDesign],
     target: &CpuTarget,
     options: &Options,
 ) -> Result<Vec<String>, Error> {
@@ -235,16 +256,19 @@ fn sources(
         }
         Err(Error::Internal(format!("kernel {} is not valid: {}", kernel.name, violations.join("; "))))
     };
-    parallel::map(&implementation.kernels, options, source)?.into_iter().collect()
+    parallel::map(kernels, options, source)?.into_iter().collect()
 }
 
-struct Built {
-    objects: Vec<Bytes>,
-    compiler: String,
+/// What the C compiler made.
+pub struct Built {
+    /// The shared object of each source.
+    pub objects: Vec<Bytes>,
+    /// Its version.
+    pub compiler: String,
 }
 
 /// Stage "build": shared objects of the sources, from the cache where they are known.
-fn build(
+pub fn build(
     sources: &[String],
     compiler: Compiler,
     machine: &Machine,

@@ -219,6 +219,11 @@ fn load_libraries(objects: &[bytes::Bytes]) -> Result<Vec<Library>, Error> {
     objects.iter().enumerate().map(load).collect()
 }
 
+/// How the tasks of a kernel that is modelled to take so long are shared among threads.
+pub(crate) fn chunking(cost_us: f64) -> Chunking {
+    if cost_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
+}
+
 fn build_step(manifest: &Manifest, libraries: &[Library], step: &StepInfo) -> Result<Step, Error> {
     let inconsistent =
         |what: &str| Error::Model(format!("the .orc file is inconsistent: step `{}` {what}", step.name));
@@ -229,8 +234,8 @@ fn build_step(manifest: &Manifest, libraries: &[Library], step: &StepInfo) -> Re
             let kernel = library
                 .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
                 .map_err(|error| Error::Environment(error.to_string()))?;
-            let chunking = if step.cost_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic };
-            Action::Launch(Launch { kernel, buffers: step.slots.iter().map(buffer_ref).collect(), chunking })
+            let buffers = step.slots.iter().map(buffer_ref).collect();
+            Action::Launch(Launch { kernel, buffers, chunking: chunking(step.cost_us) })
         }
         ActionInfo::Copy => {
             let [from, to] = &step.slots[..] else {

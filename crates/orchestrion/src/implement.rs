@@ -8,7 +8,7 @@ use crate::{Error, Options, explain, parallel};
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::enumerate::Candidate;
 use orch_tile::templates::{self, Design};
-use orch_tile::{CpuTarget, Layout, fuse};
+use orch_tile::{BlockProgram, CpuTarget, Layout, fuse};
 use orch_tune::MachineModel;
 use orch_tune::cost::KernelFacts;
 use std::collections::HashMap;
@@ -45,6 +45,8 @@ pub struct Column {
     pub body: ColumnBody,
     /// Modelled time.
     pub cost_us: f64,
+    /// Time measured while tuning.
+    pub measured_us: Option<f64>,
 }
 
 /// How a column runs.
@@ -75,6 +77,9 @@ pub struct Place<'a> {
     pub machine: &'a MachineModel,
 }
 
+/// Measured times of kernels, by signature.
+pub type Measured = HashMap<String, f64>;
+
 /// A distinct kernel of the plan: one use of it, and the design unless it is a host routine.
 struct Distinct<'a> {
     nodes: &'a [NodeId],
@@ -90,6 +95,7 @@ struct Distinct<'a> {
 pub fn implement(
     place: Place<'_>,
     chosen: Vec<Candidate>,
+    measured: &Measured,
     options: &Options,
 ) -> Result<Implementation, Error> {
     let graph = place.graph;
@@ -130,24 +136,46 @@ pub fn implement(
             None if chosen[at].nodes.len() == 1 => (ColumnBody::Host, HOST_ROUTINE_US),
             None => return Err(Error::Internal(format!("no template serves {}", name(graph, &nodes[at])))),
         };
+        let measured_us = measured.get(&uses[at].text).copied();
         let Candidate { inputs, outputs, .. } = chosen[at].clone();
-        columns.push(Column { nodes: nodes[at].clone(), inputs, outputs, body, cost_us });
+        columns.push(Column { nodes: nodes[at].clone(), inputs, outputs, body, cost_us, measured_us });
     }
     Ok(Implementation { kernels, columns })
 }
 
 impl Place<'_> {
+    /// The kernels of candidates; `None` where no template serves.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub fn designs(
+        &self,
+        candidates: &[&Candidate],
+        options: &Options,
+    ) -> Result<Vec<Option<KernelDesign>>, Error> {
+        parallel::map(candidates, options, |candidate| {
+            let nodes = self.units.primitives(self.graph, &candidate.nodes);
+            Some(self.kernel(&nodes, &candidate.outputs)?.0)
+        })
+    }
+
     /// A kernel under its short name, and for each of its arguments the position of the tensor in the signature.
     fn design(&self, distinct: &Distinct<'_>) -> Option<(KernelDesign, Vec<usize>)> {
+        let (kernel, block) = self.kernel(distinct.nodes, distinct.outputs)?;
+        let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
+        let places = block.args.iter().map(|arg| position(arg.tensor)).collect::<Option<_>>()?;
+        Some((kernel, places))
+    }
+
+    /// A kernel under its short name, and its block program.
+    fn kernel(&self, nodes: &[NodeId], outputs: &[TensorId]) -> Option<(KernelDesign, BlockProgram)> {
         let layouts = |tensor: TensorId| self.layouts[tensor.index()].clone();
-        let name = name(self.graph, distinct.nodes);
-        let block = fuse::build(self.graph, distinct.nodes, distinct.outputs, &layouts, name.clone()).ok()?;
+        let name = name(self.graph, nodes);
+        let block = fuse::build(self.graph, nodes, outputs, &layouts, name.clone()).ok()?;
         let design = templates::design(&block, self.target)?;
         let facts = facts(&block, self.target);
         let cost_us = facts.estimate(self.machine).time_us;
-        let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
-        let places = block.args.iter().map(|arg| position(arg.tensor)).collect::<Option<_>>()?;
-        Some((KernelDesign { name, design, facts, cost_us }, places))
+        Some((KernelDesign { name, design, facts, cost_us }, block))
     }
 }
 

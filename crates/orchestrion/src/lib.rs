@@ -38,6 +38,7 @@ mod parallel;
 mod remember;
 mod signature;
 mod speeds;
+mod tune;
 mod units;
 pub mod whole_file;
 

@@ -123,6 +123,9 @@ pub struct StepInfo {
     pub origins: Vec<String>,
     /// Modelled time.
     pub cost_us: f64,
+    /// Time of the kernel alone, if it was measured to find the plan.
+    #[serde(default)]
+    pub tuned_us: Option<f64>,
     /// Bytes read and written, each tensor once.
     pub traffic_bytes: usize,
     /// Floating-point operations, a multiply-add as two.
@@ -167,7 +170,7 @@ pub struct PlanReport {
     pub solver_status: String,
     /// Relative gap between plan and bound.
     pub solver_gap: f64,
-    /// Modelled time of the plan.
+    /// Modelled time of the plan; after tuning with measured times where there are some.
     pub modelled_us: f64,
     /// True if the plan was found before and is remembered; all above is of that time.
     pub is_remembered: bool,

@@ -27,6 +27,9 @@ pub struct Options {
     /// Plans for this machine by figures measured on it, once (see [`doctor`](crate::doctor)); false takes those that
     /// such processors usually have, so that plans depend on nothing that is measured.
     pub calibrate: bool,
+    /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
+    /// time, and plans may differ between compilations. Has no effect for another `target` than this machine.
+    pub tune: bool,
     /// Threads that compile; 0 means one per CPU.
     pub jobs: usize,
     /// Told about long work.
@@ -46,6 +49,7 @@ impl Default for Options {
             precision: Precision::F32,
             fuse: true,
             calibrate: true,
+            tune: false,
             jobs: 0,
             progress: Arc::new(Silent),
             cancel: Arc::new(AtomicBool::new(false)),

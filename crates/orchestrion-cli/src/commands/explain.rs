@@ -85,8 +85,9 @@ fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
             let share = 100.0 * us / total.max(1e-9);
             format!(", measured {us:.1} us ({share:.1} %), {:.1} GFLOP/s", step.flops / us.max(1e-3) / 1e3)
         });
+        let tuned = step.tuned_us.map_or_else(String::new, |us| format!(", alone {us:.1} us"));
         outln!(
-            "\n{number}: {}  modelled {:.1} us{measured}, {:.2} MB",
+            "\n{number}: {}  modelled {:.1} us{tuned}{measured}, {:.2} MB",
             step.name,
             step.cost_us,
             step.traffic_bytes as f64 / 1e6

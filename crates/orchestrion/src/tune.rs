@@ -1,0 +1,310 @@
+//! Stage "tune": measured costs where candidates are close.
+//!
+//! The kernels of the plan, and those that would replace a part of it at little more than its cost, are timed; then
+//! the program is solved again with measured costs, until the plan asks for no new measurement.
+
+use crate::candidates::Column;
+use crate::executable::chunking;
+use crate::{Error, Options};
+use crate::{compile, implement::Place};
+use bytes::Bytes;
+use orch_plan::blp::{Choice, ColumnId};
+use orch_runtime::Machine;
+use orch_runtime::cpu::{
+    Access, Action, Base, BufferRef, Compiler, Executable, Launch, Library, Pool, PoolOptions, Program, Step,
+};
+use orch_tile::thread::{Scope, ThreadProgram};
+use orch_tune::{Database, Key};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Solves at most.
+const ROUNDS: usize = 3;
+
+/// A candidate is close if it costs at most this many times what the plan spends on the same units.
+const CLOSE: f64 = 1.25;
+
+/// Kernels that a round measures at most, the closest ones.
+const MAX_KERNELS: usize = 64;
+
+/// Time for all measurements of a compilation, building the kernels included.
+const BUDGET: Duration = Duration::from_secs(20);
+
+/// Kernels that are timed in turn, and how often each.
+const TOGETHER: usize = 8;
+const RUNS: usize = 9;
+
+/// Chooses with the costs of all columns.
+pub type Solve<'a> = dyn FnMut(&[f64]) -> Result<Choice, Error> + 'a;
+
+/// Microseconds of the kernels of some columns; `None` for those that are not measured.
+pub type Measure<'a> = dyn FnMut(&[usize]) -> Result<Vec<Option<f64>>, Error> + 'a;
+
+/// The choice by measured costs, beginning with the one by modelled costs; and what was measured, by kernel.
+///
+/// # Errors
+/// Those of solving and measuring.
+pub fn tune(
+    columns: &[Column],
+    mut choice: Choice,
+    solve: &mut Solve<'_>,
+    measure: &mut Measure<'_>,
+) -> Result<(Choice, BTreeMap<usize, f64>), Error> {
+    let mut costs: Vec<f64> = columns.iter().map(|column| column.cost_us).collect();
+    let mut asked = BTreeSet::new();
+    let mut measured = BTreeMap::new();
+    for _ in 0..ROUNDS {
+        let mut wanted = close(columns, &choice.columns, &costs);
+        wanted.retain(|&column| columns[column].kernel.is_some_and(|kernel| asked.insert(kernel)));
+        if wanted.is_empty() {
+            break;
+        }
+        for (&column, time) in wanted.iter().zip(measure(&wanted)?) {
+            measured.extend(columns[column].kernel.zip(time));
+        }
+        costs = mixed(columns, &measured);
+        choice = solve(&costs)?;
+    }
+    Ok((choice, measured))
+}
+
+/// The chosen columns, and those that would replace a part of them at little more than its cost, closest first.
+fn close(columns: &[Column], chosen: &[ColumnId], costs: &[f64]) -> Vec<usize> {
+    let mut share: BTreeMap<_, f64> = BTreeMap::new();
+    for id in chosen {
+        let units = &columns[id.index()].candidate.nodes;
+        for unit in units {
+            *share.entry(*unit).or_default() += costs[id.index()] / units.len() as f64;
+        }
+    }
+    let mut found: Vec<(f64, usize)> = chosen.iter().map(|id| (0.0, id.index())).collect();
+    for (number, column) in columns.iter().enumerate() {
+        let replaced: f64 = column.candidate.nodes.iter().filter_map(|unit| share.get(unit)).sum();
+        if costs[number] <= CLOSE * replaced {
+            found.push((costs[number] / replaced.max(f64::MIN_POSITIVE), number));
+        }
+    }
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut kernels = BTreeSet::new();
+    found.retain(|&(_, column)| columns[column].kernel.is_some_and(|kernel| kernels.insert(kernel)));
+    found.truncate(MAX_KERNELS.max(chosen.len()));
+    found.into_iter().map(|(_, column)| column).collect()
+}
+
+/// Measured costs where they are known; modelled ones elsewhere, times the median of measured over modelled.
+fn mixed(columns: &[Column], measured: &BTreeMap<usize, f64>) -> Vec<f64> {
+    let time = |column: &Column| column.kernel.and_then(|kernel| measured.get(&kernel).copied());
+    let mut seen = BTreeSet::new();
+    let mut ratios: Vec<f64> = (columns.iter())
+        .filter(|column| column.kernel.is_some_and(|kernel| seen.insert(kernel)))
+        .filter_map(|column| Some(time(column)? / column.cost_us.max(f64::MIN_POSITIVE)))
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let ratio = ratios.get(ratios.len() / 2).copied().unwrap_or(1.0);
+    columns.iter().map(|column| time(column).unwrap_or(column.cost_us * ratio)).collect()
+}
+
+/// Times kernels on this machine, or takes what an earlier compilation measured.
+pub struct Timer<'a> {
+    place: Place<'a>,
+    columns: &'a [Column],
+    signatures: &'a [String],
+    machine: &'a Machine,
+    compiler: &'a Compiler,
+    options: &'a Options,
+    /// `None` if it cannot be used: then everything is measured anew.
+    database: Option<Database>,
+    pool: Arc<Pool>,
+    deadline: Instant,
+}
+
+impl<'a> Timer<'a> {
+    /// A timer of candidates; `signatures` are those of the kernels.
+    pub fn new(
+        place: Place<'a>,
+        (columns, signatures): (&'a [Column], &'a [String]),
+        machine: &'a Machine,
+        compiler: &'a Compiler,
+        options: &'a Options,
+    ) -> Self {
+        let threads = place.machine.threads as usize;
+        Self {
+            place,
+            columns,
+            signatures,
+            machine,
+            compiler,
+            options,
+            database: Database::open(&options.cache_dir).ok(),
+            pool: Arc::new(Pool::new(PoolOptions { threads, pin: false })),
+            deadline: Instant::now() + BUDGET,
+        }
+    }
+
+    /// Times the kernels of some columns.
+    ///
+    /// # Errors
+    /// If the work is cancelled, or kernels do not build or load.
+    pub fn measure(&self, wanted: &[usize]) -> Result<Vec<Option<f64>>, Error> {
+        let mut times = Vec::with_capacity(wanted.len());
+        for some in wanted.chunks(TOGETHER) {
+            let known = some.iter().map(|&column| self.database.as_ref()?.get(&self.key(column)?));
+            let mut known: Vec<Option<f64>> = known.collect();
+            let missing: Vec<usize> = (0..some.len()).filter(|&at| known[at].is_none()).collect();
+            if !missing.is_empty() && Instant::now() < self.deadline {
+                let columns: Vec<usize> = missing.iter().map(|&at| some[at]).collect();
+                for (at, time) in missing.into_iter().zip(self.run(&columns)?) {
+                    known[at] = time;
+                    if let (Some(database), Some(key), Some(time)) =
+                        (&self.database, self.key(some[at]), time)
+                    {
+                        // A figure that cannot be kept is measured again.
+                        let _ = database.put(&key, &time);
+                    }
+                }
+            }
+            times.extend(known);
+        }
+        Ok(times)
+    }
+
+    fn key(&self, column: usize) -> Option<Key> {
+        Some(Key {
+            program: self.signatures[self.columns[column].kernel?].clone(),
+            target: self.place.target.name.to_owned(),
+            machine: format!("{}; {} threads", self.machine.fingerprint(), self.place.machine.threads),
+            compiler: format!("{} {}", self.compiler.version(), env!("ORCHESTRION_SOURCES")),
+            flags: "time of a kernel".to_owned(),
+        })
+    }
+
+    /// Builds and times kernels, one after the other in each round.
+    fn run(&self, columns: &[usize]) -> Result<Vec<Option<f64>>, Error> {
+        let candidates: Vec<_> = columns.iter().map(|&column| &self.columns[column].candidate).collect();
+        let designs = self.place.designs(&candidates, self.options)?;
+        let (mut numbers, mut kernels) = (Vec::new(), Vec::new());
+        for design in designs {
+            numbers.push(design.as_ref().map(|_| kernels.len()));
+            kernels.extend(design);
+        }
+        let sources = compile::sources(&kernels, self.place.target, self.options)?;
+        let built = compile::build(&sources, self.compiler.clone(), self.machine, self.options)?;
+        let mut program = Program::default();
+        let mut read_bytes = 0;
+        for (kernel, object) in kernels.iter().zip(&built.objects) {
+            let thread = &kernel.design.kernel.program;
+            let library = Library::from_bytes(&kernel.name, object).map_err(compile::internal)?;
+            let entry = library
+                .kernel(&thread.name, thread.tasks as i64, thread.scratch_bytes())
+                .map_err(compile::internal)?;
+            let (buffers, read, written) = buffers(thread);
+            read_bytes = read.max(read_bytes);
+            program.arena_bytes = written.max(program.arena_bytes);
+            let chunking = chunking(kernel.cost_us);
+            let launch = Launch { kernel: entry, buffers, chunking };
+            program.steps.push(Step { name: kernel.name.clone(), action: Action::Launch(launch) });
+        }
+        program.constants = vec![Bytes::from(vec![0; read_bytes])];
+        let mut executable = Executable::new(program, Arc::clone(&self.pool)).map_err(compile::internal)?;
+        executable.run(&[], &mut []).map_err(compile::internal)?;
+        let profile = executable.profile(&[], &mut [], RUNS).map_err(compile::internal)?;
+        Ok(numbers.into_iter().map(|number| Some(profile[number?].median_us)).collect())
+    }
+}
+
+/// The arguments of a kernel, what it reads apart from what it writes; and the bytes of both.
+fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
+    const ALIGN: usize = orch_runtime::cpu::ALIGN_BYTES;
+    let (mut read, mut written) = (0usize, 0usize);
+    let arguments = program.buffers.iter().filter(|buffer| buffer.scope != Scope::Scratch);
+    let buffers = arguments.map(|buffer| {
+        let len_bytes = buffer.elems * buffer.dtype.size_bytes();
+        let (base, access, end) = match buffer.scope {
+            Scope::Output => (Base::Arena, Access::Write, &mut written),
+            _ => (Base::Constant(0), Access::Read, &mut read),
+        };
+        let offset_bytes = *end;
+        *end += len_bytes.next_multiple_of(ALIGN);
+        BufferRef { base, offset_bytes, len_bytes, access }
+    });
+    (buffers.collect(), read, written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orch_ir::{NodeId, TensorId};
+    use orch_plan::blp::{self, ChooseOptions, Problem};
+    use orch_plan::enumerate::Candidate;
+
+    /// A column that runs units `from..to` of a chain; its kernel has the column's number.
+    fn column(kernel: usize, from: u32, to: u32, cost_us: f64) -> Column {
+        let candidate = Candidate {
+            nodes: (from..to).map(NodeId).collect(),
+            inputs: vec![TensorId(from)],
+            outputs: vec![TensorId(to)],
+            is_convex: true,
+        };
+        Column { candidate, cost_us, kernel: Some(kernel) }
+    }
+
+    fn solve(columns: &[Column], costs: &[f64], units: u32) -> Choice {
+        let columns = columns.iter().zip(costs);
+        let problem = Problem {
+            classes: units as usize + 1,
+            available: vec![TensorId(0).into()],
+            required: vec![TensorId(units).into()],
+            columns: columns
+                .map(|(column, &cost)| blp::Column::of_candidate(&column.candidate, cost))
+                .collect(),
+        };
+        blp::choose(&problem, &ChooseOptions::default(), &orch_plan::solver::MicroLp).unwrap()
+    }
+
+    /// The chosen columns, and those measured in each round, with these times of the kernels.
+    fn tuned(columns: &[Column], times: &[Option<f64>], units: u32) -> (Vec<usize>, Vec<Vec<usize>>) {
+        let costs: Vec<f64> = columns.iter().map(|column| column.cost_us).collect();
+        let first = solve(columns, &costs, units);
+        let mut rounds = Vec::new();
+        let mut measure = |wanted: &[usize]| {
+            rounds.push(wanted.to_vec());
+            Ok(wanted.iter().map(|&column| times[column]).collect())
+        };
+        let mut again = |costs: &[f64]| Ok(solve(columns, costs, units));
+        let (choice, measured) = tune(columns, first, &mut again, &mut measure).unwrap();
+        assert!(measured.iter().all(|(&kernel, &time)| times[kernel] == Some(time)));
+        (choice.columns.iter().map(|id| id.index()).collect(), rounds)
+    }
+
+    #[test]
+    fn a_close_alternative_that_measures_better_is_taken() {
+        // One kernel for both units, modelled a little better than two that in truth take half as long.
+        let columns = [column(0, 0, 2, 10.0), column(1, 0, 1, 5.5), column(2, 1, 2, 5.5)];
+        let (chosen, rounds) = tuned(&columns, &[Some(20.0), Some(5.0), Some(5.0)], 2);
+        assert_eq!((chosen, rounds), (vec![1, 2], vec![vec![0, 1, 2]]));
+    }
+
+    #[test]
+    fn a_far_alternative_is_not_measured_and_scaled_like_the_others() {
+        let columns = [column(0, 0, 2, 10.0), column(1, 0, 1, 9.0), column(2, 1, 2, 9.0)];
+        let (chosen, rounds) = tuned(&columns, &[Some(50.0), None, None], 2);
+        assert_eq!((chosen, rounds), (vec![0], vec![vec![0]]));
+    }
+
+    #[test]
+    fn what_becomes_close_is_measured_in_the_next_round() {
+        // The median kernel takes as long as modelled; the chosen one twice that, and so the far one is close.
+        let columns =
+            [column(0, 0, 1, 4.0), column(1, 1, 2, 4.0), column(2, 2, 3, 4.0), column(3, 2, 3, 7.0)];
+        let (chosen, rounds) = tuned(&columns, &[Some(4.0), Some(4.0), Some(8.0), Some(6.0)], 3);
+        assert_eq!((chosen, rounds), (vec![0, 1, 3], vec![vec![0, 1, 2], vec![3]]));
+    }
+
+    #[test]
+    fn without_measurements_the_modelled_choice_stays() {
+        let columns = [column(0, 0, 2, 10.0), column(1, 0, 1, 5.5), column(2, 1, 2, 5.5)];
+        let (chosen, rounds) = tuned(&columns, &[None, None, None], 2);
+        assert_eq!((chosen, rounds.len()), (vec![0], 1));
+    }
+}
