@@ -74,8 +74,17 @@ def command(engine, folder, artifact, program, threads):
 
 
 def measure(folder, artifact, program, threads, rounds):
-    """Turns and memory of each engine on one model."""
-    return race({engine: command(engine, folder, artifact, program, threads) for engine in ENGINES}, threads, rounds)
+    """Turns and memory of each engine on one model, without peers that fail on it."""
+    commands = {engine: command(engine, folder, artifact, program, threads) for engine in ENGINES}
+    while True:
+        try:
+            return race(commands, threads, rounds)
+        except RuntimeError as problem:
+            failed = str(problem).split(" ", 1)[0]
+            if failed not in PEERS or failed not in commands:
+                raise
+            print(f"{folder.name}: {problem}", file=sys.stderr)
+            del commands[failed]
 
 
 def race(commands, threads, rounds):
@@ -101,7 +110,7 @@ def race(commands, threads, rounds):
 def ratios(result):
     """How many times longer each peer, and the best of them, takes."""
     ms = result["ms"]
-    found = {peer: ms[peer] / ms["orchestrion"] for peer in PEERS}
+    found = {peer: ms[peer] / ms["orchestrion"] for peer in PEERS if peer in ms}
     return found | {"best": min(found.values())}
 
 
@@ -120,12 +129,13 @@ def table(models, threads):
             lines.append(f"| {name} | {result['error']} |" + " |" * 8)
             continue
         seen.append(ratios(result))
-        times = [f"{result['ms'][engine]:.4g}" for engine in ENGINES]
-        factors = [f"{factor:.2f}" for factor in seen[-1].values()]
-        memory = [f"{result['peak_mib'][engine]:.0f}" for engine in ENGINES]
+        times = [f"{result['ms'][engine]:.4g}" if engine in result["ms"] else "failed" for engine in ENGINES]
+        factors = [f"{seen[-1][key]:.2f}" if key in seen[-1] else "" for key in (*PEERS, "best")]
+        memory = [f"{result['peak_mib'][engine]:.0f}" if engine in result["ms"] else "" for engine in ENGINES]
         lines.append(f"| {name} | " + " | ".join(times + factors + memory) + " |")
     if seen:
-        means = [f"**{statistics.geometric_mean(row[key] for row in seen):.2f}**" for key in seen[0]]
+        columns = [[row[key] for row in seen if key in row] for key in (*PEERS, "best")]
+        means = [f"**{statistics.geometric_mean(column):.2f}**" if column else "" for column in columns]
         lines.append("| **geometric mean** | | | | " + " | ".join(means) + " | | | |")
         wins = sum(row["best"] >= 1 for row in seen)
         lines.append(f"\nAt least as fast as the best peer on {wins} of {len(seen)} models.")

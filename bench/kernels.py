@@ -91,8 +91,8 @@ def table(report):
     ]
     for name, result in report["kernels"].items():
         ms, flops = result["ms"], result["flops"]
-        times = [f"{1e3 * ms[engine]:.4g}" for engine in cpu.ENGINES]
-        factors = [f"{ms[peer] / ms['orchestrion']:.2f}" for peer in cpu.PEERS]
+        times = [f"{1e3 * ms[engine]:.4g}" if engine in ms else "failed" for engine in cpu.ENGINES]
+        factors = [f"{ms[peer] / ms['orchestrion']:.2f}" if peer in ms else "" for peer in cpu.PEERS]
         speed = flops / ms["orchestrion"] / 1e6 if flops else None
         share = [f"{speed:.0f}", f"{100 * speed / report['peak_gflops']:.0f} %"] if flops else ["", ""]
         lines.append(f"| {name} | " + " | ".join(times + factors + share) + " |")
