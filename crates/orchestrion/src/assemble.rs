@@ -164,13 +164,26 @@ impl Assembler<'_> {
             }
         }
         let traffic_bytes = slots.iter().map(|slot| slot.bytes).sum();
-        let flops = match &column.body {
-            ColumnBody::Kernel { kernel, .. } => flops(&kernels[*kernel].facts),
-            ColumnBody::Host => 0.0,
+        let (flops, roofline_us) = match &column.body {
+            ColumnBody::Kernel { kernel, .. } => {
+                (flops(&kernels[*kernel].facts), kernels[*kernel].roofline_us)
+            }
+            ColumnBody::Host => (0.0, 0.0),
         };
         let computes = column.nodes.iter().map(|&node| explain::describe(self.graph, node)).collect();
         let (cost_us, tuned_us) = (column.cost_us, column.measured_us);
-        Ok(StepInfo { name, action, slots, computes, origins, cost_us, tuned_us, traffic_bytes, flops })
+        Ok(StepInfo {
+            name,
+            action,
+            slots,
+            computes,
+            origins,
+            cost_us,
+            tuned_us,
+            roofline_us,
+            traffic_bytes,
+            flops,
+        })
     }
 
     fn kernel_slots(
@@ -276,6 +289,7 @@ impl Assembler<'_> {
                 origins: Vec::new(),
                 cost_us: 0.0,
                 tuned_us: None,
+                roofline_us: 0.0,
                 flops: 0.0,
             });
         }

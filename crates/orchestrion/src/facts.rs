@@ -92,6 +92,30 @@ fn add_operations(block: &BlockProgram, root: ExprId, times: u64, facts: &mut Ke
     }
 }
 
+/// The same with no more bytes read than the kernel has reads for: gathers and slices leave most of a tensor alone.
+pub fn touched(block: &BlockProgram, facts: &KernelFacts) -> KernelFacts {
+    let points = |axes: &[orch_tile::VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+    let mut reads = vec![0usize; block.args.len()];
+    for stage in &block.stages {
+        let (roots, times) = match stage {
+            Stage::Reduce { domain, reduced, kind: orch_tile::ReduceKind::Dot { lhs, rhs }, .. } => {
+                (vec![*lhs, *rhs], points(domain) * points(reduced))
+            }
+            Stage::Reduce { domain, reduced, body, .. } => (vec![*body], points(domain) * points(reduced)),
+            Stage::Store { domain, body, .. } => (vec![*body], points(domain)),
+        };
+        for id in block.exprs.reachable(&roots) {
+            if let Expr::Read { arg, .. } = block.exprs.get(id) {
+                reads[arg.index()] = reads[arg.index()].saturating_add(times);
+            }
+        }
+    }
+    let inputs = block.args.iter().zip(reads).filter(|(arg, _)| arg.role != ArgRole::Output);
+    let bytes_read =
+        inputs.map(|(arg, reads)| (arg.shape.elems().min(reads) * arg.dtype.size_bytes()) as u64).sum();
+    KernelFacts { bytes_read, ..facts.clone() }
+}
+
 /// Floating-point operations in all, a multiply-add as two.
 pub fn flops(facts: &KernelFacts) -> f64 {
     (facts.fma_flops + facts.tile_flops + facts.cheap_ops + facts.transcendental_ops) as f64

@@ -1,7 +1,7 @@
 //! Stage "implement": the chosen sets of units as kernels, each distinct one designed once.
 
 use crate::candidates::HOST_ROUTINE_US;
-use crate::facts::facts;
+use crate::facts::{facts, touched};
 use crate::signature::{Signature, Signatures};
 use crate::units::Units;
 use crate::{Error, Options, explain, parallel};
@@ -31,6 +31,8 @@ pub struct KernelDesign {
     pub facts: KernelFacts,
     /// Modelled time of one launch.
     pub cost_us: f64,
+    /// Time that its arithmetic and its traffic take at least on this machine.
+    pub roofline_us: f64,
 }
 
 /// One chosen set of units.
@@ -175,7 +177,8 @@ impl Place<'_> {
         let design = templates::design(&block, self.target)?;
         let facts = facts(&block, self.target);
         let cost_us = facts.estimate(self.machine).time_us;
-        Some((KernelDesign { name, design, facts, cost_us }, block))
+        let roofline_us = touched(&block, &facts).lower_bound_us(self.machine);
+        Some((KernelDesign { name, design, facts, cost_us, roofline_us }, block))
     }
 }
 

@@ -126,6 +126,8 @@ pub struct StepInfo {
     /// Time of the kernel alone, if it was measured to find the plan.
     #[serde(default)]
     pub tuned_us: Option<f64>,
+    /// Time that arithmetic and traffic take at least, on all threads of the machine; 0 if it is not modelled.
+    pub roofline_us: f64,
     /// Bytes read and written, each tensor once.
     pub traffic_bytes: usize,
     /// Floating-point operations, a multiply-add as two.

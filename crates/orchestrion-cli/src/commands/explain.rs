@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let times = if arguments.no_measure {
         vec![None; manifest.steps.len()]
     } else {
-        let mut executable = Executable::load(artifact, RunOptions { threads: 1 })?;
+        let mut executable = Executable::load(artifact, RunOptions::default())?;
         let inputs = data::InputArguments::default().tensors(&executable.manifest().inputs)?;
         let profile = executable.profile(&inputs, MEASURED_RUNS)?;
         profile.into_iter().map(|step| Some(step.median_us)).collect()
@@ -83,7 +83,11 @@ fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
     for (number, (step, time)) in manifest.steps.iter().zip(times).enumerate() {
         let measured = time.map_or_else(String::new, |us| {
             let share = 100.0 * us / total.max(1e-9);
-            format!(", measured {us:.1} us ({share:.1} %), {:.1} GFLOP/s", step.flops / us.max(1e-3) / 1e3)
+            let roofline = 100.0 * step.roofline_us / us.max(1e-3);
+            let roofline =
+                if roofline > 0.0 { format!(", {roofline:.0} % of roofline") } else { String::new() };
+            let speed = step.flops / us.max(1e-3) / 1e3;
+            format!(", measured {us:.1} us ({share:.1} %), {speed:.1} GFLOP/s{roofline}")
         });
         let tuned = step.tuned_us.map_or_else(String::new, |us| format!(", alone {us:.1} us"));
         outln!(
