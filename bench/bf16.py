@@ -69,13 +69,7 @@ def measure(program, folder, scratch, args):
         errors[precision] = error(program, folder, artifact)
         commands[precision] = cpu.command("orchestrion", folder, artifact, program, args.threads)
     peers = {engine: cpu.command(engine, folder, None, program, args.threads) for engine in PEERS}
-    try:
-        result = cpu.race(commands | peers, args.threads, args.rounds)
-    except RuntimeError as problem:
-        if not str(problem).startswith(PEERS):
-            raise
-        print(f"{folder.name}: without OpenVINO: {problem}", file=sys.stderr)
-        result = cpu.race(commands, args.threads, args.rounds)
+    result = cpu.race_able(commands | peers, PEERS, folder.name, args.threads, args.rounds)
     return result | {"error": errors}
 
 

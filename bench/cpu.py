@@ -76,15 +76,20 @@ def command(engine, folder, artifact, program, threads):
 def measure(folder, artifact, program, threads, rounds):
     """Turns and memory of each engine on one model, without peers that fail on it."""
     commands = {engine: command(engine, folder, artifact, program, threads) for engine in ENGINES}
+    return race_able(commands, PEERS, folder.name, threads, rounds)
+
+
+def race_able(commands, peers, label, threads, rounds):
+    """Turns and memory of each command, by name, without those of `peers` that fail."""
     while True:
         try:
             return race(commands, threads, rounds)
         except RuntimeError as problem:
             failed = str(problem).split(" ", 1)[0]
-            if failed not in PEERS or failed not in commands:
+            if failed not in peers or failed not in commands:
                 raise
-            print(f"{folder.name}: {problem}", file=sys.stderr)
-            del commands[failed]
+            print(f"{label}: {problem}", file=sys.stderr)
+            commands = {name: command for name, command in commands.items() if name != failed}
 
 
 def race(commands, threads, rounds):

@@ -1,10 +1,10 @@
 //! The contraction template against the reference interpreter, through the interpreter of thread programs, which
 //! checks bounds, races and reads of undefined scratch.
 
+mod support;
+
 use orch_interp::{EvalOptions, evaluate};
-use orch_ir::{
-    BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn, Window,
-};
+use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
 use orch_tile::layouts;
 use orch_tile::target::{X86_64_V3, X86_64_V4};
 use orch_tile::templates::contraction::{
@@ -12,6 +12,7 @@ use orch_tile::templates::contraction::{
 };
 use orch_tile::templates::kernel::Binding;
 use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret};
+use support::square_window;
 
 /// A graph with one output, and values of its inputs and constants.
 struct Case {
@@ -246,25 +247,15 @@ fn heads_are_merged_by_the_store() {
     case.check(o, None, "merged heads");
 }
 
-fn window(kernel: usize, stride: usize, pad: usize, dilation: usize) -> Window {
-    Window {
-        kernel: vec![kernel; 2],
-        strides: vec![stride; 2],
-        dilations: vec![dilation; 2],
-        low: vec![pad; 2],
-        high: vec![pad; 2],
-    }
-}
-
 #[test]
 fn convolutions() {
     let shapes = [
-        (3, 16, 9, window(3, 1, 1, 1), 1),
-        (5, 7, 8, window(3, 2, 1, 1), 1),
-        (16, 33, 6, window(1, 1, 0, 1), 1),
-        (4, 20, 7, window(1, 2, 0, 1), 1),
-        (8, 12, 7, window(3, 1, 2, 2), 4),
-        (2, 3, 11, window(7, 2, 3, 1), 1),
+        (3, 16, 9, square_window(3, 1, 1, 1), 1),
+        (5, 7, 8, square_window(3, 2, 1, 1), 1),
+        (16, 33, 6, square_window(1, 1, 0, 1), 1),
+        (4, 20, 7, square_window(1, 2, 0, 1), 1),
+        (8, 12, 7, square_window(3, 1, 2, 2), 4),
+        (2, 3, 11, square_window(7, 2, 3, 1), 1),
     ];
     for (channels, maps, size, window, groups) in shapes {
         for channels_last in [false, true] {
@@ -294,7 +285,7 @@ fn stems_are_filled_along_pixels() {
         let mut case = Case::new();
         let x = case.input(&[2, 3, size, size]);
         let w = case.constant(&[20, 3, 3, 3]);
-        let spec = ConvSpec { window: window(3, stride, pad, 1), groups: 1 };
+        let spec = ConvSpec { window: square_window(3, stride, pad, 1), groups: 1 };
         let y = case.add(PrimOp::Conv(spec), &[x, w]);
         let y = case.bias_relu(y, 1);
         let mut layouts: Vec<Layout> =

@@ -7,7 +7,7 @@ use orch_ir::*;
 use orch_tile::target::{X86_64_AMX, X86_64_V4, X86_64_V4_BF16};
 use orch_tile::templates::{Design, design};
 use orch_tile::{CpuTarget, Layout, parse_thread, validate_thread};
-use support::{G, run_kernel};
+use support::{G, run_kernel, square_window};
 
 /// A tensor rounded to bf16 and widened again, unless it is given as bf16.
 fn narrowed(g: &mut G, x: TensorId) -> TensorId {
@@ -112,26 +112,16 @@ fn producers_are_rounded_where_they_are_copied() {
     check(&g, false);
 }
 
-fn window(kernel: usize, stride: usize, pad: usize, dilation: usize) -> Window {
-    Window {
-        kernel: vec![kernel; 2],
-        strides: vec![stride; 2],
-        dilations: vec![dilation; 2],
-        low: vec![pad; 2],
-        high: vec![pad; 2],
-    }
-}
-
 #[test]
 fn convolutions() {
     let shapes = [
-        (3, 16, 9, window(3, 1, 1, 1), 1),
-        (5, 7, 8, window(3, 2, 1, 1), 1),
-        (16, 33, 6, window(1, 1, 0, 1), 1),
-        (32, 40, 6, window(1, 1, 0, 1), 1),
-        (32, 20, 7, window(1, 2, 0, 1), 1),
-        (8, 24, 7, window(3, 1, 2, 2), 2),
-        (2, 9, 11, window(7, 2, 3, 1), 1),
+        (3, 16, 9, square_window(3, 1, 1, 1), 1),
+        (5, 7, 8, square_window(3, 2, 1, 1), 1),
+        (16, 33, 6, square_window(1, 1, 0, 1), 1),
+        (32, 40, 6, square_window(1, 1, 0, 1), 1),
+        (32, 20, 7, square_window(1, 2, 0, 1), 1),
+        (8, 24, 7, square_window(3, 1, 2, 2), 2),
+        (2, 9, 11, square_window(7, 2, 3, 1), 1),
     ];
     for (channels, maps, size, window, groups) in shapes {
         for dtype in [DType::BF16, DType::F32] {

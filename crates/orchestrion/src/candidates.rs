@@ -4,16 +4,14 @@
 //! Candidates that compute the same thing share one block program and are estimated once.
 
 use crate::facts::facts;
+use crate::implement::Place;
 use crate::parallel;
-use crate::signature::Signatures;
-use crate::units::Units;
 use crate::{Error, Options};
-use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_ir::{NodeId, TensorId};
 use orch_plan::dag::NodeKind;
 use orch_plan::enumerate::{Admission, AnchorPolicy, ReducePolicy, Verdict};
 use orch_plan::enumerate::{Candidate, EnumerationReport, Growing, KindRule, Limits, enumerate};
-use orch_tile::{CpuTarget, Layout, fuse};
-use orch_tune::MachineModel;
+use orch_tile::fuse;
 use std::collections::HashMap;
 
 /// All that may be chosen from.
@@ -52,16 +50,9 @@ const LIMITS: Limits =
 ///
 /// # Errors
 /// If the work is cancelled.
-pub fn candidates(
-    graph: &PrimGraph,
-    layouts: &[Layout],
-    units: &Units,
-    target: &CpuTarget,
-    machine: &MachineModel,
-    options: &Options,
-) -> Result<Candidates, Error> {
+pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Error> {
+    let Place { graph, layouts, units, signatures, target, machine } = place;
     let enumeration = enumerate(&units.dag, &Rule { fuse: options.fuse }, &LIMITS);
-    let signatures = Signatures::of(graph, layouts);
     let mut numbers: HashMap<String, usize> = HashMap::new();
     let mut distinct: Vec<(Vec<NodeId>, &[TensorId])> = Vec::new();
     let mut number_of = Vec::with_capacity(enumeration.candidates.len());

@@ -41,9 +41,16 @@ impl Model {
         };
         let layouts = clock.run("layouts", || Ok(layouts::assign(&graph)))?;
         let units = clock.run("identify", || Units::of(&graph, &layouts).map_err(internal))?;
-        let place =
-            Place { graph: &graph, layouts: &layouts, units: &units, target: &target, machine: &model };
-        let memory = Memory::of(&graph, &Signatures::of(&graph, &layouts), target.name, &model, options);
+        let signatures = Signatures::of(&graph, &layouts);
+        let place = Place {
+            graph: &graph,
+            layouts: &layouts,
+            units: &units,
+            signatures: &signatures,
+            target: &target,
+            machine: &model,
+        };
+        let memory = Memory::of(&graph, &signatures, target.name, &model, options);
         let is_tuned = options.tune && options.target.is_none();
         let remembered = (!is_tuned).then(|| memory.get(&graph, &units)).flatten();
         let mut measured = Measured::new();
@@ -51,8 +58,7 @@ impl Model {
         let plan = match remembered {
             Some(plan) => plan,
             None => {
-                let candidates = clock
-                    .run("candidates", || candidates(&graph, &layouts, &units, &target, &model, options))?;
+                let candidates = clock.run("candidates", || candidates(place, options))?;
                 let modelled: Vec<f64> = candidates.columns.iter().map(|column| column.cost_us).collect();
                 let choice = clock.run("choose", || choose(&units, &candidates.columns, &modelled))?;
                 if is_tuned {

@@ -73,6 +73,8 @@ pub struct Place<'a> {
     pub layouts: &'a [Layout],
     /// The graph in units.
     pub units: &'a Units,
+    /// What its primitives and tensors look like.
+    pub signatures: &'a Signatures,
     /// The capability table.
     pub target: &'a CpuTarget,
     /// The machine's figures.
@@ -105,9 +107,8 @@ pub fn implement(
     let chosen: Vec<Candidate> = chosen.into_iter().filter(is_needed).collect();
     let nodes: Vec<Vec<NodeId>> =
         chosen.iter().map(|candidate| place.units.primitives(graph, &candidate.nodes)).collect();
-    let signatures = Signatures::of(graph, place.layouts);
     let uses: Vec<Signature> = (nodes.iter().zip(&chosen))
-        .map(|(nodes, candidate)| signatures.signature(graph, nodes, &candidate.outputs))
+        .map(|(nodes, candidate)| place.signatures.signature(graph, nodes, &candidate.outputs))
         .collect();
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     let mut distinct: Vec<Distinct<'_>> = Vec::new();

@@ -6,6 +6,17 @@ use orch_interp::{EvalOptions, evaluate};
 use orch_ir::*;
 use orch_tile::{BlockProgram, Layout, block_interp::interpret_block, block_validate::validate_block, fuse};
 
+/// A window that is the same along both spatial dimensions.
+pub fn square_window(kernel: usize, stride: usize, pad: usize, dilation: usize) -> Window {
+    Window {
+        kernel: vec![kernel; 2],
+        strides: vec![stride; 2],
+        dilations: vec![dilation; 2],
+        low: vec![pad; 2],
+        high: vec![pad; 2],
+    }
+}
+
 /// A deterministic stream of numbers (xorshift).
 pub struct Random(pub u64);
 

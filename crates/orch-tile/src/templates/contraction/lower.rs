@@ -499,12 +499,7 @@ impl<'a> Lowering<'a> {
         if valid >= self.lanes {
             return None;
         }
-        let exprs = &mut self.program.exprs;
-        let zero = exprs.index(0);
-        let lane = exprs.ramp(zero, 1, self.lanes);
-        let count = exprs.index(valid as i64);
-        let count = exprs.splat(count, self.lanes);
-        Some(exprs.lt(lane, count))
+        Some(prefix_mask(&mut self.program.exprs, valid, self.lanes))
     }
 
     /// Copies a scalar expression of the block program (over batch axes and flat coordinates) into the program.
@@ -526,6 +521,13 @@ impl<'a> Lowering<'a> {
             });
         simplify(&mut self.program.exprs, copied)
     }
+}
+
+/// The first `valid` of `lanes` lanes.
+pub(super) fn prefix_mask(exprs: &mut Exprs, valid: usize, lanes: usize) -> ExprId {
+    let (zero, count) = (exprs.index(0), exprs.index(valid as i64));
+    let (lane, count) = (exprs.ramp(zero, 1, lanes), exprs.splat(count, lanes));
+    exprs.lt(lane, count)
 }
 
 /// Register tiles of equal height below one another.

@@ -1,6 +1,6 @@
 //! Register tiles whose factors are pairs of bf16: the loop over pairs of terms, and panels that tasks pack.
 
-use super::lower::Lowering;
+use super::lower::{Lowering, prefix_mask};
 use super::tile::{Tile, panel_address, row_addresses};
 use crate::expr::{BufferId, ExprId, Type, VarId};
 use crate::thread::{LoopKind, Stmt};
@@ -144,9 +144,7 @@ pub(super) fn clear_row_end(ctx: &mut Lowering<'_>, buffer: BufferId, line: Expr
     let exprs = &mut ctx.program.exprs;
     let zero = exprs.zero(DType::BF16);
     let value = exprs.splat(zero, group);
-    let (first, count) = (exprs.index(0), exprs.index(rest as i64));
-    let (lane, count) = (exprs.ramp(first, 1, group), exprs.splat(count, group));
-    let mask = exprs.lt(lane, count);
+    let mask = prefix_mask(exprs, rest, group);
     let offset = exprs.add_const(line, terms as i64);
     Some(Stmt::Store { buffer, offset, value, mask: Some(mask) })
 }

@@ -39,27 +39,14 @@ impl Lowering<'_> {
         let exprs = &mut self.program.exprs;
         let local = exprs.sub(row, first);
         let row_line = exprs.mul_const(local, distance as i64);
-        let mut line = row_line;
         let mut bindings = vec![(self.flat.m, row)];
-        let Some((&along, outer)) = self.form.k.split_last() else { return Vec::new() };
-        let mut loops = Vec::new();
-        let mut stride = self.block.extent(along);
-        for &axis in outer.iter().rev() {
-            let extent = self.block.extent(axis);
-            let (var, value) = self.program.exprs.fresh_index("k", extent);
-            let exprs = &mut self.program.exprs;
-            let step = exprs.mul_const(value, stride as i64);
-            line = exprs.add2(line, step);
-            bindings.push((axis, value));
-            loops.push((var, extent));
-            stride *= extent;
-        }
+        let terms = self.form.k.clone();
+        let Some((&along, outer)) = terms.split_last() else { return Vec::new() };
+        let (loops, term) = self.loops_over(outer, self.block.extent(along), &mut bindings);
+        let line = self.program.exprs.add2(row_line, term);
         let a = self.row_factor();
-        let mut body = self.fill_segment(buffer, a, &bindings, along, line);
-        for (var, extent) in loops {
-            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
-            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
-        }
+        let body = self.fill_segment(buffer, a, &bindings, along, line);
+        let mut body = self.inside(loops, body);
         body.extend(pairs::clear_row_end(self, buffer, row_line));
         vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
     }
@@ -74,7 +61,6 @@ impl Lowering<'_> {
         along: VarId,
         line: ExprId,
     ) -> Vec<Stmt> {
-        let extent = self.block.extent(along);
         let guarded = match self.source.get(a).clone() {
             Expr::Read { arg, index, guard: Some(guard) }
                 if !self.source.free_vars(guard).contains(&along) =>
@@ -84,13 +70,13 @@ impl Lowering<'_> {
             _ => None,
         };
         let Some((inside, guard)) = guarded else {
-            return self.fill_along(buffer, a, bindings, along, extent, line);
+            return self.fill_along(buffer, a, bindings, along, line, None);
         };
         let element = self.source.dtype(a);
         let zero = self.source.zero(element);
         let condition = self.import_scalar(guard, bindings);
-        let then = self.fill_along(buffer, inside, bindings, along, extent, line);
-        let otherwise = self.fill_along(buffer, zero, bindings, along, extent, line);
+        let then = self.fill_along(buffer, inside, bindings, along, line, None);
+        let otherwise = self.fill_along(buffer, zero, bindings, along, line, None);
         vec![Stmt::If { condition, then, otherwise }]
     }
 
@@ -108,19 +94,7 @@ impl Lowering<'_> {
         let places = self.program.exprs.unflatten(line, &outer_extents);
         let mut bindings: Vec<(VarId, ExprId)> = outer_rows.iter().copied().zip(places).collect();
 
-        let mut loops = Vec::new();
-        let mut term = self.program.exprs.index(0);
-        let mut stride = 1;
-        for &axis in self.form.k.clone().iter().rev() {
-            let axis_extent = self.block.extent(axis);
-            let (var, value) = self.program.exprs.fresh_index("k", axis_extent);
-            let exprs = &mut self.program.exprs;
-            let step = exprs.mul_const(value, stride);
-            term = exprs.add2(term, step);
-            bindings.push((axis, value));
-            loops.push((var, axis_extent));
-            stride *= axis_extent as i64;
-        }
+        let (loops, term) = self.loops_over(&self.form.k.clone(), 1, &mut bindings);
 
         let exprs = &mut self.program.exprs;
         let line_start = exprs.mul_const(line, extent as i64);
@@ -136,7 +110,8 @@ impl Lowering<'_> {
         let at = exprs.add2(at, line_start);
         let at = exprs.sub(at, first);
         let at = exprs.add_const(at, lanes);
-        let body = self.fill_line(buffer, &bindings, (along, extent), (start, past), at);
+        let a = simplify(&mut self.source, self.form.a);
+        let body = self.fill_along(buffer, a, &bindings, along, at, Some((start, past)));
 
         let exprs = &mut self.program.exprs;
         let line_rows = exprs.index(extent as i64);
@@ -145,57 +120,8 @@ impl Lowering<'_> {
         let to = exprs.floor_div(to, line_rows);
         let (from, to) = (simplify(exprs, from), simplify(exprs, to));
         let kind = LoopKind::Serial;
-        let mut body = vec![Stmt::For { var: line_var, start: from, end: to, step: 1, kind, body }];
-        for (var, axis_extent) in loops {
-            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(axis_extent as i64));
-            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
-        }
-        body
-    }
-
-    /// Vectors of one line of rows: those that begin at or after `start` and before `past`.
-    fn fill_line(
-        &mut self,
-        buffer: BufferId,
-        bindings: &[(VarId, ExprId)],
-        (along, extent): (VarId, usize),
-        (start, past): (ExprId, ExprId),
-        at: ExprId,
-    ) -> Vec<Stmt> {
-        let lanes = self.lanes;
-        let a = self.form.a;
-        let a = simplify(&mut self.source, a);
-        let full = extent - extent % lanes;
-        let mut body = Vec::new();
-        if full > 0 {
-            let var = self.program.exprs.declare_index("i", full);
-            self.program.exprs.set_multiple_of(var, lanes as i64);
-            let value = self.import_vector(a, bindings, (along, var), None);
-            let exprs = &mut self.program.exprs;
-            let place = exprs.var(var);
-            let offset = exprs.add2(at, place);
-            let offset = simplify(exprs, offset);
-            let limit = exprs.index(full as i64);
-            let end = exprs.min(past, limit);
-            let store = Stmt::Store { buffer, offset, value, mask: None };
-            let kind = LoopKind::Serial;
-            body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
-        }
-        if extent > full {
-            let mut then = Vec::new();
-            let first = self.program.exprs.index(full as i64);
-            let var = self.vector_index(&mut then, "i", first, extent);
-            let mask = self.tail_mask(extent - full);
-            let value = self.import_vector(a, bindings, (along, var), mask);
-            let exprs = &mut self.program.exprs;
-            let offset = exprs.add_const(at, full as i64);
-            let offset = simplify(exprs, offset);
-            then.push(Stmt::Store { buffer, offset, value, mask: None });
-            let past_full = exprs.add_const(first, 1);
-            let condition = exprs.ge(past, past_full);
-            body.push(Stmt::If { condition, then, otherwise: Vec::new() });
-        }
-        body
+        let body = vec![Stmt::For { var: line_var, start: from, end: to, step: 1, kind, body }];
+        self.inside(loops, body)
     }
 
     /// The first factor over batch axes, the flat row, and the summed axes themselves.
@@ -232,19 +158,20 @@ impl Lowering<'_> {
         vec![Stmt::For { var: k_var, start: zero, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
-    /// `scratch[line + i] = expr at i` for `i` below `extent`, in vectors. The last one is stored whole: what it writes
-    /// past `extent` is written again when its turn comes, for lines are filled in the order of their addresses, and
-    /// the buffer has room for one more vector. Masked stores are slow on some processors.
+    /// `scratch[line + i] = expr at i` for `i` along a whole axis, in vectors; of a `span`, those vectors that begin at or
+    /// after its first and before its second bound. The last vector is stored whole: what it writes past the axis is
+    /// written again when its turn comes, for lines are filled in the order of their addresses, and the buffer has room
+    /// for one more vector. Masked stores are slow on some processors.
     fn fill_along(
         &mut self,
         buffer: BufferId,
         expr: ExprId,
         bindings: &[(VarId, ExprId)],
         along: VarId,
-        extent: usize,
         line: ExprId,
+        span: Option<(ExprId, ExprId)>,
     ) -> Vec<Stmt> {
-        let lanes = self.lanes;
+        let (lanes, extent) = (self.lanes, self.block.extent(along));
         let full = extent - extent % lanes;
         let mut body = Vec::new();
         if full > 0 {
@@ -253,19 +180,67 @@ impl Lowering<'_> {
             let value = self.import_vector(expr, bindings, (along, var), None);
             let exprs = &mut self.program.exprs;
             let at = exprs.var(var);
-            let (start, end) = (exprs.index(0), exprs.index(full as i64));
             let offset = exprs.add2(line, at);
+            let offset = simplify(exprs, offset);
+            let limit = exprs.index(full as i64);
+            let (start, end, kind) = match span {
+                Some((start, past)) => (start, exprs.min(past, limit), LoopKind::Serial),
+                None => (exprs.index(0), limit, LoopKind::UnrollBy(COPY_UNROLL)),
+            };
             let store = Stmt::Store { buffer, offset, value, mask: None };
-            let kind = LoopKind::UnrollBy(COPY_UNROLL);
             body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
         }
         if extent > full {
+            let mut last = Vec::new();
             let first = self.program.exprs.index(full as i64);
-            let var = self.vector_index(&mut body, "i", first, extent);
+            let var = self.vector_index(&mut last, "i", first, extent);
             let mask = self.tail_mask(extent - full);
             let value = self.import_vector(expr, bindings, (along, var), mask);
-            let offset = self.program.exprs.add_const(line, full as i64);
-            body.push(Stmt::Store { buffer, offset, value, mask: None });
+            let exprs = &mut self.program.exprs;
+            let offset = exprs.add_const(line, full as i64);
+            let offset = simplify(exprs, offset);
+            last.push(Stmt::Store { buffer, offset, value, mask: None });
+            match span {
+                None => body.extend(last),
+                Some((_, past)) => {
+                    let past_full = exprs.add_const(first, 1);
+                    let condition = exprs.ge(past, past_full);
+                    body.push(Stmt::If { condition, then: last, otherwise: Vec::new() });
+                }
+            }
+        }
+        body
+    }
+
+    /// Loops over axes, the innermost first, and the flat index that they make up, in steps of `inner`; each axis is
+    /// bound to its loop's variable.
+    fn loops_over(
+        &mut self,
+        axes: &[VarId],
+        inner: usize,
+        bindings: &mut Vec<(VarId, ExprId)>,
+    ) -> (Vec<(VarId, usize)>, ExprId) {
+        let mut loops = Vec::with_capacity(axes.len());
+        let mut index = self.program.exprs.index(0);
+        let mut stride = inner;
+        for &axis in axes.iter().rev() {
+            let extent = self.block.extent(axis);
+            let (var, value) = self.program.exprs.fresh_index("k", extent);
+            let exprs = &mut self.program.exprs;
+            let step = exprs.mul_const(value, stride as i64);
+            index = exprs.add2(index, step);
+            bindings.push((axis, value));
+            loops.push((var, extent));
+            stride *= extent;
+        }
+        (loops, index)
+    }
+
+    /// Statements inside loops, of which the innermost comes first.
+    fn inside(&mut self, loops: Vec<(VarId, usize)>, mut body: Vec<Stmt>) -> Vec<Stmt> {
+        for (var, extent) in loops {
+            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
+            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
         }
         body
     }

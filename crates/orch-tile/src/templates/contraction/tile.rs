@@ -1,7 +1,7 @@
 //! The register tile: accumulators, the loop over `k`, and the epilogue.
 
 use super::engine::Engine;
-use super::lower::Lowering;
+use super::lower::{Lowering, prefix_mask};
 use super::operand::{PanelsFrom, RowOrder, RowsFrom};
 use super::stage::RowScratch;
 use super::{pairs, tiles};
@@ -213,11 +213,7 @@ fn partial_mask(
     if valid >= lanes || !matches!(panels, PanelsFrom::Argument { .. }) {
         return None;
     }
-    let zero = exprs.index(0);
-    let lane = exprs.ramp(zero, 1, lanes);
-    let count = exprs.index(valid as i64);
-    let count = exprs.splat(count, lanes);
-    Some(exprs.lt(lane, count))
+    Some(prefix_mask(exprs, valid, lanes))
 }
 
 /// Where the tile's rows start.
