@@ -1,4 +1,4 @@
-//! What templates need to know of a CPU target, as data.
+//! What templates need to know of a target, as data.
 
 /// Capability numbers of a CPU target. A new generation adds a table entry, not an emitter.
 #[derive(Clone, PartialEq, Debug)]
@@ -91,3 +91,54 @@ impl CpuTarget {
         self.vector_bytes / size_bytes
     }
 }
+
+/// Capability numbers of a GPU target, and of the device at hand where it is known.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GpuTarget {
+    /// Name in records and options: `sm_90`, ...
+    pub name: &'static str,
+    /// What NVRTC calls it after `-arch=`.
+    pub arch: &'static str,
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Shared memory that one task may use.
+    pub shared_bytes: usize,
+    /// Shared memory of a multiprocessor, 1 KiB of which each resident task takes on top of its own.
+    pub multiprocessor_shared_bytes: usize,
+    /// 32-bit registers of a multiprocessor.
+    pub registers: usize,
+    /// Resident threads of a multiprocessor.
+    pub threads: usize,
+    /// True if tasks may run in clusters and read each other's shared memory.
+    pub has_clusters: bool,
+    /// Second-level cache in bytes.
+    pub l2_bytes: usize,
+}
+
+/// Ampere data centre GPUs (A100) and whatever is later and has no entry of its own.
+pub const SM_80: GpuTarget = GpuTarget {
+    name: "sm_80",
+    arch: "sm_80",
+    multiprocessors: 108,
+    shared_bytes: 163 << 10,
+    multiprocessor_shared_bytes: 164 << 10,
+    registers: 64 << 10,
+    threads: 2048,
+    has_clusters: false,
+    l2_bytes: 40 << 20,
+};
+
+/// Hopper (H100, H200).
+pub const SM_90: GpuTarget = GpuTarget {
+    name: "sm_90",
+    arch: "sm_90a",
+    multiprocessors: 132,
+    shared_bytes: 227 << 10,
+    multiprocessor_shared_bytes: 228 << 10,
+    has_clusters: true,
+    l2_bytes: 50 << 20,
+    ..SM_80
+};
+
+/// Every GPU target.
+pub const GPU_TARGETS: [&GpuTarget; 2] = [&SM_90, &SM_80];

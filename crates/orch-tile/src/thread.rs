@@ -1,11 +1,12 @@
 //! Thread programs: explicit loops, buffers and vector registers, one step above C or CUDA C++.
 //!
 //! A program is a grid of independent tasks. Every task runs the body with [`ThreadProgram::task`] bound to its
-//! number; tasks may run in any order and at the same time, so they write disjoint elements and read nothing that
+//! number, by one worker or by a [`Team`] of threads; tasks may run in any order and at the same time, so they write disjoint elements and read nothing that
 //! another task writes. Scratch buffers belong to one worker at a time and are undefined when a task starts.
 
 use crate::expr::Type;
 use crate::expr::{BufferId, ExprId, Exprs, VarId};
+use crate::thread_team::{Team, TeamStmt};
 use crate::thread_tile::{TileId, TileShape, TileStmt};
 use orch_ir::DType;
 
@@ -24,6 +25,8 @@ pub struct ThreadProgram {
     pub tasks: usize,
     /// The task number.
     pub task: VarId,
+    /// The threads that run a task together; `None` is one worker.
+    pub team: Option<Team>,
     /// What each task does.
     pub body: Vec<Stmt>,
 }
@@ -48,7 +51,9 @@ pub enum Scope {
     Input,
     /// A kernel argument that is written (and read back only by the same task).
     Output,
-    /// Scratch of one worker, 64-byte aligned.
+    /// Memory that the threads of a team share, 128-byte aligned, undefined when a task starts.
+    Shared,
+    /// Scratch of one worker, or of one thread of a team; 64-byte aligned.
     Scratch,
 }
 
@@ -108,6 +113,15 @@ pub enum Stmt {
     },
     /// Works on matrix tiles.
     Tile(TileStmt),
+    /// Is done by threads of a team together.
+    Team(TeamStmt),
+}
+
+impl Scope {
+    /// True for arguments of the kernel.
+    pub fn is_global(self) -> bool {
+        matches!(self, Scope::Input | Scope::Output)
+    }
 }
 
 impl Stmt {
@@ -121,6 +135,7 @@ impl Stmt {
             Stmt::If { condition, .. } => vec![*condition],
             Stmt::Prefetch { offset, .. } => vec![*offset],
             Stmt::Tile(stmt) => stmt.offset().into_iter().collect(),
+            Stmt::Team(stmt) => stmt.operands(),
         }
     }
 
@@ -159,6 +174,7 @@ impl ThreadProgram {
             tiles: Vec::new(),
             tasks,
             task,
+            team: None,
             body: Vec::new(),
         }
     }
@@ -180,6 +196,20 @@ impl ThreadProgram {
     /// The buffer with this id.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.index()]
+    }
+
+    /// Lets `threads` threads run each task together; the variable is the thread's number.
+    pub fn set_team(&mut self, threads: usize, cluster: usize) -> VarId {
+        let thread = self.exprs.declare_index("thread", threads);
+        self.team = Some(Team { threads, thread, cluster });
+        thread
+    }
+
+    /// Bytes of memory that the threads of a task share, each buffer aligned to 128 bytes.
+    pub fn shared_bytes(&self) -> usize {
+        (self.buffers.iter().filter(|b| b.scope == Scope::Shared))
+            .map(|b| (b.elems * b.dtype.size_bytes()).next_multiple_of(128))
+            .sum()
     }
 
     /// Bytes of scratch that one worker needs, each buffer aligned to 64 bytes.

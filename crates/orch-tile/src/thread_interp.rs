@@ -1,6 +1,6 @@
 //! The interpreter of thread programs: exact semantics, slowly, with every access checked.
 //!
-//! Tasks run one after the other. An access out of bounds, a read of scratch that the task has not written, two
+//! Tasks run one after the other; threads of a team in lockstep (`thread_team_interp.rs`). An access out of bounds, a read of scratch that the task has not written, two
 //! tasks touching one element where one of them writes, a loop variable or binding outside its declared range, and
 //! a floor division by less than one are errors, so a program that runs here without one is free of them on these
 //! inputs. The order of [`ReduceLanes`](crate::Expr::ReduceLanes) is a tree of halves: lane `i` combines with lane
@@ -127,6 +127,12 @@ pub enum ExecError {
         /// The node.
         node: String,
     },
+    /// Threads of a team do not come to a common statement together.
+    #[error("{problem}")]
+    Divergence {
+        /// Which statement, and who is missing.
+        problem: String,
+    },
     /// The program is still running.
     #[error("stopped after {limit} statements")]
     Limit {
@@ -155,9 +161,12 @@ pub fn interpret(
         report: Report::default(),
         options: *options,
     };
-    for task in 0..program.tasks {
-        machine.start(task)?;
-        machine.run(&program.body)?;
+    match &program.team {
+        None => (0..program.tasks).try_for_each(|task| {
+            machine.start(task, 0)?;
+            machine.run(&program.body)
+        })?,
+        Some(team) => machine.run_teams(team)?,
     }
     let Machine { memory, mut report, .. } = machine;
     report.unwritten = memory.unwritten();
@@ -166,7 +175,7 @@ pub fn interpret(
 }
 
 /// The lanes of a value.
-type Value = Rc<[Number]>;
+pub(crate) type Value = Rc<[Number]>;
 
 /// Values of the expressions of the current statement.
 #[derive(Default)]
@@ -191,28 +200,44 @@ impl Cache {
     }
 }
 
-struct Machine<'a> {
-    program: &'a ThreadProgram,
-    memory: Memory<'a>,
-    vars: Vec<Option<Value>>,
+pub(crate) struct Machine<'a> {
+    pub(crate) program: &'a ThreadProgram,
+    pub(crate) memory: Memory<'a>,
+    pub(crate) vars: Vec<Option<Value>>,
     /// The elements of each tile in row-major order, once it has some.
     tiles: Vec<Option<Vec<Number>>>,
     cache: Cache,
     task: usize,
-    report: Report,
+    pub(crate) report: Report,
     options: ExecOptions,
 }
 
 impl Machine<'_> {
-    fn start(&mut self, task: usize) -> Result<(), ExecError> {
+    /// Starts the worker at a place of the cluster that begins with task `first`; place 0 starts the cluster.
+    pub(crate) fn start(&mut self, first: usize, place: usize) -> Result<(), ExecError> {
         self.vars.fill(None);
         self.tiles.fill(None);
-        self.task = task;
-        self.memory.start_task(task as u32);
-        self.bind(self.program.task, Rc::new([Number::Int(task as i128)]))
+        if place == 0 {
+            self.memory.start_cluster();
+        }
+        let team = self.program.team.as_ref();
+        let threads = team.map_or(1, |team| team.threads);
+        self.switch_to(first, place);
+        self.bind(self.program.task, Rc::new([Number::Int(self.task as i128)]))?;
+        match team {
+            Some(team) => self.bind(team.thread, Rc::new([Number::Int((place % threads) as i128)])),
+            None => Ok(()),
+        }
     }
 
-    fn run(&mut self, body: &[Stmt]) -> Result<(), ExecError> {
+    /// Lets statements be those of the worker at a place of a cluster.
+    pub(crate) fn switch_to(&mut self, first: usize, place: usize) {
+        self.task = first + place / self.program.team.as_ref().map_or(1, |team| team.threads);
+        self.memory.switch_to(first, place);
+        self.cache.statement += 1;
+    }
+
+    pub(crate) fn run(&mut self, body: &[Stmt]) -> Result<(), ExecError> {
         for stmt in body {
             self.step()?;
             self.execute(stmt)?;
@@ -220,7 +245,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<(), ExecError> {
+    pub(crate) fn step(&mut self) -> Result<(), ExecError> {
         self.cache.statement += 1;
         self.report.statements += 1;
         if self.report.statements > self.options.max_statements {
@@ -263,6 +288,7 @@ impl Machine<'_> {
             // A hint may point anywhere, but its address is computed.
             Stmt::Prefetch { buffer: _, offset } => self.eval(*offset).map(|_| ()),
             Stmt::Tile(stmt) => self.tile_stmt(stmt),
+            Stmt::Team(stmt) => Err(ExecError::Undefined { node: format!("{stmt:?} without a team") }),
         }
     }
 
@@ -314,7 +340,7 @@ impl Machine<'_> {
     }
 
     /// Binds a variable and checks what is declared of it.
-    fn bind(&mut self, var: VarId, value: Value) -> Result<(), ExecError> {
+    pub(crate) fn bind(&mut self, var: VarId, value: Value) -> Result<(), ExecError> {
         let info = self.program.exprs.var_info(var);
         if let (1, Some(v)) = (info.ty.lanes, value[0].as_i64()) {
             let in_range = info.range.is_none_or(|(low, high)| (low..=high).contains(&v));
@@ -332,7 +358,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn eval_index(&mut self, id: ExprId) -> Result<i64, ExecError> {
+    pub(crate) fn eval_index(&mut self, id: ExprId) -> Result<i64, ExecError> {
         let value = self.eval(id)?[0];
         value.as_i64().ok_or_else(|| self.undefined(id))
     }
@@ -356,7 +382,7 @@ impl Machine<'_> {
         Ok(active)
     }
 
-    fn eval(&mut self, id: ExprId) -> Result<Value, ExecError> {
+    pub(crate) fn eval(&mut self, id: ExprId) -> Result<Value, ExecError> {
         if let Some(value) = self.cache.get(id) {
             return Ok(value);
         }

@@ -5,6 +5,7 @@ use crate::thread::{Buffer, Scope, ThreadProgram};
 use crate::thread_interp::ExecError;
 use crate::thread_scalar::Number;
 use orch_ir::{DType, Shape, Tensor, TensorSizeError};
+use rustc_hash::FxHashMap;
 
 /// The elements of one global buffer.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,65 +54,191 @@ impl BufferData {
     }
 }
 
-/// All buffers of a running program, with what each task did to each element.
+/// All buffers of a running program, with what each worker did to each element. A worker is a task, or a thread of a
+/// team; workers of one cluster have places `0..` in it, and scratch buffers have a part for each.
 pub(crate) struct Memory<'a> {
     program: &'a ThreadProgram,
     data: Vec<BufferData>,
-    /// Per element of an output or scratch buffer: 0, or 1 + the task that wrote it.
+    /// Per element of an output or scratch buffer: 0, or 1 + the worker that wrote it.
     writer: Vec<Vec<u32>>,
-    /// Per element of an output buffer: 0, or 1 + the task that read it.
+    /// Per element of an output buffer: 0, or 1 + the worker that read it.
     reader: Vec<Vec<u32>>,
-    task: u32,
+    /// Per element of a shared buffer: the last write and the last read.
+    shared: Vec<Vec<[Touch; 2]>>,
+    /// Elements of shared buffers that copies under way will write, and the worker that started them.
+    in_flight: FxHashMap<(BufferId, usize), u32>,
+    /// Counts barriers; accesses to shared memory at one time may happen in any order.
+    now: u32,
+    /// The time of the last barrier of the whole cluster.
+    cluster_time: u32,
+    threads: usize,
+    /// The number of the current worker among all workers of the program.
+    worker: u32,
+    /// The place of the current worker in its cluster.
+    place: usize,
 }
+
+/// When a shared element was last read or written, and by whom.
+#[derive(Clone, Copy, Default)]
+struct Touch {
+    /// 0, or 1 + the place of the thread in the cluster, or [`SEVERAL`].
+    who: u32,
+    time: u32,
+    /// Whether a thread of another task than the buffer's did it.
+    is_peer: bool,
+}
+
+/// More than one thread.
+const SEVERAL: u32 = u32::MAX;
 
 impl<'a> Memory<'a> {
     /// Takes the contents of global buffers; scratch starts undefined.
     pub(crate) fn new(program: &'a ThreadProgram, globals: &[BufferData]) -> Result<Self, ExecError> {
-        let expected = program.buffers.iter().filter(|b| b.scope != Scope::Scratch).count();
+        let expected = program.buffers.iter().filter(|b| b.scope.is_global()).count();
+        let (threads, cluster) = program.team.as_ref().map_or((1, 1), |team| (team.threads, team.cluster));
+        let parts = |scope: Scope| match scope {
+            Scope::Input | Scope::Output => 1,
+            Scope::Shared => cluster,
+            Scope::Scratch => threads * cluster,
+        };
         if expected != globals.len() {
             return Err(ExecError::BufferCount { expected, given: globals.len() });
         }
         let mut data = Vec::new();
         for (index, buffer) in program.buffers.iter().enumerate() {
             match globals.get(index) {
-                Some(global) if buffer.scope != Scope::Scratch => {
+                Some(global) if buffer.scope.is_global() => {
                     check_global(buffer, global)?;
                     data.push(global.clone());
                 }
-                None if buffer.scope == Scope::Scratch => {
-                    data.push(BufferData::zeros(buffer.dtype, buffer.elems));
+                None if !buffer.scope.is_global() => {
+                    data.push(BufferData::zeros(buffer.dtype, buffer.elems * parts(buffer.scope)));
                 }
                 _ => return Err(ExecError::BufferOrder { buffer: buffer.name.clone() }),
             }
         }
         let table = |tracked: &dyn Fn(Scope) -> bool| {
-            (program.buffers.iter()).map(|b| vec![0; if tracked(b.scope) { b.elems } else { 0 }]).collect()
+            let elems = |b: &Buffer| if tracked(b.scope) { b.elems * parts(b.scope) } else { 0 };
+            program.buffers.iter().map(|b| vec![0; elems(b)]).collect()
         };
-        let writer = table(&|scope| scope != Scope::Input);
+        let writer = table(&|scope| matches!(scope, Scope::Output | Scope::Scratch));
         let reader = table(&|scope| scope == Scope::Output);
-        Ok(Self { program, data, writer, reader, task: 0 })
+        let shared = (program.buffers.iter())
+            .map(|b| {
+                vec![[Touch::default(); 2]; if b.scope == Scope::Shared { b.elems * cluster } else { 0 }]
+            })
+            .collect();
+        Ok(Self {
+            program,
+            data,
+            writer,
+            reader,
+            shared,
+            in_flight: FxHashMap::default(),
+            now: 0,
+            cluster_time: 0,
+            threads,
+            worker: 0,
+            place: 0,
+        })
     }
 
-    /// Starts a task: scratch is undefined again.
-    pub(crate) fn start_task(&mut self, task: u32) {
-        self.task = task;
-        for (buffer, writer) in self.program.buffers.iter().zip(&mut self.writer) {
-            if buffer.scope == Scope::Scratch {
-                writer.fill(0);
+    /// Starts a cluster of tasks: scratch and shared memory are undefined again.
+    pub(crate) fn start_cluster(&mut self) {
+        (self.now, self.cluster_time) = (0, 0);
+        for (id, buffer) in self.program.buffers.iter().enumerate() {
+            match buffer.scope {
+                Scope::Scratch => self.writer[id].fill(0),
+                Scope::Shared => self.shared[id].fill([Touch::default(); 2]),
+                Scope::Input | Scope::Output => {}
             }
         }
     }
 
+    /// Lets accesses be those of the worker at a place of the cluster that starts with task `first`.
+    pub(crate) fn switch_to(&mut self, first: usize, place: usize) {
+        self.place = place;
+        self.worker = (first * self.threads + place) as u32;
+    }
+
+    /// All threads of each task have come to a barrier, or all of the cluster.
+    pub(crate) fn barrier(&mut self, whole_cluster: bool) {
+        self.now += 1;
+        if whole_cluster {
+            self.cluster_time = self.now;
+        }
+    }
+
+    /// True if a copy has been started that is not done.
+    pub(crate) fn has_copies(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// Marks an element that a copy will write.
+    pub(crate) fn start_copy(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.shared_access(id, index, true)?;
+        self.in_flight.insert((id, index), self.worker);
+        Ok(())
+    }
+
+    /// Writes an element whose copy is done.
+    pub(crate) fn finish_copy(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.in_flight.remove(&(id, index));
+        self.store(id, offset, value)
+    }
+
+    /// Reads an element of the shared buffer of the task at another rank of the cluster.
+    pub(crate) fn load_from(&mut self, rank: i64, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+        let elems = self.program.buffer(id).elems;
+        let cluster = self.data[id.index()].elems() / elems.max(1);
+        let within = self.position(id, offset)? % elems.max(1);
+        match usize::try_from(rank).ok().filter(|&rank| rank < cluster) {
+            Some(rank) => self.load_at(id, rank * elems + within),
+            None => Err(self.error_at(id, within, AccessProblem::NoSuchRank)),
+        }
+    }
+
+    /// Checks and records an access to shared memory.
+    fn shared_access(&mut self, id: BufferId, index: usize, is_write: bool) -> Result<(), ExecError> {
+        let (me, now) = (self.place as u32 + 1, self.now);
+        let is_peer = self.place / self.threads != index / self.program.buffer(id).elems;
+        if let Some(&worker) = self.in_flight.get(&(id, index)) {
+            return Err(self.race(id, index, worker));
+        }
+        let [write, read] = self.shared[id.index()][index];
+        if write.who == 0 && !is_write {
+            return Err(self.error_at(id, index, AccessProblem::Uninitialised));
+        }
+        let earlier = if is_write { [write, read] } else { [write, write] };
+        for touch in earlier {
+            // Touches by other threads that no barrier separates from this one.
+            let since = if is_peer || touch.is_peer { self.cluster_time } else { now };
+            if touch.who != 0 && touch.who != me && touch.time >= since {
+                return Err(self.race(id, index, touch.who.wrapping_sub(1)));
+            }
+        }
+        let slot = &mut self.shared[id.index()][index][usize::from(!is_write)];
+        let is_shared_time = slot.who != 0 && slot.who != me && slot.time == now;
+        *slot = Touch {
+            who: if is_shared_time { SEVERAL } else { me },
+            time: now,
+            is_peer: is_peer || is_shared_time && slot.is_peer,
+        };
+        Ok(())
+    }
+
     /// The global buffers after the run.
     pub(crate) fn into_globals(mut self) -> Vec<BufferData> {
-        self.data.truncate(self.program.buffers.iter().filter(|b| b.scope != Scope::Scratch).count());
+        self.data.truncate(self.program.buffers.iter().filter(|b| b.scope.is_global()).count());
         self.data
     }
 
     /// For each global buffer, how many elements of an output no task has written.
     pub(crate) fn unwritten(&self) -> Vec<usize> {
         (self.program.buffers.iter().zip(&self.writer))
-            .filter(|(buffer, _)| buffer.scope != Scope::Scratch)
+            .filter(|(buffer, _)| buffer.scope.is_global())
             .map(|(_, writer)| writer.iter().filter(|&&w| w == 0).count())
             .collect()
     }
@@ -119,9 +246,15 @@ impl<'a> Memory<'a> {
     /// Reads one element.
     pub(crate) fn load(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
         let index = self.position(id, offset)?;
-        let me = self.task + 1;
+        self.load_at(id, index)
+    }
+
+    fn load_at(&mut self, id: BufferId, index: usize) -> Result<Number, ExecError> {
+        let me = self.worker + 1;
         let buffer = self.program.buffer(id);
-        if buffer.scope != Scope::Input {
+        if buffer.scope == Scope::Shared {
+            self.shared_access(id, index, false)?;
+        } else if buffer.scope != Scope::Input {
             match self.writer[id.index()][index] {
                 0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
                 writer if writer != me => return Err(self.race(id, index, writer - 1)),
@@ -137,7 +270,7 @@ impl<'a> Memory<'a> {
     /// Writes one element.
     pub(crate) fn store(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
-        let me = self.task + 1;
+        let me = self.worker + 1;
         match self.program.buffer(id).scope {
             Scope::Input => return Err(self.error_at(id, index, AccessProblem::StoreToInput)),
             Scope::Output => {
@@ -147,6 +280,11 @@ impl<'a> Memory<'a> {
                     }
                 }
             }
+            Scope::Shared => {
+                self.shared_access(id, index, true)?;
+                self.data[id.index()].set(index, value);
+                return Ok(());
+            }
             Scope::Scratch => {}
         }
         self.writer[id.index()][index] = me;
@@ -154,15 +292,20 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
+    /// The position of an element in the data of its buffer, in the part of the current worker.
     fn position(&self, id: BufferId, offset: i64) -> Result<usize, ExecError> {
         let buffer = self.program.buffer(id);
-        usize::try_from(offset).ok().filter(|&index| index < buffer.elems).ok_or_else(|| {
-            ExecError::OutOfBounds {
-                buffer: buffer.name.clone(),
-                elems: buffer.elems,
-                offset,
-                task: self.task as usize,
-            }
+        let part = match buffer.scope {
+            Scope::Input | Scope::Output => 0,
+            Scope::Shared => self.place / self.threads,
+            Scope::Scratch => self.place,
+        };
+        let index = usize::try_from(offset).ok().filter(|&index| index < buffer.elems);
+        index.map(|index| part * buffer.elems + index).ok_or_else(|| ExecError::OutOfBounds {
+            buffer: buffer.name.clone(),
+            elems: buffer.elems,
+            offset,
+            task: self.worker as usize,
         })
     }
 
@@ -172,7 +315,7 @@ impl<'a> Memory<'a> {
 
     fn error_at(&self, id: BufferId, index: usize, problem: AccessProblem) -> ExecError {
         let buffer = self.program.buffer(id).name.clone();
-        ExecError::Access { buffer, index, task: self.task as usize, problem }
+        ExecError::Access { buffer, index, task: self.worker as usize, problem }
     }
 }
 
@@ -196,10 +339,13 @@ pub enum AccessProblem {
     /// A write to a buffer that is only read.
     #[error("written, but the buffer is an input")]
     StoreToInput,
-    /// Another task also accessed the element, and one of the accesses is a write.
+    /// Another task, or thread of the team, also accessed the element, and one of the accesses is a write.
     #[error("also accessed by task {other}, with at least one write: tasks may run at the same time")]
     Race {
-        /// The other task.
+        /// The other task or thread.
         other: usize,
     },
+    /// A read from a task that is not in the cluster.
+    #[error("read from a rank that the cluster does not have")]
+    NoSuchRank,
 }

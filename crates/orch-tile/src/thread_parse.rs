@@ -5,6 +5,7 @@
 
 use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
 use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_team::{Product, Spot, Team, TeamStmt};
 use crate::thread_text::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH};
 use crate::thread_tile::{TileId, TileShape, TileStmt};
 use crate::thread_token::{Lexer, Token};
@@ -55,6 +56,10 @@ struct Parser {
     expr_depth: usize,
 }
 
+/// First words of the statements of teams.
+const TEAM_WORDS: [&str; 9] =
+    ["barrier", "cluster_barrier", "shuffle", "peer", "copy", "commit", "wait", "load_matrix", "multiply"];
+
 /// Blocks in blocks, and expressions in expressions, may nest this deep, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 2 * MAX_PRINTED_DEPTH;
 
@@ -78,13 +83,18 @@ impl Parser {
                 self.tile_declaration()?;
                 continue;
             }
+            if word == "team" {
+                self.team_declaration()?;
+                continue;
+            }
             let scope = match word.as_str() {
                 "input" => Scope::Input,
                 "output" => Scope::Output,
+                "shared" => Scope::Shared,
                 "scratch" => Scope::Scratch,
                 other => {
-                    return self
-                        .error(format!("input, output, scratch, tile or {{ is expected, not {other}"));
+                    let expected = "input, output, shared, scratch, tile, team or {";
+                    return self.error(format!("{expected} is expected, not {other}"));
                 }
             };
             let (token, name) = self.lexer.name()?;
@@ -116,6 +126,91 @@ impl Parser {
             None => Ok(()),
             Some(_) => self.error(format!("tile {token} is declared twice")),
         }
+    }
+
+    /// `128 threads thread: i64 [0..=127], clusters of 1`.
+    fn team_declaration(&mut self) -> Parsed<()> {
+        let threads = self.lexer.count()?;
+        self.lexer.expect("threads")?;
+        let thread = self.declaration()?;
+        for word in [",", "clusters", "of"] {
+            self.lexer.expect(word)?;
+        }
+        let cluster = self.lexer.count()?;
+        self.program.team = Some(Team { threads, thread, cluster });
+        Ok(())
+    }
+
+    /// What follows the word of a statement of a team.
+    fn team_stmt(&mut self, word: &str) -> Parsed<TeamStmt> {
+        Ok(match word {
+            "barrier" => TeamStmt::Barrier,
+            "cluster_barrier" => TeamStmt::ClusterBarrier,
+            "commit" => TeamStmt::Commit,
+            "wait" => TeamStmt::Wait(self.lexer.count()?),
+            "shuffle" => {
+                let (var, value) = self.binding()?;
+                self.lexer.expect(",")?;
+                TeamStmt::Shuffle { var, value, with: self.lexer.count()? }
+            }
+            "peer" => {
+                let var = self.declaration()?;
+                self.lexer.expect("=")?;
+                let from = self.spot()?;
+                self.lexer.expect(",")?;
+                TeamStmt::Peer { var, from, rank: self.expr()? }
+            }
+            "copy" => {
+                let (to, from) = self.spots()?;
+                self.lexer.expect(",")?;
+                let elems = self.lexer.count()?;
+                let mask = match self.lexer.accept(",") {
+                    true => {
+                        self.lexer.expect("if")?;
+                        Some(self.expr()?)
+                    }
+                    false => None,
+                };
+                TeamStmt::Copy { to, from, elems, mask }
+            }
+            "load_matrix" => {
+                let (to, from) = self.spots()?;
+                self.lexer.expect(",")?;
+                let matrices = self.lexer.count()?;
+                let transposed = self.lexer.accept(",");
+                if transposed {
+                    self.lexer.expect("transposed")?;
+                }
+                TeamStmt::LoadMatrix { to, from, matrices, transposed }
+            }
+            _ => {
+                let name = self.lexer.word()?;
+                let products = [Product::F16, Product::Bf16, Product::Tf32];
+                let Some(product) = products.into_iter().find(|product| product.name() == name) else {
+                    return self.error(format!("there is no product of {name}"));
+                };
+                self.lexer.expect(",")?;
+                let sum = self.spot()?;
+                self.lexer.expect(",")?;
+                let (a, b) = self.spots()?;
+                TeamStmt::Multiply { product, sum, a, b }
+            }
+        })
+    }
+
+    /// `buffer[offset]`.
+    fn spot(&mut self) -> Parsed<Spot> {
+        let buffer = self.buffer()?;
+        self.lexer.expect("[")?;
+        let offset = self.expr()?;
+        self.lexer.expect("]")?;
+        Ok(Spot { buffer, offset })
+    }
+
+    fn spots(&mut self) -> Parsed<(Spot, Spot)> {
+        let first = self.spot()?;
+        self.lexer.expect(",")?;
+        Ok((first, self.spot()?))
     }
 
     /// The operands of `tile_zero`, `tile_load`, `tile_dot` or `tile_store`.
@@ -264,6 +359,8 @@ impl Parser {
             .find(|word| self.lexer.accept(word))
         {
             Stmt::Tile(self.tile_stmt(word)?)
+        } else if let Some(word) = TEAM_WORDS.into_iter().find(|word| self.lexer.accept(word)) {
+            Stmt::Team(self.team_stmt(word)?)
         } else {
             self.assignment()?
         };

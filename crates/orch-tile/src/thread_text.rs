@@ -20,12 +20,14 @@
 //! - `x[offset; lanes if mask]` loads; a vector of offsets needs no lanes. `y[offset if mask] = value` stores.
 //! - `tile a: bf16[16, 32]` after the buffers declares a matrix tile; [`thread_tile`](crate::thread_tile) shows the
 //!   statements that work on them.
+//! - `team ..` before the buffers says which threads run a task; [`thread_team`](crate::thread_team) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
 //!   `+ - * / // %` and comparisons, which are infix and always in parentheses.
 
 use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId};
 use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_team::{Team, TeamStmt};
 use crate::thread_tile::{TileId, TileStmt};
 use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
@@ -54,7 +56,7 @@ pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
 ];
 
 /// Words that are not names of variables or buffers unless in quotes.
-pub(crate) const KEYWORDS: [&str; 14] = [
+pub(crate) const KEYWORDS: [&str; 23] = [
     "let",
     "reg",
     "for",
@@ -69,6 +71,15 @@ pub(crate) const KEYWORDS: [&str; 14] = [
     "tile_load",
     "tile_dot",
     "tile_store",
+    "barrier",
+    "cluster_barrier",
+    "shuffle",
+    "peer",
+    "copy",
+    "commit",
+    "wait",
+    "load_matrix",
+    "multiply",
 ];
 
 /// The text of a program.
@@ -84,6 +95,9 @@ pub fn print_thread(program: &ThreadProgram) -> String {
     };
     let mut names = Names::default();
     printer.vars.insert(program.task, names.token(&program.exprs.var_info(program.task).name));
+    if let Some(team) = &program.team {
+        printer.vars.insert(team.thread, names.token(&program.exprs.var_info(team.thread).name));
+    }
     printer.name_vars(&program.body, &mut names);
     let mut names = Names::default();
     printer.buffers = program.buffers.iter().map(|buffer| names.token(&buffer.name)).collect();
@@ -147,9 +161,14 @@ struct Printer<'a> {
 impl Printer<'_> {
     fn name_vars(&mut self, stmts: &[Stmt], names: &mut Names) {
         for stmt in stmts {
-            if let Stmt::Let(var, _) | Stmt::Register(var, _) | Stmt::For { var, .. } = stmt {
-                let name = &self.program.exprs.var_info(*var).name;
-                self.vars.entry(*var).or_insert_with(|| names.token(name));
+            let declared = match stmt {
+                Stmt::Let(var, _) | Stmt::Register(var, _) | Stmt::For { var, .. } => Some(*var),
+                Stmt::Team(stmt) => stmt.declares(),
+                _ => None,
+            };
+            if let Some(var) = declared {
+                let name = &self.program.exprs.var_info(var).name;
+                self.vars.entry(var).or_insert_with(|| names.token(name));
             }
             for body in stmt.bodies() {
                 self.name_vars(body, names);
@@ -177,10 +196,15 @@ impl Printer<'_> {
         let program = self.program;
         let task = self.declaration(program.task);
         let mut text = format!("program {}, {} tasks {task}\n", program.name, program.tasks);
+        if let Some(Team { threads, thread, cluster }) = &program.team {
+            let thread = self.declaration(*thread);
+            text += &format!("  team {threads} threads {thread}, clusters of {cluster}\n");
+        }
         for (buffer, name) in program.buffers.iter().zip(&self.buffers) {
             let scope = match buffer.scope {
                 Scope::Input => "input",
                 Scope::Output => "output",
+                Scope::Shared => "shared",
                 Scope::Scratch => "scratch",
             };
             text += &format!("  {scope} {name}: {}[{}]\n", buffer.dtype, buffer.elems);
@@ -276,6 +300,10 @@ impl Printer<'_> {
                 let text = self.tile_stmt(stmt, depth);
                 self.line(depth, &text);
             }
+            Stmt::Team(stmt) => {
+                let text = self.team_stmt(stmt, depth);
+                self.line(depth, &text);
+            }
         }
     }
 
@@ -293,6 +321,41 @@ impl Printer<'_> {
             TileStmt::Store { tile, stride, .. } => {
                 format!("tile_store {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
             }
+        }
+    }
+
+    fn team_stmt(&mut self, stmt: &TeamStmt, depth: usize) -> String {
+        let spots: Vec<String> = (stmt.spots().into_iter())
+            .map(|spot| {
+                let offset = self.expr(spot.offset, depth);
+                format!("{}[{offset}]", self.buffer(spot.buffer))
+            })
+            .collect();
+        match (stmt, &spots[..]) {
+            (TeamStmt::Barrier, _) => "barrier".to_owned(),
+            (TeamStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
+            (TeamStmt::Commit, _) => "commit".to_owned(),
+            (TeamStmt::Wait(groups), _) => format!("wait {groups}"),
+            (TeamStmt::Shuffle { var, value, with }, _) => {
+                let value = self.expr(*value, depth);
+                format!("shuffle {} = {value}, {with}", self.declaration(*var))
+            }
+            (TeamStmt::Peer { var, rank, .. }, [from]) => {
+                let rank = self.expr(*rank, depth);
+                format!("peer {} = {from}, {rank}", self.declaration(*var))
+            }
+            (TeamStmt::Copy { elems, mask, .. }, [to, from]) => {
+                let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));
+                format!("copy {to}, {from}, {elems}{mask}")
+            }
+            (TeamStmt::LoadMatrix { matrices, transposed, .. }, [to, from]) => {
+                let transposed = if *transposed { ", transposed" } else { "" };
+                format!("load_matrix {to}, {from}, {matrices}{transposed}")
+            }
+            (TeamStmt::Multiply { product, .. }, [sum, a, b]) => {
+                format!("multiply {}, {sum}, {a}, {b}", product.name())
+            }
+            _ => unreachable!("each statement has its number of places"),
         }
     }
 

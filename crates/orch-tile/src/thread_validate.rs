@@ -9,12 +9,15 @@
 //!    to, and what is stored has the buffer's type; what is bound has the variable's type;
 //! 5. loop variables are integer scalars with bounds of their type, steps and unroll factors are positive, bounds of
 //!    unrolled loops depend on enclosing unrolled loops at most; conditions are boolean scalars;
-//! 6. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
+//! 6. teams are whole warps of at most 1024 threads, clusters divide the tasks; only programs with a team have shared
+//!    buffers and statements of a team, whose copies and matrices go to shared memory and scratch of the right types;
+//! 7. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
 
 use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_team::{MAX_CLUSTER, MAX_THREADS, TeamStmt, WARP};
 use crate::thread_tile::{TileStmt, check_tile_stmt, check_tiles};
 use orch_ir::{DType, ReduceOp};
 use std::collections::BTreeSet;
@@ -34,6 +37,9 @@ pub fn validate_thread(program: &ThreadProgram) -> Vec<String> {
     };
     checker.header();
     checker.states[program.task.index()] = VarState::Fixed;
+    if let Some(team) = &program.team {
+        checker.states[team.thread.index()] = VarState::Fixed;
+    }
     checker.list("body", &program.body);
     checker.problems
 }
@@ -78,10 +84,23 @@ impl Checker<'_> {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         self.expect(is_identifier, || format!("the name \"{name}\" is not a C identifier"));
         for (index, pair) in program.buffers.windows(2).enumerate() {
-            let in_order = pair[0].scope != Scope::Scratch || pair[1].scope == Scope::Scratch;
+            let in_order = pair[0].scope.is_global() || !pair[1].scope.is_global();
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
         }
         self.problems.extend(check_tiles(program));
+        let shares = program.buffers.iter().any(|buffer| buffer.scope == Scope::Shared);
+        match &program.team {
+            Some(team) => {
+                let is_team = (1..=MAX_THREADS).contains(&team.threads) && team.threads.is_multiple_of(WARP);
+                self.expect(is_team, || format!("a team has {} threads", team.threads));
+                let is_cluster =
+                    (1..=MAX_CLUSTER).contains(&team.cluster) && program.tasks.is_multiple_of(team.cluster);
+                self.expect(is_cluster, || {
+                    format!("{} tasks in clusters of {}", program.tasks, team.cluster)
+                });
+            }
+            None => self.expect(!shares, || "shared memory without a team".to_owned()),
+        }
         for (index, var) in program.exprs.vars().iter().enumerate() {
             let is_index = !var.ty.dtype.is_float() && var.ty.lanes == 1;
             self.expect(var.multiple_of >= 1, || format!("x{index} is a multiple of {}", var.multiple_of));
@@ -97,8 +116,10 @@ impl Checker<'_> {
         let mut declared = Vec::new();
         for (index, stmt) in stmts.iter().enumerate() {
             let place = format!("{path}.{index}");
-            if let Stmt::Let(var, _) | Stmt::Register(var, _) = stmt {
-                declared.push(*var);
+            match stmt {
+                Stmt::Let(var, _) | Stmt::Register(var, _) => declared.push(*var),
+                Stmt::Team(stmt) => declared.extend(stmt.declares()),
+                _ => {}
             }
             self.stmt(&place, stmt);
         }
@@ -155,6 +176,7 @@ impl Checker<'_> {
                 self.expect(ty == Type::INDEX, || format!("{place}: the offset is {}", type_text(ty)));
             }
             Stmt::Tile(stmt) => self.tile_stmt(place, stmt),
+            Stmt::Team(stmt) => self.team_stmt(place, stmt),
         }
     }
 
@@ -169,6 +191,65 @@ impl Checker<'_> {
             self.expect(!is_store || scope != Some(Scope::Input), || {
                 format!("{place}: the input {buffer} is stored to")
             });
+        }
+    }
+
+    fn team_stmt(&mut self, place: &str, stmt: &TeamStmt) {
+        self.expect(self.program.team.is_some(), || format!("{place}: there is no team"));
+        for spot in stmt.spots() {
+            self.access(place, spot.buffer, spot.offset, 1, None);
+            if spot.buffer.index() >= self.program.buffers.len() {
+                return;
+            }
+        }
+        let scope_of = |spot: &crate::thread_team::Spot| self.program.buffer(spot.buffer).scope;
+        let dtype_of = |spot: &crate::thread_team::Spot| self.program.buffer(spot.buffer).dtype;
+        let problem = match stmt {
+            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Commit | TeamStmt::Wait(_) => None,
+            TeamStmt::Shuffle { with, .. } => {
+                (!(1..WARP).contains(with)).then_some("the lane is outside of the warp")
+            }
+            TeamStmt::Peer { var, from, .. } => {
+                let is_right =
+                    scope_of(from) == Scope::Shared && self.program.var_type(*var).dtype == dtype_of(from);
+                (!is_right).then_some("a register is read from shared memory of its type")
+            }
+            TeamStmt::Copy { to, from, elems, .. } => {
+                let bytes = elems * dtype_of(to).size_bytes();
+                let is_right = scope_of(to) == Scope::Shared
+                    && scope_of(from) == Scope::Input
+                    && dtype_of(to) == dtype_of(from)
+                    && [4, 8, 16].contains(&bytes);
+                (!is_right)
+                    .then_some("4, 8 or 16 bytes are copied from an input to shared memory of its type")
+            }
+            TeamStmt::LoadMatrix { to, from, matrices, .. } => {
+                let is_right = scope_of(to) == Scope::Scratch
+                    && scope_of(from) == Scope::Shared
+                    && dtype_of(to) == dtype_of(from)
+                    && dtype_of(to).size_bytes() == 2
+                    && [1, 2, 4].contains(matrices);
+                (!is_right)
+                    .then_some("1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch")
+            }
+            TeamStmt::Multiply { product, sum, a, b } => {
+                let is_right = [sum, a, b].into_iter().all(|spot| scope_of(spot) == Scope::Scratch)
+                    && dtype_of(sum) == DType::F32
+                    && [a, b].into_iter().all(|spot| dtype_of(spot) == product.dtype());
+                (!is_right).then_some("fragments are scratch, factors of the product's type, sums of f32")
+            }
+        };
+        if let Some(problem) = problem {
+            self.problems.push(format!("{place}: {problem}"));
+        }
+        match stmt {
+            TeamStmt::Shuffle { value, .. } => self.expr(place, *value),
+            TeamStmt::Peer { rank, .. } => self.expr(place, *rank),
+            TeamStmt::Copy { mask: Some(mask), .. } => self.expr(place, *mask),
+            _ => {}
+        }
+        if let Some(var) = stmt.declares() {
+            self.declare(place, var, VarState::Fixed);
         }
     }
 

@@ -91,6 +91,7 @@ pub fn roots(exprs: &Exprs, stmt: &Stmt) -> Vec<ExprId> {
         Stmt::If { condition, .. } => vec![*condition],
         Stmt::Prefetch { offset, .. } => vec![*offset],
         Stmt::Tile(stmt) => stmt.offset().into_iter().collect(),
+        Stmt::Team(stmt) => stmt.operands(),
     }
 }
 
@@ -257,7 +258,8 @@ impl VarTable {
                 | Stmt::Assign(..)
                 | Stmt::Store { .. }
                 | Stmt::Prefetch { .. }
-                | Stmt::Tile(_) => {}
+                | Stmt::Tile(_)
+                | Stmt::Team(_) => {}
             }
         }
     }
@@ -296,7 +298,8 @@ impl Changes {
                 | Stmt::Let(..)
                 | Stmt::Register(..)
                 | Stmt::Prefetch { .. }
-                | Stmt::Tile(_) => {}
+                | Stmt::Tile(_)
+                | Stmt::Team(_) => {}
             }
         }
     }

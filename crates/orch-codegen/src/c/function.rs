@@ -115,7 +115,7 @@ impl FunctionEmitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input => "reads",
                     Scope::Output => "writes",
-                    Scope::Scratch => "scratch",
+                    Scope::Shared | Scope::Scratch => "scratch",
                 };
                 format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)
             })
@@ -175,6 +175,7 @@ impl FunctionEmitter<'_> {
                 let name = &self.buffers[buffer.index()];
                 self.line(&format!("__builtin_prefetch({name} + {});", offset.text));
             }
+            Stmt::Team(_) => unreachable!("unrolling refuses teams"),
             Stmt::Tile(stmt) => {
                 let offset = stmt.offset().map(|offset| self.eval(offset).text);
                 for line in tile::lines(self.program, &self.buffers, stmt, offset.as_deref()) {

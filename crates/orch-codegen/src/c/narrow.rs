@@ -59,6 +59,7 @@ impl Narrower {
             }
             Stmt::Prefetch { buffer, offset } => Stmt::Prefetch { buffer, offset: self.expr(offset) },
             Stmt::Tile(stmt) => Stmt::Tile(stmt.map_offset(|offset| self.expr(offset))),
+            Stmt::Team(stmt) => Stmt::Team(stmt.map_operands(|operand| self.expr(operand))),
         }
     }
 

@@ -106,6 +106,7 @@ impl Expander {
             Stmt::Tile(stmt) => {
                 result.push(Stmt::Tile(stmt.map_offset(|offset| self.expr(offset, env))));
             }
+            Stmt::Team(_) => panic!("C has no teams of threads; the program is for a GPU"),
         }
     }
 
@@ -177,7 +178,8 @@ fn declarations(stmts: &[Stmt], declared: &mut Vec<VarId>) {
             | Stmt::Assign(..)
             | Stmt::Store { .. }
             | Stmt::Prefetch { .. }
-            | Stmt::Tile(_) => {}
+            | Stmt::Tile(_)
+            | Stmt::Team(_) => {}
         }
     }
 }

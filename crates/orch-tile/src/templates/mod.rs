@@ -1,6 +1,7 @@
 //! Schedule templates: each lowers the block programs of one structure to thread programs.
 
 pub mod contraction;
+pub mod gpu;
 pub mod injective;
 pub mod kernel;
 mod nest;

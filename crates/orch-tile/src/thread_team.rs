@@ -1,0 +1,233 @@
+//! Teams of threads: what a task of a thread program does on a GPU, where many threads run its body together.
+//!
+//! A program with a [`Team`] runs every task by `threads` threads in warps of [`WARP`]; each binds
+//! [`Team::thread`] to its number and has variables and scratch of its own, and all of a task share its
+//! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive tasks run at the same time and may read each
+//! other's shared buffers ([`TeamStmt::Peer`]). What one thread writes to a shared buffer another may read after a
+//! barrier. On a CPU there is no team: one worker runs a task alone.
+//!
+//! ```text
+//!   team 128 threads thread: i64 [0..=127], clusters of 1
+//! {
+//!   copy a[thread], x[thread], 1
+//!   commit
+//!   wait 0
+//!   barrier
+//!   shuffle other: f32 = a[thread], 16
+//! }
+//! ```
+//!
+//! Matrix fragments are scratch: thread `t` of a warp holds, with `g = t / 4` and `c = t % 4`,
+//!
+//! - sums `f32[4]` of a 16 x 8 tile: rows `g, g, g + 8, g + 8`, columns `2c, 2c + 1, 2c, 2c + 1`;
+//! - `a` of 16-bit elements `[8]`: rows `g, g, g + 8, g + 8` and again, columns `2c, 2c + 1, 2c, 2c + 1`, then the same
+//!   plus 8; `b` `[4]`: rows `2c, 2c + 1, 2c + 8, 2c + 9` of column `g`;
+//! - `a` of f32 (multiplied as TF32) `[4]`: rows `g, g + 8, g, g + 8`, columns `c, c, c + 4, c + 4`; `b` `[2]`: rows
+//!   `c, c + 4` of column `g`.
+//!
+//! These are the layouts of PTX's `mma.m16n8k16` and `mma.m16n8k8`.
+
+use crate::expr::{BufferId, ExprId, VarId};
+use orch_ir::DType;
+
+/// Threads of a warp.
+pub const WARP: usize = 32;
+/// Most threads of a team.
+pub const MAX_THREADS: usize = 1024;
+/// Most tasks of a cluster that every device with clusters takes.
+pub const MAX_CLUSTER: usize = 8;
+
+/// The threads that run a task together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Team {
+    /// Their number, a multiple of [`WARP`].
+    pub threads: usize,
+    /// The number of the thread, `0..threads`.
+    pub thread: VarId,
+    /// Consecutive tasks that run at the same time; the number of tasks is a multiple of it.
+    pub cluster: usize,
+}
+
+/// A place in a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// Which buffer.
+    pub buffer: BufferId,
+    /// Element offset.
+    pub offset: ExprId,
+}
+
+/// What matrix instructions multiply; they add in f32.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Product {
+    /// f16, 16 terms at a time.
+    F16,
+    /// bf16, 16 terms at a time.
+    Bf16,
+    /// f32 of which 10 bits of the fraction count, 8 terms at a time.
+    Tf32,
+}
+
+impl Product {
+    /// Terms that one instruction adds.
+    pub fn terms(self) -> usize {
+        match self {
+            Product::F16 | Product::Bf16 => 16,
+            Product::Tf32 => 8,
+        }
+    }
+
+    /// Type of the factors in memory.
+    pub fn dtype(self) -> DType {
+        match self {
+            Product::F16 => DType::F16,
+            Product::Bf16 => DType::BF16,
+            Product::Tf32 => DType::F32,
+        }
+    }
+
+    /// The name in text: the type's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Product::F16 => "f16",
+            Product::Bf16 => "bf16",
+            Product::Tf32 => "tf32",
+        }
+    }
+}
+
+/// A statement of a team. All threads of a warp run it together, and all threads of the task the barriers.
+#[derive(Clone, PartialEq, Debug)]
+pub enum TeamStmt {
+    /// Waits for all threads of the task.
+    Barrier,
+    /// Waits for all threads of the cluster.
+    ClusterBarrier,
+    /// Declares a register and sets it to the value that lane `lane ^ with` of the warp gives.
+    Shuffle {
+        /// What is declared.
+        var: VarId,
+        /// What each lane gives.
+        value: ExprId,
+        /// Which bits of the lane's number differ.
+        with: usize,
+    },
+    /// Declares a register and sets it to elements of the shared buffer of another task of the cluster.
+    Peer {
+        /// What is declared; its type says how many elements are read.
+        var: VarId,
+        /// The task's position in the cluster.
+        rank: ExprId,
+        /// Where.
+        from: Spot,
+    },
+    /// Starts copying consecutive elements (4, 8 or 16 bytes) to a shared buffer; zeros if the mask is false.
+    Copy {
+        /// A place of a shared buffer.
+        to: Spot,
+        /// A place of an input.
+        from: Spot,
+        /// How many elements.
+        elems: usize,
+        /// A boolean; `None` is true.
+        mask: Option<ExprId>,
+    },
+    /// Ends a group of copies.
+    Commit,
+    /// Waits until at most this many of the thread's groups are not done.
+    Wait(usize),
+    /// Reads `matrices` 8 x 8 matrices of 16-bit elements from a shared buffer: lane `8 i + r` gives the place of row
+    /// `r` of matrix `i`; thread `t` gets elements `2 (t % 4)` and the next one of row `t / 4` of each matrix (of
+    /// column `t / 4`, if transposed).
+    LoadMatrix {
+        /// A constant place of scratch, two elements a matrix.
+        to: Spot,
+        /// A place of a shared buffer.
+        from: Spot,
+        /// 1, 2 or 4.
+        matrices: usize,
+        /// Whether rows become columns.
+        transposed: bool,
+    },
+    /// Adds a product of fragments: `sum[16, 8] += a[16, k] * b[k, 8]`.
+    Multiply {
+        /// What is multiplied.
+        product: Product,
+        /// A constant place of scratch.
+        sum: Spot,
+        /// A constant place of scratch.
+        a: Spot,
+        /// A constant place of scratch.
+        b: Spot,
+    },
+}
+
+impl TeamStmt {
+    /// The places that are read or written in memory and scratch.
+    pub fn spots(&self) -> Vec<Spot> {
+        match self {
+            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Commit | TeamStmt::Wait(_) => Vec::new(),
+            TeamStmt::Shuffle { .. } => Vec::new(),
+            TeamStmt::Peer { from, .. } => vec![*from],
+            TeamStmt::Copy { to, from, .. } | TeamStmt::LoadMatrix { to, from, .. } => vec![*to, *from],
+            TeamStmt::Multiply { sum, a, b, .. } => vec![*sum, *a, *b],
+        }
+    }
+
+    /// The expressions that are evaluated.
+    pub fn operands(&self) -> Vec<ExprId> {
+        let mut operands: Vec<ExprId> = self.spots().iter().map(|spot| spot.offset).collect();
+        match self {
+            TeamStmt::Shuffle { value, .. } => operands.push(*value),
+            TeamStmt::Peer { rank, .. } => operands.push(*rank),
+            TeamStmt::Copy { mask, .. } => operands.extend(mask),
+            _ => {}
+        }
+        operands
+    }
+
+    /// The same statement with each expression replaced by `map` of it.
+    pub fn map_operands(&self, mut map: impl FnMut(ExprId) -> ExprId) -> Self {
+        let mut mapped = self.clone();
+        match &mut mapped {
+            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Commit | TeamStmt::Wait(_) => {}
+            TeamStmt::Shuffle { value, .. } => *value = map(*value),
+            TeamStmt::Peer { rank, from, .. } => {
+                *rank = map(*rank);
+                from.offset = map(from.offset);
+            }
+            TeamStmt::Copy { to, from, mask, .. } => {
+                to.offset = map(to.offset);
+                from.offset = map(from.offset);
+                *mask = mask.map(&mut map);
+            }
+            TeamStmt::LoadMatrix { to, from, .. } => {
+                to.offset = map(to.offset);
+                from.offset = map(from.offset);
+            }
+            TeamStmt::Multiply { sum, a, b, .. } => {
+                for spot in [sum, a, b] {
+                    spot.offset = map(spot.offset);
+                }
+            }
+        }
+        mapped
+    }
+
+    /// The variable that is declared.
+    pub fn declares(&self) -> Option<VarId> {
+        match self {
+            TeamStmt::Shuffle { var, .. } | TeamStmt::Peer { var, .. } => Some(*var),
+            _ => None,
+        }
+    }
+
+    /// The buffer that is written by the time the statement has run.
+    pub fn written(&self) -> Option<BufferId> {
+        match self {
+            TeamStmt::Copy { to, .. } | TeamStmt::LoadMatrix { to, .. } => Some(to.buffer),
+            TeamStmt::Multiply { sum, .. } => Some(sum.buffer),
+            _ => None,
+        }
+    }
+}

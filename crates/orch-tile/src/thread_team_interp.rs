@@ -1,0 +1,489 @@
+//! Teams in the interpreter: all threads of a cluster in lockstep.
+//!
+//! A statement that holds nothing of a team is run by one thread after the other. Loops around statements of a team
+//! have the same bounds in every thread; branches around them are taken by whole warps, and barriers met by all
+//! threads. Shared memory remembers who touched an element since the last barrier, so that a missing barrier is an
+//! error whatever the order.
+
+use crate::expr::{BufferId, ExprId};
+use crate::thread::Stmt;
+use crate::thread_interp::{ExecError, Machine, Value};
+use crate::thread_scalar::{self, Number};
+use crate::thread_team::{Product, Spot, Team, TeamStmt, WARP};
+use orch_ir::DType;
+use std::rc::Rc;
+
+/// The threads of a cluster between statements.
+struct Cluster {
+    /// The first task.
+    first: usize,
+    /// Variables of each thread.
+    vars: Vec<Vec<Option<Value>>>,
+    /// Groups of copies of each thread that are not done; the last one is open.
+    copies: Vec<Vec<Vec<Copy>>>,
+}
+
+/// A copy under way.
+struct Copy {
+    buffer: BufferId,
+    offset: i64,
+    values: Vec<Number>,
+}
+
+impl Machine<'_> {
+    /// Runs all tasks of a program with a team.
+    pub(crate) fn run_teams(&mut self, team: &Team) -> Result<(), ExecError> {
+        let places = team.threads * team.cluster;
+        for first in (0..self.program.tasks).step_by(team.cluster) {
+            let mut cluster = Cluster {
+                first,
+                vars: Vec::with_capacity(places),
+                copies: (0..places).map(|_| vec![Vec::new()]).collect(),
+            };
+            for place in 0..places {
+                self.start(first, place)?;
+                cluster.vars.push(self.vars.clone());
+            }
+            let everyone: Vec<usize> = (0..places).collect();
+            self.list(&mut cluster, &self.program.body, &everyone)?;
+            if self.memory.has_copies() {
+                return Err(divergence("a task ends before its copies are waited for"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets `act` be done by the thread at a place.
+    fn at<T>(
+        &mut self,
+        cluster: &mut Cluster,
+        place: usize,
+        act: impl FnOnce(&mut Self) -> Result<T, ExecError>,
+    ) -> Result<T, ExecError> {
+        std::mem::swap(&mut self.vars, &mut cluster.vars[place]);
+        self.switch_to(cluster.first, place);
+        let result = act(self);
+        std::mem::swap(&mut self.vars, &mut cluster.vars[place]);
+        result
+    }
+
+    fn list(&mut self, cluster: &mut Cluster, body: &[Stmt], active: &[usize]) -> Result<(), ExecError> {
+        for stmt in body {
+            if !is_of_team(stmt) {
+                for &place in active {
+                    self.at(cluster, place, |machine| machine.run(std::slice::from_ref(stmt)))?;
+                }
+                continue;
+            }
+            self.step()?;
+            match stmt {
+                Stmt::For { var, start, end, step, body, .. } => {
+                    let start = self.common(cluster, active, *start)?;
+                    let end = self.common(cluster, active, *end)?;
+                    let mut value = start;
+                    while value < end {
+                        for &place in active {
+                            let number: Value = Rc::new([Number::Int(value.into())]);
+                            self.at(cluster, place, |machine| machine.bind(*var, number))?;
+                        }
+                        self.list(cluster, body, active)?;
+                        self.step()?;
+                        value += step;
+                    }
+                }
+                Stmt::If { condition, then, otherwise } => {
+                    let (mut taken, mut refused) = (Vec::new(), Vec::new());
+                    for &place in active {
+                        let holds = self.at(cluster, place, |machine| machine.eval(*condition))?[0].is_true();
+                        if holds { &mut taken } else { &mut refused }.push(place);
+                    }
+                    for (side, body) in [(taken, then), (refused, otherwise)] {
+                        if !side.is_empty() {
+                            self.list(cluster, body, &side)?;
+                        }
+                    }
+                }
+                Stmt::Team(stmt) => self.team_stmt(cluster, stmt, active)?,
+                _ => unreachable!("only loops, branches and the team's own statements are of a team"),
+            }
+        }
+        Ok(())
+    }
+
+    /// The value that an index has in every active thread.
+    fn common(&mut self, cluster: &mut Cluster, active: &[usize], id: ExprId) -> Result<i64, ExecError> {
+        let mut common = None;
+        for &place in active {
+            let value = self.at(cluster, place, |machine| machine.eval_index(id))?;
+            if common.is_some_and(|common| common != value) {
+                return Err(divergence("threads differ in the bounds of a loop that they run together"));
+            }
+            common = Some(value);
+        }
+        Ok(common.unwrap_or(0))
+    }
+
+    fn team_stmt(
+        &mut self,
+        cluster: &mut Cluster,
+        stmt: &TeamStmt,
+        active: &[usize],
+    ) -> Result<(), ExecError> {
+        match stmt {
+            TeamStmt::Barrier | TeamStmt::ClusterBarrier => {
+                if active.len() < cluster.vars.len() {
+                    return Err(divergence("some threads do not come to a barrier"));
+                }
+                self.memory.barrier(*stmt == TeamStmt::ClusterBarrier);
+            }
+            TeamStmt::Shuffle { var, value, with } => {
+                for warp in warps(active)? {
+                    let mut values = Vec::with_capacity(WARP);
+                    for &place in warp {
+                        values.push(self.at(cluster, place, |machine| machine.eval(*value))?);
+                    }
+                    for (lane, &place) in warp.iter().enumerate() {
+                        let given = Rc::clone(&values[(lane ^ with) % WARP]);
+                        self.at(cluster, place, |machine| machine.bind(*var, given))?;
+                    }
+                }
+            }
+            TeamStmt::Peer { var, rank, from } => {
+                let lanes = self.program.var_type(*var).lanes as i64;
+                for &place in active {
+                    self.at(cluster, place, |machine| {
+                        let rank = machine.eval_index(*rank)?;
+                        let offset = machine.eval_index(from.offset)?;
+                        let values: Result<Value, ExecError> = (0..lanes)
+                            .map(|lane| machine.memory.load_from(rank, from.buffer, offset + lane))
+                            .collect();
+                        machine.bind(*var, values?)
+                    })?;
+                }
+            }
+            TeamStmt::Copy { to, from, elems, mask } => {
+                for &place in active {
+                    let copy =
+                        self.at(cluster, place, |machine| machine.start_copy(*to, *from, *elems, *mask))?;
+                    cluster.copies[place].last_mut().expect("a group is open").push(copy);
+                }
+            }
+            TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
+            TeamStmt::Wait(groups) => {
+                for &place in active {
+                    let done = cluster.copies[place].len().saturating_sub(groups + 1);
+                    let copies: Vec<Copy> = cluster.copies[place].drain(..done).flatten().collect();
+                    self.at(cluster, place, |machine| {
+                        for Copy { buffer, offset, values } in copies {
+                            for (at, value) in (offset..).zip(values) {
+                                machine.memory.finish_copy(buffer, at, value)?;
+                            }
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+            TeamStmt::LoadMatrix { to, from, matrices, transposed } => {
+                for warp in warps(active)? {
+                    self.load_matrices(cluster, warp, (*to, *from), *matrices, *transposed)?;
+                }
+            }
+            TeamStmt::Multiply { product, sum, a, b } => {
+                for warp in warps(active)? {
+                    self.multiply(cluster, warp, *product, [*sum, *a, *b])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start_copy(
+        &mut self,
+        to: Spot,
+        from: Spot,
+        elems: usize,
+        mask: Option<ExprId>,
+    ) -> Result<Copy, ExecError> {
+        let offset = self.eval_index(to.offset)?;
+        let is_real = match mask {
+            Some(mask) => self.eval(mask)?[0].is_true(),
+            None => true,
+        };
+        let dtype = self.program.buffer(to.buffer).dtype;
+        let zero = if dtype.is_float() { Number::Float(0.0) } else { Number::Int(0) };
+        let mut values = vec![zero; elems];
+        if is_real {
+            let source = self.eval_index(from.offset)?;
+            self.aligned(from, source, elems)?;
+            for (at, value) in (source..).zip(&mut values) {
+                self.report.loads += 1;
+                *value = self.memory.load(from.buffer, at)?;
+            }
+        }
+        self.aligned(to, offset, elems)?;
+        for at in offset..offset + elems as i64 {
+            self.memory.start_copy(to.buffer, at)?;
+        }
+        Ok(Copy { buffer: to.buffer, offset, values })
+    }
+
+    /// Copies and matrix rows start at multiples of their size.
+    fn aligned(&self, spot: Spot, offset: i64, elems: usize) -> Result<(), ExecError> {
+        if offset % elems as i64 == 0 {
+            return Ok(());
+        }
+        let name = &self.program.buffer(spot.buffer).name;
+        Err(divergence(&format!(
+            "{name}[{offset}] is not at a multiple of the {elems} elements of the access"
+        )))
+    }
+
+    fn load_matrices(
+        &mut self,
+        cluster: &mut Cluster,
+        warp: &[usize],
+        (to, from): (Spot, Spot),
+        matrices: usize,
+        transposed: bool,
+    ) -> Result<(), ExecError> {
+        let mut rows = Vec::with_capacity(8 * matrices);
+        for &place in &warp[..8 * matrices] {
+            rows.push(self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(from.offset)?;
+                machine.aligned(from, offset, 8)?;
+                let row: Result<Vec<Number>, ExecError> =
+                    (offset..offset + 8).map(|at| machine.memory.load(from.buffer, at)).collect();
+                row
+            })?);
+        }
+        for (lane, &place) in warp.iter().enumerate() {
+            self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(to.offset)?;
+                for matrix in 0..matrices {
+                    for half in 0..2 {
+                        let (major, minor) = (lane / 4, 2 * (lane % 4) + half);
+                        let (row, column) = if transposed { (minor, major) } else { (major, minor) };
+                        let value = rows[8 * matrix + row][column];
+                        machine.memory.store(to.buffer, offset + (2 * matrix + half) as i64, value)?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn multiply(
+        &mut self,
+        cluster: &mut Cluster,
+        warp: &[usize],
+        product: Product,
+        [sum, a, b]: [Spot; 3],
+    ) -> Result<(), ExecError> {
+        let terms = product.terms();
+        let per_thread = |elems: usize| elems / WARP;
+        let a_elems = self.fragment(cluster, warp, a, per_thread(16 * terms))?;
+        let b_elems = self.fragment(cluster, warp, b, per_thread(8 * terms))?;
+        let sums = self.fragment(cluster, warp, sum, 4)?;
+        let mut a_tile = vec![vec![Number::Float(0.0); terms]; 16];
+        let mut b_tile = vec![vec![Number::Float(0.0); 8]; terms];
+        for lane in 0..WARP {
+            let (g, c) = (lane / 4, lane % 4);
+            for (at, &value) in a_elems[lane].iter().enumerate() {
+                let (row, column) = match product {
+                    Product::Tf32 => (g + 8 * (at % 2), c + 4 * (at / 2)),
+                    _ => (g + 8 * (at / 2 % 2), 2 * c + at % 2 + 8 * (at / 4)),
+                };
+                a_tile[row][column] = factor(product, value);
+            }
+            for (at, &value) in b_elems[lane].iter().enumerate() {
+                let row = match product {
+                    Product::Tf32 => c + 4 * at,
+                    _ => 2 * c + at % 2 + 8 * (at / 2),
+                };
+                b_tile[row][g] = factor(product, value);
+            }
+        }
+        for (lane, &place) in warp.iter().enumerate() {
+            let (g, c) = (lane / 4, lane % 4);
+            let mut results = Vec::with_capacity(4);
+            for (at, &start) in sums[lane].iter().enumerate() {
+                let (row, column) = (g + 8 * (at / 2), 2 * c + at % 2);
+                let total = (0..terms).try_fold(start, |total, k| {
+                    thread_scalar::fma(DType::F32, a_tile[row][k], b_tile[k][column], total)
+                });
+                results.push(total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?);
+            }
+            self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(sum.offset)?;
+                for (at, value) in (offset..).zip(results) {
+                    machine.memory.store(sum.buffer, at, value)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The elements that each thread of a warp holds of a fragment.
+    fn fragment(
+        &mut self,
+        cluster: &mut Cluster,
+        warp: &[usize],
+        spot: Spot,
+        elems: usize,
+    ) -> Result<Vec<Vec<Number>>, ExecError> {
+        let mut all = Vec::with_capacity(WARP);
+        for &place in warp {
+            all.push(self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(spot.offset)?;
+                let elems: Result<Vec<Number>, ExecError> =
+                    (offset..offset + elems as i64).map(|at| machine.memory.load(spot.buffer, at)).collect();
+                elems
+            })?);
+        }
+        Ok(all)
+    }
+}
+
+/// A factor as the matrix unit sees it.
+fn factor(product: Product, value: Number) -> Number {
+    match (product, value) {
+        // 13 of the 23 bits of the fraction are ignored.
+        (Product::Tf32, Number::Float(value)) => {
+            Number::Float(f64::from(f32::from_bits((value as f32).to_bits() & !0x1fff)))
+        }
+        _ => value,
+    }
+}
+
+/// The active threads in whole warps.
+fn warps(active: &[usize]) -> Result<Vec<&[usize]>, ExecError> {
+    let warps: Vec<&[usize]> = active.chunk_by(|a, b| a / WARP == b / WARP).collect();
+    match warps.iter().all(|warp| warp.len() == WARP) {
+        true => Ok(warps),
+        false => Err(divergence("some threads of a warp do not come to a statement of the warp")),
+    }
+}
+
+/// True if a statement is, or holds, one of a team.
+fn is_of_team(stmt: &Stmt) -> bool {
+    matches!(stmt, Stmt::Team(_)) || stmt.bodies().any(|body| body.iter().any(is_of_team))
+}
+
+fn divergence(problem: &str) -> ExecError {
+    ExecError::Divergence { problem: problem.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{BufferData, ExecError, ExecOptions, interpret, parse_thread, validate_thread};
+    use orch_ir::{DType, Tensor};
+
+    const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  team 64 threads thread: i64 [0..=63], clusters of 2\n  \
+                          input x: f32[128]\n  output y: f32[128]\n  shared s: f32[64]\n";
+
+    fn run(header: &str, body: &str, buffers: &mut [BufferData]) -> Result<(), ExecError> {
+        let text = format!("{header}{{\n{body}}}\n");
+        let program = parse_thread(&text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(validate_thread(&program), Vec::<String>::new());
+        let printed = program.to_string();
+        assert_eq!(parse_thread(&printed).unwrap().to_string(), printed);
+        interpret(&program, buffers, &ExecOptions::default()).map(|_| ())
+    }
+
+    fn floats(values: impl IntoIterator<Item = f64>, dtype: DType) -> BufferData {
+        let values: Vec<f64> = values.into_iter().collect();
+        BufferData::from_tensor(&Tensor::from_f64(dtype, [values.len()], &values))
+    }
+
+    /// What 128 threads in two tasks make of `0, 1, 2, ..`.
+    fn result(body: &str) -> Result<Vec<f64>, ExecError> {
+        let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+        run(HEADER, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
+    }
+
+    const COPY: &str = "  copy s[thread], x[((task * 64) + thread)], 1\n  commit\n  wait 0\n";
+
+    #[test]
+    fn threads_exchange_values_through_shared_memory() {
+        let body = format!("{COPY}  barrier\n  y[((task * 64) + thread)] = s[(63 - thread)]\n");
+        let expected: Vec<f64> =
+            (0..2).flat_map(|task| (0..64).rev().map(move |t| f64::from(64 * task + t))).collect();
+        assert_eq!(result(&body).unwrap(), expected);
+    }
+
+    #[test]
+    fn tasks_of_a_cluster_exchange_values() {
+        let body = format!(
+            "{COPY}  cluster_barrier\n  peer v: f32 = s[thread], (1 - task)\n  y[((task * 64) + thread)] = v\n"
+        );
+        let expected: Vec<f64> = (64..128).chain(0..64).map(f64::from).collect();
+        assert_eq!(result(&body).unwrap(), expected);
+    }
+
+    #[test]
+    fn lanes_are_shuffled() {
+        let body = "  shuffle v: f32 = x[((task * 64) + thread)], 5\n  y[((task * 64) + thread)] = v\n";
+        let expected: Vec<f64> = (0..128).map(|at| f64::from(at ^ 5)).collect();
+        assert_eq!(result(body).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_not_ordered_is_a_race() {
+        let store = "  y[((task * 64) + thread)] = s[(63 - thread)]\n";
+        for body in [
+            // No barrier between the copy and the reads.
+            format!("{COPY}{store}"),
+            // The copy is not waited for.
+            format!("  copy s[thread], x[thread], 1\n  commit\n  barrier\n{store}  wait 0\n"),
+            // A barrier of the task does not order what other tasks read.
+            format!("{COPY}  barrier\n  peer v: f32 = s[thread], (1 - task)\n"),
+            // Written again while others may still read.
+            format!("{COPY}  barrier\n{store}  s[thread] = 0.0\n"),
+            "  s[0] = 0.0\n".to_owned(),
+        ] {
+            let error = result(&body).unwrap_err();
+            assert!(error.to_string().contains("also accessed by"), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn threads_meet_at_barriers() {
+        for body in [
+            "  if (thread < 32) {\n    barrier\n  }\n",
+            "  if (thread < 8) {\n    shuffle v: f32 = 0.0, 1\n  }\n",
+            "  for i: i64 [0..=63] = 0 to thread step 1 {\n    barrier\n  }\n",
+        ] {
+            assert!(matches!(result(body), Err(ExecError::Divergence { .. })), "{body}");
+        }
+        assert!(result("  if (thread < 32) {\n    shuffle v: f32 = 0.0, 1\n  }\n").is_ok());
+    }
+
+    #[test]
+    fn fragments_are_matrices() {
+        let header = "program k, 1 tasks task: i64 [0..=0]\n  team 32 threads thread: i64 [0..=31], clusters of 1\n  \
+                      input a: f16[256]\n  input b: f16[128]\n  output y: f32[128]\n  shared sa: f16[256]\n  \
+                      shared sb: f16[128]\n  scratch fa: f16[8]\n  scratch fb: f16[4]\n  scratch fc: f32[4]\n";
+        // `a` is [16, 16] and `b` is [16, 8], both row-major; `b` is read transposed.
+        let body = "  copy sa[(thread * 8)], a[(thread * 8)], 8\n  if (thread < 16) {\n    \
+                    copy sb[(thread * 8)], b[(thread * 8)], 8\n  }\n  commit\n  wait 0\n  barrier\n  \
+                    load_matrix fa[0], sa[(((thread % 16) * 16) + ((thread // 16) * 8))], 4\n  \
+                    load_matrix fb[0], sb[((thread % 16) * 8)], 2, transposed\n  \
+                    for i: i64 [0..=3] = 0 to 4 step 1 unroll {\n    fc[i] = 1.0\n  }\n  \
+                    multiply f16, fc[0], fa[0], fb[0]\n  \
+                    for j: i64 [0..=3] = 0 to 4 step 1 unroll {\n    \
+                    y[(((((thread // 4) + ((j // 2) * 8)) * 8) + ((thread % 4) * 2)) + (j % 2))] = fc[j]\n  }\n";
+        let a = |row: usize, k: usize| ((3 * row + 5 * k) % 7) as f64 - 3.0;
+        let b = |k: usize, column: usize| ((2 * k + column) % 5) as f64 - 2.0;
+        let mut buffers = [
+            floats((0..256).map(|at| a(at / 16, at % 16)), DType::F16),
+            floats((0..128).map(|at| b(at / 8, at % 8)), DType::F16),
+            BufferData::zeros(DType::F32, 128),
+        ];
+        run(header, body, &mut buffers).unwrap();
+        let expected: Vec<f64> =
+            (0..128).map(|at| 1.0 + (0..16).map(|k| a(at / 8, k) * b(k, at % 8)).sum::<f64>()).collect();
+        assert_eq!(buffers[2].to_tensor([128]).unwrap().to_f64(), expected);
+    }
+}
