@@ -63,10 +63,6 @@ pub fn emit(program: &ThreadProgram) -> String {
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
     emitter.list(&program.body);
-    if team.cluster > 1 {
-        // Shared memory that others may still read must outlive this task.
-        emitter.line("o_cluster_barrier();");
-    }
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
     let cluster = if team.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", team.cluster) } else { String::new() };
     format!(

@@ -1,19 +1,12 @@
 //! Loads and stores.
 
 use super::function::Emitter;
+use crate::facts::{self, Address};
 use orch_ir::DType;
 use orch_tile::{BufferId, Expr, ExprId, Scope};
 
 /// Bytes of the widest access.
 const WIDEST_BYTES: usize = 16;
-
-/// Which elements an access touches.
-enum Lanes {
-    /// Consecutive ones from this offset.
-    Contiguous(ExprId),
-    /// Any.
-    Anywhere(ExprId),
-}
 
 /// Which lanes take part.
 enum Mask {
@@ -27,7 +20,7 @@ enum Mask {
 impl Emitter<'_> {
     /// The text of a load whose operands are known.
     pub(super) fn load(&mut self, buffer: BufferId, offset: ExprId, lanes: usize, mask: Option<ExprId>) -> String {
-        let at = self.lanes(offset);
+        let address = facts::address(&self.program.exprs, offset);
         let mask = self.mask(mask);
         let info = self.program.buffer(buffer);
         let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
@@ -36,8 +29,8 @@ impl Emitter<'_> {
             let ty = super::types::CppType::of(dtype, lanes).text();
             format!("o_zero<{ty}>()").replace("o_zero", &format!("{text} : o_zero"))
         };
-        let place = match at {
-            Lanes::Contiguous(offset) => {
+        match address {
+            Address::Contiguous(offset) => {
                 let width = self.aligned(offset, lanes, dtype);
                 let offset = self.known(offset).expect("evaluated").text;
                 let plain = match (scope, lanes) {
@@ -54,27 +47,23 @@ impl Emitter<'_> {
                     Mask::Each(mask) => format!("o_load_masked<{lanes}, {width}>({name} + {offset}, {mask})"),
                 }
             }
-            Lanes::Anywhere(offsets) => {
-                let offsets = self.known(offsets).expect("evaluated").text;
+            Address::Strided(..) | Address::Scattered(_) => {
+                let offsets = self.scattered(address, lanes);
                 match mask {
                     Mask::All => format!("o_gather<{lanes}>({name}, {offsets})"),
                     Mask::Uniform(mask) => zero(format!("({mask} ? o_gather<{lanes}>({name}, {offsets})")) + ")",
                     Mask::Each(mask) => format!("o_gather_masked<{lanes}>({name}, {offsets}, {mask})"),
                 }
             }
-        };
-        place
+        }
     }
 
     /// Writes a store.
     pub(super) fn store(&mut self, buffer: BufferId, offset: ExprId, value: ExprId, mask: Option<ExprId>) {
         let lanes = self.program.exprs.lanes(value);
-        for id in [offset, value].into_iter().chain(mask) {
+        let address = facts::address(&self.program.exprs, offset);
+        for id in [address.operand(), value].into_iter().chain(mask) {
             self.eval(id);
-        }
-        let at = self.lanes(offset);
-        if let Lanes::Contiguous(first) = at {
-            self.eval(first);
         }
         let mask = self.mask(mask);
         let info = self.program.buffer(buffer);
@@ -86,8 +75,8 @@ impl Emitter<'_> {
             Mask::Uniform(mask) => (format!("if ({mask}) "), None),
             Mask::Each(mask) => (String::new(), Some(mask)),
         };
-        let text = match at {
-            Lanes::Contiguous(offset) => {
+        let text = match address {
+            Address::Contiguous(offset) => {
                 let width = self.aligned(offset, lanes, dtype);
                 let offset = self.known(offset).expect("evaluated").text;
                 match (each, lanes) {
@@ -100,8 +89,8 @@ impl Emitter<'_> {
                     (None, _) => format!("o_store<{lanes}, {width}>({name} + {offset}, {value})"),
                 }
             }
-            Lanes::Anywhere(offsets) => {
-                let offsets = self.known(offsets).expect("evaluated").text;
+            Address::Strided(..) | Address::Scattered(_) => {
+                let offsets = self.scattered(address, lanes);
                 match each {
                     Some(mask) => format!("o_scatter_masked<{lanes}>({name}, {offsets}, {value}, {mask})"),
                     None => format!("o_scatter<{lanes}>({name}, {offsets}, {value})"),
@@ -111,11 +100,12 @@ impl Emitter<'_> {
         self.line(&format!("{guard}{text};"));
     }
 
-    fn lanes(&self, offset: ExprId) -> Lanes {
-        match self.program.exprs.get(offset) {
-            Expr::Ramp { base, stride: 1, .. } => Lanes::Contiguous(*base),
-            _ if self.program.exprs.lanes(offset) == 1 => Lanes::Contiguous(offset),
-            _ => Lanes::Anywhere(offset),
+    /// The offsets of elements that are not neighbours.
+    fn scattered(&mut self, address: Address, lanes: usize) -> String {
+        let first = self.known(address.operand()).expect("evaluated").text;
+        match address {
+            Address::Strided(_, stride) => format!("o_ramp<{lanes}>({first}, {stride})"),
+            Address::Contiguous(_) | Address::Scattered(_) => first,
         }
     }
 

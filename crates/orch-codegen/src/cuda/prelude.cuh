@@ -1,3 +1,4 @@
+#pragma nv_diag_suppress 177
 #define ORC static __device__ __forceinline__
 #define ORC_UNROLL _Pragma("unroll")
 
@@ -240,7 +241,7 @@ template <int N, class T> ORC vec<T, N> o_splat(T a) {
     ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = a;
     return r;
 }
-template <int N, class T> ORC vec<T, N> o_ramp(T base, T stride) {
+template <int N, class T, class S> ORC vec<T, N> o_ramp(T base, S stride) {
     vec<T, N> r;
     ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = base + stride * i;
     return r;
