@@ -115,7 +115,7 @@ impl FunctionEmitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input => "reads",
                     Scope::Output => "writes",
-                    Scope::Shared | Scope::Scratch => "scratch",
+                    Scope::Shared | Scope::Recycled | Scope::Scratch => "scratch",
                 };
                 format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)
             })

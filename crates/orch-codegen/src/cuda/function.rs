@@ -115,7 +115,7 @@ impl Emitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input => "reads",
                     Scope::Output => "writes",
-                    Scope::Shared => "shares",
+                    Scope::Shared | Scope::Recycled => "shares",
                     Scope::Scratch => "keeps",
                 };
                 format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)
@@ -128,14 +128,16 @@ impl Emitter<'_> {
         if self.program.shared_bytes() > 0 {
             self.line("extern __shared__ __align__(128) unsigned char shared_memory[];");
         }
-        let mut offset = 0;
+        let (mut offset, mut recycled) = (0, 0);
         for (number, buffer) in self.program.buffers.iter().enumerate() {
             let (name, element) = (self.buffers[number].clone(), element_name(buffer.dtype));
             match buffer.scope {
                 Scope::Input | Scope::Output => {}
-                Scope::Shared => {
-                    self.line(&format!("{element} *const {name} = ({element} *)(shared_memory + {offset});"));
-                    offset += (buffer.elems * buffer.dtype.size_bytes()).next_multiple_of(128);
+                Scope::Shared | Scope::Recycled => {
+                    let offset = if buffer.scope == Scope::Shared { &mut offset } else { &mut recycled };
+                    let at = *offset;
+                    self.line(&format!("{element} *const {name} = ({element} *)(shared_memory + {at});"));
+                    *offset += (buffer.elems * buffer.dtype.size_bytes()).next_multiple_of(128);
                 }
                 Scope::Scratch if self.fragments.contains(&BufferId::new(number)) => {
                     self.line(&format!("unsigned {name}[{}];", buffer.elems.div_ceil(2)));

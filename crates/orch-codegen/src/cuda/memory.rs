@@ -34,7 +34,7 @@ impl Emitter<'_> {
                 let width = self.aligned(offset, lanes, dtype);
                 let offset = self.known(offset).expect("evaluated").text;
                 let plain = match (scope, lanes) {
-                    (Scope::Scratch, 1) | (Scope::Shared, 1) => format!("{name}[{offset}]"),
+                    (Scope::Scratch, 1) => format!("{name}[{offset}]"),
                     (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
                     (Scope::Input, 1) => format!("{name}[{offset}]"),
                     (_, 1) => format!("{name}[{offset}]"),

@@ -8,7 +8,7 @@ use orch_tile::{Product, Spot, TeamStmt};
 impl Emitter<'_> {
     pub(super) fn team_stmt(&mut self, stmt: &TeamStmt) {
         match stmt {
-            TeamStmt::Barrier => self.line("__syncthreads();"),
+            TeamStmt::Barrier | TeamStmt::Recycle => self.line("__syncthreads();"),
             TeamStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
             TeamStmt::Commit => self.line("o_commit();"),
             TeamStmt::Wait(groups) => self.line(&format!("o_wait<{groups}>();")),

@@ -131,7 +131,7 @@ impl<'a> Lowering<'a> {
         let (sides, bindings) = self.declare_arguments();
         let [a, b] = sides.map(|side| Operand::new(self, side));
         let (sum_type, sum_elems) = (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
-        self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Shared);
+        self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Recycled);
 
         let mut pipeline = self.pipeline(&a, &b);
         body.append(&mut pipeline);
@@ -273,6 +273,7 @@ impl<'a> Lowering<'a> {
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(steps as i64));
         body.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body: inner });
         body.push(Stmt::Team(TeamStmt::Wait(0)));
+        body.push(Stmt::Team(TeamStmt::Recycle));
         body
     }
 

@@ -104,7 +104,7 @@ impl ContractionSchedule {
     pub fn shared_bytes(&self, engine: Engine) -> usize {
         let pad = padding(engine, true).max(padding(engine, false));
         let factor = (self.block_m + self.block_n) * (self.block_k + pad) + 2 * self.block_k * pad;
-        self.stages * factor * engine.factor_type().size_bytes() + self.sum_bytes(engine)
+        (self.stages * factor * engine.factor_type().size_bytes()).max(self.sum_bytes(engine))
     }
 
     fn sum_bytes(&self, engine: Engine) -> usize {
