@@ -57,8 +57,19 @@ struct Parser {
 }
 
 /// First words of the statements of teams.
-const TEAM_WORDS: [&str; 10] =
-    ["barrier", "cluster_barrier", "recycle", "shuffle", "peer", "copy", "commit", "wait", "load_matrix", "multiply"];
+const TEAM_WORDS: [&str; 11] = [
+    "barrier",
+    "cluster_barrier",
+    "recycle",
+    "shuffle",
+    "peer",
+    "copy",
+    "commit",
+    "wait",
+    "load_matrix",
+    "multiply",
+    "multiply_tiles",
+];
 
 /// Blocks in blocks, and expressions in expressions, may nest this deep, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 2 * MAX_PRINTED_DEPTH;
@@ -195,7 +206,11 @@ impl Parser {
                 let sum = self.spot()?;
                 self.lexer.expect(",")?;
                 let (a, b) = self.spots()?;
-                TeamStmt::Multiply { product, sum, a, b }
+                if word == "multiply" {
+                    return Ok(TeamStmt::Multiply { product, sum, a, b });
+                }
+                self.lexer.expect(",")?;
+                TeamStmt::MultiplyTiles { product, sum, a, b, columns: self.lexer.count()? }
             }
         })
     }

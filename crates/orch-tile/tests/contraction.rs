@@ -71,11 +71,12 @@ impl Case {
             let schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
             assert!((20..=200).contains(&schedules.len()), "{} schedules", schedules.len());
             // The preferred one, and a small one that differs from test to test.
-            let is_small = |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n <= 64 * 64;
+            let is_small =
+                |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n <= 64 * 64;
             let small: Vec<_> = schedules.iter().filter(is_small).collect();
             let other = small[(what.len() * 7 + block.args.len() * 31) % small.len()];
-            let preferred = small[0];
-            for schedule in [preferred, other] {
+            let of_tiles = small.iter().copied().find(|schedule| schedule.tiles);
+            for schedule in [Some(small[0]), Some(other), of_tiles].into_iter().flatten() {
                 let what = format!("{what} {factors:?} {schedule:?}");
                 let kernel = gpu::lower(block, schedule, &SM_90, factors)
                     .unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -1,10 +1,11 @@
 //! The schedule space and the model that orders it.
 
+use super::operand::Along;
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::contraction::{Extents, Form};
 use crate::templates::gpu::Factors;
-use crate::thread_team::{MAX_CLUSTER, Product, WARP};
+use crate::thread_team::{MAX_CLUSTER, Product, TILE_TERMS, WARP};
 use orch_ir::DType;
 
 /// How a contraction is tiled.
@@ -24,6 +25,8 @@ pub struct ContractionSchedule {
     pub stages: usize,
     /// Tasks of a cluster that share the terms of a tile.
     pub split: usize,
+    /// Whether groups of four warps multiply whole tiles of shared memory, instead of each warp fragments.
+    pub tiles: bool,
 }
 
 /// What multiplies.
@@ -102,6 +105,10 @@ impl ContractionSchedule {
 
     /// Bytes of shared memory, at most.
     pub fn shared_bytes(&self, engine: Engine) -> usize {
+        if self.tiles {
+            let factor = (self.block_m + self.block_n) * self.block_k;
+            return (self.stages * factor * engine.factor_type().size_bytes()).max(self.sum_bytes(engine));
+        }
         let pad = padding(engine, true).max(padding(engine, false));
         let factor = (self.block_m + self.block_n) * (self.block_k + pad) + 2 * self.block_k * pad;
         (self.stages * factor * engine.factor_type().size_bytes()).max(self.sum_bytes(engine))
@@ -117,6 +124,7 @@ impl ContractionSchedule {
         let sums = self.block_m * self.block_n / self.threads() * words;
         let fragments = match engine {
             Engine::Scalar(_) => 4 * words * (self.warp_m() / 4 + self.warp_n() / 8),
+            Engine::Matrix(_) if self.tiles => 0,
             Engine::Matrix(_) => self.warp_m() / 4 + self.warp_n() / 4,
         };
         sums + fragments + 48
@@ -155,8 +163,12 @@ impl ContractionSchedule {
         let bytes = ((self.block_m + self.block_n) * self.block_k * engine.factor_type().size_bytes()) as f64;
         let products = (self.block_m * self.block_n * self.block_k) as f64;
         // Small warp tiles read shared memory more often than they multiply.
-        let reads = bytes * (self.warps_m.min(4) as f64 * 0.5 + self.warps_n.min(4) as f64 * 0.5);
-        let work = (products / engine.rate()).max(bytes / L2_BYTES_PER_CYCLE).max(reads / SHARED_BYTES_PER_CYCLE);
+        let reads = match self.tiles {
+            true => 0.0,
+            false => bytes * (self.warps_m.min(4) as f64 * 0.5 + self.warps_n.min(4) as f64 * 0.5),
+        };
+        let rate = if self.tiles { TILE_RATE } else { engine.rate() };
+        let work = (products / rate).max(bytes / L2_BYTES_PER_CYCLE).max(reads / SHARED_BYTES_PER_CYCLE);
         let warps = self.threads() / WARP;
         // One task alone: steps wait for memory that is not far enough ahead, and few warps leave units idle.
         let latency = MEMORY_LATENCY / (self.stages - 1) as f64;
@@ -173,6 +185,8 @@ impl ContractionSchedule {
 
 /// Elements between rows of the sums in shared memory beyond the tile's width.
 pub(super) const SUM_PADDING: usize = 8;
+/// Multiply-adds per cycle of a multiprocessor whose warp groups multiply tiles.
+const TILE_RATE: f64 = 1500.0;
 const MEMORY_LATENCY: f64 = 900.0;
 /// Least cycles of a step: barriers, addresses, copies.
 const STEP_CYCLES: f64 = 120.0;
@@ -198,9 +212,14 @@ const TILES: [(usize, usize, usize, usize); 14] = [
 ];
 
 /// Terms of a step, by the size of an element, and stages.
-const STEPS: [(usize, usize); 3] = [(64, 3), (64, 4), (32, 4)];
+const STEPS: [(usize, usize); 2] = [(64, 4), (32, 4)];
 const SCALAR_STEPS: [(usize, usize); 3] = [(16, 3), (16, 2), (32, 2)];
 const TF32_STEPS: [(usize, usize); 3] = [(32, 3), (16, 4), (32, 2)];
+
+/// Tiles of tasks whose warp groups, of 64 rows each, multiply whole tiles.
+const GROUP_TILES: [(usize, usize); 9] =
+    [(64, 16), (64, 32), (64, 64), (64, 96), (64, 128), (128, 32), (128, 64), (128, 128), (128, 256)];
+const GROUP_STAGES: [usize; 2] = [3, 5];
 
 /// At most `limit` schedules, the preferred one first; none if the template does not serve the program.
 pub fn schedules(
@@ -213,6 +232,7 @@ pub fn schedules(
     let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
     let mut ranked: Vec<(f64, ContractionSchedule)> = space(engine, target)
+        .filter(|schedule| !schedule.tiles || lies_in_lines(block, &form, engine))
         .map(|schedule| (schedule.cycles(extents, engine, target), schedule))
         .collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -227,18 +247,47 @@ pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = 
         Engine::Matrix(_) => &STEPS,
     };
     let splits = [1, 2, 4, MAX_CLUSTER];
-    TILES.into_iter().flat_map(move |(block_m, block_n, warps_m, warps_n)| {
-        steps.iter().flat_map(move |&(block_k, stages)| {
-            splits.into_iter().map(move |split| ContractionSchedule {
+    TILES
+        .into_iter()
+        .flat_map(move |(block_m, block_n, warps_m, warps_n)| {
+            steps.iter().flat_map(move |&(block_k, stages)| {
+                splits.into_iter().map(move |split| ContractionSchedule {
+                    block_m,
+                    block_n,
+                    block_k,
+                    warps_m,
+                    warps_n,
+                    stages,
+                    split,
+                    tiles: false,
+                })
+            })
+        })
+        .chain(group_space(engine, target))
+        .filter(move |schedule| schedule.fits(engine, target))
+}
+
+/// Every schedule with products of whole tiles, where the target has them.
+fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = ContractionSchedule> + use<> {
+    let is_half = matches!(engine, Engine::Matrix(Product::F16 | Product::Bf16));
+    let tiles: &[(usize, usize)] = if is_half && target.has_tile_products { &GROUP_TILES } else { &[] };
+    tiles.iter().flat_map(|&(block_m, block_n)| {
+        GROUP_STAGES.into_iter().flat_map(move |stages| {
+            [1, 2, 4, MAX_CLUSTER].into_iter().map(move |split| ContractionSchedule {
                 block_m,
                 block_n,
-                block_k,
-                warps_m,
-                warps_n,
+                block_k: TILE_TERMS,
+                warps_m: block_m / 16,
+                warps_n: 1,
                 stages,
                 split,
+                tiles: true,
             })
         })
     })
-    .filter(move |schedule| schedule.fits(engine, target))
+}
+
+/// True if both factors can be laid out with neighbouring terms side by side.
+fn lies_in_lines(block: &BlockProgram, form: &Form, engine: Engine) -> bool {
+    super::operand::natural_along(block, form, engine).into_iter().all(|along| along == Along::Terms)
 }
