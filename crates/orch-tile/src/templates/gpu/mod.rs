@@ -1,5 +1,10 @@
 //! Templates for GPUs: block programs as thread programs of teams.
 
+mod access;
+mod estimate;
+mod points;
+pub mod pointwise;
+
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::Design;
@@ -24,6 +29,31 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Opt
 
 /// At most `limit` designs, the one that the template's model prefers first.
 pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
-    let _ = (block, target, factors, limit);
-    Vec::new()
+    let _ = factors;
+    nest_designs(block, target, limit)
+}
+
+/// At most `limit` designs of the templates that are not matrix products.
+fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<Design> {
+    let mut ranked: Vec<(f64, NestDesign)> = Vec::new();
+    let pointwise = pointwise::ranked(block, target).into_iter();
+    ranked.extend(pointwise.map(|(cycles, schedule)| (cycles, NestDesign::Pointwise(schedule))));
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    ranked.into_iter().filter_map(|(_, design)| design.lower(block)).take(limit).collect()
+}
+
+/// A schedule of one of the templates that are not matrix products.
+enum NestDesign {
+    Pointwise(pointwise::PointwiseSchedule),
+}
+
+impl NestDesign {
+    fn lower(self, block: &BlockProgram) -> Option<Design> {
+        let (kernel, schedule) = match self {
+            NestDesign::Pointwise(schedule) => {
+                (pointwise::lower(block, &schedule).ok()?, format!("pointwise {schedule:?}"))
+            }
+        };
+        Some(Design { kernel, schedule })
+    }
 }

@@ -10,7 +10,7 @@ use crate::templates::kernel::Kernel;
 use crate::thread::{LoopKind, Stmt};
 
 /// Emission of one nest.
-pub(super) struct Emitter<'a> {
+pub(in crate::templates) struct Emitter<'a> {
     pub nest: Nest,
     pub plan: &'a Plan,
     /// Where results go that vary over more than the outer axes, by placeholder.
@@ -23,7 +23,7 @@ pub(super) struct Emitter<'a> {
 
 /// A value that a stage saves.
 #[derive(Clone, Debug)]
-pub(super) struct Save {
+pub(in crate::templates) struct Save {
     /// Stands for the value in the stage itself.
     pub placeholder: VarId,
     /// The value.
@@ -34,7 +34,7 @@ pub(super) struct Save {
 
 /// Scratch that holds a value for each point of some axes, at the current point of the outer ones.
 #[derive(Clone, Debug)]
-pub(super) struct Array {
+pub(in crate::templates) struct Array {
     /// The placeholder whose values it holds.
     pub holds: VarId,
     /// The scratch.
@@ -56,8 +56,8 @@ struct Span {
 }
 
 /// Emits the nest as a kernel.
-pub(super) fn emit(nest: Nest, plan: &Plan) -> Kernel {
-    let mut emitter = Emitter { nest, plan, arrays: Vec::new(), saves: Vec::new(), staged: None };
+pub(in crate::templates) fn emit(nest: Nest, plan: &Plan) -> Kernel {
+    let mut emitter = Emitter::new(nest, plan);
     emitter.declare_arrays();
     emitter.declare_saves();
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
@@ -67,6 +67,13 @@ pub(super) fn emit(nest: Nest, plan: &Plan) -> Kernel {
     let Nest { mut program, bindings, .. } = emitter.nest;
     program.body = body;
     Kernel { program, bindings }
+}
+
+impl<'a> Emitter<'a> {
+    /// An emitter that has emitted nothing.
+    pub fn new(nest: Nest, plan: &'a Plan) -> Self {
+        Self { nest, plan, arrays: Vec::new(), saves: Vec::new(), staged: None }
+    }
 }
 
 impl Emitter<'_> {
@@ -171,17 +178,9 @@ impl Emitter<'_> {
         if let Some(chunk) = chunk {
             counts.push(loops[spread].0.extent.div_ceil(chunk));
         }
-        self.nest.program.tasks = counts.iter().product::<usize>();
-        let tasks = self.nest.program.tasks;
+        let task = self.nest.program.set_tasks(counts.iter().product());
         let exprs = &mut self.nest.program.exprs;
-        let task_info = VarInfo {
-            name: "task".into(),
-            ty: Type::INDEX,
-            range: (tasks > 0).then(|| (0, tasks as i64 - 1)),
-            multiple_of: 1,
-        };
-        self.nest.program.task = exprs.declare(task_info);
-        let task = exprs.var(self.nest.program.task);
+        let task = exprs.var(task);
         let numbers = exprs.unflatten(task, &counts);
 
         let mut body = Vec::new();
@@ -460,12 +459,12 @@ impl Emitter<'_> {
 }
 
 /// Each place at each of these values of an axis.
-fn neighbours(places: &[Place], axis: VarId, values: Vec<ExprId>) -> Vec<Place> {
+pub(in crate::templates) fn neighbours(places: &[Place], axis: VarId, values: Vec<ExprId>) -> Vec<Place> {
     places.iter().flat_map(|place| values.iter().map(|&value| place.with(axis, value))).collect()
 }
 
 /// A loop with a constant positive step.
-pub(super) fn for_loop(
+pub(in crate::templates) fn for_loop(
     var: VarId,
     start: ExprId,
     end: ExprId,

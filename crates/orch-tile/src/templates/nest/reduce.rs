@@ -12,10 +12,10 @@ use orch_ir::{DType, ReduceOp};
 
 /// A running result.
 #[derive(Clone, Copy, Debug)]
-struct Accumulator {
-    value: VarId,
+pub(in crate::templates) struct Accumulator {
+    pub value: VarId,
     /// Of arg-reductions: where the value was found.
-    index: Option<VarId>,
+    pub index: Option<VarId>,
 }
 
 /// Emits one term of a reduction at places, added to accumulators.
@@ -23,13 +23,13 @@ type EmitTerm<'e, 'f> = dyn FnMut(&mut Emitter<'e>, &Reduction, &[Place], &[Accu
 
 /// A loop over some values of an axis.
 #[derive(Clone, Copy, Debug)]
-struct Loop {
-    var: VarId,
-    start: ExprId,
-    end: ExprId,
-    step: usize,
+pub(in crate::templates) struct Loop {
+    pub var: VarId,
+    pub start: ExprId,
+    pub end: ExprId,
+    pub step: usize,
     /// Points of the whole axis.
-    extent: usize,
+    pub extent: usize,
 }
 
 impl Loop {
@@ -56,7 +56,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Reduces at each place.
-    fn reduce_at(&mut self, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+    pub fn reduce_at(&mut self, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
         let axes = self.inner_axes(&reduction.reduced);
         let along_vectors = axes.last().cloned().filter(|axis| {
             self.plan.vector.as_ref() == Some(axis) && places.iter().all(|place| place.lanes.is_none())
@@ -207,7 +207,7 @@ impl<'e> Emitter<'e> {
 
     /// `body` in a loop, where it adds `terms` to each accumulator it is given. Where a sum's chains would be too long,
     /// pieces of the loop have accumulators of their own.
-    fn loop_in_chains(
+    pub fn loop_in_chains(
         &mut self,
         reduction: &Reduction,
         whole: Loop,
@@ -255,7 +255,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// The reduction without guards that bound the loops over these axes, and the bounds.
-    pub fn limited(&mut self, reduction: &Reduction, looped: &[Axis]) -> (Reduction, Vec<Limit>) {
+    pub(super) fn limited(&mut self, reduction: &Reduction, looped: &[Axis]) -> (Reduction, Vec<Limit>) {
         let vars: Vec<VarId> = looped.iter().map(|axis| axis.var).collect();
         let plan = self.plan;
         let differs = |var: VarId| {
@@ -314,7 +314,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Declares an accumulator that holds nothing.
-    fn accumulator(&mut self, reduction: &Reduction, width: usize, out: &mut Vec<Stmt>) -> Accumulator {
+    pub fn accumulator(&mut self, reduction: &Reduction, width: usize, out: &mut Vec<Stmt>) -> Accumulator {
         let exprs = &mut self.nest.program.exprs;
         let dtype = exprs.dtype(reduction.body);
         let name = exprs.var_info(reduction.result).name.clone();
@@ -334,7 +334,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Adds a term to an accumulator, in the lanes of `mask` if there is one.
-    fn accumulate(
+    pub fn accumulate(
         &mut self,
         reduction: &Reduction,
         place: &Place,
@@ -372,7 +372,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// A value-reduction of two values.
-    fn combine(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
+    pub fn combine(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
         let exprs = &mut self.nest.program.exprs;
         match op {
             ReduceOp::Sum => exprs.add2(a, b),
@@ -425,7 +425,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// The result of all lanes of all accumulators.
-    fn combine_lanes(&mut self, reduction: &Reduction, accs: &[Accumulator]) -> ExprId {
+    pub fn combine_lanes(&mut self, reduction: &Reduction, accs: &[Accumulator]) -> ExprId {
         let mut values: Vec<ExprId> = accs.iter().map(|acc| self.nest.program.exprs.var(acc.value)).collect();
         if let Some(index) = accs[0].index {
             return self.extremum_position(reduction.op, values[0], index);
@@ -442,7 +442,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Of the lanes that hold the extremum, the first or last position.
-    fn extremum_position(&mut self, op: ReduceOp, value: ExprId, index: VarId) -> ExprId {
+    pub fn extremum_position(&mut self, op: ReduceOp, value: ExprId, index: VarId) -> ExprId {
         let (extremum, is_last) = match op {
             ReduceOp::ArgMax { last } => (ReduceOp::Max, last),
             ReduceOp::ArgMin { last } => (ReduceOp::Min, last),
@@ -463,7 +463,7 @@ impl<'e> Emitter<'e> {
 }
 
 /// The value that changes no other.
-pub(super) fn identity(op: ReduceOp, dtype: DType) -> Const {
+pub(in crate::templates) fn identity(op: ReduceOp, dtype: DType) -> Const {
     let extreme = |highest: bool| {
         if dtype.is_float() {
             return Const::float(dtype, if highest { f64::INFINITY } else { f64::NEG_INFINITY });

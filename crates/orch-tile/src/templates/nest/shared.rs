@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// A value that a stage saves for later ones.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
+pub(in crate::templates) struct Shared {
     /// The stage that saves it, as a position among the steps.
     pub step: usize,
     /// What is saved.
@@ -25,7 +25,7 @@ const MIN_CYCLES: f64 = 6.0;
 const MIN_LOADS: usize = 3;
 
 /// The values worth saving, by stage.
-pub(super) fn shared_values(nest: &Nest, outer: &[Axis]) -> Vec<Shared> {
+pub(in crate::templates) fn shared_values(nest: &Nest, outer: &[Axis]) -> Vec<Shared> {
     let mut shared = Vec::new();
     for (position, step) in nest.steps.iter().enumerate() {
         let axes = inner_axes(step, outer);
