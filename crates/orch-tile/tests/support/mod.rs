@@ -51,6 +51,9 @@ impl Random {
     }
 }
 
+/// The layout of each tensor.
+pub type Layouts<'a> = &'a dyn Fn(TensorId) -> Layout;
+
 /// Graph construction with less noise.
 pub struct G(pub PrimGraph);
 
@@ -331,7 +334,7 @@ impl G {
     }
 
     /// Row-major, with the layouts that the assignment chooses, and channels-last.
-    pub fn in_layouts(&self, check: &dyn Fn(&dyn Fn(TensorId) -> Layout)) {
+    pub fn in_layouts(&self, check: &dyn Fn(Layouts<'_>)) {
         check(&|tensor| Layout::row_major(self.0.shape(tensor).rank()));
         let assigned = orch_tile::layouts::assign(&self.0);
         check(&|tensor| assigned[tensor.index()].clone());

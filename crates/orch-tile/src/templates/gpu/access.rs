@@ -13,6 +13,9 @@ pub(super) const WIDEST: usize = 16;
 /// Bytes that memory delivers at least.
 const SECTOR: usize = 32;
 
+/// Part of the cost of an access to memory that one to a cache has.
+const CACHED: f64 = 0.1;
+
 /// What one thread does for one vector of points.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Effort {
@@ -82,11 +85,12 @@ pub(super) fn effort(
     known: &mut BTreeSet<ExprId>,
 ) -> Effort {
     let mut total = Effort { instructions: 2.0, ..Effort::default() };
+    let points = nest.points(&step.axes());
     let roots = step.roots();
     let new = nest.program.exprs.reachable_unless(&roots, |id| known.contains(&id));
     for id in new {
         if known.insert(id) {
-            total = total.plus(node_effort(nest, id, along));
+            total = total.plus(node_effort(nest, id, along, points));
         }
     }
     if let Work::Store { buffer, offset, .. } = step.work {
@@ -102,12 +106,15 @@ fn lanes_of(along: Option<(&Axis, usize)>) -> usize {
     along.map_or(1, |(_, lanes)| lanes)
 }
 
-fn node_effort(nest: &mut Nest, id: ExprId, along: Option<(&Axis, usize)>) -> Effort {
-    if let Expr::Load { .. } = nest.program.exprs.get(id) {
+/// The effort of one node of a step that is done at so many points.
+fn node_effort(nest: &mut Nest, id: ExprId, along: Option<(&Axis, usize)>, points: usize) -> Effort {
+    if let Expr::Load { buffer, .. } = *nest.program.exprs.get(id) {
         let size = nest.program.exprs.dtype(id).size_bytes();
-        return pattern(nest, id, along)
-            .map(|pattern| pattern.effort(size, lanes_of(along)))
-            .unwrap_or_default();
+        let effort = pattern(nest, id, along).map(|pattern| pattern.effort(size, lanes_of(along)));
+        let effort = effort.unwrap_or_default();
+        // Elements that are read at several points come from memory once.
+        let share = nest.program.buffer(buffer).elems as f64 / points.max(1) as f64;
+        return Effort { bytes: effort.bytes * share.clamp(CACHED, 1.0), ..effort };
     }
     // Costs are counted for vectors of a CPU, where an addition is half a cycle.
     let instructions = 2.0 * operation_cycles(&nest.program.exprs, id) * lanes_of(along) as f64;

@@ -4,6 +4,7 @@ mod access;
 mod estimate;
 mod points;
 pub mod pointwise;
+pub mod row;
 
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
@@ -38,6 +39,8 @@ fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<D
     let mut ranked: Vec<(f64, NestDesign)> = Vec::new();
     let pointwise = pointwise::ranked(block, target).into_iter();
     ranked.extend(pointwise.map(|(cycles, schedule)| (cycles, NestDesign::Pointwise(schedule))));
+    let row = row::ranked(block, target).into_iter();
+    ranked.extend(row.map(|(cycles, schedule)| (cycles, NestDesign::Row(schedule))));
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     ranked.into_iter().filter_map(|(_, design)| design.lower(block)).take(limit).collect()
 }
@@ -45,6 +48,7 @@ fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<D
 /// A schedule of one of the templates that are not matrix products.
 enum NestDesign {
     Pointwise(pointwise::PointwiseSchedule),
+    Row(row::RowSchedule),
 }
 
 impl NestDesign {
@@ -53,6 +57,7 @@ impl NestDesign {
             NestDesign::Pointwise(schedule) => {
                 (pointwise::lower(block, &schedule).ok()?, format!("pointwise {schedule:?}"))
             }
+            NestDesign::Row(schedule) => (row::lower(block, &schedule).ok()?, format!("row {schedule:?}")),
         };
         Some(Design { kernel, schedule })
     }

@@ -17,7 +17,7 @@ use crate::templates::nest::emit::{Emitter, for_loop, neighbours};
 use crate::templates::nest::flat::{Nest, Work};
 use crate::templates::nest::pack::pack_constants;
 use crate::templates::nest::place::{Lanes, Place};
-use crate::templates::nest::plan::{Plan, order_by_output, outer_axes};
+use crate::templates::nest::plan::{MAX_UNROLLED_TERMS, Plan, order_by_output, outer_axes};
 use crate::templates::nest::window;
 use crate::templates::{Along, CannotLower, kernel::Kernel};
 use crate::thread::{LoopKind, Stmt};
@@ -47,8 +47,8 @@ const TURNS: [usize; 3] = [1, 2, 4];
 /// Axes along which vectors are tried.
 const MAX_VECTOR_AXES: usize = 2;
 
-/// Share of the bytes of loops that come from memory.
-const CACHED: f64 = 0.3;
+/// Terms of a loop whose loads are waited for together.
+const TOGETHER: usize = 8;
 
 /// Terms that one thread may add up.
 const MAX_TERMS: usize = 1 << 14;
@@ -65,6 +65,7 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Poin
         return Vec::new();
     }
     let mut ranked = Vec::new();
+    let rounds = rounds(&nest);
     for VectorChoice { vector, lanes, effort } in vector_choices(&mut nest) {
         let axis = vector.map(|position| nest.axes[position].clone());
         let blocks = match &axis {
@@ -78,7 +79,7 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Poin
                 if turns > 1 && units.div_ceil(threads * turns) < target.multiprocessors {
                     continue;
                 }
-                ranked.push((launch(&schedule, units, effort).cycles(target), schedule));
+                ranked.push((launch(&schedule, units, effort, rounds).cycles(target), schedule));
             }
         }
     }
@@ -174,14 +175,19 @@ fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -
             step.axes().into_iter().filter(|axis| outer.iter().all(|outer| outer.var != *axis)).collect();
         let points = nest.points(&inner) as f64;
         if points > 1.0 {
-            // Values inside loops are of one iteration; neighbouring windows overlap, so most elements are in a cache.
-            let once = effort(nest, &step, along, &mut BTreeSet::new());
-            total = total.plus(Effort { bytes: CACHED * once.bytes, ..once }.times(points));
+            // Values inside loops are of one iteration.
+            total = total.plus(effort(nest, &step, along, &mut BTreeSet::new()).times(points));
         } else {
             total = total.plus(effort(nest, &step, along, &mut known));
         }
     }
     total
+}
+
+/// Times that a thread waits for loads in loops.
+fn rounds(nest: &Nest) -> f64 {
+    let loops = nest.steps.iter().map(|step| nest.points(step.reduced()));
+    loops.filter(|&terms| terms > MAX_UNROLLED_TERMS).map(|terms| (terms / TOGETHER) as f64).sum()
 }
 
 /// Vectors of all threads.
@@ -198,7 +204,7 @@ fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
         .product()
 }
 
-fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort) -> Launch {
+fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f64) -> Launch {
     // Neighbours of a window share about half of what they load.
     let neighbours = schedule.block.map_or(1.0, |(_, count)| 0.5 + 0.5 * count as f64);
     let effort = effort.times(neighbours * schedule.turns as f64);
@@ -210,7 +216,7 @@ fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort) -> Launch 
         shared_bytes: 0,
         effort,
         in_flight: effort.loaded.min(256.0),
-        rounds: 1.0 + (effort.loaded / 512.0).floor(),
+        rounds: 1.0 + (effort.loaded / 512.0).floor() + rounds,
         waits: 0.0,
     }
 }

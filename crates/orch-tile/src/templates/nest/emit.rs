@@ -59,7 +59,12 @@ struct Span {
 pub(in crate::templates) fn emit(nest: Nest, plan: &Plan) -> Kernel {
     let mut emitter = Emitter::new(nest, plan);
     emitter.declare_arrays();
-    emitter.declare_saves();
+    let vector = plan.vector.as_ref().map(|axis| axis.var);
+    emitter.declare_saves(&mut |emitter, placeholder, axes| {
+        let mut axes = axes.to_vec();
+        axes.sort_by_key(|&axis| (Some(axis) == vector, axis));
+        emitter.declare_array(placeholder, axes)
+    });
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
         emitter.staged = Some(emitter.stage_loads(tiling, vector));
     }
@@ -99,25 +104,27 @@ impl Emitter<'_> {
         }
     }
 
-    /// Gives shared values scratch: the stage that computes one refers to it by a placeholder, later ones load it.
-    fn declare_saves(&mut self) {
+    /// Gives shared values scratch (`array` of placeholder and axes): the stage that computes one refers to it by a
+    /// placeholder, later ones load it.
+    pub fn declare_saves(&mut self, array: &mut dyn FnMut(&mut Self, VarId, &[VarId]) -> Array) {
+        // Values that are saved may be parts of others that are saved later.
+        let mut known: Vec<(ExprId, ExprId)> = Vec::new();
         for shared in &self.plan.shared {
-            let ty = self.nest.program.exprs.ty(shared.value);
+            let value = known.iter().fold(shared.value, |value, &part| self.nest.replace(value, &[part]));
+            let ty = self.nest.program.exprs.ty(value);
             let exprs = &mut self.nest.program.exprs;
             let placeholder = exprs.declare_register(format!("saved{}", self.saves.len()), ty);
             let named = exprs.var(placeholder);
-            let vector = self.plan.vector.as_ref().map(|axis| axis.var);
-            let mut axes = shared.axes.clone();
-            axes.sort_by_key(|&axis| (Some(axis) == vector, axis));
-            let array = self.declare_array(placeholder, axes);
+            let array = array(self, placeholder, &shared.axes);
             let load = self.nest.program.exprs.load(array.buffer, array.offset, 1, None);
             let mut steps = std::mem::take(&mut self.nest.steps);
             for (position, step) in steps.iter_mut().enumerate().skip(shared.step) {
                 let instead = if position == shared.step { named } else { load };
-                step.map_roots(|root| self.nest.replace(root, &[(shared.value, instead)]));
+                step.map_roots(|root| self.nest.replace(root, &[(value, instead)]));
             }
             self.nest.steps = steps;
-            self.saves.push(Save { placeholder, value: shared.value, array });
+            known.push((value, load));
+            self.saves.push(Save { placeholder, value, array });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::cost::{NestCost, lanes_of};
 use super::flat::{Nest, Work};
-use super::shared::{Shared, shared_values};
+use super::shared::{Shared, costs_more_than_scratch, shared_values};
 use super::tile::Tiling;
 use crate::block::Axis;
 use crate::expr::VarId;
@@ -185,7 +185,7 @@ impl Plan {
             outer.retain(|axis| *axis != tiling.source);
             outer.push(tiling.source.clone());
         }
-        let shared = shared_values(nest, &outer_axes(nest));
+        let shared = shared_values(nest, &outer_axes(nest), costs_more_than_scratch);
         let needs_arrays = !shared.is_empty() || needs_arrays(nest);
         let block = schedule.block.filter(|_| !needs_arrays);
         let block = block.map(|(position, count)| (nest.axes[position].var, count));

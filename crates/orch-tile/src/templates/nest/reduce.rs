@@ -30,11 +30,13 @@ pub(in crate::templates) struct Loop {
     pub step: usize,
     /// Points of the whole axis.
     pub extent: usize,
+    /// How it runs.
+    pub kind: LoopKind,
 }
 
 impl Loop {
     fn around(self, body: Vec<Stmt>) -> Stmt {
-        for_loop(self.var, self.start, self.end, self.step, LoopKind::Serial, body)
+        for_loop(self.var, self.start, self.end, self.step, self.kind, body)
     }
 }
 
@@ -129,7 +131,8 @@ impl<'e> Emitter<'e> {
             let first = self.nest.program.exprs.var(base);
             let exprs = &mut self.nest.program.exprs;
             let (start, end) = (exprs.index(0), exprs.index(blocks as i64));
-            let line = Loop { var: base, start, end, step: together, extent: blocks };
+            let kind = LoopKind::Serial;
+            let line = Loop { var: base, start, end, step: together, extent: blocks, kind };
             out.extend(self.loop_in_chains(reduction, line, 1, accs, &mut |emitter, accs| {
                 let mut body = Vec::new();
                 for (number, &acc) in accs.iter().enumerate() {
@@ -174,7 +177,7 @@ impl<'e> Emitter<'e> {
         for axis in looped {
             let (start, end) = self.limited_bounds(axis, &limits, &places[0], &mut out);
             let (var, bound) = self.loop_over(axis, &places);
-            loops.push(Loop { var, start, end, step: 1, extent: axis.extent });
+            loops.push(Loop { var, start, end, step: 1, extent: axis.extent, kind: LoopKind::Serial });
             places = bound;
         }
         let terms = unrolled.iter().fold(terms, |terms, axis| terms.saturating_mul(axis.extent));
@@ -251,7 +254,7 @@ impl<'e> Emitter<'e> {
             let sum = self.combine(reduction.op, sum, part);
             out.push(Stmt::Assign(acc.value, sum));
         }
-        vec![Loop { var: first, step: piece, ..whole }.around(out)]
+        vec![Loop { var: first, step: piece, kind: LoopKind::Serial, ..whole }.around(out)]
     }
 
     /// The reduction without guards that bound the loops over these axes, and the bounds.
