@@ -12,6 +12,7 @@
 pub mod cpu;
 pub mod cuda;
 mod highs;
+mod kernels;
 mod machine;
 mod mmap;
 mod os;
