@@ -10,10 +10,13 @@
 #![allow(unsafe_code)]
 
 pub mod cpu;
+pub mod cuda;
 mod highs;
+mod kernels;
 mod machine;
 mod mmap;
 mod os;
+mod symbols;
 pub mod timing;
 
 pub use highs::{Highs, HighsLoadError};

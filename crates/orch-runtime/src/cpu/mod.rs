@@ -13,8 +13,9 @@ mod program;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use crate::kernels::{CacheStats, CompileProgress, Source};
 pub use aligned::{ALIGN_BYTES, AlignedBuffer};
-pub use cache::{BuildError, CacheStats, CompileCache, CompileProgress, Source};
+pub use cache::{BuildError, CompileCache};
 pub use calibrate::{Calibration, calibrate};
 pub use compiler::{CompileError, Compiler, CompilerOptions, Tuning};
 pub use executable::{Executable, RunError, StepProfile};
