@@ -115,17 +115,18 @@ const COMPUTED_FACTOR: f64 = 0.8;
 const MERGE_US: f64 = 0.8;
 
 impl GpuModel {
+    /// Share of the memory's rate on paper that kernels reach.
+    pub const REACHED: f64 = 0.85;
+
     /// Usual figures of a GPU with this architecture.
     pub fn usual(arch: &str, multiprocessors: usize, l2_bytes: usize) -> Self {
-        /// Share of the memory's rate on paper that kernels reach.
-        const REACHED: f64 = 0.85;
         let is_hopper = arch.starts_with("sm_90");
         let (memory, f32, tf32, half, clock_ghz) =
             if is_hopper { (3350.0, 60e3, 400e3, 790e3, 1.7) } else { (1555.0, 19e3, 140e3, 290e3, 1.4) };
         let all = multiprocessors.max(1) as f64;
         Self {
             multiprocessors: u32::try_from(multiprocessors.max(1)).unwrap_or(u32::MAX),
-            memory_gbs: REACHED * memory,
+            memory_gbs: Self::REACHED * memory,
             l2_bytes: l2_bytes as u64,
             l2_gbs: 24.0 * clock_ghz * all,
             multiprocessor_gbs: 48.0 * clock_ghz,

@@ -3,14 +3,13 @@
 use crate::Error;
 use crate::artifact::Artifact;
 use crate::host::InterpretedPart;
-use crate::manifest::{ActionInfo, Manifest, Place, Port, Slot, StepInfo};
-use orch_ir::{DType, Shape, Tensor};
+use crate::manifest::{ActionInfo, Manifest, Place, Port, Slot, StepInfo, typed};
+use orch_ir::{Shape, Tensor};
 use orch_runtime::cpu;
 use orch_runtime::cpu::{
     Access, Action, Base, BufferRef, Chunking, HostStep, Launch, Library, Pool, PoolOptions, Program, Step,
     TensorRef,
 };
-use orch_tile::Layout;
 use std::sync::Arc;
 
 /// A compiled model, ready to run.
@@ -167,13 +166,6 @@ fn tensor_of(port: &Port, bytes: Vec<u8>) -> Result<Tensor, Error> {
     Tensor::from_bytes(dtype, shape, bytes.into()).map_err(|error| Error::Internal(error.to_string()))
 }
 
-fn typed(dtype: &str, shape: &[usize]) -> Result<(DType, Shape), Error> {
-    let inconsistent =
-        || Error::Model(format!("the .orc file has a tensor of unknown type {dtype}{shape:?}"));
-    let dtype = DType::from_name(dtype).ok_or_else(inconsistent)?;
-    Ok((dtype, Shape::checked(shape).ok_or_else(inconsistent)?))
-}
-
 fn port_bytes(ports: &[Port]) -> Result<Vec<usize>, Error> {
     ports
         .iter()
@@ -244,24 +236,14 @@ fn build_step(manifest: &Manifest, libraries: &[Library], step: &StepInfo) -> Re
             Action::Copy { from: buffer_ref(from), to: buffer_ref(to) }
         }
         ActionInfo::Host { graph, layouts } => {
-            let graph = orch_ir::text::parse(graph)
-                .map_err(|error| inconsistent(&format!("has a graph that does not parse: {error}")))?;
-            let layouts: Option<Vec<Layout>> = layouts.iter().cloned().map(Layout::from_order).collect();
-            let mut input_layouts = layouts.ok_or_else(|| inconsistent("has a bad layout"))?;
-            if input_layouts.len() != step.slots.len() || graph.inputs.len() > step.slots.len() {
-                return Err(inconsistent("does not name a layout per tensor"));
-            }
-            let output_layouts = input_layouts.split_off(graph.inputs.len());
+            let part =
+                InterpretedPart::of(graph, layouts, &step.slots).map_err(|what| inconsistent(&what))?;
             let tensors = step.slots.iter().map(tensor_ref).collect::<Result<Vec<_>, _>>()?;
-            let orders = input_layouts.iter().chain(&output_layouts).map(|layout| layout.order().len());
-            if !orders.eq(tensors.iter().map(|tensor| tensor.shape.rank())) {
-                return Err(inconsistent("has a layout of another rank than its tensor"));
-            }
-            let (inputs, outputs) = tensors.split_at(graph.inputs.len());
+            let (inputs, outputs) = tensors.split_at(part.graph.inputs.len());
             Action::Host(HostStep {
                 inputs: inputs.to_vec(),
                 outputs: outputs.to_vec(),
-                routine: Box::new(InterpretedPart { graph, input_layouts, output_layouts }),
+                routine: Box::new(part),
             })
         }
     };

@@ -18,12 +18,14 @@
 
 pub mod artifact;
 mod assemble;
+mod backend;
 pub mod cache;
 mod candidates;
 pub mod compare;
 mod compile;
 pub mod conformance;
 pub mod doctor;
+mod emulate;
 mod error;
 mod executable;
 pub mod explain;
@@ -43,6 +45,7 @@ mod units;
 pub mod whole_file;
 
 pub use artifact::Artifact;
+pub use compile::Planned;
 pub use error::Error;
 pub use executable::{Executable, RunOptions, StepTime, aligned, check_input};
 pub use model::Model;
