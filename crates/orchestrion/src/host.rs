@@ -29,7 +29,10 @@ impl InterpretedPart {
             .map_err(|error| format!("has a graph that does not parse: {error}"))?;
         let layouts: Option<Vec<Layout>> = layouts.iter().cloned().map(Layout::from_order).collect();
         let mut input_layouts = layouts.ok_or("has a bad layout")?;
-        if input_layouts.len() != slots.len() || graph.inputs.len() + graph.outputs.len() != slots.len() {
+        if graph.inputs.len() + graph.outputs.len() != slots.len() {
+            return Err("has a graph of other tensors".to_owned());
+        }
+        if input_layouts.len() != slots.len() {
             return Err("does not name a layout per tensor".to_owned());
         }
         let output_layouts = input_layouts.split_off(graph.inputs.len());

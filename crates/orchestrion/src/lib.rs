@@ -52,4 +52,5 @@ pub use model::Model;
 pub use options::{Options, Precision, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};
 pub use orch_onnx::decode_tensor;
+pub use orch_runtime::cuda::SearchPaths;
 pub use orch_runtime::{map_file, read_file};

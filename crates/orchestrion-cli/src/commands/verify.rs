@@ -21,7 +21,8 @@ pub struct Arguments {
     /// Threads (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
-    /// Largest error allowed, relative to the output's largest magnitude (default: 1e-4, in bf16 3e-2; more where
+    /// Largest error allowed, relative to the output's largest magnitude (default: 1e-4, in tf32 5e-3, f16 1e-2, bf16
+    /// 3e-2; more where
     /// rounding all values to the types in use makes an error of that size by itself)
     #[arg(long, value_name = "X")]
     tolerance: Option<f64>,
@@ -104,8 +105,8 @@ struct Rounding<'a> {
 }
 
 impl Rounding<'_> {
-    /// Sums of bf16 products in another order round other values, and so are off by as much again.
-    const BF16_FACTOR: f64 = 2.0;
+    /// Sums of rounded products in another order round other values, and so are off by as much again.
+    const ROUNDED_FACTOR: f64 = 2.0;
 
     /// The error allowed for an output, given all outputs in f64.
     fn tolerance(&mut self, output: usize, expected: &[Tensor]) -> Result<f64, Error> {
@@ -116,7 +117,7 @@ impl Rounding<'_> {
         }
         let factor = match self.precision {
             Precision::F32 => ROUNDING_FACTOR,
-            Precision::Bf16 => Self::BF16_FACTOR,
+            Precision::Tf32 | Precision::F16 | Precision::Bf16 => Self::ROUNDED_FACTOR,
         };
         let error = self.errors.as_ref().and_then(|errors| errors.get(output)).copied().unwrap_or(0.0);
         Ok(self.precision.tolerance().max(factor * error))
