@@ -133,14 +133,15 @@ impl Store {
 pub(crate) fn distinct(sources: &[Source]) -> (Vec<&Source>, Vec<usize>) {
     let mut first_of: BTreeMap<&str, usize> = BTreeMap::new();
     let mut distinct: Vec<&Source> = Vec::new();
-    let index_of = |source| {
-        let &Source { ref text, .. } = source;
-        *first_of.entry(text).or_insert_with(|| {
+    let mut indices = Vec::with_capacity(sources.len());
+    for source in sources {
+        let new = distinct.len();
+        let idx = *first_of.entry(&source.text).or_insert(new);
+        if idx == new {
             distinct.push(source);
-            distinct.len() - 1
-        })
-    };
-    let indices = sources.iter().map(index_of).collect();
+        }
+        indices.push(idx);
+    }
     (distinct, indices)
 }
 

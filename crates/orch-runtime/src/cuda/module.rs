@@ -242,10 +242,6 @@ impl Function {
         self.handle
     }
 
-    pub(super) fn context(&self) -> &Context {
-        &self.module.0.context
-    }
-
     fn attribute(&self, id: c_int) -> Result<c_int, CudaError> {
         let driver = self.module.0.context.enter()?;
         let mut value = 0;
