@@ -19,12 +19,12 @@
 
 mod access;
 mod expression;
-mod facts;
+
 mod flags;
 mod function;
 mod helper;
 mod literal;
-mod names;
+
 mod narrow;
 mod tile;
 mod types;

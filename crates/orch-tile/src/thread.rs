@@ -53,6 +53,8 @@ pub enum Scope {
     Output,
     /// Memory that the threads of a team share, 128-byte aligned, undefined when a task starts.
     Shared,
+    /// The same memory put to another use: undefined until [`TeamStmt::Recycle`], from which on the shared buffers are.
+    Recycled,
     /// Scratch of one worker, or of one thread of a team; 64-byte aligned.
     Scratch,
 }
@@ -121,6 +123,11 @@ impl Scope {
     /// True for arguments of the kernel.
     pub fn is_global(self) -> bool {
         matches!(self, Scope::Input | Scope::Output)
+    }
+
+    /// True for memory of a team.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Scope::Shared | Scope::Recycled)
     }
 }
 
@@ -207,9 +214,12 @@ impl ThreadProgram {
 
     /// Bytes of memory that the threads of a task share, each buffer aligned to 128 bytes.
     pub fn shared_bytes(&self) -> usize {
-        (self.buffers.iter().filter(|b| b.scope == Scope::Shared))
-            .map(|b| (b.elems * b.dtype.size_bytes()).next_multiple_of(128))
-            .sum()
+        let bytes = |scope: Scope| -> usize {
+            (self.buffers.iter().filter(|b| b.scope == scope))
+                .map(|b| (b.elems * b.dtype.size_bytes()).next_multiple_of(128))
+                .sum()
+        };
+        bytes(Scope::Shared).max(bytes(Scope::Recycled))
     }
 
     /// Bytes of scratch that one worker needs, each buffer aligned to 64 bytes.

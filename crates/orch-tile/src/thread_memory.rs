@@ -71,6 +71,8 @@ pub(crate) struct Memory<'a> {
     now: u32,
     /// The time of the last barrier of the whole cluster.
     cluster_time: u32,
+    /// Whether shared memory is the recycled buffers'.
+    is_recycled: bool,
     threads: usize,
     /// The number of the current worker among all workers of the program.
     worker: u32,
@@ -98,7 +100,7 @@ impl<'a> Memory<'a> {
         let (threads, cluster) = program.team.as_ref().map_or((1, 1), |team| (team.threads, team.cluster));
         let parts = |scope: Scope| match scope {
             Scope::Input | Scope::Output => 1,
-            Scope::Shared => cluster,
+            Scope::Shared | Scope::Recycled => cluster,
             Scope::Scratch => threads * cluster,
         };
         if expected != globals.len() {
@@ -125,7 +127,7 @@ impl<'a> Memory<'a> {
         let reader = table(&|scope| scope == Scope::Output);
         let shared = (program.buffers.iter())
             .map(|b| {
-                vec![[Touch::default(); 2]; if b.scope == Scope::Shared { b.elems * cluster } else { 0 }]
+                vec![[Touch::default(); 2]; if b.scope.is_shared() { b.elems * cluster } else { 0 }]
             })
             .collect();
         Ok(Self {
@@ -137,6 +139,7 @@ impl<'a> Memory<'a> {
             in_flight: FxHashMap::default(),
             now: 0,
             cluster_time: 0,
+            is_recycled: false,
             threads,
             worker: 0,
             place: 0,
@@ -146,10 +149,11 @@ impl<'a> Memory<'a> {
     /// Starts a cluster of tasks: scratch and shared memory are undefined again.
     pub(crate) fn start_cluster(&mut self) {
         (self.now, self.cluster_time) = (0, 0);
+        self.is_recycled = false;
         for (id, buffer) in self.program.buffers.iter().enumerate() {
             match buffer.scope {
                 Scope::Scratch => self.writer[id].fill(0),
-                Scope::Shared => self.shared[id].fill([Touch::default(); 2]),
+                Scope::Shared | Scope::Recycled => self.shared[id].fill([Touch::default(); 2]),
                 Scope::Input | Scope::Output => {}
             }
         }
@@ -167,6 +171,11 @@ impl<'a> Memory<'a> {
         if whole_cluster {
             self.cluster_time = self.now;
         }
+    }
+
+    /// Shared memory is the recycled buffers' from here on.
+    pub(crate) fn recycle(&mut self) {
+        self.is_recycled = true;
     }
 
     /// True if a copy has been started that is not done.
@@ -203,6 +212,10 @@ impl<'a> Memory<'a> {
     /// Checks and records an access to shared memory.
     fn shared_access(&mut self, id: BufferId, index: usize, is_write: bool) -> Result<(), ExecError> {
         let (me, now) = (self.place as u32 + 1, self.now);
+        let lives = (self.program.buffer(id).scope == Scope::Recycled) == self.is_recycled;
+        if !lives {
+            return Err(self.error_at(id, index, AccessProblem::Recycled));
+        }
         let is_peer = self.place / self.threads != index / self.program.buffer(id).elems;
         if let Some(&worker) = self.in_flight.get(&(id, index)) {
             return Err(self.race(id, index, worker));
@@ -252,7 +265,7 @@ impl<'a> Memory<'a> {
     fn load_at(&mut self, id: BufferId, index: usize) -> Result<Number, ExecError> {
         let me = self.worker + 1;
         let buffer = self.program.buffer(id);
-        if buffer.scope == Scope::Shared {
+        if buffer.scope.is_shared() {
             self.shared_access(id, index, false)?;
         } else if buffer.scope != Scope::Input {
             match self.writer[id.index()][index] {
@@ -280,7 +293,7 @@ impl<'a> Memory<'a> {
                     }
                 }
             }
-            Scope::Shared => {
+            Scope::Shared | Scope::Recycled => {
                 self.shared_access(id, index, true)?;
                 self.data[id.index()].set(index, value);
                 return Ok(());
@@ -297,7 +310,7 @@ impl<'a> Memory<'a> {
         let buffer = self.program.buffer(id);
         let part = match buffer.scope {
             Scope::Input | Scope::Output => 0,
-            Scope::Shared => self.place / self.threads,
+            Scope::Shared | Scope::Recycled => self.place / self.threads,
             Scope::Scratch => self.place,
         };
         let index = usize::try_from(offset).ok().filter(|&index| index < buffer.elems);
@@ -345,6 +358,9 @@ pub enum AccessProblem {
         /// The other task or thread.
         other: usize,
     },
+    /// An access to shared memory that another buffer has at that time.
+    #[error("in memory that has another use at that time")]
+    Recycled,
     /// A read from a task that is not in the cluster.
     #[error("read from a rank that the cluster does not have")]
     NoSuchRank,

@@ -57,8 +57,8 @@ struct Parser {
 }
 
 /// First words of the statements of teams.
-const TEAM_WORDS: [&str; 9] =
-    ["barrier", "cluster_barrier", "shuffle", "peer", "copy", "commit", "wait", "load_matrix", "multiply"];
+const TEAM_WORDS: [&str; 10] =
+    ["barrier", "cluster_barrier", "recycle", "shuffle", "peer", "copy", "commit", "wait", "load_matrix", "multiply"];
 
 /// Blocks in blocks, and expressions in expressions, may nest this deep, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 2 * MAX_PRINTED_DEPTH;
@@ -91,9 +91,10 @@ impl Parser {
                 "input" => Scope::Input,
                 "output" => Scope::Output,
                 "shared" => Scope::Shared,
+                "recycled" => Scope::Recycled,
                 "scratch" => Scope::Scratch,
                 other => {
-                    let expected = "input, output, shared, scratch, tile, team or {";
+                    let expected = "input, output, shared, recycled, scratch, tile, team or {";
                     return self.error(format!("{expected} is expected, not {other}"));
                 }
             };
@@ -146,6 +147,7 @@ impl Parser {
         Ok(match word {
             "barrier" => TeamStmt::Barrier,
             "cluster_barrier" => TeamStmt::ClusterBarrier,
+            "recycle" => TeamStmt::Recycle,
             "commit" => TeamStmt::Commit,
             "wait" => TeamStmt::Wait(self.lexer.count()?),
             "shuffle" => {

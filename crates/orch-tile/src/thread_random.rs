@@ -107,7 +107,7 @@ impl Generator {
             let elems = match scope {
                 Scope::Input => 40 + self.random.below(30),
                 Scope::Output => OWN_ELEMS * tasks,
-                Scope::Shared | Scope::Scratch => OWN_ELEMS,
+                Scope::Shared | Scope::Recycled | Scope::Scratch => OWN_ELEMS,
             };
             let dtype = self.random.pick(&DType::ALL);
             self.program.add_buffer(Buffer { name: format!("b{number}"), dtype, elems, scope });
@@ -457,7 +457,7 @@ impl Generator {
                 let index = self.bounded(OWN_ELEMS - (lanes - 1));
                 (self.own(buffer, index), None)
             }
-            Scope::Input | Scope::Shared | Scope::Scratch => self.place(elems, lanes),
+            Scope::Input | Scope::Shared | Scope::Recycled | Scope::Scratch => self.place(elems, lanes),
         };
         self.program.exprs.add(Expr::Load { buffer, offset: index, lanes, mask })
     }

@@ -103,6 +103,8 @@ pub enum TeamStmt {
     Barrier,
     /// Waits for all threads of the cluster.
     ClusterBarrier,
+    /// Waits for all threads of the task and gives its shared memory to the recycled buffers. Once in a program.
+    Recycle,
     /// Declares a register and sets it to the value that lane `lane ^ with` of the warp gives.
     Shuffle {
         /// What is declared.
@@ -166,7 +168,11 @@ impl TeamStmt {
     /// The places that are read or written in memory and scratch.
     pub fn spots(&self) -> Vec<Spot> {
         match self {
-            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Commit | TeamStmt::Wait(_) => Vec::new(),
+            TeamStmt::Barrier
+            | TeamStmt::ClusterBarrier
+            | TeamStmt::Recycle
+            | TeamStmt::Commit
+            | TeamStmt::Wait(_) => Vec::new(),
             TeamStmt::Shuffle { .. } => Vec::new(),
             TeamStmt::Peer { from, .. } => vec![*from],
             TeamStmt::Copy { to, from, .. } | TeamStmt::LoadMatrix { to, from, .. } => vec![*to, *from],
@@ -190,7 +196,11 @@ impl TeamStmt {
     pub fn map_operands(&self, mut map: impl FnMut(ExprId) -> ExprId) -> Self {
         let mut mapped = self.clone();
         match &mut mapped {
-            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Commit | TeamStmt::Wait(_) => {}
+            TeamStmt::Barrier
+            | TeamStmt::ClusterBarrier
+            | TeamStmt::Recycle
+            | TeamStmt::Commit
+            | TeamStmt::Wait(_) => {}
             TeamStmt::Shuffle { value, .. } => *value = map(*value),
             TeamStmt::Peer { rank, from, .. } => {
                 *rank = map(*rank);

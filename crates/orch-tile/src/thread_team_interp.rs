@@ -130,11 +130,17 @@ impl Machine<'_> {
         active: &[usize],
     ) -> Result<(), ExecError> {
         match stmt {
-            TeamStmt::Barrier | TeamStmt::ClusterBarrier => {
+            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Recycle => {
                 if active.len() < cluster.vars.len() {
                     return Err(divergence("some threads do not come to a barrier"));
                 }
                 self.memory.barrier(*stmt == TeamStmt::ClusterBarrier);
+                if *stmt == TeamStmt::Recycle {
+                    if self.memory.has_copies() {
+                        return Err(divergence("shared memory is recycled before copies to it are waited for"));
+                    }
+                    self.memory.recycle();
+                }
             }
             TeamStmt::Shuffle { var, value, with } => {
                 for warp in warps(active)? {
@@ -445,6 +451,24 @@ mod tests {
         ] {
             let error = result(&body).unwrap_err();
             assert!(error.to_string().contains("also accessed by"), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn memory_is_recycled_once_nobody_uses_it() {
+        let header = HEADER.replace("  shared s", "  shared s: f32[64]\n  recycled r");
+        let run = |body: &str| {
+            let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+            run(&header, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
+        };
+        let store = "  r[thread] = 1.0\n  barrier\n  y[((task * 64) + thread)] = r[(63 - thread)]\n";
+        assert_eq!(run(&format!("{COPY}  recycle\n{store}")).unwrap(), [1.0; 128]);
+        for body in [
+            format!("{COPY}{store}"),
+            format!("{COPY}  recycle\n  y[((task * 64) + thread)] = s[thread]\n"),
+            format!("  copy s[thread], x[thread], 1\n  commit\n  recycle\n{store}  wait 0\n"),
+        ] {
+            assert!(run(&body).is_err(), "{body}");
         }
     }
 

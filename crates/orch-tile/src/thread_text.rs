@@ -56,7 +56,7 @@ pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
 ];
 
 /// Words that are not names of variables or buffers unless in quotes.
-pub(crate) const KEYWORDS: [&str; 23] = [
+pub(crate) const KEYWORDS: [&str; 24] = [
     "let",
     "reg",
     "for",
@@ -73,6 +73,7 @@ pub(crate) const KEYWORDS: [&str; 23] = [
     "tile_store",
     "barrier",
     "cluster_barrier",
+    "recycle",
     "shuffle",
     "peer",
     "copy",
@@ -205,6 +206,7 @@ impl Printer<'_> {
                 Scope::Input => "input",
                 Scope::Output => "output",
                 Scope::Shared => "shared",
+                Scope::Recycled => "recycled",
                 Scope::Scratch => "scratch",
             };
             text += &format!("  {scope} {name}: {}[{}]\n", buffer.dtype, buffer.elems);
@@ -334,6 +336,7 @@ impl Printer<'_> {
         match (stmt, &spots[..]) {
             (TeamStmt::Barrier, _) => "barrier".to_owned(),
             (TeamStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
+            (TeamStmt::Recycle, _) => "recycle".to_owned(),
             (TeamStmt::Commit, _) => "commit".to_owned(),
             (TeamStmt::Wait(groups), _) => format!("wait {groups}"),
             (TeamStmt::Shuffle { var, value, with }, _) => {

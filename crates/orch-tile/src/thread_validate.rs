@@ -88,7 +88,7 @@ impl Checker<'_> {
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
         }
         self.problems.extend(check_tiles(program));
-        let shares = program.buffers.iter().any(|buffer| buffer.scope == Scope::Shared);
+        let shares = program.buffers.iter().any(|buffer| buffer.scope.is_shared());
         match &program.team {
             Some(team) => {
                 let is_team = (1..=MAX_THREADS).contains(&team.threads) && team.threads.is_multiple_of(WARP);
@@ -205,18 +205,22 @@ impl Checker<'_> {
         let scope_of = |spot: &crate::thread_team::Spot| self.program.buffer(spot.buffer).scope;
         let dtype_of = |spot: &crate::thread_team::Spot| self.program.buffer(spot.buffer).dtype;
         let problem = match stmt {
-            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Commit | TeamStmt::Wait(_) => None,
+            TeamStmt::Barrier
+            | TeamStmt::ClusterBarrier
+            | TeamStmt::Recycle
+            | TeamStmt::Commit
+            | TeamStmt::Wait(_) => None,
             TeamStmt::Shuffle { with, .. } => {
                 (!(1..WARP).contains(with)).then_some("the lane is outside of the warp")
             }
             TeamStmt::Peer { var, from, .. } => {
                 let is_right =
-                    scope_of(from) == Scope::Shared && self.program.var_type(*var).dtype == dtype_of(from);
+                    scope_of(from).is_shared() && self.program.var_type(*var).dtype == dtype_of(from);
                 (!is_right).then_some("a register is read from shared memory of its type")
             }
             TeamStmt::Copy { to, from, elems, .. } => {
                 let bytes = elems * dtype_of(to).size_bytes();
-                let is_right = scope_of(to) == Scope::Shared
+                let is_right = scope_of(to).is_shared()
                     && scope_of(from) == Scope::Input
                     && dtype_of(to) == dtype_of(from)
                     && [4, 8, 16].contains(&bytes);
@@ -225,7 +229,7 @@ impl Checker<'_> {
             }
             TeamStmt::LoadMatrix { to, from, matrices, .. } => {
                 let is_right = scope_of(to) == Scope::Scratch
-                    && scope_of(from) == Scope::Shared
+                    && scope_of(from).is_shared()
                     && dtype_of(to) == dtype_of(from)
                     && dtype_of(to).size_bytes() == 2
                     && [1, 2, 4].contains(matrices);

@@ -6,12 +6,14 @@ mod support;
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
 use orch_tile::layouts;
-use orch_tile::target::{X86_64_V3, X86_64_V4};
+use orch_tile::target::{SM_90, X86_64_V3, X86_64_V4};
 use orch_tile::templates::contraction::{
     ContractionSchedule, Engine, Extents, Form, RowOrder, lower, staging,
 };
-use orch_tile::templates::kernel::Binding;
-use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret};
+use orch_tile::templates::gpu::Factors;
+use orch_tile::templates::gpu::contraction as gpu;
+use orch_tile::templates::kernel::{Binding, Kernel};
+use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret, validate_thread};
 use support::square_window;
 
 /// A graph with one output, and values of its inputs and constants.
@@ -61,6 +63,29 @@ impl Case {
         self.check_on(&[&X86_64_V4, &X86_64_V3], result, layouts, what, |_| ());
     }
 
+    /// Runs the whole graph as one kernel of a GPU, whatever multiplies, under some of the schedules, and compares.
+    fn check_on_gpu(&self, block: &BlockProgram, expected: &Tensor, layout: &Layout, what: &str) {
+        for (factors, tolerance) in
+            [(Factors::F32, 1e-4), (Factors::Tf32, 2e-2), (Factors::F16, 5e-3), (Factors::Bf16, 4e-2)]
+        {
+            let schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
+            assert!((20..=200).contains(&schedules.len()), "{} schedules", schedules.len());
+            // The preferred one, and a small one that differs from test to test.
+            let is_small = |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n <= 64 * 64;
+            let small: Vec<_> = schedules.iter().filter(is_small).collect();
+            let other = small[(what.len() * 7 + block.args.len() * 31) % small.len()];
+            let preferred = small[0];
+            for schedule in [preferred, other] {
+                let what = format!("{what} {factors:?} {schedule:?}");
+                let kernel = gpu::lower(block, schedule, &SM_90, factors)
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+                let got = self.run_kernel(block, &kernel, &what);
+                compare(expected, &got, layout, tolerance, &what);
+            }
+        }
+    }
+
     /// As [`Self::check`], on these targets; `seen` is told each schedule.
     fn check_on(
         mut self,
@@ -88,8 +113,12 @@ impl Case {
             ) {
                 seen(&schedule);
                 let got = self.run(&block, &schedule, target, what);
-                compare(&expected[0], &got, &layouts[result.index()], &format!("{what} {schedule:?}"));
+                let what = format!("{what} {schedule:?}");
+                compare(&expected[0], &got, &layouts[result.index()], 1e-4, &what);
             }
+        }
+        if !what.starts_with("long chain") {
+            self.check_on_gpu(&block, &expected[0], &layouts[result.index()], what);
         }
     }
 
@@ -101,6 +130,10 @@ impl Case {
         what: &str,
     ) -> Vec<f64> {
         let kernel = lower(block, schedule, target).unwrap_or_else(|error| panic!("{what}: {error}"));
+        self.run_kernel(block, &kernel, &format!("{what} {schedule:?}"))
+    }
+
+    fn run_kernel(&self, block: &BlockProgram, kernel: &Kernel, what: &str) -> Vec<f64> {
         let value = |tensor: TensorId| {
             let given = self.graph.inputs.iter().position(|(_, input)| *input == tensor);
             given.map(|i| &self.inputs[i]).or_else(|| self.graph.constant(tensor)).cloned()
@@ -124,23 +157,23 @@ impl Case {
             buffers.push(buffer);
         }
         let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())
-            .unwrap_or_else(|error| panic!("{what} {schedule:?}: {error}"));
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         let output = output.expect("a kernel writes something");
-        assert_eq!(report.unwritten[output], 0, "{what} {schedule:?} leaves elements unwritten");
+        assert_eq!(report.unwritten[output], 0, "{what} leaves elements unwritten");
         let bytes = buffers[output].bytes.chunks_exact(4);
         bytes.map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("four bytes")))).collect()
     }
 }
 
 /// Compares an output in `layout` with the row-major expectation.
-fn compare(expected: &Tensor, got: &[f64], layout: &Layout, what: &str) {
+fn compare(expected: &Tensor, got: &[f64], layout: &Layout, tolerance: f64, what: &str) {
     let shape = expected.shape();
     let (row_major, stored) = (shape.strides(), layout.strides(shape));
     for (position, want) in expected.to_f64().into_iter().enumerate() {
         let at: usize =
             (0..shape.rank()).map(|dim| position / row_major[dim] % shape[dim] * stored[dim]).sum();
         let error = (got[at] - want).abs() / want.abs().max(1.0);
-        assert!(error < 1e-4, "{what}: element {position} is {}, expected {want}", got[at]);
+        assert!(error < tolerance, "{what}: element {position} is {}, expected {want}", got[at]);
     }
 }
 
@@ -198,7 +231,8 @@ fn long_sums_are_several_chains() {
             w
         };
         let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
-        case.check(y, None, &format!("packed {packed}"));
+        // GPUs add all terms of a part up in one chain.
+        case.check(y, None, &format!("long chain, packed {packed}"));
     }
 }
 

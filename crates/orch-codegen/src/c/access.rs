@@ -1,7 +1,7 @@
 //! Loads and stores as C text.
 
 use super::expression::{Value, in_memory, parens};
-use super::facts::Address;
+use crate::facts::Address;
 use super::function::FunctionEmitter;
 use super::helper::{Op, strip_parens};
 use super::types::CType;

@@ -1,7 +1,7 @@
 //! Expression nodes to C text, given the texts of their operands.
 
 use super::access::Place;
-use super::facts;
+use crate::facts;
 use super::function::FunctionEmitter;
 use super::helper::{Op, mask_of, strip_parens};
 use super::literal::{element_list, literal};

@@ -2,7 +2,7 @@
 //! them.
 
 use super::expression::{Value, in_memory};
-use super::facts::Prefix;
+use crate::facts::Prefix;
 use super::function::FunctionEmitter;
 use super::helper::{Op, mask_of};
 use super::types::CType;

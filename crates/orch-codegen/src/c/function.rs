@@ -7,9 +7,9 @@
 
 use super::access::Place;
 use super::expression::{Value, parens};
-use super::facts::{self, Changes, Facts, TASK_DEPTH};
+use crate::facts::{self, Changes, Facts, TASK_DEPTH};
 use super::helper::{Unit, strip_parens};
-use super::names::Names;
+use crate::names::Names;
 use super::tile;
 use super::types::{CType, scalar_name};
 use orch_ir::{BinaryFn, DType};
@@ -115,7 +115,7 @@ impl FunctionEmitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input => "reads",
                     Scope::Output => "writes",
-                    Scope::Shared | Scope::Scratch => "scratch",
+                    Scope::Shared | Scope::Recycled | Scope::Scratch => "scratch",
                 };
                 format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)
             })

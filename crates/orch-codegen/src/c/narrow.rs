@@ -5,7 +5,7 @@
 //! recomputes it in `i32`: as the offset of a gather or scatter, as an operand of a comparison or conversion.
 //! Precondition: unrolled loops are expanded. Scalars stay as they are, because addresses are 64 bits wide.
 
-use super::facts::{self, Address};
+use crate::facts::{self, Address};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 use orch_tile::{Bounds, Expr, ExprId, Stmt, ThreadProgram};
 use rustc_hash::FxHashMap;

@@ -16,7 +16,7 @@ mod engine;
 mod fill;
 mod form;
 mod lower;
-mod operand;
+pub(in crate::templates) mod operand;
 mod pairs;
 mod schedule;
 mod stage;

@@ -1,5 +1,7 @@
 //! Templates for GPUs: block programs as thread programs of teams.
 
+pub mod contraction;
+
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::Design;
@@ -24,6 +26,9 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Opt
 
 /// At most `limit` designs, the one that the template's model prefers first.
 pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
-    let _ = (block, target, factors, limit);
-    Vec::new()
+    let lower = |schedule: &contraction::ContractionSchedule| {
+        let kernel = contraction::lower(block, schedule, target, factors).ok()?;
+        Some(Design { kernel, schedule: format!("contraction {schedule:?}") })
+    };
+    contraction::schedules(block, target, factors, limit).iter().filter_map(lower).collect()
 }

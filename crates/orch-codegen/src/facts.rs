@@ -221,6 +221,7 @@ fn mark_data_vars(exprs: &Exprs, stmts: &[Stmt], data_var: &mut [bool]) {
                 data_var[var.index()] =
                     reachable.into_iter().any(|id| is_data(exprs, id, data_var, |_| false));
             }
+            Stmt::Team(stmt) => stmt.declares().into_iter().for_each(|var| data_var[var.index()] = true),
             Stmt::For { body, .. } => mark_data_vars(exprs, body, data_var),
             Stmt::If { then, otherwise, .. } => {
                 mark_data_vars(exprs, then, data_var);
@@ -254,12 +255,12 @@ impl VarTable {
                     self.visit(then, depth + 1);
                     self.visit(otherwise, depth + 1);
                 }
+                Stmt::Team(stmt) => stmt.declares().into_iter().for_each(|var| self.depth[var.index()] = depth),
                 Stmt::Comment(_)
                 | Stmt::Assign(..)
                 | Stmt::Store { .. }
                 | Stmt::Prefetch { .. }
-                | Stmt::Tile(_)
-                | Stmt::Team(_) => {}
+                | Stmt::Tile(_) => {}
             }
         }
     }
@@ -298,8 +299,8 @@ impl Changes {
                 | Stmt::Let(..)
                 | Stmt::Register(..)
                 | Stmt::Prefetch { .. }
-                | Stmt::Tile(_)
-                | Stmt::Team(_) => {}
+                | Stmt::Tile(_) => {}
+                Stmt::Team(stmt) => self.buffers.extend(stmt.written()),
             }
         }
     }

@@ -1,0 +1,38 @@
+//! CUDA C++ text for GPU targets.
+//!
+//! One kernel per thread program:
+//!
+//! ```c
+//! extern "C" __global__ void NAME(const T0 *b0, ..., TN *bn);
+//! ```
+//!
+//! with the global buffers in order, none of which overlap unless both are only read. The grid is one-dimensional: a
+//! block per task, of [`Team::threads`](orch_tile::Team) threads, in clusters of [`Team::cluster`](orch_tile::Team), with
+//! [`shared_bytes`](ThreadProgram::shared_bytes) of dynamic shared memory.
+//!
+//! The text is C++17 for NVRTC without any header: what kernels use is in a prelude, matrix and copy instructions are
+//! inline PTX. Programs are taken to be valid and to have a team; others may panic.
+
+mod expression;
+mod function;
+mod memory;
+mod team;
+mod types;
+
+use orch_tile::{GpuTarget, ThreadProgram};
+
+/// What every file starts with.
+const PRELUDE: &str = include_str!("cuda/prelude.cuh");
+
+/// CUDA C++ text that defines one kernel.
+///
+/// # Panics
+/// If the program is not valid or has no team.
+pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
+    format!("/* Generated for {}. */\n{PRELUDE}\n{}", target.name, function::emit(program))
+}
+
+/// The options that NVRTC needs for the text of [`emit`], but for the architecture.
+pub fn flags() -> &'static [&'static str] {
+    &["--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--extra-device-vectorization"]
+}

@@ -1,0 +1,305 @@
+//! One thread program as a kernel: its head, its buffers, and statements.
+//!
+//! An expression that is used more than once and does not depend on registers or memory is named in the block where it
+//! is first needed; NVRTC moves it out of loops. One that does is named for the statement that needs it.
+
+use super::expression::Value;
+use super::types::{CppType, INT, element_name};
+use crate::facts::Facts;
+use crate::names::Names;
+use orch_ir::DType;
+use orch_tile::{Bounds, BufferId, ExprId, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::fmt::Write;
+
+/// An unnamed expression's text is at most about this long, so that lines stay readable.
+const LONG_TEXT: usize = 120;
+
+/// State of the emission of one program.
+pub struct Emitter<'a> {
+    pub(super) program: &'a ThreadProgram,
+    pub(super) facts: Facts,
+    pub(super) bounds: Bounds,
+    /// C++ names of the buffers.
+    pub(super) buffers: Vec<String>,
+    /// Scratch that holds matrix fragments of 16-bit elements, two in a word.
+    pub(super) fragments: FxHashSet<BufferId>,
+    vars: FxHashMap<VarId, Value>,
+    names: Names,
+    blocks: Vec<Block>,
+    /// Values of the current statement that have no name, or a name for it alone.
+    texts: FxHashMap<ExprId, Value>,
+}
+
+/// An open block.
+#[derive(Default)]
+struct Block {
+    lines: String,
+    named: FxHashMap<ExprId, Value>,
+}
+
+/// The kernel of a program.
+pub fn emit(program: &ThreadProgram) -> String {
+    let team = program.team.as_ref().expect("a kernel's program has a team");
+    let mut names = Names::default();
+    let task = names.fresh(&program.exprs.var_info(program.task).name);
+    let thread = names.fresh(&program.exprs.var_info(team.thread).name);
+    let buffers = program.buffers.iter().map(|buffer| names.fresh(&buffer.name)).collect();
+    let mut emitter = Emitter {
+        program,
+        facts: Facts::new(program),
+        bounds: Bounds::new(),
+        buffers,
+        fragments: fragments(&program.body),
+        vars: FxHashMap::default(),
+        names,
+        blocks: vec![Block::default()],
+        texts: FxHashMap::default(),
+    };
+    let index = |text: String| Value { text, ty: CppType { element: INT, lanes: 1 } };
+    emitter.vars.insert(program.task, index(task.clone()));
+    emitter.vars.insert(team.thread, index(thread.clone()));
+    emitter.declare_buffers();
+    emitter.line(&format!("const int {task} = blockIdx.x;"));
+    emitter.line(&format!("const int {thread} = threadIdx.x;"));
+    emitter.list(&program.body);
+    let body = emitter.blocks.pop().expect("the kernel's block").lines;
+    let cluster = if team.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", team.cluster) } else { String::new() };
+    format!(
+        "/* {tasks} tasks. {summary} */\nextern \"C\" __global__ void{cluster} __launch_bounds__({threads}) {name}({params}) {{\n\
+         {body}}}\n",
+        tasks = program.tasks,
+        threads = team.threads,
+        summary = emitter.summary(),
+        name = program.name,
+        params = emitter.params(),
+    )
+}
+
+/// Scratch of 16-bit elements that statements of the team use.
+fn fragments(stmts: &[Stmt]) -> FxHashSet<BufferId> {
+    let mut found = FxHashSet::default();
+    for stmt in stmts {
+        match stmt {
+            Stmt::Team(TeamStmt::LoadMatrix { to, .. }) => {
+                found.insert(to.buffer);
+            }
+            Stmt::Team(TeamStmt::Multiply { product, a, b, .. }) if product.dtype() != DType::F32 => {
+                found.extend([a.buffer, b.buffer]);
+            }
+            _ => {}
+        }
+        for body in stmt.bodies() {
+            found.extend(fragments(body));
+        }
+    }
+    found
+}
+
+impl Emitter<'_> {
+    fn params(&self) -> String {
+        let params: Vec<String> = (self.program.buffers.iter().zip(&self.buffers))
+            .filter(|(buffer, _)| buffer.scope.is_global())
+            .map(|(buffer, name)| {
+                let constant = if buffer.scope == Scope::Input { "const " } else { "" };
+                format!("{constant}{} *__restrict__ {name}", element_name(buffer.dtype))
+            })
+            .collect();
+        params.join(", ")
+    }
+
+    /// The buffers in words.
+    fn summary(&self) -> String {
+        let buffers: Vec<String> = (self.program.buffers.iter().zip(&self.buffers))
+            .map(|(buffer, name)| {
+                let scope = match buffer.scope {
+                    Scope::Input => "reads",
+                    Scope::Output => "writes",
+                    Scope::Shared | Scope::Recycled => "shares",
+                    Scope::Scratch => "keeps",
+                };
+                format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)
+            })
+            .collect();
+        buffers.join("; ")
+    }
+
+    fn declare_buffers(&mut self) {
+        if self.program.shared_bytes() > 0 {
+            self.line("extern __shared__ __align__(128) unsigned char shared_memory[];");
+        }
+        let (mut offset, mut recycled) = (0, 0);
+        for (number, buffer) in self.program.buffers.iter().enumerate() {
+            let (name, element) = (self.buffers[number].clone(), element_name(buffer.dtype));
+            match buffer.scope {
+                Scope::Input | Scope::Output => {}
+                Scope::Shared | Scope::Recycled => {
+                    let offset = if buffer.scope == Scope::Shared { &mut offset } else { &mut recycled };
+                    let at = *offset;
+                    self.line(&format!("{element} *const {name} = ({element} *)(shared_memory + {at});"));
+                    *offset += (buffer.elems * buffer.dtype.size_bytes()).next_multiple_of(128);
+                }
+                Scope::Scratch if self.fragments.contains(&BufferId::new(number)) => {
+                    self.line(&format!("unsigned {name}[{}];", buffer.elems.div_ceil(2)));
+                }
+                Scope::Scratch => self.line(&format!("{element} {name}[{}];", buffer.elems.max(1))),
+            }
+        }
+    }
+
+    fn list(&mut self, stmts: &[Stmt]) {
+        for stmt in stmts {
+            self.texts.clear();
+            self.stmt(stmt);
+        }
+    }
+
+    fn stmt(&mut self, stmt: &Stmt) {
+        match stmt {
+            Stmt::Comment(text) => {
+                for line in text.lines() {
+                    self.line(&format!("/* {} */", line.replace("*/", "* /")));
+                }
+            }
+            Stmt::Let(var, value) => {
+                let value = self.eval(*value);
+                self.declare("const ", *var, value);
+            }
+            Stmt::Register(var, value) => {
+                let ty = self.register_type(*var);
+                let value = self.eval(*value);
+                let value = Value { text: self.as_type(&value, ty), ty };
+                self.declare("", *var, value);
+            }
+            Stmt::Assign(var, value) => {
+                let target = self.variable(*var);
+                let value = self.eval(*value);
+                let text = self.as_type(&value, target.ty);
+                self.line(&format!("{} = {text};", target.text));
+            }
+            Stmt::Store { buffer, offset, value, mask } => self.store(*buffer, *offset, *value, *mask),
+            Stmt::For { var, start, end, step, kind, body } => {
+                self.for_loop(*var, (*start, *end, *step), *kind, body);
+            }
+            Stmt::If { condition, then, otherwise } => {
+                let condition = self.eval(*condition);
+                self.line(&format!("if ({}) {{", condition.text));
+                self.block(then);
+                if !otherwise.is_empty() {
+                    self.line("} else {");
+                    self.block(otherwise);
+                }
+                self.line("}");
+            }
+            // The hardware hides latency by other warps.
+            Stmt::Prefetch { .. } => {}
+            Stmt::Tile(_) => panic!("GPUs have no matrix tiles of this kind"),
+            Stmt::Team(stmt) => self.team_stmt(stmt),
+        }
+    }
+
+    fn for_loop(
+        &mut self,
+        var: VarId,
+        (start, end, step): (ExprId, ExprId, i64),
+        kind: LoopKind,
+        body: &[Stmt],
+    ) {
+        let (start, end) = (self.eval(start), self.eval(end));
+        let name = self.names.fresh(&self.program.exprs.var_info(var).name);
+        let ty = self.register_type(var);
+        match kind {
+            LoopKind::Serial => self.line("#pragma unroll 1"),
+            LoopKind::Unroll => self.line("#pragma unroll"),
+            LoopKind::UnrollBy(factor) => self.line(&format!("#pragma unroll {factor}")),
+        }
+        self.line(&format!(
+            "for ({} {name} = {}; {name} < {}; {name} += {step}) {{",
+            ty.text(),
+            start.text,
+            end.text
+        ));
+        self.vars.insert(var, Value { text: name, ty });
+        self.block(body);
+        self.line("}");
+    }
+
+    fn block(&mut self, stmts: &[Stmt]) {
+        self.blocks.push(Block::default());
+        self.list(stmts);
+        self.texts.clear();
+        let lines = self.blocks.pop().expect("pushed above").lines;
+        self.blocks.last_mut().expect("the kernel's block").lines.push_str(&lines);
+    }
+
+    /// The type in which a variable is held: `int` for indices whose range is known to fit.
+    pub(super) fn register_type(&self, var: VarId) -> CppType {
+        let info = self.program.exprs.var_info(var);
+        let fits = |(low, high): (i64, i64)| i32::try_from(low).is_ok() && i32::try_from(high).is_ok();
+        match info.range.is_some_and(fits) && info.ty.dtype == DType::I64 {
+            true => CppType { element: INT, lanes: info.ty.lanes },
+            false => CppType::of(info.ty.dtype, info.ty.lanes),
+        }
+    }
+
+    /// Declares a variable with its first value.
+    pub(super) fn declare(&mut self, qualifier: &str, var: VarId, value: Value) {
+        let name = self.names.fresh(&self.program.exprs.var_info(var).name);
+        self.line(&format!("{qualifier}{} {name} = {};", value.ty.text(), value.text));
+        self.vars.insert(var, Value { text: name, ty: value.ty });
+    }
+
+    /// A variable's name and type.
+    pub(super) fn variable(&self, var: VarId) -> Value {
+        self.vars.get(&var).cloned().expect("variables are declared before use; the validator reports it")
+    }
+
+    /// A value as text of another type.
+    pub(super) fn as_type(&self, value: &Value, ty: CppType) -> String {
+        if value.ty == ty { value.text.clone() } else { format!("o_cast<{}>({})", ty.element, value.text) }
+    }
+
+    /// The value of an expression, in a form that can be used more than once.
+    pub(super) fn eval(&mut self, root: ExprId) -> Value {
+        if let Some(value) = self.known(root) {
+            return value;
+        }
+        let exprs = &self.program.exprs;
+        let needed = exprs.reachable_unless(&[root], |id| self.known(id).is_some());
+        for id in needed {
+            let mut value = self.node(id);
+            let is_shared = self.facts.uses(id) > 1 && !is_leaf(self.program, id);
+            if is_shared || value.text.len() > LONG_TEXT {
+                value = self.name(value);
+                if !self.facts.is_volatile(id) {
+                    self.blocks.last_mut().expect("a block is open").named.insert(id, value.clone());
+                }
+            }
+            self.texts.insert(id, value);
+        }
+        self.texts[&root].clone()
+    }
+
+    /// The value of an operand of the current expression, which has been evaluated.
+    pub(super) fn known(&self, id: ExprId) -> Option<Value> {
+        let named = || self.blocks.iter().rev().find_map(|block| block.named.get(&id));
+        self.texts.get(&id).or_else(named).cloned()
+    }
+
+    /// Declares a constant.
+    fn name(&mut self, value: Value) -> Value {
+        let name = self.names.numbered("t");
+        self.line(&format!("const {} {name} = {};", value.ty.text(), value.text));
+        Value { text: name, ty: value.ty }
+    }
+
+    pub(super) fn line(&mut self, text: &str) {
+        let indent = 4 * self.blocks.len();
+        let block = self.blocks.last_mut().expect("a block is open");
+        writeln!(block.lines, "{:indent$}{text}", "").expect("writes to a string");
+    }
+}
+
+fn is_leaf(program: &ThreadProgram, id: ExprId) -> bool {
+    matches!(program.exprs.get(id), orch_tile::Expr::Const(_) | orch_tile::Expr::Var(_))
+}

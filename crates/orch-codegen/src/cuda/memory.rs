@@ -1,0 +1,136 @@
+//! Loads and stores.
+
+use super::function::Emitter;
+use crate::facts::{self, Address};
+use orch_ir::DType;
+use orch_tile::{BufferId, Expr, ExprId, Scope};
+
+/// Bytes of the widest access.
+const WIDEST_BYTES: usize = 16;
+
+/// Which lanes take part.
+enum Mask {
+    All,
+    /// All of them or none.
+    Uniform(String),
+    /// Each by itself.
+    Each(String),
+}
+
+impl Emitter<'_> {
+    /// The text of a load whose operands are known.
+    pub(super) fn load(&mut self, buffer: BufferId, offset: ExprId, lanes: usize, mask: Option<ExprId>) -> String {
+        let address = facts::address(&self.program.exprs, offset);
+        let mask = self.mask(mask);
+        let info = self.program.buffer(buffer);
+        let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
+        assert!(!self.fragments.contains(&buffer), "matrix fragments are read by matrix instructions only");
+        let zero = |text: String| {
+            let ty = super::types::CppType::of(dtype, lanes).text();
+            format!("o_zero<{ty}>()").replace("o_zero", &format!("{text} : o_zero"))
+        };
+        match address {
+            Address::Contiguous(offset) => {
+                let width = self.aligned(offset, lanes, dtype);
+                let offset = self.known(offset).expect("evaluated").text;
+                let plain = match (scope, lanes) {
+                    (Scope::Scratch, 1) => format!("{name}[{offset}]"),
+                    (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
+                    (Scope::Input, 1) => format!("{name}[{offset}]"),
+                    (_, 1) => format!("{name}[{offset}]"),
+                    (Scope::Input, _) => format!("o_load_input<{lanes}, {width}>({name} + {offset})"),
+                    _ => format!("o_load<{lanes}, {width}>({name} + {offset})"),
+                };
+                match mask {
+                    Mask::All => plain,
+                    Mask::Uniform(mask) => zero(format!("({mask} ? {plain}")) + ")",
+                    Mask::Each(mask) => format!("o_load_masked<{lanes}, {width}>({name} + {offset}, {mask})"),
+                }
+            }
+            Address::Strided(..) | Address::Scattered(_) => {
+                let offsets = self.scattered(address, lanes);
+                match mask {
+                    Mask::All => format!("o_gather<{lanes}>({name}, {offsets})"),
+                    Mask::Uniform(mask) => zero(format!("({mask} ? o_gather<{lanes}>({name}, {offsets})")) + ")",
+                    Mask::Each(mask) => format!("o_gather_masked<{lanes}>({name}, {offsets}, {mask})"),
+                }
+            }
+        }
+    }
+
+    /// Writes a store.
+    pub(super) fn store(&mut self, buffer: BufferId, offset: ExprId, value: ExprId, mask: Option<ExprId>) {
+        let lanes = self.program.exprs.lanes(value);
+        let address = facts::address(&self.program.exprs, offset);
+        for id in [address.operand(), value].into_iter().chain(mask) {
+            self.eval(id);
+        }
+        let mask = self.mask(mask);
+        let info = self.program.buffer(buffer);
+        let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
+        let ty = super::types::CppType::of(dtype, lanes);
+        let value = self.operand_as(value, ty);
+        let (guard, each) = match mask {
+            Mask::All => (String::new(), None),
+            Mask::Uniform(mask) => (format!("if ({mask}) "), None),
+            Mask::Each(mask) => (String::new(), Some(mask)),
+        };
+        let text = match address {
+            Address::Contiguous(offset) => {
+                let width = self.aligned(offset, lanes, dtype);
+                let offset = self.known(offset).expect("evaluated").text;
+                match (each, lanes) {
+                    (Some(mask), _) => format!("o_store_masked<{lanes}, {width}>({name} + {offset}, {value}, {mask})"),
+                    (None, _) if self.fragments.contains(&buffer) => {
+                        format!("o_set_fragment<{lanes}>({name} + ({offset}) / 2, {value})")
+                    }
+                    (None, 1) => format!("{name}[{offset}] = {value}"),
+                    (None, _) if scope == Scope::Scratch => format!("o_set_local<{lanes}>({name} + {offset}, {value})"),
+                    (None, _) => format!("o_store<{lanes}, {width}>({name} + {offset}, {value})"),
+                }
+            }
+            Address::Strided(..) | Address::Scattered(_) => {
+                let offsets = self.scattered(address, lanes);
+                match each {
+                    Some(mask) => format!("o_scatter_masked<{lanes}>({name}, {offsets}, {value}, {mask})"),
+                    None => format!("o_scatter<{lanes}>({name}, {offsets}, {value})"),
+                }
+            }
+        };
+        self.line(&format!("{guard}{text};"));
+    }
+
+    /// The offsets of elements that are not neighbours.
+    fn scattered(&mut self, address: Address, lanes: usize) -> String {
+        let first = self.known(address.operand()).expect("evaluated").text;
+        match address {
+            Address::Strided(_, stride) => format!("o_ramp<{lanes}>({first}, {stride})"),
+            Address::Contiguous(_) | Address::Scattered(_) => first,
+        }
+    }
+
+    fn mask(&mut self, mask: Option<ExprId>) -> Mask {
+        let Some(mask) = mask else { return Mask::All };
+        match *self.program.exprs.get(mask) {
+            Expr::Splat(condition, _) => match self.known(condition) {
+                Some(condition) => Mask::Uniform(condition.text),
+                None => Mask::Each(self.operand(mask).text),
+            },
+            _ if self.program.exprs.lanes(mask) == 1 => Mask::Uniform(self.operand(mask).text),
+            _ => Mask::Each(self.operand(mask).text),
+        }
+    }
+
+    /// The most elements that one access may take: a power of two that divides the offset.
+    pub(super) fn aligned(&mut self, offset: ExprId, lanes: usize, dtype: DType) -> usize {
+        let range = self.bounds.of(&self.program.exprs, offset);
+        let mut width = 1;
+        while 2 * width <= lanes
+            && 2 * width * dtype.size_bytes() <= WIDEST_BYTES
+            && range.is_multiple_of(2 * width as i64)
+        {
+            width *= 2;
+        }
+        width
+    }
+}

@@ -1,0 +1,336 @@
+//! From a contraction to a thread program: tasks, the pipeline over steps, and what its parts share.
+
+use super::operand::{Operand, Side};
+use super::schedule::{ContractionSchedule, Engine, SUM_PADDING};
+use crate::block::{ArgRole, BlockProgram, Stage};
+use crate::expr::{ArgId, BufferId, Expr, ExprId, Exprs, Type, VarId};
+use crate::simplify::{Simplifier, simplify};
+use crate::substitute::{Access, Importer, Substitution};
+use crate::target::GpuTarget;
+use crate::templates::CannotLower;
+use crate::templates::contraction::operand::Flat;
+use crate::templates::contraction::{Extents, Form};
+use crate::templates::gpu::Factors;
+use crate::templates::kernel::{Binding, Kernel};
+use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_team::{TeamStmt, WARP};
+use orch_ir::DType;
+
+/// Tiles of rows that are walked before the next tile of columns, so that both factors stay in the cache.
+const RASTER_ROWS: usize = 8;
+
+/// A contraction while it is lowered: what all parts of the emission share.
+pub(super) struct Lowering<'a> {
+    /// What is computed.
+    pub block: &'a BlockProgram,
+    /// Its arena, with the flat coordinates added.
+    pub source: Exprs,
+    /// The roles of its axes.
+    pub form: Form,
+    /// What multiplies.
+    pub engine: Engine,
+    /// The factors over batch axes and flat coordinates, in the type that is multiplied.
+    pub factors: [ExprId; 2],
+    /// The flat coordinates.
+    pub flat: Flat,
+    /// Their extents.
+    pub extents: Extents,
+    /// How it is tiled.
+    pub schedule: ContractionSchedule,
+    /// The program that is built.
+    pub program: ThreadProgram,
+    /// What is known of its expressions.
+    pub simplifier: Simplifier,
+    /// The buffer of each argument that is passed.
+    pub arg_buffers: Vec<Option<BufferId>>,
+    /// Batch axes of the block program as expressions of the task.
+    pub batch_values: Vec<(VarId, ExprId)>,
+    /// The flat batch number.
+    pub batch: ExprId,
+    /// Stands for one element of the sum in scalar expressions, before they are widened.
+    pub sum: VarId,
+    /// Sums of the task's tile, `block_m` rows of `block_n + SUM_PADDING`.
+    pub sums: BufferId,
+    /// The thread's sums, once they are declared.
+    pub registers: BufferId,
+    /// The thread's number.
+    pub thread: ExprId,
+    /// The task's place in its cluster.
+    pub rank: ExprId,
+    /// First row and column of the task's tile.
+    pub corner: [ExprId; 2],
+    /// The thread's place in its warp, and the row and column of the warp among those of the task.
+    pub lane: ExprId,
+    /// See `lane`.
+    pub warp: [ExprId; 2],
+}
+
+/// Lowers a contraction.
+///
+/// # Errors
+/// If the block program is no contraction, or of a type that nothing multiplies.
+pub fn lower(
+    block: &BlockProgram,
+    schedule: &ContractionSchedule,
+    target: &GpuTarget,
+    factors: Factors,
+) -> Result<Kernel, CannotLower> {
+    let form = Form::of(block)?;
+    let engine = Engine::of(block.exprs.dtype(form.a), factors)
+        .ok_or(CannotLower::NotThisTemplate("nothing multiplies this type"))?;
+    let _ = target;
+    let mut lowering = Lowering::new(block, form, engine, *schedule);
+    Ok(lowering.emit())
+}
+
+impl<'a> Lowering<'a> {
+    fn new(block: &'a BlockProgram, form: Form, engine: Engine, schedule: ContractionSchedule) -> Self {
+        let mut source = block.exprs.clone();
+        let extents = Extents::of(block, &form);
+        let flat = Flat::new(block, &mut source, &form);
+        let tiles = extents.batch * extents.m.div_ceil(schedule.block_m) * extents.n.div_ceil(schedule.block_n);
+        let mut program = ThreadProgram::new(&block.name, tiles * schedule.split);
+        let thread = program.set_team(schedule.threads(), schedule.split);
+        let thread = program.exprs.var(thread);
+        let zero = program.exprs.index(0);
+        let sum = program.exprs.declare_register("sum", Type::scalar(source.dtype(form.a)));
+        let factors = [form.a, form.b].map(|factor| {
+            let flattened = Substitution::new(&flat.bindings).apply(&mut source, factor);
+            let typed = source.cast(engine.factor_type(), flattened);
+            simplify(&mut source, typed)
+        });
+        Self {
+            block,
+            source,
+            form,
+            engine,
+            flat,
+            extents,
+            schedule,
+            program,
+            simplifier: Simplifier::new(),
+            arg_buffers: vec![None; block.args.len()],
+            factors,
+            batch_values: Vec::new(),
+            batch: zero,
+            sum,
+            sums: BufferId::new(0),
+            registers: BufferId::new(0),
+            thread,
+            rank: zero,
+            corner: [zero; 2],
+            lane: zero,
+            warp: [zero; 2],
+        }
+    }
+
+    fn emit(&mut self) -> Kernel {
+        let schedule = self.schedule;
+        let mut body = Vec::new();
+        self.place_task(&mut body);
+        let (sides, bindings) = self.declare_arguments();
+        let [a, b] = sides.map(|side| Operand::new(self, side));
+        let (sum_type, sum_elems) = (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
+        self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Recycled);
+
+        let mut pipeline = self.pipeline(&a, &b);
+        body.append(&mut pipeline);
+        let mut epilogue = self.epilogue(a.along, b.along);
+        body.append(&mut epilogue);
+        self.program.body = body;
+        Kernel { program: self.program.clone(), bindings }
+    }
+
+    /// Adds the buffers of arguments, and of constant factors that are laid out anew.
+    fn declare_arguments(&mut self) -> ([Side; 2], Vec<Binding>) {
+        let mut sides = [Side::rows(self), Side::columns(self)];
+        let packed = [sides[0].packing(self), sides[1].packing(self)];
+        let mut roots: Vec<ExprId> = (self.factors.iter().zip(&packed))
+            .filter(|(_, packed)| packed.is_none())
+            .map(|(&factor, _)| factor)
+            .collect();
+        for stage in &self.block.stages {
+            if let Stage::Store { index, body, .. } = stage {
+                roots.extend(index.iter().chain([body]));
+            }
+        }
+        let mut is_passed: Vec<bool> = self.block.args.iter().map(|arg| arg.role == ArgRole::Output).collect();
+        for id in self.source.reachable(&roots) {
+            if let Expr::Read { arg, .. } = self.source.get(id) {
+                is_passed[arg.index()] = true;
+            }
+        }
+        let mut bindings = Vec::new();
+        for (index, arg) in self.block.args.iter().enumerate().filter(|(index, _)| is_passed[*index]) {
+            let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
+            let buffer = self.add_buffer(&format!("arg{index}"), arg.dtype, arg.shape.elems(), scope);
+            self.arg_buffers[index] = Some(buffer);
+            bindings.push(Binding::Arg(ArgId::new(index)));
+        }
+        for (side, packed) in sides.iter_mut().zip(packed) {
+            if let Some(packed) = packed {
+                side.packed = Some((self.add_buffer("packed", packed.dtype, packed.elems(), Scope::Input), packed.terms));
+                bindings.push(Binding::Packed(packed));
+            }
+        }
+        (sides, bindings)
+    }
+
+    /// Binds the task's batch, tile and rank.
+    fn place_task(&mut self, body: &mut Vec<Stmt>) {
+        let Extents { batch, m, n, .. } = self.extents;
+        let schedule = self.schedule;
+        let (rows, columns) = (m.div_ceil(schedule.block_m), n.div_ceil(schedule.block_n));
+        let task = self.program.exprs.var(self.program.task);
+        let parts = self.program.exprs.unflatten(task, &[batch, rows * columns, schedule.split]);
+        self.rank = self.bind(body, "rank", parts[2], schedule.split);
+        self.batch = self.bind(body, "batch", parts[0], batch);
+        let tile = self.bind(body, "tile", parts[1], rows * columns);
+        let (row, column) = self.raster(tile, rows, columns);
+        let row = self.bind(body, "tile_row", row, rows);
+        let column = self.bind(body, "tile_column", column, columns);
+        let parts = self.program.exprs.unflatten(self.thread, &[schedule.warps_m, schedule.warps_n, WARP]);
+        self.lane = self.bind(body, "lane", parts[2], WARP);
+        self.warp = [
+            self.bind(body, "warp_row", parts[0], schedule.warps_m),
+            self.bind(body, "warp_column", parts[1], schedule.warps_n),
+        ];
+        let exprs = &mut self.program.exprs;
+        self.corner =
+            [exprs.mul_const(row, schedule.block_m as i64), exprs.mul_const(column, schedule.block_n as i64)];
+        let extents: Vec<usize> = self.form.batch.iter().map(|&axis| self.block.extent(axis)).collect();
+        let values = exprs.unflatten(self.batch, &extents);
+        self.batch_values = self.form.batch.iter().copied().zip(values).collect();
+    }
+
+    /// The row and column of a tile: bands of [`RASTER_ROWS`] rows, column by column, if there are whole ones.
+    fn raster(&mut self, tile: ExprId, rows: usize, columns: usize) -> (ExprId, ExprId) {
+        let exprs = &mut self.program.exprs;
+        if rows.is_multiple_of(RASTER_ROWS) && rows > RASTER_ROWS {
+            let parts = exprs.unflatten(tile, &[rows / RASTER_ROWS, columns, RASTER_ROWS]);
+            let band = exprs.mul_const(parts[0], RASTER_ROWS as i64);
+            return (exprs.add2(band, parts[2]), parts[1]);
+        }
+        // Neighbouring tasks share columns of the second factor, which is the larger one more often.
+        let parts = exprs.unflatten(tile, &[columns, rows]);
+        (parts[1], parts[0])
+    }
+
+    /// Steps of one task.
+    pub fn steps(&self) -> usize {
+        self.extents.k.div_ceil(self.schedule.block_k).div_ceil(self.schedule.split)
+    }
+
+    /// One more than the largest term that any step of any task looks at.
+    pub fn padded_terms(&self) -> usize {
+        self.steps() * self.schedule.split * self.schedule.block_k
+    }
+
+    /// The first term of a step.
+    fn first_term(&mut self, step: ExprId) -> ExprId {
+        let steps = self.steps() as i64;
+        let exprs = &mut self.program.exprs;
+        let before = exprs.mul_const(self.rank, steps);
+        let step = exprs.add2(before, step);
+        exprs.mul_const(step, self.schedule.block_k as i64)
+    }
+
+    /// The loop over steps: copies `stages - 1` steps ahead.
+    fn pipeline(&mut self, a: &Operand, b: &Operand) -> Vec<Stmt> {
+        let (stages, steps) = (self.schedule.stages, self.steps());
+        let mut body = Vec::new();
+        body.extend(a.place_chunks(self));
+        body.extend(b.place_chunks(self));
+        for stage in 0..stages - 1 {
+            let step = self.program.exprs.index(stage as i64);
+            for operand in [a, b].into_iter().filter(|_| stage < steps) {
+                let moved = operand.fetch(self, step, step);
+                body.extend(moved.now);
+                body.extend(moved.later);
+            }
+            body.push(Stmt::Team(TeamStmt::Commit));
+        }
+        body.extend(self.clear_sums());
+        let (var, step) = self.program.exprs.fresh_index("step", steps.max(1));
+        let exprs = &mut self.program.exprs;
+        let count = exprs.index(stages as i64);
+        let ahead = exprs.add_const(step, stages as i64 - 1);
+        let (stage, ahead_stage) = (exprs.floor_rem(step, count), exprs.floor_rem(ahead, count));
+        let (mut inner, stage) = self.let_index("stage", stage, stages);
+        let (bound, ahead_stage) = self.let_index("ahead_stage", ahead_stage, stages);
+        inner.extend(bound);
+        inner.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
+        inner.push(Stmt::Team(TeamStmt::Barrier));
+        let mut later = Vec::new();
+        for operand in [a, b] {
+            let moved = operand.fetch(self, ahead, ahead_stage);
+            inner.extend(moved.now);
+            later.extend(moved.later);
+        }
+        inner.push(Stmt::Team(TeamStmt::Commit));
+        inner.extend(self.multiply(a, b, stage));
+        inner.extend(later);
+        let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(steps as i64));
+        body.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body: inner });
+        body.push(Stmt::Team(TeamStmt::Wait(0)));
+        body.push(Stmt::Team(TeamStmt::Recycle));
+        body
+    }
+
+    /// The first term of a step, as a statement's variable.
+    pub fn let_first_term(&mut self, step: ExprId) -> (Vec<Stmt>, ExprId) {
+        let first = self.first_term(step);
+        let limit = self.padded_terms() + self.schedule.stages * self.schedule.block_k;
+        let (body, var) = self.let_var("first_term", first, limit);
+        self.program.exprs.set_multiple_of(var, self.schedule.block_k as i64);
+        let value = self.program.exprs.var(var);
+        (body, value)
+    }
+
+    /// Binds an expression with values `0..extent` to a readable name; a constant stays one.
+    pub fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
+        let (stmts, value) = self.let_index(name, value, extent);
+        body.extend(stmts);
+        value
+    }
+
+    fn let_index(&mut self, name: &str, value: ExprId, extent: usize) -> (Vec<Stmt>, ExprId) {
+        if extent <= 1 {
+            return (Vec::new(), self.program.exprs.index(0));
+        }
+        let (body, var) = self.let_var(name, value, extent);
+        (body, self.program.exprs.var(var))
+    }
+
+    pub fn let_var(&mut self, name: &str, value: ExprId, extent: usize) -> (Vec<Stmt>, VarId) {
+        let value = self.simplifier.simplify(&mut self.program.exprs, value);
+        let var = self.program.exprs.declare_index(name, extent);
+        (vec![Stmt::Let(var, value)], var)
+    }
+
+    pub fn add_buffer(&mut self, name: &str, dtype: DType, elems: usize, scope: Scope) -> BufferId {
+        self.program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope })
+    }
+
+    /// Copies a scalar expression of the block program (over batch axes and flat coordinates) into the program. No
+    /// load is made where `guard` is false.
+    pub fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId {
+        let mut importer = Importer::new();
+        for &(var, value) in self.batch_values.iter().chain(bindings) {
+            importer.bind(var, value);
+        }
+        let (block, buffers, sum) = (self.block, &self.arg_buffers, self.sum);
+        let copied =
+            importer.import(&self.source, &mut self.program.exprs, root, |exprs, access| match access {
+                Access::Read { arg, index, guard: own } => {
+                    let meta = block.arg(arg);
+                    let offset = exprs.linear_index(index, &meta.layout.strides(&meta.shape));
+                    let buffer = buffers[arg.index()].expect("arguments that are read are passed");
+                    let guard = exprs.and_guard(own, guard);
+                    exprs.load(buffer, offset, 1, guard)
+                }
+                Access::Stage(_) => exprs.var(sum),
+            });
+        self.simplifier.simplify(&mut self.program.exprs, copied)
+    }
+}
