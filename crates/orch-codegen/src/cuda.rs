@@ -34,5 +34,12 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
 
 /// The options that NVRTC needs for the text of [`emit`], but for the architecture.
 pub fn flags() -> &'static [&'static str] {
-    &["--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--extra-device-vectorization"]
+    &[
+        "--std=c++17",
+        "--fmad=true",
+        "--ftz=false",
+        "--prec-div=true",
+        "--prec-sqrt=true",
+        "--extra-device-vectorization",
+    ]
 }

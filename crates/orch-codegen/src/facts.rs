@@ -255,7 +255,9 @@ impl VarTable {
                     self.visit(then, depth + 1);
                     self.visit(otherwise, depth + 1);
                 }
-                Stmt::Team(stmt) => stmt.declares().into_iter().for_each(|var| self.depth[var.index()] = depth),
+                Stmt::Team(stmt) => {
+                    stmt.declares().into_iter().for_each(|var| self.depth[var.index()] = depth)
+                }
                 Stmt::Comment(_)
                 | Stmt::Assign(..)
                 | Stmt::Store { .. }

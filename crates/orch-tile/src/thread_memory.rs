@@ -126,9 +126,7 @@ impl<'a> Memory<'a> {
         let writer = table(&|scope| matches!(scope, Scope::Output | Scope::Scratch));
         let reader = table(&|scope| scope == Scope::Output);
         let shared = (program.buffers.iter())
-            .map(|b| {
-                vec![[Touch::default(); 2]; if b.scope.is_shared() { b.elems * cluster } else { 0 }]
-            })
+            .map(|b| vec![[Touch::default(); 2]; if b.scope.is_shared() { b.elems * cluster } else { 0 }])
             .collect();
         Ok(Self {
             program,

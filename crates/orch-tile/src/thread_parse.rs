@@ -57,8 +57,18 @@ struct Parser {
 }
 
 /// First words of the statements of teams.
-const TEAM_WORDS: [&str; 10] =
-    ["barrier", "cluster_barrier", "recycle", "shuffle", "peer", "copy", "commit", "wait", "load_matrix", "multiply"];
+const TEAM_WORDS: [&str; 10] = [
+    "barrier",
+    "cluster_barrier",
+    "recycle",
+    "shuffle",
+    "peer",
+    "copy",
+    "commit",
+    "wait",
+    "load_matrix",
+    "multiply",
+];
 
 /// Blocks in blocks, and expressions in expressions, may nest this deep, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 2 * MAX_PRINTED_DEPTH;

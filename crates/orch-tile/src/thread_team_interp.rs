@@ -137,7 +137,9 @@ impl Machine<'_> {
                 self.memory.barrier(*stmt == TeamStmt::ClusterBarrier);
                 if *stmt == TeamStmt::Recycle {
                     if self.memory.has_copies() {
-                        return Err(divergence("shared memory is recycled before copies to it are waited for"));
+                        return Err(divergence(
+                            "shared memory is recycled before copies to it are waited for",
+                        ));
                     }
                     self.memory.recycle();
                 }
@@ -458,7 +460,8 @@ mod tests {
     fn memory_is_recycled_once_nobody_uses_it() {
         let header = HEADER.replace("  shared s", "  shared s: f32[64]\n  recycled r");
         let run = |body: &str| {
-            let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+            let mut buffers =
+                [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
             run(&header, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
         };
         let store = "  r[thread] = 1.0\n  barrier\n  y[((task * 64) + thread)] = r[(63 - thread)]\n";

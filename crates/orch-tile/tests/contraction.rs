@@ -71,7 +71,8 @@ impl Case {
             let schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
             assert!((20..=200).contains(&schedules.len()), "{} schedules", schedules.len());
             // The preferred one, and a small one that differs from test to test.
-            let is_small = |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n <= 64 * 64;
+            let is_small =
+                |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n <= 64 * 64;
             let small: Vec<_> = schedules.iter().filter(is_small).collect();
             let other = small[(what.len() * 7 + block.args.len() * 31) % small.len()];
             let preferred = small[0];

@@ -8,7 +8,7 @@ use crate::host::{InterpretedPart, tensor_of_slot};
 use crate::manifest::{ActionInfo, Place, Port, Slot, StepInfo, typed};
 use crate::{Error, Planned, check_input};
 use orch_ir::Tensor;
-use orch_runtime::cpu::HostRoutine;
+use orch_runtime::program::HostRoutine;
 use orch_tile::thread_interp::{BufferData, ExecOptions, interpret};
 
 /// All memory of a run.

@@ -3,7 +3,7 @@
 use crate::manifest::{Slot, typed};
 use orch_interp::{EvalOptions, evaluate, evaluate_node};
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor};
-use orch_runtime::cpu::HostRoutine;
+use orch_runtime::program::HostRoutine;
 use orch_tile::Layout;
 
 /// A primitive graph that is interpreted on tensors in their memory layouts.

@@ -1,10 +1,10 @@
 //! Loads and stores as C text.
 
 use super::expression::{Value, in_memory, parens};
-use crate::facts::Address;
 use super::function::FunctionEmitter;
 use super::helper::{Op, strip_parens};
 use super::types::CType;
+use crate::facts::Address;
 use orch_ir::DType;
 use orch_tile::BufferId;
 

@@ -1,11 +1,11 @@
 //! Expression nodes to C text, given the texts of their operands.
 
 use super::access::Place;
-use crate::facts;
 use super::function::FunctionEmitter;
 use super::helper::{Op, mask_of, strip_parens};
 use super::literal::{element_list, literal};
 use super::types::CType;
+use crate::facts;
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 use orch_tile::{Expr, ExprId};
 

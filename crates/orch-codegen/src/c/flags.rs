@@ -2,10 +2,10 @@
 //! them.
 
 use super::expression::{Value, in_memory};
-use crate::facts::Prefix;
 use super::function::FunctionEmitter;
 use super::helper::{Op, mask_of};
 use super::types::CType;
+use crate::facts::Prefix;
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 impl FunctionEmitter<'_> {

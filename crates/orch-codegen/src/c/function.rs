@@ -7,11 +7,11 @@
 
 use super::access::Place;
 use super::expression::{Value, parens};
-use crate::facts::{self, Changes, Facts, TASK_DEPTH};
 use super::helper::{Unit, strip_parens};
-use crate::names::Names;
 use super::tile;
 use super::types::{CType, scalar_name};
+use crate::facts::{self, Changes, Facts, TASK_DEPTH};
+use crate::names::Names;
 use orch_ir::{BinaryFn, DType};
 use orch_tile::{Bounds, Expr, ExprId, LoopKind, Scope, Stmt, ThreadProgram, TileStmt, VarId};
 use rustc_hash::FxHashMap;

@@ -91,7 +91,8 @@ impl Emitter<'_> {
     fn call(&mut self, id: ExprId, name: &str, operands: &[ExprId]) -> Value {
         let ty = self.index_type(id, operands);
         let operand_type = CppType { lanes: self.program.exprs.lanes(operands[0]), ..ty };
-        let args: Vec<String> = operands.iter().map(|&operand| self.operand_as(operand, operand_type)).collect();
+        let args: Vec<String> =
+            operands.iter().map(|&operand| self.operand_as(operand, operand_type)).collect();
         Value { text: format!("{name}({})", args.join(", ")), ty }
     }
 

@@ -64,7 +64,8 @@ pub fn emit(program: &ThreadProgram) -> String {
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
     emitter.list(&program.body);
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
-    let cluster = if team.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", team.cluster) } else { String::new() };
+    let cluster =
+        if team.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", team.cluster) } else { String::new() };
     format!(
         "/* {tasks} tasks. {summary} */\nextern \"C\" __global__ void{cluster} __launch_bounds__({threads}) {name}({params}) {{\n\
          {body}}}\n",

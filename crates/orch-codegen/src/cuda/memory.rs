@@ -19,7 +19,13 @@ enum Mask {
 
 impl Emitter<'_> {
     /// The text of a load whose operands are known.
-    pub(super) fn load(&mut self, buffer: BufferId, offset: ExprId, lanes: usize, mask: Option<ExprId>) -> String {
+    pub(super) fn load(
+        &mut self,
+        buffer: BufferId,
+        offset: ExprId,
+        lanes: usize,
+        mask: Option<ExprId>,
+    ) -> String {
         let address = facts::address(&self.program.exprs, offset);
         let mask = self.mask(mask);
         let info = self.program.buffer(buffer);
@@ -51,7 +57,9 @@ impl Emitter<'_> {
                 let offsets = self.scattered(address, lanes);
                 match mask {
                     Mask::All => format!("o_gather<{lanes}>({name}, {offsets})"),
-                    Mask::Uniform(mask) => zero(format!("({mask} ? o_gather<{lanes}>({name}, {offsets})")) + ")",
+                    Mask::Uniform(mask) => {
+                        zero(format!("({mask} ? o_gather<{lanes}>({name}, {offsets})")) + ")"
+                    }
                     Mask::Each(mask) => format!("o_gather_masked<{lanes}>({name}, {offsets}, {mask})"),
                 }
             }
@@ -80,12 +88,16 @@ impl Emitter<'_> {
                 let width = self.aligned(offset, lanes, dtype);
                 let offset = self.known(offset).expect("evaluated").text;
                 match (each, lanes) {
-                    (Some(mask), _) => format!("o_store_masked<{lanes}, {width}>({name} + {offset}, {value}, {mask})"),
+                    (Some(mask), _) => {
+                        format!("o_store_masked<{lanes}, {width}>({name} + {offset}, {value}, {mask})")
+                    }
                     (None, _) if self.fragments.contains(&buffer) => {
                         format!("o_set_fragment<{lanes}>({name} + ({offset}) / 2, {value})")
                     }
                     (None, 1) => format!("{name}[{offset}] = {value}"),
-                    (None, _) if scope == Scope::Scratch => format!("o_set_local<{lanes}>({name} + {offset}, {value})"),
+                    (None, _) if scope == Scope::Scratch => {
+                        format!("o_set_local<{lanes}>({name} + {offset}, {value})")
+                    }
                     (None, _) => format!("o_store<{lanes}, {width}>({name} + {offset}, {value})"),
                 }
             }

@@ -22,7 +22,11 @@ impl CppType {
 
     /// As C++ text.
     pub fn text(self) -> String {
-        if self.lanes == 1 { self.element.to_owned() } else { format!("vec<{}, {}>", self.element, self.lanes) }
+        if self.lanes == 1 {
+            self.element.to_owned()
+        } else {
+            format!("vec<{}, {}>", self.element, self.lanes)
+        }
     }
 }
 

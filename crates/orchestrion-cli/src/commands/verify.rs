@@ -4,7 +4,7 @@ use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::compare::{Difference, ROUNDING_FACTOR, compare};
-use orchestrion::{Error, Executable, Model, Precision, RunOptions, Tensor};
+use orchestrion::{Error, Executable, Model, Precision, Tensor};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Err(Error::Input(format!("{path} is not the model that the .orc file was compiled from")));
     }
     let precision = artifact.manifest.precision;
-    let mut executable = Executable::load(artifact, RunOptions { threads: arguments.threads })?;
+    let mut executable = Executable::load(artifact, data::run_options(&options, arguments.threads))?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let outputs = executable.run(&inputs)?;
     let expected = model.interpret(&inputs, true)?;

@@ -121,8 +121,7 @@ impl Backend for Cuda {
     }
 
     fn source(&self, program: &ThreadProgram) -> String {
-        let _ = program;
-        String::new()
+        orch_codegen::cuda::emit(program, &self.target)
     }
 
     fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error> {

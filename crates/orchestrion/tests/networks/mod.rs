@@ -207,7 +207,7 @@ fn transformer() -> PrimGraph {
     let x = net.input(&[tokens, heads * width]);
     let mask = net.input(&[tokens, tokens]);
     let normal = net.layer_norm(x);
-    let mut head = |net: &mut Network, perm: [usize; 3]| {
+    let head = |net: &mut Network, perm: [usize; 3]| {
         let projected = net.linear(normal, heads * width);
         let split = net.op(PrimOp::Reshape { shape: [tokens, heads, width].into() }, &[projected]);
         net.op(PrimOp::Transpose { perm: perm.to_vec() }, &[split])

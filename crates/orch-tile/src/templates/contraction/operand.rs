@@ -128,7 +128,11 @@ pub fn panels_from(
 }
 
 /// An expression that is nothing but an unguarded read, as argument and simplified element offset.
-pub(in crate::templates) fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) -> Option<(ArgId, ExprId)> {
+pub(in crate::templates) fn plain_read(
+    block: &BlockProgram,
+    exprs: &mut Exprs,
+    id: ExprId,
+) -> Option<(ArgId, ExprId)> {
     let Expr::Read { arg, index, guard: None } = exprs.get(id).clone() else { return None };
     let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
     let offset = exprs.linear_index(&index, &strides);

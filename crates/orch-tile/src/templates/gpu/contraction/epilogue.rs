@@ -159,7 +159,9 @@ impl Lowering<'_> {
             .collect();
         let mut stmts = Vec::new();
         let imported: Vec<(ArgId, ExprId, ExprId)> = (stages.into_iter())
-            .map(|(arg, offset, body)| (arg, self.import(offset, &bindings, None), self.import(body, &bindings, None)))
+            .map(|(arg, offset, body)| {
+                (arg, self.import(offset, &bindings, None), self.import(body, &bindings, None))
+            })
             .collect();
         let sum = self.sum;
         let mut widen: Box<dyn FnMut(&mut Self, ExprId) -> ExprId> = if lanes == 1 {

@@ -88,7 +88,8 @@ impl<'a> Lowering<'a> {
         let mut source = block.exprs.clone();
         let extents = Extents::of(block, &form);
         let flat = Flat::new(block, &mut source, &form);
-        let tiles = extents.batch * extents.m.div_ceil(schedule.block_m) * extents.n.div_ceil(schedule.block_n);
+        let tiles =
+            extents.batch * extents.m.div_ceil(schedule.block_m) * extents.n.div_ceil(schedule.block_n);
         let mut program = ThreadProgram::new(&block.name, tiles * schedule.split);
         let thread = program.set_team(schedule.threads(), schedule.split);
         let thread = program.exprs.var(thread);
@@ -130,7 +131,8 @@ impl<'a> Lowering<'a> {
         self.place_task(&mut body);
         let (sides, bindings) = self.declare_arguments();
         let [a, b] = sides.map(|side| Operand::new(self, side));
-        let (sum_type, sum_elems) = (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
+        let (sum_type, sum_elems) =
+            (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
         self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Recycled);
 
         let mut pipeline = self.pipeline(&a, &b);
@@ -154,7 +156,8 @@ impl<'a> Lowering<'a> {
                 roots.extend(index.iter().chain([body]));
             }
         }
-        let mut is_passed: Vec<bool> = self.block.args.iter().map(|arg| arg.role == ArgRole::Output).collect();
+        let mut is_passed: Vec<bool> =
+            self.block.args.iter().map(|arg| arg.role == ArgRole::Output).collect();
         for id in self.source.reachable(&roots) {
             if let Expr::Read { arg, .. } = self.source.get(id) {
                 is_passed[arg.index()] = true;
@@ -169,7 +172,10 @@ impl<'a> Lowering<'a> {
         }
         for (side, packed) in sides.iter_mut().zip(packed) {
             if let Some(packed) = packed {
-                side.packed = Some((self.add_buffer("packed", packed.dtype, packed.elems(), Scope::Input), packed.terms));
+                side.packed = Some((
+                    self.add_buffer("packed", packed.dtype, packed.elems(), Scope::Input),
+                    packed.terms,
+                ));
                 bindings.push(Binding::Packed(packed));
             }
         }

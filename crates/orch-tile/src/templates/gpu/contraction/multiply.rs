@@ -27,7 +27,8 @@ impl Lowering<'_> {
         self.registers = self.add_buffer("acc", dtype, elems, Scope::Scratch);
         let zero = self.program.exprs.zero(dtype);
         let registers = self.registers;
-        let clear = |_: &mut Self, offset| vec![Stmt::Store { buffer: registers, offset, value: zero, mask: None }];
+        let clear =
+            |_: &mut Self, offset| vec![Stmt::Store { buffer: registers, offset, value: zero, mask: None }];
         vec![self.unrolled("i", elems, clear)]
     }
 
@@ -54,7 +55,14 @@ impl Lowering<'_> {
     }
 
     /// The place of an element of a warp's part of a tile: `base` is linear in the lane, the rest in constants.
-    fn tile_place(&mut self, operand: &Operand, which: Which, stage: ExprId, row: ExprId, term: ExprId) -> Spot {
+    fn tile_place(
+        &mut self,
+        operand: &Operand,
+        which: Which,
+        stage: ExprId,
+        row: ExprId,
+        term: ExprId,
+    ) -> Spot {
         let first = match which {
             Which::First => self.program.exprs.mul_const(self.warp[0], self.schedule.warp_m() as i64),
             Which::Second => self.program.exprs.mul_const(self.warp[1], self.schedule.warp_n() as i64),

@@ -2,6 +2,7 @@
 
 use super::lower::Lowering;
 use super::schedule::padding;
+use crate::block::ArgRole;
 use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::simplify::simplify;
 use crate::templates::contraction::operand::{Flat, pack, plain_read};
@@ -9,7 +10,6 @@ use crate::templates::kernel::PackedConstant;
 use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Spot, TeamStmt};
 use crate::vectorize::{LoadCounts, Widening, vectorize};
-use crate::block::ArgRole;
 
 /// Bytes of the widest access.
 const WIDEST_BYTES: usize = 16;
@@ -52,8 +52,7 @@ impl Side {
             return None;
         }
         let flat = Flat { n: self.row, ..lowering.flat.clone() };
-        let mut packed =
-            pack(lowering.block, &mut lowering.source, &lowering.form, &flat, (arg, offset), 1)?;
+        let mut packed = pack(lowering.block, &mut lowering.source, &lowering.form, &flat, (arg, offset), 1)?;
         packed.terms = packed.terms.next_multiple_of(WIDEST_BYTES / packed.dtype.size_bytes());
         Some(packed)
     }
@@ -112,7 +111,8 @@ impl Operand {
         let dtype = lowering.engine.factor_type();
         let widest = WIDEST_BYTES / dtype.size_bytes();
         let narrowest = (NARROWEST_COPY / dtype.size_bytes()).max(1);
-        let widths = std::iter::successors(Some(widest), |&lanes| (lanes / 2 >= narrowest).then_some(lanes / 2));
+        let widths =
+            std::iter::successors(Some(widest), |&lanes| (lanes / 2 >= narrowest).then_some(lanes / 2));
         let ways = widths.flat_map(|lanes| [(Along::Terms, lanes), (Along::Rows, lanes)]);
         let copied = ways.into_iter().find(|&(along, lanes)| side.is_copy(lowering, along, lanes));
         let (along, lanes) = copied.unwrap_or_else(|| {
@@ -132,8 +132,16 @@ impl Operand {
         let elems = lowering.schedule.stages * stage_elems;
         let buffer = lowering.add_buffer(&format!("{}_tiles", side.name), dtype, elems, Scope::Shared);
         let is_copied = copied.is_some();
-        let mut operand =
-            Self { side, along, lanes, is_copied, buffer, stride: line + pad, stage_elems, chunks: Vec::new() };
+        let mut operand = Self {
+            side,
+            along,
+            lanes,
+            is_copied,
+            buffer,
+            stride: line + pad,
+            stage_elems,
+            chunks: Vec::new(),
+        };
         operand.chunks = operand.chunks(lowering, lines, line);
         operand
     }
@@ -236,7 +244,13 @@ impl Operand {
         Stmt::Team(TeamStmt::Copy { to, from: Spot { buffer, offset }, elems: self.lanes, mask })
     }
 
-    fn compute(&self, lowering: &mut Lowering<'_>, row: ExprId, term: ExprId, wanted: Option<ExprId>) -> ExprId {
+    fn compute(
+        &self,
+        lowering: &mut Lowering<'_>,
+        row: ExprId,
+        term: ExprId,
+        wanted: Option<ExprId>,
+    ) -> ExprId {
         let side = &self.side;
         let (moving, extent) = match self.along {
             Along::Terms => (term, side.terms(lowering)),
@@ -306,7 +320,13 @@ impl Side {
     }
 
     /// One element.
-    fn element(&self, lowering: &mut Lowering<'_>, row: ExprId, term: ExprId, guard: Option<ExprId>) -> ExprId {
+    fn element(
+        &self,
+        lowering: &mut Lowering<'_>,
+        row: ExprId,
+        term: ExprId,
+        guard: Option<ExprId>,
+    ) -> ExprId {
         match self.packed {
             Some((buffer, terms)) => {
                 let exprs = &mut lowering.program.exprs;

@@ -156,7 +156,8 @@ impl ContractionSchedule {
         let products = (self.block_m * self.block_n * self.block_k) as f64;
         // Small warp tiles read shared memory more often than they multiply.
         let reads = bytes * (self.warps_m.min(4) as f64 * 0.5 + self.warps_n.min(4) as f64 * 0.5);
-        let work = (products / engine.rate()).max(bytes / L2_BYTES_PER_CYCLE).max(reads / SHARED_BYTES_PER_CYCLE);
+        let work =
+            (products / engine.rate()).max(bytes / L2_BYTES_PER_CYCLE).max(reads / SHARED_BYTES_PER_CYCLE);
         let warps = self.threads() / WARP;
         // One task alone: steps wait for memory that is not far enough ahead, and few warps leave units idle.
         let latency = MEMORY_LATENCY / (self.stages - 1) as f64;
@@ -212,9 +213,8 @@ pub fn schedules(
     let Ok(form) = Form::of(block) else { return Vec::new() };
     let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
-    let mut ranked: Vec<(f64, ContractionSchedule)> = space(engine, target)
-        .map(|schedule| (schedule.cycles(extents, engine, target), schedule))
-        .collect();
+    let mut ranked: Vec<(f64, ContractionSchedule)> =
+        space(engine, target).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     ranked.into_iter().take(limit).map(|(_, schedule)| schedule).collect()
 }
@@ -227,18 +227,20 @@ pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = 
         Engine::Matrix(_) => &STEPS,
     };
     let splits = [1, 2, 4, MAX_CLUSTER];
-    TILES.into_iter().flat_map(move |(block_m, block_n, warps_m, warps_n)| {
-        steps.iter().flat_map(move |&(block_k, stages)| {
-            splits.into_iter().map(move |split| ContractionSchedule {
-                block_m,
-                block_n,
-                block_k,
-                warps_m,
-                warps_n,
-                stages,
-                split,
+    TILES
+        .into_iter()
+        .flat_map(move |(block_m, block_n, warps_m, warps_n)| {
+            steps.iter().flat_map(move |&(block_k, stages)| {
+                splits.into_iter().map(move |split| ContractionSchedule {
+                    block_m,
+                    block_n,
+                    block_k,
+                    warps_m,
+                    warps_n,
+                    stages,
+                    split,
+                })
             })
         })
-    })
-    .filter(move |schedule| schedule.fits(engine, target))
+        .filter(move |schedule| schedule.fits(engine, target))
 }
