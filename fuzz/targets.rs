@@ -76,7 +76,7 @@ pub fn artifact(data: &[u8]) {
     let Ok(artifact) = Artifact::parse(&under_right_hash(data)) else { return };
     let manifest = &artifact.manifest;
     if artifact.libraries.is_empty() && manifest.arena_bytes <= MAX_MEMORY_BYTES {
-        let _ = Executable::load(artifact, RunOptions { threads: 1 });
+        let _ = Executable::load(artifact, RunOptions { threads: 1, ..RunOptions::default() });
     }
 }
 

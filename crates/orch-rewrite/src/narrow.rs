@@ -1,6 +1,6 @@
-//! Contractions in bf16: what a caller asks for who gives digits for speed.
+//! Contractions in half precision: what a caller asks for who gives digits for speed.
 //!
-//! Operands of matrix products and convolutions in f32 are rounded to bf16 and widened again:
+//! Operands of matrix products and convolutions in f32 are rounded to bf16 (or f16) and widened again:
 //!
 //! ```text
 //! y = contract(x, w)      becomes      y = contract(f32(bf16(x)), f32(bf16(w)))
@@ -11,24 +11,25 @@
 //! the rounding happens where a value is computed; constants are rounded here. Everything else stays in f32, as do the
 //! types of inputs and outputs.
 //!
-//! Rounding is to nearest even: a relative error of at most 2^-9 per operand.
+//! Rounding is to nearest even: a relative error of at most 2^-9 per operand in bf16, 2^-12 in f16.
 
 use orch_ir::{Contract, ConvSpec, DType, PrimGraph, PrimNode, PrimOp, ScalarFn, Shape, Tensor, TensorId};
 
 /// What [`narrow_contractions`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NarrowReport {
-    /// Contractions whose operands are bf16 now.
+    /// Contractions whose operands are rounded now.
     pub narrowed: usize,
     /// Contractions of f32 that stay as they are: they have no sums to speak of.
     pub kept: usize,
 }
 
-/// The graph with bf16 operands of contractions. Inputs, outputs and their types stay; what nobody reads goes.
-pub fn narrow_contractions(graph: &PrimGraph) -> (PrimGraph, NarrowReport) {
+/// The graph with operands of contractions in `half`. Inputs, outputs and their types stay; what nobody reads goes.
+pub fn narrow_contractions(graph: &PrimGraph, half: DType) -> (PrimGraph, NarrowReport) {
     let forms = Forms::of(graph);
     let mut narrower = Narrower {
         graph,
+        half,
         result: PrimGraph::new(&graph.name),
         wide: vec![None; graph.tensors().len()],
         narrow: vec![None; graph.tensors().len()],
@@ -75,8 +76,8 @@ impl Forms {
                 forms.wide[node.outputs[0].index()] = true;
             }
             if node.outputs.iter().any(|output| forms.wide[output.index()]) {
-                let is_bf16 = pays(graph, node);
-                let needed = if is_bf16 { &mut forms.narrow } else { &mut forms.wide };
+                let is_rounded = pays(graph, node);
+                let needed = if is_rounded { &mut forms.narrow } else { &mut forms.wide };
                 node.inputs.iter().for_each(|input| needed[input.index()] = true);
             }
         }
@@ -86,12 +87,13 @@ impl Forms {
 
 struct Narrower<'a> {
     graph: &'a PrimGraph,
+    half: DType,
     result: PrimGraph,
     /// Each tensor in the result, as it was.
     wide: Vec<Option<TensorId>>,
-    /// Each tensor in bf16.
+    /// Each tensor in half precision.
     narrow: Vec<Option<TensorId>>,
-    /// Each tensor rounded to bf16, in f32.
+    /// Each tensor rounded, in f32.
     widened: Vec<Option<TensorId>>,
 }
 
@@ -108,7 +110,7 @@ impl Narrower<'_> {
                 self.wide[id.index()] = Some(self.result.add_constant(value.clone()));
             }
             if forms.narrow[id.index()] {
-                self.narrow[id.index()] = Some(self.result.add_constant(rounded(value)));
+                self.narrow[id.index()] = Some(self.result.add_constant(rounded(value, self.half)));
             }
         }
         for (_, id) in &self.graph.inputs {
@@ -143,14 +145,14 @@ impl Narrower<'_> {
         }
     }
 
-    /// Adds the rounding of a tensor to bf16.
+    /// Adds the rounding of a tensor.
     fn round(&mut self, id: TensorId) {
         let source = known(self.wide[id.index()]);
-        let cast = PrimOp::Map(ScalarFn::Cast(DType::BF16));
+        let cast = PrimOp::Map(ScalarFn::Cast(self.half));
         self.narrow[id.index()] = Some(self.result.add(cast, &[source]).expect("floats convert"));
     }
 
-    /// A tensor rounded to bf16, in f32.
+    /// A tensor rounded, in f32.
     fn widened(&mut self, id: TensorId) -> TensorId {
         if let Some(widened) = self.widened[id.index()] {
             return widened;
@@ -167,9 +169,9 @@ fn known(tensor: Option<TensorId>) -> TensorId {
     tensor.expect("nodes are in topological order, and every form that is needed was asked for")
 }
 
-/// A constant in bf16.
-fn rounded(value: &Tensor) -> Tensor {
-    Tensor::from_f64(DType::BF16, value.shape().clone(), &value.to_f64())
+/// A constant in half precision.
+fn rounded(value: &Tensor, half: DType) -> Tensor {
+    Tensor::from_f64(half, value.shape().clone(), &value.to_f64())
 }
 
 /// True for primitives of one operand whose result holds nothing but elements of it.
@@ -188,7 +190,7 @@ fn is_contraction(graph: &PrimGraph, node: &PrimNode) -> bool {
     matches!(node.op, PrimOp::Contract(_) | PrimOp::Conv(_)) && graph.dtype(node.outputs[0]) == DType::F32
 }
 
-/// True for contractions that gain by bf16: those with several products per sum that are not many products of single
+/// True for contractions that gain by rounding: those with several products per sum that are not many products of single
 /// rows or columns, as convolutions of each channel by itself are.
 fn pays(graph: &PrimGraph, node: &PrimNode) -> bool {
     if !is_contraction(graph, node) {
@@ -245,7 +247,7 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: &str) {
         let graph = parse(text).expect("a valid graph");
-        let (narrow, _) = narrow_contractions(&graph);
+        let (narrow, _) = narrow_contractions(&graph, DType::BF16);
         assert_eq!(validate(&narrow), []);
         assert_eq!(print(&narrow).trim(), expected.trim(), "\n{}", print(&narrow));
     }
@@ -296,7 +298,7 @@ mod tests {
 }"#,
         )
         .expect("a valid graph");
-        let (same, report) = narrow_contractions(&graph);
+        let (same, report) = narrow_contractions(&graph, DType::BF16);
         assert_eq!(report, NarrowReport { narrowed: 0, kept: 1 });
         assert_eq!(print(&same), print(&graph));
     }

@@ -5,6 +5,7 @@
 //! 32 bits will do.
 
 use crate::os::loader_message;
+use crate::symbols::symbol_table;
 use libloading::Library;
 use orch_plan::solver::{Milp, Solver, SolverError, SolverLimits, SolverOutcome, SolverStatus};
 use std::ffi::{CStr, c_char, c_void};
@@ -33,47 +34,30 @@ pub struct HighsLoadError {
 type Int = i32;
 type Model = *mut c_void;
 
-macro_rules! api {
-    ($($field:ident = $name:literal: fn($($arg:ty),*) -> $result:ty;)*) => {
-        /// The functions of HiGHS's C interface that are used here.
-        struct Api {
-            $($field: unsafe extern "C" fn($($arg),*) -> $result,)*
-        }
-
-        impl Api {
-            /// Looks the functions up.
-            ///
-            /// # Safety
-            /// `library` must be HiGHS, and stay loaded as long as the result is used.
-            unsafe fn new(library: &Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the types are those of the C header, and the library is HiGHS.
-                unsafe { Ok(Self { $($field: *library.get($name)?,)* }) }
-            }
-        }
-    };
-}
-
-api! {
-    int_size = c"Highs_getSizeofHighsInt": fn(Model) -> Int;
-    version = c"Highs_version": fn() -> *const c_char;
-    create = c"Highs_create": fn() -> Model;
-    destroy = c"Highs_destroy": fn(Model) -> ();
-    set_bool = c"Highs_setBoolOptionValue": fn(Model, *const c_char, Int) -> Int;
-    set_int = c"Highs_setIntOptionValue": fn(Model, *const c_char, Int) -> Int;
-    set_double = c"Highs_setDoubleOptionValue": fn(Model, *const c_char, f64) -> Int;
-    // Columns, rows, entries, matrix format, sense, offset; cost, bounds of columns and rows; matrix; integrality.
-    pass_mip = c"Highs_passMip": fn(
-        Model, Int, Int, Int, Int, Int, f64, *const f64, *const f64, *const f64, *const f64, *const f64,
-        *const Int, *const Int, *const f64, *const Int
-    ) -> Int;
-    set_solution = c"Highs_setSolution": fn(Model, *const f64, *const f64, *const f64, *const f64) -> Int;
-    run = c"Highs_run": fn(Model) -> Int;
-    model_status = c"Highs_getModelStatus": fn(Model) -> Int;
-    int_info = c"Highs_getIntInfoValue": fn(Model, *const c_char, *mut Int) -> Int;
-    int64_info = c"Highs_getInt64InfoValue": fn(Model, *const c_char, *mut i64) -> Int;
-    double_info = c"Highs_getDoubleInfoValue": fn(Model, *const c_char, *mut f64) -> Int;
-    // Values and duals of columns, then of rows.
-    solution = c"Highs_getSolution": fn(Model, *mut f64, *mut f64, *mut f64, *mut f64) -> Int;
+symbol_table! {
+    /// The functions of HiGHS's C interface that are used here.
+    struct Api {
+        int_size = c"Highs_getSizeofHighsInt": fn(Model) -> Int;
+        version = c"Highs_version": fn() -> *const c_char;
+        create = c"Highs_create": fn() -> Model;
+        destroy = c"Highs_destroy": fn(Model) -> ();
+        set_bool = c"Highs_setBoolOptionValue": fn(Model, *const c_char, Int) -> Int;
+        set_int = c"Highs_setIntOptionValue": fn(Model, *const c_char, Int) -> Int;
+        set_double = c"Highs_setDoubleOptionValue": fn(Model, *const c_char, f64) -> Int;
+        // Columns, rows, entries, matrix format, sense, offset; cost, bounds of columns and rows; matrix; integrality.
+        pass_mip = c"Highs_passMip": fn(
+            Model, Int, Int, Int, Int, Int, f64, *const f64, *const f64, *const f64, *const f64, *const f64,
+            *const Int, *const Int, *const f64, *const Int
+        ) -> Int;
+        set_solution = c"Highs_setSolution": fn(Model, *const f64, *const f64, *const f64, *const f64) -> Int;
+        run = c"Highs_run": fn(Model) -> Int;
+        model_status = c"Highs_getModelStatus": fn(Model) -> Int;
+        int_info = c"Highs_getIntInfoValue": fn(Model, *const c_char, *mut Int) -> Int;
+        int64_info = c"Highs_getInt64InfoValue": fn(Model, *const c_char, *mut i64) -> Int;
+        double_info = c"Highs_getDoubleInfoValue": fn(Model, *const c_char, *mut f64) -> Int;
+        // Values and duals of columns, then of rows.
+        solution = c"Highs_getSolution": fn(Model, *mut f64, *mut f64, *mut f64, *mut f64) -> Int;
+    }
 }
 
 const STATUS_ERROR: Int = -1;
@@ -98,7 +82,7 @@ impl Highs {
         // SAFETY: the caller names the library to trust; HiGHS's initialisers have no preconditions.
         let library = unsafe { Library::new(path) }.map_err(|error| failed(loader_message(&error)))?;
         // SAFETY: a library with all these names is taken to be HiGHS, and it is leaked below.
-        let api = unsafe { Api::new(&library) }.map_err(|error| failed(loader_message(&error)))?;
+        let api = unsafe { Api::new(&library) }.map_err(|missing| failed(missing.reason))?;
         // SAFETY: the function takes a model that it does not look at.
         let int_bytes = unsafe { (api.int_size)(std::ptr::null_mut()) };
         if int_bytes as usize != size_of::<Int>() {

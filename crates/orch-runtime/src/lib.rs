@@ -1,19 +1,24 @@
 //! What runs on a device: compilers, kernels, memory, threads, executables, and honest timing.
 //!
 //! This crate decides nothing: which kernels exist, in which order they run and where their tensors lie is given to
-//! it as a [`Program`](cpu::Program). It is the only crate with `unsafe`.
+//! it as a [`Program`](program::Program). It is the only crate with `unsafe`.
 //!
-//! **Trust.** Native code cannot be checked from outside. A [`Kernel`](cpu::Kernel) is trusted to follow the calling
-//! convention in [`cpu::kernel`] and to touch only the byte ranges that its launch lists; everything that the host
-//! can check (ranges inside their buffers, no writes to constants or inputs, buffer sizes at each run) is checked.
+//! **Trust.** Native code cannot be checked from outside. A [`cpu::Kernel`] is trusted to follow the calling convention
+//! in [`cpu::kernel`], a [`cuda::Function`] to take as many pointers as its launches list, and both to touch only the
+//! byte ranges that these list; everything that the host can check (ranges inside their buffers, no writes to constants
+//! or inputs, buffer sizes at each run) is checked.
 
 #![allow(unsafe_code)]
 
 pub mod cpu;
+pub mod cuda;
 mod highs;
+mod kernels;
 mod machine;
 mod mmap;
 mod os;
+pub mod program;
+mod symbols;
 pub mod timing;
 
 pub use highs::{Highs, HighsLoadError};

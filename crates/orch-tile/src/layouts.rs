@@ -10,14 +10,31 @@
 //! Precondition: a valid graph after rewriting. Postcondition: one [`Layout`] of the right rank per tensor.
 
 use crate::layout::Layout;
-use orch_ir::{PrimGraph, PrimNode, PrimOp, Shape, TensorId};
+use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, Shape, TensorId};
 
-/// The layout of every tensor; index with [`TensorId::index`].
+/// The layout of every tensor for a CPU; index with [`TensorId::index`].
 pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
-    let mut layouts: Vec<Layout> =
-        graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
     let mut pinned = row_major_only(graph);
     pin_planar_convolutions(graph, &mut pinned);
+    forward(graph, &pinned)
+}
+
+/// The layout of every tensor for a GPU.
+///
+/// Convolutions are channels-last whatever their number of maps, and so are their weights, if these are constants: the
+/// terms of a sum then lie side by side in both factors, window by window. Weights of a single channel per map lie map
+/// by map, as the channels of the pixels do.
+pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
+    let mut layouts = forward(graph, &row_major_only(graph));
+    for (weights, layout) in weight_layouts(graph) {
+        layouts[weights.index()] = layout;
+    }
+    layouts
+}
+
+fn forward(graph: &PrimGraph, pinned: &[bool]) -> Vec<Layout> {
+    let mut layouts: Vec<Layout> =
+        graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
     for node in graph.nodes() {
         for &output in &node.outputs {
             if !pinned[output.index()] {
@@ -26,6 +43,36 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
         }
     }
     layouts
+}
+
+/// Layouts of constants that nothing but convolutions reads, as their weights.
+fn weight_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
+    let consumers = graph.consumers();
+    let is_output = |tensor| graph.outputs.iter().any(|(_, output)| *output == tensor);
+    let mut found = Vec::new();
+    for node in graph.nodes() {
+        let PrimOp::Conv(spec) = &node.op else { continue };
+        let weights = node.inputs[1];
+        let is_weight = |&reader: &NodeId| {
+            let reader = graph.node(reader);
+            let is_same = matches!(&reader.op, PrimOp::Conv(other) if other.groups == spec.groups);
+            is_same && reader.inputs[1] == weights && reader.inputs[0] != weights
+        };
+        let only_weights = consumers[weights.index()].iter().all(is_weight);
+        if graph.constant(weights).is_none() || is_output(weights) || !only_weights {
+            continue;
+        }
+        let rank = graph.shape(weights).rank();
+        let is_by_channel = spec.groups > 1 && graph.shape(weights)[1] == 1;
+        let layout = if is_by_channel { maps_last(rank) } else { Layout::channels_last(rank) };
+        found.push((weights, layout));
+    }
+    found
+}
+
+/// The first dimension innermost, all others in order.
+fn maps_last(rank: usize) -> Layout {
+    Layout::from_order((1..rank).chain([0]).collect()).expect("every dimension once")
 }
 
 /// True for a reshape or transpose whose result is its operand's bytes under the given layouts.
@@ -206,6 +253,31 @@ mod tests {
     fn channels_split_into_heads() {
         let layout = Layout::channels_last(3).reshaped(&[1, 32, 64].into(), &[1, 4, 8, 64].into()).unwrap();
         assert_eq!(layout.strides(&[1, 4, 8, 64].into())[1..], [8, 1, 32]);
+    }
+
+    #[test]
+    fn weights_lie_as_a_gpu_reads_them() {
+        let mut graph = PrimGraph::new("convolutions");
+        let x = graph.add_input("x", DType::F32, [1, 4, 8, 8]);
+        let window = Window {
+            kernel: vec![3, 3],
+            strides: vec![1, 1],
+            dilations: vec![1, 1],
+            low: vec![1, 1],
+            high: vec![1, 1],
+        };
+        let mut conv = |x, groups, weights: [usize; 4]| {
+            let weights = graph.add_constant(orch_ir::Tensor::zeros(DType::F32, weights));
+            let spec = ConvSpec { window: window.clone(), groups };
+            (weights, graph.add(PrimOp::Conv(spec), &[x, weights]).unwrap())
+        };
+        let (by_channel, y) = conv(x, 4, [4, 1, 3, 3]);
+        let (dense, y) = conv(y, 1, [2, 4, 3, 3]);
+        graph.add_output("y", y);
+        let layouts = assign_gpu(&graph);
+        assert_eq!(layouts[dense.index()], Layout::channels_last(4));
+        assert_eq!(layouts[by_channel.index()].order(), [1, 2, 3, 0]);
+        assert!(assign(&graph)[dense.index()].is_row_major());
     }
 
     #[test]

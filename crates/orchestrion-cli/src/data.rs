@@ -72,9 +72,14 @@ pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "orc")
 }
 
+/// How to run on this many threads, with CUDA's libraries where the options say.
+pub fn run_options(options: &Options, threads: usize) -> RunOptions {
+    RunOptions { threads, cuda: options.cuda.clone() }
+}
+
 /// The executable of an `.orc` file or a model.
 pub fn executable(path: &Path, options: &Options, threads: usize) -> Result<Executable, Error> {
-    Executable::load(artifact(path, options)?, RunOptions { threads })
+    Executable::load(artifact(path, options)?, run_options(options, threads))
 }
 
 /// The bytes of a file, mapped.

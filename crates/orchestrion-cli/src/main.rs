@@ -9,7 +9,7 @@ mod print;
 mod progress;
 
 use clap::{Args, Parser, Subcommand};
-use orchestrion::{Error, Options, Precision};
+use orchestrion::{Error, Options, Precision, SearchPaths};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,15 +49,23 @@ pub struct CompileArguments {
     /// Value of a symbolic dimension; repeatable
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dim)]
     dims: Vec<(String, usize)>,
-    /// CPU to compile for (default: this machine): x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3 or aarch64
+    /// What to compile for: cpu (default), cuda (the GPU of this machine), cuda:sm_90 or cuda:sm_80 (one that need not be
+    /// here), or another CPU: x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3, aarch64
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
-    /// What matrix products and convolutions multiply: f32, or bf16 with sums in f32 (AVX512-BF16 or AMX machines)
+    /// In what to compute: f32; bf16 with sums in f32 (GPUs, CPUs with AVX512-BF16 or AMX); f16 or tf32 with sums in f32
+    /// (GPUs)
     #[arg(long, value_name = "TYPE", value_parser = parse_precision, default_value = "f32")]
     precision: Precision,
     /// C compiler (default: cc, gcc or clang)
     #[arg(long, value_name = "PROGRAM", env = "ORCHESTRION_CC")]
     cc: Option<PathBuf>,
+    /// NVRTC's library (default: where the system, CUDA and Python have it)
+    #[arg(long, value_name = "FILE", env = "ORCHESTRION_NVRTC")]
+    nvrtc: Option<PathBuf>,
+    /// The NVIDIA driver's library (default: the system's)
+    #[arg(long, value_name = "FILE", env = "ORCHESTRION_CUDA_DRIVER")]
+    cuda_driver: Option<PathBuf>,
     /// Folder of compiled kernels and measurements
     #[arg(long, value_name = "DIR", env = "ORCHESTRION_CACHE")]
     cache_dir: Option<PathBuf>,
@@ -79,12 +87,22 @@ pub struct CompileArguments {
 }
 
 impl CompileArguments {
+    /// Where to look for CUDA's libraries.
+    fn cuda(&self) -> SearchPaths {
+        SearchPaths {
+            driver: self.cuda_driver.clone(),
+            nvrtc: self.nvrtc.clone(),
+            site_packages: site_packages(),
+        }
+    }
+
     /// The library's options; Ctrl-C cancels the work.
     fn options(&self) -> Options {
         Options {
             dims: self.dims.iter().cloned().collect(),
             target: self.target.clone(),
             c_compiler: self.cc.clone(),
+            cuda: self.cuda(),
             cache_dir: self.cache_dir.clone().unwrap_or_else(default_cache_dir),
             precision: self.precision,
             fuse: !self.no_fusion,
@@ -96,6 +114,17 @@ impl CompileArguments {
             ..Options::default()
         }
     }
+}
+
+/// Folders of Python packages of the active environment, which NVIDIA's may be among.
+fn site_packages() -> Vec<PathBuf> {
+    let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os);
+    let versions = prefixes.filter_map(|prefix| std::fs::read_dir(PathBuf::from(prefix).join("lib")).ok());
+    let mut folders: Vec<PathBuf> =
+        versions.flatten().flatten().map(|entry| entry.path().join("site-packages")).collect();
+    folders.retain(|folder| folder.is_dir());
+    folders.sort();
+    folders
 }
 
 /// `$XDG_CACHE_HOME/orchestrion`, `~/.cache/orchestrion`, or a folder beside temporary files.
@@ -127,7 +156,7 @@ fn parse_dim(text: &str) -> Result<(String, usize), String> {
 
 fn parse_precision(text: &str) -> Result<Precision, String> {
     let known = Precision::ALL.into_iter().find(|precision| precision.name() == text);
-    known.ok_or_else(|| "there are f32 and bf16".to_owned())
+    known.ok_or_else(|| format!("there are {}", Precision::ALL.map(Precision::name).join(", ")))
 }
 
 fn main() -> ExitCode {

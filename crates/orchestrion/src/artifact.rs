@@ -1,4 +1,4 @@
-//! The `.orc` file: manifest, shared objects and constants of one executable.
+//! The `.orc` file: manifest, compiled kernels and constants of one executable.
 //!
 //! ```text
 //! 0   8 bytes  "ORCHEXE\n"
@@ -8,7 +8,7 @@
 //! 24  32 bytes BLAKE3 of the manifest
 //! 56  manifest (JSON), zero padding to a multiple of 64
 //!     BLAKE3 of each section below, in order, padded to a multiple of 64
-//!     sections: shared objects, then constants, each padded to a multiple of 64
+//!     sections: shared objects or cubins, then constants, each padded to a multiple of 64
 //! ```
 //! All numbers are little-endian. Constants are used where they lie in the mapped file. Every section is compared with
 //! its hash when a file is read, so a damaged kernel is never run: the hashes guard against accidents, not against
@@ -22,7 +22,7 @@ use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"ORCHEXE\n";
 /// The version of the layout above and of the manifest.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 const HEADER_BYTES: usize = 56;
 const DIGEST_BYTES: usize = 32;
 const ALIGN_BYTES: usize = 64;
@@ -32,7 +32,7 @@ const ALIGN_BYTES: usize = 64;
 pub struct Artifact {
     /// The plan.
     pub manifest: Manifest,
-    /// Shared objects.
+    /// Shared objects, or cubins for a GPU.
     pub libraries: Vec<Bytes>,
     /// Constants, laid out as the kernels read them.
     pub constants: Vec<Bytes>,
@@ -139,16 +139,17 @@ fn write_padding(file: &mut impl Write, written: usize) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{ModelInfo, PlanReport};
+    use crate::manifest::{Device, ModelInfo, PlanReport};
 
     fn example() -> Artifact {
         let manifest = Manifest {
             compiler: "0".into(),
             model: ModelInfo::default(),
+            device: Device::Cpu,
             target: "x86-64-v4".into(),
             precision: crate::Precision::F32,
             machine: "m".into(),
-            c_compiler: "cc".into(),
+            kernel_compiler: "cc".into(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             arena_bytes: 0,

@@ -3,16 +3,16 @@
 //! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
 //! long as it lives. Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
 
+use crate::backend::{Object, Work};
 use crate::explain;
-use crate::facts::flops;
 use crate::implement::{Column, ColumnBody, Implementation, KernelDesign};
-use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Slot, StepInfo};
+use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Slot, StepInfo, TeamInfo};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_ir::{PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::ALIGN_BYTES;
-use orch_tile::Layout;
+use orch_tile::Storage;
 use orch_tile::templates::kernel::{Binding, PackedConstant};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,17 +32,17 @@ pub struct Assembly {
 /// If the columns do not produce what they need: a bug in choosing.
 pub fn assemble(
     graph: &PrimGraph,
-    layouts: &[Layout],
+    storage: &Storage,
     implementation: &Implementation,
     options: &Options,
 ) -> Result<Assembly, Error> {
     let mut assembler = Assembler {
         graph,
-        layouts,
+        storage,
         places: BTreeMap::new(),
         constants: Vec::new(),
         known_constants: HashMap::new(),
-        packed: pack(graph, implementation, options)?,
+        prepared: prepare(graph, storage, implementation, options)?,
     };
     let columns = &implementation.columns;
     let plan = assembler.place_tensors(columns).map_err(|error| Error::Internal(error.to_string()))?;
@@ -65,37 +65,52 @@ pub fn ports(graph: &PrimGraph, list: &[(String, TensorId)]) -> Vec<Port> {
         .collect()
 }
 
-/// Packs what the kernels read packed, with all threads: for large models this is the longest part of the stage.
-fn pack(
+/// A constant in one of the forms that steps read: as it is stored, or packed.
+type Form = (TensorId, Option<PackedConstant>);
+
+/// The bytes of a form.
+fn bytes_of_form(value: &Tensor, storage: &Storage, (tensor, packed): &Form) -> Bytes {
+    let stored = storage.stored(*tensor, value);
+    match packed {
+        Some(packed) => Bytes::from(packed.pack(&stored)),
+        None => stored.bytes().clone(),
+    }
+}
+
+/// Makes what the kernels read, with all threads: for large models this is the longest part of the stage.
+fn prepare(
     graph: &PrimGraph,
+    storage: &Storage,
     implementation: &Implementation,
     options: &Options,
-) -> Result<HashMap<(TensorId, PackedConstant), Bytes>, Error> {
-    let mut wanted: Vec<(TensorId, PackedConstant)> = Vec::new();
+) -> Result<HashMap<Form, Bytes>, Error> {
+    let mut wanted: Vec<Form> = Vec::new();
     let mut known = HashSet::new();
     for column in &implementation.columns {
         let ColumnBody::Kernel { kernel, args } = &column.body else { continue };
         for binding in &implementation.kernels[*kernel].design.kernel.bindings {
-            let Binding::Packed(packed) = binding else { continue };
-            let key = (args[packed.arg.index()], packed.clone());
-            if known.insert(key.clone()) {
-                wanted.push(key);
+            let form = match binding {
+                Binding::Arg(arg) => (args[arg.index()], None),
+                Binding::Packed(packed) => (args[packed.arg.index()], Some(packed.clone())),
+            };
+            if graph.constant(form.0).is_some() && known.insert(form.clone()) {
+                wanted.push(form);
             }
         }
     }
-    let packed = parallel::map(&wanted, options, |(tensor, packed)| {
-        graph.constant(*tensor).map(|value| Bytes::from(packed.pack(value)))
+    let prepared = parallel::map(&wanted, options, |form| {
+        graph.constant(form.0).map(|value| bytes_of_form(value, storage, form))
     })?;
-    Ok(wanted.into_iter().zip(packed).filter_map(|(key, bytes)| Some((key, bytes?))).collect())
+    Ok(wanted.into_iter().zip(prepared).filter_map(|(form, bytes)| Some((form, bytes?))).collect())
 }
 
 struct Assembler<'a> {
     graph: &'a PrimGraph,
-    layouts: &'a [Layout],
+    storage: &'a Storage,
     places: BTreeMap<TensorId, Place>,
     constants: Vec<Bytes>,
-    known_constants: HashMap<(TensorId, Option<PackedConstant>), usize>,
-    packed: HashMap<(TensorId, PackedConstant), Bytes>,
+    known_constants: HashMap<Form, usize>,
+    prepared: HashMap<Form, Bytes>,
 }
 
 impl Assembler<'_> {
@@ -144,7 +159,7 @@ impl Assembler<'_> {
     }
 
     fn bytes_of(&self, tensor: TensorId) -> usize {
-        self.graph.shape(tensor).elems() * self.graph.dtype(tensor).size_bytes()
+        self.storage.bytes(self.graph, tensor)
     }
 
     fn step(&mut self, column: &Column, kernels: &[KernelDesign]) -> Result<StepInfo, Error> {
@@ -164,11 +179,9 @@ impl Assembler<'_> {
             }
         }
         let traffic_bytes = slots.iter().map(|slot| slot.bytes).sum();
-        let (flops, roofline_us) = match &column.body {
-            ColumnBody::Kernel { kernel, .. } => {
-                (flops(&kernels[*kernel].facts), kernels[*kernel].roofline_us)
-            }
-            ColumnBody::Host => (0.0, 0.0),
+        let Work { flops, roofline_us } = match &column.body {
+            ColumnBody::Kernel { kernel, .. } => kernels[*kernel].work,
+            ColumnBody::Host => Work { flops: 0.0, roofline_us: 0.0 },
         };
         let computes = column.nodes.iter().map(|&node| explain::describe(self.graph, node)).collect();
         let (cost_us, tuned_us) = (column.cost_us, column.measured_us);
@@ -225,7 +238,7 @@ impl Assembler<'_> {
             }
         }
         let tensors = column.inputs.iter().chain(&column.outputs);
-        let layouts = tensors.map(|tensor| self.layouts[tensor.index()].order().to_vec()).collect();
+        let layouts = tensors.map(|tensor| self.storage.layout(*tensor).order().to_vec()).collect();
         let name = column.nodes.last().map_or_else(String::new, |&node| match &self.graph.node(node).op {
             PrimOp::Opaque(_) => format!("host_{}", explain::short_name(&self.graph.node(node).op)),
             op => format!("interpreted_{}", explain::short_name(op)),
@@ -243,30 +256,24 @@ impl Assembler<'_> {
             place,
             bytes: self.bytes_of(tensor),
             written,
-            dtype: self.graph.dtype(tensor).name().to_owned(),
+            dtype: self.storage.dtype(tensor).name().to_owned(),
             shape: self.graph.shape(tensor).to_vec(),
         })
     }
 
-    /// The number of a constant, as it is or packed; each form is stored once.
+    /// The number of a constant, as it is stored or packed; each form is kept once.
     fn constant(&mut self, tensor: TensorId, packed: Option<&PackedConstant>) -> Result<usize, Error> {
-        let key = (tensor, packed.cloned());
-        if let Some(&number) = self.known_constants.get(&key) {
+        let form = (tensor, packed.cloned());
+        if let Some(&number) = self.known_constants.get(&form) {
             return Ok(number);
         }
         let value: &Tensor = self
             .graph
             .constant(tensor)
             .ok_or_else(|| Error::Internal(format!("{tensor} is read but no step produces it")))?;
-        let bytes = match packed {
-            Some(packed) => {
-                let known = self.packed.remove(&(tensor, packed.clone()));
-                known.unwrap_or_else(|| Bytes::from(packed.pack(value)))
-            }
-            None => value.bytes().clone(),
-        };
-        self.constants.push(bytes);
-        self.known_constants.insert(key, self.constants.len() - 1);
+        let prepared = self.prepared.remove(&form);
+        self.constants.push(prepared.unwrap_or_else(|| bytes_of_form(value, self.storage, &form)));
+        self.known_constants.insert(form, self.constants.len() - 1);
         Ok(self.constants.len() - 1)
     }
 
@@ -297,19 +304,26 @@ impl Assembler<'_> {
     }
 }
 
-/// The kernels with their sources.
-pub fn kernel_infos(kernels: &[KernelDesign], sources: &[String], libraries: &[usize]) -> Vec<KernelInfo> {
-    (kernels.iter().zip(sources).zip(libraries))
-        .map(|((kernel, source), &library)| {
+/// The kernels with their sources; each is alone in its object.
+pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<String>, objects: &[Object]) -> Vec<KernelInfo> {
+    (kernels.iter().zip(sources).zip(objects).enumerate())
+        .map(|(library, ((kernel, source), object))| {
             let program = &kernel.design.kernel.program;
+            let team = program.team.as_ref().map(|team| TeamInfo {
+                threads: team.threads,
+                cluster: team.cluster,
+                shared_bytes: program.shared_bytes(),
+                resources: object.resources,
+            });
             KernelInfo {
                 name: kernel.name.clone(),
                 symbol: program.name.clone(),
                 library,
                 tasks: program.tasks,
                 scratch_bytes: program.scratch_bytes(),
+                team,
                 schedule: kernel.design.schedule.clone(),
-                source: source.clone(),
+                source,
             }
         })
         .collect()

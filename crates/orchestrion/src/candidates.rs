@@ -3,8 +3,7 @@
 //! Costs come from block programs; only what is chosen is lowered further ([`implement`](crate::implement)).
 //! Candidates that compute the same thing share one block program and are estimated once.
 
-use crate::facts::facts;
-use crate::implement::Place;
+use crate::implement::{Place, Unserved};
 use crate::parallel;
 use crate::{Error, Options};
 use orch_ir::{NodeId, TensorId};
@@ -20,7 +19,7 @@ pub struct Candidates {
     pub columns: Vec<Column>,
     /// What the enumeration met.
     pub report: EnumerationReport,
-    /// Candidates that have no block program.
+    /// Candidates that have no block program, or no template.
     pub refused: usize,
     /// Distinct kernels among the candidates.
     pub distinct: usize,
@@ -51,7 +50,7 @@ const LIMITS: Limits =
 /// # Errors
 /// If the work is cancelled.
 pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Error> {
-    let Place { graph, layouts, units, signatures, target, machine } = place;
+    let Place { graph, storage, units, signatures, backend } = place;
     let enumeration = enumerate(&units.dag, &Rule { fuse: options.fuse }, &LIMITS);
     let mut numbers: HashMap<String, usize> = HashMap::new();
     let mut distinct: Vec<(Vec<NodeId>, &[TensorId])> = Vec::new();
@@ -65,9 +64,8 @@ pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Err
         }));
     }
     let costs = parallel::map(&distinct, options, |(nodes, outputs)| {
-        let layout = |tensor: TensorId| layouts[tensor.index()].clone();
-        let block = fuse::build(graph, nodes, outputs, &layout, "estimate").ok()?;
-        Some(facts(&block, target).estimate(machine).time_us)
+        let block = fuse::build_stored(graph, nodes, outputs, storage, "estimate").ok()?;
+        backend.time_us(&block)
     })?;
     let distinct = costs.iter().flatten().count();
     let mut refused = 0;
@@ -84,6 +82,27 @@ pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Err
     let mut signatures = vec![String::new(); costs.len()];
     numbers.into_iter().for_each(|(text, number)| signatures[number] = text);
     Ok(Candidates { columns, report: enumeration.report, refused, distinct, signatures })
+}
+
+impl Candidates {
+    /// Takes out kernels that turned out to have no template; what remains of them are host routines of single units.
+    pub fn strike(&mut self, unserved: &Unserved) {
+        let is_unserved =
+            |column: &Column| column.kernel.is_some_and(|kernel| unserved.contains(&self.signatures[kernel]));
+        let before = self.columns.len();
+        let mut kept = Vec::with_capacity(before);
+        for column in std::mem::take(&mut self.columns) {
+            match is_unserved(&column) {
+                false => kept.push(column),
+                true if column.candidate.nodes.len() == 1 => {
+                    kept.push(Column { cost_us: HOST_ROUTINE_US, kernel: None, ..column });
+                }
+                true => {}
+            }
+        }
+        self.refused += before - kept.len();
+        self.columns = kept;
+    }
 }
 
 /// What may be one kernel on this target: any reductions, or one contraction with what surrounds it.

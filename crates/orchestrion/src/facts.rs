@@ -1,4 +1,4 @@
-//! What a kernel does, counted from its block program, for the cost model.
+//! What a kernel does on a CPU, counted from its block program, for the cost model; and what of that holds anywhere.
 
 use orch_ir::{BinaryFn, UnaryFn};
 use orch_tile::templates::contraction::{self, Engine, Form};
@@ -74,26 +74,43 @@ fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &
     }
 }
 
+/// Adds the operations of an expression that is evaluated so often.
 fn add_operations(block: &BlockProgram, root: ExprId, times: u64, facts: &mut KernelFacts) {
+    let Operations { cheap, special } = operations(block, root);
+    facts.cheap_ops += times * cheap;
+    facts.transcendental_ops += times * special;
+}
+
+/// Operations on values of one evaluation of an expression.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Operations {
+    /// Simple ones.
+    pub cheap: u64,
+    /// Exponentials, logarithms, and the like.
+    pub special: u64,
+}
+
+/// Counts the operations of an expression.
+pub fn operations(block: &BlockProgram, root: ExprId) -> Operations {
+    let mut counted = Operations::default();
     for id in block.exprs.reachable(&[root]) {
         let is_value = block.exprs.dtype(id).is_float();
         match block.exprs.get(id) {
             Expr::Unary(UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sqrt | UnaryFn::Recip | UnaryFn::Floor, _) => {
-                facts.cheap_ops += times;
+                counted.cheap += 1;
             }
-            Expr::Unary(..) | Expr::Binary(BinaryFn::Pow, ..) if is_value => {
-                facts.transcendental_ops += times
-            }
+            Expr::Unary(..) | Expr::Binary(BinaryFn::Pow, ..) if is_value => counted.special += 1,
             Expr::Binary(..) | Expr::Fma(..) | Expr::Select(..) | Expr::Cast(..) if is_value => {
-                facts.cheap_ops += times;
+                counted.cheap += 1;
             }
             _ => {}
         }
     }
+    counted
 }
 
-/// The same with no more bytes read than the kernel has reads for: gathers and slices leave most of a tensor alone.
-pub fn touched(block: &BlockProgram, facts: &KernelFacts) -> KernelFacts {
+/// How many elements of each argument are read, counting each time.
+pub fn reads(block: &BlockProgram) -> Vec<usize> {
     let points = |axes: &[orch_tile::VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
     let mut reads = vec![0usize; block.args.len()];
     for stage in &block.stages {
@@ -110,7 +127,12 @@ pub fn touched(block: &BlockProgram, facts: &KernelFacts) -> KernelFacts {
             }
         }
     }
-    let inputs = block.args.iter().zip(reads).filter(|(arg, _)| arg.role != ArgRole::Output);
+    reads
+}
+
+/// The same with no more bytes read than the kernel has reads for: gathers and slices leave most of a tensor alone.
+pub fn touched(block: &BlockProgram, facts: &KernelFacts) -> KernelFacts {
+    let inputs = block.args.iter().zip(reads(block)).filter(|(arg, _)| arg.role != ArgRole::Output);
     let bytes_read =
         inputs.map(|(arg, reads)| (arg.shape.elems().min(reads) * arg.dtype.size_bytes()) as u64).sum();
     KernelFacts { bytes_read, ..facts.clone() }

@@ -1,8 +1,9 @@
 //! Host routines: primitives that run through the reference interpreter, between kernels.
 
+use crate::manifest::{Slot, typed};
 use orch_interp::{EvalOptions, evaluate, evaluate_node};
-use orch_ir::{PrimGraph, PrimOp, Tensor};
-use orch_runtime::cpu::HostRoutine;
+use orch_ir::{DType, PrimGraph, PrimOp, Tensor};
+use orch_runtime::program::HostRoutine;
 use orch_tile::Layout;
 
 /// A primitive graph that is interpreted on tensors in their memory layouts.
@@ -13,18 +14,69 @@ pub struct InterpretedPart {
     pub input_layouts: Vec<Layout>,
     /// How each output is to lie in memory.
     pub output_layouts: Vec<Layout>,
+    /// The type in which each output is to be stored.
+    pub output_dtypes: Vec<DType>,
+}
+
+impl InterpretedPart {
+    /// The routine of a step: primitives as text, the dimension order of each input and then of each output, and the
+    /// slots of these.
+    ///
+    /// # Errors
+    /// If they do not fit each other: a clause about the step.
+    pub fn of(graph: &str, layouts: &[Vec<usize>], slots: &[Slot]) -> Result<Self, String> {
+        let graph = orch_ir::text::parse(graph)
+            .map_err(|error| format!("has a graph that does not parse: {error}"))?;
+        let layouts: Option<Vec<Layout>> = layouts.iter().cloned().map(Layout::from_order).collect();
+        let mut input_layouts = layouts.ok_or("has a bad layout")?;
+        if graph.inputs.len() + graph.outputs.len() != slots.len() {
+            return Err("has a graph of other tensors".to_owned());
+        }
+        if input_layouts.len() != slots.len() {
+            return Err("does not name a layout per tensor".to_owned());
+        }
+        let output_layouts = input_layouts.split_off(graph.inputs.len());
+        let orders = input_layouts.iter().chain(&output_layouts).map(|layout| layout.order().len());
+        if !orders.eq(slots.iter().map(|slot| slot.shape.len())) {
+            return Err("has a layout of another rank than its tensor".to_owned());
+        }
+        let dtype = |slot: &Slot| DType::from_name(&slot.dtype).ok_or("has a tensor of unknown type");
+        let output_dtypes = slots[graph.inputs.len()..].iter().map(dtype).collect::<Result<_, _>>()?;
+        Ok(Self { graph, input_layouts, output_layouts, output_dtypes })
+    }
 }
 
 impl HostRoutine for InterpretedPart {
     fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        let dtypes = self.graph.inputs.iter().map(|(_, input)| self.graph.dtype(*input));
         let logical: Result<Vec<Tensor>, String> = inputs
             .iter()
             .zip(&self.input_layouts)
-            .map(|(tensor, layout)| from_layout(tensor, layout))
+            .zip(dtypes)
+            .map(|((tensor, layout), dtype)| from_layout(&converted(tensor, dtype), layout))
             .collect();
         let results = evaluate(&self.graph, &logical?, &EvalOptions::default()).map_err(|e| e.to_string())?;
-        results.iter().zip(&self.output_layouts).map(|(tensor, layout)| to_layout(tensor, layout)).collect()
+        (results.iter().zip(&self.output_layouts).zip(&self.output_dtypes))
+            .map(|((tensor, layout), &dtype)| to_layout(&converted(tensor, dtype), layout))
+            .collect()
     }
+}
+
+/// The bytes of a slot as a tensor of its type and logical shape.
+///
+/// # Errors
+/// If there are not as many as these say.
+pub fn tensor_of_slot(slot: &Slot, bytes: Vec<u8>) -> Result<Tensor, String> {
+    let (dtype, shape) = typed(&slot.dtype, &slot.shape).map_err(|error| error.to_string())?;
+    Tensor::from_bytes(dtype, shape, bytes.into()).map_err(|error| error.to_string())
+}
+
+/// A tensor in the type that is computed in, or stored: half precision is widened and rounded here as in kernels.
+fn converted(tensor: &Tensor, dtype: DType) -> Tensor {
+    if tensor.dtype() == dtype {
+        return tensor.clone();
+    }
+    Tensor::from_f64(dtype, tensor.shape().clone(), &tensor.to_f64())
 }
 
 /// The row-major tensor whose elements lie in `layout` in `stored` (which claims to be row-major of that shape).

@@ -1,17 +1,15 @@
 //! Stage "implement": the chosen sets of units as kernels, each distinct one designed once.
 
+use crate::backend::{Backend, Work};
 use crate::candidates::HOST_ROUTINE_US;
-use crate::facts::{facts, touched};
 use crate::signature::{Signature, Signatures};
 use crate::units::Units;
 use crate::{Error, Options, explain, parallel};
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::enumerate::Candidate;
-use orch_tile::templates::{self, Design};
-use orch_tile::{BlockProgram, CpuTarget, Layout, fuse};
-use orch_tune::MachineModel;
-use orch_tune::cost::KernelFacts;
-use std::collections::HashMap;
+use orch_tile::templates::Design;
+use orch_tile::{BlockProgram, Storage, fuse};
+use std::collections::{BTreeSet, HashMap};
 
 /// What the plan runs.
 pub struct Implementation {
@@ -27,12 +25,10 @@ pub struct KernelDesign {
     pub name: String,
     /// The thread program and the schedule.
     pub design: Design,
-    /// What it does.
-    pub facts: KernelFacts,
+    /// What it does at least.
+    pub work: Work,
     /// Modelled time of one launch.
     pub cost_us: f64,
-    /// Time that its arithmetic and its traffic take at least on this machine.
-    pub roofline_us: f64,
 }
 
 /// One chosen set of units.
@@ -69,16 +65,14 @@ pub enum ColumnBody {
 pub struct Place<'a> {
     /// The graph.
     pub graph: &'a PrimGraph,
-    /// The memory order of each tensor.
-    pub layouts: &'a [Layout],
+    /// How tensors are stored.
+    pub storage: &'a Storage,
     /// The graph in units.
     pub units: &'a Units,
     /// What its primitives and tensors look like.
     pub signatures: &'a Signatures,
-    /// The capability table.
-    pub target: &'a CpuTarget,
-    /// The machine's figures.
-    pub machine: &'a MachineModel,
+    /// What makes kernels.
+    pub backend: &'a dyn Backend,
 }
 
 /// Measured times of kernels, by signature.
@@ -91,17 +85,21 @@ struct Distinct<'a> {
     signature: &'a Signature,
 }
 
+/// Chosen sets of units that no template serves as one kernel, by signature.
+pub type Unserved = BTreeSet<String>;
+
 /// Designs the kernels of chosen candidates, which are in executable order. Those that produce nothing but empty
-/// tensors are left out. A unit that no template serves runs as a host routine through the reference interpreter.
+/// tensors are left out. A unit that no template serves runs as a host routine through the reference interpreter; if
+/// there are sets of several that none serves, these are returned.
 ///
 /// # Errors
-/// If several units were chosen as one kernel that no template serves, or the work is cancelled.
+/// If the work is cancelled.
 pub fn implement(
     place: Place<'_>,
     chosen: Vec<Candidate>,
     measured: &Measured,
     options: &Options,
-) -> Result<Implementation, Error> {
+) -> Result<Result<Implementation, Unserved>, Error> {
     let graph = place.graph;
     let is_needed = |candidate: &Candidate| candidate.outputs.iter().any(|&t| graph.shape(t).elems() > 0);
     let chosen: Vec<Candidate> = chosen.into_iter().filter(is_needed).collect();
@@ -130,6 +128,7 @@ pub fn implement(
         }));
     }
     let mut columns = Vec::with_capacity(chosen.len());
+    let mut unserved = Unserved::new();
     for (at, number) in number_of.iter().enumerate() {
         let (body, cost_us) = match &entries[*number] {
             Some((kernel, places)) => {
@@ -137,13 +136,16 @@ pub fn implement(
                 (ColumnBody::Kernel { kernel: *kernel, args }, kernels[*kernel].cost_us)
             }
             None if chosen[at].nodes.len() == 1 => (ColumnBody::Host, HOST_ROUTINE_US),
-            None => return Err(Error::Internal(format!("no template serves {}", name(graph, &nodes[at])))),
+            None => {
+                unserved.insert(uses[at].text.clone());
+                continue;
+            }
         };
         let measured_us = measured.get(&uses[at].text).copied();
         let Candidate { inputs, outputs, .. } = chosen[at].clone();
         columns.push(Column { nodes: nodes[at].clone(), inputs, outputs, body, cost_us, measured_us });
     }
-    Ok(Implementation { kernels, columns })
+    Ok(if unserved.is_empty() { Ok(Implementation { kernels, columns }) } else { Err(unserved) })
 }
 
 impl Place<'_> {
@@ -172,14 +174,11 @@ impl Place<'_> {
 
     /// A kernel under its short name, and its block program.
     fn kernel(&self, nodes: &[NodeId], outputs: &[TensorId]) -> Option<(KernelDesign, BlockProgram)> {
-        let layouts = |tensor: TensorId| self.layouts[tensor.index()].clone();
         let name = name(self.graph, nodes);
-        let block = fuse::build(self.graph, nodes, outputs, &layouts, name.clone()).ok()?;
-        let design = templates::design(&block, self.target)?;
-        let facts = facts(&block, self.target);
-        let cost_us = facts.estimate(self.machine).time_us;
-        let roofline_us = touched(&block, &facts).lower_bound_us(self.machine);
-        Some((KernelDesign { name, design, facts, cost_us, roofline_us }, block))
+        let block = fuse::build_stored(self.graph, nodes, outputs, self.storage, name.clone()).ok()?;
+        let design = self.backend.design(&block)?;
+        let (work, cost_us) = (self.backend.work(&block), self.backend.time_us(&block)?);
+        Some((KernelDesign { name, design, work, cost_us }, block))
     }
 }
 

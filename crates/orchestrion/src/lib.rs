@@ -18,12 +18,14 @@
 
 pub mod artifact;
 mod assemble;
+mod backend;
 pub mod cache;
 mod candidates;
 pub mod compare;
 mod compile;
 pub mod conformance;
 pub mod doctor;
+mod emulate;
 mod error;
 mod executable;
 pub mod explain;
@@ -43,10 +45,12 @@ mod units;
 pub mod whole_file;
 
 pub use artifact::Artifact;
+pub use compile::Planned;
 pub use error::Error;
 pub use executable::{Executable, RunOptions, StepTime, aligned, check_input};
 pub use model::Model;
 pub use options::{Options, Precision, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};
 pub use orch_onnx::decode_tensor;
+pub use orch_runtime::cuda::SearchPaths;
 pub use orch_runtime::{map_file, read_file};

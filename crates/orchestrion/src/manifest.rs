@@ -2,7 +2,8 @@
 //!
 //! Everything here is checked again when an artifact is loaded, because files come from outside.
 
-use crate::Precision;
+use crate::{Error, Precision};
+use orch_ir::{DType, Shape};
 use serde::{Deserialize, Serialize};
 
 /// The plan of an executable and how it came about.
@@ -12,14 +13,16 @@ pub struct Manifest {
     pub compiler: String,
     /// The model.
     pub model: ModelInfo,
-    /// The CPU target whose capability numbers the kernels were made for.
+    /// What it runs on.
+    pub device: Device,
+    /// The target whose capability numbers the kernels were made for: `x86-64-v4`, `sm_90`.
     pub target: String,
-    /// What contractions multiply.
+    /// In what it computes.
     pub precision: Precision,
     /// The machine it was compiled and tuned on.
     pub machine: String,
-    /// The C compiler that built its kernels.
-    pub c_compiler: String,
+    /// The compiler that built its kernels.
+    pub kernel_compiler: String,
     /// What the caller gives, in order.
     pub inputs: Vec<Port>,
     /// What the caller gets, in order.
@@ -32,10 +35,20 @@ pub struct Manifest {
     pub steps: Vec<StepInfo>,
     /// Sizes of the constants, in order.
     pub constant_bytes: Vec<usize>,
-    /// Sizes of the shared objects, in order.
+    /// Sizes of the shared objects or cubins, in order.
     pub library_bytes: Vec<usize>,
     /// How the plan was found.
     pub report: PlanReport,
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// Kernels are shared objects; threads of this process run them.
+    Cpu,
+    /// Kernels are cubins for an NVIDIA GPU.
+    Cuda,
 }
 
 /// Where an executable comes from.
@@ -67,16 +80,42 @@ pub struct KernelInfo {
     pub name: String,
     /// The function's name.
     pub symbol: String,
-    /// Index of the shared object that holds it.
+    /// Index of the shared object or cubin that holds it.
     pub library: usize,
     /// Independent tasks.
     pub tasks: usize,
     /// Scratch per thread.
     pub scratch_bytes: usize,
+    /// How a GPU runs each task; `None` on CPUs.
+    pub team: Option<TeamInfo>,
     /// The template and schedule, for people.
     pub schedule: String,
-    /// Its C source.
+    /// Its source, in C or CUDA C++.
     pub source: String,
+}
+
+/// How a GPU runs a task of a kernel.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TeamInfo {
+    /// Threads of a task.
+    pub threads: usize,
+    /// Consecutive tasks that run at the same time; 1 if each runs by itself.
+    pub cluster: usize,
+    /// Memory that the threads of a task share.
+    pub shared_bytes: usize,
+    /// What the compiler made of it, if it tells.
+    pub resources: Option<Resources>,
+}
+
+/// What a thread of a GPU kernel takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Resources {
+    /// Registers.
+    pub registers: u32,
+    /// Memory for arrays that are indexed at run time, and for spilled values.
+    pub stack_bytes: u32,
+    /// Bytes written and read because registers did not suffice, counted once per instruction.
+    pub spill_bytes: u32,
 }
 
 /// Memory that a range lies in.
@@ -178,4 +217,15 @@ pub struct PlanReport {
     pub is_remembered: bool,
     /// Seconds spent in each stage, in order.
     pub stage_seconds: Vec<(String, f64)>,
+}
+
+/// A type and a shape by what a manifest says of them.
+///
+/// # Errors
+/// If there is no such type, or no memory for such a shape.
+pub(crate) fn typed(dtype: &str, shape: &[usize]) -> Result<(DType, Shape), Error> {
+    let inconsistent =
+        || Error::Model(format!("the .orc file has a tensor of unknown type {dtype}{shape:?}"));
+    let dtype = DType::from_name(dtype).ok_or_else(inconsistent)?;
+    Ok((dtype, Shape::checked(shape).ok_or_else(inconsistent)?))
 }

@@ -78,13 +78,13 @@ impl Model {
         Self { info, operators: 0, graph }
     }
 
-    /// The model with the operands of contractions rounded to what `precision` multiplies: what
-    /// [`compile`](Self::compile) makes an executable of.
+    /// The model with the operands of contractions rounded to what `precision` multiplies: how far that is from f32 tells
+    /// how much rounding grows on its way through the model.
     pub fn with_precision(&self, precision: Precision) -> Self {
         let graph = orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0;
-        let graph = match precision {
-            Precision::F32 => graph,
-            Precision::Bf16 => orch_rewrite::narrow_contractions(&graph).0,
+        let graph = match precision.rounds_to() {
+            None => graph,
+            Some(dtype) => orch_rewrite::narrow_contractions(&graph, dtype).0,
         };
         Self { graph, ..self.clone() }
     }

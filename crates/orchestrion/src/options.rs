@@ -1,6 +1,7 @@
 //! What the caller decides about a compilation: one value, passed explicitly.
 
-use orch_ir::Tensor;
+use orch_ir::{DType, Tensor};
+use orch_runtime::cuda::SearchPaths;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,13 +15,17 @@ pub struct Options {
     pub dims: BTreeMap<String, usize>,
     /// Inputs whose value is fixed when compiling, by name: they become constants.
     pub fixed_inputs: BTreeMap<String, Tensor>,
-    /// The CPU to compile for: a name of [`orch_tile::target::CPU_TARGETS`], or `None` for this machine.
+    /// What to compile for: `cpu` or `None` for this machine's CPU, another one by a name of
+    /// [`orch_tile::target::CPU_TARGETS`]; `cuda` for this machine's GPU, another one by `cuda:` and a name of
+    /// [`orch_tile::target::GPU_TARGETS`].
     pub target: Option<String>,
     /// The C compiler; `None` looks for one.
     pub c_compiler: Option<PathBuf>,
+    /// Where to look for CUDA's libraries.
+    pub cuda: SearchPaths,
     /// Folder of compiled kernels and measurements.
     pub cache_dir: PathBuf,
-    /// What contractions multiply.
+    /// In what to compute.
     pub precision: Precision,
     /// False makes every primitive a kernel of its own: a baseline to compare with.
     pub fuse: bool,
@@ -28,7 +33,7 @@ pub struct Options {
     /// such processors usually have, so that plans depend on nothing that is measured.
     pub calibrate: bool,
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
-    /// time, and plans may differ between compilations. Has no effect for another `target` than this machine.
+    /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU.
     pub tune: bool,
     /// Threads that compile; 0 means one per CPU.
     pub jobs: usize,
@@ -45,6 +50,7 @@ impl Default for Options {
             fixed_inputs: BTreeMap::new(),
             target: None,
             c_compiler: None,
+            cuda: SearchPaths::default(),
             cache_dir: std::env::temp_dir().join("orchestrion-cache"),
             precision: Precision::F32,
             fuse: true,
@@ -57,39 +63,57 @@ impl Default for Options {
     }
 }
 
-/// What matrix products and convolutions of f32 multiply. Sums, and everything else, are computed in f32 either way,
-/// and inputs and outputs keep the model's types.
+/// In what an executable computes where the model says f32. Sums, and everything but matrix products and convolutions,
+/// are computed in f32 in any case, and inputs and outputs keep the model's types.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// f32, as the model says.
     #[default]
     F32,
-    /// Operands rounded to bf16 (to nearest even), on machines that multiply it: AVX512-BF16 or AMX.
+    /// Matrix units take 10 bits of the fraction of operands: GPUs.
+    Tf32,
+    /// Weights, and tensors that pass between kernels, are stored in f16: GPUs.
+    F16,
+    /// On GPUs the same in bf16. On CPUs operands are rounded to bf16 (to nearest even), where the machine multiplies it:
+    /// AVX512-BF16 or AMX.
     Bf16,
 }
 
 impl Precision {
     /// Every precision.
-    pub const ALL: [Precision; 2] = [Precision::F32, Precision::Bf16];
+    pub const ALL: [Precision; 4] = [Precision::F32, Precision::Tf32, Precision::F16, Precision::Bf16];
 
-    /// The name in options: `f32`, `bf16`.
+    /// The name in options: `f32`, `tf32`, `f16`, `bf16`.
     pub fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::F16 => "f16",
             Precision::Bf16 => "bf16",
         }
     }
 
     /// The error against f64 that a compiled model stays below, relative to an output's largest magnitude.
     ///
-    /// A product of rounded factors is off by up to 2^-8 of itself. Such errors are independent, so that a sum of
-    /// them is off by less than that share of the magnitudes that it adds; what remains grows with the number of
-    /// contractions one after the other, and with cancellation between them.
+    /// A product of rounded factors is off by up to 2^-8 of itself in bf16, 2^-11 in f16 and TF32. Such errors are
+    /// independent, so that a sum of them is off by less than that share of the magnitudes that it adds; what remains
+    /// grows with the number of contractions one after the other, and with cancellation between them.
     pub fn tolerance(self) -> f64 {
         match self {
             Precision::F32 => 1e-4,
+            Precision::Tf32 => 5e-3,
+            Precision::F16 => 1e-2,
             Precision::Bf16 => 3e-2,
+        }
+    }
+
+    /// The type whose fraction operands of contractions keep; `None` if they keep all of it.
+    pub fn rounds_to(self) -> Option<DType> {
+        match self {
+            Precision::F32 => None,
+            Precision::Tf32 | Precision::F16 => Some(DType::F16),
+            Precision::Bf16 => Some(DType::BF16),
         }
     }
 }

@@ -4,11 +4,12 @@
 //! options that steer the search, and on nothing else: not on the weights.
 
 use crate::Options;
+use crate::backend::Backend;
 use crate::signature::Signatures;
 use crate::units::Units;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::enumerate::Candidate;
-use orch_tune::{Database, Key, MachineModel};
+use orch_tune::{Database, Key};
 use serde::{Deserialize, Serialize};
 
 /// A plan and how it was found.
@@ -97,17 +98,11 @@ pub struct Memory {
 
 impl Memory {
     /// The place of a graph's plan.
-    pub fn of(
-        graph: &PrimGraph,
-        signatures: &Signatures,
-        target: &str,
-        machine: &MachineModel,
-        options: &Options,
-    ) -> Self {
+    pub fn of(graph: &PrimGraph, signatures: &Signatures, backend: &dyn Backend, options: &Options) -> Self {
         let key = Key {
             program: signatures.whole(graph),
-            target: target.to_owned(),
-            machine: format!("{machine:?}"),
+            target: backend.target(),
+            machine: backend.figures(),
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!("fuse {}", options.fuse),

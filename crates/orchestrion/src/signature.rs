@@ -1,7 +1,7 @@
 //! Canonical texts of candidate kernels: equal texts mean that one kernel serves both.
 
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
-use orch_tile::Layout;
+use orch_tile::Storage;
 use std::fmt::Write;
 
 /// What identifies a kernel, and the tensors of one use of it.
@@ -23,12 +23,12 @@ impl Signatures {
     /// Describes a graph.
     ///
     /// Constants of one repeated value are described by value, as they become immediates; of others only type and
-    /// layout are told, as kernels take them as arguments.
-    pub fn of(graph: &PrimGraph, layouts: &[Layout]) -> Self {
+    /// storage are told, as kernels take them as arguments.
+    pub fn of(graph: &PrimGraph, storage: &Storage) -> Self {
         let tensors = (0..graph.tensors().len()).map(TensorId::new);
         Self {
             ops: graph.node_ids().map(|node| format!("{:?}(", graph.node(node).op)).collect(),
-            tensors: tensors.map(|tensor| describe(graph, layouts, tensor)).collect(),
+            tensors: tensors.map(|tensor| describe(graph, storage, tensor)).collect(),
         }
     }
 
@@ -76,15 +76,20 @@ impl Signatures {
     }
 }
 
-fn describe(graph: &PrimGraph, layouts: &[Layout], tensor: TensorId) -> String {
+fn describe(graph: &PrimGraph, storage: &Storage, tensor: TensorId) -> String {
     let (dtype, shape) = (graph.dtype(tensor), graph.shape(tensor));
+    let order = storage.layout(tensor).order();
+    let stored = match storage.dtype(tensor) {
+        same if same == dtype => String::new(),
+        other => format!(" as {other}"),
+    };
     match graph.constant(tensor) {
         Some(value) if is_uniform(value) => {
             let first = value.bytes().get(..dtype.size_bytes());
-            format!("{dtype}{shape}={first:?} ")
+            format!("{dtype}{shape}={first:?}{stored} ")
         }
-        Some(_) => format!("const {dtype}{shape}{:?} ", layouts[tensor.index()].order()),
-        None => format!("{dtype}{shape}{:?} ", layouts[tensor.index()].order()),
+        Some(_) => format!("const {dtype}{shape}{order:?}{stored} "),
+        None => format!("{dtype}{shape}{order:?}{stored} "),
     }
 }
 

@@ -4,19 +4,11 @@
 //! the program is solved again with measured costs, until the plan asks for no new measurement.
 
 use crate::candidates::Column;
-use crate::executable::chunking;
+use crate::implement::Place;
 use crate::{Error, Options};
-use crate::{compile, implement::Place};
-use bytes::Bytes;
 use orch_plan::blp::{Choice, ColumnId};
-use orch_runtime::Machine;
-use orch_runtime::cpu::{
-    Access, Action, Base, BufferRef, Compiler, Executable, Launch, Library, Pool, PoolOptions, Program, Step,
-};
-use orch_tile::thread::{Scope, ThreadProgram};
 use orch_tune::{Database, Key};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Solves at most.
@@ -31,9 +23,8 @@ const MAX_KERNELS: usize = 64;
 /// Time for all measurements of a compilation, building the kernels included.
 const BUDGET: Duration = Duration::from_secs(20);
 
-/// Kernels that are timed in turn, and how often each.
+/// Kernels that are timed in turn.
 const TOGETHER: usize = 8;
-const RUNS: usize = 9;
 
 /// Chooses with the costs of all columns.
 pub type Solve<'a> = dyn FnMut(&[f64]) -> Result<Choice, Error> + 'a;
@@ -110,12 +101,9 @@ pub struct Timer<'a> {
     place: Place<'a>,
     columns: &'a [Column],
     signatures: &'a [String],
-    machine: &'a Machine,
-    compiler: &'a Compiler,
     options: &'a Options,
     /// `None` if it cannot be used: then everything is measured anew.
     database: Option<Database>,
-    pool: Arc<Pool>,
     deadline: Instant,
 }
 
@@ -123,23 +111,12 @@ impl<'a> Timer<'a> {
     /// A timer of candidates; `signatures` are those of the kernels.
     pub fn new(
         place: Place<'a>,
-        (columns, signatures): (&'a [Column], &'a [String]),
-        machine: &'a Machine,
-        compiler: &'a Compiler,
+        columns: &'a [Column],
+        signatures: &'a [String],
         options: &'a Options,
     ) -> Self {
-        let threads = place.machine.threads as usize;
-        Self {
-            place,
-            columns,
-            signatures,
-            machine,
-            compiler,
-            options,
-            database: Database::open(&options.cache_dir).ok(),
-            pool: Arc::new(Pool::new(PoolOptions { threads, pin: false })),
-            deadline: Instant::now() + BUDGET,
-        }
+        let database = Database::open(&options.cache_dir).ok();
+        Self { place, columns, signatures, options, database, deadline: Instant::now() + BUDGET }
     }
 
     /// Times the kernels of some columns.
@@ -170,12 +147,13 @@ impl<'a> Timer<'a> {
     }
 
     fn key(&self, column: usize) -> Option<Key> {
+        let backend = self.place.backend;
         Some(Key {
             program: self.signatures[self.columns[column].kernel?].clone(),
-            target: self.place.target.name.to_owned(),
-            machine: format!("{}; {} threads", self.machine.fingerprint(), self.place.machine.threads),
-            compiler: format!("{} {}", self.compiler.version(), env!("ORCHESTRION_SOURCES")),
-            flags: "time of a kernel".to_owned(),
+            target: backend.target(),
+            machine: backend.machine(),
+            compiler: format!("{} {}", backend.compiler().ok()?, env!("ORCHESTRION_SOURCES")),
+            flags: format!("time of a kernel, {}", self.options.precision.name()),
         })
     }
 
@@ -188,47 +166,9 @@ impl<'a> Timer<'a> {
             numbers.push(design.as_ref().map(|_| kernels.len()));
             kernels.extend(design);
         }
-        let sources = compile::sources(&kernels, self.place.target, self.options)?;
-        let built = compile::build(&sources, self.compiler.clone(), self.machine, self.options)?;
-        let mut program = Program::default();
-        let mut read_bytes = 0;
-        for (kernel, object) in kernels.iter().zip(&built.objects) {
-            let thread = &kernel.design.kernel.program;
-            let library = Library::from_bytes(&kernel.name, object).map_err(compile::internal)?;
-            let entry = library
-                .kernel(&thread.name, thread.tasks as i64, thread.scratch_bytes())
-                .map_err(compile::internal)?;
-            let (buffers, read, written) = buffers(thread);
-            read_bytes = read.max(read_bytes);
-            program.arena_bytes = written.max(program.arena_bytes);
-            let chunking = chunking(kernel.cost_us);
-            let launch = Launch { kernel: entry, buffers, chunking };
-            program.steps.push(Step { name: kernel.name.clone(), action: Action::Launch(launch) });
-        }
-        program.constants = vec![Bytes::from(vec![0; read_bytes])];
-        let mut executable = Executable::new(program, Arc::clone(&self.pool)).map_err(compile::internal)?;
-        executable.run(&[], &mut []).map_err(compile::internal)?;
-        let profile = executable.profile(&[], &mut [], RUNS).map_err(compile::internal)?;
-        Ok(numbers.into_iter().map(|number| Some(profile[number?].median_us)).collect())
+        let times = self.place.backend.times(&kernels, self.options)?;
+        Ok(numbers.into_iter().map(|number| Some(times[number?])).collect())
     }
-}
-
-/// The arguments of a kernel, what it reads apart from what it writes; and the bytes of both.
-fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
-    const ALIGN: usize = orch_runtime::cpu::ALIGN_BYTES;
-    let (mut read, mut written) = (0usize, 0usize);
-    let arguments = program.buffers.iter().filter(|buffer| buffer.scope != Scope::Scratch);
-    let buffers = arguments.map(|buffer| {
-        let len_bytes = buffer.elems * buffer.dtype.size_bytes();
-        let (base, access, end) = match buffer.scope {
-            Scope::Output => (Base::Arena, Access::Write, &mut written),
-            _ => (Base::Constant(0), Access::Read, &mut read),
-        };
-        let offset_bytes = *end;
-        *end += len_bytes.next_multiple_of(ALIGN);
-        BufferRef { base, offset_bytes, len_bytes, access }
-    });
-    (buffers.collect(), read, written)
 }
 
 #[cfg(test)]

@@ -40,7 +40,10 @@ fn contractions_round_as_the_interpreter_does() {
     assert_eq!(artifact.manifest.inputs[0].dtype, "f32");
     let values = (0..37 * 48).map(|i| ((i * 29 + 5) % 97) as f32 / 97.0 - 0.4).collect();
     let inputs = [Tensor::from_vec([37, 48], values)];
-    let outputs = Executable::load(artifact, RunOptions { threads: 1 }).unwrap().run(&inputs).unwrap();
+    let outputs = Executable::load(artifact, RunOptions { threads: 1, ..RunOptions::default() })
+        .unwrap()
+        .run(&inputs)
+        .unwrap();
 
     let exact = model.interpret(&inputs, true).unwrap();
     let error = compare(&outputs[0], &exact[0]).scaled;

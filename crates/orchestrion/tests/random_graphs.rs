@@ -13,20 +13,12 @@ use orch_ir::DType;
 use orch_ir::generate::{GenerateOptions, generate, random_inputs};
 use orch_ir::validate::validate;
 use orchestrion::Options;
-use pipeline::{check, print_case, shrink};
+use pipeline::{check, print_case, seeds, shrink};
 use std::ops::Range;
 use std::path::Path;
 
 /// The graphs drawn when nothing else is asked for.
 const SEEDS: Range<u64> = 0..40;
-
-/// Seeds of `ORCH_SEEDS`, written `FIRST..END`.
-fn seeds() -> Range<u64> {
-    let Some(text) = std::env::var_os("ORCH_SEEDS") else { return SEEDS };
-    let text = text.into_string().expect("ORCH_SEEDS is text");
-    let (first, end) = text.split_once("..").expect("ORCH_SEEDS is FIRST..END");
-    first.parse().expect("FIRST is a number")..end.parse().expect("END is a number")
-}
 
 /// What graph and compilation a seed stands for: types, sizes, targets and fusion vary.
 fn settings(seed: u64, cache: &CacheDir) -> (GenerateOptions, Options) {
@@ -56,7 +48,7 @@ fn settings(seed: u64, cache: &CacheDir) -> (GenerateOptions, Options) {
 fn random_graphs_run_as_interpreted() {
     let cache = CacheDir::new("random-graphs");
     let mut failures = Vec::new();
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let (graphs, options) = settings(seed, &cache);
         let graph = generate(seed, &graphs);
         let inputs = random_inputs(&graph, seed);

@@ -1,8 +1,6 @@
-//! Compiled kernels, kept on disk by content.
+//! Compiled kernels of the CPU, kept on disk by content (see `crate::kernels`).
 //!
-//! A shared object's name is the hash of all that determines it: source, compiler version, flags and, because flags
-//! say "this machine", the machine. Files are written aside and renamed, so several processes may share a folder, and
-//! a file that exists is complete.
+//! A shared object is determined by source, compiler version, flags and, because flags say "this machine", the machine.
 //!
 //! System headers take longer to read than most kernels take to compile. A batch therefore compiles those that its
 //! sources begin with first, once for each compiler and set of flags; the objects are the same.
@@ -10,40 +8,12 @@
 use super::compiler::{CompileError, Compiler, HEADER_SUFFIX, Job};
 use super::library::{Library, LoadError};
 use crate::Machine;
-use crate::os::unique_name;
+use crate::kernels::{self, CacheStats, CompileProgress, SHARED_OBJECT, Source, Store};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// One translation unit.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Source {
-    /// How messages call it.
-    pub name: String,
-    /// The C text.
-    pub text: String,
-}
-
-/// How far a batch is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CompileProgress {
-    /// Distinct sources that are compiled, found in the cache, or failed.
-    pub done: usize,
-    /// Distinct sources of the batch.
-    pub total: usize,
-}
-
-/// What a cache holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CacheStats {
-    /// Shared objects.
-    pub files: usize,
-    /// Their sizes together.
-    pub bytes: u64,
-}
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a source did not become a loaded library.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -59,13 +29,9 @@ pub enum BuildError {
 /// A folder of shared objects, and the compiler that fills it.
 #[derive(Debug)]
 pub struct CompileCache {
-    folder: PathBuf,
+    store: Store,
     compiler: Compiler,
-    salt: blake3::Hasher,
 }
-
-/// Part of every key: change it when the meaning of cached files changes.
-const FORMAT: &str = "orchestrion kernels 1";
 
 impl CompileCache {
     /// Opens the cache in `folder`, making the folder if need be.
@@ -73,17 +39,12 @@ impl CompileCache {
     /// # Errors
     /// If the folder cannot be made.
     pub fn open(folder: &Path, compiler: Compiler, machine: &Machine) -> Result<Self, CompileError> {
-        let folder = folder.join("kernels");
-        fs::create_dir_all(&folder).map_err(CompileError::cache(&folder))?;
-        let mut salt = blake3::Hasher::new();
         let fingerprint = machine.fingerprint();
-        let facts = [FORMAT, compiler.version(), &fingerprint].into_iter();
-        for fact in facts.chain(compiler.flags().iter().map(String::as_str)) {
-            // A length before each part keeps different lists from running together.
-            salt.update(&(fact.len() as u64).to_le_bytes());
-            salt.update(fact.as_bytes());
-        }
-        Ok(Self { folder, compiler, salt })
+        let circumstances = [compiler.version(), &fingerprint].into_iter();
+        let circumstances = circumstances.chain(compiler.flags().iter().map(String::as_str));
+        let store = Store::new(folder, SHARED_OBJECT, circumstances);
+        store.make_folder().map_err(CompileError::cache(store.folder()))?;
+        Ok(Self { store, compiler })
     }
 
     /// The compiler.
@@ -93,9 +54,7 @@ impl CompileCache {
 
     /// The hash that names the shared object of this source text.
     pub fn key(&self, text: &str) -> String {
-        let mut hasher = self.salt.clone();
-        hasher.update(text.as_bytes());
-        hasher.finalize().to_hex().to_string()
+        self.store.key(text)
     }
 
     /// The path of the source's shared object, compiled now if it is not there yet.
@@ -104,7 +63,7 @@ impl CompileCache {
     /// As [`Compiler::compile`]. A rejected source is kept in the folder, and the error says where.
     pub fn compile(&self, source: &Source, cancel: &AtomicBool) -> Result<PathBuf, CompileError> {
         let key = self.key(&source.text);
-        let object = self.folder.join(format!("{key}.so"));
+        let object = self.store.path(&key);
         // A crash of the machine can leave an empty file behind: it counts as absent.
         if fs::metadata(&object).is_ok_and(|data| data.len() > 0) {
             return Ok(object);
@@ -112,17 +71,17 @@ impl CompileCache {
         if cancel.load(Ordering::Relaxed) {
             return Err(CompileError::Cancelled);
         }
-        let aside = self.folder.join(unique_name(&key));
+        let aside = self.store.aside(&key);
         let source_file = with_suffix(&aside, ".c");
         let output = with_suffix(&aside, ".tmp");
         fs::write(&source_file, &source.text).map_err(|error| {
             // A full disk leaves a part of it.
             let _ = fs::remove_file(&source_file);
-            CompileError::cache(&self.folder)(error)
+            CompileError::cache(self.store.folder())(error)
         })?;
         let result = self.run_compiler(source, &source_file, &output, cancel);
-        let result =
-            result.and_then(|()| fs::rename(&output, &object).map_err(CompileError::cache(&self.folder)));
+        let result = result
+            .and_then(|()| fs::rename(&output, &object).map_err(CompileError::cache(self.store.folder())));
         if result.is_err() {
             // Often there is nothing to remove.
             let _ = fs::remove_file(&output);
@@ -155,13 +114,12 @@ impl CompileCache {
 
     /// Where the headers that these lines include are put, and beside it their compiled form.
     fn header_path(&self, includes: &str) -> PathBuf {
-        self.folder.join(format!("headers-{}.h", self.key(includes)))
+        self.store.folder().join(format!("headers-{}.h", self.key(includes)))
     }
 
     /// Compiles the headers that at least two sources to be compiled begin with. What fails here only costs time.
     fn prepare_headers(&self, sources: &[&Source], cancel: &AtomicBool) {
-        let is_missing =
-            |source: &&&Source| !self.folder.join(format!("{}.so", self.key(&source.text))).exists();
+        let is_missing = |source: &&&Source| !self.store.path(&self.key(&source.text)).exists();
         let mut users: BTreeMap<String, usize> = BTreeMap::new();
         for source in sources.iter().filter(is_missing) {
             *users.entry(leading_includes(&source.text)).or_default() += 1;
@@ -172,7 +130,7 @@ impl CompileCache {
             if compiled.exists() {
                 continue;
             }
-            let aside = self.folder.join(unique_name("headers"));
+            let aside = self.store.aside("headers");
             let job = Job { name: "system headers", header: None, source_file: &header, output: &aside };
             let made = fs::write(&aside, includes)
                 .and_then(|()| fs::rename(&aside, &header))
@@ -210,42 +168,10 @@ impl CompileCache {
         progress: &(dyn Fn(CompileProgress) + Sync),
         cancel: &AtomicBool,
     ) -> Vec<Result<PathBuf, CompileError>> {
-        let mut first_of: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut distinct: Vec<&Source> = Vec::new();
-        let slots: Vec<usize> = (sources.iter())
-            .map(|source| {
-                *first_of.entry(&source.text).or_insert_with(|| {
-                    distinct.push(source);
-                    distinct.len() - 1
-                })
-            })
-            .collect();
-
+        let (distinct, indices) = kernels::distinct(sources);
         self.prepare_headers(&distinct, cancel);
-        let results: Vec<Mutex<Option<Result<PathBuf, CompileError>>>> =
-            distinct.iter().map(|_| Mutex::new(None)).collect();
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let work = || {
-            while let Some(idx) =
-                Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&idx| idx < distinct.len())
-            {
-                let result = self.compile(distinct[idx], cancel);
-                *results[idx].lock().expect("no thread panics while it stores a result") = Some(result);
-                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-                progress(CompileProgress { done, total: distinct.len() });
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..jobs.clamp(1, distinct.len().max(1)) {
-                scope.spawn(work);
-            }
-            work();
-        });
-        let results: Vec<_> = (results.into_iter())
-            .map(|slot| slot.into_inner().expect("no thread panics while it stores a result"))
-            .map(|result| result.expect("the loop above visits every index"))
-            .collect();
-        slots.into_iter().map(|slot| results[slot].clone()).collect()
+        let results = kernels::compile_each(&distinct, jobs, progress, |source| self.compile(source, cancel));
+        indices.into_iter().map(|idx| results[idx].clone()).collect()
     }
 
     /// What the cache holds.
@@ -253,16 +179,7 @@ impl CompileCache {
     /// # Errors
     /// If the folder cannot be read.
     pub fn stats(&self) -> io::Result<CacheStats> {
-        let mut stats = CacheStats::default();
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            if entry.path().extension().is_some_and(|extension| extension == "so") {
-                stats.files += 1;
-                // A file that another process has just removed counts as empty.
-                stats.bytes += entry.metadata().map_or(0, |data| data.len());
-            }
-        }
-        Ok(stats)
+        self.store.stats()
     }
 
     /// Removes everything, and says what it was. Libraries already loaded stay valid; sources of failed compilations
@@ -271,14 +188,7 @@ impl CompileCache {
     /// # Errors
     /// If a file cannot be removed.
     pub fn clear(&self) -> io::Result<CacheStats> {
-        let stats = self.stats()?;
-        for entry in fs::read_dir(&self.folder)? {
-            match fs::remove_file(entry?.path()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(stats)
+        self.store.clear()
     }
 }
 
@@ -299,6 +209,7 @@ mod tests {
     use super::*;
     use crate::cpu::CompilerOptions;
     use crate::os::TempDir;
+    use std::sync::Mutex;
 
     static GO: AtomicBool = AtomicBool::new(false);
 

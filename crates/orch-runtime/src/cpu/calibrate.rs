@@ -4,12 +4,14 @@
 //! them worse; those of one thread are by its own clock, which stands still while others run.
 
 use super::aligned::AlignedBuffer;
-use super::cache::{BuildError, CompileCache, Source};
+use super::cache::{BuildError, CompileCache};
 use super::executable::Executable;
 use super::kernel::Kernel;
+use super::launch::{Action, Launch, Program, Step};
 use super::library::{Library, LoadError};
 use super::pool::{Chunking, Pool};
-use super::program::{Action, Base, BufferRef, Launch, Program, Step};
+use crate::kernels::Source;
+use crate::program::{Base, BufferRef};
 use crate::{Feature, Machine, os};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -5,60 +5,16 @@
 //! allocates nothing, except for host routines and for tensors of the caller that are not 8-byte aligned.
 
 use super::aligned::{ALIGN_BYTES, AlignedBuffer};
+use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
 use super::pool::Pool;
-use super::program::{Action, Base, BufferRef, HostStep, Launch, Program, ProgramError, TensorRef};
+use crate::program::{Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_sizes};
 use bytes::Bytes;
-use orch_ir::Tensor;
 use std::ffi::c_void;
 use std::fmt;
 use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Why a run failed. The outputs' contents are undefined then.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RunError {
-    /// The wrong number of tensors was given.
-    #[error("the model has {expected} {what}(s), {given} were given")]
-    Count {
-        /// "input" or "output".
-        what: &'static str,
-        /// Tensors that the model has.
-        expected: usize,
-        /// Tensors given.
-        given: usize,
-    },
-    /// A tensor of the wrong size was given.
-    #[error("{what} {index} takes {expected} bytes, {given} were given")]
-    Size {
-        /// "input" or "output".
-        what: &'static str,
-        /// Which one.
-        index: usize,
-        /// Bytes that it takes.
-        expected: usize,
-        /// Bytes given.
-        given: usize,
-    },
-    /// A host routine failed.
-    #[error("`{step}` failed: {reason}")]
-    Host {
-        /// The step's name.
-        step: String,
-        /// What the routine said.
-        reason: String,
-    },
-}
-
-/// How long a step took.
-#[derive(Clone, PartialEq, Debug)]
-pub struct StepProfile {
-    /// The step's name.
-    pub name: String,
-    /// Median over the runs, in microseconds.
-    pub median_us: f64,
-}
 
 /// A program with memory to run in.
 pub struct Executable {
@@ -100,7 +56,7 @@ impl Executable {
 
     fn prepare(program: Arc<Program>, pool: Arc<Pool>) -> Self {
         let memory = Memory::new(&program);
-        let scratch = Scratch::new(program.scratch_bytes(), pool.threads());
+        let scratch = Scratch::new(scratch_bytes(&program), pool.threads());
         let pointers = PointerTable::new(&program, &memory);
         Self { program, pool, memory, scratch, pointers }
     }
@@ -223,28 +179,12 @@ impl Executable {
     /// # Safety
     /// As [`run_step`](Self::run_step).
     unsafe fn run_host(&self, host: &HostStep) -> Result<(), String> {
-        let inputs = host.inputs.iter().map(|operand| {
-            // SAFETY: the promise of this function; no kernel is running.
-            let data = unsafe { self.read(&operand.buffer) };
-            Tensor::from_bytes(operand.dtype, operand.shape.clone(), data).map_err(|error| error.to_string())
-        });
-        let results = host.routine.run(&inputs.collect::<Result<Vec<_>, _>>()?)?;
-        if results.len() != host.outputs.len() {
-            return Err(format!(
-                "internal error: {} results instead of {}",
-                results.len(),
-                host.outputs.len()
-            ));
-        }
-        for (result, TensorRef { buffer, dtype, shape }) in results.iter().zip(&host.outputs) {
-            if (result.dtype(), result.shape()) != (*dtype, shape) {
-                let (given, given_shape) = (result.dtype(), result.shape());
-                return Err(format!(
-                    "internal error: a result is {given}{given_shape} instead of {dtype}{shape}"
-                ));
-            }
+        // SAFETY: the promise of this function; no kernel is running.
+        let inputs = host.inputs.iter().map(|operand| unsafe { self.read(&operand.buffer) });
+        for (result, operand) in host.call(inputs)?.iter().zip(&host.outputs) {
+            let (buffer, bytes) = (&operand.buffer, result.bytes());
             // SAFETY: type and shape agree, so the result is as long as the range, which lies inside its memory.
-            unsafe { self.memory.address(buffer).copy_from(result.bytes().as_ptr(), buffer.len_bytes) };
+            unsafe { self.memory.address(buffer).copy_from(bytes.as_ptr(), buffer.len_bytes) };
         }
         Ok(())
     }
@@ -264,20 +204,6 @@ impl Executable {
                 Bytes::copy_from_slice(bytes)
             }
         }
-    }
-}
-
-fn check_sizes(
-    what: &'static str,
-    expected: &[usize],
-    given: impl ExactSizeIterator<Item = usize>,
-) -> Result<(), RunError> {
-    if expected.len() != given.len() {
-        return Err(RunError::Count { what, expected: expected.len(), given: given.len() });
-    }
-    match expected.iter().zip(given).enumerate().find(|(_, (expected, given))| **expected != *given) {
-        Some((index, (&expected, given))) => Err(RunError::Size { what, index, expected, given }),
-        None => Ok(()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The memory of an executable, and the pointers into it that kernels get.
 
 use super::aligned::AlignedBuffer;
-use super::program::{Action, Base, BufferRef, Program};
+use super::launch::{Action, Program};
+use crate::program::{Base, BufferRef};
 use std::ffi::c_void;
 
 /// Alignment that kernels may assume of the caller's tensors: that of the widest element.

@@ -6,21 +6,23 @@ mod calibrate;
 mod compiler;
 mod executable;
 pub mod kernel;
+mod launch;
 mod library;
 mod memory;
 mod pool;
-mod program;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use crate::kernels::{CacheStats, CompileProgress, Source};
+pub use crate::program::{
+    Access, Base, BufferRef, HostRoutine, HostStep, ProgramError, RunError, StepProfile, TensorRef,
+};
 pub use aligned::{ALIGN_BYTES, AlignedBuffer};
-pub use cache::{BuildError, CacheStats, CompileCache, CompileProgress, Source};
+pub use cache::{BuildError, CompileCache};
 pub use calibrate::{Calibration, calibrate};
 pub use compiler::{CompileError, Compiler, CompilerOptions, Tuning};
-pub use executable::{Executable, RunError, StepProfile};
+pub use executable::Executable;
 pub use kernel::Kernel;
+pub use launch::{Action, Launch, Program, Step};
 pub use library::{Library, LoadError};
 pub use pool::{Chunking, Pool, PoolOptions};
-pub use program::{
-    Access, Action, Base, BufferRef, HostRoutine, HostStep, Launch, Program, ProgramError, Step, TensorRef,
-};

@@ -32,11 +32,14 @@ pub(super) enum AxisClass {
 /// A tensor at an index, the guard included: the key of what has been substituted already.
 type Site = (TensorId, Vec<ExprId>, Option<ExprId>);
 
+/// How each tensor is stored.
+pub(super) type Stored<'a> = &'a dyn Fn(TensorId) -> (Layout, DType);
+
 /// Builds one block program.
 pub(super) struct Builder<'a> {
     pub graph: &'a PrimGraph,
     pub nodes: BTreeSet<NodeId>,
-    pub layouts: &'a dyn Fn(TensorId) -> Layout,
+    pub stored: Stored<'a>,
     pub splits: &'a Splits,
     pub exprs: Exprs,
     pub simplifier: Simplifier,
@@ -64,16 +67,11 @@ pub(super) fn compute_type(dtype: DType) -> DType {
 }
 
 impl<'a> Builder<'a> {
-    pub fn new(
-        graph: &'a PrimGraph,
-        nodes: &[NodeId],
-        layouts: &'a dyn Fn(TensorId) -> Layout,
-        splits: &'a Splits,
-    ) -> Self {
+    pub fn new(graph: &'a PrimGraph, nodes: &[NodeId], stored: Stored<'a>, splits: &'a Splits) -> Self {
         Self {
             graph,
             nodes: nodes.iter().copied().collect(),
-            layouts,
+            stored,
             splits,
             exprs: Exprs::new(),
             simplifier: Simplifier::new(),
@@ -189,10 +187,9 @@ impl<'a> Builder<'a> {
         if let Some(&id) = self.arg_ids.get(&tensor) {
             return id;
         }
-        let info = self.graph.tensor(tensor);
-        let id = self.exprs.declare_arg(info.dtype);
-        let layout = (self.layouts)(tensor);
-        self.args.push(Arg { tensor, dtype: info.dtype, shape: info.shape.clone(), layout, role });
+        let (layout, dtype) = (self.stored)(tensor);
+        let id = self.exprs.declare_arg(dtype);
+        self.args.push(Arg { tensor, dtype, shape: self.graph.shape(tensor).clone(), layout, role });
         self.arg_ids.insert(tensor, id);
         id
     }
@@ -308,9 +305,9 @@ impl<'a> Builder<'a> {
             None => self.place_like_first(output, first)?,
         };
         let value = self.expr_at(output, &index, None)?;
-        let body = self.exprs.cast(self.graph.dtype(output), value);
         let domain = self.axes_in(&index);
         let arg = self.arg(output, ArgRole::Output);
+        let body = self.exprs.cast(self.args[arg.index()].dtype, value);
         self.stages.push(Stage::Store { arg, index, domain, body });
         Ok(())
     }

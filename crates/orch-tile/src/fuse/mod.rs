@@ -25,8 +25,9 @@ mod split;
 
 use crate::block::BlockProgram;
 use crate::layout::Layout;
+use crate::storage::Storage;
 use builder::Builder;
-use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_ir::{DType, NodeId, PrimGraph, TensorId};
 use split::Splits;
 
 /// Why a set of primitives is not one kernel. None of these is an error of the user: the set is merely computed
@@ -75,7 +76,8 @@ const MAX_SPLIT_ROUNDS: usize = 16;
 /// The block program that computes `outputs` from the graph's other tensors through `nodes`.
 ///
 /// `nodes` are in topological order; every tensor that they read and do not compute becomes an argument, with the
-/// memory layout that `layouts` tells. Constants of one repeated value become immediates.
+/// memory layout that `layouts` tells, in the type that the graph states. Constants of one repeated value become
+/// immediates.
 ///
 /// # Errors
 /// If the set does not have the form of one kernel.
@@ -86,10 +88,35 @@ pub fn build(
     layouts: &dyn Fn(TensorId) -> Layout,
     name: impl Into<String>,
 ) -> Result<BlockProgram, CannotFuse> {
-    let name = name.into();
+    build_with(graph, nodes, outputs, &|tensor| (layouts(tensor), graph.dtype(tensor)), name.into())
+}
+
+/// The same for tensors that are stored as `storage` says: a tensor of f32 that is stored in half precision is widened
+/// where it is read and rounded where it is stored.
+///
+/// # Errors
+/// If the set does not have the form of one kernel.
+pub fn build_stored(
+    graph: &PrimGraph,
+    nodes: &[NodeId],
+    outputs: &[TensorId],
+    storage: &Storage,
+    name: impl Into<String>,
+) -> Result<BlockProgram, CannotFuse> {
+    let stored = |tensor: TensorId| (storage.layout(tensor).clone(), storage.dtype(tensor));
+    build_with(graph, nodes, outputs, &stored, name.into())
+}
+
+fn build_with(
+    graph: &PrimGraph,
+    nodes: &[NodeId],
+    outputs: &[TensorId],
+    stored: &dyn Fn(TensorId) -> (Layout, DType),
+    name: String,
+) -> Result<BlockProgram, CannotFuse> {
     let mut splits = Splits::default();
     for _ in 0..MAX_SPLIT_ROUNDS {
-        let mut builder = Builder::new(graph, nodes, layouts, &splits);
+        let mut builder = Builder::new(graph, nodes, stored, &splits);
         let built = builder.run(outputs);
         let wanted = builder.wanted_splits();
         if wanted == splits {
@@ -97,7 +124,7 @@ pub fn build(
         }
         splits = wanted;
     }
-    let mut builder = Builder::new(graph, nodes, layouts, &splits);
+    let mut builder = Builder::new(graph, nodes, stored, &splits);
     builder.run(outputs)?;
     Ok(builder.finish(name))
 }

@@ -3,8 +3,8 @@
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::manifest::{ActionInfo, Manifest};
-use orchestrion::{Error, Executable, RunOptions};
+use orchestrion::manifest::{ActionInfo, KernelInfo, Manifest, Resources, TeamInfo};
+use orchestrion::{Error, Executable};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ pub struct Arguments {
     /// Print the whole manifest and the measured times as JSON
     #[arg(long)]
     json: bool,
-    /// Print the C source of kernels whose name contains this
+    /// Print the source, in C or CUDA C++, of kernels whose name contains this
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
     /// Do not measure
@@ -31,7 +31,8 @@ const MEASURED_RUNS: usize = 7;
 
 /// Prints the plan.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let artifact = data::artifact(&arguments.model, &arguments.compile.options())?;
+    let options = arguments.compile.options();
+    let artifact = data::artifact(&arguments.model, &options)?;
     let manifest = artifact.manifest.clone();
     if let Some(wanted) = &arguments.source {
         for kernel in manifest.kernels.iter().filter(|kernel| kernel.name.contains(wanted)) {
@@ -42,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let times = if arguments.no_measure {
         vec![None; manifest.steps.len()]
     } else {
-        let mut executable = Executable::load(artifact, RunOptions::default())?;
+        let mut executable = Executable::load(artifact, data::run_options(&options, 0))?;
         let inputs = data::InputArguments::default().tensors(&executable.manifest().inputs)?;
         let profile = executable.profile(&inputs, MEASURED_RUNS)?;
         profile.into_iter().map(|step| Some(step.median_us)).collect()
@@ -56,12 +57,27 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How a GPU launches a kernel, and what the compiler made of it.
+fn launch(kernel: &KernelInfo, team: &TeamInfo) -> String {
+    let mut text = format!("{} blocks of {} threads", kernel.tasks, team.threads);
+    if team.cluster > 1 {
+        text += &format!(" in clusters of {}", team.cluster);
+    }
+    text += &format!(", {:.1} KiB shared", team.shared_bytes as f64 / 1024.0);
+    if let Some(Resources { registers, stack_bytes, spill_bytes }) = team.resources {
+        text +=
+            &format!(", {registers} registers, {spill_bytes} bytes spilled, {stack_bytes} bytes of stack");
+    }
+    text
+}
+
 fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
     let report = &manifest.report;
     outln!(
-        "{} for {}: {} operators -> {} primitives -> {} units -> {} candidates ({} distinct kernels) -> {} steps",
+        "{} for {} in {}: {} operators -> {} primitives -> {} units -> {} candidates ({} distinct kernels) -> {} steps",
         manifest.model.name,
         manifest.target,
+        manifest.precision.name(),
         report.operators,
         report.primitives,
         report.units,
@@ -97,7 +113,11 @@ fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
             step.traffic_bytes as f64 / 1e6
         );
         if let ActionInfo::Kernel(kernel) = step.action {
-            outln!("   {}", manifest.kernels.get(kernel).map_or("no such kernel", |kernel| &kernel.schedule));
+            let kernel = manifest.kernels.get(kernel);
+            outln!("   {}", kernel.map_or("no such kernel", |kernel| &kernel.schedule));
+            if let Some((kernel, team)) = kernel.and_then(|kernel| Some((kernel, kernel.team.as_ref()?))) {
+                outln!("   {}", launch(kernel, team));
+            }
         }
         for line in &step.computes {
             outln!("   {line}");

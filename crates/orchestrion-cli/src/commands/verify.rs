@@ -4,7 +4,7 @@ use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::compare::{Difference, ROUNDING_FACTOR, compare};
-use orchestrion::{Error, Executable, Model, Precision, RunOptions, Tensor};
+use orchestrion::{Error, Executable, Model, Precision, Tensor};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,7 +21,8 @@ pub struct Arguments {
     /// Threads (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
-    /// Largest error allowed, relative to the output's largest magnitude (default: 1e-4, in bf16 3e-2; more where
+    /// Largest error allowed, relative to the output's largest magnitude (default: 1e-4, in tf32 5e-3, f16 1e-2, bf16
+    /// 3e-2; more where
     /// rounding all values to the types in use makes an error of that size by itself)
     #[arg(long, value_name = "X")]
     tolerance: Option<f64>,
@@ -53,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Err(Error::Input(format!("{path} is not the model that the .orc file was compiled from")));
     }
     let precision = artifact.manifest.precision;
-    let mut executable = Executable::load(artifact, RunOptions { threads: arguments.threads })?;
+    let mut executable = Executable::load(artifact, data::run_options(&options, arguments.threads))?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let outputs = executable.run(&inputs)?;
     let expected = model.interpret(&inputs, true)?;
@@ -104,8 +105,8 @@ struct Rounding<'a> {
 }
 
 impl Rounding<'_> {
-    /// Sums of bf16 products in another order round other values, and so are off by as much again.
-    const BF16_FACTOR: f64 = 2.0;
+    /// Sums of rounded products in another order round other values, and so are off by as much again.
+    const ROUNDED_FACTOR: f64 = 2.0;
 
     /// The error allowed for an output, given all outputs in f64.
     fn tolerance(&mut self, output: usize, expected: &[Tensor]) -> Result<f64, Error> {
@@ -116,7 +117,7 @@ impl Rounding<'_> {
         }
         let factor = match self.precision {
             Precision::F32 => ROUNDING_FACTOR,
-            Precision::Bf16 => Self::BF16_FACTOR,
+            Precision::Tf32 | Precision::F16 | Precision::Bf16 => Self::ROUNDED_FACTOR,
         };
         let error = self.errors.as_ref().and_then(|errors| errors.get(output)).copied().unwrap_or(0.0);
         Ok(self.precision.tolerance().max(factor * error))

@@ -131,6 +131,8 @@ fn arguments() {
     session.case("no such command", "compose good.onnx");
     session.case("no such option", "run good.orc --quick");
     session.case("a target that there is not", "compile good.onnx --target pdp-11");
+    session.case("a GPU that there is not", "compile good.onnx --target cuda:sm_20");
+    session.case("a precision that there is not", "compile good.onnx --precision f8");
     session.case("a number of threads that is none", "run good.orc --threads some");
     session.case("a time that is none", "bench good.orc --seconds NaN");
     session.case("a time without end", "bench good.orc --seconds 1e300");

@@ -42,6 +42,19 @@ fn compilers() {
 }
 
 #[test]
+fn gpus() {
+    let mut session = Session::new("gpus");
+    session.write("good.onnx", good_model().encode());
+    session.write("text", "not a library");
+    session.case("no driver", "compile good.onnx --target cuda --cuda-driver /nonexistent/libcuda.so.1");
+    session.case("a driver that is no library", "compile good.onnx --target cuda --cuda-driver ./text");
+    session.case("no NVRTC", "compile good.onnx --target cuda:sm_90 --nvrtc /nonexistent/libnvrtc.so");
+    session.case("a precision of GPUs on a CPU", "compile good.onnx --target x86-64-v3 --precision f16");
+    session.case("another one", "compile good.onnx --target x86-64-v3 --precision tf32");
+    session.finish();
+}
+
+#[test]
 fn caches() {
     let mut session = Session::new("caches");
     session.write("good.onnx", good_model().encode());

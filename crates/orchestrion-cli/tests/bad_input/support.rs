@@ -48,6 +48,9 @@ impl Session {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrion"));
         command.args(arguments.split_whitespace()).current_dir(self.work()).stdin(Stdio::null());
         command.env_remove("ORCHESTRION_CC").env("ORCHESTRION_CACHE", self.folder.join("cache"));
+        for name in ["ORCHESTRION_NVRTC", "ORCHESTRION_CUDA_DRIVER", "VIRTUAL_ENV", "CONDA_PREFIX"] {
+            command.env_remove(name);
+        }
         command.env("RUST_BACKTRACE", "0");
         command
     }

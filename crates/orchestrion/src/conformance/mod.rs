@@ -164,6 +164,6 @@ pub fn run_case(folder: &Path, options: &Options, interpret: bool) -> Outcome {
     }
     run::run(folder, &|graph, inputs| {
         let artifact = Model::from_graph(graph).compile(options)?;
-        Executable::load(artifact, RunOptions { threads: 1 })?.run(inputs)
+        Executable::load(artifact, RunOptions { threads: 1, ..RunOptions::default() })?.run(inputs)
     })
 }

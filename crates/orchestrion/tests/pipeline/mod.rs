@@ -1,12 +1,23 @@
 //! A primitive graph through the whole pipeline, against the reference interpreter; and the smallest part of a graph
 //! that still fails.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
 use orch_interp::compare::{Tolerance, compare};
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
 use orchestrion::compare::ROUNDING_FACTOR;
 use orchestrion::{Executable, Model, Options, RunOptions};
 use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Seeds of `ORCH_SEEDS`, written `FIRST..END`, or these.
+pub fn seeds(usual: Range<u64>) -> Range<u64> {
+    let Some(text) = std::env::var_os("ORCH_SEEDS") else { return usual };
+    let text = text.into_string().expect("ORCH_SEEDS is text");
+    let (first, end) = text.split_once("..").expect("ORCH_SEEDS is FIRST..END");
+    first.parse().expect("FIRST is a number")..end.parse().expect("END is a number")
+}
 
 /// Compiles and runs a graph twice and compares with the interpreter; `Err` says what went wrong, panics included.
 pub fn check(graph: &PrimGraph, inputs: &[Tensor], options: &Options) -> Result<(), String> {
@@ -23,8 +34,8 @@ fn check_unguarded(graph: &PrimGraph, inputs: &[Tensor], options: &Options) -> R
         evaluate(graph, inputs, &EvalOptions::wide()).map_err(|e| format!("interpreter (wide): {e}"))?;
     let native = evaluate(graph, inputs, &EvalOptions::default()).map_err(|e| format!("interpreter: {e}"))?;
     let artifact = Model::from_graph(graph.clone()).compile(options).map_err(|e| format!("compile: {e}"))?;
-    let mut executable =
-        Executable::load(artifact, RunOptions { threads: 2 }).map_err(|e| format!("load: {e}"))?;
+    let mut executable = Executable::load(artifact, RunOptions { threads: 2, ..RunOptions::default() })
+        .map_err(|e| format!("load: {e}"))?;
     let first = executable.run(inputs).map_err(|e| format!("run: {e}"))?;
     let second = executable.run(inputs).map_err(|e| format!("second run: {e}"))?;
     for (index, (name, id)) in graph.outputs.iter().enumerate() {

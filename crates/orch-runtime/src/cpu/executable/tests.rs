@@ -3,7 +3,8 @@
 use super::*;
 use crate::cpu::testing::load;
 use crate::cpu::{Chunking, PoolOptions, Step};
-use orch_ir::DType;
+use crate::program::TensorRef;
+use orch_ir::{DType, Tensor};
 
 /// Adds a constant to each element, through scratch memory, and negates.
 const SOURCE: &str = "#include <stdint.h>\n\

@@ -1,13 +1,14 @@
 //! What an executable runs: kernel launches, copies and host routines over an arena, constants, inputs and outputs.
+//! Devices differ in what a launch is.
 //!
 //! A valid program keeps these rules, which [`Program::check`] verifies:
 //! 1. every range lies inside its base, and names a base that exists;
 //! 2. constants and inputs are only read;
 //! 3. a range that a launch writes is disjoint from, or exactly equal to, each of its other ranges;
 //! 4. a copy's ranges have the same length;
-//! 5. a host routine's tensors are as long as their type and shape say.
+//! 5. a host routine's tensors are as long as their type and shape say;
+//! 6. a launch has a form that the device may take.
 
-use super::kernel::Kernel;
 use bytes::Bytes;
 use orch_ir::{DType, Shape, Tensor};
 use std::fmt;
@@ -58,15 +59,13 @@ pub struct TensorRef {
     pub shape: Shape,
 }
 
-/// One kernel launch.
-#[derive(Clone, Debug)]
-pub struct Launch {
-    /// The kernel.
-    pub kernel: Kernel,
-    /// Its tensors, in its order.
-    pub buffers: Vec<BufferRef>,
-    /// How its tasks are shared among threads.
-    pub chunking: super::Chunking,
+/// A kernel launch of some device.
+pub trait KernelLaunch {
+    /// The kernel's tensors, in its order.
+    fn buffers(&self) -> &[BufferRef];
+
+    /// What no device takes about the launch itself, as clauses that begin with a verb.
+    fn violations(&self) -> Vec<String>;
 }
 
 /// A routine in Rust, for primitives that have no kernel.
@@ -94,11 +93,11 @@ pub struct HostStep {
     pub outputs: Vec<TensorRef>,
 }
 
-/// What a step does.
+/// What a step does, where `L` is a launch.
 #[derive(Debug)]
-pub enum Action {
+pub enum Action<L> {
     /// Launches a kernel.
-    Launch(Launch),
+    Launch(L),
     /// Calls a host routine.
     Host(HostStep),
     /// Copies bytes: for outputs that are an input, a constant or another output.
@@ -112,27 +111,33 @@ pub enum Action {
 
 /// One step of a program.
 #[derive(Debug)]
-pub struct Step {
+pub struct Step<L> {
     /// How profiles and messages call it.
     pub name: String,
     /// What it does.
-    pub action: Action,
+    pub action: Action<L>,
 }
 
 /// Steps in order, and the memory that they use.
-#[derive(Debug, Default)]
-pub struct Program {
+#[derive(Debug)]
+pub struct Program<L> {
     /// Size of the working memory; each run finds it as the last one left it.
     pub arena_bytes: usize,
-    /// Constants. They may be slices of a mapped file; those that do not start at a multiple of
-    /// [`ALIGN_BYTES`](super::ALIGN_BYTES) are copied once.
+    /// Constants. They may be slices of a mapped file.
     pub constants: Vec<Bytes>,
     /// Size of each input.
     pub input_bytes: Vec<usize>,
     /// Size of each output.
     pub output_bytes: Vec<usize>,
     /// What to do.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Step<L>>,
+}
+
+impl<L> Default for Program<L> {
+    fn default() -> Self {
+        let (input_bytes, output_bytes) = (Vec::new(), Vec::new());
+        Self { arena_bytes: 0, constants: Vec::new(), input_bytes, output_bytes, steps: Vec::new() }
+    }
 }
 
 /// A program that breaks the rules of this module: a bug in planning.
@@ -143,7 +148,7 @@ pub struct ProgramError {
     pub violations: Vec<String>,
 }
 
-impl Program {
+impl<L: KernelLaunch> Program<L> {
     /// Checks the rules of this module.
     ///
     /// # Errors
@@ -156,7 +161,10 @@ impl Program {
                 self.check_range(&buffer, &mut report);
             }
             match &step.action {
-                Action::Launch(launch) => check_overlaps(&launch.buffers, &mut report),
+                Action::Launch(launch) => {
+                    launch.violations().into_iter().for_each(&mut report);
+                    check_overlaps(launch.buffers(), &mut report);
+                }
                 Action::Host(host) => check_host_step(host, &mut report),
                 Action::Copy { from, to } => {
                     if from.len_bytes != to.len_bytes {
@@ -167,15 +175,6 @@ impl Program {
             }
         }
         if violations.is_empty() { Ok(()) } else { Err(ProgramError { violations }) }
-    }
-
-    /// The largest scratch memory that a kernel asks for.
-    pub(super) fn scratch_bytes(&self) -> usize {
-        let of_step = |step: &Step| match &step.action {
-            Action::Launch(launch) => launch.kernel.scratch_bytes(),
-            Action::Host(_) | Action::Copy { .. } => 0,
-        };
-        self.steps.iter().map(of_step).max().unwrap_or(0)
     }
 
     fn check_range(&self, buffer: &BufferRef, report: &mut impl FnMut(String)) {
@@ -227,11 +226,11 @@ fn check_host_step(host: &HostStep, report: &mut impl FnMut(String)) {
     }
 }
 
-impl Step {
+impl<L: KernelLaunch> Step<L> {
     /// All ranges that the step uses.
-    fn buffers(&self) -> Vec<BufferRef> {
+    pub(crate) fn buffers(&self) -> Vec<BufferRef> {
         match &self.action {
-            Action::Launch(launch) => launch.buffers.clone(),
+            Action::Launch(launch) => launch.buffers().to_vec(),
             Action::Host(host) => {
                 host.inputs.iter().chain(&host.outputs).map(|tensor| tensor.buffer).collect()
             }
@@ -255,7 +254,8 @@ impl BufferRef {
         self.offset_bytes.checked_add(self.len_bytes)
     }
 
-    fn overlaps(&self, other: &Self) -> bool {
+    /// True if the ranges share a byte, or an empty one lies inside the other.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let before = |a: &Self, b: &Self| a.end().is_some_and(|end| end <= b.offset_bytes);
         self.base == other.base && !before(self, other) && !before(other, self)
     }
@@ -273,6 +273,88 @@ impl fmt::Display for BufferRef {
     }
 }
 
+impl HostStep {
+    /// Runs the routine on the contents of its operands; the results have the types and shapes of `outputs`.
+    pub(crate) fn call(&self, inputs: impl Iterator<Item = Bytes>) -> Result<Vec<Tensor>, String> {
+        let inputs = self.inputs.iter().zip(inputs).map(|(operand, bytes)| {
+            Tensor::from_bytes(operand.dtype, operand.shape.clone(), bytes).map_err(|error| error.to_string())
+        });
+        let results = self.routine.run(&inputs.collect::<Result<Vec<_>, _>>()?)?;
+        let (given, expected) = (results.len(), self.outputs.len());
+        if given != expected {
+            return Err(format!("internal error: {given} results instead of {expected}"));
+        }
+        for (result, TensorRef { dtype, shape, .. }) in results.iter().zip(&self.outputs) {
+            if (result.dtype(), result.shape()) != (*dtype, shape) {
+                let (given, given_shape) = (result.dtype(), result.shape());
+                return Err(format!(
+                    "internal error: a result is {given}{given_shape} instead of {dtype}{shape}"
+                ));
+            }
+        }
+        Ok(results)
+    }
+}
+
+/// Why a run failed that the device is not to blame for. The outputs' contents are undefined then.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RunError {
+    /// The wrong number of tensors was given.
+    #[error("the model has {expected} {what}(s), {given} were given")]
+    Count {
+        /// "input" or "output".
+        what: &'static str,
+        /// Tensors that the model has.
+        expected: usize,
+        /// Tensors given.
+        given: usize,
+    },
+    /// A tensor of the wrong size was given.
+    #[error("{what} {index} takes {expected} bytes, {given} were given")]
+    Size {
+        /// "input" or "output".
+        what: &'static str,
+        /// Which one.
+        index: usize,
+        /// Bytes that it takes.
+        expected: usize,
+        /// Bytes given.
+        given: usize,
+    },
+    /// A host routine failed.
+    #[error("`{step}` failed: {reason}")]
+    Host {
+        /// The step's name.
+        step: String,
+        /// What the routine said.
+        reason: String,
+    },
+}
+
+/// How long a step took.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StepProfile {
+    /// The step's name.
+    pub name: String,
+    /// Median over the runs, in microseconds.
+    pub median_us: f64,
+}
+
+/// Checks the caller's tensors against those of a program; `what` is "input" or "output".
+pub(crate) fn check_sizes(
+    what: &'static str,
+    expected: &[usize],
+    given: impl ExactSizeIterator<Item = usize>,
+) -> Result<(), RunError> {
+    if expected.len() != given.len() {
+        return Err(RunError::Count { what, expected: expected.len(), given: given.len() });
+    }
+    match expected.iter().zip(given).enumerate().find(|(_, (expected, given))| **expected != *given) {
+        Some((index, (&expected, given))) => Err(RunError::Size { what, index, expected, given }),
+        None => Ok(()),
+    }
+}
+
 impl fmt::Debug for HostStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostStep").field("inputs", &self.inputs).field("outputs", &self.outputs).finish()
@@ -282,6 +364,20 @@ impl fmt::Debug for HostStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A device whose launches are their tensors.
+    impl KernelLaunch for Vec<BufferRef> {
+        fn buffers(&self) -> &[BufferRef] {
+            self
+        }
+
+        fn violations(&self) -> Vec<String> {
+            self.is_empty().then(|| "launches nothing".to_owned()).into_iter().collect()
+        }
+    }
+
+    type Step = super::Step<Vec<BufferRef>>;
+    type Program = super::Program<Vec<BufferRef>>;
 
     fn copy(from: BufferRef, to: BufferRef) -> Step {
         Step { name: "copy".into(), action: Action::Copy { from, to } }
@@ -327,6 +423,17 @@ mod tests {
              step 1 `copy`: arena[18446744073709551615, +2] is outside of its 64 bytes\n\
              step 1 `copy`: copies arena[18446744073709551615, +2] to output 0[0, +1]\n\
              step 2 `copy`: arena[0, +16] and arena[15, +16] overlap in part"
+        );
+    }
+
+    #[test]
+    fn launches_are_checked() {
+        let launch = |buffers| Step { name: "k".into(), action: Action::Launch(buffers) };
+        let (read, write) = (BufferRef::read(Base::Arena, 0, 8), BufferRef::write(Base::Arena, 4, 8));
+        assert_eq!(
+            violations(vec![launch(vec![]), launch(vec![read, write]), launch(vec![read])]).join("\n"),
+            "step 0 `k`: launches nothing\n\
+             step 1 `k`: arena[0, +8] and arena[4, +8] overlap in part"
         );
     }
 

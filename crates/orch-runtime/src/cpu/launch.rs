@@ -1,0 +1,45 @@
+//! What a step of a program does on the CPU.
+
+use super::kernel::Kernel;
+use super::pool::Chunking;
+use crate::program::{self, BufferRef, KernelLaunch};
+
+/// One kernel launch.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Its tensors, in its order.
+    pub buffers: Vec<BufferRef>,
+    /// How its tasks are shared among threads.
+    pub chunking: Chunking,
+}
+
+/// What a step does.
+pub type Action = program::Action<Launch>;
+
+/// One step of a program.
+pub type Step = program::Step<Launch>;
+
+/// Steps in order, and the memory that they use. Constants that do not start at a multiple of
+/// [`ALIGN_BYTES`](super::ALIGN_BYTES) are copied once.
+pub type Program = program::Program<Launch>;
+
+impl KernelLaunch for Launch {
+    fn buffers(&self) -> &[BufferRef] {
+        &self.buffers
+    }
+
+    fn violations(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The largest scratch memory that a kernel asks for.
+pub(super) fn scratch_bytes(program: &Program) -> usize {
+    let of_step = |step: &Step| match &step.action {
+        Action::Launch(launch) => launch.kernel.scratch_bytes(),
+        Action::Host(_) | Action::Copy { .. } => 0,
+    };
+    program.steps.iter().map(of_step).max().unwrap_or(0)
+}

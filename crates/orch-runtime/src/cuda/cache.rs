@@ -1,0 +1,140 @@
+//! Cubins, kept on disk by content (see `crate::kernels`).
+//!
+//! A cubin is determined by source, instruction set, options and release of NVRTC. Its file holds the cubin, what the
+//! compiler said, the length of that, and the hash of all before; so tools that read cubins read it, and a damaged file
+//! is one that does not exist.
+
+use super::nvrtc::{Cubin, Nvrtc, NvrtcError, NvrtcTarget};
+use super::resources;
+use crate::kernels::{self, CUBIN, CompileProgress, Source, Store};
+use bytes::Bytes;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A folder of cubins, and the compiler that fills it.
+#[derive(Debug)]
+pub struct CubinCache {
+    store: Store,
+    nvrtc: Arc<Nvrtc>,
+    target: NvrtcTarget,
+}
+
+impl CubinCache {
+    /// Opens the cache in `folder`, making the folder if need be.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn open(folder: &Path, nvrtc: Arc<Nvrtc>, target: NvrtcTarget) -> Result<Self, NvrtcError> {
+        let (version, options) = (format!("NVRTC {}", nvrtc.version()), target.all_options());
+        let circumstances = [version.as_str()].into_iter().chain(options.iter().map(String::as_str));
+        let cache = Self { store: Store::new(folder, CUBIN, circumstances), nvrtc, target };
+        cache.store.make_folder().map_err(|error| cache.unusable(error))?;
+        Ok(cache)
+    }
+
+    /// The compiler.
+    pub fn nvrtc(&self) -> &Nvrtc {
+        &self.nvrtc
+    }
+
+    /// What is compiled for.
+    pub fn target(&self) -> &NvrtcTarget {
+        &self.target
+    }
+
+    /// The hash that names the cubin of this source text.
+    pub fn key(&self, text: &str) -> String {
+        self.store.key(text)
+    }
+
+    /// The source's cubin, compiled now if it is not there yet.
+    ///
+    /// # Errors
+    /// As [`Nvrtc::compile`]. A rejected source is kept in the folder, and the error says where.
+    pub fn compile(&self, source: &Source, cancel: &AtomicBool) -> Result<Cubin, NvrtcError> {
+        let key = self.key(&source.text);
+        let path = self.store.path(&key);
+        if let Some(cubin) = fs::read(&path).ok().and_then(unpack) {
+            return Ok(cubin);
+        }
+        if cancel.load(Ordering::Relaxed) {
+            return Err(NvrtcError::Cancelled);
+        }
+        let cubin = self.nvrtc.compile(source, &self.target, self.store.folder())?;
+        let aside = self.store.aside(&key);
+        let written = fs::write(&aside, pack(&cubin)).and_then(|()| fs::rename(&aside, &path));
+        written.map_err(|error| {
+            // A full disk leaves a part of it.
+            let _ = fs::remove_file(&aside);
+            self.unusable(error)
+        })?;
+        Ok(cubin)
+    }
+
+    /// Compiles many sources, up to `jobs` at a time; results are in the order of `sources`, and equal texts are
+    /// compiled once. `progress` is called from several threads. After `cancel` is set the rest fails with
+    /// [`NvrtcError::Cancelled`]; compilations that are under way end first.
+    pub fn compile_all(
+        &self,
+        sources: &[Source],
+        jobs: usize,
+        progress: &(dyn Fn(CompileProgress) + Sync),
+        cancel: &AtomicBool,
+    ) -> Vec<Result<Cubin, NvrtcError>> {
+        let (distinct, indices) = kernels::distinct(sources);
+        let results = kernels::compile_each(&distinct, jobs, progress, |source| self.compile(source, cancel));
+        indices.into_iter().map(|idx| results[idx].clone()).collect()
+    }
+
+    fn unusable(&self, error: io::Error) -> NvrtcError {
+        NvrtcError::Cache { folder: self.store.folder().to_owned(), reason: error.to_string() }
+    }
+}
+
+const HASH_BYTES: usize = 32;
+const LENGTH_BYTES: usize = 8;
+
+fn pack(cubin: &Cubin) -> Vec<u8> {
+    let log = cubin.log.as_bytes();
+    let mut file = [&cubin.bytes[..], log, &(log.len() as u64).to_le_bytes()].concat();
+    file.extend_from_slice(blake3::hash(&file).as_bytes());
+    file
+}
+
+/// The content of a file, if it is whole.
+fn unpack(file: Vec<u8>) -> Option<Cubin> {
+    let (content, hash) = file.split_at_checked(file.len().checked_sub(HASH_BYTES)?)?;
+    if blake3::hash(content).as_bytes() != hash {
+        return None;
+    }
+    let (rest, length) = content.split_at_checked(content.len().checked_sub(LENGTH_BYTES)?)?;
+    let log_bytes = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
+    let cubin_bytes = rest.len().checked_sub(log_bytes)?;
+    let log = String::from_utf8(rest[cubin_bytes..].to_vec()).ok()?;
+    let bytes = Bytes::from(file).slice(..cubin_bytes);
+    Some(Cubin { bytes, kernels: resources::of_log(&log), log })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_whole_or_absent() {
+        let log = "ptxas info    : Compiling entry function 'k' for 'sm_80'\n".to_owned();
+        let cubin = Cubin { bytes: Bytes::from_static(b"code"), kernels: resources::of_log(&log), log };
+        let file = pack(&cubin);
+        assert_eq!(unpack(file.clone()).as_ref(), Some(&cubin));
+        for len in 0..file.len() {
+            assert_eq!(unpack(file[..len].to_vec()), None);
+        }
+        for idx in 0..file.len() {
+            let mut damaged = file.clone();
+            damaged[idx] ^= 1;
+            assert_eq!(unpack(damaged), None);
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Running a program on a CUDA device, launch by launch or as CUDA graphs.
+//!
+//! Every tensor has a fixed address, the caller's included: those are copied to and from stand-ins on the device. The
+//! steps between host routines are one graph each, whose nodes wait for what their bytes depend on and nothing else.
+
+use super::dependencies::dependencies;
+use super::device::Context;
+use super::error::CudaError;
+use super::graph::{Graph, GraphBuilder, Node};
+use super::launch::{Action, Program};
+use super::placement::{Arguments, Placement};
+use super::stream::{Event, Stream};
+use crate::program::{Base, BufferRef, ProgramError, RunError, StepProfile, check_sizes};
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How the steps reach the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Execution {
+    /// One call of the driver for each step.
+    Direct,
+    /// Graphs whose steps run one after the other: the driver launches such graphs fastest.
+    StraightGraph,
+    /// Graphs whose independent steps may run at the same time.
+    #[default]
+    BranchedGraph,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExecutableOptions {
+    /// How the steps reach the device.
+    pub execution: Execution,
+    /// Lets kernels that can start before those that they depend on have ended.
+    pub allow_programmatic: bool,
+    /// Runs directly, and waits after each step, so that an error names the kernel.
+    pub check_each_step: bool,
+}
+
+impl Default for ExecutableOptions {
+    fn default() -> Self {
+        Self { execution: Execution::default(), allow_programmatic: true, check_each_step: false }
+    }
+}
+
+/// Why a program cannot be prepared, or a run failed. After a failed run the outputs' contents are undefined.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ExecutableError {
+    /// The program breaks its rules.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The tensors do not fit the program, or a host routine failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The device failed.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+/// An argument of a launch that is in a tensor of the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BoundaryArgument {
+    /// Index of the step.
+    pub step: usize,
+    /// Index of the argument.
+    pub argument: usize,
+    /// What it points into, from which byte on, and whether it is written.
+    pub buffer: BufferRef,
+}
+
+/// A program with memory on a device to run in.
+pub struct Executable {
+    program: Arc<Program>,
+    options: ExecutableOptions,
+    // Fields drop in order: graphs before what their nodes point to.
+    segments: Vec<Segment>,
+    arguments: Vec<Arguments>,
+    boundary: Vec<BoundaryArgument>,
+    placement: Placement,
+    stream: Arc<Stream>,
+    /// Steps that may not have ended: what a fault is blamed on.
+    pending: Range<usize>,
+}
+
+/// Steps that are enqueued together.
+enum Segment {
+    /// Launches and copies, one call of the driver each.
+    Direct(Range<usize>),
+    /// Launches and copies, as a graph.
+    Graph(Range<usize>, Graph),
+    /// A host routine.
+    Host(usize),
+}
+
+impl Executable {
+    /// Prepares a program.
+    ///
+    /// # Errors
+    /// If the program breaks its rules, or the device lacks memory or does not take a launch.
+    pub fn new(
+        context: &Context,
+        program: Program,
+        options: ExecutableOptions,
+    ) -> Result<Self, ExecutableError> {
+        program.check()?;
+        let stream = Stream::new(context)?;
+        let placement = Placement::new(&stream, &program, None)?;
+        Ok(Self::prepare(stream, Arc::new(program), placement, options)?)
+    }
+
+    /// Another executable of the same program, with tensors of its own: constants and code are shared.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub fn duplicate(&self) -> Result<Self, ExecutableError> {
+        let stream = Stream::new(self.stream.context())?;
+        let placement = Placement::new(&stream, &self.program, Some(&self.placement.constants))?;
+        Ok(Self::prepare(stream, Arc::clone(&self.program), placement, self.options)?)
+    }
+
+    fn prepare(
+        stream: Stream,
+        program: Arc<Program>,
+        placement: Placement,
+        options: ExecutableOptions,
+    ) -> Result<Self, CudaError> {
+        for step in &program.steps {
+            if let Action::Launch(launch) = &step.action {
+                launch.function.allow(&launch.shape)?;
+            }
+        }
+        let arguments = program.steps.iter().map(|step| Arguments::of(step, &placement)).collect();
+        let boundary = boundary(&program);
+        let pending = 0..0;
+        let stream = Arc::new(stream);
+        let mut executable =
+            Self { program, options, segments: Vec::new(), arguments, boundary, placement, stream, pending };
+        executable.segments = executable.split()?;
+        executable.wait()?;
+        Ok(executable)
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The stream that it runs in.
+    pub fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// The arguments that are in tensors of the caller, by step and argument.
+    pub fn boundary(&self) -> &[BoundaryArgument] {
+        &self.boundary
+    }
+
+    /// Bytes of the device that its tensors take, constants included.
+    pub fn device_bytes(&self) -> usize {
+        self.placement.len_bytes()
+    }
+
+    /// Computes the outputs from the inputs.
+    ///
+    /// # Errors
+    /// If the tensors do not fit the program, a host routine fails, or the device does.
+    pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), ExecutableError> {
+        self.check_inputs(inputs)?;
+        self.check_outputs(outputs)?;
+        // SAFETY: the inputs stay borrowed until `finish` has waited.
+        let mut done = unsafe { self.begin_upload(inputs) }.map_err(ExecutableError::from);
+        done = done.and_then(|()| self.enqueue());
+        // SAFETY: the outputs stay borrowed, by this function alone, until `finish` has waited.
+        done = done.and_then(|()| Ok(unsafe { self.begin_download(outputs) }?));
+        self.finish(done)
+    }
+
+    /// Sets the inputs on the device.
+    ///
+    /// # Errors
+    /// If they do not fit the program, or the device fails.
+    pub fn upload(&mut self, inputs: &[&[u8]]) -> Result<(), ExecutableError> {
+        self.check_inputs(inputs)?;
+        // SAFETY: the inputs stay borrowed until `finish` has waited.
+        let begun = unsafe { self.begin_upload(inputs) };
+        self.finish(begun.map_err(ExecutableError::from))
+    }
+
+    /// Runs `runs` times on the inputs that are on the device, and waits. Outputs stay there.
+    ///
+    /// # Errors
+    /// If a host routine fails, or the device does.
+    pub fn run_on_device(&mut self, runs: usize) -> Result<(), ExecutableError> {
+        let done = (0..runs).try_for_each(|_| self.enqueue());
+        self.finish(done)
+    }
+
+    /// Reads the outputs from the device.
+    ///
+    /// # Errors
+    /// If they do not fit the program, or the device fails.
+    pub fn download(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), ExecutableError> {
+        self.check_outputs(outputs)?;
+        // SAFETY: the outputs stay borrowed, by this function alone, until `finish` has waited.
+        let begun = unsafe { self.begin_download(outputs) };
+        self.finish(begun.map_err(ExecutableError::from))
+    }
+
+    fn check_inputs(&self, inputs: &[&[u8]]) -> Result<(), RunError> {
+        check_sizes("input", &self.program.input_bytes, inputs.iter().map(|bytes| bytes.len()))
+    }
+
+    fn check_outputs(&self, outputs: &[&mut [u8]]) -> Result<(), RunError> {
+        check_sizes("output", &self.program.output_bytes, outputs.iter().map(|bytes| bytes.len()))
+    }
+
+    /// # Safety
+    /// The inputs must stay as they are until the stream was waited for.
+    unsafe fn begin_upload(&self, inputs: &[&[u8]]) -> Result<(), CudaError> {
+        let copy = |(idx, bytes): (usize, &&[u8])| {
+            // SAFETY: the caller's promise.
+            unsafe { self.placement.inputs.begin_write(&self.stream, idx, bytes) }
+        };
+        inputs.iter().enumerate().try_for_each(copy).map_err(|error| self.blame(error))
+    }
+
+    /// # Safety
+    /// The outputs must stay where they are, and nobody else may use them, until the stream was waited for.
+    unsafe fn begin_download(&self, outputs: &mut [&mut [u8]]) -> Result<(), CudaError> {
+        let copy = |(idx, bytes): (usize, &mut &mut [u8])| {
+            // SAFETY: the caller's promise.
+            unsafe { self.placement.outputs.begin_read(&self.stream, idx, bytes) }
+        };
+        outputs.iter_mut().enumerate().try_for_each(copy).map_err(|error| self.blame(error))
+    }
+
+    /// Waits for all that is enqueued, also for what was begun before an error.
+    fn finish(&mut self, begun: Result<(), ExecutableError>) -> Result<(), ExecutableError> {
+        let waited = self.wait();
+        begun.and(waited.map_err(ExecutableError::from))
+    }
+
+    /// Enqueues one run on the inputs that are on the device. Host routines are waited for.
+    ///
+    /// # Errors
+    /// If a host routine fails, or the device does; what kernels do wrong may be told by a later call.
+    pub fn enqueue(&mut self) -> Result<(), ExecutableError> {
+        for idx in 0..self.segments.len() {
+            match &self.segments[idx] {
+                Segment::Host(step) => self.run_host(*step)?,
+                Segment::Graph(steps, graph) => {
+                    let (launched, steps) = (graph.launch(&self.stream), steps.clone());
+                    self.is_pending(steps);
+                    launched.map_err(|error| self.blame(error))?;
+                }
+                Segment::Direct(steps) => {
+                    for step in steps.clone() {
+                        self.enqueue_step(step)?;
+                        if self.options.check_each_step {
+                            self.wait()?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `runs` times (at least once), step by step, and gives the median time of each step, in order. Times of
+    /// steps of a few microseconds are too long by the event between them.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn profile(&mut self, runs: usize) -> Result<Vec<StepProfile>, ExecutableError> {
+        let steps = self.program.steps.len();
+        let context = self.stream.context().clone();
+        let events = (0..=steps).map(|_| Event::new(&context)).collect::<Result<Vec<_>, _>>()?;
+        let mut samples = vec![Vec::with_capacity(runs); steps];
+        for _ in 0..runs.max(1) {
+            events[0].record(&self.stream)?;
+            for step in 0..steps {
+                self.run_step(step)?;
+                events[step + 1].record(&self.stream)?;
+            }
+            self.wait()?;
+            for (step, pair) in events.windows(2).enumerate() {
+                samples[step].push(pair[1].elapsed_us(&pair[0])?);
+            }
+        }
+        let profile = self.program.steps.iter().zip(samples).map(|(step, mut times)| {
+            times.sort_unstable_by(f64::total_cmp);
+            StepProfile { name: step.name.clone(), median_us: times[times.len() / 2] }
+        });
+        Ok(profile.collect())
+    }
+
+    /// Enqueues a step, or runs it if it is a host routine.
+    pub(super) fn run_step(&mut self, idx: usize) -> Result<(), ExecutableError> {
+        match self.program.steps[idx].action {
+            Action::Host(_) => self.run_host(idx),
+            Action::Launch(_) | Action::Copy { .. } => Ok(self.enqueue_step(idx)?),
+        }
+    }
+
+    /// Enqueues a launch or a copy.
+    fn enqueue_step(&mut self, idx: usize) -> Result<(), CudaError> {
+        self.is_pending(idx..idx + 1);
+        let enqueued = match &self.program.steps[idx].action {
+            Action::Launch(launch) => {
+                let mut shape = launch.shape;
+                shape.is_programmatic &= self.options.allow_programmatic;
+                // SAFETY: these are the launch's own arguments, one for each tensor.
+                unsafe { launch.function.launch_with(&self.stream, &shape, self.arguments[idx].pointers()) }
+            }
+            Action::Copy { from, to } if is_move(from, to) => {
+                self.stream.copy(self.placement.address(from), self.placement.address(to), from.len_bytes)
+            }
+            Action::Copy { .. } | Action::Host(_) => Ok(()),
+        };
+        enqueued.map_err(|error| self.blame(error))
+    }
+
+    fn run_host(&mut self, idx: usize) -> Result<(), ExecutableError> {
+        self.wait()?;
+        let step = &self.program.steps[idx];
+        let Action::Host(host) = &step.action else { return Ok(()) };
+        let failed = |reason| RunError::Host { step: step.name.clone(), reason };
+        let inputs = host.inputs.iter().map(|operand| self.read(&operand.buffer));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let results = host.call(inputs.into_iter()).map_err(failed)?;
+        for (result, operand) in results.iter().zip(&host.outputs) {
+            self.placement.write(&self.stream, &operand.buffer, result.bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The content of a range: shared if it is a constant's, otherwise read from the device.
+    fn read(&self, range: &BufferRef) -> Result<Bytes, CudaError> {
+        match range.base {
+            Base::Constant(idx) => {
+                let end = range.offset_bytes + range.len_bytes;
+                Ok(self.program.constants[idx].slice(range.offset_bytes..end))
+            }
+            Base::Arena | Base::Input(_) | Base::Output(_) => {
+                self.placement.read(&self.stream, range).map(Bytes::from)
+            }
+        }
+    }
+
+    /// Waits for all that is enqueued.
+    pub(super) fn wait(&mut self) -> Result<(), CudaError> {
+        self.stream.wait_for(|| self.pending_work())?;
+        self.pending = 0..0;
+        Ok(())
+    }
+
+    fn is_pending(&mut self, steps: Range<usize>) {
+        let first = if self.pending.is_empty() { steps.start } else { self.pending.start.min(steps.start) };
+        self.pending = first..self.pending.end.max(steps.end);
+    }
+
+    /// Says of a fault which kernels it may come from: the call that tells of it is seldom the one that made it.
+    pub(super) fn blame(&self, error: CudaError) -> CudaError {
+        match error {
+            CudaError::Fault { name, .. } => CudaError::Fault { doing: self.pending_work(), name },
+            CudaError::DeviceLost { name, message, .. } => {
+                CudaError::DeviceLost { doing: self.pending_work(), name, message }
+            }
+            other => other,
+        }
+    }
+
+    /// What the device may be doing.
+    fn pending_work(&self) -> String {
+        let steps = &self.program.steps[self.pending.clone()];
+        let launches: Vec<(&str, &str)> = (steps.iter())
+            .filter_map(|step| match &step.action {
+                Action::Launch(launch) => Some((&step.name[..], launch.function.symbol())),
+                Action::Copy { .. } | Action::Host(_) => None,
+            })
+            .collect();
+        match &launches[..] {
+            [] => "copying tensors".to_owned(),
+            [(step, kernel)] => format!("running kernel `{kernel}` of step `{step}`"),
+            [(first, _), .., (last, _)] => {
+                format!("running one of {} kernels, from step `{first}` to step `{last}`", launches.len())
+            }
+        }
+    }
+
+    /// The steps, cut at host routines.
+    fn split(&self) -> Result<Vec<Segment>, CudaError> {
+        let steps = &self.program.steps;
+        let is_host = |idx: &usize| matches!(steps[*idx].action, Action::Host(_));
+        let mut segments = Vec::new();
+        let mut start = 0;
+        for host in (0..steps.len()).filter(is_host).chain([steps.len()]) {
+            if start < host {
+                segments.push(self.segment(start..host)?);
+            }
+            if host < steps.len() {
+                segments.push(Segment::Host(host));
+            }
+            start = host + 1;
+        }
+        Ok(segments)
+    }
+
+    fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
+        match self.options.execution {
+            _ if self.options.check_each_step => Ok(Segment::Direct(steps)),
+            Execution::Direct => Ok(Segment::Direct(steps)),
+            Execution::StraightGraph => {
+                let waits = (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect());
+                Ok(Segment::Graph(steps.clone(), self.build_graph(steps, waits.collect())?))
+            }
+            Execution::BranchedGraph => {
+                let ranges: Vec<_> =
+                    self.program.steps[steps.clone()].iter().map(|step| step.buffers()).collect();
+                Ok(Segment::Graph(steps.clone(), self.build_graph(steps, dependencies(&ranges))?))
+            }
+        }
+    }
+
+    /// The graph of these steps, of which each waits for others of them.
+    fn build_graph(&self, steps: Range<usize>, waits: Vec<Vec<usize>>) -> Result<Graph, CudaError> {
+        let builder = GraphBuilder::new(self.stream.context())?;
+        let allow_early = self.options.allow_programmatic && builder.has_programmatic_edges();
+        // For each step what those after it wait for: its node, or what it waits for itself if it does nothing.
+        let mut ends: Vec<Vec<Node>> = Vec::with_capacity(steps.len());
+        let mut is_kernel = Vec::with_capacity(steps.len());
+        for (idx, waits) in steps.zip(&waits) {
+            let after: Vec<Node> = waits.iter().flat_map(|&step| ends[step].iter().copied()).collect();
+            let node = match &self.program.steps[idx].action {
+                Action::Launch(launch) => {
+                    let (function, shape) = (&launch.function, &launch.shape);
+                    // One edge, because a kernel waits for all that it may start early after at once.
+                    let is_early = allow_early
+                        && shape.is_programmatic
+                        && matches!(waits[..], [step] if is_kernel[step]);
+                    let pointers = self.arguments[idx].pointers();
+                    // SAFETY: these are the launch's own arguments, one for each tensor.
+                    Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
+                }
+                Action::Copy { from, to } if is_move(from, to) => {
+                    let (from_address, to_address) =
+                        (self.placement.address(from), self.placement.address(to));
+                    Some(builder.add_copy(from_address, to_address, from.len_bytes, &after)?)
+                }
+                Action::Copy { .. } | Action::Host(_) => None,
+            };
+            is_kernel.push(matches!(self.program.steps[idx].action, Action::Launch(_)));
+            ends.push(node.map_or(after, |node| vec![node]));
+        }
+        builder.build(&self.stream)
+    }
+}
+
+/// True unless the copy has nothing to do.
+fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
+    from.len_bytes > 0 && (from.base, from.offset_bytes) != (to.base, to.offset_bytes)
+}
+
+fn boundary(program: &Program) -> Vec<BoundaryArgument> {
+    let is_callers = |buffer: &BufferRef| matches!(buffer.base, Base::Input(_) | Base::Output(_));
+    let mut boundary = Vec::new();
+    for (step, action) in program.steps.iter().map(|step| &step.action).enumerate() {
+        let Action::Launch(launch) = action else { continue };
+        let callers = launch.buffers.iter().enumerate().filter(|(_, buffer)| is_callers(buffer));
+        boundary.extend(callers.map(|(argument, &buffer)| BoundaryArgument { step, argument, buffer }));
+    }
+    boundary
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable").field("program", &self.program).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,460 @@
+//! Tests of executables, with a driver that has no device and runs graphs in an adverse order.
+
+use super::*;
+use crate::cuda::testing::{Fake, floats, function};
+use crate::cuda::{Launch, LaunchShape, Step, TimeOptions};
+use crate::program::{HostStep, TensorRef};
+use orch_ir::{DType, Tensor};
+
+const ELEMS: usize = 4;
+const BYTES: usize = 4 * ELEMS;
+
+const EXECUTIONS: [Execution; 3] = [Execution::Direct, Execution::StraightGraph, Execution::BranchedGraph];
+
+fn arena(slot: usize) -> (Base, usize) {
+    (Base::Arena, slot * BYTES)
+}
+
+fn input(idx: usize) -> (Base, usize) {
+    (Base::Input(idx), 0)
+}
+
+fn output(idx: usize) -> (Base, usize) {
+    (Base::Output(idx), 0)
+}
+
+const CONSTANT: (Base, usize) = (Base::Constant(0), 0);
+
+fn read((base, at): (Base, usize)) -> BufferRef {
+    BufferRef::read(base, at, BYTES)
+}
+
+fn write((base, at): (Base, usize)) -> BufferRef {
+    BufferRef::write(base, at, BYTES)
+}
+
+/// A launch whose last tensor is written.
+fn launch(context: &Context, symbol: &str, tensors: &[(Base, usize)]) -> Step {
+    let (last, others) = tensors.split_last().unwrap();
+    let buffers = others.iter().map(|&tensor| read(tensor)).chain([write(*last)]).collect();
+    let shape = LaunchShape::new(2, 2);
+    let action = Action::Launch(Launch { function: function(context, symbol), shape, buffers });
+    Step { name: format!("{symbol} to {}", write(*last)), action }
+}
+
+fn copy(from: (Base, usize), to: (Base, usize)) -> Step {
+    Step { name: "copy".into(), action: Action::Copy { from: read(from), to: write(to) } }
+}
+
+/// Doubles on the host.
+fn double(from: (Base, usize), to: (Base, usize)) -> Step {
+    let tensor = |buffer| TensorRef { buffer, dtype: DType::F32, shape: [ELEMS].into() };
+    let routine = |inputs: &[Tensor]| {
+        let values: Vec<f64> = inputs[0].to_f64().iter().map(|value| 2.0 * value).collect();
+        Ok(vec![Tensor::from_f64(DType::F32, inputs[0].shape().clone(), &values)])
+    };
+    let (inputs, outputs) = (vec![tensor(read(from))], vec![tensor(write(to))]);
+    let action = Action::Host(HostStep { routine: Box::new(routine), inputs, outputs });
+    Step { name: "double".into(), action }
+}
+
+fn program(steps: Vec<Step>, outputs: usize) -> Program {
+    Program {
+        arena_bytes: 4 * BYTES,
+        constants: vec![floats([0.5; ELEMS]).into()],
+        input_bytes: vec![BYTES],
+        output_bytes: vec![BYTES; outputs],
+        steps,
+    }
+}
+
+/// Two branches that join, reusing memory; a host routine; and a copied constant:
+/// `out0 = 2 * (-x + (x + 0.5)) - x`, `out1 = 0.5`.
+fn diamond(context: &Context) -> Program {
+    let steps = vec![
+        launch(context, "neg", &[input(0), arena(0)]),
+        launch(context, "add", &[input(0), CONSTANT, arena(1)]),
+        launch(context, "add", &[arena(0), arena(1), arena(2)]),
+        // Over what the first branch has written and the join has read.
+        launch(context, "neg", &[input(0), arena(1)]),
+        double(arena(2), arena(3)),
+        launch(context, "add", &[arena(3), arena(1), output(0)]),
+        copy(CONSTANT, output(1)),
+    ];
+    program(steps, 2)
+}
+
+fn executable(context: &Context, program: Program, execution: Execution) -> Executable {
+    let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
+    Executable::new(context, program, options).unwrap()
+}
+
+fn check_diamond(executable: &mut Executable, x: f32) {
+    let (mut first, mut second) = (vec![0; BYTES], vec![0; BYTES]);
+    executable.run(&[&floats([x; ELEMS])], &mut [&mut first, &mut second]).unwrap();
+    assert_eq!((first, second), (floats([1.0 - x; ELEMS]), floats([0.5; ELEMS])));
+}
+
+#[test]
+fn programs_run_in_every_way() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in EXECUTIONS {
+        let mut executable = executable(&context, diamond(&context), execution);
+        for x in [1.0, -3.5, 1.0] {
+            check_diamond(&mut executable, x);
+        }
+    }
+    assert_eq!(fake.memory_used(), 0, "everything is freed");
+}
+
+#[test]
+fn graphs_are_built_from_the_bytes_that_steps_share() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, diamond(&context), Execution::BranchedGraph);
+    let made: Vec<String> =
+        fake.log().lines().filter(|line| line.starts_with("node")).map(str::to_owned).collect();
+    assert_eq!(
+        made,
+        [
+            "node 0: neg 2x2 shared 0 after",
+            "node 1: add 2x2 shared 0 after",
+            "node 2: add 2x2 shared 0 after 0 1",
+            "node 3: neg 2x2 shared 0 after 2",
+            "node 0: add 2x2 shared 0 after",
+            "node 1: copy 16 after",
+        ]
+    );
+    check_diamond(&mut executable, 2.0);
+    assert_eq!(
+        fake.log(),
+        "upload 16\ngraph of 4: 1 0 2 3\nwait\ndownload 16\nwait\nupload 16\nwait\ngraph of 2: 1 0\ndownload 16\n\
+         download 16\nwait\n"
+    );
+}
+
+#[test]
+fn straight_graphs_wait_for_the_last_step() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let _executable = executable(&context, diamond(&context), Execution::StraightGraph);
+    let log = fake.log();
+    let after: Vec<&str> =
+        log.lines().filter_map(|line| line.split_once(" after")).map(|(_, after)| after).collect();
+    assert_eq!(after, ["", " 0", " 1", " 2", "", " 0"]);
+}
+
+/// A chain of four kernels that may start early, the third after two others.
+fn early(context: &Context) -> Program {
+    let steps = vec![
+        launch(context, "neg", &[input(0), arena(0)]),
+        launch(context, "neg", &[arena(0), arena(1)]),
+        launch(context, "add", &[input(0), CONSTANT, arena(2)]),
+        launch(context, "add", &[arena(1), arena(2), arena(3)]),
+        copy(arena(3), arena(0)),
+        launch(context, "neg", &[arena(0), output(0)]),
+    ];
+    let mut program = program(steps, 1);
+    for step in &mut program.steps {
+        if let Action::Launch(launch) = &mut step.action {
+            launch.shape.is_programmatic = true;
+            launch.shape.cluster = 2;
+        }
+    }
+    program
+}
+
+#[test]
+fn kernels_start_early_after_one_other_kernel() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let build = |allow_programmatic| {
+        let options = ExecutableOptions { allow_programmatic, ..ExecutableOptions::default() };
+        let mut executable = Executable::new(&context, early(&context), options).unwrap();
+        let log = fake.log();
+        let mut result = vec![0; BYTES];
+        executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
+        assert_eq!(result, floats([-6.5; ELEMS]));
+        fake.log();
+        let is_built = |line: &&str| line.starts_with("node") || line.starts_with(' ');
+        log.lines().filter(is_built).map(|line| format!("{line}\n")).collect()
+    };
+    let with: String = build(true);
+    assert_eq!(
+        with,
+        "node 0: neg 2x2 shared 0 after\n  cluster 2\n\
+         node 1: neg 2x2 shared 0 after\n  cluster 2\n  early after 0\n\
+         node 2: add 2x2 shared 0 after\n  cluster 2\n\
+         node 3: add 2x2 shared 0 after 1 2\n  cluster 2\n\
+         node 4: copy 16 after 3\n\
+         node 5: neg 2x2 shared 0 after 4\n  cluster 2\n"
+    );
+    let without: String = build(false);
+    assert_eq!(without, with.replace("after\n  cluster 2\n  early after 0\n", "after 0\n  cluster 2\n"));
+}
+
+#[test]
+fn drivers_without_early_edges_run_the_same() {
+    let fake = Fake::without("cuGraphAddDependencies_v2");
+    let context = fake.context();
+    let mut executable = executable(&context, early(&context), Execution::BranchedGraph);
+    assert!(!fake.log().contains("early"));
+    let mut result = vec![0; BYTES];
+    executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
+    assert_eq!(result, floats([-6.5; ELEMS]));
+}
+
+#[test]
+fn direct_launches_start_early_only_where_allowed() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for (allow_programmatic, early_launches) in [(true, 5), (false, 0)] {
+        let options = ExecutableOptions {
+            execution: Execution::Direct,
+            allow_programmatic,
+            ..ExecutableOptions::default()
+        };
+        let mut executable = Executable::new(&context, early(&context), options).unwrap();
+        executable.run_on_device(1).unwrap();
+        assert_eq!(fake.log().matches("early").count(), early_launches);
+    }
+}
+
+#[test]
+fn the_boundary_lists_the_callers_tensors() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let executable = executable(&context, diamond(&context), Execution::BranchedGraph);
+    let places: Vec<_> =
+        executable.boundary().iter().map(|at| (at.step, at.argument, at.buffer.to_string())).collect();
+    let expected = [
+        (0, 0, "input 0[0, +16]"),
+        (1, 0, "input 0[0, +16]"),
+        (3, 0, "input 0[0, +16]"),
+        (5, 2, "output 0[0, +16]"),
+    ];
+    assert_eq!(places, expected.map(|(step, argument, text)| (step, argument, text.to_owned())));
+    // Four slots of the arena, and a constant, an input and two outputs of 256 bytes.
+    assert_eq!(executable.device_bytes(), 64 + 4 * 256);
+}
+
+#[test]
+fn copies_that_do_nothing_keep_the_order() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let nothing = BufferRef::write(Base::Arena, 0, 0);
+    for execution in EXECUTIONS {
+        let steps = vec![
+            launch(&context, "neg", &[input(0), arena(0)]),
+            Step {
+                name: "to itself".into(),
+                action: Action::Copy { from: read(arena(0)), to: write(arena(0)) },
+            },
+            Step { name: "nothing".into(), action: Action::Copy { from: nothing, to: nothing } },
+            launch(&context, "neg", &[arena(0), output(0)]),
+        ];
+        let mut executable = executable(&context, program(steps, 1), execution);
+        let mut result = vec![0; BYTES];
+        executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
+        assert_eq!(result, floats([3.0; ELEMS]));
+    }
+}
+
+#[test]
+fn runs_on_the_device_copy_nothing() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let steps = vec![launch(&context, "add", &[input(0), CONSTANT, output(0)])];
+    let mut executable = executable(&context, program(steps, 1), Execution::BranchedGraph);
+    executable.upload(&[&floats([1.0; ELEMS])]).unwrap();
+    fake.log();
+    executable.run_on_device(3).unwrap();
+    assert_eq!(fake.log(), "graph of 1: 0\ngraph of 1: 0\ngraph of 1: 0\nwait\n");
+    let mut result = vec![0; BYTES];
+    executable.download(&mut [&mut result]).unwrap();
+    assert_eq!(result, floats([1.5; ELEMS]));
+}
+
+#[test]
+fn duplicates_share_constants_only() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut first = executable(&context, diamond(&context), Execution::BranchedGraph);
+    let before = fake.memory_used();
+    let mut second = first.duplicate().unwrap();
+    assert_eq!(fake.memory_used() - before, before - 256);
+    check_diamond(&mut second, 5.0);
+    drop(first);
+    check_diamond(&mut second, 6.0);
+    first = second.duplicate().unwrap();
+    check_diamond(&mut first, 7.0);
+}
+
+#[test]
+fn times_are_those_of_the_device() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in EXECUTIONS {
+        let mut executable = executable(&context, early(&context), execution);
+        let options = TimeOptions { warmup: 1, replays: 3, flush_l2: true };
+        let near = |times: &[f64], expected: f64| times.iter().all(|time| (time - expected).abs() < 1e-2);
+        // Five kernels and a copy.
+        assert!(near(&executable.time_runs(&options).unwrap(), 27.0));
+        assert!(near(&executable.time_step(3, &options).unwrap(), 5.0));
+        assert!(near(&executable.time_step(4, &options).unwrap(), 2.0));
+        let profile = executable.profile(3).unwrap();
+        assert_eq!(profile[0].name, "neg to arena[0, +16]");
+        let times: Vec<f64> = profile.iter().map(|step| step.median_us.round()).collect();
+        assert_eq!(times, [5.0, 5.0, 5.0, 5.0, 2.0, 5.0]);
+    }
+}
+
+#[test]
+fn wrong_programs_and_tensors_are_refused() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut bad = program(vec![launch(&context, "neg", &[input(0), arena(9)])], 1);
+    let Action::Launch(step) = &mut bad.steps[0].action else { panic!() };
+    step.shape = LaunchShape { cluster: 2, ..LaunchShape::new(3, 0) };
+    let text = Executable::new(&context, bad, ExecutableOptions::default()).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "internal error: the program is not valid:\n\
+         step 0 `neg to arena[144, +16]`: arena[144, +16] is outside of its 64 bytes\n\
+         step 0 `neg to arena[144, +16]`: launches 3 blocks of 0 threads\n\
+         step 0 `neg to arena[144, +16]`: launches 3 blocks in clusters of 2"
+    );
+    let mut executable = executable(&context, diamond(&context), Execution::Direct);
+    let text = executable.run(&[&[0; BYTES]], &mut []).unwrap_err().to_string();
+    assert_eq!(text, "the model has 2 output(s), 0 were given");
+    let text = executable.upload(&[&[0; 3]]).unwrap_err().to_string();
+    assert_eq!(text, "input 0 takes 16 bytes, 3 were given");
+}
+
+#[test]
+fn host_failures_name_the_step() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut steps = vec![double(input(0), output(0))];
+    let Action::Host(host) = &mut steps[0].action else { panic!() };
+    host.routine = Box::new(|_: &[Tensor]| Err("k is negative".to_owned()));
+    let mut executable = executable(&context, program(steps, 1), Execution::BranchedGraph);
+    let text = executable.run(&[&[0; BYTES]], &mut [&mut [0; BYTES]]).unwrap_err().to_string();
+    assert_eq!(text, "`double` failed: k is negative");
+}
+
+#[test]
+fn want_of_memory_says_for_what() {
+    let fake = Fake::new();
+    fake.set("memory_total", 1000);
+    let context = fake.context();
+    let large = Program { arena_bytes: 5 << 30, ..Program::default() };
+    let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    assert!(text.contains("for working memory: 5.0 GiB needed, 1000 bytes of 1000 bytes free"), "{text}");
+    let large = Program { input_bytes: vec![usize::MAX; 2], ..Program::default() };
+    let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    assert!(text.contains("for inputs: "), "{text}");
+}
+
+/// The error of a run in which the second of three kernels fails so.
+fn faulty_run(symbol: &str, options: ExecutableOptions) -> (CudaError, CudaError) {
+    let fake = Fake::new();
+    let context = fake.context();
+    let steps = vec![
+        launch(&context, "neg", &[input(0), arena(0)]),
+        launch(&context, symbol, &[arena(1)]),
+        launch(&context, "neg", &[arena(0), output(0)]),
+    ];
+    let mut executable = Executable::new(&context, program(steps, 1), options).unwrap();
+    let mut run = || match executable.run(&[&[0; BYTES]], &mut [&mut [0; BYTES]]).unwrap_err() {
+        ExecutableError::Cuda(error) => error,
+        other => panic!("{other}"),
+    };
+    (run(), run())
+}
+
+#[test]
+fn faults_are_blamed_on_the_kernels_that_ran() {
+    for execution in EXECUTIONS {
+        let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
+        let (first, second) = faulty_run("overrun", options);
+        let text = first.to_string();
+        assert!(
+            text.starts_with(
+                "internal error: illegal address (CUDA_ERROR_ILLEGAL_ADDRESS) while running one of 3 kernels, from \
+                 step `neg to arena[0, +16]` to step `neg to output 0[0, +16]`. "
+            ) && text.contains("compute-sanitizer"),
+            "{text}"
+        );
+        assert!(first.is_final() && second.is_final(), "{second}");
+    }
+    let options = ExecutableOptions { check_each_step: true, ..ExecutableOptions::default() };
+    let text = faulty_run("overrun", options).0.to_string();
+    assert!(text.contains("while running kernel `overrun` of step `overrun to arena[16, +16]`. "), "{text}");
+}
+
+#[test]
+fn lost_devices_are_told_from_faults() {
+    let (error, _) = faulty_run("defect", ExecutableOptions::default());
+    let text = error.to_string();
+    assert!(
+        text.starts_with("the device was lost while running one of 3 kernels")
+            && text.contains("CUDA_ERROR_ECC_UNCORRECTABLE (as the driver says)"),
+        "{text}"
+    );
+    assert!(error.is_final());
+}
+
+/// Whatever call of the driver fails, an error comes out and nothing else happens.
+#[test]
+fn every_call_may_fail() {
+    const CALLS: [&str; 16] = [
+        "cuCtxSetCurrent",
+        "cuMemAlloc_v2",
+        "cuMemcpyHtoDAsync_v2",
+        "cuMemcpyDtoHAsync_v2",
+        "cuMemsetD8Async",
+        "cuStreamCreate",
+        "cuStreamSynchronize",
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuEventElapsedTime",
+        "cuFuncGetAttribute",
+        "cuGraphCreate",
+        "cuGraphAddKernelNode_v2",
+        "cuGraphAddMemcpyNode",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphLaunch",
+    ];
+    for symbol in CALLS {
+        let mut failures = 0;
+        for code in [1, 719] {
+            for calls in 0.. {
+                let fake = Fake::new();
+                let context = fake.context();
+                let program = diamond(&context);
+                fake.fail(symbol, code, calls);
+                let work = || -> Result<(), ExecutableError> {
+                    let mut executable = Executable::new(&context, program, ExecutableOptions::default())?;
+                    let (mut first, mut second) = (vec![0; BYTES], vec![0; BYTES]);
+                    executable.run(&[&[0; BYTES]], &mut [&mut first, &mut second])?;
+                    executable.profile(1)?;
+                    Ok(())
+                };
+                match work() {
+                    Ok(()) => break,
+                    Err(ExecutableError::Cuda(error)) => assert_eq!(error.is_final(), code == 719, "{error}"),
+                    Err(other) => panic!("{other}"),
+                }
+                failures += 1;
+                assert!(failures < 500, "{symbol}");
+                if code == 1 && symbol != "cuCtxSetCurrent" {
+                    drop(context);
+                    assert_eq!(fake.memory_used(), 0, "{symbol} failing after {calls} calls");
+                }
+            }
+        }
+        assert!(failures > 0, "{symbol} is never called");
+    }
+}

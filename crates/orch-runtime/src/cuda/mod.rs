@@ -1,0 +1,42 @@
+//! The CUDA device: kernels in CUDA C++ to cubins to an executable on an NVIDIA GPU.
+//!
+//! Nothing of CUDA is needed to build this crate, or to start a program with it: the driver and NVRTC are loaded when
+//! they are asked for, and what is missing is an error value that says how to get it.
+
+mod cache;
+mod cubin;
+mod dependencies;
+mod device;
+mod driver;
+mod error;
+mod executable;
+mod graph;
+mod launch;
+mod memory;
+mod module;
+mod nvrtc;
+mod placement;
+mod resources;
+mod search;
+mod stream;
+mod sys;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod timing;
+
+pub use crate::kernels::{CompileProgress, Source};
+pub use cache::CubinCache;
+pub use device::{Capability, Context, Device, DeviceInfo, Version};
+pub use driver::Driver;
+pub use error::CudaError;
+pub use executable::{BoundaryArgument, Executable, ExecutableError, ExecutableOptions, Execution};
+pub use launch::{Action, Launch, Program, Step};
+pub use memory::{DeviceBuffer, PinnedBuffer};
+pub use module::{Function, FunctionAttributes, LaunchShape, Module};
+pub use nvrtc::{Cubin, Nvrtc, NvrtcError, NvrtcTarget};
+pub use resources::KernelResources;
+pub use search::SearchPaths;
+pub use stream::{Event, Stream};
+pub use timing::{TimeOptions, time_on_device};

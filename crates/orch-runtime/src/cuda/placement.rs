@@ -1,0 +1,183 @@
+//! Where the tensors of a program lie on the device, and the arguments that kernels get.
+
+use super::device::Context;
+use super::error::CudaError;
+use super::launch::{Action, Program, Step};
+use super::memory::DeviceBuffer;
+use super::stream::Stream;
+use crate::program::{Base, BufferRef};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Alignment that kernels may assume of constants, inputs, outputs and the arena: that of an allocation.
+const ALIGN_BYTES: usize = 256;
+
+/// Tensors one after the other in one allocation.
+pub(super) struct Packed {
+    buffer: DeviceBuffer,
+    starts: Vec<usize>,
+}
+
+/// All memory of an executable. Inputs and outputs are stand-ins for the caller's tensors.
+pub(super) struct Placement {
+    arena: DeviceBuffer,
+    pub(super) constants: Arc<Packed>,
+    pub(super) inputs: Packed,
+    pub(super) outputs: Packed,
+}
+
+/// The arguments of a launch, and the pointers to them that the driver takes.
+pub(super) struct Arguments {
+    pointers: Box<[*mut c_void]>,
+    /// What the pointers point to.
+    _addresses: Box<[u64]>,
+}
+
+// SAFETY: the pointers are to memory that this value owns.
+unsafe impl Send for Arguments {}
+
+impl Packed {
+    fn new(context: &Context, sizes: &[usize], purpose: &str) -> Result<Self, CudaError> {
+        let mut total = 0usize;
+        let mut starts = Vec::with_capacity(sizes.len());
+        for size in sizes {
+            starts.push(total);
+            // A sum that overflows is more than any device has.
+            total = total.saturating_add(size.saturating_add(ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES);
+        }
+        Ok(Self { buffer: DeviceBuffer::new(context, total, purpose)?, starts })
+    }
+
+    /// Enqueues setting all to zero.
+    fn clear(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.buffer.fill(stream, 0)
+    }
+
+    fn address(&self, idx: usize) -> u64 {
+        self.buffer.address() + self.starts[idx] as u64
+    }
+
+    /// Enqueues writing tensor `idx`.
+    ///
+    /// # Safety
+    /// As [`DeviceBuffer::begin_copy_from_host`].
+    pub(super) unsafe fn begin_write(
+        &self,
+        stream: &Stream,
+        idx: usize,
+        bytes: &[u8],
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.buffer.begin_copy_from_host(stream, self.starts[idx], bytes) }
+    }
+
+    /// Enqueues reading tensor `idx`.
+    ///
+    /// # Safety
+    /// As [`DeviceBuffer::begin_copy_to_host`].
+    pub(super) unsafe fn begin_read(
+        &self,
+        stream: &Stream,
+        idx: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.buffer.begin_copy_to_host(stream, self.starts[idx], bytes) }
+    }
+}
+
+impl Placement {
+    /// Memory for a valid program: constants filled in, or shared with another executable's; all else zero.
+    pub(super) fn new(
+        stream: &Stream,
+        program: &Program,
+        constants: Option<&Arc<Packed>>,
+    ) -> Result<Self, CudaError> {
+        let context = stream.context();
+        let constants = match constants {
+            Some(constants) => Arc::clone(constants),
+            None => Arc::new(upload_constants(stream, program)?),
+        };
+        let placement = Self {
+            arena: DeviceBuffer::new(context, program.arena_bytes, "working memory")?,
+            constants,
+            inputs: Packed::new(context, &program.input_bytes, "inputs")?,
+            outputs: Packed::new(context, &program.output_bytes, "outputs")?,
+        };
+        placement.arena.fill(stream, 0)?;
+        placement.inputs.clear(stream)?;
+        placement.outputs.clear(stream)?;
+        Ok(placement)
+    }
+
+    /// Bytes of the device that it takes, constants included.
+    pub(super) fn len_bytes(&self) -> usize {
+        let packed = [&*self.constants, &self.inputs, &self.outputs];
+        self.arena.len_bytes() + packed.iter().map(|packed| packed.buffer.len_bytes()).sum::<usize>()
+    }
+
+    /// The address of a range of the program.
+    pub(super) fn address(&self, buffer: &BufferRef) -> u64 {
+        let start = match buffer.base {
+            Base::Arena => self.arena.address(),
+            Base::Constant(idx) => self.constants.address(idx),
+            Base::Input(idx) => self.inputs.address(idx),
+            Base::Output(idx) => self.outputs.address(idx),
+        };
+        start + buffer.offset_bytes as u64
+    }
+
+    /// The content of a range, when all that is enqueued is done.
+    pub(super) fn read(&self, stream: &Stream, range: &BufferRef) -> Result<Vec<u8>, CudaError> {
+        let mut bytes = vec![0; range.len_bytes];
+        let (buffer, start) = self.buffer_of(range);
+        buffer.copy_to_host(stream, start, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes a range, after all that is enqueued.
+    pub(super) fn write(&self, stream: &Stream, range: &BufferRef, bytes: &[u8]) -> Result<(), CudaError> {
+        let (buffer, start) = self.buffer_of(range);
+        buffer.copy_from_host(stream, start, bytes)
+    }
+
+    fn buffer_of(&self, range: &BufferRef) -> (&DeviceBuffer, usize) {
+        let (buffer, start) = match range.base {
+            Base::Arena => (&self.arena, 0),
+            Base::Constant(idx) => (&self.constants.buffer, self.constants.starts[idx]),
+            Base::Input(idx) => (&self.inputs.buffer, self.inputs.starts[idx]),
+            Base::Output(idx) => (&self.outputs.buffer, self.outputs.starts[idx]),
+        };
+        (buffer, start + range.offset_bytes)
+    }
+}
+
+fn upload_constants(stream: &Stream, program: &Program) -> Result<Packed, CudaError> {
+    let sizes: Vec<usize> = program.constants.iter().map(|bytes| bytes.len()).collect();
+    let packed = Packed::new(stream.context(), &sizes, "constants")?;
+    let begun = program.constants.iter().enumerate().try_for_each(|(idx, bytes)| {
+        // SAFETY: the program's constants stay as they are until the wait below.
+        unsafe { packed.begin_write(stream, idx, bytes) }
+    });
+    let waited = stream.synchronize();
+    begun.and(waited)?;
+    Ok(packed)
+}
+
+impl Arguments {
+    /// Those of a step, none unless it is a launch.
+    pub(super) fn of(step: &Step, placement: &Placement) -> Self {
+        let buffers = match &step.action {
+            Action::Launch(launch) => &launch.buffers[..],
+            Action::Copy { .. } | Action::Host(_) => &[],
+        };
+        let mut addresses: Box<[u64]> = buffers.iter().map(|buffer| placement.address(buffer)).collect();
+        let pointers = addresses.iter_mut().map(|address| (&raw mut *address).cast()).collect();
+        Self { pointers, _addresses: addresses }
+    }
+
+    /// The pointers, valid as long as this value.
+    pub(super) fn pointers(&self) -> &[*mut c_void] {
+        &self.pointers
+    }
+}

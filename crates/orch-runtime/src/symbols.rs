@@ -1,0 +1,59 @@
+//! Tables of functions that are looked up in a shared library, once.
+
+use crate::os::loader_message;
+use libloading::Library;
+use std::ffi::CStr;
+
+/// A function that a library lacks.
+pub(crate) struct MissingSymbol {
+    /// Its name.
+    pub(crate) symbol: &'static CStr,
+    /// What the loader said.
+    pub(crate) reason: String,
+}
+
+impl MissingSymbol {
+    pub(crate) fn new(symbol: &'static CStr, error: &libloading::Error) -> Self {
+        Self { symbol, reason: loader_message(error) }
+    }
+}
+
+/// One function of a library.
+///
+/// # Safety
+/// `F` must be the type of the C function of this name, and the library must stay loaded as long as it is used.
+pub(crate) unsafe fn look_up<F: Copy>(library: &Library, symbol: &'static CStr) -> Result<F, MissingSymbol> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { library.get::<F>(symbol) };
+    found.map(|function| *function).map_err(|error| MissingSymbol::new(symbol, &error))
+}
+
+/// Declares a table of C functions, and how it is filled.
+macro_rules! symbol_table {
+    (
+        $(#[$doc:meta])*
+        $visibility:vis struct $table:ident {
+            $($field:ident = $name:literal: fn($($arg:ty),* $(,)?) -> $result:ty;)*
+        }
+    ) => {
+        $(#[$doc])*
+        $visibility struct $table {
+            $($visibility $field: unsafe extern "C" fn($($arg),*) -> $result,)*
+        }
+
+        impl $table {
+            /// Looks the functions up.
+            ///
+            /// # Safety
+            /// The library must be the one whose C header these types are from, and stay loaded as long as the result
+            /// is used.
+            $visibility unsafe fn new(
+                library: &libloading::Library,
+            ) -> Result<Self, $crate::symbols::MissingSymbol> {
+                // SAFETY: the caller's promise.
+                unsafe { Ok(Self { $($field: $crate::symbols::look_up(library, $name)?,)* }) }
+            }
+        }
+    };
+}
+pub(crate) use symbol_table;

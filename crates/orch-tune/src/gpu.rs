@@ -1,0 +1,356 @@
+//! An analytic cost model of a GPU kernel inside a CUDA graph.
+//!
+//! A kernel takes the time to start it, the latency of its first loads and last stores, and the longer of moving its
+//! data and computing. Weights come from device memory; what another kernel has just written is still in the
+//! second-level cache, unless it is larger than that keeps. Matrix products are tiled as templates do: of a few tile
+//! sizes and splits of the sum the cheapest counts, so that small and odd extents pay for the waves and the tiles that
+//! they do not fill.
+
+use serde::{Deserialize, Serialize};
+
+/// What a GPU can do, as the cost model sees it. Rates are those that good kernels reach, not those on paper.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GpuModel {
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Device memory, in 10^9 bytes per second.
+    pub memory_gbs: f64,
+    /// Size of the second-level cache.
+    pub l2_bytes: u64,
+    /// From the second-level cache to all multiprocessors.
+    pub l2_gbs: f64,
+    /// From anywhere to one multiprocessor.
+    pub multiprocessor_gbs: f64,
+    /// Multiply-adds of f32, counted as two operations, in 10^9 per second.
+    pub f32_gflops: f64,
+    /// The same on matrix units with TF32 factors.
+    pub tf32_gflops: f64,
+    /// The same on matrix units with f16 or bf16 factors.
+    pub half_gflops: f64,
+    /// Exponentials and the like, in 10^9 per second.
+    pub special_gops: f64,
+    /// From the end of a kernel to the start of the next one of the graph.
+    pub launch_us: f64,
+    /// A kernel's first load and last store, with next to nothing between them.
+    pub latency_us: f64,
+}
+
+/// What multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Unit {
+    /// Scalar units, f32.
+    Scalar,
+    /// Matrix units, TF32.
+    Tf32,
+    /// Matrix units, f16 or bf16.
+    Half,
+}
+
+/// What a kernel does, as far as its block program tells.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct GpuFacts {
+    /// Bytes of constants that are read, each once.
+    pub constant_bytes: u64,
+    /// Bytes of other arguments that are read, each once.
+    pub read_bytes: u64,
+    /// Bytes of results.
+    pub written_bytes: u64,
+    /// The matrix product that the kernel is built around.
+    pub product: Option<ProductFacts>,
+    /// Multiply-adds outside of it, counted as two, and simple operations.
+    pub cheap_ops: u64,
+    /// Exponentials, logarithms, and the like.
+    pub special_ops: u64,
+    /// Independent tasks, without the product.
+    pub tasks: u64,
+}
+
+/// A batch of matrix products.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ProductFacts {
+    /// Independent products.
+    pub batch: u64,
+    /// Rows.
+    pub m: u64,
+    /// Columns.
+    pub n: u64,
+    /// Terms of each sum.
+    pub k: u64,
+    /// What multiplies.
+    pub unit: Unit,
+    /// Bytes of an element of each factor.
+    pub factor_bytes: [u64; 2],
+    /// Operations that compute an element of each factor: none where it is read as it is.
+    pub factor_ops: [f64; 2],
+}
+
+/// The expected time of a kernel.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct GpuEstimate {
+    /// Microseconds in a graph, the launch included.
+    pub time_us: f64,
+    /// Microseconds that arithmetic and traffic take at least.
+    pub bound_us: f64,
+}
+
+/// 10^9 per second, in microseconds per piece.
+const GIGA_TO_US: f64 = 1e-3;
+/// Share of the shorter of compute and memory time that is not hidden behind the longer one.
+const OVERLAP_LOSS: f64 = 0.2;
+/// Share of the second-level cache that holds what the previous kernel wrote.
+const L2_KEPT: f64 = 0.6;
+/// Tiles of rows and columns.
+const TILES: [(u64, u64); 9] =
+    [(256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 32)];
+/// Parts of a sum that are computed by different tasks.
+const SPLITS: [u64; 5] = [1, 2, 4, 8, 16];
+/// Least terms of a part.
+const LEAST_PART: u64 = 64;
+/// Share of the peak that the largest tile reaches, and how it falls with the tile's area.
+const TILE_EFFICIENCY: f64 = 0.85;
+const AREA_EXPONENT: f64 = 0.3;
+/// Share of the peak that is left where a factor is computed on its way to shared memory.
+const COMPUTED_FACTOR: f64 = 0.8;
+/// Adding up the parts of a sum, beside the traffic.
+const MERGE_US: f64 = 0.8;
+
+impl GpuModel {
+    /// Share of the memory's rate on paper that kernels reach.
+    pub const REACHED: f64 = 0.85;
+
+    /// Usual figures of a GPU with this architecture.
+    pub fn usual(arch: &str, multiprocessors: usize, l2_bytes: usize) -> Self {
+        let is_hopper = arch.starts_with("sm_90");
+        let (memory, f32, tf32, half, clock_ghz) =
+            if is_hopper { (3350.0, 60e3, 400e3, 790e3, 1.7) } else { (1555.0, 19e3, 140e3, 290e3, 1.4) };
+        let all = multiprocessors.max(1) as f64;
+        Self {
+            multiprocessors: u32::try_from(multiprocessors.max(1)).unwrap_or(u32::MAX),
+            memory_gbs: Self::REACHED * memory,
+            l2_bytes: l2_bytes as u64,
+            l2_gbs: 24.0 * clock_ghz * all,
+            multiprocessor_gbs: 48.0 * clock_ghz,
+            f32_gflops: f32,
+            tf32_gflops: tf32,
+            half_gflops: half,
+            special_gops: 16.0 * clock_ghz * all,
+            launch_us: 1.2,
+            latency_us: 1.3,
+        }
+    }
+
+    fn gflops(&self, unit: Unit) -> f64 {
+        match unit {
+            Unit::Scalar => self.f32_gflops,
+            Unit::Tf32 => self.tf32_gflops,
+            Unit::Half => self.half_gflops,
+        }
+    }
+
+    /// Microseconds to move data to and from this many multiprocessors.
+    fn memory_us(&self, facts: &GpuFacts, tasks: u64) -> f64 {
+        let kept = L2_KEPT * self.l2_bytes as f64;
+        let far = |bytes: u64| (bytes as f64 - kept).max(0.0);
+        let all = (facts.constant_bytes + facts.read_bytes + facts.written_bytes) as f64;
+        let far = facts.constant_bytes as f64 + far(facts.read_bytes) + far(facts.written_bytes);
+        let busy = tasks.clamp(1, u64::from(self.multiprocessors)) as f64;
+        let rates = [far / self.memory_gbs, all / self.l2_gbs, all / (busy * self.multiprocessor_gbs)];
+        rates.into_iter().fold(0.0, f64::max) * GIGA_TO_US
+    }
+
+    /// Microseconds of elementwise arithmetic in this many tasks.
+    fn arithmetic_us(&self, cheap: f64, special: f64, tasks: u64) -> f64 {
+        let all = f64::from(self.multiprocessors);
+        let busy = tasks.clamp(1, u64::from(self.multiprocessors)) as f64 / all;
+        (2.0 * cheap / self.f32_gflops + special / self.special_gops) / busy * GIGA_TO_US
+    }
+}
+
+impl GpuFacts {
+    /// The expected time.
+    pub fn estimate(&self, model: &GpuModel) -> GpuEstimate {
+        let (work_us, bound_us) = match &self.product {
+            Some(product) => (self.product_us(product, model), self.bound_us(Some(product), model)),
+            None => {
+                let memory = model.memory_us(self, self.tasks);
+                let compute = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, self.tasks);
+                (overlapped(memory, compute), self.bound_us(None, model))
+            }
+        };
+        GpuEstimate { time_us: model.launch_us + model.latency_us + work_us, bound_us }
+    }
+
+    /// Floating-point operations in all, a multiply-add as two.
+    pub fn flops(&self) -> f64 {
+        (self.cheap_ops + self.special_ops) as f64 + self.product.map_or(0.0, |product| product.flops())
+    }
+
+    fn bound_us(&self, product: Option<&ProductFacts>, model: &GpuModel) -> f64 {
+        let compute = product.map_or(0.0, |product| product.flops() / model.gflops(product.unit));
+        let bytes = (self.constant_bytes + self.read_bytes + self.written_bytes) as f64;
+        // What is read may lie in the cache, and what is written may stay there.
+        let cached = 2.0 * model.l2_bytes as f64;
+        let memory = ((bytes - cached).max(0.0) / model.memory_gbs).max(bytes / model.l2_gbs);
+        compute.max(memory) * GIGA_TO_US
+    }
+
+    /// The least time of a product over tiles and splits, with all that surrounds it.
+    fn product_us(&self, product: &ProductFacts, model: &GpuModel) -> f64 {
+        let splits = SPLITS.into_iter().filter(|&split| split == 1 || product.k >= split * LEAST_PART);
+        let times = splits.flat_map(|split| TILES.map(|tile| self.tiled_us(product, tile, split, model)));
+        times.fold(f64::INFINITY, f64::min)
+    }
+
+    fn tiled_us(&self, product: &ProductFacts, tile: (u64, u64), split: u64, model: &GpuModel) -> f64 {
+        let (rows, columns) = (product.m.div_ceil(tile.0), product.n.div_ceil(tile.1));
+        let tasks = product.batch * rows * columns * split;
+        let turns = tasks.div_ceil(u64::from(model.multiprocessors)) as f64;
+        let terms = product.k.div_ceil(split) as f64;
+        let all = f64::from(model.multiprocessors);
+
+        let (largest, area) = ((TILES[0].0 * TILES[0].1) as f64, (tile.0 * tile.1) as f64);
+        let mut efficiency = TILE_EFFICIENCY * (area / largest).powf(AREA_EXPONENT);
+        if product.factor_ops.iter().any(|&ops| ops > 0.0) {
+            efficiency *= COMPUTED_FACTOR;
+        }
+        let multiply = 2.0 * area * terms / (model.gflops(product.unit) / all * efficiency);
+        let [lhs, rhs] = product.factor_bytes.map(|bytes| bytes as f64);
+        let load = (tile.0 as f64 * lhs + tile.1 as f64 * rhs) * terms
+            / model.multiprocessor_gbs.min(model.l2_gbs / all.min(tasks as f64));
+        let [lhs, rhs] = product.factor_ops;
+        let fill = 2.0 * (tile.0 as f64 * lhs + tile.1 as f64 * rhs) * terms / (model.f32_gflops / all);
+        let inside_us = turns * (multiply.max(load) + fill) * GIGA_TO_US;
+
+        let after_us = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, tasks);
+        let merged = (product.batch * product.m * product.n * 8 * split) as f64;
+        let merge_us = if split > 1 { MERGE_US + merged / model.l2_gbs * GIGA_TO_US } else { 0.0 };
+        overlapped(model.memory_us(self, tasks), inside_us) + after_us + merge_us
+    }
+}
+
+impl ProductFacts {
+    /// Floating-point operations, a multiply-add as two.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.batch as f64 * self.m as f64 * self.n as f64 * self.k as f64
+    }
+}
+
+fn overlapped(memory_us: f64, compute_us: f64) -> f64 {
+    memory_us.max(compute_us) + OVERLAP_LOSS * memory_us.min(compute_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn model() -> GpuModel {
+        GpuModel::usual("sm_90", 132, 50 << 20)
+    }
+
+    fn square(n: u64, unit: Unit) -> GpuFacts {
+        let bytes = if unit == Unit::Half { 2 } else { 4 };
+        GpuFacts {
+            constant_bytes: n * n * bytes,
+            read_bytes: n * n * bytes,
+            written_bytes: n * n * bytes,
+            product: Some(ProductFacts {
+                batch: 1,
+                m: n,
+                n,
+                k: n,
+                unit,
+                factor_bytes: [bytes; 2],
+                factor_ops: [0.0; 2],
+            }),
+            ..GpuFacts::default()
+        }
+    }
+
+    #[test]
+    fn a_large_product_is_bound_by_matrix_units() {
+        let facts = square(8192, Unit::Half);
+        let (estimate, ideal_us) = (facts.estimate(&model()), facts.flops() / 790e6);
+        assert!((1.1 * ideal_us..2.0 * ideal_us).contains(&estimate.time_us), "{estimate:?} {ideal_us}");
+        assert!(square(8192, Unit::Scalar).estimate(&model()).time_us > 8.0 * estimate.time_us);
+    }
+
+    #[test]
+    fn a_product_with_one_row_is_bound_by_its_weights() {
+        let mut facts = square(4096, Unit::Half);
+        facts.product.as_mut().unwrap().m = 1;
+        let weights_us = facts.constant_bytes as f64 / model().memory_gbs * GIGA_TO_US;
+        let estimate = facts.estimate(&model());
+        assert!((weights_us..weights_us + 12.0).contains(&estimate.time_us), "{estimate:?} {weights_us}");
+    }
+
+    #[test]
+    fn a_small_kernel_takes_its_launch_and_latency() {
+        let facts = GpuFacts { read_bytes: 4096, written_bytes: 4096, tasks: 4, ..GpuFacts::default() };
+        let time_us = facts.estimate(&model()).time_us;
+        assert!((2.0..3.0).contains(&time_us), "{time_us}");
+    }
+
+    #[test]
+    fn few_tasks_reach_a_part_of_the_memory() {
+        let time_us = |tasks| {
+            let facts = GpuFacts { read_bytes: 1 << 24, tasks, ..GpuFacts::default() };
+            facts.estimate(&model()).time_us
+        };
+        assert!(time_us(1) > 20.0 * time_us(132));
+    }
+
+    fn facts() -> impl Strategy<Value = GpuFacts> {
+        let count = || prop_oneof![1u64..100, 100u64..100_000, 100_000u64..1 << 28];
+        let extents = (1u64..64, 1u64..3000, 1u64..3000, 1u64..3000);
+        (count(), count(), count(), count(), 1u64..500, extents, any::<bool>()).prop_map(
+            |(constant_bytes, read_bytes, written_bytes, ops, tasks, (batch, m, n, k), has_product)| {
+                GpuFacts {
+                    constant_bytes,
+                    read_bytes,
+                    written_bytes,
+                    product: has_product.then_some(ProductFacts {
+                        batch,
+                        m,
+                        n,
+                        k,
+                        unit: Unit::Half,
+                        factor_bytes: [2; 2],
+                        factor_ops: [0.0; 2],
+                    }),
+                    cheap_ops: ops,
+                    special_ops: ops / 2,
+                    tasks,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn more_work_never_takes_less(facts in facts(), what in 0usize..8, by in 1u64..100_000) {
+            let mut more = facts.clone();
+            match (what, &mut more.product) {
+                (0, _) => more.constant_bytes += by,
+                (1, _) => more.read_bytes += by,
+                (2, _) => more.written_bytes += by,
+                (3, _) => more.cheap_ops += by,
+                (4, _) => more.special_ops += by,
+                (5, Some(product)) => product.factor_ops[0] += by as f64,
+                (6, Some(product)) => product.k += by,
+                _ => {}
+            }
+            let (before, after) = (facts.estimate(&model()), more.estimate(&model()));
+            // Rounding may cost the last digits; more splits become possible with more terms.
+            prop_assert!(after.time_us >= before.time_us * (1.0 - 1e-9) || what == 6);
+            prop_assert!(after.bound_us >= before.bound_us * (1.0 - 1e-9));
+        }
+
+        #[test]
+        fn the_bound_is_below_the_estimate(facts in facts()) {
+            let estimate = facts.estimate(&model());
+            prop_assert!(estimate.bound_us <= estimate.time_us * (1.0 + 1e-9), "{estimate:?}");
+            prop_assert!(estimate.time_us.is_finite() && estimate.bound_us >= 0.0);
+        }
+    }
+}

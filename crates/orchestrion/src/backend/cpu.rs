@@ -1,0 +1,214 @@
+//! Kernels in C for a CPU.
+
+use super::{Backend, Object, Work};
+use crate::compile::internal;
+use crate::executable::chunking;
+use crate::facts::{facts, flops, touched};
+use crate::implement::KernelDesign;
+use crate::manifest::Device;
+use crate::{Error, Options, Precision, compile, parallel, speeds};
+use bytes::Bytes;
+use orch_ir::{DType, PrimGraph};
+use orch_runtime::Machine;
+use orch_runtime::cpu::{
+    Access, Action, Base, BufferRef, CompileCache, CompileError, Compiler, CompilerOptions, Executable,
+    Launch, Library, Pool, PoolOptions, Program, Source, Step, Tuning,
+};
+use orch_tile::templates::{self, Design};
+use orch_tile::thread::{Scope, ThreadProgram};
+use orch_tile::{BlockProgram, CpuTarget, Storage, layouts};
+use orch_tune::MachineModel;
+use std::sync::Arc;
+
+/// A CPU, its figures and a C compiler.
+pub struct Cpu {
+    target: CpuTarget,
+    machine: Machine,
+    compiler: Compiler,
+    figures: MachineModel,
+    precision: Precision,
+    is_here: bool,
+}
+
+/// How often a kernel is timed.
+const RUNS: usize = 9;
+
+impl Cpu {
+    /// Looks for a compiler, and for the figures of the machine.
+    pub fn new(target: CpuTarget, machine: Machine, options: &Options) -> Result<Self, Error> {
+        check_precision(&target, options.precision)?;
+        let is_here = matches!(options.target.as_deref(), None | Some("cpu"));
+        let compiler = find_compiler(&target, options, is_here)?;
+        let figures = machine_model(&machine, &compiler, options, is_here);
+        Ok(Self { target, machine, compiler, figures, precision: options.precision, is_here })
+    }
+}
+
+impl Backend for Cpu {
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    fn target(&self) -> String {
+        self.target.name.to_owned()
+    }
+
+    fn machine(&self) -> String {
+        format!("{}; {} threads", self.machine.fingerprint(), self.figures.threads)
+    }
+
+    fn compiler(&self) -> Result<String, Error> {
+        Ok(self.compiler.version().to_owned())
+    }
+
+    fn figures(&self) -> String {
+        format!("{:?}", self.figures)
+    }
+
+    fn narrowed(&self, graph: PrimGraph) -> PrimGraph {
+        match self.precision {
+            Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
+            Precision::F32 | Precision::Tf32 | Precision::F16 => graph,
+        }
+    }
+
+    fn storage(&self, graph: &PrimGraph) -> Storage {
+        Storage::as_stated(graph, layouts::assign(graph))
+    }
+
+    fn time_us(&self, block: &BlockProgram) -> Option<f64> {
+        Some(facts(block, &self.target).estimate(&self.figures).time_us)
+    }
+
+    fn work(&self, block: &BlockProgram) -> Work {
+        let facts = facts(block, &self.target);
+        Work { flops: flops(&facts), roofline_us: touched(block, &facts).lower_bound_us(&self.figures) }
+    }
+
+    fn design(&self, block: &BlockProgram) -> Option<Design> {
+        templates::design(block, &self.target)
+    }
+
+    fn source(&self, program: &ThreadProgram) -> String {
+        orch_codegen::c::emit(&[program], &self.target)
+    }
+
+    fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error> {
+        let compiler = self.compiler.clone();
+        let cache = CompileCache::open(&options.cache_dir, compiler, &self.machine).map_err(compile_error)?;
+        let units: Vec<Source> = (sources.iter().enumerate())
+            .map(|(number, text)| Source { name: format!("kernel {number}"), text: text.clone() })
+            .collect();
+        let progress = |at: orch_runtime::cpu::CompileProgress| options.progress.advance(at.done);
+        let results = cache.compile_all(&units, parallel::jobs(options), &progress, &options.cancel);
+        let object = |result: Result<std::path::PathBuf, CompileError>| {
+            let path = result.map_err(compile_error)?;
+            let bytes = std::fs::read(&path).map_err(|source| Error::File { path, source })?;
+            Ok(Object { bytes: bytes.into(), resources: None })
+        };
+        results.into_iter().map(object).collect()
+    }
+
+    fn measures(&self) -> bool {
+        self.is_here
+    }
+
+    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<f64>, Error> {
+        let sources = compile::sources(self, kernels, options)?;
+        let objects = self.build(&sources, options)?;
+        let mut program = Program::default();
+        let mut read_bytes = 0;
+        for (kernel, object) in kernels.iter().zip(&objects) {
+            let thread = &kernel.design.kernel.program;
+            let library = Library::from_bytes(&kernel.name, &object.bytes).map_err(internal)?;
+            let entry = library
+                .kernel(&thread.name, thread.tasks as i64, thread.scratch_bytes())
+                .map_err(internal)?;
+            let (buffers, read, written) = buffers(thread);
+            read_bytes = read.max(read_bytes);
+            program.arena_bytes = written.max(program.arena_bytes);
+            let launch = Launch { kernel: entry, buffers, chunking: chunking(kernel.cost_us) };
+            program.steps.push(Step { name: kernel.name.clone(), action: Action::Launch(launch) });
+        }
+        program.constants = vec![Bytes::from(vec![0; read_bytes])];
+        let threads = self.figures.threads as usize;
+        let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
+        let mut executable = Executable::new(program, pool).map_err(internal)?;
+        executable.run(&[], &mut []).map_err(internal)?;
+        let profile = executable.profile(&[], &mut [], RUNS).map_err(internal)?;
+        Ok(profile.into_iter().map(|step| step.median_us).collect())
+    }
+}
+
+/// Refuses a precision for which the target has no instructions: it would cost digits and gain nothing.
+fn check_precision(target: &CpuTarget, precision: Precision) -> Result<(), Error> {
+    let advice = match precision {
+        Precision::F32 => return Ok(()),
+        Precision::Bf16 if target.has_bf16() => return Ok(()),
+        Precision::Bf16 => {
+            let able: Vec<&str> = (orch_tile::target::CPU_TARGETS.iter())
+                .filter(|target| target.has_bf16())
+                .map(|target| target.name)
+                .collect();
+            format!(
+                "does not multiply bf16 (AVX512-BF16 or AMX); use precision f32, or compile for another machine with \
+                 the target {}",
+                able.join(" or ")
+            )
+        }
+        Precision::Tf32 | Precision::F16 => {
+            "is a CPU, and only GPUs compute in it; use precision f32, or compile for a GPU with the target cuda"
+                .to_owned()
+        }
+    };
+    Err(Error::Environment(format!(
+        "precision {} was asked for, but the target `{}` {advice}",
+        precision.name(),
+        target.name
+    )))
+}
+
+/// The C compiler for the target.
+fn find_compiler(target: &CpuTarget, options: &Options, is_here: bool) -> Result<Compiler, Error> {
+    let settings = CompilerOptions {
+        program: options.c_compiler.clone(),
+        tuning: if is_here { Tuning::Native } else { Tuning::Arch(target.march.to_owned()) },
+        memory: Some(options.cache_dir.clone()),
+        ..CompilerOptions::default()
+    };
+    Compiler::find(&settings).map_err(compile_error)
+}
+
+/// The figures of this machine, measured the first time; a guess where they cannot be, or for another machine.
+fn machine_model(machine: &Machine, compiler: &Compiler, options: &Options, is_here: bool) -> MachineModel {
+    let measured = (options.calibrate && is_here)
+        .then(|| speeds::speeds(options, machine, compiler.clone(), false).ok())
+        .flatten();
+    measured.unwrap_or_else(|| MachineModel::conservative(machine, parallel::cpus() as u32))
+}
+
+fn compile_error(error: CompileError) -> Error {
+    match error {
+        CompileError::Cancelled => Error::Interrupted,
+        CompileError::Rejected { .. } => Error::Internal(error.to_string()),
+        _ => Error::Environment(error.to_string()),
+    }
+}
+
+/// The arguments of a kernel, what it reads apart from what it writes; and the bytes of both.
+fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
+    const ALIGN: usize = orch_runtime::cpu::ALIGN_BYTES;
+    let (mut read, mut written) = (0usize, 0usize);
+    let arguments = program.buffers.iter().filter(|buffer| buffer.scope != Scope::Scratch);
+    let buffers = arguments.map(|buffer| {
+        let len_bytes = buffer.elems * buffer.dtype.size_bytes();
+        let (base, access, end) = match buffer.scope {
+            Scope::Output => (Base::Arena, Access::Write, &mut written),
+            _ => (Base::Constant(0), Access::Read, &mut read),
+        };
+        let offset_bytes = *end;
+        *end += len_bytes.next_multiple_of(ALIGN);
+        BufferRef { base, offset_bytes, len_bytes, access }
+    });
+    (buffers.collect(), read, written)
+}

@@ -1,0 +1,195 @@
+//! Kernels in CUDA C++ for a GPU.
+
+use super::gpu_facts::facts;
+use super::{Backend, Object, Work};
+use crate::implement::KernelDesign;
+use crate::manifest::{Device, Resources};
+use crate::{Error, Options, Precision, parallel};
+use orch_ir::{DType, PrimGraph};
+use orch_runtime::cuda::{
+    Cubin, CubinCache, CudaError, DeviceInfo, Driver, Nvrtc, NvrtcError, NvrtcTarget, Source,
+};
+use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
+use orch_tile::templates::Design;
+use orch_tile::templates::gpu::{self, Factors};
+use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
+use orch_tune::gpu::GpuModel;
+use std::sync::Arc;
+
+/// A GPU, its figures and NVRTC.
+pub struct Cuda {
+    target: GpuTarget,
+    /// The instruction set as NVRTC calls it.
+    arch: String,
+    machine: String,
+    figures: GpuModel,
+    precision: Precision,
+    /// Kernels can be planned without it.
+    nvrtc: Result<Arc<Nvrtc>, String>,
+}
+
+impl Cuda {
+    /// The first GPU of this machine.
+    pub fn of_device(options: &Options) -> Result<Self, Error> {
+        let driver = Driver::load(&options.cuda).map_err(no_device)?;
+        let device = driver.device(0).map_err(no_device)?;
+        let info = device.info();
+        let target = gpu_target(info)?;
+        let memory_gbs = GpuModel::REACHED * info.memory_gbs();
+        let machine = format!("{}, {} multiprocessors", info.name, info.multiprocessors);
+        let arch = info.capability.arch();
+        let mut cuda = Self::of_target(&target, options);
+        if memory_gbs > 0.0 {
+            cuda.figures.memory_gbs = memory_gbs;
+        }
+        Ok(Self { arch, machine, ..cuda })
+    }
+
+    /// A GPU that need not be here, by its table.
+    pub fn of_target(target: &GpuTarget, options: &Options) -> Self {
+        let nvrtc = Nvrtc::load(&options.cuda).map(Arc::new).map_err(|error| error.to_string());
+        Self {
+            target: target.clone(),
+            arch: target.arch.to_owned(),
+            machine: format!("any {}", target.name),
+            figures: GpuModel::usual(target.name, target.multiprocessors, target.l2_bytes),
+            precision: options.precision,
+            nvrtc,
+        }
+    }
+
+    fn factors(&self) -> Factors {
+        match self.precision {
+            Precision::F32 => Factors::F32,
+            Precision::Tf32 => Factors::Tf32,
+            Precision::F16 => Factors::F16,
+            Precision::Bf16 => Factors::Bf16,
+        }
+    }
+
+    fn nvrtc(&self) -> Result<&Arc<Nvrtc>, Error> {
+        self.nvrtc.as_ref().map_err(|reason| Error::Environment(reason.clone()))
+    }
+}
+
+impl Backend for Cuda {
+    fn device(&self) -> Device {
+        Device::Cuda
+    }
+
+    fn target(&self) -> String {
+        self.arch.trim_end_matches('a').to_owned()
+    }
+
+    fn machine(&self) -> String {
+        self.machine.clone()
+    }
+
+    fn compiler(&self) -> Result<String, Error> {
+        Ok(format!("NVRTC {}", self.nvrtc()?.version()))
+    }
+
+    fn figures(&self) -> String {
+        format!("{:?} {:?} {:?}", self.target, self.figures, self.precision)
+    }
+
+    fn narrowed(&self, graph: PrimGraph) -> PrimGraph {
+        graph
+    }
+
+    fn storage(&self, graph: &PrimGraph) -> Storage {
+        let layouts = layouts::assign_gpu(graph);
+        match self.precision {
+            Precision::F32 | Precision::Tf32 => Storage::as_stated(graph, layouts),
+            Precision::F16 => Storage::narrowed(graph, layouts, DType::F16),
+            Precision::Bf16 => Storage::narrowed(graph, layouts, DType::BF16),
+        }
+    }
+
+    fn time_us(&self, block: &BlockProgram) -> Option<f64> {
+        self.design(block)?;
+        Some(facts(block, self.factors()).estimate(&self.figures).time_us)
+    }
+
+    fn work(&self, block: &BlockProgram) -> Work {
+        let facts = facts(block, self.factors());
+        Work { flops: facts.flops(), roofline_us: facts.estimate(&self.figures).bound_us }
+    }
+
+    fn design(&self, block: &BlockProgram) -> Option<Design> {
+        gpu::design(block, &self.target, self.factors())
+    }
+
+    fn source(&self, program: &ThreadProgram) -> String {
+        orch_codegen::cuda::emit(program, &self.target)
+    }
+
+    fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error> {
+        let target = NvrtcTarget::new(&self.arch);
+        let cache =
+            CubinCache::open(&options.cache_dir, Arc::clone(self.nvrtc()?), target).map_err(nvrtc_error)?;
+        let units: Vec<Source> = (sources.iter().enumerate())
+            .map(|(number, text)| Source { name: format!("kernel {number}"), text: text.clone() })
+            .collect();
+        let progress = |at: orch_runtime::cuda::CompileProgress| options.progress.advance(at.done);
+        let results = cache.compile_all(&units, parallel::jobs(options), &progress, &options.cancel);
+        let object = |result: Result<Cubin, NvrtcError>| {
+            let cubin = result.map_err(nvrtc_error)?;
+            let resources = cubin.kernels.first().map(|kernel| Resources {
+                registers: kernel.registers,
+                stack_bytes: kernel.stack_bytes,
+                spill_bytes: kernel.spill_store_bytes + kernel.spill_load_bytes,
+            });
+            Ok(Object { bytes: cubin.bytes, resources })
+        };
+        results.into_iter().map(object).collect()
+    }
+
+    fn measures(&self) -> bool {
+        false
+    }
+
+    fn times(&self, _kernels: &[KernelDesign], _options: &Options) -> Result<Vec<f64>, Error> {
+        Err(Error::Unsupported("kernels for GPUs are not measured one by one".to_owned()))
+    }
+}
+
+/// The table for a device, with the device's own numbers.
+///
+/// # Errors
+/// If the device is older than all of them.
+pub fn gpu_target(info: &DeviceInfo) -> Result<GpuTarget, Error> {
+    let name = format!("sm_{}{}", info.capability.major, info.capability.minor);
+    // What a later generation adds is not kept by the one after it.
+    let table = GPU_TARGETS.into_iter().find(|target| target.name == name);
+    let table = table.or((info.capability.major >= 8).then_some(&SM_80)).ok_or_else(|| {
+        Error::Environment(format!(
+            "{} has compute capability {}, kernels need 8.0 or later; models compile for the CPU",
+            info.name, info.capability
+        ))
+    })?;
+    Ok(GpuTarget {
+        multiprocessors: info.multiprocessors as usize,
+        shared_bytes: info.shared_bytes_per_block as usize,
+        multiprocessor_shared_bytes: info.shared_bytes_per_multiprocessor as usize,
+        registers: info.registers_per_multiprocessor as usize,
+        threads: info.threads_per_multiprocessor as usize,
+        l2_bytes: info.l2_bytes as usize,
+        ..table.clone()
+    })
+}
+
+fn no_device(error: CudaError) -> Error {
+    Error::Environment(format!(
+        "{error}\nTo compile for a GPU that is not here, name it: --target {}",
+        GPU_TARGETS.map(|target| format!("cuda:{}", target.name)).join(" or ")
+    ))
+}
+
+fn nvrtc_error(error: NvrtcError) -> Error {
+    match error {
+        NvrtcError::Cancelled => Error::Interrupted,
+        NvrtcError::Rejected { .. } => Error::Internal(error.to_string()),
+        _ => Error::Environment(error.to_string()),
+    }
+}

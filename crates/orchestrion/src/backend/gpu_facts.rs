@@ -1,0 +1,108 @@
+//! What a GPU kernel does, counted from its block program, for the cost model.
+
+use crate::facts::{Operations, operations, reads};
+use orch_ir::DType;
+use orch_tile::templates::contraction::{Extents, Form};
+use orch_tile::templates::gpu::Factors;
+use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
+use orch_tune::gpu::{GpuFacts, ProductFacts, Unit};
+
+/// Simple operations that it takes to find an element's place in memory.
+const ADDRESS_OPS: u64 = 4;
+/// Elements of a result, or terms of its reductions, that are a task's share.
+const TASK_ELEMS: usize = 512;
+/// Tasks' shares that one row of a reduction is cut into at most.
+const ROW_TASKS: usize = 8;
+
+/// Counts bytes and operations of one launch.
+pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
+    let mut facts = GpuFacts { tasks: tasks(block), ..GpuFacts::default() };
+    for (arg, reads) in block.args.iter().zip(reads(block)) {
+        let size = arg.dtype.size_bytes();
+        match arg.role {
+            ArgRole::Output => facts.written_bytes += (arg.shape.elems() * size) as u64,
+            ArgRole::Input => facts.read_bytes += (arg.shape.elems().min(reads) * size) as u64,
+            ArgRole::Constant => facts.constant_bytes += (arg.shape.elems().min(reads) * size) as u64,
+        }
+    }
+    facts.product = Form::of(block).ok().map(|form| product(block, &form, factors));
+    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+    for stage in &block.stages {
+        let (root, times) = match stage {
+            Stage::Reduce { kind: ReduceKind::Dot { .. }, .. } if facts.product.is_some() => continue,
+            Stage::Reduce { domain, reduced, body, .. } => (*body, points(domain) * points(reduced)),
+            Stage::Store { domain, body, .. } => (*body, points(domain)),
+        };
+        let Operations { cheap, special } = operations(block, root);
+        let addresses = ADDRESS_OPS * read_nodes(block, root).count() as u64;
+        facts.cheap_ops += times * (cheap + addresses + 1);
+        facts.special_ops += times * special;
+    }
+    facts
+}
+
+/// Tasks into which a schedule would cut the stage that has the fewest.
+fn tasks(block: &BlockProgram) -> u64 {
+    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+    let of_stage = |stage: &Stage| match stage {
+        Stage::Reduce { domain, reduced, .. } => {
+            let (rows, terms) = (points(domain), points(reduced));
+            (rows * terms).div_ceil(TASK_ELEMS).min(rows * ROW_TASKS)
+        }
+        Stage::Store { domain, .. } => points(domain).div_ceil(TASK_ELEMS),
+    };
+    block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
+}
+
+fn product(block: &BlockProgram, form: &Form, factors: Factors) -> ProductFacts {
+    let Extents { batch, m, n, k } = Extents::of(block, form);
+    let pair = [form.a, form.b];
+    let holds_half = |factor: ExprId| {
+        let mut dtypes = read_nodes(block, factor).map(|arg| arg.dtype).peekable();
+        dtypes.peek().is_some() && dtypes.all(|dtype| matches!(dtype, DType::F16 | DType::BF16))
+    };
+    let is_f32 = block.exprs.dtype(form.a) == DType::F32;
+    let unit = match factors {
+        _ if !is_f32 => Unit::Scalar,
+        Factors::F16 | Factors::Bf16 => Unit::Half,
+        _ if pair.into_iter().all(holds_half) => Unit::Half,
+        Factors::Tf32 => Unit::Tf32,
+        Factors::F32 => Unit::Scalar,
+    };
+    let bytes =
+        |factor| read_nodes(block, factor).map(|arg| arg.dtype.size_bytes() as u64).max().unwrap_or(4);
+    ProductFacts {
+        batch: batch as u64,
+        m: m as u64,
+        n: n as u64,
+        k: k as u64,
+        unit,
+        factor_bytes: pair.map(bytes),
+        factor_ops: pair.map(|factor| computing(block, factor)),
+    }
+}
+
+/// Operations that compute an element of a factor; 0 if it is read as it is.
+fn computing(block: &BlockProgram, factor: ExprId) -> f64 {
+    /// Simple operations that take as long as an exponential.
+    const SPECIAL: u64 = 8;
+    let mut inner = factor;
+    while let Expr::Cast(_, value) = block.exprs.get(inner) {
+        inner = *value;
+    }
+    if matches!(block.exprs.get(inner), Expr::Read { .. }) {
+        return 0.0;
+    }
+    let Operations { cheap, special } = operations(block, factor);
+    let addresses = ADDRESS_OPS * read_nodes(block, factor).count() as u64;
+    (cheap + SPECIAL * special + addresses) as f64
+}
+
+/// The arguments that an expression reads.
+fn read_nodes(block: &BlockProgram, root: ExprId) -> impl Iterator<Item = &orch_tile::Arg> {
+    let nodes = block.exprs.reachable(&[root]).into_iter();
+    nodes.filter_map(|id| match block.exprs.get(id) {
+        Expr::Read { arg, .. } => Some(block.arg(*arg)),
+        _ => None,
+    })
+}

@@ -1,0 +1,87 @@
+//! What differs between targets: how tensors are stored, what kernels cost, how they are designed, written and built.
+
+mod cpu;
+mod cuda;
+mod find;
+mod gpu_facts;
+
+pub use find::find;
+
+use crate::implement::KernelDesign;
+use crate::manifest::{Device, Resources};
+use crate::{Error, Options};
+use bytes::Bytes;
+use orch_ir::PrimGraph;
+use orch_tile::templates::Design;
+use orch_tile::{BlockProgram, Storage, ThreadProgram};
+
+/// A kind of device, and the tools that make kernels for it.
+pub trait Backend: Sync {
+    /// The kind.
+    fn device(&self) -> Device;
+
+    /// The target whose capability numbers kernels are made for: `x86-64-v4`, `sm_90`.
+    fn target(&self) -> String;
+
+    /// The machine that kernels are made on or for, in words.
+    fn machine(&self) -> String;
+
+    /// The compiler of kernels, in words.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn compiler(&self) -> Result<String, Error>;
+
+    /// All figures by which kernels are modelled, as text: plans depend on them.
+    fn figures(&self) -> String;
+
+    /// The graph in the precision that was asked for, as far as that changes the graph.
+    fn narrowed(&self, graph: PrimGraph) -> PrimGraph;
+
+    /// How tensors are stored.
+    fn storage(&self, graph: &PrimGraph) -> Storage;
+
+    /// Modelled time of a kernel; `None` if no template serves it.
+    fn time_us(&self, block: &BlockProgram) -> Option<f64>;
+
+    /// What a kernel does at least.
+    fn work(&self, block: &BlockProgram) -> Work;
+
+    /// A kernel under the schedule that its template's model prefers.
+    fn design(&self, block: &BlockProgram) -> Option<Design>;
+
+    /// Source of a valid program.
+    fn source(&self, program: &ThreadProgram) -> String;
+
+    /// Compiles sources, or takes what is in the cache.
+    ///
+    /// # Errors
+    /// If the compiler is missing or fails, or the work is cancelled.
+    fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error>;
+
+    /// True if kernels can be measured: the target is this machine.
+    fn measures(&self) -> bool;
+
+    /// Times of kernels, each alone, in microseconds.
+    ///
+    /// # Errors
+    /// If they do not build or load.
+    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<f64>, Error>;
+}
+
+/// What a kernel does at least.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Work {
+    /// Floating-point operations, a multiply-add as two.
+    pub flops: f64,
+    /// Time that its arithmetic and its traffic take at least.
+    pub roofline_us: f64,
+}
+
+/// A built kernel.
+pub struct Object {
+    /// A shared object or a cubin.
+    pub bytes: Bytes,
+    /// What it takes of a multiprocessor; `None` on CPUs.
+    pub resources: Option<Resources>,
+}

@@ -1,0 +1,216 @@
+//! From an artifact to what a runtime executes: kernels loaded, steps with their memory.
+
+use super::device_error;
+use crate::Error;
+use crate::compile::internal;
+use crate::host::InterpretedPart;
+use crate::manifest::{ActionInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, typed};
+use bytes::Bytes;
+use orch_runtime::cpu::{Chunking, Library, Pool, PoolOptions};
+use orch_runtime::cuda::{
+    Context, CudaError, Device, Driver, ExecutableOptions, LaunchShape, Module, SearchPaths,
+};
+use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
+use orch_runtime::{cpu, cuda};
+use std::sync::Arc;
+
+/// Kernels that are modelled to take less than this run on the calling thread: waking another costs as much.
+const INLINE_US: f64 = 8.0;
+
+/// An executable on threads of this process.
+pub fn on_cpu(
+    manifest: &Manifest,
+    (libraries, constants): (&[Bytes], Vec<Bytes>),
+    threads: usize,
+) -> Result<cpu::Executable, Error> {
+    request_tiles(manifest)?;
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    check_memory(manifest, threads)?;
+    let libraries = load_libraries(libraries)?;
+    let launch = |step: &StepInfo, info: &KernelInfo| {
+        let library = libraries.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
+        let kernel = library
+            .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
+            .map_err(|error| Error::Environment(error.to_string()))?;
+        let buffers = step.slots.iter().map(buffer_ref).collect();
+        Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.cost_us) })
+    };
+    let program = program(manifest, constants, &launch)?;
+    let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
+    cpu::Executable::new(program, pool).map_err(internal)
+}
+
+/// An executable on the first GPU of this machine.
+pub fn on_gpu(
+    manifest: &Manifest,
+    (cubins, constants): (&[Bytes], Vec<Bytes>),
+    paths: &SearchPaths,
+) -> Result<cuda::Executable, Error> {
+    let environment = |error: CudaError| Error::Environment(error.to_string());
+    let no_gpu = |error: CudaError| {
+        Error::Environment(format!("the executable is for a GPU ({}): {error}", manifest.target))
+    };
+    let driver = Driver::load(paths).map_err(no_gpu)?;
+    let device = driver.device(0).map_err(no_gpu)?;
+    check_device(manifest, &device)?;
+    let context = Context::new(&device).map_err(environment)?;
+    let load = |(number, cubin): (usize, &Bytes)| {
+        Module::load(&context, &format!("kernels {number}"), cubin).map_err(environment)
+    };
+    let modules: Vec<Module> = cubins.iter().enumerate().map(load).collect::<Result<_, _>>()?;
+    let launch = |step: &StepInfo, info: &KernelInfo| {
+        let module = modules.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
+        let team = info.team.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
+        let number = |count: usize| {
+            u32::try_from(count).map_err(|_| inconsistent(step, "has a kernel that is too large"))
+        };
+        let shape = LaunchShape {
+            cluster: number(team.cluster)?,
+            shared_bytes: number(team.shared_bytes)?,
+            ..LaunchShape::new(number(info.tasks)?, number(team.threads)?)
+        };
+        let function = module.function(&info.symbol).map_err(environment)?;
+        Ok(cuda::Launch { function, shape, buffers: step.slots.iter().map(buffer_ref).collect() })
+    };
+    let program = program(manifest, constants, &launch)?;
+    cuda::Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)
+}
+
+/// Refuses a GPU that does not run code of the manifest's instruction set: `sm_XY` runs on X.Y and later ones of X.
+fn check_device(manifest: &Manifest, device: &Device) -> Result<(), Error> {
+    let digits = manifest.target.trim_start_matches("sm_");
+    let (major, minor) = digits.split_at_checked(digits.len().saturating_sub(1)).unwrap_or_default();
+    let info = device.info();
+    let runs_here = major.parse() == Ok(info.capability.major)
+        && minor.parse().is_ok_and(|minor: u32| minor <= info.capability.minor);
+    if runs_here {
+        return Ok(());
+    }
+    Err(Error::Environment(format!(
+        "the executable is for `{}`, but the GPU of this machine, {}, has compute capability {}; compile it again",
+        manifest.target, info.name, info.capability
+    )))
+}
+
+/// Steps with their memory, where `launch` makes a device's launch of a step and its kernel.
+fn program<L>(
+    manifest: &Manifest,
+    constants: Vec<Bytes>,
+    launch: &dyn Fn(&StepInfo, &KernelInfo) -> Result<L, Error>,
+) -> Result<Program<L>, Error> {
+    let steps = manifest.steps.iter().map(|step| {
+        let action = action(manifest, step, launch)?;
+        Ok(Step { name: step.name.clone(), action })
+    });
+    Ok(Program {
+        arena_bytes: manifest.arena_bytes,
+        constants,
+        input_bytes: port_bytes(&manifest.inputs)?,
+        output_bytes: port_bytes(&manifest.outputs)?,
+        steps: steps.collect::<Result<_, Error>>()?,
+    })
+}
+
+fn inconsistent(step: &StepInfo, what: &str) -> Error {
+    Error::Model(format!("the .orc file is inconsistent: step `{}` {what}", step.name))
+}
+
+fn action<L>(
+    manifest: &Manifest,
+    step: &StepInfo,
+    launch: &dyn Fn(&StepInfo, &KernelInfo) -> Result<L, Error>,
+) -> Result<Action<L>, Error> {
+    Ok(match &step.action {
+        ActionInfo::Kernel(number) => {
+            let info = manifest.kernels.get(*number).ok_or_else(|| inconsistent(step, "has no kernel"))?;
+            Action::Launch(launch(step, info)?)
+        }
+        ActionInfo::Copy => {
+            let [from, to] = &step.slots[..] else {
+                return Err(inconsistent(step, "does not copy one tensor to one"));
+            };
+            Action::Copy { from: buffer_ref(from), to: buffer_ref(to) }
+        }
+        ActionInfo::Host { graph, layouts } => {
+            let part =
+                InterpretedPart::of(graph, layouts, &step.slots).map_err(|what| inconsistent(step, &what))?;
+            let tensors = step.slots.iter().map(tensor_ref).collect::<Result<Vec<_>, _>>()?;
+            let (inputs, outputs) = tensors.split_at(part.graph.inputs.len());
+            Action::Host(HostStep {
+                inputs: inputs.to_vec(),
+                outputs: outputs.to_vec(),
+                routine: Box::new(part),
+            })
+        }
+    })
+}
+
+/// Sizes of inputs or outputs.
+pub fn port_bytes(ports: &[Port]) -> Result<Vec<usize>, Error> {
+    ports
+        .iter()
+        .map(|port| typed(&port.dtype, &port.shape).map(|(dtype, shape)| shape.elems() * dtype.size_bytes()))
+        .collect()
+}
+
+/// Refuses what cannot fit this machine: an allocation that fails would end the process.
+fn check_memory(manifest: &Manifest, threads: usize) -> Result<(), Error> {
+    let ports = [port_bytes(&manifest.inputs)?, port_bytes(&manifest.outputs)?].concat();
+    let scratch = manifest.kernels.iter().map(|kernel| kernel.scratch_bytes).max().unwrap_or(0);
+    let parts = ports.into_iter().chain([manifest.arena_bytes, scratch.saturating_mul(threads)]);
+    let needed = parts.fold(0, usize::saturating_add) as u64;
+    match orch_runtime::memory_bytes() {
+        Some(available) if needed > available => Err(Error::Environment(format!(
+            "a run takes {:.1} GiB for inputs, outputs and working memory, which is more than this machine has; compile \
+             the model for smaller shapes",
+            needed as f64 / f64::from(1 << 30)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Asks the system for the right to use matrix tiles, if kernels may: looking at the machine does.
+fn request_tiles(manifest: &Manifest) -> Result<(), Error> {
+    let target = orch_tile::target::CPU_TARGETS.iter().find(|target| target.name == manifest.target);
+    let has_tiles = target.is_some_and(|target| target.has_amx_bf16);
+    if !has_tiles || orch_runtime::Machine::detect().has(orch_runtime::Feature::AmxBf16) {
+        return Ok(());
+    }
+    Err(Error::Environment(format!(
+        "the executable is for `{}`, but this machine has no matrix tiles (AMX), or its system does not grant them; \
+         compile it for another target",
+        manifest.target
+    )))
+}
+
+fn load_libraries(objects: &[bytes::Bytes]) -> Result<Vec<Library>, Error> {
+    let load = |(number, object): (usize, &bytes::Bytes)| {
+        Library::from_bytes(&format!("kernels {number}"), object)
+            .map_err(|error| Error::Environment(error.to_string()))
+    };
+    objects.iter().enumerate().map(load).collect()
+}
+
+/// How the tasks of a kernel that is modelled to take so long are shared among threads.
+pub fn chunking(cost_us: f64) -> Chunking {
+    if cost_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
+}
+
+fn buffer_ref(slot: &Slot) -> BufferRef {
+    let (base, offset_bytes) = match slot.place {
+        Place::Arena(offset) => (Base::Arena, offset),
+        Place::Constant(number) => (Base::Constant(number), 0),
+        Place::Input(number) => (Base::Input(number), 0),
+        Place::Output(number) => (Base::Output(number), 0),
+    };
+    let access = if slot.written { Access::Write } else { Access::Read };
+    BufferRef { base, offset_bytes, len_bytes: slot.bytes, access }
+}
+
+fn tensor_ref(slot: &Slot) -> Result<TensorRef, Error> {
+    let (dtype, shape) = typed(&slot.dtype, &slot.shape)?;
+    Ok(TensorRef { buffer: buffer_ref(slot), dtype, shape })
+}

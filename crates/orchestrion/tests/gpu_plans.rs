@@ -1,0 +1,101 @@
+//! Plans for GPUs without a GPU: every kernel of a plan runs through the interpreter of thread programs, step after
+//! step, and what comes out agrees with the reference interpreter.
+//!
+//! `ORCH_SEEDS=1000..2000 cargo test -p orchestrion --test gpu_plans -- random --nocapture` draws other graphs.
+
+mod cache_dir;
+mod networks;
+mod pipeline;
+
+use cache_dir::CacheDir;
+use orch_ir::generate::{GenerateOptions, generate, random_inputs};
+use orch_ir::{DType, PrimGraph, Tensor};
+use orchestrion::compare::{ROUNDING_FACTOR, compare};
+use orchestrion::{Model, Options, Precision};
+use pipeline::{print_case, seeds, shrink};
+
+/// The graphs drawn when nothing else is asked for.
+const SEEDS: std::ops::Range<u64> = 0..12;
+
+/// Largest error against f64, relative to an output's largest magnitude.
+fn tolerance(precision: Precision) -> f64 {
+    match precision {
+        Precision::F32 => 1e-4,
+        Precision::Tf32 | Precision::F16 => 2e-2,
+        Precision::Bf16 => 1e-1,
+    }
+}
+
+fn options(cache: &CacheDir, target: &str, precision: Precision) -> Options {
+    Options {
+        cache_dir: cache.path().to_owned(),
+        target: Some(target.to_owned()),
+        precision,
+        ..Options::default()
+    }
+}
+
+/// Plans, emulates and compares; `Err` says what went wrong. The names of host routines.
+fn check(graph: &PrimGraph, inputs: &[Tensor], options: &Options) -> Result<Vec<String>, String> {
+    let model = Model::from_graph(graph.clone());
+    let planned = model.plan(options).map_err(|error| format!("plan: {error}"))?;
+    let outputs = planned.emulate(inputs).map_err(|error| error.to_string())?;
+    let wide = model.interpret(inputs, true).map_err(|error| error.to_string())?;
+    let native = model.interpret(inputs, false).map_err(|error| error.to_string())?;
+    for (index, (name, tensor)) in graph.outputs.iter().enumerate() {
+        let (got, want) = (&outputs[index], &wide[index]);
+        if got.dtype() != graph.dtype(*tensor) {
+            return Err(format!("output `{name}` is {} instead of {}", got.dtype(), graph.dtype(*tensor)));
+        }
+        let rounding = compare(&native[index], want);
+        let difference = compare(got, want);
+        let allowed = tolerance(options.precision).max(ROUNDING_FACTOR * rounding.scaled);
+        if difference.scaled > allowed || difference.mismatched > rounding.mismatched {
+            return Err(format!("output `{name}`: {difference:?}, {allowed:e} allowed"));
+        }
+    }
+    Ok(planned.host_steps().into_iter().map(ToOwned::to_owned).collect())
+}
+
+#[test]
+fn networks_compute_what_they_should() {
+    let cache = CacheDir::new("gpu-networks");
+    let mut failures = String::new();
+    for graph in networks::all() {
+        let inputs = random_inputs(&graph, 5);
+        for (target, precision) in [
+            ("cuda:sm_90", Precision::F32),
+            ("cuda:sm_90", Precision::F16),
+            ("cuda:sm_90", Precision::Tf32),
+            ("cuda:sm_80", Precision::Bf16),
+        ] {
+            let name = format!("{} for {target} in {}", graph.name, precision.name());
+            match check(&graph, &inputs, &options(&cache, target, precision)) {
+                Ok(hosts) => println!("{name}: {} host routines {}", hosts.len(), hosts.join(", ")),
+                Err(problem) => failures += &format!("{name}: {problem}\n"),
+            }
+        }
+    }
+    assert!(failures.is_empty(), "\n{failures}");
+}
+
+#[test]
+fn random_graphs_compute_what_they_should() {
+    let cache = CacheDir::new("gpu-random-graphs");
+    let mut failures = Vec::new();
+    for seed in seeds(SEEDS) {
+        let dtypes = if seed % 4 == 0 { vec![DType::F32, DType::F16] } else { vec![DType::F32] };
+        let settings = GenerateOptions { steps: 8, max_elems: 512, dtypes, ..GenerateOptions::default() };
+        let graph = generate(seed, &settings);
+        let inputs = random_inputs(&graph, seed);
+        let precision = [Precision::F32, Precision::F16][(seed % 2) as usize];
+        let options = Options { fuse: seed % 8 != 7, ..options(&cache, "cuda:sm_90", precision) };
+        eprintln!("seed {seed}");
+        let fails = |graph: &PrimGraph, inputs: &[Tensor]| check(graph, inputs, &options).err();
+        let Some(first) = fails(&graph, &inputs) else { continue };
+        let (small, values) = shrink(&graph, &inputs, |graph, inputs| fails(graph, inputs).is_some());
+        let problem = fails(&small, &values).unwrap_or(first);
+        failures.push(format!("seed {seed}: {problem}\n{}", print_case(&small, &values)));
+    }
+    assert!(failures.is_empty(), "{} graphs fail:\n{}", failures.len(), failures.join("\n"));
+}
