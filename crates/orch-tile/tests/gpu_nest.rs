@@ -92,7 +92,7 @@ fn through_f32(dtype: DType, dims: &[usize], f: impl Fn(&mut G, TensorId) -> Ten
 fn pointwise_kernels() {
     for dtype in DTYPES {
         for dims in [&[1][..], &[127], &[1031], &[5, 7, 8], &[3, 1, 65]] {
-            through_f32(dtype, dims, |g, x| g.unary(UnaryFn::Neg, x)).check_gpu(Sample(12));
+            through_f32(dtype, dims, |g, x| g.unary(UnaryFn::Neg, x)).check_gpu(Sample(6));
         }
     }
 }
@@ -107,7 +107,7 @@ fn transposed_kernels() {
             let z = g.input(dtype, &[dims[0], dims[2], dims[1]]);
             let y = g.binary(BinaryFn::Max, y, z);
             g.output(y);
-            g.check_gpu(Sample(12));
+            g.check_gpu(Sample(6));
         }
     }
 }
@@ -116,12 +116,12 @@ fn transposed_kernels() {
 fn row_kernels() {
     for dims in [[3, 1], [1, 5], [5, 33], [2, 128], [9, 260]] {
         for axis in [0, 1] {
-            through_f32(DType::F16, &dims, |g, x| g.softmax(x, &[axis])).check_gpu(Sample(12));
+            through_f32(DType::F16, &dims, |g, x| g.softmax(x, &[axis])).check_gpu(Sample(6));
             let mut g = G::new();
             let x = g.f32(&dims);
             let y = g.reduce(ReduceOp::ArgMax { last: axis == 0 }, x, &[axis]);
             g.output(y);
-            g.check_gpu(Sample(12));
+            g.check_gpu(Sample(6));
         }
     }
 }
@@ -161,7 +161,7 @@ fn a_long_row() {
     let sum = g.reduce(ReduceOp::Sum, exp, &[1]);
     let log = g.unary(UnaryFn::Log, sum);
     g.output(log);
-    g.check_gpu(Sample(12));
+    g.check_gpu(Sample(6));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_tall_column() {
     let last = g.reduce(ReduceOp::ArgMax { last: true }, x, &[0]);
     let sum = g.reduce(ReduceOp::Sum, x, &[0]);
     g.output(last).output(sum);
-    g.check_gpu(Sample(12));
+    g.check_gpu(Sample(6));
 }
 
 #[test]
@@ -203,7 +203,9 @@ fn large() -> Vec<(&'static str, G)> {
     for (name, dims) in [("rows", [8192, 1024]), ("few rows", [128, 768]), ("long rows", [16, 100_000])] {
         all.push((name, through_f32(DType::F16, &dims, |g, x| g.softmax(x, &[1]))));
         all.push((name, through_f32(DType::F32, &dims, |g, x| g.normalize(x, &[1]))));
-        all.push(("columns", through_f32(DType::F32, &dims, |g, x| g.reduce(ReduceOp::Sum, x, &[0]))));
+        if dims[0] > 16 {
+            all.push(("columns", through_f32(DType::F32, &dims, |g, x| g.reduce(ReduceOp::Sum, x, &[0]))));
+        }
         all.push(("elementwise", through_f32(DType::F16, &dims, |g, x| g.unary(UnaryFn::Tanh, x))));
         let mut g = G::new();
         let x = g.input(DType::F16, &dims);
