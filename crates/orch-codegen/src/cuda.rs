@@ -29,7 +29,10 @@ const PRELUDE: &str = include_str!("cuda/prelude.cuh");
 /// # Panics
 /// If the program is not valid or has no team.
 pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
-    format!("/* Generated for {}. */\n{PRELUDE}\n{}", target.name, function::emit(program))
+    let tiles = function::tile_products(&program.body);
+    let tiles: String =
+        tiles.into_iter().map(|(product, columns)| team::multiply_tiles(product, columns)).collect();
+    format!("/* Generated for {}. */\n{PRELUDE}{tiles}\n{}", target.name, function::emit(program))
 }
 
 /// The options that NVRTC needs for the text of [`emit`], but for the architecture.

@@ -232,6 +232,11 @@ fn binary(f: BinaryFn, dtype: DType, a: IntRange, b: IntRange) -> Option<IntRang
         BinaryFn::TruncMod if bl > 0 && al >= 0 => floor_rem(a, b),
         BinaryFn::TruncMod if bl > 0 => Some(IntRange::interval(a.low.max(1 - b.high), b.high - 1)),
         BinaryFn::And if al >= 0 && bl >= 0 => Some(IntRange::interval(0, a.high.min(b.high))),
+        BinaryFn::Or | BinaryFn::Xor if al >= 0 && bl >= 0 => {
+            // No bit beyond the operands' is set.
+            let bits = 64 - (a.high | b.high).leading_zeros();
+            Some(IntRange::interval(0, i64::MAX.checked_shr(63 - bits).unwrap_or(0)))
+        }
         BinaryFn::Shl if a.low >= 0 => {
             let factor = 1i64.checked_shl(u32::try_from(b.as_exact()?).ok()?)?;
             binary(BinaryFn::Mul, dtype, a, IntRange::exactly(factor).positive()?)

@@ -111,6 +111,8 @@ pub struct GpuTarget {
     pub threads: usize,
     /// True if tasks may run in clusters and read each other's shared memory.
     pub has_clusters: bool,
+    /// True if groups of four warps multiply whole tiles of shared memory.
+    pub has_tile_products: bool,
     /// Second-level cache in bytes.
     pub l2_bytes: usize,
 }
@@ -125,6 +127,7 @@ pub const SM_80: GpuTarget = GpuTarget {
     registers: 64 << 10,
     threads: 2048,
     has_clusters: false,
+    has_tile_products: false,
     l2_bytes: 40 << 20,
 };
 
@@ -136,6 +139,7 @@ pub const SM_90: GpuTarget = GpuTarget {
     shared_bytes: 227 << 10,
     multiprocessor_shared_bytes: 228 << 10,
     has_clusters: true,
+    has_tile_products: true,
     l2_bytes: 50 << 20,
     ..SM_80
 };

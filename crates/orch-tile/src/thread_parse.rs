@@ -57,7 +57,7 @@ struct Parser {
 }
 
 /// First words of the statements of teams.
-const TEAM_WORDS: [&str; 10] = [
+const TEAM_WORDS: [&str; 11] = [
     "barrier",
     "cluster_barrier",
     "recycle",
@@ -68,6 +68,7 @@ const TEAM_WORDS: [&str; 10] = [
     "wait",
     "load_matrix",
     "multiply",
+    "multiply_tiles",
 ];
 
 /// Blocks in blocks, and expressions in expressions, may nest this deep, so that no text exhausts the stack.
@@ -205,7 +206,11 @@ impl Parser {
                 let sum = self.spot()?;
                 self.lexer.expect(",")?;
                 let (a, b) = self.spots()?;
-                TeamStmt::Multiply { product, sum, a, b }
+                if word == "multiply" {
+                    return Ok(TeamStmt::Multiply { product, sum, a, b });
+                }
+                self.lexer.expect(",")?;
+                TeamStmt::MultiplyTiles { product, sum, a, b, columns: self.lexer.count()? }
             }
         })
     }

@@ -32,6 +32,19 @@ use orch_ir::DType;
 
 /// Threads of a warp.
 pub const WARP: usize = 32;
+/// Warps that multiply tiles together.
+pub const WARP_GROUP: usize = 4;
+/// Terms of a line of a swizzled tile, 128 bytes.
+pub const TILE_TERMS: usize = 64;
+/// Elements, of 8 lines, that a swizzled tile starts at a multiple of.
+pub const TILE_ALIGNMENT: usize = 8 * TILE_TERMS;
+
+/// Where element `(row, term)` of a swizzled tile is: of the eight parts of a line, part `p` of line `r` lies at
+/// place `p xor (r mod 8)`, so that the same parts of eight lines are in different banks.
+pub fn swizzled(row: usize, term: usize) -> usize {
+    row * TILE_TERMS + ((term / 8) ^ (row % 8)) * 8 + term % 8
+}
+
 /// Most threads of a team.
 pub const MAX_THREADS: usize = 1024;
 /// Most tasks of a cluster that every device with clusters takes.
@@ -151,6 +164,20 @@ pub enum TeamStmt {
         /// Whether rows become columns.
         transposed: bool,
     },
+    /// Adds a product of tiles in shared memory, `sum[64, columns] += a[64, 64] * b[columns, 64]^T`, by the four warps
+    /// of a warp group, of 16 rows of the sum each. The tiles are [swizzled](swizzled), of 16-bit elements.
+    MultiplyTiles {
+        /// What is multiplied.
+        product: Product,
+        /// A constant place of scratch: `columns / 8` sums of 16 x 8.
+        sum: Spot,
+        /// A place of a shared buffer, the same for all threads of the warp group.
+        a: Spot,
+        /// Likewise.
+        b: Spot,
+        /// A multiple of 8, at most 256.
+        columns: usize,
+    },
     /// Adds a product of fragments: `sum[16, 8] += a[16, k] * b[k, 8]`.
     Multiply {
         /// What is multiplied.
@@ -176,7 +203,9 @@ impl TeamStmt {
             TeamStmt::Shuffle { .. } => Vec::new(),
             TeamStmt::Peer { from, .. } => vec![*from],
             TeamStmt::Copy { to, from, .. } | TeamStmt::LoadMatrix { to, from, .. } => vec![*to, *from],
-            TeamStmt::Multiply { sum, a, b, .. } => vec![*sum, *a, *b],
+            TeamStmt::Multiply { sum, a, b, .. } | TeamStmt::MultiplyTiles { sum, a, b, .. } => {
+                vec![*sum, *a, *b]
+            }
         }
     }
 
@@ -215,7 +244,7 @@ impl TeamStmt {
                 to.offset = map(to.offset);
                 from.offset = map(from.offset);
             }
-            TeamStmt::Multiply { sum, a, b, .. } => {
+            TeamStmt::Multiply { sum, a, b, .. } | TeamStmt::MultiplyTiles { sum, a, b, .. } => {
                 for spot in [sum, a, b] {
                     spot.offset = map(spot.offset);
                 }
@@ -236,7 +265,7 @@ impl TeamStmt {
     pub fn written(&self) -> Option<BufferId> {
         match self {
             TeamStmt::Copy { to, .. } | TeamStmt::LoadMatrix { to, .. } => Some(to.buffer),
-            TeamStmt::Multiply { sum, .. } => Some(sum.buffer),
+            TeamStmt::Multiply { sum, .. } | TeamStmt::MultiplyTiles { sum, .. } => Some(sum.buffer),
             _ => None,
         }
     }

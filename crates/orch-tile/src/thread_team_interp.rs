@@ -9,7 +9,9 @@ use crate::expr::{BufferId, ExprId};
 use crate::thread::Stmt;
 use crate::thread_interp::{ExecError, Machine, Value};
 use crate::thread_scalar::{self, Number};
-use crate::thread_team::{Product, Spot, Team, TeamStmt, WARP};
+use crate::thread_team::{
+    Product, Spot, TILE_ALIGNMENT, TILE_TERMS, Team, TeamStmt, WARP, WARP_GROUP, swizzled,
+};
 use orch_ir::DType;
 use std::rc::Rc;
 
@@ -196,6 +198,16 @@ impl Machine<'_> {
                     self.load_matrices(cluster, warp, (*to, *from), *matrices, *transposed)?;
                 }
             }
+            TeamStmt::MultiplyTiles { product, sum, a, b, columns } => {
+                let groups: Vec<&[usize]> =
+                    active.chunk_by(|a, b| a / (WARP * WARP_GROUP) == b / (WARP * WARP_GROUP)).collect();
+                for group in groups {
+                    if group.len() != WARP * WARP_GROUP {
+                        return Err(divergence("some warps of a group do not come to a product of tiles"));
+                    }
+                    self.multiply_tiles(cluster, group, *product, [*sum, *a, *b], *columns)?;
+                }
+            }
             TeamStmt::Multiply { product, sum, a, b } => {
                 for warp in warps(active)? {
                     self.multiply(cluster, warp, *product, [*sum, *a, *b])?;
@@ -326,6 +338,50 @@ impl Machine<'_> {
                 let offset = machine.eval_index(sum.offset)?;
                 for (at, value) in (offset..).zip(results) {
                     machine.memory.store(sum.buffer, at, value)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn multiply_tiles(
+        &mut self,
+        cluster: &mut Cluster,
+        group: &[usize],
+        product: Product,
+        [sum, a, b]: [Spot; 3],
+        columns: usize,
+    ) -> Result<(), ExecError> {
+        let places = [self.common(cluster, group, a.offset)?, self.common(cluster, group, b.offset)?];
+        if places.iter().any(|place| place % TILE_ALIGNMENT as i64 != 0) {
+            return Err(divergence("a tile does not start at a multiple of 1024 bytes"));
+        }
+        let mut tile = |spot: Spot, place: i64, rows: usize| {
+            self.at(cluster, group[0], |machine| {
+                let mut values = Vec::with_capacity(rows * TILE_TERMS);
+                for at in (0..rows).flat_map(|row| (0..TILE_TERMS).map(move |term| swizzled(row, term))) {
+                    values.push(factor(product, machine.memory.load(spot.buffer, place + at as i64)?));
+                }
+                Ok(values)
+            })
+        };
+        let (a_tile, b_tile) = (tile(a, places[0], 16 * WARP_GROUP)?, tile(b, places[1], columns)?);
+        for (thread, &place) in group.iter().enumerate() {
+            let (warp, lane) = (thread / WARP, thread % WARP);
+            let (g, c) = (lane / 4, lane % 4);
+            self.at(cluster, place, |machine| {
+                let first = machine.eval_index(sum.offset)?;
+                for at in 0..columns / 2 {
+                    let row = 16 * warp + g + 8 * (at / 2 % 2);
+                    let column = 8 * (at / 4) + 2 * c + at % 2;
+                    let start = machine.memory.load(sum.buffer, first + at as i64)?;
+                    let total = (0..TILE_TERMS).try_fold(start, |total, k| {
+                        let (a, b) = (a_tile[row * TILE_TERMS + k], b_tile[column * TILE_TERMS + k]);
+                        thread_scalar::fma(DType::F32, a, b, total)
+                    });
+                    let total = total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?;
+                    machine.memory.store(sum.buffer, first + at as i64, total)?;
                 }
                 Ok(())
             })?;

@@ -56,7 +56,7 @@ pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
 ];
 
 /// Words that are not names of variables or buffers unless in quotes.
-pub(crate) const KEYWORDS: [&str; 24] = [
+pub(crate) const KEYWORDS: [&str; 25] = [
     "let",
     "reg",
     "for",
@@ -81,6 +81,7 @@ pub(crate) const KEYWORDS: [&str; 24] = [
     "wait",
     "load_matrix",
     "multiply",
+    "multiply_tiles",
 ];
 
 /// The text of a program.
@@ -354,6 +355,9 @@ impl Printer<'_> {
             (TeamStmt::LoadMatrix { matrices, transposed, .. }, [to, from]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };
                 format!("load_matrix {to}, {from}, {matrices}{transposed}")
+            }
+            (TeamStmt::MultiplyTiles { product, columns, .. }, [sum, a, b]) => {
+                format!("multiply_tiles {}, {sum}, {a}, {b}, {columns}", product.name())
             }
             (TeamStmt::Multiply { product, .. }, [sum, a, b]) => {
                 format!("multiply {}, {sum}, {a}, {b}", product.name())

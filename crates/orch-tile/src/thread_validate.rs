@@ -236,6 +236,17 @@ impl Checker<'_> {
                 (!is_right)
                     .then_some("1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch")
             }
+            TeamStmt::MultiplyTiles { product, sum, a, b, columns } => {
+                let is_right = scope_of(sum) == Scope::Scratch
+                    && dtype_of(sum) == DType::F32
+                    && [a, b].into_iter().all(|spot| scope_of(spot).is_shared())
+                    && [a, b].into_iter().all(|spot| dtype_of(spot) == product.dtype())
+                    && product.dtype().size_bytes() == 2
+                    && columns.is_multiple_of(8)
+                    && (8..=256).contains(columns);
+                (!is_right)
+                    .then_some("sums are scratch of f32, tiles shared, of 16-bit elements of the product")
+            }
             TeamStmt::Multiply { product, sum, a, b } => {
                 let is_right = [sum, a, b].into_iter().all(|spot| scope_of(spot) == Scope::Scratch)
                     && dtype_of(sum) == DType::F32

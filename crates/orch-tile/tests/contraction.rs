@@ -75,8 +75,8 @@ impl Case {
                 |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n <= 64 * 64;
             let small: Vec<_> = schedules.iter().filter(is_small).collect();
             let other = small[(what.len() * 7 + block.args.len() * 31) % small.len()];
-            let preferred = small[0];
-            for schedule in [preferred, other] {
+            let of_tiles = small.iter().copied().find(|schedule| schedule.tiles);
+            for schedule in [Some(small[0]), Some(other), of_tiles].into_iter().flatten() {
                 let what = format!("{what} {factors:?} {schedule:?}");
                 let kernel = gpu::lower(block, schedule, &SM_90, factors)
                     .unwrap_or_else(|error| panic!("{what}: {error}"));

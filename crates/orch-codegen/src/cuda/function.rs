@@ -8,7 +8,7 @@ use super::types::{CppType, INT, element_name};
 use crate::facts::Facts;
 use crate::names::Names;
 use orch_ir::DType;
-use orch_tile::{Bounds, BufferId, ExprId, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
+use orch_tile::{Bounds, BufferId, ExprId, LoopKind, Product, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
 
@@ -24,6 +24,8 @@ pub struct Emitter<'a> {
     pub(super) buffers: Vec<String>,
     /// Scratch that holds matrix fragments of 16-bit elements, two in a word.
     pub(super) fragments: FxHashSet<BufferId>,
+    /// Whether matrix units read shared memory on their own, to which writes must be made known.
+    pub(super) multiplies_tiles: bool,
     vars: FxHashMap<VarId, Value>,
     names: Names,
     blocks: Vec<Block>,
@@ -51,6 +53,7 @@ pub fn emit(program: &ThreadProgram) -> String {
         bounds: Bounds::new(),
         buffers,
         fragments: fragments(&program.body),
+        multiplies_tiles: !tile_products(&program.body).is_empty(),
         vars: FxHashMap::default(),
         names,
         blocks: vec![Block::default()],
@@ -75,6 +78,20 @@ pub fn emit(program: &ThreadProgram) -> String {
         name = program.name,
         params = emitter.params(),
     )
+}
+
+/// The products of tiles, each kind once.
+pub fn tile_products(stmts: &[Stmt]) -> Vec<(Product, usize)> {
+    let mut found = Vec::new();
+    for stmt in stmts {
+        if let Stmt::Team(TeamStmt::MultiplyTiles { product, columns, .. }) = stmt {
+            found.push((*product, *columns));
+        }
+        stmt.bodies().for_each(|body| found.extend(tile_products(body)));
+    }
+    found.sort_unstable_by_key(|(product, columns)| (product.name(), *columns));
+    found.dedup();
+    found
 }
 
 /// Scratch of 16-bit elements that statements of the team use.
@@ -127,7 +144,7 @@ impl Emitter<'_> {
 
     fn declare_buffers(&mut self) {
         if self.program.shared_bytes() > 0 {
-            self.line("extern __shared__ __align__(128) unsigned char shared_memory[];");
+            self.line("extern __shared__ __align__(1024) unsigned char shared_memory[];");
         }
         let (mut offset, mut recycled) = (0, 0);
         for (number, buffer) in self.program.buffers.iter().enumerate() {

@@ -5,7 +5,7 @@ use super::operand::{Along, Operand};
 use super::schedule::Engine;
 use crate::expr::{BufferId, ExprId};
 use crate::thread::{LoopKind, Scope, Stmt};
-use crate::thread_team::{Product, Spot, TeamStmt};
+use crate::thread_team::{Product, Spot, TeamStmt, WARP_GROUP};
 
 /// Rows of the lanes of a warp on scalar units.
 pub(super) const LANE_ROWS: usize = 4;
@@ -48,6 +48,7 @@ impl Lowering<'_> {
     /// Adds the products of the tiles in a stage.
     pub fn multiply(&mut self, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
         match self.engine {
+            Engine::Matrix(product) if self.schedule.tiles => self.multiply_tiles(product, a, b, stage),
             Engine::Matrix(Product::Tf32) => self.multiply_words(a, b, stage),
             Engine::Matrix(product) => self.multiply_halves(product, a, b, stage),
             Engine::Scalar(_) => self.multiply_scalars(a, b, stage),
@@ -140,6 +141,20 @@ impl Lowering<'_> {
             }
             body
         })]
+    }
+
+    /// 16-bit factors: whole tiles of shared memory, a group of warps at a time.
+    fn multiply_tiles(&mut self, product: Product, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
+        let exprs = &mut self.program.exprs;
+        let warps = exprs.index(WARP_GROUP as i64);
+        let group = exprs.floor_div(self.warp[0], warps);
+        let group_elems = 16 * WARP_GROUP * a.stride;
+        let a_place = exprs.linear_index(&[stage, group], &[a.stage_elems, group_elems]);
+        let b_place = exprs.mul_const(stage, b.stage_elems as i64);
+        let a = Spot { buffer: a.buffer, offset: a_place };
+        let b = Spot { buffer: b.buffer, offset: b_place };
+        let sum = self.constant_place(self.registers, 0);
+        vec![Stmt::Team(TeamStmt::MultiplyTiles { product, sum, a, b, columns: self.schedule.block_n })]
     }
 
     fn constant_place(&mut self, buffer: BufferId, offset: usize) -> Spot {

@@ -1,15 +1,18 @@
 //! Tiles of the factors in shared memory, and how threads fill them.
 
 use super::lower::Lowering;
-use super::schedule::padding;
-use crate::block::ArgRole;
-use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
-use crate::simplify::simplify;
+use super::schedule::{Engine, padding};
+use crate::block::{ArgRole, BlockProgram};
+use crate::expr::{BufferId, Expr, ExprId, Exprs, Type, VarId};
+use crate::simplify::{Simplifier, simplify};
+use crate::substitute::Substitution;
+use crate::templates::contraction::Form;
 use crate::templates::contraction::operand::{Flat, pack, plain_read};
 use crate::templates::kernel::PackedConstant;
 use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Spot, TeamStmt};
 use crate::vectorize::{LoadCounts, Widening, vectorize};
+use orch_ir::BinaryFn;
 
 /// Bytes of the widest access.
 const WIDEST_BYTES: usize = 16;
@@ -114,7 +117,10 @@ impl Operand {
         let widths =
             std::iter::successors(Some(widest), |&lanes| (lanes / 2 >= narrowest).then_some(lanes / 2));
         let ways = widths.flat_map(|lanes| [(Along::Terms, lanes), (Along::Rows, lanes)]);
-        let copied = ways.into_iter().find(|&(along, lanes)| side.is_copy(lowering, along, lanes));
+        let copied = ways.into_iter().find(|&(along, lanes)| {
+            let is_laid_out = along == Along::Terms || !lowering.schedule.tiles;
+            is_laid_out && side.is_copy(lowering, along, lanes)
+        });
         let (along, lanes) = copied.unwrap_or_else(|| {
             let gathers = |lowering: &mut Lowering<'_>, along| {
                 let value = side.probe(lowering, along, widest);
@@ -123,7 +129,9 @@ impl Operand {
             let by_rows = gathers(lowering, Along::Rows) < gathers(lowering, Along::Terms);
             (if by_rows { Along::Rows } else { Along::Terms }, widest)
         });
-        let pad = padding(lowering.engine, along == Along::Terms);
+        let is_swizzled = lowering.schedule.tiles;
+        let along = if is_swizzled { Along::Terms } else { along };
+        let pad = if is_swizzled { 0 } else { padding(lowering.engine, along == Along::Terms) };
         let (lines, line) = match along {
             Along::Terms => (side.tile_rows, lowering.schedule.block_k),
             Along::Rows => (lowering.schedule.block_k, side.tile_rows),
@@ -204,7 +212,8 @@ impl Operand {
             let exprs = &mut lowering.program.exprs;
             let (line, at) = (exprs.var(chunk.line), exprs.var(chunk.at));
             let to = exprs.linear_index(&[stage, line], &[self.stage_elems, self.stride]);
-            let to = exprs.add2(to, at);
+            let place = if lowering.schedule.tiles { swizzled_place(exprs, line, at) } else { at };
+            let to = exprs.add2(to, place);
             let to = Spot { buffer: self.buffer, offset: to };
             let corner = lowering.corner[self.side.number];
             let (row, term) = match self.along {
@@ -282,6 +291,51 @@ impl Operand {
             }
         }
     }
+}
+
+/// Where in a line of a swizzled tile the elements from `at` on are.
+fn swizzled_place(exprs: &mut Exprs, line: ExprId, at: ExprId) -> ExprId {
+    let part_elems = exprs.index(8);
+    let (part, within) = (exprs.floor_div(at, part_elems), exprs.floor_rem(at, part_elems));
+    let turn = exprs.floor_rem(line, part_elems);
+    let part = exprs.binary(BinaryFn::Xor, part, turn);
+    let place = exprs.mul_const(part, 8);
+    let place = exprs.add2(place, within);
+    simplify(exprs, place)
+}
+
+/// The direction in which each factor is contiguous: terms for constants, which are laid out so.
+pub(super) fn natural_along(block: &BlockProgram, form: &Form, engine: Engine) -> [Along; 2] {
+    let mut source = block.exprs.clone();
+    let flat = Flat::new(block, &mut source, form);
+    [(form.a, flat.m), (form.b, flat.n)].map(|(factor, row)| {
+        let flattened = Substitution::new(&flat.bindings).apply(&mut source, factor);
+        let typed = source.cast(engine.factor_type(), flattened);
+        let typed = simplify(&mut source, typed);
+        let plain = plain_read(block, &mut source, typed);
+        if plain.is_some_and(|(arg, _)| block.arg(arg).role == ArgRole::Constant) {
+            return Along::Terms;
+        }
+        let mut reads = Vec::new();
+        for id in source.reachable(&[typed]) {
+            if let Expr::Read { arg, index, .. } = source.get(id).clone() {
+                let meta = block.arg(arg);
+                reads.push((index, meta.layout.strides(&meta.shape)));
+            }
+        }
+        let mut simplifier = Simplifier::new();
+        let contiguous = |source: &mut Exprs, simplifier: &mut Simplifier, var: VarId| {
+            (reads.iter().filter(|(index, strides)| {
+                let offset = source.linear_index(index, strides);
+                let offset = simplifier.simplify(source, offset);
+                simplifier.stride(source, offset, var) == Some(1)
+            }))
+            .count()
+        };
+        let by_rows = contiguous(&mut source, &mut simplifier, row);
+        let by_terms = contiguous(&mut source, &mut simplifier, flat.k);
+        if by_rows > by_terms { Along::Rows } else { Along::Terms }
+    })
 }
 
 /// A statement for the threads that have a chunk.
