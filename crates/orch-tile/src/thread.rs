@@ -205,6 +205,13 @@ impl ThreadProgram {
         &self.buffers[id.index()]
     }
 
+    /// Sets the number of tasks and declares the task number anew, before anything mentions it.
+    pub fn set_tasks(&mut self, tasks: usize) -> VarId {
+        self.tasks = tasks;
+        self.task = self.exprs.declare_index("task", tasks);
+        self.task
+    }
+
     /// Lets `threads` threads run each task together; the variable is the thread's number.
     pub fn set_team(&mut self, threads: usize, cluster: usize) -> VarId {
         let thread = self.exprs.declare_index("thread", threads);

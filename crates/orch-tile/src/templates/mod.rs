@@ -7,7 +7,7 @@ pub mod kernel;
 mod nest;
 pub mod row;
 
-pub use nest::NestSchedule;
+pub use nest::{Along, NestSchedule};
 
 use crate::block::BlockProgram;
 use crate::target::CpuTarget;

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod cases;
+pub mod gpu;
+
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::*;
 use orch_tile::{BlockProgram, Layout, block_interp::interpret_block, block_validate::validate_block, fuse};
@@ -47,6 +50,9 @@ impl Random {
         Tensor::from_f64(dtype, shape.clone(), &values)
     }
 }
+
+/// The layout of each tensor.
+pub type Layouts<'a> = &'a dyn Fn(TensorId) -> Layout;
 
 /// Graph construction with less noise.
 pub struct G(pub PrimGraph);
@@ -322,16 +328,20 @@ impl G {
         }
     }
 
-    /// As [`G::check_kernels`], row-major and with the layouts that the assignment chooses.
+    /// As [`G::check_kernels`], in several layouts.
     pub fn check_lowering(&self) {
-        self.check_kernels(&|tensor| Layout::row_major(self.0.shape(tensor).rank()));
+        self.in_layouts(&|layouts| self.check_kernels(layouts));
+    }
+
+    /// Row-major, with the layouts that the assignment chooses, and channels-last.
+    pub fn in_layouts(&self, check: &dyn Fn(Layouts<'_>)) {
+        check(&|tensor| Layout::row_major(self.0.shape(tensor).rank()));
         let assigned = orch_tile::layouts::assign(&self.0);
-        self.check_kernels(&|tensor| assigned[tensor.index()].clone());
-        let last = |tensor: TensorId| match (self.0.constant(tensor), self.0.shape(tensor).rank()) {
+        check(&|tensor| assigned[tensor.index()].clone());
+        check(&|tensor| match (self.0.constant(tensor), self.0.shape(tensor).rank()) {
             (Some(_), rank) => Layout::row_major(rank),
             (None, rank) => Layout::channels_last(rank),
-        };
-        self.check_kernels(&last);
+        });
     }
 }
 

@@ -1,6 +1,11 @@
 //! Templates for GPUs: block programs as thread programs of teams.
 
+mod access;
 pub mod contraction;
+mod estimate;
+mod points;
+pub mod pointwise;
+pub mod row;
 
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
@@ -26,9 +31,46 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Opt
 
 /// At most `limit` designs, the one that the template's model prefers first.
 pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
+    // A product with one row or column reads its factors once: nothing is gained by tiles.
+    let is_thin = contraction::is_thin(block);
+    let mut found = if is_thin { nest_designs(block, target, limit) } else { Vec::new() };
     let lower = |schedule: &contraction::ContractionSchedule| {
         let kernel = contraction::lower(block, schedule, target, factors).ok()?;
         Some(Design { kernel, schedule: format!("contraction {schedule:?}") })
     };
-    contraction::schedules(block, target, factors, limit).iter().filter_map(lower).collect()
+    let missing = limit - found.len();
+    found.extend(contraction::schedules(block, target, factors, missing).iter().filter_map(lower));
+    if !is_thin {
+        found.extend(nest_designs(block, target, limit - found.len()));
+    }
+    found
+}
+
+/// At most `limit` designs of the templates that are not matrix products.
+fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<Design> {
+    let mut ranked: Vec<(f64, NestDesign)> = Vec::new();
+    let pointwise = pointwise::ranked(block, target).into_iter();
+    ranked.extend(pointwise.map(|(cycles, schedule)| (cycles, NestDesign::Pointwise(schedule))));
+    let row = row::ranked(block, target).into_iter();
+    ranked.extend(row.map(|(cycles, schedule)| (cycles, NestDesign::Row(schedule))));
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    ranked.into_iter().filter_map(|(_, design)| design.lower(block)).take(limit).collect()
+}
+
+/// A schedule of one of the templates that are not matrix products.
+enum NestDesign {
+    Pointwise(pointwise::PointwiseSchedule),
+    Row(row::RowSchedule),
+}
+
+impl NestDesign {
+    fn lower(self, block: &BlockProgram) -> Option<Design> {
+        let (kernel, schedule) = match self {
+            NestDesign::Pointwise(schedule) => {
+                (pointwise::lower(block, &schedule).ok()?, format!("pointwise {schedule:?}"))
+            }
+            NestDesign::Row(schedule) => (row::lower(block, &schedule).ok()?, format!("row {schedule:?}")),
+        };
+        Some(Design { kernel, schedule })
+    }
 }

@@ -7,7 +7,7 @@ use orch_ir::{BinaryFn, DType, UnaryFn};
 
 /// What a nest costs.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct NestCost {
+pub(in crate::templates) struct NestCost {
     /// Cycles of one core with data at hand.
     pub cycles: f64,
 }
@@ -71,7 +71,7 @@ fn point_cycles(nest: &mut Nest, step: &Step, vector: Option<(VarId, usize)>) ->
 }
 
 /// Cycles of an operation on one element or vector; index arithmetic and accesses are free.
-pub(super) fn operation_cycles(exprs: &Exprs, id: ExprId) -> f64 {
+pub(in crate::templates) fn operation_cycles(exprs: &Exprs, id: ExprId) -> f64 {
     match exprs.get(id) {
         _ if exprs.dtype(id) == DType::I64 => 0.0,
         Expr::Unary(f, _) => unary_cycles(*f),
@@ -94,7 +94,7 @@ fn unary_cycles(f: UnaryFn) -> f64 {
 }
 
 /// Lanes of the vectors that suit the widest type that is computed with; index arithmetic does not count.
-pub(super) fn lanes_of(nest: &Nest, target: &CpuTarget) -> usize {
+pub(in crate::templates) fn lanes_of(nest: &Nest, target: &CpuTarget) -> usize {
     let exprs = &nest.program.exprs;
     let mut widest = 1;
     for step in &nest.steps {

@@ -10,7 +10,7 @@ use crate::templates::kernel::Kernel;
 use crate::thread::{LoopKind, Stmt};
 
 /// Emission of one nest.
-pub(super) struct Emitter<'a> {
+pub(in crate::templates) struct Emitter<'a> {
     pub nest: Nest,
     pub plan: &'a Plan,
     /// Where results go that vary over more than the outer axes, by placeholder.
@@ -23,7 +23,7 @@ pub(super) struct Emitter<'a> {
 
 /// A value that a stage saves.
 #[derive(Clone, Debug)]
-pub(super) struct Save {
+pub(in crate::templates) struct Save {
     /// Stands for the value in the stage itself.
     pub placeholder: VarId,
     /// The value.
@@ -34,7 +34,7 @@ pub(super) struct Save {
 
 /// Scratch that holds a value for each point of some axes, at the current point of the outer ones.
 #[derive(Clone, Debug)]
-pub(super) struct Array {
+pub(in crate::templates) struct Array {
     /// The placeholder whose values it holds.
     pub holds: VarId,
     /// The scratch.
@@ -56,10 +56,15 @@ struct Span {
 }
 
 /// Emits the nest as a kernel.
-pub(super) fn emit(nest: Nest, plan: &Plan) -> Kernel {
-    let mut emitter = Emitter { nest, plan, arrays: Vec::new(), saves: Vec::new(), staged: None };
+pub(in crate::templates) fn emit(nest: Nest, plan: &Plan) -> Kernel {
+    let mut emitter = Emitter::new(nest, plan);
     emitter.declare_arrays();
-    emitter.declare_saves();
+    let vector = plan.vector.as_ref().map(|axis| axis.var);
+    emitter.declare_saves(&mut |emitter, placeholder, axes| {
+        let mut axes = axes.to_vec();
+        axes.sort_by_key(|&axis| (Some(axis) == vector, axis));
+        emitter.declare_array(placeholder, axes)
+    });
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
         emitter.staged = Some(emitter.stage_loads(tiling, vector));
     }
@@ -67,6 +72,13 @@ pub(super) fn emit(nest: Nest, plan: &Plan) -> Kernel {
     let Nest { mut program, bindings, .. } = emitter.nest;
     program.body = body;
     Kernel { program, bindings }
+}
+
+impl<'a> Emitter<'a> {
+    /// An emitter that has emitted nothing.
+    pub fn new(nest: Nest, plan: &'a Plan) -> Self {
+        Self { nest, plan, arrays: Vec::new(), saves: Vec::new(), staged: None }
+    }
 }
 
 impl Emitter<'_> {
@@ -92,25 +104,27 @@ impl Emitter<'_> {
         }
     }
 
-    /// Gives shared values scratch: the stage that computes one refers to it by a placeholder, later ones load it.
-    fn declare_saves(&mut self) {
+    /// Gives shared values scratch (`array` of placeholder and axes): the stage that computes one refers to it by a
+    /// placeholder, later ones load it.
+    pub fn declare_saves(&mut self, array: &mut dyn FnMut(&mut Self, VarId, &[VarId]) -> Array) {
+        // Values that are saved may be parts of others that are saved later.
+        let mut known: Vec<(ExprId, ExprId)> = Vec::new();
         for shared in &self.plan.shared {
-            let ty = self.nest.program.exprs.ty(shared.value);
+            let value = known.iter().fold(shared.value, |value, &part| self.nest.replace(value, &[part]));
+            let ty = self.nest.program.exprs.ty(value);
             let exprs = &mut self.nest.program.exprs;
             let placeholder = exprs.declare_register(format!("saved{}", self.saves.len()), ty);
             let named = exprs.var(placeholder);
-            let vector = self.plan.vector.as_ref().map(|axis| axis.var);
-            let mut axes = shared.axes.clone();
-            axes.sort_by_key(|&axis| (Some(axis) == vector, axis));
-            let array = self.declare_array(placeholder, axes);
+            let array = array(self, placeholder, &shared.axes);
             let load = self.nest.program.exprs.load(array.buffer, array.offset, 1, None);
             let mut steps = std::mem::take(&mut self.nest.steps);
             for (position, step) in steps.iter_mut().enumerate().skip(shared.step) {
                 let instead = if position == shared.step { named } else { load };
-                step.map_roots(|root| self.nest.replace(root, &[(shared.value, instead)]));
+                step.map_roots(|root| self.nest.replace(root, &[(value, instead)]));
             }
             self.nest.steps = steps;
-            self.saves.push(Save { placeholder, value: shared.value, array });
+            known.push((value, load));
+            self.saves.push(Save { placeholder, value, array });
         }
     }
 
@@ -171,17 +185,9 @@ impl Emitter<'_> {
         if let Some(chunk) = chunk {
             counts.push(loops[spread].0.extent.div_ceil(chunk));
         }
-        self.nest.program.tasks = counts.iter().product::<usize>();
-        let tasks = self.nest.program.tasks;
+        let task = self.nest.program.set_tasks(counts.iter().product());
         let exprs = &mut self.nest.program.exprs;
-        let task_info = VarInfo {
-            name: "task".into(),
-            ty: Type::INDEX,
-            range: (tasks > 0).then(|| (0, tasks as i64 - 1)),
-            multiple_of: 1,
-        };
-        self.nest.program.task = exprs.declare(task_info);
-        let task = exprs.var(self.nest.program.task);
+        let task = exprs.var(task);
         let numbers = exprs.unflatten(task, &counts);
 
         let mut body = Vec::new();
@@ -460,12 +466,12 @@ impl Emitter<'_> {
 }
 
 /// Each place at each of these values of an axis.
-fn neighbours(places: &[Place], axis: VarId, values: Vec<ExprId>) -> Vec<Place> {
+pub(in crate::templates) fn neighbours(places: &[Place], axis: VarId, values: Vec<ExprId>) -> Vec<Place> {
     places.iter().flat_map(|place| values.iter().map(|&value| place.with(axis, value))).collect()
 }
 
 /// A loop with a constant positive step.
-pub(super) fn for_loop(
+pub(in crate::templates) fn for_loop(
     var: VarId,
     start: ExprId,
     end: ExprId,

@@ -10,7 +10,7 @@ use crate::thread::{Buffer, Scope, ThreadProgram};
 use orch_ir::ReduceOp;
 
 /// A block program in the arena of the thread program that it becomes.
-pub(super) struct Nest {
+pub(in crate::templates) struct Nest {
     /// The program, with buffers and no statements.
     pub program: ThreadProgram,
     /// For the program's arena.
@@ -27,7 +27,7 @@ pub(super) struct Nest {
 
 /// A stage.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(in crate::templates) struct Step {
     /// Axes the result varies over.
     pub domain: Vec<VarId>,
     /// What is done at each of its points.
@@ -36,7 +36,7 @@ pub(super) struct Step {
 
 /// What a stage does at one point of its domain.
 #[derive(Clone, Debug)]
-pub(super) enum Work {
+pub(in crate::templates) enum Work {
     /// Combines the values of `body`.
     Reduce(Reduction),
     /// Writes `body`.
@@ -52,7 +52,7 @@ pub(super) enum Work {
 
 /// A reduction over axes.
 #[derive(Clone, Debug)]
-pub(super) struct Reduction {
+pub(in crate::templates) struct Reduction {
     /// How values are combined.
     pub op: ReduceOp,
     /// Axes that are reduced.
@@ -79,6 +79,14 @@ impl Step {
         match &self.work {
             Work::Reduce(reduction) => &reduction.reduced,
             Work::Store { .. } => &[],
+        }
+    }
+
+    /// What stands for the result of a reduction.
+    pub fn result(&self) -> Option<VarId> {
+        match &self.work {
+            Work::Reduce(reduction) => Some(reduction.result),
+            Work::Store { .. } => None,
         }
     }
 
@@ -140,7 +148,7 @@ impl Nest {
 }
 
 /// Copies a block program into the arena of a fresh thread program.
-pub(super) fn flatten(block: &BlockProgram) -> Nest {
+pub(in crate::templates) fn flatten(block: &BlockProgram) -> Nest {
     let mut program = ThreadProgram::new(&block.name, 1);
     for (number, arg) in block.args.iter().enumerate() {
         let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
@@ -168,13 +176,13 @@ pub(super) fn flatten(block: &BlockProgram) -> Nest {
         let step = flattening.step(&mut nest, stage);
         nest.steps.push(step);
     }
-    store_early(&mut nest, &flattening.results);
     nest
 }
 
 /// Moves stores that need no reduction to the front, and lets what follows load what they have stored instead of
 /// computing it again: a residual sum that is stored and normalised.
-fn store_early(nest: &mut Nest, results: &[VarId]) {
+pub(in crate::templates) fn store_early(nest: &mut Nest) {
+    let results: Vec<VarId> = nest.steps.iter().filter_map(Step::result).collect();
     let exprs = &nest.program.exprs;
     let needs_reduction = |step: &Step| match step.work {
         Work::Store { body, .. } => results.iter().any(|&result| exprs.depends_on(body, result)),

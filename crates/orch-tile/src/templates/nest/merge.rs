@@ -6,7 +6,7 @@ use crate::expr::{Expr, ExprId, VarId};
 use crate::substitute::Substitution;
 
 /// Merges pairs of axes until no two can be.
-pub(super) fn merge_axes(nest: &mut Nest) {
+pub(in crate::templates) fn merge_axes(nest: &mut Nest) {
     nest.axes
         .retain(|axis| axis.extent != 1 || nest.steps.iter().any(|step| step.axes().contains(&axis.var)));
     while let Some((outer, inner)) = mergeable_pair(nest) {

@@ -20,7 +20,7 @@ struct Access {
 }
 
 /// Replaces strided loads of constants along the vector axis by contiguous loads of packed ones.
-pub(super) fn pack_constants(nest: &mut Nest, vector: &Axis) {
+pub(in crate::templates) fn pack_constants(nest: &mut Nest, vector: &Axis) {
     let roots: Vec<ExprId> = nest.steps.iter().flat_map(super::flat::Step::roots).collect();
     for id in nest.program.exprs.reachable(&roots) {
         let Expr::Load { buffer, offset, mask: None, .. } = *nest.program.exprs.get(id) else { continue };

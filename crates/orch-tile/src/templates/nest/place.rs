@@ -7,7 +7,7 @@ use crate::vectorize::{Vectorizer, Widening};
 
 /// Where code computes: the values of axes, and of placeholders that differ between places.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Place {
+pub(in crate::templates) struct Place {
     /// Scalar values of variables: axes with another value than their own variable, scalar placeholders.
     pub bindings: Vec<(VarId, ExprId)>,
     /// The axis that differs between lanes, if there are lanes.
@@ -18,7 +18,7 @@ pub(super) struct Place {
 
 /// The lanes of a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Lanes {
+pub(in crate::templates) struct Lanes {
     /// The axis.
     pub axis: VarId,
     /// Its value in lane 0.

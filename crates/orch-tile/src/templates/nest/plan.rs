@@ -2,7 +2,7 @@
 
 use super::cost::{NestCost, lanes_of};
 use super::flat::{Nest, Work};
-use super::shared::{Shared, shared_values};
+use super::shared::{Shared, costs_more_than_scratch, shared_values};
 use super::tile::Tiling;
 use crate::block::Axis;
 use crate::expr::VarId;
@@ -35,7 +35,7 @@ const MAX_TASKS: usize = 4096;
 const ENOUGH_TASKS: usize = 64;
 
 /// Reductions of at most this many terms (vectors apart) are unrolled.
-pub(super) const MAX_UNROLLED_TERMS: usize = 32;
+pub(in crate::templates) const MAX_UNROLLED_TERMS: usize = 32;
 
 /// Reductions of at most this many terms are windows: neighbouring results are computed together.
 const MAX_WINDOW_TERMS: usize = 128;
@@ -45,7 +45,7 @@ const ACCUMULATORS: usize = 4;
 
 /// A schedule applied to a nest.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(in crate::templates) struct Plan {
     /// Axes over which every stage varies, outermost first, without the vector axis.
     pub outer: Vec<Axis>,
     /// The axis along vectors.
@@ -69,7 +69,7 @@ pub(super) struct Plan {
 }
 
 /// Schedules worth trying, the preferred one first.
-pub(super) fn schedules(nest: &mut Nest, target: &CpuTarget) -> Vec<NestSchedule> {
+pub(in crate::templates) fn schedules(nest: &mut Nest, target: &CpuTarget) -> Vec<NestSchedule> {
     const MAX_SCHEDULES: usize = 6;
     let mut ranked: Vec<(f64, Option<usize>, usize)> = Vec::new();
     let scalar = NestCost::of(nest, None).cycles;
@@ -126,8 +126,17 @@ fn variants(nest: &mut Nest, vector: Option<usize>, lanes: usize) -> Vec<NestSch
     variants
 }
 
+/// What vectors lie along.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Along {
+    /// An axis over which every stage varies: lanes are results of their own.
+    Results,
+    /// An axis that stages loop over: lanes are combined.
+    Terms,
+}
+
 /// Axes over which every stage varies.
-pub(super) fn outer_axes(nest: &Nest) -> Vec<Axis> {
+pub(in crate::templates) fn outer_axes(nest: &Nest) -> Vec<Axis> {
     let is_outer = |axis: &&Axis| nest.steps.iter().all(|step| step.domain.contains(&axis.var));
     nest.axes.iter().filter(is_outer).cloned().collect()
 }
@@ -142,6 +151,25 @@ fn needs_arrays(nest: &Nest) -> bool {
 }
 
 impl Plan {
+    /// The plan of a nest whose tasks and outer loops are another's concern: at a place, `vector` is along vectors of
+    /// `lanes`, and is one of the outer axes or not.
+    pub fn at_places(outer: Vec<Axis>, vector: Option<(Axis, Along)>, lanes: usize) -> Self {
+        let vector_is_outer = matches!(vector, Some((_, Along::Results)));
+        let vector = vector.map(|(axis, _)| axis);
+        Plan {
+            outer,
+            vector,
+            vector_is_outer,
+            lanes,
+            vectors: 1,
+            block: None,
+            tiling: None,
+            shared: Vec::new(),
+            spread: 0,
+            chunk: None,
+        }
+    }
+
     /// What follows from a schedule.
     pub fn new(nest: &mut Nest, schedule: &NestSchedule) -> Self {
         let vector = schedule.vector.map(|position| nest.axes[position].clone());
@@ -157,7 +185,7 @@ impl Plan {
             outer.retain(|axis| *axis != tiling.source);
             outer.push(tiling.source.clone());
         }
-        let shared = shared_values(nest, &outer_axes(nest));
+        let shared = shared_values(nest, &outer_axes(nest), costs_more_than_scratch);
         let needs_arrays = !shared.is_empty() || needs_arrays(nest);
         let block = schedule.block.filter(|_| !needs_arrays);
         let block = block.map(|(position, count)| (nest.axes[position].var, count));
@@ -241,7 +269,7 @@ impl Plan {
 }
 
 /// Orders axes as the last output's elements lie, outermost first.
-fn order_by_output(nest: &mut Nest, axes: &mut [Axis]) {
+pub(in crate::templates) fn order_by_output(nest: &mut Nest, axes: &mut [Axis]) {
     let offset = nest.steps.iter().rev().find_map(|step| match step.work {
         Work::Store { offset, .. } => Some(offset),
         Work::Reduce(_) => None,

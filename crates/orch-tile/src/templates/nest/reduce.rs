@@ -12,10 +12,10 @@ use orch_ir::{DType, ReduceOp};
 
 /// A running result.
 #[derive(Clone, Copy, Debug)]
-struct Accumulator {
-    value: VarId,
+pub(in crate::templates) struct Accumulator {
+    pub value: VarId,
     /// Of arg-reductions: where the value was found.
-    index: Option<VarId>,
+    pub index: Option<VarId>,
 }
 
 /// Emits one term of a reduction at places, added to accumulators.
@@ -23,18 +23,20 @@ type EmitTerm<'e, 'f> = dyn FnMut(&mut Emitter<'e>, &Reduction, &[Place], &[Accu
 
 /// A loop over some values of an axis.
 #[derive(Clone, Copy, Debug)]
-struct Loop {
-    var: VarId,
-    start: ExprId,
-    end: ExprId,
-    step: usize,
+pub(in crate::templates) struct Loop {
+    pub var: VarId,
+    pub start: ExprId,
+    pub end: ExprId,
+    pub step: usize,
     /// Points of the whole axis.
-    extent: usize,
+    pub extent: usize,
+    /// How it runs.
+    pub kind: LoopKind,
 }
 
 impl Loop {
     fn around(self, body: Vec<Stmt>) -> Stmt {
-        for_loop(self.var, self.start, self.end, self.step, LoopKind::Serial, body)
+        for_loop(self.var, self.start, self.end, self.step, self.kind, body)
     }
 }
 
@@ -56,7 +58,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Reduces at each place.
-    fn reduce_at(&mut self, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+    pub fn reduce_at(&mut self, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
         let axes = self.inner_axes(&reduction.reduced);
         let along_vectors = axes.last().cloned().filter(|axis| {
             self.plan.vector.as_ref() == Some(axis) && places.iter().all(|place| place.lanes.is_none())
@@ -129,7 +131,8 @@ impl<'e> Emitter<'e> {
             let first = self.nest.program.exprs.var(base);
             let exprs = &mut self.nest.program.exprs;
             let (start, end) = (exprs.index(0), exprs.index(blocks as i64));
-            let line = Loop { var: base, start, end, step: together, extent: blocks };
+            let kind = LoopKind::Serial;
+            let line = Loop { var: base, start, end, step: together, extent: blocks, kind };
             out.extend(self.loop_in_chains(reduction, line, 1, accs, &mut |emitter, accs| {
                 let mut body = Vec::new();
                 for (number, &acc) in accs.iter().enumerate() {
@@ -174,7 +177,7 @@ impl<'e> Emitter<'e> {
         for axis in looped {
             let (start, end) = self.limited_bounds(axis, &limits, &places[0], &mut out);
             let (var, bound) = self.loop_over(axis, &places);
-            loops.push(Loop { var, start, end, step: 1, extent: axis.extent });
+            loops.push(Loop { var, start, end, step: 1, extent: axis.extent, kind: LoopKind::Serial });
             places = bound;
         }
         let terms = unrolled.iter().fold(terms, |terms, axis| terms.saturating_mul(axis.extent));
@@ -207,7 +210,7 @@ impl<'e> Emitter<'e> {
 
     /// `body` in a loop, where it adds `terms` to each accumulator it is given. Where a sum's chains would be too long,
     /// pieces of the loop have accumulators of their own.
-    fn loop_in_chains(
+    pub fn loop_in_chains(
         &mut self,
         reduction: &Reduction,
         whole: Loop,
@@ -251,11 +254,11 @@ impl<'e> Emitter<'e> {
             let sum = self.combine(reduction.op, sum, part);
             out.push(Stmt::Assign(acc.value, sum));
         }
-        vec![Loop { var: first, step: piece, ..whole }.around(out)]
+        vec![Loop { var: first, step: piece, kind: LoopKind::Serial, ..whole }.around(out)]
     }
 
     /// The reduction without guards that bound the loops over these axes, and the bounds.
-    pub fn limited(&mut self, reduction: &Reduction, looped: &[Axis]) -> (Reduction, Vec<Limit>) {
+    pub(super) fn limited(&mut self, reduction: &Reduction, looped: &[Axis]) -> (Reduction, Vec<Limit>) {
         let vars: Vec<VarId> = looped.iter().map(|axis| axis.var).collect();
         let plan = self.plan;
         let differs = |var: VarId| {
@@ -314,7 +317,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Declares an accumulator that holds nothing.
-    fn accumulator(&mut self, reduction: &Reduction, width: usize, out: &mut Vec<Stmt>) -> Accumulator {
+    pub fn accumulator(&mut self, reduction: &Reduction, width: usize, out: &mut Vec<Stmt>) -> Accumulator {
         let exprs = &mut self.nest.program.exprs;
         let dtype = exprs.dtype(reduction.body);
         let name = exprs.var_info(reduction.result).name.clone();
@@ -334,7 +337,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Adds a term to an accumulator, in the lanes of `mask` if there is one.
-    fn accumulate(
+    pub fn accumulate(
         &mut self,
         reduction: &Reduction,
         place: &Place,
@@ -372,7 +375,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// A value-reduction of two values.
-    fn combine(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
+    pub fn combine(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
         let exprs = &mut self.nest.program.exprs;
         match op {
             ReduceOp::Sum => exprs.add2(a, b),
@@ -425,7 +428,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// The result of all lanes of all accumulators.
-    fn combine_lanes(&mut self, reduction: &Reduction, accs: &[Accumulator]) -> ExprId {
+    pub fn combine_lanes(&mut self, reduction: &Reduction, accs: &[Accumulator]) -> ExprId {
         let mut values: Vec<ExprId> = accs.iter().map(|acc| self.nest.program.exprs.var(acc.value)).collect();
         if let Some(index) = accs[0].index {
             return self.extremum_position(reduction.op, values[0], index);
@@ -442,7 +445,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// Of the lanes that hold the extremum, the first or last position.
-    fn extremum_position(&mut self, op: ReduceOp, value: ExprId, index: VarId) -> ExprId {
+    pub fn extremum_position(&mut self, op: ReduceOp, value: ExprId, index: VarId) -> ExprId {
         let (extremum, is_last) = match op {
             ReduceOp::ArgMax { last } => (ReduceOp::Max, last),
             ReduceOp::ArgMin { last } => (ReduceOp::Min, last),
@@ -463,7 +466,7 @@ impl<'e> Emitter<'e> {
 }
 
 /// The value that changes no other.
-pub(super) fn identity(op: ReduceOp, dtype: DType) -> Const {
+pub(in crate::templates) fn identity(op: ReduceOp, dtype: DType) -> Const {
     let extreme = |highest: bool| {
         if dtype.is_float() {
             return Const::float(dtype, if highest { f64::INFINITY } else { f64::NEG_INFINITY });

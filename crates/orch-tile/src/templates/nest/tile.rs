@@ -20,7 +20,7 @@ const ROW_BYTES: usize = 128;
 
 /// Tiling for a pair of axes.
 #[derive(Clone, Debug)]
-pub(super) struct Tiling {
+pub(in crate::templates) struct Tiling {
     /// The axis along which staged loads are contiguous.
     pub source: Axis,
     /// Its values in a tile.
@@ -33,7 +33,7 @@ pub(super) struct Tiling {
 
 /// A staged load.
 #[derive(Clone, Debug)]
-pub(super) struct Staged {
+pub(in crate::templates) struct Staged {
     /// Stands for the load in the bodies of stores.
     pub load: ExprId,
     /// Scratch, `[source_tile][vector_tile]`.
@@ -44,7 +44,7 @@ pub(super) struct Staged {
 
 /// The values of both axes at the first element of the current tile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Corner {
+pub(in crate::templates) struct Corner {
     pub source: VarId,
     pub vector: VarId,
 }
@@ -72,7 +72,7 @@ impl Tiling {
 }
 
 /// Loads that would gather along an axis.
-pub(super) fn strided_loads(nest: &mut Nest, vector: VarId) -> Vec<ExprId> {
+pub(in crate::templates) fn strided_loads(nest: &mut Nest, vector: VarId) -> Vec<ExprId> {
     let roots: Vec<ExprId> = nest.steps.iter().flat_map(super::flat::Step::roots).collect();
     let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
     let mut found = Vec::new();
@@ -87,7 +87,12 @@ pub(super) fn strided_loads(nest: &mut Nest, vector: VarId) -> Vec<ExprId> {
 }
 
 /// The outer axis along which a load is contiguous.
-pub(super) fn contiguous_axis(nest: &mut Nest, load: ExprId, outer: &[Axis], vector: VarId) -> Option<Axis> {
+pub(in crate::templates) fn contiguous_axis(
+    nest: &mut Nest,
+    load: ExprId,
+    outer: &[Axis],
+    vector: VarId,
+) -> Option<Axis> {
     let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
     let Expr::Load { offset, .. } = *exprs.get(load) else { return None };
     let mut others = outer.iter().filter(|axis| axis.var != vector && axis.extent > 1);

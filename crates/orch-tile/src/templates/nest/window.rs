@@ -13,7 +13,7 @@ const MAX_BLOCK: usize = 6;
 const MAX_WHOLE: usize = 8;
 
 /// Axes of the results, as positions among the nest's axes, with how many neighbours to compute together; best first.
-pub(super) fn blocks(nest: &mut Nest, vector: VarId) -> Vec<(usize, usize)> {
+pub(in crate::templates) fn blocks(nest: &mut Nest, vector: VarId) -> Vec<(usize, usize)> {
     let windows: Vec<(Step, Reduction)> = (nest.steps.iter())
         .filter_map(|step| match &step.work {
             Work::Reduce(reduction) => Some((step.clone(), reduction.clone())),

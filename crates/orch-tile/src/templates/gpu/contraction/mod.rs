@@ -20,4 +20,4 @@ mod operand;
 mod schedule;
 
 pub use lower::lower;
-pub use schedule::{ContractionSchedule, Engine, schedules};
+pub use schedule::{ContractionSchedule, Engine, is_thin, schedules};

@@ -265,6 +265,14 @@ const GROUP_TILES: [(usize, usize); 9] =
     [(64, 16), (64, 32), (64, 64), (64, 96), (64, 128), (128, 32), (128, 64), (128, 128), (128, 256)];
 const GROUP_STAGES: [usize; 2] = [3, 5];
 
+/// True for a contraction with one row or one column.
+pub fn is_thin(block: &BlockProgram) -> bool {
+    Form::of(block).is_ok_and(|form| {
+        let extents = Extents::of(block, &form);
+        extents.m == 1 || extents.n == 1
+    })
+}
+
 /// At most `limit` schedules, the preferred one first; none if the template does not serve the program.
 pub fn schedules(
     block: &BlockProgram,

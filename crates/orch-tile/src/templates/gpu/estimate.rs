@@ -1,0 +1,75 @@
+//! A rough time of a kernel on a GPU, to rank schedules: instructions against issue slots, bytes against bandwidth as
+//! far as enough of them are under way, and latencies that nothing hides.
+
+use super::access::Effort;
+use crate::target::GpuTarget;
+use crate::thread_team::WARP;
+
+/// Cycles from a load to its value.
+const LATENCY: f64 = 700.0;
+
+/// Bytes a cycle that a multiprocessor gets from memory.
+const BANDWIDTH: f64 = 15.0;
+
+/// Warps of which a multiprocessor issues an instruction in each cycle.
+const ISSUE: f64 = 4.0;
+
+/// Most resident tasks of a multiprocessor.
+const MAX_RESIDENT: usize = 32;
+
+/// How a kernel runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Launch {
+    /// Tasks.
+    pub tasks: usize,
+    /// Threads of a task.
+    pub threads: usize,
+    /// Registers of a thread.
+    pub registers: usize,
+    /// Shared memory of a task.
+    pub shared_bytes: usize,
+    /// What a thread does.
+    pub effort: Effort,
+    /// Of the bytes that a thread loads, those that it can wait for together.
+    pub in_flight: f64,
+    /// Times that a thread waits for memory with nothing else to do.
+    pub rounds: f64,
+    /// Cycles that a thread waits otherwise.
+    pub waits: f64,
+}
+
+impl Launch {
+    /// Resident tasks of a multiprocessor; none if one task does not fit.
+    pub fn resident(&self, target: &GpuTarget) -> usize {
+        let by_threads = target.threads / self.threads;
+        let by_registers = target.registers / (self.threads * self.registers.next_multiple_of(8));
+        let by_shared = target.multiprocessor_shared_bytes / (self.shared_bytes + 1024);
+        if self.shared_bytes > target.shared_bytes {
+            return 0;
+        }
+        by_threads.min(by_registers).min(by_shared).min(MAX_RESIDENT)
+    }
+
+    /// Cycles; infinite if a task does not fit.
+    pub fn cycles(&self, target: &GpuTarget) -> f64 {
+        let resident = self.resident(target);
+        if resident == 0 {
+            return f64::INFINITY;
+        }
+        let most = self.tasks.div_ceil(target.multiprocessors);
+        let together = resident.min(most);
+        let waves = most.div_ceil(resident) as f64;
+        let threads = (most * self.threads) as f64;
+        let issue = threads / WARP as f64 * self.effort.instructions / ISSUE;
+        let under_way = (together * self.threads) as f64 * self.in_flight.max(1.0);
+        let memory = threads * self.effort.bytes / BANDWIDTH.min(under_way / LATENCY);
+        // Of two resources the less busy one gets in the way a little.
+        LATENCY * self.rounds + waves.sqrt() * self.waits + issue.max(memory) + 0.1 * issue.min(memory)
+    }
+}
+
+/// Registers that a thread needs beside those that hold values.
+pub(super) const BASE_REGISTERS: usize = 28;
+
+/// Most registers of a thread.
+pub(super) const MAX_REGISTERS: usize = 255;

@@ -1,0 +1,108 @@
+//! Checks of the templates for GPUs that are not matrix products.
+
+use super::{G, Random, run_kernel};
+use orch_ir::Tensor;
+use orch_tile::target::{GPU_TARGETS, GpuTarget};
+use orch_tile::templates::gpu::{pointwise, row};
+use orch_tile::templates::kernel::Kernel;
+use orch_tile::{BlockProgram, block_validate::validate_block, validate_thread};
+
+/// Most schedules of a template.
+const MAX_SCHEDULES: usize = 200;
+
+/// A template: the kernels of some of its schedules, with a text for each.
+type Template = fn(&BlockProgram, &GpuTarget, &Sample) -> Vec<(String, Kernel)>;
+
+/// Which schedules of a template are tried.
+#[derive(Clone, Copy)]
+pub enum Sample {
+    /// All of them.
+    All,
+    /// The preferred one and some others.
+    Few,
+}
+
+impl Sample {
+    fn of<S>(self, schedules: Vec<S>) -> Vec<S> {
+        let count = schedules.len();
+        assert!(count <= MAX_SCHEDULES, "{count} schedules");
+        let mut random = Random(0x2545_f491_4f6c_dd1d ^ count as u64);
+        let odds = match self {
+            Sample::All => 1,
+            Sample::Few => 1 + count,
+        };
+        schedules
+            .into_iter()
+            .enumerate()
+            .filter(|(at, _)| *at == 0 || random.below(odds) == 0)
+            .map(|(_, s)| s)
+            .collect()
+    }
+}
+
+const TEMPLATES: [(&str, Template); 2] = [
+    ("pointwise", |block, target, sample| {
+        let kernel = |schedule| {
+            (format!("{schedule:?}"), pointwise::lower(block, &schedule).expect("its own schedule"))
+        };
+        sample.of(pointwise::schedules(block, target)).into_iter().map(kernel).collect()
+    }),
+    ("row", |block, target, sample| {
+        let kernel =
+            |schedule| (format!("{schedule:?}"), row::lower(block, &schedule).expect("its own schedule"));
+        sample.of(row::schedules(block, target)).into_iter().map(kernel).collect()
+    }),
+];
+
+impl G {
+    /// Lowers for GPUs in several layouts, runs, and compares with the reference interpreter.
+    pub fn check_gpu(&self, sample: Sample) {
+        let seen = std::cell::RefCell::new(Vec::new());
+        self.in_layouts(&|layouts| {
+            let block = self.build_with(layouts).expect("a kernel");
+            let text = block.to_string();
+            if !seen.borrow().contains(&text) {
+                self.check_gpu_kernels(&block, sample);
+                seen.borrow_mut().push(text);
+            }
+        });
+    }
+
+    fn check_gpu_kernels(&self, block: &BlockProgram, sample: Sample) {
+        assert_eq!(validate_block(block), Vec::<String>::new(), "{block}");
+        let inputs = self.inputs(11);
+        let values = self.arguments(block, &inputs);
+        let expected = self.expected(&inputs);
+        for target in GPU_TARGETS {
+            let kernels: Vec<(&str, String, Kernel)> = (TEMPLATES.iter())
+                .flat_map(|(name, template)| {
+                    template(block, target, &sample)
+                        .into_iter()
+                        .map(|(schedule, kernel)| (*name, schedule, kernel))
+                })
+                .collect();
+            assert!(!kernels.is_empty(), "no schedule for\n{block}");
+            for (name, schedule, kernel) in kernels {
+                self.check_gpu_kernel(block, &kernel, &values, &expected, &format!("{name} {schedule}"));
+            }
+        }
+    }
+
+    fn check_gpu_kernel(
+        &self,
+        block: &BlockProgram,
+        kernel: &Kernel,
+        values: &[Option<Tensor>],
+        expected: &[Tensor],
+        schedule: &str,
+    ) {
+        let problems = validate_thread(&kernel.program);
+        assert!(problems.is_empty(), "{schedule}\n{problems:#?}\n{}", kernel.program);
+        let result =
+            std::panic::catch_unwind(|| self.compare(block, expected, &run_kernel(block, kernel, values)));
+        if let Err(problem) = result {
+            eprintln!("{schedule}\n{}", kernel.program);
+            std::panic::resume_unwind(problem);
+        }
+    }
+}
