@@ -71,7 +71,8 @@ fn networks_compute_what_they_should() {
         ] {
             let name = format!("{} for {target} in {}", graph.name, precision.name());
             match check(&graph, &inputs, &options(&cache, target, precision)) {
-                Ok(hosts) => println!("{name}: {} host routines {}", hosts.len(), hosts.join(", ")),
+                Ok(hosts) if hosts.is_empty() => {}
+                Ok(hosts) => failures += &format!("{name}: host routines {}\n", hosts.join(", ")),
                 Err(problem) => failures += &format!("{name}: {problem}\n"),
             }
         }

@@ -125,7 +125,8 @@ impl Backend for Cuda {
     }
 
     fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error> {
-        let target = NvrtcTarget::new(&self.arch);
+        let flags = orch_codegen::cuda::flags().iter().map(|&flag| flag.to_owned()).collect();
+        let target = NvrtcTarget { options: flags, ..NvrtcTarget::new(&self.arch) };
         let cache =
             CubinCache::open(&options.cache_dir, Arc::clone(self.nvrtc()?), target).map_err(nvrtc_error)?;
         let units: Vec<Source> = (sources.iter().enumerate())

@@ -7,8 +7,10 @@ use orch_tile::templates::gpu::Factors;
 use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
 use orch_tune::gpu::{GpuFacts, ProductFacts, Unit};
 
-/// Simple operations that it takes to find an element's place in memory.
+/// Simple operations that it takes to find an element's place in memory, by itself and after a product, where whole
+/// tiles share them.
 const ADDRESS_OPS: u64 = 4;
+const TILE_ADDRESS_OPS: u64 = 1;
 /// Elements of a result, or terms of its reductions, that are a task's share.
 const TASK_ELEMS: usize = 512;
 /// Tasks' shares that one row of a reduction is cut into at most.
@@ -27,6 +29,7 @@ pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
     }
     facts.product = Form::of(block).ok().map(|form| product(block, &form, factors));
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+    let address_ops = if facts.product.is_some() { TILE_ADDRESS_OPS } else { ADDRESS_OPS };
     for stage in &block.stages {
         let (root, times) = match stage {
             Stage::Reduce { kind: ReduceKind::Dot { .. }, .. } if facts.product.is_some() => continue,
@@ -34,7 +37,7 @@ pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
             Stage::Store { domain, body, .. } => (*body, points(domain)),
         };
         let Operations { cheap, special } = operations(block, root);
-        let addresses = ADDRESS_OPS * read_nodes(block, root).count() as u64;
+        let addresses = address_ops * read_nodes(block, root).count() as u64;
         facts.cheap_ops += times * (cheap + addresses + 1);
         facts.special_ops += times * special;
     }
