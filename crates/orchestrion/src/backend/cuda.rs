@@ -107,8 +107,8 @@ impl Backend for Cuda {
     }
 
     fn time_us(&self, block: &BlockProgram) -> Option<f64> {
-        self.design(block)?;
-        Some(facts(block, self.factors()).estimate(&self.figures).time_us)
+        let is_served = gpu::serves(block, &self.target, self.factors());
+        is_served.then(|| facts(block, self.factors()).estimate(&self.figures).time_us)
     }
 
     fn work(&self, block: &BlockProgram) -> Work {
