@@ -27,4 +27,7 @@ if [ -d "$models" ]; then
 else
     echo "no zoo models in $models: they are not verified"
 fi
+# NVRTC compiles without a GPU; tests that are told where it is do not skip.
+ORCHESTRION_TEST_NVRTC=$(scripts/nvrtc.sh)
+export ORCHESTRION_TEST_NVRTC
 cargo test --locked --workspace --no-fail-fast

@@ -10,6 +10,9 @@
 //! block per task, of [`Team::threads`](orch_tile::Team) threads, in clusters of [`Team::cluster`](orch_tile::Team), with
 //! [`shared_bytes`](ThreadProgram::shared_bytes) of dynamic shared memory.
 //!
+//! Where the target has early launches, a kernel lets the next one be launched at once, and waits itself for the end of
+//! those before it: launches of this kernel may be programmatic.
+//!
 //! The text is C++17 for NVRTC without any header: what kernels use is in a prelude, matrix and copy instructions are
 //! inline PTX. Programs are taken to be valid and to have a team; others may panic.
 
@@ -32,7 +35,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let tiles = function::tile_products(&program.body);
     let tiles: String =
         tiles.into_iter().map(|(product, columns)| team::multiply_tiles(product, columns)).collect();
-    format!("/* Generated for {}. */\n{PRELUDE}{tiles}\n{}", target.name, function::emit(program))
+    format!("/* Generated for {}. */\n{PRELUDE}{tiles}\n{}", target.name, function::emit(program, target))
 }
 
 /// The options that NVRTC needs for the text of [`emit`], but for the architecture.

@@ -1,4 +1,4 @@
-//! A run of kernels and copies allocates nothing, on any thread.
+//! A run of kernels and copies allocates nothing, on any thread and on either device: CUDA's is a driver that has none.
 //!
 //! It has no test harness: the harness allocates on a thread of its own while a test runs.
 
@@ -9,6 +9,7 @@ use orch_runtime::cpu::{
     Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, Executable, Launch, Pool,
     PoolOptions, Program, Source, Step,
 };
+use orch_runtime::cuda;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -67,20 +68,60 @@ fn program(folder: &std::path::Path) -> Program {
     }
 }
 
+/// Negates, and copies that.
+fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda::Executable {
+    const SIZE: usize = 32;
+    let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
+    let cache = CompileCache::open(folder, compiler, &Machine::detect()).unwrap();
+    let source = Source { name: "driver".into(), text: include_str!("fake_cuda/driver.c").into() };
+    let driver = Some(cache.compile(&source, &AtomicBool::new(false)).unwrap());
+    let driver = cuda::Driver::load(&cuda::SearchPaths { driver, ..Default::default() }).unwrap();
+    let context = cuda::Context::new(&driver.device(0).unwrap()).unwrap();
+    let function = cuda::Module::load(&context, "test", b"fake\nneg\n").unwrap().function("neg").unwrap();
+    let write = |idx| BufferRef::write(Base::Output(idx), 0, SIZE);
+    let copy = cuda::Action::Copy { from: BufferRef::read(Base::Output(0), 0, SIZE), to: write(1) };
+    let launch = cuda::Launch {
+        function,
+        shape: cuda::LaunchShape { cluster: 2, is_programmatic: true, ..cuda::LaunchShape::new(2, 4) },
+        buffers: vec![BufferRef::read(Base::Input(0), 0, SIZE), write(0)],
+    };
+    let program = cuda::Program {
+        input_bytes: vec![SIZE],
+        output_bytes: vec![SIZE; 2],
+        steps: vec![
+            cuda::Step { name: "neg".into(), action: cuda::Action::Launch(launch) },
+            cuda::Step { name: "copy".into(), action: copy },
+        ],
+        ..cuda::Program::default()
+    };
+    let options = cuda::ExecutableOptions { execution, ..Default::default() };
+    cuda::Executable::new(&context, program, options).unwrap()
+}
+
+/// Allocations of a hundred runs. The first runs may set up what threads keep for themselves.
+fn allocations(mut run: impl FnMut()) -> usize {
+    (0..20).for_each(|_| run());
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (0..100).for_each(|_| run());
+    ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
 fn main() {
     let folder = std::env::temp_dir().join(format!("orch-no-allocation-{}", std::process::id()));
     let program = program(&folder);
+    for execution in [cuda::Execution::Direct, cuda::Execution::BranchedGraph] {
+        let mut executable = cuda_executable(&folder, execution);
+        let (mut first, mut second) = ([0; 32], [0; 32]);
+        let input = [2.5f32.to_le_bytes(); 8].concat();
+        assert_eq!(allocations(|| executable.run(&[&input], &mut [&mut first, &mut second]).unwrap()), 0);
+        assert!(first == second && first[..] == [(-2.5f32).to_le_bytes(); 8].concat());
+    }
     std::fs::remove_dir_all(&folder).unwrap();
     let pool = Arc::new(Pool::new(PoolOptions { threads: 3, pin: false }));
     let mut executable = Executable::new(program, pool).unwrap();
     let input: Vec<u8> = (0..4096).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let (mut first, mut second) = (vec![0; input.len()], vec![0; input.len()]);
-    let mut run = || executable.run(&[&input], &mut [&mut first, &mut second]).unwrap();
-    // The first runs may set up what threads keep for themselves.
-    (0..20).for_each(|_| run());
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    (0..100).for_each(|_| run());
-    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), before);
+    assert_eq!(allocations(|| executable.run(&[&input], &mut [&mut first, &mut second]).unwrap()), 0);
     let expected: Vec<u8> = (0..4096).flat_map(|i| (4.0 * i as f32).to_le_bytes()).collect();
     assert!(first == expected && second == expected);
     println!("test runs_do_not_allocate ... ok");

@@ -6,7 +6,7 @@
 //! - graph inputs and outputs, and the operands and results of opaque routines: others see them;
 //! - results of reductions, and what is computed from nothing else: the means and variances of rows are few, and an
 //!   error in one of them is an error of a whole row;
-//! - values beyond the range of the type that are computed from constants and integers alone: the large negative
+//! - values beyond the range of the type that are computed from single numbers and integers alone: the large negative
 //!   numbers of masks, which would become infinite.
 
 use crate::layout::Layout;
@@ -109,6 +109,8 @@ fn kept(graph: &PrimGraph, half: DType) -> Vec<bool> {
     }
     for (id, value) in graph.constants() {
         beyond[id.index()] = is_beyond(value, half);
+        // Weights and tables, but not the single numbers that masks are made of.
+        data[id.index()] = value.dtype().is_float() && value.shape().elems() > 1 && !beyond[id.index()];
     }
     for node in graph.nodes() {
         let is_statistic = is_statistic(graph, node, &statistics);

@@ -111,6 +111,8 @@ pub struct GpuTarget {
     pub threads: usize,
     /// True if tasks may run in clusters and read each other's shared memory.
     pub has_clusters: bool,
+    /// True if a kernel may be launched before the one that it waits for has ended.
+    pub has_early_launch: bool,
     /// True if groups of four warps multiply whole tiles of shared memory.
     pub has_tile_products: bool,
     /// Second-level cache in bytes.
@@ -127,6 +129,7 @@ pub const SM_80: GpuTarget = GpuTarget {
     registers: 64 << 10,
     threads: 2048,
     has_clusters: false,
+    has_early_launch: false,
     has_tile_products: false,
     l2_bytes: 40 << 20,
 };
@@ -139,6 +142,7 @@ pub const SM_90: GpuTarget = GpuTarget {
     shared_bytes: 227 << 10,
     multiprocessor_shared_bytes: 228 << 10,
     has_clusters: true,
+    has_early_launch: true,
     has_tile_products: true,
     l2_bytes: 50 << 20,
     ..SM_80

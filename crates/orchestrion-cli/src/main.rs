@@ -7,6 +7,7 @@ mod commands;
 mod data;
 mod print;
 mod progress;
+mod python;
 
 use clap::{Args, Parser, Subcommand};
 use orchestrion::{Error, Options, Precision, SearchPaths};
@@ -37,7 +38,7 @@ enum Command {
     Verify(commands::verify::Arguments),
     /// Run folders of ONNX backend test cases
     Conformance(commands::conformance::Arguments),
-    /// Show the machine, its compilers and the cache
+    /// Show the machine, its compilers, its GPUs and the cache
     Doctor(commands::doctor::Arguments),
     /// Inspect or clear the cache
     Cache(commands::cache::Arguments),
@@ -92,7 +93,7 @@ impl CompileArguments {
         SearchPaths {
             driver: self.cuda_driver.clone(),
             nvrtc: self.nvrtc.clone(),
-            site_packages: site_packages(),
+            site_packages: python::site_packages(),
         }
     }
 
@@ -114,17 +115,6 @@ impl CompileArguments {
             ..Options::default()
         }
     }
-}
-
-/// Folders of Python packages of the active environment, which NVIDIA's may be among.
-fn site_packages() -> Vec<PathBuf> {
-    let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os);
-    let versions = prefixes.filter_map(|prefix| std::fs::read_dir(PathBuf::from(prefix).join("lib")).ok());
-    let mut folders: Vec<PathBuf> =
-        versions.flatten().flatten().map(|entry| entry.path().join("site-packages")).collect();
-    folders.retain(|folder| folder.is_dir());
-    folders.sort();
-    folders
 }
 
 /// `$XDG_CACHE_HOME/orchestrion`, `~/.cache/orchestrion`, or a folder beside temporary files.

@@ -8,7 +8,9 @@ use super::types::{CppType, INT, element_name};
 use crate::facts::Facts;
 use crate::names::Names;
 use orch_ir::DType;
-use orch_tile::{Bounds, BufferId, ExprId, LoopKind, Product, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
+use orch_tile::{
+    Bounds, BufferId, ExprId, GpuTarget, LoopKind, Product, Scope, Stmt, TeamStmt, ThreadProgram, VarId,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
 
@@ -41,7 +43,7 @@ struct Block {
 }
 
 /// The kernel of a program.
-pub fn emit(program: &ThreadProgram) -> String {
+pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let team = program.team.as_ref().expect("a kernel's program has a team");
     let mut names = Names::default();
     let task = names.fresh(&program.exprs.var_info(program.task).name);
@@ -65,6 +67,9 @@ pub fn emit(program: &ThreadProgram) -> String {
     emitter.declare_buffers();
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
+    if target.has_early_launch {
+        emitter.line("o_early_launch();");
+    }
     emitter.list(&program.body);
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
     let cluster =

@@ -3,6 +3,7 @@
 use super::driver::Driver;
 use super::error::CudaError;
 use super::sys::{DeviceHandle, Handle, device_attribute};
+use serde::{Serialize, Serializer};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub struct Capability {
 }
 
 /// What a device is.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct DeviceInfo {
     /// Its number, from 0.
     pub ordinal: usize,
@@ -226,6 +227,18 @@ impl fmt::Display for Version {
 impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl Serialize for Version {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Capability {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

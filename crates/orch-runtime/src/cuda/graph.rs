@@ -115,8 +115,8 @@ impl GraphBuilder {
             device,
             array: null_mut(),
             reserved: null_mut(),
-            pitch: 0,
-            height: 0,
+            pitch: len_bytes,
+            height: 1,
         };
         let node = CopyNode { from: end(from), to: end(to), width_bytes: len_bytes, height: 1, depth: 1 };
         let before: Vec<Handle> = after.iter().map(|node| node.0).collect();

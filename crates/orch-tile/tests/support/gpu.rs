@@ -2,8 +2,8 @@
 
 use super::{G, Random, run_kernel};
 use orch_ir::Tensor;
-use orch_tile::target::{GPU_TARGETS, GpuTarget};
-use orch_tile::templates::gpu::{pointwise, row};
+use orch_tile::target::{GpuTarget, SM_80, SM_90};
+use orch_tile::templates::gpu::{pointwise, row, transpose};
 use orch_tile::templates::kernel::Kernel;
 use orch_tile::{BlockProgram, block_validate::validate_block, validate_thread};
 
@@ -13,39 +13,37 @@ const MAX_SCHEDULES: usize = 200;
 /// A template: the kernels of some of its schedules, with a text for each.
 type Template = fn(&BlockProgram, &GpuTarget, &Sample) -> Vec<(String, Kernel)>;
 
-/// Which schedules of a template are tried.
+/// Which schedules of a template are tried: the preferred one, and at random about so many others.
 #[derive(Clone, Copy)]
-pub enum Sample {
-    /// All of them.
-    All,
-    /// The preferred one and some others.
-    Few,
-}
+pub struct Sample(pub usize);
 
 impl Sample {
     fn of<S>(self, schedules: Vec<S>) -> Vec<S> {
         let count = schedules.len();
         assert!(count <= MAX_SCHEDULES, "{count} schedules");
         let mut random = Random(0x2545_f491_4f6c_dd1d ^ count as u64);
-        let odds = match self {
-            Sample::All => 1,
-            Sample::Few => 1 + count,
-        };
+        let mut is_taken = |at: usize| at == 0 || random.below(count) < self.0;
         schedules
             .into_iter()
             .enumerate()
-            .filter(|(at, _)| *at == 0 || random.below(odds) == 0)
-            .map(|(_, s)| s)
+            .filter(|(at, _)| is_taken(*at))
+            .map(|(_, schedule)| schedule)
             .collect()
     }
 }
 
-const TEMPLATES: [(&str, Template); 2] = [
+const TEMPLATES: [(&str, Template); 3] = [
     ("pointwise", |block, target, sample| {
         let kernel = |schedule| {
             (format!("{schedule:?}"), pointwise::lower(block, &schedule).expect("its own schedule"))
         };
         sample.of(pointwise::schedules(block, target)).into_iter().map(kernel).collect()
+    }),
+    ("transpose", |block, target, sample| {
+        let kernel = |schedule| {
+            (format!("{schedule:?}"), transpose::lower(block, &schedule).expect("its own schedule"))
+        };
+        sample.of(transpose::schedules(block, target)).into_iter().map(kernel).collect()
     }),
     ("row", |block, target, sample| {
         let kernel =
@@ -73,7 +71,8 @@ impl G {
         let inputs = self.inputs(11);
         let values = self.arguments(block, &inputs);
         let expected = self.expected(&inputs);
-        for target in GPU_TARGETS {
+        // Targets differ in whether there are clusters.
+        for (target, sample) in [(&SM_90, sample), (&SM_80, Sample(0))] {
             let kernels: Vec<(&str, String, Kernel)> = (TEMPLATES.iter())
                 .flat_map(|(name, template)| {
                     template(block, target, &sample)

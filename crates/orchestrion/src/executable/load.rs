@@ -12,6 +12,7 @@ use orch_runtime::cuda::{
 };
 use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
 use orch_runtime::{cpu, cuda};
+use orch_tile::target::GPU_TARGETS;
 use std::sync::Arc;
 
 /// Kernels that are modelled to take less than this run on the calling thread: waking another costs as much.
@@ -61,6 +62,8 @@ pub fn on_gpu(
         Module::load(&context, &format!("kernels {number}"), cubin).map_err(environment)
     };
     let modules: Vec<Module> = cubins.iter().enumerate().map(load).collect::<Result<_, _>>()?;
+    let target = GPU_TARGETS.iter().find(|target| target.name == manifest.target);
+    let is_early = target.is_some_and(|target| target.has_early_launch);
     let launch = |step: &StepInfo, info: &KernelInfo| {
         let module = modules.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
         let team = info.team.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
@@ -70,6 +73,7 @@ pub fn on_gpu(
         let shape = LaunchShape {
             cluster: number(team.cluster)?,
             shared_bytes: number(team.shared_bytes)?,
+            is_programmatic: is_early,
             ..LaunchShape::new(number(info.tasks)?, number(team.threads)?)
         };
         let function = module.function(&info.symbol).map_err(environment)?;

@@ -2,8 +2,7 @@
 //! `ORCHESTRION_TEST_NVRTC`, or from the repository's `.venv`; where neither has one, the tests say so.
 
 use super::*;
-use crate::cuda::CubinCache;
-use crate::cuda::cubin;
+use crate::cuda::{CubinCache, cubin};
 use crate::os::TempDir;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};

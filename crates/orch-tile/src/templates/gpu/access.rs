@@ -106,6 +106,12 @@ fn lanes_of(along: Option<(&Axis, usize)>) -> usize {
     along.map_or(1, |(_, lanes)| lanes)
 }
 
+/// The effort of one load by itself.
+pub(super) fn load_effort(nest: &mut Nest, load: ExprId, along: (&Axis, usize)) -> Effort {
+    let size = nest.program.exprs.dtype(load).size_bytes();
+    pattern(nest, load, Some(along)).map(|pattern| pattern.effort(size, along.1)).unwrap_or_default()
+}
+
 /// The effort of one node of a step that is done at so many points.
 fn node_effort(nest: &mut Nest, id: ExprId, along: Option<(&Axis, usize)>, points: usize) -> Effort {
     if let Expr::Load { buffer, .. } = *nest.program.exprs.get(id) {

@@ -6,6 +6,7 @@ mod estimate;
 mod points;
 pub mod pointwise;
 pub mod row;
+pub mod transpose;
 
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
@@ -59,6 +60,8 @@ fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<D
     let mut ranked: Vec<(f64, NestDesign)> = Vec::new();
     let pointwise = pointwise::ranked(block, target).into_iter();
     ranked.extend(pointwise.map(|(cycles, schedule)| (cycles, NestDesign::Pointwise(schedule))));
+    let transpose = transpose::ranked(block, target).into_iter();
+    ranked.extend(transpose.map(|(cycles, schedule)| (cycles, NestDesign::Transpose(schedule))));
     let row = row::ranked(block, target).into_iter();
     ranked.extend(row.map(|(cycles, schedule)| (cycles, NestDesign::Row(schedule))));
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -69,6 +72,7 @@ fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<D
 enum NestDesign {
     Pointwise(pointwise::PointwiseSchedule),
     Row(row::RowSchedule),
+    Transpose(transpose::TransposeSchedule),
 }
 
 impl NestDesign {
@@ -76,6 +80,9 @@ impl NestDesign {
         let (kernel, schedule) = match self {
             NestDesign::Pointwise(schedule) => {
                 (pointwise::lower(block, &schedule).ok()?, format!("pointwise {schedule:?}"))
+            }
+            NestDesign::Transpose(schedule) => {
+                (transpose::lower(block, &schedule).ok()?, format!("transpose {schedule:?}"))
             }
             NestDesign::Row(schedule) => (row::lower(block, &schedule).ok()?, format!("row {schedule:?}")),
         };

@@ -7,7 +7,7 @@ use super::tile::{Corner, Staged};
 use crate::block::Axis;
 use crate::expr::{BufferId, ExprId, Type, VarId, VarInfo};
 use crate::templates::kernel::Kernel;
-use crate::thread::{LoopKind, Stmt};
+use crate::thread::{LoopKind, Scope, Stmt};
 
 /// Emission of one nest.
 pub(in crate::templates) struct Emitter<'a> {
@@ -66,7 +66,7 @@ pub(in crate::templates) fn emit(nest: Nest, plan: &Plan) -> Kernel {
         emitter.declare_array(placeholder, axes)
     });
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
-        emitter.staged = Some(emitter.stage_loads(tiling, vector));
+        emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, tiling.vector_tile));
     }
     let body = emitter.task();
     let Nest { mut program, bindings, .. } = emitter.nest;

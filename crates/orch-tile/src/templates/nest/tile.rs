@@ -13,7 +13,7 @@ use super::flat::Nest;
 use super::place::{Lanes, Place};
 use crate::block::Axis;
 use crate::expr::{BufferId, Expr, ExprId, VarId};
-use crate::thread::{LoopKind, Stmt};
+use crate::thread::{Buffer, LoopKind, Scope, Stmt};
 
 /// Bytes of a row of a tile: several cache lines of the result, few enough rows to stay in the cache.
 const ROW_BYTES: usize = 128;
@@ -36,7 +36,7 @@ pub(in crate::templates) struct Tiling {
 pub(in crate::templates) struct Staged {
     /// Stands for the load in the bodies of stores.
     pub load: ExprId,
-    /// Scratch, `[source_tile][vector_tile]`.
+    /// `[source_tile][pitch]`.
     pub buffer: BufferId,
     /// Offset in the scratch, in terms of `corner` and the axes.
     pub offset: ExprId,
@@ -100,8 +100,15 @@ pub(in crate::templates) fn contiguous_axis(
 }
 
 impl Emitter<'_> {
-    /// Replaces staged loads by loads from scratch, whose offsets are relative to the corner of the tile.
-    pub fn stage_loads(&mut self, tiling: &Tiling, vector: &Axis) -> (Corner, Vec<Staged>) {
+    /// Replaces staged loads by loads from buffers `[source_tile][pitch]`, whose offsets are relative to the corner of
+    /// the tile.
+    pub fn stage_loads(
+        &mut self,
+        tiling: &Tiling,
+        vector: &Axis,
+        scope: Scope,
+        pitch: usize,
+    ) -> (Corner, Vec<Staged>) {
         let corner = Corner {
             source: self.nest.program.exprs.declare_index("source_tile", tiling.source.extent),
             vector: self.nest.program.exprs.declare_index("vector_tile", vector.extent),
@@ -109,13 +116,13 @@ impl Emitter<'_> {
         let mut staged = Vec::new();
         for (number, &load) in tiling.loads.iter().enumerate() {
             let dtype = self.nest.program.exprs.dtype(load);
-            let elems = tiling.source_tile * tiling.vector_tile;
-            let buffer = self.nest.scratch(&format!("tile{number}"), dtype, elems);
+            let (name, elems) = (format!("tile{number}"), tiling.source_tile * pitch);
+            let buffer = self.nest.program.add_buffer(Buffer { name, dtype, elems, scope });
             let exprs = &mut self.nest.program.exprs;
             let (u, u0) = (exprs.var(tiling.source.var), exprs.var(corner.source));
             let (v, v0) = (exprs.var(vector.var), exprs.var(corner.vector));
             let (row, column) = (exprs.sub(u, u0), exprs.sub(v, v0));
-            let line = exprs.mul_const(row, tiling.vector_tile as i64);
+            let line = exprs.mul_const(row, pitch as i64);
             let offset = exprs.add2(line, column);
             let offset = self.nest.simplify(offset);
             let instead = self.nest.program.exprs.load(buffer, offset, 1, None);

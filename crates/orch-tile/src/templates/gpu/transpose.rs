@@ -1,0 +1,358 @@
+//! Kernels without reductions whose operands are contiguous along another axis than the result: a task moves a tile
+//! through shared memory, so that both sides of it are accessed in runs.
+//!
+//! ```text
+//! for u in source tile, v in vector tile:  shared[u - u0][v - v0] = load(u, v)      neighbouring threads along u
+//! barrier
+//! for u in source tile, v in vector tile:  out(u, v) = body with shared for load    neighbouring threads along v
+//! ```
+//!
+//! Rows of the tile are padded so that as few threads of a warp as possible meet in a bank of shared memory; the
+//! padding is found by counting. Numerics: one evaluation per element, as the block program says.
+
+use super::access::{Effort, effort, lane_choices, load_effort};
+use super::estimate::{BASE_REGISTERS, Launch};
+use super::points::{nest_of, unflatten};
+use crate::block::{Axis, BlockProgram};
+use crate::expr::{ExprId, VarId};
+use crate::target::GpuTarget;
+use crate::templates::nest::emit::{Emitter, for_loop};
+use crate::templates::nest::flat::{Nest, Work};
+use crate::templates::nest::place::{Lanes, Place};
+use crate::templates::nest::plan::{Plan, order_by_output, outer_axes};
+use crate::templates::nest::tile::{Corner, Staged, Tiling};
+use crate::templates::{Along, CannotLower, kernel::Kernel};
+use crate::thread::{LoopKind, Scope, Stmt};
+use crate::thread_team::{TeamStmt, WARP};
+
+/// How tiles are moved.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct TransposeSchedule {
+    /// Values of a tile along the axis in which operands are contiguous.
+    pub source: usize,
+    /// Values of a tile along the axis in which results are contiguous.
+    pub vector: usize,
+    /// Elements of a load.
+    pub load_lanes: usize,
+    /// Elements of a store.
+    pub store_lanes: usize,
+    /// Threads of a task.
+    pub threads: usize,
+}
+
+/// Extents of tiles.
+const TILES: [(usize, usize); 4] = [(32, 32), (64, 32), (32, 64), (64, 64)];
+
+/// Threads of a task.
+const THREADS: [usize; 2] = [128, 256];
+
+/// Banks of shared memory, of four bytes each.
+const BANKS: usize = 32;
+
+/// Bytes of a bank.
+const BANK_BYTES: usize = 4;
+
+/// Most elements of padding of a row.
+const MAX_PADDING: usize = 8;
+
+/// Cycles of a barrier.
+const BARRIER: f64 = 80.0;
+
+/// The schedules worth trying, the preferred one first; none if the template does not serve the program.
+pub fn schedules(block: &BlockProgram, target: &GpuTarget) -> Vec<TransposeSchedule> {
+    ranked(block, target).into_iter().map(|(_, schedule)| schedule).collect()
+}
+
+/// Schedules with their estimated cycles, the preferred one first.
+pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, TransposeSchedule)> {
+    let mut nest = nest_of(block);
+    let Some(across) = Transposition::of(&mut nest) else { return Vec::new() };
+    let mut ranked = Vec::new();
+    for store_lanes in lane_choices(&nest, &across.vector, false) {
+        let stored = across.store_effort(&mut nest, store_lanes);
+        for load_lanes in lane_choices(&nest, &across.tiling.source, false) {
+            let loaded = across.load_effort(&mut nest, load_lanes);
+            for ((source, vector), threads) in TILES.iter().flat_map(|&tile| THREADS.map(|t| (tile, t))) {
+                let schedule = TransposeSchedule { source, vector, load_lanes, store_lanes, threads };
+                if schedule.is_even() {
+                    let launch = across.launch(&nest, &schedule, loaded, stored);
+                    ranked.push((launch.cycles(target), schedule));
+                }
+            }
+        }
+    }
+    ranked.retain(|(cycles, _)| cycles.is_finite());
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    ranked
+}
+
+/// The kernel under a schedule.
+///
+/// # Errors
+/// If the program reduces something, nothing lies across, or the schedule is not one for the program.
+pub fn lower(block: &BlockProgram, schedule: &TransposeSchedule) -> Result<Kernel, CannotLower> {
+    let mut nest = nest_of(block);
+    let Some(across) = Transposition::of(&mut nest) else {
+        return Err(CannotLower::NotThisTemplate("no operand lies across the results"));
+    };
+    let (pitch, _) = pitch(schedule, across.size(&nest));
+    let Transposition { vector, mut tiling } = across;
+    let divides = |axis: &Axis, lanes: usize| axis.extent.is_multiple_of(lanes);
+    if !schedule.is_even()
+        || !divides(&vector, schedule.store_lanes)
+        || !divides(&tiling.source, schedule.load_lanes)
+    {
+        return Err(CannotLower::NotThisTemplate("vectors past the end of an axis"));
+    }
+    (tiling.source_tile, tiling.vector_tile) = (schedule.source, schedule.vector);
+    let mut outer = outer_axes(&nest);
+    outer.retain(|axis| *axis != vector && *axis != tiling.source);
+    order_by_output(&mut nest, &mut outer);
+    let mut axes: Vec<(Axis, usize)> = outer.iter().map(|axis| (axis.clone(), 1)).collect();
+    axes.extend([(tiling.source.clone(), schedule.source), (vector.clone(), schedule.vector)]);
+    outer.push(tiling.source.clone());
+    let plan = Plan::at_places(outer, Some((vector.clone(), Along::Results)), schedule.store_lanes);
+    let mut emitter = Emitter::new(nest, &plan);
+    let (corner, staged) = emitter.stage_loads(&tiling, &vector, Scope::Shared, pitch);
+    let mut tiles = Tiles { emitter, schedule, source: tiling.source, vector, corner, staged };
+    let body = tiles.task(&axes);
+    let Nest { mut program, bindings, .. } = tiles.emitter.nest;
+    program.body = body;
+    Ok(Kernel { program, bindings })
+}
+
+impl TransposeSchedule {
+    /// True if all threads have the same number of vectors of a tile, at least one.
+    fn is_even(&self) -> bool {
+        let vectors = |along: usize, lanes: usize| {
+            along.is_multiple_of(lanes)
+                && (self.source * self.vector / lanes).is_multiple_of(self.threads)
+                && self.source * self.vector / lanes >= self.threads
+        };
+        vectors(self.source, self.load_lanes) && vectors(self.vector, self.store_lanes)
+    }
+}
+
+/// What lies across in a nest.
+struct Transposition {
+    /// The axis along which results are contiguous.
+    vector: Axis,
+    /// The axis along which operands are, and those.
+    tiling: Tiling,
+}
+
+impl Transposition {
+    fn of(nest: &mut Nest) -> Option<Self> {
+        let outer = outer_axes(nest);
+        let first = nest.steps.first()?.clone();
+        let Work::Store { offset, .. } = first.work else { return None };
+        let is_alike = |domain: &[VarId]| domain.len() == first.domain.len();
+        if !nest.steps.iter().all(|step| step.result().is_none() && is_alike(&step.domain))
+            || outer.len() != nest.axes.len()
+        {
+            return None;
+        }
+        let Nest { program, simplifier, .. } = &mut *nest;
+        let vector = (outer.iter())
+            .find(|axis| {
+                axis.extent > 1 && simplifier.stride(&mut program.exprs, offset, axis.var) == Some(1)
+            })?
+            .clone();
+        let tiling = Tiling::of(nest, &outer, &vector, 1)?;
+        Some(Self { vector, tiling })
+    }
+
+    /// What a thread does for a vector of staged loads.
+    fn load_effort(&self, nest: &mut Nest, lanes: usize) -> Effort {
+        let Tiling { source, loads, .. } = &self.tiling;
+        let efforts = loads.iter().map(|&load| load_effort(nest, load, (source, lanes)));
+        efforts.fold(Effort::default(), Effort::plus)
+    }
+
+    /// What a thread does for a vector of results, staged loads apart.
+    fn store_effort(&self, nest: &mut Nest, lanes: usize) -> Effort {
+        let mut known = self.tiling.loads.iter().copied().collect();
+        let steps = nest.steps.clone();
+        let efforts = steps.iter().map(|step| effort(nest, step, Some((&self.vector, lanes)), &mut known));
+        efforts.fold(Effort::default(), Effort::plus)
+    }
+
+    /// Bytes of the largest staged elements.
+    fn size(&self, nest: &Nest) -> usize {
+        let sizes = self.tiling.loads.iter().map(|&load| nest.program.exprs.dtype(load).size_bytes());
+        sizes.max().unwrap_or(1)
+    }
+
+    /// Tiles of all results.
+    fn tasks(&self, nest: &Nest, schedule: &TransposeSchedule) -> usize {
+        let tile = |axis: &Axis| match axis {
+            axis if *axis == self.vector => schedule.vector,
+            axis if *axis == self.tiling.source => schedule.source,
+            _ => 1,
+        };
+        nest.axes.iter().map(|axis| axis.extent.div_ceil(tile(axis))).product()
+    }
+
+    fn launch(&self, nest: &Nest, schedule: &TransposeSchedule, loaded: Effort, stored: Effort) -> Launch {
+        let TransposeSchedule { source, vector, load_lanes, store_lanes, threads } = *schedule;
+        let size = self.size(nest);
+        let (pitch, conflicts) = pitch(schedule, size);
+        let turns = |lanes: usize| (source * vector / lanes / threads) as f64;
+        let per_element = conflicts as f64 / (load_lanes + store_lanes) as f64;
+        let loads = self.tiling.loads.len();
+        let exchanged = 2.0 * per_element * loads as f64 * turns(1);
+        let effort = loaded.times(turns(load_lanes)).plus(stored.times(turns(store_lanes)));
+        let in_flight = loaded.loaded * turns(load_lanes);
+        Launch {
+            tasks: self.tasks(nest, schedule),
+            threads,
+            registers: BASE_REGISTERS + in_flight as usize / 4,
+            shared_bytes: loads * source * pitch * size,
+            effort: Effort { instructions: effort.instructions + exchanged + 30.0, ..effort },
+            in_flight,
+            rounds: 1.0,
+            waits: BARRIER,
+        }
+    }
+}
+
+/// Elements from one row of a tile to the next such that there are the fewest conflicts, and how many there are.
+fn pitch(schedule: &TransposeSchedule, size: usize) -> (usize, usize) {
+    let pitches = schedule.vector..=schedule.vector + MAX_PADDING;
+    let counted = pitches.map(|pitch| (pitch, conflicts(schedule, size, pitch)));
+    counted.min_by_key(|(_, conflicts)| *conflicts).unwrap_or((schedule.vector, 0))
+}
+
+/// Times that a bank is accessed when a warp writes a vector each, and when it reads one, element by element.
+fn conflicts(schedule: &TransposeSchedule, size: usize, pitch: usize) -> usize {
+    let TransposeSchedule { source, vector, load_lanes, store_lanes, .. } = *schedule;
+    let written = |thread: usize, lane: usize| {
+        let (row, column) = (thread / (source / load_lanes), thread % (source / load_lanes));
+        (column * load_lanes + lane) * pitch + row
+    };
+    let read = |thread: usize, lane: usize| {
+        let (row, column) = (thread / (vector / store_lanes), thread % (vector / store_lanes));
+        row * pitch + column * store_lanes + lane
+    };
+    let writes: usize = (0..load_lanes).map(|lane| busiest_bank(size, |thread| written(thread, lane))).sum();
+    let reads: usize = (0..store_lanes).map(|lane| busiest_bank(size, |thread| read(thread, lane))).sum();
+    writes + reads
+}
+
+/// Of all banks, the most words that the threads of a warp access in one.
+fn busiest_bank(size: usize, element: impl Fn(usize) -> usize) -> usize {
+    let mut words: Vec<usize> = (0..WARP)
+        .flat_map(|thread| {
+            let first = element(thread) * size / BANK_BYTES;
+            first..first + size.div_ceil(BANK_BYTES)
+        })
+        .collect();
+    words.sort_unstable();
+    words.dedup();
+    let mut counts = [0; BANKS];
+    words.iter().for_each(|word| counts[word % BANKS] += 1);
+    counts.into_iter().max().unwrap_or(0)
+}
+
+/// Emission of one kernel.
+struct Tiles<'a> {
+    emitter: Emitter<'a>,
+    schedule: &'a TransposeSchedule,
+    source: Axis,
+    vector: Axis,
+    corner: Corner,
+    staged: Vec<Staged>,
+}
+
+impl Tiles<'_> {
+    /// The body of a task; `axes` with what a task does of each, the axes of the tile last.
+    fn task(&mut self, axes: &[(Axis, usize)]) -> Vec<Stmt> {
+        let tasks = axes.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
+        let nest = &mut self.emitter.nest;
+        let task = nest.program.set_tasks(tasks);
+        let thread = nest.program.set_team(self.schedule.threads, 1);
+        let (task, thread) = (nest.program.exprs.var(task), nest.program.exprs.var(thread));
+        let mut body = Vec::new();
+        let firsts = unflatten(nest, axes, task, &mut body);
+        let (others, corner) = firsts.split_at(axes.len() - 2);
+        let mut place =
+            Place::default().with(self.corner.source, corner[0]).with(self.corner.vector, corner[1]);
+        for ((axis, _), first) in axes.iter().zip(others) {
+            place = place.with(axis.var, *first);
+        }
+        let (source, vector) = (self.source.clone(), self.vector.clone());
+        let tile = [(&source, self.schedule.source, corner[0]), (&vector, self.schedule.vector, corner[1])];
+        let [across, along] = tile;
+        body.extend(self.pass(
+            (along, across),
+            self.schedule.load_lanes,
+            &place,
+            thread,
+            &mut |tiles, place| {
+                let staged = tiles.staged.clone().into_iter();
+                staged
+                    .map(|staged| tiles.emitter.store(place, staged.buffer, staged.offset, staged.load))
+                    .collect()
+            },
+        ));
+        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.extend(self.pass(
+            (across, along),
+            self.schedule.store_lanes,
+            &place,
+            thread,
+            &mut |tiles, place| tiles.emitter.point(vec![place.clone()]),
+        ));
+        body
+    }
+
+    /// `body` at all points of a tile that exist, the rows along one axis and vectors along the other. Each axis is
+    /// given with its values in the tile and the first of them.
+    fn pass(
+        &mut self,
+        (rows, columns): ((&Axis, usize, ExprId), (&Axis, usize, ExprId)),
+        lanes: usize,
+        place: &Place,
+        thread: ExprId,
+        body: &mut dyn FnMut(&mut Self, &Place) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let threads = self.schedule.threads;
+        let turns = rows.1 * columns.1 / lanes / threads;
+        let exprs = &mut self.emitter.nest.program.exprs;
+        let (var, turn) = exprs.fresh_index("turn", turns);
+        let turn = if turns == 1 { exprs.index(0) } else { turn };
+        let before = exprs.mul_const(turn, threads as i64);
+        let at = exprs.add2(before, thread);
+        let vectors = exprs.index((columns.1 / lanes) as i64);
+        let (row, column) = (exprs.floor_div(at, vectors), exprs.floor_rem(at, vectors));
+        let column = exprs.mul_const(column, lanes as i64);
+        let (row, column) = (exprs.add2(rows.2, row), exprs.add2(columns.2, column));
+        let (row, column) = (self.emitter.nest.simplify(row), self.emitter.nest.simplify(column));
+        let mut place = place.with(rows.0.var, row);
+        place = match lanes {
+            1 => place.with(columns.0.var, column),
+            _ => place.along(Lanes { axis: columns.0.var, base: column, count: lanes, mask: None }),
+        };
+        let then = body(self, &place);
+        let exprs = &mut self.emitter.nest.program.exprs;
+        let mut exists = exprs.bool(true);
+        for ((axis, tile, _), value) in [(rows, row), (columns, column)] {
+            if !axis.extent.is_multiple_of(tile) {
+                let end = exprs.index(axis.extent as i64);
+                let inside = exprs.lt(value, end);
+                exists = exprs.and(exists, inside);
+            }
+        }
+        let exists = self.emitter.nest.simplify(exists);
+        let exprs = &mut self.emitter.nest.program.exprs;
+        let stmts = match exprs.as_bool(exists) {
+            Some(true) => then,
+            _ => vec![Stmt::If { condition: exists, then, otherwise: Vec::new() }],
+        };
+        if turns == 1 {
+            return stmts;
+        }
+        let (start, end) = (exprs.index(0), exprs.index(turns as i64));
+        vec![for_loop(var, start, end, 1, LoopKind::Unroll, stmts)]
+    }
+}
