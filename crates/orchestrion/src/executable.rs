@@ -22,7 +22,7 @@ pub struct Executable {
 
 /// What runs it.
 enum Inner {
-    Cpu(cpu::Executable),
+    Cpu(Box<cpu::Executable>),
     Cuda(Box<cuda::Executable>),
 }
 
@@ -55,7 +55,7 @@ impl Executable {
         let inner = match manifest.device {
             Device::Cpu => {
                 let parts = (&artifact.libraries[..], artifact.constants);
-                Inner::Cpu(load::on_cpu(&manifest, parts, options.threads)?)
+                Inner::Cpu(Box::new(load::on_cpu(&manifest, parts, options.threads)?))
             }
             Device::Cuda => {
                 let parts = (&artifact.libraries[..], artifact.constants);
