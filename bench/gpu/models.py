@@ -1,0 +1,188 @@
+"""Whole models on a GPU at batch 1, beside torch on the same device in the same run.
+
+usage: python3 bench/gpu/models.py [MODEL ...] [--precision f16|bf16|tf32|f32] [--modes eager,graph,ro,ma] [--json FILE]
+
+Each model is compiled by `orchestrion` (from PATH, or --binary) and by torch: `eager`, `graph` (a CUDA graph of eager),
+`ro` and `ma` (torch.compile with mode reduce-overhead or max-autotune), all channels-last where that is a choice.
+Orchestrion and the peers run by turns, in rounds; a time is the median over all rounds of the time from the call until
+the host knows that it has ended, with inputs and outputs on the device. Outputs are compared with ONNX Runtime's, which
+`fill.py --reference` stored. `floor` is the time that the model's bytes (weights and outputs of every kernel of the
+plan) and operations take at least, by the rates that --bandwidth and --flops state.
+
+Needs models as fill.py of the zoo writes them (--zoo), torch, torchvision, timm, transformers, and the script of the
+zoo's peers (--peers), whose models it builds.
+"""
+import argparse, contextlib, glob, importlib.util, io, json, math, os, shutil, statistics, subprocess, sys, tempfile, time
+
+MODELS = "resnet50 mobilenet_v2 inception_v3 bert_base gpt2 segformer_b0 efficientvit_b1 vit_b16 convnext_tiny".split()
+ROUNDS, RUNS, WARM_UP = 12, 10, 10
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--precision", default="f16")
+    parser.add_argument("--modes", default="graph,ro")
+    parser.add_argument("--binary", default=shutil.which("orchestrion") or "target/release/orchestrion")
+    parser.add_argument("--zoo", default="target/zoo")
+    parser.add_argument("--peers", default=os.path.join(os.path.dirname(__file__), "../../../shared/peers/gpu_models.py"))
+    parser.add_argument("--bandwidth", type=float, default=4.3e12, help="bytes per second")
+    parser.add_argument("--flops", type=float, help="operations per second (default: by precision)")
+    parser.add_argument("--json")
+    return parser.parse_args()
+
+
+def compile_model(o, name, artifact):
+    start = time.time()
+    command = [o.binary, "compile", f"{o.zoo}/{name}/model.onnx", "--target", "cuda", "--precision", o.precision]
+    subprocess.run([*command, "-q", "-o", artifact], check=True, stdout=subprocess.DEVNULL)
+    return time.time() - start
+
+
+def error_of(o, name, artifact):
+    """The largest relative error of an output, by its Euclidean norm."""
+    import numpy as np, onnx
+    from onnx import numpy_helper
+    data = f"{o.zoo}/{name}/test_data_set_0"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [o.binary, "run", artifact, "--input-dir", data, "--output-dir", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        names = [port["name"] for port in explain(o, artifact)["manifest"]["outputs"]]
+        worst = 0.0
+        for number, port in enumerate(names):
+            reference = numpy_helper.to_array(onnx.load_tensor(f"{data}/output_{number}.pb")).astype(np.float64)
+            files = glob.glob(f"{folder}/{glob.escape(port)}.npy") or sorted(glob.glob(f"{folder}/*.npy"))[number:]
+            given = np.load(files[0]).astype(np.float64)
+            worst = max(worst, float(np.linalg.norm(given - reference) / np.linalg.norm(reference)))
+        return worst
+
+
+def explain(o, artifact):
+    text = subprocess.run([o.binary, "explain", artifact, "--json", "--no-measure"], check=True, capture_output=True).stdout
+    return json.loads(text)
+
+
+def floor_ms(o, manifest):
+    """Each tensor of the plan that is an input, an output or a constant moved once, and all operations."""
+    seen, moved = set(), 0
+    for step in manifest["steps"]:
+        for slot in step["slots"]:
+            place = json.dumps(slot["place"])
+            if "arena" not in place and place not in seen:
+                seen.add(place)
+                moved += slot["bytes"]
+    flops = sum(step["flops"] for step in manifest["steps"])
+    rate = o.flops or {"f16": 790e12, "bf16": 790e12, "tf32": 400e12, "f32": 60e12}[o.precision]
+    return max(moved / o.bandwidth, flops / rate) * 1e3
+
+
+class Served:
+    """Orchestrion in a process of its own."""
+
+    def __init__(self, o, artifact):
+        command = [o.binary, "bench", artifact, "--serve"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if not self.process.stdout.readline().startswith("ready"):
+            raise RuntimeError("orchestrion does not start")
+        self.times(WARM_UP)
+
+    def times(self, runs):
+        self.process.stdin.write(f"run {runs}\n")
+        self.process.stdin.flush()
+        return [float(word) for word in self.process.stdout.readline().split()]
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Peer:
+    """One mode of torch."""
+
+    def __init__(self, torch, model, inputs, mode):
+        call = lambda: model(*inputs)
+        if mode == "graph":
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    call()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.kept = call()
+            call = graph.replay
+        elif mode != "eager":
+            torch._dynamo.reset()
+            compiled = torch.compile(model, mode={"ro": "reduce-overhead", "ma": "max-autotune"}[mode])
+            call = lambda: compiled(*inputs)
+        self.torch, self.call = torch, call
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            self.times(WARM_UP)
+
+    def times(self, runs):
+        found = []
+        for _ in range(runs):
+            self.torch.cuda.synchronize()
+            start = time.perf_counter()
+            self.call()
+            self.torch.cuda.synchronize()
+            found.append((time.perf_counter() - start) * 1e3)
+        return found
+
+
+def measure(o, torch, peers, name):
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}.get(o.precision, torch.float32)
+    artifact = os.path.join(tempfile.gettempdir(), f"{name}.{o.precision}.orc")
+    row = {"model": name, "precision": o.precision, "compile_s": round(compile_model(o, name, artifact), 1)}
+    manifest = explain(o, artifact)["manifest"]
+    row["kernels"] = len(manifest["steps"])
+    row["floor"] = round(floor_ms(o, manifest), 4)
+    row["error"] = error_of(o, name, artifact)
+    contenders = {"orchestrion": Served(o, artifact)}
+    model, inputs = peers.build(name, 1, dtype)
+    model = model.eval().to("cuda", dtype).to(memory_format=torch.channels_last)
+    start = time.time()
+    with torch.inference_mode():
+        for mode in o.modes.split(","):
+            try:
+                contenders[mode] = Peer(torch, model, inputs, mode)
+            except Exception as error:
+                row[mode] = "error: " + str(error).splitlines()[0][:60]
+        row["peers_setup_s"] = round(time.time() - start, 1)
+        times = {contender: [] for contender in contenders}
+        for _ in range(ROUNDS):
+            for contender, runner in contenders.items():
+                times[contender] += runner.times(RUNS)
+    contenders["orchestrion"].end()
+    row |= {contender: round(statistics.median(found), 4) for contender, found in times.items()}
+    best = min(value for contender, value in row.items() if contender in o.modes.split(",") and isinstance(value, float))
+    row["ratio"] = round(best / row["orchestrion"], 3)
+    return row
+
+
+def main():
+    o = options()
+    import torch
+    spec = importlib.util.spec_from_file_location("peers", o.peers)
+    peers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peers)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = o.precision == "tf32"
+    torch.backends.cudnn.benchmark = True
+    modes = o.modes.split(",")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {o.precision}; milliseconds")
+    print(f"{'model':16} {'ours':>8}", *(f"{mode:>8}" for mode in modes), f"{'best/ours':>9} {'floor':>8} {'error':>8} compile")
+    rows = []
+    for name in o.models:
+        row = measure(o, torch, peers, name)
+        rows.append(row)
+        cells = (f"{row[mode]:8.3f}" if isinstance(row[mode], float) else f"{'-':>8}" for mode in modes)
+        tail = f"{row['ratio']:9.2f} {row['floor']:8.3f} {row['error']:8.1e} {row['compile_s']:5.1f} s"
+        print(f"{name:16} {row['orchestrion']:8.3f}", *cells, tail, flush=True)
+    print(f"geomean of best/ours: {math.exp(statistics.mean(math.log(row['ratio']) for row in rows)):.3f}")
+    if o.json:
+        device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
+        json.dump({**device, "rows": rows}, open(o.json, "w"), indent=1)
+
+
+if __name__ == "__main__":
+    main()
