@@ -57,10 +57,11 @@ struct Parser {
 }
 
 /// First words of the statements of teams.
-const TEAM_WORDS: [&str; 11] = [
+const TEAM_WORDS: [&str; 12] = [
     "barrier",
     "cluster_barrier",
     "recycle",
+    "release",
     "shuffle",
     "peer",
     "copy",
@@ -159,6 +160,7 @@ impl Parser {
             "barrier" => TeamStmt::Barrier,
             "cluster_barrier" => TeamStmt::ClusterBarrier,
             "recycle" => TeamStmt::Recycle,
+            "release" => TeamStmt::Release,
             "commit" => TeamStmt::Commit,
             "wait" => TeamStmt::Wait(self.lexer.count()?),
             "shuffle" => {

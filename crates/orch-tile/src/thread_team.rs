@@ -118,6 +118,9 @@ pub enum TeamStmt {
     ClusterBarrier,
     /// Waits for all threads of the task and gives its shared memory to the recycled buffers. Once in a program.
     Recycle,
+    /// Lets the next kernel be launched, which waits by itself until this one has ended: from here on little is left to
+    /// do. A hint; without one that is from the start.
+    Release,
     /// Declares a register and sets it to the value that lane `lane ^ with` of the warp gives.
     Shuffle {
         /// What is declared.
@@ -198,6 +201,7 @@ impl TeamStmt {
             TeamStmt::Barrier
             | TeamStmt::ClusterBarrier
             | TeamStmt::Recycle
+            | TeamStmt::Release
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => Vec::new(),
             TeamStmt::Shuffle { .. } => Vec::new(),
@@ -228,6 +232,7 @@ impl TeamStmt {
             TeamStmt::Barrier
             | TeamStmt::ClusterBarrier
             | TeamStmt::Recycle
+            | TeamStmt::Release
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => {}
             TeamStmt::Shuffle { value, .. } => *value = map(*value),

@@ -178,6 +178,7 @@ impl Machine<'_> {
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
+            TeamStmt::Release => {}
             TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
             TeamStmt::Wait(groups) => {
                 for &place in active {

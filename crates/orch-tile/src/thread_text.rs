@@ -56,7 +56,7 @@ pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
 ];
 
 /// Words that are not names of variables or buffers unless in quotes.
-pub(crate) const KEYWORDS: [&str; 25] = [
+pub(crate) const KEYWORDS: [&str; 26] = [
     "let",
     "reg",
     "for",
@@ -74,6 +74,7 @@ pub(crate) const KEYWORDS: [&str; 25] = [
     "barrier",
     "cluster_barrier",
     "recycle",
+    "release",
     "shuffle",
     "peer",
     "copy",
@@ -338,6 +339,7 @@ impl Printer<'_> {
             (TeamStmt::Barrier, _) => "barrier".to_owned(),
             (TeamStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
             (TeamStmt::Recycle, _) => "recycle".to_owned(),
+            (TeamStmt::Release, _) => "release".to_owned(),
             (TeamStmt::Commit, _) => "commit".to_owned(),
             (TeamStmt::Wait(groups), _) => format!("wait {groups}"),
             (TeamStmt::Shuffle { var, value, with }, _) => {

@@ -208,6 +208,7 @@ impl Checker<'_> {
             TeamStmt::Barrier
             | TeamStmt::ClusterBarrier
             | TeamStmt::Recycle
+            | TeamStmt::Release
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => None,
             TeamStmt::Shuffle { with, .. } => {

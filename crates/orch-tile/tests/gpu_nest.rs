@@ -174,6 +174,19 @@ fn a_tall_column() {
     g.check_gpu(Sample(6));
 }
 
+/// Tasks of a cluster read at least four bytes of each other.
+#[test]
+fn small_elements_are_reduced_by_single_tasks() {
+    for (dtype, may_cluster) in [(DType::U8, false), (DType::F16, true)] {
+        let mut g = G::new();
+        let x = g.input(dtype, &[1, 100_000]);
+        let max = g.reduce(ReduceOp::Max, x, &[1]);
+        g.output(max);
+        let schedules = row::schedules(&g.build().expect("a kernel"), &SM_90);
+        assert_eq!(schedules.iter().any(|schedule| schedule.cluster > 1), may_cluster, "{dtype}");
+    }
+}
+
 #[test]
 fn extrema_of_nan_and_ties() {
     for count in [3, 70, 300] {

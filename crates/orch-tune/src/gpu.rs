@@ -109,10 +109,11 @@ const LEAST_PART: u64 = 64;
 /// Share of the peak that the largest tile reaches, and how it falls with the tile's area.
 const TILE_EFFICIENCY: f64 = 0.85;
 const AREA_EXPONENT: f64 = 0.3;
-/// Share of the peak that is left where a factor is computed on its way to shared memory, and what that takes besides:
-/// its loads are waited for, instead of being many under way.
+/// Share of the peak that is left where a factor is computed on its way to shared memory, and what that takes besides,
+/// for the terms of a step: its loads are waited for, instead of being many steps ahead.
 const COMPUTED_FACTOR: f64 = 0.7;
-const COMPUTED_US: f64 = 0.5;
+const COMPUTED_US: f64 = 0.6;
+const STEP_TERMS: f64 = 64.0;
 /// Adding up the parts of a sum, beside the traffic.
 const MERGE_US: f64 = 0.8;
 
@@ -227,7 +228,7 @@ impl GpuFacts {
         let after_us = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, tasks);
         let merged = (product.batch * product.m * product.n * 8 * split) as f64;
         let merge_us = if split > 1 { MERGE_US + merged / model.l2_gbs * GIGA_TO_US } else { 0.0 };
-        let computed_us = if is_computed { COMPUTED_US } else { 0.0 };
+        let computed_us = if is_computed { turns * COMPUTED_US * (terms / STEP_TERMS).ceil() } else { 0.0 };
         overlapped(model.memory_us(self, tasks), inside_us) + computed_us + after_us + merge_us
     }
 }

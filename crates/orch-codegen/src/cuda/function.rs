@@ -28,6 +28,8 @@ pub struct Emitter<'a> {
     pub(super) fragments: FxHashSet<BufferId>,
     /// Whether matrix units read shared memory on their own, to which writes must be made known.
     pub(super) multiplies_tiles: bool,
+    /// Whether the kernel may be launched before those that it waits for have ended.
+    pub(super) is_launched_early: bool,
     vars: FxHashMap<VarId, Value>,
     names: Names,
     blocks: Vec<Block>,
@@ -56,6 +58,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         buffers,
         fragments: fragments(&program.body),
         multiplies_tiles: !tile_products(&program.body).is_empty(),
+        is_launched_early: target.has_early_launch,
         vars: FxHashMap::default(),
         names,
         blocks: vec![Block::default()],
@@ -68,7 +71,10 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
     if target.has_early_launch {
-        emitter.line("o_early_launch();");
+        if !releases(&program.body) {
+            emitter.line("o_release();");
+        }
+        emitter.line("o_await();");
     }
     emitter.list(&program.body);
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
@@ -83,6 +89,14 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         name = program.name,
         params = emitter.params(),
     )
+}
+
+/// True if a statement lets the next kernel be launched.
+fn releases(stmts: &[Stmt]) -> bool {
+    let is_release = |stmt: &Stmt| {
+        matches!(stmt, Stmt::Team(TeamStmt::Release)) || stmt.bodies().any(releases)
+    };
+    stmts.iter().any(is_release)
 }
 
 /// The products of tiles, each kind once.

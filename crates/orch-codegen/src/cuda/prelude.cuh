@@ -393,8 +393,9 @@ ORC void o_multiply_tf32(float *c, const float *a, const float *b) {
 template <int N, class T> ORC void o_set_fragment(unsigned *p, vec<T, N> v) {
     ORC_UNROLL for (int i = 0; i < N / 2; i++) p[i] = (unsigned)v.v[2 * i].bits | (unsigned)v.v[2 * i + 1].bits << 16;
 }
-/* Lets the next kernel be launched, and waits for the end of the kernels before this one. */
-ORC void o_early_launch() { asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory"); }
+/* Lets the next kernel be launched; waits for the end of the kernels before this one. */
+ORC void o_release() { asm volatile("griddepcontrol.launch_dependents;"); }
+ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /* Makes writes to shared memory known to the matrix units and the copy engine. */
 ORC void o_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /* A tile of lines of 128 bytes, swizzled, for matrix instructions. */

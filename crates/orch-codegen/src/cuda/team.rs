@@ -14,6 +14,8 @@ impl Emitter<'_> {
                 }
                 self.line("__syncthreads();");
             }
+            TeamStmt::Release if self.is_launched_early => self.line("o_release();"),
+            TeamStmt::Release => {}
             TeamStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
             TeamStmt::Commit => self.line("o_commit();"),
             TeamStmt::Wait(groups) => self.line(&format!("o_wait<{groups}>();")),

@@ -76,20 +76,23 @@ fn product(block: &BlockProgram, form: &Form, factors: Factors) -> ProductFacts 
         k: k as u64,
         unit,
         factor_bytes: pair.map(bytes),
-        factor_ops: pair.map(|factor| computing(block, factor)),
+        factor_ops: pair.map(|factor| computing(block, factor, unit)),
     }
 }
 
-/// Operations that compute an element of a factor; 0 if it is read as it is.
-fn computing(block: &BlockProgram, factor: ExprId) -> f64 {
+/// Operations that compute an element of a factor; 0 if it is read as it is multiplied.
+fn computing(block: &BlockProgram, factor: ExprId, unit: Unit) -> f64 {
     /// Simple operations that take as long as an exponential.
     const SPECIAL: u64 = 8;
     let mut inner = factor;
     while let Expr::Cast(_, value) = block.exprs.get(inner) {
         inner = *value;
     }
-    if matches!(block.exprs.get(inner), Expr::Read { .. }) {
-        return 0.0;
+    if let Expr::Read { arg, .. } = block.exprs.get(inner) {
+        let is_half = block.arg(*arg).dtype.size_bytes() == 2;
+        if is_half == (unit == Unit::Half) {
+            return 0.0;
+        }
     }
     let Operations { cheap, special } = operations(block, factor);
     let addresses = ADDRESS_OPS * read_nodes(block, factor).count() as u64;

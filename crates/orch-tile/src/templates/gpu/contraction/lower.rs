@@ -279,6 +279,7 @@ impl<'a> Lowering<'a> {
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(steps as i64));
         body.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body: inner });
         body.push(Stmt::Team(TeamStmt::Wait(0)));
+        body.push(Stmt::Team(TeamStmt::Release));
         body.push(Stmt::Team(TeamStmt::Recycle));
         body
     }

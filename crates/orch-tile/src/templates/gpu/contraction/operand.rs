@@ -13,6 +13,7 @@ use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Spot, TeamStmt};
 use crate::vectorize::{LoadCounts, Widening, vectorize};
 use orch_ir::BinaryFn;
+use rustc_hash::FxHashMap;
 
 /// Bytes of the widest access.
 const WIDEST_BYTES: usize = 16;
@@ -225,10 +226,8 @@ impl Operand {
             } else {
                 let wanted = (!is_always).then_some(is_wanted);
                 let value = self.compute(lowering, row, term, wanted);
-                let ty = lowering.program.exprs.ty(value);
-                let var = lowering.program.exprs.declare_register(format!("{}_next", self.side.name), ty);
-                now.push(Stmt::Let(var, value));
-                let value = lowering.program.exprs.var(var);
+                let (loads, value) = loads_first(&mut lowering.program.exprs, value, self.side.name);
+                now.extend(loads);
                 let store = Stmt::Store { buffer: to.buffer, offset: to.offset, value, mask: None };
                 later.extend(guarded(chunk.exists, store));
             }
@@ -291,6 +290,43 @@ impl Operand {
             }
         }
     }
+}
+
+/// The loads of a value as variables, and the value over these: they are under way while products are computed.
+fn loads_first(exprs: &mut Exprs, root: ExprId, name: &str) -> (Vec<Stmt>, ExprId) {
+    let (mut loads, mut done) = (Vec::new(), FxHashMap::default());
+    for id in exprs.reachable(&[root]) {
+        let new = match exprs.get(id).clone() {
+            Expr::Load { .. } => {
+                let mut variable = || {
+                    let ty = exprs.ty(id);
+                    let var = exprs.declare_register(format!("{name}_next"), ty);
+                    loads.push((id, Stmt::Let(var, id)));
+                    exprs.var(var)
+                };
+                variable()
+            }
+            node => {
+                let mut is_changed = false;
+                let moved = node.map_operands(|operand| {
+                    let new = done[&operand];
+                    is_changed |= new != operand;
+                    new
+                });
+                if is_changed { exprs.rebuild(moved) } else { id }
+            }
+        };
+        done.insert(id, new);
+    }
+    let value = done[&root];
+    // A load at a place that is loaded itself keeps that inside; what is left unused is not loaded twice.
+    let reachable = exprs.reachable(&[value]);
+    let is_used = |stmt: &Stmt| match stmt {
+        Stmt::Let(var, _) => reachable.iter().any(|&id| *exprs.get(id) == Expr::Var(*var)),
+        _ => true,
+    };
+    let stmts = loads.into_iter().map(|(_, stmt)| stmt).filter(is_used).collect();
+    (stmts, value)
 }
 
 /// Where in a line of a swizzled tile the elements from `at` on are.

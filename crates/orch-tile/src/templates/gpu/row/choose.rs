@@ -25,6 +25,9 @@ const THREADS: [usize; 2] = [128, 256];
 /// Fewest threads whose tasks are worth a cluster.
 const MIN_CLUSTER_THREADS: usize = 256;
 
+/// Bytes of the smallest elements that tasks of a cluster read from each other.
+const MIN_PEER_BYTES: usize = 4;
+
 /// Most values that a thread keeps.
 const MAX_KEPT: usize = 64;
 
@@ -129,6 +132,8 @@ struct Rows {
     points: usize,
     steps: Vec<RowStep>,
     has_arrays: bool,
+    /// Whether tasks can read each other's results: elements have at least [`MIN_PEER_BYTES`].
+    may_cluster: bool,
 }
 
 /// A step at a point of the outer axes.
@@ -179,7 +184,13 @@ impl Rows {
             steps.push(RowStep { vectors, keeping, effort, is_reduction, kept });
         }
         let along = vector.map(|(_, along)| along);
-        Self { along, lanes, points, steps, has_arrays: has_arrays(nest, outer) }
+        let has_arrays = has_arrays(nest, outer);
+        let results = nest.steps.iter().filter_map(|step| match &step.work {
+            Work::Reduce(reduction) => Some(nest.program.exprs.dtype(reduction.body).size_bytes()),
+            Work::Store { .. } => None,
+        });
+        let may_cluster = !has_arrays && results.min() >= Some(MIN_PEER_BYTES);
+        Self { along, lanes, points, steps, has_arrays, may_cluster }
     }
 
     /// Members, groups and cluster of the schedules worth trying.
@@ -228,7 +239,7 @@ impl Rows {
 
     /// Clusters worth trying where tasks are few and long.
     fn clusters(&self, tasks: usize, members: usize, target: &GpuTarget) -> impl Iterator<Item = usize> {
-        let may_cluster = target.has_clusters && !self.has_arrays;
+        let may_cluster = target.has_clusters && self.may_cluster;
         let (most, longest) = (2 * target.multiprocessors, self.longest());
         powers(2, MAX_CLUSTER)
             .filter(move |cluster| may_cluster && tasks * cluster <= most && longest >= 4 * members * cluster)
