@@ -2,7 +2,7 @@
 
 mod load;
 
-pub(crate) use load::chunking;
+pub(crate) use load::{chunking, launch_shape};
 
 use crate::Error;
 use crate::artifact::Artifact;
@@ -193,7 +193,7 @@ fn run_error(error: RunError) -> Error {
     }
 }
 
-fn device_error(error: ExecutableError) -> Error {
+pub(crate) fn device_error(error: ExecutableError) -> Error {
     match error {
         ExecutableError::Run(error) => run_error(error),
         ExecutableError::Cuda(error) => Error::Environment(error.to_string()),
