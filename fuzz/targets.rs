@@ -81,7 +81,7 @@ pub fn artifact(data: &[u8]) {
 }
 
 /// A file with this manifest and nothing else.
-fn under_right_hash(manifest: &[u8]) -> Bytes {
+pub fn under_right_hash(manifest: &[u8]) -> Bytes {
     let mut file = b"ORCHEXE\n".to_vec();
     file.extend(orchestrion::artifact::FORMAT_VERSION.to_le_bytes());
     file.extend(0u32.to_le_bytes());

@@ -6,14 +6,14 @@
 use crate::backend::{Object, Work};
 use crate::explain;
 use crate::implement::{Column, ColumnBody, Implementation, KernelDesign};
-use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Slot, StepInfo, TeamInfo};
+use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TeamInfo};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_ir::{PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::ALIGN_BYTES;
-use orch_tile::Storage;
 use orch_tile::templates::kernel::{Binding, PackedConstant};
+use orch_tile::{Storage, ThreadProgram};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Steps, memory and constants of an executable.
@@ -309,12 +309,7 @@ pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<String>, objects: &[O
     (kernels.iter().zip(sources).zip(objects).enumerate())
         .map(|(library, ((kernel, source), object))| {
             let program = &kernel.design.kernel.program;
-            let team = program.team.as_ref().map(|team| TeamInfo {
-                threads: team.threads,
-                cluster: team.cluster,
-                shared_bytes: program.shared_bytes(),
-                resources: object.resources,
-            });
+            let team = team_info(program, object.resources);
             KernelInfo {
                 name: kernel.name.clone(),
                 symbol: program.name.clone(),
@@ -327,4 +322,14 @@ pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<String>, objects: &[O
             }
         })
         .collect()
+}
+
+/// How a GPU runs a program; `None` for programs of single workers.
+pub fn team_info(program: &ThreadProgram, resources: Option<Resources>) -> Option<TeamInfo> {
+    program.team.as_ref().map(|team| TeamInfo {
+        threads: team.threads,
+        cluster: team.cluster,
+        shared_bytes: program.shared_bytes(),
+        resources,
+    })
 }

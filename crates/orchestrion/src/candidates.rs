@@ -117,3 +117,32 @@ impl Admission for Rule {
         if mixes || !self.fuse && set.nodes().len() > 1 { Verdict::Stop } else { kinds.judge(set) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn struck_kernels_leave_host_routines_of_single_units() {
+        let column = |units: &[u32], kernel| {
+            let candidate = Candidate {
+                nodes: units.iter().map(|&unit| NodeId(unit)).collect(),
+                inputs: Vec::new(),
+                outputs: vec![TensorId(0)],
+                is_convex: true,
+            };
+            Column { candidate, cost_us: 1.0, kernel: Some(kernel) }
+        };
+        let mut candidates = Candidates {
+            columns: vec![column(&[0], 0), column(&[0, 1], 1), column(&[1], 2)],
+            report: EnumerationReport::default(),
+            refused: 3,
+            distinct: 3,
+            signatures: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        };
+        candidates.strike(&["a", "b"].map(str::to_owned).into());
+        let left: Vec<_> = candidates.columns.iter().map(|column| (column.kernel, column.cost_us)).collect();
+        assert_eq!(left, [(None, HOST_ROUTINE_US), (Some(2), 1.0)]);
+        assert_eq!(candidates.refused, 4);
+    }
+}

@@ -2,7 +2,7 @@
 
 mod load;
 
-pub(crate) use load::chunking;
+pub(crate) use load::{chunking, launch_shape};
 
 use crate::Error;
 use crate::artifact::Artifact;
@@ -22,7 +22,7 @@ pub struct Executable {
 
 /// What runs it.
 enum Inner {
-    Cpu(cpu::Executable),
+    Cpu(Box<cpu::Executable>),
     Cuda(Box<cuda::Executable>),
 }
 
@@ -55,7 +55,7 @@ impl Executable {
         let inner = match manifest.device {
             Device::Cpu => {
                 let parts = (&artifact.libraries[..], artifact.constants);
-                Inner::Cpu(load::on_cpu(&manifest, parts, options.threads)?)
+                Inner::Cpu(Box::new(load::on_cpu(&manifest, parts, options.threads)?))
             }
             Device::Cuda => {
                 let parts = (&artifact.libraries[..], artifact.constants);
@@ -193,7 +193,7 @@ fn run_error(error: RunError) -> Error {
     }
 }
 
-fn device_error(error: ExecutableError) -> Error {
+pub(crate) fn device_error(error: ExecutableError) -> Error {
     match error {
         ExecutableError::Run(error) => run_error(error),
         ExecutableError::Cuda(error) => Error::Environment(error.to_string()),

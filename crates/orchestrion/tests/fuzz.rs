@@ -161,6 +161,17 @@ fn thread_programs() {
     exercise("thread");
 }
 
+/// Changes to what is refused as a whole would find nothing.
+#[test]
+fn manifests_of_the_corpus_are_read() {
+    let is_manifest =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("manifest_"));
+    for (path, manifest) in corpus("artifact").into_iter().filter(|(path, _)| is_manifest(path)) {
+        let read = orchestrion::Artifact::parse(&targets::under_right_hash(&manifest));
+        assert!(read.is_ok(), "{}: {:?}", path.display(), read.err());
+    }
+}
+
 #[test]
 fn artifacts() {
     exercise("artifact");

@@ -11,7 +11,8 @@ use cache_dir::CacheDir;
 use orch_ir::generate::{GenerateOptions, generate, random_inputs};
 use orch_ir::{DType, PrimGraph, Tensor};
 use orchestrion::compare::{ROUNDING_FACTOR, compare};
-use orchestrion::{Model, Options, Precision};
+use orchestrion::manifest::Device;
+use orchestrion::{Artifact, Error, Executable, Model, Options, Precision, RunOptions, SearchPaths};
 use pipeline::{print_case, seeds, shrink};
 
 /// The graphs drawn when nothing else is asked for.
@@ -78,6 +79,49 @@ fn networks_compute_what_they_should() {
         }
     }
     assert!(failures.is_empty(), "\n{failures}");
+}
+
+/// Code for GPUs is made where NVRTC is, and loaded where a GPU is.
+#[test]
+fn networks_compile_without_a_gpu() {
+    let cache = CacheDir::new("gpu-networks-compiled");
+    let cuda = SearchPaths {
+        driver: Some("/nonexistent/libcuda.so.1".into()),
+        nvrtc: std::env::var_os("ORCHESTRION_NVRTC").map(Into::into),
+        ..SearchPaths::default()
+    };
+    for graph in networks::all() {
+        let options = Options { cuda: cuda.clone(), ..options(&cache, "cuda:sm_90", Precision::F16) };
+        let artifact = match Model::from_graph(graph).compile(&options) {
+            Err(Error::Environment(reason)) => return println!("skipped: {reason}"),
+            compiled => compiled.expect("it compiles"),
+        };
+        assert_eq!((artifact.manifest.device, artifact.manifest.target.as_str()), (Device::Cuda, "sm_90"));
+        for kernel in &artifact.manifest.kernels {
+            let team = kernel.team.as_ref().expect("kernels of GPUs have threads");
+            let resources = team.resources.expect("the compiler tells");
+            assert!((1..=255).contains(&resources.registers), "{}: {resources:?}", kernel.name);
+            assert_eq!(resources.spill_bytes, 0, "{}", kernel.name);
+        }
+        assert_needs_a_gpu(artifact, &cuda);
+    }
+}
+
+#[test]
+fn executables_for_gpus_need_one() {
+    let cache = CacheDir::new("gpu-artifact");
+    let options = Options { target: None, calibrate: false, ..options(&cache, "cpu", Precision::F32) };
+    let mut artifact = Model::from_graph(networks::all().remove(0)).compile(&options).expect("it compiles");
+    artifact.manifest.device = Device::Cuda;
+    let cuda = SearchPaths { driver: Some("/nonexistent/libcuda.so.1".into()), ..SearchPaths::default() };
+    assert_needs_a_gpu(artifact, &cuda);
+}
+
+fn assert_needs_a_gpu(artifact: Artifact, cuda: &SearchPaths) {
+    let loaded = Executable::load(artifact, RunOptions { threads: 1, cuda: cuda.clone() });
+    let error = loaded.err().expect("there is no driver");
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.to_string().starts_with("the executable is for a GPU"), "{error}");
 }
 
 #[test]

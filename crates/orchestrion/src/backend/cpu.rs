@@ -1,6 +1,6 @@
 //! Kernels in C for a CPU.
 
-use super::{Backend, Object, Work};
+use super::{Backend, Object, Work, buffers};
 use crate::compile::internal;
 use crate::executable::chunking;
 use crate::facts::{facts, flops, touched};
@@ -11,12 +11,11 @@ use bytes::Bytes;
 use orch_ir::{DType, PrimGraph};
 use orch_runtime::Machine;
 use orch_runtime::cpu::{
-    Access, Action, Base, BufferRef, CompileCache, CompileError, Compiler, CompilerOptions, Executable,
-    Launch, Library, Pool, PoolOptions, Program, Source, Step, Tuning,
+    Action, CompileCache, CompileError, Compiler, CompilerOptions, Executable, Launch, Library, Pool,
+    PoolOptions, Program, Source, Step, Tuning,
 };
 use orch_tile::templates::{self, Design};
-use orch_tile::thread::{Scope, ThreadProgram};
-use orch_tile::{BlockProgram, CpuTarget, Storage, layouts};
+use orch_tile::{BlockProgram, CpuTarget, Storage, ThreadProgram, layouts};
 use orch_tune::MachineModel;
 use std::sync::Arc;
 
@@ -193,22 +192,4 @@ fn compile_error(error: CompileError) -> Error {
         CompileError::Rejected { .. } => Error::Internal(error.to_string()),
         _ => Error::Environment(error.to_string()),
     }
-}
-
-/// The arguments of a kernel, what it reads apart from what it writes; and the bytes of both.
-fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
-    const ALIGN: usize = orch_runtime::cpu::ALIGN_BYTES;
-    let (mut read, mut written) = (0usize, 0usize);
-    let arguments = program.buffers.iter().filter(|buffer| buffer.scope != Scope::Scratch);
-    let buffers = arguments.map(|buffer| {
-        let len_bytes = buffer.elems * buffer.dtype.size_bytes();
-        let (base, access, end) = match buffer.scope {
-            Scope::Output => (Base::Arena, Access::Write, &mut written),
-            _ => (Base::Constant(0), Access::Read, &mut read),
-        };
-        let offset_bytes = *end;
-        *end += len_bytes.next_multiple_of(ALIGN);
-        BufferRef { base, offset_bytes, len_bytes, access }
-    });
-    (buffers.collect(), read, written)
 }

@@ -1,13 +1,17 @@
 //! Kernels in CUDA C++ for a GPU.
 
 use super::gpu_facts::facts;
-use super::{Backend, Object, Work};
+use super::{Backend, Object, Work, buffers};
+use crate::assemble::team_info;
+use crate::compile::internal;
+use crate::executable::{device_error, launch_shape};
 use crate::implement::KernelDesign;
-use crate::manifest::{Device, Resources};
-use crate::{Error, Options, Precision, parallel};
+use crate::manifest::{self, Resources};
+use crate::{Error, Options, Precision, compile, parallel};
 use orch_ir::{DType, PrimGraph};
 use orch_runtime::cuda::{
-    Cubin, CubinCache, CudaError, DeviceInfo, Driver, Nvrtc, NvrtcError, NvrtcTarget, Source,
+    Action, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable, ExecutableOptions,
+    Launch, Module, Nvrtc, NvrtcError, NvrtcTarget, Program, Source, Step, TimeOptions,
 };
 use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tile::templates::Design;
@@ -24,6 +28,8 @@ pub struct Cuda {
     machine: String,
     figures: GpuModel,
     precision: Precision,
+    /// Where kernels can be timed.
+    device: Option<Device>,
     /// Kernels can be planned without it.
     nvrtc: Result<Arc<Nvrtc>, String>,
 }
@@ -42,7 +48,7 @@ impl Cuda {
         if memory_gbs > 0.0 {
             cuda.figures.memory_gbs = memory_gbs;
         }
-        Ok(Self { arch, machine, ..cuda })
+        Ok(Self { arch, machine, device: Some(device), ..cuda })
     }
 
     /// A GPU that need not be here, by its table.
@@ -54,6 +60,7 @@ impl Cuda {
             machine: format!("any {}", target.name),
             figures: GpuModel::usual(target.name, target.multiprocessors, target.l2_bytes),
             precision: options.precision,
+            device: None,
             nvrtc,
         }
     }
@@ -73,8 +80,8 @@ impl Cuda {
 }
 
 impl Backend for Cuda {
-    fn device(&self) -> Device {
-        Device::Cuda
+    fn device(&self) -> manifest::Device {
+        manifest::Device::Cuda
     }
 
     fn target(&self) -> String {
@@ -111,8 +118,8 @@ impl Backend for Cuda {
     }
 
     fn time_us(&self, block: &BlockProgram) -> Option<f64> {
-        self.design(block)?;
-        Some(facts(block, self.factors()).estimate(&self.figures).time_us)
+        let is_served = gpu::serves(block, &self.target, self.factors());
+        is_served.then(|| facts(block, self.factors()).estimate(&self.figures).time_us)
     }
 
     fn work(&self, block: &BlockProgram) -> Work {
@@ -151,11 +158,38 @@ impl Backend for Cuda {
     }
 
     fn measures(&self) -> bool {
-        false
+        self.device.is_some()
     }
 
-    fn times(&self, _kernels: &[KernelDesign], _options: &Options) -> Result<Vec<f64>, Error> {
-        Err(Error::Unsupported("kernels for GPUs are not measured one by one".to_owned()))
+    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<f64>, Error> {
+        let device = self.device.as_ref().ok_or_else(|| internal("kernels are timed on a device"))?;
+        let sources = compile::sources(self, kernels, options)?;
+        let objects = self.build(&sources, options)?;
+        let context = Context::new(device).map_err(internal)?;
+        let mut program = Program::default();
+        let mut read_bytes = 0;
+        for (kernel, object) in kernels.iter().zip(&objects) {
+            let thread = &kernel.design.kernel.program;
+            let module = Module::load(&context, &kernel.name, &object.bytes).map_err(internal)?;
+            let function = module.function(&thread.name).map_err(internal)?;
+            let team = team_info(thread, object.resources);
+            let shape = team.and_then(|team| launch_shape(thread.tasks, &team, self.target.has_early_launch));
+            let shape = shape.ok_or_else(|| internal(format!("kernel {} has no team", kernel.name)))?;
+            let (buffers, read, written) = buffers(thread);
+            read_bytes = read.max(read_bytes);
+            program.arena_bytes = written.max(program.arena_bytes);
+            let action = Action::Launch(Launch { function, shape, buffers });
+            program.steps.push(Step { name: kernel.name.clone(), action });
+        }
+        program.constants = vec![vec![0; read_bytes].into()];
+        let mut executable =
+            Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)?;
+        let median = |number| {
+            let mut times = executable.time_step(number, &TimeOptions::default()).map_err(device_error)?;
+            times.sort_by(f64::total_cmp);
+            Ok(times[times.len() / 2])
+        };
+        (0..kernels.len()).map(median).collect()
     }
 }
 

@@ -60,15 +60,10 @@ fn tasks(block: &BlockProgram) -> u64 {
 fn product(block: &BlockProgram, form: &Form, factors: Factors) -> ProductFacts {
     let Extents { batch, m, n, k } = Extents::of(block, form);
     let pair = [form.a, form.b];
-    let holds_half = |factor: ExprId| {
-        let mut dtypes = read_nodes(block, factor).map(|arg| arg.dtype).peekable();
-        dtypes.peek().is_some() && dtypes.all(|dtype| matches!(dtype, DType::F16 | DType::BF16))
-    };
     let is_f32 = block.exprs.dtype(form.a) == DType::F32;
     let unit = match factors {
         _ if !is_f32 => Unit::Scalar,
         Factors::F16 | Factors::Bf16 => Unit::Half,
-        _ if pair.into_iter().all(holds_half) => Unit::Half,
         Factors::Tf32 => Unit::Tf32,
         Factors::F32 => Unit::Scalar,
     };

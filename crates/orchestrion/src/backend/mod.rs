@@ -12,8 +12,9 @@ use crate::manifest::{Device, Resources};
 use crate::{Error, Options};
 use bytes::Bytes;
 use orch_ir::PrimGraph;
+use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
-use orch_tile::{BlockProgram, Storage, ThreadProgram};
+use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
 
 /// A kind of device, and the tools that make kernels for it.
 pub trait Backend: Sync {
@@ -84,4 +85,24 @@ pub struct Object {
     pub bytes: Bytes,
     /// What it takes of a multiprocessor; `None` on CPUs.
     pub resources: Option<Resources>,
+}
+
+/// The arguments of a kernel that is timed alone, what it reads in a constant and what it writes in working memory; and
+/// the bytes of both.
+fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
+    /// As much as any device wants.
+    const ALIGN: usize = 256;
+    let (mut read, mut written) = (0usize, 0usize);
+    let arguments = program.buffers.iter().filter(|buffer| buffer.scope.is_global());
+    let buffers = arguments.map(|buffer| {
+        let len_bytes = buffer.elems * buffer.dtype.size_bytes();
+        let (base, access, end) = match buffer.scope {
+            Scope::Output => (Base::Arena, Access::Write, &mut written),
+            _ => (Base::Constant(0), Access::Read, &mut read),
+        };
+        let offset_bytes = *end;
+        *end += len_bytes.next_multiple_of(ALIGN);
+        BufferRef { base, offset_bytes, len_bytes, access }
+    });
+    (buffers.collect(), read, written)
 }

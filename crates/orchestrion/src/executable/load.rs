@@ -4,7 +4,7 @@ use super::device_error;
 use crate::Error;
 use crate::compile::internal;
 use crate::host::InterpretedPart;
-use crate::manifest::{ActionInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, typed};
+use crate::manifest::{ActionInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, TeamInfo, typed};
 use bytes::Bytes;
 use orch_runtime::cpu::{Chunking, Library, Pool, PoolOptions};
 use orch_runtime::cuda::{
@@ -67,20 +67,24 @@ pub fn on_gpu(
     let launch = |step: &StepInfo, info: &KernelInfo| {
         let module = modules.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
         let team = info.team.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
-        let number = |count: usize| {
-            u32::try_from(count).map_err(|_| inconsistent(step, "has a kernel that is too large"))
-        };
-        let shape = LaunchShape {
-            cluster: number(team.cluster)?,
-            shared_bytes: number(team.shared_bytes)?,
-            is_programmatic: is_early,
-            ..LaunchShape::new(number(info.tasks)?, number(team.threads)?)
-        };
+        let shape = launch_shape(info.tasks, team, is_early)
+            .ok_or_else(|| inconsistent(step, "has a kernel that is too large"))?;
         let function = module.function(&info.symbol).map_err(environment)?;
         Ok(cuda::Launch { function, shape, buffers: step.slots.iter().map(buffer_ref).collect() })
     };
     let program = program(manifest, constants, &launch)?;
     cuda::Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)
+}
+
+/// How a GPU launches a kernel; `None` if no GPU has as many blocks or threads.
+pub fn launch_shape(tasks: usize, team: &TeamInfo, is_programmatic: bool) -> Option<LaunchShape> {
+    let number = |count: usize| u32::try_from(count).ok();
+    Some(LaunchShape {
+        cluster: number(team.cluster)?,
+        shared_bytes: number(team.shared_bytes)?,
+        is_programmatic,
+        ..LaunchShape::new(number(tasks)?, number(team.threads)?)
+    })
 }
 
 /// Refuses a GPU that does not run code of the manifest's instruction set: `sm_XY` runs on X.Y and later ones of X.

@@ -25,6 +25,14 @@ pub enum Factors {
     Bf16,
 }
 
+/// True if a template has a schedule for a block program; whether it can be lowered is seen only by [`design`], which
+/// takes several times as long.
+pub fn serves(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> bool {
+    !contraction::schedules(block, target, factors, 1).is_empty()
+        || !pointwise::ranked(block, target).is_empty()
+        || !row::ranked(block, target).is_empty()
+}
+
 /// Lowers a block program with the first template that serves it, under the schedule that its model prefers.
 pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Option<Design> {
     designs(block, target, factors, 1).into_iter().next()
