@@ -251,6 +251,12 @@ template <class T, int N> ORC vec<T, 2 * N> o_interleave(vec<T, N> a, vec<T, N> 
     ORC_UNROLL for (int i = 0; i < N; i++) { r.v[2 * i] = a.v[i]; r.v[2 * i + 1] = b.v[i]; }
     return r;
 }
+template <class T> ORC vec<T, 2> o_interleave(T a, T b) {
+    vec<T, 2> r;
+    r.v[0] = a;
+    r.v[1] = b;
+    return r;
+}
 #define ORC_REDUCE(name, f) \
     template <class T, int N> ORC T name(vec<T, N> a) { \
         ORC_UNROLL for (int n = N / 2; n > 0; n /= 2) ORC_UNROLL for (int i = 0; i < n; i++) a.v[i] = f(a.v[i], a.v[i + n]); \

@@ -1,6 +1,7 @@
 //! Templates for GPUs: block programs as thread programs of teams.
 
 mod access;
+pub mod attention;
 pub mod contraction;
 mod estimate;
 mod points;
@@ -40,6 +41,14 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Opt
 
 /// At most `limit` designs, the one that the template's model prefers first.
 pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
+    let attend = |schedule: &attention::AttentionSchedule| {
+        let kernel = attention::lower(block, schedule, factors).ok()?;
+        Some(Design { kernel, schedule: format!("attention {schedule:?}") })
+    };
+    if attention::AttentionForm::of(block).is_ok() {
+        let attending = attention::schedules(block, target, factors);
+        return attending.iter().take(limit).filter_map(attend).collect();
+    }
     // A product with one row or column reads its factors once: nothing is gained by tiles.
     let is_thin = contraction::is_thin(block);
     let mut found = if is_thin { nest_designs(block, target, limit) } else { Vec::new() };

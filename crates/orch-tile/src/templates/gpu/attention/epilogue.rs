@@ -1,0 +1,132 @@
+//! From sums in registers to the stores of the block program, through shared memory.
+
+use super::lower::Lowering;
+use crate::block::Stage;
+use crate::expr::{ArgId, ExprId, Type};
+use crate::thread::{LoopKind, Scope, Stmt};
+use crate::thread_team::{TeamStmt, WARP};
+use crate::vectorize::{Vectorizer, Widening};
+use orch_ir::DType;
+
+/// Elements between rows of the sums beyond their width.
+const PADDING: usize = 8;
+/// Bytes of the widest access.
+const WIDEST_BYTES: usize = 16;
+
+impl Lowering<'_> {
+    /// Exchanges sums through shared memory and stores results.
+    pub fn epilogue(&mut self) -> Vec<Stmt> {
+        let columns = self.sizes.padded_columns();
+        let (rows, stride) = (self.task_rows(), columns + PADDING);
+        let shared = self.add_buffer("results", DType::F32, rows * stride, Scope::Recycled);
+        let sums = self.sums.expect("the second product comes first");
+        let mut body = Vec::new();
+        let (group, within) = (self.of_lane(4, 8, 1), self.of_lane(1, 4, 2));
+        let first = self.program.exprs.mul_const(self.warp, 16);
+        for part in 0..columns / 8 {
+            for half in 0..2 {
+                let exprs = &mut self.program.exprs;
+                let row = exprs.add2(first, group);
+                let row = exprs.add_const(row, 8 * half as i64);
+                let column = exprs.add_const(within, 8 * part as i64);
+                let offset = exprs.linear_index(&[row, column], &[stride, 1]);
+                let from = exprs.index((4 * part + 2 * half) as i64);
+                let value = exprs.load(sums, from, 2, None);
+                body.push(Stmt::Store { buffer: shared, offset, value, mask: None });
+            }
+        }
+        body.push(Stmt::Team(TeamStmt::Barrier));
+
+        let lanes = self.result_lanes();
+        let (across, threads) = (columns / lanes, WARP * self.schedule.warps);
+        let rounds = (rows * across).div_ceil(threads);
+        let (var, round) = self.program.exprs.fresh_index("round", rounds);
+        let exprs = &mut self.program.exprs;
+        let before = exprs.mul_const(round, threads as i64);
+        let chunk = exprs.add2(before, self.thread);
+        let mut inner = Vec::new();
+        let chunk = self.bind(&mut inner, "chunk", chunk, (rounds * threads).max(2));
+        let exprs = &mut self.program.exprs;
+        let parts = exprs.unflatten(chunk, &[rows, across]);
+        let column = exprs.mul_const(parts[1], lanes as i64);
+        let tile_row = self.bind(&mut inner, "tile_row", parts[0], rows);
+        let column = self.simplifier.simplify(&mut self.program.exprs, column);
+        let column_var = self.program.exprs.declare_index("column", columns);
+        self.program.exprs.set_multiple_of(column_var, lanes as i64);
+        inner.push(Stmt::Let(column_var, column));
+        let exprs = &mut self.program.exprs;
+        let column = exprs.var(column_var);
+        let row = exprs.add2(self.first_row, tile_row);
+        let offset = exprs.linear_index(&[tile_row, column], &[stride, 1]);
+        let total = exprs.load(shared, offset, lanes, None);
+        let register = exprs.declare_register("total", Type { dtype: DType::F32, lanes });
+        let value = exprs.var(register);
+        let limits = (exprs.index(self.sizes.rows as i64), exprs.index(self.sizes.columns as i64));
+        let (row_in, column_in) = (exprs.lt(row, limits.0), exprs.lt(column, limits.1));
+        let rows_ragged = !self.sizes.rows.is_multiple_of(rows);
+        let columns_ragged = self.sizes.columns < columns;
+        let exprs = &mut self.program.exprs;
+        let inside = exprs.and_guard(rows_ragged.then_some(row_in), columns_ragged.then_some(column_in));
+        let mut stores = vec![Stmt::Let(register, total)];
+        stores.extend(self.stores((row, column), lanes, value));
+        match inside {
+            None => inner.extend(stores),
+            Some(condition) => inner.push(Stmt::If { condition, then: stores, otherwise: Vec::new() }),
+        }
+        let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(rounds as i64));
+        body.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::UnrollBy(4), body: inner });
+        body
+    }
+
+    /// Neighbouring results that a thread makes at once; chunks of a row are whole ones.
+    fn result_lanes(&self) -> usize {
+        let widest = (self.block.stages.iter())
+            .filter_map(|stage| match stage {
+                Stage::Store { arg, .. } => Some(WIDEST_BYTES / self.block.arg(*arg).dtype.size_bytes()),
+                Stage::Reduce { .. } => None,
+            })
+            .min()
+            .unwrap_or(1);
+        widest.clamp(1, 8).min(1 << self.sizes.columns.trailing_zeros().min(3))
+    }
+
+    fn stores(&mut self, (row, column): (ExprId, ExprId), lanes: usize, total: ExprId) -> Vec<Stmt> {
+        let (rows, columns) = self.axes_of_result();
+        let sum = self.program.exprs.declare_register("sum", Type::scalar(DType::F32));
+        let sum_value = self.program.exprs.var(sum);
+        let (each_var, each) = self.program.exprs.fresh_index("each", self.sizes.padded_columns());
+        let mut bindings = self.at(&rows, row);
+        bindings.extend(self.at(&columns, if lanes == 1 { column } else { each }));
+        let output = self.form.output;
+        self.stage_values = vec![(output, if lanes == 1 { total } else { sum_value })];
+        let stages: Vec<(ArgId, ExprId, ExprId)> = (self.block.stages.iter())
+            .filter_map(|stage| match stage {
+                Stage::Store { arg, index, body, .. } => Some((*arg, index.clone(), *body)),
+                Stage::Reduce { .. } => None,
+            })
+            .map(|(arg, index, body)| {
+                let meta = self.block.arg(arg);
+                let offset = self.source.linear_index(&index, &meta.layout.strides(&meta.shape));
+                (arg, offset, body)
+            })
+            .collect();
+        let mut stmts = Vec::new();
+        let imported: Vec<(ArgId, ExprId, ExprId)> = (stages.into_iter())
+            .map(|(arg, offset, body)| (arg, self.import(offset, &bindings, None), self.import(body, &bindings, None)))
+            .collect();
+        let over = Widening { registers: vec![(sum, total)], ..Widening::new(each_var, column, lanes.max(2)) };
+        let mut vectorizer = (lanes > 1).then(|| Vectorizer::new(&mut self.program.exprs, &over));
+        for (arg, offset, body) in imported {
+            let Self { program, simplifier, .. } = self;
+            let mut widen = |id: ExprId| match &mut vectorizer {
+                Some(vectorizer) => vectorizer.widen(&mut program.exprs, simplifier, id),
+                None => id,
+            };
+            let (offset, value) = (widen(offset), widen(body));
+            let value = self.program.exprs.splat(value, lanes);
+            let buffer = self.arg_buffers[arg.index()].expect("outputs are passed");
+            stmts.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        stmts
+    }
+}

@@ -1,0 +1,313 @@
+//! From attention to a thread program.
+
+use super::form::AttentionForm;
+use super::tile::Tile;
+use crate::block::{ArgRole, BlockProgram};
+use crate::expr::{ArgId, BufferId, Expr, ExprId, Exprs, StageId, Type, VarId};
+use crate::simplify::Simplifier;
+use crate::substitute::{Access, Importer};
+use crate::target::GpuTarget;
+use crate::templates::CannotLower;
+use crate::templates::gpu::Factors;
+use crate::templates::kernel::{Binding, Kernel};
+use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread_team::{Product, TeamStmt, WARP};
+use orch_ir::DType;
+
+/// Most keys of a row: as many scores as registers hold.
+pub const MAX_KEYS: usize = 256;
+/// Most terms of a score, and columns of a result.
+const MAX_WIDTH: usize = 128;
+/// Rows of a warp.
+pub(super) const WARP_ROWS: usize = 16;
+
+/// How attention is scheduled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AttentionSchedule {
+    /// Warps of a task, of 16 rows each.
+    pub warps: usize,
+}
+
+/// Extents, and how far tiles are padded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub batch: usize,
+    pub rows: usize,
+    pub keys: usize,
+    pub terms: usize,
+    pub columns: usize,
+}
+
+impl Sizes {
+    pub fn of(block: &BlockProgram, form: &AttentionForm) -> Self {
+        let points = |axes: &[VarId]| AttentionForm::points(block, axes);
+        Self {
+            batch: points(&form.batch),
+            rows: points(&form.rows),
+            keys: points(&form.keys),
+            terms: points(&form.terms),
+            columns: points(&form.columns),
+        }
+    }
+
+    pub fn padded_keys(&self) -> usize {
+        self.keys.next_multiple_of(16)
+    }
+
+    pub fn padded_terms(&self) -> usize {
+        self.terms.next_multiple_of(16)
+    }
+
+    pub fn padded_columns(&self) -> usize {
+        self.columns.next_multiple_of(16)
+    }
+}
+
+/// The schedules worth trying, the preferred one first; none if the template does not serve the program.
+pub fn schedules(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Vec<AttentionSchedule> {
+    let Ok(form) = AttentionForm::of(block) else { return Vec::new() };
+    if product(block, &form, factors).is_none() {
+        return Vec::new();
+    }
+    let sizes = Sizes::of(block, &form);
+    if sizes.keys > MAX_KEYS || sizes.terms > MAX_WIDTH || sizes.columns > MAX_WIDTH {
+        return Vec::new();
+    }
+    let tasks = |warps: usize| sizes.batch * sizes.rows.div_ceil(WARP_ROWS * warps);
+    let mut warps: Vec<usize> = vec![4, 2, 1];
+    // As many warps share the keys as leave work for every multiprocessor.
+    warps.sort_by_key(|&warps| (tasks(warps) < target.multiprocessors, std::cmp::Reverse(warps)));
+    if tasks(1) < target.multiprocessors {
+        warps.sort_unstable();
+    }
+    warps.into_iter().map(|warps| AttentionSchedule { warps }).collect()
+}
+
+fn product(block: &BlockProgram, form: &AttentionForm, factors: Factors) -> Option<Product> {
+    if block.exprs.dtype(form.q) != DType::F32 {
+        return None;
+    }
+    match factors {
+        Factors::F16 => Some(Product::F16),
+        Factors::Bf16 => Some(Product::Bf16),
+        Factors::F32 | Factors::Tf32 => None,
+    }
+}
+
+/// The kernel under a schedule.
+///
+/// # Errors
+/// If the block program is not attention, or of another type than f32 with half factors.
+pub fn lower(
+    block: &BlockProgram,
+    schedule: &AttentionSchedule,
+    factors: Factors,
+) -> Result<Kernel, CannotLower> {
+    let form = AttentionForm::of(block)?;
+    let product =
+        product(block, &form, factors).ok_or(CannotLower::NotThisTemplate("factors are not half"))?;
+    Ok(Lowering::new(block, form, product, *schedule).emit())
+}
+
+/// Attention while it is lowered.
+pub(super) struct Lowering<'a> {
+    pub block: &'a BlockProgram,
+    pub source: Exprs,
+    pub form: AttentionForm,
+    pub product: Product,
+    pub schedule: AttentionSchedule,
+    pub sizes: Sizes,
+    pub program: ThreadProgram,
+    pub simplifier: Simplifier,
+    pub arg_buffers: Vec<Option<BufferId>>,
+    /// Batch axes as expressions of the task.
+    pub batch_values: Vec<(VarId, ExprId)>,
+    /// Values of stages, where an expression that mentions them is imported.
+    pub stage_values: Vec<(StageId, ExprId)>,
+    pub thread: ExprId,
+    pub lane: ExprId,
+    pub warp: ExprId,
+    /// The task's first row.
+    pub first_row: ExprId,
+    /// The thread's scores, and its sums, once they are declared.
+    pub scores: Option<BufferId>,
+    pub sums: Option<BufferId>,
+    /// Statistics of the thread's two rows.
+    pub row_values: [Vec<(StageId, ExprId)>; 2],
+}
+
+impl<'a> Lowering<'a> {
+    fn new(
+        block: &'a BlockProgram,
+        form: AttentionForm,
+        product: Product,
+        schedule: AttentionSchedule,
+    ) -> Self {
+        let sizes = Sizes::of(block, &form);
+        let tasks = sizes.batch * sizes.rows.div_ceil(WARP_ROWS * schedule.warps);
+        let mut program = ThreadProgram::new(&block.name, tasks);
+        let thread = program.set_team(WARP * schedule.warps, 1);
+        let thread = program.exprs.var(thread);
+        let zero = program.exprs.index(0);
+        Self {
+            block,
+            source: block.exprs.clone(),
+            form,
+            product,
+            schedule,
+            sizes,
+            program,
+            simplifier: Simplifier::new(),
+            arg_buffers: vec![None; block.args.len()],
+            batch_values: Vec::new(),
+            stage_values: Vec::new(),
+            thread,
+            lane: zero,
+            warp: zero,
+            first_row: zero,
+            scores: None,
+            sums: None,
+            row_values: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// Rows of a task.
+    pub fn task_rows(&self) -> usize {
+        WARP_ROWS * self.schedule.warps
+    }
+
+    fn emit(&mut self) -> Kernel {
+        let bindings = self.declare_arguments();
+        let mut body = Vec::new();
+        self.place_task(&mut body);
+        let (q, k, v) = (self.form.q, self.form.k, self.form.v);
+        let q = Tile::of_queries(self, q);
+        let k = Tile::of_keys(self, k);
+        let v = Tile::of_values(self, v);
+        body.extend(q.fill(self));
+        body.extend(k.fill(self));
+        body.push(Stmt::Team(TeamStmt::Commit));
+        body.extend(v.fill(self));
+        body.push(Stmt::Team(TeamStmt::Commit));
+        body.push(Stmt::Team(TeamStmt::Wait(1)));
+        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.extend(self.score(&q, &k));
+        body.extend(self.statistics());
+        body.push(Stmt::Team(TeamStmt::Wait(0)));
+        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.extend(self.weigh(&v));
+        body.push(Stmt::Team(TeamStmt::Release));
+        body.push(Stmt::Team(TeamStmt::Recycle));
+        body.extend(self.epilogue());
+        self.program.body = body;
+        Kernel { program: self.program.clone(), bindings }
+    }
+
+    fn declare_arguments(&mut self) -> Vec<Binding> {
+        let mut bindings = Vec::new();
+        for (index, arg) in self.block.args.iter().enumerate() {
+            let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
+            let buffer = self.add_buffer(&format!("arg{index}"), arg.dtype, arg.shape.elems(), scope);
+            self.arg_buffers[index] = Some(buffer);
+            bindings.push(Binding::Arg(ArgId::new(index)));
+        }
+        bindings
+    }
+
+    fn place_task(&mut self, body: &mut Vec<Stmt>) {
+        let blocks = self.sizes.rows.div_ceil(self.task_rows());
+        let task = self.program.exprs.var(self.program.task);
+        let parts = self.program.exprs.unflatten(task, &[self.sizes.batch, blocks]);
+        let batch = self.bind(body, "batch", parts[0], self.sizes.batch);
+        let block = self.bind(body, "block", parts[1], blocks);
+        let parts = self.program.exprs.unflatten(self.thread, &[self.schedule.warps, WARP]);
+        self.warp = self.bind(body, "warp", parts[0], self.schedule.warps);
+        self.lane = self.bind(body, "lane", parts[1], WARP);
+        let exprs = &mut self.program.exprs;
+        self.first_row = exprs.mul_const(block, (WARP_ROWS * self.schedule.warps) as i64);
+        let extents: Vec<usize> = self.form.batch.iter().map(|&axis| self.block.extent(axis)).collect();
+        let values = exprs.unflatten(batch, &extents);
+        self.batch_values = self.form.batch.iter().copied().zip(values).collect();
+    }
+
+    pub fn add_buffer(&mut self, name: &str, dtype: DType, elems: usize, scope: Scope) -> BufferId {
+        self.program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope })
+    }
+
+    /// Binds an expression with values `0..extent` to a readable name; a constant stays one.
+    pub fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
+        if extent <= 1 {
+            return self.program.exprs.index(0);
+        }
+        let value = self.simplifier.simplify(&mut self.program.exprs, value);
+        let var = self.program.exprs.declare_index(name, extent);
+        body.push(Stmt::Let(var, value));
+        self.program.exprs.var(var)
+    }
+
+    /// Declares a variable with its value.
+    pub fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
+        let ty: Type = self.program.exprs.ty(value);
+        let var = self.program.exprs.declare_register(name, ty);
+        body.push(Stmt::Let(var, value));
+        self.program.exprs.var(var)
+    }
+
+    /// A loop that is unrolled.
+    pub fn unrolled(
+        &mut self,
+        name: &str,
+        extent: usize,
+        body: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
+    ) -> Stmt {
+        let (var, value) = self.program.exprs.fresh_index(name, extent);
+        let body = body(self, value);
+        let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
+        Stmt::For { var, start, end, step: 1, kind: LoopKind::Unroll, body }
+    }
+
+    /// What axes are at flat positions.
+    pub fn at(&mut self, axes: &[VarId], position: ExprId) -> Vec<(VarId, ExprId)> {
+        let extents: Vec<usize> = axes.iter().map(|&axis| self.block.extent(axis)).collect();
+        let values = self.program.exprs.unflatten(position, &extents);
+        axes.iter().copied().zip(values).collect()
+    }
+
+    /// Copies a scalar expression of the block program into the program. No load is made where `guard` is false.
+    pub fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId {
+        let mut importer = Importer::new();
+        for &(var, value) in self.batch_values.iter().chain(bindings) {
+            importer.bind(var, value);
+        }
+        let (block, buffers, stages) = (self.block, &self.arg_buffers, &self.stage_values);
+        let copied =
+            importer.import(&self.source, &mut self.program.exprs, root, |exprs, access| match access {
+                Access::Read { arg, index, guard: own } => {
+                    let meta = block.arg(arg);
+                    let offset = exprs.linear_index(index, &meta.layout.strides(&meta.shape));
+                    let buffer = buffers[arg.index()].expect("every argument is passed");
+                    let guard = exprs.and_guard(own, guard);
+                    exprs.load(buffer, offset, 1, guard)
+                }
+                Access::Stage(stage) => {
+                    stages.iter().find(|(known, _)| *known == stage).expect("stages are in order").1
+                }
+            });
+        self.simplifier.simplify(&mut self.program.exprs, copied)
+    }
+
+    /// `lane / divide % modulus * times`.
+    pub fn of_lane(&mut self, divide: usize, modulus: usize, times: usize) -> ExprId {
+        let exprs = &mut self.program.exprs;
+        let (divide, modulus) = (exprs.index(divide as i64), exprs.index(modulus as i64));
+        let quotient = exprs.floor_div(self.lane, divide);
+        let rest = exprs.floor_rem(quotient, modulus);
+        let value = exprs.mul_const(rest, times as i64);
+        self.simplifier.simplify(&mut self.program.exprs, value)
+    }
+
+    /// True for an expression that is a plain load.
+    pub fn is_load(&self, id: ExprId) -> bool {
+        matches!(self.program.exprs.get(id), Expr::Load { .. })
+    }
+}
