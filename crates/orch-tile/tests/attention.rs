@@ -24,8 +24,16 @@ struct Shape {
     dtype: DType,
 }
 
-const PLAIN: Shape =
-    Shape { heads: 2, rows: 16, keys: 16, terms: 16, columns: 16, keys_last: false, masked: false, dtype: DType::F16 };
+const PLAIN: Shape = Shape {
+    heads: 2,
+    rows: 16,
+    keys: 16,
+    terms: 16,
+    columns: 16,
+    keys_last: false,
+    masked: false,
+    dtype: DType::F16,
+};
 
 /// `softmax(q * k / 2 + mask) * v`, heads merged.
 fn attention_of(shape: Shape) -> G {
@@ -35,7 +43,9 @@ fn attention_of(shape: Shape) -> G {
     let k_dims = if shape.keys_last { [heads, terms, keys] } else { [heads, keys, terms] };
     let k = g.input(shape.dtype, &k_dims);
     let v = g.input(shape.dtype, &[heads, keys, columns]);
-    let wide = |g: &mut G, x| if shape.dtype == DType::F32 { x } else { g.op(PrimOp::Map(ScalarFn::Cast(DType::F32)), &[x]) };
+    let wide = |g: &mut G, x| {
+        if shape.dtype == DType::F32 { x } else { g.op(PrimOp::Map(ScalarFn::Cast(DType::F32)), &[x]) }
+    };
     let (q, k, v) = (wide(&mut g, q), wide(&mut g, k), wide(&mut g, v));
     let k = if shape.keys_last { k } else { g.transpose(k, &[0, 2, 1]) };
     let s = g.op(PrimOp::Contract(Contract::matmul(1)), &[q, k]);

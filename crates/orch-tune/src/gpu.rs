@@ -57,6 +57,8 @@ pub struct GpuFacts {
     pub written_bytes: u64,
     /// The matrix product that the kernel is built around.
     pub product: Option<ProductFacts>,
+    /// The attention that it is instead.
+    pub attention: Option<AttentionFacts>,
     /// Multiply-adds outside of it, counted as two, and simple operations.
     pub cheap_ops: u64,
     /// Exponentials, logarithms, and the like.
@@ -82,6 +84,21 @@ pub struct ProductFacts {
     pub factor_bytes: [u64; 2],
     /// Operations that compute an element of each factor: none where it is read as it is.
     pub factor_ops: [f64; 2],
+}
+
+/// Attention with all keys of a task's rows in registers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AttentionFacts {
+    /// Independent tasks.
+    pub tasks: u64,
+    /// Bytes that a task brings to shared memory.
+    pub task_bytes: u64,
+    /// Scores of a thread.
+    pub scores: u64,
+    /// Simple operations, and exponentials, per score.
+    pub ops: [f64; 2],
+    /// Multiply-adds of a task on matrix units, counted as two.
+    pub task_flops: u64,
 }
 
 /// The expected time of a kernel.
@@ -114,6 +131,11 @@ const AREA_EXPONENT: f64 = 0.3;
 const COMPUTED_FACTOR: f64 = 0.7;
 const COMPUTED_US: f64 = 0.6;
 const STEP_TERMS: f64 = 64.0;
+/// Simple operations that take as long as an exponential in a thread, and those that each score takes anyway.
+const SPECIAL_CHEAP: f64 = 12.0;
+const SCORE_OPS: f64 = 6.0;
+/// Share of the matrix units' peak that products of fragments in registers reach.
+const ATTENTION_EFFICIENCY: f64 = 0.25;
 /// Adding up the parts of a sum, beside the traffic.
 const MERGE_US: f64 = 0.8;
 
@@ -173,6 +195,7 @@ impl GpuFacts {
     /// The expected time.
     pub fn estimate(&self, model: &GpuModel) -> GpuEstimate {
         let (work_us, bound_us) = match &self.product {
+            _ if self.attention.is_some() => (self.attention_us(model), self.bound_us(None, model)),
             Some(product) => (self.product_us(product, model), self.bound_us(Some(product), model)),
             None => {
                 let memory = model.memory_us(self, self.tasks);
@@ -195,6 +218,27 @@ impl GpuFacts {
         let cached = 2.0 * model.l2_bytes as f64;
         let memory = ((bytes - cached).max(0.0) / model.memory_gbs).max(bytes / model.l2_gbs);
         compute.max(memory) * GIGA_TO_US
+    }
+
+    /// Tasks side by side: each waits for its factors, then computes.
+    fn attention_us(&self, model: &GpuModel) -> f64 {
+        let Some(facts) = &self.attention else { return 0.0 };
+        let all = f64::from(model.multiprocessors);
+        let turns = facts.tasks.div_ceil(u64::from(model.multiprocessors)) as f64;
+        let load = facts.task_bytes as f64 / model.multiprocessor_gbs;
+        // A warp's instruction is one of 32 lanes; its four schedulers work side by side on other warps.
+        let lane_gops = model.f32_gflops / all / 2.0 / 128.0;
+        let [cheap, special] = facts.ops;
+        let scores = facts.scores as f64 * (cheap + SPECIAL_CHEAP * special + SCORE_OPS) / lane_gops;
+        let multiply = facts.task_flops as f64 / (ATTENTION_EFFICIENCY * model.half_gflops / all);
+        // Several tasks of a multiprocessor wait and compute at the same time.
+        (turns.min(2.0) * load + turns * multiply + (1.0 + (turns - 1.0) * 0.5) * scores) * GIGA_TO_US
+            + self.memory_us_of_all(model)
+    }
+
+    fn memory_us_of_all(&self, model: &GpuModel) -> f64 {
+        let bytes = (self.constant_bytes + self.read_bytes + self.written_bytes) as f64;
+        bytes / model.l2_gbs * GIGA_TO_US
     }
 
     /// The least time of a product over tiles and splits, with all that surrounds it.

@@ -3,6 +3,7 @@
 //! Costs come from block programs; only what is chosen is lowered further ([`implement`](crate::implement)).
 //! Candidates that compute the same thing share one block program and are estimated once.
 
+use crate::chains::chains;
 use crate::implement::{Place, Unserved};
 use crate::parallel;
 use crate::{Error, Options};
@@ -51,7 +52,10 @@ const LIMITS: Limits =
 /// If the work is cancelled.
 pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Error> {
     let Place { graph, storage, units, signatures, backend } = place;
-    let enumeration = enumerate(&units.dag, &Rule { fuse: options.fuse }, &LIMITS);
+    let mut enumeration = enumerate(&units.dag, &Rule { fuse: options.fuse }, &LIMITS);
+    if options.fuse && backend.chains_contractions() {
+        enumeration.candidates.extend(chains(units));
+    }
     let mut numbers: HashMap<String, usize> = HashMap::new();
     let mut distinct: Vec<(Vec<NodeId>, &[TensorId])> = Vec::new();
     let mut number_of = Vec::with_capacity(enumeration.candidates.len());

@@ -21,6 +21,7 @@ mod assemble;
 mod backend;
 pub mod cache;
 mod candidates;
+mod chains;
 pub mod compare;
 mod compile;
 pub mod conformance;

@@ -88,7 +88,8 @@ impl Builder<'_> {
     ) -> Result<ExprId, CannotFuse> {
         let graph = self.graph;
         let inputs = &graph.node(node).inputs;
-        let mut components: Vec<(u8, ExprId)> = contract.out.iter().copied().zip(at.iter().copied()).collect();
+        let mut components: Vec<(u8, ExprId)> =
+            contract.out.iter().copied().zip(at.iter().copied()).collect();
         let mut reduced = Vec::new();
         for (list, input) in [(&contract.lhs, inputs[0]), (&contract.rhs, inputs[1])] {
             for (&label, &extent) in list.iter().zip(graph.shape(input).iter()) {

@@ -146,7 +146,9 @@ impl<'a> Builder<'a> {
                 return true;
             }
             let inputs = self.graph.node(node).inputs.iter();
-            pending.extend(inputs.filter_map(|&input| self.inner_producer(input)).filter(|&node| seen.insert(node)));
+            pending.extend(
+                inputs.filter_map(|&input| self.inner_producer(input)).filter(|&node| seen.insert(node)),
+            );
         }
         false
     }

@@ -69,9 +69,8 @@ impl Builder<'_> {
         name: &str,
     ) -> VarId {
         let terms = self.anchor_terms.clone();
-        let fits = |axis: &AxisState| {
-            axis.extent == extent && axis.class == class && !used.contains(&axis.var)
-        };
+        let fits =
+            |axis: &AxisState| axis.extent == extent && axis.class == class && !used.contains(&axis.var);
         let of_anchor = self.axes.iter().position(|axis| fits(axis) && terms.contains(&axis.var));
         let free = of_anchor.or_else(|| self.axes.iter().position(fits));
         match free.map(|at| &mut self.axes[at]) {

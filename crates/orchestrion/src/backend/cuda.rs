@@ -108,6 +108,10 @@ impl Backend for Cuda {
         }
     }
 
+    fn chains_contractions(&self) -> bool {
+        matches!(self.precision, Precision::F16 | Precision::Bf16)
+    }
+
     fn storage(&self, graph: &PrimGraph) -> Storage {
         let layouts = layouts::assign_gpu(graph);
         match self.precision {

@@ -4,8 +4,9 @@ use crate::facts::{Operations, operations, reads};
 use orch_ir::DType;
 use orch_tile::templates::contraction::{Extents, Form};
 use orch_tile::templates::gpu::Factors;
+use orch_tile::templates::gpu::attention::AttentionForm;
 use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
-use orch_tune::gpu::{GpuFacts, ProductFacts, Unit};
+use orch_tune::gpu::{AttentionFacts, GpuFacts, ProductFacts, Unit};
 
 /// Simple operations that it takes to find an element's place in memory, by itself and after a product, where whole
 /// tiles share them.
@@ -28,6 +29,7 @@ pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
         }
     }
     facts.product = Form::of(block).ok().map(|form| product(block, &form, factors));
+    facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
     let address_ops = if facts.product.is_some() { TILE_ADDRESS_OPS } else { ADDRESS_OPS };
     for stage in &block.stages {
@@ -42,6 +44,33 @@ pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
         facts.special_ops += times * special;
     }
     facts
+}
+
+fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
+    /// Rows of a warp, which tasks of few rows have one of.
+    const ROWS: usize = 16;
+    let points = |axes: &[VarId]| AttentionForm::points(block, axes);
+    let (rows, keys) = (points(&form.rows), points(&form.keys));
+    let (terms, columns) = (points(&form.terms), points(&form.columns));
+    let mut ops = [0.0; 2];
+    let bodies = form.statistics.iter().map(|statistic| statistic.body).chain([form.p]);
+    for body in bodies {
+        let Operations { cheap, special } = operations(block, body);
+        let addresses = ADDRESS_OPS * read_nodes(block, body).count() as u64;
+        ops[0] += (cheap + addresses) as f64;
+        ops[1] += special as f64;
+    }
+    let computed: f64 =
+        [form.q, form.k, form.v].map(|factor| computing(block, factor, Unit::Half)).iter().sum();
+    // What is computed on its way to shared memory is computed by every task.
+    ops[0] += 4.0 * computed;
+    AttentionFacts {
+        tasks: (points(&form.batch) * rows.div_ceil(ROWS)) as u64,
+        task_bytes: 2 * (keys * (terms + columns) + ROWS * terms) as u64,
+        scores: (keys * ROWS / 32) as u64,
+        ops,
+        task_flops: (2 * ROWS * keys * (terms + columns)) as u64,
+    }
 }
 
 /// Tasks into which a schedule would cut the stage that has the fewest.

@@ -39,6 +39,11 @@ pub trait Backend: Sync {
     /// The graph in the precision that was asked for, as far as that changes the graph.
     fn prepared(&self, graph: PrimGraph) -> PrimGraph;
 
+    /// Whether kernels may hold two contractions, one of which needs the other.
+    fn chains_contractions(&self) -> bool {
+        false
+    }
+
     /// How tensors are stored.
     fn storage(&self, graph: &PrimGraph) -> Storage;
 

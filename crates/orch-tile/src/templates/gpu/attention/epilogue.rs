@@ -112,9 +112,12 @@ impl Lowering<'_> {
             .collect();
         let mut stmts = Vec::new();
         let imported: Vec<(ArgId, ExprId, ExprId)> = (stages.into_iter())
-            .map(|(arg, offset, body)| (arg, self.import(offset, &bindings, None), self.import(body, &bindings, None)))
+            .map(|(arg, offset, body)| {
+                (arg, self.import(offset, &bindings, None), self.import(body, &bindings, None))
+            })
             .collect();
-        let over = Widening { registers: vec![(sum, total)], ..Widening::new(each_var, column, lanes.max(2)) };
+        let over =
+            Widening { registers: vec![(sum, total)], ..Widening::new(each_var, column, lanes.max(2)) };
         let mut vectorizer = (lanes > 1).then(|| Vectorizer::new(&mut self.program.exprs, &over));
         for (arg, offset, body) in imported {
             let Self { program, simplifier, .. } = self;

@@ -54,8 +54,11 @@ impl AttentionForm {
         let no = CannotLower::NotThisTemplate;
         let reductions: Vec<&Stage> =
             block.stages.iter().filter(|stage| matches!(stage, Stage::Reduce { .. })).collect();
-        let [first, between @ .., last] = &reductions[..] else { return Err(no("two products are expected")) };
-        let (scores, score_domain, terms, (a, b)) = product(first).ok_or(no("the first stage is no product"))?;
+        let [first, between @ .., last] = &reductions[..] else {
+            return Err(no("two products are expected"));
+        };
+        let (scores, score_domain, terms, (a, b)) =
+            product(first).ok_or(no("the first stage is no product"))?;
         let (output, domain, keys, (lhs, rhs)) = product(last).ok_or(no("the last stage is no product"))?;
         let depends = |id: ExprId, stage: StageId| {
             block.exprs.reachable(&[id]).into_iter().any(|id| *block.exprs.get(id) == Expr::Stage(stage))
@@ -73,7 +76,8 @@ impl AttentionForm {
             _ => return Err(no("one factor of the first product is expected to vary over keys")),
         };
         let statistics: Option<Vec<Statistic>> = between.iter().map(|stage| statistic(stage, keys)).collect();
-        let statistics = statistics.ok_or(no("maxima and sums over keys are expected between the products"))?;
+        let statistics =
+            statistics.ok_or(no("maxima and sums over keys are expected between the products"))?;
         if !keys.iter().all(|key| score_domain.contains(key)) {
             return Err(no("the last product is expected to sum over the scores"));
         }
@@ -119,11 +123,14 @@ fn product(stage: &Stage) -> Option<Product<'_>> {
 
 fn statistic(stage: &Stage, keys: &[VarId]) -> Option<Statistic> {
     match stage {
-        Stage::Reduce { stage, op: op @ (ReduceOp::Max | ReduceOp::Sum), reduced, body, kind: ReduceKind::Plain, .. }
-            if reduced == keys =>
-        {
-            Some(Statistic { stage: *stage, op: *op, body: *body })
-        }
+        Stage::Reduce {
+            stage,
+            op: op @ (ReduceOp::Max | ReduceOp::Sum),
+            reduced,
+            body,
+            kind: ReduceKind::Plain,
+            ..
+        } if reduced == keys => Some(Statistic { stage: *stage, op: *op, body: *body }),
         _ => None,
     }
 }

@@ -16,9 +16,8 @@ impl Lowering<'_> {
     fn cleared(&mut self, name: &str, elems: usize) -> (BufferId, Stmt) {
         let buffer = self.add_buffer(name, DType::F32, elems, Scope::Scratch);
         let zero = self.program.exprs.zero(DType::F32);
-        let clear = self.unrolled("i", elems, |_, offset| {
-            vec![Stmt::Store { buffer, offset, value: zero, mask: None }]
-        });
+        let clear = self
+            .unrolled("i", elems, |_, offset| vec![Stmt::Store { buffer, offset, value: zero, mask: None }]);
         (buffer, clear)
     }
 
@@ -62,7 +61,12 @@ impl Lowering<'_> {
                 let term = exprs.add2(step, k_term);
                 let from = k.place(this, key, term);
                 let to = this.constant(b, 0);
-                body.push(Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices: 4, transposed: !k.along_inner }));
+                body.push(Stmt::Team(TeamStmt::LoadMatrix {
+                    to,
+                    from,
+                    matrices: 4,
+                    transposed: !k.along_inner,
+                }));
                 for half in 0..2 {
                     let sum = this.constant(scores, 4 * (2 * pair + half));
                     let (a, b) = (this.constant(a, 0), this.constant(b, 4 * half));
@@ -198,7 +202,12 @@ impl Lowering<'_> {
                 let key = exprs.add2(first, v_key);
                 let from = v.place(this, key, column);
                 let to = this.constant(b, 0);
-                body.push(Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices: 4, transposed: v.along_inner }));
+                body.push(Stmt::Team(TeamStmt::LoadMatrix {
+                    to,
+                    from,
+                    matrices: 4,
+                    transposed: v.along_inner,
+                }));
                 for half in 0..2 {
                     let sum = this.constant(sums, 4 * (2 * pair + half));
                     let (a, b) = (this.constant(a, 0), this.constant(b, 4 * half));

@@ -38,14 +38,26 @@ impl Tile {
     pub fn of_queries(lowering: &mut Lowering<'_>, value: ExprId) -> Self {
         let (first, sizes) = (lowering.first_row, lowering.sizes);
         let rows = (lowering.form.rows.clone(), first, sizes.rows, lowering.task_rows());
-        Self::new(lowering, "q", value, rows, (lowering.form.terms.clone(), sizes.terms, sizes.padded_terms()))
+        Self::new(
+            lowering,
+            "q",
+            value,
+            rows,
+            (lowering.form.terms.clone(), sizes.terms, sizes.padded_terms()),
+        )
     }
 
     /// `[key][term]`.
     pub fn of_keys(lowering: &mut Lowering<'_>, value: ExprId) -> Self {
         let (zero, sizes) = (lowering.program.exprs.index(0), lowering.sizes);
         let keys = (lowering.form.keys.clone(), zero, sizes.keys, sizes.padded_keys());
-        Self::new(lowering, "k", value, keys, (lowering.form.terms.clone(), sizes.terms, sizes.padded_terms()))
+        Self::new(
+            lowering,
+            "k",
+            value,
+            keys,
+            (lowering.form.terms.clone(), sizes.terms, sizes.padded_terms()),
+        )
     }
 
     /// `[key][column]`.
@@ -89,7 +101,8 @@ impl Tile {
         let (lines, line) = tile.lines();
         tile.stride = line + LANES;
         let elems = lines * tile.stride;
-        tile.buffer = lowering.add_buffer(&format!("{name}_tile"), lowering.product.dtype(), elems, Scope::Shared);
+        tile.buffer =
+            lowering.add_buffer(&format!("{name}_tile"), lowering.product.dtype(), elems, Scope::Shared);
         tile
     }
 
@@ -165,7 +178,8 @@ impl Tile {
             let from = Spot { buffer, offset };
             return vec![Stmt::Team(TeamStmt::Copy { to, from, elems: LANES, mask })];
         }
-        let (moving, extent) = if self.along_inner { (inner, self.inner.extent) } else { (outer, self.outer.extent) };
+        let (moving, extent) =
+            if self.along_inner { (inner, self.inner.extent) } else { (outer, self.outer.extent) };
         let exprs = &mut lowering.program.exprs;
         let positions = exprs.ramp(moving, 1, LANES);
         let limit = exprs.index(extent as i64);
