@@ -51,10 +51,10 @@ const CLUSTER_BARRIER: f64 = 1500.0;
 
 /// Schedules with their estimated cycles, the preferred one first.
 pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedule)> {
-    let outer = outer_axes(nest);
-    if nest.steps.iter().all(|step| inner_axes(step, &outer).is_empty()) {
+    if !is_served(nest) {
         return Vec::new();
     }
+    let outer = outer_axes(nest);
     let shared = kept_values(nest, &outer);
     let mut ranked = Vec::new();
     for (vector, lanes) in vector_choices(nest, &outer) {
@@ -69,6 +69,12 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     ranked.truncate(MAX_SCHEDULES);
     ranked
+}
+
+/// True if there is something that threads do together.
+pub(super) fn is_served(nest: &Nest) -> bool {
+    let outer = outer_axes(nest);
+    nest.steps.iter().any(|step| !inner_axes(step, &outer).is_empty())
 }
 
 /// The values that stages may keep for later ones.
