@@ -4,6 +4,8 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
+//! [`merge_products`] and [`stage_inputs`] prepare a graph for devices with costly launches.
+//!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
 //! This crate knows no device and measures no time.
@@ -20,6 +22,7 @@ mod fold;
 mod narrow;
 mod normalize;
 mod options;
+mod prepare;
 mod report;
 mod rule;
 pub mod rules;
@@ -29,6 +32,7 @@ pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
+pub use prepare::{merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;
 

@@ -72,7 +72,7 @@ impl Model {
         let graph = clock.run("rewrite", || {
             Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
         })?;
-        let graph = clock.run("narrow", || Ok(backend.narrowed(graph)))?;
+        let graph = clock.run("prepare", || Ok(backend.prepared(graph)))?;
         let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
         let units = clock.run("identify", || Units::of(&graph, storage.layouts()).map_err(internal))?;
         let signatures = Signatures::of(&graph, &storage);

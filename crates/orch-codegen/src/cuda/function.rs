@@ -93,9 +93,8 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
 
 /// True if a statement lets the next kernel be launched.
 fn releases(stmts: &[Stmt]) -> bool {
-    let is_release = |stmt: &Stmt| {
-        matches!(stmt, Stmt::Team(TeamStmt::Release)) || stmt.bodies().any(releases)
-    };
+    let is_release =
+        |stmt: &Stmt| matches!(stmt, Stmt::Team(TeamStmt::Release)) || stmt.bodies().any(releases);
     stmts.iter().any(is_release)
 }
 

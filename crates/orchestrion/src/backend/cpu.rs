@@ -64,7 +64,7 @@ impl Backend for Cpu {
         format!("{:?}", self.figures)
     }
 
-    fn narrowed(&self, graph: PrimGraph) -> PrimGraph {
+    fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         match self.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,

@@ -100,8 +100,12 @@ impl Backend for Cuda {
         format!("{:?} {:?} {:?}", self.target, self.figures, self.precision)
     }
 
-    fn narrowed(&self, graph: PrimGraph) -> PrimGraph {
-        graph
+    fn prepared(&self, graph: PrimGraph) -> PrimGraph {
+        let graph = orch_rewrite::merge_products(&graph);
+        match self.precision {
+            Precision::F32 | Precision::Tf32 => graph,
+            Precision::F16 | Precision::Bf16 => orch_rewrite::stage_inputs(&graph),
+        }
     }
 
     fn storage(&self, graph: &PrimGraph) -> Storage {

@@ -37,7 +37,7 @@ pub trait Backend: Sync {
     fn figures(&self) -> String;
 
     /// The graph in the precision that was asked for, as far as that changes the graph.
-    fn narrowed(&self, graph: PrimGraph) -> PrimGraph;
+    fn prepared(&self, graph: PrimGraph) -> PrimGraph;
 
     /// How tensors are stored.
     fn storage(&self, graph: &PrimGraph) -> Storage;

@@ -1,0 +1,278 @@
+//! Graphs for devices on which a launch costs as much as a small kernel.
+//!
+//! - Matrix products of one tensor with several constants become one product with the constants side by side, and
+//!   slices of its result; constants that are added to all of the results are added before the slices.
+//! - Inputs of f32 are copied before matrix products and convolutions read them: the copy may be stored in another
+//!   order, and in half precision, so that the product reads it as it is. Whether that pays is for the choice of
+//!   kernels: a copy may be fused into its readers.
+
+use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, Tensor, TensorId};
+use std::collections::BTreeMap;
+
+/// The graph with products of one tensor merged.
+pub fn merge_products(graph: &PrimGraph) -> PrimGraph {
+    let groups = groups(graph);
+    if groups.is_empty() {
+        return graph.clone();
+    }
+    let mut replaced: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for (number, group) in groups.iter().enumerate() {
+        for member in &group.members {
+            replaced.insert(member.product, number);
+            replaced.extend(member.bias.map(|(node, _)| (node, number)));
+        }
+    }
+    let mut emitted = vec![false; groups.len()];
+    rebuilt(graph, |id, result, known| {
+        let Some(&number) = replaced.get(&id) else { return false };
+        if !std::mem::replace(&mut emitted[number], true) {
+            groups[number].emit(graph, result, known);
+        }
+        true
+    })
+}
+
+/// The graph with inputs of f32 copied for the products and convolutions that read them.
+pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
+    let is_product = |id: &NodeId| matches!(graph.node(*id).op, PrimOp::Contract(_) | PrimOp::Conv(_));
+    let consumers = graph.consumers();
+    let staged: Vec<TensorId> = (graph.inputs.iter().map(|&(_, input)| input))
+        .filter(|&input| graph.dtype(input) == DType::F32 && consumers[input.index()].iter().any(is_product))
+        .collect();
+    let mut copies: BTreeMap<TensorId, TensorId> = BTreeMap::new();
+    rebuilt(graph, |id, result, known| {
+        let node = graph.node(id);
+        if !is_product(&id) || !node.inputs.iter().any(|input| staged.contains(input)) {
+            return false;
+        }
+        let mut inputs = Vec::new();
+        for &input in &node.inputs {
+            let given = known[input.index()].expect("operands come before users");
+            inputs.push(match staged.contains(&input) {
+                false => given,
+                true => *copies.entry(input).or_insert_with(|| {
+                    let same = PrimOp::Map(ScalarFn::Cast(DType::F32));
+                    result.add(same, &[given]).expect("a tensor of f32 is one of f32")
+                }),
+            });
+        }
+        let output = result.add(node.op.clone(), &inputs).expect("operands have the types they had");
+        known[node.outputs[0].index()] = Some(output);
+        true
+    })
+}
+
+/// A copy of a graph in which `replace` may emit something else for a node.
+fn rebuilt(
+    graph: &PrimGraph,
+    mut replace: impl FnMut(NodeId, &mut PrimGraph, &mut [Option<TensorId>]) -> bool,
+) -> PrimGraph {
+    let mut result = PrimGraph::new(&graph.name);
+    let mut known: Vec<Option<TensorId>> = vec![None; graph.tensors().len()];
+    for (name, id) in &graph.inputs {
+        known[id.index()] = Some(result.add_input(name, graph.dtype(*id), graph.shape(*id).clone()));
+    }
+    for (id, value) in graph.constants() {
+        known[id.index()] = Some(result.add_constant(value.clone()));
+    }
+    for id in graph.node_ids() {
+        result.set_origin(graph.origin(id));
+        if replace(id, &mut result, &mut known) {
+            continue;
+        }
+        let node = graph.node(id);
+        let inputs =
+            node.inputs.iter().map(|input| known[input.index()].expect("operands come before users"));
+        let inputs = inputs.collect();
+        let outputs = result.add_node(node.op.clone(), inputs).expect("operands have the types they had");
+        for (old, new) in node.outputs.iter().zip(outputs) {
+            known[old.index()] = Some(new);
+        }
+    }
+    for (name, output) in &graph.outputs {
+        result.add_output(name, known[output.index()].expect("every output is computed"));
+    }
+    result
+}
+
+/// Products of one tensor.
+struct Group {
+    contract: Contract,
+    lhs: TensorId,
+    members: Vec<Member>,
+}
+
+/// A product `lhs * weights`, and a constant that is added to it and nothing else.
+struct Member {
+    product: NodeId,
+    weights: TensorId,
+    bias: Option<(NodeId, TensorId)>,
+}
+
+/// Products that can be merged: of one tensor with matrices of as many rows, along the last dimension of the result.
+fn groups(graph: &PrimGraph) -> Vec<Group> {
+    let consumers = graph.consumers();
+    let mut groups: Vec<Group> = Vec::new();
+    for id in graph.node_ids() {
+        let PrimNode { op: PrimOp::Contract(contract), inputs, .. } = graph.node(id) else { continue };
+        let (lhs, weights) = (inputs[0], inputs[1]);
+        let is_plain = matches!(&contract.rhs[..], [k, n]
+            if contract.lhs.contains(k) && !contract.lhs.contains(n) && contract.out.last() == Some(n));
+        if !is_plain || graph.constant(weights).is_none() || graph.constant(lhs).is_some() {
+            continue;
+        }
+        let member = Member { product: id, weights, bias: bias(graph, &consumers, id) };
+        match groups.iter_mut().find(|group| group.lhs == lhs && group.contract == *contract) {
+            Some(group) => group.members.push(member),
+            None => groups.push(Group { contract: contract.clone(), lhs, members: vec![member] }),
+        }
+    }
+    groups.retain(|group| group.members.len() > 1);
+    for group in &mut groups {
+        if group.members.iter().any(|member| member.bias.is_none()) {
+            group.members.iter_mut().for_each(|member| member.bias = None);
+        }
+    }
+    groups
+}
+
+/// The addition of a constant, repeated along all dimensions but the last, to a product that nobody else reads.
+fn bias(graph: &PrimGraph, consumers: &[Vec<NodeId>], product: NodeId) -> Option<(NodeId, TensorId)> {
+    let output = graph.node(product).outputs[0];
+    let [reader] = consumers[output.index()][..] else { return None };
+    if graph.outputs.iter().any(|(_, tensor)| *tensor == output) {
+        return None;
+    }
+    let node = graph.node(reader);
+    if node.op != PrimOp::Map(ScalarFn::Binary(orch_ir::BinaryFn::Add)) {
+        return None;
+    }
+    let other = node.inputs.iter().copied().find(|&input| input != output)?;
+    let repeated = graph.node(graph.producer(other)?);
+    let PrimOp::Broadcast { dims, .. } = &repeated.op else { return None };
+    let last = graph.shape(output).rank() - 1;
+    let value = repeated.inputs[0];
+    let is_row = dims[..] == [last] && graph.shape(value)[0] == graph.shape(output)[last];
+    (is_row && graph.constant(value).is_some()).then_some((reader, value))
+}
+
+impl Group {
+    fn emit(&self, graph: &PrimGraph, result: &mut PrimGraph, known: &mut [Option<TensorId>]) {
+        let constant = |tensor: TensorId| graph.constant(tensor).expect("members have constant weights");
+        let expected = "merged operands fit as their parts did";
+        let weights: Vec<&Tensor> = self.members.iter().map(|member| constant(member.weights)).collect();
+        let weights = result.add_constant(side_by_side(&weights));
+        let lhs = known[self.lhs.index()].expect("operands come before users");
+        let mut merged =
+            result.add(PrimOp::Contract(self.contract.clone()), &[lhs, weights]).expect(expected);
+        let biases: Option<Vec<&Tensor>> =
+            self.members.iter().map(|member| member.bias.map(|(_, value)| constant(value))).collect();
+        let shape = result.shape(merged).clone();
+        let last = shape.rank() - 1;
+        if let Some(biases) = biases {
+            let bias = result.add_constant(side_by_side(&biases));
+            let repeat = PrimOp::Broadcast { shape: shape.clone(), dims: vec![last] };
+            let bias = result.add(repeat, &[bias]).expect(expected);
+            let add = PrimOp::Map(ScalarFn::Binary(orch_ir::BinaryFn::Add));
+            merged = result.add(add, &[merged, bias]).expect(expected);
+        }
+        let mut start = 0;
+        for member in &self.members {
+            let columns = graph.shape(member.weights)[1];
+            let (mut starts, mut sizes) = (vec![0; shape.rank()], shape.to_vec());
+            (starts[last], sizes[last]) = (start as i64, columns);
+            let slice = PrimOp::Slice { starts, steps: vec![1; shape.rank()], sizes };
+            let part = result.add(slice, &[merged]).expect(expected);
+            let node = member.bias.map_or(member.product, |(node, _)| node);
+            known[graph.node(node).outputs[0].index()] = Some(part);
+            start += columns;
+        }
+    }
+}
+
+/// Matrices beside one another, or vectors after one another.
+fn side_by_side(parts: &[&Tensor]) -> Tensor {
+    let rank = parts[0].shape().rank();
+    let rows = if rank == 2 { parts[0].shape()[0] } else { 1 };
+    let line = |part: &Tensor| part.bytes().len() / rows.max(1);
+    let bytes: Vec<u8> = (0..rows)
+        .flat_map(|row| parts.iter().flat_map(move |part| &part.bytes()[row * line(part)..][..line(part)]))
+        .copied()
+        .collect();
+    let columns = parts.iter().map(|part| part.shape()[rank - 1]).sum();
+    let shape = if rank == 2 { vec![rows, columns] } else { vec![columns] };
+    Tensor::from_bytes(parts[0].dtype(), shape.into(), bytes.into())
+        .expect("as many elements as the parts have")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orch_interp::{EvalOptions, evaluate};
+    use orch_ir::BinaryFn;
+
+    fn values(shape: &[usize], seed: usize) -> Tensor {
+        let elems: usize = shape.iter().product();
+        let data = (0..elems).map(|i| ((i * 37 + seed * 11) % 23) as f32 / 8.0 - 1.25).collect();
+        Tensor::from_vec(shape.to_vec(), data)
+    }
+
+    /// Three products of one tensor, two of other widths, with constants added to some.
+    fn products(biased: &[bool]) -> PrimGraph {
+        let mut graph = PrimGraph::new("products");
+        let x = graph.add_input("x", DType::F32, vec![2, 5, 6]);
+        for (number, &is_biased) in biased.iter().enumerate() {
+            let columns = 4 + number;
+            let w = graph.add_constant(values(&[6, columns], number));
+            let contract = Contract { lhs: vec![0, 1, 3], rhs: vec![3, 2], out: vec![0, 1, 2] };
+            let mut y = graph.add(PrimOp::Contract(contract), &[x, w]).unwrap();
+            if is_biased {
+                let bias = graph.add_constant(values(&[columns], 50 + number));
+                let shape = graph.shape(y).clone();
+                let bias = graph.add(PrimOp::Broadcast { shape, dims: vec![2] }, &[bias]).unwrap();
+                y = graph.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[y, bias]).unwrap();
+            }
+            graph.add_output(format!("y{number}"), y);
+        }
+        graph
+    }
+
+    fn count(graph: &PrimGraph, is_wanted: impl Fn(&PrimOp) -> bool) -> usize {
+        graph.nodes().iter().filter(|node| is_wanted(&node.op)).count()
+    }
+
+    #[test]
+    fn products_of_one_tensor_are_merged() {
+        for biased in [[false; 3], [true; 3], [true, false, true]] {
+            let graph = products(&biased);
+            let merged = merge_products(&graph);
+            assert_eq!(count(&merged, |op| matches!(op, PrimOp::Contract(_))), 1);
+            let adds = if biased == [true; 3] { 1 } else { biased.iter().filter(|&&biased| biased).count() };
+            assert_eq!(count(&merged, |op| matches!(op, PrimOp::Map(_))), adds, "{biased:?}");
+            let inputs = [values(&[2, 5, 6], 9)];
+            let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
+            for (expected, given) in results(&graph).iter().zip(results(&merged)) {
+                assert_eq!(expected.to_f64(), given.to_f64(), "{biased:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_product_stays() {
+        let graph = products(&[true]);
+        assert_eq!(orch_ir::text::print(&merge_products(&graph)), orch_ir::text::print(&graph));
+    }
+
+    #[test]
+    fn inputs_are_copied_once_for_products() {
+        let graph = products(&[false; 3]);
+        let staged = stage_inputs(&graph);
+        assert_eq!(count(&staged, |op| matches!(op, PrimOp::Map(ScalarFn::Cast(DType::F32)))), 1);
+        let inputs = [values(&[2, 5, 6], 9)];
+        let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
+        assert_eq!(results(&graph).len(), results(&staged).len());
+        for (expected, given) in results(&graph).iter().zip(results(&staged)) {
+            assert_eq!(expected.to_f64(), given.to_f64());
+        }
+    }
+}
