@@ -79,7 +79,18 @@ pub(super) fn is_served(nest: &Nest) -> bool {
 
 /// The values that stages may keep for later ones.
 pub(super) fn kept_values(nest: &Nest, outer: &[Axis]) -> Vec<Shared> {
-    shared_values(nest, outer, costs_more_than_registers)
+    let mut kept = shared_values(nest, outer, costs_more_than_registers);
+    kept.retain(|shared| is_read_in_turn(nest, outer, shared));
+    kept
+}
+
+/// True if every later step that needs the value goes over the same axes, and so comes to it when it is its turn.
+fn is_read_in_turn(nest: &Nest, outer: &[Axis], shared: &Shared) -> bool {
+    nest.steps[shared.step + 1..].iter().all(|step| {
+        let axes = inner_axes(step, outer);
+        let is_alike = axes.len() == shared.axes.len() && axes.iter().all(|axis| shared.axes.contains(axis));
+        is_alike || !nest.program.exprs.reachable(&step.roots()).contains(&shared.value)
+    })
 }
 
 /// True if a reduction has a result for each point of axes that are not outer.
