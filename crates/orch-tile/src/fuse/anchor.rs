@@ -2,6 +2,7 @@
 
 use super::CannotFuse;
 use super::builder::{AxisClass, Builder};
+use super::reduce::Reduction;
 use crate::block::ReduceKind;
 use crate::expr::{ExprId, VarId};
 use orch_ir::{Contract, ConvSpec, NodeId, PrimOp, ReduceOp};
@@ -67,6 +68,7 @@ impl Builder<'_> {
             components.push((label, component));
             reduced.extend(var.filter(|_| role == 'k'));
         }
+        self.anchor_terms.clone_from(&reduced);
         let index_of = |list: &[u8]| -> Vec<ExprId> {
             let component = |label: &u8| components.iter().find(|(known, _)| known == label);
             list.iter().filter_map(component).map(|&(_, component)| component).collect()
@@ -74,6 +76,41 @@ impl Builder<'_> {
         let lhs = self.expr_at(inputs[0], &index_of(&contract.lhs), None)?;
         let rhs = self.expr_at(inputs[1], &index_of(&contract.rhs), None)?;
         Ok((index_of(&contract.out), reduced, (lhs, rhs)))
+    }
+
+    /// An element of a contraction that the anchor needs.
+    pub fn contracted(
+        &mut self,
+        node: NodeId,
+        contract: &Contract,
+        at: &[ExprId],
+        guard: Option<ExprId>,
+    ) -> Result<ExprId, CannotFuse> {
+        let graph = self.graph;
+        let inputs = &graph.node(node).inputs;
+        let mut components: Vec<(u8, ExprId)> = contract.out.iter().copied().zip(at.iter().copied()).collect();
+        let mut reduced = Vec::new();
+        for (list, input) in [(&contract.lhs, inputs[0]), (&contract.rhs, inputs[1])] {
+            for (&label, &extent) in list.iter().zip(graph.shape(input).iter()) {
+                if !components.iter().any(|&(known, _)| known == label) {
+                    let (var, component) = self.anchor_axis(extent, AxisClass::Window, &format!("t{label}"));
+                    components.push((label, component));
+                    reduced.extend(var);
+                }
+            }
+        }
+        let index_of = |list: &[u8]| -> Vec<ExprId> {
+            let component = |label: &u8| components.iter().find(|(known, _)| known == label);
+            list.iter().filter_map(component).map(|&(_, component)| component).collect()
+        };
+        let lhs = self.expr_at(inputs[0], &index_of(&contract.lhs), guard)?;
+        let rhs = self.expr_at(inputs[1], &index_of(&contract.rhs), guard)?;
+        let body = self.exprs.mul(lhs, rhs);
+        if reduced.is_empty() {
+            return Ok(body);
+        }
+        let kind = ReduceKind::Dot { lhs, rhs };
+        self.reduction(Reduction { node, op: ReduceOp::Sum, reduced, body, kind }, at, guard)
     }
 
     fn convolution(&mut self, node: NodeId, spec: &ConvSpec) -> Result<Parts, CannotFuse> {

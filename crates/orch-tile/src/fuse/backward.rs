@@ -43,6 +43,9 @@ impl Builder<'_> {
             PrimOp::TakeAlong { axis } => self.taken_along(*axis, inputs, index, guard),
             PrimOp::GatherNd { batch_dims } => self.gathered(*batch_dims, inputs, index, guard),
             PrimOp::ConvTranspose { spec, .. } => self.transposed_convolution(node, spec, index, guard),
+            PrimOp::Contract(contract) if self.main != Some(node) => {
+                self.contracted(node, contract, index, guard)
+            }
             PrimOp::Contract(_) | PrimOp::Conv(_) => Err(CannotFuse::OtherIndex(tensor)),
             PrimOp::ScatterAlong { .. } => Err(CannotFuse::Unsupported { node, op: "scatter" }),
             PrimOp::ScatterNd { .. } => Err(CannotFuse::Unsupported { node, op: "scatter_nd" }),

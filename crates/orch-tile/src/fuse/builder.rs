@@ -49,8 +49,12 @@ pub(super) struct Builder<'a> {
     pub stage_domains: Vec<Vec<VarId>>,
     /// Where tensors computed from the anchor (or the first output) lie in the index space.
     pub places: BTreeMap<TensorId, Vec<ExprId>>,
+    /// The anchor: the contraction or convolution whose axes are the program's.
+    pub main: Option<NodeId>,
     /// The anchor's result, once it has a stage.
     pub anchor: Option<TensorId>,
+    /// The axes that the anchor reduces: reductions of what it multiplies are over these, if they fit.
+    pub anchor_terms: Vec<VarId>,
     /// Splits that this build found worthwhile.
     pub wanted: Splits,
     args: Vec<Arg>,
@@ -79,7 +83,9 @@ impl<'a> Builder<'a> {
             stages: Vec::new(),
             stage_domains: Vec::new(),
             places: BTreeMap::new(),
+            main: None,
             anchor: None,
+            anchor_terms: Vec::new(),
             wanted: splits.clone(),
             args: Vec::new(),
             arg_ids: BTreeMap::new(),
@@ -95,7 +101,8 @@ impl<'a> Builder<'a> {
         }
         // What is computed from the earliest output is reached by walking forward.
         let &(_, first) = producers.iter().min().ok_or(CannotFuse::NoOutputs)?;
-        match self.find_anchor()? {
+        self.main = self.find_anchor()?;
+        match self.main {
             Some(node) => self.place_anchor(node)?,
             None => self.place_output(first),
         }
@@ -120,14 +127,28 @@ impl<'a> Builder<'a> {
         self.graph.producer(tensor).filter(|node| self.nodes.contains(node))
     }
 
-    /// The only contraction or convolution among the nodes.
+    /// The only contraction or convolution among the nodes, or the second of two of which it needs the first.
     fn find_anchor(&self) -> Result<Option<NodeId>, CannotFuse> {
         let mut anchors = (self.nodes.iter().copied())
             .filter(|&node| matches!(self.graph.node(node).op, PrimOp::Contract(_) | PrimOp::Conv(_)));
-        match (anchors.next(), anchors.next()) {
-            (Some(first), Some(second)) => Err(CannotFuse::SeveralAnchors(first, second)),
-            (first, _) => Ok(first),
+        match (anchors.next(), anchors.next(), anchors.next()) {
+            (Some(first), Some(second), None) if self.needs(second, first) => Ok(Some(second)),
+            (Some(first), Some(second), _) => Err(CannotFuse::SeveralAnchors(first, second)),
+            (first, ..) => Ok(first),
         }
+    }
+
+    /// True if a node is computed from another one through nodes of this kernel.
+    fn needs(&self, user: NodeId, wanted: NodeId) -> bool {
+        let (mut pending, mut seen) = (vec![user], BTreeSet::new());
+        while let Some(node) = pending.pop() {
+            if node == wanted {
+                return true;
+            }
+            let inputs = self.graph.node(node).inputs.iter();
+            pending.extend(inputs.filter_map(|&input| self.inner_producer(input)).filter(|&node| seen.insert(node)));
+        }
+        false
     }
 
     /// One axis per dimension of a result.

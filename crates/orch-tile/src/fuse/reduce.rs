@@ -1,19 +1,19 @@
 //! Reductions become stages: over axes that exist already where extents allow, or over fresh ones.
 
 use super::CannotFuse;
-use super::builder::{AxisClass, Builder};
+use super::builder::{AxisClass, AxisState, Builder};
 use super::split::AxisKey;
 use crate::block::{ReduceKind, Stage};
 use crate::expr::{ExprId, VarId};
 use orch_ir::{ConvSpec, DType, NodeId, ReduceOp, Window};
 
 /// A stage to be.
-struct Reduction {
-    node: NodeId,
-    op: ReduceOp,
-    reduced: Vec<VarId>,
-    body: ExprId,
-    kind: ReduceKind,
+pub(super) struct Reduction {
+    pub node: NodeId,
+    pub op: ReduceOp,
+    pub reduced: Vec<VarId>,
+    pub body: ExprId,
+    pub kind: ReduceKind,
 }
 
 impl Builder<'_> {
@@ -68,9 +68,13 @@ impl Builder<'_> {
         owner: Option<(AxisKey, usize)>,
         name: &str,
     ) -> VarId {
-        let free = (self.axes.iter_mut())
-            .find(|axis| axis.extent == extent && axis.class == class && !used.contains(&axis.var));
-        match free {
+        let terms = self.anchor_terms.clone();
+        let fits = |axis: &AxisState| {
+            axis.extent == extent && axis.class == class && !used.contains(&axis.var)
+        };
+        let of_anchor = self.axes.iter().position(|axis| fits(axis) && terms.contains(&axis.var));
+        let free = of_anchor.or_else(|| self.axes.iter().position(fits));
+        match free.map(|at| &mut self.axes[at]) {
             Some(axis) => {
                 axis.owners.extend(owner.filter(|owner| !axis.owners.contains(owner)));
                 axis.var
@@ -97,7 +101,7 @@ impl Builder<'_> {
     }
 
     /// The result of a reduction at an index, through a stage that computes nothing twice.
-    fn reduction(
+    pub fn reduction(
         &mut self,
         reduction: Reduction,
         at: &[ExprId],
