@@ -125,6 +125,20 @@ fn assert_needs_a_gpu(artifact: Artifact, cuda: &SearchPaths) {
 }
 
 #[test]
+fn graphs_that_once_failed_compute_what_they_should() {
+    let cache = CacheDir::new("gpu-graph-files");
+    let mut failures = String::new();
+    for (name, graph, inputs) in pipeline::files() {
+        for precision in [Precision::F32, Precision::F16] {
+            if let Err(problem) = check(&graph, &inputs, &options(&cache, "cuda:sm_90", precision)) {
+                failures += &format!("{name} in {}: {problem}\n", precision.name());
+            }
+        }
+    }
+    assert!(failures.is_empty(), "\n{failures}");
+}
+
+#[test]
 fn random_graphs_compute_what_they_should() {
     let cache = CacheDir::new("gpu-random-graphs");
     let mut failures = Vec::new();

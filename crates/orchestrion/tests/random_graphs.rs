@@ -8,14 +8,11 @@ mod cache_dir;
 mod pipeline;
 
 use cache_dir::CacheDir;
-use orch_interp::cases;
 use orch_ir::DType;
 use orch_ir::generate::{GenerateOptions, generate, random_inputs};
-use orch_ir::validate::validate;
 use orchestrion::Options;
-use pipeline::{check, print_case, seeds, shrink};
+use pipeline::{check, files, print_case, seeds, shrink};
 use std::ops::Range;
-use std::path::Path;
 
 /// The graphs drawn when nothing else is asked for.
 const SEEDS: Range<u64> = 0..40;
@@ -67,30 +64,14 @@ fn random_graphs_run_as_interpreted() {
 
 #[test]
 fn graphs_that_once_failed_run_as_interpreted() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
-    let entries = std::fs::read_dir(folder).expect("the folder of test files is readable");
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry is readable").path()).collect();
-    paths.sort();
-    assert!(!paths.is_empty(), "there are test files");
     let cache = CacheDir::new("graph-files");
     let options = Options { cache_dir: cache.path().to_owned(), calibrate: false, ..Options::default() };
     let mut failures = String::new();
-    for path in paths {
-        let text = std::fs::read_to_string(&path).expect("a test file is readable");
-        let blocks = cases::read(&text).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()));
-        for block in blocks {
-            assert_eq!(validate(&block.graph), [], "{}: {}", path.display(), block.graph.name);
-            let mut inputs: Vec<_> = block.cases.iter().map(|case| case.inputs.clone()).collect();
-            inputs.extend(
-                (0..2).map(|seed| random_inputs(&block.graph, seed)).filter(|_| block.cases.is_empty()),
-            );
-            for values in inputs {
-                for fuse in [true, false] {
-                    let options = Options { fuse, ..options.clone() };
-                    if let Err(problem) = check(&block.graph, &values, &options) {
-                        failures += &format!("{}: {}: {problem}\n", path.display(), block.graph.name);
-                    }
-                }
+    for (name, graph, inputs) in files() {
+        for fuse in [true, false] {
+            let options = Options { fuse, ..options.clone() };
+            if let Err(problem) = check(&graph, &inputs, &options) {
+                failures += &format!("{name}: {problem}\n");
             }
         }
     }

@@ -4,12 +4,15 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use orch_interp::compare::{Tolerance, compare};
-use orch_interp::{EvalOptions, evaluate};
+use orch_interp::{EvalOptions, cases, evaluate};
+use orch_ir::generate::random_inputs;
+use orch_ir::validate::validate;
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
 use orchestrion::compare::ROUNDING_FACTOR;
 use orchestrion::{Executable, Model, Options, RunOptions};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 
 /// Seeds of `ORCH_SEEDS`, written `FIRST..END`, or these.
 pub fn seeds(usual: Range<u64>) -> Range<u64> {
@@ -17,6 +20,30 @@ pub fn seeds(usual: Range<u64>) -> Range<u64> {
     let text = text.into_string().expect("ORCH_SEEDS is text");
     let (first, end) = text.split_once("..").expect("ORCH_SEEDS is FIRST..END");
     first.parse().expect("FIRST is a number")..end.parse().expect("END is a number")
+}
+
+/// The graphs of `tests/files`, each with inputs of its cases, or random ones if it has none.
+pub fn files() -> Vec<(String, PrimGraph, Vec<Tensor>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
+    let entries = std::fs::read_dir(folder).expect("the folder of test files is readable");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry is readable").path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "there are test files");
+    let mut found = Vec::new();
+    for path in paths {
+        let text = std::fs::read_to_string(&path).expect("a test file is readable");
+        let blocks = cases::read(&text).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()));
+        for block in blocks {
+            let name = format!("{}: {}", path.display(), block.graph.name);
+            assert_eq!(validate(&block.graph), [], "{name}");
+            let mut inputs: Vec<_> = block.cases.iter().map(|case| case.inputs.clone()).collect();
+            if inputs.is_empty() {
+                inputs.extend((0..2).map(|seed| random_inputs(&block.graph, seed)));
+            }
+            found.extend(inputs.into_iter().map(|values| (name.clone(), block.graph.clone(), values)));
+        }
+    }
+    found
 }
 
 /// Compiles and runs a graph twice and compares with the interpreter; `Err` says what went wrong, panics included.

@@ -26,12 +26,12 @@ pub enum Factors {
     Bf16,
 }
 
-/// True if a template has a schedule for a block program; whether it can be lowered is seen only by [`design`], which
-/// takes several times as long.
+/// True if a block program has the structure that a template serves. Whether there is a schedule for it is seen only by
+/// [`design`], which takes much longer.
 pub fn serves(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> bool {
-    !contraction::schedules(block, target, factors, 1).is_empty()
-        || !pointwise::ranked(block, target).is_empty()
-        || !row::ranked(block, target).is_empty()
+    pointwise::is_served(block)
+        || row::is_served(block)
+        || !contraction::schedules(block, target, factors, 1).is_empty()
 }
 
 /// Lowers a block program with the first template that serves it, under the schedule that its model prefers.

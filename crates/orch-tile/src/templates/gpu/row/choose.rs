@@ -51,10 +51,10 @@ const CLUSTER_BARRIER: f64 = 1500.0;
 
 /// Schedules with their estimated cycles, the preferred one first.
 pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedule)> {
-    let outer = outer_axes(nest);
-    if nest.steps.iter().all(|step| inner_axes(step, &outer).is_empty()) {
+    if !is_served(nest) {
         return Vec::new();
     }
+    let outer = outer_axes(nest);
     let shared = kept_values(nest, &outer);
     let mut ranked = Vec::new();
     for (vector, lanes) in vector_choices(nest, &outer) {
@@ -71,9 +71,26 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
     ranked
 }
 
+/// True if there is something that threads do together.
+pub(super) fn is_served(nest: &Nest) -> bool {
+    let outer = outer_axes(nest);
+    nest.steps.iter().any(|step| !inner_axes(step, &outer).is_empty())
+}
+
 /// The values that stages may keep for later ones.
 pub(super) fn kept_values(nest: &Nest, outer: &[Axis]) -> Vec<Shared> {
-    shared_values(nest, outer, costs_more_than_registers)
+    let mut kept = shared_values(nest, outer, costs_more_than_registers);
+    kept.retain(|shared| is_read_in_turn(nest, outer, shared));
+    kept
+}
+
+/// True if every later step that needs the value goes over the same axes, and so comes to it when it is its turn.
+fn is_read_in_turn(nest: &Nest, outer: &[Axis], shared: &Shared) -> bool {
+    nest.steps[shared.step + 1..].iter().all(|step| {
+        let axes = inner_axes(step, outer);
+        let is_alike = axes.len() == shared.axes.len() && axes.iter().all(|axis| shared.axes.contains(axis));
+        is_alike || !nest.program.exprs.reachable(&step.roots()).contains(&shared.value)
+    })
 }
 
 /// True if a reduction has a result for each point of axes that are not outer.

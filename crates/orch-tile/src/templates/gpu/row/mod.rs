@@ -58,6 +58,11 @@ pub fn schedules(block: &BlockProgram, target: &GpuTarget) -> Vec<RowSchedule> {
     ranked(block, target).into_iter().map(|(_, schedule)| schedule).collect()
 }
 
+/// True if the program has the structure that the template serves.
+pub(super) fn is_served(block: &BlockProgram) -> bool {
+    choose::is_served(&nest_of(block))
+}
+
 /// Schedules with their estimated cycles, the preferred one first.
 pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, RowSchedule)> {
     choose::ranked(&mut nest_of(block), target)
