@@ -168,7 +168,7 @@ pub enum TeamStmt {
         transposed: bool,
     },
     /// Adds a product of tiles in shared memory, `sum[64, columns] += a[64, 64] * b[columns, 64]^T`, by the four warps
-    /// of a warp group, of 16 rows of the sum each. The tiles are [swizzled](swizzled), of 16-bit elements.
+    /// of a warp group, of 16 rows of the sum each. The tiles are [swizzled], of 16-bit elements.
     MultiplyTiles {
         /// What is multiplied.
         product: Product,

@@ -570,4 +570,65 @@ mod tests {
             (0..128).map(|at| 1.0 + (0..16).map(|k| a(at / 8, k) * b(k, at % 8)).sum::<f64>()).collect();
         assert_eq!(buffers[2].to_tensor([128]).unwrap().to_f64(), expected);
     }
+
+    #[test]
+    fn swizzled_tiles_are_matrices() {
+        use crate::thread_team::{TILE_ALIGNMENT, swizzled};
+        // `a` is [64, 64] and `b` is [24, 64], both row-major; results are [64, 24].
+        let header = "program k, 1 tasks task: i64 [0..=0]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
+                      input a: f16[4096]\n  input b: f16[1536]\n  output y: f32[1536]\n  shared s: f16[6144]\n  \
+                      scratch sums: f32[12]\n";
+        // Part `p` of line `r` goes to place `p xor r % 8`: bit by bit, for there is no `xor`.
+        let swizzle = |first: usize, line: &str, part: &str| {
+            let differs = |bit: usize| format!("((({line} // {bit}) + ({part} // {bit})) % 2)");
+            let place = format!("(({} + ({} * 2)) + ({} * 4))", differs(1), differs(2), differs(4));
+            format!("((({line} * 64) + ({place} * 8)) + {first})")
+        };
+        let copy = |from: &str, first: usize, chunk: &str| {
+            let to = swizzle(first, &format!("({chunk} // 8)"), &format!("({chunk} % 8)"));
+            format!("copy s[{to}], {from}[({chunk} * 8)], 8\n")
+        };
+        let chunk = "((i * 128) + thread)";
+        let program = |b_at: usize| {
+            format!(
+                "for i: i64 [0..=3] = 0 to 4 step 1 {{\n{}}}\nfor i: i64 [0..=3] = 0 to 2 step 1 {{\n\
+                 if ({chunk} < 192) {{\n{}}}\n}}\ncommit\nwait 0\nbarrier\n\
+                 for j: i64 [0..=11] = 0 to 12 step 1 unroll {{\nsums[j] = 1.0\n}}\n\
+                 multiply_tiles f16, sums[0], s[0], s[{b_at}], 24\n\
+                 for j: i64 [0..=11] = 0 to 12 step 1 unroll {{\n\
+                 y[(((((((thread // 32) * 16) + ((thread % 32) // 4)) + (((j // 2) % 2) * 8)) * 24) + ((j // 4) * 8)) \
+                 + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
+                copy("a", 0, chunk),
+                copy("b", b_at, chunk),
+            )
+        };
+        let a = |row: usize, k: usize| ((3 * row + 5 * k) % 7) as f64 - 3.0;
+        let b = |column: usize, k: usize| ((2 * k + 3 * column) % 5) as f64 - 2.0;
+        let buffers = || {
+            [
+                floats((0..4096).map(|at| a(at / 64, at % 64)), DType::F16),
+                floats((0..1536).map(|at| b(at / 64, at % 64)), DType::F16),
+                BufferData::zeros(DType::F32, 1536),
+            ]
+        };
+        let mut results = buffers();
+        run(header, &program(4096), &mut results).unwrap();
+        let expected: Vec<f64> = (0..64 * 24)
+            .map(|at| 1.0 + (0..64).map(|k| a(at / 24, k) * b(at % 24, k)).sum::<f64>())
+            .collect();
+        assert_eq!(results[2].to_tensor([1536]).unwrap().to_f64(), expected);
+
+        // Lines are swizzled by their number from the start of a tile.
+        let header = header.replace("6144", "6208");
+        let error = run(&header, &program(4096 + 64), &mut buffers()).unwrap_err();
+        assert!(error.to_string().contains("does not start at a multiple of 1024 bytes"), "{error}");
+        let half = program(4096).replace("multiply_tiles", "if (thread < 64) {\nmultiply_tiles");
+        let half = half.replace(", 24\n", ", 24\n}\n");
+        let error = run(&header, &half, &mut buffers()).unwrap_err();
+        assert!(error.to_string().contains("some warps of a group do not come"), "{error}");
+
+        let mut places: Vec<usize> = (0..TILE_ALIGNMENT).map(|at| swizzled(at / 64, at % 64)).collect();
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..TILE_ALIGNMENT), "places are taken once");
+    }
 }

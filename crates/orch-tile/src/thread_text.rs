@@ -511,4 +511,22 @@ mod tests {
         assert_eq!(program.to_string(), text);
         assert_eq!(program.buffers[0].name, "a b\"\\");
     }
+
+    #[test]
+    fn statements_of_teams_are_read_back() {
+        let text = "program k, 2 tasks task: i64 [0..=1]\n  team 128 threads thread: i64 [0..=127], clusters of 2\n  \
+                    input x: f16[8192]\n  shared s: f16[8192]\n  recycled r: f16[64]\n  scratch sums: f32[4]\n  \
+                    scratch factors: f16[12]\n{\n  \
+                    %0 = (thread * 8)\n  copy s[%0], x[%0], 8\n  \
+                    copy s[%0], x[0], 8, if (thread < 32)\n  commit\n  wait 1\n  barrier\n  \
+                    load_matrix factors[0], s[%0], 4\n  \
+                    load_matrix factors[8], s[%0], 2, transposed\n  \
+                    multiply f16, sums[0], factors[0], factors[8]\n  \
+                    multiply_tiles f16, sums[0], s[0], s[4096], 8\n  release\n  cluster_barrier\n  \
+                    peer other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  recycle\n  \
+                    r[0] = v\n}\n";
+        let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(program.to_string(), text);
+        assert_eq!(crate::validate_thread(&program), Vec::<String>::new());
+    }
 }

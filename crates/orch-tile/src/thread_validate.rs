@@ -11,6 +11,7 @@
 //!    unrolled loops depend on enclosing unrolled loops at most; conditions are boolean scalars;
 //! 6. teams are whole warps of at most 1024 threads, clusters divide the tasks; only programs with a team have shared
 //!    buffers and statements of a team, whose copies and matrices go to shared memory and scratch of the right types;
+//!    shared memory is recycled once at most;
 //! 7. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
@@ -34,6 +35,7 @@ pub fn validate_thread(program: &ThreadProgram) -> Vec<String> {
         states: vec![VarState::Undeclared; vars],
         unrolled: BTreeSet::new(),
         checked: BTreeSet::new(),
+        is_recycled: false,
     };
     checker.header();
     checker.states[program.task.index()] = VarState::Fixed;
@@ -64,6 +66,8 @@ struct Checker<'a> {
     unrolled: BTreeSet<VarId>,
     /// Expressions whose own form has been checked.
     checked: BTreeSet<ExprId>,
+    /// Whether shared memory has been recycled.
+    is_recycled: bool,
 }
 
 impl Checker<'_> {
@@ -207,10 +211,12 @@ impl Checker<'_> {
         let problem = match stmt {
             TeamStmt::Barrier
             | TeamStmt::ClusterBarrier
-            | TeamStmt::Recycle
             | TeamStmt::Release
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => None,
+            TeamStmt::Recycle => {
+                std::mem::replace(&mut self.is_recycled, true).then_some("memory is recycled a second time")
+            }
             TeamStmt::Shuffle { with, .. } => {
                 (!(1..WARP).contains(with)).then_some("the lane is outside of the warp")
             }
@@ -261,7 +267,13 @@ impl Checker<'_> {
         match stmt {
             TeamStmt::Shuffle { value, .. } => self.expr(place, *value),
             TeamStmt::Peer { rank, .. } => self.expr(place, *rank),
-            TeamStmt::Copy { mask: Some(mask), .. } => self.expr(place, *mask),
+            TeamStmt::Copy { mask: Some(mask), .. } => {
+                self.expr(place, *mask);
+                let ty = self.program.exprs.ty(*mask);
+                self.expect(ty == Type::scalar(DType::Bool), || {
+                    format!("{place}: the mask is {}, not a boolean scalar", type_text(ty))
+                });
+            }
             _ => {}
         }
         if let Some(var) = stmt.declares() {
@@ -527,5 +539,54 @@ mod tests {
             &p,
             &["the name \"no name\" is not a C identifier", "b3 is global, but stands after scratch"],
         );
+    }
+
+    #[test]
+    fn teams_are_checked() {
+        let program = |header: &str, body: &str| {
+            let text = format!("program k, 3 tasks task: i64 [0..=2]\n{header}{{\n{body}}}\n");
+            crate::parse_thread(&text).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let team = "  team 48 threads thread: i64 [0..=47], clusters of 2\n";
+        violations(&program(team, ""), &["a team has 48 threads", "3 tasks in clusters of 2"]);
+        violations(
+            &program("  shared s: f32[8]\n", "barrier\n"),
+            &["shared memory without a team", "body.0: there is no team"],
+        );
+        let header = "  team 128 threads thread: i64 [0..=127], clusters of 1\n  input x: f16[8192]\n  \
+                      shared s: f16[8192]\n  shared t: f32[8]\n  scratch f: f16[8]\n  scratch sums: f32[64]\n";
+        let body = "copy s[0], x[0], 1\ncopy t[0], x[0], 4\ncopy s[0], x[0], 4, if thread\n\
+                    shuffle v: f16 = x[0], 32\npeer w: f16 = t[0], 0\npeer v: f16 = x[0], 0\n\
+                    load_matrix sums[0], t[0], 1\nload_matrix f[0], s[0], 3\n\
+                    multiply bf16, sums[0], f[0], f[0]\nmultiply f16, f[0], f[0], f[0]\n\
+                    multiply_tiles f16, sums[0], s[0], s[4096], 12\n\
+                    multiply_tiles tf32, sums[0], t[0], t[0], 8\nmultiply_tiles f16, f[0], s[0], s[0], 8\n\
+                    multiply_tiles f16, sums[0], x[0], s[0], 8\ncopy s[0], x[0], 8\n";
+        let copies = "4, 8 or 16 bytes are copied from an input to shared memory of its type";
+        let matrices = "1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch";
+        let fragments = "fragments are scratch, factors of the product's type, sums of f32";
+        let tiles = "sums are scratch of f32, tiles shared, of 16-bit elements of the product";
+        let peers = "a register is read from shared memory of its type";
+        let expected = [
+            (0, copies),
+            (1, copies),
+            (2, "the mask is i64, not a boolean scalar"),
+            (3, "the lane is outside of the warp"),
+            (4, peers),
+            (5, peers),
+            (5, "x2 (v) is declared where it is in scope already"),
+            (6, matrices),
+            (7, matrices),
+            (8, fragments),
+            (9, fragments),
+            (10, tiles),
+            (11, tiles),
+            (12, tiles),
+            (13, tiles),
+        ]
+        .map(|(at, problem)| format!("body.{at}: {problem}"));
+        assert_eq!(validate_thread(&program(header, body)), expected);
+        let twice = "if (thread < 1) {\nrecycle\n}\nrecycle\n";
+        violations(&program(header, twice), &["body.1: memory is recycled a second time"]);
     }
 }

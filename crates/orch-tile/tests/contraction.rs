@@ -16,6 +16,9 @@ use orch_tile::templates::kernel::{Binding, Kernel};
 use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret, validate_thread};
 use support::square_window;
 
+/// Most multiply-adds of a product for which everything that multiplies is tried.
+const SMALL_PRODUCT: usize = 10_000;
+
 /// A graph with one output, and values of its inputs and constants.
 struct Case {
     graph: PrimGraph,
@@ -63,20 +66,36 @@ impl Case {
         self.check_on(&[&X86_64_V4, &X86_64_V3], result, layouts, what, |_| ());
     }
 
-    /// Runs the whole graph as one kernel of a GPU, whatever multiplies, under some of the schedules, and compares.
+    /// Runs the whole graph as one kernel of a GPU, whatever multiplies where the product is small, under some of the
+    /// schedules that waste least, and compares.
     fn check_on_gpu(&self, block: &BlockProgram, expected: &Tensor, layout: &Layout, what: &str) {
+        let form = Form::of(block).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let Extents { batch, m, n, k } = Extents::of(block, &form);
         for (factors, tolerance) in
-            [(Factors::F32, 1e-4), (Factors::Tf32, 2e-2), (Factors::F16, 5e-3), (Factors::Bf16, 4e-2)]
+            [(Factors::F16, 5e-3), (Factors::F32, 1e-4), (Factors::Tf32, 2e-2), (Factors::Bf16, 4e-2)]
         {
-            let schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
+            if factors != Factors::F16 && batch * m * n * k > SMALL_PRODUCT {
+                continue;
+            }
+            let mut schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
             assert!((20..=200).contains(&schedules.len()), "{} schedules", schedules.len());
-            // The preferred one, and a small one that differs from test to test.
-            let is_small =
-                |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n <= 64 * 64;
-            let small: Vec<_> = schedules.iter().filter(is_small).collect();
-            let other = small[(what.len() * 7 + block.args.len() * 31) % small.len()];
-            let of_tiles = small.iter().copied().find(|schedule| schedule.tiles);
-            for schedule in [Some(small[0]), Some(other), of_tiles].into_iter().flatten() {
+            // Multiply-adds, those beyond the borders of the product as well.
+            schedules.sort_by_key(|schedule| {
+                let tile = m.next_multiple_of(schedule.block_m) * n.next_multiple_of(schedule.block_n);
+                tile * k.next_multiple_of(schedule.block_k * schedule.split)
+            });
+            // Of each kind one that differs from test to test.
+            let of_kind = |is_kind: fn(&gpu::ContractionSchedule) -> bool| {
+                let kind: Vec<_> = schedules.iter().filter(|schedule| is_kind(schedule)).take(8).collect();
+                let at = what.len() * 7 + block.args.len() * 31;
+                (!kind.is_empty()).then(|| kind[at % kind.len()])
+            };
+            let kinds = [
+                of_kind(|schedule| schedule.split == 1 && !schedule.tiles),
+                of_kind(|schedule| schedule.split > 1 && !schedule.tiles),
+                of_kind(|schedule| schedule.tiles),
+            ];
+            for schedule in kinds.into_iter().flatten() {
                 let what = format!("{what} {factors:?} {schedule:?}");
                 let kernel = gpu::lower(block, schedule, &SM_90, factors)
                     .unwrap_or_else(|error| panic!("{what}: {error}"));

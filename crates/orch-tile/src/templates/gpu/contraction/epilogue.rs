@@ -15,6 +15,12 @@ const WIDEST_BYTES: usize = 16;
 /// Most vectors of results that a thread has under way at once.
 const UNROLL: u32 = 4;
 
+/// How an expression of a sum becomes that of a thread's sums.
+enum Results {
+    One(Substitution),
+    Several(Vectorizer),
+}
+
 impl Lowering<'_> {
     /// Elements between rows of the sums.
     pub fn sum_stride(&self) -> usize {
@@ -164,19 +170,20 @@ impl Lowering<'_> {
             })
             .collect();
         let sum = self.sum;
-        let mut widen: Box<dyn FnMut(&mut Self, ExprId) -> ExprId> = if lanes == 1 {
-            let mut replace = Substitution::new(&[(sum, total)]);
-            Box::new(move |this, id| replace.apply(&mut this.program.exprs, id))
+        let exprs = &mut self.program.exprs;
+        let mut results = if lanes == 1 {
+            Results::One(Substitution::new(&[(sum, total)]))
         } else {
             let over = Widening { registers: vec![(sum, total)], ..Widening::new(each_var, column, lanes) };
-            let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &over);
-            Box::new(move |this, id| {
-                let Self { program, simplifier, .. } = this;
-                vectorizer.widen(&mut program.exprs, simplifier, id)
-            })
+            Results::Several(Vectorizer::new(exprs, &over))
         };
         for (arg, offset, body) in imported {
-            let (offset, value) = (widen(self, offset), widen(self, body));
+            let exprs = &mut self.program.exprs;
+            let mut of_lanes = |id| match &mut results {
+                Results::One(replace) => replace.apply(exprs, id),
+                Results::Several(vectorizer) => vectorizer.widen(exprs, &mut self.simplifier, id),
+            };
+            let (offset, value) = (of_lanes(offset), of_lanes(body));
             let value = self.program.exprs.splat(value, lanes);
             let buffer = self.arg_buffers[arg.index()].expect("outputs are passed");
             stmts.push(Stmt::Store { buffer, offset, value, mask: None });
