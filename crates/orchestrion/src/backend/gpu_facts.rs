@@ -47,8 +47,10 @@ pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
 }
 
 fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
-    /// Rows of a warp, which tasks of few rows have one of.
+    /// Rows of a task, and keys that are worth a warp of their own, of which a task has up to [`WARPS`].
     const ROWS: usize = 16;
+    const WARP_KEYS: usize = 48;
+    const WARPS: usize = 4;
     let points = |axes: &[VarId]| AttentionForm::points(block, axes);
     let (rows, keys) = (points(&form.rows), points(&form.keys));
     let (terms, columns) = (points(&form.terms), points(&form.columns));
@@ -67,7 +69,7 @@ fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
     AttentionFacts {
         tasks: (points(&form.batch) * rows.div_ceil(ROWS)) as u64,
         task_bytes: 2 * (keys * (terms + columns) + ROWS * terms) as u64,
-        scores: (keys * ROWS / 32) as u64,
+        scores: (keys * ROWS / 32 / (keys / WARP_KEYS).clamp(1, WARPS)) as u64,
         ops,
         task_flops: (2 * ROWS * keys * (terms + columns)) as u64,
     }

@@ -18,7 +18,8 @@ impl Lowering<'_> {
     pub fn epilogue(&mut self) -> Vec<Stmt> {
         let columns = self.sizes.padded_columns();
         let (rows, stride) = (self.task_rows(), columns + PADDING);
-        let shared = self.add_buffer("results", DType::F32, rows * stride, Scope::Recycled);
+        let key_warps = self.schedule.key_warps;
+        let shared = self.add_buffer("results", DType::F32, key_warps * rows * stride, Scope::Recycled);
         let sums = self.sums.expect("the second product comes first");
         let mut body = Vec::new();
         let (group, within) = (self.of_lane(4, 8, 1), self.of_lane(1, 4, 2));
@@ -29,7 +30,8 @@ impl Lowering<'_> {
                 let row = exprs.add2(first, group);
                 let row = exprs.add_const(row, 8 * half as i64);
                 let column = exprs.add_const(within, 8 * part as i64);
-                let offset = exprs.linear_index(&[row, column], &[stride, 1]);
+                let place = [self.key_warp, row, column];
+                let offset = exprs.linear_index(&place, &[rows * stride, stride, 1]);
                 let from = exprs.index((4 * part + 2 * half) as i64);
                 let value = exprs.load(sums, from, 2, None);
                 body.push(Stmt::Store { buffer: shared, offset, value, mask: None });
@@ -38,7 +40,7 @@ impl Lowering<'_> {
         body.push(Stmt::Team(TeamStmt::Barrier));
 
         let lanes = self.result_lanes();
-        let (across, threads) = (columns / lanes, WARP * self.schedule.warps);
+        let (across, threads) = (columns / lanes, WARP * self.schedule.warps());
         let rounds = (rows * across).div_ceil(threads);
         let (var, round) = self.program.exprs.fresh_index("round", rounds);
         let exprs = &mut self.program.exprs;
@@ -58,7 +60,12 @@ impl Lowering<'_> {
         let column = exprs.var(column_var);
         let row = exprs.add2(self.first_row, tile_row);
         let offset = exprs.linear_index(&[tile_row, column], &[stride, 1]);
-        let total = exprs.load(shared, offset, lanes, None);
+        let mut total = exprs.load(shared, offset, lanes, None);
+        for key_warp in 1..key_warps {
+            let offset = exprs.add_const(offset, (key_warp * rows * stride) as i64);
+            let part = exprs.load(shared, offset, lanes, None);
+            total = exprs.add2(total, part);
+        }
         let register = exprs.declare_register("total", Type { dtype: DType::F32, lanes });
         let value = exprs.var(register);
         let limits = (exprs.index(self.sizes.rows as i64), exprs.index(self.sizes.columns as i64));

@@ -24,8 +24,17 @@ pub(super) const WARP_ROWS: usize = 16;
 /// How attention is scheduled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AttentionSchedule {
-    /// Warps of a task, of 16 rows each.
-    pub warps: usize,
+    /// Warps below one another, of 16 rows each.
+    pub row_warps: usize,
+    /// Warps that share the keys of the same rows.
+    pub key_warps: usize,
+}
+
+impl AttentionSchedule {
+    /// Warps of a task.
+    pub fn warps(&self) -> usize {
+        self.row_warps * self.key_warps
+    }
 }
 
 /// Extents, and how far tiles are padded.
@@ -50,10 +59,6 @@ impl Sizes {
         }
     }
 
-    pub fn padded_keys(&self) -> usize {
-        self.keys.next_multiple_of(16)
-    }
-
     pub fn padded_terms(&self) -> usize {
         self.terms.next_multiple_of(16)
     }
@@ -73,14 +78,29 @@ pub fn schedules(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> 
     if sizes.keys > MAX_KEYS || sizes.terms > MAX_WIDTH || sizes.columns > MAX_WIDTH {
         return Vec::new();
     }
-    let tasks = |warps: usize| sizes.batch * sizes.rows.div_ceil(WARP_ROWS * warps);
-    let mut warps: Vec<usize> = vec![4, 2, 1];
-    // As many warps share the keys as leave work for every multiprocessor.
-    warps.sort_by_key(|&warps| (tasks(warps) < target.multiprocessors, std::cmp::Reverse(warps)));
-    if tasks(1) < target.multiprocessors {
-        warps.sort_unstable();
-    }
-    warps.into_iter().map(|warps| AttentionSchedule { warps }).collect()
+    let tasks = |row_warps: usize| sizes.batch * sizes.rows.div_ceil(WARP_ROWS * row_warps);
+    let mut found: Vec<AttentionSchedule> = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 1), (4, 2)]
+        .into_iter()
+        .map(|(row_warps, key_warps)| AttentionSchedule { row_warps, key_warps })
+        .filter(|schedule| {
+            sizes.keys.div_ceil(16 * schedule.key_warps) * 16 * (schedule.key_warps - 1) < sizes.keys
+        })
+        .collect();
+    // As many rows share the keys as leave tasks for all multiprocessors, and as many warps the rows as have keys to
+    // share: a warp by itself waits for each of its products.
+    let cost = |schedule: &AttentionSchedule| {
+        let turns = tasks(schedule.row_warps).div_ceil(target.multiprocessors);
+        let keys = sizes.keys.div_ceil(schedule.key_warps).next_multiple_of(16);
+        let bring =
+            (sizes.keys * (sizes.terms + sizes.columns)) as f64 / schedule.warps().min(4) as f64 / 8.0;
+        let merge = if schedule.key_warps > 1 { 1500.0 } else { 0.0 };
+        // Tasks side by side hide each other's waiting.
+        let beside = (4.0 / schedule.warps() as f64).clamp(1.0, turns as f64);
+        (turns as f64 / beside).max(1.0) * (bring + keys as f64 * 60.0 + merge)
+            + 0.1 * schedule.warps() as f64
+    };
+    found.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+    found
 }
 
 fn product(block: &BlockProgram, form: &AttentionForm, factors: Factors) -> Option<Product> {
@@ -126,7 +146,10 @@ pub(super) struct Lowering<'a> {
     pub stage_values: Vec<(StageId, ExprId)>,
     pub thread: ExprId,
     pub lane: ExprId,
+    /// The warp's place among those of rows, and of keys.
     pub warp: ExprId,
+    /// See `warp`.
+    pub key_warp: ExprId,
     /// The task's first row.
     pub first_row: ExprId,
     /// The thread's scores, and its sums, once they are declared.
@@ -144,9 +167,9 @@ impl<'a> Lowering<'a> {
         schedule: AttentionSchedule,
     ) -> Self {
         let sizes = Sizes::of(block, &form);
-        let tasks = sizes.batch * sizes.rows.div_ceil(WARP_ROWS * schedule.warps);
+        let tasks = sizes.batch * sizes.rows.div_ceil(WARP_ROWS * schedule.row_warps);
         let mut program = ThreadProgram::new(&block.name, tasks);
-        let thread = program.set_team(WARP * schedule.warps, 1);
+        let thread = program.set_team(WARP * schedule.warps(), 1);
         let thread = program.exprs.var(thread);
         let zero = program.exprs.index(0);
         Self {
@@ -164,6 +187,7 @@ impl<'a> Lowering<'a> {
             thread,
             lane: zero,
             warp: zero,
+            key_warp: zero,
             first_row: zero,
             scores: None,
             sums: None,
@@ -173,7 +197,17 @@ impl<'a> Lowering<'a> {
 
     /// Rows of a task.
     pub fn task_rows(&self) -> usize {
-        WARP_ROWS * self.schedule.warps
+        WARP_ROWS * self.schedule.row_warps
+    }
+
+    /// Keys of a warp.
+    pub fn warp_keys(&self) -> usize {
+        self.sizes.keys.div_ceil(16 * self.schedule.key_warps) * 16
+    }
+
+    /// Keys of a task, with those that do not exist.
+    pub fn padded_keys(&self) -> usize {
+        self.warp_keys() * self.schedule.key_warps
     }
 
     fn emit(&mut self) -> Kernel {
@@ -220,11 +254,13 @@ impl<'a> Lowering<'a> {
         let parts = self.program.exprs.unflatten(task, &[self.sizes.batch, blocks]);
         let batch = self.bind(body, "batch", parts[0], self.sizes.batch);
         let block = self.bind(body, "block", parts[1], blocks);
-        let parts = self.program.exprs.unflatten(self.thread, &[self.schedule.warps, WARP]);
-        self.warp = self.bind(body, "warp", parts[0], self.schedule.warps);
-        self.lane = self.bind(body, "lane", parts[1], WARP);
+        let AttentionSchedule { row_warps, key_warps } = self.schedule;
+        let parts = self.program.exprs.unflatten(self.thread, &[row_warps, key_warps, WARP]);
+        self.warp = self.bind(body, "row_warp", parts[0], row_warps);
+        self.key_warp = self.bind(body, "key_warp", parts[1], key_warps);
+        self.lane = self.bind(body, "lane", parts[2], WARP);
         let exprs = &mut self.program.exprs;
-        self.first_row = exprs.mul_const(block, (WARP_ROWS * self.schedule.warps) as i64);
+        self.first_row = exprs.mul_const(block, (WARP_ROWS * row_warps) as i64);
         let extents: Vec<usize> = self.form.batch.iter().map(|&axis| self.block.extent(axis)).collect();
         let values = exprs.unflatten(batch, &extents);
         self.batch_values = self.form.batch.iter().copied().zip(values).collect();

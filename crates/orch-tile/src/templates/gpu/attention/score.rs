@@ -38,7 +38,7 @@ impl Lowering<'_> {
 
     /// The scores, one product after the other.
     pub fn score(&mut self, q: &Tile, k: &Tile) -> Vec<Stmt> {
-        let parts = self.sizes.padded_keys() / 8;
+        let parts = self.warp_keys() / 8;
         let (scores, clear) = self.cleared("scores", 4 * parts);
         self.scores = Some(scores);
         let product = self.product;
@@ -47,6 +47,8 @@ impl Lowering<'_> {
         let [(q_row, q_term), (k_row, k_term)] = self.lanes(q.along_inner, k.along_inner);
         let first = self.program.exprs.mul_const(self.warp, WARP_ROWS as i64);
         let q_row = self.program.exprs.add2(first, q_row);
+        let first_key = self.first_key();
+        let k_row = self.program.exprs.add2(first_key, k_row);
         let steps = self.sizes.padded_terms() / 16;
         let products = self.unrolled("step", steps, |this, step| {
             let mut body = Vec::new();
@@ -78,14 +80,25 @@ impl Lowering<'_> {
         vec![clear, products]
     }
 
-    /// The row of a half of the thread's scores.
-    fn row(&mut self, half: usize) -> ExprId {
+    /// The first key of the warp.
+    fn first_key(&mut self) -> ExprId {
+        let keys = self.warp_keys();
+        self.program.exprs.mul_const(self.key_warp, keys as i64)
+    }
+
+    /// The row, among those of the task, of a half of the thread's scores.
+    fn task_row(&mut self, half: usize) -> ExprId {
         let group = self.of_lane(4, 8, 1);
         let exprs = &mut self.program.exprs;
         let warp = exprs.mul_const(self.warp, WARP_ROWS as i64);
-        let row = exprs.add2(self.first_row, warp);
-        let row = exprs.add2(row, group);
+        let row = exprs.add2(warp, group);
         exprs.add_const(row, 8 * half as i64)
+    }
+
+    /// The row of a half of the thread's scores.
+    fn row(&mut self, half: usize) -> ExprId {
+        let row = self.task_row(half);
+        self.program.exprs.add2(self.first_row, row)
     }
 
     /// An expression of the scores at a part (of 8 keys), a row half and one of the two keys there; `otherwise` beyond
@@ -103,12 +116,15 @@ impl Lowering<'_> {
         let first = exprs.mul_const(part, 8);
         let position = exprs.add2(first, within);
         let position = exprs.add_const(position, key as i64);
+        let first_key = self.first_key();
+        let exprs = &mut self.program.exprs;
+        let position = exprs.add2(first_key, position);
         let offset = exprs.mul_const(part, 4);
         let offset = exprs.add_const(offset, (2 * half + key) as i64);
         let score = exprs.load(scores, offset, 1, None);
         let limits = (exprs.index(self.sizes.rows as i64), exprs.index(self.sizes.keys as i64));
         let (row_in, key_in) = (exprs.lt(row, limits.0), exprs.lt(position, limits.1));
-        let is_ragged = self.sizes.keys < self.sizes.padded_keys();
+        let is_ragged = self.sizes.keys < self.padded_keys();
         let rows_ragged = !self.sizes.rows.is_multiple_of(self.task_rows());
         let guard = self.program.exprs.and_guard(rows_ragged.then_some(row_in), is_ragged.then_some(key_in));
         let (rows, keys) = (self.form.rows.clone(), self.form.keys.clone());
@@ -123,10 +139,16 @@ impl Lowering<'_> {
 
     /// Maxima and sums of the thread's rows.
     pub fn statistics(&mut self) -> Vec<Stmt> {
-        let parts = self.sizes.padded_keys() / 8;
+        let parts = self.warp_keys() / 8;
         let mut body = Vec::new();
         self.row_values = [Vec::new(), Vec::new()];
-        for statistic in self.form.statistics.clone() {
+        let (rows, key_warps) = (self.task_rows(), self.schedule.key_warps);
+        let shared = (key_warps > 1).then(|| {
+            let elems = self.form.statistics.len() * key_warps * rows;
+            self.add_buffer("shared_statistics", DType::F32, elems.max(1), Scope::Shared)
+        });
+        for (number, statistic) in self.form.statistics.clone().into_iter().enumerate() {
+            let mut of_warp = Vec::new();
             for half in 0..2 {
                 self.stage_values.clone_from(&self.row_values[half].clone());
                 let identity = match statistic.op {
@@ -154,10 +176,60 @@ impl Lowering<'_> {
                     let both = self.combined(statistic.op, value, other);
                     value = self.let_value(&mut body, "statistic", both);
                 }
-                self.row_values[half].push((statistic.stage, value));
+                of_warp.push(value);
+            }
+            let of_row = match shared {
+                None => of_warp,
+                Some(buffer) => self.exchange(&mut body, (buffer, number), statistic.op, &of_warp),
+            };
+            for (values, value) in self.row_values.iter_mut().zip(of_row) {
+                values.push((statistic.stage, value));
             }
         }
         body
+    }
+
+    /// Combines statistics of warps that have other keys of the same rows.
+    fn exchange(
+        &mut self,
+        body: &mut Vec<Stmt>,
+        (buffer, number): (BufferId, usize),
+        op: ReduceOp,
+        of_warp: &[ExprId],
+    ) -> Vec<ExprId> {
+        let (rows, key_warps) = (self.task_rows(), self.schedule.key_warps);
+        let place = |this: &mut Self, key_warp: ExprId, row: ExprId| {
+            let first = (number * key_warps * rows) as i64;
+            let offset = this.program.exprs.linear_index(&[key_warp, row], &[rows, 1]);
+            this.program.exprs.add_const(offset, first)
+        };
+        let mut stores = Vec::new();
+        for (half, &value) in of_warp.iter().enumerate() {
+            let row = self.task_row(half);
+            let offset = place(self, self.key_warp, row);
+            stores.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        // The four lanes of a row have the same value.
+        let (lane, zero) = (self.of_lane(1, 4, 1), self.program.exprs.index(0));
+        let condition = self.program.exprs.eq(lane, zero);
+        body.push(Stmt::If { condition, then: stores, otherwise: Vec::new() });
+        body.push(Stmt::Team(TeamStmt::Barrier));
+        (0..of_warp.len())
+            .map(|half| {
+                let row = self.task_row(half);
+                let mut total = None;
+                for key_warp in 0..key_warps {
+                    let key_warp = self.program.exprs.index(key_warp as i64);
+                    let offset = place(self, key_warp, row);
+                    let part = self.program.exprs.load(buffer, offset, 1, None);
+                    total = Some(match total {
+                        None => part,
+                        Some(total) => self.combined(op, total, part),
+                    });
+                }
+                self.let_value(body, "statistic", total.expect("there is a warp"))
+            })
+            .collect()
     }
 
     fn combined(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
@@ -178,7 +250,8 @@ impl Lowering<'_> {
         // The values are `[key][column]`: what are terms of this product are the tile's outer direction.
         let [_, (v_column, v_key)] = self.lanes(true, !v.along_inner);
         let zero = self.program.exprs.zero(DType::F32);
-        let steps = self.sizes.padded_keys() / 16;
+        let steps = self.warp_keys() / 16;
+        let first_key = self.first_key();
         let products = self.unrolled("step", steps, |this, step| {
             let mut body = Vec::new();
             for quarter in 0..4 {
@@ -196,6 +269,7 @@ impl Lowering<'_> {
                 body.push(Stmt::Store { buffer, offset, value, mask: None });
             }
             let first = this.program.exprs.mul_const(step, 16);
+            let first = this.program.exprs.add2(first_key, first);
             for pair in 0..columns / 2 {
                 let exprs = &mut this.program.exprs;
                 let column = exprs.add_const(v_column, 16 * pair as i64);

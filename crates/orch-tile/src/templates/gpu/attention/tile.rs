@@ -50,7 +50,7 @@ impl Tile {
     /// `[key][term]`.
     pub fn of_keys(lowering: &mut Lowering<'_>, value: ExprId) -> Self {
         let (zero, sizes) = (lowering.program.exprs.index(0), lowering.sizes);
-        let keys = (lowering.form.keys.clone(), zero, sizes.keys, sizes.padded_keys());
+        let keys = (lowering.form.keys.clone(), zero, sizes.keys, lowering.padded_keys());
         Self::new(
             lowering,
             "k",
@@ -63,7 +63,7 @@ impl Tile {
     /// `[key][column]`.
     pub fn of_values(lowering: &mut Lowering<'_>, value: ExprId) -> Self {
         let (zero, sizes) = (lowering.program.exprs.index(0), lowering.sizes);
-        let keys = (lowering.form.keys.clone(), zero, sizes.keys, sizes.padded_keys());
+        let keys = (lowering.form.keys.clone(), zero, sizes.keys, lowering.padded_keys());
         let columns = (lowering.form.columns.clone(), sizes.columns, sizes.padded_columns());
         Self::new(lowering, "v", value, keys, columns)
     }
@@ -122,7 +122,7 @@ impl Tile {
 
     /// Statements that fill the tile; zeros beyond the factor's end.
     pub fn fill(&self, lowering: &mut Lowering<'_>) -> Vec<Stmt> {
-        let threads = WARP * lowering.schedule.warps;
+        let threads = WARP * lowering.schedule.warps();
         let (lines, line) = self.lines();
         let across = line / LANES;
         let count = lines * across;
