@@ -237,6 +237,12 @@ impl MuGraph {
         TensorId(self.shapes.len() as u32 - 1)
     }
 
+    /// The same kernels with other results.
+    pub(crate) fn with_outputs(&self, outputs: &[TensorId]) -> MuGraph {
+        let outputs = outputs.iter().map(|id| (id.to_string(), *id)).collect();
+        MuGraph { outputs, ..self.clone() }
+    }
+
     /// The nodes in order, each with the first tensor it defines.
     pub fn nodes(&self) -> impl Iterator<Item = (TensorId, &Node)> {
         let mut next = 0;

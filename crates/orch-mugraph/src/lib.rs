@@ -16,6 +16,7 @@ pub mod text;
 pub mod thread;
 pub mod tiling;
 mod validate;
+pub mod verify;
 
 pub use floats::{Precision, interpret};
 pub use graph::{
@@ -25,3 +26,4 @@ pub use op::{BinaryFn, Op, ReduceFn, UnaryFn};
 pub use rational::Rational;
 pub use text::{ParseError, parse, print};
 pub use validate::validate;
+pub use verify::{Certificate, Primes, Rejection, VerifyOptions, verify};
