@@ -119,6 +119,14 @@ impl<T: Copy> Array<T> {
         Array { shape, data }
     }
 
+    /// Each element along a dimension several times in a row.
+    pub fn repeat(&self, dim: usize, times: usize) -> Array<T> {
+        let (_, extent, inner) = Self::around(&self.shape, dim);
+        let shape = crate::op::with(&self.shape, dim, extent * times);
+        let row = (inner * times).max(1);
+        Array::from_fn(&shape, |flat| self.data[flat / row * inner + flat % inner])
+    }
+
     /// Dimensions in another order.
     pub fn transpose(&self, perm: &[usize]) -> Array<T> {
         let shape: Vec<usize> = perm.iter().map(|&dim| self.shape[dim]).collect();
@@ -179,6 +187,7 @@ mod tests {
         assert_eq!(array.zip(&column, &[2, 3], |a, b| a + b).data, [0, 1, 2, 13, 14, 15]);
         assert_eq!(Array::concat(&[&array, &column], 1).data, [0, 1, 2, 0, 3, 4, 5, 10]);
         assert_eq!(Array::from_fn(&[1, 6], |i| i).reduce(1, 2, 0, |a, b| a + b).data, [6, 9]);
+        assert_eq!(array.repeat(0, 2).data, [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]);
         assert_eq!(column.broadcast(&[2, 2]).data, [0, 0, 10, 10]);
     }
 }

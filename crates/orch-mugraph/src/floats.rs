@@ -209,6 +209,7 @@ pub(crate) fn moved<T: Copy>(
             ranges[*dim] = (*start, *len);
             args[0].slice(&ranges)
         }
+        Op::Repeat { dim, times } => args[0].repeat(*dim, *times),
         Op::Concat { dim } => Array::concat(args, *dim),
         Op::Causal { offset, .. } => {
             let rank = shape.len();

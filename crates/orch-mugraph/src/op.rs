@@ -145,6 +145,13 @@ pub enum Op {
         /// Number of elements.
         len: usize,
     },
+    /// Each element along `dim` several times in a row.
+    Repeat {
+        /// Along which dimension.
+        dim: usize,
+        /// How often.
+        times: usize,
+    },
     /// Operands one after the other along a dimension.
     Concat {
         /// The dimension.
@@ -176,7 +183,9 @@ impl Op {
             Op::Matmul | Op::Binary(_) => Some(2),
             Op::Concat { .. } => None,
             Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Reduce { .. } | Op::RmsNorm { .. } => Some(1),
-            Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } => Some(1),
+            Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Repeat { .. } => {
+                Some(1)
+            }
         }
     }
 
@@ -244,6 +253,11 @@ impl Op {
                     return Err(format!("elements {start} to {start} + {len} of {extent}"));
                 }
                 Ok(with(args[0], *dim, *len))
+            }
+            Op::Repeat { dim, times } => {
+                let extent = *args[0].get(*dim).ok_or_else(|| no_dim(*dim, args[0]))?;
+                let repeated = extent.checked_mul(*times).ok_or("a repetition that is too long")?;
+                Ok(with(args[0], *dim, repeated))
             }
             Op::Concat { dim } => {
                 let mut shape = args[0].to_vec();

@@ -67,9 +67,10 @@ mugraph \"everything\" {
     s10 = load t0 [0, 1] -
     s11 = mul s7, s10
     s12 = slice(2, 0, 1) s11
-    s13 = concat(2) s12, s8, s9
+    s13 = repeat(2, 2) s12
+    s14 = concat(2) s13, s8, s9
     store s7 [0, 1]
-    store s13 [0, 1]
+    store s14 [0, 1]
   }
   t12 = reshape(14, 1) t10
   t13 = broadcast(14, 3) t12
@@ -86,7 +87,7 @@ mugraph \"everything\" {
         let graph = parse(EVERYTHING).unwrap();
         assert_eq!(print(&graph), EVERYTHING);
         assert_eq!(crate::validate(&graph), []);
-        assert_eq!(graph.shape(crate::graph::TensorId(11)), [2, 7, 3]);
+        assert_eq!(graph.shape(crate::graph::TensorId(11)), [2, 7, 4]);
     }
 
     #[test]

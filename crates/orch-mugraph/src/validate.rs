@@ -105,9 +105,12 @@ fn masked_properly(op: &Op, args: &[bool]) -> bool {
 fn makes_mask(op: &Op, args: &[bool]) -> bool {
     match op {
         Op::Causal { .. } | Op::Below { .. } => true,
-        Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Concat { .. } => {
-            args.iter().all(|&mask| mask)
-        }
+        Op::Transpose(_)
+        | Op::Reshape(_)
+        | Op::Broadcast(_)
+        | Op::Slice { .. }
+        | Op::Repeat { .. }
+        | Op::Concat { .. } => args.iter().all(|&mask| mask),
         Op::Binary(BinaryFn::Mul | BinaryFn::Max) => args.iter().all(|&mask| mask),
         Op::Matmul | Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) => false,
         Op::Reduce { .. } | Op::RmsNorm { .. } => false,

@@ -38,8 +38,9 @@ fn a_full_size_attention_is_verified_in_time() {
     let (program, candidate) = (program("osdi_gqa"), mugraph("gqa_split"));
     let start = std::time::Instant::now();
     let certificate = verify(&program, &candidate, &VerifyOptions::default()).unwrap();
-    // The time is for one core with optimization; other work may share it here.
-    assert!(start.elapsed().as_secs_f64() < 20.0, "{:?}", start.elapsed());
+    // 2 s is the goal on one core with optimization; other work may share it.
+    let limit_s = if cfg!(debug_assertions) { 60.0 } else { 10.0 };
+    assert!(start.elapsed().as_secs_f64() < limit_s, "{:?}", start.elapsed());
     println!("{:?}, bound 2^{:.1}", start.elapsed(), certificate.log2_bound);
     assert_eq!(certificate.rank.exponentials, 5);
 }
@@ -215,10 +216,13 @@ fn scalars(inputs: usize, body: &str) -> MuGraph {
     valid(&format!("mugraph \"s\" {{\n{}{body}}}\n", names.collect::<String>()))
 }
 
+/// A name, inputs, two programs, the chance of an accident for `p` and `q`, and the degree of the difference.
+type Accident = (&'static str, usize, &'static str, &'static str, fn(f64, f64) -> f64, f64);
+
 #[test]
 fn with_small_primes_accidents_happen_as_often_as_the_bound_says() {
     // Each pair differs, by a polynomial of known degree whose zeros are counted by hand: the chance of an accident.
-    let cases: [(&str, usize, &str, &str, fn(f64, f64) -> f64, f64); 4] = [
+    let cases: [Accident; 4] = [
         // x0 + x1 = x0 x1 has p - 1 solutions.
         (
             "sum, product",

@@ -21,6 +21,7 @@ pub fn op_text(op: &Op) -> String {
         Op::Reshape(shape) => format!("reshape({})", list(shape)),
         Op::Broadcast(shape) => format!("broadcast({})", list(shape)),
         Op::Slice { dim, start, len } => format!("slice({dim}, {start}, {len})"),
+        Op::Repeat { dim, times } => format!("repeat({dim}, {times})"),
         Op::Concat { dim } => format!("concat({dim})"),
         Op::Causal { shape, offset } => format!("causal({offset}, {})", list(shape)),
         Op::Below { shape, dim, limit } => format!("below({dim}, {limit}, {})", list(shape)),
@@ -61,6 +62,10 @@ pub(super) fn parse_op(name: &str, params: &[&str]) -> Result<Op, String> {
         "broadcast" => Ok(Op::Broadcast(numbers()?)),
         "slice" => match numbers()?[..] {
             [dim, start, len] => Ok(Op::Slice { dim, start, len }),
+            _ => Err(wrong()),
+        },
+        "repeat" => match numbers()?[..] {
+            [dim, times] => Ok(Op::Repeat { dim, times }),
             _ => Err(wrong()),
         },
         "concat" => match numbers()?[..] {

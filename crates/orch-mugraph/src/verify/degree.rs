@@ -330,7 +330,7 @@ impl Count {
                 args[0].clone().map_varies(|varies| perm.iter().map(|&dim| varies[dim]).collect())
             }
             Op::Reshape(_) => args[0].clone().map_varies(|varies| vec![varies.contains(&true); shape.len()]),
-            Op::Broadcast(_) | Op::Slice { .. } => args[0].clone(),
+            Op::Broadcast(_) | Op::Slice { .. } | Op::Repeat { .. } => args[0].clone(),
             Op::Concat { dim } => {
                 let joint = args.iter().skip(1).fold(args[0].clone(), |joint, arg| joint.add(arg));
                 joint.map_varies(|varies| {

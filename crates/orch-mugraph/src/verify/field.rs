@@ -29,40 +29,40 @@ impl Primes {
     }
 }
 
-/// A prime modulus `2^bits - deficit`.
+/// A prime modulus: below `2^32`, or `2^bits - deficit` with at most 61 bits and a deficit below `2^16`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Modulus {
     /// The prime.
     pub prime: u64,
     bits: u32,
     deficit: u64,
+    /// The residue of `2^64`.
+    word: u64,
 }
 
 /// Products of two residues that fit in 128 bits together.
 const LAZY: usize = 64;
 
 impl Modulus {
-    /// A modulus of at most 61 bits.
+    /// A modulus; see the type for which there are.
     pub fn new(prime: u64) -> Modulus {
         let bits = 64 - prime.leading_zeros();
-        Modulus { prime, bits, deficit: (1 << bits) - prime }
+        let deficit = (1 << bits) - prime;
+        debug_assert!(bits <= 32 || (bits <= 61 && deficit < 1 << 16));
+        Modulus { prime, bits, deficit, word: ((1u128 << 64) % u128::from(prime)) as u64 }
     }
 
     /// The residue of a 128-bit number.
     #[inline]
     pub fn reduce(&self, x: u128) -> u64 {
-        // Each step replaces 2^bits by the deficit. The primes for proofs have small deficits, so three steps do.
-        let mask = (1u128 << self.bits) - 1;
-        if self.deficit >> 16 != 0 || self.bits < 30 {
-            return (x % u128::from(self.prime)) as u64;
+        let (high, low) = ((x >> 64) as u64, x as u64);
+        if self.bits <= 32 {
+            let low = low % self.prime;
+            return if high == 0 { low } else { (high % self.prime * self.word + low) % self.prime };
         }
-        let deficit = u128::from(self.deficit);
-        let x = (x >> self.bits) * deficit + (x & mask);
-        let mut x = (x >> self.bits) * deficit + (x & mask);
-        while x >> self.bits != 0 {
-            x = (x >> self.bits) * deficit + (x & mask);
-        }
-        let x = x as u64;
+        // 2^64 is a number below 2^20 here, and 2^bits is the deficit.
+        let x = u128::from(high) * u128::from(self.word) + u128::from(low);
+        let x = (x >> self.bits) as u64 * self.deficit + (x as u64 & ((1 << self.bits) - 1));
         if x >= self.prime { x - self.prime } else { x }
     }
 

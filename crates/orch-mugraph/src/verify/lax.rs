@@ -93,9 +93,8 @@ fn typed(op: &Op, args: &[Facts]) -> Result<Facts, String> {
         Op::Binary(BinaryFn::Sub) if args[1].may_be_infinite => Err("subtracts minus infinity".into()),
         Op::Binary(BinaryFn::Sub) => Ok(either),
         Op::Binary(BinaryFn::Mask) => Ok(Facts { has_q: args[0].has_q, may_be_infinite: true, ..finite }),
-        Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Concat { .. } => {
-            Ok(either)
-        }
+        Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) => Ok(either),
+        Op::Slice { .. } | Op::Repeat { .. } | Op::Concat { .. } => Ok(either),
         Op::Causal { .. } | Op::Below { .. } => Ok(finite),
         Op::Unary(UnaryFn::Square | UnaryFn::Sqrt | UnaryFn::Relu | UnaryFn::Erf) => refuse_infinite(finite),
         Op::Matmul | Op::RmsNorm { .. } => refuse_infinite(finite),
@@ -183,6 +182,7 @@ fn wanted(op: &Op, operand: usize, result: Facts) -> (bool, bool) {
             (p, q)
         }
         Op::RmsNorm { .. } | Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) => (p, q),
-        Op::Slice { .. } | Op::Concat { .. } | Op::Causal { .. } | Op::Below { .. } => (p, q),
+        Op::Slice { .. } | Op::Repeat { .. } => (p, q),
+        Op::Concat { .. } | Op::Causal { .. } | Op::Below { .. } => (p, q),
     }
 }

@@ -106,6 +106,8 @@ pub struct ResidueDomain<'a> {
     pub exponents: Exponents,
     /// Instead of an exponential that a site gives at a position.
     pub replaced: Option<(Site, usize, u64)>,
+    /// What the exponentials of a site are multiplied by: by block and position.
+    pub scaled: Option<Scaling>,
     /// With `Some`, radicands without a root are listed here (shape and position) and count as having the root 1.
     pub rootless: Option<Vec<(Site, Vec<usize>, usize)>>,
 }
@@ -145,6 +147,7 @@ impl TestBase {
             max,
             exponents: Exponents::Ignored,
             replaced: None,
+            scaled: None,
             rootless: None,
         }
     }
@@ -159,6 +162,19 @@ impl TestBase {
         self.q
     }
 }
+
+/// Exponentials that are scaled: by a random factor per row.
+pub struct Scaling {
+    /// The kernel.
+    pub kernel: crate::TensorId,
+    /// The tile, if it is one of a block graph.
+    pub tile: Option<u32>,
+    /// Numbers the row of an element, by site, shape and position.
+    pub row: RowNumber,
+}
+
+/// Numbers the row of an element, by site, shape and position.
+pub type RowNumber = Box<dyn Fn(Site, &[usize], usize) -> u64>;
 
 type Part = Option<Arc<Array<u64>>>;
 
@@ -185,6 +201,14 @@ impl ResidueDomain<'_> {
             && at == site
         {
             result.data[position] = value;
+        }
+        if let Some(scaling) = &self.scaled
+            && (scaling.kernel, scaling.tile) == (site.kernel, site.tile)
+        {
+            for (position, value) in result.data.iter_mut().enumerate() {
+                let row = (scaling.row)(site, &result.shape, position);
+                *value = self.p.mul(*value, 1 + self.hash(7, row) % (self.p.prime - 1));
+            }
         }
         result
     }

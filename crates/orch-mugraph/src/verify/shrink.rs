@@ -118,7 +118,7 @@ impl Classes {
             op => {
                 let fixed = match op {
                     Op::Reduce { dim, keep, .. } if *keep > 1 => Some(*dim),
-                    Op::Slice { dim, .. } | Op::Concat { dim } => Some(*dim),
+                    Op::Slice { dim, .. } | Op::Repeat { dim, .. } | Op::Concat { dim } => Some(*dim),
                     _ => None,
                 };
                 let reduced = match op {
