@@ -12,6 +12,7 @@ pub mod json;
 pub mod op;
 pub mod programs;
 pub mod rational;
+pub mod stabilise;
 pub mod text;
 pub mod thread;
 pub mod tiling;
@@ -24,6 +25,7 @@ pub use graph::{
 };
 pub use op::{BinaryFn, Op, ReduceFn, UnaryFn};
 pub use rational::Rational;
+pub use stabilise::{Stable, Unstable, stabilise};
 pub use text::{ParseError, parse, print};
 pub use validate::validate;
 pub use verify::{Certificate, Primes, Rejection, VerifyOptions, verify};

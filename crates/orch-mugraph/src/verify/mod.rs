@@ -18,6 +18,8 @@ mod sample;
 mod shrink;
 pub mod table;
 
+pub(crate) use sample::sample;
+
 pub use certificate::{Certificate, CertificateError, Test};
 pub use field::Primes;
 pub use rank::{RankCheck, check_rank};
