@@ -12,6 +12,7 @@ pub mod json;
 pub mod op;
 pub mod programs;
 pub mod rational;
+pub mod search;
 pub mod stabilise;
 pub mod text;
 pub mod thread;

@@ -26,6 +26,9 @@ pub enum Axis {
     Grid(usize),
 }
 
+/// What a dimension runs over, outermost first: an axis or something else, and the extent.
+pub type Extents = Vec<(Option<Axis>, usize)>;
+
 /// Where an exponential is: the first tensor of its kernel, and its tile.
 pub type Place = (TensorId, Option<u32>);
 
@@ -44,8 +47,8 @@ pub struct Refusal {
 pub struct Dependence {
     /// Its degree, not 0.
     pub degree: Rational,
-    /// What each dimension runs over, outermost first: an axis or something else, and the extent.
-    pub dims: Vec<Vec<(Option<Axis>, usize)>>,
+    /// What each dimension runs over.
+    pub dims: Vec<Extents>,
     /// What the iteration of the loop runs over.
     pub along_loop: BTreeSet<Axis>,
     /// What was summed.
@@ -261,10 +264,7 @@ impl Walk<'_> {
                 refuse("a function that is not homogeneous of a value of degree other than 0")
             }
             (Op::Offset(_), ..) => refuse("adds a constant, of degree 0, to a value of another degree"),
-            (Op::Scale(c), Some(value), _) if *c == Rational::ZERO => {
-                let _ = value;
-                Ok(None)
-            }
+            (Op::Scale(c), ..) if *c == Rational::ZERO => Ok(None),
             (Op::Scale(c), Some(value), _) => {
                 Ok(Some(Dependence { pure: value.pure && *c > Rational::ZERO, ..value }))
             }
@@ -368,7 +368,7 @@ impl Walk<'_> {
             };
             let rows = |value: &Dependence| -> Vec<Vec<Axis>> {
                 let dims = value.dims.iter();
-                let of_dim = |dim: &Vec<(Option<Axis>, usize)>| {
+                let of_dim = |dim: &Extents| {
                     row(&mut dim.iter().filter(|(_, extent)| *extent > 1).filter_map(|(axis, _)| *axis))
                 };
                 dims.map(of_dim).chain([row(&mut value.along_loop.iter().copied())]).collect()
@@ -377,7 +377,7 @@ impl Walk<'_> {
                 return Err(refuse(place, "combines different rows of the exponential"));
             }
         }
-        let longer = |(a, b): (&Vec<(Option<Axis>, usize)>, &Vec<(Option<Axis>, usize)>)| {
+        let longer = |(a, b): (&Extents, &Extents)| {
             let size =
                 |dim: &[(Option<Axis>, usize)]| dim.iter().map(|(_, extent)| extent).product::<usize>();
             if size(a) >= size(b) { a.clone() } else { b.clone() }
@@ -429,7 +429,7 @@ fn spread(value: Dependence, own: &[usize], other: &[usize]) -> Dependence {
 }
 
 /// Takes a number of parts from the outermost factors; returns their axes.
-fn take(dim: &mut Vec<(Option<Axis>, usize)>, mut parts: usize) -> Vec<Axis> {
+fn take(dim: &mut Extents, mut parts: usize) -> Vec<Axis> {
     let mut axes = Vec::new();
     while parts > 1 {
         let Some((axis, extent)) = dim.first_mut() else { break };

@@ -9,7 +9,7 @@
 mod homogeneity;
 mod rewrite;
 
-pub use homogeneity::{Axis, Dependence, Group, Place, Refusal, analyse};
+pub use homogeneity::{Axis, Dependence, Extents, Group, Place, Refusal, analyse};
 pub use rewrite::rewrite;
 
 use crate::eval::{EvalError, Site, outputs};

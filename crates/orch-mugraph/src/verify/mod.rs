@@ -25,6 +25,7 @@ pub use field::Primes;
 pub use rank::{RankCheck, check_rank};
 pub use residues::MaxMode;
 pub use shrink::shrink;
+pub(crate) use shrink::{Classes, resize};
 
 use crate::eval::{EvalError, outputs};
 use crate::graph::{MuGraph, Node, TileNode};

@@ -16,19 +16,24 @@ pub fn shrink(program: &MuGraph) -> Result<MuGraph, GraphError> {
     let distinct: BTreeSet<usize> =
         program.shapes().iter().flatten().copied().filter(|&extent| extent > 1).collect();
     let smaller: BTreeMap<usize, usize> = distinct.into_iter().zip(2..).collect();
+    resize(program, |id, dim| {
+        let full = program.shape(id)[dim];
+        if classes.fixed(id, dim) { full } else { smaller.get(&full).copied().unwrap_or(full) }
+    })
+}
+
+/// The program at other extents, given by dimension of a tensor; dimensions that must be equal have to stay equal.
+///
+/// # Errors
+/// If the program has kernels that block graphs define, or extents do not suit.
+pub(crate) fn resize(
+    program: &MuGraph,
+    mut extent: impl FnMut(TensorId, usize) -> usize,
+) -> Result<MuGraph, GraphError> {
     let mut small = MuGraph::new(program.name.clone());
     for (first, node) in program.nodes() {
         let mut shape = |id: TensorId| -> Vec<usize> {
-            let full = program.shape(id);
-            (0..full.len())
-                .map(|dim| {
-                    if classes.fixed(id, dim) {
-                        full[dim]
-                    } else {
-                        *smaller.get(&full[dim]).unwrap_or(&full[dim])
-                    }
-                })
-                .collect()
+            (0..program.shape(id).len()).map(|dim| extent(id, dim)).collect()
         };
         match node {
             Node::Input { name, kind, .. } => {
@@ -65,14 +70,14 @@ pub fn shrink(program: &MuGraph) -> Result<MuGraph, GraphError> {
 }
 
 /// Dimensions of tensors that have the same extent at any size.
-struct Classes {
+pub(crate) struct Classes {
     starts: Vec<usize>,
     parent: Vec<usize>,
     fixed: BTreeSet<usize>,
 }
 
 impl Classes {
-    fn of(program: &MuGraph) -> Classes {
+    pub(crate) fn of(program: &MuGraph) -> Classes {
         let mut total = 0;
         let starts = program.shapes().iter().map(|shape| {
             total += shape.len();
@@ -139,6 +144,11 @@ impl Classes {
         }
     }
 
+    /// The class of a dimension.
+    pub(crate) fn class(&mut self, id: TensorId, dim: usize) -> usize {
+        self.find(self.starts[id.index()] + dim)
+    }
+
     fn find(&mut self, dim: usize) -> usize {
         let mut root = dim;
         while self.parent[root] != root {
@@ -160,7 +170,7 @@ impl Classes {
         self.fixed.insert(self.starts[id.index()] + dim);
     }
 
-    fn fixed(&mut self, id: TensorId, dim: usize) -> bool {
+    pub(crate) fn fixed(&mut self, id: TensorId, dim: usize) -> bool {
         let class = self.find(self.starts[id.index()] + dim);
         self.fixed.contains(&class)
     }
