@@ -11,7 +11,7 @@ fn tmp() {
         let t = std::time::Instant::now();
         let (found, report) = search(&p, &SearchOptions { threads: 2, ..SearchOptions::default() }).unwrap();
         println!("{name}: {:?} {report:?}", t.elapsed());
-        for f in found.iter().take(2) {
+        for f in found.iter().take(1) {
             println!("{:.2} us\n{}", f.cost_us, print(&f.graph));
         }
     }

@@ -35,9 +35,9 @@ pub struct BlockLimits {
 impl Default for BlockLimits {
     fn default() -> Self {
         BlockLimits {
-            ops: 12,
+            ops: 13,
             outputs: 2,
-            states: 200_000,
+            states: 100_000,
             abstract_expressions: true,
             canonical_order: true,
             value_numbers: true,
@@ -87,8 +87,44 @@ pub struct Goal<'a> {
     pub norms: &'a [Rational],
 }
 
-/// All sketches of a structure from some sources, each of which is loaded.
+/// The sketches of a structure from some sources with the fewest operators, and with one more; all of up to `limits.ops`
+/// operators if parts are wanted too.
 pub fn search_block(
+    algebra: &Algebra,
+    task: (&Structure, &[Source]),
+    goal: &Goal<'_>,
+    limits: &BlockLimits,
+) -> (Vec<Sketch>, Counts) {
+    if goal.partial {
+        return search_depth(algebra, task, goal, limits);
+    }
+    let mut counts = Counts::default();
+    for ops in task.1.len() + 1..=limits.ops {
+        let (found, own) = search_depth(algebra, task, goal, &BlockLimits { ops, ..*limits });
+        counts.add(&own);
+        if !found.is_empty() && ops < limits.ops {
+            let (found, own) = search_depth(algebra, task, goal, &BlockLimits { ops: ops + 1, ..*limits });
+            counts.add(&own);
+            return (found, counts);
+        }
+        // Fewer operators than the limit sufficed to add whatever can be added, or there were too many states.
+        if !found.is_empty()
+            || own.truncated > 0
+            || !own.pruned.contains_key(AT_LIMIT) && !own.pruned.contains_key(OPEN)
+        {
+            return (found, counts);
+        }
+    }
+    (Vec::new(), counts)
+}
+
+/// Left because no operator may be added.
+const AT_LIMIT: &str = "operator limit";
+/// Left because too many tiles have no reader.
+const OPEN: &str = "closability";
+
+/// All sketches of up to `limits.ops` operators.
+fn search_depth(
     algebra: &Algebra,
     (structure, sources): (&Structure, &[Source]),
     goal: &Goal<'_>,
@@ -156,13 +192,13 @@ impl Search<'_> {
         }
         let left = self.limits.ops.saturating_sub(self.tiles.len());
         if left == 0 {
-            return self.counts.prune("operator limit");
+            return self.counts.prune(AT_LIMIT);
         }
         let outputs = if self.goal.partial { self.limits.outputs } else { 1 };
         if self.limits.closability && open > outputs + left {
-            return self.counts.prune("closability");
+            return self.counts.prune(OPEN);
         }
-        for (key, tile) in self.next_tiles() {
+        for (key, tile) in self.next_tiles(last) {
             if self.limits.canonical_order && key <= last {
                 self.counts.prune("canonical order");
                 continue;
@@ -245,9 +281,11 @@ impl Search<'_> {
     }
 
     /// All operators that may be added.
-    fn next_tiles(&mut self) -> Vec<(Key, Tile)> {
+    fn next_tiles(&mut self, last: Key) -> Vec<(Key, Tile)> {
         let mut next = Vec::new();
-        for at in 0..self.tiles.len() {
+        // Operators on older tiles alone come before the last one.
+        let from = if self.limits.canonical_order { last.0 } else { 0 };
+        for at in from..self.tiles.len() {
             self.sums(at, &mut next);
             self.norms(at, &mut next);
             self.constants(at, &mut next);

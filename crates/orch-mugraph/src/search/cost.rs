@@ -34,7 +34,7 @@ impl Default for Machine {
             memory_bytes_per_us: 4.3e6,
             cache_bytes_per_us: 1.0e7,
             flops_per_us: 7.9e8,
-            launch_us: 2.5,
+            launch_us: 2.0,
             iteration_us: 0.25,
             element_bytes: 2,
         }
@@ -148,9 +148,9 @@ impl Machine {
         }
         let waves = blocks.div_ceil(self.processors);
         let busy = blocks as f64 / (waves * self.processors) as f64;
-        // A third of the processors saturates the memory.
+        // A third of the processors saturates the memory; each has its own way to the cache.
         let pull = (3.0 * blocks as f64 / self.processors as f64).min(1.0);
-        let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / pull);
+        let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
         let time = moved.max(flops / self.flops_per_us / busy);
         Some(self.launch_us + time + (waves * counts.looped) as f64 * self.iteration_us)
     }
@@ -167,7 +167,7 @@ impl Machine {
         self.launch_us + (loaded + stored) * self.element_bytes as f64 / self.memory_bytes_per_us
     }
 
-    /// The counts for which a kernel costs least, and the cost. `keep`: only counts that this allows.
+    /// The counts for which a kernel costs least, and the cost.
     pub fn best_counts(
         &self,
         sketch: &Sketch,

@@ -42,14 +42,17 @@ pub struct SearchOptions {
     pub kernels: usize,
     /// Threads.
     pub threads: usize,
-    /// Candidates that are returned.
+    /// Candidates that are returned, of each number of kernels.
     pub keep: usize,
+    /// Two kernels are searched for unless their least cost exceeds the best kernel's cost by this factor, which is what
+    /// the model may be wrong by.
+    pub slack: f64,
 }
 
 impl Default for SearchOptions {
     fn default() -> Self {
         let (limits, machine) = (BlockLimits::default(), Machine::default());
-        SearchOptions { limits, machine, kernels: 2, threads: 1, keep: 8 }
+        SearchOptions { limits, machine, kernels: 2, threads: 1, keep: 4, slack: 1.5 }
     }
 }
 
@@ -92,21 +95,34 @@ pub fn search(program: &MuGraph, options: &SearchOptions) -> Result<(Vec<Found>,
         saturated: context.algebra.saturated,
         ..SearchReport::default()
     };
-    let tasks = context.tasks(&context.sources, options.kernels > 1);
+    let mut counts = Counts::default();
+    let tasks = context.tasks(&context.sources, false);
     report.structures = tasks.len();
-    let firsts = context.run(&tasks, options.kernels > 1, &mut report.counts);
-    let mut candidates = Candidates { best: Vec::new(), limit: SCREENED };
-    let mut partial: BTreeMap<Signature, Vec<Sketch>> = BTreeMap::new();
-    for sketch in firsts {
-        if context.is_target(&sketch) {
-            context.add_single(sketch, &mut candidates);
-        } else {
-            partial.entry(context.signature(&sketch)).or_default().push(sketch);
-        }
+    let mut singles = Candidates { best: Vec::new(), limit: SCREENED, most: f64::INFINITY };
+    for sketch in context.run(&tasks, false, &mut counts) {
+        context.add_single(sketch, &mut singles);
     }
-    report.signatures = partial.len();
-    context.add_pairs(partial, &mut candidates, &mut report.counts);
-    let found = context.screen(candidates, &mut report)?;
+    let best = singles.best.first().map_or(f64::INFINITY, |(cost, _)| *cost);
+    let mut pairs = Candidates { best: Vec::new(), limit: SCREENED, most: best * options.slack };
+    if options.kernels > 1 {
+        let mut tasks = context.tasks(&context.sources, true);
+        let all = tasks.len();
+        tasks.retain(|(_, sources)| context.pair_floor_us(sources) < pairs.most);
+        *counts.pruned.entry(COST_BOUND.into()).or_default() += (all - tasks.len()) as u64;
+        report.structures += tasks.len();
+        let mut partial: BTreeMap<Signature, Vec<Sketch>> = BTreeMap::new();
+        for sketch in context.run(&tasks, true, &mut counts) {
+            if !context.is_target(&sketch) {
+                partial.entry(context.signature(&sketch)).or_default().push(sketch);
+            }
+        }
+        report.signatures = partial.len();
+        context.add_pairs(partial, &mut pairs, &mut counts);
+    }
+    report.counts = counts;
+    let mut found = context.screen(singles, &mut report)?;
+    found.extend(context.screen(pairs, &mut report)?);
+    found.sort_by(|a, b| a.cost_us.total_cmp(&b.cost_us));
     report.stopped = match (report.counts.truncated, report.saturated) {
         (0, true) => "all structures were searched".into(),
         (0, false) => "all structures were searched, of a target that was not saturated".into(),
@@ -114,6 +130,9 @@ pub fn search(program: &MuGraph, options: &SearchOptions) -> Result<(Vec<Found>,
     };
     Ok((found, report))
 }
+
+/// Left because no counts make it cheap enough.
+const COST_BOUND: &str = "cost bound";
 
 /// Candidates that are kept for screening.
 const SCREENED: usize = 64;
@@ -125,6 +144,8 @@ type Signature = Vec<(Id, Vec<Dim>)>;
 struct Candidates {
     best: Vec<(f64, Vec<(Sketch, PartCounts)>)>,
     limit: usize,
+    /// What a chain must cost less than, whatever else there is.
+    most: f64,
 }
 
 impl Candidates {
@@ -279,6 +300,18 @@ impl<'a> Context<'a> {
         self.program_result(sketch) == [self.target.clone()]
     }
 
+    /// A lower bound of two kernels, of which the first loads these sources: all inputs are loaded once.
+    fn pair_floor_us(&self, sources: &[Source]) -> f64 {
+        let machine = &self.options.machine;
+        let elems = |source: &Source| -> f64 {
+            let atoms = source.dims.iter().flat_map(|dim| dim.atoms());
+            atoms.map(|atom| self.labels.extents[usize::from(atom.label)] as f64).product()
+        };
+        let others = self.sources.iter().filter(|source| !sources.contains(source));
+        let moved: f64 = sources.iter().chain(others).map(elems).sum();
+        2.0 * machine.launch_us + moved * machine.element_bytes as f64 / machine.memory_bytes_per_us
+    }
+
     fn add_single(&self, sketch: Sketch, candidates: &mut Candidates) {
         let machine = &self.options.machine;
         if machine.floor_us(&sketch, &self.labels.extents) >= candidates.bound() {
@@ -331,7 +364,7 @@ impl<'a> Context<'a> {
                 self.pair(&first, &seconds, candidates);
             }
         }
-        *counts.pruned.entry("cost bound".into()).or_default() += bounded;
+        *counts.pruned.entry(COST_BOUND.into()).or_default() += bounded;
     }
 
     fn pair(&self, first: &Sketch, seconds: &[Sketch], candidates: &mut Candidates) {
