@@ -5,87 +5,13 @@
 //! target are met: they are read off the e-graph's parents of each tile.
 
 use super::algebra::{Algebra, GRID, LOOP, TILE, Term, WHOLE};
+use super::limits::{BlockLimits, Counts, Goal};
 use super::tile::{Dim, Sketch, Source, Step, Structure, TileOp};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
 use crate::tiling::Stage;
 use egg::Id;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
-
-/// What the search within a kernel may do.
-#[derive(Clone, Copy, Debug)]
-pub struct BlockLimits {
-    /// Operators of a block, loads included, stores not.
-    pub ops: usize,
-    /// Results of a kernel that is not the last.
-    pub outputs: usize,
-    /// States per structure and set of sources.
-    pub states: usize,
-    /// Only terms of the target are followed.
-    pub abstract_expressions: bool,
-    /// Operators are added in canonical order only.
-    pub canonical_order: bool,
-    /// A tile that is there already is not made again.
-    pub value_numbers: bool,
-    /// States that cannot come down to few enough results are left.
-    pub closability: bool,
-}
-
-impl Default for BlockLimits {
-    fn default() -> Self {
-        BlockLimits {
-            ops: 13,
-            outputs: 2,
-            states: 100_000,
-            abstract_expressions: true,
-            canonical_order: true,
-            value_numbers: true,
-            closability: true,
-        }
-    }
-}
-
-/// Counts of what happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Counts {
-    /// States that were visited.
-    pub states: u64,
-    /// What was left aside, by rule.
-    pub pruned: BTreeMap<String, u64>,
-    /// Searches that met their limit of states.
-    pub truncated: u64,
-}
-
-impl Counts {
-    /// Adds another count.
-    pub fn add(&mut self, other: &Counts) {
-        self.states += other.states;
-        self.truncated += other.truncated;
-        for (rule, count) in &other.pruned {
-            *self.pruned.entry(rule.clone()).or_default() += count;
-        }
-    }
-
-    fn prune(&mut self, rule: &str) {
-        match self.pruned.get_mut(rule) {
-            Some(count) => *count += 1,
-            None => {
-                self.pruned.insert(rule.to_owned(), 1);
-            }
-        }
-    }
-}
-
-/// What a search within a kernel is for.
-pub struct Goal<'a> {
-    /// The program's result: class and dimensions.
-    pub target: (Id, &'a [Dim]),
-    /// True if results other than the target are wanted too.
-    pub partial: bool,
-    /// Norms that the program takes, with their constants.
-    pub norms: &'a [Rational],
-}
 
 /// The sketches of a structure from some sources with the fewest operators, and with one more; all of up to `limits.ops`
 /// operators if parts are wanted too.
@@ -99,6 +25,18 @@ pub fn search_block(
         return search_depth(algebra, task, goal, limits);
     }
     let mut counts = Counts::default();
+    if limits.abstract_expressions {
+        if !reaches(algebra, task, goal, limits) {
+            counts.prune("target out of reach");
+            return (Vec::new(), counts);
+        }
+        // What one of the sources is not needed for is found without it.
+        let without = |at: usize| [&task.1[..at], &task.1[at + 1..]].concat();
+        if (0..task.1.len()).any(|at| reaches(algebra, (task.0, &without(at)), goal, limits)) {
+            counts.prune("source not needed");
+            return (Vec::new(), counts);
+        }
+    }
     for ops in task.1.len() + 1..=limits.ops {
         let (found, own) = search_depth(algebra, task, goal, &BlockLimits { ops, ..*limits });
         counts.add(&own);
@@ -118,6 +56,43 @@ pub fn search_block(
     (Vec::new(), counts)
 }
 
+/// Tiles among which the target is looked for.
+const REACHED: usize = 4096;
+
+/// True if the target is among all tiles that any number of operators gives, or there are too many to tell.
+pub fn reaches(
+    algebra: &Algebra,
+    (structure, sources): (&Structure, &[Source]),
+    goal: &Goal<'_>,
+    limits: &BlockLimits,
+) -> bool {
+    let limits = BlockLimits { canonical_order: false, ..*limits };
+    let Some(mut search) = Search::new(algebra, (structure, sources), goal, &limits) else { return false };
+    let mut seen = 0;
+    while search.tiles.len() < REACHED {
+        let is_target = |tile: &Tile| {
+            tile.class == goal.target.0
+                && tile.stage != Stage::Loop
+                && structure
+                    .store(&tile.dims, algebra.free(tile.class))
+                    .is_some_and(|(dims, _)| dims == goal.target.1)
+        };
+        if search.tiles[seen..].iter().any(is_target) {
+            return true;
+        }
+        let from = std::mem::replace(&mut seen, search.tiles.len());
+        for (_, tile) in search.next_tiles(from) {
+            if !search.has(&tile) {
+                search.tiles.push(tile);
+            }
+        }
+        if search.tiles.len() == seen {
+            return false;
+        }
+    }
+    true
+}
+
 /// Left because no operator may be added.
 const AT_LIMIT: &str = "operator limit";
 /// Left because too many tiles have no reader.
@@ -130,23 +105,9 @@ fn search_depth(
     goal: &Goal<'_>,
     limits: &BlockLimits,
 ) -> (Vec<Sketch>, Counts) {
-    let mut search = Search {
-        algebra,
-        structure,
-        sources,
-        goal,
-        limits,
-        tiles: Vec::new(),
-        counts: Counts::default(),
-        found: Vec::new(),
-        foreign: FxHashMap::default(),
+    let Some(mut search) = Search::new(algebra, (structure, sources), goal, limits) else {
+        return (Vec::new(), Counts::default());
     };
-    for (at, source) in sources.iter().enumerate() {
-        let Some((dims, stage)) = structure.load(source) else {
-            return (Vec::new(), search.counts);
-        };
-        search.tiles.push(Tile { class: source.class, dims, stage, step: Step::Load(at), readers: 0 });
-    }
     search.visit((0, 0, 0));
     (search.found, search.counts)
 }
@@ -179,7 +140,23 @@ struct Search<'a> {
 /// The first class that is no part of the target.
 const FOREIGN: usize = 1 << 30;
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// A search that starts with the loads of all sources; `None` if the structure cannot load one.
+    fn new(
+        algebra: &'a Algebra,
+        (structure, sources): (&'a Structure, &'a [Source]),
+        goal: &'a Goal<'a>,
+        limits: &'a BlockLimits,
+    ) -> Option<Search<'a>> {
+        let load = |(at, source): (usize, &Source)| {
+            let (dims, stage) = structure.load(source)?;
+            Some(Tile { class: source.class, dims, stage, step: Step::Load(at), readers: 0 })
+        };
+        let tiles = sources.iter().enumerate().map(load).collect::<Option<Vec<Tile>>>()?;
+        let (counts, found, foreign) = (Counts::default(), Vec::new(), FxHashMap::default());
+        Some(Search { algebra, structure, sources, goal, limits, tiles, counts, found, foreign })
+    }
+
     fn visit(&mut self, last: Key) {
         if self.counts.states >= self.limits.states as u64 {
             self.counts.truncated = 1;
@@ -198,15 +175,14 @@ impl Search<'_> {
         if self.limits.closability && open > outputs + left {
             return self.counts.prune(OPEN);
         }
-        for (key, tile) in self.next_tiles(last) {
+        // Operators on older tiles alone come before the last one.
+        let from = if self.limits.canonical_order { last.0 } else { 0 };
+        for (key, tile) in self.next_tiles(from) {
             if self.limits.canonical_order && key <= last {
                 self.counts.prune("canonical order");
                 continue;
             }
-            let same = |known: &Tile| {
-                known.class == tile.class && known.dims == tile.dims && known.stage <= tile.stage
-            };
-            if self.limits.value_numbers && self.tiles.iter().any(same) {
+            if self.limits.value_numbers && self.has(&tile) {
                 self.counts.prune("value numbering");
                 continue;
             }
@@ -217,6 +193,13 @@ impl Search<'_> {
             self.tiles.pop();
             args.iter().for_each(|&arg| self.tiles[arg].readers -= 1);
         }
+    }
+
+    /// True if there is a tile of this value, known no later.
+    fn has(&self, tile: &Tile) -> bool {
+        self.tiles
+            .iter()
+            .any(|known| known.class == tile.class && known.dims == tile.dims && known.stage <= tile.stage)
     }
 
     /// Records what can be stored here. True if the target is reached, so that nothing need be added.
@@ -280,11 +263,9 @@ impl Search<'_> {
         )
     }
 
-    /// All operators that may be added.
-    fn next_tiles(&mut self, last: Key) -> Vec<(Key, Tile)> {
+    /// All operators that may be added, with a newest operand at or after a position.
+    fn next_tiles(&mut self, from: usize) -> Vec<(Key, Tile)> {
         let mut next = Vec::new();
-        // Operators on older tiles alone come before the last one.
-        let from = if self.limits.canonical_order { last.0 } else { 0 };
         for at in from..self.tiles.len() {
             self.sums(at, &mut next);
             self.norms(at, &mut next);

@@ -15,6 +15,7 @@ pub mod block;
 pub mod build;
 pub mod cost;
 pub mod labels;
+pub mod limits;
 pub mod tile;
 
 use crate::graph::MuGraph;
@@ -22,11 +23,12 @@ use crate::op::{Op, ReduceFn};
 use crate::rational::Rational;
 use crate::verify::{Primes, resize, screen};
 use algebra::Algebra;
-use block::{BlockLimits, Counts, Goal, search_block};
+use block::{reaches, search_block};
 use build::build;
 use cost::{Machine, PartCounts};
 use egg::Id;
 use labels::Labels;
+use limits::{BlockLimits, Counts, Goal};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tile::{Dim, Origin, Sketch, Source, Structure, given};
@@ -139,6 +141,9 @@ const SCREENED: usize = 64;
 
 /// Results of a first kernel: classes and dimensions.
 type Signature = Vec<(Id, Vec<Dim>)>;
+
+/// Blocks of a kernel before, by label.
+type Before = Vec<(u8, usize)>;
 
 /// The cheapest chains so far.
 struct Candidates {
@@ -332,75 +337,103 @@ impl<'a> Context<'a> {
         counts: &mut Counts,
     ) {
         let (machine, extents) = (&self.options.machine, &self.labels.extents);
-        let mut bounded = 0;
         for (signature, mut firsts) in partial {
             firsts.retain(|first| machine.floor_us(first, extents) + machine.launch_us < candidates.bound());
             if firsts.is_empty() {
-                bounded += 1;
+                counts.prune(COST_BOUND);
                 continue;
             }
-            let stored = signature.iter().enumerate().map(|(at, (class, dims))| Source {
-                class: *class,
-                dims: dims.clone(),
-                origin: Origin::Stored(at),
-            });
-            let stored: Vec<Source> = stored.collect();
-            let mut tasks = Vec::new();
-            for subset in 0u32..1 << self.sources.len() {
-                let chosen = self.sources.iter().enumerate().filter(|(at, _)| subset >> at & 1 == 1);
-                let sources: Vec<Source> =
-                    stored.iter().cloned().chain(chosen.map(|(_, s)| s.clone())).collect();
-                tasks.extend(self.tasks(&sources, false));
+            let seconds = self.seconds(&signature, counts);
+            if seconds.is_empty() {
+                continue;
             }
-            let seconds = self.run(&tasks, false, counts);
-            for first in firsts {
-                let results = self.program_result(&first);
-                // Stores in the order of the signature.
-                let mut first = first;
-                let mut order: Vec<usize> = (0..results.len()).collect();
-                order.sort_by(|a, b| results[*a].cmp(&results[*b]));
-                first.stores = order.iter().map(|at| first.stores[*at].clone()).collect();
-                first.classes = order.iter().map(|at| first.classes[*at]).collect();
-                self.pair(&first, &seconds, candidates);
+            // Of one structure, the fewest operators that give these results.
+            let mut fewest: BTreeMap<&Structure, usize> = BTreeMap::new();
+            for first in &firsts {
+                let least = fewest.entry(&first.structure).or_insert(first.steps.len());
+                *least = first.steps.len().min(*least);
+            }
+            let least = |first: &&Sketch| fewest.get(&first.structure) == Some(&first.steps.len());
+            let mut known = BTreeMap::new();
+            for first in firsts.iter().filter(least) {
+                self.pair(self.in_order(first), &seconds, &mut known, candidates);
             }
         }
-        *counts.pruned.entry(COST_BOUND.into()).or_default() += bounded;
     }
 
-    fn pair(&self, first: &Sketch, seconds: &[Sketch], candidates: &mut Candidates) {
+    /// Kernels that compute the target from results of another.
+    fn seconds(&self, signature: &Signature, counts: &mut Counts) -> Vec<Sketch> {
+        let stored = signature.iter().enumerate().map(|(at, (class, dims))| Source {
+            class: *class,
+            dims: dims.clone(),
+            origin: Origin::Stored(at),
+        });
+        let stored: Vec<Source> = stored.collect();
+        // What is out of reach of one block that sees everything is out of reach of many.
+        let one = Structure { grid: Vec::new(), looped: None };
+        let goal = Goal { target: (self.target.0, &self.target.1), partial: false, norms: &self.norms };
+        let mut tasks = Vec::new();
+        for subset in 0u32..1 << self.sources.len() {
+            let chosen = self.sources.iter().enumerate().filter(|(at, _)| subset >> at & 1 == 1);
+            let sources: Vec<Source> = stored.iter().cloned().chain(chosen.map(|(_, s)| s.clone())).collect();
+            let limits = &self.options.limits;
+            if !limits.abstract_expressions || reaches(&self.algebra, (&one, &sources), &goal, limits) {
+                tasks.extend(self.tasks(&sources, false));
+            } else {
+                counts.prune("target out of reach");
+            }
+        }
+        self.run(&tasks, false, counts)
+    }
+
+    /// A sketch with its stores in the order of the signature.
+    fn in_order(&self, sketch: &Sketch) -> Sketch {
+        let results = self.program_result(sketch);
+        let mut order: Vec<usize> = (0..results.len()).collect();
+        order.sort_by(|a, b| results[*a].cmp(&results[*b]));
+        Sketch {
+            stores: order.iter().map(|at| sketch.stores[*at].clone()).collect(),
+            classes: order.iter().map(|at| sketch.classes[*at]).collect(),
+            ..sketch.clone()
+        }
+    }
+
+    /// Adds the cheapest chains of two kernels. `known`: the best counts of second kernels for numbers of partial results.
+    fn pair(
+        &self,
+        first: Sketch,
+        seconds: &[Sketch],
+        known: &mut BTreeMap<(usize, Before), Option<(f64, PartCounts)>>,
+        candidates: &mut Candidates,
+    ) {
         let (machine, extents) = (&self.options.machine, &self.labels.extents);
-        let firsts = machine.best_counts(first, extents, &[]);
-        for second in seconds {
+        let firsts = machine.best_counts(&first, extents, &[]);
+        for (at, second) in seconds.iter().enumerate() {
             let floor = machine.floor_us(second, extents);
-            let mut known: BTreeMap<Vec<(u8, usize)>, Option<(f64, PartCounts)>> = BTreeMap::new();
+            let mut seen: BTreeSet<Before> = BTreeSet::new();
             for (cost, counts) in &firsts {
                 if cost + floor >= candidates.bound() {
                     break;
                 }
-                let before: Vec<(u8, usize)> =
-                    first.structure.grid.iter().copied().zip(counts.grid.iter().copied()).collect();
-                let split: Vec<(u8, usize)> = before
+                let before: Before = first
+                    .structure
+                    .grid
                     .iter()
-                    .filter(|(label, _)| {
-                        second
-                            .sources
-                            .iter()
-                            .flat_map(|s| &s.dims)
-                            .flat_map(|d| d.atoms())
-                            .any(|a| a.label == *label && a.parts != algebra::WHOLE)
-                    })
                     .copied()
+                    .zip(counts.grid.iter().copied())
+                    .filter(|(label, _)| second.splits(*label))
                     .collect();
-                if known.contains_key(&split) {
-                    // The same blocks to merge, at a higher cost of the first kernel.
+                // Of equal numbers of partial results, those that cost the first kernel least.
+                if !seen.insert(before.clone()) {
                     continue;
                 }
-                let best = machine.best_counts(second, extents, &before).into_iter().next();
-                if let Some((rest, own)) = &best {
+                let best = known.entry((at, before)).or_insert_with_key(|(_, before)| {
+                    machine.best_counts(second, extents, before).into_iter().next()
+                });
+                if let Some((rest, own)) = best {
                     let chain = vec![(first.clone(), counts.clone()), (second.clone(), own.clone())];
-                    candidates.add(cost + rest, chain);
+                    candidates.add(cost + *rest, chain);
                 }
-                known.insert(split, best);
             }
         }
     }

@@ -196,6 +196,14 @@ pub struct Sketch {
     pub sources: Vec<Source>,
 }
 
+impl Sketch {
+    /// True if it loads partial results, one per block of an index.
+    pub fn splits(&self, label: u8) -> bool {
+        let atoms = self.sources.iter().flat_map(|source| &source.dims).flat_map(|dim| dim.atoms());
+        atoms.into_iter().any(|atom| atom.label == label && atom.parts != WHOLE)
+    }
+}
+
 /// The tensors that a program is given.
 pub fn given(program: &MuGraph, labels: &Labels, classes: &[Id]) -> Vec<Source> {
     let is_given = |node: &crate::Node| node.args().is_empty();
