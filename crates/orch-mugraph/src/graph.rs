@@ -8,11 +8,11 @@
 
 use crate::op::Op;
 use crate::rational::Rational;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A tensor of a µGraph, numbered in the order of definition.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct TensorId(pub u32);
 
 /// A tile of a block graph: a position among its nodes.

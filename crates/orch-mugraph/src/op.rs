@@ -4,10 +4,10 @@
 //! keep their dimension. A tile may be empty: remainders of a partition can leave a block without elements.
 
 use crate::rational::Rational;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A function of one number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum UnaryFn {
     /// `e^x`; zero at minus infinity.
     Exp,
@@ -56,7 +56,7 @@ impl UnaryFn {
 }
 
 /// A function of two numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum BinaryFn {
     /// `a + b`
     Add,

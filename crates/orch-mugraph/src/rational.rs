@@ -1,10 +1,10 @@
 //! Exact constants of programs: ratios of two 64-bit integers in lowest terms.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A ratio `num / den` in lowest terms with a positive denominator.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Rational {
     num: i64,
     den: i64,

@@ -4,7 +4,7 @@ mod common;
 
 use common::{program, valid};
 use orch_mugraph::search::limits::BlockLimits;
-use orch_mugraph::search::{Found, SearchOptions, SearchReport, search};
+use orch_mugraph::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume, search};
 use orch_mugraph::{MuGraph, VerifyOptions, print, programs, stabilise, verify};
 
 fn run(program: &MuGraph) -> (Vec<Found>, SearchReport) {
@@ -133,6 +133,26 @@ fn results_do_not_depend_on_the_number_of_threads() {
             |threads| search(&program, &SearchOptions { threads, ..SearchOptions::default() }).unwrap();
         assert_eq!(with(1), with(3), "{name}");
     }
+}
+
+#[test]
+fn an_interrupted_search_goes_on_where_it_was() {
+    let program = program("gqa_inc");
+    let options = SearchOptions::default();
+    let whole = search(&program, &options).unwrap();
+    let (mut progress, mut pauses) = (Progress::default(), 0);
+    let resumed = loop {
+        match resume(&program, &options, &mut progress, 500).unwrap() {
+            Outcome::Finished(found, report) => break (found, report),
+            Outcome::Paused => pauses += 1,
+        }
+        let written = serde_json::to_string(&progress).unwrap();
+        progress = serde_json::from_str(&written).unwrap();
+    };
+    assert_eq!(resumed, whole);
+    assert!(pauses > 3, "{pauses}");
+    let other = resume(&common::program("moe"), &options, &mut progress, 500);
+    assert!(other.unwrap_err().contains("another program"));
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub mod build;
 pub mod cost;
 pub mod labels;
 pub mod limits;
+mod pairs;
+mod progress;
 pub mod tile;
 
 use crate::graph::MuGraph;
@@ -23,15 +25,16 @@ use crate::op::{Op, ReduceFn};
 use crate::rational::Rational;
 use crate::verify::{Primes, resize, screen};
 use algebra::Algebra;
-use block::{reaches, search_block};
 use build::build;
 use cost::{Machine, PartCounts};
 use egg::Id;
 use labels::Labels;
-use limits::{BlockLimits, Counts, Goal};
+use limits::{BlockLimits, Counts};
+use pairs::Candidates;
+pub use progress::Progress;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tile::{Dim, Origin, Sketch, Source, Structure, given};
+use tile::{Dim, Sketch, Source, Structure, given};
 
 /// How to search.
 #[derive(Clone, Copy, Debug)]
@@ -86,94 +89,49 @@ pub struct SearchReport {
     pub stopped: String,
 }
 
+/// What a search that may be interrupted comes to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    /// It is complete.
+    Finished(Vec<Found>, SearchReport),
+    /// It met its allowance of states; what was done is in its progress.
+    Paused,
+}
+
 /// Searches for µGraphs of a program with one output.
 ///
 /// # Errors
 /// Says what about the program the search does not cover.
 pub fn search(program: &MuGraph, options: &SearchOptions) -> Result<(Vec<Found>, SearchReport), String> {
+    match resume(program, options, &mut Progress::default(), u64::MAX)? {
+        Outcome::Finished(found, report) => Ok((found, report)),
+        Outcome::Paused => Err("the search paused without a limit".into()),
+    }
+}
+
+/// Goes on with a search, for about so many states. Progress may be written to a file meanwhile; results are those of an
+/// uninterrupted search.
+///
+/// # Errors
+/// As [`search`], and if the progress is that of another search.
+pub fn resume(
+    program: &MuGraph,
+    options: &SearchOptions,
+    progress: &mut Progress,
+    states: u64,
+) -> Result<Outcome, String> {
     let context = Context::new(program, options)?;
-    let mut report = SearchReport {
-        terms: context.algebra.size,
-        saturated: context.algebra.saturated,
-        ..SearchReport::default()
-    };
-    let mut counts = Counts::default();
-    let tasks = context.tasks(&context.sources, false);
-    report.structures = tasks.len();
-    let mut singles = Candidates { best: Vec::new(), limit: SCREENED, most: f64::INFINITY };
-    for sketch in context.run(&tasks, false, &mut counts) {
-        context.add_single(sketch, &mut singles);
-    }
-    let best = singles.best.first().map_or(f64::INFINITY, |(cost, _)| *cost);
-    let mut pairs = Candidates { best: Vec::new(), limit: SCREENED, most: best * options.slack };
-    if options.kernels > 1 {
-        let mut tasks = context.tasks(&context.sources, true);
-        let all = tasks.len();
-        tasks.retain(|(_, sources)| context.pair_floor_us(sources) < pairs.most);
-        *counts.pruned.entry(COST_BOUND.into()).or_default() += (all - tasks.len()) as u64;
-        report.structures += tasks.len();
-        let mut partial: BTreeMap<Signature, Vec<Sketch>> = BTreeMap::new();
-        for sketch in context.run(&tasks, true, &mut counts) {
-            if !context.is_target(&sketch) {
-                partial.entry(context.signature(&sketch)).or_default().push(sketch);
-            }
-        }
-        report.signatures = partial.len();
-        context.add_pairs(partial, &mut pairs, &mut counts);
-    }
-    report.counts = counts;
-    let mut found = context.screen(singles, &mut report)?;
-    found.extend(context.screen(pairs, &mut report)?);
-    found.sort_by(|a, b| a.cost_us.total_cmp(&b.cost_us));
-    report.stopped = match (report.counts.truncated, report.saturated) {
-        (0, true) => "all structures were searched".into(),
-        (0, false) => "all structures were searched, of a target that was not saturated".into(),
-        (truncated, _) => format!("{truncated} structures met the limit of {} states", options.limits.states),
-    };
-    Ok((found, report))
+    progress.begin(program, options, states)?;
+    let result = context.search(progress);
+    progress.seal();
+    Ok(result.map_or(Outcome::Paused, |(found, report)| Outcome::Finished(found, report)))
 }
 
 /// Left because no counts make it cheap enough.
 const COST_BOUND: &str = "cost bound";
 
-/// Candidates that are kept for screening.
-const SCREENED: usize = 64;
-
 /// Results of a first kernel: classes and dimensions.
 type Signature = Vec<(Id, Vec<Dim>)>;
-
-/// Blocks of a kernel before, by label.
-type Before = Vec<(u8, usize)>;
-
-/// The cheapest chains so far.
-struct Candidates {
-    best: Vec<(f64, Vec<(Sketch, PartCounts)>)>,
-    limit: usize,
-    /// What a chain must cost less than, whatever else there is.
-    most: f64,
-}
-
-impl Candidates {
-    fn add(&mut self, cost: f64, chain: Vec<(Sketch, PartCounts)>) {
-        let at = self.best.partition_point(|(known, other)| {
-            known.total_cmp(&cost).then_with(|| other.cmp(&chain)) == std::cmp::Ordering::Less
-        });
-        if self.best.get(at).is_some_and(|(_, other)| *other == chain) {
-            return;
-        }
-        self.best.insert(at, (cost, chain));
-        self.best.truncate(self.limit);
-    }
-
-    /// What a chain must cost less than to be kept.
-    fn bound(&self) -> f64 {
-        if self.best.len() < self.limit {
-            f64::INFINITY
-        } else {
-            self.best.last().map_or(f64::INFINITY, |b| b.0)
-        }
-    }
-}
 
 struct Context<'a> {
     program: &'a MuGraph,
@@ -265,26 +223,6 @@ impl<'a> Context<'a> {
         tasks
     }
 
-    /// The sketches of all tasks, in the order of tasks, whatever the number of threads.
-    fn run(&self, tasks: &[Task], partial: bool, counts: &mut Counts) -> Vec<Sketch> {
-        let goal = || Goal { target: (self.target.0, &self.target.1), partial, norms: &self.norms };
-        let one = |(structure, sources): &Task| {
-            search_block(&self.algebra, (structure, sources), &goal(), &self.options.limits)
-        };
-        let threads = self.options.threads.clamp(1, 64);
-        let mut results: Vec<(usize, (Vec<Sketch>, Counts))> = std::thread::scope(|scope| {
-            let worker = |number: usize| {
-                let mine = tasks.iter().enumerate().skip(number).step_by(threads);
-                move || mine.map(|(at, task)| (at, one(task))).collect::<Vec<_>>()
-            };
-            let workers: Vec<_> = (0..threads).map(|number| scope.spawn(worker(number))).collect();
-            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
-        });
-        results.sort_by_key(|(at, _)| *at);
-        results.iter().for_each(|(_, (_, own))| counts.add(own));
-        results.into_iter().flat_map(|(_, (sketches, _))| sketches).collect()
-    }
-
     /// Classes and dimensions of what a sketch stores.
     fn program_result(&self, sketch: &Sketch) -> Vec<(Id, Vec<Dim>)> {
         sketch
@@ -295,6 +233,48 @@ impl<'a> Context<'a> {
             .collect()
     }
 
+    /// The whole search; `None` if it pauses.
+    fn search(&self, progress: &mut Progress) -> Option<(Vec<Found>, SearchReport)> {
+        let options = self.options;
+        let (terms, saturated) = (self.algebra.size, self.algebra.saturated);
+        let mut report = SearchReport { terms, saturated, ..SearchReport::default() };
+        let mut counts = Counts::default();
+        let tasks = self.tasks(&self.sources, false);
+        report.structures = tasks.len();
+        let mut singles = Candidates::new(f64::INFINITY);
+        for sketch in progress.run(self, &tasks, false, &mut counts)? {
+            self.add_single(sketch, &mut singles);
+        }
+        let mut pairs = Candidates::new(singles.least() * options.slack);
+        if options.kernels > 1 {
+            let mut tasks = self.tasks(&self.sources, true);
+            let all = tasks.len();
+            tasks.retain(|(_, sources)| self.pair_floor_us(sources) < pairs.bound());
+            *counts.pruned.entry(COST_BOUND.into()).or_default() += (all - tasks.len()) as u64;
+            report.structures += tasks.len();
+            let mut partial: BTreeMap<Signature, Vec<Sketch>> = BTreeMap::new();
+            for sketch in progress.run(self, &tasks, true, &mut counts)? {
+                if !self.is_target(&sketch) {
+                    partial.entry(self.signature(&sketch)).or_default().push(sketch);
+                }
+            }
+            report.signatures = partial.len();
+            self.add_pairs(partial, &mut pairs, progress, &mut counts)?;
+        }
+        report.counts = counts;
+        let mut found = self.screen(singles, &mut report);
+        found.extend(self.screen(pairs, &mut report));
+        found.sort_by(|a, b| a.cost_us.total_cmp(&b.cost_us));
+        report.stopped = match (report.counts.truncated, report.saturated) {
+            (0, true) => "all structures were searched".into(),
+            (0, false) => "all structures were searched, of a target that was not saturated".into(),
+            (truncated, _) => {
+                format!("{truncated} structures met the limit of {} states", options.limits.states)
+            }
+        };
+        Some((found, report))
+    }
+
     fn signature(&self, sketch: &Sketch) -> Signature {
         let mut results = self.program_result(sketch);
         results.sort();
@@ -303,18 +283,6 @@ impl<'a> Context<'a> {
 
     fn is_target(&self, sketch: &Sketch) -> bool {
         self.program_result(sketch) == [self.target.clone()]
-    }
-
-    /// A lower bound of two kernels, of which the first loads these sources: all inputs are loaded once.
-    fn pair_floor_us(&self, sources: &[Source]) -> f64 {
-        let machine = &self.options.machine;
-        let elems = |source: &Source| -> f64 {
-            let atoms = source.dims.iter().flat_map(|dim| dim.atoms());
-            atoms.map(|atom| self.labels.extents[usize::from(atom.label)] as f64).product()
-        };
-        let others = self.sources.iter().filter(|source| !sources.contains(source));
-        let moved: f64 = sources.iter().chain(others).map(elems).sum();
-        2.0 * machine.launch_us + moved * machine.element_bytes as f64 / machine.memory_bytes_per_us
     }
 
     fn add_single(&self, sketch: Sketch, candidates: &mut Candidates) {
@@ -329,117 +297,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Second kernels for all sets of results of first kernels.
-    fn add_pairs(
-        &self,
-        partial: BTreeMap<Signature, Vec<Sketch>>,
-        candidates: &mut Candidates,
-        counts: &mut Counts,
-    ) {
-        let (machine, extents) = (&self.options.machine, &self.labels.extents);
-        for (signature, mut firsts) in partial {
-            firsts.retain(|first| machine.floor_us(first, extents) + machine.launch_us < candidates.bound());
-            if firsts.is_empty() {
-                counts.prune(COST_BOUND);
-                continue;
-            }
-            let seconds = self.seconds(&signature, counts);
-            if seconds.is_empty() {
-                continue;
-            }
-            // Of one structure, the fewest operators that give these results.
-            let mut fewest: BTreeMap<&Structure, usize> = BTreeMap::new();
-            for first in &firsts {
-                let least = fewest.entry(&first.structure).or_insert(first.steps.len());
-                *least = first.steps.len().min(*least);
-            }
-            let least = |first: &&Sketch| fewest.get(&first.structure) == Some(&first.steps.len());
-            let mut known = BTreeMap::new();
-            for first in firsts.iter().filter(least) {
-                self.pair(self.in_order(first), &seconds, &mut known, candidates);
-            }
-        }
-    }
-
-    /// Kernels that compute the target from results of another.
-    fn seconds(&self, signature: &Signature, counts: &mut Counts) -> Vec<Sketch> {
-        let stored = signature.iter().enumerate().map(|(at, (class, dims))| Source {
-            class: *class,
-            dims: dims.clone(),
-            origin: Origin::Stored(at),
-        });
-        let stored: Vec<Source> = stored.collect();
-        // What is out of reach of one block that sees everything is out of reach of many.
-        let one = Structure { grid: Vec::new(), looped: None };
-        let goal = Goal { target: (self.target.0, &self.target.1), partial: false, norms: &self.norms };
-        let mut tasks = Vec::new();
-        for subset in 0u32..1 << self.sources.len() {
-            let chosen = self.sources.iter().enumerate().filter(|(at, _)| subset >> at & 1 == 1);
-            let sources: Vec<Source> = stored.iter().cloned().chain(chosen.map(|(_, s)| s.clone())).collect();
-            let limits = &self.options.limits;
-            if !limits.abstract_expressions || reaches(&self.algebra, (&one, &sources), &goal, limits) {
-                tasks.extend(self.tasks(&sources, false));
-            } else {
-                counts.prune("target out of reach");
-            }
-        }
-        self.run(&tasks, false, counts)
-    }
-
-    /// A sketch with its stores in the order of the signature.
-    fn in_order(&self, sketch: &Sketch) -> Sketch {
-        let results = self.program_result(sketch);
-        let mut order: Vec<usize> = (0..results.len()).collect();
-        order.sort_by(|a, b| results[*a].cmp(&results[*b]));
-        Sketch {
-            stores: order.iter().map(|at| sketch.stores[*at].clone()).collect(),
-            classes: order.iter().map(|at| sketch.classes[*at]).collect(),
-            ..sketch.clone()
-        }
-    }
-
-    /// Adds the cheapest chains of two kernels. `known`: the best counts of second kernels for numbers of partial results.
-    fn pair(
-        &self,
-        first: Sketch,
-        seconds: &[Sketch],
-        known: &mut BTreeMap<(usize, Before), Option<(f64, PartCounts)>>,
-        candidates: &mut Candidates,
-    ) {
-        let (machine, extents) = (&self.options.machine, &self.labels.extents);
-        let firsts = machine.best_counts(&first, extents, &[]);
-        for (at, second) in seconds.iter().enumerate() {
-            let floor = machine.floor_us(second, extents);
-            let mut seen: BTreeSet<Before> = BTreeSet::new();
-            for (cost, counts) in &firsts {
-                if cost + floor >= candidates.bound() {
-                    break;
-                }
-                let before: Before = first
-                    .structure
-                    .grid
-                    .iter()
-                    .copied()
-                    .zip(counts.grid.iter().copied())
-                    .filter(|(label, _)| second.splits(*label))
-                    .collect();
-                // Of equal numbers of partial results, those that cost the first kernel least.
-                if !seen.insert(before.clone()) {
-                    continue;
-                }
-                let best = known.entry((at, before)).or_insert_with_key(|(_, before)| {
-                    machine.best_counts(second, extents, before).into_iter().next()
-                });
-                if let Some((rest, own)) = best {
-                    let chain = vec![(first.clone(), counts.clone()), (second.clone(), own.clone())];
-                    candidates.add(cost + *rest, chain);
-                }
-            }
-        }
-    }
-
     /// Builds the best candidates, after a random test of each at small extents.
-    fn screen(&self, candidates: Candidates, report: &mut SearchReport) -> Result<Vec<Found>, String> {
+    fn screen(&self, candidates: Candidates, report: &mut SearchReport) -> Vec<Found> {
         let constants: Vec<Op> = self.algebra.constants.iter().map(|(op, _)| op.clone()).collect();
         let mut found: Vec<Found> = Vec::new();
         for (cost_us, chain) in candidates.best {
@@ -449,15 +308,12 @@ impl<'a> Context<'a> {
             report.screened[0] += 1;
             let full: Vec<(&Sketch, &PartCounts)> =
                 chain.iter().map(|(sketch, counts)| (sketch, counts)).collect();
-            let graph =
-                build(self.program, &full, &self.labels.extents, &constants).map_err(|e| e.to_string())?;
-            if self.passes(&chain) {
-                found.push(Found { graph, cost_us });
-            } else {
-                report.screened[1] += 1;
+            match build(self.program, &full, &self.labels.extents, &constants) {
+                Ok(graph) if self.passes(&chain) => found.push(Found { graph, cost_us }),
+                _ => report.screened[1] += 1,
             }
         }
-        Ok(found)
+        found
     }
 
     /// A random test at small extents: partitioned indices have 8 elements, two blocks and two iterations.

@@ -7,9 +7,10 @@ use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
 use crate::tiling::Stage;
 use egg::Id;
+use serde::{Deserialize, Serialize};
 
 /// Some parts of a labelled index.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Atom {
     /// The label.
     pub label: u8,
@@ -18,7 +19,7 @@ pub struct Atom {
 }
 
 /// What a dimension runs over: nothing (extent 1), an index, or the blocks of one index around another.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Dim {
     /// Blocks, if there are several per element of the inner index.
     pub outer: Option<Atom>,
@@ -44,7 +45,7 @@ impl Dim {
 }
 
 /// A tensor that blocks may load.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Source {
     /// What it is.
     pub class: Id,
@@ -55,7 +56,7 @@ pub struct Source {
 }
 
 /// Where a tensor comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Origin {
     /// A tensor of the program that is given: an input or a mask.
     Program(TensorId),
@@ -64,7 +65,7 @@ pub enum Origin {
 }
 
 /// How a kernel is cut into blocks and iterations, by label; counts come later.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Structure {
     /// The indices that the grid partitions.
     pub grid: Vec<u8>,
@@ -148,7 +149,7 @@ impl Structure {
 }
 
 /// An operator of a block, with parameters that depend on counts left open.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum TileOp {
     /// A matrix product.
     Matmul,
@@ -167,7 +168,7 @@ pub enum TileOp {
 }
 
 /// A definition of a tile.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Step {
     /// A load of a source, by position.
     Load(usize),
@@ -178,7 +179,7 @@ pub enum Step {
 }
 
 /// A block program without counts.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Sketch {
     /// How it is cut.
     pub structure: Structure,
