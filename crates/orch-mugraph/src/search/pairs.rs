@@ -44,11 +44,8 @@ impl Candidates {
 
     /// What a chain must cost less than to be kept.
     pub(super) fn bound(&self) -> f64 {
-        if self.best.len() < SCREENED {
-            f64::INFINITY
-        } else {
-            self.best.last().map_or(f64::INFINITY, |b| b.0)
-        }
+        let last = self.best.last().filter(|_| self.best.len() >= SCREENED);
+        last.map_or(self.most, |(cost, _)| cost.min(self.most))
     }
 }
 
