@@ -5,13 +5,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// Processing order, as in `ARCHITECTURE.md`: a crate may depend on crates before it.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "orch-ir",
     "orch-interp",
     "orch-onnx",
     "orch-fission",
     "orch-rewrite",
     "orch-tile",
+    "orch-mugraph",
     "orch-codegen",
     "orch-plan",
     "orch-runtime",

@@ -1,0 +1,324 @@
+//! The meaning of a µGraph over any domain of values: floating-point numbers, residues, degrees.
+
+use crate::graph::{Accumulation, BlockGraph, MuGraph, Node, TensorId, TileNode};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
+use crate::rational::Rational;
+use crate::tiling::{Stage, indices, ranges, stages};
+
+/// Where an operator stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Site {
+    /// The first tensor that the kernel defines.
+    pub kernel: TensorId,
+    /// The tile within its block graph, if it has one.
+    pub tile: Option<u32>,
+    /// The block, numbered row by row.
+    pub block: u32,
+    /// The iteration of the loop.
+    pub iteration: u32,
+}
+
+/// Why a program has no value.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EvalError {
+    /// A divisor or radicand for which the residues have no meaning; other inputs may do.
+    #[error("{0} is undefined for these inputs")]
+    Undefined(String),
+    /// The program is outside what the domain can express.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Inputs that do not suit the program.
+    #[error("{0}")]
+    Inputs(String),
+}
+
+/// A domain of values.
+pub trait Domain {
+    /// A tensor or tile.
+    type Value: Clone;
+
+    /// What an operator gives.
+    fn apply(&mut self, site: Site, op: &Op, args: &[&Self::Value]) -> Result<Self::Value, EvalError>;
+    /// The part of a tensor in some ranges: start and length per dimension.
+    fn slice(&self, value: &Self::Value, ranges: &[(usize, usize)]) -> Self::Value;
+    /// Values one after the other along a dimension; one at least.
+    fn concat(&self, parts: &[Self::Value], dim: usize) -> Self::Value;
+    /// The value as it is kept between kernels.
+    fn stored(&mut self, value: Self::Value) -> Self::Value {
+        value
+    }
+
+    /// The running maximum after one more iteration.
+    fn running_max(
+        &mut self,
+        site: Site,
+        before: Option<&Self::Value>,
+        tile: &Self::Value,
+    ) -> Result<Self::Value, EvalError> {
+        match before {
+            None => Ok(tile.clone()),
+            Some(before) => self.apply(site, &Op::Binary(BinaryFn::Max), &[before, tile]),
+        }
+    }
+
+    /// The maximum over all iterations, of a tile whose running maximum would be `running`.
+    fn final_max(&mut self, _site: Site, running: Self::Value) -> Result<Self::Value, EvalError> {
+        Ok(running)
+    }
+
+    /// `sum * e^(degree * (before - now))`.
+    fn rescale(
+        &mut self,
+        site: Site,
+        sum: &Self::Value,
+        (before, now): (&Self::Value, &Self::Value),
+        degree: Rational,
+    ) -> Result<Self::Value, EvalError> {
+        let now = self.apply(site, &Op::Unary(UnaryFn::Guard), &[now])?;
+        let difference = self.apply(site, &Op::Binary(BinaryFn::Sub), &[before, &now])?;
+        let exponent = self.apply(site, &Op::Scale(degree), &[&difference])?;
+        let factor = self.apply(site, &Op::Unary(UnaryFn::Exp), &[&exponent])?;
+        self.apply(site, &Op::Binary(BinaryFn::Mul), &[sum, &factor])
+    }
+}
+
+/// The values of all tensors that a program's outputs need, given its inputs in order.
+///
+/// # Errors
+/// If there are too few inputs, or the domain has no value for an operator.
+pub fn evaluate<D: Domain>(
+    domain: &mut D,
+    graph: &MuGraph,
+    inputs: &[D::Value],
+) -> Result<Vec<Option<D::Value>>, EvalError> {
+    let mut values: Vec<Option<D::Value>> = vec![None; graph.shapes().len()];
+    let mut inputs = inputs.iter();
+    for (first, node) in graph.nodes() {
+        let get = |id: &TensorId| {
+            let value = values.get(id.index()).and_then(Option::as_ref);
+            value.ok_or_else(|| EvalError::Inputs(format!("{id} has no value")))
+        };
+        match node {
+            Node::Input { name, .. } => {
+                let value = inputs.next().ok_or_else(|| EvalError::Inputs(format!("no value for {name}")))?;
+                values[first.index()] = Some(value.clone());
+            }
+            Node::Op { op, args } => {
+                let args: Vec<&D::Value> = args.iter().map(get).collect::<Result<_, _>>()?;
+                let site = Site { kernel: first, tile: None, block: 0, iteration: 0 };
+                let value = domain.apply(site, op, &args)?;
+                values[first.index()] = Some(domain.stored(value));
+            }
+            Node::Block(block) => {
+                let results = kernel(domain, graph, (first, block), &values)?;
+                for (at, value) in results.into_iter().enumerate() {
+                    values[first.index() + at] = Some(value);
+                }
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// The outputs of a program.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn outputs<D: Domain>(
+    domain: &mut D,
+    graph: &MuGraph,
+    inputs: &[D::Value],
+) -> Result<Vec<D::Value>, EvalError> {
+    let values = evaluate(domain, graph, inputs)?;
+    let get = |(_, id): &(String, TensorId)| {
+        values[id.index()].clone().ok_or_else(|| EvalError::Inputs(format!("{id} has no value")))
+    };
+    graph.outputs().iter().map(get).collect()
+}
+
+/// What a block graph stores.
+fn kernel<D: Domain>(
+    domain: &mut D,
+    graph: &MuGraph,
+    (first, block): (TensorId, &BlockGraph),
+    values: &[Option<D::Value>],
+) -> Result<Vec<D::Value>, EvalError> {
+    let stages = stages(block).map_err(|e| EvalError::Unsupported(e.to_string()))?;
+    let mut tiles: Vec<Vec<D::Value>> = vec![Vec::new(); block.stores.len()];
+    for (number, index) in indices(&block.grid).enumerate() {
+        let run = Run { graph, block, stages: &stages, values, index, first, number: number as u32 };
+        let results = run.tiles(domain)?;
+        for (store, tiles) in block.stores.iter().zip(&mut tiles) {
+            let tile = results[store.tile.index()].clone();
+            tiles.push(tile.ok_or_else(|| EvalError::Unsupported(format!("{} has no value", store.tile)))?);
+        }
+    }
+    let join = |(mut tiles, store): (Vec<D::Value>, &crate::graph::Store)| {
+        for (axis, &blocks) in block.grid.iter().enumerate().rev() {
+            let dim = store.grid[axis];
+            tiles = tiles
+                .chunks(blocks)
+                .map(|row| dim.map_or_else(|| row[0].clone(), |dim| domain.concat(row, dim)))
+                .collect();
+        }
+        domain.stored(tiles.swap_remove(0))
+    };
+    Ok(tiles.into_iter().zip(&block.stores).map(join).collect())
+}
+
+/// One block.
+struct Run<'a, V> {
+    graph: &'a MuGraph,
+    block: &'a BlockGraph,
+    stages: &'a [Stage],
+    values: &'a [Option<V>],
+    index: Vec<usize>,
+    first: TensorId,
+    number: u32,
+}
+
+impl<V: Clone> Run<'_, V> {
+    fn tiles<D: Domain<Value = V>>(&self, domain: &mut D) -> Result<Vec<Option<V>>, EvalError> {
+        let count = self.block.nodes.len();
+        let mut tiles: Vec<Option<V>> = vec![None; count];
+        // Of an accumulator what it holds so far.
+        let mut sums: Vec<Option<V>> = vec![None; count];
+        let last = self.block.loop_range - 1;
+        for iteration in 0..self.block.loop_range {
+            // Running maxima of the iteration before, which rescaled sums need.
+            let keep = |node: &TileNode| matches!(node, TileNode::RunningMax { .. });
+            let before: Vec<Option<V>> =
+                (0..count).map(|at| tiles[at].take_if(|_| keep(&self.block.nodes[at]))).collect();
+            for position in 0..count {
+                let wanted = match self.stages[position] {
+                    Stage::Invariant => iteration == 0,
+                    Stage::Loop => true,
+                    Stage::After => false,
+                };
+                let accumulates = matches!(self.block.nodes[position], TileNode::Accumulate { .. });
+                if wanted {
+                    let running = before[position].as_ref();
+                    tiles[position] = Some(self.tile(domain, position, iteration, &tiles, running)?);
+                } else if accumulates {
+                    let sum = self.accumulate(domain, position, iteration, (&tiles, &before), &sums)?;
+                    sums[position] = Some(sum);
+                }
+            }
+        }
+        for position in 0..count {
+            if self.stages[position] != Stage::After {
+                continue;
+            }
+            let site = self.site(position, last);
+            tiles[position] = Some(match (&self.block.nodes[position], sums[position].take()) {
+                (TileNode::Accumulate { how: Accumulation::Max, tile }, Some(sum)) => {
+                    domain.final_max(Site { tile: Some(tile.0), ..site }, sum)?
+                }
+                (_, Some(sum)) => sum,
+                (_, None) => self.tile(domain, position, last, &tiles, None)?,
+            });
+        }
+        Ok(tiles)
+    }
+
+    fn site(&self, position: usize, iteration: usize) -> Site {
+        Site {
+            kernel: self.first,
+            tile: Some(position as u32),
+            block: self.number,
+            iteration: iteration as u32,
+        }
+    }
+
+    fn tile<D: Domain<Value = V>>(
+        &self,
+        domain: &mut D,
+        position: usize,
+        iteration: usize,
+        tiles: &[Option<V>],
+        running: Option<&V>,
+    ) -> Result<V, EvalError> {
+        let get = |at: usize| tiles[at].as_ref().ok_or_else(|| missing(at));
+        let site = self.site(position, iteration);
+        match &self.block.nodes[position] {
+            TileNode::Load { tensor, grid, along_loop } => {
+                let shape = self.graph.shape(*tensor);
+                let ranges = ranges(shape, self.block, (grid, *along_loop), (&self.index, iteration));
+                let tensor = self.values[tensor.index()].as_ref().ok_or_else(|| missing(position))?;
+                Ok(domain.slice(tensor, &ranges))
+            }
+            TileNode::Op { op, args } => {
+                let args: Vec<&V> = args.iter().map(|arg| get(arg.index())).collect::<Result<_, _>>()?;
+                domain.apply(site, op, &args)
+            }
+            TileNode::RunningMax { tile } => {
+                domain.running_max(Site { tile: Some(tile.0), ..site }, running, get(tile.index())?)
+            }
+            TileNode::Accumulate { .. } => Err(missing(position)),
+        }
+    }
+
+    fn accumulate<D: Domain<Value = V>>(
+        &self,
+        domain: &mut D,
+        position: usize,
+        iteration: usize,
+        (tiles, before): (&[Option<V>], &[Option<V>]),
+        sums: &[Option<V>],
+    ) -> Result<V, EvalError> {
+        let TileNode::Accumulate { how, tile } = &self.block.nodes[position] else {
+            return Err(missing(position));
+        };
+        let site = self.site(position, iteration);
+        let now = tiles[tile.index()].as_ref().ok_or_else(|| missing(tile.index()))?;
+        let Some(sum) = &sums[position] else { return Ok(now.clone()) };
+        match how {
+            Accumulation::Sum => domain.apply(site, &Op::Binary(BinaryFn::Add), &[sum, now]),
+            Accumulation::Max => domain.running_max(Site { tile: Some(tile.0), ..site }, Some(sum), now),
+            Accumulation::RescaledSum { max, degree } => {
+                let get =
+                    |tiles: &[Option<V>]| tiles[max.index()].clone().ok_or_else(|| missing(max.index()));
+                let (old, new) = (get(before)?, get(tiles)?);
+                let sum = domain.rescale(site, sum, (&old, &new), *degree)?;
+                domain.apply(site, &Op::Binary(BinaryFn::Add), &[&sum, now])
+            }
+        }
+    }
+}
+
+fn missing(position: usize) -> EvalError {
+    EvalError::Unsupported(format!("s{position} has no value"))
+}
+
+/// Applies [`rms_norm`] step by step.
+pub(crate) fn apply_rms_norm<D: Domain>(
+    domain: &mut D,
+    site: Site,
+    (value, shape): (&D::Value, &[usize]),
+    eps: Rational,
+) -> Result<D::Value, EvalError> {
+    let mut values = vec![value.clone()];
+    for (op, args) in rms_norm(shape, eps)? {
+        let args: Vec<&D::Value> = args.iter().map(|&at| &values[at]).collect();
+        values.push(domain.apply(site, &op, &args)?);
+    }
+    Ok(values.swap_remove(values.len() - 1))
+}
+
+/// The operators that `x / sqrt(mean of x² + eps)` stands for, each with positions of its operands: 0 is `x`.
+pub fn rms_norm(shape: &[usize], eps: Rational) -> Result<Vec<(Op, Vec<usize>)>, EvalError> {
+    let dim = shape.len() - 1;
+    let mean = Rational::one_over(shape[dim].max(1))
+        .ok_or_else(|| EvalError::Unsupported(format!("a mean of {} elements", shape[dim])))?;
+    let mut steps = vec![
+        (Op::Unary(UnaryFn::Square), vec![0]),
+        (Op::Reduce { f: ReduceFn::Sum, dim, keep: 1 }, vec![1]),
+        (Op::Scale(mean), vec![2]),
+    ];
+    if eps != Rational::ZERO {
+        steps.push((Op::Offset(eps), vec![3]));
+    }
+    steps.push((Op::Unary(UnaryFn::Sqrt), vec![steps.len()]));
+    steps.push((Op::Binary(BinaryFn::Div), vec![0, steps.len()]));
+    Ok(steps)
+}

@@ -1,0 +1,32 @@
+//! µGraphs: programs on three levels (kernels; the blocks of a kernel; the registers of a thread), and what is needed to
+//! trust and to find them. After Mirage (OSDI'25): the µGraph (section 2), abstract expressions (section 4), and
+//! equivalence by polynomial identity testing (section 5), with a bound of our own.
+//!
+//! This crate compiles nothing, measures nothing and reads no models.
+
+pub mod array;
+pub mod eval;
+pub mod floats;
+pub mod graph;
+pub mod json;
+pub mod op;
+pub mod programs;
+pub mod rational;
+pub mod search;
+pub mod stabilise;
+pub mod text;
+pub mod thread;
+pub mod tiling;
+mod validate;
+pub mod verify;
+
+pub use floats::{Precision, interpret};
+pub use graph::{
+    Accumulation, BlockGraph, GraphError, InputKind, MuGraph, Node, Store, TensorId, TileId, TileNode,
+};
+pub use op::{BinaryFn, Op, ReduceFn, UnaryFn};
+pub use rational::Rational;
+pub use stabilise::{Stable, Unstable, stabilise};
+pub use text::{ParseError, parse, print};
+pub use validate::validate;
+pub use verify::{Certificate, Primes, Rejection, VerifyOptions, verify};

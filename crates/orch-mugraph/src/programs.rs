@@ -1,0 +1,110 @@
+//! The benchmark programs of the Mirage papers, as graphs of predefined kernels: twelve of arXiv 2405.05751 and six of
+//! OSDI'25, with the shapes of the published repository.
+
+use crate::graph::{GraphError, MuGraph, TensorId};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
+use crate::rational::Rational;
+
+/// A program by name.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its name, unique.
+    pub name: &'static str,
+    /// What it computes.
+    pub graph: MuGraph,
+}
+
+/// All programs for a batch size.
+///
+/// # Errors
+/// If the batch is so large that shapes do not fit; never for small ones.
+pub fn programs(batch: usize) -> Result<Vec<Program>, GraphError> {
+    let b = batch;
+    let mut programs = Vec::new();
+    let mut add = |name, build: &dyn Fn(&mut MuGraph) -> Result<TensorId, GraphError>| {
+        let mut graph = MuGraph::new(name);
+        let result = build(&mut graph)?;
+        graph.output("o", result)?;
+        programs.push(Program { name, graph });
+        Ok::<(), GraphError>(())
+    };
+    for (name, heads, rows, keys) in [
+        ("mha_inc", 32 * b, 16, 4096),
+        ("mha_spec", 32 * b, 16, 4096),
+        ("mha_prefill", 32 * b, 256, 1024),
+        ("gqa_inc", 2 * b, 8, 4096),
+        ("gqa_spec", 2 * b, 256, 4096),
+        ("gqa_prefill", 2 * b, 256, 4096),
+        ("mqa_inc", b, 32, 4096),
+        ("mqa_spec", b, 1024, 4096),
+        ("mqa_prefill", b, 4096, 4096),
+    ] {
+        add(name, &|g| attention(g, [heads, rows, keys, 64], false))?;
+    }
+    add("mlp_adapter", &|g| mlp(g, &[16, 8192], &[8192, 8], &[8, 8192]))?;
+    add("moe", &|g| mlp(g, &[8, 8, 4096], &[8, 4096, 4096], &[8, 4096, 4096]))?;
+    add("lora", &lora)?;
+    add("osdi_gqa", &|g| attention(g, [2 * b, 256, 4096, 64], false))?;
+    add("osdi_qknorm", &|g| attention(g, [2 * b, 256, 4096, 64], true))?;
+    add("osdi_rmsnorm", &|g| {
+        let (x, w) = (g.input("x", &[2 * b, 4096]), g.input("w", &[4096, 6144]));
+        let norm = g.op(Op::RmsNorm { eps: Rational::ZERO }, &[x])?;
+        g.op(Op::Matmul, &[norm, w])
+    })?;
+    add("osdi_lora", &lora)?;
+    add("osdi_gated_mlp", &|g| {
+        let x = g.input("x", &[8, 4096]);
+        let (w1, w2) = (g.input("w1", &[4096, 4096]), g.input("w2", &[4096, 4096]));
+        let (gate, up) = (g.op(Op::Matmul, &[x, w1])?, g.op(Op::Matmul, &[x, w2])?);
+        let gate = g.op(Op::Unary(UnaryFn::Silu), &[gate])?;
+        g.op(Op::Binary(BinaryFn::Mul), &[gate, up])
+    })?;
+    add("osdi_ntrans", &|g| {
+        let [h, x, alpha] = ["h", "x", "alpha"].map(|name| g.input(name, &[8 * b, 4096]));
+        let norm = g.op(Op::RmsNorm { eps: Rational::ZERO }, &[h])?;
+        let sum = g.op(Op::Binary(BinaryFn::Add), &[norm, x])?;
+        let step = g.op(Op::Binary(BinaryFn::Mul), &[alpha, sum])?;
+        let next = g.op(Op::Binary(BinaryFn::Add), &[x, step])?;
+        g.op(Op::RmsNorm { eps: Rational::ZERO }, &[next])
+    })?;
+    Ok(programs)
+}
+
+/// `softmax(q k) v` with its sums spelled out: heads, rows, keys, columns. Optionally `q` and `v` are normalised, which
+/// the paper calls QK-norm.
+///
+/// # Errors
+/// Never for extents that fit.
+pub fn attention(
+    g: &mut MuGraph,
+    [heads, rows, keys, columns]: [usize; 4],
+    normalised: bool,
+) -> Result<TensorId, GraphError> {
+    let mut q = g.input("q", &[heads, rows, columns]);
+    let k = g.input("k", &[heads, columns, keys]);
+    let mut v = g.input("v", &[heads, keys, columns]);
+    if normalised {
+        q = g.op(Op::RmsNorm { eps: Rational::ZERO }, &[q])?;
+        v = g.op(Op::RmsNorm { eps: Rational::ZERO }, &[v])?;
+    }
+    let logits = g.op(Op::Matmul, &[q, k])?;
+    let e = g.op(Op::Unary(UnaryFn::Exp), &[logits])?;
+    let sum = g.op(Op::Reduce { f: ReduceFn::Sum, dim: 2, keep: 1 }, &[e])?;
+    let p = g.op(Op::Binary(BinaryFn::Div), &[e, sum])?;
+    g.op(Op::Matmul, &[p, v])
+}
+
+fn mlp(g: &mut MuGraph, x: &[usize], a: &[usize], b: &[usize]) -> Result<TensorId, GraphError> {
+    let (x, a, b) = (g.input("x", x), g.input("a", a), g.input("b", b));
+    let hidden = g.op(Op::Matmul, &[x, a])?;
+    let hidden = g.op(Op::Unary(UnaryFn::Exp), &[hidden])?;
+    g.op(Op::Matmul, &[hidden, b])
+}
+
+fn lora(g: &mut MuGraph) -> Result<TensorId, GraphError> {
+    let (x, w) = (g.input("x", &[16, 256]), g.input("w", &[256, 4096]));
+    let (a, b) = (g.input("a", &[256, 16]), g.input("b", &[16, 4096]));
+    let low = g.op(Op::Matmul, &[x, a])?;
+    let (low, full) = (g.op(Op::Matmul, &[low, b])?, g.op(Op::Matmul, &[x, w])?);
+    g.op(Op::Binary(BinaryFn::Add), &[full, low])
+}

@@ -1,0 +1,500 @@
+//! The search within one kernel: all block programs of a structure, by adding one operator at a time.
+//!
+//! A state is a list of tiles. Operators are added in canonical order (by operands, then operator, strictly increasing),
+//! so that no set of operators is met twice. With abstract expressions, only operators whose result is part of the
+//! target are met: they are read off the e-graph's parents of each tile.
+
+use super::algebra::{Algebra, GRID, LOOP, TILE, Term, WHOLE};
+use super::limits::{BlockLimits, Counts, Goal};
+use super::tile::{Dim, Sketch, Source, Step, Structure, TileOp};
+use crate::op::{BinaryFn, UnaryFn};
+use crate::rational::Rational;
+use crate::tiling::Stage;
+use egg::Id;
+use rustc_hash::FxHashMap;
+
+/// The sketches of a structure from some sources with the fewest operators, and with one more; all of up to `limits.ops`
+/// operators if parts are wanted too.
+pub fn search_block(
+    algebra: &Algebra,
+    task: (&Structure, &[Source]),
+    goal: &Goal<'_>,
+    limits: &BlockLimits,
+) -> (Vec<Sketch>, Counts) {
+    if goal.partial {
+        return search_depth(algebra, task, goal, limits);
+    }
+    let mut counts = Counts::default();
+    if limits.abstract_expressions {
+        if !reaches(algebra, task, goal, limits) {
+            counts.prune("target out of reach");
+            return (Vec::new(), counts);
+        }
+        // What one of the sources is not needed for is found without it.
+        let without = |at: usize| [&task.1[..at], &task.1[at + 1..]].concat();
+        if (0..task.1.len()).any(|at| reaches(algebra, (task.0, &without(at)), goal, limits)) {
+            counts.prune("source not needed");
+            return (Vec::new(), counts);
+        }
+    }
+    for ops in task.1.len() + 1..=limits.ops {
+        let (found, own) = search_depth(algebra, task, goal, &BlockLimits { ops, ..*limits });
+        counts.add(&own);
+        if !found.is_empty() && ops < limits.ops {
+            let (found, own) = search_depth(algebra, task, goal, &BlockLimits { ops: ops + 1, ..*limits });
+            counts.add(&own);
+            return (found, counts);
+        }
+        // Fewer operators than the limit sufficed to add whatever can be added, or there were too many states.
+        if !found.is_empty()
+            || own.truncated > 0
+            || !own.pruned.contains_key(AT_LIMIT) && !own.pruned.contains_key(OPEN)
+        {
+            return (found, counts);
+        }
+    }
+    (Vec::new(), counts)
+}
+
+/// Tiles among which the target is looked for.
+const REACHED: usize = 4096;
+
+/// True if the target is among all tiles that any number of operators gives, or there are too many to tell.
+pub fn reaches(
+    algebra: &Algebra,
+    (structure, sources): (&Structure, &[Source]),
+    goal: &Goal<'_>,
+    limits: &BlockLimits,
+) -> bool {
+    let limits = BlockLimits { canonical_order: false, ..*limits };
+    let Some(mut search) = Search::new(algebra, (structure, sources), goal, &limits) else { return false };
+    let mut seen = 0;
+    while search.tiles.len() < REACHED {
+        let is_target = |tile: &Tile| {
+            tile.class == goal.target.0
+                && tile.stage != Stage::Loop
+                && structure
+                    .store(&tile.dims, algebra.free(tile.class))
+                    .is_some_and(|(dims, _)| dims == goal.target.1)
+        };
+        if search.tiles[seen..].iter().any(is_target) {
+            return true;
+        }
+        let from = std::mem::replace(&mut seen, search.tiles.len());
+        for (_, tile) in search.next_tiles(from) {
+            if !search.has(&tile) {
+                search.tiles.push(tile);
+            }
+        }
+        if search.tiles.len() == seen {
+            return false;
+        }
+    }
+    true
+}
+
+/// Left because no operator may be added.
+const AT_LIMIT: &str = "operator limit";
+/// Left because too many tiles have no reader.
+const OPEN: &str = "closability";
+
+/// All sketches of up to `limits.ops` operators.
+fn search_depth(
+    algebra: &Algebra,
+    (structure, sources): (&Structure, &[Source]),
+    goal: &Goal<'_>,
+    limits: &BlockLimits,
+) -> (Vec<Sketch>, Counts) {
+    let Some(mut search) = Search::new(algebra, (structure, sources), goal, limits) else {
+        return (Vec::new(), Counts::default());
+    };
+    search.visit((0, 0, 0));
+    (search.found, search.counts)
+}
+
+#[derive(Clone, Debug)]
+struct Tile {
+    class: Id,
+    dims: Vec<Dim>,
+    stage: Stage,
+    step: Step,
+    readers: usize,
+}
+
+/// The order of operators: newest operand, operator, other operand.
+type Key = (usize, usize, usize);
+
+struct Search<'a> {
+    algebra: &'a Algebra,
+    structure: &'a Structure,
+    sources: &'a [Source],
+    goal: &'a Goal<'a>,
+    limits: &'a BlockLimits,
+    tiles: Vec<Tile>,
+    counts: Counts,
+    found: Vec<Sketch>,
+    /// Classes of terms that are no part of the target, where such are followed.
+    foreign: FxHashMap<Term, (Id, u64)>,
+}
+
+/// The first class that is no part of the target.
+const FOREIGN: usize = 1 << 30;
+
+impl<'a> Search<'a> {
+    /// A search that starts with the loads of all sources; `None` if the structure cannot load one.
+    fn new(
+        algebra: &'a Algebra,
+        (structure, sources): (&'a Structure, &'a [Source]),
+        goal: &'a Goal<'a>,
+        limits: &'a BlockLimits,
+    ) -> Option<Search<'a>> {
+        let load = |(at, source): (usize, &Source)| {
+            let (dims, stage) = structure.load(source)?;
+            Some(Tile { class: source.class, dims, stage, step: Step::Load(at), readers: 0 })
+        };
+        let tiles = sources.iter().enumerate().map(load).collect::<Option<Vec<Tile>>>()?;
+        let (counts, found, foreign) = (Counts::default(), Vec::new(), FxHashMap::default());
+        Some(Search { algebra, structure, sources, goal, limits, tiles, counts, found, foreign })
+    }
+
+    fn visit(&mut self, last: Key) {
+        if self.counts.states >= self.limits.states as u64 {
+            self.counts.truncated = 1;
+            return;
+        }
+        self.counts.states += 1;
+        let open = self.tiles.iter().filter(|tile| tile.readers == 0).count();
+        if self.close(open) {
+            return;
+        }
+        let left = self.limits.ops.saturating_sub(self.tiles.len());
+        if left == 0 {
+            return self.counts.prune(AT_LIMIT);
+        }
+        let outputs = if self.goal.partial { self.limits.outputs } else { 1 };
+        if self.limits.closability && open > outputs + left {
+            return self.counts.prune(OPEN);
+        }
+        // Operators on older tiles alone come before the last one.
+        let from = if self.limits.canonical_order { last.0 } else { 0 };
+        for (key, tile) in self.next_tiles(from) {
+            if self.limits.canonical_order && key <= last {
+                self.counts.prune("canonical order");
+                continue;
+            }
+            if self.limits.value_numbers && self.has(&tile) {
+                self.counts.prune("value numbering");
+                continue;
+            }
+            let args = operands(&tile.step);
+            args.iter().for_each(|&arg| self.tiles[arg].readers += 1);
+            self.tiles.push(tile);
+            self.visit(if self.limits.canonical_order { key } else { (0, 0, 0) });
+            self.tiles.pop();
+            args.iter().for_each(|&arg| self.tiles[arg].readers -= 1);
+        }
+    }
+
+    /// True if there is a tile of this value, known no later.
+    fn has(&self, tile: &Tile) -> bool {
+        self.tiles
+            .iter()
+            .any(|known| known.class == tile.class && known.dims == tile.dims && known.stage <= tile.stage)
+    }
+
+    /// Records what can be stored here. True if the target is reached, so that nothing need be added.
+    fn close(&mut self, open: usize) -> bool {
+        let allowed = if self.goal.partial { self.limits.outputs } else { 1 };
+        if open > allowed {
+            return false;
+        }
+        let results = || self.tiles.iter().enumerate().filter(|(_, tile)| tile.readers == 0);
+        let is_computed = |tile: &Tile| tile.stage != Stage::Loop && !matches!(tile.step, Step::Load(_));
+        if !results().all(|(_, tile)| is_computed(tile)) {
+            return false;
+        }
+        let stores: Option<Vec<_>> = results()
+            .map(|(at, tile)| {
+                let free = self.algebra.free(tile.class);
+                self.structure.store(&tile.dims, free).map(|(dims, map)| (at, dims, map))
+            })
+            .collect();
+        let Some(stores) = stores else { return false };
+        let is_target = |(at, dims, _): &(usize, Vec<Dim>, Vec<usize>)| {
+            (self.tiles[*at].class, dims.as_slice()) == self.goal.target
+        };
+        let reached = stores.len() == 1 && is_target(&stores[0]);
+        if reached || self.goal.partial {
+            self.found.push(Sketch {
+                structure: self.structure.clone(),
+                steps: self.tiles.iter().map(|tile| tile.step.clone()).collect(),
+                dims: self.tiles.iter().map(|tile| tile.dims.clone()).collect(),
+                in_loop: self.tiles.iter().map(|tile| tile.stage == Stage::Loop).collect(),
+                classes: stores.iter().map(|(at, _, _)| self.tiles[*at].class).collect(),
+                stores,
+                sources: self.sources.to_vec(),
+            });
+        }
+        reached
+    }
+
+    /// The class of a term: part of the target, or, without abstract expressions, anything.
+    fn class(&mut self, term: Term, free: u64) -> Option<Id> {
+        if let Some(class) = self.algebra.lookup(&term) {
+            return Some(class);
+        }
+        if self.limits.abstract_expressions {
+            return None;
+        }
+        let next = Id::from(FOREIGN + self.foreign.len());
+        Some(self.foreign.entry(term).or_insert((next, free)).0)
+    }
+
+    fn sum(&mut self, class: Id, label: u8, parts: u8) -> Option<Id> {
+        if self.limits.abstract_expressions || parts == 0 {
+            return self.algebra.sum(class, label, parts);
+        }
+        [TILE, LOOP, GRID].iter().enumerate().filter(|(_, bit)| parts & **bit != 0).try_fold(
+            class,
+            |class, (part, _)| {
+                let part = self.class(Term::Part(u32::from(label) * 3 + part as u32), 0)?;
+                self.class(Term::Sum([part, class]), 0)
+            },
+        )
+    }
+
+    /// All operators that may be added, with a newest operand at or after a position.
+    fn next_tiles(&mut self, from: usize) -> Vec<(Key, Tile)> {
+        let mut next = Vec::new();
+        for at in from..self.tiles.len() {
+            self.sums(at, &mut next);
+            self.norms(at, &mut next);
+            self.constants(at, &mut next);
+            if self.limits.abstract_expressions {
+                let parents: Vec<(Term, Id)> = self.algebra.parents(self.tiles[at].class).to_vec();
+                for (term, class) in parents {
+                    self.parent(at, &term, class, &mut next);
+                }
+            } else {
+                self.everything(at, &mut next);
+            }
+        }
+        next.sort_by(|a, b| (a.0, &a.1.step).cmp(&(b.0, &b.1.step)));
+        next.dedup_by(|a, b| a.1.step == b.1.step);
+        next
+    }
+
+    /// The operators that a term of the target stands for, with `at` as the newest operand.
+    fn parent(&mut self, at: usize, term: &Term, class: Id, next: &mut Vec<(Key, Tile)>) {
+        let own = self.tiles[at].class;
+        if let Term::Mul([a, b]) = term
+            && a == b
+        {
+            self.unary(at, UnaryFn::Square, class, next);
+        }
+        let unary = UnaryFn::NAMES
+            .iter()
+            .map(|(f, _)| *f)
+            .find(|f| *f != UnaryFn::Square && Term::unary(*f, own).as_ref() == Some(term));
+        if let Some(f) = unary {
+            self.unary(at, f, class, next);
+        }
+        let (f, [a, b]) = match term {
+            Term::Add(args) => (BinaryFn::Add, *args),
+            Term::Sub(args) => (BinaryFn::Sub, *args),
+            Term::Mul(args) => (BinaryFn::Mul, *args),
+            Term::Div(args) => (BinaryFn::Div, *args),
+            Term::Mask(args) => (BinaryFn::Mask, *args),
+            _ => return,
+        };
+        for other in 0..=at {
+            let theirs = self.tiles[other].class;
+            if (own, theirs) == (a, b) {
+                self.binary(f, (at, other), class, next);
+            }
+            if (theirs, own) == (a, b) && other != at && !(f.commutes() && own == theirs) {
+                self.binary(f, (other, at), class, next);
+            }
+        }
+    }
+
+    /// All operators with `at` as the newest operand, part of the target or not.
+    fn everything(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
+        let own = self.tiles[at].class;
+        for f in [UnaryFn::Exp, UnaryFn::Square, UnaryFn::Sqrt, UnaryFn::Silu] {
+            if let Some(class) = Term::unary(f, own).and_then(|term| self.class(term, 0)) {
+                self.unary(at, f, class, next);
+            }
+        }
+        for other in 0..=at {
+            for f in [BinaryFn::Add, BinaryFn::Mul, BinaryFn::Div] {
+                for (a, b) in [(at, other), (other, at)] {
+                    let term = Term::binary(f, self.tiles[a].class, self.tiles[b].class);
+                    if let Some(class) = term.and_then(|term| self.class(term, 0)) {
+                        self.binary(f, (a, b), class, next);
+                    }
+                }
+            }
+        }
+    }
+
+    fn unary(&mut self, at: usize, f: UnaryFn, class: Id, next: &mut Vec<(Key, Tile)>) {
+        let code = 10 + UnaryFn::NAMES.iter().position(|(known, _)| *known == f).unwrap_or(0);
+        let tile = &self.tiles[at];
+        let step = Step::Op(TileOp::Unary(f), vec![at]);
+        next.push((
+            (at, code, 0),
+            Tile { class, dims: tile.dims.clone(), stage: tile.stage, step, readers: 0 },
+        ));
+    }
+
+    /// Elementwise, and, for products, as matrices.
+    fn binary(&mut self, f: BinaryFn, (a, b): (usize, usize), class: Id, next: &mut Vec<(Key, Tile)>) {
+        let (lhs, rhs) = (&self.tiles[a], &self.tiles[b]);
+        let stages = [lhs.stage, rhs.stage];
+        let stage = lhs.stage.max(rhs.stage);
+        if lhs.dims.len() != rhs.dims.len() || (stage == Stage::After && stages.contains(&Stage::Loop)) {
+            return self.counts.prune("stages");
+        }
+        let (newest, other) = (a.max(b), a.min(b));
+        let joined: Option<Vec<Dim>> = lhs.dims.iter().zip(&rhs.dims).map(|(a, b)| joint(*a, *b)).collect();
+        let product = matrix_dims(&lhs.dims, &rhs.dims);
+        if let Some(dims) = joined {
+            let (a, b) = if f.commutes() { (other, newest) } else { (a, b) };
+            let code = 30 + 2 * f as usize + usize::from(a > b);
+            let step = Step::Op(TileOp::Binary(f), vec![a, b]);
+            next.push(((newest, code, other), Tile { class, dims, stage, step, readers: 0 }));
+        } else if f != BinaryFn::Mul || product.is_none() {
+            self.counts.prune("indices");
+        }
+        if let (BinaryFn::Mul, Some((dims, inner))) = (f, product)
+            && let Some(class) = self.sum(class, inner.label, inner.parts)
+        {
+            let step = Step::Op(TileOp::Matmul, vec![a, b]);
+            next.push((
+                (newest, 50 + usize::from(a > b), other),
+                Tile { class, dims, stage, step, readers: 0 },
+            ));
+        }
+        // A product commutes; a matrix product has the operands in one order only.
+        if f == BinaryFn::Mul
+            && a != b
+            && let Some((dims, inner)) = matrix_dims(&self.tiles[b].dims, &self.tiles[a].dims)
+            && let Some(class) = self.sum(class, inner.label, inner.parts)
+        {
+            let step = Step::Op(TileOp::Matmul, vec![b, a]);
+            next.push((
+                (newest, 50 + usize::from(b > a), other),
+                Tile { class, dims, stage, step, readers: 0 },
+            ));
+        }
+    }
+
+    /// Sums along dimensions, and over the iterations.
+    fn sums(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
+        let Tile { class, dims, stage, step, .. } = self.tiles[at].clone();
+        for (dim, own) in dims.iter().enumerate() {
+            let outer = own.outer.map(|atom| (atom, TileOp::SumOuter(dim)));
+            let inner = own.inner.filter(|_| own.outer.is_none()).map(|atom| (atom, TileOp::Sum(dim)));
+            for (atom, op) in outer.into_iter().chain(inner) {
+                let Some(class) = self.sum(class, atom.label, atom.parts) else { continue };
+                let mut dims = dims.clone();
+                dims[dim] = if own.outer.is_some() { Dim { outer: None, ..*own } } else { Dim::default() };
+                let step = Step::Op(op, vec![at]);
+                next.push(((at, 2 + dim, 0), Tile { class, dims, stage, step, readers: 0 }));
+            }
+        }
+        let Some(label) = self.structure.looped.filter(|_| stage == Stage::Loop) else { return };
+        if matches!(step, Step::Load(_))
+            || dims.iter().flat_map(|dim| dim.atoms()).any(|atom| atom.label == label)
+        {
+            return self.counts.prune("accumulated as loaded");
+        }
+        if let Some(class) = self.sum(class, label, self.structure.loop_parts(label)) {
+            let tile = Tile { class, dims, stage: Stage::After, step: Step::Accumulate(at), readers: 0 };
+            next.push(((at, 1, 0), tile));
+        }
+    }
+
+    fn constants(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
+        let Tile { class: own, dims, stage, .. } = self.tiles[at].clone();
+        let algebra = self.algebra;
+        for (position, (op, constant)) in algebra.constants.iter().enumerate() {
+            if algebra.constants[..position].iter().any(|(_, known)| known == constant) {
+                continue;
+            }
+            let term = if matches!(op, crate::Op::Scale(_)) {
+                Term::Mul([*constant, own])
+            } else {
+                Term::Add([*constant, own])
+            };
+            let Some(class) = self.class(term, 0) else { continue };
+            let step = Step::Op(TileOp::Constant(position), vec![at]);
+            next.push(((at, 60 + position, 0), Tile { class, dims: dims.clone(), stage, step, readers: 0 }));
+        }
+    }
+
+    /// Norms along a last dimension that is whole.
+    fn norms(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
+        let Tile { class: own, dims, stage, .. } = self.tiles[at].clone();
+        let Some(last) = dims.last().filter(|dim| dim.outer.is_none()).and_then(|dim| dim.inner) else {
+            return;
+        };
+        if last.parts != WHOLE {
+            return;
+        }
+        for (position, eps) in self.goal.norms.iter().enumerate() {
+            let algebra = self.algebra;
+            let norm = |scale: Id| {
+                let square = algebra.lookup(&Term::Mul([own, own]))?;
+                let sum = algebra.sum(square, last.label, WHOLE)?;
+                let mut mean = algebra.lookup(&Term::Mul([scale, sum]))?;
+                if *eps != Rational::ZERO {
+                    let offset = algebra.constants.iter().find(|(op, _)| *op == crate::Op::Offset(*eps))?.1;
+                    mean = algebra.lookup(&Term::Add([offset, mean]))?;
+                }
+                let root = algebra.lookup(&Term::Sqrt(mean))?;
+                algebra.lookup(&Term::Div([own, root]))
+            };
+            let scales = algebra.constants.iter().filter(|(op, _)| matches!(op, crate::Op::Scale(_)));
+            if let Some(class) = scales.map(|(_, id)| *id).find_map(norm) {
+                let step = Step::Op(TileOp::RmsNorm(*eps), vec![at]);
+                next.push((
+                    (at, 90 + position, 0),
+                    Tile { class, dims: dims.clone(), stage, step, readers: 0 },
+                ));
+            }
+        }
+    }
+}
+
+fn operands(step: &Step) -> Vec<usize> {
+    match step {
+        Step::Load(_) => Vec::new(),
+        Step::Op(_, args) => args.clone(),
+        Step::Accumulate(arg) => vec![*arg],
+    }
+}
+
+fn joint(a: Dim, b: Dim) -> Option<Dim> {
+    match (a.is_one(), b.is_one()) {
+        _ if a == b => Some(a),
+        (true, _) => Some(b),
+        (_, true) => Some(a),
+        _ => None,
+    }
+}
+
+/// The dimensions of a matrix product, and the index that it sums.
+fn matrix_dims(lhs: &[Dim], rhs: &[Dim]) -> Option<(Vec<Dim>, super::tile::Atom)> {
+    let ([lhs_batch @ .., m, k], [rhs_batch @ .., rows, n]) = (lhs, rhs) else { return None };
+    let inner = k.inner.filter(|_| k == rows && k.outer.is_none())?;
+    let mut dims: Vec<Dim> =
+        lhs_batch.iter().zip(rhs_batch).map(|(a, b)| joint(*a, *b)).collect::<Option<_>>()?;
+    let labels = |dim: &Dim| dim.inner.map(|atom| atom.label);
+    if labels(m).is_some() && labels(m) == labels(n) {
+        return None;
+    }
+    dims.extend([*m, *n]);
+    Some((dims, inner))
+}

@@ -1,0 +1,114 @@
+//! µGraphs from sketches and counts.
+
+use super::cost::{Extents, PartCounts};
+use super::tile::{Origin, Sketch, Step, TileOp};
+use crate::graph::{Accumulation, BlockGraph, GraphError, MuGraph, Node, TensorId, TileId};
+use crate::op::{Op, ReduceFn};
+
+/// A chain of kernels: sketches with counts.
+pub type Chain<'a> = [(&'a Sketch, &'a PartCounts)];
+
+/// The µGraph of a chain of kernels that computes a program's only output. `extents` are those of the labels,
+/// `constants` the program's in order.
+///
+/// # Errors
+/// If the sketches do not fit the program.
+pub fn build(
+    program: &MuGraph,
+    chain: &Chain<'_>,
+    extents: &[usize],
+    constants: &[Op],
+) -> Result<MuGraph, GraphError> {
+    let mut graph = MuGraph::new(program.name.clone());
+    let mut given: Vec<Option<TensorId>> = vec![None; program.shapes().len()];
+    let used = |id: TensorId| {
+        chain.iter().any(|(sketch, _)| sketch.sources.iter().any(|s| s.origin == Origin::Program(id)))
+    };
+    for (id, node) in program.nodes() {
+        given[id.index()] = match node {
+            Node::Input { name, kind, shape } => Some(graph.input_of(name.clone(), *kind, shape)),
+            Node::Op { op, args } if args.is_empty() && used(id) => Some(graph.op(op.clone(), &[])?),
+            Node::Op { .. } | Node::Block(_) => None,
+        };
+    }
+    let mut before: Vec<(u8, usize)> = Vec::new();
+    let mut stored: Vec<TensorId> = Vec::new();
+    for (sketch, counts) in chain {
+        let kernel =
+            Kernel { extents: Extents { labels: extents, sketch, counts, before: &before }, constants };
+        let source = |origin: Origin| match origin {
+            Origin::Program(id) => given[id.index()],
+            Origin::Stored(at) => stored.get(at).copied(),
+        };
+        stored = graph.block(kernel.block(&source)?)?;
+        before = sketch.structure.grid.iter().copied().zip(counts.grid.iter().copied()).collect();
+    }
+    let name = program.outputs().first().map_or("o", |(name, _)| name);
+    let last = stored.first().copied().ok_or_else(|| GraphError::new("graph", "nothing is stored"))?;
+    graph.output(name, last)?;
+    Ok(graph)
+}
+
+struct Kernel<'a> {
+    extents: Extents<'a>,
+    constants: &'a [Op],
+}
+
+impl Kernel<'_> {
+    fn block(&self, tensor: &dyn Fn(Origin) -> Option<TensorId>) -> Result<BlockGraph, GraphError> {
+        let (sketch, counts) = (self.extents.sketch, self.extents.counts);
+        let structure = &sketch.structure;
+        let alone = structure.grid.is_empty();
+        let grid: &[usize] = if alone { &[1] } else { &counts.grid };
+        let mut block = BlockGraph::new(grid, counts.looped);
+        for step in &sketch.steps {
+            match step {
+                Step::Load(at) => {
+                    let source = &sketch.sources[*at];
+                    let dim_of = |label: u8| {
+                        source.dims.iter().position(|dim| dim.inner.is_some_and(|atom| atom.label == label))
+                    };
+                    let mut map: Vec<Option<usize>> =
+                        structure.grid.iter().map(|label| dim_of(*label)).collect();
+                    map.extend(alone.then_some(None));
+                    let id = tensor(source.origin)
+                        .ok_or_else(|| GraphError::new("load", "a tensor is missing"))?;
+                    block.load(id, &map, structure.looped.and_then(dim_of));
+                }
+                Step::Accumulate(arg) => {
+                    block.accumulate(Accumulation::Sum, TileId(*arg as u32));
+                }
+                Step::Op(op, args) => {
+                    let args: Vec<TileId> = args.iter().map(|arg| TileId(*arg as u32)).collect();
+                    let op = self.op(*op, args[0])?;
+                    block.op(op, &args);
+                }
+            }
+        }
+        for (tile, _, map) in &sketch.stores {
+            let mut map: Vec<Option<usize>> = map.iter().map(|dim| Some(*dim)).collect();
+            map.extend(alone.then_some(None));
+            block.store(TileId(*tile as u32), &map);
+        }
+        Ok(block)
+    }
+
+    fn op(&self, op: TileOp, arg: TileId) -> Result<Op, GraphError> {
+        Ok(match op {
+            TileOp::Matmul => Op::Matmul,
+            TileOp::Unary(f) => Op::Unary(f),
+            TileOp::Binary(f) => Op::Binary(f),
+            TileOp::RmsNorm(eps) => Op::RmsNorm { eps },
+            TileOp::Sum(dim) => Op::Reduce { f: ReduceFn::Sum, dim, keep: 1 },
+            TileOp::SumOuter(dim) => {
+                let inner = self.extents.sketch.dims[arg.index()][dim].inner;
+                let keep = inner.map_or(1, |atom| self.extents.atom(atom));
+                Op::Reduce { f: ReduceFn::Sum, dim, keep }
+            }
+            TileOp::Constant(at) => {
+                let constant = self.constants.get(at).cloned();
+                constant.ok_or_else(|| GraphError::new(arg, "a constant is missing"))?
+            }
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! What a kernel costs by its sketch and counts, and the counts that cost least.
+
+use super::algebra::{LOOP, WHOLE};
+use super::tile::{Atom, Dim, Origin, Sketch, Step, TileOp};
+use serde::{Deserialize, Serialize};
+
+/// Figures of a machine with many small processors.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processors, each of which runs blocks.
+    pub processors: usize,
+    /// Bytes of tiles that a block may hold.
+    pub tile_bytes: usize,
+    /// Memory bandwidth in bytes per microsecond.
+    pub memory_bytes_per_us: f64,
+    /// Bandwidth of the shared cache in bytes per microsecond.
+    pub cache_bytes_per_us: f64,
+    /// Arithmetic in operations per microsecond.
+    pub flops_per_us: f64,
+    /// The time to start a kernel in microseconds.
+    pub launch_us: f64,
+    /// The time of one iteration that nothing can hide, in microseconds.
+    pub iteration_us: f64,
+    /// Bytes of an element.
+    pub element_bytes: usize,
+}
+
+impl Default for Machine {
+    /// A current data-centre GPU with 16-bit elements.
+    fn default() -> Self {
+        Machine {
+            processors: 132,
+            tile_bytes: 160 << 10,
+            memory_bytes_per_us: 4.3e6,
+            cache_bytes_per_us: 1.0e7,
+            flops_per_us: 7.9e8,
+            launch_us: 2.0,
+            iteration_us: 0.25,
+            element_bytes: 2,
+        }
+    }
+}
+
+/// How often each index of a structure is partitioned.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct PartCounts {
+    /// Blocks along each grid index.
+    pub grid: Vec<usize>,
+    /// Iterations.
+    pub looped: usize,
+}
+
+/// Extents of all that a kernel touches.
+#[derive(Clone, Copy)]
+pub struct Extents<'a> {
+    /// Of the labels.
+    pub labels: &'a [usize],
+    /// The kernel.
+    pub sketch: &'a Sketch,
+    /// Its counts.
+    pub counts: &'a PartCounts,
+    /// Blocks of the kernel before, by label.
+    pub before: &'a [(u8, usize)],
+}
+
+impl Extents<'_> {
+    fn grid_count(&self, label: u8) -> usize {
+        let at = self.sketch.structure.grid.iter().position(|own| *own == label);
+        at.map_or(1, |at| self.counts.grid[at])
+    }
+
+    /// The extent of an atom of a tile, or of a stored tensor.
+    pub fn atom(&self, atom: Atom) -> usize {
+        let structure = &self.sketch.structure;
+        let full = self.labels[usize::from(atom.label)];
+        if atom.parts == WHOLE {
+            return full;
+        }
+        if !structure.partitions(atom.label) {
+            return self
+                .before
+                .iter()
+                .find(|(label, _)| *label == atom.label)
+                .map_or(full, |(_, count)| *count);
+        }
+        let blocks = self.grid_count(atom.label);
+        if atom.parts == super::algebra::GRID {
+            return blocks;
+        }
+        let part = full.div_ceil(blocks);
+        if structure.looped == Some(atom.label) && atom.parts & LOOP == 0 {
+            part.div_ceil(self.counts.looped)
+        } else {
+            part
+        }
+    }
+
+    /// The extent of a dimension.
+    pub fn dim(&self, dim: Dim) -> usize {
+        dim.atoms().map(|atom| self.atom(atom)).product()
+    }
+
+    /// The elements of some dimensions.
+    pub fn elems(&self, dims: &[Dim]) -> usize {
+        dims.iter().map(|dim| self.dim(*dim)).product()
+    }
+}
+
+impl Machine {
+    /// The modelled time of a kernel in microseconds, if its tiles fit.
+    pub fn kernel_us(&self, extents: &Extents<'_>) -> Option<f64> {
+        let (sketch, counts) = (extents.sketch, extents.counts);
+        let blocks: usize = counts.grid.iter().product();
+        let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
+        for (at, step) in sketch.steps.iter().enumerate() {
+            let elems = extents.elems(&sketch.dims[at]);
+            let bytes = elems * self.element_bytes;
+            let times = blocks as f64 * if sketch.in_loop[at] { counts.looped as f64 } else { 1.0 };
+            match step {
+                Step::Load(source) => {
+                    // Tiles of the next iteration are loaded meanwhile.
+                    held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
+                    cache += times * bytes as f64;
+                    memory += (extents.elems(&sketch.sources[*source].dims) * self.element_bytes) as f64;
+                }
+                Step::Op(TileOp::Matmul, args) => {
+                    held += 2 * bytes;
+                    let inner = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
+                    let rows = sketch.dims[at].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
+                    // Matrix units work on 16 rows at least.
+                    let padded = rows.max(16) as f64 / rows.max(1) as f64;
+                    flops += times * 2.0 * elems as f64 * inner as f64 * padded;
+                }
+                Step::Op(..) | Step::Accumulate(_) => {
+                    held += bytes / 2;
+                    // Scalar units are slower by a factor of about 16.
+                    flops += times * 16.0 * elems as f64;
+                }
+            }
+        }
+        for (_, dims, _) in &sketch.stores {
+            let bytes = (extents.elems(dims) * self.element_bytes) as f64;
+            memory += bytes;
+            cache += bytes;
+        }
+        if held > self.tile_bytes {
+            return None;
+        }
+        let waves = blocks.div_ceil(self.processors);
+        let busy = blocks as f64 / (waves * self.processors) as f64;
+        // A third of the processors saturates the memory; each has its own way to the cache.
+        let pull = (3.0 * blocks as f64 / self.processors as f64).min(1.0);
+        let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
+        let time = moved.max(flops / self.flops_per_us / busy);
+        Some(self.launch_us + time + (waves * counts.looped) as f64 * self.iteration_us)
+    }
+
+    /// A lower bound for any counts: starting it, and moving what it loads from memory.
+    pub fn floor_us(&self, sketch: &Sketch, labels: &[usize]) -> f64 {
+        let whole = |dims: &[Dim]| -> f64 {
+            let atom = |atom: Atom| if atom.parts == WHOLE { labels[usize::from(atom.label)] } else { 1 };
+            dims.iter().flat_map(|dim| dim.atoms()).map(|a| atom(a) as f64).product()
+        };
+        let loads = sketch.sources.iter().filter(|source| matches!(source.origin, Origin::Program(_)));
+        let loaded: f64 = loads.map(|source| whole(&source.dims)).sum();
+        let stored: f64 = sketch.stores.iter().map(|(_, dims, _)| whole(dims)).sum();
+        self.launch_us + (loaded + stored) * self.element_bytes as f64 / self.memory_bytes_per_us
+    }
+
+    /// The counts for which a kernel costs least, and the cost.
+    pub fn best_counts(
+        &self,
+        sketch: &Sketch,
+        labels: &[usize],
+        before: &[(u8, usize)],
+    ) -> Vec<(f64, PartCounts)> {
+        let structure = &sketch.structure;
+        let options: Vec<Vec<usize>> = structure
+            .grid
+            .iter()
+            .chain(&structure.looped)
+            .map(|label| divisors(labels[usize::from(*label)]))
+            .collect();
+        let mut best: Vec<(f64, PartCounts)> = Vec::new();
+        for choice in crate::tiling::indices(&options.iter().map(Vec::len).collect::<Vec<_>>()) {
+            let mut counts: Vec<usize> =
+                choice.iter().zip(&options).map(|(at, options)| options[*at]).collect();
+            let looped = if structure.looped.is_some() { counts.pop().unwrap_or(1) } else { 1 };
+            if counts.iter().product::<usize>() > 65_536 {
+                continue;
+            }
+            let counts = PartCounts { grid: counts, looped };
+            let extents = Extents { labels, sketch, counts: &counts, before };
+            if let Some(cost) = self.kernel_us(&extents) {
+                best.push((cost, counts));
+            }
+        }
+        best.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+        best
+    }
+}
+
+/// Divisors above 1 (or 1 alone), thinned to at most a dozen.
+fn divisors(extent: usize) -> Vec<usize> {
+    let all: Vec<usize> = (2..=extent.min(4096)).filter(|count| extent.is_multiple_of(*count)).collect();
+    let thin = all.len().div_ceil(12).max(1);
+    let mut kept: Vec<usize> = all.iter().copied().step_by(thin).collect();
+    if kept.is_empty() {
+        kept.push(1);
+    }
+    kept
+}

@@ -1,0 +1,80 @@
+//! What the search within a kernel may do, what it is for, and counts of what it did.
+
+use super::tile::Dim;
+use crate::rational::Rational;
+use egg::Id;
+use std::collections::BTreeMap;
+
+/// What the search within a kernel may do.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockLimits {
+    /// Operators of a block, loads included, stores not.
+    pub ops: usize,
+    /// Results of a kernel that is not the last.
+    pub outputs: usize,
+    /// States per structure and set of sources.
+    pub states: usize,
+    /// Only terms of the target are followed.
+    pub abstract_expressions: bool,
+    /// Operators are added in canonical order only.
+    pub canonical_order: bool,
+    /// A tile that is there already is not made again.
+    pub value_numbers: bool,
+    /// States that cannot come down to few enough results are left.
+    pub closability: bool,
+}
+
+impl Default for BlockLimits {
+    fn default() -> Self {
+        BlockLimits {
+            ops: 13,
+            outputs: 2,
+            states: 100_000,
+            abstract_expressions: true,
+            canonical_order: true,
+            value_numbers: true,
+            closability: true,
+        }
+    }
+}
+
+/// Counts of what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counts {
+    /// States that were visited.
+    pub states: u64,
+    /// What was left aside, by rule.
+    pub pruned: BTreeMap<String, u64>,
+    /// Searches that met their limit of states.
+    pub truncated: u64,
+}
+
+impl Counts {
+    /// Adds another count.
+    pub fn add(&mut self, other: &Counts) {
+        self.states += other.states;
+        self.truncated += other.truncated;
+        for (rule, count) in &other.pruned {
+            *self.pruned.entry(rule.clone()).or_default() += count;
+        }
+    }
+
+    pub(super) fn prune(&mut self, rule: &str) {
+        match self.pruned.get_mut(rule) {
+            Some(count) => *count += 1,
+            None => {
+                self.pruned.insert(rule.to_owned(), 1);
+            }
+        }
+    }
+}
+
+/// What a search within a kernel is for.
+pub struct Goal<'a> {
+    /// The program's result: class and dimensions.
+    pub target: (Id, &'a [Dim]),
+    /// True if results other than the target are wanted too.
+    pub partial: bool,
+    /// Norms that the program takes, with their constants.
+    pub norms: &'a [Rational],
+}

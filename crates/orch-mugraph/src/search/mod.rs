@@ -1,0 +1,344 @@
+//! The search for µGraphs that compute a program.
+//!
+//! The program is saturated once ([`algebra`]). A kernel's *structure* says which indices its grid and loop partition;
+//! how often is decided last, by a cost model ([`cost`]), since it does not change what a block computes. For each
+//! structure all block programs are enumerated ([`block`]): those that compute the target are candidates, and those that
+//! compute parts of it are first kernels, whose second kernel is searched once per set of results. What survives is built
+//! at small extents and screened by a random test; the best are then to be proved ([`crate::verify`]) at full size.
+//!
+//! In contrast to Mirage (OSDI'25, section 4): tiles carry classes of labelled expressions, so that partitions which mix
+//! indices are never built; parameters are instantiated late; there is a cost bound; and results do not depend on the
+//! number of threads.
+
+pub mod algebra;
+pub mod block;
+pub mod build;
+pub mod cost;
+pub mod labels;
+pub mod limits;
+mod pairs;
+mod progress;
+pub mod tile;
+
+use crate::graph::MuGraph;
+use crate::op::{Op, ReduceFn};
+use crate::rational::Rational;
+use crate::verify::{Primes, resize, screen};
+use algebra::Algebra;
+use build::build;
+use cost::{Machine, PartCounts};
+use egg::Id;
+use labels::Labels;
+use limits::{BlockLimits, Counts};
+use pairs::Candidates;
+pub use progress::Progress;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use tile::{Dim, Sketch, Source, Structure, given};
+
+/// How to search.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchOptions {
+    /// What a block may hold and do.
+    pub limits: BlockLimits,
+    /// The machine that costs are modelled for.
+    pub machine: Machine,
+    /// Kernels of a µGraph: 1 or 2.
+    pub kernels: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Candidates that are returned, of each number of kernels.
+    pub keep: usize,
+    /// Two kernels are searched for unless their least cost exceeds the best kernel's cost by this factor, which is what
+    /// the model may be wrong by.
+    pub slack: f64,
+}
+
+impl Default for SearchOptions {
+    fn default() -> Self {
+        let (limits, machine) = (BlockLimits::default(), Machine::default());
+        SearchOptions { limits, machine, kernels: 2, threads: 1, keep: 4, slack: 1.5 }
+    }
+}
+
+/// A µGraph that was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Found {
+    /// The µGraph.
+    pub graph: MuGraph,
+    /// Its modelled time in microseconds.
+    pub cost_us: f64,
+}
+
+/// What the search did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SearchReport {
+    /// Terms of the saturated target.
+    pub terms: usize,
+    /// False if saturation met its limit.
+    pub saturated: bool,
+    /// Structures with sets of sources that were searched.
+    pub structures: usize,
+    /// States and what was left aside, by rule.
+    pub counts: Counts,
+    /// Sets of results of first kernels, each searched on once.
+    pub signatures: usize,
+    /// Candidates that were screened, and those that failed.
+    pub screened: [usize; 2],
+    /// Why the search stopped.
+    pub stopped: String,
+}
+
+/// What a search that may be interrupted comes to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    /// It is complete.
+    Finished(Vec<Found>, SearchReport),
+    /// It met its allowance of states; what was done is in its progress.
+    Paused,
+}
+
+/// Searches for µGraphs of a program with one output.
+///
+/// # Errors
+/// Says what about the program the search does not cover.
+pub fn search(program: &MuGraph, options: &SearchOptions) -> Result<(Vec<Found>, SearchReport), String> {
+    match resume(program, options, &mut Progress::default(), u64::MAX)? {
+        Outcome::Finished(found, report) => Ok((found, report)),
+        Outcome::Paused => Err("the search paused without a limit".into()),
+    }
+}
+
+/// Goes on with a search, for about so many states. Progress may be written to a file meanwhile; results are those of an
+/// uninterrupted search.
+///
+/// # Errors
+/// As [`search`], and if the progress is that of another search.
+pub fn resume(
+    program: &MuGraph,
+    options: &SearchOptions,
+    progress: &mut Progress,
+    states: u64,
+) -> Result<Outcome, String> {
+    let context = Context::new(program, options)?;
+    progress.begin(program, options, states)?;
+    let result = context.search(progress);
+    progress.seal();
+    Ok(result.map_or(Outcome::Paused, |(found, report)| Outcome::Finished(found, report)))
+}
+
+/// Left because no counts make it cheap enough.
+const COST_BOUND: &str = "cost bound";
+
+/// Results of a first kernel: classes and dimensions.
+type Signature = Vec<(Id, Vec<Dim>)>;
+
+struct Context<'a> {
+    program: &'a MuGraph,
+    options: &'a SearchOptions,
+    labels: Labels,
+    algebra: Algebra,
+    sources: Vec<Source>,
+    target: (Id, Vec<Dim>),
+    norms: Vec<Rational>,
+    /// Labels that are summed somewhere.
+    summed: BTreeSet<u8>,
+}
+
+/// A structure and the sources it loads.
+type Task = (Structure, Vec<Source>);
+
+impl<'a> Context<'a> {
+    fn new(program: &'a MuGraph, options: &'a SearchOptions) -> Result<Context<'a>, String> {
+        let [(_, output)] = program.outputs() else {
+            return Err(format!("{} outputs, the search takes one", program.outputs().len()));
+        };
+        let labels = Labels::of(program)?;
+        let algebra = Algebra::new(program, &labels)?;
+        let sources = given(program, &labels, &algebra.tensors);
+        let dims = labels.dims(*output).iter().map(|label| Dim::whole(*label)).collect();
+        let target = (algebra.tensors[output.index()], dims);
+        let mut norms = Vec::new();
+        let mut summed = BTreeSet::new();
+        for (_, node) in program.nodes() {
+            let crate::Node::Op { op, args } = node else { continue };
+            let last = |at: usize| labels.dims(args[at]).last().copied().flatten();
+            match op {
+                Op::Matmul => summed.extend(last(0)),
+                Op::Reduce { f: ReduceFn::Sum, dim, .. } => summed.extend(labels.dims(args[0])[*dim]),
+                Op::RmsNorm { eps } => {
+                    summed.extend(last(0));
+                    norms.push(*eps);
+                }
+                _ => {}
+            }
+        }
+        norms.sort();
+        norms.dedup();
+        Ok(Context { program, options, labels, algebra, sources, target, norms, summed })
+    }
+
+    /// Structures with the sources that they load. Grid indices are in order, so that no two differ by names only.
+    fn tasks(&self, sources: &[Source], partial: bool) -> Vec<Task> {
+        let labels: Vec<u8> = (0..self.labels.extents.len() as u8).collect();
+        let in_target =
+            |label: &u8| self.target.1.iter().flat_map(|dim| dim.atoms()).any(|atom| atom.label == *label);
+        let mut grids: Vec<Vec<u8>> = vec![Vec::new()];
+        for label in &labels {
+            let more: Vec<Vec<u8>> = grids
+                .iter()
+                .filter(|grid| grid.len() < 3)
+                .map(|grid| [grid.as_slice(), &[*label]].concat())
+                .collect();
+            grids.extend(more);
+        }
+        grids.retain(|grid| {
+            let foreign = grid.iter().filter(|label| !in_target(label)).count();
+            foreign <= usize::from(partial)
+                && grid.iter().all(|label| in_target(label) || self.summed.contains(label))
+        });
+        let loops = std::iter::once(None).chain(self.summed.iter().copied().map(Some));
+        let loops: Vec<Option<u8>> = loops.collect();
+        let mut tasks = Vec::new();
+        for subset in 1u32..1 << sources.len() {
+            let chosen = |(at, _): &(usize, &Source)| subset >> at & 1 == 1;
+            let loaded: Vec<Source> =
+                sources.iter().enumerate().filter(chosen).map(|(_, source)| source.clone()).collect();
+            if !partial && loaded.len() < sources.len() {
+                continue;
+            }
+            let has = |label: u8| {
+                loaded.iter().flat_map(|s| &s.dims).flat_map(|dim| dim.atoms()).any(|a| a.label == label)
+            };
+            for grid in &grids {
+                for looped in &loops {
+                    let structure = Structure { grid: grid.clone(), looped: *looped };
+                    let mut used = grid.iter().chain(looped);
+                    if used.all(|label| has(*label)) && loaded.iter().all(|s| structure.load(s).is_some()) {
+                        tasks.push((structure, loaded.clone()));
+                    }
+                }
+            }
+        }
+        tasks
+    }
+
+    /// Classes and dimensions of what a sketch stores.
+    fn program_result(&self, sketch: &Sketch) -> Vec<(Id, Vec<Dim>)> {
+        sketch
+            .stores
+            .iter()
+            .zip(&sketch.classes)
+            .map(|((_, dims, _), class)| (*class, dims.clone()))
+            .collect()
+    }
+
+    /// The whole search; `None` if it pauses.
+    fn search(&self, progress: &mut Progress) -> Option<(Vec<Found>, SearchReport)> {
+        let options = self.options;
+        let (terms, saturated) = (self.algebra.size, self.algebra.saturated);
+        let mut report = SearchReport { terms, saturated, ..SearchReport::default() };
+        let mut counts = Counts::default();
+        let tasks = self.tasks(&self.sources, false);
+        report.structures = tasks.len();
+        let mut singles = Candidates::new(f64::INFINITY);
+        for sketch in progress.run(self, &tasks, false, &mut counts)? {
+            self.add_single(sketch, &mut singles);
+        }
+        let mut pairs = Candidates::new(singles.least() * options.slack);
+        if options.kernels > 1 {
+            let mut tasks = self.tasks(&self.sources, true);
+            let all = tasks.len();
+            tasks.retain(|(_, sources)| self.pair_floor_us(sources) < pairs.bound());
+            *counts.pruned.entry(COST_BOUND.into()).or_default() += (all - tasks.len()) as u64;
+            report.structures += tasks.len();
+            let mut partial: BTreeMap<Signature, Vec<Sketch>> = BTreeMap::new();
+            for sketch in progress.run(self, &tasks, true, &mut counts)? {
+                if !self.is_target(&sketch) {
+                    partial.entry(self.signature(&sketch)).or_default().push(sketch);
+                }
+            }
+            report.signatures = partial.len();
+            self.add_pairs(partial, &mut pairs, progress, &mut counts)?;
+        }
+        report.counts = counts;
+        let mut found = self.screen(singles, &mut report);
+        found.extend(self.screen(pairs, &mut report));
+        found.sort_by(|a, b| a.cost_us.total_cmp(&b.cost_us));
+        report.stopped = match (report.counts.truncated, report.saturated) {
+            (0, true) => "all structures were searched".into(),
+            (0, false) => "all structures were searched, of a target that was not saturated".into(),
+            (truncated, _) => {
+                format!("{truncated} structures met the limit of {} states", options.limits.states)
+            }
+        };
+        Some((found, report))
+    }
+
+    fn signature(&self, sketch: &Sketch) -> Signature {
+        let mut results = self.program_result(sketch);
+        results.sort();
+        results
+    }
+
+    fn is_target(&self, sketch: &Sketch) -> bool {
+        self.program_result(sketch) == [self.target.clone()]
+    }
+
+    fn add_single(&self, sketch: Sketch, candidates: &mut Candidates) {
+        let machine = &self.options.machine;
+        if machine.floor_us(&sketch, &self.labels.extents) >= candidates.bound() {
+            return;
+        }
+        if let Some((cost, counts)) =
+            machine.best_counts(&sketch, &self.labels.extents, &[]).into_iter().next()
+        {
+            candidates.add(cost, vec![(sketch, counts)]);
+        }
+    }
+
+    /// Builds the best candidates, after a random test of each at small extents.
+    fn screen(&self, candidates: Candidates, report: &mut SearchReport) -> Vec<Found> {
+        let constants: Vec<Op> = self.algebra.constants.iter().map(|(op, _)| op.clone()).collect();
+        let mut found: Vec<Found> = Vec::new();
+        for (cost_us, chain) in candidates.best {
+            if found.len() >= self.options.keep {
+                break;
+            }
+            report.screened[0] += 1;
+            let full: Vec<(&Sketch, &PartCounts)> =
+                chain.iter().map(|(sketch, counts)| (sketch, counts)).collect();
+            match build(self.program, &full, &self.labels.extents, &constants) {
+                Ok(graph) if self.passes(&chain) => found.push(Found { graph, cost_us }),
+                _ => report.screened[1] += 1,
+            }
+        }
+        found
+    }
+
+    /// A random test at small extents: partitioned indices have 8 elements, two blocks and two iterations.
+    fn passes(&self, chain: &[(Sketch, PartCounts)]) -> bool {
+        let partitioned = |label: u8| chain.iter().any(|(sketch, _)| sketch.structure.partitions(label));
+        let extents: Vec<usize> = (0..self.labels.extents.len())
+            .map(|label| if partitioned(label as u8) { 8 } else { [3, 5, 2, 7][label % 4] })
+            .collect();
+        let label = |id, dim: usize| self.labels.dims(id)[dim];
+        let Ok(small) =
+            resize(self.program, |id, dim| label(id, dim).map_or(1, |label| extents[usize::from(label)]))
+        else {
+            return false;
+        };
+        let counts: Vec<PartCounts> = chain
+            .iter()
+            .map(|(sketch, _)| PartCounts {
+                grid: vec![2; sketch.structure.grid.len()],
+                looped: if sketch.structure.looped.is_some() { 2 } else { 1 },
+            })
+            .collect();
+        let small_chain: Vec<(&Sketch, &PartCounts)> =
+            chain.iter().map(|(sketch, _)| sketch).zip(&counts).collect();
+        let Ok(constants) = Algebra::constants(&small, &self.labels) else { return false };
+        let candidate = build(&small, &small_chain, &extents, &constants);
+        candidate.is_ok_and(|candidate| screen(&small, &candidate, Primes::SCREEN, 1).is_ok())
+    }
+}

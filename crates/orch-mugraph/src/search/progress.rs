@@ -1,0 +1,120 @@
+//! Running the searches within kernels, on several threads, with a record of what is done.
+
+use super::block::search_block;
+use super::limits::{Counts, Goal};
+use super::tile::Sketch;
+use super::{Context, SearchOptions, Task};
+use crate::graph::MuGraph;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What of a search is done: sketches by task, in the order in which tasks were begun.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// A hash of the program and the limits.
+    of: String,
+    /// A hash of what is done, so that a damaged file is refused.
+    seal: String,
+    done: Vec<Done>,
+    #[serde(skip)]
+    known: BTreeMap<(bool, Task), usize>,
+    #[serde(skip)]
+    left: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Done {
+    partial: bool,
+    task: Task,
+    sketches: Vec<Sketch>,
+    counts: Counts,
+}
+
+/// Tasks between two looks at the allowance.
+const BATCH: usize = 32;
+
+impl Progress {
+    /// Prepares to go on with a search, for so many states.
+    pub(super) fn begin(
+        &mut self,
+        program: &MuGraph,
+        options: &SearchOptions,
+        states: u64,
+    ) -> Result<(), String> {
+        let described =
+            format!("{} {:?} {:?} {}", crate::print(program), options.limits, options.machine, options.slack);
+        let of = blake3::hash(described.as_bytes()).to_hex().to_string();
+        if self.done.is_empty() {
+            self.of = of;
+        } else if self.seal != self.hash() {
+            return Err("the progress is damaged".into());
+        } else if self.of != of {
+            return Err("the progress is that of another program or other options".into());
+        }
+        let key = |(at, done): (usize, &Done)| ((done.partial, done.task.clone()), at);
+        self.known = self.done.iter().enumerate().map(key).collect();
+        self.left = states;
+        Ok(())
+    }
+
+    /// Makes the record ready to be written.
+    pub(super) fn seal(&mut self) {
+        self.seal = self.hash();
+    }
+
+    fn hash(&self) -> String {
+        blake3::hash(serde_json::to_string(&self.done).unwrap_or_default().as_bytes()).to_hex().to_string()
+    }
+
+    /// The sketches of all tasks, in the order of tasks, whatever the number of threads; `None` if the allowance is used
+    /// up before.
+    pub(super) fn run(
+        &mut self,
+        context: &Context<'_>,
+        tasks: &[Task],
+        partial: bool,
+        counts: &mut Counts,
+    ) -> Option<Vec<Sketch>> {
+        let missing: Vec<&Task> =
+            tasks.iter().filter(|task| !self.known.contains_key(&(partial, (*task).clone()))).collect();
+        for batch in missing.chunks(BATCH) {
+            if self.left == 0 {
+                return None;
+            }
+            for (task, (sketches, counts)) in batch.iter().zip(run_batch(context, batch, partial)) {
+                self.left = self.left.saturating_sub(counts.states.max(1));
+                let task: Task = (*task).clone();
+                self.known.insert((partial, task.clone()), self.done.len());
+                self.done.push(Done { partial, task, sketches, counts });
+            }
+        }
+        let mut all = Vec::new();
+        for task in tasks {
+            let done = &self.done[*self.known.get(&(partial, task.clone()))?];
+            counts.add(&done.counts);
+            all.extend(done.sketches.iter().cloned());
+        }
+        Some(all)
+    }
+}
+
+fn run_batch(context: &Context<'_>, batch: &[&Task], partial: bool) -> Vec<(Vec<Sketch>, Counts)> {
+    let one = |(structure, sources): &Task| {
+        let goal = Goal { target: (context.target.0, &context.target.1), partial, norms: &context.norms };
+        search_block(&context.algebra, (structure, sources), &goal, &context.options.limits)
+    };
+    let threads = context.options.threads.clamp(1, BATCH);
+    if threads == 1 {
+        return batch.iter().map(|task| one(task)).collect();
+    }
+    let mut results: Vec<(usize, (Vec<Sketch>, Counts))> = std::thread::scope(|scope| {
+        let worker = |number: usize| {
+            let mine = batch.iter().enumerate().skip(number).step_by(threads);
+            move || mine.map(|(at, task)| (at, one(task))).collect::<Vec<_>>()
+        };
+        let workers: Vec<_> = (0..threads).map(|number| scope.spawn(worker(number))).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+    });
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
+}

@@ -1,0 +1,216 @@
+//! The search finds what it should, in the number of states that it should.
+
+mod common;
+
+use common::{program, valid};
+use orch_mugraph::search::limits::BlockLimits;
+use orch_mugraph::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume, search};
+use orch_mugraph::{MuGraph, VerifyOptions, print, programs, stabilise, verify};
+
+fn run(program: &MuGraph) -> (Vec<Found>, SearchReport) {
+    search(program, &SearchOptions { threads: 2, ..SearchOptions::default() })
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The lines of the kernels of the cheapest µGraph with this many kernels.
+fn best(found: &[Found], kernels: usize) -> (&MuGraph, String) {
+    let best =
+        found.iter().find(|found| found.graph.kernels() == kernels).expect("a µGraph of so many kernels");
+    let text = print(&best.graph);
+    let kernels = text.lines().filter(|line| !line.contains(" = input ")).skip(1);
+    (&best.graph, kernels.map(|line| format!("{}\n", line.trim_start())).collect())
+}
+
+#[test]
+fn grouped_query_attention_is_split_over_keys() {
+    let program = program("gqa_inc");
+    let (found, report) = run(&program);
+    let (graph, text) = best(&found, 2);
+    let expected = "\
+t3, t4 = block [2, 2, 32] loop 1 {
+s0 = load t0 [0, 1, -] -
+s1 = load t1 [0, -, 2] -
+s2 = load t2 [0, -, 1] -
+s3 = matmul s0, s1
+s4 = exp s3
+s5 = sum(2) s4
+s6 = matmul s4, s2
+store s5 [0, 1, 2]
+store s6 [0, 1, 2]
+}
+t5 = block [2, 8] loop 1 {
+s0 = load t3 [0, 1] -
+s1 = load t4 [0, 1] -
+s2 = sum(2) s0
+s3 = div s1, s2
+s4 = sum(2, 64) s3
+store s4 [0, 1]
+}
+output \"o\" t5
+}
+";
+    assert_eq!(text, expected);
+    assert!(found[0].graph == *graph, "the pair is the cheapest");
+    assert!(found.iter().any(|found| found.graph.kernels() == 1));
+    assert_eq!((report.terms, report.signatures, report.counts.truncated), (36, 15, 0));
+    // What was found is proved, and so is its stable form.
+    let proof = verify(&program, graph, &VerifyOptions::default()).unwrap();
+    assert!(proof.log2_bound < -80.0);
+    let loops = found
+        .iter()
+        .filter(|found| found.graph.kernels() == 2)
+        .find(|f| print(&f.graph).contains("accumulate"));
+    for candidate in [Some(graph), loops.map(|found| &found.graph)].into_iter().flatten() {
+        let stable = stabilise(&program, candidate, &VerifyOptions::default());
+        let stable = stable.unwrap_or_else(|e| panic!("{e}\n{}", print(candidate)));
+        assert!(print(&stable.graph).contains("largest(2)"));
+    }
+}
+
+#[test]
+fn programs_that_fit_one_kernel_get_one() {
+    for (name, expected) in [
+        ("osdi_rmsnorm", "rms_norm(0)"),
+        ("osdi_gated_mlp", "silu"),
+        ("osdi_lora", "matmul s5, s3"),
+        ("osdi_ntrans", "rms_norm(0) s6"),
+    ] {
+        let (found, _) = run(&program(name));
+        let (graph, text) = best(&found, 1);
+        assert!(found[0].graph == *graph, "{name}: one kernel is the cheapest");
+        assert!(text.contains(expected), "{name}:\n{text}");
+    }
+}
+
+#[test]
+fn the_norm_may_be_divided_out_after_the_product() {
+    // The published form: sums of squares beside partial products, in a loop over the inner index.
+    let (found, _) = run(&program("osdi_rmsnorm"));
+    let form = |found: &&Found| {
+        let text = print(&found.graph);
+        found.graph.kernels() == 1 && text.contains("accumulate") && text.contains("div")
+    };
+    let wide = SearchOptions { threads: 2, keep: 64, kernels: 1, ..SearchOptions::default() };
+    let all = search(&program("osdi_rmsnorm"), &wide).unwrap().0;
+    assert!(found.len() < all.len());
+    assert!(all.iter().find(form).is_some());
+}
+
+#[test]
+fn the_adapter_is_split_over_its_inner_index() {
+    let program = program("mlp_adapter");
+    let (found, _) = run(&program);
+    let (graph, text) = best(&found, 2);
+    assert!(text.contains("sum(1, 8)") && text.contains("exp"), "{text}");
+    let (_, first) = text.split_once("store").expect("a first kernel");
+    assert!(
+        first.trim_start().starts_with("s2 [0, 1]") || first.trim_start().starts_with("s3 [0, 1]"),
+        "{text}"
+    );
+    assert!(verify(&program, graph, &VerifyOptions::default()).is_ok_and(|proof| proof.log2_bound < -80.0));
+}
+
+#[test]
+fn all_programs_are_searched_in_time() {
+    for batch in [1, 8] {
+        for program in programs::programs(batch).expect("small shapes") {
+            let start = std::time::Instant::now();
+            let (found, report) = run(&program.graph);
+            // 20 s is the goal on two cores with optimization; other work may share them.
+            assert!(start.elapsed().as_secs() < 60, "{}: {:?}", program.name, start.elapsed());
+            assert!(!found.is_empty() && report.saturated, "{} {batch}: {report:?}", program.name);
+            assert_eq!(report.screened[1], 0, "{} {batch}: what labels allow is right", program.name);
+            println!("{} {batch}: {:?}, {} states", program.name, start.elapsed(), report.counts.states);
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    for name in ["gqa_inc", "mlp_adapter", "osdi_gated_mlp"] {
+        let program = program(name);
+        let with =
+            |threads| search(&program, &SearchOptions { threads, ..SearchOptions::default() }).unwrap();
+        assert_eq!(with(1), with(3), "{name}");
+    }
+}
+
+#[test]
+fn an_interrupted_search_goes_on_where_it_was() {
+    let program = program("gqa_inc");
+    let options = SearchOptions::default();
+    let whole = search(&program, &options).unwrap();
+    let (mut progress, mut pauses) = (Progress::default(), 0);
+    let resumed = loop {
+        match resume(&program, &options, &mut progress, 500).unwrap() {
+            Outcome::Finished(found, report) => break (found, report),
+            Outcome::Paused => pauses += 1,
+        }
+        let written = serde_json::to_string(&progress).unwrap();
+        progress = serde_json::from_str(&written).unwrap();
+    };
+    assert_eq!(resumed, whole);
+    assert!(pauses > 3, "{pauses}");
+    let other = resume(&common::program("moe"), &options, &mut progress, 500);
+    assert!(other.unwrap_err().contains("another program"));
+}
+
+#[test]
+fn each_rule_saves_states_and_loses_nothing() {
+    let program = program("osdi_rmsnorm");
+    let states = |change: &dyn Fn(&mut BlockLimits)| {
+        let mut options = SearchOptions { kernels: 1, keep: 1, ..SearchOptions::default() };
+        options.limits.states = 20_000;
+        change(&mut options.limits);
+        let (found, report) = search(&program, &options).unwrap();
+        (found.first().map(|found| found.cost_us), report.counts.states)
+    };
+    let usual = states(&|_| {});
+    let without: [&dyn Fn(&mut BlockLimits); 3] =
+        [&|l| l.canonical_order = false, &|l| l.value_numbers = false, &|l| l.closability = false];
+    for change in without {
+        let other = states(change);
+        assert!(other.1 > usual.1 && other.0 == usual.0, "{other:?} against {usual:?}");
+    }
+    let blind = states(&|l| l.abstract_expressions = false);
+    assert!(blind.1 > 10 * usual.1, "{blind:?} against {usual:?}");
+}
+
+#[test]
+fn masks_scales_biases_and_residuals_are_searched() {
+    let causal = valid(
+        "mugraph \"causal\" {\n t0 = input \"q\" [2, 64, 32]\n t1 = input \"k\" [2, 32, 128]\n \
+         t2 = input \"v\" [2, 128, 16]\n t3 = causal(0, 1, 64, 128)\n t4 = matmul t0, t1\n t5 = scale(1/8) t4\n \
+         t6 = mask t5, t3\n t7 = exp t6\n t8 = sum(2) t7\n t9 = div t7, t8\n t10 = matmul t9, t2\n output \"o\" t10\n}\n",
+    );
+    let linear = valid(
+        "mugraph \"linear\" {\n t0 = input \"x\" [64, 512]\n t1 = input \"w\" [512, 256]\n t2 = input \"b\" [1, 256]\n \
+         t3 = input \"r\" [64, 256]\n t4 = matmul t0, t1\n t5 = add t4, t2\n t6 = gelu t5\n t7 = add t6, t3\n \
+         output \"o\" t7\n}\n",
+    );
+    for program in [causal, linear] {
+        let (found, _) = run(&program);
+        let (graph, text) = best(&found, 1);
+        assert!(verify(&program, graph, &VerifyOptions::default()).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_covered_is_said() {
+    let refused = |body: &str, reason: &str| {
+        let message = search(&valid(body), &SearchOptions::default()).unwrap_err();
+        assert!(message.contains(reason), "{message}");
+    };
+    refused(
+        "mugraph \"g\" {\n t0 = input \"x\" [4, 6]\n t1 = transpose(1, 0) t0\n t2 = matmul t0, t1\n output \"o\" t2\n}\n",
+        "t2: dimension 1 is an index that it has already",
+    );
+    refused(
+        "mugraph \"g\" {\n t0 = input \"x\" [4, 6]\n t1 = largest(1) t0\n output \"o\" t1\n}\n",
+        "t1: the search does not know largest(1)",
+    );
+    refused(
+        "mugraph \"g\" {\n t0 = input \"x\" [4, 6]\n t1 = exp t0\n t2 = square t0\n output \"o\" t1\n output \"p\" t2\n}\n",
+        "2 outputs, the search takes one",
+    );
+}

@@ -1,0 +1,358 @@
+//! The verifier accepts what is right, rejects what is wrong, and its bound is what happens with small primes.
+
+mod common;
+
+use common::{mugraph, program, resized, valid};
+use orch_mugraph::array::Array;
+use orch_mugraph::eval::outputs;
+use orch_mugraph::verify::residues::{Residues, TestBase};
+use orch_mugraph::verify::{MaxMode, lax, screen};
+use orch_mugraph::{MuGraph, Primes, Rejection, VerifyOptions, verify};
+use std::sync::Arc;
+
+/// Smaller extents for the programs of the paper, so that many graphs are verified in a test.
+const SMALL: [(usize, usize); 5] = [(256, 64), (4096, 128), (64, 16), (262144, 2048), (1024, 32)];
+
+#[test]
+fn good_mugraphs_are_accepted_at_full_size_with_a_bound() {
+    for (candidate, name) in [
+        ("gqa_split", "osdi_gqa"),
+        ("rmsnorm", "osdi_rmsnorm"),
+        ("lora", "osdi_lora"),
+        ("ntrans", "osdi_ntrans"),
+        ("adapter_split", "mlp_adapter"),
+    ] {
+        let certificate = verify(&program(name), &mugraph(candidate), &VerifyOptions::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(certificate.log2_bound < -80.0, "{name}: {}", certificate.log2_bound);
+    }
+    let small = [(4096, 256)];
+    let (program, fused) =
+        (resized(&program("osdi_gated_mlp"), &small), resized(&mugraph("gated_mlp"), &small));
+    let certificate = verify(&program, &fused, &VerifyOptions::default()).unwrap();
+    assert!(certificate.log2_bound < -80.0 && certificate.rank.exponentials == 1);
+}
+
+#[test]
+fn a_full_size_attention_is_verified_in_time() {
+    let (program, candidate) = (program("osdi_gqa"), mugraph("gqa_split"));
+    let start = std::time::Instant::now();
+    let certificate = verify(&program, &candidate, &VerifyOptions::default()).unwrap();
+    // 2 s is the goal on one core with optimization; other work may share it.
+    let limit_s = if cfg!(debug_assertions) { 60.0 } else { 10.0 };
+    assert!(start.elapsed().as_secs_f64() < limit_s, "{:?}", start.elapsed());
+    println!("{:?}, bound 2^{:.1}", start.elapsed(), certificate.log2_bound);
+    assert_eq!(certificate.rank.exponentials, 5);
+}
+
+#[test]
+fn certificates_are_checked_alone() {
+    let (program, candidate) =
+        (resized(&program("osdi_gqa"), &SMALL), resized(&mugraph("gqa_split"), &SMALL));
+    let certificate = verify(&program, &candidate, &VerifyOptions::default()).unwrap();
+    let text = certificate.to_json();
+    let read = orch_mugraph::Certificate::from_json(&text).unwrap();
+    assert_eq!(read.check(), Ok(()));
+    let message = |text: String| {
+        let read = orch_mugraph::Certificate::from_json(&text);
+        read.and_then(|read| read.check()).unwrap_err().to_string()
+    };
+    assert_eq!(message(text.replace("div s3, s2", "mul s3, s2")), "output 0 differs at element 0");
+    assert!(message(text.replace("mugraph-certificate-1", "2")).contains("form 2"));
+    assert!(message(text.replace("\"p\": 2305843009213690799", "\"p\": 7")).contains("primes"));
+    let mut bold = certificate.clone();
+    bold.log2_bound -= 1.0;
+    assert_eq!(
+        bold.check().unwrap_err().to_string(),
+        "the certificate states another bound than the check finds"
+    );
+    let mut seeds = certificate;
+    seeds.tests[0].seed += 1;
+    assert_eq!(
+        seeds.check().unwrap_err().to_string(),
+        "the certificate states another test than the check finds"
+    );
+}
+
+/// Wrong QK-norm graphs after the published ones: the first kernel multiplies the row sums of the normalised queries with
+/// one row of the keys; what follows is a softmax and a product with the normalised values, divided into kernels in many
+/// ways.
+fn wrong_qknorm(batch: usize) -> Vec<MuGraph> {
+    let heads = 2 * batch;
+    let mut graphs = Vec::new();
+    for exp_in in ["first", "library", "second"] {
+        for divide_last in [false, true] {
+            for norm_in_block in [true, false] {
+                for (rows, range) in [(0, 1)].into_iter().chain(
+                    [1, 2, 4, 8, 16, 32].into_iter().flat_map(|rows| [1, 4, 16].map(|range| (rows, range))),
+                ) {
+                    graphs.push(wrong_graph(heads, exp_in, divide_last, norm_in_block, (rows, range)));
+                }
+            }
+        }
+    }
+    graphs
+}
+
+fn wrong_graph(
+    heads: usize,
+    exp_in: &str,
+    divide_last: bool,
+    norm_in_block: bool,
+    (rows, range): (usize, usize),
+) -> MuGraph {
+    let mut text = format!(
+        "mugraph \"wrong\" {{\n t0 = input \"q\" [{heads}, 64, 16]\n t1 = input \"k\" [{heads}, 16, 128]\n \
+         t2 = input \"v\" [{heads}, 128, 16]\n"
+    );
+    let mut next = 3;
+    let norm = if norm_in_block { "rms_norm(0)" } else { "scale(1)" };
+    let exp = if exp_in == "first" { "exp" } else { "scale(1)" };
+    text += &format!(
+        " t3, t4 = block [{heads}, 16] loop 1 {{\n s0 = load t0 [0, 1] -\n s1 = load t1 [0, 1] -\n \
+         s2 = load t2 [0, 1] -\n s3 = rms_norm(0) s0\n s4 = sum(2) s3\n s5 = mul s1, s4\n s6 = {exp} s5\n \
+         s7 = {norm} s2\n store s6 [0, 2]\n store s7 [0, 1]\n }}\n"
+    );
+    next += 2;
+    let (mut e, mut v) = (3, 4);
+    if exp_in == "library" {
+        text += &format!(" t{next} = exp t{e}\n");
+        e = next;
+        next += 1;
+    }
+    if !norm_in_block {
+        text += &format!(" t{next} = rms_norm(0) t{v}\n");
+        v = next;
+        next += 1;
+    }
+    let exp = if exp_in == "second" { "exp" } else { "scale(1)" };
+    let scaled = if divide_last { "scale(1) s1" } else { "div s1, s2" };
+    text += &format!(
+        " t{next}, t{} = block [{heads}, 16] loop 1 {{\n s0 = load t{e} [0, 2] -\n s1 = {exp} s0\n s2 = sum(2) s1\n \
+         s3 = {scaled}\n store s3 [0, 1]\n store s2 [0, 1]\n }}\n",
+        next + 1
+    );
+    let (p, sum) = (next, next + 1);
+    next += 2;
+    if rows == 0 {
+        text += &format!(" t{next} = matmul t{p}, t{v}\n");
+    } else {
+        text += &format!(
+            " t{next} = block [{heads}, {rows}] loop {range} {{\n s0 = load t{p} [0, 1] 2\n s1 = load t{v} [0, -] 1\n \
+             s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0, 1]\n }}\n"
+        );
+    }
+    if divide_last {
+        text += &format!(" t{} = div t{next}, t{sum}\n", next + 1);
+        next += 1;
+    } else {
+        text += &format!(" t{} = scale(0) t{sum}\n t{} = add t{next}, t{}\n", next + 1, next + 2, next + 1);
+        next += 2;
+    }
+    text += &format!(" output \"o\" t{next}\n}}\n");
+    valid(&text)
+}
+
+#[test]
+fn all_wrong_normalised_attentions_are_rejected() {
+    for (batch, count) in [(1, 190), (8, 6)] {
+        let program = valid(
+            &orch_mugraph::print(&resized(&program("osdi_qknorm"), &SMALL))
+                .replace("[2,", &format!("[{},", 2 * batch)),
+        );
+        let wrong = wrong_qknorm(batch);
+        assert!(wrong.len() >= count);
+        for graph in &wrong[..count] {
+            let result = verify(&program, graph, &VerifyOptions::default());
+            assert!(matches!(result, Err(Rejection::Different { .. })), "{:?}", result.map(|c| c.log2_bound));
+        }
+    }
+}
+
+#[test]
+fn the_published_wrong_graph_passes_with_ramps_and_fails_with_random_inputs() {
+    let (program, wrong) =
+        (resized(&program("osdi_qknorm"), &SMALL), resized(&mugraph("qknorm_wrong"), &SMALL));
+    let base = TestBase::new(Primes::FULL, 5);
+    let ramp = |graph: &MuGraph| -> Vec<Residues> {
+        let inputs = graph.inputs().enumerate().map(|(at, (id, _, _))| {
+            let shape = graph.shape(id).to_vec();
+            let data = Arc::new(Array::from_fn(&shape, |i| 100_003 * at as u64 + i as u64));
+            Residues { shape, p: Some(data.clone()), q: Some(data) }
+        });
+        inputs.collect()
+    };
+    let run = |graph: &MuGraph| {
+        let facts = lax::lax(graph).unwrap();
+        let mut domain = base.domain(&facts, MaxMode::Lattice);
+        domain.rootless = Some(Vec::new());
+        outputs(&mut domain, graph, &ramp(graph)).unwrap()
+    };
+    assert_eq!(run(&program), run(&wrong), "the ramp does not tell them apart");
+    let result = verify(&program, &wrong, &VerifyOptions::default());
+    assert!(matches!(result, Err(Rejection::Different { output: 0, .. })));
+}
+
+#[test]
+fn right_normalised_attention_is_accepted() {
+    let small = [(256, 64), (4096, 128), (64, 16)];
+    let program = resized(&program("osdi_qknorm"), &small);
+    let candidate = valid(
+        "mugraph \"qknorm split\" {\n t0 = input \"q\" [2, 64, 16]\n t1 = input \"k\" [2, 16, 128]\n \
+         t2 = input \"v\" [2, 128, 16]\n t3, t4 = block [2, 4, 4] loop 2 {\n s0 = load t0 [0, -, 1] -\n \
+         s1 = load t1 [0, 2, -] 2\n s2 = load t2 [0, 1, -] 1\n s3 = rms_norm(0) s0\n s4 = rms_norm(0) s2\n \
+         s5 = matmul s3, s1\n s6 = exp s5\n s7 = sum(2) s6\n s8 = accumulate sum s7\n s9 = matmul s6, s4\n \
+         s10 = accumulate sum s9\n store s8 [0, 2, 1]\n store s10 [0, 2, 1]\n }\n t5 = sum(2) t3\n \
+         t6 = sum(2, 16) t4\n t7 = div t6, t5\n output \"o\" t7\n}\n",
+    );
+    let certificate = verify(&program, &candidate, &VerifyOptions::default()).unwrap();
+    assert!(certificate.log2_bound < -80.0, "{}", certificate.log2_bound);
+    assert_eq!(certificate.rank.input.as_deref(), Some("k"));
+}
+
+/// Programs of one-element tensors.
+fn scalars(inputs: usize, body: &str) -> MuGraph {
+    let names = (0..inputs).map(|i| format!(" t{i} = input \"x{i}\" [1, 1]\n"));
+    valid(&format!("mugraph \"s\" {{\n{}{body}}}\n", names.collect::<String>()))
+}
+
+/// A name, inputs, two programs, the chance of an accident for `p` and `q`, and the degree of the difference.
+type Accident = (&'static str, usize, &'static str, &'static str, fn(f64, f64) -> f64, f64);
+
+#[test]
+fn with_small_primes_accidents_happen_as_often_as_the_bound_says() {
+    // Each pair differs, by a polynomial of known degree whose zeros are counted by hand: the chance of an accident.
+    let cases: [Accident; 4] = [
+        // x0 + x1 = x0 x1 has p - 1 solutions.
+        (
+            "sum, product",
+            2,
+            " t2 = add t0, t1\n output \"o\" t2\n",
+            " t2 = mul t0, t1\n output \"o\" t2\n",
+            |p, _| (p - 1.0) / (p * p),
+            2.0,
+        ),
+        // x0 x1 = x0 x2.
+        (
+            "wrong operand",
+            3,
+            " t3 = mul t0, t1\n t4 = scale(0) t2\n t5 = add t3, t4\n output \"o\" t5\n",
+            " t3 = mul t0, t2\n t4 = scale(0) t1\n t5 = add t3, t4\n output \"o\" t5\n",
+            |p, _| 1.0 / p + (1.0 - 1.0 / p) / p,
+            2.0,
+        ),
+        // e^x0 = e^x1 where x0 = x1.
+        (
+            "wrong exponent",
+            2,
+            " t2 = exp t0\n t3 = scale(0) t1\n t4 = add t2, t3\n output \"o\" t4\n",
+            " t2 = exp t1\n t3 = scale(0) t0\n t4 = add t2, t3\n output \"o\" t4\n",
+            |_, q| 1.0 / q,
+            1.0,
+        ),
+        // x0 / x1 = x1 where x0 = x1², x1 not zero.
+        (
+            "ratio",
+            2,
+            " t2 = div t0, t1\n output \"o\" t2\n",
+            " t2 = scale(0) t0\n t3 = add t1, t2\n output \"o\" t3\n",
+            |p, _| 1.0 / p,
+            2.0,
+        ),
+    ];
+    for (name, inputs, program, candidate, chance, degree) in cases {
+        let (program, candidate) = (scalars(inputs, program), scalars(inputs, candidate));
+        for (primes, trials) in [(Primes::TINY, 20_000u64), (Primes::SMALL, 60_000)] {
+            let accepted =
+                (0..trials).filter(|&seed| screen(&program, &candidate, primes, seed).is_ok()).count();
+            let (rate, expected) =
+                (accepted as f64 / trials as f64, chance(primes.p as f64, primes.q as f64));
+            // Five standard deviations.
+            let tolerance = 5.0 * (expected / trials as f64).sqrt();
+            assert!(
+                (rate - expected).abs() < tolerance,
+                "{name}, p = {}: {rate}, expected {expected}",
+                primes.p
+            );
+            assert!(rate <= degree / primes.q.min(primes.p) as f64 + tolerance, "{name}: above the bound");
+        }
+    }
+}
+
+#[test]
+fn programs_outside_the_fragment_are_refused_with_a_reason() {
+    let refused = |body: &str, reason: &str| {
+        let program = scalars(1, body);
+        let message = verify(&program, &program, &VerifyOptions::default()).unwrap_err().to_string();
+        assert!(message.contains(reason), "{message}");
+    };
+    refused(" t1 = exp t0\n t2 = exp t1\n output \"o\" t2\n", "t2: an exponential of an exponential");
+    refused(" t1 = silu t0\n t2 = sigmoid t1\n output \"o\" t2\n", "t2: an exponential of an exponential");
+    refused(" t1 = log t0\n output \"o\" t1\n", "t1: a logarithm");
+    refused(
+        " t1 = causal(-1, 1, 1)\n t2 = mask t0, t1\n output \"o\" t2\n",
+        "output o may be minus infinity",
+    );
+    // Exponents that are squares are not jointly uniform.
+    refused(" t1 = square t0\n t2 = exp t1\n output \"o\" t2\n", "not jointly uniform");
+    // Two exponentials with exponents x and 2 x.
+    refused(
+        " t1 = exp t0\n t2 = scale(2) t0\n t3 = exp t2\n t4 = add t1, t3\n output \"o\" t4\n",
+        "not jointly uniform",
+    );
+}
+
+#[test]
+fn functions_and_epilogues_of_the_fragment_are_proved() {
+    let same = |program: &str, candidate: &str| {
+        verify(&valid(program), &valid(candidate), &VerifyOptions::default())
+    };
+    let head = "mugraph \"e\" {\n t0 = input \"x\" [6, 8]\n t1 = input \"w\" [8, 4]\n t2 = input \"b\" [1, 4]\n \
+                t3 = input \"r\" [6, 4]\n";
+    for f in ["relu", "erf", "gelu", "tanh", "silu", "sigmoid"] {
+        let program = format!(
+            "{head} t4 = matmul t0, t1\n t5 = add t4, t2\n t6 = {f} t5\n t7 = add t6, t3\n output \"o\" t7\n}}\n"
+        );
+        let fused = format!(
+            "{head} t4 = block [3, 2] loop 2 {{\n s0 = load t0 [0, -] 1\n s1 = load t1 [-, 1] 0\n s2 = matmul s0, s1\n \
+             s3 = accumulate sum s2\n s4 = load t2 [-, 1] -\n s5 = add s3, s4\n s6 = {f} s5\n s7 = load t3 [0, 1] -\n \
+             s8 = add s7, s6\n store s8 [0, 1]\n }}\n output \"o\" t4\n}}\n"
+        );
+        let certificate = same(&program, &fused).unwrap_or_else(|e| panic!("{f}: {e}"));
+        assert!(certificate.log2_bound < -100.0, "{f}: {}", certificate.log2_bound);
+        let early = fused.replace("s6 = ", "s6 = scale(1) s5\n s7 = ").replace("s7 = load", "s8 = load");
+        let early = early.replace("s8 = add s7, s6", "s9 = add s8, s6").replace("store s8", "store s9");
+        assert!(same(&program, &early).is_err(), "{f}");
+    }
+}
+
+#[test]
+fn masks_are_proved() {
+    let program = |mask: &str| {
+        format!(
+            "mugraph \"m\" {{\n t0 = input \"q\" [2, 6, 4]\n t1 = input \"k\" [2, 4, 6]\n t2 = input \"v\" [2, 6, 4]\n \
+             {mask}\n t4 = matmul t0, t1\n t5 = mask t4, t3\n t6 = exp t5\n t7 = sum(2) t6\n t8 = div t6, t7\n \
+             t9 = matmul t8, t2\n output \"o\" t9\n}}\n"
+        )
+    };
+    let fused = |mask: &str| {
+        format!(
+            "mugraph \"f\" {{\n t0 = input \"q\" [2, 6, 4]\n t1 = input \"k\" [2, 4, 6]\n t2 = input \"v\" [2, 6, 4]\n \
+             {mask}\n t4 = block [2, 3] loop 2 {{\n s0 = load t0 [0, 1] -\n s1 = load t1 [0, -] 2\n \
+             s2 = load t2 [0, -] 1\n s3 = load t3 [{}, 1] 2\n s4 = matmul s0, s1\n s5 = mask s4, s3\n s6 = exp s5\n \
+             s7 = sum(2) s6\n s8 = accumulate sum s7\n s9 = matmul s6, s2\n s10 = accumulate sum s9\n \
+             s11 = div s10, s8\n store s11 [0, 1]\n }}\n output \"o\" t4\n}}\n",
+            if mask.contains("[2, 6, 6]") { "0" } else { "-" }
+        )
+    };
+    let causal = "t3 = causal(0, 1, 6, 6)";
+    let shifted = "t3 = causal(1, 1, 6, 6)";
+    let padded = "t3 = below(2, 4, 1, 6, 6)";
+    let given = "t3 = mask \"m\" [2, 6, 6]";
+    for mask in [causal, padded, given] {
+        let result = verify(&valid(&program(mask)), &valid(&fused(mask)), &VerifyOptions::default());
+        assert!(result.as_ref().is_ok_and(|c| c.log2_bound < -100.0), "{mask}: {:?}", result.err());
+    }
+    let result = verify(&valid(&program(causal)), &valid(&fused(shifted)), &VerifyOptions::default());
+    assert!(matches!(result, Err(Rejection::Different { .. })));
+}
