@@ -8,7 +8,7 @@ use orch_ir::{
 };
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_tile::target::{GPU_TARGETS, GpuTarget};
-use orch_tile::templates::gpu::{Factors, contraction, pointwise, row, transpose};
+use orch_tile::templates::gpu::{Factors, attention, contraction, pointwise, row, transpose};
 use orch_tile::templates::kernel::Kernel;
 use orch_tile::{BlockProgram, Storage, fuse, layouts, validate_thread};
 use std::collections::BTreeSet;
@@ -60,11 +60,20 @@ impl Graph {
         self.elsewhere(x)
     }
 
-    /// A reduction over an axis of a matrix, repeated along it.
+    /// A reduction over an axis, repeated along it.
     fn repeated(&mut self, op: ReduceOp, x: TensorId, axis: usize) -> TensorId {
         let shape = self.graph.shape(x).clone();
+        let dims = (0..shape.rank()).filter(|&dim| dim != axis).collect();
         let reduced = self.op(PrimOp::Reduce { op, axes: vec![axis] }, &[x]);
-        self.op(PrimOp::Broadcast { shape, dims: vec![1 - axis] }, &[reduced])
+        self.op(PrimOp::Broadcast { shape, dims }, &[reduced])
+    }
+
+    fn softmax(&mut self, x: TensorId, axis: usize) -> TensorId {
+        let max = self.repeated(ReduceOp::Max, x, axis);
+        let shifted = self.binary(BinaryFn::Sub, x, max);
+        let exp = self.unary(UnaryFn::Exp, shifted);
+        let sum = self.repeated(ReduceOp::Sum, exp, axis);
+        self.binary(BinaryFn::Div, exp, sum)
     }
 
     /// The block program of what is not done elsewhere.
@@ -103,11 +112,19 @@ fn product([m, n, k]: [usize; 3], has_weights: bool, dtype: DType) -> BlockProgr
 fn softmax(shape: [usize; 2], axis: usize, dtype: DType) -> BlockProgram {
     let mut graph = Graph::new();
     let x = graph.input(&shape);
-    let max = graph.repeated(ReduceOp::Max, x, axis);
-    let shifted = graph.binary(BinaryFn::Sub, x, max);
-    let exp = graph.unary(UnaryFn::Exp, shifted);
-    let sum = graph.repeated(ReduceOp::Sum, exp, axis);
-    let y = graph.binary(BinaryFn::Div, exp, sum);
+    let y = graph.softmax(x, axis);
+    graph.build(y, dtype)
+}
+
+/// Attention of 12 heads.
+fn attend(keys: usize, terms: usize, dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let (q, k, v) =
+        (graph.input(&[12, keys, terms]), graph.input(&[12, keys, terms]), graph.input(&[12, keys, terms]));
+    let k = graph.op(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]);
+    let scores = graph.op(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
+    let weights = graph.softmax(scores, 2);
+    let y = graph.op(PrimOp::Contract(Contract::matmul(1)), &[weights, v]);
     graph.build(y, dtype)
 }
 
@@ -158,6 +175,21 @@ fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
 /// Whether sums are split over clusters, and whether whole tiles are multiplied.
 fn kind(schedule: &contraction::ContractionSchedule) -> (bool, bool) {
     (schedule.split > 1, schedule.tiles)
+}
+
+/// Attention of sequences under the preferred schedules.
+fn attentions(target: &GpuTarget, kernels: &mut Kernels) {
+    for (factors, dtype) in [(Factors::F16, DType::F16), (Factors::Bf16, DType::BF16)] {
+        for (keys, terms) in [(100, 32), (197, 64), (256, 64)] {
+            let block = attend(keys, terms, dtype);
+            let schedules = attention::schedules(&block, target, factors);
+            assert!(!schedules.is_empty(), "{block}");
+            for schedule in schedules.iter().take(SCHEDULES) {
+                let kernel = attention::lower(&block, schedule, factors).expect("its own schedule");
+                kernels.push((format!("{schedule:?} {factors:?} {keys} keys"), kernel));
+            }
+        }
+    }
 }
 
 /// The other templates under their preferred schedules.
@@ -226,6 +258,7 @@ fn sources_compile_without_spills() {
     for target in GPU_TARGETS {
         let mut kernels = Vec::new();
         contractions(target, &mut kernels);
+        attentions(target, &mut kernels);
         nests(target, &mut kernels);
         let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));
         assert_eq!(has("tiles: true"), target.has_tile_products);
