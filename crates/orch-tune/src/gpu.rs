@@ -208,7 +208,10 @@ impl GpuFacts {
 
     /// Floating-point operations in all, a multiply-add as two.
     pub fn flops(&self) -> f64 {
-        (self.cheap_ops + self.special_ops) as f64 + self.product.map_or(0.0, |product| product.flops())
+        let attention =
+            self.attention.as_ref().map_or(0.0, |facts| facts.tasks as f64 * facts.task_flops as f64);
+        let product = self.product.map_or(0.0, |product| product.flops());
+        (self.cheap_ops + self.special_ops) as f64 + attention + product
     }
 
     fn bound_us(&self, product: Option<&ProductFacts>, model: &GpuModel) -> f64 {
@@ -233,12 +236,7 @@ impl GpuFacts {
         let multiply = facts.task_flops as f64 / (ATTENTION_EFFICIENCY * model.half_gflops / all);
         // Several tasks of a multiprocessor wait and compute at the same time.
         (turns.min(2.0) * load + turns * multiply + (1.0 + (turns - 1.0) * 0.5) * scores) * GIGA_TO_US
-            + self.memory_us_of_all(model)
-    }
-
-    fn memory_us_of_all(&self, model: &GpuModel) -> f64 {
-        let bytes = (self.constant_bytes + self.read_bytes + self.written_bytes) as f64;
-        bytes / model.l2_gbs * GIGA_TO_US
+            + self.bound_us(None, model)
     }
 
     /// The least time of a product over tiles and splits, with all that surrounds it.
@@ -352,25 +350,30 @@ mod tests {
     fn facts() -> impl Strategy<Value = GpuFacts> {
         let count = || prop_oneof![1u64..100, 100u64..100_000, 100_000u64..1 << 28];
         let extents = (1u64..64, 1u64..3000, 1u64..3000, 1u64..3000);
-        (count(), count(), count(), count(), 1u64..500, extents, any::<bool>()).prop_map(
-            |(constant_bytes, read_bytes, written_bytes, ops, tasks, (batch, m, n, k), has_product)| {
-                GpuFacts {
-                    constant_bytes,
-                    read_bytes,
-                    written_bytes,
-                    product: has_product.then_some(ProductFacts {
-                        batch,
-                        m,
-                        n,
-                        k,
-                        unit: Unit::Half,
-                        factor_bytes: [2; 2],
-                        factor_ops: [0.0; 2],
-                    }),
-                    cheap_ops: ops,
-                    special_ops: ops / 2,
-                    tasks,
-                }
+        (count(), count(), count(), count(), 1u64..500, extents, 0..3).prop_map(
+            |(constant_bytes, read_bytes, written_bytes, ops, tasks, (batch, m, n, k), kind)| GpuFacts {
+                constant_bytes,
+                read_bytes,
+                written_bytes,
+                attention: (kind == 1).then_some(AttentionFacts {
+                    tasks: batch,
+                    task_bytes: (m + n) * 128,
+                    scores: n / 8,
+                    ops: [4.0, 1.0],
+                    task_flops: 4 * 64 * n,
+                }),
+                product: (kind == 2).then_some(ProductFacts {
+                    batch,
+                    m,
+                    n,
+                    k,
+                    unit: Unit::Half,
+                    factor_bytes: [2; 2],
+                    factor_ops: [0.0; 2],
+                }),
+                cheap_ops: ops,
+                special_ops: ops / 2,
+                tasks,
             },
         )
     }

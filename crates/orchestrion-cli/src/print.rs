@@ -21,6 +21,11 @@ pub fn error_line(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "error: {text}");
 }
 
+/// Writes what is no error, but no result either, to standard error, if anything can be written there.
+pub fn note_line(text: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "note: {text}");
+}
+
 /// As `println!`, but ends the process quietly when nobody reads on.
 macro_rules! outln {
     ($($text:tt)*) => { $crate::print::line(format_args!($($text)*)) };

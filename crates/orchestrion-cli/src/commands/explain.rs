@@ -1,6 +1,6 @@
 //! `orchestrion explain`: what runs, what each kernel fuses, and what it costs.
 
-use crate::print::outln;
+use crate::print::{note_line, outln};
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::manifest::{ActionInfo, KernelInfo, Manifest, Resources, TeamInfo};
@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Print the source, in C or CUDA C++, of kernels whose name contains this
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
-    /// Do not measure
+    /// Do not measure; nor is it done where the executable cannot run
     #[arg(long)]
     no_measure: bool,
     #[command(flatten)]
@@ -40,13 +40,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    let unmeasured = vec![None; manifest.steps.len()];
     let times = if arguments.no_measure {
-        vec![None; manifest.steps.len()]
+        unmeasured
     } else {
-        let mut executable = Executable::load(artifact, data::run_options(&options, 0))?;
-        let inputs = data::InputArguments::default().tensors(&executable.manifest().inputs)?;
-        let profile = executable.profile(&inputs, MEASURED_RUNS)?;
-        profile.into_iter().map(|step| Some(step.median_us)).collect()
+        match Executable::load(artifact, data::run_options(&options, 0)) {
+            Ok(executable) => measure(executable)?,
+            // A plan can be read on machines that cannot run it.
+            Err(Error::Environment(reason)) => {
+                note_line(format_args!("no times are measured: {reason}"));
+                unmeasured
+            }
+            Err(error) => return Err(error),
+        }
     };
     if arguments.json {
         let value = serde_json::json!({ "manifest": manifest, "measured_us": times });
@@ -55,6 +61,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         print_plan(&manifest, &times);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The time of each step.
+fn measure(mut executable: Executable) -> Result<Vec<Option<f64>>, Error> {
+    let inputs = data::InputArguments::default().tensors(&executable.manifest().inputs)?;
+    let profile = executable.profile(&inputs, MEASURED_RUNS)?;
+    Ok(profile.into_iter().map(|step| Some(step.median_us)).collect())
 }
 
 /// How a GPU launches a kernel, and what the compiler made of it.

@@ -131,6 +131,20 @@ fn artifacts() {
     let mut command = session.command("explain bad.orc --no-measure");
     command.stdout(Stdio::null());
     session.observe("an explanation of a kernel that is missing", "explain bad.orc --no-measure", command);
+    let on_gpu = with_manifest(&good, |all| {
+        all["device"] = json!("cuda");
+        all["target"] = json!("sm_90");
+    });
+    session.write("gpu.orc", on_gpu);
+    let no_driver = "--cuda-driver /nonexistent/libcuda.so.1";
+    session.case("an executable for a GPU where none is", &format!("run gpu.orc {no_driver}"));
+    let arguments = format!("explain gpu.orc {no_driver}");
+    let plan = session.command(&arguments).output().unwrap();
+    let plan = String::from_utf8(plan.stdout).unwrap();
+    assert!(plan.contains("k0_mul_max_add  modelled ") && !plan.contains("measured"), "{plan}");
+    let mut command = session.command(&arguments);
+    command.stdout(Stdio::null());
+    session.observe("an explanation of an executable that cannot run here", &arguments, command);
     let mut other = good_model();
     other.proto.producer_name = Some("another".to_owned());
     session.write("other.onnx", other.encode());

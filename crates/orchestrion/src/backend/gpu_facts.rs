@@ -31,10 +31,11 @@ pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
     facts.product = Form::of(block).ok().map(|form| product(block, &form, factors));
     facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+    let has_products = facts.product.is_some() || facts.attention.is_some();
     let address_ops = if facts.product.is_some() { TILE_ADDRESS_OPS } else { ADDRESS_OPS };
     for stage in &block.stages {
         let (root, times) = match stage {
-            Stage::Reduce { kind: ReduceKind::Dot { .. }, .. } if facts.product.is_some() => continue,
+            Stage::Reduce { kind: ReduceKind::Dot { .. }, .. } if has_products => continue,
             Stage::Reduce { domain, reduced, body, .. } => (*body, points(domain) * points(reduced)),
             Stage::Store { domain, body, .. } => (*body, points(domain)),
         };

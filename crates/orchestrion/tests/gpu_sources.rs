@@ -1,0 +1,285 @@
+//! The sources of kernels for GPUs, of every template and element type, compile for each generation, without spilled
+//! registers. NVRTC needs no GPU; it is taken from the environment variable `ORCHESTRION_TEST_NVRTC` or from the usual
+//! places, and what was asked for must be there.
+
+use orch_codegen::cuda;
+use orch_ir::{
+    BinaryFn, Contract, DType, NodeId, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
+};
+use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
+use orch_tile::target::{GPU_TARGETS, GpuTarget};
+use orch_tile::templates::gpu::{Factors, attention, contraction, pointwise, row, transpose};
+use orch_tile::templates::kernel::Kernel;
+use orch_tile::{BlockProgram, Storage, fuse, layouts, validate_thread};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of registers that a thread may spill, stored and loaded.
+const MAX_SPILL_BYTES: u32 = 16;
+/// Registers of a thread that instructions can name.
+const NAMED_REGISTERS: usize = 255;
+/// Schedules of each kind that are compiled, the preferred ones.
+const SCHEDULES: usize = 2;
+/// Threads that compile.
+const THREADS: usize = 2;
+
+/// A graph of which a part is one kernel: what others make, and what they read, is stored in half precision.
+struct Graph {
+    graph: PrimGraph,
+    others: Vec<NodeId>,
+}
+
+impl Graph {
+    fn new() -> Self {
+        Self { graph: PrimGraph::new("kernel"), others: Vec::new() }
+    }
+
+    fn op(&mut self, op: PrimOp, inputs: &[TensorId]) -> TensorId {
+        self.graph.add(op, inputs).expect("operands that fit")
+    }
+
+    fn unary(&mut self, f: UnaryFn, x: TensorId) -> TensorId {
+        self.op(PrimOp::Map(ScalarFn::Unary(f)), &[x])
+    }
+
+    fn binary(&mut self, f: BinaryFn, x: TensorId, y: TensorId) -> TensorId {
+        self.op(PrimOp::Map(ScalarFn::Binary(f)), &[x, y])
+    }
+
+    /// What another kernel makes of a tensor.
+    fn elsewhere(&mut self, x: TensorId) -> TensorId {
+        let y = self.unary(UnaryFn::Neg, x);
+        self.others.extend(self.graph.producer(y));
+        y
+    }
+
+    fn input(&mut self, shape: &[usize]) -> TensorId {
+        let name = format!("x{}", self.graph.inputs.len());
+        let x = self.graph.add_input(name, DType::F32, shape);
+        self.elsewhere(x)
+    }
+
+    /// A reduction over an axis, repeated along it.
+    fn repeated(&mut self, op: ReduceOp, x: TensorId, axis: usize) -> TensorId {
+        let shape = self.graph.shape(x).clone();
+        let dims = (0..shape.rank()).filter(|&dim| dim != axis).collect();
+        let reduced = self.op(PrimOp::Reduce { op, axes: vec![axis] }, &[x]);
+        self.op(PrimOp::Broadcast { shape, dims }, &[reduced])
+    }
+
+    fn softmax(&mut self, x: TensorId, axis: usize) -> TensorId {
+        let max = self.repeated(ReduceOp::Max, x, axis);
+        let shifted = self.binary(BinaryFn::Sub, x, max);
+        let exp = self.unary(UnaryFn::Exp, shifted);
+        let sum = self.repeated(ReduceOp::Sum, exp, axis);
+        self.binary(BinaryFn::Div, exp, sum)
+    }
+
+    /// The block program of what is not done elsewhere.
+    fn build(mut self, y: TensorId, dtype: DType) -> BlockProgram {
+        let read = self.elsewhere(y);
+        self.graph.add_output("y", read);
+        let nodes: Vec<NodeId> = self.graph.node_ids().filter(|node| !self.others.contains(node)).collect();
+        let layouts = layouts::assign_gpu(&self.graph);
+        let storage = match dtype {
+            DType::F32 => Storage::as_stated(&self.graph, layouts),
+            half => Storage::narrowed(&self.graph, layouts, half),
+        };
+        assert_eq!(storage.dtype(y), dtype);
+        fuse::build_stored(&self.graph, &nodes, &[y], &storage, "kernel").expect("one kernel")
+    }
+}
+
+/// A matrix product with a bias and a nonlinear function. Factors that are not weights have neighbours along either
+/// direction.
+fn product([m, n, k]: [usize; 3], has_weights: bool, dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let x = graph.input(&[m, k]);
+    let w = match has_weights {
+        true => graph.graph.add_constant(Tensor::from_vec([k, n], vec![0.5f32; k * n])),
+        false => graph.input(&[k, n]),
+    };
+    let product = graph.op(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+    let bias = graph.input(&[n]);
+    let bias = graph.op(PrimOp::Broadcast { shape: [m, n].into(), dims: vec![1] }, &[bias]);
+    let sum = graph.binary(BinaryFn::Add, product, bias);
+    let y = graph.unary(UnaryFn::Erf, sum);
+    graph.build(y, dtype)
+}
+
+/// Softmax over an axis.
+fn softmax(shape: [usize; 2], axis: usize, dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let x = graph.input(&shape);
+    let y = graph.softmax(x, axis);
+    graph.build(y, dtype)
+}
+
+/// Attention of 12 heads.
+fn attend(keys: usize, terms: usize, dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let (q, k, v) =
+        (graph.input(&[12, keys, terms]), graph.input(&[12, keys, terms]), graph.input(&[12, keys, terms]));
+    let k = graph.op(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]);
+    let scores = graph.op(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
+    let weights = graph.softmax(scores, 2);
+    let y = graph.op(PrimOp::Contract(Contract::matmul(1)), &[weights, v]);
+    graph.build(y, dtype)
+}
+
+fn elementwise(dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let (x, z) = (graph.input(&[1000, 1024]), graph.input(&[1000, 1024]));
+    let tanh = graph.unary(UnaryFn::Tanh, x);
+    let y = graph.binary(BinaryFn::Mul, tanh, z);
+    graph.build(y, dtype)
+}
+
+fn transposition(dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let x = graph.input(&[1000, 1024]);
+    let x = graph.op(PrimOp::Transpose { perm: vec![1, 0] }, &[x]);
+    let z = graph.input(&[1024, 1000]);
+    let y = graph.binary(BinaryFn::Max, x, z);
+    graph.build(y, dtype)
+}
+
+/// Kernels of a target, each with what it is.
+type Kernels = Vec<(String, Kernel)>;
+
+/// Products under the preferred schedules of each kind.
+fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
+    for (factors, dtype) in [
+        (Factors::F32, DType::F32),
+        (Factors::Tf32, DType::F32),
+        (Factors::F16, DType::F16),
+        (Factors::Bf16, DType::BF16),
+    ] {
+        for has_weights in [true, false] {
+            let block = product([500, 768, 1000], has_weights, dtype);
+            let schedules = contraction::schedules(&block, target, factors, usize::MAX);
+            let kinds: BTreeSet<(bool, bool)> = schedules.iter().map(kind).collect();
+            for wanted in kinds {
+                let of_kind = schedules.iter().filter(|schedule| kind(schedule) == wanted);
+                for schedule in of_kind.take(SCHEDULES) {
+                    let kernel =
+                        contraction::lower(&block, schedule, target, factors).expect("its own schedule");
+                    kernels.push((format!("{schedule:?} {factors:?} weights {has_weights}"), kernel));
+                }
+            }
+        }
+    }
+}
+
+/// Whether sums are split over clusters, and whether whole tiles are multiplied.
+fn kind(schedule: &contraction::ContractionSchedule) -> (bool, bool) {
+    (schedule.split > 1, schedule.tiles)
+}
+
+/// Attention of sequences under the preferred schedules.
+fn attentions(target: &GpuTarget, kernels: &mut Kernels) {
+    for (factors, dtype) in [(Factors::F16, DType::F16), (Factors::Bf16, DType::BF16)] {
+        for (keys, terms) in [(100, 32), (197, 64), (256, 64)] {
+            let block = attend(keys, terms, dtype);
+            let schedules = attention::schedules(&block, target, factors);
+            assert!(!schedules.is_empty(), "{block}");
+            for schedule in schedules.iter().take(SCHEDULES) {
+                let kernel = attention::lower(&block, schedule, factors).expect("its own schedule");
+                kernels.push((format!("{schedule:?} {factors:?} {keys} keys"), kernel));
+            }
+        }
+    }
+}
+
+/// The other templates under their preferred schedules.
+fn nests(target: &GpuTarget, kernels: &mut Kernels) {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let block = elementwise(dtype);
+        for schedule in pointwise::schedules(&block, target).iter().take(SCHEDULES) {
+            let kernel = pointwise::lower(&block, schedule).expect("its own schedule");
+            kernels.push((format!("{schedule:?} {dtype}"), kernel));
+        }
+        let block = transposition(dtype);
+        for schedule in transpose::schedules(&block, target).iter().take(SCHEDULES) {
+            let kernel = transpose::lower(&block, schedule).expect("its own schedule");
+            kernels.push((format!("{schedule:?} {dtype}"), kernel));
+        }
+        for (shape, axis) in [([1000, 768], 1), ([4, 50_000], 1), ([4096, 100], 0)] {
+            let block = softmax(shape, axis, dtype);
+            for schedule in row::schedules(&block, target).iter().take(SCHEDULES) {
+                let kernel = row::lower(&block, schedule).expect("its own schedule");
+                kernels.push((format!("{schedule:?} {dtype} {shape:?}"), kernel));
+            }
+        }
+    }
+}
+
+fn nvrtc() -> Option<Nvrtc> {
+    let asked = std::env::var_os("ORCHESTRION_TEST_NVRTC");
+    let is_asked = asked.is_some();
+    match Nvrtc::load(&SearchPaths { nvrtc: asked.map(Into::into), ..SearchPaths::default() }) {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(error) if is_asked => panic!("{error}"),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// What is wrong with the source of a kernel, if anything.
+fn problem(nvrtc: &Nvrtc, target: &GpuTarget, kernel: &Kernel) -> Option<String> {
+    let program = &kernel.program;
+    let violations = validate_thread(program);
+    if !violations.is_empty() {
+        return Some(violations.join("\n"));
+    }
+    let options = cuda::flags().iter().map(|&flag| flag.to_owned()).collect();
+    let compiler = NvrtcTarget { options, ..NvrtcTarget::new(target.arch) };
+    let source = Source { name: program.name.clone(), text: cuda::emit(program, target) };
+    let cubin = match nvrtc.compile(&source, &compiler, &std::env::temp_dir()) {
+        Ok(cubin) => cubin,
+        Err(error) => return Some(error.to_string()),
+    };
+    let [resources] = &cubin.kernels[..] else { return Some(format!("{} kernels", cubin.kernels.len())) };
+    let threads = program.team.as_ref().map_or(1, |team| team.threads);
+    let registers = (target.registers / threads).min(NAMED_REGISTERS) as u32;
+    let spilled = resources.spill_store_bytes + resources.spill_load_bytes;
+    let is_right = resources.registers <= registers
+        && spilled <= MAX_SPILL_BYTES
+        && program.shared_bytes() <= target.shared_bytes;
+    (!is_right).then(|| format!("{threads} threads, at most {registers} registers: {resources:?}"))
+}
+
+#[test]
+fn sources_compile_without_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for target in GPU_TARGETS {
+        let mut kernels = Vec::new();
+        contractions(target, &mut kernels);
+        attentions(target, &mut kernels);
+        nests(target, &mut kernels);
+        let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));
+        assert_eq!(has("tiles: true"), target.has_tile_products);
+        assert_eq!(has("split: 2") || has("split: 4"), target.has_clusters);
+        println!("{}: {} kernels", target.name, kernels.len());
+        let next = AtomicUsize::new(0);
+        let problems = Mutex::new(Vec::new());
+        let work = || {
+            while let Some((what, kernel)) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Some(problem) = problem(&nvrtc, target, kernel) {
+                    let text = format!("{what} for {}: {problem}", target.name);
+                    problems.lock().expect("no thread panicked").push(text);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(work);
+            }
+        });
+        let problems = problems.into_inner().expect("no thread panicked");
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+}
