@@ -94,6 +94,8 @@ fn ragged_tiles() {
     check(Shape { rows: 7, keys: 11, terms: 8, columns: 8, ..PLAIN });
     check(Shape { heads: 1, rows: 1, keys: 2, terms: 3, columns: 5, ..PLAIN });
     check(Shape { rows: 20, keys: 70, ..PLAIN });
+    check(Shape { heads: 1, rows: 18, keys: 128, ..PLAIN });
+    check(Shape { heads: 1, rows: 16, keys: 256, terms: 32, columns: 32, ..PLAIN });
     check(Shape { rows: 17, keys: 33, terms: 24, columns: 40, ..PLAIN });
 }
 

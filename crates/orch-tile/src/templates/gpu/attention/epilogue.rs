@@ -41,7 +41,8 @@ impl Lowering<'_> {
 
         let lanes = self.result_lanes();
         let (across, threads) = (columns / lanes, WARP * self.schedule.warps());
-        let rounds = (rows * across).div_ceil(threads);
+        let count = rows * across;
+        let rounds = count.div_ceil(threads);
         let (var, round) = self.program.exprs.fresh_index("round", rounds);
         let exprs = &mut self.program.exprs;
         let before = exprs.mul_const(round, threads as i64);
@@ -49,7 +50,12 @@ impl Lowering<'_> {
         let mut inner = Vec::new();
         let chunk = self.bind(&mut inner, "chunk", chunk, (rounds * threads).max(2));
         let exprs = &mut self.program.exprs;
-        let parts = exprs.unflatten(chunk, &[rows, across]);
+        // Threads without a chunk store nothing, but what they bind has to exist.
+        let is_ragged = !count.is_multiple_of(threads);
+        let (limit, last) = (exprs.index(count as i64), exprs.index(count as i64 - 1));
+        let exists = exprs.lt(chunk, limit);
+        let place = if is_ragged { exprs.min(chunk, last) } else { chunk };
+        let parts = exprs.unflatten(place, &[rows, across]);
         let column = exprs.mul_const(parts[1], lanes as i64);
         let tile_row = self.bind(&mut inner, "tile_row", parts[0], rows);
         let column = self.simplifier.simplify(&mut self.program.exprs, column);
@@ -74,6 +80,7 @@ impl Lowering<'_> {
         let columns_ragged = self.sizes.columns < columns;
         let exprs = &mut self.program.exprs;
         let inside = exprs.and_guard(rows_ragged.then_some(row_in), columns_ragged.then_some(column_in));
+        let inside = exprs.and_guard(is_ragged.then_some(exists), inside);
         let mut stores = vec![Stmt::Let(register, total)];
         stores.extend(self.stores((row, column), lanes, value));
         match inside {
