@@ -245,6 +245,18 @@ fn contractions_with_prologue_and_epilogue() {
 }
 
 #[test]
+fn a_contraction_of_a_contraction() {
+    let mut g = G::new();
+    let (x, w) = (g.f32(&[3, 4]), g.f32(&[4, 5]));
+    let a = g.op(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+    let a = g.softmax(a, &[1]);
+    let z = g.f32(&[5, 2]);
+    let b = g.op(PrimOp::Contract(Contract::matmul(0)), &[a, z]);
+    g.output(b);
+    g.check();
+}
+
+#[test]
 fn heads_are_merged_after_a_product() {
     let mut g = G::new();
     let x = g.f32(&[6, 8]);
@@ -296,8 +308,9 @@ fn refusals_say_why() {
     let mut g = G::new();
     let x = g.f32(&[3, 3]);
     let a = g.op(PrimOp::Contract(Contract::matmul(0)), &[x, x]);
-    let b = g.op(PrimOp::Contract(Contract::matmul(0)), &[a, x]);
-    g.output(b);
+    let b = g.op(PrimOp::Contract(Contract::matmul(0)), &[x, x]);
+    let sum = g.binary(BinaryFn::Add, a, b);
+    g.output(sum);
     assert_eq!(g.build().unwrap_err().to_string(), "n0 and n1 are both contractions or convolutions");
 
     let mut g = G::new();
