@@ -4,7 +4,7 @@
 //! how often is decided last, by a cost model ([`cost`]), since it does not change what a block computes. For each
 //! structure all block programs are enumerated ([`block`]): those that compute the target are candidates, and those that
 //! compute parts of it are first kernels, whose second kernel is searched once per set of results. What survives is built
-//! at small extents and screened by a random test; the best are then to be proved ([`crate::verify`]) at full size.
+//! at small extents and screened by a random test; the best are then to be proved ([`crate::verify()`]) at full size.
 //!
 //! In contrast to Mirage (OSDI'25, section 4): tiles carry classes of labelled expressions, so that partitions which mix
 //! indices are never built; parameters are instantiated late; there is a cost bound; and results do not depend on the

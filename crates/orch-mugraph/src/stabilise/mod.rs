@@ -3,7 +3,7 @@
 //! A µGraph that was found without maxima is rewritten one exponential at a time. Four things must agree: the static
 //! degrees ([`homogeneity`]); a random test, that scaling each row of the exponential leaves the outputs as they are; the
 //! rewriting itself; and a proof that the result equals the program, with maxima as symbols of any value
-//! ([`verify`](crate::verify)). In contrast to Mirage's online softmax, maxima leave a kernel with its partial sums, and
+//! ([`verify`](crate::verify())). In contrast to Mirage's online softmax, maxima leave a kernel with its partial sums, and
 //! nothing is taken on trust.
 
 mod homogeneity;
