@@ -1,6 +1,6 @@
 """Whole models on a GPU at batch 1, beside torch on the same device in the same run.
 
-usage: python3 bench/gpu/models.py [MODEL ...] [--precision f16|bf16|tf32|f32] [--modes eager,graph,ro,ma] [--json FILE]
+usage: python3 bench/gpu/models.py [MODEL ...] [--precision f16|bf16|tf32|f32] [--modes eager,graph,ro,ma] [--out FOLDER]
 
 Each model is compiled by `orchestrion` (from PATH, or --binary) and by torch: `eager`, `graph` (a CUDA graph of eager),
 `ro` and `ma` (torch.compile with mode reduce-overhead or max-autotune), all channels-last where that is a choice.
@@ -9,10 +9,12 @@ the host knows that it has ended, with inputs and outputs on the device. Outputs
 `fill.py --reference` stored. `floor` is the time that the model's bytes (weights and outputs of every kernel of the
 plan) and operations take at least, by the rates that --bandwidth and --flops state.
 
+With --out, FOLDER/gpu-PRECISION.json is written, and FOLDER/gpu.md from all such files there; --report does only the latter.
+
 Needs models as fill.py of the zoo writes them (--zoo), torch, torchvision, timm, transformers, and the script of the
 zoo's peers (--peers), whose models it builds.
 """
-import argparse, contextlib, glob, importlib.util, io, json, math, os, shutil, statistics, subprocess, sys, tempfile, time
+import argparse, contextlib, glob, importlib.util, io, json, math, os, shutil, statistics, subprocess, tempfile, time
 
 MODELS = "resnet50 mobilenet_v2 inception_v3 bert_base gpt2 segformer_b0 efficientvit_b1 vit_b16 convnext_tiny".split()
 ROUNDS, RUNS, WARM_UP = 12, 10, 10
@@ -28,7 +30,9 @@ def options():
     parser.add_argument("--peers", default=os.path.join(os.path.dirname(__file__), "../../../shared/peers/gpu_models.py"))
     parser.add_argument("--bandwidth", type=float, default=4.3e12, help="bytes per second")
     parser.add_argument("--flops", type=float, help="operations per second (default: by precision)")
-    parser.add_argument("--json")
+    parser.add_argument("--out")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--commit", default="", help="what was measured, for the report")
     return parser.parse_args()
 
 
@@ -160,8 +164,30 @@ def measure(o, torch, peers, name):
     return row
 
 
+NAMES = {"eager": "torch eager", "graph": "CUDA graph of eager", "ro": "torch.compile reduce-overhead", "ma": "max-autotune"}
+
+
+def write_report(folder):
+    """gpu.md from the tables of all precisions in a folder."""
+    lines = ["# Whole models on a GPU, batch 1", "", "Written by `bench/gpu/models.py`. Milliseconds from the call until the host knows that it has ended, inputs and", "outputs on the device; medians of interleaved rounds. Ratios above 1 mean that Orchestrion is faster than the best peer.", "`floor`: bytes and operations by the device's measured rates. `error`: relative to ONNX Runtime in f32, by norm."]
+    for path in sorted(glob.glob(f"{folder}/gpu-*.json")):
+        table = json.load(open(path))
+        rows, modes = table["rows"], table["modes"]
+        lines += ["", f"## {table['precision']}", "", f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}; {table['date']}.", ""]
+        lines += ["| model | Orchestrion | " + " | ".join(NAMES[mode] for mode in modes) + " | best / Orchestrion | floor | error | kernels | compile s |", "|---" * (len(modes) + 7) + "|"]
+        for row in rows:
+            cells = [f"{row[mode]:.3f}" if isinstance(row[mode], float) else "failed" for mode in modes]
+            lines.append(f"| {row['model']} | {row['orchestrion']:.3f} | " + " | ".join(cells) + f" | {row['ratio']:.2f} | {row['floor']:.3f} | {row['error']:.1e} | {row['kernels']} | {row['compile_s']} |")
+        mean = math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))
+        lines.append("| **geometric mean** |" + " |" * (len(modes) + 1) + f" **{mean:.2f}** | | | | |")
+        lines += ["", *table.get("notes", [])] if table.get("notes") else []
+    open(f"{folder}/gpu.md", "w").write("\n".join(lines) + "\n")
+
+
 def main():
     o = options()
+    if o.report:
+        return write_report(o.out or "bench/results")
     import torch
     spec = importlib.util.spec_from_file_location("peers", o.peers)
     peers = importlib.util.module_from_spec(spec)
@@ -179,9 +205,11 @@ def main():
         tail = f"{row['ratio']:9.2f} {row['floor']:8.3f} {row['error']:8.1e} {row['compile_s']:5.1f} s"
         print(f"{name:16} {row['orchestrion']:8.3f}", *cells, tail, flush=True)
     print(f"geomean of best/ours: {math.exp(statistics.mean(math.log(row['ratio']) for row in rows)):.3f}")
-    if o.json:
-        device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
-        json.dump({**device, "rows": rows}, open(o.json, "w"), indent=1)
+    if o.out:
+        table = {"precision": o.precision, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+        table |= {"cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d"), "modes": modes}
+        json.dump({**table, "rows": rows}, open(f"{o.out}/gpu-{o.precision}.json", "w"), indent=1)
+        write_report(o.out)
 
 
 if __name__ == "__main__":
