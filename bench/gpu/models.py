@@ -6,8 +6,8 @@ Each model is compiled by `orchestrion` (from PATH, or --binary) and by torch: `
 `ro` and `ma` (torch.compile with mode reduce-overhead or max-autotune), all channels-last where that is a choice.
 Orchestrion and the peers run by turns, in rounds; a time is the median over all rounds of the time from the call until
 the host knows that it has ended, with inputs and outputs on the device. Outputs are compared with ONNX Runtime's, which
-`fill.py --reference` stored. `floor` is the time that the model's bytes (weights and outputs of every kernel of the
-plan) and operations take at least, by the rates that --bandwidth and --flops state.
+`fill.py --reference` stored. `floor` is the time that the model's bytes (its inputs, outputs and constants, once each)
+and operations take at least, by the rates that --bandwidth and --flops state.
 
 With --out, FOLDER/gpu-PRECISION.json is written, and FOLDER/gpu.md from all such files there; --report does only the latter.
 
@@ -43,7 +43,7 @@ def compile_model(o, name, artifact):
     return time.time() - start
 
 
-def error_of(o, name, artifact):
+def error_of(o, name, artifact, manifest):
     """The largest relative error of an output, by its Euclidean norm."""
     import numpy as np, onnx
     from onnx import numpy_helper
@@ -51,7 +51,7 @@ def error_of(o, name, artifact):
     with tempfile.TemporaryDirectory() as folder:
         command = [o.binary, "run", artifact, "--input-dir", data, "--output-dir", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        names = [port["name"] for port in explain(o, artifact)["manifest"]["outputs"]]
+        names = [port["name"] for port in manifest["outputs"]]
         worst = 0.0
         for number, port in enumerate(names):
             reference = numpy_helper.to_array(onnx.load_tensor(f"{data}/output_{number}.pb")).astype(np.float64)
@@ -141,7 +141,7 @@ def measure(o, torch, peers, name):
     manifest = explain(o, artifact)["manifest"]
     row["kernels"] = len(manifest["steps"])
     row["floor"] = round(floor_ms(o, manifest), 4)
-    row["error"] = error_of(o, name, artifact)
+    row["error"] = error_of(o, name, artifact, manifest)
     contenders = {"orchestrion": Served(o, artifact)}
     model, inputs = peers.build(name, 1, dtype)
     model = model.eval().to("cuda", dtype).to(memory_format=torch.channels_last)

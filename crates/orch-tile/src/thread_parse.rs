@@ -6,7 +6,7 @@
 use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
 use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use crate::thread_team::{Product, Spot, Team, TeamStmt};
-use crate::thread_text::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH};
+use crate::thread_text::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH, TEAM_WORDS, TILE_WORDS};
 use crate::thread_tile::{TileId, TileShape, TileStmt};
 use crate::thread_token::{Lexer, Token};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
@@ -55,22 +55,6 @@ struct Parser {
     block_depth: usize,
     expr_depth: usize,
 }
-
-/// First words of the statements of teams.
-const TEAM_WORDS: [&str; 12] = [
-    "barrier",
-    "cluster_barrier",
-    "recycle",
-    "release",
-    "shuffle",
-    "peer",
-    "copy",
-    "commit",
-    "wait",
-    "load_matrix",
-    "multiply",
-    "multiply_tiles",
-];
 
 /// Blocks in blocks, and expressions in expressions, may nest this deep, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 2 * MAX_PRINTED_DEPTH;
@@ -373,10 +357,7 @@ impl Parser {
             let offset = self.expr()?;
             self.lexer.expect("]")?;
             Stmt::Prefetch { buffer, offset }
-        } else if let Some(word) = ["tile_zero", "tile_load", "tile_dot", "tile_store"]
-            .into_iter()
-            .find(|word| self.lexer.accept(word))
-        {
+        } else if let Some(word) = TILE_WORDS.into_iter().find(|word| self.lexer.accept(word)) {
             Stmt::Tile(self.tile_stmt(word)?)
         } else if let Some(word) = TEAM_WORDS.into_iter().find(|word| self.lexer.accept(word)) {
             Stmt::Team(self.team_stmt(word)?)

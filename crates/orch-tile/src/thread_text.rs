@@ -55,22 +55,14 @@ pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
     (">=", CompareFn::Ge),
 ];
 
-/// Words that are not names of variables or buffers unless in quotes.
-pub(crate) const KEYWORDS: [&str; 26] = [
-    "let",
-    "reg",
-    "for",
-    "if",
-    "else",
-    "prefetch",
-    "true",
-    "false",
-    "to",
-    "step",
-    "tile_zero",
-    "tile_load",
-    "tile_dot",
-    "tile_store",
+/// Words that are not names of variables or buffers unless in quotes, besides [`TILE_WORDS`] and [`TEAM_WORDS`].
+const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "true", "false", "to", "step"];
+
+/// First words of the statements on matrix tiles.
+pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
+
+/// First words of the statements of teams.
+pub(crate) const TEAM_WORDS: [&str; 12] = [
     "barrier",
     "cluster_barrier",
     "recycle",
@@ -84,6 +76,11 @@ pub(crate) const KEYWORDS: [&str; 26] = [
     "multiply",
     "multiply_tiles",
 ];
+
+/// True for a word that is not the name of a variable or buffer unless in quotes.
+pub(crate) fn is_keyword(word: &str) -> bool {
+    KEYWORDS.contains(&word) || TILE_WORDS.contains(&word) || TEAM_WORDS.contains(&word)
+}
 
 /// The text of a program.
 pub fn print_thread(program: &ThreadProgram) -> String {
@@ -131,7 +128,7 @@ impl Names {
         let number = if *count == 1 { String::new() } else { format!(".{count}") };
         let is_plain = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-            && !KEYWORDS.contains(&name)
+            && !is_keyword(name)
             && !name.starts_with("inf")
             && !name.starts_with("nan");
         match is_plain {

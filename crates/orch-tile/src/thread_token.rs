@@ -2,7 +2,7 @@
 
 use crate::expr::Const;
 use crate::thread_parse::{ThreadTextError, parse_constant};
-use crate::thread_text::KEYWORDS;
+use crate::thread_text::is_keyword;
 use orch_ir::DType;
 
 /// Symbols, longer ones before their prefixes.
@@ -128,7 +128,7 @@ impl Lexer {
             }
             None => {
                 let word = self.word()?;
-                if KEYWORDS.contains(&word.as_str()) {
+                if is_keyword(&word) {
                     return self.error(format!("a name is expected, not {word}"));
                 }
                 (word.clone(), word)

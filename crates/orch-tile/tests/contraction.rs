@@ -97,8 +97,8 @@ impl Case {
             ];
             for schedule in kinds.into_iter().flatten() {
                 let what = format!("{what} {factors:?} {schedule:?}");
-                let kernel = gpu::lower(block, schedule, &SM_90, factors)
-                    .unwrap_or_else(|error| panic!("{what}: {error}"));
+                let kernel =
+                    gpu::lower(block, schedule, factors).unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
                 let got = self.run_kernel(block, &kernel, &what);
                 compare(expected, &got, layout, tolerance, &what);

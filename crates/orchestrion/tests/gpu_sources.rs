@@ -163,8 +163,7 @@ fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
             for wanted in kinds {
                 let of_kind = schedules.iter().filter(|schedule| kind(schedule) == wanted);
                 for schedule in of_kind.take(SCHEDULES) {
-                    let kernel =
-                        contraction::lower(&block, schedule, target, factors).expect("its own schedule");
+                    let kernel = contraction::lower(&block, schedule, factors).expect("its own schedule");
                     kernels.push((format!("{schedule:?} {factors:?} weights {has_weights}"), kernel));
                 }
             }

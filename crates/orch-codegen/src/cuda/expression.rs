@@ -164,7 +164,7 @@ impl Emitter<'_> {
 /// A scalar constant.
 fn literal(c: Const) -> String {
     let float = |value: f64, text: String, suffix: &str| match value {
-        _ if value.is_nan() => format!("({}0x7fc00000u))", "__uint_as_float("),
+        _ if value.is_nan() => "(__uint_as_float(0x7fc00000u))".to_owned(),
         _ if value.is_infinite() && value > 0.0 => "__uint_as_float(0x7f800000u)".to_owned(),
         _ if value.is_infinite() => "__uint_as_float(0xff800000u)".to_owned(),
         _ if text.starts_with('-') => format!("({text}{suffix})"),

@@ -1,6 +1,7 @@
 //! Loads and stores.
 
 use super::function::Emitter;
+use super::types::CppType;
 use crate::facts::{self, Address};
 use orch_ir::DType;
 use orch_tile::{BufferId, Expr, ExprId, Scope};
@@ -31,35 +32,31 @@ impl Emitter<'_> {
         let info = self.program.buffer(buffer);
         let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
         assert!(!self.fragments.contains(&buffer), "matrix fragments are read by matrix instructions only");
-        let zero = |text: String| {
-            let ty = super::types::CppType::of(dtype, lanes).text();
-            format!("o_zero<{ty}>()").replace("o_zero", &format!("{text} : o_zero"))
+        let or_zero = |mask: String, value: String| {
+            format!("({mask} ? {value} : o_zero<{}>())", CppType::of(dtype, lanes).text())
         };
         match address {
             Address::Contiguous(offset) => {
                 let width = self.aligned(offset, lanes, dtype);
                 let offset = self.known(offset).expect("evaluated").text;
                 let plain = match (scope, lanes) {
-                    (Scope::Scratch, 1) => format!("{name}[{offset}]"),
-                    (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
-                    (Scope::Input, 1) => format!("{name}[{offset}]"),
                     (_, 1) => format!("{name}[{offset}]"),
+                    (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
                     (Scope::Input, _) => format!("o_load_input<{lanes}, {width}>({name} + {offset})"),
                     _ => format!("o_load<{lanes}, {width}>({name} + {offset})"),
                 };
                 match mask {
                     Mask::All => plain,
-                    Mask::Uniform(mask) => zero(format!("({mask} ? {plain}")) + ")",
+                    Mask::Uniform(mask) => or_zero(mask, plain),
                     Mask::Each(mask) => format!("o_load_masked<{lanes}, {width}>({name} + {offset}, {mask})"),
                 }
             }
             Address::Strided(..) | Address::Scattered(_) => {
                 let offsets = self.scattered(address, lanes);
+                let plain = format!("o_gather<{lanes}>({name}, {offsets})");
                 match mask {
-                    Mask::All => format!("o_gather<{lanes}>({name}, {offsets})"),
-                    Mask::Uniform(mask) => {
-                        zero(format!("({mask} ? o_gather<{lanes}>({name}, {offsets})")) + ")"
-                    }
+                    Mask::All => plain,
+                    Mask::Uniform(mask) => or_zero(mask, plain),
                     Mask::Each(mask) => format!("o_gather_masked<{lanes}>({name}, {offsets}, {mask})"),
                 }
             }
@@ -76,7 +73,7 @@ impl Emitter<'_> {
         let mask = self.mask(mask);
         let info = self.program.buffer(buffer);
         let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
-        let ty = super::types::CppType::of(dtype, lanes);
+        let ty = CppType::of(dtype, lanes);
         let value = self.operand_as(value, ty);
         let (guard, each) = match mask {
             Mask::All => (String::new(), None),

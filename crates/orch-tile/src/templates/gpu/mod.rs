@@ -7,6 +7,7 @@ mod estimate;
 mod points;
 pub mod pointwise;
 pub mod row;
+mod team;
 pub mod transpose;
 
 use crate::block::BlockProgram;
@@ -29,9 +30,13 @@ pub enum Factors {
 /// True if a block program has the structure that a template serves. Whether there is a schedule for it is seen only by
 /// [`design`], which takes much longer.
 pub fn serves(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> bool {
-    pointwise::is_served(block)
-        || row::is_served(block)
-        || !contraction::schedules(block, target, factors, 1).is_empty()
+    if attention::AttentionForm::of(block).is_ok() {
+        return !attention::schedules(block, target, factors).is_empty();
+    }
+    contraction::is_served(block, factors) || {
+        let nest = points::nest_of(block);
+        pointwise::serves(&nest) || row::serves(&nest)
+    }
 }
 
 /// Lowers a block program with the first template that serves it, under the schedule that its model prefers.
@@ -41,25 +46,38 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Opt
 
 /// At most `limit` designs, the one that the template's model prefers first.
 pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
-    let attend = |schedule: &attention::AttentionSchedule| {
-        let kernel = attention::lower(block, schedule, factors).ok()?;
-        Some(Design { kernel, schedule: format!("attention {schedule:?}") })
-    };
     if attention::AttentionForm::of(block).is_ok() {
-        let attending = attention::schedules(block, target, factors);
-        return attending.iter().take(limit).filter_map(attend).collect();
+        let lower = |schedule: attention::AttentionSchedule| {
+            let kernel = attention::lower(block, &schedule, factors).ok()?;
+            Some(Design { kernel, schedule: format!("attention {schedule:?}") })
+        };
+        let schedules = attention::schedules(block, target, factors);
+        return schedules.into_iter().take(limit).filter_map(lower).collect();
     }
-    // A product with one row or column reads its factors once: nothing is gained by tiles.
-    let is_thin = contraction::is_thin(block);
-    let mut found = if is_thin { nest_designs(block, target, limit) } else { Vec::new() };
-    let lower = |schedule: &contraction::ContractionSchedule| {
-        let kernel = contraction::lower(block, schedule, target, factors).ok()?;
-        Some(Design { kernel, schedule: format!("contraction {schedule:?}") })
+    let tiled = |limit: usize| {
+        let lower = |schedule: &contraction::ContractionSchedule| {
+            let kernel = contraction::lower(block, schedule, factors).ok()?;
+            Some(Design { kernel, schedule: format!("contraction {schedule:?}") })
+        };
+        contraction::schedules(block, target, factors, limit).iter().filter_map(lower).collect()
     };
-    let missing = limit - found.len();
-    found.extend(contraction::schedules(block, target, factors, missing).iter().filter_map(lower));
-    if !is_thin {
-        found.extend(nest_designs(block, target, limit - found.len()));
+    let nested = |limit: usize| nest_designs(block, target, limit);
+    // A product with one row or column reads its factors once: nothing is gained by tiles.
+    match contraction::is_thin(block) {
+        true => either(nested, tiled, limit),
+        false => either(tiled, nested, limit),
+    }
+}
+
+/// At most `limit` of the first designs, and of the others if these are too few: ranking schedules takes long.
+fn either(
+    first: impl Fn(usize) -> Vec<Design>,
+    others: impl Fn(usize) -> Vec<Design>,
+    limit: usize,
+) -> Vec<Design> {
+    let mut found = first(limit);
+    if found.len() < limit {
+        found.extend(others(limit - found.len()));
     }
     found
 }

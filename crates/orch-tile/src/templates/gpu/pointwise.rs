@@ -114,13 +114,8 @@ pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kerne
     Ok(Kernel { program, bindings })
 }
 
-/// True if the program has the structure that the template serves.
-pub(super) fn is_served(block: &BlockProgram) -> bool {
-    serves(&nest_of(block))
-}
-
-/// True if every reduction has one result for a point, of few enough terms.
-fn serves(nest: &Nest) -> bool {
+/// True if the template serves the nest: every reduction has one result for a point, of few enough terms.
+pub(super) fn serves(nest: &Nest) -> bool {
     let outer = outer_axes(nest);
     let is_outer = |axis: &_| outer.iter().any(|outer| outer.var == *axis);
     nest.steps.iter().all(|step| match &step.work {

@@ -1,17 +1,14 @@
 //! From sums in registers to the stores of the block program, through shared memory.
 
 use super::lower::Lowering;
-use crate::block::Stage;
-use crate::expr::{ArgId, ExprId, Type};
+use crate::expr::{ExprId, Type};
+use crate::templates::gpu::team::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
 use crate::thread::{LoopKind, Scope, Stmt};
 use crate::thread_team::{TeamStmt, WARP};
-use crate::vectorize::{Vectorizer, Widening};
 use orch_ir::DType;
 
 /// Elements between rows of the sums beyond their width.
 const PADDING: usize = 8;
-/// Bytes of the widest access.
-const WIDEST_BYTES: usize = 16;
 
 impl Lowering<'_> {
     /// Exchanges sums through shared memory and stores results.
@@ -39,7 +36,7 @@ impl Lowering<'_> {
         }
         body.push(Stmt::Team(TeamStmt::Barrier));
 
-        let lanes = self.result_lanes();
+        let lanes = result_lanes(self.block, self.sizes.columns);
         let (across, threads) = (columns / lanes, WARP * self.schedule.warps());
         let count = rows * across;
         let rounds = count.div_ceil(threads);
@@ -58,12 +55,8 @@ impl Lowering<'_> {
         let parts = exprs.unflatten(place, &[rows, across]);
         let column = exprs.mul_const(parts[1], lanes as i64);
         let tile_row = self.bind(&mut inner, "tile_row", parts[0], rows);
-        let column = self.simplifier.simplify(&mut self.program.exprs, column);
-        let column_var = self.program.exprs.declare_index("column", columns);
-        self.program.exprs.set_multiple_of(column_var, lanes as i64);
-        inner.push(Stmt::Let(column_var, column));
+        let column = self.bind_multiple(&mut inner, "column", column, (columns, lanes));
         let exprs = &mut self.program.exprs;
-        let column = exprs.var(column_var);
         let row = exprs.add2(self.first_row, tile_row);
         let offset = exprs.linear_index(&[tile_row, column], &[stride, 1]);
         let mut total = exprs.load(shared, offset, lanes, None);
@@ -82,68 +75,33 @@ impl Lowering<'_> {
         let inside = exprs.and_guard(rows_ragged.then_some(row_in), columns_ragged.then_some(column_in));
         let inside = exprs.and_guard(is_ragged.then_some(exists), inside);
         let mut stores = vec![Stmt::Let(register, total)];
-        stores.extend(self.stores((row, column), lanes, value));
+        stores.extend(self.result_stores((row, column), lanes, value));
         match inside {
             None => inner.extend(stores),
             Some(condition) => inner.push(Stmt::If { condition, then: stores, otherwise: Vec::new() }),
         }
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(rounds as i64));
-        body.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::UnrollBy(4), body: inner });
+        body.push(Stmt::For {
+            var,
+            start,
+            end,
+            step: 1,
+            kind: LoopKind::UnrollBy(RESULTS_UNDER_WAY),
+            body: inner,
+        });
         body
     }
 
-    /// Neighbouring results that a thread makes at once; chunks of a row are whole ones.
-    fn result_lanes(&self) -> usize {
-        let widest = (self.block.stages.iter())
-            .filter_map(|stage| match stage {
-                Stage::Store { arg, .. } => Some(WIDEST_BYTES / self.block.arg(*arg).dtype.size_bytes()),
-                Stage::Reduce { .. } => None,
-            })
-            .min()
-            .unwrap_or(1);
-        widest.clamp(1, 8).min(1 << self.sizes.columns.trailing_zeros().min(3))
-    }
-
-    fn stores(&mut self, (row, column): (ExprId, ExprId), lanes: usize, total: ExprId) -> Vec<Stmt> {
-        let (rows, columns) = self.axes_of_result();
+    fn result_stores(&mut self, (row, column): (ExprId, ExprId), lanes: usize, total: ExprId) -> Vec<Stmt> {
+        let (rows, columns) = (self.form.rows.clone(), self.form.columns.clone());
         let sum = self.program.exprs.declare_register("sum", Type::scalar(DType::F32));
-        let sum_value = self.program.exprs.var(sum);
-        let (each_var, each) = self.program.exprs.fresh_index("each", self.sizes.padded_columns());
+        let (each, each_value) = self.program.exprs.fresh_index("each", self.sizes.padded_columns());
         let mut bindings = self.at(&rows, row);
-        bindings.extend(self.at(&columns, if lanes == 1 { column } else { each }));
-        let output = self.form.output;
-        self.stage_values = vec![(output, if lanes == 1 { total } else { sum_value })];
-        let stages: Vec<(ArgId, ExprId, ExprId)> = (self.block.stages.iter())
-            .filter_map(|stage| match stage {
-                Stage::Store { arg, index, body, .. } => Some((*arg, index.clone(), *body)),
-                Stage::Reduce { .. } => None,
-            })
-            .map(|(arg, index, body)| {
-                let meta = self.block.arg(arg);
-                let offset = self.source.linear_index(&index, &meta.layout.strides(&meta.shape));
-                (arg, offset, body)
-            })
-            .collect();
-        let mut stmts = Vec::new();
-        let imported: Vec<(ArgId, ExprId, ExprId)> = (stages.into_iter())
-            .map(|(arg, offset, body)| {
-                (arg, self.import(offset, &bindings, None), self.import(body, &bindings, None))
-            })
-            .collect();
-        let over =
-            Widening { registers: vec![(sum, total)], ..Widening::new(each_var, column, lanes.max(2)) };
-        let mut vectorizer = (lanes > 1).then(|| Vectorizer::new(&mut self.program.exprs, &over));
-        for (arg, offset, body) in imported {
-            let Self { program, simplifier, .. } = self;
-            let mut widen = |id: ExprId| match &mut vectorizer {
-                Some(vectorizer) => vectorizer.widen(&mut program.exprs, simplifier, id),
-                None => id,
-            };
-            let (offset, value) = (widen(offset), widen(body));
-            let value = self.program.exprs.splat(value, lanes);
-            let buffer = self.arg_buffers[arg.index()].expect("outputs are passed");
-            stmts.push(Stmt::Store { buffer, offset, value, mask: None });
-        }
-        stmts
+        bindings.extend(self.at(&columns, if lanes == 1 { column } else { each_value }));
+        self.stage_values = vec![(self.form.output, self.program.exprs.var(sum))];
+        let stores = stores_of(self.block, &mut self.source, &[]);
+        let results = Results { each, first: column, lanes, sum, total };
+        let buffers = self.arg_buffers.clone();
+        self.stores(&stores, &bindings, &results, &buffers)
     }
 }

@@ -3,14 +3,14 @@
 use super::form::AttentionForm;
 use super::tile::Tile;
 use crate::block::{ArgRole, BlockProgram};
-use crate::expr::{ArgId, BufferId, Expr, ExprId, Exprs, StageId, Type, VarId};
+use crate::expr::{ArgId, BufferId, ExprId, Exprs, StageId, Type, VarId};
 use crate::simplify::Simplifier;
-use crate::substitute::{Access, Importer};
 use crate::target::GpuTarget;
 use crate::templates::CannotLower;
 use crate::templates::gpu::Factors;
+use crate::templates::gpu::team::{Lowers, import};
 use crate::templates::kernel::{Binding, Kernel};
-use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread::{Scope, Stmt, ThreadProgram};
 use crate::thread_team::{Product, TeamStmt, WARP};
 use orch_ir::DType;
 
@@ -210,18 +210,18 @@ impl<'a> Lowering<'a> {
         self.warp_keys() * self.schedule.key_warps
     }
 
-    fn emit(&mut self) -> Kernel {
+    fn emit(mut self) -> Kernel {
         let bindings = self.declare_arguments();
         let mut body = Vec::new();
         self.place_task(&mut body);
         let (q, k, v) = (self.form.q, self.form.k, self.form.v);
-        let q = Tile::of_queries(self, q);
-        let k = Tile::of_keys(self, k);
-        let v = Tile::of_values(self, v);
-        body.extend(q.fill(self));
-        body.extend(k.fill(self));
+        let q = Tile::of_queries(&mut self, q);
+        let k = Tile::of_keys(&mut self, k);
+        let v = Tile::of_values(&mut self, v);
+        body.extend(q.fill(&mut self));
+        body.extend(k.fill(&mut self));
         body.push(Stmt::Team(TeamStmt::Commit));
-        body.extend(v.fill(self));
+        body.extend(v.fill(&mut self));
         body.push(Stmt::Team(TeamStmt::Commit));
         body.push(Stmt::Team(TeamStmt::Wait(1)));
         body.push(Stmt::Team(TeamStmt::Barrier));
@@ -233,8 +233,7 @@ impl<'a> Lowering<'a> {
         body.push(Stmt::Team(TeamStmt::Release));
         body.push(Stmt::Team(TeamStmt::Recycle));
         body.extend(self.epilogue());
-        self.program.body = body;
-        Kernel { program: self.program.clone(), bindings }
+        Kernel { program: ThreadProgram { body, ..self.program }, bindings }
     }
 
     fn declare_arguments(&mut self) -> Vec<Binding> {
@@ -261,24 +260,7 @@ impl<'a> Lowering<'a> {
         self.lane = self.bind(body, "lane", parts[2], WARP);
         let exprs = &mut self.program.exprs;
         self.first_row = exprs.mul_const(block, (WARP_ROWS * row_warps) as i64);
-        let extents: Vec<usize> = self.form.batch.iter().map(|&axis| self.block.extent(axis)).collect();
-        let values = exprs.unflatten(batch, &extents);
-        self.batch_values = self.form.batch.iter().copied().zip(values).collect();
-    }
-
-    pub fn add_buffer(&mut self, name: &str, dtype: DType, elems: usize, scope: Scope) -> BufferId {
-        self.program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope })
-    }
-
-    /// Binds an expression with values `0..extent` to a readable name; a constant stays one.
-    pub fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
-        if extent <= 1 {
-            return self.program.exprs.index(0);
-        }
-        let value = self.simplifier.simplify(&mut self.program.exprs, value);
-        let var = self.program.exprs.declare_index(name, extent);
-        body.push(Stmt::Let(var, value));
-        self.program.exprs.var(var)
+        self.batch_values = self.at(&self.form.batch.clone(), batch);
     }
 
     /// Declares a variable with its value.
@@ -289,61 +271,32 @@ impl<'a> Lowering<'a> {
         self.program.exprs.var(var)
     }
 
-    /// A loop that is unrolled.
-    pub fn unrolled(
-        &mut self,
-        name: &str,
-        extent: usize,
-        body: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
-    ) -> Stmt {
-        let (var, value) = self.program.exprs.fresh_index(name, extent);
-        let body = body(self, value);
-        let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
-        Stmt::For { var, start, end, step: 1, kind: LoopKind::Unroll, body }
-    }
-
     /// What axes are at flat positions.
     pub fn at(&mut self, axes: &[VarId], position: ExprId) -> Vec<(VarId, ExprId)> {
         let extents: Vec<usize> = axes.iter().map(|&axis| self.block.extent(axis)).collect();
         let values = self.program.exprs.unflatten(position, &extents);
         axes.iter().copied().zip(values).collect()
     }
+}
 
-    /// Copies a scalar expression of the block program into the program. No load is made where `guard` is false.
-    pub fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId {
-        let mut importer = Importer::new();
-        for &(var, value) in self.batch_values.iter().chain(bindings) {
-            importer.bind(var, value);
-        }
-        let (block, buffers, stages) = (self.block, &self.arg_buffers, &self.stage_values);
-        let copied =
-            importer.import(&self.source, &mut self.program.exprs, root, |exprs, access| match access {
-                Access::Read { arg, index, guard: own } => {
-                    let meta = block.arg(arg);
-                    let offset = exprs.linear_index(index, &meta.layout.strides(&meta.shape));
-                    let buffer = buffers[arg.index()].expect("every argument is passed");
-                    let guard = exprs.and_guard(own, guard);
-                    exprs.load(buffer, offset, 1, guard)
-                }
-                Access::Stage(stage) => {
-                    stages.iter().find(|(known, _)| *known == stage).expect("stages are in order").1
-                }
-            });
-        self.simplifier.simplify(&mut self.program.exprs, copied)
+impl Lowers for Lowering<'_> {
+    fn writing(&mut self) -> (&mut ThreadProgram, &mut Simplifier) {
+        (&mut self.program, &mut self.simplifier)
     }
 
-    /// `lane / divide % modulus * times`.
-    pub fn of_lane(&mut self, divide: usize, modulus: usize, times: usize) -> ExprId {
-        let exprs = &mut self.program.exprs;
-        let (divide, modulus) = (exprs.index(divide as i64), exprs.index(modulus as i64));
-        let quotient = exprs.floor_div(self.lane, divide);
-        let rest = exprs.floor_rem(quotient, modulus);
-        let value = exprs.mul_const(rest, times as i64);
-        self.simplifier.simplify(&mut self.program.exprs, value)
+    fn lane(&self) -> ExprId {
+        self.lane
     }
 
-    /// True for an expression that is a plain load.
-    pub fn is_load(&self, id: ExprId) -> bool {
-        matches!(self.program.exprs.get(id), Expr::Load { .. })
+    fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId {
+        let stages = &self.stage_values;
+        import(
+            (self.block, &self.source),
+            (&mut self.program.exprs, &mut self.simplifier),
+            root,
+            (self.batch_values.iter().chain(bindings).copied(), guard),
+            &self.arg_buffers,
+            |_, stage| stages.iter().find(|(known, _)| *known == stage).expect("stages are in order").1,
+        )
     }
 }

@@ -6,45 +6,22 @@
 
 use super::lower::{Lowering, WARP_ROWS};
 use super::tile::Tile;
-use crate::expr::{BufferId, ExprId, Type, VarId};
+use crate::expr::{BufferId, ExprId, Type};
+use crate::templates::gpu::team::Lowers;
 use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Spot, TeamStmt};
 use orch_ir::{DType, ReduceOp};
 
 impl Lowering<'_> {
-    /// A scratch of sums, all zero.
-    fn cleared(&mut self, name: &str, elems: usize) -> (BufferId, Stmt) {
-        let buffer = self.add_buffer(name, DType::F32, elems, Scope::Scratch);
-        let zero = self.program.exprs.zero(DType::F32);
-        let clear = self
-            .unrolled("i", elems, |_, offset| vec![Stmt::Store { buffer, offset, value: zero, mask: None }]);
-        (buffer, clear)
-    }
-
-    fn constant(&mut self, buffer: BufferId, offset: usize) -> Spot {
-        Spot { buffer, offset: self.program.exprs.index(offset as i64) }
-    }
-
-    /// Places of the lanes for matrices of 8 x 8: `(row, term)` of the first factor and of the second.
-    fn lanes(&mut self, first_along_terms: bool, second_along_terms: bool) -> [(ExprId, ExprId); 2] {
-        let within = self.of_lane(1, 8, 1);
-        let (low, high) = (self.of_lane(8, 2, 8), self.of_lane(16, 2, 8));
-        let exprs = &mut self.program.exprs;
-        let (low_within, high_within) = (exprs.add2(low, within), exprs.add2(high, within));
-        let of_first = if first_along_terms { (low_within, high) } else { (low, high_within) };
-        let of_second = if second_along_terms { (high_within, low) } else { (high, low_within) };
-        [of_first, of_second]
-    }
-
     /// The scores, one product after the other.
     pub fn score(&mut self, q: &Tile, k: &Tile) -> Vec<Stmt> {
         let parts = self.warp_keys() / 8;
-        let (scores, clear) = self.cleared("scores", 4 * parts);
+        let (scores, clear) = self.cleared("scores", DType::F32, 4 * parts);
         self.scores = Some(scores);
         let product = self.product;
         let a = self.add_buffer("q_part", product.dtype(), 8, Scope::Scratch);
         let b = self.add_buffer("k_part", product.dtype(), 8, Scope::Scratch);
-        let [(q_row, q_term), (k_row, k_term)] = self.lanes(q.along_inner, k.along_inner);
+        let [(q_row, q_term), (k_row, k_term)] = self.matrix_lanes(q.along_inner, k.along_inner);
         let first = self.program.exprs.mul_const(self.warp, WARP_ROWS as i64);
         let q_row = self.program.exprs.add2(first, q_row);
         let first_key = self.first_key();
@@ -55,14 +32,14 @@ impl Lowering<'_> {
             let step = this.program.exprs.mul_const(step, 16);
             let term = this.program.exprs.add2(step, q_term);
             let from = q.place(this, q_row, term);
-            let to = this.constant(a, 0);
+            let to = this.constant_place(a, 0);
             body.push(Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices: 4, transposed: !q.along_inner }));
             for pair in 0..parts / 2 {
                 let exprs = &mut this.program.exprs;
                 let key = exprs.add_const(k_row, 16 * pair as i64);
                 let term = exprs.add2(step, k_term);
                 let from = k.place(this, key, term);
-                let to = this.constant(b, 0);
+                let to = this.constant_place(b, 0);
                 body.push(Stmt::Team(TeamStmt::LoadMatrix {
                     to,
                     from,
@@ -70,8 +47,8 @@ impl Lowering<'_> {
                     transposed: !k.along_inner,
                 }));
                 for half in 0..2 {
-                    let sum = this.constant(scores, 4 * (2 * pair + half));
-                    let (a, b) = (this.constant(a, 0), this.constant(b, 4 * half));
+                    let sum = this.constant_place(scores, 4 * (2 * pair + half));
+                    let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
                     body.push(Stmt::Team(TeamStmt::Multiply { product, sum, a, b }));
                 }
             }
@@ -150,7 +127,7 @@ impl Lowering<'_> {
         for (number, statistic) in self.form.statistics.clone().into_iter().enumerate() {
             let mut of_warp = Vec::new();
             for half in 0..2 {
-                self.stage_values.clone_from(&self.row_values[half].clone());
+                self.stage_values.clone_from(&self.row_values[half]);
                 let identity = match statistic.op {
                     ReduceOp::Max => self.program.exprs.constant(DType::F32, f64::NEG_INFINITY),
                     _ => self.program.exprs.zero(DType::F32),
@@ -242,13 +219,13 @@ impl Lowering<'_> {
     /// The second product: scores become its first factor in the registers that they are in.
     pub fn weigh(&mut self, v: &Tile) -> Vec<Stmt> {
         let columns = self.sizes.padded_columns() / 8;
-        let (sums, clear) = self.cleared("sums", 4 * columns);
+        let (sums, clear) = self.cleared("sums", DType::F32, 4 * columns);
         self.sums = Some(sums);
         let product = self.product;
         let a = self.add_buffer("p_part", product.dtype(), 8, Scope::Scratch);
         let b = self.add_buffer("v_part", product.dtype(), 8, Scope::Scratch);
         // The values are `[key][column]`: what are terms of this product are the tile's outer direction.
-        let [_, (v_column, v_key)] = self.lanes(true, !v.along_inner);
+        let [_, (v_column, v_key)] = self.matrix_lanes(true, !v.along_inner);
         let zero = self.program.exprs.zero(DType::F32);
         let steps = self.warp_keys() / 16;
         let first_key = self.first_key();
@@ -256,7 +233,7 @@ impl Lowering<'_> {
             let mut body = Vec::new();
             for quarter in 0..4 {
                 let (half, later) = (quarter % 2, quarter / 2);
-                this.stage_values.clone_from(&this.row_values[half].clone());
+                this.stage_values.clone_from(&this.row_values[half]);
                 let exprs = &mut this.program.exprs;
                 let part = exprs.mul_const(step, 2);
                 let part = exprs.add_const(part, later as i64);
@@ -265,7 +242,7 @@ impl Lowering<'_> {
                     this.program.exprs.cast(product.dtype(), value)
                 });
                 let value = this.program.exprs.interleave(pair[0], pair[1]);
-                let Spot { buffer, offset } = this.constant(a, 2 * quarter);
+                let Spot { buffer, offset } = this.constant_place(a, 2 * quarter);
                 body.push(Stmt::Store { buffer, offset, value, mask: None });
             }
             let first = this.program.exprs.mul_const(step, 16);
@@ -275,7 +252,7 @@ impl Lowering<'_> {
                 let column = exprs.add_const(v_column, 16 * pair as i64);
                 let key = exprs.add2(first, v_key);
                 let from = v.place(this, key, column);
-                let to = this.constant(b, 0);
+                let to = this.constant_place(b, 0);
                 body.push(Stmt::Team(TeamStmt::LoadMatrix {
                     to,
                     from,
@@ -283,18 +260,13 @@ impl Lowering<'_> {
                     transposed: v.along_inner,
                 }));
                 for half in 0..2 {
-                    let sum = this.constant(sums, 4 * (2 * pair + half));
-                    let (a, b) = (this.constant(a, 0), this.constant(b, 4 * half));
+                    let sum = this.constant_place(sums, 4 * (2 * pair + half));
+                    let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
                     body.push(Stmt::Team(TeamStmt::Multiply { product, sum, a, b }));
                 }
             }
             body
         });
         vec![clear, products]
-    }
-
-    /// Variables of rows and columns, for the epilogue.
-    pub fn axes_of_result(&self) -> (Vec<VarId>, Vec<VarId>) {
-        (self.form.rows.clone(), self.form.columns.clone())
     }
 }

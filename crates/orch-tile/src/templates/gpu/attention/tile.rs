@@ -1,7 +1,8 @@
 //! Factors in shared memory.
 
 use super::lower::Lowering;
-use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
+use crate::expr::{BufferId, ExprId, Type, VarId};
+use crate::templates::gpu::team::{Lowers, copied_from, lanes_below, or_zero};
 use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Spot, TeamStmt, WARP};
 use crate::vectorize::{LoadCounts, Widening, vectorize};
@@ -141,10 +142,7 @@ impl Tile {
             let parts = exprs.unflatten(place, &[lines, across]);
             let at = exprs.mul_const(parts[1], LANES as i64);
             let line_at = lowering.bind(&mut body, "line", parts[0], lines);
-            let at_var = lowering.program.exprs.declare_index("at", line);
-            lowering.program.exprs.set_multiple_of(at_var, LANES as i64);
-            body.push(Stmt::Let(at_var, at));
-            let at = lowering.program.exprs.var(at_var);
+            let at = lowering.bind_multiple(&mut body, "at", at, (line, LANES));
             let moves = self.chunk(lowering, line_at, at);
             match count.is_multiple_of(threads) {
                 true => body.extend(moves),
@@ -160,45 +158,25 @@ impl Tile {
         let exprs = &mut lowering.program.exprs;
         let (outer, inner) = (exprs.add2(self.outer.first, outer), exprs.add2(self.inner.first, inner));
         let limits = (exprs.index(self.outer.extent as i64), exprs.index(self.inner.extent as i64));
-        let is_ragged = |direction: &Direction| {
-            !direction.extent.is_multiple_of(direction.padded) || direction.extent < direction.padded
-        };
+        let is_ragged = |direction: &Direction| !direction.extent.is_multiple_of(direction.padded);
         let (outer_in, inner_in) = (exprs.lt(outer, limits.0), exprs.lt(inner, limits.1));
         let mut guard = None;
         for (is_ragged, inside) in [(is_ragged(&self.outer), outer_in), (is_ragged(&self.inner), inner_in)] {
             guard = exprs.and_guard(guard, is_ragged.then_some(inside));
         }
         if self.is_copied {
-            let value = self.vector(lowering, self.along_inner, (outer, inner), None);
-            let Expr::Load { buffer, offset, mask, .. } = *lowering.program.exprs.get(value) else {
-                unreachable!("what is copied is a load, as was probed")
-            };
-            let own = mask.and_then(|mask| lowering.program.exprs.uniform(mask));
+            let value = self.vector(lowering, self.along_inner, (outer, inner), (None, None));
+            let (from, own) = lowering.copied_from(value).expect("what is copied can be, as was probed");
             let mask = lowering.program.exprs.and_guard(own, guard);
-            let from = Spot { buffer, offset };
             return vec![Stmt::Team(TeamStmt::Copy { to, from, elems: LANES, mask })];
         }
         let (moving, extent) =
             if self.along_inner { (inner, self.inner.extent) } else { (outer, self.outer.extent) };
-        let exprs = &mut lowering.program.exprs;
-        let positions = exprs.ramp(moving, 1, LANES);
-        let limit = exprs.index(extent as i64);
-        let limit = exprs.splat(limit, LANES);
-        let lanes_in = exprs.lt(positions, limit);
-        let lanes_in = lowering.simplifier.simplify(&mut lowering.program.exprs, lanes_in);
-        let mask = (lowering.program.exprs.as_bool(lanes_in) != Some(true)).then_some(lanes_in);
-        let value = self.vector(lowering, self.along_inner, (outer, inner), Some((guard, mask)));
-        let exprs = &mut lowering.program.exprs;
-        let value = exprs.splat(value, LANES);
-        let guard = guard.map(|guard| exprs.splat(guard, LANES));
-        let value = match exprs.and_guard(guard, mask) {
-            None => value,
-            Some(inside) => {
-                let zero = exprs.zero(lowering.product.dtype());
-                let zero = exprs.splat(zero, LANES);
-                exprs.select(inside, value, zero)
-            }
-        };
+        let Lowering { program, simplifier, .. } = &mut *lowering;
+        let mask = lanes_below(&mut program.exprs, simplifier, (moving, extent), LANES);
+        let value = self.vector(lowering, self.along_inner, (outer, inner), (guard, mask));
+        let ty = lowering.factor_type();
+        let value = or_zero(&mut lowering.program.exprs, value, ty, guard, mask);
         vec![Stmt::Store { buffer: to.buffer, offset: to.offset, value, mask: None }]
     }
 
@@ -208,7 +186,7 @@ impl Tile {
         lowering: &mut Lowering<'_>,
         along_inner: bool,
         (outer, inner): (ExprId, ExprId),
-        guards: Option<(Option<ExprId>, Option<ExprId>)>,
+        (guard, mask): (Option<ExprId>, Option<ExprId>),
     ) -> ExprId {
         let base = if along_inner { inner } else { outer };
         let base = lowering.simplifier.simplify(&mut lowering.program.exprs, base);
@@ -217,7 +195,6 @@ impl Tile {
         let (outer, inner) = if along_inner { (outer, each) } else { (each, inner) };
         let mut bindings = lowering.at(&self.outer.axes, outer);
         bindings.extend(lowering.at(&self.inner.axes, inner));
-        let (guard, mask) = guards.unwrap_or_default();
         let scalar = lowering.import(self.value, &bindings, guard);
         let widening = Widening { mask, ..Widening::new(var, base, LANES) };
         vectorize(&mut lowering.program.exprs, scalar, &widening).value
@@ -228,7 +205,7 @@ impl Tile {
         let (outer_var, outer) = exprs.fresh_index("outer", self.outer.extent.next_multiple_of(LANES));
         let (inner_var, inner) = exprs.fresh_index("inner", self.inner.extent.next_multiple_of(LANES));
         exprs.set_multiple_of(if along_inner { inner_var } else { outer_var }, LANES as i64);
-        self.vector(lowering, along_inner, (outer, inner), None)
+        self.vector(lowering, along_inner, (outer, inner), (None, None))
     }
 
     /// True if neighbours that way can be copied as they are.
@@ -238,16 +215,19 @@ impl Tile {
             return false;
         }
         let value = self.probe(lowering, along_inner);
-        if !lowering.is_load(value) {
-            return false;
-        }
-        let exprs = &mut lowering.program.exprs;
-        let Expr::Load { offset, mask, .. } = *exprs.get(value) else { return false };
-        let is_vector = exprs.ty(value) == Type { dtype: lowering.product.dtype(), lanes: LANES };
-        let is_uniform = mask.is_none_or(|mask| exprs.uniform(mask).is_some());
-        is_vector
-            && exprs.lanes(offset) == 1
-            && is_uniform
-            && lowering.simplifier.range(exprs, offset).is_multiple_of(LANES as i64)
+        lowering.copied_from(value).is_some()
+    }
+}
+
+impl Lowering<'_> {
+    /// Neighbouring elements of a factor.
+    fn factor_type(&self) -> Type {
+        Type { dtype: self.product.dtype(), lanes: LANES }
+    }
+
+    /// The place from which these can be copied as they are, and the condition.
+    fn copied_from(&mut self, value: ExprId) -> Option<(Spot, Option<ExprId>)> {
+        let ty = self.factor_type();
+        copied_from(&mut self.program.exprs, &mut self.simplifier, value, ty)
     }
 }

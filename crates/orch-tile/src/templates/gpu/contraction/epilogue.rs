@@ -3,23 +3,10 @@
 use super::lower::Lowering;
 use super::operand::Along;
 use super::schedule::SUM_PADDING;
-use crate::block::Stage;
-use crate::expr::{ArgId, ExprId, Type};
-use crate::substitute::Substitution;
+use crate::expr::{ExprId, Type};
+use crate::templates::gpu::team::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
 use crate::thread::{LoopKind, Stmt};
 use crate::thread_team::{Spot, TeamStmt};
-use crate::vectorize::{Vectorizer, Widening};
-
-/// Bytes of the widest access.
-const WIDEST_BYTES: usize = 16;
-/// Most vectors of results that a thread has under way at once.
-const UNROLL: u32 = 4;
-
-/// How an expression of a sum becomes that of a thread's sums.
-enum Results {
-    One(Substitution),
-    Several(Vectorizer),
-}
 
 impl Lowering<'_> {
     /// Elements between rows of the sums.
@@ -34,7 +21,7 @@ impl Lowering<'_> {
         let is_split = schedule.split > 1;
         body.push(Stmt::Team(if is_split { TeamStmt::ClusterBarrier } else { TeamStmt::Barrier }));
 
-        let lanes = self.result_lanes();
+        let lanes = result_lanes(self.block, self.extents.n);
         let rows = schedule.block_m / schedule.split;
         let across = schedule.block_n / lanes;
         let (count, threads) = (rows * across, schedule.threads());
@@ -44,9 +31,8 @@ impl Lowering<'_> {
         let before = exprs.mul_const(round, threads as i64);
         let chunk = exprs.add2(before, self.thread);
         let mut inner = Vec::new();
-        let (stmts, chunk_var) = self.let_var("chunk", chunk, rounds * threads);
-        inner.extend(stmts);
-        let chunk = self.program.exprs.var(chunk_var);
+        let chunk = self.let_var(&mut inner, "chunk", chunk, rounds * threads);
+        let chunk = self.program.exprs.var(chunk);
         let mut results = self.results(chunk, (rows, across, lanes));
         if count % threads != 0 {
             let limit = self.program.exprs.index(count as i64);
@@ -55,27 +41,13 @@ impl Lowering<'_> {
         }
         inner.extend(results);
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(rounds as i64));
-        let kind = LoopKind::UnrollBy(UNROLL);
+        let kind = LoopKind::UnrollBy(RESULTS_UNDER_WAY);
         body.push(Stmt::For { var, start, end, step: 1, kind, body: inner });
         if is_split {
             // Others may still read this task's sums.
             body.push(Stmt::Team(TeamStmt::ClusterBarrier));
         }
         body
-    }
-
-    /// Neighbouring results that a thread makes at once.
-    fn result_lanes(&self) -> usize {
-        let widest = (self.block.stages.iter())
-            .filter_map(|stage| match stage {
-                Stage::Store { arg, .. } => Some(WIDEST_BYTES / self.block.arg(*arg).dtype.size_bytes()),
-                Stage::Reduce { .. } => None,
-            })
-            .min()
-            .unwrap_or(1)
-            .min(8);
-        let columns = self.extents.n.max(1);
-        (widest.max(1)).min(1 << columns.trailing_zeros().min(16))
     }
 
     /// The results of one chunk.
@@ -90,17 +62,19 @@ impl Lowering<'_> {
         let (row, column) = (exprs.add2(self.corner[0], tile_row), exprs.add2(self.corner[1], tile_column));
         let row_limit = self.extents.m.next_multiple_of(schedule.block_m);
         let column_limit = self.extents.n.next_multiple_of(schedule.block_n);
-        let (stmts, row) = self.let_var("m", row, row_limit);
-        body.extend(stmts);
-        let (stmts, column) = self.let_var("n", column, column_limit);
-        body.extend(stmts);
-        self.program.exprs.set_multiple_of(column, lanes as i64);
-        let (row, column) = (self.program.exprs.var(row), self.program.exprs.var(column));
+        let row = self.let_var(&mut body, "m", row, row_limit);
+        let row = self.program.exprs.var(row);
+        let column = self.bind_multiple(&mut body, "n", column, (column_limit, lanes));
 
         let stride = self.sum_stride();
         let offset = self.program.exprs.linear_index(&[tile_row, tile_column], &[stride, 1]);
         let total = self.total(offset, lanes, &mut body);
-        let stores = self.stores((row, column), lanes, total);
+        let (each, each_value) = self.program.exprs.fresh_index("each", self.extents.n.max(1));
+        let bindings = [(self.flat.m, row), (self.flat.n, if lanes == 1 { column } else { each_value })];
+        let stores = stores_of(self.block, &mut self.source, &self.flat.bindings);
+        let results = Results { each, first: column, lanes, sum: self.sum, total };
+        let buffers = self.arg_buffers.clone();
+        let stores = self.stores(&stores, &bindings, &results, &buffers);
         match self.inside(row, column) {
             None => body.extend(stores),
             Some(condition) => body.push(Stmt::If { condition, then: stores, otherwise: Vec::new() }),
@@ -142,52 +116,5 @@ impl Lowering<'_> {
         let row = (!m.is_multiple_of(schedule.block_m)).then(|| exprs.lt(row, limits.0));
         let column = (!n.is_multiple_of(schedule.block_n)).then(|| exprs.lt(column, limits.1));
         exprs.and_guard(row, column)
-    }
-
-    /// The block program's stores at `lanes` neighbouring columns.
-    fn stores(&mut self, (row, column): (ExprId, ExprId), lanes: usize, total: ExprId) -> Vec<Stmt> {
-        let (each_var, each) = self.program.exprs.fresh_index("each", self.extents.n.max(1));
-        let place = if lanes == 1 { column } else { each };
-        let bindings = [(self.flat.m, row), (self.flat.n, place)];
-        let stages: Vec<(ArgId, ExprId, ExprId)> = (self.block.stages.iter())
-            .filter_map(|stage| match stage {
-                Stage::Store { arg, index, body, .. } => Some((*arg, index.clone(), *body)),
-                Stage::Reduce { .. } => None,
-            })
-            .map(|(arg, index, body)| {
-                let meta = self.block.arg(arg);
-                let mut flatten = Substitution::new(&self.flat.bindings);
-                let index: Vec<ExprId> =
-                    index.into_iter().map(|id| flatten.apply(&mut self.source, id)).collect();
-                let offset = self.source.linear_index(&index, &meta.layout.strides(&meta.shape));
-                (arg, offset, flatten.apply(&mut self.source, body))
-            })
-            .collect();
-        let mut stmts = Vec::new();
-        let imported: Vec<(ArgId, ExprId, ExprId)> = (stages.into_iter())
-            .map(|(arg, offset, body)| {
-                (arg, self.import(offset, &bindings, None), self.import(body, &bindings, None))
-            })
-            .collect();
-        let sum = self.sum;
-        let exprs = &mut self.program.exprs;
-        let mut results = if lanes == 1 {
-            Results::One(Substitution::new(&[(sum, total)]))
-        } else {
-            let over = Widening { registers: vec![(sum, total)], ..Widening::new(each_var, column, lanes) };
-            Results::Several(Vectorizer::new(exprs, &over))
-        };
-        for (arg, offset, body) in imported {
-            let exprs = &mut self.program.exprs;
-            let mut of_lanes = |id| match &mut results {
-                Results::One(replace) => replace.apply(exprs, id),
-                Results::Several(vectorizer) => vectorizer.widen(exprs, &mut self.simplifier, id),
-            };
-            let (offset, value) = (of_lanes(offset), of_lanes(body));
-            let value = self.program.exprs.splat(value, lanes);
-            let buffer = self.arg_buffers[arg.index()].expect("outputs are passed");
-            stmts.push(Stmt::Store { buffer, offset, value, mask: None });
-        }
-        stmts
     }
 }

@@ -5,16 +5,15 @@ use super::schedule::{ContractionSchedule, Engine, SUM_PADDING};
 use crate::block::{ArgRole, BlockProgram, Stage};
 use crate::expr::{ArgId, BufferId, Expr, ExprId, Exprs, Type, VarId};
 use crate::simplify::{Simplifier, simplify};
-use crate::substitute::{Access, Importer, Substitution};
-use crate::target::GpuTarget;
+use crate::substitute::Substitution;
 use crate::templates::CannotLower;
 use crate::templates::contraction::operand::Flat;
 use crate::templates::contraction::{Extents, Form};
 use crate::templates::gpu::Factors;
+use crate::templates::gpu::team::{Lowers, import};
 use crate::templates::kernel::{Binding, Kernel};
-use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
 use crate::thread_team::{TeamStmt, WARP};
-use orch_ir::DType;
 
 /// Tiles of rows that are walked before the next tile of columns, so that both factors stay in the cache.
 const RASTER_ROWS: usize = 8;
@@ -72,15 +71,12 @@ pub(super) struct Lowering<'a> {
 pub fn lower(
     block: &BlockProgram,
     schedule: &ContractionSchedule,
-    target: &GpuTarget,
     factors: Factors,
 ) -> Result<Kernel, CannotLower> {
     let form = Form::of(block)?;
     let engine = Engine::of(block.exprs.dtype(form.a), factors)
         .ok_or(CannotLower::NotThisTemplate("nothing multiplies this type"))?;
-    let _ = target;
-    let mut lowering = Lowering::new(block, form, engine, *schedule);
-    Ok(lowering.emit())
+    Ok(Lowering::new(block, form, engine, *schedule).emit())
 }
 
 impl<'a> Lowering<'a> {
@@ -125,22 +121,19 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn emit(&mut self) -> Kernel {
+    fn emit(mut self) -> Kernel {
         let schedule = self.schedule;
         let mut body = Vec::new();
         self.place_task(&mut body);
         let (sides, bindings) = self.declare_arguments();
-        let [a, b] = sides.map(|side| Operand::new(self, side));
+        let [a, b] = sides.map(|side| Operand::new(&mut self, side));
         let (sum_type, sum_elems) =
             (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
         self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Recycled);
 
-        let mut pipeline = self.pipeline(&a, &b);
-        body.append(&mut pipeline);
-        let mut epilogue = self.epilogue(a.along, b.along);
-        body.append(&mut epilogue);
-        self.program.body = body;
-        Kernel { program: self.program.clone(), bindings }
+        body.extend(self.pipeline(&a, &b));
+        body.extend(self.epilogue(a.along, b.along));
+        Kernel { program: ThreadProgram { body, ..self.program }, bindings }
     }
 
     /// Adds the buffers of arguments, and of constant factors that are laid out anew.
@@ -256,15 +249,18 @@ impl<'a> Lowering<'a> {
             }
             body.push(Stmt::Team(TeamStmt::Commit));
         }
-        body.extend(self.clear_sums());
+        let elems = self.schedule.block_m * self.schedule.block_n / self.schedule.threads();
+        let (registers, clear) = self.cleared("acc", self.engine.sum_type(), elems);
+        self.registers = registers;
+        body.push(clear);
         let (var, step) = self.program.exprs.fresh_index("step", steps.max(1));
         let exprs = &mut self.program.exprs;
         let count = exprs.index(stages as i64);
         let ahead = exprs.add_const(step, stages as i64 - 1);
         let (stage, ahead_stage) = (exprs.floor_rem(step, count), exprs.floor_rem(ahead, count));
-        let (mut inner, stage) = self.let_index("stage", stage, stages);
-        let (bound, ahead_stage) = self.let_index("ahead_stage", ahead_stage, stages);
-        inner.extend(bound);
+        let mut inner = Vec::new();
+        let stage = self.bind(&mut inner, "stage", stage, stages);
+        let ahead_stage = self.bind(&mut inner, "ahead_stage", ahead_stage, stages);
         inner.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
         inner.push(Stmt::Team(TeamStmt::Barrier));
         let mut later = Vec::new();
@@ -285,59 +281,32 @@ impl<'a> Lowering<'a> {
     }
 
     /// The first term of a step, as a statement's variable.
-    pub fn let_first_term(&mut self, step: ExprId) -> (Vec<Stmt>, ExprId) {
+    pub fn let_first_term(&mut self, body: &mut Vec<Stmt>, step: ExprId) -> ExprId {
         let first = self.first_term(step);
-        let limit = self.padded_terms() + self.schedule.stages * self.schedule.block_k;
-        let (body, var) = self.let_var("first_term", first, limit);
-        self.program.exprs.set_multiple_of(var, self.schedule.block_k as i64);
-        let value = self.program.exprs.var(var);
-        (body, value)
+        let block_k = self.schedule.block_k;
+        let limit = self.padded_terms() + self.schedule.stages * block_k;
+        self.bind_multiple(body, "first_term", first, (limit, block_k))
+    }
+}
+
+impl Lowers for Lowering<'_> {
+    fn writing(&mut self) -> (&mut ThreadProgram, &mut Simplifier) {
+        (&mut self.program, &mut self.simplifier)
     }
 
-    /// Binds an expression with values `0..extent` to a readable name; a constant stays one.
-    pub fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
-        let (stmts, value) = self.let_index(name, value, extent);
-        body.extend(stmts);
-        value
+    fn lane(&self) -> ExprId {
+        self.lane
     }
 
-    fn let_index(&mut self, name: &str, value: ExprId, extent: usize) -> (Vec<Stmt>, ExprId) {
-        if extent <= 1 {
-            return (Vec::new(), self.program.exprs.index(0));
-        }
-        let (body, var) = self.let_var(name, value, extent);
-        (body, self.program.exprs.var(var))
-    }
-
-    pub fn let_var(&mut self, name: &str, value: ExprId, extent: usize) -> (Vec<Stmt>, VarId) {
-        let value = self.simplifier.simplify(&mut self.program.exprs, value);
-        let var = self.program.exprs.declare_index(name, extent);
-        (vec![Stmt::Let(var, value)], var)
-    }
-
-    pub fn add_buffer(&mut self, name: &str, dtype: DType, elems: usize, scope: Scope) -> BufferId {
-        self.program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope })
-    }
-
-    /// Copies a scalar expression of the block program (over batch axes and flat coordinates) into the program. No
-    /// load is made where `guard` is false.
-    pub fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId {
-        let mut importer = Importer::new();
-        for &(var, value) in self.batch_values.iter().chain(bindings) {
-            importer.bind(var, value);
-        }
-        let (block, buffers, sum) = (self.block, &self.arg_buffers, self.sum);
-        let copied =
-            importer.import(&self.source, &mut self.program.exprs, root, |exprs, access| match access {
-                Access::Read { arg, index, guard: own } => {
-                    let meta = block.arg(arg);
-                    let offset = exprs.linear_index(index, &meta.layout.strides(&meta.shape));
-                    let buffer = buffers[arg.index()].expect("arguments that are read are passed");
-                    let guard = exprs.and_guard(own, guard);
-                    exprs.load(buffer, offset, 1, guard)
-                }
-                Access::Stage(_) => exprs.var(sum),
-            });
-        self.simplifier.simplify(&mut self.program.exprs, copied)
+    fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId {
+        let sum = self.sum;
+        import(
+            (self.block, &self.source),
+            (&mut self.program.exprs, &mut self.simplifier),
+            root,
+            (self.batch_values.iter().chain(bindings).copied(), guard),
+            &self.arg_buffers,
+            |exprs, _| exprs.var(sum),
+        )
     }
 }

@@ -20,4 +20,4 @@ mod operand;
 mod schedule;
 
 pub use lower::lower;
-pub use schedule::{ContractionSchedule, Engine, is_thin, schedules};
+pub use schedule::{ContractionSchedule, Engine, is_served, is_thin, schedules};

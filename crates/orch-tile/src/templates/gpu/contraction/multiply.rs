@@ -4,7 +4,8 @@ use super::lower::Lowering;
 use super::operand::{Along, Operand};
 use super::schedule::Engine;
 use crate::expr::{BufferId, ExprId};
-use crate::thread::{LoopKind, Scope, Stmt};
+use crate::templates::gpu::team::Lowers;
+use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Product, Spot, TeamStmt, WARP_GROUP};
 
 /// Rows of the lanes of a warp on scalar units.
@@ -20,31 +21,6 @@ enum Which {
 }
 
 impl Lowering<'_> {
-    /// The scratch of the sums, all zero.
-    pub fn clear_sums(&mut self) -> Vec<Stmt> {
-        let elems = self.schedule.block_m * self.schedule.block_n / self.schedule.threads();
-        let dtype = self.engine.sum_type();
-        self.registers = self.add_buffer("acc", dtype, elems, Scope::Scratch);
-        let zero = self.program.exprs.zero(dtype);
-        let registers = self.registers;
-        let clear =
-            |_: &mut Self, offset| vec![Stmt::Store { buffer: registers, offset, value: zero, mask: None }];
-        vec![self.unrolled("i", elems, clear)]
-    }
-
-    /// A loop that is unrolled.
-    pub fn unrolled(
-        &mut self,
-        name: &str,
-        extent: usize,
-        body: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
-    ) -> Stmt {
-        let (var, value) = self.program.exprs.fresh_index(name, extent);
-        let body = body(self, value);
-        let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
-        Stmt::For { var, start, end, step: 1, kind: LoopKind::Unroll, body }
-    }
-
     /// Adds the products of the tiles in a stage.
     pub fn multiply(&mut self, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
         match self.engine {
@@ -78,16 +54,6 @@ impl Lowering<'_> {
         Spot { buffer: operand.buffer, offset: exprs.add2(place, at) }
     }
 
-    /// `lane / divide % modulus * times`.
-    fn of_lane(&mut self, divide: usize, modulus: usize, times: usize) -> ExprId {
-        let exprs = &mut self.program.exprs;
-        let (divide, modulus) = (exprs.index(divide as i64), exprs.index(modulus as i64));
-        let quotient = exprs.floor_div(self.lane, divide);
-        let rest = exprs.floor_rem(quotient, modulus);
-        let value = exprs.mul_const(rest, times as i64);
-        self.simplifier.simplify(&mut self.program.exprs, value)
-    }
-
     fn sum(&mut self, value: ExprId, other: ExprId) -> ExprId {
         self.program.exprs.add2(value, other)
     }
@@ -97,18 +63,8 @@ impl Lowering<'_> {
         let (rows, columns) = (self.schedule.warp_m() / 16, self.schedule.warp_n() / 8);
         let a_fragments = self.add_buffer("a_part", product.dtype(), rows * 8, Scope::Scratch);
         let b_fragments = self.add_buffer("b_part", product.dtype(), columns * 4, Scope::Scratch);
-        // Lane 8 i + r gives row r of matrix i: its place in the direction of rows and of terms.
-        let within = self.of_lane(1, 8, 1);
-        let (low, high) = (self.of_lane(8, 2, 8), self.of_lane(16, 2, 8));
-        let (low_within, high_within) = (self.sum(low, within), self.sum(high, within));
-        let (a_row, a_term) = match a.along {
-            Along::Terms => (low_within, high),
-            Along::Rows => (low, high_within),
-        };
-        let (b_row, b_term) = match b.along {
-            Along::Terms => (high_within, low),
-            Along::Rows => (high, low_within),
-        };
+        let [(a_row, a_term), (b_row, b_term)] =
+            self.matrix_lanes(a.along == Along::Terms, b.along == Along::Terms);
         let sums = self.registers;
         let steps = self.schedule.block_k / 16;
         vec![self.unrolled("k", steps, |this, k| {
@@ -155,10 +111,6 @@ impl Lowering<'_> {
         let b = Spot { buffer: b.buffer, offset: b_place };
         let sum = self.constant_place(self.registers, 0);
         vec![Stmt::Team(TeamStmt::MultiplyTiles { product, sum, a, b, columns: self.schedule.block_n })]
-    }
-
-    fn constant_place(&mut self, buffer: BufferId, offset: usize) -> Spot {
-        Spot { buffer, offset: self.program.exprs.index(offset as i64) }
     }
 
     /// f32 factors on matrix units: fragments by single elements.

@@ -8,6 +8,7 @@ use crate::simplify::{Simplifier, simplify};
 use crate::substitute::Substitution;
 use crate::templates::contraction::Form;
 use crate::templates::contraction::operand::{Flat, pack, plain_read};
+use crate::templates::gpu::team::{Lowers, WIDEST_BYTES, copied_from, lanes_below, or_zero};
 use crate::templates::kernel::PackedConstant;
 use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Spot, TeamStmt};
@@ -15,8 +16,6 @@ use crate::vectorize::{LoadCounts, Widening, vectorize};
 use orch_ir::BinaryFn;
 use rustc_hash::FxHashMap;
 
-/// Bytes of the widest access.
-const WIDEST_BYTES: usize = 16;
 /// Bytes of the narrowest asynchronous copy.
 const NARROWEST_COPY: usize = 4;
 
@@ -202,8 +201,8 @@ impl Operand {
 
     /// Fills a stage with the tile of a step.
     pub fn fetch(&self, lowering: &mut Lowering<'_>, step: ExprId, stage: ExprId) -> Moved {
-        let (mut now, first_term) = lowering.let_first_term(step);
-        let mut later = Vec::new();
+        let (mut now, mut later) = (Vec::new(), Vec::new());
+        let first_term = lowering.let_first_term(&mut now, step);
         let steps = lowering.program.exprs.index(lowering.steps() as i64);
         let is_wanted = lowering.program.exprs.lt(step, steps);
         let is_wanted = lowering.simplifier.simplify(&mut lowering.program.exprs, is_wanted);
@@ -242,14 +241,11 @@ impl Operand {
 
     fn copy(&self, lowering: &mut Lowering<'_>, to: Spot, row: ExprId, term: ExprId) -> Stmt {
         let value = self.side.vector(lowering, self.along, (row, term), self.lanes, None, None);
-        let Expr::Load { buffer, offset, mask, .. } = *lowering.program.exprs.get(value) else {
-            unreachable!("what is copied is a load, as was probed")
-        };
-        let exprs = &mut lowering.program.exprs;
-        let own = mask.and_then(|mask| exprs.uniform(mask));
+        let (from, own) =
+            lowering.copied_from(value, self.lanes).expect("what is copied can be, as was probed");
         let inside = self.side.inside(lowering, row, term);
         let mask = lowering.program.exprs.and_guard(own, inside);
-        Stmt::Team(TeamStmt::Copy { to, from: Spot { buffer, offset }, elems: self.lanes, mask })
+        Stmt::Team(TeamStmt::Copy { to, from, elems: self.lanes, mask })
     }
 
     fn compute(
@@ -269,26 +265,19 @@ impl Operand {
             Along::Rows => side.term_inside(lowering, term),
         };
         let guard = lowering.program.exprs.and_guard(inside, wanted);
-        let exprs = &mut lowering.program.exprs;
-        let positions = exprs.ramp(moving, 1, self.lanes);
-        let limit = exprs.index(extent as i64);
-        let limit = exprs.splat(limit, self.lanes);
-        let lanes_inside = exprs.lt(positions, limit);
-        let lanes_inside = lowering.simplifier.simplify(&mut lowering.program.exprs, lanes_inside);
-        let mask = (lowering.program.exprs.as_bool(lanes_inside) != Some(true)).then_some(lanes_inside);
+        let Lowering { program, simplifier, .. } = &mut *lowering;
+        let mask = lanes_below(&mut program.exprs, simplifier, (moving, extent), self.lanes);
         let value = side.vector(lowering, self.along, (row, term), self.lanes, guard, mask);
-        let exprs = &mut lowering.program.exprs;
-        let value = exprs.splat(value, self.lanes);
-        let guard = guard.map(|guard| exprs.splat(guard, self.lanes));
-        match exprs.and_guard(guard, mask) {
-            None => value,
-            Some(inside) => {
-                let zero = exprs.zero(lowering.engine.factor_type());
-                let zero = exprs.splat(zero, self.lanes);
-                let value = exprs.select(inside, value, zero);
-                simplify(exprs, value)
-            }
-        }
+        let ty = Type { dtype: lowering.engine.factor_type(), lanes: self.lanes };
+        or_zero(&mut lowering.program.exprs, value, ty, guard, mask)
+    }
+}
+
+impl Lowering<'_> {
+    /// The place from which `lanes` neighbouring elements of a factor can be copied as they are, and the condition.
+    fn copied_from(&mut self, value: ExprId, lanes: usize) -> Option<(Spot, Option<ExprId>)> {
+        let ty = Type { dtype: self.engine.factor_type(), lanes };
+        copied_from(&mut self.program.exprs, &mut self.simplifier, value, ty)
     }
 }
 
@@ -296,37 +285,28 @@ impl Operand {
 fn loads_first(exprs: &mut Exprs, root: ExprId, name: &str) -> (Vec<Stmt>, ExprId) {
     let (mut loads, mut done) = (Vec::new(), FxHashMap::default());
     for id in exprs.reachable(&[root]) {
-        let new = match exprs.get(id).clone() {
-            Expr::Load { .. } => {
-                let mut variable = || {
-                    let ty = exprs.ty(id);
-                    let var = exprs.declare_register(format!("{name}_next"), ty);
-                    loads.push((id, Stmt::Let(var, id)));
-                    exprs.var(var)
-                };
-                variable()
-            }
-            node => {
-                let mut is_changed = false;
-                let moved = node.map_operands(|operand| {
-                    let new = done[&operand];
-                    is_changed |= new != operand;
-                    new
-                });
-                if is_changed { exprs.rebuild(moved) } else { id }
-            }
+        let node = exprs.get(id).clone();
+        let new = if let Expr::Load { .. } = node {
+            let ty = exprs.ty(id);
+            let var = exprs.declare_register(format!("{name}_next"), ty);
+            loads.push((var, id));
+            exprs.var(var)
+        } else {
+            let mut is_changed = false;
+            let moved = node.map_operands(|operand| {
+                let new = done[&operand];
+                is_changed |= new != operand;
+                new
+            });
+            if is_changed { exprs.rebuild(moved) } else { id }
         };
         done.insert(id, new);
     }
     let value = done[&root];
     // A load at a place that is loaded itself keeps that inside; what is left unused is not loaded twice.
-    let reachable = exprs.reachable(&[value]);
-    let is_used = |stmt: &Stmt| match stmt {
-        Stmt::Let(var, _) => reachable.iter().any(|&id| *exprs.get(id) == Expr::Var(*var)),
-        _ => true,
-    };
-    let stmts = loads.into_iter().map(|(_, stmt)| stmt).filter(is_used).collect();
-    (stmts, value)
+    let used = exprs.free_vars(value);
+    loads.retain(|(var, _)| used.contains(var));
+    (loads.into_iter().map(|(var, load)| Stmt::Let(var, load)).collect(), value)
 }
 
 /// Where in a line of a swizzled tile the elements from `at` on are.
@@ -471,15 +451,10 @@ impl Side {
             Along::Terms => self.terms(lowering),
             Along::Rows => self.rows,
         };
-        let dtype = lowering.engine.factor_type();
         if !extent.is_multiple_of(lanes) {
             return false;
         }
         let value = self.probe(lowering, along, lanes);
-        let exprs = &mut lowering.program.exprs;
-        let Expr::Load { offset, mask, .. } = *exprs.get(value) else { return false };
-        let is_vector = exprs.ty(value) == Type { dtype, lanes } && exprs.lanes(offset) == 1;
-        let is_uniform = mask.is_none_or(|mask| exprs.uniform(mask).is_some());
-        is_vector && is_uniform && lowering.simplifier.range(exprs, offset).is_multiple_of(lanes as i64)
+        lowering.copied_from(value, lanes).is_some()
     }
 }

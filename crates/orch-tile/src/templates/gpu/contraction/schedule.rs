@@ -265,6 +265,11 @@ const GROUP_TILES: [(usize, usize); 9] =
     [(64, 16), (64, 32), (64, 64), (64, 96), (64, 128), (128, 32), (128, 64), (128, 128), (128, 256)];
 const GROUP_STAGES: [usize; 2] = [3, 5];
 
+/// True for a contraction of a type that something multiplies.
+pub fn is_served(block: &BlockProgram, factors: Factors) -> bool {
+    Form::of(block).is_ok_and(|form| Engine::of(block.exprs.dtype(form.a), factors).is_some())
+}
+
 /// True for a contraction with one row or one column.
 pub fn is_thin(block: &BlockProgram) -> bool {
     Form::of(block).is_ok_and(|form| {
@@ -283,10 +288,12 @@ pub fn schedules(
     let Ok(form) = Form::of(block) else { return Vec::new() };
     let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
-    let mut ranked: Vec<(f64, ContractionSchedule)> = space(engine, target)
-        .filter(|schedule| !schedule.tiles || lies_in_lines(block, &form, engine))
-        .map(|schedule| (schedule.cycles(extents, engine, target), schedule))
-        .collect();
+    let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
+    if space.iter().any(|schedule| schedule.tiles) && !lies_in_lines(block, &form, engine) {
+        space.retain(|schedule| !schedule.tiles);
+    }
+    let mut ranked: Vec<(f64, ContractionSchedule)> =
+        (space.into_iter()).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     ranked.into_iter().take(limit).map(|(_, schedule)| schedule).collect()
 }

@@ -51,7 +51,7 @@ const CLUSTER_BARRIER: f64 = 1500.0;
 
 /// Schedules with their estimated cycles, the preferred one first.
 pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedule)> {
-    if !is_served(nest) {
+    if !serves(nest) {
         return Vec::new();
     }
     let outer = outer_axes(nest);
@@ -72,7 +72,7 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
 }
 
 /// True if there is something that threads do together.
-pub(super) fn is_served(nest: &Nest) -> bool {
+pub(in crate::templates::gpu) fn serves(nest: &Nest) -> bool {
     let outer = outer_axes(nest);
     nest.steps.iter().any(|step| !inner_axes(step, &outer).is_empty())
 }

@@ -20,6 +20,8 @@ mod combine;
 mod lower;
 
 use super::points::nest_of;
+pub(super) use choose::serves;
+
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::{Along, CannotLower, kernel::Kernel};
@@ -56,11 +58,6 @@ impl RowSchedule {
 /// The schedules worth trying, the preferred one first; none if the template does not serve the program.
 pub fn schedules(block: &BlockProgram, target: &GpuTarget) -> Vec<RowSchedule> {
     ranked(block, target).into_iter().map(|(_, schedule)| schedule).collect()
-}
-
-/// True if the program has the structure that the template serves.
-pub(super) fn is_served(block: &BlockProgram) -> bool {
-    choose::is_served(&nest_of(block))
 }
 
 /// Schedules with their estimated cycles, the preferred one first.
