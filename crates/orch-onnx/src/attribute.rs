@@ -23,6 +23,12 @@ impl<'m> Importer<'m> {
                 continue;
             }
             let Some(written) = self.written(attribute, place) else { continue };
+            let is_copied = !attribute.ref_attr_name().is_empty();
+            if let Some(graph) = written.attribute.g.as_ref().filter(|_| is_copied)
+                && !self.may_copy(graph, place)
+            {
+                continue;
+            }
             let value = match self.attribute_value(name, written) {
                 Ok(value) => value,
                 Err(reason) => {

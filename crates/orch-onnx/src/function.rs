@@ -47,9 +47,15 @@ impl<'m> Functions<'m> {
             if proto.name().is_empty() {
                 problems.add(place.clone(), Reason::Nameless { what: "a function" });
             }
+            for (what, formals) in [("a function input", &proto.input), ("a function output", &proto.output)]
+            {
+                if formals.iter().any(String::is_empty) {
+                    problems.add(place.clone(), Reason::Nameless { what });
+                }
+            }
             let opsets = crate::import::opsets(&proto.opset_import, &place, problems);
-            let names = proto.node.iter().map(|node| 1 + node.output.len()).sum();
-            let bytes = proto.encoded_len().saturating_sub(raw_bytes(&proto.node)) + NODE_BYTES * names;
+            let names = names(&proto.node);
+            let bytes = proto.encoded_len().saturating_sub(raw_bytes(&proto.node)) + NODE_BYTES * (1 + names);
             let key = (domain(proto.domain()), proto.name(), proto.overload());
             functions.push(Function { proto, opsets, bytes, names });
             if by_key.insert(key, position).is_some() {
@@ -75,6 +81,11 @@ pub(crate) fn domain(domain: &str) -> &str {
 /// `domain::name`.
 fn display_name(proto: &FunctionProto) -> String {
     format!("{}::{}", proto.domain(), proto.name())
+}
+
+/// The nodes and values that a list of nodes declares.
+fn names(nodes: &[NodeProto]) -> usize {
+    nodes.iter().map(|node| 1 + node.output.len()).sum()
 }
 
 /// The bytes of weights in these nodes: inlining shares them.
@@ -120,7 +131,8 @@ impl<'m> Importer<'m> {
         self.declare_results(&proto.node, &results);
         self.nodes(&proto.node);
         for (formal, actual) in proto.output.iter().zip(outputs) {
-            self.connect_output(formal, actual, place);
+            let is_handed_through = proto.input.contains(formal);
+            self.connect_output(formal, is_handed_through, actual, place);
         }
         self.scopes.close_call();
     }
@@ -129,7 +141,10 @@ impl<'m> Importer<'m> {
     fn may_inline(&mut self, function: &Function<'m>, name: &str, place: &Place) -> bool {
         let checked = self.check_recursion(function.proto).and_then(|()| self.check_depth());
         match checked {
-            Ok(()) => self.charge(function, name, place),
+            Ok(()) => {
+                let of_names = name.len().saturating_mul(function.names);
+                self.charge(function.bytes.saturating_add(of_names), place)
+            }
             Err(reason) => {
                 self.problems.add(place.clone(), reason);
                 false
@@ -149,11 +164,18 @@ impl<'m> Importer<'m> {
         Err(Reason::Recursion { chain: chain.into_iter().rev().map(display_name).collect() })
     }
 
-    /// Counts what a call adds to the model, and checks that it still is within the limit. Only the first call
-    /// beyond it is reported.
-    fn charge(&mut self, function: &Function<'m>, name: &str, place: &Place) -> bool {
+    /// Checks that the graph of an attribute, which the body of a function refers to, does not make the model too
+    /// large: graphs that refer to attributes with graphs can double it at every step too.
+    pub(crate) fn may_copy(&mut self, graph: &GraphProto, place: &Place) -> bool {
+        let bytes = graph.encoded_len().saturating_sub(raw_bytes(&graph.node));
+        let names = names(&graph.node).saturating_add(1);
+        self.charge(bytes.saturating_add(NODE_BYTES.saturating_mul(names)), place)
+    }
+
+    /// Counts what is added to the model, and checks that it still is within the limit. Only the first one beyond it
+    /// is reported.
+    fn charge(&mut self, added: usize, place: &Place) -> bool {
         let was_within = self.inlined_bytes <= MAX_INLINED_BYTES;
-        let added = function.bytes.saturating_add(name.len().saturating_mul(function.names));
         self.inlined_bytes = self.inlined_bytes.saturating_add(added);
         let is_within = self.inlined_bytes <= MAX_INLINED_BYTES;
         if was_within && !is_within {
@@ -195,11 +217,12 @@ impl<'m> Importer<'m> {
     }
 
     /// Makes sure that the value `actual` of the caller gets what the body calls `formal`. It has got it already
-    /// if a node of the body produces it; an input that is handed through is copied.
-    fn connect_output(&mut self, formal: &str, actual: Binding, place: &Place) {
+    /// if a node of the body produces it; an input that is handed through is copied, even to itself: that is a
+    /// cycle of one node.
+    fn connect_output(&mut self, formal: &str, is_handed_through: bool, actual: Binding, place: &Place) {
         let Some(actual) = actual else { return };
         match self.scopes.lookup(formal) {
-            Some(Some(produced)) if produced == actual => {}
+            Some(Some(produced)) if produced == actual && !is_handed_through => {}
             Some(Some(produced)) => self.copy(produced, actual),
             Some(None) => {
                 self.problems.add(place.clone(), Reason::AbsentOutput { output: formal.to_owned() });

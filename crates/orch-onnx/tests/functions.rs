@@ -108,6 +108,14 @@ fn an_input_handed_through_is_copied() {
 }
 
 #[test]
+fn an_input_handed_through_to_itself_is_a_cycle() {
+    let body = FunctionBuilder::new("local", "f", 17).signature(["a"], ["a"]);
+    let call = node("f", ["y"], ["y"]).domain("local").name("call");
+    let model = GraphBuilder::new("g").node(call).output("y").model(17).opset("local", 1).function(body);
+    assert_eq!(problems(&model), ["graph `g`: these nodes wait for each other's outputs: call/Identity_0"]);
+}
+
+#[test]
 fn subgraphs_in_functions_see_the_function_and_attribute_graphs_their_caller() {
     let own = GraphBuilder::new("own").node(node("Neg", ["t"], ["n"])).output("n");
     let body = FunctionBuilder::new("local", "f", 17)
@@ -184,6 +192,11 @@ fn bad_calls_are_reported() {
         problems(&calling(vec![absent])),
         ["node `call` (local::f): output `c` is an input that the call leaves out"]
     );
+    let nameless = FunctionBuilder::new("local", "f", 17).signature([""], ["b"]).node(node("Op", [], ["b"]));
+    assert_eq!(
+        problems(&calling(vec![nameless])),
+        ["function `local::f`: a function input without a name; a name is expected"]
+    );
     let twice = function("f").node(node("Relu", ["a"], ["b"]));
     assert_eq!(
         problems(&calling(vec![twice.clone(), twice])),
@@ -234,4 +247,15 @@ fn exponential_inlining_is_stopped() {
     let problems = problems(&chain(60, 2));
     assert_eq!(problems.len(), 1);
     assert!(problems[0].contains("inlining the local functions makes the model larger"), "{problems:?}");
+}
+
+#[test]
+fn attribute_graphs_that_refer_to_themselves_are_stopped() {
+    let body = ["first", "second"].iter().fold(GraphBuilder::new("body"), |body, name| {
+        body.node(node("Op", [], [*name]).attr_ref("body", "g", AttributeType::Graph))
+    });
+    let call = node("Op", ["a"], ["b"]).attr_ref("body", "g", AttributeType::Graph);
+    let function = function("f").default_attribute("g", body).node(call);
+    let problems = problems(&calling(vec![function]));
+    assert!(problems.iter().any(|problem| problem.contains("nest more than 64 deep")), "{problems:?}");
 }
