@@ -9,6 +9,7 @@ pub mod eval;
 pub mod floats;
 pub mod graph;
 pub mod json;
+pub mod lower;
 pub mod op;
 pub mod programs;
 pub mod rational;

@@ -1,0 +1,64 @@
+//! The way down: kernels of a µGraph as thread programs, for CPUs and for GPUs.
+//!
+//! A block of the grid is a task. Its tiles live in scratch memory (CPUs), or in shared memory and the registers of a
+//! team (GPUs). What a kernel computes has been proved before; how its tiles are computed is decided here, under limits
+//! that the target states.
+
+use crate::graph::{BlockGraph, MuGraph, Node, TensorId};
+use orch_ir::DType;
+
+/// How a tensor of a µGraph lies in memory.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Stored {
+    /// Element type. Tiles are computed in f32 whatever it is.
+    pub dtype: DType,
+    /// Elements from one index to the next one, for each dimension; 0 where elements are repeated.
+    pub strides: Vec<usize>,
+    /// The first element's place.
+    pub offset: usize,
+    /// Elements that the memory has.
+    pub elems: usize,
+}
+
+impl Stored {
+    /// A tensor in row-major order.
+    pub fn row_major(dtype: DType, shape: &[usize]) -> Stored {
+        let mut strides = vec![1; shape.len()];
+        for dim in (1..shape.len()).rev() {
+            strides[dim - 1] = strides[dim] * shape[dim];
+        }
+        Stored { dtype, strides, offset: 0, elems: crate::op::elems(shape) }
+    }
+}
+
+/// A kernel that is to be lowered. In the result, [`Binding::Arg`](orch_tile::templates::kernel::Binding) has the number
+/// of the tensor in the µGraph.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The µGraph.
+    pub graph: &'a MuGraph,
+    /// The first tensor that the kernel defines.
+    pub kernel: TensorId,
+    /// How each tensor of the µGraph lies in memory, by number. Masks that are computed have no memory.
+    pub stored: &'a [Stored],
+    /// The C function's name.
+    pub name: &'a str,
+}
+
+/// Why a kernel is not lowered.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CannotLower(pub String);
+
+impl<'a> Request<'a> {
+    /// The block graph of the kernel.
+    ///
+    /// # Errors
+    /// If the kernel is a predefined one, or none.
+    pub fn block(&self) -> Result<&'a BlockGraph, CannotLower> {
+        match self.graph.nodes().find(|(id, _)| *id == self.kernel) {
+            Some((_, Node::Block(block))) => Ok(block),
+            _ => Err(CannotLower(format!("{} is not defined by a block graph", self.kernel))),
+        }
+    }
+}
