@@ -15,6 +15,7 @@ pub mod programs;
 pub mod rational;
 pub mod search;
 pub mod stabilise;
+pub mod superoptimize;
 pub mod text;
 pub mod thread;
 pub mod tiling;
@@ -28,6 +29,7 @@ pub use graph::{
 pub use op::{BinaryFn, Op, ReduceFn, UnaryFn};
 pub use rational::Rational;
 pub use stabilise::{Stable, Unstable, stabilise};
+pub use superoptimize::{Proved, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, superoptimize};
 pub use text::{ParseError, parse, print};
 pub use validate::validate;
 pub use verify::{Certificate, Primes, Rejection, VerifyOptions, verify};

@@ -4,8 +4,8 @@ use super::algebra::{LOOP, WHOLE};
 use super::tile::{Atom, Dim, Origin, Sketch, Step, TileOp};
 use serde::{Deserialize, Serialize};
 
-/// Figures of a machine with many small processors.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// Figures of a machine.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processors, each of which runs blocks.
     pub processors: usize,
@@ -23,6 +23,14 @@ pub struct Machine {
     pub iteration_us: f64,
     /// Bytes of an element.
     pub element_bytes: usize,
+    /// Rows that matrix units multiply at least.
+    pub matrix_rows: usize,
+    /// What an elementwise operation costs, in operations of a product.
+    pub scalar_flops: f64,
+    /// The same of exponentials, roots, divisions and the like.
+    pub special_flops: f64,
+    /// The share of the processors that saturates the memory.
+    pub memory_share: f64,
 }
 
 impl Default for Machine {
@@ -37,6 +45,10 @@ impl Default for Machine {
             launch_us: 2.0,
             iteration_us: 0.25,
             element_bytes: 2,
+            matrix_rows: 16,
+            scalar_flops: 16.0,
+            special_flops: 16.0,
+            memory_share: 1.0 / 3.0,
         }
     }
 }
@@ -127,14 +139,17 @@ impl Machine {
                     held += 2 * bytes;
                     let inner = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
                     let rows = sketch.dims[at].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
-                    // Matrix units work on 16 rows at least.
-                    let padded = rows.max(16) as f64 / rows.max(1) as f64;
+                    let padded = rows.max(self.matrix_rows) as f64 / rows.max(1) as f64;
                     flops += times * 2.0 * elems as f64 * inner as f64 * padded;
                 }
-                Step::Op(..) | Step::Accumulate(_) => {
+                Step::Op(op, _) => {
                     held += bytes / 2;
-                    // Scalar units are slower by a factor of about 16.
-                    flops += times * 16.0 * elems as f64;
+                    let each = if op.is_special() { self.special_flops } else { self.scalar_flops };
+                    flops += times * each * elems as f64;
+                }
+                Step::Accumulate(_) => {
+                    held += bytes / 2;
+                    flops += times * self.scalar_flops * elems as f64;
                 }
             }
         }
@@ -148,8 +163,8 @@ impl Machine {
         }
         let waves = blocks.div_ceil(self.processors);
         let busy = blocks as f64 / (waves * self.processors) as f64;
-        // A third of the processors saturates the memory; each has its own way to the cache.
-        let pull = (3.0 * blocks as f64 / self.processors as f64).min(1.0);
+        // A share of the processors saturates the memory; each has its own way to the cache.
+        let pull = (blocks as f64 / self.processors as f64 / self.memory_share).min(1.0);
         let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
         let time = moved.max(flops / self.flops_per_us / busy);
         Some(self.launch_us + time + (waves * counts.looped) as f64 * self.iteration_us)

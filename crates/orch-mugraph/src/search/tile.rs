@@ -167,6 +167,18 @@ pub enum TileOp {
     RmsNorm(Rational),
 }
 
+impl TileOp {
+    /// True if an element takes more than a few instructions.
+    pub fn is_special(self) -> bool {
+        match self {
+            TileOp::Unary(f) => !matches!(f, UnaryFn::Square | UnaryFn::Relu | UnaryFn::Guard),
+            TileOp::Binary(f) => f == BinaryFn::Div,
+            TileOp::RmsNorm(_) => true,
+            TileOp::Matmul | TileOp::Constant(_) | TileOp::Sum(_) | TileOp::SumOuter(_) => false,
+        }
+    }
+}
+
 /// A definition of a tile.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Step {

@@ -1,0 +1,133 @@
+//! From a program to proved µGraphs: search, stable forms, proofs.
+
+use crate::graph::MuGraph;
+use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume};
+use crate::stabilise::{Unstable, stabilise};
+use crate::verify::{Certificate, VerifyOptions, verify};
+use serde::{Deserialize, Serialize};
+
+/// How to superoptimize.
+#[derive(Clone, Copy, Debug)]
+pub struct SuperoptimizeOptions {
+    /// How to search.
+    pub search: SearchOptions,
+    /// How to prove.
+    pub verify: VerifyOptions,
+    /// µGraphs that are to be proved, the cheapest ones.
+    pub proofs: usize,
+    /// True if exponentials have to be relative to maxima: a program whose maxima were taken out is not to overflow.
+    /// Otherwise a µGraph without a stable form is kept as it is, and overflows where the program does.
+    pub must_be_stable: bool,
+}
+
+impl Default for SuperoptimizeOptions {
+    fn default() -> Self {
+        let (search, verify) = (SearchOptions::default(), VerifyOptions::default());
+        SuperoptimizeOptions { search, verify, proofs: 2, must_be_stable: false }
+    }
+}
+
+/// A µGraph that computes the program.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Proved {
+    /// The proof; the µGraph is its candidate.
+    pub certificate: Certificate,
+    /// Exponentials that are relative to a running maximum.
+    pub maxima: usize,
+    /// Modelled time, without maxima.
+    pub modelled_us: f64,
+}
+
+/// What superoptimizing a program came to.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Superoptimized {
+    /// The cheapest first.
+    pub proved: Vec<Proved>,
+    /// Why cheaper candidates are not among them.
+    pub refused: Vec<String>,
+    /// What the search did.
+    pub report: SearchReport,
+}
+
+/// Why there is no result.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SuperoptimizeError {
+    /// The search does not cover the program.
+    #[error("the program is outside what is searched: {0}")]
+    Outside(String),
+    /// The caller said so.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// States between two looks at whether to go on.
+const STATES: u64 = 50_000;
+
+impl Proved {
+    /// The µGraph.
+    ///
+    /// # Errors
+    /// If the certificate was damaged.
+    pub fn graph(&self) -> Result<MuGraph, crate::ParseError> {
+        crate::parse(&self.certificate.candidate)
+    }
+}
+
+/// Finds the cheapest µGraphs of a program with one output, and proves them. `goes_on` is asked now and then.
+///
+/// # Errors
+/// If the search does not cover the program, or `goes_on` says no.
+pub fn superoptimize(
+    program: &MuGraph,
+    options: &SuperoptimizeOptions,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Superoptimized, SuperoptimizeError> {
+    let (found, report) = search(program, options, goes_on)?;
+    let mut result = Superoptimized { report, ..Superoptimized::default() };
+    for found in found {
+        if result.proved.len() >= options.proofs {
+            break;
+        }
+        if !goes_on() {
+            return Err(SuperoptimizeError::Interrupted);
+        }
+        match prove(program, &found.graph, options) {
+            Ok((certificate, maxima)) => {
+                result.proved.push(Proved { certificate, maxima, modelled_us: found.cost_us });
+            }
+            Err(reason) => result.refused.push(reason.to_string()),
+        }
+    }
+    Ok(result)
+}
+
+fn search(
+    program: &MuGraph,
+    options: &SuperoptimizeOptions,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(Vec<Found>, SearchReport), SuperoptimizeError> {
+    let mut progress = Progress::default();
+    while goes_on() {
+        let outcome = resume(program, &options.search, &mut progress, STATES);
+        match outcome.map_err(SuperoptimizeError::Outside)? {
+            Outcome::Finished(found, report) => return Ok((found, report)),
+            Outcome::Paused => {}
+        }
+    }
+    Err(SuperoptimizeError::Interrupted)
+}
+
+/// A proof, if possible of the stable form, and the number of maxima in it.
+fn prove(
+    program: &MuGraph,
+    candidate: &MuGraph,
+    options: &SuperoptimizeOptions,
+) -> Result<(Certificate, usize), Unstable> {
+    match stabilise(program, candidate, &options.verify) {
+        Ok(stable) => Ok((stable.certificate, stable.groups.len())),
+        Err(Unstable::Refused(_) | Unstable::NotInvariant(_)) if !options.must_be_stable => {
+            Ok((verify(program, candidate, &options.verify)?, 0))
+        }
+        Err(reason) => Err(reason),
+    }
+}
