@@ -6,8 +6,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// Crates whose code decides what a plan is.
-const DECIDING: [&str; 7] =
-    ["orch-ir", "orch-fission", "orch-rewrite", "orch-tile", "orch-plan", "orch-tune", "orchestrion"];
+const DECIDING: [&str; 8] = [
+    "orch-ir",
+    "orch-fission",
+    "orch-rewrite",
+    "orch-tile",
+    "orch-mugraph",
+    "orch-plan",
+    "orch-tune",
+    "orchestrion",
+];
 
 fn main() {
     let mut hasher = DefaultHasher::new();

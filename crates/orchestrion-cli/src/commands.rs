@@ -7,4 +7,5 @@ pub mod conformance;
 pub mod doctor;
 pub mod explain;
 pub mod run;
+pub mod superoptimize;
 pub mod verify;

@@ -34,7 +34,9 @@ enum Command {
     Bench(commands::bench::Arguments),
     /// Show what was fused, why, and at what cost
     Explain(commands::explain::Arguments),
-    /// Compare a compiled model with the reference interpreter
+    /// Find the cheapest kernels of one program, with proofs
+    Superoptimize(commands::superoptimize::Arguments),
+    /// Compare a compiled model with the reference interpreter, and check its proofs
     Verify(commands::verify::Arguments),
     /// Run folders of ONNX backend test cases
     Conformance(commands::conformance::Arguments),
@@ -155,6 +157,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
+        Command::Superoptimize(arguments) => commands::superoptimize::run(&arguments),
         Command::Verify(arguments) => commands::verify::run(&arguments),
         Command::Conformance(arguments) => commands::conformance::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),

@@ -41,6 +41,7 @@ mod parallel;
 mod remember;
 mod signature;
 mod speeds;
+pub mod superoptimize;
 mod tune;
 mod units;
 pub mod whole_file;

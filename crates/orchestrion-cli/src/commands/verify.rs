@@ -4,14 +4,14 @@ use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::compare::{Difference, ROUNDING_FACTOR, compare};
-use orchestrion::{Error, Executable, Model, Precision, Tensor};
+use orchestrion::{Error, Executable, Model, Precision, Tensor, superoptimize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Arguments of `verify`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The .orc file or ONNX model
+    /// The .orc file, ONNX model, or proof (.json)
     model: PathBuf,
     /// The ONNX model that an .orc file was compiled from (default: where it was when compiled)
     #[arg(long, value_name = "FILE")]
@@ -41,6 +41,9 @@ const FAILED: u8 = 5;
 
 /// Runs both and prints error figures per output.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    if arguments.model.extension().is_some_and(|extension| extension == "json") {
+        return check_file(arguments);
+    }
     let options = arguments.compile.options();
     let artifact = data::artifact(&arguments.model, &options)?;
     let source = match &arguments.onnx {
@@ -92,6 +95,28 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         outln!("{}", serde_json::json!({ "pass": passed, "outputs": rows }));
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Proves anew what a certificate states, and prints it.
+fn check_file(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let certificate = superoptimize::read_certificate(&arguments.model)?;
+    let result = certificate.check();
+    if arguments.json {
+        let reason = result.as_ref().err().map(ToString::to_string);
+        outln!(
+            "{}",
+            serde_json::json!({ "pass": result.is_ok(), "reason": reason, "log2_bound": certificate.log2_bound })
+        );
+    } else {
+        match &result {
+            Ok(()) => {
+                outln!("pass: equal but for a chance of 2^{:.0}, if", certificate.log2_bound);
+                certificate.premises.iter().for_each(|premise| outln!("  {premise}"));
+            }
+            Err(reason) => outln!("FAIL: {reason}"),
+        }
+    }
+    Ok(if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
 /// How far the reference is from f64 when it rounds what the executable rounds: models differ in how much rounding grows

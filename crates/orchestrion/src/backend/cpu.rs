@@ -9,6 +9,7 @@ use crate::manifest::Device;
 use crate::{Error, Options, Precision, compile, parallel, speeds};
 use bytes::Bytes;
 use orch_ir::{DType, PrimGraph};
+use orch_mugraph::search::cost as search;
 use orch_runtime::Machine;
 use orch_runtime::cpu::{
     Action, CompileCache, CompileError, Compiler, CompilerOptions, Executable, Launch, Library, Pool,
@@ -28,6 +29,9 @@ pub struct Cpu {
     precision: Precision,
     is_here: bool,
 }
+
+/// 10^9 a second, in a microsecond.
+const GIGA_TO_MICRO: f64 = 1e3;
 
 /// How often a kernel is timed.
 const RUNS: usize = 9;
@@ -82,6 +86,26 @@ impl Backend for Cpu {
     fn work(&self, block: &BlockProgram) -> Work {
         let facts = facts(block, &self.target);
         Work { flops: flops(&facts), roofline_us: touched(block, &facts).lower_bound_us(&self.figures) }
+    }
+
+    fn search_machine(&self) -> search::Machine {
+        let figures = &self.figures;
+        let threads = f64::from(figures.threads);
+        let l2_bytes = usize::try_from(figures.l2_bytes).unwrap_or(usize::MAX);
+        search::Machine {
+            processors: figures.threads as usize,
+            tile_bytes: l2_bytes / 2,
+            memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs_all,
+            cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs_core * threads,
+            flops_per_us: GIGA_TO_MICRO * figures.fma_gflops_all,
+            launch_us: figures.launch_parallel_us,
+            iteration_us: 0.0,
+            element_bytes: size_of::<f32>(),
+            matrix_rows: 1,
+            scalar_flops: figures.fma_gflops_core / figures.cheap_gops_core,
+            special_flops: figures.fma_gflops_core / figures.transcendental_gops_core,
+            memory_share: (figures.memory_gbs_all / figures.memory_gbs_core / threads).min(1.0),
+        }
     }
 
     fn design(&self, block: &BlockProgram) -> Option<Design> {

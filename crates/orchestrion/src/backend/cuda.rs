@@ -9,6 +9,7 @@ use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Options, Precision, compile, parallel};
 use orch_ir::{DType, PrimGraph};
+use orch_mugraph::search::cost::Machine;
 use orch_runtime::cuda::{
     Action, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable, ExecutableOptions,
     Launch, Module, Nvrtc, NvrtcError, NvrtcTarget, Program, Source, Step, TimeOptions,
@@ -129,6 +130,30 @@ impl Backend for Cuda {
     fn work(&self, block: &BlockProgram) -> Work {
         let facts = facts(block, self.factors());
         Work { flops: facts.flops(), roofline_us: facts.estimate(&self.figures).bound_us }
+    }
+
+    fn search_machine(&self) -> Machine {
+        /// 10^9 a second, in a microsecond.
+        const GIGA: f64 = 1e3;
+        let figures = &self.figures;
+        let (gflops, element_bytes, matrix_rows) = match self.precision {
+            Precision::F32 => (figures.f32_gflops, 4, 1),
+            Precision::Tf32 => (figures.tf32_gflops, 4, 16),
+            Precision::F16 | Precision::Bf16 => (figures.half_gflops, 2, 16),
+        };
+        Machine {
+            processors: figures.multiprocessors as usize,
+            tile_bytes: self.target.shared_bytes * 7 / 10,
+            memory_bytes_per_us: GIGA * figures.memory_gbs,
+            cache_bytes_per_us: GIGA * figures.l2_gbs,
+            flops_per_us: GIGA * gflops,
+            launch_us: figures.launch_us + figures.latency_us,
+            element_bytes,
+            matrix_rows,
+            scalar_flops: 2.0 * gflops / figures.f32_gflops,
+            special_flops: gflops / figures.special_gops,
+            ..Machine::default()
+        }
     }
 
     fn design(&self, block: &BlockProgram) -> Option<Design> {

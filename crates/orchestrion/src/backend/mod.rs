@@ -12,6 +12,7 @@ use crate::manifest::{Device, Resources};
 use crate::{Error, Options};
 use bytes::Bytes;
 use orch_ir::PrimGraph;
+use orch_mugraph::search::cost::Machine;
 use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
 use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
@@ -52,6 +53,9 @@ pub trait Backend: Sync {
 
     /// What a kernel does at least.
     fn work(&self, block: &BlockProgram) -> Work;
+
+    /// The figures by which µGraphs are searched.
+    fn search_machine(&self) -> Machine;
 
     /// A kernel under the schedule that its template's model prefers.
     fn design(&self, block: &BlockProgram) -> Option<Design>;

@@ -1,0 +1,120 @@
+//! `orchestrion superoptimize`: the cheapest µGraphs of a program, with proofs.
+
+use crate::CompileArguments;
+use crate::print::{note_line, outln};
+use clap::Args;
+use orchestrion::superoptimize::{self, Program, Proved, Searched};
+use orchestrion::{Error, whole_file};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Arguments of `superoptimize`.
+#[derive(Args)]
+pub struct Arguments {
+    /// A program as text (.txt), or an ONNX model, of which all parts that are worth it are taken
+    program: PathBuf,
+    /// Folder for the proofs, one NAME.json each
+    #[arg(long, value_name = "DIR")]
+    certificates: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compile: CompileArguments,
+}
+
+/// Searches, and prints what was found.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let options = arguments.compile.options();
+    let programs = superoptimize::programs(&arguments.program, &options)?;
+    if programs.is_empty() {
+        note_line(format_args!("no part of the model is of a kind that is superoptimized"));
+    }
+    let mut rows = Vec::new();
+    for program in &programs {
+        let start = Instant::now();
+        let searched = superoptimize::find(program, &options)?;
+        let seconds = start.elapsed().as_secs_f64();
+        if let Some(folder) = &arguments.certificates {
+            save(folder, program, &searched.found.proved)?;
+        }
+        if arguments.json {
+            rows.push(serde_json::json!({
+                "program": program.name, "stands_for": program.count, "seconds": seconds,
+                "remembered": searched.is_remembered, "found": searched.found,
+            }));
+        } else {
+            print(program, &searched, seconds);
+        }
+    }
+    if arguments.json {
+        outln!("{:#}", serde_json::Value::from(rows));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(program: &Program, searched: &Searched, seconds: f64) {
+    let Searched { found, is_remembered } = searched;
+    let report = &found.report;
+    let places = if program.count > 1 { format!(" ({} times)", program.count) } else { String::new() };
+    outln!("program `{}`{places}", program.name);
+    for line in superoptimize::text(&program.graph).lines() {
+        outln!("  {line}");
+    }
+    let searched = if *is_remembered { "remembered" } else { "searched" };
+    outln!(
+        "{searched} in {seconds:.2} s: {} structures, {} states, {} candidates screened; {}",
+        report.structures,
+        report.counts.states,
+        report.screened[0],
+        report.stopped
+    );
+    let pruned: Vec<String> =
+        report.counts.pruned.iter().map(|(rule, count)| format!("{count} by {rule}")).collect();
+    if !pruned.is_empty() {
+        outln!("left aside: {}", pruned.join(", "));
+    }
+    for reason in &found.refused {
+        outln!("refused: {reason}");
+    }
+    if found.proved.is_empty() {
+        outln!("nothing was found\n");
+    }
+    for (number, proved) in found.proved.iter().enumerate() {
+        let certificate = &proved.certificate;
+        let maxima = match proved.maxima {
+            0 => String::new(),
+            1 => ", its exponential relative to a running maximum".to_owned(),
+            count => format!(", {count} exponentials relative to running maxima"),
+        };
+        outln!(
+            "\n{}: modelled {:.2} us{maxima}; equal to the program but for a chance of 2^{:.0} ({} tests, p = {})",
+            number + 1,
+            proved.modelled_us,
+            certificate.log2_bound,
+            certificate.tests.len(),
+            certificate.p
+        );
+        certificate.candidate.lines().for_each(|line| outln!("  {line}"));
+        if number == 0 {
+            certificate.premises.iter().for_each(|premise| outln!("  premise: {premise}"));
+        }
+    }
+    outln!("");
+}
+
+/// Writes the proofs of a program.
+fn save(folder: &std::path::Path, program: &Program, proved: &[Proved]) -> Result<(), Error> {
+    let stem: String =
+        program.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let failed = |path: PathBuf| move |source| Error::File { path, source };
+    std::fs::create_dir_all(folder).map_err(failed(folder.to_owned()))?;
+    for (number, proved) in proved.iter().enumerate() {
+        let path = folder.join(format!("{stem}_{}.json", number + 1));
+        let text = proved.certificate.to_json();
+        whole_file::write(&path, |out| out.write_all(text.as_bytes())).map_err(failed(path))?;
+    }
+    Ok(())
+}
