@@ -6,6 +6,7 @@
 
 pub mod array;
 pub mod eval;
+pub mod extract;
 pub mod floats;
 pub mod graph;
 pub mod json;

@@ -75,6 +75,9 @@ pub struct CompileArguments {
     /// Make every primitive a kernel of its own: a baseline to compare with
     #[arg(long)]
     no_fusion: bool,
+    /// Take kernels of templates only, none that the superoptimizer finds
+    #[arg(long)]
+    no_superoptimizer: bool,
     /// Plan by figures usual for such processors instead of measuring this one
     #[arg(long)]
     no_calibration: bool,
@@ -110,6 +113,7 @@ impl CompileArguments {
             precision: self.precision,
             fuse: !self.no_fusion,
             calibrate: !self.no_calibration,
+            superoptimize: !self.no_superoptimizer,
             tune: self.tune,
             jobs: self.jobs,
             progress: progress::bars(self.quiet),

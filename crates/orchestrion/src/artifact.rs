@@ -157,6 +157,7 @@ mod tests {
             steps: Vec::new(),
             constant_bytes: vec![3, 0, 5],
             library_bytes: vec![1],
+            proofs: Vec::new(),
             report: PlanReport::default(),
         };
         let constants = [&b"abc"[..], b"", b"12345"].map(Bytes::from_static).to_vec();

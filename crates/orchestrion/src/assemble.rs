@@ -9,7 +9,7 @@ use crate::implement::{Column, ColumnBody, Implementation, KernelDesign};
 use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TeamInfo};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
-use orch_ir::{PrimGraph, PrimOp, Tensor, TensorId};
+use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::ALIGN_BYTES;
 use orch_tile::templates::kernel::{Binding, PackedConstant};
@@ -39,6 +39,7 @@ pub fn assemble(
     let mut assembler = Assembler {
         graph,
         storage,
+        inner: &implementation.inner,
         places: BTreeMap::new(),
         constants: Vec::new(),
         known_constants: HashMap::new(),
@@ -93,7 +94,8 @@ fn prepare(
                 Binding::Arg(arg) => (args[arg.index()], None),
                 Binding::Packed(packed) => (args[packed.arg.index()], Some(packed.clone())),
             };
-            if graph.constant(form.0).is_some() && known.insert(form.clone()) {
+            let is_constant = form.0.index() < graph.tensors().len() && graph.constant(form.0).is_some();
+            if is_constant && known.insert(form.clone()) {
                 wanted.push(form);
             }
         }
@@ -107,6 +109,8 @@ fn prepare(
 struct Assembler<'a> {
     graph: &'a PrimGraph,
     storage: &'a Storage,
+    /// Shapes of tensors that the graph does not have.
+    inner: &'a [Vec<usize>],
     places: BTreeMap<TensorId, Place>,
     constants: Vec<Bytes>,
     known_constants: HashMap<Form, usize>,
@@ -159,7 +163,21 @@ impl Assembler<'_> {
     }
 
     fn bytes_of(&self, tensor: TensorId) -> usize {
-        self.storage.bytes(self.graph, tensor)
+        let (dtype, shape) = self.typed(tensor);
+        dtype.size_bytes() * shape.iter().product::<usize>()
+    }
+
+    /// Element type and shape of a tensor as it is stored.
+    fn typed(&self, tensor: TensorId) -> (DType, &[usize]) {
+        match tensor.index().checked_sub(self.graph.tensors().len()) {
+            Some(number) => (DType::F32, &self.inner[number]),
+            None => (self.storage.dtype(tensor), self.graph.shape(tensor)),
+        }
+    }
+
+    /// The value of a tensor that is a constant.
+    fn value(&self, tensor: TensorId) -> Option<&Tensor> {
+        (tensor.index() < self.graph.tensors().len()).then(|| self.graph.constant(tensor)).flatten()
     }
 
     fn step(&mut self, column: &Column, kernels: &[KernelDesign]) -> Result<StepInfo, Error> {
@@ -196,6 +214,7 @@ impl Assembler<'_> {
             roofline_us,
             traffic_bytes,
             flops,
+            proof: column.proof,
         })
     }
 
@@ -249,15 +268,16 @@ impl Assembler<'_> {
     fn slot(&mut self, tensor: TensorId, written: bool) -> Result<Slot, Error> {
         let place = match self.places.get(&tensor) {
             Some(&place) => place,
-            None if self.bytes_of(tensor) == 0 && self.graph.constant(tensor).is_none() => Place::Arena(0),
+            None if self.bytes_of(tensor) == 0 && self.value(tensor).is_none() => Place::Arena(0),
             None => Place::Constant(self.constant(tensor, None)?),
         };
+        let (dtype, shape) = self.typed(tensor);
         Ok(Slot {
             place,
             bytes: self.bytes_of(tensor),
             written,
-            dtype: self.storage.dtype(tensor).name().to_owned(),
-            shape: self.graph.shape(tensor).to_vec(),
+            dtype: dtype.name().to_owned(),
+            shape: shape.to_vec(),
         })
     }
 
@@ -267,12 +287,12 @@ impl Assembler<'_> {
         if let Some(&number) = self.known_constants.get(&form) {
             return Ok(number);
         }
-        let value: &Tensor = self
-            .graph
-            .constant(tensor)
-            .ok_or_else(|| Error::Internal(format!("{tensor} is read but no step produces it")))?;
         let prepared = self.prepared.remove(&form);
-        self.constants.push(prepared.unwrap_or_else(|| bytes_of_form(value, self.storage, &form)));
+        let value = self
+            .value(tensor)
+            .ok_or_else(|| Error::Internal(format!("{tensor} is read but no step produces it")))?;
+        let bytes = prepared.unwrap_or_else(|| bytes_of_form(value, self.storage, &form));
+        self.constants.push(bytes);
         self.known_constants.insert(form, self.constants.len() - 1);
         Ok(self.constants.len() - 1)
     }
@@ -298,6 +318,7 @@ impl Assembler<'_> {
                 tuned_us: None,
                 roofline_us: 0.0,
                 flops: 0.0,
+                proof: None,
             });
         }
         Ok(copies)

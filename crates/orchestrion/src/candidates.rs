@@ -5,8 +5,8 @@
 
 use crate::chains::chains;
 use crate::implement::{Place, Unserved};
-use crate::parallel;
-use crate::{Error, Options};
+use crate::substitute::{Offer, Substitute, offers};
+use crate::{Error, Options, parallel};
 use orch_ir::{NodeId, TensorId};
 use orch_plan::dag::NodeKind;
 use orch_plan::enumerate::{Admission, AnchorPolicy, ReducePolicy, Verdict};
@@ -32,10 +32,19 @@ pub struct Candidates {
 pub struct Column {
     /// The units and tensors.
     pub candidate: Candidate,
+    /// What the superoptimizer found for them; `None` for kernels of templates and host routines.
+    pub substitute: Option<Substitute>,
     /// Modelled time.
     pub cost_us: f64,
-    /// The number of its kernel; `None` for host routines.
+    /// The number of its kernel, or of all kernels of the substitute together; `None` for host routines.
     pub kernel: Option<usize>,
+}
+
+impl Column {
+    /// A kernel of a template, or a host routine.
+    fn plain(candidate: Candidate, cost_us: f64, kernel: Option<usize>) -> Self {
+        Self { candidate, substitute: None, cost_us, kernel }
+    }
 }
 
 /// Time of a host routine beyond what its bytes take, relative to a kernel: never chosen where a kernel can run.
@@ -76,15 +85,26 @@ pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Err
     let mut columns = Vec::with_capacity(enumeration.candidates.len());
     for (candidate, number) in enumeration.candidates.into_iter().zip(number_of) {
         match costs[number] {
-            Some(cost_us) => columns.push(Column { candidate, cost_us, kernel: Some(number) }),
+            Some(cost_us) => columns.push(Column::plain(candidate, cost_us, Some(number))),
             None if candidate.nodes.len() == 1 => {
-                columns.push(Column { candidate, cost_us: HOST_ROUTINE_US, kernel: None })
+                columns.push(Column::plain(candidate, HOST_ROUTINE_US, None))
             }
             None => refused += 1,
         }
     }
     let mut signatures = vec![String::new(); costs.len()];
     numbers.into_iter().for_each(|(text, number)| signatures[number] = text);
+    if options.superoptimize && options.fuse {
+        for Offer { candidate, substitute } in offers(place, options)? {
+            let key = substitute.key();
+            let number = signatures.iter().position(|known| *known == key).unwrap_or(signatures.len());
+            if number == signatures.len() {
+                signatures.push(key);
+            }
+            let cost_us = substitute.proved.modelled_us;
+            columns.push(Column { candidate, substitute: Some(substitute), cost_us, kernel: Some(number) });
+        }
+    }
     Ok(Candidates { columns, report: enumeration.report, refused, distinct, signatures })
 }
 
@@ -98,7 +118,7 @@ impl Candidates {
         for column in std::mem::take(&mut self.columns) {
             match is_unserved(&column) {
                 false => kept.push(column),
-                true if column.candidate.nodes.len() == 1 => {
+                true if column.candidate.nodes.len() == 1 && column.substitute.is_none() => {
                     kept.push(Column { cost_us: HOST_ROUTINE_US, kernel: None, ..column });
                 }
                 true => {}
@@ -135,7 +155,7 @@ mod tests {
                 outputs: vec![TensorId(0)],
                 is_convex: true,
             };
-            Column { candidate, cost_us: 1.0, kernel: Some(kernel) }
+            Column::plain(candidate, 1.0, Some(kernel))
         };
         let mut candidates = Candidates {
             columns: vec![column(&[0], 0), column(&[0, 1], 1), column(&[1], 2)],

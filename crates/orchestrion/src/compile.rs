@@ -48,6 +48,7 @@ impl Model {
             constant_bytes: constants.iter().map(Bytes::len).collect(),
             library_bytes: libraries.iter().map(Bytes::len).collect(),
             steps,
+            proofs: planned.implementation.proofs,
             report: PlanReport { stage_seconds: clock.seconds, ..planned.report },
         };
         Ok(Artifact { manifest, libraries, constants })
@@ -207,7 +208,8 @@ fn choose(units: &Units, columns: &[Column], costs_us: &[f64]) -> Result<Choice,
 }
 
 fn plan_of(candidates: &Candidates, choice: &Choice) -> Plan {
-    let chosen = choice.columns.iter().map(|column| &candidates.columns[column.index()].candidate);
+    let chosen = choice.columns.iter().map(|column| &candidates.columns[column.index()]);
+    let step = |column: &Column| StoredStep::of(&column.candidate, column.substitute.clone());
     Plan {
         candidates: candidates.columns.len(),
         refused: candidates.refused,
@@ -216,7 +218,7 @@ fn plan_of(candidates: &Candidates, choice: &Choice) -> Plan {
         status: status_name(choice.status).to_owned(),
         gap: choice.gap(),
         modelled_us: choice.objective_us,
-        steps: chosen.map(StoredStep::of).collect(),
+        steps: chosen.map(step).collect(),
     }
 }
 

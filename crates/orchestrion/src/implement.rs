@@ -1,22 +1,30 @@
 //! Stage "implement": the chosen sets of units as kernels, each distinct one designed once.
 
 use crate::backend::{Backend, Work};
-use crate::candidates::HOST_ROUTINE_US;
+use crate::candidates::{self, HOST_ROUTINE_US};
+use crate::remember::Chosen;
 use crate::signature::{Signature, Signatures};
+use crate::substitute::{Operand, Substitute, SubstituteKernel};
 use crate::units::Units;
 use crate::{Error, Options, explain, parallel};
 use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
 use orch_tile::templates::Design;
 use orch_tile::{BlockProgram, Storage, fuse};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What the plan runs.
+#[derive(Default)]
 pub struct Implementation {
     /// Distinct kernels, in the order of their first use.
     pub kernels: Vec<KernelDesign>,
     /// What runs, in order.
     pub columns: Vec<Column>,
+    /// Shapes of tensors of f32 between the kernels of substitutes, numbered from the end of the graph's tensors on.
+    pub inner: Vec<Vec<usize>>,
+    /// Proofs of substitutes.
+    pub proofs: Vec<Certificate>,
 }
 
 /// A kernel that one or more columns share.
@@ -45,6 +53,8 @@ pub struct Column {
     pub cost_us: f64,
     /// Time measured while tuning.
     pub measured_us: Option<f64>,
+    /// For kernels of a substitute the number of its proof.
+    pub proof: Option<usize>,
 }
 
 /// How a column runs.
@@ -53,7 +63,7 @@ pub enum ColumnBody {
     Kernel {
         /// Index into [`Implementation::kernels`].
         kernel: usize,
-        /// The tensor of each argument of the kernel's block program.
+        /// The tensor of each argument of the kernel's block program or µGraph.
         args: Vec<TensorId>,
     },
     /// As a host routine: the primitives of one unit, interpreted.
@@ -78,14 +88,32 @@ pub struct Place<'a> {
 /// Measured times of kernels, by signature.
 pub type Measured = HashMap<String, f64>;
 
-/// A distinct kernel of the plan: one use of it, and the design unless it is a host routine.
+/// A distinct candidate of the plan: one use of it.
 struct Distinct<'a> {
     nodes: &'a [NodeId],
-    outputs: &'a [TensorId],
+    chosen: &'a Chosen,
     signature: &'a Signature,
 }
 
-/// Chosen sets of units that no template serves as one kernel, by signature.
+/// A kernel of a distinct candidate, under its short name, until it has a number.
+struct Link<K> {
+    kernel: K,
+    /// For each tensor of its block program or µGraph where it is.
+    args: Vec<Arg>,
+    /// What it reads and writes; `None` is what the candidate does.
+    ends: Option<[Vec<Arg>; 2]>,
+}
+
+/// Where an argument of a kernel is, whatever use of the kernel it is.
+#[derive(Clone, Copy)]
+enum Arg {
+    /// In the tensor at this position of the signature.
+    Place(usize),
+    /// In a tensor of a substitute.
+    Inner(usize),
+}
+
+/// Chosen candidates that are not lowered, by the signature or the substitute's key.
 pub type Unserved = BTreeSet<String>;
 
 /// Designs the kernels of chosen candidates, which are in executable order. Those that produce nothing but empty
@@ -96,80 +124,158 @@ pub type Unserved = BTreeSet<String>;
 /// If the work is cancelled.
 pub fn implement(
     place: Place<'_>,
-    chosen: Vec<Candidate>,
+    chosen: Vec<Chosen>,
     measured: &Measured,
     options: &Options,
 ) -> Result<Result<Implementation, Unserved>, Error> {
     let graph = place.graph;
-    let is_needed = |candidate: &Candidate| candidate.outputs.iter().any(|&t| graph.shape(t).elems() > 0);
-    let chosen: Vec<Candidate> = chosen.into_iter().filter(is_needed).collect();
+    let is_needed = |chosen: &Chosen| chosen.candidate.outputs.iter().any(|&t| graph.shape(t).elems() > 0);
+    let chosen: Vec<Chosen> = chosen.into_iter().filter(is_needed).collect();
     let nodes: Vec<Vec<NodeId>> =
-        chosen.iter().map(|candidate| place.units.primitives(graph, &candidate.nodes)).collect();
+        chosen.iter().map(|chosen| place.units.primitives(graph, &chosen.candidate.nodes)).collect();
     let uses: Vec<Signature> = (nodes.iter().zip(&chosen))
-        .map(|(nodes, candidate)| place.signatures.signature(graph, nodes, &candidate.outputs))
+        .map(|(nodes, chosen)| place.signatures.signature(graph, nodes, &chosen.candidate.outputs))
         .collect();
-    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    let mut numbers: HashMap<(&str, Option<String>), usize> = HashMap::new();
     let mut distinct: Vec<Distinct<'_>> = Vec::new();
     let mut number_of = Vec::with_capacity(uses.len());
-    for ((nodes, candidate), signature) in nodes.iter().zip(&chosen).zip(&uses) {
-        number_of.push(*numbers.entry(signature.text.as_str()).or_insert_with(|| {
-            distinct.push(Distinct { nodes, outputs: &candidate.outputs, signature });
+    for ((nodes, chosen), signature) in nodes.iter().zip(&chosen).zip(&uses) {
+        let key = (signature.text.as_str(), chosen.substitute.as_ref().map(Substitute::key));
+        number_of.push(*numbers.entry(key).or_insert_with(|| {
+            distinct.push(Distinct { nodes, chosen, signature });
             distinct.len() - 1
         }));
     }
-    let mut kernels = Vec::new();
-    // For each distinct kernel its number, and for each argument the position of its tensor in the signature.
-    let mut entries: Vec<Option<(usize, Vec<usize>)>> = Vec::new();
+    let mut implementation = Implementation::default();
+    let mut entries: Vec<Option<Vec<Link<usize>>>> = Vec::new();
     for made in parallel::map(&distinct, options, |distinct| place.design(distinct))? {
-        entries.push(made.map(|(mut kernel, places)| {
-            kernel.name = format!("k{}{}", kernels.len(), kernel.name.trim_start_matches('k'));
-            kernels.push(kernel);
-            (kernels.len() - 1, places)
-        }));
+        entries.push(made.map(|links| links.into_iter().map(|link| implementation.number(link)).collect()));
     }
-    let mut columns = Vec::with_capacity(chosen.len());
     let mut unserved = Unserved::new();
     for (at, number) in number_of.iter().enumerate() {
-        let (body, cost_us) = match &entries[*number] {
-            Some((kernel, places)) => {
-                let args = places.iter().map(|&place| uses[at].tensors[place]).collect();
-                (ColumnBody::Kernel { kernel: *kernel, args }, kernels[*kernel].cost_us)
+        let Chosen { candidate, substitute } = &chosen[at];
+        match (&entries[*number], substitute) {
+            (Some(links), _) => {
+                let key = substitute.as_ref().map_or_else(|| uses[at].text.clone(), Substitute::key);
+                // The time of several kernels together is none of each.
+                let measured_us = measured.get(&key).copied().filter(|_| links.len() == 1);
+                implementation.add(graph, (&nodes[at], &chosen[at]), &uses[at], links, measured_us);
             }
-            None if chosen[at].nodes.len() == 1 => (ColumnBody::Host, HOST_ROUTINE_US),
-            None => {
+            (None, None) if candidate.nodes.len() == 1 => {
+                let Candidate { inputs, outputs, .. } = candidate.clone();
+                implementation.columns.push(Column {
+                    nodes: nodes[at].clone(),
+                    inputs,
+                    outputs,
+                    body: ColumnBody::Host,
+                    cost_us: HOST_ROUTINE_US,
+                    measured_us: None,
+                    proof: None,
+                });
+            }
+            (None, None) => {
                 unserved.insert(uses[at].text.clone());
-                continue;
             }
-        };
-        let measured_us = measured.get(&uses[at].text).copied();
-        let Candidate { inputs, outputs, .. } = chosen[at].clone();
-        columns.push(Column { nodes: nodes[at].clone(), inputs, outputs, body, cost_us, measured_us });
+            (None, Some(substitute)) => {
+                unserved.insert(substitute.key());
+            }
+        }
     }
-    Ok(if unserved.is_empty() { Ok(Implementation { kernels, columns }) } else { Err(unserved) })
+    Ok(if unserved.is_empty() { Ok(implementation) } else { Err(unserved) })
+}
+
+impl Implementation {
+    /// Takes a kernel in.
+    fn number(&mut self, link: Link<KernelDesign>) -> Link<usize> {
+        let Link { mut kernel, args, ends } = link;
+        let number = self.kernels.len();
+        kernel.name = format!("k{number}{}", kernel.name.trim_start_matches('k'));
+        self.kernels.push(kernel);
+        Link { kernel: number, args, ends }
+    }
+
+    /// Adds the kernels of a chosen candidate, one after the other.
+    fn add(
+        &mut self,
+        graph: &PrimGraph,
+        (nodes, chosen): (&[NodeId], &Chosen),
+        signature: &Signature,
+        links: &[Link<usize>],
+        measured_us: Option<f64>,
+    ) {
+        let proof = chosen.substitute.as_ref().map(|substitute| self.proof(substitute));
+        let mut inner: BTreeMap<usize, TensorId> = BTreeMap::new();
+        for link in links {
+            let mut tensor = |arg: &Arg| match *arg {
+                Arg::Place(place) => signature.tensors[place],
+                Arg::Inner(number) => *inner.entry(number).or_insert_with(|| {
+                    let shape = chosen.substitute.as_ref().map(|s| s.inner_shape(number)).unwrap_or_default();
+                    self.inner.push(shape);
+                    TensorId::new(graph.tensors().len() + self.inner.len() - 1)
+                }),
+            };
+            let args = link.args.iter().map(&mut tensor).collect();
+            let [inputs, outputs] = match &link.ends {
+                Some(ends) => ends.each_ref().map(|list| list.iter().map(&mut tensor).collect()),
+                None => [chosen.candidate.inputs.clone(), chosen.candidate.outputs.clone()],
+            };
+            let cost_us = self.kernels[link.kernel].cost_us;
+            let body = ColumnBody::Kernel { kernel: link.kernel, args };
+            let nodes = nodes.to_vec();
+            self.columns.push(Column { nodes, inputs, outputs, body, cost_us, measured_us, proof });
+        }
+    }
+
+    /// The number of a substitute's proof.
+    fn proof(&mut self, substitute: &Substitute) -> usize {
+        let certificate = &substitute.proved.certificate;
+        let known = self.proofs.iter().position(|other| other == certificate);
+        known.unwrap_or_else(|| {
+            self.proofs.push(certificate.clone());
+            self.proofs.len() - 1
+        })
+    }
 }
 
 impl Place<'_> {
-    /// The kernels of candidates; `None` where no template serves.
+    /// The kernels of columns; `None` where they are not lowered.
     ///
     /// # Errors
     /// If the work is cancelled.
     pub fn designs(
         &self,
-        candidates: &[&Candidate],
+        columns: &[&candidates::Column],
         options: &Options,
-    ) -> Result<Vec<Option<KernelDesign>>, Error> {
-        parallel::map(candidates, options, |candidate| {
-            let nodes = self.units.primitives(self.graph, &candidate.nodes);
-            Some(self.kernel(&nodes, &candidate.outputs)?.0)
+    ) -> Result<Vec<Option<Vec<KernelDesign>>>, Error> {
+        parallel::map(columns, options, |column| {
+            if let Some(substitute) = &column.substitute {
+                let kernels = substitute.kernels(*self)?;
+                return Some(kernels.into_iter().map(SubstituteKernel::design).collect());
+            }
+            let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
+            Some(vec![self.kernel(&nodes, &column.candidate.outputs)?.0])
         })
     }
 
-    /// A kernel under its short name, and for each of its arguments the position of the tensor in the signature.
-    fn design(&self, distinct: &Distinct<'_>) -> Option<(KernelDesign, Vec<usize>)> {
-        let (kernel, block) = self.kernel(distinct.nodes, distinct.outputs)?;
+    /// The kernels of a candidate under their short names.
+    fn design(&self, distinct: &Distinct<'_>) -> Option<Vec<Link<KernelDesign>>> {
         let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
-        let places = block.args.iter().map(|arg| position(arg.tensor)).collect::<Option<_>>()?;
-        Some((kernel, places))
+        let Some(substitute) = &distinct.chosen.substitute else {
+            let (kernel, block) = self.kernel(distinct.nodes, &distinct.chosen.candidate.outputs)?;
+            let place = |arg: &orch_tile::block::Arg| position(arg.tensor).map(Arg::Place);
+            let args = block.args.iter().map(place).collect::<Option<_>>()?;
+            return Some(vec![Link { kernel, args, ends: None }]);
+        };
+        let arg = |operand: &Operand| match *operand {
+            Operand::Tensor(tensor) => position(tensor).map(Arg::Place),
+            Operand::Inner(number) => Some(Arg::Inner(number)),
+        };
+        let all = |operands: &[Operand]| operands.iter().map(arg).collect::<Option<Vec<Arg>>>();
+        let link = |kernel: SubstituteKernel| {
+            let ends = Some([all(&kernel.reads)?, all(&kernel.writes)?]);
+            Some(Link { args: all(&kernel.args)?, ends, kernel: kernel.design() })
+        };
+        substitute.kernels(*self)?.into_iter().map(link).collect()
     }
 
     /// A kernel under its short name, and its block program.

@@ -41,6 +41,7 @@ mod parallel;
 mod remember;
 mod signature;
 mod speeds;
+mod substitute;
 pub mod superoptimize;
 mod tune;
 mod units;

@@ -4,6 +4,7 @@
 
 use crate::{Error, Precision};
 use orch_ir::{DType, Shape};
+use orch_mugraph::Certificate;
 use serde::{Deserialize, Serialize};
 
 /// The plan of an executable and how it came about.
@@ -37,6 +38,9 @@ pub struct Manifest {
     pub constant_bytes: Vec<usize>,
     /// Sizes of the shared objects or cubins, in order.
     pub library_bytes: Vec<usize>,
+    /// Proofs of what the superoptimizer found.
+    #[serde(default)]
+    pub proofs: Vec<Certificate>,
     /// How the plan was found.
     pub report: PlanReport,
 }
@@ -171,6 +175,9 @@ pub struct StepInfo {
     pub traffic_bytes: usize,
     /// Floating-point operations, a multiply-add as two.
     pub flops: f64,
+    /// The number of the proof that the kernels of its primitives compute them, if the superoptimizer found them.
+    #[serde(default)]
+    pub proof: Option<usize>,
 }
 
 /// What a step does.

@@ -32,6 +32,8 @@ pub struct Options {
     /// Plans for this machine by figures measured on it, once (see [`doctor`](crate::doctor)); false takes those that
     /// such processors usually have, so that plans depend on nothing that is measured.
     pub calibrate: bool,
+    /// Offers kernels that the superoptimizer finds and proves; false takes those of templates only.
+    pub superoptimize: bool,
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
     /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU.
     pub tune: bool,
@@ -55,6 +57,7 @@ impl Default for Options {
             precision: Precision::F32,
             fuse: true,
             calibrate: true,
+            superoptimize: true,
             tune: false,
             jobs: 0,
             progress: Arc::new(Silent),

@@ -6,6 +6,7 @@
 use crate::Options;
 use crate::backend::Backend;
 use crate::signature::Signatures;
+use crate::substitute::Substitute;
 use crate::units::Units;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::enumerate::Candidate;
@@ -40,35 +41,47 @@ pub struct StoredStep {
     inputs: Vec<u32>,
     outputs: Vec<u32>,
     is_convex: bool,
+    substitute: Option<Substitute>,
+}
+
+/// A candidate that was chosen.
+#[derive(Clone)]
+pub struct Chosen {
+    /// The units and tensors.
+    pub candidate: Candidate,
+    /// What computes them, unless kernels of templates do.
+    pub substitute: Option<Substitute>,
 }
 
 impl StoredStep {
     /// The numbers of a candidate.
-    pub fn of(candidate: &Candidate) -> Self {
+    pub fn of(candidate: &Candidate, substitute: Option<Substitute>) -> Self {
         let ids = |tensors: &[TensorId]| tensors.iter().map(|tensor| tensor.0).collect();
         Self {
             units: candidate.nodes.iter().map(|unit| unit.0).collect(),
             inputs: ids(&candidate.inputs),
             outputs: ids(&candidate.outputs),
             is_convex: candidate.is_convex,
+            substitute,
         }
     }
 
-    fn candidate(&self) -> Candidate {
+    fn chosen(&self) -> Chosen {
         let ids = |tensors: &[u32]| tensors.iter().map(|&tensor| TensorId(tensor)).collect();
-        Candidate {
+        let candidate = Candidate {
             nodes: self.units.iter().map(|&unit| NodeId(unit)).collect(),
             inputs: ids(&self.inputs),
             outputs: ids(&self.outputs),
             is_convex: self.is_convex,
-        }
+        };
+        Chosen { candidate, substitute: self.substitute.clone() }
     }
 }
 
 impl Plan {
     /// What was chosen, in executable order.
-    pub fn chosen(&self) -> Vec<Candidate> {
-        self.steps.iter().map(StoredStep::candidate).collect()
+    pub fn chosen(&self) -> Vec<Chosen> {
+        self.steps.iter().map(StoredStep::chosen).collect()
     }
 
     /// True if every number exists, each step finds what it reads, and the outputs are there in the end.
@@ -105,7 +118,7 @@ impl Memory {
             machine: backend.figures(),
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
-            flags: format!("fuse {}", options.fuse),
+            flags: format!("fuse {} superoptimize {}", options.fuse, options.superoptimize),
         };
         Self { database: Database::open(&options.cache_dir).ok(), key }
     }

@@ -157,17 +157,19 @@ impl<'a> Timer<'a> {
         })
     }
 
-    /// Builds and times kernels, one after the other in each round.
+    /// Builds and times the kernels of columns, one after the other in each round; those of one column are summed up.
     fn run(&self, columns: &[usize]) -> Result<Vec<Option<f64>>, Error> {
-        let candidates: Vec<_> = columns.iter().map(|&column| &self.columns[column].candidate).collect();
-        let designs = self.place.designs(&candidates, self.options)?;
-        let (mut numbers, mut kernels) = (Vec::new(), Vec::new());
-        for design in designs {
-            numbers.push(design.as_ref().map(|_| kernels.len()));
-            kernels.extend(design);
+        let columns: Vec<&Column> = columns.iter().map(|&column| &self.columns[column]).collect();
+        let designs = self.place.designs(&columns, self.options)?;
+        let (mut ranges, mut kernels) = (Vec::new(), Vec::new());
+        for designs in designs {
+            let start = kernels.len();
+            let is_served = designs.is_some();
+            kernels.extend(designs.into_iter().flatten());
+            ranges.push(is_served.then_some(start..kernels.len()));
         }
         let times = self.place.backend.times(&kernels, self.options)?;
-        Ok(numbers.into_iter().map(|number| Some(times[number?])).collect())
+        Ok(ranges.into_iter().map(|range| Some(times[range?].iter().sum())).collect())
     }
 }
 
@@ -186,7 +188,7 @@ mod tests {
             outputs: vec![TensorId(to)],
             is_convex: true,
         };
-        Column { candidate, cost_us, kernel: Some(kernel) }
+        Column { candidate, substitute: None, cost_us, kernel: Some(kernel) }
     }
 
     fn solve(columns: &[Column], costs: &[f64], units: u32) -> Choice {

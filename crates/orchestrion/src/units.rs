@@ -63,6 +63,16 @@ impl Units {
         nodes
     }
 
+    /// True for a primitive that costs nothing where it is read, so that its result is not stored.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        self.free[node.index()]
+    }
+
+    /// True if one of these units produces a tensor.
+    pub fn produce(&self, units: &[NodeId], tensor: TensorId) -> bool {
+        units.iter().any(|&unit| self.dag.node(unit).outputs.contains(&tensor))
+    }
+
     fn dag_node(&self, graph: &PrimGraph, members: &[NodeId]) -> DagNode {
         let last = *members.last().expect("a unit has a primitive");
         let kinds = members.iter().map(|&node| kind(&graph.node(node).op));

@@ -132,6 +132,10 @@ fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
                 outln!("   {}", launch(kernel, team));
             }
         }
+        if let Some(proof) = step.proof.and_then(|proof| manifest.proofs.get(proof)) {
+            let chance = proof.log2_bound;
+            outln!("   found by the superoptimizer, equal but for a chance of 2^{chance:.0}:");
+        }
         for line in &step.computes {
             outln!("   {line}");
         }

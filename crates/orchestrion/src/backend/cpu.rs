@@ -9,6 +9,7 @@ use crate::manifest::Device;
 use crate::{Error, Options, Precision, compile, parallel, speeds};
 use bytes::Bytes;
 use orch_ir::{DType, PrimGraph};
+use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::cost as search;
 use orch_runtime::Machine;
 use orch_runtime::cpu::{
@@ -110,6 +111,15 @@ impl Backend for Cpu {
 
     fn design(&self, block: &BlockProgram) -> Option<Design> {
         templates::design(block, &self.target)
+    }
+
+    fn design_mugraph(&self, request: &Request<'_>) -> Option<Design> {
+        let kernel = lower::cpu::lower(request, &self.target).ok()?;
+        let block = request.block().ok()?;
+        Some(Design {
+            kernel,
+            schedule: format!("µGraph, grid {:?}, loop of {}", block.grid, block.loop_range),
+        })
     }
 
     fn source(&self, program: &ThreadProgram) -> String {

@@ -9,6 +9,7 @@ use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Options, Precision, compile, parallel};
 use orch_ir::{DType, PrimGraph};
+use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::cost::Machine;
 use orch_runtime::cuda::{
     Action, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable, ExecutableOptions,
@@ -158,6 +159,15 @@ impl Backend for Cuda {
 
     fn design(&self, block: &BlockProgram) -> Option<Design> {
         gpu::design(block, &self.target, self.factors())
+    }
+
+    fn design_mugraph(&self, request: &Request<'_>) -> Option<Design> {
+        let kernel = lower::gpu::lower(request, &self.target, self.factors()).ok()?;
+        let block = request.block().ok()?;
+        Some(Design {
+            kernel,
+            schedule: format!("µGraph, grid {:?}, loop of {}", block.grid, block.loop_range),
+        })
     }
 
     fn source(&self, program: &ThreadProgram) -> String {

@@ -12,6 +12,7 @@ use crate::manifest::{Device, Resources};
 use crate::{Error, Options};
 use bytes::Bytes;
 use orch_ir::PrimGraph;
+use orch_mugraph::lower::Request;
 use orch_mugraph::search::cost::Machine;
 use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
@@ -59,6 +60,9 @@ pub trait Backend: Sync {
 
     /// A kernel under the schedule that its template's model prefers.
     fn design(&self, block: &BlockProgram) -> Option<Design>;
+
+    /// A kernel of a µGraph; `None` if it is not lowered.
+    fn design_mugraph(&self, request: &Request<'_>) -> Option<Design>;
 
     /// Source of a valid program.
     fn source(&self, program: &ThreadProgram) -> String;

@@ -1,0 +1,288 @@
+//! Substitutes: kernels that the superoptimizer found for parts of the graph, as further candidates.
+//!
+//! A part ([`regions`]) is a program of its own. The cheapest µGraphs that are proved to compute it, of one or more
+//! kernels, stand beside the kernels of templates, and the choice decides.
+
+use crate::backend::Work;
+use crate::implement::{KernelDesign, Place};
+use crate::superoptimize::Finder;
+use crate::units::Units;
+use crate::{Error, Options, parallel};
+use orch_ir::{DType, NodeId, PrimGraph, Shape, TensorId};
+use orch_mugraph::extract::{Region, RegionLimits, View, regions};
+use orch_mugraph::lower::{Request, Stored};
+use orch_mugraph::op::elems;
+use orch_mugraph::tiling::tile_shapes;
+use orch_mugraph::{BlockGraph, MuGraph, Node, Op, Proved, ReduceFn, SuperoptimizeError, TileNode, print};
+use orch_plan::enumerate::Candidate;
+use orch_tile::Layout;
+use orch_tile::templates::Design;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A proved µGraph in place of some primitives.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Substitute {
+    /// How its inputs lie in tensors of the graph.
+    inputs: Vec<StoredView>,
+    /// The same of its output.
+    output: StoredView,
+    /// The µGraph.
+    pub proved: Proved,
+}
+
+/// A tensor of a program in the memory of a tensor of the graph.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+struct StoredView {
+    tensor: u32,
+    strides: Vec<usize>,
+    offset: usize,
+}
+
+/// A substitute with the units that it stands for.
+pub struct Offer {
+    /// The units and tensors.
+    pub candidate: Candidate,
+    /// What computes them.
+    pub substitute: Substitute,
+}
+
+/// A kernel of a substitute.
+pub struct SubstituteKernel {
+    /// A name for people.
+    pub name: String,
+    /// The thread program.
+    pub design: Design,
+    /// For each tensor of the µGraph where it is.
+    pub args: Vec<Operand>,
+    /// The tensors that it reads and writes, in order of their definition.
+    pub reads: Vec<Operand>,
+    /// See `reads`.
+    pub writes: Vec<Operand>,
+    /// What it does at least.
+    pub work: Work,
+    /// Modelled time.
+    pub cost_us: f64,
+}
+
+impl SubstituteKernel {
+    /// The kernel by itself.
+    pub fn design(self) -> KernelDesign {
+        let SubstituteKernel { name, design, work, cost_us, .. } = self;
+        KernelDesign { name, design, work, cost_us }
+    }
+}
+
+/// Where a tensor of a µGraph is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Operand {
+    /// In a tensor of the graph.
+    Tensor(TensorId),
+    /// Between two kernels of the substitute, by its number; f32 in row-major order.
+    Inner(usize),
+}
+
+/// Elements from one index to the next one in memory, for tensors that are not in row-major order; `None` if that is not
+/// one number for some dimension.
+fn in_memory(view: &View, extents: &[usize], shape: &Shape, layout: &Layout) -> Option<StoredView> {
+    let tensor = view.tensor.0;
+    if layout.is_row_major() {
+        return Some(StoredView { tensor, strides: view.strides.clone(), offset: view.offset });
+    }
+    let (logical, memory) = (shape.strides(), layout.strides(shape));
+    let mut strides = Vec::with_capacity(extents.len());
+    for (&stride, &extent) in view.strides.iter().zip(extents) {
+        if stride == 0 || extent == 1 {
+            strides.push(0);
+            continue;
+        }
+        let holds = |&dim: &usize| shape[dim] > 1 && logical[dim] <= stride;
+        let dim = (0..shape.rank()).filter(holds).min_by_key(|&dim| stride - logical[dim])?;
+        let step = stride / logical[dim];
+        // Walks that leave a dimension go on elsewhere in memory.
+        if !stride.is_multiple_of(logical[dim]) || step * (extent - 1) >= shape[dim] {
+            return None;
+        }
+        strides.push(step * memory[dim]);
+    }
+    let offset = (0..shape.rank()).map(|dim| view.offset / logical[dim] % shape[dim] * memory[dim]).sum();
+    Some(StoredView { tensor, strides, offset })
+}
+
+/// The µGraphs that are offered for parts of a graph.
+///
+/// # Errors
+/// If the work is cancelled.
+pub fn offers(place: Place<'_>, options: &Options) -> Result<Vec<Offer>, Error> {
+    let finder = Finder::new(place.backend.search_machine(), options);
+    let mut found: BTreeMap<String, Vec<Proved>> = BTreeMap::new();
+    let mut offers = Vec::new();
+    for region in regions(place.graph, &RegionLimits::default()) {
+        let Some(candidate) = candidate(&region, place.graph, place.units) else { continue };
+        let Some((inputs, output)) = stored_views(&region, place) else { continue };
+        let text = print(&region.program);
+        if !found.contains_key(&text) {
+            let proved = match finder.find(&region.program, true) {
+                Ok(searched) => searched.found.proved,
+                Err(SuperoptimizeError::Interrupted) => return Err(Error::Interrupted),
+                Err(SuperoptimizeError::Outside(_)) => Vec::new(),
+            };
+            found.insert(text.clone(), proved);
+        }
+        for proved in &found[&text] {
+            let substitute =
+                Substitute { inputs: inputs.clone(), output: output.clone(), proved: proved.clone() };
+            offers.push(Offer { candidate: candidate.clone(), substitute });
+        }
+    }
+    let served = parallel::map(&offers, options, |offer| offer.substitute.kernels(place).is_some())?;
+    Ok(offers.into_iter().zip(served).filter_map(|(offer, served)| served.then_some(offer)).collect())
+}
+
+/// The units of a region; `None` if it cuts through some, or reads what is not stored.
+fn candidate(region: &Region, graph: &PrimGraph, units: &Units) -> Option<Candidate> {
+    let is_own = |node: &NodeId| region.nodes.contains(node);
+    let mut nodes = Vec::new();
+    for (number, members) in units.members.iter().enumerate() {
+        match members.iter().filter(|node| is_own(node)).count() {
+            0 => {}
+            count if count == members.len() => nodes.push(NodeId(number as u32)),
+            _ => return None,
+        }
+    }
+    let mut inputs: Vec<TensorId> = region.inputs.iter().map(|view| view.tensor).collect();
+    inputs.sort_unstable();
+    inputs.dedup();
+    let output = region.output.tensor;
+    let is_stored = |tensor: &TensorId| graph.producer(*tensor).is_none_or(|node| !units.is_free(node));
+    let is_whole = inputs.iter().all(is_stored) && units.produce(&nodes, output);
+    (is_whole && !nodes.is_empty()).then_some(Candidate {
+        nodes,
+        inputs,
+        outputs: vec![output],
+        is_convex: true,
+    })
+}
+
+/// Inputs and output of a region in memory.
+fn stored_views(region: &Region, place: Place<'_>) -> Option<(Vec<StoredView>, StoredView)> {
+    let program = &region.program;
+    let view = |view: &View, tensor| {
+        let (shape, layout) = (place.graph.shape(view.tensor), place.storage.layout(view.tensor));
+        in_memory(view, program.shape(tensor), shape, layout)
+    };
+    let inputs: Option<Vec<StoredView>> =
+        region.inputs.iter().zip(program.inputs()).map(|(own, (tensor, ..))| view(own, tensor)).collect();
+    let [(_, output)] = program.outputs() else { return None };
+    Some((inputs?, view(&region.output, *output)?))
+}
+
+impl Substitute {
+    /// What identifies its kernels: the µGraph, and how its inputs and output lie in memory.
+    pub fn key(&self) -> String {
+        let view = |view: &StoredView| format!("{:?} {}", view.strides, view.offset);
+        let views: Vec<String> = self.inputs.iter().chain([&self.output]).map(view).collect();
+        format!("{} {}", self.proved.certificate.candidate, views.join(" "))
+    }
+
+    /// Its kernels in order; `None` if one is not lowered.
+    pub fn kernels(&self, place: Place<'_>) -> Option<Vec<SubstituteKernel>> {
+        let graph = self.proved.graph().ok()?;
+        let (stored, operands) = self.memory(&graph, place)?;
+        let blocks = graph.nodes().filter(|(_, node)| !node.args().is_empty());
+        let blocks: Vec<_> = blocks.collect();
+        let cost_us = self.proved.modelled_us / blocks.len().max(1) as f64;
+        let mut kernels = Vec::new();
+        for (kernel, node) in blocks {
+            let Node::Block(block) = node else { return None };
+            let name = name(block);
+            let request = Request { graph: &graph, kernel, stored: &stored, name: &name };
+            let design = place.backend.design_mugraph(&request)?;
+            let has_memory = |tensor: &orch_mugraph::TensorId| !is_computed(&graph, *tensor);
+            let reads = node.args().into_iter().filter(has_memory).map(|tensor| operands[tensor.index()]);
+            let writes = (0..node.results()).map(|result| operands[kernel.index() + result]);
+            kernels.push(SubstituteKernel {
+                design,
+                args: operands.clone(),
+                reads: reads.collect(),
+                writes: writes.collect(),
+                work: work(&graph, block, place),
+                cost_us,
+                name,
+            });
+        }
+        Some(kernels)
+    }
+
+    /// The shape of a tensor of the µGraph.
+    pub fn inner_shape(&self, number: usize) -> Vec<usize> {
+        let graph = self.proved.graph().unwrap_or_default();
+        graph.shapes().get(number).cloned().unwrap_or_default()
+    }
+
+    /// How each tensor of the µGraph is stored, and where.
+    fn memory(&self, graph: &MuGraph, place: Place<'_>) -> Option<(Vec<Stored>, Vec<Operand>)> {
+        let mut stored: Vec<Stored> =
+            graph.shapes().iter().map(|shape| Stored::row_major(DType::F32, shape)).collect();
+        let mut operands: Vec<Operand> = (0..stored.len()).map(Operand::Inner).collect();
+        let [(_, output)] = graph.outputs() else { return None };
+        let inputs = graph.inputs().map(|(tensor, ..)| tensor);
+        for (tensor, view) in inputs.zip(&self.inputs).chain([(*output, &self.output)]) {
+            let id = TensorId(view.tensor);
+            if id.index() >= place.graph.tensors().len() || view.strides.len() != graph.shape(tensor).len() {
+                return None;
+            }
+            stored[tensor.index()] = Stored {
+                dtype: place.storage.dtype(id),
+                strides: view.strides.clone(),
+                offset: view.offset,
+                elems: place.graph.shape(id).elems(),
+            };
+            operands[tensor.index()] = Operand::Tensor(id);
+        }
+        Some((stored, operands))
+    }
+}
+
+/// `k_block_matmul_exp_sum_matmul`: the operators tell what runs.
+fn name(block: &BlockGraph) -> String {
+    const SHOWN: usize = 4;
+    let word = |node: &TileNode| match node {
+        TileNode::Op { op: Op::Matmul, .. } => Some("matmul"),
+        TileNode::Op { op: Op::RmsNorm { .. }, .. } => Some("norm"),
+        TileNode::Op { op: Op::Unary(f), .. } => Some(f.name()),
+        TileNode::Op { op: Op::Reduce { f: ReduceFn::Sum, .. }, .. } => Some("sum"),
+        TileNode::Op { op: Op::Reduce { f: ReduceFn::Max, .. }, .. } => Some("max"),
+        TileNode::Op { op: Op::Binary(f), .. } => Some(f.name()),
+        _ => None,
+    };
+    let words: Vec<&str> = block.nodes.iter().filter_map(word).take(SHOWN).collect();
+    format!("k_block_{}", words.join("_"))
+}
+
+/// What a kernel does at least: each tensor moved once, products multiplied.
+fn work(graph: &MuGraph, block: &BlockGraph, place: Place<'_>) -> Work {
+    let machine = place.backend.search_machine();
+    let shapes = tile_shapes(block, graph.shapes(), (&vec![0; block.grid.len()], 0)).unwrap_or_default();
+    let times = (block.blocks() * block.loop_range) as f64;
+    let product = |(node, shape): (&TileNode, &Vec<usize>)| match node {
+        TileNode::Op { op: Op::Matmul, args } => {
+            let terms = shapes[args[0].index()].last().copied().unwrap_or(1);
+            2.0 * terms as f64 * elems(shape) as f64
+        }
+        _ => 0.0,
+    };
+    let flops = times * block.nodes.iter().zip(&shapes).map(product).sum::<f64>();
+    let mut tensors: Vec<orch_mugraph::TensorId> = block.loaded().collect();
+    tensors.sort_unstable();
+    tensors.dedup();
+    let moved: usize = tensors.iter().map(|tensor| elems(graph.shape(*tensor))).sum();
+    let memory_us = (moved * machine.element_bytes) as f64 / machine.memory_bytes_per_us;
+    Work { flops, roofline_us: memory_us.max(flops / machine.flops_per_us) }
+}
+
+/// True for masks, which whoever reads them computes.
+fn is_computed(graph: &MuGraph, tensor: orch_mugraph::TensorId) -> bool {
+    let defined_by = graph.nodes().find(|(id, _)| *id == tensor).map(|(_, node)| node);
+    matches!(defined_by, Some(node @ Node::Op { .. }) if node.args().is_empty())
+}
