@@ -87,7 +87,7 @@ impl DatabaseError {
 }
 
 impl Key {
-    fn stored(&self) -> StoredKey {
+    pub(crate) fn stored(&self) -> StoredKey {
         StoredKey {
             program_blake3: blake3::hash(self.program.as_bytes()).to_hex().to_string(),
             target: self.target.clone(),
@@ -99,6 +99,11 @@ impl Key {
 }
 
 impl StoredKey {
+    /// What is measured, for which target and with which options.
+    pub(crate) fn apart_from_machine(self) -> [String; 3] {
+        [self.program_blake3, self.target, self.flags]
+    }
+
     /// The hash that names the record.
     pub(crate) fn name(&self) -> String {
         let mut hasher = blake3::Hasher::new();

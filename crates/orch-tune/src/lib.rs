@@ -9,8 +9,10 @@ pub mod cost;
 mod database;
 pub mod gpu;
 mod model;
+mod records;
 mod transfer;
 
 pub use database::{Database, DatabaseError, DatabaseStats, Key};
 pub use model::MachineModel;
+pub use records::Records;
 pub use transfer::{ImportReport, RejectedLine};

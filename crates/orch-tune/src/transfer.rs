@@ -56,14 +56,9 @@ impl Database {
     /// lists them.
     pub fn import(&self, input: &mut impl BufRead) -> Result<ImportReport, DatabaseError> {
         let mut report = ImportReport::default();
-        let mut line = 0;
-        while let Some(bytes) = read_line(input).map_err(DatabaseError::io(Path::new(STREAM)))? {
-            line += 1;
-            let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()));
-            if text.as_ref().is_ok_and(|text| text.trim().is_empty()) {
-                continue;
-            }
-            match text.and_then(|text| Record::parse(&text)) {
+        for item in lines(input) {
+            let (line, record) = item.map_err(DatabaseError::io(Path::new(STREAM)))?;
+            match record {
                 Err(reason) => report.rejected.push(RejectedLine { line, reason }),
                 Ok(record) if self.read(&self.path(&record.key)).is_some_and(|old| old.key == record.key) => {
                     report.kept += 1;
@@ -76,6 +71,25 @@ impl Database {
         }
         Ok(report)
     }
+}
+
+/// The records of an exported file, or why a line is none, with the lines' numbers. Empty lines are skipped.
+pub(crate) fn lines(
+    input: &mut impl BufRead,
+) -> impl Iterator<Item = io::Result<(usize, Result<Record, String>)>> {
+    let next = move || match read_line(input) {
+        Ok(None) => None,
+        Ok(Some(bytes)) => {
+            Some(Ok(bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()))))
+        }
+        Err(error) => Some(Err(error)),
+    };
+    let texts = std::iter::from_fn(next).enumerate();
+    texts.filter_map(|(number, text)| match text {
+        Ok(Ok(text)) if text.trim().is_empty() => None,
+        Ok(text) => Some(Ok((number + 1, text.and_then(|text| Record::parse(&text))))),
+        Err(error) => Some(Err(error)),
+    })
 }
 
 /// The next line, or why it is too long to be one; `None` at the end.

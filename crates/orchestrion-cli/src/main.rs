@@ -84,6 +84,9 @@ pub struct CompileArguments {
     /// Measure kernels where candidates are close, and plan by that (the first time up to half a minute longer)
     #[arg(long)]
     tune: bool,
+    /// Plan by times of kernels that another machine measured, as `orchestrion cache export` wrote them
+    #[arg(long, value_name = "FILE", conflicts_with = "tune")]
+    records: Option<PathBuf>,
     /// Threads that compile (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     jobs: usize,
@@ -115,6 +118,7 @@ impl CompileArguments {
             calibrate: !self.no_calibration,
             superoptimize: !self.no_superoptimizer,
             tune: self.tune,
+            records: self.records.clone(),
             jobs: self.jobs,
             progress: progress::bars(self.quiet),
             cancel: cancel_flag(),

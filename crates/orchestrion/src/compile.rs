@@ -80,7 +80,7 @@ impl Model {
         let place =
             Place { graph: &graph, storage: &storage, units: &units, signatures: &signatures, backend };
         let memory = Memory::of(&graph, &signatures, backend, options);
-        let is_tuned = options.tune && backend.measures();
+        let is_tuned = is_tuned(backend, options);
         let remembered = if is_tuned { None } else { memory.get(&graph, &units) };
         let is_remembered = remembered.is_some();
         let (plan, implementation) = match remembered {
@@ -142,9 +142,9 @@ fn search(
         let modelled: Vec<f64> = columns.iter().map(|column| column.cost_us).collect();
         let mut choice = clock.run("choose", || choose(place.units, columns, &modelled))?;
         let mut measured = Measured::new();
-        if options.tune && place.backend.measures() {
+        if is_tuned(place.backend, options) {
             let (tuned, times) = clock.run("tune", || {
-                let timer = Timer::new(place, columns, &candidates.signatures, options);
+                let timer = Timer::new(place, columns, &candidates.signatures, options)?;
                 let mut solve = |costs: &[f64]| choose(place.units, columns, costs);
                 tune::tune(columns, choice, &mut solve, &mut |wanted| timer.measure(wanted))
             })?;
@@ -159,6 +159,11 @@ fn search(
             Err(unserved) => candidates.strike(&unserved),
         }
     }
+}
+
+/// True if plans are made by measured times.
+fn is_tuned(backend: &dyn Backend, options: &Options) -> bool {
+    options.records.is_some() || options.tune && backend.measures()
 }
 
 /// Runs stages, timing each; those that run again are summed up.

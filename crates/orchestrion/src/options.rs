@@ -37,6 +37,9 @@ pub struct Options {
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
     /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU.
     pub tune: bool,
+    /// Times of kernels that another machine measured (`orchestrion cache export`): plans by them as far as they go, for
+    /// any target, instead of measuring.
+    pub records: Option<PathBuf>,
     /// Threads that compile; 0 means one per CPU.
     pub jobs: usize,
     /// Told about long work.
@@ -59,6 +62,7 @@ impl Default for Options {
             calibrate: true,
             superoptimize: true,
             tune: false,
+            records: None,
             jobs: 0,
             progress: Arc::new(Silent),
             cancel: Arc::new(AtomicBool::new(false)),

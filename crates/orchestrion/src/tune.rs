@@ -7,8 +7,11 @@ use crate::candidates::Column;
 use crate::implement::Place;
 use crate::{Error, Options};
 use orch_plan::blp::{Choice, ColumnId};
-use orch_tune::{Database, Key};
+use orch_tune::{Database, Key, Records};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Solves at most.
@@ -102,21 +105,36 @@ pub struct Timer<'a> {
     columns: &'a [Column],
     signatures: &'a [String],
     options: &'a Options,
-    /// `None` if it cannot be used: then everything is measured anew.
-    database: Option<Database>,
-    deadline: Instant,
+    source: Figures,
+}
+
+/// Where times come from.
+enum Figures {
+    /// This machine. Without the database, which may not be usable, everything is measured anew.
+    Here { database: Option<Database>, deadline: Instant },
+    /// A file of another machine's.
+    Records(Records),
 }
 
 impl<'a> Timer<'a> {
     /// A timer of candidates; `signatures` are those of the kernels.
+    ///
+    /// # Errors
+    /// If the options name a file of records that cannot be read, or has lines that are none.
     pub fn new(
         place: Place<'a>,
         columns: &'a [Column],
         signatures: &'a [String],
         options: &'a Options,
-    ) -> Self {
-        let database = Database::open(&options.cache_dir).ok();
-        Self { place, columns, signatures, options, database, deadline: Instant::now() + BUDGET }
+    ) -> Result<Self, Error> {
+        let source = match &options.records {
+            Some(path) => Figures::Records(read_records(path)?),
+            None => {
+                let database = Database::open(&options.cache_dir).ok();
+                Figures::Here { database, deadline: Instant::now() + BUDGET }
+            }
+        };
+        Ok(Self { place, columns, signatures, options, source })
     }
 
     /// Times the kernels of some columns.
@@ -124,18 +142,22 @@ impl<'a> Timer<'a> {
     /// # Errors
     /// If the work is cancelled, or kernels do not build or load.
     pub fn measure(&self, wanted: &[usize]) -> Result<Vec<Option<f64>>, Error> {
+        let (database, deadline) = match &self.source {
+            Figures::Here { database, deadline } => (database.as_ref(), *deadline),
+            Figures::Records(records) => {
+                return Ok(wanted.iter().map(|&column| records.time(&self.key(column)?)).collect());
+            }
+        };
         let mut times = Vec::with_capacity(wanted.len());
         for some in wanted.chunks(TOGETHER) {
-            let known = some.iter().map(|&column| self.database.as_ref()?.get(&self.key(column)?));
+            let known = some.iter().map(|&column| database?.get(&self.key(column)?));
             let mut known: Vec<Option<f64>> = known.collect();
             let missing: Vec<usize> = (0..some.len()).filter(|&at| known[at].is_none()).collect();
-            if !missing.is_empty() && Instant::now() < self.deadline {
+            if !missing.is_empty() && Instant::now() < deadline {
                 let columns: Vec<usize> = missing.iter().map(|&at| some[at]).collect();
                 for (at, time) in missing.into_iter().zip(self.run(&columns)?) {
                     known[at] = time;
-                    if let (Some(database), Some(key), Some(time)) =
-                        (&self.database, self.key(some[at]), time)
-                    {
+                    if let (Some(database), Some(key), Some(time)) = (database, self.key(some[at]), time) {
                         // A figure that cannot be kept is measured again.
                         let _ = database.put(&key, &time);
                     }
@@ -148,11 +170,13 @@ impl<'a> Timer<'a> {
 
     fn key(&self, column: usize) -> Option<Key> {
         let backend = self.place.backend;
+        // Records are used whatever compiler they are of, and there may be none here.
+        let compiler = backend.compiler().unwrap_or_default();
         Some(Key {
             program: self.signatures[self.columns[column].kernel?].clone(),
             target: backend.target(),
             machine: backend.machine(),
-            compiler: format!("{} {}", backend.compiler().ok()?, env!("ORCHESTRION_SOURCES")),
+            compiler: format!("{compiler} {}", env!("ORCHESTRION_SOURCES")),
             flags: format!("time of a kernel, {}", self.options.precision.name()),
         })
     }
@@ -170,6 +194,22 @@ impl<'a> Timer<'a> {
         }
         let times = self.place.backend.times(&kernels, self.options)?;
         Ok(ranges.into_iter().map(|range| Some(times[range?].iter().sum())).collect())
+    }
+}
+
+/// Reads an exported file.
+fn read_records(path: &Path) -> Result<Records, Error> {
+    let failed = |source| Error::File { path: path.to_owned(), source };
+    let mut input = BufReader::new(File::open(path).map_err(failed)?);
+    let (records, report) = Records::read(&mut input).map_err(failed)?;
+    match &report.rejected[..] {
+        [] => Ok(records),
+        [first, ..] => Err(Error::Input(format!(
+            "{}: line {} is not a measurement: {}; `orchestrion cache export` writes such files",
+            path.display(),
+            first.line,
+            first.reason
+        ))),
     }
 }
 

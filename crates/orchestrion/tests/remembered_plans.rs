@@ -54,3 +54,32 @@ fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let paths = entries.map(|entry| entry.expect("an entry is readable").path());
     paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
+
+#[test]
+fn plans_are_made_by_times_of_another_machine() {
+    let (here, elsewhere) = (CacheDir::new("records-here"), CacheDir::new("records-elsewhere"));
+    let measuring = Options { cache_dir: here.path().to_owned(), calibrate: false, ..Options::default() };
+    let measuring = Options { tune: true, ..measuring };
+    let measured = compile(3, &measuring);
+    let file = here.path().join("records");
+    assert!(orchestrion::cache::export(here.path(), &file).expect("the cache is readable") > 0);
+    let told = Options {
+        cache_dir: elsewhere.path().to_owned(),
+        target: Some(measured.manifest.target.clone()),
+        tune: false,
+        records: Some(file.clone()),
+        ..measuring
+    };
+    let planned = compile(3, &told);
+    assert!(measured.manifest.kernels == planned.manifest.kernels, "the same kernels are chosen");
+    let times = |artifact: &Artifact| -> Vec<String> {
+        let times = artifact.manifest.steps.iter().map(|step| step.tuned_us);
+        times.map(|time| time.map_or(String::new(), |us| format!("{us:.6}"))).collect()
+    };
+    assert_eq!(times(&measured), times(&planned));
+    assert!(times(&planned).iter().any(|time| !time.is_empty()));
+    std::fs::write(&file, "nonsense\n").expect("the file can be replaced");
+    let model = Model::from_graph(generate(3, &GenerateOptions::default()));
+    let reason = model.compile(&told).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(reason.contains("line 1 is not a measurement"), "{reason}");
+}
