@@ -1,6 +1,8 @@
 //! What several test files use.
 #![allow(dead_code)]
 
+pub mod kernels;
+
 use orch_mugraph::array::Array;
 use orch_mugraph::{MuGraph, parse, programs, validate};
 use std::path::Path;
