@@ -181,31 +181,29 @@ fn elements_are_moved() {
 fn products_take_factors_of_all_kinds() {
     // Transposed, moved, computed and repeated factors, one column, many rows, many terms.
     for (shapes, body) in [
-        (["[1, 6, 20]", "[3, 20, 33]"], "s2 = matmul s0, s1"),
-        (["[3, 6, 20]", "[1, 20, 1]"], "s2 = matmul s0, s1"),
-        (["[3, 40, 20]", "[3, 20, 50]"], "s2 = matmul s0, s1"),
-        (["[3, 2, 20]", "[3, 33, 20]"], "s3 = transpose(0, 2, 1) s1; s2 = matmul s0, s3"),
-        (["[3, 20, 16]", "[3, 33, 20]"], "s3 = transpose(0, 2, 1) s1; s4 = transpose(0, 2, 1) s0; s2 = matmul s4, s3"),
-        (["[3, 20, 6]", "[1, 20, 33]"], "s3 = transpose(0, 2, 1) s0; s4 = exp s1; s2 = matmul s3, s4"),
-        (["[3, 7, 10]", "[3, 10, 48]"], "s3 = repeat(2, 2) s0; s4 = repeat(1, 2) s1; s2 = matmul s3, s4"),
-        (["[3, 7, 20]", "[3, 10, 48]"], "s3 = slice(2, 5, 10) s0; s4 = slice(2, 1, 47) s1; s2 = matmul s3, s4"),
-        (["[1, 3, 2100]", "[1, 2100, 20]"], "s2 = matmul s0, s1"),
+        (["[1, 6, 20]", "[3, 20, 33]"], "s2 = matmul s0, s1; store s2"),
+        (["[3, 6, 20]", "[1, 20, 1]"], "s2 = matmul s0, s1; store s2"),
+        (["[3, 40, 20]", "[3, 20, 50]"], "s2 = matmul s0, s1; store s2"),
+        (["[3, 2, 20]", "[3, 33, 20]"], "s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; store s3"),
+        (
+            ["[3, 20, 16]", "[3, 33, 20]"],
+            "s2 = transpose(0, 2, 1) s1; s3 = transpose(0, 2, 1) s0; s4 = matmul s3, s2; store s4",
+        ),
+        (
+            ["[3, 20, 6]", "[1, 20, 33]"],
+            "s2 = transpose(0, 2, 1) s0; s3 = exp s1; s4 = matmul s2, s3; store s4",
+        ),
+        (
+            ["[3, 7, 10]", "[3, 10, 48]"],
+            "s2 = repeat(2, 2) s0; s3 = repeat(1, 2) s1; s4 = matmul s2, s3; store s4",
+        ),
+        (
+            ["[3, 7, 20]", "[3, 10, 48]"],
+            "s2 = slice(2, 5, 10) s0; s3 = slice(2, 1, 47) s1; s4 = matmul s2, s3; store s4",
+        ),
+        (["[1, 3, 2100]", "[1, 2100, 20]"], "s2 = matmul s0, s1; store s2"),
     ] {
-        let body = body.replace("s2 =", "s8 =").replace("s3", "sA").replace("s4", "sB");
-        let mut names = vec!["s0".to_owned(), "s1".to_owned()];
-        let mut lines = String::new();
-        for line in body.split(';') {
-            let (name, rest) = line.trim().split_once(" = ").unwrap();
-            let name = name.to_owned();
-            let mut rest = rest.to_owned();
-            for (at, known) in names.iter().enumerate() {
-                rest = rest.replace(known.as_str(), &format!("s{at}"));
-            }
-            lines += &format!("s{} = {rest}; ", names.len());
-            names.push(name);
-        }
-        let last = names.len() - 1;
-        let body = format!("s0 = load t0 [-, -] -; s1 = load t1 [-, -] -; {lines} store s{last} [-, -]");
+        let body = format!("s0 = load t0 [-, -] -; s1 = load t1 [-, -] -; {body} [-, -]");
         check(&kernel(&shapes, "[1, 1] loop 1", &body));
     }
 }

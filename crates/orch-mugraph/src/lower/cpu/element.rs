@@ -1,7 +1,6 @@
 //! Elements of tiles as scalar expressions, and where tiles lie in memory.
 
 use super::Lowering;
-use super::home::Home;
 use super::plan::{Map, Work};
 use crate::graph::{Node, TensorId};
 use crate::op::{BinaryFn, Op, UnaryFn};
@@ -76,7 +75,6 @@ impl Lowering<'_> {
             return self.program.exprs.cast(DType::F32, element);
         }
         let node = self.plan.nodes[tile].clone();
-        debug_assert_eq!(self.homes[tile], Home::Inline, "a tile in scratch is known before it is read");
         match node.work {
             Work::Map(map) => self.mapped(&map, &node.args, index),
             Work::Load { .. } => {

@@ -119,20 +119,7 @@ impl Lowering<'_> {
         let rank = shape.len();
         let mut out = Vec::new();
         if !matches!(product.finish, Finish::Add) {
-            let walk = self.walk(&shape[rank - 2..]);
-            let index = [&product.batch[..], &walk.index].concat();
-            let flat = View { strides: product.into.strides[rank - 2..].to_vec(), ..product.into.clone() };
-            let place = self.place(&flat, &walk.index);
-            let value = match &product.finish {
-                Finish::Rescale(factor) => {
-                    let factor = self.factor(factor, &index);
-                    let before = self.program.exprs.load(flat.buffer, place, 1, None);
-                    self.program.exprs.mul(before, factor)
-                }
-                Finish::Set | Finish::Add => self.constant(0.0),
-            };
-            let write = self.write(&walk, &flat, value);
-            out.extend(self.pass(&walk, vec![write], Vec::new()));
+            out.extend(self.before_chains(&product, &shape[rank - 2..]));
         }
         let (start, all, full) = product.terms;
         let (var, first) = self.program.exprs.fresh_index("first_term", full);
@@ -143,6 +130,27 @@ impl Lowering<'_> {
         let body = self.columns(&chain);
         out.push(Stmt::For { var, start, end: all, step: CHAIN as i64, kind: LoopKind::Serial, body });
         out
+    }
+
+    /// The first value of a result that chains are added to. Lines are overwritten with what pads them.
+    fn before_chains(&mut self, product: &Product, shape: &[Extent]) -> Vec<Stmt> {
+        let rank = product.into.strides.len();
+        let into = View { strides: product.into.strides[rank - 2..].to_vec(), ..product.into.clone() };
+        let Finish::Rescale(factor) = &product.finish else {
+            let columns = Extent::fixed(shape[1].full.next_multiple_of(self.lanes));
+            let walk = self.walk(&[shape[0].clone(), columns]);
+            let zero = self.constant(0.0);
+            let write = self.write(&walk, &into, zero);
+            return self.pass(&walk, vec![write], Vec::new());
+        };
+        let walk = self.walk(shape);
+        let index = [&product.batch[..], &walk.index].concat();
+        let factor = self.factor(factor, &index);
+        let place = self.place(&into, &walk.index);
+        let before = self.program.exprs.load(into.buffer, place, 1, None);
+        let value = self.program.exprs.mul(before, factor);
+        let write = self.write(&walk, &into, value);
+        self.pass(&walk, vec![write], Vec::new())
     }
 
     /// An element of a factor.

@@ -75,8 +75,7 @@ struct Lowering<'a> {
 
 /// The last dimension of more than one element.
 fn inner_dim(shape: &[Extent]) -> Option<usize> {
-    let varies = |extent: &Extent| extent.full > 1;
-    shape.iter().rposition(varies).or_else(|| shape.iter().rposition(|extent| !extent.is_one()))
+    shape.iter().rposition(|extent| extent.full > 1)
 }
 
 impl<'a> Lowering<'a> {

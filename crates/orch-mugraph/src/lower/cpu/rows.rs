@@ -156,7 +156,10 @@ impl Lowering<'_> {
         let mut out = Vec::new();
         let values = writes.iter_mut().map(|write| &mut write.value);
         let folded = folds.iter_mut().flat_map(|fold| std::iter::once(&mut fold.value).chain(&mut fold.times));
-        self.hoist(values.chain(folded).collect(), inner.var, &mut out);
+        // A line of one element may be empty, and its index is known: nothing is loaded before that is checked.
+        if inner.full > 1 {
+            self.hoist(values.chain(folded).collect(), inner.var, &mut out);
+        }
         let together = if folds.is_empty() { 1 } else { ACCUMULATORS.min(inner.full.div_ceil(self.lanes)) };
         let accumulators: Vec<Vec<VarId>> =
             folds.iter().map(|fold| self.accumulators(fold.f, together, &mut out)).collect();
