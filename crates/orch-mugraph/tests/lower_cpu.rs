@@ -3,6 +3,7 @@
 mod common;
 
 use common::kernels::{row_major, run};
+use common::random::{Choices, random_kernel};
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
@@ -288,3 +289,27 @@ fn what_cannot_be_lowered_is_refused() {
     let same = Stored { strides: vec![0, 1], ..stored[1].clone() };
     assert!(refusal(1, &[stored[0].clone(), same]).contains("share memory"));
 }
+
+/// Random kernels; some have operands whose extents differ in some blocks, which is refused.
+#[test]
+fn random_kernels_are_lowered() {
+    let mut refused = 0;
+    for seed in 0..RANDOM_KERNELS {
+        let graph = random_kernel(&mut Choices::new(seed));
+        let kernel = TensorId(graph.inputs().count() as u32);
+        let stored = row_major(&graph);
+        let request = Request { graph: &graph, kernel, stored: &stored, name: "kernel" };
+        let inputs = random_inputs(&graph, seed, 0.3);
+        let target = TARGETS[seed as usize % TARGETS.len()];
+        if let Err(refusal) = cpu::lower(&request, target) {
+            assert!(refusal.0.contains("differ in some blocks"), "{refusal}\n{}", print(&graph));
+            refused += 1;
+            continue;
+        }
+        let error = error_of(&graph, &stored, &inputs, target);
+        assert!(error < 1e-4, "seed {seed}, {}: {error:e}\n{}", target.name, print(&graph));
+    }
+    assert!(refused < RANDOM_KERNELS / 10, "{refused} of {RANDOM_KERNELS} kernels");
+}
+
+const RANDOM_KERNELS: u64 = 400;

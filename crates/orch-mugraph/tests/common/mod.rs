@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod kernels;
+pub mod random;
 
 use orch_mugraph::array::Array;
 use orch_mugraph::{MuGraph, parse, programs, validate};

@@ -106,7 +106,8 @@ impl Lowering<'_> {
         for reader in tile + 1..self.plan.nodes.len() {
             let node = self.plan.nodes[reader].clone();
             let Work::Reduce { f, dim, keep: 1 } = node.work else { continue };
-            if dim != inner.dim || node.args != [tile] || node.stage != stage {
+            let is_read = self.homes[reader] == Home::Scratch;
+            if !is_read || dim != inner.dim || node.args != [tile] || node.stage != stage {
                 continue;
             }
             let view = self.scratch("reduced", &node.shape);
@@ -224,6 +225,7 @@ impl Lowering<'_> {
         for tile in 0..self.plan.nodes.len() {
             let node = self.plan.nodes[tile].clone();
             let f = match node.work {
+                _ if self.homes[tile] != Home::Scratch => continue,
                 Work::Accumulate(f) => f,
                 Work::Rescaled { .. } => ReduceFn::Sum,
                 Work::RunningMax => ReduceFn::Max,
@@ -306,8 +308,9 @@ impl Lowering<'_> {
     /// The degrees of the sums that are relative to a running maximum.
     fn degrees(&self, max: usize) -> Vec<f64> {
         let mut degrees = Vec::new();
-        for node in &self.plan.nodes {
+        for (node, home) in self.plan.nodes.iter().zip(&self.homes) {
             match node.work {
+                _ if *home != Home::Scratch => {}
                 Work::Rescaled { degree } if node.args[1] == max && !degrees.contains(&degree) => {
                     degrees.push(degree);
                 }

@@ -39,7 +39,7 @@ struct Use {
 /// Operations that may be repeated instead of storing and loading their result.
 const CHEAP: usize = 3;
 
-/// The homes of all tiles.
+/// The homes of all tiles; those that nothing reads have none.
 pub(super) fn homes(ctx: &Lowering<'_>) -> Vec<Home> {
     let plan = &ctx.plan;
     let weights = weights(plan);
@@ -49,6 +49,9 @@ pub(super) fn homes(ctx: &Lowering<'_>) -> Vec<Home> {
     }
     let mut homes = vec![Home::Inline; plan.nodes.len()];
     for at in (0..plan.nodes.len()).rev() {
+        if uses[at].reads == 0 {
+            continue;
+        }
         homes[at] = match &plan.nodes[at].work {
             Work::Load { .. } if uses[at].in_memory && !ctx.suits_in_place(at, uses[at].columns) => Home::Scratch,
             Work::Load { .. } | Work::Transpose(_) | Work::Slice { .. } => Home::Inline,

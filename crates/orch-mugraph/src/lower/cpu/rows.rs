@@ -154,18 +154,16 @@ impl Lowering<'_> {
     /// One line of vectors.
     fn row(&mut self, inner: Inner, mut writes: Vec<Write>, mut folds: Vec<Fold>) -> Vec<Stmt> {
         let mut out = Vec::new();
-        let values = writes.iter_mut().map(|write| &mut write.value);
-        let folded = folds.iter_mut().flat_map(|fold| std::iter::once(&mut fold.value).chain(&mut fold.times));
-        // A line of one element may be empty, and its index is known: nothing is loaded before that is checked.
-        if inner.full > 1 {
-            self.hoist(values.chain(folded).collect(), inner.var, &mut out);
-        }
         let together = if folds.is_empty() { 1 } else { ACCUMULATORS.min(inner.full.div_ceil(self.lanes)) };
         let accumulators: Vec<Vec<VarId>> =
             folds.iter().map(|fold| self.accumulators(fold.f, together, &mut out)).collect();
+        let mut line = Vec::new();
+        let values = writes.iter_mut().map(|write| &mut write.value);
+        let folded = folds.iter_mut().flat_map(|fold| std::iter::once(&mut fold.value).chain(&mut fold.times));
+        self.hoist(values.chain(folded).collect(), inner.var, &mut line);
         let counts: &[usize] = if together > 1 { &[together, 1] } else { &[1] };
         let cut = Cut { name: "at", full: inner.full, len: inner.len, unit: self.lanes, counts };
-        out.extend(self.cut(&cut, &mut |ctx, lane| {
+        line.extend(self.cut(&cut, &mut |ctx, lane| {
             let mut body = Vec::new();
             for number in 0..lane.count {
                 let base = ctx.program.exprs.add_const(lane.base, (number * ctx.lanes) as i64);
@@ -174,12 +172,24 @@ impl Lowering<'_> {
             }
             body
         }));
+        out.extend(self.unless_empty(inner.len, line));
         for (fold, registers) in folds.iter().zip(&accumulators) {
             let value = self.combined(fold.f, registers);
             let value = self.bind_value("all", value, &mut out);
             out.push(self.store_fold(fold, value));
         }
         out
+    }
+
+    /// Statements of a line, which load nothing if it is empty.
+    fn unless_empty(&mut self, len: ExprId, line: Vec<Stmt>) -> Vec<Stmt> {
+        let zero = self.program.exprs.index(0);
+        let condition = self.program.exprs.gt(len, zero);
+        match self.program.exprs.as_bool(condition) {
+            Some(true) => line,
+            Some(false) => Vec::new(),
+            None => vec![Stmt::If { condition, then: line, otherwise: Vec::new() }],
+        }
     }
 
     /// One vector of a line.
