@@ -282,7 +282,6 @@ fn check_block(
 ) -> Result<Vec<Vec<usize>>, GraphError> {
     let first = tile_shapes(block, tensors, (index, 0))?;
     let iterations = if divides_evenly(block, tensors) { 1 } else { block.loop_range };
-    let mut last: Option<Vec<Vec<usize>>> = None;
     for iteration in 1..iterations {
         let shapes = tile_shapes(block, tensors, (index, iteration))?;
         let fixed = |position: usize| {
@@ -293,10 +292,14 @@ fn check_block(
                 format!("{:?} in iteration {iteration}, {:?} before", shapes[position], first[position]);
             return Err(GraphError::new(format!("s{position}"), problem));
         }
-        if last.as_ref() == Some(&shapes) && shapes.iter().flatten().any(|&extent| extent == 0) {
+        let is_exhausted = |(node, shape): (&TileNode, &Vec<usize>)| match node {
+            TileNode::Load { along_loop: Some(dim), .. } => shape[*dim] == 0,
+            TileNode::Load { .. } | TileNode::Op { .. } => true,
+            TileNode::Accumulate { .. } | TileNode::RunningMax { .. } => true,
+        };
+        if block.nodes.iter().zip(&shapes).all(is_exhausted) {
             break;
         }
-        last = Some(shapes);
     }
     Ok(first)
 }

@@ -5,7 +5,6 @@
 //! that the target states.
 
 pub mod cpu;
-pub mod gpu;
 
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId};
 use orch_ir::DType;

@@ -1,6 +1,9 @@
 //! What several test files use.
 #![allow(dead_code)]
 
+pub mod kernels;
+pub mod random;
+
 use orch_mugraph::array::Array;
 use orch_mugraph::{MuGraph, parse, programs, validate};
 use std::path::Path;

@@ -1,0 +1,427 @@
+//! Matrix products of tiles.
+//!
+//! Sums of `rows x vectors` are kept in registers while terms pass by: a vector per column vector of the right factor and
+//! one broadcast element per row of the left one. The right factor is read where it lies if its columns are neighbours
+//! there and few rows are computed with it; else panels of it, as wide as the registers' columns, are copied first.
+
+use super::Lowering;
+use super::element::View;
+use super::extent::Extent;
+use super::rows::{Cut, Fold, Lane};
+use crate::op::ReduceFn;
+use orch_ir::DType;
+use orch_tile::{BufferId, ExprId, LoopKind, Stmt, Type, VarId, Vectorizer, Widening};
+
+/// What happens to the elements that were there before.
+#[derive(Clone, Debug)]
+pub(super) enum Finish {
+    /// They are overwritten.
+    Set,
+    /// They are added to.
+    Add,
+    /// They are multiplied by a factor, whose extents of 1 are repeated, and added to.
+    Rescale(Factor),
+}
+
+/// By what accumulators are multiplied when the running maximum changes.
+#[derive(Clone, Debug)]
+pub(super) struct Factor {
+    /// Where it lies.
+    pub view: View,
+    /// The running maximum, which has its shape.
+    pub max: usize,
+}
+
+/// One product of a batch.
+struct Product {
+    /// The node.
+    node: usize,
+    /// The left factor, from its first row and term on.
+    lhs: View,
+    /// The right factor where it lies, if it is read there.
+    rhs: Option<View>,
+    /// The index of the right factor within the batch.
+    rhs_batch: Vec<ExprId>,
+    /// The index of the result within the batch.
+    batch: Vec<ExprId>,
+    /// The result.
+    into: View,
+    /// Terms: the first, one more than the last, and how many at most.
+    terms: (ExprId, ExprId, usize),
+    finish: Finish,
+}
+
+/// The columns of a panel.
+#[derive(Clone, Copy)]
+struct Panel {
+    lane: Lane,
+    /// Where the copy is.
+    packed: Option<BufferId>,
+}
+
+/// Terms that are added up at a time.
+const CHAIN: usize = 512;
+
+/// More terms than this are added up in several chains.
+const LONGEST_CHAIN: usize = 1024;
+
+/// Strips of rows from which on it is worth copying a panel whose lines are far apart.
+const COPYING_STRIPS: usize = 3;
+
+/// Elements between lines from which on they count as far apart.
+const FAR_APART: usize = 256;
+
+impl Lowering<'_> {
+    /// A product into a tile.
+    pub fn matmul(&mut self, node: usize, into: &View, finish: Finish) -> Vec<Stmt> {
+        let shape = self.plan.nodes[node].shape.clone();
+        let args = self.plan.nodes[node].args.clone();
+        let rank = shape.len();
+        let lhs = self.view(args[0]).expect("left factors are in memory");
+        let rhs = self.view(args[1]).filter(|view| view.dtype == DType::F32);
+        if let Some(rhs) = rhs.as_ref().filter(|rhs| self.suits_dots(&shape, (&lhs, rhs))) {
+            return self.dots(node, (&lhs, rhs), into, finish);
+        }
+        let walk = self.walk_along(&shape[..rank - 2], None);
+        let batch = walk.index.clone();
+        let zero = self.program.exprs.index(0);
+        let shift = |ctx: &mut Self, view: &View, batch: &[ExprId]| {
+            let index = [batch, &[zero, zero]].concat();
+            View { offset: ctx.place(view, &index), ..view.clone() }
+        };
+        let [lhs_batch, rhs_batch] =
+            [0, 1].map(|number| self.repeated(args[number], &[&batch[..], &[zero, zero]].concat())[..rank - 2].to_vec());
+        let (rows, _) = self.register_tile(&shape);
+        let in_place = |view: &View| {
+            let is_far = view.strides[rank - 2] >= FAR_APART;
+            view.strides[rank - 1] == 1 && !(is_far && shape[rank - 2].full.div_ceil(rows) >= COPYING_STRIPS)
+        };
+        let rhs = rhs.filter(in_place).map(|view| shift(self, &view, &rhs_batch));
+        let terms = &self.plan.nodes[args[0]].shape[rank - 1].clone();
+        let end = self.len(&terms.len);
+        let product = Product {
+            node,
+            lhs: shift(self, &lhs, &lhs_batch),
+            rhs,
+            rhs_batch,
+            into: shift(self, into, &batch),
+            batch,
+            terms: (zero, end, terms.full),
+            finish,
+        };
+        let body = if terms.full > LONGEST_CHAIN { self.chains(product) } else { self.columns(&product) };
+        self.around(&walk, body)
+    }
+
+    /// A product of so many terms that they are added up in several chains, each added to the result.
+    fn chains(&mut self, product: Product) -> Vec<Stmt> {
+        let shape = self.plan.nodes[product.node].shape.clone();
+        let rank = shape.len();
+        let mut out = Vec::new();
+        if !matches!(product.finish, Finish::Add) {
+            out.extend(self.before_chains(&product, &shape[rank - 2..]));
+        }
+        let (start, all, full) = product.terms;
+        let (var, first) = self.program.exprs.fresh_index("first_term", full);
+        let past = self.program.exprs.add_const(first, CHAIN as i64);
+        let end = self.program.exprs.min(past, all);
+        let end = self.simplify(end);
+        let chain = Product { terms: (first, end, CHAIN), finish: Finish::Add, ..product };
+        let body = self.columns(&chain);
+        out.push(Stmt::For { var, start, end: all, step: CHAIN as i64, kind: LoopKind::Serial, body });
+        out
+    }
+
+    /// The first value of a result that chains are added to. Lines are overwritten with what pads them.
+    fn before_chains(&mut self, product: &Product, shape: &[Extent]) -> Vec<Stmt> {
+        let rank = product.into.strides.len();
+        let into = View { strides: product.into.strides[rank - 2..].to_vec(), ..product.into.clone() };
+        let Finish::Rescale(factor) = &product.finish else {
+            let columns = Extent::fixed(shape[1].full.next_multiple_of(self.lanes));
+            let walk = self.walk(&[shape[0].clone(), columns]);
+            let zero = self.constant(0.0);
+            let write = self.write(&walk, &into, zero);
+            return self.pass(&walk, vec![write], Vec::new());
+        };
+        let walk = self.walk(shape);
+        let index = [&product.batch[..], &walk.index].concat();
+        let factor = self.factor(factor, &index);
+        let place = self.place(&into, &walk.index);
+        let before = self.program.exprs.load(into.buffer, place, 1, None);
+        let value = self.program.exprs.mul(before, factor);
+        let write = self.write(&walk, &into, value);
+        self.pass(&walk, vec![write], Vec::new())
+    }
+
+    /// An element of a factor.
+    pub fn factor(&mut self, factor: &Factor, index: &[ExprId]) -> ExprId {
+        let index = self.repeated(factor.max, index);
+        let place = self.place(&factor.view, &index);
+        self.program.exprs.load(factor.view.buffer, place, 1, None)
+    }
+
+    /// Rows and vectors of the register tile that suits a result.
+    fn register_tile(&self, shape: &[Extent]) -> (usize, usize) {
+        let rank = shape.len();
+        let (m, n) = (shape[rank - 2].full.max(1), shape[rank - 1].full.div_ceil(self.lanes).max(1));
+        let registers = self.target.vector_registers;
+        let mut best = (f64::INFINITY, (1, 1));
+        for vectors in 1..=n.min(registers / 2) {
+            for rows in 1..=m.min((registers - vectors - 1) / vectors) {
+                let strips = m.div_ceil(rows);
+                let slots = (rows * vectors).max(rows + vectors).max(LATENCY_SLOTS) as f64;
+                // A step of the loop has overheads besides.
+                let cost = (strips * n.div_ceil(vectors)) as f64 * (slots + 1.0);
+                if cost < best.0 {
+                    best = (cost, (m.div_ceil(strips), vectors));
+                }
+            }
+        }
+        best.1
+    }
+
+    /// All columns, panel by panel.
+    fn columns(&mut self, product: &Product) -> Vec<Stmt> {
+        let shape = self.plan.nodes[product.node].shape.clone();
+        let (rows, vectors) = self.register_tile(&shape);
+        let n = &shape[shape.len() - 1];
+        let packed = product.rhs.is_none().then(|| self.panel_buffer(product.terms.2 * vectors * self.lanes));
+        let len = self.len(&n.len);
+        let counts: &[usize] = if vectors > 1 { &[vectors, 1] } else { &[1] };
+        let cut = Cut { name: "column", full: n.full, len, unit: self.lanes, counts };
+        self.cut(&cut, &mut |ctx, lane| {
+            let panel = Panel { lane, packed };
+            let mut out = packed.map_or(Vec::new(), |buffer| ctx.pack(product, lane, buffer));
+            out.extend(ctx.strips(product, panel, rows));
+            out
+        })
+    }
+
+    /// Copies a panel of the right factor.
+    fn pack(&mut self, product: &Product, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
+        let rhs = self.plan.nodes[product.node].args[1];
+        let n = self.plan.nodes[rhs].shape.last().map_or(1, |extent| extent.full);
+        let (start, end, _) = product.terms;
+        let (term_var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
+        let (column_var, column) = self.program.exprs.fresh_index("column", n.next_multiple_of(self.lanes));
+        let index = [&product.rhs_batch[..], &[term, column]].concat();
+        let value = self.element(rhs, &index);
+        let line = self.program.exprs.sub(term, start);
+        let line = self.program.exprs.mul_const(line, (lane.count * self.lanes) as i64);
+        let mut body = Vec::new();
+        for number in 0..lane.count {
+            let distance = (number * self.lanes) as i64;
+            let base = self.program.exprs.add_const(lane.base, distance);
+            let widening = Widening { mask: lane.mask, ..Widening::new(column_var, base, self.lanes) };
+            let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &widening);
+            let value = vectorizer.widen(&mut self.program.exprs, &mut self.simplifier, value);
+            let value = self.program.exprs.splat(value, self.lanes);
+            let offset = self.program.exprs.add_const(line, distance);
+            body.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        vec![Stmt::For { var: term_var, start, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// More than any number of a term.
+    fn terms_bound(&self, product: &Product) -> usize {
+        let lhs = self.plan.nodes[product.node].args[0];
+        self.plan.nodes[lhs].shape.last().map_or(1, |extent| extent.full)
+    }
+
+    /// All rows of a panel, strip by strip.
+    fn strips(&mut self, product: &Product, panel: Panel, rows: usize) -> Vec<Stmt> {
+        let shape = &self.plan.nodes[product.node].shape;
+        let m = shape[shape.len() - 2].clone();
+        let len = self.len(&m.len);
+        let counts: Vec<usize> = match self.program.exprs.as_int(len) {
+            Some(len) => vec![rows, (len as usize % rows).max(1)],
+            None => [rows, 4, 1].into_iter().filter(|&count| count == 1 || count <= rows).collect(),
+        };
+        let cut = Cut { name: "row", full: m.full, len, unit: 1, counts: &counts };
+        self.cut(&cut, &mut |ctx, strip| ctx.register_tile_sums(product, panel, (strip.base, strip.count)))
+    }
+
+    /// One register tile.
+    fn register_tile_sums(
+        &mut self,
+        product: &Product,
+        panel: Panel,
+        (row, rows): (ExprId, usize),
+    ) -> Vec<Stmt> {
+        let mut body = Vec::new();
+        let zero = self.constant(0.0);
+        let zeros = self.program.exprs.splat(zero, self.lanes);
+        let ty = Type::vector(DType::F32, self.lanes);
+        let mut sums: Vec<Vec<VarId>> = Vec::new();
+        for number in 0..rows {
+            let declare = |vector| {
+                let name = format!("sum_{number}_{vector}");
+                let register = self.program.exprs.declare_register(name, ty);
+                body.push(Stmt::Register(register, zeros));
+                register
+            };
+            sums.push((0..panel.lane.count).map(declare).collect());
+        }
+        body.push(self.terms(product, panel, row, &sums));
+        body.extend(self.finished(product, panel, row, &sums));
+        body
+    }
+
+    /// The loop over terms.
+    fn terms(&mut self, product: &Product, panel: Panel, row: ExprId, sums: &[Vec<VarId>]) -> Stmt {
+        let (start, end, _) = product.terms;
+        let ty = Type::vector(DType::F32, self.lanes);
+        let (var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
+        let mut body = Vec::new();
+        let columns: Vec<ExprId> = (0..panel.lane.count)
+            .map(|vector| {
+                let load = self.column_vector(product, panel, (start, term), vector);
+                let name = self.program.exprs.declare_register("b", ty);
+                body.push(Stmt::Let(name, load));
+                self.program.exprs.var(name)
+            })
+            .collect();
+        let rank = product.lhs.strides.len();
+        let (between, step) = (product.lhs.strides[rank - 2], product.lhs.strides[rank - 1]);
+        let exprs = &mut self.program.exprs;
+        let line = exprs.mul_const(row, between as i64);
+        let first = exprs.add2(product.lhs.offset, line);
+        let distance = exprs.mul_const(term, step as i64);
+        let first = exprs.add2(first, distance);
+        for (number, registers) in sums.iter().enumerate() {
+            let exprs = &mut self.program.exprs;
+            let place = exprs.add_const(first, (number * between) as i64);
+            let load = exprs.load(product.lhs.buffer, place, 1, None);
+            let wide = exprs.splat(load, self.lanes);
+            let factor = exprs.declare_register("a", ty);
+            body.push(Stmt::Let(factor, wide));
+            let factor = exprs.var(factor);
+            for (&register, &column) in registers.iter().zip(&columns) {
+                let sum = exprs.var(register);
+                body.push(Stmt::Assign(register, exprs.fma(factor, column, sum)));
+            }
+        }
+        Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
+    }
+
+    /// A vector of the right factor.
+    fn column_vector(
+        &mut self,
+        product: &Product,
+        panel: Panel,
+        (start, term): (ExprId, ExprId),
+        vector: usize,
+    ) -> ExprId {
+        let lanes = self.lanes;
+        let exprs = &mut self.program.exprs;
+        let distance = (vector * lanes) as i64;
+        match (panel.packed, &product.rhs) {
+            (None, Some(view)) => {
+                let line = exprs.mul_const(term, view.strides[view.strides.len() - 2] as i64);
+                let first = exprs.add2(view.offset, panel.lane.base);
+                let place = exprs.add2(first, line);
+                let place = exprs.add_const(place, distance);
+                exprs.load(view.buffer, place, lanes, panel.lane.mask)
+            }
+            (packed, _) => {
+                let line = exprs.sub(term, start);
+                let line = exprs.mul_const(line, (panel.lane.count * lanes) as i64);
+                let place = exprs.add_const(line, distance);
+                exprs.load(packed.expect("copied if not read in place"), place, lanes, None)
+            }
+        }
+    }
+
+    /// Brings the sums of a register tile to the result.
+    fn finished(&mut self, product: &Product, panel: Panel, row: ExprId, sums: &[Vec<VarId>]) -> Vec<Stmt> {
+        let mut out = Vec::new();
+        let into = &product.into;
+        let between = into.strides[into.strides.len() - 2];
+        let exprs = &mut self.program.exprs;
+        let line = exprs.mul_const(row, between as i64);
+        let first = exprs.add2(into.offset, line);
+        let first = exprs.add2(first, panel.lane.base);
+        for (number, registers) in sums.iter().enumerate() {
+            for (vector, &register) in registers.iter().enumerate() {
+                let exprs = &mut self.program.exprs;
+                let distance = number * between + vector * self.lanes;
+                let place = exprs.add_const(first, distance as i64);
+                let sum = exprs.var(register);
+                let before = exprs.load(into.buffer, place, self.lanes, None);
+                let value = match &product.finish {
+                    Finish::Set => sum,
+                    Finish::Add => exprs.add2(before, sum),
+                    Finish::Rescale(factor) => {
+                        let row = exprs.add_const(row, number as i64);
+                        let factor = self.factor_vector(factor, &product.batch, row, (panel.lane, vector));
+                        self.program.exprs.fma(before, factor, sum)
+                    }
+                };
+                out.push(Stmt::Store { buffer: into.buffer, offset: place, value, mask: None });
+            }
+        }
+        out
+    }
+
+    /// The factors of a vector of the result.
+    fn factor_vector(
+        &mut self,
+        factor: &Factor,
+        batch: &[ExprId],
+        row: ExprId,
+        (lane, vector): (Lane, usize),
+    ) -> ExprId {
+        let n = self.plan.nodes[factor.max].shape.last().map_or(1, |extent| extent.full);
+        let (var, column) = self.program.exprs.fresh_index("column", n.next_multiple_of(self.lanes));
+        let element = self.factor(factor, &[batch, &[row, column]].concat());
+        let base = self.program.exprs.add_const(lane.base, (vector * self.lanes) as i64);
+        let widening = Widening { mask: lane.mask, ..Widening::new(var, base, self.lanes) };
+        let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &widening);
+        let wide = vectorizer.widen(&mut self.program.exprs, &mut self.simplifier, element);
+        self.program.exprs.splat(wide, self.lanes)
+    }
+
+    /// True if results are better computed one by one, with vectors along the terms.
+    fn suits_dots(&self, shape: &[Extent], (lhs, rhs): (&View, &View)) -> bool {
+        let rank = shape.len();
+        let rhs_terms = (rhs.strides[rank - 2], rhs.strides[rank - 1]);
+        let is_across = lhs.strides[rank - 1] == 1 && rhs_terms.0 == 1 && rhs_terms.1 != 1;
+        shape[rank - 1].full == 1 || is_across && shape[rank - 2].full <= FEW_ROWS
+    }
+
+    /// A product with vectors along the terms.
+    fn dots(&mut self, node: usize, (lhs, rhs): (&View, &View), into: &View, finish: Finish) -> Vec<Stmt> {
+        let args = self.plan.nodes[node].args.clone();
+        let shape = self.plan.nodes[node].shape.clone();
+        let rank = shape.len();
+        let terms = self.plan.nodes[args[0]].shape[rank - 1].clone();
+        let walk = self.walk_along(&[&shape[..], &[terms]].concat(), Some(rank));
+        let (row, column, term) = (walk.index[rank - 2], walk.index[rank - 1], walk.index[rank]);
+        let index = walk.index[..rank].to_vec();
+        let mut factor = |number: usize, view: &View, ends: [ExprId; 2]| {
+            let index = [&index[..rank - 2], &ends].concat();
+            let index = self.repeated(args[number], &index);
+            let place = self.place(view, &index);
+            self.program.exprs.load(view.buffer, place, 1, None)
+        };
+        let (value, times) = (factor(0, lhs, [row, term]), factor(1, rhs, [term, column]));
+        let place = self.place(into, &index);
+        let before = self.program.exprs.load(into.buffer, place, 1, None);
+        let before = match &finish {
+            Finish::Set => None,
+            Finish::Add => Some(before),
+            Finish::Rescale(factor) => {
+                let factor = self.factor(factor, &index);
+                Some(self.program.exprs.mul(before, factor))
+            }
+        };
+        let fold = Fold { f: ReduceFn::Sum, value, times: Some(times), before, into: (into.buffer, place) };
+        self.pass(&walk, Vec::new(), vec![fold])
+    }
+}
+
+/// Most rows for which products are computed one by one where the right factor is transposed.
+const FEW_ROWS: usize = 4;
+
+/// Multiply-adds that have to be under way to keep a unit busy.
+const LATENCY_SLOTS: usize = 8;
