@@ -6,6 +6,7 @@
 
 pub mod array;
 pub mod eval;
+pub mod extract;
 pub mod floats;
 pub mod graph;
 pub mod json;
@@ -21,6 +22,7 @@ pub mod tiling;
 mod validate;
 pub mod verify;
 
+pub use extract::{Premise, Region, RegionLimits, View, regions};
 pub use floats::{Precision, interpret};
 pub use graph::{
     Accumulation, BlockGraph, GraphError, InputKind, MuGraph, Node, Store, TensorId, TileId, TileNode,
