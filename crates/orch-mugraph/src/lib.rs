@@ -23,6 +23,7 @@ pub mod tiling;
 mod validate;
 pub mod verify;
 
+pub use extract::{Premise, Region, RegionLimits, View, regions};
 pub use floats::{Precision, interpret};
 pub use graph::{
     Accumulation, BlockGraph, GraphError, InputKind, MuGraph, Node, Store, TensorId, TileId, TileNode,

@@ -1,0 +1,247 @@
+//! Which primitives may make a region: sets that end in one result and grow backward from it.
+
+use super::RegionLimits;
+use super::translate::is_known;
+use super::views::keeps_indices;
+use orch_ir::{NodeId, PrimGraph, PrimOp, ReduceOp, TensorId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Members of the largest set.
+const MAX_MEMBERS: usize = 48;
+
+/// An inner product's result is small if it has this many times fewer elements than either operand.
+const SMALL: usize = 8;
+
+/// What is computed before the products that lie deepest in a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Prologue {
+    Nothing,
+    /// What nobody else reads.
+    Own,
+    /// What others read too, and compute for themselves: a norm of the input of several products.
+    Shared,
+}
+
+/// Who reads what.
+pub(super) struct Readers<'a> {
+    graph: &'a PrimGraph,
+    /// For each tensor the primitives that read it, through views or at once.
+    by: Vec<BTreeSet<NodeId>>,
+    /// Tensors that are outputs of the graph, through views or at once.
+    escapes: Vec<bool>,
+}
+
+impl<'a> Readers<'a> {
+    pub(super) fn of(graph: &'a PrimGraph) -> Readers<'a> {
+        let mut readers = Readers {
+            graph,
+            by: vec![BTreeSet::new(); graph.tensors().len()],
+            escapes: vec![false; graph.tensors().len()],
+        };
+        for (_, tensor) in &graph.outputs {
+            readers.escapes[tensor.index()] = true;
+        }
+        for id in graph.node_ids().rev() {
+            let node = graph.node(id);
+            for input in &node.inputs {
+                if keeps_indices(&node.op) {
+                    let beyond = readers.by[node.outputs[0].index()].clone();
+                    readers.by[input.index()].extend(beyond);
+                    readers.escapes[input.index()] |= readers.escapes[node.outputs[0].index()];
+                } else {
+                    readers.by[input.index()].insert(id);
+                }
+            }
+        }
+        readers
+    }
+
+    fn result(&self, id: NodeId) -> TensorId {
+        self.graph.node(id).outputs[0]
+    }
+
+    /// The only primitive that reads a result, if there is one.
+    fn only_reader(&self, id: NodeId) -> Option<NodeId> {
+        let result = self.result(id).index();
+        let mut readers = self.by[result].iter();
+        readers.next().filter(|_| self.by[result].len() == 1 && !self.escapes[result]).copied()
+    }
+
+    /// The primitive that computes a tensor, before views.
+    fn source(&self, tensor: TensorId) -> Option<NodeId> {
+        let mut at = self.graph.producer(tensor)?;
+        while keeps_indices(&self.graph.node(at).op) {
+            at = self.graph.producer(self.graph.node(at).inputs[0])?;
+        }
+        Some(at)
+    }
+
+    fn sources(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        self.graph.node(id).inputs.iter().filter_map(|&input| self.source(input))
+    }
+
+    fn is_product(&self, id: NodeId) -> bool {
+        matches!(self.graph.node(id).op, PrimOp::Contract(_))
+    }
+
+    fn is_map(&self, id: NodeId) -> bool {
+        matches!(self.graph.node(id).op, PrimOp::Map(_))
+    }
+
+    /// True for results at which regions may end: products, and what is not at once read by one primitive that is of
+    /// every region that this could be of.
+    pub(super) fn is_sink(&self, id: NodeId) -> bool {
+        let is_final = || match self.only_reader(id).filter(|reader| is_known(self.graph, *reader)) {
+            Some(reader) if self.is_product(reader) => {
+                let set = grow(self, reader, 2, Prologue::Nothing);
+                set.iter().filter(|id| self.is_product(**id)).count() == 1
+            }
+            Some(_) => false,
+            None => true,
+        };
+        is_known(self.graph, id) && (self.is_product(id) || (self.is_map(id) && is_final()))
+    }
+
+    /// True for elementwise primitives between a product or convolution outside and whoever stores its result.
+    fn is_epilogue(&self, id: NodeId, members: &BTreeSet<NodeId>) -> bool {
+        self.is_map(id)
+            && self.sources(id).any(|source| {
+                let is_anchor = matches!(
+                    self.graph.node(source).op,
+                    PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. }
+                );
+                let passes_on = self.only_reader(source) == Some(id) && self.is_epilogue(source, members);
+                (is_anchor && !members.contains(&source) && self.only_reader(source) == Some(id)) || passes_on
+            })
+    }
+
+    /// A product whose result is small beside its operands: it may be computed again in each block.
+    fn is_small(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let elems = |tensor: TensorId| self.graph.shape(tensor).elems();
+        node.inputs.iter().all(|&input| elems(node.outputs[0]) * SMALL <= elems(input))
+    }
+}
+
+/// Sets of primitives that end in `sink`, from small to large, each once.
+pub(super) fn choices(readers: &Readers<'_>, sink: NodeId, limits: &RegionLimits) -> Vec<BTreeSet<NodeId>> {
+    let mut sets: Vec<BTreeSet<NodeId>> = Vec::new();
+    let mut offer = |set: BTreeSet<NodeId>| {
+        let products = set.iter().filter(|id| readers.is_product(**id)).count();
+        if products <= limits.max_products && set.len() <= MAX_MEMBERS && !sets.contains(&set) {
+            sets.push(set);
+        }
+    };
+    for levels in 0..=limits.max_products {
+        let core = grow(readers, sink, levels, Prologue::Nothing);
+        for prologue in [Prologue::Own, Prologue::Shared] {
+            let whole = grow(readers, sink, levels, prologue);
+            for part in parts(readers, &whole - &core) {
+                offer(&core | &part);
+            }
+            offer(whole);
+        }
+        offer(core);
+    }
+    sets.sort_by_key(BTreeSet::len);
+    sets
+}
+
+/// The connected parts of a prologue: what is computed for different operands.
+fn parts(readers: &Readers<'_>, prologue: BTreeSet<NodeId>) -> Vec<BTreeSet<NodeId>> {
+    let mut parts: Vec<BTreeSet<NodeId>> = Vec::new();
+    for id in prologue {
+        let sources: BTreeSet<NodeId> = readers.sources(id).collect();
+        let (touched, mut others): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|part| !part.is_disjoint(&sources));
+        others.push(touched.into_iter().flatten().chain([id]).collect());
+        parts = others;
+    }
+    parts
+}
+
+/// How a primitive is reached from the sink.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    /// Products in between, on the shortest way.
+    products: usize,
+    /// Something is summed between it and the next product on some way.
+    is_reduced: bool,
+    /// Nothing but members reads it.
+    is_own: bool,
+}
+
+/// The set with as many products in a row.
+fn grow(readers: &Readers<'_>, sink: NodeId, levels: usize, prologue: Prologue) -> BTreeSet<NodeId> {
+    let mut reached = BTreeMap::from([(sink, Reach { products: 0, is_reduced: false, is_own: true })]);
+    let mut own: BTreeSet<NodeId> = BTreeSet::new();
+    let mut members: BTreeSet<NodeId> = BTreeSet::new();
+    // Later primitives first: when one is looked at, all its readers have been.
+    while let Some((id, mut reach)) = reached.pop_last() {
+        let result = readers.result(id).index();
+        let is_own = !readers.escapes[result] && readers.by[result].is_subset(&own);
+        reach.is_own = id == sink || is_own;
+        if members.len() > MAX_MEMBERS || !belongs(readers, id, reach, levels) {
+            continue;
+        }
+        members.insert(id);
+        if reach.is_own {
+            own.insert(id);
+        }
+        let is_product = readers.is_product(id);
+        let is_sum = matches!(readers.graph.node(id).op, PrimOp::Reduce { op: ReduceOp::Sum, .. });
+        for source in readers.sources(id) {
+            let products = reach.products + usize::from(is_product);
+            let is_reduced = (reach.is_reduced || is_sum) && !is_product;
+            let next = reached.entry(source).or_insert(Reach { products, is_reduced, is_own: true });
+            next.products = next.products.min(products);
+            next.is_reduced |= is_reduced;
+        }
+    }
+    prune(readers, sink, members, &own, prologue)
+}
+
+/// True for what may be a member: products that nobody else needs and that are worth computing within the region.
+fn belongs(readers: &Readers<'_>, id: NodeId, reach: Reach, levels: usize) -> bool {
+    if !is_known(readers.graph, id) {
+        return false;
+    }
+    if readers.is_product(id) {
+        let is_near = reach.products == 0 || reach.is_reduced || readers.is_small(id);
+        return reach.is_own && reach.products < levels && is_near;
+    }
+    reach.is_own || reach.products > 0
+}
+
+/// Without what the prologue is not to have: primitives before the deepest products.
+fn prune(
+    readers: &Readers<'_>,
+    sink: NodeId,
+    members: BTreeSet<NodeId>,
+    own: &BTreeSet<NodeId>,
+    prologue: Prologue,
+) -> BTreeSet<NodeId> {
+    let mut after_product: BTreeSet<NodeId> = BTreeSet::new();
+    for &id in &members {
+        if readers.is_product(id) || readers.sources(id).any(|source| after_product.contains(&source)) {
+            after_product.insert(id);
+        }
+    }
+    let has_products = !after_product.is_empty();
+    let stays = |id: &NodeId| {
+        let is_allowed = match prologue {
+            Prologue::Nothing => !has_products,
+            Prologue::Own => own.contains(id),
+            Prologue::Shared => true,
+        };
+        *id == sink || after_product.contains(id) || (is_allowed && !readers.is_epilogue(*id, &members))
+    };
+    let allowed: BTreeSet<NodeId> = members.iter().copied().filter(stays).collect();
+    let (mut kept, mut pending) = (BTreeSet::new(), vec![sink]);
+    while let Some(id) = pending.pop() {
+        if kept.insert(id) {
+            pending.extend(readers.sources(id).filter(|source| allowed.contains(source)));
+        }
+    }
+    kept
+}

@@ -1,0 +1,387 @@
+//! Primitives as expressions in index notation.
+
+use super::expr::{Expr, ExprId, Exprs, rational};
+use super::index::{Dim, Index, Label};
+use super::views::{Strided, keeps_indices, view};
+use crate::op::{BinaryFn, ReduceFn, UnaryFn};
+use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tensor that a region reads.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Read {
+    /// The stored tensor.
+    pub(super) source: TensorId,
+    /// The first element.
+    pub(super) offset: usize,
+    /// Elements from one index to the next one; labels along which it is repeated are left out.
+    pub(super) strides: BTreeMap<Label, usize>,
+}
+
+/// A region in index notation.
+#[derive(Debug)]
+pub(super) struct Translated {
+    /// All expressions.
+    pub(super) exprs: Exprs,
+    /// What it computes.
+    pub(super) root: ExprId,
+    /// What it reads: [`Expr::Input`] is a position here.
+    pub(super) reads: Vec<Read>,
+    /// Where the result is stored: elements from one index to the next one.
+    pub(super) output: BTreeMap<Label, usize>,
+    /// All primitives of the region.
+    pub(super) nodes: BTreeSet<NodeId>,
+}
+
+/// Additive masks below this are minus infinity: adding a score to it changes nothing.
+const VERY_NEGATIVE: f64 = -1e9;
+
+/// True for primitives that [`translate`] may know, on values of one type.
+pub(super) fn is_known(graph: &PrimGraph, id: NodeId) -> bool {
+    use orch_ir::{BinaryFn as B, UnaryFn as U};
+    let node = graph.node(id);
+    let is_f32 = node.outputs.iter().all(|tensor| graph.dtype(*tensor) == DType::F32);
+    match &node.op {
+        PrimOp::Map(ScalarFn::IsNan) => true,
+        PrimOp::Map(ScalarFn::Unary(U::Neg | U::Exp | U::Sqrt | U::Recip | U::Tanh | U::Erf)) => is_f32,
+        PrimOp::Map(ScalarFn::Binary(B::Add | B::Sub | B::Mul | B::Div | B::Max) | ScalarFn::Select) => is_f32,
+        PrimOp::Reduce { op: ReduceOp::Sum | ReduceOp::Max, .. } | PrimOp::Contract(_) => is_f32,
+        _ => false,
+    }
+}
+
+/// The primitives `members`, the last of which gives the result, in index notation; `None` if that says not all of it.
+pub(super) fn translate(graph: &PrimGraph, members: &BTreeSet<NodeId>) -> Option<Translated> {
+    let last = *members.last()?;
+    let mut translation = Translation {
+        graph,
+        nodes: with_inner_views(graph, members),
+        index: Index::default(),
+        dims: BTreeMap::new(),
+        views: BTreeMap::new(),
+        exprs: Exprs::default(),
+        values: BTreeMap::new(),
+        reads: Vec::new(),
+    };
+    let order: Vec<NodeId> = translation.nodes.iter().copied().collect();
+    for &id in &order {
+        translation.constrain(graph.node(id))?;
+    }
+    translation.take_extents()?;
+    for &id in &order {
+        translation.define(graph.node(id))?;
+    }
+    translation.finish(graph.node(last).outputs[0])
+}
+
+/// With the views between members.
+fn with_inner_views(graph: &PrimGraph, members: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+    let mut all = members.clone();
+    for member in members {
+        for &input in &graph.node(*member).inputs {
+            let (mut views, mut at) = (Vec::new(), graph.producer(input));
+            while let Some(id) = at.filter(|id| !members.contains(id) && keeps_indices(&graph.node(*id).op)) {
+                views.push(id);
+                at = graph.producer(graph.node(id).inputs[0]);
+            }
+            if at.is_some_and(|id| members.contains(&id)) {
+                all.extend(views);
+            }
+        }
+    }
+    all
+}
+
+struct Translation<'a> {
+    graph: &'a PrimGraph,
+    nodes: BTreeSet<NodeId>,
+    index: Index,
+    /// What the dimensions of tensors run over.
+    dims: BTreeMap<TensorId, Vec<Dim>>,
+    /// Tensors from outside.
+    views: BTreeMap<TensorId, Strided>,
+    exprs: Exprs,
+    values: BTreeMap<TensorId, ExprId>,
+    reads: Vec<Read>,
+}
+
+impl Translation<'_> {
+    /// What an operand's dimensions run over. A tensor from outside that is repeated along a dimension is so anew for
+    /// whoever reads it.
+    fn operand(&mut self, tensor: TensorId) -> Vec<Dim> {
+        let is_inner = self.graph.producer(tensor).is_some_and(|node| self.nodes.contains(&node));
+        if !is_inner && !self.views.contains_key(&tensor) {
+            let seen = view(self.graph, tensor);
+            let mut label = |&(extent, _): &(usize, usize)| self.index.fresh(extent);
+            let dims = seen.dims.iter().map(|factors| factors.iter().map(&mut label).collect()).collect();
+            self.dims.insert(tensor, dims);
+            self.views.insert(tensor, seen);
+        }
+        let mut dims = self.dims.get(&tensor).cloned().unwrap_or_default();
+        if let Some(seen) = self.views.get(&tensor) {
+            for (dim, factors) in dims.iter_mut().zip(&seen.dims) {
+                for (label, &(extent, stride)) in dim.iter_mut().zip(factors) {
+                    if stride == 0 {
+                        *label = self.index.fresh(extent);
+                    }
+                }
+            }
+        }
+        dims
+    }
+
+    /// Which dimensions of a primitive's operands and result run over the same indices.
+    fn constrain(&mut self, node: &PrimNode) -> Option<()> {
+        let operands: Vec<Vec<Dim>> = node.inputs.iter().map(|&tensor| self.operand(tensor)).collect();
+        let shape = self.graph.shape(node.outputs[0]).dims();
+        let dims = match &node.op {
+            PrimOp::Map(_) => {
+                for other in &operands[1..] {
+                    for (dim, other) in operands[0].iter().zip(other) {
+                        self.index.unify(dim, other)?;
+                    }
+                }
+                operands.into_iter().next()?
+            }
+            PrimOp::Reduce { axes, .. } => {
+                let kept = operands[0].iter().enumerate().filter(|(dim, _)| !axes.contains(dim));
+                kept.map(|(_, dim)| dim.clone()).collect()
+            }
+            PrimOp::Contract(contract) => self.contract_dims(contract, &operands)?,
+            PrimOp::Broadcast { dims, .. } => {
+                let mut result: Vec<Dim> =
+                    shape.iter().map(|&extent| self.index.fresh_dim(extent)).collect();
+                for (from, &to) in dims.iter().enumerate() {
+                    if self.graph.shape(node.inputs[0])[from] == shape[to] {
+                        result[to].clone_from(&operands[0][from]);
+                    }
+                }
+                result
+            }
+            PrimOp::Transpose { perm } => perm.iter().map(|&dim| operands[0][dim].clone()).collect(),
+            PrimOp::Reshape { .. } => {
+                let result: Vec<Dim> =
+                    shape.iter().map(|&extent| self.index.fresh_dim(extent)).collect();
+                self.index.unify(&operands[0].concat(), &result.concat())?;
+                result
+            }
+            _ => return None,
+        };
+        self.dims.insert(node.outputs[0], dims);
+        Some(())
+    }
+
+    fn contract_dims(&mut self, contract: &Contract, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
+        let mut known: BTreeMap<u8, Dim> = BTreeMap::new();
+        for (names, dims) in [&contract.lhs, &contract.rhs].into_iter().zip(operands) {
+            for (name, dim) in names.iter().zip(dims) {
+                match known.get(name) {
+                    Some(other) => self.index.unify(&other.clone(), dim)?,
+                    None => drop(known.insert(*name, dim.clone())),
+                }
+            }
+        }
+        contract.out.iter().map(|name| known.get(name).cloned()).collect()
+    }
+
+    /// The extents of all leaves; `None` if a tensor runs over an index twice, or over nothing at all.
+    fn take_extents(&mut self) -> Option<()> {
+        for dims in self.dims.values() {
+            let leaves = self.index.leaves(&dims.concat());
+            let distinct: BTreeSet<Label> = leaves.iter().copied().collect();
+            if distinct.len() < leaves.len() {
+                return None;
+            }
+            for leaf in distinct {
+                let extent = self.index.extent(leaf);
+                self.exprs.extents.insert(leaf, extent);
+                if extent == 0 {
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn leaves(&self, dims: &[Dim]) -> Vec<Label> {
+        self.index.leaves(&dims.concat())
+    }
+
+    /// The value of an operand.
+    fn value(&mut self, tensor: TensorId) -> Option<ExprId> {
+        if let Some(&value) = self.values.get(&tensor) {
+            return Some(value);
+        }
+        let seen = self.views.get(&tensor)?.clone();
+        let dims = self.dims.get(&tensor)?.clone();
+        let mut strides = BTreeMap::new();
+        for (dim, factors) in dims.iter().zip(&seen.dims) {
+            for (label, &(_, mut stride)) in dim.iter().zip(factors) {
+                for leaf in self.index.leaves(&[*label]).into_iter().rev() {
+                    if stride != 0 {
+                        strides.insert(leaf, stride);
+                    }
+                    stride *= self.index.extent(leaf);
+                }
+            }
+        }
+        self.nodes.extend(seen.nodes.iter().copied());
+        let read = Read { source: seen.source, offset: seen.offset, strides };
+        let value = match self.graph.constant(read.source).filter(|_| read.strides.is_empty()) {
+            Some(constant) => self.exprs.constant(*constant.to_f64().get(read.offset)?),
+            None => {
+                let known = self.reads.iter().position(|other| *other == read);
+                let position = known.unwrap_or_else(|| {
+                    self.exprs.inputs.push(read.strides.keys().copied().collect());
+                    self.reads.push(read);
+                    self.reads.len() - 1
+                });
+                self.exprs.add_expr(Expr::Input(position))
+            }
+        };
+        self.values.insert(tensor, value);
+        Some(value)
+    }
+
+    /// What a primitive computes.
+    fn define(&mut self, node: &PrimNode) -> Option<()> {
+        let args: Vec<ExprId> =
+            node.inputs.iter().map(|&tensor| self.value(tensor)).collect::<Option<_>>()?;
+        let value = match &node.op {
+            PrimOp::Map(ScalarFn::Select) => self.select(node, &args)?,
+            PrimOp::Map(f) => self.map(*f, &args)?,
+            PrimOp::Reduce { op, axes } => {
+                let dims = self.dims.get(&node.inputs[0])?;
+                let summed: Vec<Dim> = axes.iter().map(|&axis| dims[axis].clone()).collect();
+                let f = if *op == ReduceOp::Max { ReduceFn::Max } else { ReduceFn::Sum };
+                let over = self.leaves(&summed);
+                self.exprs.reduce(f, &over, args[0])?
+            }
+            PrimOp::Contract(_) => {
+                let kept = self.leaves(self.dims.get(&node.outputs[0])?);
+                let both = self.exprs.labels(args[0]).union(self.exprs.labels(args[1]));
+                let over: Vec<Label> = both.filter(|label| !kept.contains(label)).copied().collect();
+                self.exprs.contract(&over, args[0], args[1])?
+            }
+            _ => args[0],
+        };
+        self.values.insert(node.outputs[0], value);
+        Some(())
+    }
+
+    fn map(&mut self, f: ScalarFn, args: &[ExprId]) -> Option<ExprId> {
+        use orch_ir::{BinaryFn as B, UnaryFn as U};
+        let exprs = &mut self.exprs;
+        match f {
+            ScalarFn::Unary(U::Neg) => exprs.scale(rational(-1.0)?, args[0]),
+            ScalarFn::Unary(U::Exp) => exprs.exp(args[0]),
+            ScalarFn::Unary(U::Sqrt) => exprs.unary(UnaryFn::Sqrt, args[0]),
+            ScalarFn::Unary(U::Recip) => exprs.recip(args[0]),
+            ScalarFn::Unary(U::Tanh) => exprs.unary(UnaryFn::Tanh, args[0]),
+            ScalarFn::Unary(U::Erf) => exprs.unary(UnaryFn::Erf, args[0]),
+            ScalarFn::Binary(B::Add) => self.sum_or_mask(args[0], args[1]),
+            ScalarFn::Binary(B::Sub) => exprs.sub(args[0], args[1]),
+            ScalarFn::Binary(B::Mul) => exprs.mul(args[0], args[1]),
+            ScalarFn::Binary(B::Div) => exprs.div(args[0], args[1]),
+            ScalarFn::Binary(B::Max) => exprs.max(args[0], args[1]),
+            ScalarFn::IsNan => Some(exprs.add_expr(Expr::IsNan(args[0]))),
+            _ => None,
+        }
+    }
+
+    /// A sum, or a mask where a constant is added that is 0 up to a diagonal and minus infinity beyond.
+    fn sum_or_mask(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
+        for (value, mask) in [(a, b), (b, a)] {
+            let keeps = |x: f64| (x == 0.0 || x <= VERY_NEGATIVE).then_some(x == 0.0);
+            if let Some(causal) = self.causal(mask, keeps) {
+                return Some(self.masked(value, causal));
+            }
+        }
+        self.exprs.add(a, b)
+    }
+
+    fn masked(&mut self, value: ExprId, mask: ExprId) -> ExprId {
+        self.exprs.add_expr(Expr::Binary(BinaryFn::Mask, value, mask))
+    }
+
+    /// `if condition { then } else { otherwise }`: a mask, or NaN replaced by 0.
+    fn select(&mut self, node: &PrimNode, args: &[ExprId]) -> Option<ExprId> {
+        let [condition, then, otherwise] = *args else { return None };
+        if *self.exprs.get(condition) == Expr::IsNan(otherwise) {
+            let is_zero = self.exprs.number(then) == Some(0.0);
+            self.exprs.without_nan.insert(otherwise);
+            return is_zero.then_some(otherwise);
+        }
+        let is_infinite = |value: Option<f64>| value.is_some_and(|value| value <= VERY_NEGATIVE);
+        if is_infinite(self.exprs.number(otherwise)) {
+            let causal = self.causal(condition, |x| Some(x != 0.0));
+            let mask = causal.or_else(|| self.mask_input(node.inputs[0], condition))?;
+            Some(self.masked(then, mask))
+        } else if is_infinite(self.exprs.number(then)) {
+            let causal = self.causal(condition, |x| Some(x == 0.0))?;
+            Some(self.masked(otherwise, causal))
+        } else {
+            None
+        }
+    }
+
+    fn mask_input(&self, tensor: TensorId, condition: ExprId) -> Option<ExprId> {
+        let is_input = matches!(self.exprs.get(condition), Expr::Input(_));
+        (is_input && self.graph.dtype(tensor) == DType::Bool).then_some(condition)
+    }
+
+    /// A constant as a causal mask, if it is one.
+    fn causal(&mut self, mask: ExprId, keeps: impl Fn(f64) -> Option<bool>) -> Option<ExprId> {
+        let Expr::Input(position) = *self.exprs.get(mask) else { return None };
+        let read = &self.reads[position];
+        let values = self.graph.constant(read.source)?;
+        let labels: Vec<(Label, usize)> = read.strides.iter().map(|(label, step)| (*label, *step)).collect();
+        let [first, second] = labels[..] else { return None };
+        let extents = &self.exprs.extents;
+        if extents[&first.0] * extents[&second.0] > values.shape().elems() {
+            return None;
+        }
+        let values = values.to_f64();
+        for ((row, row_step), (column, column_step)) in [(first, second), (second, first)] {
+            let kept = |i: usize, j: usize| keeps(values[read.offset + i * row_step + j * column_step]);
+            if let Some(offset) = diagonal(extents[&row], extents[&column], kept) {
+                return Some(self.exprs.add_expr(Expr::Causal { row, column, offset }));
+            }
+        }
+        None
+    }
+
+    fn finish(self, result: TensorId) -> Option<Translated> {
+        let root = *self.values.get(&result)?;
+        let leaves = self.leaves(self.dims.get(&result)?);
+        let mut output = BTreeMap::new();
+        let mut stride = 1;
+        for leaf in leaves.into_iter().rev() {
+            output.insert(leaf, stride);
+            stride *= self.index.extent(leaf);
+        }
+        if !output.keys().eq(self.exprs.labels(root)) {
+            return None;
+        }
+        Some(Translated { exprs: self.exprs, root, reads: self.reads, output, nodes: self.nodes })
+    }
+}
+
+/// The offset of the diagonal up to which a mask keeps columns, if it keeps exactly those and no row is empty.
+fn diagonal(rows: usize, columns: usize, kept: impl Fn(usize, usize) -> Option<bool>) -> Option<i64> {
+    let mut first = 0;
+    while first < columns && kept(0, first)? {
+        first += 1;
+    }
+    if first == 0 || first == columns {
+        return None;
+    }
+    for row in 0..rows {
+        for column in 0..columns {
+            if kept(row, column)? != (column < first + row) {
+                return None;
+            }
+        }
+    }
+    i64::try_from(first - 1).ok()
+}

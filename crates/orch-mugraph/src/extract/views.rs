@@ -1,0 +1,128 @@
+//! Tensors that are stored seen through primitives that only move elements.
+
+use orch_ir::{DType, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
+
+/// Extents and strides whose product a dimension is, outermost first; extents of 1 are left out, and what could be one
+/// factor is. A stride is the number of elements of the source from one index to the next one; 0 for what is repeated.
+pub(super) type Factors = Vec<(usize, usize)>;
+
+/// A tensor as a view of a stored one.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Strided {
+    /// The stored tensor.
+    pub(super) source: TensorId,
+    /// Each dimension as seen.
+    pub(super) dims: Vec<Factors>,
+    /// The first element.
+    pub(super) offset: usize,
+    /// The primitives that the view stands for.
+    pub(super) nodes: Vec<NodeId>,
+}
+
+/// True for primitives whose results run over the indices of their operands.
+pub(super) fn keeps_indices(op: &PrimOp) -> bool {
+    matches!(op, PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. })
+}
+
+/// The tensor as a view of the farthest tensor before it that allows one.
+pub(super) fn view(graph: &PrimGraph, tensor: TensorId) -> Strided {
+    let seen = graph.producer(tensor).and_then(|id| {
+        let node = graph.node(id);
+        let may_be_view = keeps_indices(&node.op) || matches!(node.op, PrimOp::Slice { .. } | PrimOp::Map(_));
+        let mut seen = may_be_view.then(|| moved(graph, node, view(graph, node.inputs[0])))??;
+        seen.nodes.push(id);
+        Some(seen)
+    });
+    seen.unwrap_or_else(|| {
+        let shape = graph.shape(tensor);
+        let dims = shape.iter().zip(shape.strides());
+        let dims = dims.map(|(&extent, stride)| joined(vec![(extent, stride)])).collect();
+        Strided { source: tensor, dims, offset: 0, nodes: Vec::new() }
+    })
+}
+
+/// The result of a primitive, whose operand is seen so.
+fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Strided> {
+    let shape = graph.shape(node.outputs[0]).dims();
+    match &node.op {
+        // Widening is done where the element is read.
+        PrimOp::Map(ScalarFn::Cast(DType::F32)) if graph.dtype(node.inputs[0]) == DType::BF16 => {}
+        PrimOp::Broadcast { dims, .. } => {
+            let mut repeated: Vec<Factors> = shape.iter().map(|&extent| joined(vec![(extent, 0)])).collect();
+            for (from, &to) in dims.iter().enumerate() {
+                if graph.shape(node.inputs[0])[from] == shape[to] {
+                    repeated[to] = std::mem::take(&mut seen.dims[from]);
+                }
+            }
+            seen.dims = repeated;
+        }
+        PrimOp::Transpose { perm } => seen.dims = perm.iter().map(|&dim| seen.dims[dim].clone()).collect(),
+        PrimOp::Slice { starts, steps, sizes } => {
+            for (dim, factors) in seen.dims.iter_mut().enumerate() {
+                let is_whole = sizes[dim] == graph.shape(node.inputs[0])[dim] && steps[dim] == 1;
+                match factors[..] {
+                    _ if is_whole => {}
+                    [] => {}
+                    [(_, stride)] => {
+                        seen.offset += usize::try_from(starts[dim]).ok()? * stride;
+                        *factors = joined(vec![(sizes[dim], stride * usize::try_from(steps[dim]).ok()?)]);
+                    }
+                    _ => return None,
+                }
+            }
+        }
+        PrimOp::Reshape { .. } => seen.dims = reshaped(seen.dims.concat(), shape)?,
+        _ => return None,
+    }
+    Some(seen)
+}
+
+/// The factors cut into dimensions of a shape, innermost first; `None` if extents do not divide each other.
+fn reshaped(mut factors: Factors, shape: &[usize]) -> Option<Vec<Factors>> {
+    let mut dims = vec![Factors::new(); shape.len()];
+    for (dim, &extent) in dims.iter_mut().zip(shape).rev() {
+        let mut wanted = extent;
+        while wanted != 1 {
+            let (extent, stride) = factors.pop()?;
+            let taken = extent.min(wanted);
+            if taken == 0 || wanted % taken != 0 || extent % taken != 0 {
+                return None;
+            }
+            if extent > taken {
+                factors.push((extent / taken, stride * taken));
+            }
+            dim.insert(0, (taken, stride));
+            wanted /= taken;
+        }
+    }
+    Some(dims.into_iter().map(joined).collect())
+}
+
+/// The same without extents of 1, with neighbours joined where a single stride serves both.
+fn joined(factors: Factors) -> Factors {
+    let mut joined = Factors::new();
+    for (extent, stride) in factors.into_iter().filter(|(extent, _)| *extent != 1) {
+        match joined.last_mut() {
+            Some(outer) if outer.1 == extent * stride => *outer = (outer.0 * extent, stride),
+            _ => joined.push((extent, stride)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reshapes_cut_and_join_factors() {
+        assert_eq!(reshaped(vec![(6, 4), (4, 1)], &[24]), Some(vec![vec![(24, 1)]]));
+        let cut = vec![vec![(2, 12)], vec![(3, 4)], vec![], vec![(4, 1)]];
+        assert_eq!(reshaped(vec![(24, 1)], &[2, 3, 1, 4]), Some(cut));
+        assert_eq!(reshaped(vec![(4, 1), (6, 4)], &[24]), Some(vec![vec![(4, 1), (6, 4)]]));
+        assert_eq!(reshaped(vec![(4, 1), (6, 4)], &[3, 8]), None);
+        // Heads that are repeated stay repeated.
+        let heads = vec![vec![(2, 4), (3, 0)], vec![(4, 1)]];
+        assert_eq!(reshaped(vec![(2, 4), (3, 0), (4, 1)], &[6, 4]), Some(heads));
+    }
+}
