@@ -4,6 +4,8 @@
 //! team (GPUs). What a kernel computes has been proved before; how its tiles are computed is decided here, under limits
 //! that the target states.
 
+pub mod gpu;
+
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId};
 use orch_ir::DType;
 
