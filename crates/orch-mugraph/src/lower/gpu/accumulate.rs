@@ -195,8 +195,7 @@ impl Lowering<'_> {
     fn shared_running_max(&mut self, tile: usize, from: usize, shape: &[usize]) {
         let lowest = self.float(f64::NEG_INFINITY);
         let inner = shape.len().saturating_sub(1);
-        let [now, before] =
-            ["max", "max_before"].map(|name| self.new_view(name, DType::F32, shape, inner));
+        let [now, before] = ["max", "max_before"].map(|name| self.new_view(name, DType::F32, shape, inner));
         let start = self.each_element(shape, |this, coords| {
             let offset = this.offset(&now, coords);
             vec![Write { buffer: now.buffer, offset, value: lowest, mask: None }]
@@ -246,7 +245,8 @@ impl Lowering<'_> {
             self.share_rescale(rescale);
             return;
         };
-        let is_known = |(known, registers): &(Rescale, Registers)| *known == rescale && at.sees(&registers.at);
+        let is_known =
+            |(known, registers): &(Rescale, Registers)| *known == rescale && at.sees(&registers.at);
         if self.rescales.iter().any(is_known) {
             return;
         }
@@ -274,10 +274,12 @@ impl Lowering<'_> {
 
     /// The factor at a point of what is rescaled.
     pub fn rescale_value(&mut self, Rescale { max, degree }: Rescale, point: &Point) -> ExprId {
-        let sees = |registers: &Registers| point.site.as_ref().is_some_and(|site| site.at.sees(&registers.at));
-        let known = self.rescales.iter().find(|(known, registers)| {
-            *known == Rescale { max, degree } && sees(registers)
-        });
+        let sees =
+            |registers: &Registers| point.site.as_ref().is_some_and(|site| site.at.sees(&registers.at));
+        let known = self
+            .rescales
+            .iter()
+            .find(|(known, registers)| *known == Rescale { max, degree } && sees(registers));
         if let Some((_, registers)) = known {
             let place = Place::Registers(registers.clone());
             return self.read_place(&place, point);

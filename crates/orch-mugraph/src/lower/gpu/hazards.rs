@@ -49,7 +49,9 @@ impl Touched {
     /// Whether a barrier must separate what is to come from what has been.
     pub fn precedes(&self, next: &Touched) -> bool {
         let meets = |a: &BTreeSet<BufferId>, b: &BTreeSet<BufferId>| a.intersection(b).next().is_some();
-        meets(&self.written, &next.read) || meets(&self.written, &next.written) || meets(&self.read, &next.written)
+        meets(&self.written, &next.read)
+            || meets(&self.written, &next.written)
+            || meets(&self.read, &next.written)
     }
 
     /// Both.

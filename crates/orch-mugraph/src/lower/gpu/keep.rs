@@ -98,7 +98,8 @@ impl Lowering<'_> {
             return;
         }
         let rank = self.steps.tiles[tile].shape.len();
-        let readers = self.steps.tiles.iter().filter(|reader| reader.readers > 0 && reader.stage == Stage::Loop);
+        let readers =
+            self.steps.tiles.iter().filter(|reader| reader.readers > 0 && reader.stage == Stage::Loop);
         let mut dims = Vec::new();
         for reader in readers {
             if let Step::Op { op: Op::Matmul, args } = &reader.step {

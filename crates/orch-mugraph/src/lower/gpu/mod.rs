@@ -72,7 +72,10 @@ pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Res
         }
     }
     fitting.ok_or_else(|| {
-        CannotLower(format!("tiles of {smallest} bytes, more than the {} of {}", target.shared_bytes, target.name))
+        CannotLower(format!(
+            "tiles of {smallest} bytes, more than the {} of {}",
+            target.shared_bytes, target.name
+        ))
     })
 }
 
@@ -99,10 +102,12 @@ fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = Te
 /// As many warps as leave few sums to each.
 fn choose_warps(steps: &Steps) -> usize {
     let sums = |tile: &steps::Tile| match &tile.step {
-        Step::Op { op: Op::Matmul, .. } if tile.readers > 0 => Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| {
-            let n = tile.shape[tile.shape.len() - 1];
-            Fragments { rows, columns: Columns::Spread(n) }.registers()
-        }),
+        Step::Op { op: Op::Matmul, .. } if tile.readers > 0 => {
+            Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| {
+                let n = tile.shape[tile.shape.len() - 1];
+                Fragments { rows, columns: Columns::Spread(n) }.registers()
+            })
+        }
         _ => 0,
     };
     if steps.tiles.iter().map(sums).sum::<usize>() > MANY_SUMS { MANY_WARPS } else { FEW_WARPS }
@@ -133,11 +138,14 @@ impl Lowering<'_> {
     /// Adds a buffer for each tensor in memory that is read or written.
     fn declare_arguments(&mut self, block: &BlockGraph) -> Vec<Binding> {
         let mut bindings = Vec::new();
-        let read: Vec<usize> = (0..self.steps.tiles.len()).filter(|&at| self.steps.tiles[at].readers > 0).collect();
+        let read: Vec<usize> =
+            (0..self.steps.tiles.len()).filter(|&at| self.steps.tiles[at].readers > 0).collect();
         let read: Vec<TensorId> = read.into_iter().filter_map(|tile| self.tensor_in_memory(tile)).collect();
         let written: Vec<TensorId> = results(self.request, block).collect();
         let both = [(read, Scope::Input), (written, Scope::Output)];
-        for (tensor, scope) in both.into_iter().flat_map(|(all, scope)| all.into_iter().map(move |t| (t, scope))) {
+        for (tensor, scope) in
+            both.into_iter().flat_map(|(all, scope)| all.into_iter().map(move |t| (t, scope)))
+        {
             if self.arguments[tensor.index()].is_none() {
                 let stored = &self.request.stored[tensor.index()];
                 let (dtype, elems) = (stored.dtype, stored.elems);

@@ -318,7 +318,8 @@ impl Lowering<'_> {
                     let to = this.place(b, 0);
                     let column = this.program.exprs.mul_const(pair, 2);
                     let from = (Side::Second, &product.second);
-                    let mut stmts = vec![this.load_matrices(product, from, (lead, column, term), (to, matrices))];
+                    let mut stmts =
+                        vec![this.load_matrices(product, from, (lead, column, term), (to, matrices))];
                     for row in 0..rows {
                         for half in 0..matrices / 2 {
                             let row_tile = this.index(row);
@@ -347,7 +348,8 @@ impl Lowering<'_> {
         (to, matrices): (Spot, usize),
     ) -> Stmt {
         let rank = view.strides.len();
-        let (row_dim, term_dim) = if side == Side::First { (rank - 2, rank - 1) } else { (rank - 1, rank - 2) };
+        let (row_dim, term_dim) =
+            if side == Side::First { (rank - 2, rank - 1) } else { (rank - 1, rank - 2) };
         let along_terms = view.strides[term_dim] == 1;
         // Lane `8 i + r` gives the place of row `r` of matrix `i`.
         let within = self.of_lane(1, 8, 1);

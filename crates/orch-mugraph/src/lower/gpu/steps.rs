@@ -104,7 +104,8 @@ impl Steps {
         if self.tiles[tile].readers != 1 {
             return None;
         }
-        (0..self.tiles.len()).find(|&at| self.tiles[at].readers > 0 && self.tiles[at].step.args().contains(&tile))
+        (0..self.tiles.len())
+            .find(|&at| self.tiles[at].readers > 0 && self.tiles[at].step.args().contains(&tile))
     }
 
     /// The dimensions of a tile along which products add, its transpositions included.
@@ -193,7 +194,9 @@ impl Builder<'_> {
         }
         if let Some(dim) = along_loop {
             if ragged[dim] || !shape[dim].is_multiple_of(self.block.loop_range) {
-                return Err(CannotLower(format!("the loop leaves a remainder of dimension {dim} of {tensor}")));
+                return Err(CannotLower(format!(
+                    "the loop leaves a remainder of dimension {dim} of {tensor}"
+                )));
             }
             shape[dim] /= self.block.loop_range;
         }
@@ -209,7 +212,8 @@ impl Builder<'_> {
     fn op(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
         match op {
             Op::RmsNorm { eps } => {
-                let steps = rms_norm(&self.tiles[args[0]].shape, *eps).map_err(|e| CannotLower(e.to_string()))?;
+                let steps =
+                    rms_norm(&self.tiles[args[0]].shape, *eps).map_err(|e| CannotLower(e.to_string()))?;
                 let mut values = vec![args[0]];
                 for (op, args) in steps {
                     let args: Vec<usize> = args.iter().map(|&at| values[at]).collect();
@@ -240,9 +244,11 @@ impl Builder<'_> {
         };
         let ((lhs_dim, lhs), (rhs_dim, rhs)) = (concat(lhs)?, concat(rhs)?);
         let rank = self.tiles[lhs[0]].shape.len();
-        let suits = |(a, b): (&usize, &usize)| self.tiles[*a].shape[rank - 1] == self.tiles[*b].shape[rank - 2];
+        let suits =
+            |(a, b): (&usize, &usize)| self.tiles[*a].shape[rank - 1] == self.tiles[*b].shape[rank - 2];
         let fits = lhs_dim == rank - 1 && rhs_dim == rank - 2 && lhs.len() == rhs.len();
-        (fits && lhs.iter().zip(&rhs).all(suits)).then(|| lhs.into_iter().zip(rhs).map(|(a, b)| [a, b]).collect())
+        (fits && lhs.iter().zip(&rhs).all(suits))
+            .then(|| lhs.into_iter().zip(rhs).map(|(a, b)| [a, b]).collect())
     }
 
     fn plain(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {

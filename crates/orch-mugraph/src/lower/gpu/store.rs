@@ -56,22 +56,15 @@ impl Lowering<'_> {
     }
 
     /// Stores registers, two neighbours at a time where they are neighbours in the tensor.
-    fn store_sites(
-        &mut self,
-        tile: usize,
-        to: (&[Option<usize>], TensorId),
-        at: &Fragments,
-    ) -> Vec<Stmt> {
+    fn store_sites(&mut self, tile: usize, to: (&[Option<usize>], TensorId), at: &Fragments) -> Vec<Stmt> {
         let Some(buffer) = self.arguments[to.1.index()] else { return Vec::new() };
         let dtype = self.program.buffer(buffer).dtype;
         let shape = self.steps.tiles[tile].shape.clone();
         let last = shape.len() - 1;
         let strides = &self.request.stored[to.1.index()].strides;
         let is_ragged = self.steps.tiles[tile].ragged[last];
-        let pairs = at.columns != Columns::One
-            && strides[last] == 1
-            && shape[last].is_multiple_of(2)
-            && !is_ragged;
+        let pairs =
+            at.columns != Columns::One && strides[last] == 1 && shape[last].is_multiple_of(2) && !is_ragged;
         let mut first = None;
         self.each_site(at, |this, site| {
             let inside = this.site_exists(&site, true);

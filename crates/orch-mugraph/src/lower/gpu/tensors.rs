@@ -121,7 +121,8 @@ impl Lowering<'_> {
 
     /// The loads that are copied to shared memory, with room for the tiles of several iterations.
     pub fn stage_loads(&mut self) -> Vec<Staged> {
-        let tiles: Vec<usize> = (0..self.steps.tiles.len()).filter(|&tile| self.is_worth_staging(tile)).collect();
+        let tiles: Vec<usize> =
+            (0..self.steps.tiles.len()).filter(|&tile| self.is_worth_staging(tile)).collect();
         tiles.into_iter().filter_map(|tile| self.staged(tile)).collect()
     }
 

@@ -183,7 +183,9 @@ impl Lowering<'_> {
     /// An element of a tile, as f32. What it needs has been [prepared](Lowering::prepare).
     pub fn value(&mut self, tile: usize, point: &Point) -> ExprId {
         let seen = |place: &&Place| match place {
-            Place::Registers(registers) => point.site.as_ref().is_some_and(|site| site.at.sees(&registers.at)),
+            Place::Registers(registers) => {
+                point.site.as_ref().is_some_and(|site| site.at.sees(&registers.at))
+            }
             Place::Shared(_) => false,
         };
         let place = self.places[tile].iter().find(seen);
@@ -324,7 +326,8 @@ impl Lowering<'_> {
     pub fn unary(&mut self, f: UnaryFn, x: ExprId) -> ExprId {
         let (zero, one) = (self.float(0.0), self.float(1.0));
         let lowest = self.float(f64::NEG_INFINITY);
-        let (linear, cubic, half) = (self.float(0.797_884_560_802_865_4), self.float(0.044_715), self.float(0.5));
+        let (linear, cubic, half) =
+            (self.float(0.797_884_560_802_865_4), self.float(0.044_715), self.float(0.5));
         let exprs = &mut self.program.exprs;
         let scalar = |exprs: &mut Exprs, f| exprs.unary(f, x);
         match f {
