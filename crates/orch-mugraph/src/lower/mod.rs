@@ -5,6 +5,7 @@
 //! that the target states.
 
 pub mod cpu;
+pub mod gpu;
 
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId};
 use orch_ir::DType;

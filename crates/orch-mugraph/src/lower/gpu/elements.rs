@@ -1,0 +1,96 @@
+//! Loops in which the threads of a team share the elements of a tile, several neighbours at a time.
+
+use super::lowering::Lowering;
+use orch_tile::{BufferId, ExprId, Stmt, Vectorizer, Widening};
+
+/// Most neighbours at a time.
+const MOST_LANES: usize = 8;
+
+/// What is stored for an element.
+pub(super) struct Write {
+    pub buffer: BufferId,
+    pub offset: ExprId,
+    pub value: ExprId,
+    pub mask: Option<ExprId>,
+}
+
+impl Lowering<'_> {
+    /// Statements that make stores for every element of a shape, given its coordinates.
+    pub fn each_element(
+        &mut self,
+        shape: &[usize],
+        element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<Write>,
+    ) -> Vec<Stmt> {
+        let threads = self.threads();
+        let elems = crate::op::elems(shape);
+        let (outer, last) = match shape.split_last() {
+            Some((last, outer)) => (outer, *last),
+            None => (shape, 1),
+        };
+        let lanes = lanes(last, elems, threads);
+        let across = last / lanes;
+        let chunks = elems / lanes;
+        let rounds = chunks.div_ceil(threads);
+        self.repeated("round", rounds, Lowering::rounds_kind(rounds), |this, round| {
+            let exprs = &mut this.program.exprs;
+            let chunk = exprs.linear_index(&[round, this.thread], &[threads, 1]);
+            let mut body = Vec::new();
+            let is_whole = chunks.is_multiple_of(threads);
+            let exists = this.below(chunk, chunks).filter(|_| !is_whole);
+            let parts = this.program.exprs.unflatten(chunk, &[outer, &[across]].concat());
+            let mut coords = Vec::new();
+            for (&part, &extent) in parts.iter().zip(outer) {
+                coords.push(this.bind(&mut body, "at", part, (extent, 1)));
+            }
+            let first = this.program.exprs.mul_const(parts[outer.len()], lanes as i64);
+            let first = this.bind(&mut body, "first", first, (last, lanes));
+            body.extend(this.element(&coords, (first, last, lanes), shape.is_empty(), element));
+            match exists {
+                Some(condition) => vec![Stmt::If { condition, then: body, otherwise: Vec::new() }],
+                None => body,
+            }
+        })
+    }
+
+    fn element(
+        &mut self,
+        outer: &[ExprId],
+        (first, last, lanes): (ExprId, usize, usize),
+        is_scalar: bool,
+        element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<Write>,
+    ) -> Vec<Stmt> {
+        let mut coords = outer.to_vec();
+        if lanes == 1 {
+            coords.extend((!is_scalar).then_some(first));
+            let writes = element(self, &coords);
+            return writes.into_iter().map(|write| self.scalar_store(write)).collect();
+        }
+        let (var, each) = self.program.exprs.fresh_index("each", last);
+        coords.push(each);
+        let writes = element(self, &coords);
+        let over = Widening::new(var, first, lanes);
+        let Lowering { program, simplifier, .. } = self;
+        let mut vectorizer = Vectorizer::new(&mut program.exprs, &over);
+        let mut widen = |id| {
+            let wide = vectorizer.widen(&mut program.exprs, simplifier, id);
+            program.exprs.splat(wide, lanes)
+        };
+        let mut stmts = Vec::new();
+        for Write { buffer, offset, value, mask } in writes {
+            let (offset, value, mask) = (widen(offset), widen(value), mask.map(&mut widen));
+            stmts.push(Stmt::Store { buffer, offset, value, mask });
+        }
+        stmts
+    }
+
+    fn scalar_store(&mut self, Write { buffer, offset, value, mask }: Write) -> Stmt {
+        let mut simple = |id| self.simplifier.simplify(&mut self.program.exprs, id);
+        Stmt::Store { buffer, offset: simple(offset), value: simple(value), mask: mask.map(simple) }
+    }
+}
+
+/// As many neighbours as rows have whole and leave work for all threads.
+fn lanes(last: usize, elems: usize, threads: usize) -> usize {
+    let suits = |&lanes: &usize| last.is_multiple_of(lanes) && elems / lanes >= threads;
+    [MOST_LANES, 4, 2].into_iter().find(suits).unwrap_or(1)
+}

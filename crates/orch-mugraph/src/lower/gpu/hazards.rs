@@ -1,0 +1,62 @@
+//! Which shared buffers have been read and written since the last barrier.
+//!
+//! Statements are added in groups within which each thread minds its own elements; a barrier separates a group from
+//! earlier ones that write what it reads, or touch what it writes. Copies under way are not counted: they are waited for
+//! where the pipeline says so.
+
+use orch_tile::{BufferId, Expr, ExprId, Stmt, TeamStmt, ThreadProgram};
+use std::collections::BTreeSet;
+
+/// Shared buffers that statements read and write.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Touched {
+    read: BTreeSet<BufferId>,
+    written: BTreeSet<BufferId>,
+}
+
+impl Touched {
+    /// What a group of statements touches.
+    pub fn by(program: &ThreadProgram, stmts: &[Stmt]) -> Touched {
+        let mut touched = Touched::default();
+        let mut roots = Vec::new();
+        touched.add(program, stmts, &mut roots);
+        for id in program.exprs.reachable(&roots) {
+            if let Expr::Load { buffer, .. } = program.exprs.get(id)
+                && program.buffer(*buffer).scope.is_shared()
+            {
+                touched.read.insert(*buffer);
+            }
+        }
+        touched
+    }
+
+    fn add(&mut self, program: &ThreadProgram, stmts: &[Stmt], roots: &mut Vec<ExprId>) {
+        for stmt in stmts {
+            roots.extend(stmt.operands());
+            match stmt {
+                Stmt::Store { buffer, .. } if program.buffer(*buffer).scope.is_shared() => {
+                    self.written.insert(*buffer);
+                }
+                Stmt::Team(TeamStmt::LoadMatrix { from, .. }) => {
+                    self.read.insert(from.buffer);
+                }
+                _ => {}
+            }
+            stmt.bodies().for_each(|body| self.add(program, body, roots));
+        }
+    }
+
+    /// Whether a barrier must separate what is to come from what has been.
+    pub fn precedes(&self, next: &Touched) -> bool {
+        let meets = |a: &BTreeSet<BufferId>, b: &BTreeSet<BufferId>| a.intersection(b).next().is_some();
+        meets(&self.written, &next.read)
+            || meets(&self.written, &next.written)
+            || meets(&self.read, &next.written)
+    }
+
+    /// Both.
+    pub fn join(&mut self, other: Touched) {
+        self.read.extend(other.read);
+        self.written.extend(other.written);
+    }
+}

@@ -1,0 +1,137 @@
+//! Where the elements of a tile in registers are: the layout of sums of matrix products, spread over the warps of a team.
+//!
+//! Warps stand in rows and columns. Each has, of the last two dimensions, tiles of 16 rows below one another and of 8
+//! columns beside one another; of these, thread `t` has rows `g` and `g + 8` and columns `2c` and `2c + 1`, where
+//! `g = t / 4` and `c = t % 4`. Leading dimensions are in every thread. A tile of one column per row is held by every
+//! thread that has the row.
+
+use orch_tile::{BufferId, ExprId};
+
+/// Rows of a tile of sums.
+pub(super) const TILE_ROWS: usize = 16;
+/// Columns of a tile of sums.
+pub(super) const TILE_COLUMNS: usize = 8;
+
+/// How rows are spread over warps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Rows {
+    /// Leading extents.
+    pub lead: Vec<usize>,
+    /// Rows.
+    pub m: usize,
+    /// Warps below one another.
+    pub row_warps: usize,
+    /// Warps beside one another.
+    pub column_warps: usize,
+}
+
+/// What the columns of a tile in registers are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Columns {
+    /// One value per row.
+    One,
+    /// Spread over the warps beside one another.
+    Spread(usize),
+    /// Each of the warps beside one another has all columns, and a summand of the value.
+    Summands(usize),
+}
+
+/// The layout of a tile in registers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Fragments {
+    pub rows: Rows,
+    pub columns: Columns,
+}
+
+/// Registers of a thread, in a layout.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Registers {
+    pub at: Fragments,
+    pub buffer: BufferId,
+}
+
+/// One register of a layout, of each thread.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub at: Fragments,
+    /// Which of the leading elements, tile of rows and tile of columns of the warp.
+    pub lead: ExprId,
+    pub row_tile: ExprId,
+    pub column_tile: ExprId,
+    /// Which of the rows `g` and `g + 8`, and of the columns `2c` and `2c + 1`.
+    pub half: usize,
+    pub side: usize,
+}
+
+impl Rows {
+    /// The layout of the rows of a tile of this shape, over some warps.
+    pub fn of(shape: &[usize], warps: usize) -> Option<Rows> {
+        let [lead @ .., m, _] = shape else { return None };
+        let tiles = m.div_ceil(TILE_ROWS);
+        let row_warps = (1..=warps).rev().find(|&rows| warps.is_multiple_of(rows) && rows <= tiles)?;
+        Some(Rows { lead: lead.to_vec(), m: *m, row_warps, column_warps: warps / row_warps })
+    }
+
+    /// Leading elements.
+    pub fn batch(&self) -> usize {
+        crate::op::elems(&self.lead)
+    }
+
+    /// Tiles of rows of a warp.
+    pub fn row_tiles(&self) -> usize {
+        self.m.div_ceil(TILE_ROWS).div_ceil(self.row_warps)
+    }
+
+    /// Whether warps have rows beyond the last one.
+    pub fn is_padded(&self) -> bool {
+        self.m < self.row_warps * self.row_tiles() * TILE_ROWS
+    }
+}
+
+impl Fragments {
+    /// One value per row.
+    pub fn per_row(rows: &Rows) -> Fragments {
+        Fragments { rows: rows.clone(), columns: Columns::One }
+    }
+
+    /// The columns there are.
+    pub fn n(&self) -> usize {
+        match self.columns {
+            Columns::One => 1,
+            Columns::Spread(n) | Columns::Summands(n) => n,
+        }
+    }
+
+    /// Tiles of columns of a warp: one, or an even number, so that they are terms of another product.
+    pub fn column_tiles(&self) -> usize {
+        let tiles = self.n().div_ceil(TILE_COLUMNS);
+        let own = match self.columns {
+            Columns::One | Columns::Summands(_) => tiles,
+            Columns::Spread(_) => tiles.div_ceil(self.rows.column_warps),
+        };
+        if own > 1 { own.next_multiple_of(2) } else { own }
+    }
+
+    /// Columns that warps have, some of which may lie beyond the last one.
+    pub fn covered_columns(&self) -> usize {
+        let own = self.column_tiles() * TILE_COLUMNS;
+        match self.columns {
+            Columns::One | Columns::Summands(_) => own,
+            Columns::Spread(_) => own * self.rows.column_warps,
+        }
+    }
+
+    /// Registers of a thread.
+    pub fn registers(&self) -> usize {
+        let rows = self.rows.batch() * self.rows.row_tiles();
+        match self.columns {
+            Columns::One => 2 * rows,
+            Columns::Spread(_) | Columns::Summands(_) => 4 * rows * self.column_tiles(),
+        }
+    }
+
+    /// Whether registers in another layout can be read at places of this one.
+    pub fn sees(&self, other: &Fragments) -> bool {
+        self.rows == other.rows && (other.columns == Columns::One || other.columns == self.columns)
+    }
+}

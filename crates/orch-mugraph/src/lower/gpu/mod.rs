@@ -1,0 +1,267 @@
+//! Block graphs as thread programs of teams.
+//!
+//! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
+//! ([`value::Place`]): in shared memory; in registers, in the layout in which matrix instructions leave sums
+//! ([`layout`]); or nowhere, computed from its operands where an element of it is needed. Tiles of tensors are copied to
+//! shared memory, those of the loop several iterations ahead ([`tensors`]); products and what follows them stay in
+//! registers as long as readers need elements at their own place ([`multiply`], [`accumulate`], [`reduce`]); all else goes
+//! through shared memory, element by element ([`elements`]). Barriers are set where statements need them ([`hazards`]).
+
+mod accumulate;
+mod elements;
+mod hazards;
+mod keep;
+mod layout;
+mod lowering;
+mod multiply;
+mod reduce;
+mod steps;
+mod store;
+mod tensors;
+mod value;
+
+use super::{CannotLower, Request};
+use crate::graph::{BlockGraph, TensorId};
+use crate::op::Op;
+use crate::tiling::Stage;
+use layout::{Columns, Fragments, Rows};
+use lowering::{Lowering, Plan};
+use orch_tile::templates::gpu::Factors;
+use orch_tile::templates::kernel::{Binding, Kernel};
+use orch_tile::{ArgId, Buffer, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
+use steps::{Step, Steps};
+
+/// Warps of a team, if its sums are few.
+pub const FEW_WARPS: usize = 4;
+/// Warps of a team, if its sums are many.
+pub const MANY_WARPS: usize = 8;
+/// Registers of a thread for sums, from which on more warps share them.
+const MANY_SUMS: usize = 96;
+/// Iterations whose tiles are in shared memory at once, at most.
+const MOST_STAGES: usize = 4;
+
+/// Lowers a kernel that a block graph defines.
+///
+/// Products take factors as `factors` says and add in f32, and all else is f32. Remainders are allowed in dimensions of
+/// the result that nothing combines.
+///
+/// # Errors
+/// If there is no block graph, a remainder lies along a dimension that is combined or looped over, the request does not
+/// fit the graph, or tiles do not fit the target's shared memory.
+pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Result<Kernel, CannotLower> {
+    let block = request.block()?;
+    check_request(request, block)?;
+    let steps = Steps::of(block, request.graph.shapes())?;
+    let warps = choose_warps(&steps);
+    let most = MOST_STAGES.min(steps.loop_range);
+    let mut smallest = usize::MAX;
+    let mut fitting: Option<Kernel> = None;
+    for stages in (1..=most).rev() {
+        let kernel = emit(request, block, (&steps, factors), Plan { warps, stages });
+        let bytes = kernel.program.shared_bytes();
+        smallest = smallest.min(bytes);
+        // Two blocks of a multiprocessor hide each other's waiting.
+        if 2 * bytes <= target.shared_bytes {
+            return Ok(kernel);
+        }
+        if bytes <= target.shared_bytes && fitting.is_none() {
+            fitting = Some(kernel);
+        }
+        if fitting.is_some() && stages <= 2 {
+            break;
+        }
+    }
+    fitting.ok_or_else(|| {
+        CannotLower(format!(
+            "tiles of {smallest} bytes, more than the {} of {}",
+            target.shared_bytes, target.name
+        ))
+    })
+}
+
+/// Whether every tensor that is loaded or stored lies in memory as its shape says.
+fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), CannotLower> {
+    if request.stored.len() < request.graph.shapes().len() {
+        return Err(CannotLower(format!("{} tensors are described", request.stored.len())));
+    }
+    for tensor in block.loaded().chain(results(request, block)) {
+        let (shape, stored) = (request.graph.shape(tensor), &request.stored[tensor.index()]);
+        if stored.strides.len() != shape.len() {
+            return Err(CannotLower(format!("{tensor} has {} strides", stored.strides.len())));
+        }
+    }
+    Ok(())
+}
+
+/// The tensors that a kernel stores.
+fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = TensorId> {
+    let first = request.kernel.0;
+    (0..block.stores.len() as u32).map(move |at| TensorId(first + at))
+}
+
+/// As many warps as leave few sums to each.
+fn choose_warps(steps: &Steps) -> usize {
+    let sums = |tile: &steps::Tile| match &tile.step {
+        Step::Op { op: Op::Matmul, .. } if tile.readers > 0 => {
+            Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| {
+                let n = tile.shape[tile.shape.len() - 1];
+                Fragments { rows, columns: Columns::Spread(n) }.registers()
+            })
+        }
+        _ => 0,
+    };
+    if steps.tiles.iter().map(sums).sum::<usize>() > MANY_SUMS { MANY_WARPS } else { FEW_WARPS }
+}
+
+fn emit(
+    request: &Request<'_>,
+    block: &BlockGraph,
+    (steps, factors): (&Steps, Factors),
+    plan: Plan,
+) -> Kernel {
+    let mut lowering = Lowering::new(request, (block, steps), factors, plan);
+    let bindings = lowering.declare_arguments(block);
+    lowering.body(block);
+    let mut body = std::mem::take(&mut lowering.body);
+    let first = std::mem::take(&mut lowering.first);
+    if !first.is_empty() {
+        // Names of the threads' places come before anything else.
+        let at = lowering.names;
+        let barrier = Stmt::Team(TeamStmt::Barrier);
+        body.splice(at..at, first.into_iter().chain([barrier]));
+    }
+    lowering.program.body = body;
+    Kernel { program: lowering.program, bindings }
+}
+
+impl Lowering<'_> {
+    /// Adds a buffer for each tensor in memory that is read or written.
+    fn declare_arguments(&mut self, block: &BlockGraph) -> Vec<Binding> {
+        let mut bindings = Vec::new();
+        let read: Vec<usize> =
+            (0..self.steps.tiles.len()).filter(|&at| self.steps.tiles[at].readers > 0).collect();
+        let read: Vec<TensorId> = read.into_iter().filter_map(|tile| self.tensor_in_memory(tile)).collect();
+        let written: Vec<TensorId> = results(self.request, block).collect();
+        let both = [(read, Scope::Input), (written, Scope::Output)];
+        for (tensor, scope) in
+            both.into_iter().flat_map(|(all, scope)| all.into_iter().map(move |t| (t, scope)))
+        {
+            if self.arguments[tensor.index()].is_none() {
+                let stored = &self.request.stored[tensor.index()];
+                let (dtype, elems) = (stored.dtype, stored.elems);
+                let buffer = Buffer { name: tensor.to_string(), dtype, elems, scope };
+                self.arguments[tensor.index()] = Some(self.program.add_buffer(buffer));
+                bindings.push(Binding::Arg(ArgId(tensor.0)));
+            }
+        }
+        bindings
+    }
+
+    fn body(&mut self, block: &BlockGraph) {
+        let all = self.stage_loads();
+        let (looped, once): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|staged| self.steps.tiles[staged.tile].stage == Stage::Loop);
+        let zero = self.index(0);
+        for staged in &once {
+            let copies = self.fetch(staged, zero, zero);
+            self.body.extend(copies);
+            self.place_staged(staged, zero);
+        }
+        let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
+        if !once.is_empty() {
+            self.body.push(Stmt::Team(TeamStmt::Commit));
+        }
+        for iteration in 0..ahead {
+            let at = self.index(iteration);
+            for staged in &looped {
+                let copies = self.fetch(staged, at, at);
+                self.body.extend(copies);
+            }
+            self.body.push(Stmt::Team(TeamStmt::Commit));
+        }
+        if !once.is_empty() {
+            self.body.push(Stmt::Team(TeamStmt::Wait(ahead)));
+            self.barrier();
+        }
+        for tile in self.steps.in_stage(Stage::Invariant) {
+            self.tile(tile);
+        }
+        if self.steps.loop_range > 1 {
+            self.whole_loop(&looped);
+        }
+        for tile in self.steps.in_stage(Stage::After) {
+            match self.steps.tiles[tile].step {
+                Step::Accumulate { .. } => self.finish_accumulator(tile),
+                _ => self.tile(tile),
+            }
+        }
+        let stores = self.steps.stores.iter().zip(results(self.request, block));
+        for ((tile, grid), tensor) in stores {
+            self.store(*tile, grid, tensor);
+        }
+    }
+
+    /// The loop, which copies the tiles of later iterations while it computes.
+    fn whole_loop(&mut self, looped: &[tensors::Staged]) {
+        let (range, stages) = (self.steps.loop_range, self.plan.stages);
+        let outer = std::mem::take(&mut self.body);
+        let (var, iteration) = self.program.exprs.fresh_index("iteration", range);
+        self.iteration = iteration;
+        let mut body = Vec::new();
+        let count = self.index(stages);
+        let slot = self.program.exprs.floor_rem(iteration, count);
+        let slot = self.bind(&mut body, "slot", slot, (stages, 1));
+        self.body = body;
+        if stages > 1 && !looped.is_empty() {
+            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
+            self.barrier();
+            self.copy_ahead(looped, iteration);
+        } else {
+            self.barrier();
+        }
+        if stages == 1 && !looped.is_empty() {
+            for staged in looped {
+                let copies = self.fetch(staged, iteration, slot);
+                self.body.extend(copies);
+            }
+            self.body.extend([TeamStmt::Commit, TeamStmt::Wait(0)].map(Stmt::Team));
+            self.barrier();
+        }
+        for staged in looped {
+            self.place_staged(staged, slot);
+        }
+        for tile in self.steps.in_stage(Stage::Loop) {
+            match self.steps.tiles[tile].step {
+                Step::Accumulate { .. } => self.accumulate(tile),
+                _ => self.tile(tile),
+            }
+        }
+        let inner = std::mem::replace(&mut self.body, outer);
+        let start = std::mem::take(&mut self.before_loop);
+        self.body.extend(start);
+        let whole = self.for_each(var, range, LoopKind::Serial, inner);
+        self.body.push(whole);
+        if !looped.is_empty() {
+            self.body.push(Stmt::Team(TeamStmt::Wait(0)));
+        }
+    }
+
+    /// Starts copying the tiles that are needed when the tiles in shared memory have been used up.
+    fn copy_ahead(&mut self, looped: &[tensors::Staged], iteration: orch_tile::ExprId) {
+        let stages = self.plan.stages;
+        let ahead = self.program.exprs.add_const(iteration, stages as i64 - 1);
+        let count = self.index(stages);
+        let slot = self.program.exprs.floor_rem(ahead, count);
+        let mut copies = Vec::new();
+        let slot = self.bind(&mut copies, "ahead_slot", slot, (stages, 1));
+        for staged in looped {
+            let stmts = self.fetch(staged, ahead, slot);
+            copies.extend(stmts);
+        }
+        match self.below(ahead, self.steps.loop_range) {
+            Some(condition) => self.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() }),
+            None => self.body.extend(copies),
+        }
+        self.body.push(Stmt::Team(TeamStmt::Commit));
+    }
+}

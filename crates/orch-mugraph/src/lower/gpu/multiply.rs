@@ -1,0 +1,610 @@
+//! Matrix products: factors in shared memory or registers, sums in registers.
+//!
+//! Warps share the rows and columns of the result. Where it has too few of them, or where the first factor is in registers
+//! and its columns are spread over warps, warps share the terms instead: each has sums of all columns, which are added
+//! when all terms are done.
+
+use super::elements::Write;
+use super::layout::{Columns, Fragments, Registers, Rows, Site, TILE_COLUMNS, TILE_ROWS};
+use super::lowering::Lowering;
+use super::steps::Step;
+use super::value::{Place, Point, View};
+use crate::op::Op;
+use crate::tiling::Stage;
+use orch_ir::DType;
+use orch_tile::templates::gpu::Factors;
+use orch_tile::{ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt, Type};
+
+/// Most registers of a thread for the sums of a product.
+const MOST_SUMS: usize = 256;
+/// Steps of a product that are written out.
+const UNROLLED_STEPS: u32 = 4;
+
+/// A product that is to be added to sums.
+#[derive(Clone, Debug)]
+pub(super) struct Product {
+    pub sum: Registers,
+    first: First,
+    second: View,
+    /// Leading extents of the factors.
+    leads: [Vec<usize>; 2],
+    terms: usize,
+}
+
+/// Where the first factor is.
+#[derive(Clone, Debug)]
+enum First {
+    Shared(View),
+    /// In the layout of sums, of this tile.
+    Registers(Fragments, usize),
+}
+
+/// Which factor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    First,
+    Second,
+}
+
+impl Lowering<'_> {
+    /// What matrix instructions multiply.
+    fn product_kind(&self) -> Option<Kind> {
+        match self.factors {
+            Factors::F32 => None,
+            Factors::Tf32 => Some(Kind::Tf32),
+            Factors::F16 => Some(Kind::F16),
+            Factors::Bf16 => Some(Kind::Bf16),
+        }
+    }
+
+    /// Type of factors that are brought to shared memory.
+    fn factor_type(&self) -> DType {
+        self.product_kind().map_or(DType::F32, Kind::dtype)
+    }
+
+    fn is_half(&self) -> bool {
+        self.factor_type() != DType::F32
+    }
+
+    /// Whether a product has more sums than registers hold.
+    pub fn is_large(&self, tile: usize) -> bool {
+        let shape = &self.steps.tiles[tile].shape;
+        let n = shape[shape.len() - 1];
+        Rows::of(shape, self.plan.warps).is_none_or(|rows| {
+            let at = Fragments { rows, columns: Columns::Spread(n) };
+            at.registers() > MOST_SUMS
+        })
+    }
+
+    /// Multiplies two tiles.
+    pub fn multiply(&mut self, tile: usize) {
+        if self.is_large(tile) {
+            self.multiply_in_shared(tile);
+            return;
+        }
+        let is_final = self.steps.tiles[tile].stage != Stage::Loop;
+        let product = self.new_product(tile, is_final);
+        let zero = self.float(0.0);
+        let clear = self.filled(product.sum.buffer, product.sum.at.registers(), zero);
+        self.run(clear);
+        self.add_product(&product);
+        let shape = self.steps.tiles[tile].shape.clone();
+        let registers = self.joined_summands(product.sum, &shape);
+        self.places[tile].push(Place::Registers(registers));
+    }
+
+    /// Brings factors to where they are multiplied. Where `may_split`, warps may share the terms.
+    pub fn new_product(&mut self, tile: usize, may_split: bool) -> Product {
+        let (shape, args) = (self.steps.tiles[tile].shape.clone(), self.steps.tiles[tile].step.args());
+        let shapes = [0, 1].map(|at| self.steps.tiles[args[at]].shape.clone());
+        let (rank, terms) = (shape.len(), shapes[0][shape.len() - 1]);
+        let row_warps = Rows::of(&shape, self.plan.warps);
+        let rows = row_warps.unwrap_or(Rows { lead: Vec::new(), m: 1, row_warps: 1, column_warps: 1 });
+        let n = shape[rank - 1];
+        let in_registers = self.home(args[0]).filter(|at| {
+            let is_whole = at.columns == Columns::Spread(terms) && at.column_tiles().is_multiple_of(2);
+            self.is_half() && at.rows == rows && is_whole && (may_split || rows.column_warps == 1)
+        });
+        let first = match in_registers {
+            Some(at) => {
+                self.prepare(args[0], Some(&at));
+                First::Registers(at, args[0])
+            }
+            None => First::Shared(self.factor(args[0], rank - 1)),
+        };
+        let second = self.factor(args[1], rank - 2);
+        let steps = terms.div_ceil(self.product_terms());
+        let beside = rows.column_warps;
+        let splits = match first {
+            First::Registers(..) => beside > 1,
+            First::Shared(_) => may_split && n.div_ceil(TILE_COLUMNS) < beside && steps >= beside,
+        };
+        let columns = if splits { Columns::Summands(n) } else { Columns::Spread(n) };
+        let at = Fragments { rows, columns };
+        let buffer = self.add_buffer("product", DType::F32, at.registers(), Scope::Scratch);
+        let leads = shapes.map(|shape| shape[..rank - 2].to_vec());
+        Product { sum: Registers { at, buffer }, first, second, leads, terms }
+    }
+
+    /// A factor in shared memory as matrix instructions take it, `terms` the dimension that is summed.
+    pub fn factor(&mut self, tile: usize, terms: usize) -> View {
+        if let Some(view) = self.view_of_factor(tile, terms) {
+            return view;
+        }
+        let shape = self.steps.tiles[tile].shape.clone();
+        let (dtype, inner) = (self.factor_type(), shape.len() - 1);
+        let padded = self.padded(&shape, &[terms], inner, dtype);
+        let view = self.new_view("factor", dtype, &padded, inner);
+        let zero = self.program.exprs.zero(dtype);
+        if let Some(at) = self.home(tile) {
+            if padded != shape {
+                let clear = self.each_element(&padded, |this, coords| {
+                    let offset = this.offset(&view, coords);
+                    vec![Write { buffer: view.buffer, offset, value: zero, mask: None }]
+                });
+                self.first.extend(clear);
+            }
+            self.prepare(tile, Some(&at));
+            let stmts = self.at_sites(&at, &shape, &view, |this, point| this.value(tile, point));
+            self.run(stmts);
+        } else {
+            self.prepare(tile, None);
+            let stmts = self.each_element(&padded, |this, coords| {
+                let mut inside = None;
+                let mut from = coords.to_vec();
+                for dim in (0..shape.len()).filter(|&dim| shape[dim] < padded[dim]) {
+                    let exists = this.below(coords[dim], shape[dim]);
+                    inside = this.program.exprs.and_guard(inside, exists);
+                    from[dim] = this.clamped(coords[dim], shape[dim]);
+                }
+                let value = this.value(tile, &Point { coords: from, site: None });
+                let mut value = this.program.exprs.cast(dtype, value);
+                if let Some(inside) = inside {
+                    value = this.program.exprs.select(inside, value, zero);
+                }
+                let offset = this.offset(&view, coords);
+                vec![Write { buffer: view.buffer, offset, value, mask: None }]
+            });
+            self.run(stmts);
+        }
+        self.operands[tile].push(view.clone());
+        view
+    }
+
+    /// A tile that is in shared memory as matrix instructions take it already.
+    fn view_of_factor(&self, tile: usize, terms: usize) -> Option<View> {
+        let shared = self.places[tile].iter().filter_map(|place| match place {
+            Place::Shared(view) => Some(view),
+            Place::Registers(_) => None,
+        });
+        if let Some(view) = shared.chain(&self.operands[tile]).find(|view| self.suits(view, tile, terms)) {
+            return Some(view.clone());
+        }
+        match &self.steps.tiles[tile].step {
+            Step::Op { op: Op::Transpose(perm), args } if self.places[tile].is_empty() => {
+                let view = self.view_of_factor(args[0], perm[terms])?;
+                let strides = perm.iter().map(|&dim| view.strides[dim]).collect();
+                let padded = perm.iter().map(|&dim| view.padded[dim]).collect();
+                let turned = View { strides, padded, ..view };
+                self.suits(&turned, tile, terms).then_some(turned)
+            }
+            _ => None,
+        }
+    }
+
+    fn suits(&self, view: &View, tile: usize, terms: usize) -> bool {
+        let shape = &self.steps.tiles[tile].shape;
+        let dtype = self.program.buffer(view.buffer).dtype;
+        let rank = shape.len();
+        let whole = view.padded[terms].is_multiple_of(self.product_terms());
+        if !self.is_half() {
+            return whole;
+        }
+        let inner = if view.strides[rank - 1] == 1 { rank - 1 } else { rank - 2 };
+        let aligned = (0..rank).all(|dim| dim == inner || view.strides[dim].is_multiple_of(8));
+        dtype == self.factor_type()
+            && whole
+            && view.strides[inner] == 1
+            && view.padded[inner].is_multiple_of(8)
+            && aligned
+    }
+
+    /// Adds a product to its sums.
+    pub fn add_product(&mut self, product: &Product) {
+        let stmts = match self.product_kind() {
+            Some(Kind::Tf32) => self.add_words(product),
+            Some(kind) => self.add_halves(product, kind),
+            None => self.add_scalars(product),
+        };
+        self.run(stmts);
+    }
+
+    /// The place of an element of a factor: its row (or column, of the second one) and term.
+    fn factor_place(
+        &mut self,
+        product: &Product,
+        (side, view): (Side, &View),
+        lead: ExprId,
+        (row, term): (ExprId, ExprId),
+    ) -> Spot {
+        let at = usize::from(side == Side::Second);
+        let mut coords = self.program.exprs.unflatten(lead, &product.sum.at.rows.lead);
+        for (coord, &extent) in coords.iter_mut().zip(&product.leads[at]) {
+            if extent == 1 {
+                *coord = self.program.exprs.index(0);
+            }
+        }
+        coords.extend(if side == Side::First { [row, term] } else { [term, row] });
+        Spot { buffer: view.buffer, offset: self.offset(view, &coords) }
+    }
+
+    /// The first row of a tile of rows of the warp, or column of a tile of columns.
+    fn tile_start(&mut self, at: &Fragments, side: Side, tile: ExprId) -> ExprId {
+        let [warp_row, warp_column] = self.warp_place(at);
+        let spread = matches!(at.columns, Columns::Spread(_));
+        let (warp, tiles, size) = match side {
+            Side::First => (warp_row, at.rows.row_tiles(), TILE_ROWS),
+            Side::Second if spread => (warp_column, at.column_tiles(), TILE_COLUMNS),
+            Side::Second => (self.index(0), at.column_tiles(), TILE_COLUMNS),
+        };
+        let tile = self.program.exprs.linear_index(&[warp, tile], &[tiles, 1]);
+        self.program.exprs.mul_const(tile, size as i64)
+    }
+
+    /// Loops over the terms, `size` at a time, given the first one; those of the warp if warps share them.
+    fn each_step(
+        &mut self,
+        product: &Product,
+        size: usize,
+        body: impl FnOnce(&mut Self, ExprId, ExprId) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let at = product.sum.at.clone();
+        let all = product.terms.div_ceil(size);
+        let (own, kind) = match &product.first {
+            First::Registers(from, _) => (from.column_tiles() / 2, LoopKind::Unroll),
+            First::Shared(_) => {
+                let beside = if Self::is_split(&at) { at.rows.column_warps } else { 1 };
+                (all.div_ceil(beside), LoopKind::UnrollBy(UNROLLED_STEPS))
+            }
+        };
+        self.repeated("step", own, kind, |this, step| {
+            let [_, warp] = this.warp_place(&at);
+            let (of_warp, first_factor_in_registers) = match &product.first {
+                First::Registers(..) if Self::is_split(&at) => {
+                    (this.program.exprs.linear_index(&[warp, step], &[own, 1]), true)
+                }
+                First::Registers(..) => (step, true),
+                First::Shared(_) if Self::is_split(&at) => {
+                    (this.program.exprs.linear_index(&[step, warp], &[at.rows.column_warps, 1]), false)
+                }
+                First::Shared(_) => (step, false),
+            };
+            let exists = this.below(of_warp, all);
+            // Registers beyond the last term hold zeros, which may be multiplied by any terms.
+            let of_warp = if exists.is_some() { this.clamped(of_warp, all) } else { of_warp };
+            let term = this.program.exprs.mul_const(of_warp, size as i64);
+            let stmts = body(this, step, term);
+            match exists.filter(|_| !first_factor_in_registers) {
+                Some(condition) => vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }],
+                None => stmts,
+            }
+        })
+    }
+
+    /// 16-bit factors: matrices of 8 x 8 from shared memory.
+    fn add_halves(&mut self, product: &Product, kind: Kind) -> Vec<Stmt> {
+        let at = product.sum.at.clone();
+        let (rows, columns) = (at.rows.row_tiles(), at.column_tiles());
+        let a = self.add_buffer("a_part", kind.dtype(), rows * 8, Scope::Scratch);
+        let b = self.add_buffer("b_part", kind.dtype(), 8, Scope::Scratch);
+        self.repeated("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
+            this.each_step(product, 16, |this, step, term| {
+                let mut body = Vec::new();
+                for row in 0..rows {
+                    let to = this.place(a, 8 * row);
+                    let row = this.index(row);
+                    body.extend(match &product.first {
+                        First::Shared(view) => {
+                            vec![this.load_matrices(product, (Side::First, view), (lead, row, term), (to, 4))]
+                        }
+                        First::Registers(from, tile) => {
+                            this.pack(from, *tile, (lead, row, step), (kind, to.buffer, 8))
+                        }
+                    });
+                }
+                let pairs = columns.div_ceil(2);
+                let loop_over_pairs = |this: &mut Self, pair: ExprId| {
+                    let matrices = if columns > 1 { 4 } else { 2 };
+                    let to = this.place(b, 0);
+                    let column = this.program.exprs.mul_const(pair, 2);
+                    let from = (Side::Second, &product.second);
+                    let mut stmts =
+                        vec![this.load_matrices(product, from, (lead, column, term), (to, matrices))];
+                    for row in 0..rows {
+                        for half in 0..matrices / 2 {
+                            let row_tile = this.index(row);
+                            let column_tile = this.program.exprs.add_const(column, half as i64);
+                            let site = Site { at: at.clone(), lead, row_tile, column_tile, half: 0, side: 0 };
+                            let offset = this.register(&site, &at);
+                            let sum = Spot { buffer: product.sum.buffer, offset };
+                            let (a, b) = (this.place(a, 8 * row), this.place(b, 4 * half));
+                            stmts.push(Stmt::Team(TeamStmt::Multiply { product: kind, sum, a, b }));
+                        }
+                    }
+                    stmts
+                };
+                body.extend(this.repeated("pair", pairs, LoopKind::Unroll, loop_over_pairs));
+                body
+            })
+        })
+    }
+
+    /// Reads the matrices of a tile of rows, or of two of columns, and 16 terms.
+    fn load_matrices(
+        &mut self,
+        product: &Product,
+        (side, view): (Side, &View),
+        (lead, tile, term): (ExprId, ExprId, ExprId),
+        (to, matrices): (Spot, usize),
+    ) -> Stmt {
+        let rank = view.strides.len();
+        let (row_dim, term_dim) =
+            if side == Side::First { (rank - 2, rank - 1) } else { (rank - 1, rank - 2) };
+        let along_terms = view.strides[term_dim] == 1;
+        // Lane `8 i + r` gives the place of row `r` of matrix `i`.
+        let within = self.of_lane(1, 8, 1);
+        let (low, high) = (self.of_lane(8, 2, 8), self.of_lane(16, 2, 8));
+        let (first_row, first_term) = if side == Side::First { (low, high) } else { (high, low) };
+        let start = self.tile_start(&product.sum.at, side, tile);
+        let exprs = &mut self.program.exprs;
+        let (row, term) = (exprs.add2(start, first_row), exprs.add2(term, first_term));
+        let (row, term) = match along_terms {
+            true => {
+                let row = exprs.add2(row, within);
+                (self.clamped(row, view.padded[row_dim]), term)
+            }
+            false => {
+                let term = exprs.add2(term, within);
+                (self.clamped(row, view.padded[row_dim] - 7), term)
+            }
+        };
+        let from = self.factor_place(product, (side, view), lead, (row, term));
+        Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices, transposed: !along_terms })
+    }
+
+    /// Sums of an earlier product as a first factor: two of its tiles of columns are 16 terms.
+    fn pack(
+        &mut self,
+        from: &Fragments,
+        tile: usize,
+        (lead, row_tile, step): (ExprId, ExprId, ExprId),
+        (kind, buffer, elems): (Kind, orch_tile::BufferId, usize),
+    ) -> Vec<Stmt> {
+        let shape = self.steps.tiles[tile].shape.clone();
+        let row = self.program.exprs.as_int(row_tile).unwrap_or(0) as usize;
+        let mut stmts = Vec::new();
+        for quarter in 0..4 {
+            let (half, later) = (quarter % 2, quarter / 2);
+            let column_tile = self.program.exprs.mul_const(step, 2);
+            let column_tile = self.program.exprs.add_const(column_tile, later as i64);
+            let pair = [0, 1].map(|side| {
+                let site = Site { at: from.clone(), lead, row_tile, column_tile, half, side };
+                let [_, column] = self.row_and_column(&site);
+                let inside = self.below(column, from.n());
+                let point = self.point(&site, &shape);
+                let mut value = self.value(tile, &point);
+                if let Some(inside) = inside {
+                    let zero = self.float(0.0);
+                    value = self.program.exprs.select(inside, value, zero);
+                }
+                self.program.exprs.cast(kind.dtype(), value)
+            });
+            let value = self.program.exprs.interleave(pair[0], pair[1]);
+            let Spot { buffer, offset } = self.place(buffer, elems * row + 2 * quarter);
+            stmts.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        stmts
+    }
+
+    /// An element of a factor as f32; beyond the last row, that row.
+    fn factor_element(
+        &mut self,
+        product: &Product,
+        (side, view): (Side, &View),
+        lead: ExprId,
+        (row, term): (ExprId, ExprId),
+    ) -> ExprId {
+        let rank = view.strides.len();
+        let row_dim = if side == Side::First { rank - 2 } else { rank - 1 };
+        let row = self.clamped(row, view.padded[row_dim]);
+        let from = self.factor_place(product, (side, view), lead, (row, term));
+        let value = self.program.exprs.load(from.buffer, from.offset, 1, None);
+        self.program.exprs.cast(DType::F32, value)
+    }
+
+    /// f32 factors on matrix units: fragments by single elements.
+    fn add_words(&mut self, product: &Product) -> Vec<Stmt> {
+        let First::Shared(first) = &product.first else { return Vec::new() };
+        let kind = Kind::Tf32;
+        let at = product.sum.at.clone();
+        let (rows, columns) = (at.rows.row_tiles(), at.column_tiles());
+        let a = self.add_buffer("a_part", DType::F32, rows * 4, Scope::Scratch);
+        let b = self.add_buffer("b_part", DType::F32, 2, Scope::Scratch);
+        let (group, within) = (self.of_lane(4, 8, 1), self.of_lane(1, 4, 1));
+        self.repeated("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
+            this.each_step(product, 8, |this, _, term| {
+                let mut body = Vec::new();
+                let term = this.program.exprs.add2(term, within);
+                let fetch = |this: &mut Self, side, view, (tile, row, later), to: Spot| {
+                    let start = this.tile_start(&at, side, tile);
+                    let row_in = this.program.exprs.add_const(group, row);
+                    let row = this.program.exprs.add2(start, row_in);
+                    let term = this.program.exprs.add_const(term, later);
+                    let value = this.factor_element(product, (side, view), lead, (row, term));
+                    Stmt::Store { buffer: to.buffer, offset: to.offset, value, mask: None }
+                };
+                for element in 0..4 * rows {
+                    let (tile, to) = (this.index(element / 4), this.place(a, element));
+                    let part = (8 * (element % 2) as i64, 4 * (element % 4 / 2) as i64);
+                    body.push(fetch(this, Side::First, first, (tile, part.0, part.1), to));
+                }
+                let each_column = |this: &mut Self, tile: ExprId| {
+                    let mut stmts = Vec::new();
+                    for element in 0..2 {
+                        let to = this.place(b, element);
+                        let part = (tile, 0, 4 * element as i64);
+                        stmts.push(fetch(this, Side::Second, &product.second, part, to));
+                    }
+                    for row in 0..rows {
+                        let row_tile = this.index(row);
+                        let site =
+                            Site { at: at.clone(), lead, row_tile, column_tile: tile, half: 0, side: 0 };
+                        let sum = Spot { buffer: product.sum.buffer, offset: this.register(&site, &at) };
+                        let (a, b) = (this.place(a, 4 * row), this.place(b, 0));
+                        stmts.push(Stmt::Team(TeamStmt::Multiply { product: kind, sum, a, b }));
+                    }
+                    stmts
+                };
+                body.extend(this.repeated("column_tile", columns, LoopKind::Unroll, each_column));
+                body
+            })
+        })
+    }
+
+    /// Multiply-adds: a thread multiplies what it has sums of.
+    fn add_scalars(&mut self, product: &Product) -> Vec<Stmt> {
+        let First::Shared(first) = &product.first else { return Vec::new() };
+        let at = product.sum.at.clone();
+        let rows = at.rows.row_tiles();
+        let a = self.add_buffer("a_part", DType::F32, rows * 2, Scope::Scratch);
+        self.repeated("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
+            this.each_step(product, 1, |this, _, term| {
+                let mut body = Vec::new();
+                let zero = this.index(0);
+                let site = |row_tile, column_tile, half, side| Site {
+                    at: at.clone(),
+                    lead,
+                    row_tile,
+                    column_tile,
+                    half,
+                    side,
+                };
+                for part in 0..2 * rows {
+                    let row_tile = this.index(part / 2);
+                    let [row, _] = this.row_and_column(&site(row_tile, zero, part % 2, 0));
+                    let value = this.factor_element(product, (Side::First, first), lead, (row, term));
+                    let Spot { buffer, offset } = this.place(a, part);
+                    body.push(Stmt::Store { buffer, offset, value, mask: None });
+                }
+                let columns = at.column_tiles();
+                body.extend(this.repeated("column_tile", columns, LoopKind::Unroll, |this, tile| {
+                    let mut stmts = Vec::new();
+                    for side in 0..2 {
+                        let [_, column] = this.row_and_column(&site(zero, tile, 0, side));
+                        let from = (Side::Second, &product.second);
+                        let value = this.factor_element(product, from, lead, (column, term));
+                        let ty = Type::scalar(DType::F32);
+                        let var = this.program.exprs.declare_register("b", ty);
+                        stmts.push(Stmt::Let(var, value));
+                        let b = this.program.exprs.var(var);
+                        for part in 0..2 * rows {
+                            let row_tile = this.index(part / 2);
+                            let offset = this.register(&site(row_tile, tile, part % 2, side), &at);
+                            let place = this.place(a, part);
+                            let exprs = &mut this.program.exprs;
+                            let a = exprs.load(place.buffer, place.offset, 1, None);
+                            let buffer = product.sum.buffer;
+                            let sum = exprs.load(buffer, offset, 1, None);
+                            let value = exprs.fma(a, b, sum);
+                            stmts.push(Stmt::Store { buffer, offset, value, mask: None });
+                        }
+                    }
+                    stmts
+                }));
+                body
+            })
+        })
+    }
+
+    /// Registers in which warps have summands of all columns, as sums of which each warp has some columns.
+    pub fn joined_summands(&mut self, registers: Registers, shape: &[usize]) -> Registers {
+        if !Self::is_split(&registers.at) {
+            return registers;
+        }
+        let Fragments { rows, columns } = registers.at.clone();
+        let (n, beside) = (registers.at.n(), rows.column_warps);
+        let at = Fragments { rows, columns: Columns::Spread(n) };
+        let exchanged = [&[beside], shape].concat();
+        let parts = self.new_view("summands", DType::F32, &exchanged, exchanged.len() - 1);
+        let place = Place::Registers(registers.clone());
+        debug_assert_eq!(columns, Columns::Summands(n));
+        let stmts = self.each_site(&registers.at, |this, site| {
+            let inside = this.site_exists(&site, false);
+            let point = this.point(&site, shape);
+            let value = this.read_place(&place, &point);
+            let [_, warp] = this.warp_place(&registers.at);
+            let offset = this.offset(&parts, &[&[warp], point.coords.as_slice()].concat());
+            vec![Stmt::Store { buffer: parts.buffer, offset, value, mask: inside }]
+        });
+        self.run(stmts);
+        let buffer = self.add_buffer("sum", DType::F32, at.registers(), Scope::Scratch);
+        let stmts = self.each_site(&at, |this, site| {
+            let point = this.point(&site, shape);
+            let mut total = this.float(0.0);
+            for warp in 0..beside {
+                let warp = this.index(warp);
+                let offset = this.offset(&parts, &[&[warp], point.coords.as_slice()].concat());
+                let part = this.program.exprs.load(parts.buffer, offset, 1, None);
+                total = if warp == this.index(0) { part } else { this.program.exprs.add2(total, part) };
+            }
+            let offset = this.register(&site, &at);
+            vec![Stmt::Store { buffer, offset, value: total, mask: None }]
+        });
+        self.run(stmts);
+        Registers { at, buffer }
+    }
+
+    /// A product whose sums are too many for registers: each thread makes elements, term by term.
+    fn multiply_in_shared(&mut self, tile: usize) {
+        let (shape, args) = (self.steps.tiles[tile].shape.clone(), self.steps.tiles[tile].step.args());
+        let dtype = self.factor_type();
+        args.iter().for_each(|&arg| self.prepare(arg, None));
+        let rank = shape.len();
+        let view = self.new_view("product", DType::F32, &shape, rank - 1);
+        let terms = self.steps.tiles[args[0]].shape[rank - 1];
+        let elems = crate::op::elems(&shape);
+        let threads = self.threads();
+        let stmts = self.repeated("round", elems.div_ceil(threads), LoopKind::Serial, |this, round| {
+            let at = this.program.exprs.linear_index(&[round, this.thread], &[threads, 1]);
+            let exists = this.below(at, elems);
+            let at = this.clamped(at, elems);
+            let mut body = Vec::new();
+            let parts = this.program.exprs.unflatten(at, &shape);
+            let mut coords = Vec::new();
+            for (&part, &extent) in parts.iter().zip(&shape) {
+                coords.push(this.bind(&mut body, "at", part, (extent, 1)));
+            }
+            let zero = this.float(0.0);
+            let sum = this.program.exprs.declare_register("sum", Type::scalar(DType::F32));
+            body.push(Stmt::Register(sum, zero));
+            let so_far = this.program.exprs.var(sum);
+            body.extend(this.repeated("term", terms, LoopKind::UnrollBy(UNROLLED_STEPS), |this, term| {
+                let mut element = |arg: usize, dim: usize| {
+                    let mut coords = coords.clone();
+                    coords[dim] = term;
+                    let value = this.operand(arg, &Point { coords, site: None });
+                    let narrow = this.program.exprs.cast(dtype, value);
+                    this.program.exprs.cast(DType::F32, narrow)
+                };
+                let (a, b) = (element(args[0], rank - 1), element(args[1], rank - 2));
+                let value = this.program.exprs.fma(a, b, so_far);
+                vec![Stmt::Assign(sum, value)]
+            }));
+            let offset = this.offset(&view, &coords);
+            body.push(Stmt::Store { buffer: view.buffer, offset, value: so_far, mask: exists });
+            body
+        });
+        self.run(stmts);
+        self.places[tile].push(Place::Shared(view));
+    }
+}

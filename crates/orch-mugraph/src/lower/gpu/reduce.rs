@@ -1,0 +1,360 @@
+//! Reductions along a dimension: of tiles in registers along their last one by lanes and warps, of others by groups of
+//! threads.
+//!
+//! Each has three parts, so that a loop can stand around the second one: registers with the identity, values that are
+//! combined into them, and the combination of all threads' registers.
+
+use super::layout::{Columns, Fragments, Registers};
+use super::lowering::Lowering;
+use super::value::{Place, Point, View};
+use crate::op::{Op, ReduceFn};
+use orch_ir::{DType, ReduceOp};
+use orch_tile::thread_team::WARP;
+use orch_tile::{BufferId, ExprId, LoopKind, Scope, Stmt, Widening, vectorize};
+
+/// A reduction under way.
+#[derive(Clone, Debug)]
+pub(super) enum Reduction {
+    Rows(RowReduction),
+    Groups(GroupReduction),
+}
+
+/// Along the last dimension of registers.
+#[derive(Clone, Debug)]
+pub(super) struct RowReduction {
+    f: ReduceFn,
+    from: usize,
+    at: Fragments,
+    partial: Registers,
+}
+
+/// By groups of threads, each of which has the elements of some results.
+#[derive(Clone, Debug)]
+pub(super) struct GroupReduction {
+    f: ReduceFn,
+    from: usize,
+    dim: usize,
+    keep: usize,
+    /// Shape of the result, and elements that each combines.
+    shape: Vec<usize>,
+    count: usize,
+    /// Threads of a group, and neighbours that a thread reads at once.
+    group: usize,
+    lanes: usize,
+    rounds: usize,
+    /// A register for each round.
+    partial: BufferId,
+}
+
+impl Lowering<'_> {
+    /// Reduces a tile.
+    pub fn reduce(&mut self, tile: usize, (f, dim, keep): (ReduceFn, usize, usize), from: usize) {
+        let reduction = self.new_reduction(from, (f, dim, keep));
+        let start = self.start_reduction(&reduction);
+        self.run(start);
+        self.add_to_reduction(&reduction, None);
+        let place = self.finish_reduction(&reduction);
+        self.places[tile].push(place);
+    }
+
+    /// A reduction of a tile that has been emitted or is computed where it is read.
+    pub fn new_reduction(&mut self, from: usize, (f, dim, keep): (ReduceFn, usize, usize)) -> Reduction {
+        let shape = self.steps.tiles[from].shape.clone();
+        let at = self.home(from).filter(|at| matches!(at.columns, Columns::Spread(_)));
+        if let Some(at) = at.filter(|_| dim + 1 == shape.len() && keep == 1) {
+            let rows = Fragments::per_row(&at.rows);
+            let buffer = self.add_buffer("row_part", DType::F32, rows.registers(), Scope::Scratch);
+            return Reduction::Rows(RowReduction { f, from, at, partial: Registers { at: rows, buffer } });
+        }
+        let count = shape[dim] / keep;
+        let (results, is_last) = (crate::op::elems(&shape) / count, dim + 1 == shape.len() && keep == 1);
+        let threads = self.threads();
+        let suits =
+            |lanes: &usize| is_last && count.is_multiple_of(*lanes) && results * count / lanes >= threads;
+        let lanes = [8, 4, 2].into_iter().find(suits).unwrap_or(1);
+        let group = power_below((threads / results).clamp(1, count / lanes));
+        let rounds = results.div_ceil(threads / group);
+        let partial = self.add_buffer("part", DType::F32, rounds, Scope::Scratch);
+        let shape = crate::op::with(&shape, dim, keep);
+        Reduction::Groups(GroupReduction { f, from, dim, keep, shape, count, group, lanes, rounds, partial })
+    }
+
+    /// Statements that set registers to the identity.
+    pub fn start_reduction(&mut self, reduction: &Reduction) -> Vec<Stmt> {
+        let (f, buffer, elems) = match reduction {
+            Reduction::Rows(rows) => (rows.f, rows.partial.buffer, rows.partial.at.registers()),
+            Reduction::Groups(groups) => (groups.f, groups.partial, groups.rounds),
+        };
+        let identity = self.identity(f);
+        self.filled(buffer, elems, identity)
+    }
+
+    /// Multiplies registers by a factor that they share, if there is one, and combines values into them.
+    pub fn add_to_reduction(&mut self, reduction: &Reduction, rescale: Option<super::accumulate::Rescale>) {
+        match reduction {
+            Reduction::Rows(rows) => self.add_to_rows(rows, rescale),
+            Reduction::Groups(groups) => self.add_to_groups(groups, rescale),
+        }
+    }
+
+    /// Combines what threads have, and says where the result is.
+    pub fn finish_reduction(&mut self, reduction: &Reduction) -> Place {
+        match reduction {
+            Reduction::Rows(rows) => Place::Registers(self.finish_rows(rows)),
+            Reduction::Groups(groups) => Place::Shared(self.finish_groups(groups)),
+        }
+    }
+
+    fn add_to_rows(&mut self, rows: &RowReduction, rescale: Option<super::accumulate::Rescale>) {
+        if let Some(rescale) = rescale {
+            self.rescale_registers(&rows.partial, rescale);
+        }
+        self.prepare(rows.from, Some(&rows.at));
+        let shape = self.steps.tiles[rows.from].shape.clone();
+        let identity = self.identity(rows.f);
+        let stmts = self.each_site(&rows.at, |this, site| {
+            let [_, column] = this.row_and_column(&site);
+            let inside = this.below(column, rows.at.n());
+            let point = this.point(&site, &shape);
+            let mut value = this.value(rows.from, &point);
+            if let Some(inside) = inside {
+                value = this.program.exprs.select(inside, value, identity);
+            }
+            let buffer = rows.partial.buffer;
+            let offset = this.register(&site, &rows.partial.at);
+            let so_far = this.program.exprs.load(buffer, offset, 1, None);
+            let value = this.combined(rows.f, so_far, value);
+            vec![Stmt::Store { buffer, offset, value, mask: None }]
+        });
+        self.run(stmts);
+    }
+
+    fn finish_rows(&mut self, rows: &RowReduction) -> Registers {
+        let at = rows.partial.at.clone();
+        let result = self.add_buffer("row_value", DType::F32, at.registers(), Scope::Scratch);
+        let beside = at.rows.column_warps;
+        let lines = at.rows.batch() * at.rows.row_warps * at.rows.row_tiles() * super::layout::TILE_ROWS;
+        let exchange =
+            (beside > 1).then(|| self.add_buffer("row_parts", DType::F32, beside * lines, Scope::Shared));
+        let stmts = self.each_site(&at, |this, site| {
+            let offset = this.register(&site, &at);
+            let mut stmts = Vec::new();
+            let mut value = this.program.exprs.load(rows.partial.buffer, offset, 1, None);
+            for with in [1, 2] {
+                let other = this.shuffled(&mut stmts, value, with);
+                let both = this.combined(rows.f, value, other);
+                value = this.let_value(&mut stmts, "row", both);
+            }
+            match exchange {
+                None => stmts.push(Stmt::Store { buffer: result, offset, value, mask: None }),
+                Some(buffer) => {
+                    let [_, warp] = this.warp_place(&at);
+                    let offset = this.exchange_offset(&site, (warp, lines));
+                    let (lane, zero) = (this.of_lane(1, 4, 1), this.index(0));
+                    let is_first = this.program.exprs.eq(lane, zero);
+                    stmts.push(Stmt::Store { buffer, offset, value, mask: Some(is_first) });
+                }
+            }
+            stmts
+        });
+        self.run(stmts);
+        if let Some(exchange) = exchange {
+            let stmts = self.each_site(&at, |this, site| {
+                let mut total = None;
+                for warp in 0..beside {
+                    let warp = this.index(warp);
+                    let offset = this.exchange_offset(&site, (warp, lines));
+                    let part = this.program.exprs.load(exchange, offset, 1, None);
+                    total = Some(total.map_or(part, |total| this.combined(rows.f, total, part)));
+                }
+                let offset = this.register(&site, &at);
+                let value = total.unwrap_or_else(|| this.identity(rows.f));
+                vec![Stmt::Store { buffer: result, offset, value, mask: None }]
+            });
+            self.run(stmts);
+        }
+        Registers { at, buffer: result }
+    }
+
+    /// Where a warp leaves its part of the value of a row for the others.
+    fn exchange_offset(&mut self, site: &super::layout::Site, (warp, lines): (ExprId, usize)) -> ExprId {
+        let [row, _] = self.row_and_column(site);
+        let height = lines / site.at.rows.batch();
+        self.program.exprs.linear_index(&[warp, site.lead, row], &[lines, height, 1])
+    }
+
+    /// The result that a thread works on in a round, and whether there is one.
+    fn result_of(&mut self, groups: &GroupReduction, round: ExprId) -> (ExprId, Option<ExprId>) {
+        let per_round = self.threads() / groups.group;
+        let group = self.index(groups.group);
+        let own = self.program.exprs.floor_div(self.thread, group);
+        let result = self.program.exprs.linear_index(&[round, own], &[per_round, 1]);
+        let results = crate::op::elems(&groups.shape);
+        let exists = self.below(result, results);
+        (result, exists)
+    }
+
+    fn add_to_groups(&mut self, groups: &GroupReduction, rescale: Option<super::accumulate::Rescale>) {
+        self.prepare(groups.from, None);
+        if let Some(rescale) = rescale {
+            self.share_rescale(rescale);
+        }
+        let stmts = self.repeated("round", groups.rounds, LoopKind::Unroll, |this, round| {
+            let (result, exists) = this.result_of(groups, round);
+            let mut body = Vec::new();
+            let mut coords = Vec::new();
+            let parts = this.program.exprs.unflatten(result, &groups.shape);
+            for (&part, &extent) in parts.iter().zip(&groups.shape) {
+                coords.push(this.bind(&mut body, "at", part, (extent, 1)));
+            }
+            if let Some(rescale) = rescale {
+                let point = Point { coords: coords.clone(), site: None };
+                let factor = this.rescale_value(rescale, &point);
+                let so_far = this.program.exprs.load(groups.partial, round, 1, None);
+                let value = this.program.exprs.mul(so_far, factor);
+                body.push(Stmt::Store { buffer: groups.partial, offset: round, value, mask: None });
+            }
+            body.extend(this.group_values(groups, &coords, round));
+            match exists {
+                Some(condition) => vec![Stmt::If { condition, then: body, otherwise: Vec::new() }],
+                None => body,
+            }
+        });
+        self.run(stmts);
+    }
+
+    /// Combines the thread's elements of a result into its register.
+    fn group_values(&mut self, groups: &GroupReduction, coords: &[ExprId], round: ExprId) -> Vec<Stmt> {
+        let vectors = groups.count / groups.lanes;
+        let steps = vectors.div_ceil(groups.group);
+        self.repeated("step", steps, Lowering::rounds_kind(steps), |this, step| {
+            let mut body = Vec::new();
+            let group = this.index(groups.group);
+            let lane = this.program.exprs.floor_rem(this.thread, group);
+            let vector = this.program.exprs.linear_index(&[step, lane], &[groups.group, 1]);
+            let exists = this.below(vector, vectors).filter(|_| !vectors.is_multiple_of(groups.group));
+            let vector = if exists.is_some() { this.clamped(vector, vectors) } else { vector };
+            let first = this.program.exprs.mul_const(vector, groups.lanes as i64);
+            let first = this.bind(&mut body, "first", first, (groups.count, groups.lanes));
+            let mut value = this.group_element(groups, coords, first);
+            if let Some(exists) = exists {
+                let identity = this.identity(groups.f);
+                value = this.program.exprs.select(exists, value, identity);
+            }
+            let so_far = this.program.exprs.load(groups.partial, round, 1, None);
+            let value = this.combined(groups.f, so_far, value);
+            body.push(Stmt::Store { buffer: groups.partial, offset: round, value, mask: None });
+            body
+        })
+    }
+
+    /// The combination of neighbours from one on.
+    fn group_element(&mut self, groups: &GroupReduction, coords: &[ExprId], first: ExprId) -> ExprId {
+        let at = |this: &mut Self, term: ExprId| {
+            let mut coords = coords.to_vec();
+            let step = this.program.exprs.mul_const(term, groups.keep as i64);
+            coords[groups.dim] = this.program.exprs.add2(coords[groups.dim], step);
+            let value = this.value(groups.from, &Point { coords, site: None });
+            this.simplifier.simplify(&mut this.program.exprs, value)
+        };
+        if groups.lanes == 1 {
+            return at(self, first);
+        }
+        let (var, each) = self.program.exprs.fresh_index("each", groups.count);
+        let scalar = at(self, each);
+        let over = Widening::new(var, first, groups.lanes);
+        let exprs = &mut self.program.exprs;
+        let wide = vectorize(exprs, scalar, &over).value;
+        let wide = exprs.splat(wide, groups.lanes);
+        let op = if groups.f == ReduceFn::Sum { ReduceOp::Sum } else { ReduceOp::Max };
+        exprs.reduce_lanes(op, wide)
+    }
+
+    fn finish_groups(&mut self, groups: &GroupReduction) -> View {
+        let rank = groups.shape.len();
+        let view = self.new_view("reduced", DType::F32, &groups.shape, rank.saturating_sub(1));
+        let warps = groups.group.div_ceil(WARP);
+        let exchange =
+            (warps > 1).then(|| self.add_buffer("warp_parts", DType::F32, self.plan.warps, Scope::Shared));
+        let stmts = self.repeated("round", groups.rounds, LoopKind::Unroll, |this, round| {
+            let mut body = Vec::new();
+            let mut value = this.program.exprs.load(groups.partial, round, 1, None);
+            let mut with = 1;
+            while with < groups.group.min(WARP) {
+                let other = this.shuffled(&mut body, value, with);
+                let both = this.combined(groups.f, value, other);
+                value = this.let_value(&mut body, "both", both);
+                with *= 2;
+            }
+            match exchange {
+                None => body.push(this.store_result(groups, &view, round, value)),
+                Some(buffer) => {
+                    let zero = this.index(0);
+                    let is_first = this.program.exprs.eq(this.lane, zero);
+                    let offset = this.warp;
+                    body.push(Stmt::Store { buffer, offset, value, mask: Some(is_first) });
+                }
+            }
+            body
+        });
+        self.run(stmts);
+        if let Some(exchange) = exchange {
+            // Groups of several warps leave one round.
+            let (zero, size) = (self.index(0), self.index(warps));
+            let group = self.program.exprs.floor_div(self.warp, size);
+            let mut total = None;
+            for warp in 0..warps {
+                let offset = self.program.exprs.mul_const(group, warps as i64);
+                let offset = self.program.exprs.add_const(offset, warp as i64);
+                let part = self.program.exprs.load(exchange, offset, 1, None);
+                total = Some(total.map_or(part, |total| self.combined(groups.f, total, part)));
+            }
+            let value = total.unwrap_or_else(|| self.identity(groups.f));
+            let store = self.store_result(groups, &view, zero, value);
+            self.run(vec![store]);
+        }
+        view
+    }
+
+    /// Stores a result by the first thread of its group.
+    fn store_result(&mut self, groups: &GroupReduction, view: &View, round: ExprId, value: ExprId) -> Stmt {
+        let (result, exists) = self.result_of(groups, round);
+        let coords = self.program.exprs.unflatten(result, &groups.shape);
+        let offset = self.offset(view, &coords);
+        let (group, zero) = (self.index(groups.group), self.index(0));
+        let lane = self.program.exprs.floor_rem(self.thread, group);
+        let is_first = self.program.exprs.eq(lane, zero);
+        let is_first = self.simplifier.simplify(&mut self.program.exprs, is_first);
+        let mask = self.program.exprs.and_guard(exists, Some(is_first));
+        Stmt::Store { buffer: view.buffer, offset, value, mask }
+    }
+
+    /// What changes nothing when it is combined.
+    pub fn identity(&mut self, f: ReduceFn) -> ExprId {
+        match f {
+            ReduceFn::Sum => self.float(0.0),
+            ReduceFn::Max => self.float(f64::NEG_INFINITY),
+        }
+    }
+
+    /// Two values combined.
+    pub fn combined(&mut self, f: ReduceFn, a: ExprId, b: ExprId) -> ExprId {
+        match f {
+            ReduceFn::Sum => self.program.exprs.add2(a, b),
+            ReduceFn::Max => self.program.exprs.max(a, b),
+        }
+    }
+}
+
+/// The reduction that an operator is.
+pub(super) fn reduction_of(op: &Op) -> Option<(ReduceFn, usize, usize)> {
+    match op {
+        Op::Reduce { f, dim, keep } => Some((*f, *dim, *keep)),
+        _ => None,
+    }
+}
+
+/// The largest power of two that is not above.
+fn power_below(value: usize) -> usize {
+    1 << value.max(1).ilog2()
+}

@@ -1,0 +1,323 @@
+//! A block graph made ready for lowering: compound operators are spelled out, what nobody reads is marked, and for each
+//! tile it is known who reads it and which of its dimensions have a remainder.
+//!
+//! `rms_norm` becomes its steps; a product of concatenations along the inner dimension becomes a sum of products; what a
+//! loop of one iteration accumulates is the tile itself.
+
+use crate::eval::rms_norm;
+use crate::graph::{Accumulation, BlockGraph, Store, TensorId, TileNode};
+use crate::lower::CannotLower;
+use crate::op::{BinaryFn, Op, UnaryFn};
+use crate::tiling::Stage;
+
+/// What defines a tile; numbers are positions among the tiles.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Load { tensor: TensorId, grid: Vec<Option<usize>>, along_loop: Option<usize> },
+    Op { op: Op, args: Vec<usize> },
+    Accumulate { how: Accumulation, tile: usize },
+    RunningMax { tile: usize },
+}
+
+/// A tile and what is known of it.
+#[derive(Clone, Debug)]
+pub(super) struct Tile {
+    pub step: Step,
+    /// The shape in the first block and iteration: no other one is larger.
+    pub shape: Vec<usize>,
+    /// Dimensions that are shorter in some blocks.
+    pub ragged: Vec<bool>,
+    pub stage: Stage,
+    /// How many operands and stores name it.
+    pub readers: usize,
+    /// Whether one of them runs in another stage.
+    pub crosses: bool,
+    /// About how many simple operations an element takes, back to what is in memory or registers.
+    pub cost: usize,
+}
+
+/// The tiles of a block graph in order.
+pub(super) struct Steps {
+    pub tiles: Vec<Tile>,
+    pub stores: Vec<(usize, Vec<Option<usize>>)>,
+    pub loop_range: usize,
+}
+
+impl Step {
+    /// The tiles that are read.
+    pub fn args(&self) -> Vec<usize> {
+        match self {
+            Step::Load { .. } => Vec::new(),
+            Step::Op { args, .. } => args.clone(),
+            Step::Accumulate { how: Accumulation::RescaledSum { max, .. }, tile } => vec![*tile, max.index()],
+            Step::Accumulate { tile, .. } | Step::RunningMax { tile } => vec![*tile],
+        }
+    }
+}
+
+impl Steps {
+    /// The steps of a block graph over tensors of these shapes.
+    pub fn of(block: &BlockGraph, tensors: &[Vec<usize>]) -> Result<Steps, CannotLower> {
+        let mut builder = Builder { block, tensors, tiles: Vec::new(), renamed: Vec::new() };
+        for (position, node) in block.nodes.iter().enumerate() {
+            let tile = builder.node(node).map_err(|e| CannotLower(format!("s{position}: {}", e.0)))?;
+            builder.renamed.push(tile);
+        }
+        let stores = block.stores.iter();
+        let stores =
+            stores.map(|Store { tile, grid }| (builder.renamed[tile.index()], grid.clone())).collect();
+        let mut steps = Steps { tiles: builder.tiles, stores, loop_range: block.loop_range };
+        steps.count_readers();
+        Ok(steps)
+    }
+
+    fn count_readers(&mut self) {
+        for (tile, _) in &self.stores {
+            self.tiles[*tile].readers += 1;
+        }
+        for position in (0..self.tiles.len()).rev() {
+            if self.tiles[position].readers == 0 {
+                continue;
+            }
+            let stage = self.tiles[position].stage;
+            for arg in self.tiles[position].step.args() {
+                self.tiles[arg].readers += 1;
+                self.tiles[arg].crosses |= self.tiles[arg].stage != stage;
+            }
+        }
+    }
+
+    /// The tiles that somebody reads and that are known in a stage, in order.
+    pub fn in_stage(&self, stage: Stage) -> Vec<usize> {
+        let wanted = |&position: &usize| {
+            let tile = &self.tiles[position];
+            let in_loop = tile.stage == Stage::Loop
+                || stage == Stage::Loop && matches!(tile.step, Step::Accumulate { .. });
+            let own = if stage == Stage::Loop { in_loop } else { tile.stage == stage };
+            tile.readers > 0 && own
+        };
+        (0..self.tiles.len()).filter(wanted).collect()
+    }
+
+    /// The only live reader of a tile, if it has one reader.
+    pub fn only_reader(&self, tile: usize) -> Option<usize> {
+        if self.tiles[tile].readers != 1 {
+            return None;
+        }
+        (0..self.tiles.len())
+            .find(|&at| self.tiles[at].readers > 0 && self.tiles[at].step.args().contains(&tile))
+    }
+
+    /// The dimensions of a tile along which products add, its transpositions included.
+    pub fn term_dims(&self, tile: usize) -> Vec<usize> {
+        let mut found = Vec::new();
+        for reader in self.tiles.iter().filter(|reader| reader.readers > 0) {
+            let Step::Op { op, args } = &reader.step else { continue };
+            let rank = self.tiles[tile].shape.len();
+            match op {
+                Op::Matmul => {
+                    found.extend((args[0] == tile).then_some(rank - 1));
+                    found.extend((args[1] == tile).then(|| rank - 2));
+                }
+                Op::Transpose(perm) if args[0] == tile => {
+                    let position = self.tiles.iter().position(|other| std::ptr::eq(other, reader));
+                    let dims = position.map(|position| self.term_dims(position)).unwrap_or_default();
+                    found.extend(dims.into_iter().map(|dim| perm[dim]));
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+struct Builder<'a> {
+    block: &'a BlockGraph,
+    tensors: &'a [Vec<usize>],
+    tiles: Vec<Tile>,
+    /// The tile of each node.
+    renamed: Vec<usize>,
+}
+
+impl Builder<'_> {
+    fn node(&mut self, node: &TileNode) -> Result<usize, CannotLower> {
+        let once = self.block.loop_range == 1;
+        match node {
+            TileNode::Load { tensor, grid, along_loop } => {
+                self.load(*tensor, grid, along_loop.filter(|_| !once))
+            }
+            TileNode::Op { op, args } => {
+                let args: Vec<usize> = args.iter().map(|arg| self.renamed[arg.index()]).collect();
+                self.op(op, &args)
+            }
+            TileNode::Accumulate { tile, .. } | TileNode::RunningMax { tile } if once => {
+                Ok(self.renamed[tile.index()])
+            }
+            TileNode::Accumulate { how, tile } => {
+                let tile = self.renamed[tile.index()];
+                let how = match how {
+                    Accumulation::RescaledSum { max, degree } => Accumulation::RescaledSum {
+                        max: crate::graph::TileId(self.renamed[max.index()] as u32),
+                        degree: *degree,
+                    },
+                    how => *how,
+                };
+                Ok(self.push(Step::Accumulate { how, tile }, Stage::After, &[tile], 1))
+            }
+            TileNode::RunningMax { tile } => {
+                let tile = self.renamed[tile.index()];
+                Ok(self.push(Step::RunningMax { tile }, Stage::Loop, &[tile], 1))
+            }
+        }
+    }
+
+    /// Adds a tile of the shape of the first operand.
+    fn push(&mut self, step: Step, stage: Stage, args: &[usize], cost: usize) -> usize {
+        let (shape, ragged) = (self.tiles[args[0]].shape.clone(), self.tiles[args[0]].ragged.clone());
+        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false, cost });
+        self.tiles.len() - 1
+    }
+
+    fn load(
+        &mut self,
+        tensor: TensorId,
+        grid: &[Option<usize>],
+        along_loop: Option<usize>,
+    ) -> Result<usize, CannotLower> {
+        let mut shape = self.tensors[tensor.index()].clone();
+        let mut ragged = vec![false; shape.len()];
+        for (dim, &blocks) in grid.iter().zip(&self.block.grid) {
+            if let Some(dim) = *dim {
+                ragged[dim] = !shape[dim].is_multiple_of(blocks);
+                shape[dim] = shape[dim].div_ceil(blocks);
+            }
+        }
+        if let Some(dim) = along_loop {
+            if ragged[dim] || !shape[dim].is_multiple_of(self.block.loop_range) {
+                return Err(CannotLower(format!(
+                    "the loop leaves a remainder of dimension {dim} of {tensor}"
+                )));
+            }
+            shape[dim] /= self.block.loop_range;
+        }
+        if shape.contains(&0) {
+            return Err(CannotLower(format!("{tensor} has no elements")));
+        }
+        let stage = if along_loop.is_some() { Stage::Loop } else { Stage::Invariant };
+        let step = Step::Load { tensor, grid: grid.to_vec(), along_loop };
+        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false, cost: 1 });
+        Ok(self.tiles.len() - 1)
+    }
+
+    fn op(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
+        match op {
+            Op::RmsNorm { eps } => {
+                let steps =
+                    rms_norm(&self.tiles[args[0]].shape, *eps).map_err(|e| CannotLower(e.to_string()))?;
+                let mut values = vec![args[0]];
+                for (op, args) in steps {
+                    let args: Vec<usize> = args.iter().map(|&at| values[at]).collect();
+                    values.push(self.op(&op, &args)?);
+                }
+                Ok(values[values.len() - 1])
+            }
+            Op::Matmul => match self.parts(args[0], args[1]) {
+                Some(parts) => {
+                    let products: Result<Vec<usize>, CannotLower> =
+                        parts.iter().map(|pair| self.plain(op, pair)).collect();
+                    let mut products = products?.into_iter();
+                    let first = products.next().ok_or_else(|| CannotLower("a product of nothing".into()))?;
+                    let add = Op::Binary(BinaryFn::Add);
+                    products.try_fold(first, |sum, product| self.plain(&add, &[sum, product]))
+                }
+                None => self.plain(op, args),
+            },
+            op => self.plain(op, args),
+        }
+    }
+
+    /// Factors of a product of concatenations, pairs that are multiplied with each other.
+    fn parts(&self, lhs: usize, rhs: usize) -> Option<Vec<[usize; 2]>> {
+        let concat = |tile: usize| match &self.tiles[tile].step {
+            Step::Op { op: Op::Concat { dim }, args } => Some((*dim, args.clone())),
+            _ => None,
+        };
+        let ((lhs_dim, lhs), (rhs_dim, rhs)) = (concat(lhs)?, concat(rhs)?);
+        let rank = self.tiles[lhs[0]].shape.len();
+        let suits =
+            |(a, b): (&usize, &usize)| self.tiles[*a].shape[rank - 1] == self.tiles[*b].shape[rank - 2];
+        let fits = lhs_dim == rank - 1 && rhs_dim == rank - 2 && lhs.len() == rhs.len();
+        (fits && lhs.iter().zip(&rhs).all(suits))
+            .then(|| lhs.into_iter().zip(rhs).map(|(a, b)| [a, b]).collect())
+    }
+
+    fn plain(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
+        let shapes: Vec<&[usize]> = args.iter().map(|&arg| self.tiles[arg].shape.as_slice()).collect();
+        let shape = op.infer(&shapes).map_err(CannotLower)?;
+        if shape.contains(&0) {
+            return Err(CannotLower("a tile without elements".into()));
+        }
+        let ragged = self.ragged(op, args, &shape)?;
+        let stage = args.iter().map(|&arg| stage_order(self.tiles[arg].stage)).max().unwrap_or(0);
+        let stage = [Stage::Invariant, Stage::Loop, Stage::After][stage];
+        let cost = match op {
+            Op::Matmul | Op::Reduce { .. } => 1,
+            op => own_cost(op) + args.iter().map(|&arg| self.tiles[arg].cost).sum::<usize>(),
+        };
+        let step = Step::Op { op: op.clone(), args: args.to_vec() };
+        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false, cost });
+        Ok(self.tiles.len() - 1)
+    }
+
+    /// Which dimensions of a result have a remainder.
+    fn ragged(&self, op: &Op, args: &[usize], shape: &[usize]) -> Result<Vec<bool>, CannotLower> {
+        let of = |arg: usize| &self.tiles[args[arg]].ragged;
+        let whole = |arg: usize, dim: usize| match of(arg)[dim] {
+            true => Err(CannotLower(format!("a remainder along dimension {dim}, which is combined"))),
+            false => Ok(()),
+        };
+        let rank = shape.len();
+        Ok(match op {
+            Op::Matmul => {
+                whole(0, rank - 1)?;
+                whole(1, rank - 2)?;
+                (0..rank)
+                    .map(|dim| (dim + 1 != rank && of(0)[dim]) || (dim + 2 != rank && of(1)[dim]))
+                    .collect()
+            }
+            Op::Reduce { dim, .. } | Op::Slice { dim, .. } => {
+                whole(0, *dim)?;
+                of(0).clone()
+            }
+            Op::Concat { dim } => {
+                (0..args.len()).try_for_each(|arg| whole(arg, *dim))?;
+                (0..rank).map(|dim| (0..args.len()).any(|arg| of(arg)[dim])).collect()
+            }
+            Op::Transpose(perm) => perm.iter().map(|&dim| of(0)[dim]).collect(),
+            Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) | Op::Repeat { .. } => {
+                (0..rank).map(|dim| (0..args.len()).any(|arg| of(arg)[dim])).collect()
+            }
+            Op::RmsNorm { .. } | Op::Reshape(_) | Op::Broadcast(_) | Op::Causal { .. } | Op::Below { .. } => {
+                return Err(CannotLower(format!("{op:?} is no operator of tiles")));
+            }
+        })
+    }
+}
+
+fn stage_order(stage: Stage) -> usize {
+    match stage {
+        Stage::Invariant => 0,
+        Stage::Loop => 1,
+        Stage::After => 2,
+    }
+}
+
+/// About how many simple operations an operator makes for an element.
+pub(super) fn own_cost(op: &Op) -> usize {
+    match op {
+        Op::Unary(UnaryFn::Square | UnaryFn::Relu | UnaryFn::Guard) => 1,
+        Op::Unary(UnaryFn::Sqrt) | Op::Binary(BinaryFn::Div) => 4,
+        Op::Unary(_) => 16,
+        _ => 1,
+    }
+}

@@ -1,0 +1,338 @@
+//! Kernels for GPUs compute what their block graphs say, without races, divergence or accesses out of bounds.
+
+mod common;
+#[path = "common/team_kernels.rs"]
+mod kernels;
+
+use common::{mugraph, program, random_inputs, resized, valid};
+use kernels::{outputs, row_major};
+use orch_ir::DType;
+use orch_mugraph::array::Array;
+use orch_mugraph::floats::relative_error;
+use orch_mugraph::lower::{Stored, gpu};
+use orch_mugraph::{BinaryFn, MuGraph, Precision, UnaryFn, VerifyOptions, interpret, print, stabilise};
+use orch_tile::target::{SM_80, SM_90};
+use orch_tile::templates::gpu::Factors;
+
+/// Factors, the type of what is stored, and the relative error that they allow.
+const KINDS: [(Factors, DType, f64); 5] = [
+    (Factors::F32, DType::F32, 1e-5),
+    (Factors::Tf32, DType::F32, 5e-3),
+    (Factors::F16, DType::F32, 5e-3),
+    (Factors::F16, DType::F16, 1e-2),
+    (Factors::Bf16, DType::BF16, 5e-2),
+];
+
+fn rounded(inputs: &[Array<f64>], dtype: DType) -> Vec<Array<f64>> {
+    let round = |x: f64| orch_ir::Tensor::from_f64(dtype, [1], &[x]).to_f64()[0];
+    inputs.iter().map(|input| input.map(round)).collect()
+}
+
+/// Compares what kernels compute with what their block graphs mean.
+fn check_stored(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored], (factors, limit): (Factors, f64)) {
+    let expected = interpret(graph, inputs, Precision::F32).unwrap();
+    let given = outputs(graph, inputs, stored, |request| {
+        gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)))
+    });
+    for (expected, given) in expected.iter().zip(&given) {
+        let error = relative_error(expected, given);
+        assert!(error < limit, "{factors:?}: {error:e}\n{}", print(graph));
+    }
+}
+
+fn check(graph: &MuGraph, inputs: &[Array<f64>]) {
+    for (factors, dtype, limit) in KINDS {
+        check_stored(graph, &rounded(inputs, dtype), &row_major(graph, dtype), (factors, limit));
+    }
+}
+
+#[test]
+fn published_graphs_are_computed() {
+    let sizes: [(&str, &[(usize, usize)]); 7] = [
+        ("adapter_split", &[(8192, 256), (32, 2), (64, 4)]),
+        ("gated_mlp", &[(4096, 128), (128, 4), (64, 4)]),
+        ("gqa_split", &[(256, 32), (4096, 256), (8, 2), (16, 2), (64, 16)]),
+        ("lora", &[(4096, 64), (64, 2), (256, 32)]),
+        ("ntrans", &[(4096, 512), (8, 3)]),
+        ("qknorm_wrong", &[(4096, 64), (256, 64), (64, 4)]),
+        ("rmsnorm", &[(4096, 128), (6144, 96), (256, 3), (32, 4)]),
+    ];
+    for (name, sizes) in sizes {
+        let graph = resized(&mugraph(name), sizes);
+        check(&graph, &random_inputs(&graph, 5, 0.3));
+    }
+}
+
+/// The stable form of a candidate.
+fn stable(program: &MuGraph, candidate: &MuGraph) -> MuGraph {
+    let stable = stabilise(program, candidate, &VerifyOptions::default());
+    stable.unwrap_or_else(|e| panic!("{e}\n{}", print(candidate))).graph
+}
+
+const SMALL: [(usize, usize); 5] = [(256, 32), (4096, 256), (64, 16), (262144, 2048), (1024, 64)];
+
+#[test]
+fn stable_split_attention_is_computed() {
+    let program = resized(&program("osdi_gqa"), &SMALL);
+    let sizes = [SMALL.as_slice(), &[(8, 2), (16, 2)]].concat();
+    let graph = stable(&program, &resized(&mugraph("gqa_split"), &sizes));
+    let mut inputs = random_inputs(&program, 11, 1.0);
+    inputs[0] = inputs[0].map(|x| 30.0 / 4.0 * x);
+    // Logits of a standard deviation of 30 leave no digits of rounded factors.
+    check_stored(&graph, &inputs, &row_major(&graph, DType::F32), (Factors::F32, 1e-4));
+    inputs[0] = inputs[0].map(|x| x / 30.0);
+    check(&graph, &inputs);
+}
+
+/// Attention in one kernel: heads, rows, keys and columns, rows of a block, iterations.
+fn fused_attention(
+    [heads, rows, keys, columns]: [usize; 4],
+    blocks: usize,
+    range: usize,
+) -> (MuGraph, MuGraph) {
+    let mut program = MuGraph::new("attention");
+    let result =
+        orch_mugraph::programs::attention(&mut program, [heads, rows, keys, columns], false).unwrap();
+    program.output("o", result).unwrap();
+    let fused = valid(&format!(
+        "mugraph \"fused\" {{\n t0 = input \"q\" [{heads}, {rows}, {columns}]\n \
+         t1 = input \"k\" [{heads}, {columns}, {keys}]\n t2 = input \"v\" [{heads}, {keys}, {columns}]\n \
+         t3 = block [{heads}, {blocks}] loop {range} {{\n s0 = load t0 [0, 1] -\n s1 = load t1 [0, -] 2\n \
+         s2 = load t2 [0, -] 1\n s3 = matmul s0, s1\n s4 = exp s3\n s5 = sum(2) s4\n s6 = accumulate sum s5\n \
+         s7 = matmul s4, s2\n s8 = accumulate sum s7\n s9 = div s8, s6\n store s9 [0, 1]\n }}\n output \"o\" t3\n}}\n"
+    ));
+    (program, fused)
+}
+
+#[test]
+fn fused_attention_is_computed() {
+    // Warps share rows; rows and keys; keys; and keys that are no whole fragments.
+    for ([heads, rows, keys, columns], blocks, range) in [
+        ([1, 128, 64, 16], 2, 2),
+        ([1, 64, 128, 16], 2, 4),
+        ([2, 16, 256, 32], 1, 2),
+        ([1, 8, 72, 16], 1, 3),
+        ([1, 13, 40, 24], 4, 1),
+        ([1, 130, 48, 16], 1, 3),
+    ] {
+        let (program, fused) = fused_attention([heads, rows, keys, columns], blocks, range);
+        let inputs = random_inputs(&program, 3, 0.4);
+        check(&fused, &inputs);
+        check(&stable(&program, &fused), &inputs);
+    }
+}
+
+#[test]
+fn causal_and_padded_masks_are_computed() {
+    let text = |mask: &str, heads: &str| {
+        format!(
+            "mugraph \"s\" {{\n t0 = input \"q\" [2, 24, 16]\n t1 = input \"k\" [2, 16, 32]\n \
+             t2 = input \"v\" [2, 32, 16]\n t3 = {mask}\n t4, t5 = block [2, 4, 3] loop 2 {{\n s0 = load t0 [0, -, 1] -\n \
+             s1 = load t1 [0, 2, -] 2\n s2 = load t2 [0, 1, -] 1\n s3 = load t3 [{heads}, 2, 1] 2\n s4 = matmul s0, s1\n \
+             s5 = scale(1/4) s4\n s6 = mask s5, s3\n s7 = exp s6\n s8 = sum(2) s7\n s9 = accumulate sum s8\n \
+             s10 = matmul s7, s2\n s11 = accumulate sum s10\n store s9 [0, 2, 1]\n store s11 [0, 2, 1]\n }}\n \
+             t6 = sum(2) t4\n t7 = sum(2, 16) t5\n t8 = div t7, t6\n output \"o\" t8\n}}\n"
+        )
+    };
+    let plain = |mask: &str| {
+        valid(&format!(
+            "mugraph \"m\" {{\n t0 = input \"q\" [2, 24, 16]\n t1 = input \"k\" [2, 16, 32]\n \
+             t2 = input \"v\" [2, 32, 16]\n t3 = {mask}\n t4 = matmul t0, t1\n t5 = scale(1/4) t4\n t6 = mask t5, t3\n \
+             t7 = exp t6\n t8 = sum(2) t7\n t9 = div t7, t8\n t10 = matmul t9, t2\n output \"o\" t10\n}}\n"
+        ))
+    };
+    for mask in
+        ["causal(0, 1, 24, 32)", "causal(8, 1, 24, 32)", "below(2, 13, 1, 24, 32)", "mask \"m\" [2, 24, 32]"]
+    {
+        let program = plain(mask);
+        let graph = stable(&program, &valid(&text(mask, if mask.contains("[2,") { "0" } else { "-" })));
+        let mut inputs = random_inputs(&program, 11, 0.5);
+        if let Some(mask) = inputs.get_mut(3) {
+            mask.data.iter_mut().step_by(32).for_each(|bit| *bit = 1.0);
+        }
+        check(&graph, &inputs);
+    }
+}
+
+#[test]
+fn remainders_of_rows_and_columns_are_left_out() {
+    for text in [
+        // 13 rows over 4 blocks, 21 columns over 3, a block without rows.
+        "t0 = input \"x\" [13, 32]\n t1 = input \"w\" [32, 21]\n t2 = block [4, 3] loop 2 {\n s0 = load t0 [0, -] 1\n \
+         s1 = load t1 [-, 1] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = silu s3\n store s4 [0, 1]\n }",
+        "t0 = input \"x\" [13, 40]\n t1 = input \"w\" [1, 40]\n t2 = block [5] loop 1 {\n s0 = load t0 [0] -\n \
+         s1 = load t1 [-] -\n s2 = rms_norm(1/100) s0\n s3 = mul s2, s1\n store s3 [0]\n }",
+        "t0 = input \"x\" [13, 7]\n t1 = input \"y\" [13, 7]\n t2 = block [5, 2] loop 1 {\n s0 = load t0 [0, 1] -\n \
+         s1 = load t1 [0, 1] -\n s2 = add s0, s1\n s3 = repeat(1, 2) s2\n s4 = transpose(1, 0) s3\n store s4 [1, 0]\n }",
+        "t0 = input \"x\" [9, 64]\n t1 = input \"w\" [64, 33]\n t2 = block [9, 2] loop 1 {\n s0 = load t0 [0, -] -\n \
+         s1 = load t1 [-, 1] -\n s2 = matmul s0, s1\n store s2 [0, 1]\n }",
+    ] {
+        let graph = valid(&format!("mugraph \"r\" {{\n {text}\n output \"o\" t2\n}}\n"));
+        check(&graph, &random_inputs(&graph, 7, 0.5));
+    }
+}
+
+#[test]
+fn remainders_that_are_combined_are_refused() {
+    for text in [
+        "t0 = input \"x\" [8, 13]\n t1 = block [4] loop 2 {\n s0 = load t0 [0] 1\n s1 = sum(1) s0\n \
+         s2 = accumulate sum s1\n store s2 [0]\n }",
+        "t0 = input \"x\" [13, 8]\n t1 = block [4] loop 1 {\n s0 = load t0 [0] -\n s1 = sum(0) s0\n store s1 [0]\n }",
+    ] {
+        let graph = valid(&format!("mugraph \"r\" {{\n {text}\n output \"o\" t1\n}}\n"));
+        let stored = row_major(&graph, DType::F32);
+        let request = orch_mugraph::lower::Request {
+            graph: &graph,
+            kernel: orch_mugraph::TensorId(1),
+            stored: &stored,
+            name: "k",
+        };
+        let error = gpu::lower(&request, &SM_80, Factors::F32).unwrap_err();
+        assert!(error.0.contains("remainder"), "{error}");
+    }
+}
+
+#[test]
+fn tiles_that_do_not_fit_are_refused() {
+    let graph = valid(
+        "mugraph \"r\" {\n t0 = input \"x\" [64, 4096]\n t1 = input \"w\" [4096, 64]\n t2 = block [1] loop 1 {\n \
+         s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }\n output \"o\" t2\n}\n",
+    );
+    let stored = row_major(&graph, DType::F32);
+    let request = orch_mugraph::lower::Request {
+        graph: &graph,
+        kernel: orch_mugraph::TensorId(2),
+        stored: &stored,
+        name: "k",
+    };
+    let error = gpu::lower(&request, &SM_80, Factors::Tf32).unwrap_err();
+    assert!(error.0.contains("bytes"), "{error}");
+}
+
+#[test]
+fn every_function_is_computed_in_registers_and_in_shared_memory() {
+    let unary = UnaryFn::NAMES.map(|(_, name)| format!("{name} s3"));
+    let binary = BinaryFn::NAMES.map(|(_, name)| match name {
+        "mask" => "mask s3, s1".to_owned(),
+        name => format!("{name} s3, s4"),
+    });
+    let others = ["scale(-3/7) s3", "offset(5/3) s3", "rms_norm(1/10) s3"].map(str::to_owned);
+    for op in unary.into_iter().chain(binary).chain(others) {
+        // A product of positive numbers, so that roots and logarithms exist.
+        let kind = if op.starts_with("mask") { "mask" } else { "input" };
+        let graph = valid(&format!(
+            "mugraph \"f\" {{\n t0 = input \"x\" [16, 16]\n t1 = {kind} \"y\" [16, 16]\n t2 = block [1] loop 1 {{\n \
+             s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = square s0\n s3 = offset(1/2) s2\n s4 = square s1\n \
+             s5 = {op}\n store s5 [0]\n }}\n t3 = block [1] loop 1 {{\n s0 = load t2 [-] -\n s1 = load t1 [-] -\n \
+             s2 = square s0\n s3 = matmul s2, s2\n s4 = square s1\n s5 = {op}\n s6 = largest(1) s3\n \
+             s7 = offset(1) s6\n s8 = div s5, s7\n store s8 [0]\n }}\n output \"a\" t2\n output \"b\" t3\n}}\n"
+        ));
+        let mut inputs = random_inputs(&graph, 9, 0.3);
+        inputs[1].data.iter_mut().step_by(3).for_each(|y| *y = 1.0);
+        if !op.starts_with("div") {
+            inputs[1].data.iter_mut().step_by(2).for_each(|y| *y = 0.0);
+        } else {
+            inputs[1].data.iter_mut().for_each(|y| *y += 2.0);
+        }
+        let inputs = rounded(&inputs, DType::F16);
+        check_infinite(&graph, &inputs);
+    }
+}
+
+/// As [`check_stored`], where results may be infinite.
+fn check_infinite(graph: &MuGraph, inputs: &[Array<f64>]) {
+    let finite = |array: &Array<f64>| array.map(|x| if x.is_finite() { x } else { -1.0 });
+    let expected = interpret(graph, inputs, Precision::F32).unwrap();
+    for (factors, limit) in [(Factors::F32, 1e-5), (Factors::F16, 2e-2)] {
+        let given = outputs(graph, inputs, &row_major(graph, DType::F32), |request| {
+            gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)))
+        });
+        for (expected, given) in expected.iter().zip(&given) {
+            let error = relative_error(&finite(expected), &finite(given));
+            assert!(error < limit, "{factors:?}: {error:e}\n{}", print(graph));
+        }
+    }
+}
+
+#[test]
+fn elements_are_moved() {
+    for (shape, body) in [
+        ([8, 24], "s1 = transpose(1, 0) s0\n s2 = slice(0, 3, 8) s1\n s3 = repeat(1, 3) s2\n store s3 [0]"),
+        ([8, 24], "s1 = slice(1, 0, 5) s0\n s2 = concat(1) s0, s1, s0\n s3 = sum(1) s2\n store s3 [0]"),
+        ([8, 24], "s1 = concat(0) s0, s0\n s2 = transpose(1, 0) s0\n s3 = matmul s1, s2\n store s3 [0]"),
+        (
+            [16, 16],
+            "s1 = matmul s0, s0\n s2 = transpose(1, 0) s1\n s3 = add s1, s2\n s4 = exp s3\n s5 = matmul s4, s2\n store s5 [0]",
+        ),
+        (
+            [16, 16],
+            "s1 = matmul s0, s0\n s2 = sum(0) s1\n s3 = largest(1, 4) s1\n s4 = repeat(1, 4) s3\n s5 = add s4, s2\n store s5 [0]",
+        ),
+        ([24, 40], "s1 = transpose(1, 0) s0\n s2 = matmul s1, s0\n s3 = sum(0, 8) s2\n store s3 [0]"),
+        (
+            [24, 40],
+            "s1 = slice(0, 0, 1) s0\n s2 = mul s0, s1\n s3 = repeat(0, 2) s2\n s4 = concat(0) s3, s0\n store s4 [0]",
+        ),
+        (
+            [5, 7],
+            "s1 = transpose(1, 0) s0\n s2 = matmul s0, s1\n s3 = matmul s1, s2\n s4 = tanh s3\n s5 = rms_norm(0) s4\n store s5 [0]",
+        ),
+    ] {
+        let graph = valid(&format!(
+            "mugraph \"m\" {{\n t0 = input \"x\" [{}, {}]\n t1 = block [1] loop 1 {{\n s0 = load t0 [-] -\n {body}\n }}\n \
+             output \"o\" t1\n}}\n",
+            shape[0], shape[1]
+        ));
+        check(&graph, &random_inputs(&graph, 2, 0.4));
+    }
+}
+
+#[test]
+fn loops_carry_values_in_shared_memory() {
+    let head = "mugraph \"l\" {\n t0 = input \"x\" [12, 48]\n t1 = block [3] loop 4 {\n s0 = load t0 [0] 1\n";
+    for body in [
+        "s1 = square s0\n s2 = accumulate sum s1\n s3 = accumulate max s0\n s4 = sub s2, s3\n store s4 [0]",
+        "s1 = largest(1) s0\n s2 = running_max s1\n s3 = guard s2\n s4 = sub s0, s3\n s5 = exp s4\n \
+         s6 = accumulate rescaled s2 1 s5\n s7 = sum(1) s5\n s8 = accumulate rescaled s2 1 s7\n s9 = div s6, s8\n \
+         store s9 [0]",
+        "s1 = largest(1, 3) s0\n s2 = accumulate max s1\n s3 = sum(1, 3) s0\n s4 = accumulate sum s3\n s5 = add s2, s4\n \
+         store s5 [0]",
+        "s1 = transpose(1, 0) s0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = exp s2\n s5 = accumulate max s4\n \
+         s6 = running_max s2\n s7 = matmul s6, s6\n s8 = accumulate sum s7\n s9 = add s8, s3\n s10 = add s9, s5\n \
+         store s10 [0]",
+    ] {
+        let graph = valid(&format!("{head} {body}\n }}\n output \"o\" t1\n}}\n"));
+        check(&graph, &random_inputs(&graph, 4, 0.5));
+    }
+}
+
+#[test]
+fn tensors_lie_anywhere() {
+    let (_, graph) = fused_attention([2, 16, 32, 16], 1, 2);
+    let inputs = random_inputs(&graph, 6, 0.4);
+    for dtype in [DType::F32, DType::F16] {
+        let mut stored = row_major(&graph, dtype);
+        // Queries of the second head are those of the first; keys lie key by key; values with gaps, from an odd place.
+        stored[0] = Stored { dtype, strides: vec![0, 16, 1], offset: 0, elems: 256 };
+        stored[1] = Stored { dtype, strides: vec![512, 1, 16], offset: 0, elems: 1024 };
+        stored[2] = Stored { dtype, strides: vec![33 * 17, 17, 1], offset: 5, elems: 1200 };
+        stored[3] = Stored { dtype, strides: vec![16, 32, 1], offset: 0, elems: 512 };
+        let mut inputs = rounded(&inputs, dtype);
+        let (first, second) = inputs[0].data.split_at_mut(256);
+        second.copy_from_slice(first);
+        for factors in [Factors::F32, Factors::Tf32, Factors::F16] {
+            check_stored(&graph, &inputs, &stored, (factors, 1e-2));
+        }
+    }
+}
+
+#[test]
+fn batches_of_matrices_are_multiplied() {
+    let graph = valid(
+        "mugraph \"b\" {\n t0 = input \"x\" [3, 8, 32]\n t1 = input \"w\" [1, 32, 24]\n t2 = input \"v\" [3, 24, 8]\n \
+         t3 = block [1] loop 2 {\n s0 = load t0 [-] 2\n s1 = load t1 [-] 1\n s2 = load t2 [-] -\n s3 = matmul s0, s1\n \
+         s4 = accumulate sum s3\n s5 = relu s4\n s6 = matmul s5, s2\n s7 = sum(2) s6\n s8 = add s6, s7\n store s8 [0]\n }\n \
+         output \"o\" t3\n}\n",
+    );
+    check(&graph, &random_inputs(&graph, 8, 0.3));
+}
