@@ -31,7 +31,9 @@ pub use graph::{
 pub use op::{BinaryFn, Op, ReduceFn, UnaryFn};
 pub use rational::Rational;
 pub use stabilise::{Stable, Unstable, stabilise};
-pub use superoptimize::{Proved, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, superoptimize};
+pub use superoptimize::{
+    Proved, Rank, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, superoptimize,
+};
 pub use text::{ParseError, parse, print};
 pub use validate::validate;
 pub use verify::{Certificate, Primes, Rejection, VerifyOptions, verify};

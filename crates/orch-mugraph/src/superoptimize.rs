@@ -34,8 +34,8 @@ pub struct Proved {
     pub certificate: Certificate,
     /// Exponentials that are relative to a running maximum.
     pub maxima: usize,
-    /// Modelled time, without maxima.
-    pub modelled_us: f64,
+    /// Its cost, without maxima.
+    pub cost_us: f64,
 }
 
 /// What superoptimizing a program came to.
@@ -48,6 +48,9 @@ pub struct Superoptimized {
     /// What the search did.
     pub report: SearchReport,
 }
+
+/// The cost of a µGraph, in microseconds, by what becomes of it; `None` if nothing does. It is told the modelled time.
+pub type Rank<'a> = dyn Fn(&MuGraph, f64) -> Option<f64> + 'a;
 
 /// Why there is no result.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -73,32 +76,43 @@ impl Proved {
     }
 }
 
-/// Finds the cheapest µGraphs of a program with one output, and proves them. `goes_on` is asked now and then.
+/// Finds the cheapest µGraphs of a program with one output, by `rank`, and proves them. `goes_on` is asked now and then.
 ///
 /// # Errors
 /// If the search does not cover the program, or `goes_on` says no.
 pub fn superoptimize(
     program: &MuGraph,
     options: &SuperoptimizeOptions,
+    rank: &Rank<'_>,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<Superoptimized, SuperoptimizeError> {
     let (found, report) = search(program, options, goes_on)?;
     let mut result = Superoptimized { report, ..Superoptimized::default() };
-    for found in found {
+    for (cost_us, graph) in ranked(found, rank) {
         if result.proved.len() >= options.proofs {
             break;
         }
         if !goes_on() {
             return Err(SuperoptimizeError::Interrupted);
         }
-        match prove(program, &found.graph, options) {
-            Ok((certificate, maxima)) => {
-                result.proved.push(Proved { certificate, maxima, modelled_us: found.cost_us });
-            }
+        match prove(program, &graph, options) {
+            Ok((certificate, maxima)) => result.proved.push(Proved { certificate, maxima, cost_us }),
             Err(reason) => result.refused.push(reason.to_string()),
         }
     }
     Ok(result)
+}
+
+/// Of each kernel that was found the cheapest numbers of blocks and iterations, the cheapest kernel first.
+fn ranked(found: Vec<Found>, rank: &Rank<'_>) -> Vec<(f64, MuGraph)> {
+    let best = |found: Found| {
+        let all = std::iter::once((found.cost_us, found.graph)).chain(found.alternatives);
+        let costs = all.filter_map(|(modelled_us, graph)| Some((rank(&graph, modelled_us)?, graph)));
+        costs.min_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let mut ranked: Vec<(f64, MuGraph)> = found.into_iter().filter_map(best).collect();
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    ranked
 }
 
 fn search(

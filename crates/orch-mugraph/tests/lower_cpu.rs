@@ -43,7 +43,11 @@ fn kernel(inputs: &[&str], header: &str, body: &str) -> MuGraph {
     let mut text = String::from("mugraph \"kernel\" {\n");
     for (at, shape) in inputs.iter().enumerate() {
         let is_text = shape.starts_with('[');
-        text += &if is_text { format!(" t{at} = input \"x{at}\" {shape}\n") } else { format!(" t{at} = {shape}\n") };
+        text += &if is_text {
+            format!(" t{at} = input \"x{at}\" {shape}\n")
+        } else {
+            format!(" t{at} = {shape}\n")
+        };
     }
     let stores = body.matches("store ").count();
     let results: Vec<String> = (0..stores).map(|at| format!("t{}", inputs.len() + at)).collect();
@@ -144,7 +148,9 @@ fn every_function_is_lowered() {
         check(&kernel(
             &["[5, 19]"],
             "[2] loop 1",
-            &format!("s0 = load t0 [0] -; s1 = square s0; s2 = offset(1/10) s1; s3 = {name} s2; store s3 [0]"),
+            &format!(
+                "s0 = load t0 [0] -; s1 = square s0; s2 = offset(1/10) s1; s3 = {name} s2; store s3 [0]"
+            ),
         ));
     }
     for (_, name) in BinaryFn::NAMES.into_iter().filter(|(f, _)| *f != BinaryFn::Mask) {
@@ -152,7 +158,9 @@ fn every_function_is_lowered() {
             check(&kernel(
                 &["[5, 19]", other],
                 "[1] loop 1",
-                &format!("s0 = load t0 [-] -; s1 = load t1 [-] -; s2 = exp s1; s3 = {name} s0, s2; store s3 [-]"),
+                &format!(
+                    "s0 = load t0 [-] -; s1 = load t1 [-] -; s2 = exp s1; s3 = {name} s0, s2; store s3 [-]"
+                ),
             ));
         }
     }

@@ -95,13 +95,12 @@ pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Err
     let mut signatures = vec![String::new(); costs.len()];
     numbers.into_iter().for_each(|(text, number)| signatures[number] = text);
     if options.superoptimize && options.fuse {
-        for Offer { candidate, substitute } in offers(place, options)? {
+        for Offer { candidate, substitute, cost_us } in offers(place, options)? {
             let key = substitute.key();
             let number = signatures.iter().position(|known| *known == key).unwrap_or(signatures.len());
             if number == signatures.len() {
                 signatures.push(key);
             }
-            let cost_us = substitute.proved.modelled_us;
             columns.push(Column { candidate, substitute: Some(substitute), cost_us, kernel: Some(number) });
         }
     }

@@ -3,9 +3,9 @@
 //! A part ([`regions`]) is a program of its own. The cheapest µGraphs that are proved to compute it, of one or more
 //! kernels, stand beside the kernels of templates, and the choice decides.
 
-use crate::backend::Work;
+use crate::backend::{Backend, Work};
 use crate::implement::{KernelDesign, Place};
-use crate::superoptimize::Finder;
+use crate::superoptimize::{Finder, Wanted};
 use crate::units::Units;
 use crate::{Error, Options, parallel};
 use orch_ir::{DType, NodeId, PrimGraph, Shape, TensorId};
@@ -23,12 +23,16 @@ use std::collections::BTreeMap;
 /// A proved µGraph in place of some primitives.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Substitute {
-    /// How its inputs lie in tensors of the graph.
-    inputs: Vec<StoredView>,
-    /// The same of its output.
-    output: StoredView,
+    views: Views,
     /// The µGraph.
     pub proved: Proved,
+}
+
+/// How a program's inputs and its output lie in tensors of the graph.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+struct Views {
+    inputs: Vec<StoredView>,
+    output: StoredView,
 }
 
 /// A tensor of a program in the memory of a tensor of the graph.
@@ -45,6 +49,8 @@ pub struct Offer {
     pub candidate: Candidate,
     /// What computes them.
     pub substitute: Substitute,
+    /// Modelled time.
+    pub cost_us: f64,
 }
 
 /// A kernel of a substitute.
@@ -114,7 +120,7 @@ fn in_memory(view: &View, extents: &[usize], shape: &Shape, layout: &Layout) -> 
 /// # Errors
 /// If the work is cancelled.
 pub fn offers(place: Place<'_>, options: &Options) -> Result<Vec<Offer>, Error> {
-    let finder = Finder::new(place.backend.search_machine(), options);
+    let finder = Finder::new(place.backend, options);
     let mut found: BTreeMap<String, Vec<Proved>> = BTreeMap::new();
     let mut offers = Vec::new();
     for mut region in regions(place.graph, &RegionLimits::default()) {
@@ -124,24 +130,35 @@ pub fn offers(place: Place<'_>, options: &Options) -> Result<Vec<Offer>, Error> 
         }
         "part".clone_into(&mut region.program.name);
         let Some(candidate) = candidate(&region, place.graph, place.units) else { continue };
-        let Some((inputs, output)) = stored_views(&region, place) else { continue };
-        let text = print(&region.program);
-        if !found.contains_key(&text) {
-            let proved = match finder.find(&region.program, region.subtracts_maxima) {
+        let Some(views) = stored_views(&region, place) else { continue };
+        let wanted = Wanted {
+            program: &region.program,
+            must_be_stable: region.subtracts_maxima,
+            layout: &views.key(),
+            stored: &|graph| Some(views.memory(graph, place)?.0),
+        };
+        let key = format!("{} {}", print(&region.program), wanted.layout);
+        if !found.contains_key(&key) {
+            let proved = match finder.find(&wanted) {
                 Ok(searched) => searched.found.proved,
                 Err(SuperoptimizeError::Interrupted) => return Err(Error::Interrupted),
                 Err(SuperoptimizeError::Outside(_)) => Vec::new(),
             };
-            found.insert(text.clone(), proved);
+            found.insert(key.clone(), proved);
         }
-        for proved in &found[&text] {
-            let substitute =
-                Substitute { inputs: inputs.clone(), output: output.clone(), proved: proved.clone() };
-            offers.push(Offer { candidate: candidate.clone(), substitute });
+        for proved in &found[&key] {
+            let substitute = Substitute { views: views.clone(), proved: proved.clone() };
+            offers.push((candidate.clone(), substitute));
         }
     }
-    let served = parallel::map(&offers, options, |offer| offer.substitute.kernels(place).is_some())?;
-    Ok(offers.into_iter().zip(served).filter_map(|(offer, served)| served.then_some(offer)).collect())
+    let costs = parallel::map(&offers, options, |(_, substitute)| {
+        let kernels = substitute.kernels(place)?;
+        Some(kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>())
+    })?;
+    let offer = |((candidate, substitute), cost_us): (_, Option<f64>)| {
+        cost_us.map(|cost_us| Offer { candidate, substitute, cost_us })
+    };
+    Ok(offers.into_iter().zip(costs).filter_map(offer).collect())
 }
 
 /// The units of a region; `None` if it cuts through some, or reads what is not stored.
@@ -170,7 +187,7 @@ fn candidate(region: &Region, graph: &PrimGraph, units: &Units) -> Option<Candid
 }
 
 /// Inputs and output of a region in memory.
-fn stored_views(region: &Region, place: Place<'_>) -> Option<(Vec<StoredView>, StoredView)> {
+fn stored_views(region: &Region, place: Place<'_>) -> Option<Views> {
     let program = &region.program;
     let view = |view: &View, tensor| {
         let (shape, layout) = (place.graph.shape(view.tensor), place.storage.layout(view.tensor));
@@ -179,30 +196,25 @@ fn stored_views(region: &Region, place: Place<'_>) -> Option<(Vec<StoredView>, S
     let inputs: Option<Vec<StoredView>> =
         region.inputs.iter().zip(program.inputs()).map(|(own, (tensor, ..))| view(own, tensor)).collect();
     let [(_, output)] = program.outputs() else { return None };
-    Some((inputs?, view(&region.output, *output)?))
+    Some(Views { inputs: inputs?, output: view(&region.output, *output)? })
 }
 
 impl Substitute {
     /// What identifies its kernels: the µGraph, and how its inputs and output lie in memory.
     pub fn key(&self) -> String {
-        let view = |view: &StoredView| format!("{:?} {}", view.strides, view.offset);
-        let views: Vec<String> = self.inputs.iter().chain([&self.output]).map(view).collect();
-        format!("{} {}", self.proved.certificate.candidate, views.join(" "))
+        format!("{} {}", self.proved.certificate.candidate, self.views.key())
     }
 
     /// Its kernels in order; `None` if one is not lowered.
     pub fn kernels(&self, place: Place<'_>) -> Option<Vec<SubstituteKernel>> {
         let graph = self.proved.graph().ok()?;
-        let (stored, operands) = self.memory(&graph, place)?;
-        let blocks = graph.nodes().filter(|(_, node)| !node.args().is_empty());
-        let blocks: Vec<_> = blocks.collect();
-        let cost_us = self.proved.modelled_us / blocks.len().max(1) as f64;
+        let (stored, operands) = self.views.memory(&graph, place)?;
+        let designs = designs(&graph, &stored, place.backend)?;
+        let share_us = self.proved.cost_us / designs.len().max(1) as f64;
         let mut kernels = Vec::new();
-        for (kernel, node) in blocks {
-            let Node::Block(block) = node else { return None };
-            let name = name(block);
-            let request = Request { graph: &graph, kernel, stored: &stored, name: &name };
-            let design = place.backend.design_mugraph(&request)?;
+        for (kernel, design) in designs {
+            let (node, block) = block(&graph, kernel)?;
+            let cost_us = share_us.max(place.backend.instructions_us(&design.kernel.program));
             let has_memory = |tensor: &orch_mugraph::TensorId| !is_computed(&graph, *tensor);
             let reads = node.args().into_iter().filter(has_memory).map(|tensor| operands[tensor.index()]);
             let writes = (0..node.results()).map(|result| operands[kernel.index() + result]);
@@ -213,7 +225,7 @@ impl Substitute {
                 writes: writes.collect(),
                 work: work(&graph, block, place),
                 cost_us,
-                name,
+                name: name(block),
             });
         }
         Some(kernels)
@@ -224,8 +236,17 @@ impl Substitute {
         let graph = self.proved.graph().unwrap_or_default();
         graph.shapes().get(number).cloned().unwrap_or_default()
     }
+}
 
-    /// How each tensor of the µGraph is stored, and where.
+impl Views {
+    /// What tells layouts apart.
+    fn key(&self) -> String {
+        let view = |view: &StoredView| format!("{:?} {}", view.strides, view.offset);
+        let views: Vec<String> = self.inputs.iter().chain([&self.output]).map(view).collect();
+        views.join(" ")
+    }
+
+    /// How each tensor of a µGraph is stored, and where.
     fn memory(&self, graph: &MuGraph, place: Place<'_>) -> Option<(Vec<Stored>, Vec<Operand>)> {
         let mut stored: Vec<Stored> =
             graph.shapes().iter().map(|shape| Stored::row_major(DType::F32, shape)).collect();
@@ -247,6 +268,29 @@ impl Substitute {
         }
         Some((stored, operands))
     }
+}
+
+/// A kernel that a block graph defines.
+fn block(graph: &MuGraph, kernel: orch_mugraph::TensorId) -> Option<(&Node, &BlockGraph)> {
+    graph.nodes().find_map(|(first, node)| match node {
+        Node::Block(block) if first == kernel => Some((node, block)),
+        _ => None,
+    })
+}
+
+/// The kernels of a µGraph by their first tensors, in order; `None` if one is not lowered.
+pub fn designs(
+    graph: &MuGraph,
+    stored: &[Stored],
+    backend: &dyn Backend,
+) -> Option<Vec<(orch_mugraph::TensorId, Design)>> {
+    let kernels = graph.nodes().filter(|(_, node)| !node.args().is_empty());
+    let design = |(kernel, node): (orch_mugraph::TensorId, &Node)| {
+        let Node::Block(block) = node else { return None };
+        let request = Request { graph, kernel, stored, name: &name(block) };
+        Some((kernel, backend.design_mugraph(&request)?))
+    };
+    kernels.map(design).collect()
 }
 
 /// `k_block_matmul_exp_sum_matmul`: the operators tell what runs.

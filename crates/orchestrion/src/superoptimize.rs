@@ -1,8 +1,11 @@
 //! Superoptimizing single programs (Mirage, OSDI'25): what was found is kept in the tuning database, with its proof.
 
-use crate::{Error, Options, backend, parallel};
+use crate::backend::{self, Backend};
+use crate::substitute::designs;
+use crate::{Error, Options, parallel};
+use orch_ir::DType;
+use orch_mugraph::lower::Stored;
 use orch_mugraph::search::SearchOptions;
-use orch_mugraph::search::cost::Machine;
 use orch_mugraph::{MuGraph, SuperoptimizeError, SuperoptimizeOptions, VerifyOptions, superoptimize};
 use orch_tune::{Database, Key};
 use std::path::Path;
@@ -35,6 +38,9 @@ pub struct Searched {
 
 /// µGraphs of each program that are proved.
 const PROOFS: usize = 2;
+
+/// Numbers of blocks and iterations that are tried for each kernel beside the cheapest by the model of the search.
+const ALTERNATIVES: usize = 24;
 
 /// Reads the programs of a file: a µGraph in text form.
 ///
@@ -78,7 +84,16 @@ pub fn read_certificate(path: &Path) -> Result<Certificate, Error> {
 /// If the target is not known, the program is outside what is searched, or the work is cancelled.
 pub fn find(program: &Program, options: &Options) -> Result<Searched, Error> {
     let backend = backend::find(options)?;
-    match Finder::new(backend.search_machine(), options).find(&program.graph, program.must_be_stable) {
+    let wanted = Wanted {
+        program: &program.graph,
+        must_be_stable: program.must_be_stable,
+        layout: "row-major",
+        stored: &|graph| {
+            let row_major = |shape: &Vec<usize>| Stored::row_major(DType::F32, shape);
+            Some(graph.shapes().iter().map(row_major).collect())
+        },
+    };
+    match Finder::new(&*backend, options).find(&wanted) {
         Ok(searched) => Ok(searched),
         Err(SuperoptimizeError::Outside(reason)) => {
             Err(Error::Unsupported(format!("program `{}`: {reason}", program.name)))
@@ -87,9 +102,21 @@ pub fn find(program: &Program, options: &Options) -> Result<Searched, Error> {
     }
 }
 
+/// A program, and how its tensors lie in memory.
+pub struct Wanted<'a> {
+    /// What is to be computed.
+    pub program: &'a MuGraph,
+    /// True if exponentials must be relative to maxima.
+    pub must_be_stable: bool,
+    /// What tells layouts apart.
+    pub layout: &'a str,
+    /// How the tensors of a µGraph that computes it are stored; `None` if it has no place for them.
+    pub stored: &'a dyn Fn(&MuGraph) -> Option<Vec<Stored>>,
+}
+
 /// Finds µGraphs, for one machine.
 pub struct Finder<'a> {
-    machine: Machine,
+    backend: &'a dyn Backend,
     options: &'a Options,
     /// `None` if the database cannot be used: then programs are searched anew.
     database: Option<Database>,
@@ -97,28 +124,34 @@ pub struct Finder<'a> {
 
 impl<'a> Finder<'a> {
     /// A finder for a machine.
-    pub fn new(machine: Machine, options: &'a Options) -> Self {
-        Self { machine, options, database: Database::open(&options.cache_dir).ok() }
+    pub fn new(backend: &'a dyn Backend, options: &'a Options) -> Self {
+        Self { backend, options, database: Database::open(&options.cache_dir).ok() }
     }
 
     /// The cheapest µGraphs of a program.
     ///
     /// # Errors
     /// If the program is outside what is searched, or the work is cancelled.
-    pub fn find(&self, program: &MuGraph, must_be_stable: bool) -> Result<Searched, SuperoptimizeError> {
+    pub fn find(&self, wanted: &Wanted<'_>) -> Result<Searched, SuperoptimizeError> {
         let search = SearchOptions {
-            machine: self.machine,
+            machine: self.backend.search_machine(),
             threads: parallel::jobs(self.options),
+            alternatives: ALTERNATIVES,
             ..SearchOptions::default()
         };
-        let wanted =
-            SuperoptimizeOptions { search, verify: VerifyOptions::default(), proofs: PROOFS, must_be_stable };
-        let key = self.key(program, &wanted);
-        if let Some(found) = self.remembered(&key, program) {
+        let options = SuperoptimizeOptions {
+            search,
+            verify: VerifyOptions::default(),
+            proofs: PROOFS,
+            must_be_stable: wanted.must_be_stable,
+        };
+        let key = self.key(wanted, &options);
+        if let Some(found) = self.remembered(&key, wanted.program) {
             return Ok(Searched { found, is_remembered: true });
         }
         let goes_on = || !self.options.cancel.load(Ordering::Relaxed);
-        let found = superoptimize(program, &wanted, &goes_on)?;
+        let rank = |graph: &MuGraph, modelled_us| self.cost_us(wanted, graph, modelled_us);
+        let found = superoptimize(wanted.program, &options, &rank, &goes_on)?;
         if let Some(database) = &self.database {
             // What cannot be kept is searched again.
             let _ = database.put(&key, &found);
@@ -135,17 +168,26 @@ impl<'a> Finder<'a> {
         is_whole.then_some(found)
     }
 
-    fn key(&self, program: &MuGraph, wanted: &SuperoptimizeOptions) -> Key {
-        let SearchOptions { limits, machine, kernels, keep, slack, threads: _ } = wanted.search;
+    /// What a µGraph costs once it is lowered; `None` if it is not.
+    fn cost_us(&self, wanted: &Wanted<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
+        let designs = designs(graph, &(wanted.stored)(graph)?, self.backend)?;
+        let instructions = designs.iter().map(|(_, design)| &design.kernel.program);
+        let instructions_us: f64 = instructions.map(|program| self.backend.instructions_us(program)).sum();
+        Some(modelled_us.max(instructions_us))
+    }
+
+    fn key(&self, wanted: &Wanted<'_>, options: &SuperoptimizeOptions) -> Key {
+        let SearchOptions { limits, machine, kernels, keep, slack, alternatives, threads: _ } =
+            options.search;
         Key {
-            program: text(program),
-            target: "any".to_owned(),
+            program: format!("{} {}", text(wanted.program), wanted.layout),
+            target: self.backend.target(),
             machine: format!("{machine:?}"),
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!(
-                "µGraphs: {limits:?} kernels {kernels} keep {keep} slack {slack} proofs {} stable {}",
-                wanted.proofs, wanted.must_be_stable
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} proofs {} stable {}",
+                options.proofs, options.must_be_stable
             ),
         }
     }

@@ -171,14 +171,16 @@ fn may_hide_rows(exprs: &Exprs, id: ExprId) -> bool {
 
 fn may_be_infinite(exprs: &Exprs, id: ExprId) -> bool {
     match *exprs.get(id) {
-        Expr::Binary(BinaryFn::Add, a, b) => [a, b].into_iter().any(|operand| {
-            matches!(exprs.get(operand), Expr::Input(_)) || may_be_infinite(exprs, operand)
-        }),
+        Expr::Binary(BinaryFn::Add, a, b) => [a, b]
+            .into_iter()
+            .any(|operand| matches!(exprs.get(operand), Expr::Input(_)) || may_be_infinite(exprs, operand)),
         // No row of a causal mask is empty.
         Expr::Binary(BinaryFn::Mask, value, mask) => {
             !matches!(exprs.get(mask), Expr::Causal { .. }) || may_be_infinite(exprs, value)
         }
-        Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Reduce(ReduceFn::Max, _, x) => may_be_infinite(exprs, x),
+        Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Reduce(ReduceFn::Max, _, x) => {
+            may_be_infinite(exprs, x)
+        }
         _ => false,
     }
 }

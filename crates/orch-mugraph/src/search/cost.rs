@@ -25,6 +25,10 @@ pub struct Machine {
     pub element_bytes: usize,
     /// Rows that matrix units multiply at least.
     pub matrix_rows: usize,
+    /// Columns of which they multiply a multiple.
+    pub matrix_columns: usize,
+    /// Terms of a product in whose time its sums are read and written.
+    pub matrix_terms: usize,
     /// What an elementwise operation costs, in operations of a product.
     pub scalar_flops: f64,
     /// The same of exponentials, roots, divisions and the like.
@@ -46,6 +50,8 @@ impl Default for Machine {
             iteration_us: 0.25,
             element_bytes: 2,
             matrix_rows: 16,
+            matrix_columns: 1,
+            matrix_terms: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
             memory_share: 1.0 / 3.0,
@@ -139,8 +145,12 @@ impl Machine {
                     held += 2 * bytes;
                     let inner = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
                     let rows = sketch.dims[at].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
-                    let padded = rows.max(self.matrix_rows) as f64 / rows.max(1) as f64;
-                    flops += times * 2.0 * elems as f64 * inner as f64 * padded;
+                    let columns = sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
+                    let padded = |extent: usize, whole: usize| whole as f64 / extent.max(1) as f64;
+                    let waste = padded(rows, rows.max(self.matrix_rows))
+                        * padded(columns, columns.next_multiple_of(self.matrix_columns));
+                    let terms = (inner + self.matrix_terms) as f64;
+                    flops += times * 2.0 * elems as f64 * terms * waste;
                 }
                 Step::Op(op, _) => {
                     held += bytes / 2;

@@ -52,12 +52,14 @@ pub struct SearchOptions {
     /// Two kernels are searched for unless their least cost exceeds the best kernel's cost by this factor, which is what
     /// the model may be wrong by.
     pub slack: f64,
+    /// Other numbers of blocks and iterations that are returned with each µGraph of one kernel.
+    pub alternatives: usize,
 }
 
 impl Default for SearchOptions {
     fn default() -> Self {
         let (limits, machine) = (BlockLimits::default(), Machine::default());
-        SearchOptions { limits, machine, kernels: 2, threads: 1, keep: 4, slack: 1.5 }
+        SearchOptions { limits, machine, kernels: 2, threads: 1, keep: 4, slack: 1.5, alternatives: 0 }
     }
 }
 
@@ -68,6 +70,8 @@ pub struct Found {
     pub graph: MuGraph,
     /// Its modelled time in microseconds.
     pub cost_us: f64,
+    /// The same kernel with other numbers of blocks and iterations, and its modelled times.
+    pub alternatives: Vec<(f64, MuGraph)>,
 }
 
 /// What the search did.
@@ -309,11 +313,26 @@ impl<'a> Context<'a> {
             let full: Vec<(&Sketch, &PartCounts)> =
                 chain.iter().map(|(sketch, counts)| (sketch, counts)).collect();
             match build(self.program, &full, &self.labels.extents, &constants) {
-                Ok(graph) if self.passes(&chain) => found.push(Found { graph, cost_us }),
+                Ok(graph) if self.passes(&chain) => {
+                    let alternatives = self.alternatives(&chain, &constants);
+                    found.push(Found { graph, cost_us, alternatives });
+                }
                 _ => report.screened[1] += 1,
             }
         }
         found
+    }
+
+    /// A kernel with other counts, the cheapest ones.
+    fn alternatives(&self, chain: &[(Sketch, PartCounts)], constants: &[Op]) -> Vec<(f64, MuGraph)> {
+        let [(sketch, chosen)] = chain else { return Vec::new() };
+        let all = self.options.machine.best_counts(sketch, &self.labels.extents, &[]);
+        let others = all.into_iter().filter(|(_, counts)| counts != chosen).take(self.options.alternatives);
+        let build = |(cost_us, counts): (f64, PartCounts)| {
+            let graph = build(self.program, &[(sketch, &counts)], &self.labels.extents, constants).ok()?;
+            Some((cost_us, graph))
+        };
+        others.filter_map(build).collect()
     }
 
     /// A random test at small extents: partitioned indices have 8 elements, two blocks and two iterations.

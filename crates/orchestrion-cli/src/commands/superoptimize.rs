@@ -92,7 +92,7 @@ fn print(program: &Program, searched: &Searched, seconds: f64) {
         outln!(
             "\n{}: modelled {:.2} us{maxima}; equal to the program but for a chance of 2^{:.0} ({} tests, p = {})",
             number + 1,
-            proved.modelled_us,
+            proved.cost_us,
             certificate.log2_bound,
             certificate.tests.len(),
             certificate.p

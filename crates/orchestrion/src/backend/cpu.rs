@@ -17,6 +17,7 @@ use orch_runtime::cpu::{
     PoolOptions, Program, Source, Step, Tuning,
 };
 use orch_tile::templates::{self, Design};
+use orch_tile::thread_count::count;
 use orch_tile::{BlockProgram, CpuTarget, Storage, ThreadProgram, layouts};
 use orch_tune::MachineModel;
 use std::sync::Arc;
@@ -102,7 +103,9 @@ impl Backend for Cpu {
             launch_us: figures.launch_parallel_us,
             iteration_us: 0.0,
             element_bytes: size_of::<f32>(),
-            matrix_rows: 1,
+            matrix_rows: 4,
+            matrix_columns: self.target.lanes(size_of::<f32>()),
+            matrix_terms: 16,
             scalar_flops: figures.fma_gflops_core / figures.cheap_gops_core,
             special_flops: figures.fma_gflops_core / figures.transcendental_gops_core,
             memory_share: (figures.memory_gbs_all / figures.memory_gbs_core / threads).min(1.0),
@@ -120,6 +123,26 @@ impl Backend for Cpu {
             kernel,
             schedule: format!("µGraph, grid {:?}, loop of {}", block.grid, block.loop_range),
         })
+    }
+
+    fn instructions_us(&self, program: &ThreadProgram) -> f64 {
+        /// A division, and an iteration of a loop, in simple instructions.
+        const DIVISION: f64 = 8.0;
+        const ITERATION: f64 = 0.5;
+        /// Accesses run beside arithmetic, of which there is as much at least.
+        const ACCESS: f64 = 0.5;
+        let counts = count(program);
+        let lanes = self.target.lanes(size_of::<f32>()) as f64;
+        let simple_us = 2.0 * lanes / (GIGA_TO_MICRO * self.figures.fma_gflops_core);
+        let function_us = lanes / (GIGA_TO_MICRO * self.figures.transcendental_gops_core);
+        let simple = counts.simple
+            + ACCESS * counts.accesses
+            + DIVISION * counts.divisions
+            + ITERATION * counts.iterations;
+        let all_us = simple * simple_us + counts.functions * function_us;
+        let threads = self.figures.threads as usize;
+        let rounds = program.tasks.div_ceil(threads.max(1)) as f64;
+        all_us * rounds / program.tasks.max(1) as f64
     }
 
     fn source(&self, program: &ThreadProgram) -> String {

@@ -170,6 +170,10 @@ impl Backend for Cuda {
         })
     }
 
+    fn instructions_us(&self, _program: &ThreadProgram) -> f64 {
+        0.0
+    }
+
     fn source(&self, program: &ThreadProgram) -> String {
         orch_codegen::cuda::emit(program, &self.target)
     }

@@ -64,6 +64,9 @@ pub trait Backend: Sync {
     /// A kernel of a µGraph; `None` if it is not lowered.
     fn design_mugraph(&self, request: &Request<'_>) -> Option<Design>;
 
+    /// Time of a program's instructions, data at hand; 0 if they are not counted.
+    fn instructions_us(&self, program: &ThreadProgram) -> f64;
+
     /// Source of a valid program.
     fn source(&self, program: &ThreadProgram) -> String;
 
