@@ -64,7 +64,9 @@ fn pair_to_join(translated: &Translated) -> Option<(Label, Label)> {
             both(&|label| exprs.labels(*id).contains(label))
                 && exprs.without_maximum.get(id).is_none_or(|over| both(&|label| over.contains(label)))
                 && match exprs.get(*id) {
-                    Expr::Causal { row, column, .. } => ![*row, *column].iter().any(|l| [outer, inner].contains(l)),
+                    Expr::Causal { row, column, .. } => {
+                        ![*row, *column].iter().any(|l| [outer, inner].contains(l))
+                    }
                     Expr::Reduce(_, over, _) | Expr::Contract(over, ..) | Expr::RmsNorm(_, over, _) => {
                         both(&|label| over.contains(label))
                     }
@@ -189,7 +191,8 @@ impl Emitter<'_> {
         let labels = self.exprs.labels(id);
         let own = |label: Option<Label>| label.filter(|label| labels.contains(label));
         let order = Order { row: own(asked.row), column: own(asked.column) };
-        let is_placed = |label: &Label| self.batch.contains(label) || [order.row, order.column].contains(&Some(*label));
+        let is_placed =
+            |label: &Label| self.batch.contains(label) || [order.row, order.column].contains(&Some(*label));
         if !labels.iter().all(is_placed) {
             return None;
         }
@@ -294,7 +297,8 @@ impl Emitter<'_> {
             let mut own = labels.filter(|label| **label != over && !self.batch.contains(label));
             own.next().copied()
         };
-        let fits = |rows: Option<Label>, columns: Option<Label>| order == Order { row: rows, column: columns };
+        let fits =
+            |rows: Option<Label>, columns: Option<Label>| order == Order { row: rows, column: columns };
         let (lhs, rhs) = if fits(side(a), side(b)) {
             (a, b)
         } else if fits(side(b), side(a)) {

@@ -20,7 +20,11 @@ pub(super) enum Expr {
     /// A tensor that is read, by position.
     Input(usize),
     /// 1 where `column <= row + offset`.
-    Causal { row: Label, column: Label, offset: i64 },
+    Causal {
+        row: Label,
+        column: Label,
+        offset: i64,
+    },
     Unary(UnaryFn, ExprId),
     Scale(Rational, ExprId),
     Offset(Rational, ExprId),
@@ -112,7 +116,8 @@ impl Exprs {
         if let Some(extent) = self.extents.get_mut(&inner) {
             *extent *= times;
         }
-        for labels in self.labels.iter_mut().chain(&mut self.inputs).chain(self.without_maximum.values_mut()) {
+        for labels in self.labels.iter_mut().chain(&mut self.inputs).chain(self.without_maximum.values_mut())
+        {
             labels.remove(&outer);
         }
         for expr in &mut self.exprs {

@@ -117,7 +117,8 @@ fn region(graph: &PrimGraph, members: &BTreeSet<NodeId>, limits: &RegionLimits) 
     let tensor = *graph.node(*members.last()?).outputs.first()?;
     let Arranged { mut program, inputs, output, exponentials } = arrange(graph, translated, limits)?;
     program.name = tensor.to_string();
-    if inputs.len() > limits.max_inputs || has_plain || !is_worth_it(&program) {
+    let has_maxima = count(&program, is_maximum) > 0;
+    if inputs.len() > limits.max_inputs || has_plain || has_maxima || !is_worth_it(&program) {
         return None;
     }
     let mut subtracts_maxima = false;
@@ -143,6 +144,11 @@ fn region(graph: &PrimGraph, members: &BTreeSet<NodeId>, limits: &RegionLimits) 
 fn is_worth_it(program: &MuGraph) -> bool {
     let sums = count(program, |op| matches!(op, Op::Reduce { .. } | Op::RmsNorm { .. }));
     products(program) + sums >= 2
+}
+
+/// Maxima that stay are nothing that the search knows.
+fn is_maximum(op: &Op) -> bool {
+    matches!(op, Op::Reduce { f: ReduceFn::Max, .. } | Op::Binary(BinaryFn::Max))
 }
 
 fn products(program: &MuGraph) -> usize {
@@ -171,14 +177,16 @@ fn may_hide_rows(exprs: &Exprs, id: ExprId) -> bool {
 
 fn may_be_infinite(exprs: &Exprs, id: ExprId) -> bool {
     match *exprs.get(id) {
-        Expr::Binary(BinaryFn::Add, a, b) => [a, b].into_iter().any(|operand| {
-            matches!(exprs.get(operand), Expr::Input(_)) || may_be_infinite(exprs, operand)
-        }),
+        Expr::Binary(BinaryFn::Add, a, b) => [a, b]
+            .into_iter()
+            .any(|operand| matches!(exprs.get(operand), Expr::Input(_)) || may_be_infinite(exprs, operand)),
         // No row of a causal mask is empty.
         Expr::Binary(BinaryFn::Mask, value, mask) => {
             !matches!(exprs.get(mask), Expr::Causal { .. }) || may_be_infinite(exprs, value)
         }
-        Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Reduce(ReduceFn::Max, _, x) => may_be_infinite(exprs, x),
+        Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Reduce(ReduceFn::Max, _, x) => {
+            may_be_infinite(exprs, x)
+        }
         _ => false,
     }
 }

@@ -44,7 +44,9 @@ pub(super) fn is_known(graph: &PrimGraph, id: NodeId) -> bool {
     match &node.op {
         PrimOp::Map(ScalarFn::IsNan) => true,
         PrimOp::Map(ScalarFn::Unary(U::Neg | U::Exp | U::Sqrt | U::Recip | U::Tanh | U::Erf)) => is_f32,
-        PrimOp::Map(ScalarFn::Binary(B::Add | B::Sub | B::Mul | B::Div | B::Max) | ScalarFn::Select) => is_f32,
+        PrimOp::Map(ScalarFn::Binary(B::Add | B::Sub | B::Mul | B::Div | B::Max) | ScalarFn::Select) => {
+            is_f32
+        }
         PrimOp::Reduce { op: ReduceOp::Sum | ReduceOp::Max, .. } | PrimOp::Contract(_) => is_f32,
         _ => false,
     }
@@ -149,8 +151,7 @@ impl Translation<'_> {
             }
             PrimOp::Contract(contract) => self.contract_dims(contract, &operands)?,
             PrimOp::Broadcast { dims, .. } => {
-                let mut result: Vec<Dim> =
-                    shape.iter().map(|&extent| self.index.fresh_dim(extent)).collect();
+                let mut result: Vec<Dim> = shape.iter().map(|&extent| self.index.fresh_dim(extent)).collect();
                 for (from, &to) in dims.iter().enumerate() {
                     if self.graph.shape(node.inputs[0])[from] == shape[to] {
                         result[to].clone_from(&operands[0][from]);
@@ -160,8 +161,7 @@ impl Translation<'_> {
             }
             PrimOp::Transpose { perm } => perm.iter().map(|&dim| operands[0][dim].clone()).collect(),
             PrimOp::Reshape { .. } => {
-                let result: Vec<Dim> =
-                    shape.iter().map(|&extent| self.index.fresh_dim(extent)).collect();
+                let result: Vec<Dim> = shape.iter().map(|&extent| self.index.fresh_dim(extent)).collect();
                 self.index.unify(&operands[0].concat(), &result.concat())?;
                 result
             }
