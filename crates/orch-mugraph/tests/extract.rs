@@ -217,7 +217,7 @@ fn heads_are_views_and_masks_may_hide_rows() {
     let found = checked(&text);
     assert_eq!(found.len(), 1);
     assert_eq!(ops(&found[0].program), "matmul add exp sum(2) div matmul");
-    assert_eq!(found[0].premises, [Premise::RowsAreSeen]);
+    assert_eq!(found[0].premises, [Premise::HiddenRowsAreZero]);
     assert_eq!(found[0].inputs[0], View { tensor: TensorId(0), strides: vec![5, 15, 1], offset: 0 });
     assert_eq!(found[0].inputs[2], View { tensor: TensorId(3), strides: vec![0, 0, 1], offset: 0 });
     assert_eq!(found[0].output.strides, [5, 15, 1]);
@@ -281,6 +281,8 @@ fn masks_are_causal_or_inputs() {
         "$low: f32[4, 4] = broadcast $c dims=[]\n  $scores: f32[4, 4] = select $m, $dots, $low",
     );
     assert_eq!(programs(&chosen), ["matmul mask exp sum(1) div matmul"]);
+    assert_eq!(checked(&chosen)[0].premises, []);
+    assert_eq!(checked(&chosen.replace("-inf", "-1e30"))[0].premises, [Premise::RowsAreSeen]);
 }
 
 /// The root mean square norm of `$x`, with weights: `$normed`.

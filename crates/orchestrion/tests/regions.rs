@@ -2,7 +2,8 @@
 //! of networks are.
 //!
 //! Graphs are read from `$ORCHESTRION_MODELS` (`../shared/models` beside the repository by default), or with their
-//! weights from `target/zoo`, where `scripts/zoo.sh` writes them. Models that are not there are skipped.
+//! weights from `target/zoo`, where `scripts/zoo.sh` writes them, or from a folder like it that the variable names.
+//! Models that are not there are skipped.
 
 use orch_mugraph::{MuGraph, Region, RegionLimits, print, regions};
 use orchestrion::{Model, Options};
@@ -24,8 +25,11 @@ fn root() -> PathBuf {
 fn load(name: &str) -> Option<Model> {
     let models = std::env::var_os("ORCHESTRION_MODELS").map(PathBuf::from);
     let models = models.unwrap_or_else(|| root().join("../shared/models"));
-    let places =
-        [root().join("target/zoo").join(name).join("model.onnx"), models.join(format!("{name}.onnx"))];
+    let places = [
+        root().join("target/zoo").join(name).join("model.onnx"),
+        models.join(name).join("model.onnx"),
+        models.join(format!("{name}.onnx")),
+    ];
     let found = places.iter().filter(|path| path.exists());
     let model = found.map(|path| Model::load(path, &Options::default())).find_map(Result::ok);
     if model.is_none() {

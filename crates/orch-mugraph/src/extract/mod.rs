@@ -15,7 +15,7 @@ mod translate;
 mod views;
 
 use crate::graph::{MuGraph, Node};
-use crate::op::{BinaryFn, Op, ReduceFn};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::stabilise::{Axis, analyse};
 use arrange::{Arranged, arrange, join_labels, reachable};
 use expr::{Expr, ExprId, Exprs};
@@ -57,9 +57,12 @@ pub struct View {
 /// What must hold for a region to equal its primitives, beyond inputs being finite.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Premise {
+    /// Every row of a softmax has an element that is not masked out: the primitives' masks are finite, so that a row
+    /// whose elements are all masked out is as if none were.
+    RowsAreSeen,
     /// Every row of a softmax has an element that is not masked out, or a quotient `0 / 0` is made 0: the primitives
     /// replace NaN by 0.
-    RowsAreSeen,
+    HiddenRowsAreZero,
     /// Vectors that are divided by their length are longer than this, or a quotient `0 / 0` is made 0 and vectors
     /// that are shorter, but not 0, may become longer: the primitives divide by no less than this.
     LongerThan(f64),
@@ -161,16 +164,20 @@ fn count(program: &MuGraph, is_counted: impl Fn(&Op) -> bool) -> usize {
 }
 
 fn premises(exprs: &Exprs, used: &BTreeSet<ExprId>) -> Vec<Premise> {
-    let may_be_nan = |id: &&ExprId| used.contains(id) && used.iter().any(|id| may_hide_rows(exprs, *id));
-    let rows = exprs.without_nan.iter().find(may_be_nan).map(|_| Premise::RowsAreSeen);
-    let bounds = exprs.without_bound.iter().copied().fold(0.0, f64::max);
-    rows.into_iter().chain((bounds > 0.0).then_some(Premise::LongerThan(bounds))).collect()
+    let may_be_nan = used.iter().any(|id| may_hide_rows(exprs, *id));
+    let bound = exprs.without_bound.iter().copied().fold(0.0, f64::max);
+    let premises = [
+        (!exprs.finite_masks.is_disjoint(used), Premise::RowsAreSeen),
+        (may_be_nan && !exprs.without_nan.is_disjoint(used), Premise::HiddenRowsAreZero),
+        (bound > 0.0, Premise::LongerThan(bound)),
+    ];
+    premises.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, premise)| premise).collect()
 }
 
 /// True for exponentials all of whose row may be masked out. A tensor that is added may be a mask.
 fn may_hide_rows(exprs: &Exprs, id: ExprId) -> bool {
     match *exprs.get(id) {
-        Expr::Unary(crate::op::UnaryFn::Exp, exponent) => may_be_infinite(exprs, exponent),
+        Expr::Unary(UnaryFn::Exp, exponent) => may_be_infinite(exprs, exponent),
         _ => false,
     }
 }
