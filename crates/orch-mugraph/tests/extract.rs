@@ -352,6 +352,35 @@ fn gated_units_are_one_region() {
 }
 
 #[test]
+fn gaussian_units_are_recognised() {
+    let text = normed(
+        "  $y: f32[1, 6, 5] = contract $normed, $a labels=\"dac,cb->dab\"
+  $square: f32[1, 6, 5] = mul $y, $y
+  $cube: f32[1, 6, 5] = mul $square, $y
+  $thirds: f32[1, 6, 5] = broadcast $c3 dims=[]
+  $third: f32[1, 6, 5] = mul $cube, $thirds
+  $inner: f32[1, 6, 5] = add $y, $third
+  $roots: f32[1, 6, 5] = broadcast $c1 dims=[]
+  $scaled: f32[1, 6, 5] = mul $inner, $roots
+  $tanh: f32[1, 6, 5] = tanh $scaled
+  $ones: f32[1, 6, 5] = broadcast $one dims=[]
+  $above1: f32[1, 6, 5] = add $tanh, $ones
+  $halves: f32[1, 6, 5] = broadcast $half dims=[]
+  $y2: f32[1, 6, 5] = mul $y, $halves
+  $o: f32[1, 6, 5] = mul $y2, $above1
+  output \"o\" $o",
+    );
+    let text = text.replace(
+        "  const $one",
+        "  const $half: f32[] = [0.5]
+  const $c1: f32[] = [0.7978845834732056]
+  const $c3: f32[] = [0.044714998453855515]
+  const $one",
+    );
+    assert_eq!(programs(&text).last().map(String::as_str), Some("rms_norm(1/16) mul matmul gelu"));
+}
+
+#[test]
 fn layer_norms_are_root_mean_square_norms_of_what_is_centred() {
     let text = "graph \"layer norm\" {
   input \"x\" $x: f32[1, 6, 10]
