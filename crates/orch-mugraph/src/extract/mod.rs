@@ -1,6 +1,6 @@
 //! Parts of primitive graphs that are worth a search, as programs.
 //!
-//! A region grows backward from a product or a normalisation (`grow`), is written in index notation ([`translate`]),
+//! A region grows backward from a product or a normalisation (`grow`), is written in index notation (`translate`),
 //! where views have vanished and what programs have an operator for is recognised (`expr`), and gets an order of
 //! dimensions (`arrange`). Fission emits stable softmax; its maxima are left out, since the search works on programs
 //! without, provided that they can be put back ([`crate::stabilise()`]).
@@ -89,7 +89,8 @@ impl Default for RegionLimits {
     }
 }
 
-/// The regions of a valid graph whose tensors are f32 (bf16 that is widened may be read), in the order of the primitives they end in, each from small to large.
+/// The regions of a valid graph, in the order of the primitives they end in, each from small to large. What a region
+/// computes is f32; it may read bf16 that is widened.
 pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
     let readers = Readers::of(graph);
     let mut found = Vec::new();
