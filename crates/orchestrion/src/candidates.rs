@@ -8,6 +8,7 @@ use crate::implement::{Place, Unserved};
 use crate::substitute::{Offer, Substitute, offers};
 use crate::{Error, Options, parallel};
 use orch_ir::{NodeId, TensorId};
+use orch_plan::blp::ColumnId;
 use orch_plan::dag::NodeKind;
 use orch_plan::enumerate::{Admission, AnchorPolicy, ReducePolicy, Verdict};
 use orch_plan::enumerate::{Candidate, EnumerationReport, Growing, KindRule, Limits, enumerate};
@@ -94,20 +95,44 @@ pub fn candidates(place: Place<'_>, options: &Options) -> Result<Candidates, Err
     }
     let mut signatures = vec![String::new(); costs.len()];
     numbers.into_iter().for_each(|(text, number)| signatures[number] = text);
-    if options.superoptimize && options.fuse {
-        for Offer { candidate, substitute, cost_us } in offers(place, options)? {
-            let key = substitute.key();
-            let number = signatures.iter().position(|known| *known == key).unwrap_or(signatures.len());
-            if number == signatures.len() {
-                signatures.push(key);
-            }
-            columns.push(Column { candidate, substitute: Some(substitute), cost_us, kernel: Some(number) });
-        }
-    }
     Ok(Candidates { columns, report: enumeration.report, refused, distinct, signatures })
 }
 
 impl Candidates {
+    /// Adds what the superoptimizer finds where a choice spends most.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub fn superoptimize(
+        &mut self,
+        place: Place<'_>,
+        chosen: &[ColumnId],
+        options: &Options,
+    ) -> Result<(), Error> {
+        let mut spent_us = vec![0.0; place.units.members.len()];
+        for column in chosen.iter().map(|id| &self.columns[id.index()]) {
+            let units = &column.candidate.nodes;
+            let share_us = column.cost_us / units.len().max(1) as f64;
+            units.iter().for_each(|unit| spent_us[unit.index()] += share_us);
+        }
+        for Offer { candidate, substitute, cost_us } in offers(place, &spent_us, options)? {
+            let key = substitute.key();
+            let known = self.signatures.iter().position(|known| *known == key);
+            let number = known.unwrap_or_else(|| {
+                self.signatures.push(key);
+                self.signatures.len() - 1
+            });
+            let substitute = Some(substitute);
+            self.columns.push(Column { candidate, substitute, cost_us, kernel: Some(number) });
+        }
+        Ok(())
+    }
+
+    /// Modelled times of the columns.
+    pub fn costs_us(&self) -> Vec<f64> {
+        self.columns.iter().map(|column| column.cost_us).collect()
+    }
+
     /// Takes out kernels that turned out to have no template; what remains of them are host routines of single units.
     pub fn strike(&mut self, unserved: &Unserved) {
         let is_unserved =

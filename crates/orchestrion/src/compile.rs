@@ -137,10 +137,14 @@ fn search(
     options: &Options,
 ) -> Result<(Plan, Implementation), Error> {
     let mut candidates = clock.run("candidates", || candidates(place, options))?;
+    if options.superoptimize && options.fuse {
+        let choice =
+            clock.run("choose", || choose(place.units, &candidates.columns, &candidates.costs_us()))?;
+        clock.run("superoptimize", || candidates.superoptimize(place, &choice.columns, options))?;
+    }
     loop {
         let columns = &candidates.columns;
-        let modelled: Vec<f64> = columns.iter().map(|column| column.cost_us).collect();
-        let mut choice = clock.run("choose", || choose(place.units, columns, &modelled))?;
+        let mut choice = clock.run("choose", || choose(place.units, columns, &candidates.costs_us()))?;
         let mut measured = Measured::new();
         if is_tuned(place.backend, options) {
             let (tuned, times) = clock.run("tune", || {

@@ -20,6 +20,15 @@ use orch_tile::templates::Design;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// Costs of µGraphs count as so much more: those of templates are known better.
+const MARGIN: f64 = 1.1;
+
+/// Programs are searched if all their uses together might gain this share of the plan.
+const LEAST_GAIN: f64 = 0.02;
+
+/// Programs of one graph that are searched.
+const MAX_SEARCHES: usize = 8;
+
 /// A proved µGraph in place of some primitives.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Substitute {
@@ -115,40 +124,40 @@ fn in_memory(view: &View, extents: &[usize], shape: &Shape, layout: &Layout) -> 
     Some(StoredView { tensor, strides, offset })
 }
 
-/// The µGraphs that are offered for parts of a graph.
+/// A program of the graph, and all its uses.
+struct Wish {
+    program: MuGraph,
+    must_be_stable: bool,
+    uses: Vec<(Candidate, Views)>,
+    /// What all uses might gain at most.
+    gain_us: f64,
+}
+
+/// The µGraphs that are offered for parts of a graph. `spent_us` is what the plan by templates spends on each unit: of
+/// the parts those are searched that might gain most by it.
 ///
 /// # Errors
 /// If the work is cancelled.
-pub fn offers(place: Place<'_>, options: &Options) -> Result<Vec<Offer>, Error> {
+pub fn offers(place: Place<'_>, spent_us: &[f64], options: &Options) -> Result<Vec<Offer>, Error> {
     let finder = Finder::new(place.backend, options);
-    let mut found: BTreeMap<String, Vec<Proved>> = BTreeMap::new();
     let mut offers = Vec::new();
-    for mut region in regions(place.graph, &RegionLimits::default()) {
-        // Whether what is taken for granted holds depends on inputs.
-        if !region.premises.is_empty() {
-            continue;
-        }
-        "part".clone_into(&mut region.program.name);
-        let Some(candidate) = candidate(&region, place.graph, place.units) else { continue };
-        let Some(views) = stored_views(&region, place) else { continue };
+    for wish in wishes(place, spent_us) {
+        let [(_, views), ..] = &wish.uses[..] else { continue };
         let wanted = Wanted {
-            program: &region.program,
-            must_be_stable: region.subtracts_maxima,
+            program: &wish.program,
+            must_be_stable: wish.must_be_stable,
             layout: &views.key(),
             stored: &|graph| Some(views.memory(graph, place)?.0),
         };
-        let key = format!("{} {}", print(&region.program), wanted.layout);
-        if !found.contains_key(&key) {
-            let proved = match finder.find(&wanted) {
-                Ok(searched) => searched.found.proved,
-                Err(SuperoptimizeError::Interrupted) => return Err(Error::Interrupted),
-                Err(SuperoptimizeError::Outside(_)) => Vec::new(),
-            };
-            found.insert(key.clone(), proved);
-        }
-        for proved in &found[&key] {
-            let substitute = Substitute { views: views.clone(), proved: proved.clone() };
-            offers.push((candidate.clone(), substitute));
+        let proved = match finder.find(&wanted) {
+            Ok(searched) => searched.found.proved,
+            Err(SuperoptimizeError::Interrupted) => return Err(Error::Interrupted),
+            Err(SuperoptimizeError::Outside(_)) => continue,
+        };
+        for (candidate, views) in wish.uses {
+            offers.extend(proved.iter().map(|proved| {
+                (candidate.clone(), Substitute { views: views.clone(), proved: proved.clone() })
+            }));
         }
     }
     let costs = parallel::map(&offers, options, |(_, substitute)| {
@@ -156,9 +165,39 @@ pub fn offers(place: Place<'_>, options: &Options) -> Result<Vec<Offer>, Error> 
         Some(kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>())
     })?;
     let offer = |((candidate, substitute), cost_us): (_, Option<f64>)| {
-        cost_us.map(|cost_us| Offer { candidate, substitute, cost_us })
+        cost_us.map(|cost_us| Offer { candidate, substitute, cost_us: MARGIN * cost_us })
     };
     Ok(offers.into_iter().zip(costs).filter_map(offer).collect())
+}
+
+/// The programs that are worth a search, those that might gain most first.
+fn wishes(place: Place<'_>, spent_us: &[f64]) -> Vec<Wish> {
+    let machine = place.backend.search_machine();
+    let least_us = LEAST_GAIN * spent_us.iter().sum::<f64>();
+    let mut wishes: Vec<Wish> = Vec::new();
+    let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+    for mut region in regions(place.graph, &RegionLimits::default()) {
+        "part".clone_into(&mut region.program.name);
+        // Whether what is taken for granted holds depends on inputs.
+        let candidate = candidate(&region, place.graph, place.units).filter(|_| region.premises.is_empty());
+        let Some((candidate, views)) = candidate.zip(stored_views(&region, place)) else { continue };
+        let spent: f64 = candidate.nodes.iter().map(|unit| spent_us[unit.index()]).sum();
+        let gain_us = spent - machine.program_floor_us(&region.program);
+        if gain_us <= 0.0 {
+            continue;
+        }
+        let Region { program, subtracts_maxima: must_be_stable, .. } = region;
+        let number = *numbers.entry(format!("{} {}", print(&program), views.key())).or_insert_with(|| {
+            wishes.push(Wish { program, must_be_stable, uses: Vec::new(), gain_us: 0.0 });
+            wishes.len() - 1
+        });
+        wishes[number].uses.push((candidate, views));
+        wishes[number].gain_us += gain_us;
+    }
+    wishes.retain(|wish| wish.gain_us > least_us);
+    wishes.sort_by(|a, b| b.gain_us.total_cmp(&a.gain_us));
+    wishes.truncate(MAX_SEARCHES);
+    wishes
 }
 
 /// The units of a region; `None` if it cuts through some, or reads what is not stored.

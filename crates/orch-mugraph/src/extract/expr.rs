@@ -66,6 +66,8 @@ pub(super) struct Exprs {
     pub(super) without_maximum: BTreeMap<ExprId, BTreeSet<Label>>,
     /// Exponentials from whose exponents nothing was subtracted.
     pub(super) plain: BTreeSet<ExprId>,
+    /// Masked values where the primitives have a finite number for minus infinity.
+    pub(super) finite_masks: BTreeSet<ExprId>,
     /// Values whose NaN were replaced by 0.
     pub(super) without_nan: BTreeSet<ExprId>,
     /// Lower bounds of lengths that vectors were divided by, where normalisation has none.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_MEMBERS: usize = 48;
 
 /// An inner product's result is small if it has this many times fewer elements than either operand.
-const SMALL: usize = 8;
+const SMALL: usize = 4;
 
 /// What is computed before the products that lie deepest in a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,18 +88,41 @@ impl<'a> Readers<'a> {
         matches!(self.graph.node(id).op, PrimOp::Map(_))
     }
 
-    /// True for results at which regions may end: products, and what is not at once read by one primitive that is of
-    /// every region that this could be of.
-    pub(super) fn is_sink(&self, id: NodeId) -> bool {
-        let is_final = || match self.only_reader(id).filter(|reader| is_known(self.graph, *reader)) {
-            Some(reader) if self.is_product(reader) => {
-                let set = grow(self, reader, 2, Prologue::Nothing);
-                set.iter().filter(|id| self.is_product(**id)).count() == 1
+    /// The first primitive through which all ways from a result go, if those before are elementwise or reductions.
+    fn meeting(&self, id: NodeId) -> Option<NodeId> {
+        let mut ways = BTreeSet::from([id]);
+        for _ in 0..MAX_MEMBERS {
+            let first = ways.pop_first()?;
+            let result = self.result(first).index();
+            let may_pass = first == id || (is_known(self.graph, first) && !self.is_product(first));
+            if !may_pass || self.escapes[result] {
+                return None;
             }
-            Some(_) => false,
-            None => true,
-        };
-        is_known(self.graph, id) && (self.is_product(id) || (self.is_map(id) && is_final()))
+            ways.extend(&self.by[result]);
+            if ways.len() == 1 {
+                return ways.pop_first().filter(|meeting| is_known(self.graph, *meeting));
+            }
+        }
+        None
+    }
+
+    /// True for results at which regions may end: those of products and elementwise primitives that are not within every
+    /// region that they could be of.
+    pub(super) fn is_sink(&self, id: NodeId) -> bool {
+        if !is_known(self.graph, id) || !(self.is_product(id) || self.is_map(id)) {
+            return false;
+        }
+        let mut at = id;
+        while let Some(meeting) = self.meeting(at) {
+            if self.is_product(meeting) {
+                return !grow(self, meeting, 2, Prologue::Nothing).contains(&id);
+            }
+            if self.is_map(id) {
+                return false;
+            }
+            at = meeting;
+        }
+        true
     }
 
     /// True for elementwise primitives between a product or convolution outside and whoever stores its result.

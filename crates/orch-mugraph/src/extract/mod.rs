@@ -1,9 +1,9 @@
 //! Parts of primitive graphs that are worth a search, as programs.
 //!
-//! A region grows backward from a product or a normalisation ([`grow`]), is written in index notation ([`translate`]),
-//! where views have vanished and what programs have an operator for is recognised ([`expr`]), and gets an order of
-//! dimensions ([`arrange`]). Fission emits stable softmax; its maxima are left out, since the search works on programs
-//! without, provided that they can be put back ([`crate::stabilise`]).
+//! A region grows backward from a product or a normalisation (`grow`), is written in index notation (`translate`),
+//! where views have vanished and what programs have an operator for is recognised (`expr`), and gets an order of
+//! dimensions (`arrange`). Fission emits stable softmax; its maxima are left out, since the search works on programs
+//! without, provided that they can be put back ([`crate::stabilise()`]).
 //!
 //! A region equals its primitives for real numbers, under the premises that it states.
 
@@ -15,7 +15,7 @@ mod translate;
 mod views;
 
 use crate::graph::{MuGraph, Node};
-use crate::op::{BinaryFn, Op, ReduceFn};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::stabilise::{Axis, analyse};
 use arrange::{Arranged, arrange, join_labels, reachable};
 use expr::{Expr, ExprId, Exprs};
@@ -57,9 +57,12 @@ pub struct View {
 /// What must hold for a region to equal its primitives, beyond inputs being finite.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Premise {
+    /// Every row of a softmax has an element that is not masked out: the primitives' masks are finite, so that a row
+    /// whose elements are all masked out is as if none were.
+    RowsAreSeen,
     /// Every row of a softmax has an element that is not masked out, or a quotient `0 / 0` is made 0: the primitives
     /// replace NaN by 0.
-    RowsAreSeen,
+    HiddenRowsAreZero,
     /// Vectors that are divided by their length are longer than this, or a quotient `0 / 0` is made 0 and vectors
     /// that are shorter, but not 0, may become longer: the primitives divide by no less than this.
     LongerThan(f64),
@@ -86,7 +89,8 @@ impl Default for RegionLimits {
     }
 }
 
-/// The regions of a valid graph, in the order of the primitives they end in, each from small to large.
+/// The regions of a valid graph, in the order of the primitives they end in, each from small to large. What a region
+/// computes is f32; it may read bf16 that is widened.
 pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
     let readers = Readers::of(graph);
     let mut found = Vec::new();
@@ -117,7 +121,8 @@ fn region(graph: &PrimGraph, members: &BTreeSet<NodeId>, limits: &RegionLimits) 
     let tensor = *graph.node(*members.last()?).outputs.first()?;
     let Arranged { mut program, inputs, output, exponentials } = arrange(graph, translated, limits)?;
     program.name = tensor.to_string();
-    if inputs.len() > limits.max_inputs || has_plain || !is_worth_it(&program) {
+    let has_maxima = count(&program, is_maximum) > 0;
+    if inputs.len() > limits.max_inputs || has_plain || has_maxima || !is_worth_it(&program) {
         return None;
     }
     let mut subtracts_maxima = false;
@@ -145,6 +150,11 @@ fn is_worth_it(program: &MuGraph) -> bool {
     products(program) + sums >= 2
 }
 
+/// Maxima that stay are nothing that the search knows.
+fn is_maximum(op: &Op) -> bool {
+    matches!(op, Op::Reduce { f: ReduceFn::Max, .. } | Op::Binary(BinaryFn::Max))
+}
+
 fn products(program: &MuGraph) -> usize {
     count(program, |op| *op == Op::Matmul)
 }
@@ -155,16 +165,20 @@ fn count(program: &MuGraph, is_counted: impl Fn(&Op) -> bool) -> usize {
 }
 
 fn premises(exprs: &Exprs, used: &BTreeSet<ExprId>) -> Vec<Premise> {
-    let may_be_nan = |id: &&ExprId| used.contains(id) && used.iter().any(|id| may_hide_rows(exprs, *id));
-    let rows = exprs.without_nan.iter().find(may_be_nan).map(|_| Premise::RowsAreSeen);
-    let bounds = exprs.without_bound.iter().copied().fold(0.0, f64::max);
-    rows.into_iter().chain((bounds > 0.0).then_some(Premise::LongerThan(bounds))).collect()
+    let may_be_nan = used.iter().any(|id| may_hide_rows(exprs, *id));
+    let bound = exprs.without_bound.iter().copied().fold(0.0, f64::max);
+    let premises = [
+        (!exprs.finite_masks.is_disjoint(used), Premise::RowsAreSeen),
+        (may_be_nan && !exprs.without_nan.is_disjoint(used), Premise::HiddenRowsAreZero),
+        (bound > 0.0, Premise::LongerThan(bound)),
+    ];
+    premises.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, premise)| premise).collect()
 }
 
 /// True for exponentials all of whose row may be masked out. A tensor that is added may be a mask.
 fn may_hide_rows(exprs: &Exprs, id: ExprId) -> bool {
     match *exprs.get(id) {
-        Expr::Unary(crate::op::UnaryFn::Exp, exponent) => may_be_infinite(exprs, exponent),
+        Expr::Unary(UnaryFn::Exp, exponent) => may_be_infinite(exprs, exponent),
         _ => false,
     }
 }

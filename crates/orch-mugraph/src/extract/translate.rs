@@ -33,7 +33,7 @@ pub(super) struct Translated {
     pub(super) nodes: BTreeSet<NodeId>,
 }
 
-/// Additive masks below this are minus infinity: adding a score to it changes nothing.
+/// Masks up to here are minus infinity: exponentials of what is masked out vanish beside any other's.
 const VERY_NEGATIVE: f64 = -1e9;
 
 /// True for primitives that [`translate`] may know, on values of one type.
@@ -316,7 +316,11 @@ impl Translation<'_> {
         if is_infinite(self.exprs.number(otherwise)) {
             let causal = self.causal(condition, |x| Some(x != 0.0));
             let mask = causal.or_else(|| self.mask_input(node.inputs[0], condition))?;
-            Some(self.masked(then, mask))
+            let masked = self.masked(then, mask);
+            if causal.is_none() && self.exprs.number(otherwise) != Some(f64::NEG_INFINITY) {
+                self.exprs.finite_masks.insert(masked);
+            }
+            Some(masked)
         } else if is_infinite(self.exprs.number(then)) {
             let causal = self.causal(condition, |x| Some(x == 0.0))?;
             Some(self.masked(otherwise, causal))

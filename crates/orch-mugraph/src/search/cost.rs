@@ -2,6 +2,8 @@
 
 use super::algebra::{LOOP, WHOLE};
 use super::tile::{Atom, Dim, Origin, Sketch, Step, TileOp};
+use crate::graph::{MuGraph, Node, TensorId};
+use crate::op::{Op, elems};
 use serde::{Deserialize, Serialize};
 
 /// Figures of a machine.
@@ -15,6 +17,8 @@ pub struct Machine {
     pub memory_bytes_per_us: f64,
     /// Bandwidth of the shared cache in bytes per microsecond.
     pub cache_bytes_per_us: f64,
+    /// Bytes that the shared cache keeps: larger tensors come from memory each time they are read.
+    pub cache_bytes: usize,
     /// Arithmetic in operations per microsecond.
     pub flops_per_us: f64,
     /// The time to start a kernel in microseconds.
@@ -45,6 +49,7 @@ impl Default for Machine {
             tile_bytes: 160 << 10,
             memory_bytes_per_us: 4.3e6,
             cache_bytes_per_us: 1.0e7,
+            cache_bytes: 32 << 20,
             flops_per_us: 7.9e8,
             launch_us: 2.0,
             iteration_us: 0.25,
@@ -138,8 +143,10 @@ impl Machine {
                 Step::Load(source) => {
                     // Tiles of the next iteration are loaded meanwhile.
                     held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
-                    cache += times * bytes as f64;
-                    memory += (extents.elems(&sketch.sources[*source].dims) * self.element_bytes) as f64;
+                    let moved = times * bytes as f64;
+                    let whole = extents.elems(&sketch.sources[*source].dims) * self.element_bytes;
+                    cache += moved;
+                    memory += if whole > self.cache_bytes { moved } else { whole as f64 };
                 }
                 Step::Op(TileOp::Matmul, args) => {
                     held += 2 * bytes;
@@ -190,6 +197,23 @@ impl Machine {
         let loaded: f64 = loads.map(|source| whole(&source.dims)).sum();
         let stored: f64 = sketch.stores.iter().map(|(_, dims, _)| whole(dims)).sum();
         self.launch_us + (loaded + stored) * self.element_bytes as f64 / self.memory_bytes_per_us
+    }
+
+    /// A lower bound of any µGraph for a program of predefined operators: moving inputs and outputs, multiplying.
+    pub fn program_floor_us(&self, program: &MuGraph) -> f64 {
+        let given = program.inputs().map(|(tensor, ..)| tensor);
+        let ends = given.chain(program.outputs().iter().map(|(_, tensor)| *tensor));
+        let moved: usize = ends.map(|tensor| elems(program.shape(tensor))).sum();
+        let flops = |(tensor, node): (TensorId, &Node)| match node {
+            Node::Op { op: Op::Matmul, args } => {
+                let terms = program.shape(args[0]).last().copied().unwrap_or(1);
+                2.0 * terms as f64 * elems(program.shape(tensor)) as f64
+            }
+            _ => 0.0,
+        };
+        let flops: f64 = program.nodes().map(flops).sum();
+        let memory_us = (moved * self.element_bytes) as f64 / self.memory_bytes_per_us;
+        self.launch_us + memory_us.max(flops / self.flops_per_us)
     }
 
     /// The counts for which a kernel costs least, and the cost.

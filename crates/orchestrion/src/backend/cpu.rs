@@ -99,6 +99,7 @@ impl Backend for Cpu {
             tile_bytes: l2_bytes / 2,
             memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs_all,
             cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs_core * threads,
+            cache_bytes: l2_bytes * figures.threads as usize,
             flops_per_us: GIGA_TO_MICRO * figures.fma_gflops_all,
             launch_us: figures.launch_parallel_us,
             iteration_us: 0.0,

@@ -147,6 +147,7 @@ impl Backend for Cuda {
             tile_bytes: self.target.shared_bytes * 7 / 10,
             memory_bytes_per_us: GIGA * figures.memory_gbs,
             cache_bytes_per_us: GIGA * figures.l2_gbs,
+            cache_bytes: usize::try_from(figures.l2_bytes).unwrap_or(usize::MAX) * 3 / 4,
             flops_per_us: GIGA * gflops,
             launch_us: figures.launch_us + figures.latency_us,
             element_bytes,
