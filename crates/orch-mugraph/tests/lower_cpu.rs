@@ -1,17 +1,20 @@
 //! Kernels lowered for CPUs compute what their block graphs mean.
 
 mod common;
+#[path = "../../orch-codegen/tests/support/mod.rs"]
+mod support;
 
-use common::kernels::{row_major, run};
+use common::kernels::{arguments, loaded, row_major, run};
 use common::random::{Choices, random_kernel};
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::{Request, Stored, cpu};
-use orch_mugraph::{MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
+use orch_mugraph::{InputKind, MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
 use orch_tile::target::{AARCH64, X86_64_V3, X86_64_V4};
-use orch_tile::{CpuTarget, print_thread};
+use orch_tile::templates::kernel::Kernel;
+use orch_tile::{BufferData, CpuTarget, print_thread};
 
 const TARGETS: [&CpuTarget; 3] = [&X86_64_V4, &X86_64_V3, &AARCH64];
 
@@ -57,7 +60,11 @@ fn kernel(inputs: &[&str], header: &str, body: &str) -> MuGraph {
     let mut text = String::from("mugraph \"kernel\" {\n");
     for (at, shape) in inputs.iter().enumerate() {
         let is_text = shape.starts_with('[');
-        text += &if is_text { format!(" t{at} = input \"x{at}\" {shape}\n") } else { format!(" t{at} = {shape}\n") };
+        text += &if is_text {
+            format!(" t{at} = input \"x{at}\" {shape}\n")
+        } else {
+            format!(" t{at} = {shape}\n")
+        };
     }
     let stores = body.matches("store ").count();
     let results: Vec<String> = (0..stores).map(|at| format!("t{}", inputs.len() + at)).collect();
@@ -158,7 +165,9 @@ fn every_function_is_lowered() {
         check(&kernel(
             &["[5, 19]"],
             "[2] loop 1",
-            &format!("s0 = load t0 [0] -; s1 = square s0; s2 = offset(1/10) s1; s3 = {name} s2; store s3 [0]"),
+            &format!(
+                "s0 = load t0 [0] -; s1 = square s0; s2 = offset(1/10) s1; s3 = {name} s2; store s3 [0]"
+            ),
         ));
     }
     for (_, name) in BinaryFn::NAMES.into_iter().filter(|(f, _)| *f != BinaryFn::Mask) {
@@ -166,7 +175,9 @@ fn every_function_is_lowered() {
             check(&kernel(
                 &["[5, 19]", other],
                 "[1] loop 1",
-                &format!("s0 = load t0 [-] -; s1 = load t1 [-] -; s2 = exp s1; s3 = {name} s0, s2; store s3 [-]"),
+                &format!(
+                    "s0 = load t0 [-] -; s1 = load t1 [-] -; s2 = exp s1; s3 = {name} s0, s2; store s3 [-]"
+                ),
             ));
         }
     }
@@ -304,10 +315,11 @@ fn what_cannot_be_lowered_is_refused() {
     assert!(refusal(1, &[stored[0].clone(), same]).contains("share memory"));
 }
 
-/// Random kernels; some have operands whose extents differ in some blocks, which is refused.
+/// Random kernels. Some have operands whose extents differ in some blocks, which is refused, and some make NaN of the
+/// maximum of nothing, which later maxima pass on here and drop in the reference.
 #[test]
 fn random_kernels_are_lowered() {
-    let mut refused = 0;
+    let (mut refused, mut undefined) = (0, 0);
     for seed in 0..RANDOM_KERNELS {
         let graph = random_kernel(&mut Choices::new(seed));
         let kernel = TensorId(graph.inputs().count() as u32);
@@ -321,9 +333,68 @@ fn random_kernels_are_lowered() {
             continue;
         }
         let error = error_of(&graph, &stored, &inputs, target);
+        if error.is_infinite() && print(&graph).contains("largest") {
+            undefined += 1;
+            continue;
+        }
         assert!(error < 1e-4, "seed {seed}, {}: {error:e}\n{}", target.name, print(&graph));
     }
     assert!(refused < RANDOM_KERNELS / 10, "{refused} of {RANDOM_KERNELS} kernels");
+    assert!(undefined <= RANDOM_KERNELS / 1000, "{undefined} of {RANDOM_KERNELS} kernels");
 }
 
 const RANDOM_KERNELS: u64 = 400;
+
+/// As C, kernels give what the interpreter gives.
+#[test]
+fn kernels_compile() {
+    let graphs = [
+        ("plain", flash(None, [13, 17], "[2, 4] loop 4")),
+        ("causal", flash(Some("causal(6, 1, 70, 90)"), [70, 90], "[2, 2] loop 2")),
+        ("mask", flash(Some("mask \"m\" [1, 24, 40]"), [24, 40], "[2, 3] loop 5")),
+        ("norm", resized(&mugraph("ntrans"), &[(4096, 250)])),
+        ("gated", resized(&mugraph("gated_mlp"), &[(4096, 256)])),
+    ];
+    let inputs: Vec<_> = graphs.iter().map(|(_, graph)| random_inputs(graph, 2, 1.0)).collect();
+    for toolchain in support::toolchains() {
+        let kernels: Vec<Compiled> = (graphs.iter().zip(&inputs))
+            .map(|((name, graph), inputs)| compiled(name, graph, inputs, toolchain.target))
+            .collect();
+        let programs: Vec<_> =
+            kernels.iter().map(|kernel| (&kernel.lowered.program, kernel.buffers.as_slice())).collect();
+        let directory = support::directory(&format!("mugraph_{}", toolchain.target.name));
+        let after = support::run_compiled(&programs, &toolchain, &directory);
+        for (((name, graph), inputs), (kernel, buffers)) in
+            graphs.iter().zip(&inputs).zip(kernels.iter().zip(after))
+        {
+            let result = graph.shapes().len() - 1;
+            let memory = &buffers.last().expect("a result").bytes;
+            let given = loaded(memory, &graph.shapes()[result], &kernel.stored[result]);
+            let expected = interpret(graph, inputs, Precision::F64).unwrap_or_else(|e| panic!("{e}"));
+            let error = finite_error(&expected[0], &given);
+            assert!(error < 1e-5, "{name} for {}: {error:e}", toolchain.target.name);
+        }
+    }
+}
+
+/// A kernel with what it is passed.
+struct Compiled {
+    lowered: Kernel,
+    stored: Vec<Stored>,
+    buffers: Vec<BufferData>,
+}
+
+/// The last kernel of a graph, with masks as booleans.
+fn compiled(name: &str, graph: &MuGraph, inputs: &[Array<f64>], target: &CpuTarget) -> Compiled {
+    let mut stored = row_major(graph);
+    for (id, _, kind) in graph.inputs() {
+        stored[id.index()].dtype = if kind == InputKind::Mask { DType::Bool } else { DType::F32 };
+    }
+    let kernel = TensorId(stored.len() as u32 - 1);
+    let request = Request { graph, kernel, stored: &stored, name };
+    let lowered = cpu::lower(&request, target).unwrap_or_else(|e| panic!("{e}"));
+    let rest = vec![None; stored.len() - inputs.len()];
+    let values: Vec<_> = inputs.iter().cloned().map(Some).chain(rest).collect();
+    let buffers = arguments(&lowered, &stored, &values);
+    Compiled { lowered, stored, buffers }
+}

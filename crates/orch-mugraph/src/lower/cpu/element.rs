@@ -126,7 +126,8 @@ impl Lowering<'_> {
                 if let Some(mask) = self.computed_mask(*tensor).cloned() {
                     let starts: Vec<ExprId> = parts.iter().map(|part| self.span(part).0).collect();
                     let exprs = &mut self.program.exprs;
-                    let index: Vec<ExprId> = starts.iter().zip(index).map(|(&a, &b)| exprs.add2(a, b)).collect();
+                    let index: Vec<ExprId> =
+                        starts.iter().zip(index).map(|(&a, &b)| exprs.add2(a, b)).collect();
                     return self.mask(&mask, &index);
                 }
                 if let Some(view) = self.view(tile) {

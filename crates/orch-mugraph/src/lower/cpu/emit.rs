@@ -58,7 +58,10 @@ impl Lowering<'_> {
         for tile in 0..self.plan.nodes.len() {
             let node = &self.plan.nodes[tile];
             let is_sum = matches!(node.work, Work::Accumulate(_) | Work::Rescaled { .. });
-            if belongs(node.stage, is_sum) && self.homes[tile] == Home::Scratch && !self.reduced.contains(&tile) {
+            if belongs(node.stage, is_sum)
+                && self.homes[tile] == Home::Scratch
+                && !self.reduced.contains(&tile)
+            {
                 body.extend(self.tile(tile));
             }
         }
@@ -159,7 +162,8 @@ impl Lowering<'_> {
         let body = match walk.inner {
             None => self.sum_of_terms(f, (term_var, end), write, None),
             Some(inner) => {
-                let cut = Cut { name: "at", full: inner.full, len: inner.len, unit: self.lanes, counts: &[1] };
+                let cut =
+                    Cut { name: "at", full: inner.full, len: inner.len, unit: self.lanes, counts: &[1] };
                 self.cut(&cut, &mut |ctx, lane| {
                     let write = Write { ..write };
                     ctx.sum_of_terms(f, (term_var, end), write, Some((inner.var, lane)))

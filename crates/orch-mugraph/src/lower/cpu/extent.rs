@@ -105,7 +105,8 @@ impl Lowering<'_> {
 
     /// Names the starts and lengths of parts with remainders: those that depend on the iteration, or the others.
     pub fn bind_spans(&mut self, in_loop: bool, body: &mut Vec<Stmt>) {
-        let parts: Vec<Part> = self.plan.parts().filter(|part| part.iterations.is_some() == in_loop).collect();
+        let parts: Vec<Part> =
+            self.plan.parts().filter(|part| part.iterations.is_some() == in_loop).collect();
         for part in parts {
             let is_known = self.spans.iter().any(|(known, ..)| *known == part);
             if is_known || matches!(part.tile().len, Len::Fixed(_)) {
@@ -127,7 +128,8 @@ impl Lowering<'_> {
         }
         if let Some(iterations) = part.iterations {
             let is_even = matches!(part.tile().len, Len::Fixed(_));
-            let is_even = is_even || (size * iterations == block && self.program.exprs.as_int(span.1).is_some());
+            let is_even =
+                is_even || (size * iterations == block && self.program.exprs.as_int(span.1).is_some());
             span = self.nth_part(span, self.iteration, size, is_even);
         }
         span
@@ -179,7 +181,9 @@ impl Lowering<'_> {
             Len::Part(part) if part.iterations.is_none() && part.grid.is_some_and(|(by, _)| by == axis) => {
                 self.span(part).0
             }
-            Len::Part(_) => return Err(CannotLower("a result whose extent changes with another block".into())),
+            Len::Part(_) => {
+                return Err(CannotLower("a result whose extent changes with another block".into()));
+            }
             Len::Times(len, times) => {
                 let before = self.before(len, axis)?;
                 self.program.exprs.mul_const(before, *times as i64)

@@ -53,7 +53,9 @@ pub(super) fn homes(ctx: &Lowering<'_>) -> Vec<Home> {
             continue;
         }
         homes[at] = match &plan.nodes[at].work {
-            Work::Load { .. } if uses[at].in_memory && !ctx.suits_in_place(at, uses[at].columns) => Home::Scratch,
+            Work::Load { .. } if uses[at].in_memory && !ctx.suits_in_place(at, uses[at].columns) => {
+                Home::Scratch
+            }
             Work::Load { .. } | Work::Transpose(_) | Work::Slice { .. } => Home::Inline,
             Work::Repeat { .. } if uses[at].in_memory => Home::Scratch,
             Work::Repeat { .. } => Home::Inline,
@@ -121,7 +123,9 @@ fn read_by(plan: &Plan, reader: usize, number: usize, home: Home, all: &Use) -> 
         (Work::Repeat { times, .. }, _) => {
             Use { is_repeated: all.is_repeated || *times > 1, in_memory: false, ..*all }
         }
-        _ => Use { is_repeated: all.is_repeated || (0..operand.len()).any(repeats), in_memory: false, ..*all },
+        _ => {
+            Use { is_repeated: all.is_repeated || (0..operand.len()).any(repeats), in_memory: false, ..*all }
+        }
     }
 }
 

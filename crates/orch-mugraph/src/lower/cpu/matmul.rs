@@ -89,8 +89,9 @@ impl Lowering<'_> {
             let index = [batch, &[zero, zero]].concat();
             View { offset: ctx.place(view, &index), ..view.clone() }
         };
-        let [lhs_batch, rhs_batch] =
-            [0, 1].map(|number| self.repeated(args[number], &[&batch[..], &[zero, zero]].concat())[..rank - 2].to_vec());
+        let [lhs_batch, rhs_batch] = [0, 1].map(|number| {
+            self.repeated(args[number], &[&batch[..], &[zero, zero]].concat())[..rank - 2].to_vec()
+        });
         let (rows, _) = self.register_tile(&shape);
         let in_place = |view: &View| {
             let is_far = view.strides[rank - 2] >= FAR_APART;

@@ -141,7 +141,10 @@ impl<'a> Lowering<'a> {
         let stored = stored.ok_or_else(|| CannotLower(format!("nothing says how {tensor} is stored")))?;
         let shape = self.request.graph.shape(tensor);
         if stored.strides.len() != shape.len() {
-            return Err(CannotLower(format!("{} strides of {tensor}, which is {shape:?}", stored.strides.len())));
+            return Err(CannotLower(format!(
+                "{} strides of {tensor}, which is {shape:?}",
+                stored.strides.len()
+            )));
         }
         let last = shape.iter().zip(&stored.strides).try_fold(stored.offset, |at, (&extent, &stride)| {
             at.checked_add(extent.saturating_sub(1).checked_mul(stride)?)

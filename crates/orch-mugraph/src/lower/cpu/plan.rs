@@ -236,7 +236,9 @@ impl Builder<'_> {
                 for arg in 1..args.len() {
                     let others = |dims: &[Extent]| [&dims[..*dim], &dims[dim + 1..]].concat();
                     if others(of(arg)) != others(of(0)) {
-                        return Err(CannotLower("a concatenation of tiles that differ in some blocks".into()));
+                        return Err(CannotLower(
+                            "a concatenation of tiles that differ in some blocks".into(),
+                        ));
                     }
                 }
                 with(*dim, Extent::sum(&extents))

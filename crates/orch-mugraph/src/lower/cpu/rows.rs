@@ -5,9 +5,7 @@ use super::extent::Extent;
 use super::{Lowering, inner_dim};
 use crate::op::ReduceFn;
 use orch_ir::{DType, ReduceOp};
-use orch_tile::{
-    BufferId, Expr, ExprId, LoopKind, Stmt, Type, VarId, Vectorizer, Widening, substitute,
-};
+use orch_tile::{BufferId, Expr, ExprId, LoopKind, Stmt, Type, VarId, Vectorizer, Widening, substitute};
 use rustc_hash::FxHashMap;
 
 /// The elements of a tile, one after the other.
@@ -159,7 +157,8 @@ impl Lowering<'_> {
             folds.iter().map(|fold| self.accumulators(fold.f, together, &mut out)).collect();
         let mut line = Vec::new();
         let values = writes.iter_mut().map(|write| &mut write.value);
-        let folded = folds.iter_mut().flat_map(|fold| std::iter::once(&mut fold.value).chain(&mut fold.times));
+        let folded =
+            folds.iter_mut().flat_map(|fold| std::iter::once(&mut fold.value).chain(&mut fold.times));
         self.hoist(values.chain(folded).collect(), inner.var, &mut line);
         let counts: &[usize] = if together > 1 { &[together, 1] } else { &[1] };
         let cut = Cut { name: "at", full: inner.full, len: inner.len, unit: self.lanes, counts };
@@ -312,7 +311,12 @@ impl Lowering<'_> {
 
     /// Names what a line loads once: the largest parts of values that do not change along a variable.
     fn hoist(&mut self, values: Vec<&mut ExprId>, var: VarId, out: &mut Vec<Stmt>) {
-        let mut hoister = Hoister { var, done: FxHashMap::default(), varies: FxHashMap::default(), names: FxHashMap::default() };
+        let mut hoister = Hoister {
+            var,
+            done: FxHashMap::default(),
+            varies: FxHashMap::default(),
+            names: FxHashMap::default(),
+        };
         for value in values {
             let simple = self.simplify(*value);
             *value = hoister.root(self, simple, out);
