@@ -315,11 +315,10 @@ fn what_cannot_be_lowered_is_refused() {
     assert!(refusal(1, &[stored[0].clone(), same]).contains("share memory"));
 }
 
-/// Random kernels. Some have operands whose extents differ in some blocks, which is refused, and some make NaN of the
-/// maximum of nothing, which later maxima pass on here and drop in the reference.
+/// Random kernels; some have operands whose extents differ in some blocks, which is refused.
 #[test]
 fn random_kernels_are_lowered() {
-    let (mut refused, mut undefined) = (0, 0);
+    let mut refused = 0;
     for seed in 0..RANDOM_KERNELS {
         let graph = random_kernel(&mut Choices::new(seed));
         let kernel = TensorId(graph.inputs().count() as u32);
@@ -333,14 +332,9 @@ fn random_kernels_are_lowered() {
             continue;
         }
         let error = error_of(&graph, &stored, &inputs, target);
-        if error.is_infinite() && print(&graph).contains("largest") {
-            undefined += 1;
-            continue;
-        }
         assert!(error < 1e-4, "seed {seed}, {}: {error:e}\n{}", target.name, print(&graph));
     }
     assert!(refused < RANDOM_KERNELS / 10, "{refused} of {RANDOM_KERNELS} kernels");
-    assert!(undefined <= RANDOM_KERNELS / 1000, "{undefined} of {RANDOM_KERNELS} kernels");
 }
 
 const RANDOM_KERNELS: u64 = 400;
