@@ -146,7 +146,7 @@ fn weights(plan: &Plan) -> Vec<usize> {
 fn weight(map: &Map) -> usize {
     match map {
         Map::Unary(UnaryFn::Square | UnaryFn::Relu | UnaryFn::Guard) => 1,
-        Map::Unary(UnaryFn::Sqrt) | Map::Over(_) | Map::Binary(BinaryFn::Div) => 4,
+        Map::Unary(UnaryFn::Sqrt) | Map::Over(_) | Map::Binary(BinaryFn::Div | BinaryFn::Mask) => 4,
         Map::Unary(_) => 20,
         Map::Scale(_) | Map::Offset(_) | Map::Binary(_) => 1,
     }
