@@ -228,6 +228,7 @@ fn products_take_factors_of_all_kinds() {
             "s2 = slice(2, 5, 10) s0; s3 = slice(2, 1, 47) s1; s4 = matmul s2, s3; store s4",
         ),
         (["[1, 3, 2100]", "[1, 2100, 20]"], "s2 = matmul s0, s1; store s2"),
+        (["[1, 7, 1030]", "[1, 33, 1030]"], "s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; store s3"),
     ] {
         let body = format!("s0 = load t0 [-, -] -; s1 = load t1 [-, -] -; {body} [-, -]");
         check(&kernel(&shapes, "[1, 1] loop 1", &body));
@@ -346,6 +347,15 @@ fn kernels_compile() {
         ("plain", flash(None, [13, 17], "[2, 4] loop 4")),
         ("causal", flash(Some("causal(6, 1, 70, 90)"), [70, 90], "[2, 2] loop 2")),
         ("mask", flash(Some("mask \"m\" [1, 24, 40]"), [24, 40], "[2, 3] loop 5")),
+        (
+            "keys",
+            kernel(
+                &["[2, 30, 18]", "[2, 70, 18]"],
+                "[2, 2] loop 1",
+                "s0 = load t0 [0, 1] -; s1 = load t1 [0, -] -; s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; \
+                 s4 = gelu s3; store s4 [0, 1]",
+            ),
+        ),
         ("norm", resized(&mugraph("ntrans"), &[(4096, 250)])),
         ("gated", resized(&mugraph("gated_mlp"), &[(4096, 256)])),
     ];

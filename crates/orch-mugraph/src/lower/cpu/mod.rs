@@ -12,6 +12,7 @@ mod extent;
 mod home;
 mod matmul;
 mod memory;
+mod pack;
 mod plan;
 mod rows;
 
