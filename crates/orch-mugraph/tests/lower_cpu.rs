@@ -139,7 +139,9 @@ fn masks_are_loaded_as_they_are_stored() {
 
 #[test]
 fn remainders_of_partitions_are_right() {
-    for (rows, columns, terms) in [(13, 7, 17), (1, 1, 1), (64, 33, 5), (5, 40, 70), (31, 2, 9)] {
+    let extents =
+        [(13, 7, 17), (1, 1, 1), (64, 33, 5), (5, 40, 70), (31, 2, 9), (0, 7, 9), (5, 0, 9), (5, 7, 0)];
+    for (rows, columns, terms) in extents {
         let shapes = [format!("[{rows}, {terms}]"), format!("[{terms}, {columns}]")];
         let graph = kernel(
             &[&shapes[0], &shapes[1]],
