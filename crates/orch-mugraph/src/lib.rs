@@ -1,5 +1,5 @@
 //! µGraphs: programs on three levels (kernels; the blocks of a kernel; the registers of a thread), and what is needed to
-//! trust and to find them. After Mirage (OSDI'25): the µGraph (section 2), abstract expressions (section 4), and
+//! trust, to find and to lower them. After Mirage (OSDI'25): the µGraph (section 2), abstract expressions (section 4), and
 //! equivalence by polynomial identity testing (section 5), with a bound of our own.
 //!
 //! This crate compiles nothing, measures nothing and reads no models.

@@ -100,3 +100,12 @@ fn chains_of_the_thread_level_keep_sums_and_maps_in_registers() {
     let loads = [(vec![0], true), (vec![1], true), (vec![2], true)];
     assert_eq!(shown, [&loads[..], &[(vec![3, 4, 7, 8], false), (vec![5, 6], true)]].concat());
 }
+
+#[test]
+fn remainders_are_checked_after_another_load_has_run_out() {
+    // The first load has nothing after the first iteration; the second has less in the last one.
+    let text = "mugraph \"c\" {\n t0 = input \"x\" [17, 1]\n t1 = input \"y\" [17, 5]\n t2 = block [1] loop 5 {\n \
+                s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n s2 = accumulate sum s1\n store s2 [1]\n }\n output \"o\" t2\n}\n";
+    let error = orch_mugraph::parse(text).unwrap_err().to_string();
+    assert!(error.contains("in iteration 4"), "{error}");
+}

@@ -1,17 +1,20 @@
 //! Kernels lowered for CPUs compute what their block graphs mean.
 
 mod common;
+#[path = "../../orch-codegen/tests/support/mod.rs"]
+mod support;
 
-use common::kernels::{row_major, run};
+use common::kernels::{arguments, loaded, row_major, run};
 use common::random::{Choices, random_kernel};
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::{Request, Stored, cpu};
-use orch_mugraph::{MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
+use orch_mugraph::{InputKind, MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
 use orch_tile::target::{AARCH64, X86_64_V3, X86_64_V4};
-use orch_tile::{CpuTarget, print_thread};
+use orch_tile::templates::kernel::Kernel;
+use orch_tile::{BufferData, CpuTarget, print_thread};
 
 const TARGETS: [&CpuTarget; 3] = [&X86_64_V4, &X86_64_V3, &AARCH64];
 
@@ -19,7 +22,21 @@ const TARGETS: [&CpuTarget; 3] = [&X86_64_V4, &X86_64_V3, &AARCH64];
 fn error_of(graph: &MuGraph, stored: &[Stored], inputs: &[Array<f64>], target: &CpuTarget) -> f64 {
     let expected = interpret(graph, inputs, Precision::F64).unwrap_or_else(|e| panic!("{e}"));
     let given = run(graph, inputs, stored, target);
-    expected.iter().zip(&given).map(|(a, b)| relative_error(a, b)).fold(0.0, f64::max)
+    expected.iter().zip(&given).map(|(a, b)| finite_error(a, b)).fold(0.0, f64::max)
+}
+
+/// The relative error, where what is not finite has to be the same.
+fn finite_error(expected: &Array<f64>, given: &Array<f64>) -> f64 {
+    let same = |(a, b): (&f64, &f64)| a.is_finite() || a == b || a.is_nan() && b.is_nan();
+    if !expected.data.iter().zip(&given.data).all(same) {
+        return f64::INFINITY;
+    }
+    let finite = |array: &Array<f64>| {
+        let pairs = array.data.iter().zip(&expected.data);
+        let data = pairs.map(|(&x, &wanted)| if wanted.is_finite() { x } else { 0.0 }).collect();
+        Array { shape: array.shape.clone(), data }
+    };
+    relative_error(&finite(expected), &finite(given))
 }
 
 /// Checks a µGraph on all targets, with inputs of some scale.
@@ -122,7 +139,9 @@ fn masks_are_loaded_as_they_are_stored() {
 
 #[test]
 fn remainders_of_partitions_are_right() {
-    for (rows, columns, terms) in [(13, 7, 17), (1, 1, 1), (64, 33, 5), (5, 40, 70), (31, 2, 9)] {
+    let extents =
+        [(13, 7, 17), (1, 1, 1), (64, 33, 5), (5, 40, 70), (31, 2, 9), (0, 7, 9), (5, 0, 9), (5, 7, 0)];
+    for (rows, columns, terms) in extents {
         let shapes = [format!("[{rows}, {terms}]"), format!("[{terms}, {columns}]")];
         let graph = kernel(
             &[&shapes[0], &shapes[1]],
@@ -211,6 +230,7 @@ fn products_take_factors_of_all_kinds() {
             "s2 = slice(2, 5, 10) s0; s3 = slice(2, 1, 47) s1; s4 = matmul s2, s3; store s4",
         ),
         (["[1, 3, 2100]", "[1, 2100, 20]"], "s2 = matmul s0, s1; store s2"),
+        (["[1, 7, 1030]", "[1, 33, 1030]"], "s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; store s3"),
     ] {
         let body = format!("s0 = load t0 [-, -] -; s1 = load t1 [-, -] -; {body} [-, -]");
         check(&kernel(&shapes, "[1, 1] loop 1", &body));
@@ -321,3 +341,66 @@ fn random_kernels_are_lowered() {
 }
 
 const RANDOM_KERNELS: u64 = 400;
+
+/// As C, kernels give what the interpreter gives.
+#[test]
+fn kernels_compile() {
+    let graphs = [
+        ("plain", flash(None, [13, 17], "[2, 4] loop 4")),
+        ("causal", flash(Some("causal(6, 1, 70, 90)"), [70, 90], "[2, 2] loop 2")),
+        ("mask", flash(Some("mask \"m\" [1, 24, 40]"), [24, 40], "[2, 3] loop 5")),
+        (
+            "keys",
+            kernel(
+                &["[2, 30, 18]", "[2, 70, 18]"],
+                "[2, 2] loop 1",
+                "s0 = load t0 [0, 1] -; s1 = load t1 [0, -] -; s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; \
+                 s4 = gelu s3; store s4 [0, 1]",
+            ),
+        ),
+        ("norm", resized(&mugraph("ntrans"), &[(4096, 250)])),
+        ("gated", resized(&mugraph("gated_mlp"), &[(4096, 256)])),
+    ];
+    let inputs: Vec<_> = graphs.iter().map(|(_, graph)| random_inputs(graph, 2, 1.0)).collect();
+    for toolchain in support::toolchains() {
+        let kernels: Vec<Compiled> = (graphs.iter().zip(&inputs))
+            .map(|((name, graph), inputs)| compiled(name, graph, inputs, toolchain.target))
+            .collect();
+        let programs: Vec<_> =
+            kernels.iter().map(|kernel| (&kernel.lowered.program, kernel.buffers.as_slice())).collect();
+        let directory = support::directory(&format!("mugraph_{}", toolchain.target.name));
+        let after = support::run_compiled(&programs, &toolchain, &directory);
+        for (((name, graph), inputs), (kernel, buffers)) in
+            graphs.iter().zip(&inputs).zip(kernels.iter().zip(after))
+        {
+            let result = graph.shapes().len() - 1;
+            let memory = &buffers.last().expect("a result").bytes;
+            let given = loaded(memory, &graph.shapes()[result], &kernel.stored[result]);
+            let expected = interpret(graph, inputs, Precision::F64).unwrap_or_else(|e| panic!("{e}"));
+            let error = finite_error(&expected[0], &given);
+            assert!(error < 1e-5, "{name} for {}: {error:e}", toolchain.target.name);
+        }
+    }
+}
+
+/// A kernel with what it is passed.
+struct Compiled {
+    lowered: Kernel,
+    stored: Vec<Stored>,
+    buffers: Vec<BufferData>,
+}
+
+/// The last kernel of a graph, with masks as booleans.
+fn compiled(name: &str, graph: &MuGraph, inputs: &[Array<f64>], target: &CpuTarget) -> Compiled {
+    let mut stored = row_major(graph);
+    for (id, _, kind) in graph.inputs() {
+        stored[id.index()].dtype = if kind == InputKind::Mask { DType::Bool } else { DType::F32 };
+    }
+    let kernel = TensorId(stored.len() as u32 - 1);
+    let request = Request { graph, kernel, stored: &stored, name };
+    let lowered = cpu::lower(&request, target).unwrap_or_else(|e| panic!("{e}"));
+    let rest = vec![None; stored.len() - inputs.len()];
+    let values: Vec<_> = inputs.iter().cloned().map(Some).chain(rest).collect();
+    let buffers = arguments(&lowered, &stored, &values);
+    Compiled { lowered, stored, buffers }
+}

@@ -88,32 +88,37 @@ pub fn run(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored], target: &C
     graph.outputs().iter().map(output).collect()
 }
 
-fn run_kernel(graph: &MuGraph, kernel: &Kernel, stored: &[Stored], values: &mut [Option<Array<f64>>]) {
-    let program = &kernel.program;
-    assert_eq!(validate_thread(program), Vec::<String>::new(), "{}", print_thread(program));
+fn tensors(kernel: &Kernel) -> Vec<usize> {
     let tensor = |binding: &Binding| match binding {
         Binding::Arg(id) => id.index(),
         Binding::Packed(_) => panic!("nothing is constant here"),
     };
-    let tensors: Vec<usize> = kernel.bindings.iter().map(tensor).collect();
-    let mut buffers: Vec<BufferData> = tensors
-        .iter()
-        .map(|&id| {
-            let dtype = stored[id].dtype;
-            let zeros = || vec![0; stored[id].elems * dtype.size_bytes()];
-            let bytes = values[id].as_ref().map_or_else(zeros, |value| stored_bytes(value, &stored[id]));
-            BufferData { dtype, bytes }
-        })
-        .collect();
+    kernel.bindings.iter().map(tensor).collect()
+}
+
+/// What a kernel is passed: the tensors that have values, and zeros.
+pub fn arguments(kernel: &Kernel, stored: &[Stored], values: &[Option<Array<f64>>]) -> Vec<BufferData> {
+    let argument = |id: usize| {
+        let dtype = stored[id].dtype;
+        let zeros = || vec![0; stored[id].elems * dtype.size_bytes()];
+        let bytes = values[id].as_ref().map_or_else(zeros, |value| stored_bytes(value, &stored[id]));
+        BufferData { dtype, bytes }
+    };
+    tensors(kernel).into_iter().map(argument).collect()
+}
+
+fn run_kernel(graph: &MuGraph, kernel: &Kernel, stored: &[Stored], values: &mut [Option<Array<f64>>]) {
+    let program = &kernel.program;
+    assert_eq!(validate_thread(program), Vec::<String>::new(), "{}", print_thread(program));
+    let mut buffers = arguments(kernel, stored, values);
     let report = interpret(program, &mut buffers, &ExecOptions::default())
         .unwrap_or_else(|e| panic!("{e}\n{}\n{}", orch_mugraph::print(graph), print_thread(program)));
-    for ((&id, buffer), memory) in tensors.iter().zip(&program.buffers).zip(&buffers) {
-        if buffer.scope == Scope::Output {
+    for (at, id) in tensors(kernel).into_iter().enumerate() {
+        if program.buffers[at].scope == Scope::Output {
             let shape = &graph.shapes()[id];
             let spare = stored[id].elems - shape.iter().product::<usize>();
-            let at = tensors.iter().position(|&other| other == id).expect("a binding");
             assert_eq!(report.unwritten[at], spare, "every element is stored");
-            values[id] = Some(loaded(&memory.bytes, shape, &stored[id]));
+            values[id] = Some(loaded(&buffers[at].bytes, shape, &stored[id]));
         }
     }
 }

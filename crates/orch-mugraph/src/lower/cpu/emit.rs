@@ -4,6 +4,7 @@ use super::element::View;
 use super::extent::Extent;
 use super::home::Home;
 use super::matmul::{Factor, Finish};
+use super::memory::time;
 use super::plan::Work;
 use super::rows::{Cut, Fold, Walk, Write};
 use super::{Lowering, inner_dim};
@@ -58,12 +59,13 @@ impl Lowering<'_> {
         for tile in 0..self.plan.nodes.len() {
             let node = &self.plan.nodes[tile];
             let is_sum = matches!(node.work, Work::Accumulate(_) | Work::Rescaled { .. });
-            if belongs(node.stage, is_sum)
-                && self.homes[tile] == Home::Scratch
-                && !self.reduced.contains(&tile)
-            {
+            if !belongs(node.stage, is_sum) {
+                continue;
+            }
+            if self.homes[tile] == Home::Scratch && !self.reduced.contains(&tile) {
                 body.extend(self.tile(tile));
             }
+            self.give_back(time(&self.plan, tile));
         }
         body
     }
@@ -73,7 +75,7 @@ impl Lowering<'_> {
         let node = self.plan.nodes[tile].clone();
         match node.work {
             Work::Matmul => {
-                let view = self.scratch("product", &node.shape);
+                let view = self.scratch_for(tile, "product");
                 let body = self.matmul(tile, &view, Finish::Set);
                 self.tiles[tile] = Some(view);
                 body
@@ -93,7 +95,7 @@ impl Lowering<'_> {
         let shape = self.plan.nodes[tile].shape.clone();
         let walk = self.walk(&shape);
         let value = self.element(tile, &walk.index);
-        let view = self.scratch("tile", &shape);
+        let view = self.scratch_in_place(tile);
         let write = self.write(&walk, &view, value);
         let folds = self.row_folds(tile, &walk, value);
         let body = self.pass(&walk, vec![write], folds);
@@ -113,7 +115,7 @@ impl Lowering<'_> {
             if !is_read || dim != inner.dim || node.args != [tile] || node.stage != stage {
                 continue;
             }
-            let view = self.scratch("reduced", &node.shape);
+            let view = self.scratch_for(reader, "reduced");
             let index = self.repeated(reader, &walk.index);
             let into = (view.buffer, self.place(&view, &index));
             folds.push(Fold { f, value, times: None, before: None, into });
@@ -126,7 +128,7 @@ impl Lowering<'_> {
     fn reduce(&mut self, tile: usize, (f, dim, keep): (ReduceFn, usize, usize)) -> Vec<Stmt> {
         let node = self.plan.nodes[tile].clone();
         let source = self.plan.nodes[node.args[0]].shape.clone();
-        let view = self.scratch("reduced", &node.shape);
+        let view = self.scratch_for(tile, "reduced");
         self.tiles[tile] = Some(view.clone());
         if keep == 1 && inner_dim(&source) == Some(dim) {
             let walk = self.walk(&source);
@@ -206,7 +208,7 @@ impl Lowering<'_> {
 
     fn concat(&mut self, tile: usize, dim: usize) -> Vec<Stmt> {
         let node = self.plan.nodes[tile].clone();
-        let view = self.scratch("joined", &node.shape);
+        let view = self.scratch_for(tile, "joined");
         let mut body = Vec::new();
         let mut start = self.program.exprs.index(0);
         for &arg in &node.args {

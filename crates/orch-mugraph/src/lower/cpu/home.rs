@@ -6,7 +6,7 @@
 
 use super::plan::{Map, Plan, PlanNode, Work};
 use super::{Lowering, inner_dim};
-use crate::op::{BinaryFn, UnaryFn};
+use crate::op::{BinaryFn, ReduceFn, UnaryFn};
 use crate::tiling::Stage;
 use orch_ir::DType;
 
@@ -60,7 +60,7 @@ pub(super) fn homes(ctx: &Lowering<'_>) -> Vec<Home> {
             Work::Repeat { .. } if uses[at].in_memory => Home::Scratch,
             Work::Repeat { .. } => Home::Inline,
             Work::Map(_) if is_worth_repeating(ctx, at, &uses[at], weights[at]) => Home::Inline,
-            Work::Matmul => accumulator_of(plan, at, &uses[at]).map_or(Home::Scratch, Home::Into),
+            Work::Matmul => accumulator_of((plan, &homes), at, &uses[at]).map_or(Home::Scratch, Home::Into),
             _ => Home::Scratch,
         };
         for (number, &arg) in plan.nodes[at].args.iter().enumerate() {
@@ -87,12 +87,13 @@ fn is_worth_repeating(ctx: &Lowering<'_>, at: usize, all: &Use, weight: usize) -
 }
 
 /// The accumulator that a product can be added to at once.
-fn accumulator_of(plan: &Plan, at: usize, all: &Use) -> Option<usize> {
-    let is_sum = |node: &PlanNode| {
-        node.args.first() == Some(&at)
-            && matches!(node.work, Work::Accumulate(crate::op::ReduceFn::Sum) | Work::Rescaled { .. })
+fn accumulator_of((plan, homes): (&Plan, &[Home]), at: usize, all: &Use) -> Option<usize> {
+    let is_sum = |(node, home): (&PlanNode, &Home)| {
+        *home == Home::Scratch
+            && node.args.first() == Some(&at)
+            && matches!(node.work, Work::Accumulate(ReduceFn::Sum) | Work::Rescaled { .. })
     };
-    plan.nodes.iter().position(is_sum).filter(|_| all.reads == 1 && !all.in_memory)
+    plan.nodes.iter().zip(homes).position(is_sum).filter(|_| all.reads == 1 && !all.in_memory)
 }
 
 /// How a tile reads one of its operands.
@@ -145,7 +146,7 @@ fn weights(plan: &Plan) -> Vec<usize> {
 fn weight(map: &Map) -> usize {
     match map {
         Map::Unary(UnaryFn::Square | UnaryFn::Relu | UnaryFn::Guard) => 1,
-        Map::Unary(UnaryFn::Sqrt) | Map::Over(_) | Map::Binary(BinaryFn::Div) => 4,
+        Map::Unary(UnaryFn::Sqrt) | Map::Over(_) | Map::Binary(BinaryFn::Div | BinaryFn::Mask) => 4,
         Map::Unary(_) => 20,
         Map::Scale(_) | Map::Offset(_) | Map::Binary(_) => 1,
     }

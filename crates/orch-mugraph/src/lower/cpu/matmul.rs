@@ -33,21 +33,23 @@ pub(super) struct Factor {
 }
 
 /// One product of a batch.
-struct Product {
+pub(super) struct Product {
     /// The node.
-    node: usize,
+    pub node: usize,
     /// The left factor, from its first row and term on.
     lhs: View,
     /// The right factor where it lies, if it is read there.
     rhs: Option<View>,
+    /// The right factor, if terms and not columns are neighbours there.
+    pub across: Option<View>,
     /// The index of the right factor within the batch.
-    rhs_batch: Vec<ExprId>,
+    pub rhs_batch: Vec<ExprId>,
     /// The index of the result within the batch.
     batch: Vec<ExprId>,
     /// The result.
     into: View,
     /// Terms: the first, one more than the last, and how many at most.
-    terms: (ExprId, ExprId, usize),
+    pub terms: (ExprId, ExprId, usize),
     finish: Finish,
 }
 
@@ -97,13 +99,15 @@ impl Lowering<'_> {
             let is_far = view.strides[rank - 2] >= FAR_APART;
             view.strides[rank - 1] == 1 && !(is_far && shape[rank - 2].full.div_ceil(rows) >= COPYING_STRIPS)
         };
-        let rhs = rhs.filter(in_place).map(|view| shift(self, &view, &rhs_batch));
+        let rhs = rhs.map(|view| shift(self, &view, &rhs_batch));
+        let is_across = |view: &View| view.strides[rank - 2] == 1 && view.strides[rank - 1] != 1;
         let terms = &self.plan.nodes[args[0]].shape[rank - 1].clone();
         let end = self.len(&terms.len);
         let product = Product {
             node,
             lhs: shift(self, &lhs, &lhs_batch),
-            rhs,
+            across: rhs.clone().filter(is_across),
+            rhs: rhs.filter(in_place),
             rhs_batch,
             into: shift(self, into, &batch),
             batch,
@@ -198,33 +202,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Copies a panel of the right factor.
-    fn pack(&mut self, product: &Product, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
-        let rhs = self.plan.nodes[product.node].args[1];
-        let n = self.plan.nodes[rhs].shape.last().map_or(1, |extent| extent.full);
-        let (start, end, _) = product.terms;
-        let (term_var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
-        let (column_var, column) = self.program.exprs.fresh_index("column", n.next_multiple_of(self.lanes));
-        let index = [&product.rhs_batch[..], &[term, column]].concat();
-        let value = self.element(rhs, &index);
-        let line = self.program.exprs.sub(term, start);
-        let line = self.program.exprs.mul_const(line, (lane.count * self.lanes) as i64);
-        let mut body = Vec::new();
-        for number in 0..lane.count {
-            let distance = (number * self.lanes) as i64;
-            let base = self.program.exprs.add_const(lane.base, distance);
-            let widening = Widening { mask: lane.mask, ..Widening::new(column_var, base, self.lanes) };
-            let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &widening);
-            let value = vectorizer.widen(&mut self.program.exprs, &mut self.simplifier, value);
-            let value = self.program.exprs.splat(value, self.lanes);
-            let offset = self.program.exprs.add_const(line, distance);
-            body.push(Stmt::Store { buffer, offset, value, mask: None });
-        }
-        vec![Stmt::For { var: term_var, start, end, step: 1, kind: LoopKind::Serial, body }]
-    }
-
     /// More than any number of a term.
-    fn terms_bound(&self, product: &Product) -> usize {
+    pub fn terms_bound(&self, product: &Product) -> usize {
         let lhs = self.plan.nodes[product.node].args[0];
         self.plan.nodes[lhs].shape.last().map_or(1, |extent| extent.full)
     }
@@ -315,9 +294,9 @@ impl Lowering<'_> {
     ) -> ExprId {
         let lanes = self.lanes;
         let exprs = &mut self.program.exprs;
-        let distance = (vector * lanes) as i64;
         match (panel.packed, &product.rhs) {
             (None, Some(view)) => {
+                let distance = (vector * lanes) as i64;
                 let line = exprs.mul_const(term, view.strides[view.strides.len() - 2] as i64);
                 let first = exprs.add2(view.offset, panel.lane.base);
                 let place = exprs.add2(first, line);
@@ -325,10 +304,9 @@ impl Lowering<'_> {
                 exprs.load(view.buffer, place, lanes, panel.lane.mask)
             }
             (packed, _) => {
-                let line = exprs.sub(term, start);
-                let line = exprs.mul_const(line, (panel.lane.count * lanes) as i64);
-                let place = exprs.add_const(line, distance);
-                exprs.load(packed.expect("copied if not read in place"), place, lanes, None)
+                let place = self.panel_place(product, (start, term), vector);
+                let buffer = packed.expect("copied if not read in place");
+                self.program.exprs.load(buffer, place, lanes, None)
             }
         }
     }

@@ -11,6 +11,8 @@ mod emit;
 mod extent;
 mod home;
 mod matmul;
+mod memory;
+mod pack;
 mod plan;
 mod rows;
 
@@ -35,6 +37,7 @@ pub fn lower(request: &Request<'_>, target: &CpuTarget) -> Result<Kernel, Cannot
     let mut ctx = Lowering::new(request, target, plan, (&block.grid, block.loop_range));
     ctx.arguments()?;
     ctx.homes = home::homes(&ctx);
+    ctx.ends = memory::ends(&ctx);
     let places = block.stores.iter().map(|store| store.grid.as_slice()).collect::<Vec<_>>();
     ctx.program.body = ctx.task(&block.grid, &places)?;
     let bindings = ctx.bindings();
@@ -69,6 +72,12 @@ struct Lowering<'a> {
     factors: Vec<(usize, f64, Factor)>,
     /// Reductions that are computed together with what they reduce.
     reduced: Vec<usize>,
+    /// Of each tile when it is read for the last time.
+    ends: Vec<usize>,
+    /// Tiles whose scratch will be put to other uses.
+    tenants: Vec<(usize, BufferId)>,
+    /// Scratch whose tile is not needed any more.
+    free: Vec<BufferId>,
     /// Scratch for panels of right factors.
     panel: Option<BufferId>,
 }
@@ -102,6 +111,9 @@ impl<'a> Lowering<'a> {
             tiles: vec![None; plan.nodes.len()],
             factors: Vec::new(),
             reduced: Vec::new(),
+            ends: Vec::new(),
+            tenants: Vec::new(),
+            free: Vec::new(),
             panel: None,
             plan,
             program,
@@ -127,8 +139,9 @@ impl<'a> Lowering<'a> {
             let tensor = TensorId(self.request.kernel.0 + number as u32);
             let buffer = self.argument(tensor, Scope::Output)?;
             let stored = &self.request.stored[tensor.index()];
+            let shape = self.request.graph.shape(tensor);
             let repeats = |(extent, stride): (&usize, &usize)| *extent > 1 && *stride == 0;
-            if self.request.graph.shape(tensor).iter().zip(&stored.strides).any(repeats) {
+            if crate::op::elems(shape) > 0 && shape.iter().zip(&stored.strides).any(repeats) {
                 return Err(CannotLower(format!("elements of the result {tensor} share memory")));
             }
             self.outputs.push(buffer);
@@ -191,45 +204,5 @@ impl<'a> Lowering<'a> {
         let var = exprs.declare_register(name, ty);
         body.push(Stmt::Let(var, value));
         exprs.var(var)
-    }
-
-    /// Scratch for a tile of a shape, in row-major order with lines of whole vectors.
-    fn scratch(&mut self, name: &str, shape: &[Extent]) -> View {
-        let mut strides = vec![1; shape.len()];
-        let mut elems = 1;
-        for (dim, extent) in shape.iter().enumerate().rev() {
-            strides[dim] = elems;
-            elems *= extent.full.max(1);
-            if dim + 1 == shape.len() && extent.full > 1 {
-                elems = self.line(extent.full);
-            }
-        }
-        let elems = elems.next_multiple_of(self.lanes);
-        let buffer = Buffer { name: name.into(), dtype: DType::F32, elems, scope: Scope::Scratch };
-        let buffer = self.program.add_buffer(buffer);
-        View { buffer, dtype: DType::F32, offset: self.program.exprs.index(0), strides }
-    }
-
-    /// Elements of a line in scratch: whole vectors, and lines do not compete for the same places of the cache.
-    fn line(&self, elems: usize) -> usize {
-        const ALIASING_ELEMS: usize = 256;
-        let line = elems.next_multiple_of(self.lanes);
-        if line.is_multiple_of(ALIASING_ELEMS) { line + self.lanes } else { line }
-    }
-
-    /// Scratch for the panels of right factors, which follow one another.
-    fn panel_buffer(&mut self, elems: usize) -> BufferId {
-        let elems = elems.max(self.lanes);
-        match self.panel {
-            Some(buffer) => {
-                let known = &mut self.program.buffers[buffer.index()];
-                known.elems = known.elems.max(elems);
-                buffer
-            }
-            None => {
-                let buffer = Buffer { name: "panel".into(), dtype: DType::F32, elems, scope: Scope::Scratch };
-                *self.panel.insert(self.program.add_buffer(buffer))
-            }
-        }
     }
 }

@@ -166,6 +166,11 @@ impl Builder<'_> {
             TileNode::RunningMax { .. } => Work::RunningMax,
         };
         let shape = self.nodes[args[0]].shape.clone();
+        if let Some(&max) = args.get(1) {
+            for (extent, of_max) in shape.iter().zip(&self.nodes[max].shape) {
+                extent.joint(of_max)?;
+            }
+        }
         Ok(self.push(work, &args, stage, shape))
     }
 

@@ -364,8 +364,10 @@ impl Lowering<'_> {
         for &count in cut.counts.iter().filter(|&&count| count * cut.unit <= cut.full) {
             let step = cut.unit * count;
             let size = self.program.exprs.index(step as i64);
-            let pieces = self.program.exprs.floor_div(cut.len, size);
-            let past = self.program.exprs.mul_const(pieces, step as i64);
+            let rest = self.program.exprs.sub(cut.len, from);
+            let pieces = self.program.exprs.floor_div(rest, size);
+            let covered = self.program.exprs.mul_const(pieces, step as i64);
+            let past = self.program.exprs.add2(from, covered);
             let past = self.bind("past", past, cut.full + 1, &mut out);
             out.push(self.pieces(cut, (from, past, cut.full), count, body));
             from = past;

@@ -1,0 +1,114 @@
+//! Panels: copies of some columns of a right factor, as `[vector][term][lane]`.
+
+use super::Lowering;
+use super::element::View;
+use super::matmul::Product;
+use super::rows::Lane;
+use orch_tile::{BufferId, ExprId, LoopKind, Stmt, Vectorizer, Widening};
+
+/// Terms that are transposed at a time.
+const GROUP: usize = 4;
+
+impl Lowering<'_> {
+    /// Copies a panel of the right factor.
+    pub fn pack(&mut self, product: &Product, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
+        let (start, end, _) = product.terms;
+        let Some(view) = product.across.as_ref().filter(|_| lane.mask.is_none()) else {
+            return vec![self.pack_terms(product, lane, buffer, (start, end))];
+        };
+        let len = self.program.exprs.sub(end, start);
+        let size = self.program.exprs.index(GROUP as i64);
+        let groups = self.program.exprs.floor_div(len, size);
+        let covered = self.program.exprs.mul_const(groups, GROUP as i64);
+        let past = self.program.exprs.add2(start, covered);
+        let past = self.simplify(past);
+        let mut body = vec![self.transpose(product, view, lane, (buffer, past))];
+        let is_less = self.program.exprs.lt(past, end);
+        let is_less = self.simplify(is_less);
+        if self.program.exprs.as_bool(is_less) != Some(false) {
+            body.push(self.pack_terms(product, lane, buffer, (past, end)));
+        }
+        body
+    }
+
+    /// The place of a vector in a panel.
+    pub fn panel_place(
+        &mut self,
+        product: &Product,
+        (start, term): (ExprId, ExprId),
+        vector: usize,
+    ) -> ExprId {
+        let exprs = &mut self.program.exprs;
+        let line = exprs.sub(term, start);
+        let line = exprs.mul_const(line, self.lanes as i64);
+        exprs.add_const(line, (vector * product.terms.2 * self.lanes) as i64)
+    }
+
+    /// Copies some terms of a panel, vector by vector.
+    fn pack_terms(
+        &mut self,
+        product: &Product,
+        lane: Lane,
+        buffer: BufferId,
+        (start, end): (ExprId, ExprId),
+    ) -> Stmt {
+        let rhs = self.plan.nodes[product.node].args[1];
+        let n = self.plan.nodes[rhs].shape.last().map_or(1, |extent| extent.full);
+        let (var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
+        let (column_var, column) = self.program.exprs.fresh_index("column", n.next_multiple_of(self.lanes));
+        let index = [&product.rhs_batch[..], &[term, column]].concat();
+        let value = self.element(rhs, &index);
+        let mut body = Vec::new();
+        for vector in 0..lane.count {
+            let base = self.program.exprs.add_const(lane.base, (vector * self.lanes) as i64);
+            let widening = Widening { mask: lane.mask, ..Widening::new(column_var, base, self.lanes) };
+            let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &widening);
+            let value = vectorizer.widen(&mut self.program.exprs, &mut self.simplifier, value);
+            let value = self.program.exprs.splat(value, self.lanes);
+            let offset = self.panel_place(product, (product.terms.0, term), vector);
+            body.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
+    }
+
+    /// Copies a panel of a factor whose terms are neighbours in memory: a few terms of every column are loaded at once.
+    fn transpose(
+        &mut self,
+        product: &Product,
+        view: &View,
+        lane: Lane,
+        (buffer, past): (BufferId, ExprId),
+    ) -> Stmt {
+        let (var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
+        let between = view.strides[view.strides.len() - 1];
+        let mut body = Vec::new();
+        for vector in 0..lane.count {
+            let exprs = &mut self.program.exprs;
+            let column = exprs.add_const(lane.base, (vector * self.lanes) as i64);
+            let distance = exprs.mul_const(column, between as i64);
+            let first = exprs.add2(view.offset, distance);
+            let first = exprs.add2(first, term);
+            let columns: Vec<ExprId> = (0..self.lanes)
+                .map(|number| {
+                    let place = exprs.add_const(first, (number * between) as i64);
+                    exprs.load(view.buffer, place, GROUP, None)
+                })
+                .collect();
+            let value = self.by_turns(&columns);
+            let offset = self.panel_place(product, (product.terms.0, term), vector);
+            body.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        let start = product.terms.0;
+        Stmt::For { var, start, end: past, step: GROUP as i64, kind: LoopKind::Serial, body }
+    }
+
+    /// The first elements of all vectors, then the second ones, and so on.
+    fn by_turns(&mut self, vectors: &[ExprId]) -> ExprId {
+        if let [only] = vectors {
+            return *only;
+        }
+        let part = |odd: usize| vectors.iter().skip(odd).step_by(2).copied().collect::<Vec<_>>();
+        let (even, odd) = (self.by_turns(&part(0)), self.by_turns(&part(1)));
+        self.program.exprs.interleave(even, odd)
+    }
+}
