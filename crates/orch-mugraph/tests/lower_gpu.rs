@@ -164,6 +164,9 @@ fn remainders_of_rows_and_columns_are_left_out() {
          s1 = load t1 [-] -\n s2 = rms_norm(1/100) s0\n s3 = mul s2, s1\n store s3 [0]\n }",
         "t0 = input \"x\" [13, 7]\n t1 = input \"y\" [13, 7]\n t2 = block [5, 2] loop 1 {\n s0 = load t0 [0, 1] -\n \
          s1 = load t1 [0, 1] -\n s2 = add s0, s1\n s3 = repeat(1, 2) s2\n s4 = transpose(1, 0) s3\n store s4 [1, 0]\n }",
+        "t0 = input \"x\" [13, 8]\n t1 = input \"w\" [8, 8]\n t2 = block [8] loop 2 {\n s0 = load t0 [0] 1\n \
+         s1 = load t1 [-] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = exp s3\n s5 = sum(1) s4\n s6 = div s4, s5\n \
+         store s6 [0]\n }",
         "t0 = input \"x\" [9, 64]\n t1 = input \"w\" [64, 33]\n t2 = block [9, 2] loop 1 {\n s0 = load t0 [0, -] -\n \
          s1 = load t1 [-, 1] -\n s2 = matmul s0, s1\n store s2 [0, 1]\n }",
     ] {
@@ -333,6 +336,16 @@ fn batches_of_matrices_are_multiplied() {
          t3 = block [1] loop 2 {\n s0 = load t0 [-] 2\n s1 = load t1 [-] 1\n s2 = load t2 [-] -\n s3 = matmul s0, s1\n \
          s4 = accumulate sum s3\n s5 = relu s4\n s6 = matmul s5, s2\n s7 = sum(2) s6\n s8 = add s6, s7\n store s8 [0]\n }\n \
          output \"o\" t3\n}\n",
+    );
+    check(&graph, &random_inputs(&graph, 8, 0.3));
+}
+
+#[test]
+fn products_that_registers_do_not_hold_are_multiplied() {
+    let graph = valid(
+        "mugraph \"b\" {\n t0 = input \"x\" [70, 1, 8]\n t1 = input \"w\" [70, 8, 8]\n t2 = block [1] loop 2 {\n \
+         s0 = load t0 [-] 2\n s1 = load t1 [-] 1\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = relu s3\n \
+         store s4 [0]\n }\n output \"o\" t2\n}\n",
     );
     check(&graph, &random_inputs(&graph, 8, 0.3));
 }

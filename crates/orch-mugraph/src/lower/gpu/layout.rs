@@ -81,11 +81,6 @@ impl Rows {
     pub fn row_tiles(&self) -> usize {
         self.m.div_ceil(TILE_ROWS).div_ceil(self.row_warps)
     }
-
-    /// Whether warps have rows beyond the last one.
-    pub fn is_padded(&self) -> bool {
-        self.m < self.row_warps * self.row_tiles() * TILE_ROWS
-    }
 }
 
 impl Fragments {
@@ -110,15 +105,6 @@ impl Fragments {
             Columns::Spread(_) => tiles.div_ceil(self.rows.column_warps),
         };
         if own > 1 { own.next_multiple_of(2) } else { own }
-    }
-
-    /// Columns that warps have, some of which may lie beyond the last one.
-    pub fn covered_columns(&self) -> usize {
-        let own = self.column_tiles() * TILE_COLUMNS;
-        match self.columns {
-            Columns::One | Columns::Summands(_) => own,
-            Columns::Spread(_) => own * self.rows.column_warps,
-        }
     }
 
     /// Registers of a thread.

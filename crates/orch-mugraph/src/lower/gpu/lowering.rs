@@ -15,6 +15,8 @@ use orch_tile::{
     Buffer, BufferId, ExprId, LoopKind, Scope, Simplifier, Spot, Stmt, TeamStmt, ThreadProgram, Type, VarId,
 };
 
+/// Elements of scratch that may be registers.
+const MOST_REGISTERS: usize = 256;
 /// Rounds of a loop that are written out.
 const UNROLLED_ROUNDS: usize = 4;
 
@@ -61,6 +63,9 @@ pub(super) struct Plan {
     pub warps: usize,
     /// Iterations whose tiles are in shared memory at once.
     pub stages: usize,
+    /// Whether tiles that are no factors of products are copied to shared memory as well, if their readers wait for
+    /// others.
+    pub stages_all: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -310,8 +315,7 @@ impl Lowering<'_> {
 
     /// Fills scratch with a value.
     pub fn filled(&mut self, buffer: BufferId, elems: usize, value: ExprId) -> Vec<Stmt> {
-        self.repeated("i", elems, LoopKind::Unroll, |_, offset| {
-            vec![Stmt::Store { buffer, offset, value, mask: None }]
-        })
+        let kind = if elems <= MOST_REGISTERS { LoopKind::Unroll } else { LoopKind::Serial };
+        self.repeated("i", elems, kind, |_, offset| vec![Stmt::Store { buffer, offset, value, mask: None }])
     }
 }
