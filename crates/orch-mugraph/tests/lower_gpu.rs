@@ -349,3 +349,51 @@ fn products_that_registers_do_not_hold_are_multiplied() {
     );
     check(&graph, &random_inputs(&graph, 8, 0.3));
 }
+
+/// Kernels for less and less shared memory, down to what is too little, compute the same.
+#[test]
+fn fewer_tiles_are_ahead_where_memory_is_short() {
+    let (program, fused) = fused_attention([1, 16, 128, 16], 1, 8);
+    let normalised = valid(
+        "mugraph \"n\" {\n t0 = input \"x\" [4, 256]\n t1 = input \"y\" [4, 256]\n t2 = block [2] loop 1 {\n \
+         s0 = load t0 [0] -\n s1 = load t1 [0] -\n s2 = rms_norm(0) s0\n s3 = mul s2, s1\n s4 = rms_norm(0) s3\n \
+         store s4 [0]\n }\n output \"o\" t2\n}\n",
+    );
+    for (graph, least) in [(stable(&program, &fused), 3), (normalised, 2)] {
+        let inputs = rounded(&random_inputs(&graph, 3, 0.4), DType::F16);
+        let stored = row_major(&graph, DType::F16);
+        let expected = interpret(&graph, &inputs, Precision::F32).unwrap();
+        let mut target = SM_90.clone();
+        let mut sizes = Vec::new();
+        loop {
+            let mut fits = true;
+            let given = outputs(&graph, &inputs, &stored, |request| {
+                let kernel = gpu::lower(request, &target, Factors::F16);
+                fits = kernel.is_ok();
+                let kernel = kernel.unwrap_or_else(|_| gpu::lower(request, &SM_90, Factors::F16).unwrap());
+                target.shared_bytes = kernel.program.shared_bytes() - 1;
+                kernel
+            });
+            if !fits {
+                break;
+            }
+            sizes.push(target.shared_bytes);
+            let error = relative_error(&expected[0], &given[0]);
+            assert!(error < 1e-2, "{error:e} with {target:?}\n{}", print(&graph));
+        }
+        assert!(sizes.len() >= least, "{sizes:?}");
+    }
+}
+
+#[test]
+fn eight_warps_share_rows_and_columns() {
+    let graph = valid(
+        "mugraph \"w\" {\n t0 = input \"q\" [64, 16]\n t1 = input \"k\" [16, 256]\n t2 = input \"v\" [256, 8]\n \
+         t3 = block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = load t2 [-] -\n s3 = matmul s0, s1\n \
+         s4 = exp s3\n s5 = sum(1) s4\n s6 = matmul s4, s2\n s7 = div s6, s5\n store s7 [0]\n }\n output \"o\" t3\n}\n",
+    );
+    let inputs = random_inputs(&graph, 3, 0.4);
+    for (factors, dtype, limit) in [KINDS[0], KINDS[3]] {
+        check_stored(&graph, &rounded(&inputs, dtype), &row_major(&graph, dtype), (factors, limit));
+    }
+}

@@ -10,6 +10,9 @@ use crate::lower::CannotLower;
 use crate::op::{BinaryFn, Op, UnaryFn};
 use crate::tiling::Stage;
 
+/// Most elements of a tile.
+const MOST_ELEMS: usize = 1 << 30;
+
 /// What defines a tile; numbers are positions among the tiles.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Step {
@@ -64,6 +67,9 @@ impl Steps {
         let stores = block.stores.iter();
         let stores =
             stores.map(|Store { tile, grid }| (builder.renamed[tile.index()], grid.clone())).collect();
+        if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MOST_ELEMS) {
+            return Err(CannotLower(format!("a tile of more than {MOST_ELEMS} elements")));
+        }
         let mut steps = Steps { tiles: builder.tiles, stores, loop_range: block.loop_range };
         steps.count_readers();
         Ok(steps)

@@ -8,7 +8,6 @@ use crate::lower::Stored;
 use crate::op::Op;
 use crate::tiling::Stage;
 use orch_ir::DType;
-use orch_tile::templates::gpu::Factors;
 use orch_tile::{ExprId, Scope, Spot, Stmt, TeamStmt};
 
 /// Bytes of a vector access.
@@ -161,30 +160,6 @@ impl Lowering<'_> {
         let stages = if tile.stage == Stage::Loop { self.plan.stages } else { 1 };
         let (view, stage_elems) = self.new_views("staged", stored.dtype, &padded, inner, stages);
         Some(Staged { tile: position, view, stage_elems, inner, chunk })
-    }
-
-    /// Extents of a tile such that matrix instructions find whole fragments along terms and neighbours.
-    pub fn padded(&self, shape: &[usize], terms: &[usize], inner: usize, dtype: DType) -> Vec<usize> {
-        let mut padded = shape.to_vec();
-        if terms.is_empty() {
-            return padded;
-        }
-        for &dim in terms {
-            padded[dim] = padded[dim].next_multiple_of(self.product_terms());
-        }
-        if dtype.size_bytes() == 2 && self.product_terms() > 1 {
-            padded[inner] = padded[inner].next_multiple_of(8);
-        }
-        padded
-    }
-
-    /// Terms that a product adds at a time.
-    pub fn product_terms(&self) -> usize {
-        match self.factors {
-            Factors::F16 | Factors::Bf16 => 16,
-            Factors::Tf32 => 8,
-            Factors::F32 => 1,
-        }
     }
 
     /// A tile of f32 or another type in shared memory, `inner` its fastest dimension.
