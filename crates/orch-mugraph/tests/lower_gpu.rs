@@ -397,3 +397,31 @@ fn eight_warps_share_rows_and_columns() {
         check_stored(&graph, &rounded(&inputs, dtype), &row_major(&graph, dtype), (factors, limit));
     }
 }
+
+/// What the search finds for small programs, relative to maxima where that is possible.
+#[test]
+fn graphs_that_the_search_finds_are_computed() {
+    for (name, sizes) in [
+        ("gqa_inc", [(4096, 64), (64, 16), (8, 8)]),
+        ("mlp_adapter", [(8192, 64), (16, 16), (8, 8)]),
+        ("osdi_rmsnorm", [(4096, 64), (6144, 48), (2, 2)]),
+        ("moe", [(4096, 32), (8, 4), (2, 2)]),
+    ] {
+        let program = resized(&program(name), &sizes);
+        let options = orch_mugraph::search::SearchOptions { threads: 2, ..Default::default() };
+        let (found, _) = orch_mugraph::search::search(&program, &options).unwrap();
+        assert!(!found.is_empty(), "{name}");
+        let inputs = random_inputs(&program, 5, 0.3);
+        for found in found.iter().take(2) {
+            let rewritten = orch_mugraph::stabilise::unstable(&found.graph).and_then(|place| {
+                let group = orch_mugraph::stabilise::analyse(&found.graph, place).ok()?;
+                orch_mugraph::stabilise::rewrite(&found.graph, &group).ok()
+            });
+            let graph = rewritten.unwrap_or_else(|| found.graph.clone());
+            for (factors, dtype, limit) in [KINDS[0], KINDS[3]] {
+                let inputs = rounded(&inputs, dtype);
+                check_stored(&graph, &inputs, &row_major(&graph, dtype), (factors, limit));
+            }
+        }
+    }
+}

@@ -186,23 +186,18 @@ impl Lowering<'_> {
         for staged in &once {
             let copies = self.fetch(staged, zero, zero);
             self.body.extend(copies);
-            self.place_staged(staged, zero);
-        }
-        let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
-        if !once.is_empty() {
             self.body.push(Stmt::Team(TeamStmt::Commit));
+            self.place_staged(staged, zero);
+            self.under_way.push(staged.view.buffer);
         }
-        for iteration in 0..ahead {
+        self.later_groups = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
+        for iteration in 0..self.later_groups {
             let at = self.index(iteration);
             for staged in &looped {
                 let copies = self.fetch(staged, at, at);
                 self.body.extend(copies);
             }
             self.body.push(Stmt::Team(TeamStmt::Commit));
-        }
-        if !once.is_empty() {
-            self.body.push(Stmt::Team(TeamStmt::Wait(ahead)));
-            self.barrier();
         }
         for tile in self.steps.in_stage(Stage::Invariant) {
             self.tile(tile);
@@ -220,11 +215,20 @@ impl Lowering<'_> {
         for ((tile, grid), tensor) in stores {
             self.store(*tile, grid, tensor);
         }
+        if !self.under_way.is_empty() {
+            self.body.push(Stmt::Team(TeamStmt::Wait(0)));
+        }
     }
 
     /// The loop, which copies the tiles of later iterations while it computes.
     fn whole_loop(&mut self, looped: &[tensors::Staged]) {
         let (range, stages) = (self.steps.loop_range, self.plan.stages);
+        match looped.is_empty() {
+            true if !self.under_way.is_empty() => self.wait_for(self.under_way.len()),
+            // The loop waits for its own copies, which were started later.
+            _ => self.under_way.clear(),
+        }
+        self.later_groups = 0;
         let outer = std::mem::take(&mut self.body);
         let (var, iteration) = self.program.exprs.fresh_index("iteration", range);
         self.iteration = iteration;
