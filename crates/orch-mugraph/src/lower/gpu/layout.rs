@@ -116,6 +116,11 @@ impl Fragments {
         }
     }
 
+    /// Whether registers are summands that several warps have to add.
+    pub fn has_summands(&self) -> bool {
+        matches!(self.columns, Columns::Summands(_))
+    }
+
     /// Whether registers in another layout can be read at places of this one.
     pub fn sees(&self, other: &Fragments) -> bool {
         self.rows == other.rows && (other.columns == Columns::One || other.columns == self.columns)

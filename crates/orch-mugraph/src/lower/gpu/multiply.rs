@@ -13,6 +13,8 @@ use orch_tile::{ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt, 
 
 /// Most registers of a thread for the sums of a product.
 const MOST_SUMS: usize = 256;
+/// Most registers of a thread for sums of all columns, of which other warps have other summands.
+const MOST_SUMMANDS: usize = 128;
 /// Steps of a product that are written out.
 const UNROLLED_STEPS: u32 = 4;
 
@@ -75,9 +77,11 @@ impl Lowering<'_> {
         let (shape, args) = (self.steps.tiles[tile].shape.clone(), self.steps.tiles[tile].step.args());
         let shapes = [0, 1].map(|at| self.steps.tiles[args[at]].shape.clone());
         let (rank, terms) = (shape.len(), shapes[0][shape.len() - 1]);
-        let row_warps = Rows::of(&shape, self.plan.warps);
-        let rows = row_warps.unwrap_or(Rows { lead: Vec::new(), m: 1, row_warps: 1, column_warps: 1 });
+        let whole = Rows { lead: Vec::new(), m: shape[0], row_warps: 1, column_warps: self.plan.warps };
+        let rows = Rows::of(&shape, self.plan.warps).unwrap_or(whole);
         let n = shape[rank - 1];
+        let summands = Fragments { rows: rows.clone(), columns: Columns::Summands(n) };
+        let may_split = may_split && summands.registers() <= MOST_SUMMANDS;
         let in_registers = self.home(args[0]).filter(|at| {
             let is_whole = at.columns == Columns::Spread(terms) && at.column_tiles().is_multiple_of(2);
             self.is_half() && at.rows == rows && is_whole && (may_split || rows.column_warps == 1)
@@ -154,31 +158,29 @@ impl Lowering<'_> {
     ) -> Vec<Stmt> {
         let at = product.sum.at.clone();
         let all = product.terms.div_ceil(size);
-        let (own, kind) = match &product.first {
-            First::Registers(from, _) => (from.column_tiles() / 2, LoopKind::Unroll),
-            First::Shared(_) => {
-                let beside = if Self::is_split(&at) { at.rows.column_warps } else { 1 };
-                (all.div_ceil(beside), LoopKind::UnrollBy(UNROLLED_STEPS))
-            }
+        let beside = if at.has_summands() { at.rows.column_warps } else { 1 };
+        let in_registers = match &product.first {
+            First::Registers(from, _) => Some(from.column_tiles() / 2),
+            First::Shared(_) => None,
+        };
+        let (own, kind) = match in_registers {
+            Some(own) => (own, LoopKind::Unroll),
+            None => (all.div_ceil(beside), LoopKind::UnrollBy(UNROLLED_STEPS)),
         };
         self.repeated("step", own, kind, |this, step| {
-            let [_, warp] = this.warp_place(&at);
-            let (of_warp, first_factor_in_registers) = match &product.first {
-                First::Registers(..) if Self::is_split(&at) => {
-                    (this.program.exprs.linear_index(&[warp, step], &[own, 1]), true)
-                }
-                First::Registers(..) => (step, true),
-                First::Shared(_) if Self::is_split(&at) => {
-                    (this.program.exprs.linear_index(&[step, warp], &[at.rows.column_warps, 1]), false)
-                }
-                First::Shared(_) => (step, false),
+            let warp = if beside > 1 { this.warp_place(&at)[1] } else { this.index(0) };
+            let exprs = &mut this.program.exprs;
+            // Terms in registers are those of the warp's columns; others are dealt out one step at a time.
+            let number = match in_registers {
+                Some(_) => exprs.linear_index(&[warp, step], &[own, 1]),
+                None => exprs.linear_index(&[step, warp], &[beside, 1]),
             };
-            let exists = this.below(of_warp, all);
-            // Registers beyond the last term hold zeros, which may be multiplied by any terms.
-            let of_warp = if exists.is_some() { this.clamped(of_warp, all) } else { of_warp };
-            let term = this.program.exprs.mul_const(of_warp, size as i64);
+            let exists = this.below(number, all);
+            let number = if exists.is_some() { this.clamped(number, all) } else { number };
+            let term = this.program.exprs.mul_const(number, size as i64);
             let stmts = body(this, step, term);
-            match exists.filter(|_| !first_factor_in_registers) {
+            // Registers beyond the last term hold zeros, which may be multiplied by any terms.
+            match exists.filter(|_| in_registers.is_none()) {
                 Some(condition) => vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }],
                 None => stmts,
             }

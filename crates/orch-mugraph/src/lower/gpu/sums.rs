@@ -13,7 +13,7 @@ const UNROLLED_TERMS: u32 = 4;
 impl Lowering<'_> {
     /// Registers in which warps have summands of all columns, as sums of which each warp has some columns.
     pub fn joined_summands(&mut self, registers: Registers, shape: &[usize]) -> Registers {
-        if !Self::is_split(&registers.at) {
+        if !registers.at.has_summands() {
             return registers;
         }
         let Fragments { rows, columns } = registers.at.clone();
