@@ -425,3 +425,18 @@ fn graphs_that_the_search_finds_are_computed() {
         }
     }
 }
+
+#[test]
+fn tiles_of_few_dimensions_are_computed() {
+    for text in [
+        "t0 = input \"x\" [40]\n t1 = block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = rms_norm(1/10) s0\n \
+         s2 = sum(0) s1\n s3 = slice(0, 3, 20) s1\n s4 = mul s3, s2\n store s4 [0]\n }",
+        "t0 = input \"x\" [40]\n t1 = block [4] loop 5 {\n s0 = load t0 [0] 0\n s1 = exp s0\n s2 = accumulate max s1\n \
+         s3 = repeat(0, 2) s2\n store s3 [0]\n }",
+        "t0 = input \"x\" []\n t1 = block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = tanh s0\n s2 = add s1, s0\n \
+         store s2 [-]\n }",
+    ] {
+        let graph = valid(&format!("mugraph \"d\" {{\n {text}\n output \"o\" t1\n}}\n"));
+        check(&graph, &random_inputs(&graph, 7, 0.5));
+    }
+}
