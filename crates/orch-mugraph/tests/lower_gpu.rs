@@ -164,6 +164,9 @@ fn remainders_of_rows_and_columns_are_left_out() {
          s1 = load t1 [-] -\n s2 = rms_norm(1/100) s0\n s3 = mul s2, s1\n store s3 [0]\n }",
         "t0 = input \"x\" [13, 7]\n t1 = input \"y\" [13, 7]\n t2 = block [5, 2] loop 1 {\n s0 = load t0 [0, 1] -\n \
          s1 = load t1 [0, 1] -\n s2 = add s0, s1\n s3 = repeat(1, 2) s2\n s4 = transpose(1, 0) s3\n store s4 [1, 0]\n }",
+        "t0 = input \"x\" [13, 8]\n t1 = input \"w\" [8, 8]\n t2 = block [8] loop 2 {\n s0 = load t0 [0] 1\n \
+         s1 = load t1 [-] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = exp s3\n s5 = sum(1) s4\n s6 = div s4, s5\n \
+         store s6 [0]\n }",
         "t0 = input \"x\" [9, 64]\n t1 = input \"w\" [64, 33]\n t2 = block [9, 2] loop 1 {\n s0 = load t0 [0, -] -\n \
          s1 = load t1 [-, 1] -\n s2 = matmul s0, s1\n store s2 [0, 1]\n }",
     ] {
@@ -335,4 +338,105 @@ fn batches_of_matrices_are_multiplied() {
          output \"o\" t3\n}\n",
     );
     check(&graph, &random_inputs(&graph, 8, 0.3));
+}
+
+#[test]
+fn products_that_registers_do_not_hold_are_multiplied() {
+    let graph = valid(
+        "mugraph \"b\" {\n t0 = input \"x\" [70, 1, 8]\n t1 = input \"w\" [70, 8, 8]\n t2 = block [1] loop 2 {\n \
+         s0 = load t0 [-] 2\n s1 = load t1 [-] 1\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = relu s3\n \
+         store s4 [0]\n }\n output \"o\" t2\n}\n",
+    );
+    check(&graph, &random_inputs(&graph, 8, 0.3));
+}
+
+/// Kernels for less and less shared memory, down to what is too little, compute the same.
+#[test]
+fn fewer_tiles_are_ahead_where_memory_is_short() {
+    let (program, fused) = fused_attention([1, 16, 128, 16], 1, 8);
+    let normalised = valid(
+        "mugraph \"n\" {\n t0 = input \"x\" [4, 256]\n t1 = input \"y\" [4, 256]\n t2 = block [2] loop 1 {\n \
+         s0 = load t0 [0] -\n s1 = load t1 [0] -\n s2 = rms_norm(0) s0\n s3 = mul s2, s1\n s4 = rms_norm(0) s3\n \
+         store s4 [0]\n }\n output \"o\" t2\n}\n",
+    );
+    for (graph, least) in [(stable(&program, &fused), 3), (normalised, 2)] {
+        let inputs = rounded(&random_inputs(&graph, 3, 0.4), DType::F16);
+        let stored = row_major(&graph, DType::F16);
+        let expected = interpret(&graph, &inputs, Precision::F32).unwrap();
+        let mut target = SM_90.clone();
+        let mut sizes = Vec::new();
+        loop {
+            let mut fits = true;
+            let given = outputs(&graph, &inputs, &stored, |request| {
+                let kernel = gpu::lower(request, &target, Factors::F16);
+                fits = kernel.is_ok();
+                let kernel = kernel.unwrap_or_else(|_| gpu::lower(request, &SM_90, Factors::F16).unwrap());
+                target.shared_bytes = kernel.program.shared_bytes() - 1;
+                kernel
+            });
+            if !fits {
+                break;
+            }
+            sizes.push(target.shared_bytes);
+            let error = relative_error(&expected[0], &given[0]);
+            assert!(error < 1e-2, "{error:e} with {target:?}\n{}", print(&graph));
+        }
+        assert!(sizes.len() >= least, "{sizes:?}");
+    }
+}
+
+#[test]
+fn eight_warps_share_rows_and_columns() {
+    let graph = valid(
+        "mugraph \"w\" {\n t0 = input \"q\" [64, 16]\n t1 = input \"k\" [16, 256]\n t2 = input \"v\" [256, 8]\n \
+         t3 = block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = load t2 [-] -\n s3 = matmul s0, s1\n \
+         s4 = exp s3\n s5 = sum(1) s4\n s6 = matmul s4, s2\n s7 = div s6, s5\n store s7 [0]\n }\n output \"o\" t3\n}\n",
+    );
+    let inputs = random_inputs(&graph, 3, 0.4);
+    for (factors, dtype, limit) in [KINDS[0], KINDS[3]] {
+        check_stored(&graph, &rounded(&inputs, dtype), &row_major(&graph, dtype), (factors, limit));
+    }
+}
+
+/// What the search finds for small programs, relative to maxima where that is possible.
+#[test]
+fn graphs_that_the_search_finds_are_computed() {
+    for (name, sizes) in [
+        ("gqa_inc", [(4096, 64), (64, 16), (8, 8)]),
+        ("mlp_adapter", [(8192, 64), (16, 16), (8, 8)]),
+        ("osdi_rmsnorm", [(4096, 64), (6144, 48), (2, 2)]),
+        ("moe", [(4096, 32), (8, 4), (2, 2)]),
+    ] {
+        let program = resized(&program(name), &sizes);
+        let options = orch_mugraph::search::SearchOptions { threads: 2, ..Default::default() };
+        let (found, _) = orch_mugraph::search::search(&program, &options).unwrap();
+        assert!(!found.is_empty(), "{name}");
+        let inputs = random_inputs(&program, 5, 0.3);
+        for found in found.iter().take(2) {
+            let rewritten = orch_mugraph::stabilise::unstable(&found.graph).and_then(|place| {
+                let group = orch_mugraph::stabilise::analyse(&found.graph, place).ok()?;
+                orch_mugraph::stabilise::rewrite(&found.graph, &group).ok()
+            });
+            let graph = rewritten.unwrap_or_else(|| found.graph.clone());
+            for (factors, dtype, limit) in [KINDS[0], KINDS[3]] {
+                let inputs = rounded(&inputs, dtype);
+                check_stored(&graph, &inputs, &row_major(&graph, dtype), (factors, limit));
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_of_few_dimensions_are_computed() {
+    for text in [
+        "t0 = input \"x\" [40]\n t1 = block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = rms_norm(1/10) s0\n \
+         s2 = sum(0) s1\n s3 = slice(0, 3, 20) s1\n s4 = mul s3, s2\n store s4 [0]\n }",
+        "t0 = input \"x\" [40]\n t1 = block [4] loop 5 {\n s0 = load t0 [0] 0\n s1 = exp s0\n s2 = accumulate max s1\n \
+         s3 = repeat(0, 2) s2\n store s3 [0]\n }",
+        "t0 = input \"x\" []\n t1 = block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = tanh s0\n s2 = add s1, s0\n \
+         store s2 [-]\n }",
+    ] {
+        let graph = valid(&format!("mugraph \"d\" {{\n {text}\n output \"o\" t1\n}}\n"));
+        check(&graph, &random_inputs(&graph, 7, 0.5));
+    }
 }

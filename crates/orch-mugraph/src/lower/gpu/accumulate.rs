@@ -4,7 +4,7 @@
 //! once, after the loop.
 
 use super::elements::Write;
-use super::layout::{Columns, Fragments, Registers};
+use super::layout::{Fragments, Registers};
 use super::lowering::Lowering;
 use super::reduce::{Reduction, reduction_of};
 use super::steps::Step;
@@ -305,10 +305,5 @@ impl Lowering<'_> {
         // Nothing has been summed before the first maximum.
         let is_first = exprs.eq(before, lowest);
         exprs.select(is_first, zero, power)
-    }
-
-    /// Whether a layout's registers are summands of several warps.
-    pub fn is_split(at: &Fragments) -> bool {
-        matches!(at.columns, Columns::Summands(_))
     }
 }

@@ -54,6 +54,11 @@ impl Touched {
             || meets(&self.read, &next.written)
     }
 
+    /// Whether a buffer is read.
+    pub fn reads(&self, buffer: BufferId) -> bool {
+        self.read.contains(&buffer)
+    }
+
     /// Both.
     pub fn join(&mut self, other: Touched) {
         self.read.extend(other.read);

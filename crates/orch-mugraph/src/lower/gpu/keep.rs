@@ -103,7 +103,7 @@ impl Lowering<'_> {
         let mut dims = Vec::new();
         for reader in readers {
             if let Step::Op { op: Op::Matmul, args } = &reader.step {
-                dims.extend((args[0] == tile).then_some(rank - 1));
+                dims.extend((args[0] == tile).then(|| rank - 1));
                 dims.extend((args[1] == tile).then(|| rank - 2));
             }
         }

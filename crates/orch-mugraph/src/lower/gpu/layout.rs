@@ -81,11 +81,6 @@ impl Rows {
     pub fn row_tiles(&self) -> usize {
         self.m.div_ceil(TILE_ROWS).div_ceil(self.row_warps)
     }
-
-    /// Whether warps have rows beyond the last one.
-    pub fn is_padded(&self) -> bool {
-        self.m < self.row_warps * self.row_tiles() * TILE_ROWS
-    }
 }
 
 impl Fragments {
@@ -112,15 +107,6 @@ impl Fragments {
         if own > 1 { own.next_multiple_of(2) } else { own }
     }
 
-    /// Columns that warps have, some of which may lie beyond the last one.
-    pub fn covered_columns(&self) -> usize {
-        let own = self.column_tiles() * TILE_COLUMNS;
-        match self.columns {
-            Columns::One | Columns::Summands(_) => own,
-            Columns::Spread(_) => own * self.rows.column_warps,
-        }
-    }
-
     /// Registers of a thread.
     pub fn registers(&self) -> usize {
         let rows = self.rows.batch() * self.rows.row_tiles();
@@ -128,6 +114,11 @@ impl Fragments {
             Columns::One => 2 * rows,
             Columns::Spread(_) | Columns::Summands(_) => 4 * rows * self.column_tiles(),
         }
+    }
+
+    /// Whether registers are summands that several warps have to add.
+    pub fn has_summands(&self) -> bool {
+        matches!(self.columns, Columns::Summands(_))
     }
 
     /// Whether registers in another layout can be read at places of this one.

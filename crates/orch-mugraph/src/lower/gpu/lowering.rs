@@ -15,6 +15,8 @@ use orch_tile::{
     Buffer, BufferId, ExprId, LoopKind, Scope, Simplifier, Spot, Stmt, TeamStmt, ThreadProgram, Type, VarId,
 };
 
+/// Elements of scratch that may be registers.
+const MOST_REGISTERS: usize = 256;
 /// Rounds of a loop that are written out.
 const UNROLLED_ROUNDS: usize = 4;
 
@@ -53,6 +55,10 @@ pub(super) struct Lowering<'a> {
     pub first: Vec<Stmt>,
     pub before_loop: Vec<Stmt>,
     pub touched: Touched,
+    /// Buffers that copies before the loop fill, a group of copies each, which have not been waited for; and how many
+    /// groups were started after them.
+    pub under_way: Vec<BufferId>,
+    pub later_groups: usize,
 }
 
 /// What is chosen before anything is written.
@@ -61,6 +67,9 @@ pub(super) struct Plan {
     pub warps: usize,
     /// Iterations whose tiles are in shared memory at once.
     pub stages: usize,
+    /// Whether tiles that are no factors of products are copied to shared memory as well, if their readers wait for
+    /// others.
+    pub stages_all: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -99,6 +108,8 @@ impl<'a> Lowering<'a> {
             first: Vec::new(),
             before_loop: Vec::new(),
             touched: Touched::default(),
+            under_way: Vec::new(),
+            later_groups: 0,
         };
         let mut body = Vec::new();
         let parts = lowering.program.exprs.unflatten(thread, &[plan.warps, WARP]);
@@ -124,11 +135,22 @@ impl Lowering<'_> {
     /// Adds a group of statements, after a barrier if it needs one.
     pub fn run(&mut self, stmts: Vec<Stmt>) {
         let touched = Touched::by(&self.program, &stmts);
+        if let Some(last) = self.under_way.iter().rposition(|&buffer| touched.reads(buffer)) {
+            self.wait_for(last + 1);
+        }
         if self.touched.precedes(&touched) {
             self.barrier();
         }
         self.touched.join(touched);
         self.body.extend(stmts);
+    }
+
+    /// Waits for the first of the groups of copies that are under way.
+    pub fn wait_for(&mut self, groups: usize) {
+        self.under_way.drain(..groups);
+        let left = self.under_way.len() + self.later_groups;
+        self.body.push(Stmt::Team(TeamStmt::Wait(left)));
+        self.barrier();
     }
 
     /// Adds a barrier.
@@ -310,8 +332,7 @@ impl Lowering<'_> {
 
     /// Fills scratch with a value.
     pub fn filled(&mut self, buffer: BufferId, elems: usize, value: ExprId) -> Vec<Stmt> {
-        self.repeated("i", elems, LoopKind::Unroll, |_, offset| {
-            vec![Stmt::Store { buffer, offset, value, mask: None }]
-        })
+        let kind = if elems <= MOST_REGISTERS { LoopKind::Unroll } else { LoopKind::Serial };
+        self.repeated("i", elems, kind, |_, offset| vec![Stmt::Store { buffer, offset, value, mask: None }])
     }
 }

@@ -1,14 +1,15 @@
 //! Block graphs as thread programs of teams.
 //!
 //! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
-//! ([`value::Place`]): in shared memory; in registers, in the layout in which matrix instructions leave sums
-//! ([`layout`]); or nowhere, computed from its operands where an element of it is needed. Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead ([`tensors`]); products and what follows them stay in
-//! registers as long as readers need elements at their own place ([`multiply`], [`accumulate`], [`reduce`]); all else goes
-//! through shared memory, element by element ([`elements`]). Barriers are set where statements need them ([`hazards`]).
+//! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
+//! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
+//! shared memory, those of the loop several iterations ahead (`tensors`); products (`factor`, `multiply`, `sums`) and what
+//! follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all else
+//! goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
 
 mod accumulate;
 mod elements;
+mod factor;
 mod hazards;
 mod keep;
 mod layout;
@@ -17,6 +18,7 @@ mod multiply;
 mod reduce;
 mod steps;
 mod store;
+mod sums;
 mod tensors;
 mod value;
 
@@ -38,7 +40,11 @@ pub const MANY_WARPS: usize = 8;
 /// Registers of a thread for sums, from which on more warps share them.
 const MANY_SUMS: usize = 96;
 /// Iterations whose tiles are in shared memory at once, at most.
-const MOST_STAGES: usize = 4;
+const MOST_STAGES: usize = 8;
+/// Bytes of copies under way that keep the memory of a multiprocessor busy.
+const BYTES_UNDER_WAY: usize = 64 << 10;
+/// Elements of a tile from on which more warps share them.
+const MANY_ELEMS: usize = 4096;
 
 /// Lowers a kernel that a block graph defines.
 ///
@@ -53,30 +59,41 @@ pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Res
     check_request(request, block)?;
     let steps = Steps::of(block, request.graph.shapes())?;
     let warps = choose_warps(&steps);
-    let most = MOST_STAGES.min(steps.loop_range);
-    let mut smallest = usize::MAX;
-    let mut fitting: Option<Kernel> = None;
-    for stages in (1..=most).rev() {
-        let kernel = emit(request, block, (&steps, factors), Plan { warps, stages });
+    let with = |plan: Plan| emit(request, block, (&steps, factors), plan);
+    let one = Plan { warps, stages: 1, stages_all: true };
+    let kernel = with(one);
+    let bytes = kernel.program.shared_bytes();
+    if bytes > target.shared_bytes {
+        let kernel = with(Plan { stages_all: false, ..one });
         let bytes = kernel.program.shared_bytes();
-        smallest = smallest.min(bytes);
-        // Two blocks of a multiprocessor hide each other's waiting.
-        if 2 * bytes <= target.shared_bytes {
-            return Ok(kernel);
-        }
-        if bytes <= target.shared_bytes && fitting.is_none() {
-            fitting = Some(kernel);
-        }
-        if fitting.is_some() && stages <= 2 {
-            break;
-        }
+        return match bytes <= target.shared_bytes {
+            true => Ok(kernel),
+            false => Err(CannotLower(format!(
+                "tiles of {bytes} bytes, more than the {} of {}",
+                target.shared_bytes, target.name
+            ))),
+        };
     }
-    fitting.ok_or_else(|| {
-        CannotLower(format!(
-            "tiles of {smallest} bytes, more than the {} of {}",
-            target.shared_bytes, target.name
-        ))
-    })
+    if steps.loop_range == 1 {
+        return Ok(kernel);
+    }
+    let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
+    let stages = choose_stages((block.blocks(), steps.loop_range), (bytes, more), target);
+    Ok(if stages > 1 { with(Plan { stages, ..one }) } else { kernel })
+}
+
+/// As many stages as hide the memory's latency, if tiles take `bytes` in one and `more` in each further one.
+fn choose_stages(
+    (blocks, loop_range): (usize, usize),
+    (bytes, more): (usize, usize),
+    target: &GpuTarget,
+) -> usize {
+    let most = MOST_STAGES.min(loop_range);
+    let fitting = |resident: usize| (target.shared_bytes / resident).saturating_sub(bytes) / more.max(1) + 1;
+    // Two blocks of a multiprocessor hide each other's waiting.
+    let resident = if blocks > target.multiprocessors && fitting(2) > 1 { 2 } else { 1 };
+    let wanted = BYTES_UNDER_WAY.div_ceil(more.max(1) * resident) + 1;
+    wanted.min(fitting(resident)).clamp(1, most)
 }
 
 /// Whether every tensor that is loaded or stored lies in memory as its shape says.
@@ -84,7 +101,8 @@ fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), Cannot
     if request.stored.len() < request.graph.shapes().len() {
         return Err(CannotLower(format!("{} tensors are described", request.stored.len())));
     }
-    for tensor in block.loaded().chain(results(request, block)) {
+    let in_memory = |tensor: &TensorId| tensors::computed_mask(request.graph, *tensor).is_none();
+    for tensor in block.loaded().filter(in_memory).chain(results(request, block)) {
         let (shape, stored) = (request.graph.shape(tensor), &request.stored[tensor.index()]);
         if stored.strides.len() != shape.len() {
             return Err(CannotLower(format!("{tensor} has {} strides", stored.strides.len())));
@@ -99,18 +117,21 @@ fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = Te
     (0..block.stores.len() as u32).map(move |at| TensorId(first + at))
 }
 
-/// As many warps as leave few sums to each.
+/// As many warps as leave few sums, or elements, to each.
 fn choose_warps(steps: &Steps) -> usize {
-    let sums = |tile: &steps::Tile| match &tile.step {
-        Step::Op { op: Op::Matmul, .. } if tile.readers > 0 => {
-            Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| {
-                let n = tile.shape[tile.shape.len() - 1];
-                Fragments { rows, columns: Columns::Spread(n) }.registers()
-            })
-        }
-        _ => 0,
+    let live = || steps.tiles.iter().filter(|tile| tile.readers > 0);
+    let sums = |tile: &steps::Tile| {
+        let n = tile.shape[tile.shape.len() - 1];
+        let at = |rows| Fragments { rows, columns: Columns::Spread(n) };
+        Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| at(rows).registers())
     };
-    if steps.tiles.iter().map(sums).sum::<usize>() > MANY_SUMS { MANY_WARPS } else { FEW_WARPS }
+    let products: Vec<usize> =
+        live().filter(|tile| matches!(tile.step, Step::Op { op: Op::Matmul, .. })).map(sums).collect();
+    let many = match products.is_empty() {
+        true => live().any(|tile| crate::op::elems(&tile.shape) >= MANY_ELEMS),
+        false => products.into_iter().sum::<usize>() > MANY_SUMS,
+    };
+    if many { MANY_WARPS } else { FEW_WARPS }
 }
 
 fn emit(
@@ -165,23 +186,18 @@ impl Lowering<'_> {
         for staged in &once {
             let copies = self.fetch(staged, zero, zero);
             self.body.extend(copies);
-            self.place_staged(staged, zero);
-        }
-        let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
-        if !once.is_empty() {
             self.body.push(Stmt::Team(TeamStmt::Commit));
+            self.place_staged(staged, zero);
+            self.under_way.push(staged.view.buffer);
         }
-        for iteration in 0..ahead {
+        self.later_groups = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
+        for iteration in 0..self.later_groups {
             let at = self.index(iteration);
             for staged in &looped {
                 let copies = self.fetch(staged, at, at);
                 self.body.extend(copies);
             }
             self.body.push(Stmt::Team(TeamStmt::Commit));
-        }
-        if !once.is_empty() {
-            self.body.push(Stmt::Team(TeamStmt::Wait(ahead)));
-            self.barrier();
         }
         for tile in self.steps.in_stage(Stage::Invariant) {
             self.tile(tile);
@@ -199,11 +215,20 @@ impl Lowering<'_> {
         for ((tile, grid), tensor) in stores {
             self.store(*tile, grid, tensor);
         }
+        if !self.under_way.is_empty() {
+            self.body.push(Stmt::Team(TeamStmt::Wait(0)));
+        }
     }
 
     /// The loop, which copies the tiles of later iterations while it computes.
     fn whole_loop(&mut self, looped: &[tensors::Staged]) {
         let (range, stages) = (self.steps.loop_range, self.plan.stages);
+        match looped.is_empty() {
+            true if !self.under_way.is_empty() => self.wait_for(self.under_way.len()),
+            // The loop waits for its own copies, which were started later.
+            _ => self.under_way.clear(),
+        }
+        self.later_groups = 0;
         let outer = std::mem::take(&mut self.body);
         let (var, iteration) = self.program.exprs.fresh_index("iteration", range);
         self.iteration = iteration;

@@ -4,19 +4,17 @@
 //! and its columns are spread over warps, warps share the terms instead: each has sums of all columns, which are added
 //! when all terms are done.
 
-use super::elements::Write;
 use super::layout::{Columns, Fragments, Registers, Rows, Site, TILE_COLUMNS, TILE_ROWS};
 use super::lowering::Lowering;
-use super::steps::Step;
-use super::value::{Place, Point, View};
-use crate::op::Op;
+use super::value::{Place, View};
 use crate::tiling::Stage;
 use orch_ir::DType;
-use orch_tile::templates::gpu::Factors;
 use orch_tile::{ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt, Type};
 
 /// Most registers of a thread for the sums of a product.
 const MOST_SUMS: usize = 256;
+/// Most registers of a thread for sums of all columns, of which other warps have other summands.
+const MOST_SUMMANDS: usize = 128;
 /// Steps of a product that are written out.
 const UNROLLED_STEPS: u32 = 4;
 
@@ -47,25 +45,6 @@ enum Side {
 }
 
 impl Lowering<'_> {
-    /// What matrix instructions multiply.
-    fn product_kind(&self) -> Option<Kind> {
-        match self.factors {
-            Factors::F32 => None,
-            Factors::Tf32 => Some(Kind::Tf32),
-            Factors::F16 => Some(Kind::F16),
-            Factors::Bf16 => Some(Kind::Bf16),
-        }
-    }
-
-    /// Type of factors that are brought to shared memory.
-    fn factor_type(&self) -> DType {
-        self.product_kind().map_or(DType::F32, Kind::dtype)
-    }
-
-    fn is_half(&self) -> bool {
-        self.factor_type() != DType::F32
-    }
-
     /// Whether a product has more sums than registers hold.
     pub fn is_large(&self, tile: usize) -> bool {
         let shape = &self.steps.tiles[tile].shape;
@@ -98,9 +77,11 @@ impl Lowering<'_> {
         let (shape, args) = (self.steps.tiles[tile].shape.clone(), self.steps.tiles[tile].step.args());
         let shapes = [0, 1].map(|at| self.steps.tiles[args[at]].shape.clone());
         let (rank, terms) = (shape.len(), shapes[0][shape.len() - 1]);
-        let row_warps = Rows::of(&shape, self.plan.warps);
-        let rows = row_warps.unwrap_or(Rows { lead: Vec::new(), m: 1, row_warps: 1, column_warps: 1 });
+        let whole = Rows { lead: Vec::new(), m: shape[0], row_warps: 1, column_warps: self.plan.warps };
+        let rows = Rows::of(&shape, self.plan.warps).unwrap_or(whole);
         let n = shape[rank - 1];
+        let summands = Fragments { rows: rows.clone(), columns: Columns::Summands(n) };
+        let may_split = may_split && summands.registers() <= MOST_SUMMANDS;
         let in_registers = self.home(args[0]).filter(|at| {
             let is_whole = at.columns == Columns::Spread(terms) && at.column_tiles().is_multiple_of(2);
             self.is_half() && at.rows == rows && is_whole && (may_split || rows.column_warps == 1)
@@ -124,89 +105,6 @@ impl Lowering<'_> {
         let buffer = self.add_buffer("product", DType::F32, at.registers(), Scope::Scratch);
         let leads = shapes.map(|shape| shape[..rank - 2].to_vec());
         Product { sum: Registers { at, buffer }, first, second, leads, terms }
-    }
-
-    /// A factor in shared memory as matrix instructions take it, `terms` the dimension that is summed.
-    pub fn factor(&mut self, tile: usize, terms: usize) -> View {
-        if let Some(view) = self.view_of_factor(tile, terms) {
-            return view;
-        }
-        let shape = self.steps.tiles[tile].shape.clone();
-        let (dtype, inner) = (self.factor_type(), shape.len() - 1);
-        let padded = self.padded(&shape, &[terms], inner, dtype);
-        let view = self.new_view("factor", dtype, &padded, inner);
-        let zero = self.program.exprs.zero(dtype);
-        if let Some(at) = self.home(tile) {
-            if padded != shape {
-                let clear = self.each_element(&padded, |this, coords| {
-                    let offset = this.offset(&view, coords);
-                    vec![Write { buffer: view.buffer, offset, value: zero, mask: None }]
-                });
-                self.first.extend(clear);
-            }
-            self.prepare(tile, Some(&at));
-            let stmts = self.at_sites(&at, &shape, &view, |this, point| this.value(tile, point));
-            self.run(stmts);
-        } else {
-            self.prepare(tile, None);
-            let stmts = self.each_element(&padded, |this, coords| {
-                let mut inside = None;
-                let mut from = coords.to_vec();
-                for dim in (0..shape.len()).filter(|&dim| shape[dim] < padded[dim]) {
-                    let exists = this.below(coords[dim], shape[dim]);
-                    inside = this.program.exprs.and_guard(inside, exists);
-                    from[dim] = this.clamped(coords[dim], shape[dim]);
-                }
-                let value = this.value(tile, &Point { coords: from, site: None });
-                let mut value = this.program.exprs.cast(dtype, value);
-                if let Some(inside) = inside {
-                    value = this.program.exprs.select(inside, value, zero);
-                }
-                let offset = this.offset(&view, coords);
-                vec![Write { buffer: view.buffer, offset, value, mask: None }]
-            });
-            self.run(stmts);
-        }
-        self.operands[tile].push(view.clone());
-        view
-    }
-
-    /// A tile that is in shared memory as matrix instructions take it already.
-    fn view_of_factor(&self, tile: usize, terms: usize) -> Option<View> {
-        let shared = self.places[tile].iter().filter_map(|place| match place {
-            Place::Shared(view) => Some(view),
-            Place::Registers(_) => None,
-        });
-        if let Some(view) = shared.chain(&self.operands[tile]).find(|view| self.suits(view, tile, terms)) {
-            return Some(view.clone());
-        }
-        match &self.steps.tiles[tile].step {
-            Step::Op { op: Op::Transpose(perm), args } if self.places[tile].is_empty() => {
-                let view = self.view_of_factor(args[0], perm[terms])?;
-                let strides = perm.iter().map(|&dim| view.strides[dim]).collect();
-                let padded = perm.iter().map(|&dim| view.padded[dim]).collect();
-                let turned = View { strides, padded, ..view };
-                self.suits(&turned, tile, terms).then_some(turned)
-            }
-            _ => None,
-        }
-    }
-
-    fn suits(&self, view: &View, tile: usize, terms: usize) -> bool {
-        let shape = &self.steps.tiles[tile].shape;
-        let dtype = self.program.buffer(view.buffer).dtype;
-        let rank = shape.len();
-        let whole = view.padded[terms].is_multiple_of(self.product_terms());
-        if !self.is_half() {
-            return whole;
-        }
-        let inner = if view.strides[rank - 1] == 1 { rank - 1 } else { rank - 2 };
-        let aligned = (0..rank).all(|dim| dim == inner || view.strides[dim].is_multiple_of(8));
-        dtype == self.factor_type()
-            && whole
-            && view.strides[inner] == 1
-            && view.padded[inner].is_multiple_of(8)
-            && aligned
     }
 
     /// Adds a product to its sums.
@@ -260,31 +158,29 @@ impl Lowering<'_> {
     ) -> Vec<Stmt> {
         let at = product.sum.at.clone();
         let all = product.terms.div_ceil(size);
-        let (own, kind) = match &product.first {
-            First::Registers(from, _) => (from.column_tiles() / 2, LoopKind::Unroll),
-            First::Shared(_) => {
-                let beside = if Self::is_split(&at) { at.rows.column_warps } else { 1 };
-                (all.div_ceil(beside), LoopKind::UnrollBy(UNROLLED_STEPS))
-            }
+        let beside = if at.has_summands() { at.rows.column_warps } else { 1 };
+        let in_registers = match &product.first {
+            First::Registers(from, _) => Some(from.column_tiles() / 2),
+            First::Shared(_) => None,
+        };
+        let (own, kind) = match in_registers {
+            Some(own) => (own, LoopKind::Unroll),
+            None => (all.div_ceil(beside), LoopKind::UnrollBy(UNROLLED_STEPS)),
         };
         self.repeated("step", own, kind, |this, step| {
-            let [_, warp] = this.warp_place(&at);
-            let (of_warp, first_factor_in_registers) = match &product.first {
-                First::Registers(..) if Self::is_split(&at) => {
-                    (this.program.exprs.linear_index(&[warp, step], &[own, 1]), true)
-                }
-                First::Registers(..) => (step, true),
-                First::Shared(_) if Self::is_split(&at) => {
-                    (this.program.exprs.linear_index(&[step, warp], &[at.rows.column_warps, 1]), false)
-                }
-                First::Shared(_) => (step, false),
+            let warp = if beside > 1 { this.warp_place(&at)[1] } else { this.index(0) };
+            let exprs = &mut this.program.exprs;
+            // Terms in registers are those of the warp's columns; others are dealt out one step at a time.
+            let number = match in_registers {
+                Some(_) => exprs.linear_index(&[warp, step], &[own, 1]),
+                None => exprs.linear_index(&[step, warp], &[beside, 1]),
             };
-            let exists = this.below(of_warp, all);
-            // Registers beyond the last term hold zeros, which may be multiplied by any terms.
-            let of_warp = if exists.is_some() { this.clamped(of_warp, all) } else { of_warp };
-            let term = this.program.exprs.mul_const(of_warp, size as i64);
+            let exists = this.below(number, all);
+            let number = if exists.is_some() { this.clamped(number, all) } else { number };
+            let term = this.program.exprs.mul_const(number, size as i64);
             let stmts = body(this, step, term);
-            match exists.filter(|_| !first_factor_in_registers) {
+            // Registers beyond the last term hold zeros, which may be multiplied by any terms.
+            match exists.filter(|_| in_registers.is_none()) {
                 Some(condition) => vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }],
                 None => stmts,
             }
@@ -524,87 +420,5 @@ impl Lowering<'_> {
                 body
             })
         })
-    }
-
-    /// Registers in which warps have summands of all columns, as sums of which each warp has some columns.
-    pub fn joined_summands(&mut self, registers: Registers, shape: &[usize]) -> Registers {
-        if !Self::is_split(&registers.at) {
-            return registers;
-        }
-        let Fragments { rows, columns } = registers.at.clone();
-        let (n, beside) = (registers.at.n(), rows.column_warps);
-        let at = Fragments { rows, columns: Columns::Spread(n) };
-        let exchanged = [&[beside], shape].concat();
-        let parts = self.new_view("summands", DType::F32, &exchanged, exchanged.len() - 1);
-        let place = Place::Registers(registers.clone());
-        debug_assert_eq!(columns, Columns::Summands(n));
-        let stmts = self.each_site(&registers.at, |this, site| {
-            let inside = this.site_exists(&site, false);
-            let point = this.point(&site, shape);
-            let value = this.read_place(&place, &point);
-            let [_, warp] = this.warp_place(&registers.at);
-            let offset = this.offset(&parts, &[&[warp], point.coords.as_slice()].concat());
-            vec![Stmt::Store { buffer: parts.buffer, offset, value, mask: inside }]
-        });
-        self.run(stmts);
-        let buffer = self.add_buffer("sum", DType::F32, at.registers(), Scope::Scratch);
-        let stmts = self.each_site(&at, |this, site| {
-            let point = this.point(&site, shape);
-            let mut total = this.float(0.0);
-            for warp in 0..beside {
-                let warp = this.index(warp);
-                let offset = this.offset(&parts, &[&[warp], point.coords.as_slice()].concat());
-                let part = this.program.exprs.load(parts.buffer, offset, 1, None);
-                total = if warp == this.index(0) { part } else { this.program.exprs.add2(total, part) };
-            }
-            let offset = this.register(&site, &at);
-            vec![Stmt::Store { buffer, offset, value: total, mask: None }]
-        });
-        self.run(stmts);
-        Registers { at, buffer }
-    }
-
-    /// A product whose sums are too many for registers: each thread makes elements, term by term.
-    fn multiply_in_shared(&mut self, tile: usize) {
-        let (shape, args) = (self.steps.tiles[tile].shape.clone(), self.steps.tiles[tile].step.args());
-        let dtype = self.factor_type();
-        args.iter().for_each(|&arg| self.prepare(arg, None));
-        let rank = shape.len();
-        let view = self.new_view("product", DType::F32, &shape, rank - 1);
-        let terms = self.steps.tiles[args[0]].shape[rank - 1];
-        let elems = crate::op::elems(&shape);
-        let threads = self.threads();
-        let stmts = self.repeated("round", elems.div_ceil(threads), LoopKind::Serial, |this, round| {
-            let at = this.program.exprs.linear_index(&[round, this.thread], &[threads, 1]);
-            let exists = this.below(at, elems);
-            let at = this.clamped(at, elems);
-            let mut body = Vec::new();
-            let parts = this.program.exprs.unflatten(at, &shape);
-            let mut coords = Vec::new();
-            for (&part, &extent) in parts.iter().zip(&shape) {
-                coords.push(this.bind(&mut body, "at", part, (extent, 1)));
-            }
-            let zero = this.float(0.0);
-            let sum = this.program.exprs.declare_register("sum", Type::scalar(DType::F32));
-            body.push(Stmt::Register(sum, zero));
-            let so_far = this.program.exprs.var(sum);
-            body.extend(this.repeated("term", terms, LoopKind::UnrollBy(UNROLLED_STEPS), |this, term| {
-                let mut element = |arg: usize, dim: usize| {
-                    let mut coords = coords.clone();
-                    coords[dim] = term;
-                    let value = this.operand(arg, &Point { coords, site: None });
-                    let narrow = this.program.exprs.cast(dtype, value);
-                    this.program.exprs.cast(DType::F32, narrow)
-                };
-                let (a, b) = (element(args[0], rank - 1), element(args[1], rank - 2));
-                let value = this.program.exprs.fma(a, b, so_far);
-                vec![Stmt::Assign(sum, value)]
-            }));
-            let offset = this.offset(&view, &coords);
-            body.push(Stmt::Store { buffer: view.buffer, offset, value: so_far, mask: exists });
-            body
-        });
-        self.run(stmts);
-        self.places[tile].push(Place::Shared(view));
     }
 }

@@ -12,6 +12,9 @@ use orch_ir::{DType, ReduceOp};
 use orch_tile::thread_team::WARP;
 use orch_tile::{BufferId, ExprId, LoopKind, Scope, Stmt, Widening, vectorize};
 
+/// Most results of a thread that are in registers.
+const MOST_ROUNDS: usize = 32;
+
 /// A reduction under way.
 #[derive(Clone, Debug)]
 pub(super) enum Reduction {
@@ -199,7 +202,7 @@ impl Lowering<'_> {
         if let Some(rescale) = rescale {
             self.share_rescale(rescale);
         }
-        let stmts = self.repeated("round", groups.rounds, LoopKind::Unroll, |this, round| {
+        let stmts = self.repeated("round", groups.rounds, rounds_kind(groups.rounds), |this, round| {
             let (result, exists) = this.result_of(groups, round);
             let mut body = Vec::new();
             let mut coords = Vec::new();
@@ -276,7 +279,7 @@ impl Lowering<'_> {
         let warps = groups.group.div_ceil(WARP);
         let exchange =
             (warps > 1).then(|| self.add_buffer("warp_parts", DType::F32, self.plan.warps, Scope::Shared));
-        let stmts = self.repeated("round", groups.rounds, LoopKind::Unroll, |this, round| {
+        let stmts = self.repeated("round", groups.rounds, rounds_kind(groups.rounds), |this, round| {
             let mut body = Vec::new();
             let mut value = this.program.exprs.load(groups.partial, round, 1, None);
             let mut with = 1;
@@ -352,6 +355,11 @@ pub(super) fn reduction_of(op: &Op) -> Option<(ReduceFn, usize, usize)> {
         Op::Reduce { f, dim, keep } => Some((*f, *dim, *keep)),
         _ => None,
     }
+}
+
+/// How to run a loop over rounds: unrolled, so that its sums are registers, unless they are too many.
+fn rounds_kind(rounds: usize) -> LoopKind {
+    if rounds <= MOST_ROUNDS { LoopKind::Unroll } else { LoopKind::Serial }
 }
 
 /// The largest power of two that is not above.

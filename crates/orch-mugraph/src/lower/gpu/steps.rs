@@ -2,7 +2,7 @@
 //! tile it is known who reads it and which of its dimensions have a remainder.
 //!
 //! `rms_norm` becomes its steps; a product of concatenations along the inner dimension becomes a sum of products; what a
-//! loop of one iteration accumulates is the tile itself.
+//! loop of one iteration accumulates is the tile itself; equal steps are one.
 
 use crate::eval::rms_norm;
 use crate::graph::{Accumulation, BlockGraph, Store, TensorId, TileNode};
@@ -10,8 +10,11 @@ use crate::lower::CannotLower;
 use crate::op::{BinaryFn, Op, UnaryFn};
 use crate::tiling::Stage;
 
+/// Most elements of a tile.
+const MOST_ELEMS: usize = 1 << 30;
+
 /// What defines a tile; numbers are positions among the tiles.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) enum Step {
     Load { tensor: TensorId, grid: Vec<Option<usize>>, along_loop: Option<usize> },
     Op { op: Op, args: Vec<usize> },
@@ -32,8 +35,6 @@ pub(super) struct Tile {
     pub readers: usize,
     /// Whether one of them runs in another stage.
     pub crosses: bool,
-    /// About how many simple operations an element takes, back to what is in memory or registers.
-    pub cost: usize,
 }
 
 /// The tiles of a block graph in order.
@@ -66,6 +67,9 @@ impl Steps {
         let stores = block.stores.iter();
         let stores =
             stores.map(|Store { tile, grid }| (builder.renamed[tile.index()], grid.clone())).collect();
+        if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MOST_ELEMS) {
+            return Err(CannotLower(format!("a tile of more than {MOST_ELEMS} elements")));
+        }
         let mut steps = Steps { tiles: builder.tiles, stores, loop_range: block.loop_range };
         steps.count_readers();
         Ok(steps)
@@ -116,7 +120,7 @@ impl Steps {
             let rank = self.tiles[tile].shape.len();
             match op {
                 Op::Matmul => {
-                    found.extend((args[0] == tile).then_some(rank - 1));
+                    found.extend((args[0] == tile).then(|| rank - 1));
                     found.extend((args[1] == tile).then(|| rank - 2));
                 }
                 Op::Transpose(perm) if args[0] == tile => {
@@ -162,20 +166,28 @@ impl Builder<'_> {
                     },
                     how => *how,
                 };
-                Ok(self.push(Step::Accumulate { how, tile }, Stage::After, &[tile], 1))
+                Ok(self.like(Step::Accumulate { how, tile }, Stage::After, tile))
             }
             TileNode::RunningMax { tile } => {
                 let tile = self.renamed[tile.index()];
-                Ok(self.push(Step::RunningMax { tile }, Stage::Loop, &[tile], 1))
+                Ok(self.like(Step::RunningMax { tile }, Stage::Loop, tile))
             }
         }
     }
 
-    /// Adds a tile of the shape of the first operand.
-    fn push(&mut self, step: Step, stage: Stage, args: &[usize], cost: usize) -> usize {
-        let (shape, ragged) = (self.tiles[args[0]].shape.clone(), self.tiles[args[0]].ragged.clone());
-        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false, cost });
+    /// The tile that a step defines: a new one, unless there is one of the same step.
+    fn define(&mut self, step: Step, (shape, ragged): (Vec<usize>, Vec<bool>), stage: Stage) -> usize {
+        if let Some(known) = self.tiles.iter().position(|tile| tile.step == step) {
+            return known;
+        }
+        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false });
         self.tiles.len() - 1
+    }
+
+    /// A tile of the shape of another one.
+    fn like(&mut self, step: Step, stage: Stage, other: usize) -> usize {
+        let (shape, ragged) = (self.tiles[other].shape.clone(), self.tiles[other].ragged.clone());
+        self.define(step, (shape, ragged), stage)
     }
 
     fn load(
@@ -205,8 +217,7 @@ impl Builder<'_> {
         }
         let stage = if along_loop.is_some() { Stage::Loop } else { Stage::Invariant };
         let step = Step::Load { tensor, grid: grid.to_vec(), along_loop };
-        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false, cost: 1 });
-        Ok(self.tiles.len() - 1)
+        Ok(self.define(step, (shape, ragged), stage))
     }
 
     fn op(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
@@ -260,13 +271,8 @@ impl Builder<'_> {
         let ragged = self.ragged(op, args, &shape)?;
         let stage = args.iter().map(|&arg| stage_order(self.tiles[arg].stage)).max().unwrap_or(0);
         let stage = [Stage::Invariant, Stage::Loop, Stage::After][stage];
-        let cost = match op {
-            Op::Matmul | Op::Reduce { .. } => 1,
-            op => own_cost(op) + args.iter().map(|&arg| self.tiles[arg].cost).sum::<usize>(),
-        };
         let step = Step::Op { op: op.clone(), args: args.to_vec() };
-        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false, cost });
-        Ok(self.tiles.len() - 1)
+        Ok(self.define(step, (shape, ragged), stage))
     }
 
     /// Which dimensions of a result have a remainder.

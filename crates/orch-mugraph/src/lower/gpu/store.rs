@@ -65,28 +65,14 @@ impl Lowering<'_> {
         let is_ragged = self.steps.tiles[tile].ragged[last];
         let pairs =
             at.columns != Columns::One && strides[last] == 1 && shape[last].is_multiple_of(2) && !is_ragged;
-        let mut first = None;
-        self.each_site(at, |this, site| {
-            let inside = this.site_exists(&site, true);
-            let point = this.point(&site, &shape);
+        self.each_site_stored(at, pairs, |this, site| {
+            let inside = this.site_exists(site, true);
+            let point = this.point(site, &shape);
             let value = this.value(tile, &point);
             let value = this.program.exprs.cast(dtype, value);
             let (offset, exists) = this.destination(tile, to, &point.coords);
             let mask = this.program.exprs.and_guard(inside, exists);
-            if !pairs {
-                return vec![Stmt::Store { buffer, offset, value, mask }];
-            }
-            match first.take() {
-                None => {
-                    first = Some((offset, value, mask));
-                    Vec::new()
-                }
-                Some((offset, left, mask)) => {
-                    let value = this.program.exprs.interleave(left, value);
-                    let mask = mask.map(|mask| this.program.exprs.splat(mask, 2));
-                    vec![Stmt::Store { buffer, offset, value, mask }]
-                }
-            }
+            Write { buffer, offset, value, mask }
         })
     }
 }

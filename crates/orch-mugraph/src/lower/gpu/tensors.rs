@@ -3,12 +3,11 @@
 use super::lowering::Lowering;
 use super::steps::Step;
 use super::value::{Place, View};
-use crate::graph::{Node, TensorId};
+use crate::graph::{MuGraph, Node, TensorId};
 use crate::lower::Stored;
 use crate::op::Op;
 use crate::tiling::Stage;
 use orch_ir::DType;
-use orch_tile::templates::gpu::Factors;
 use orch_tile::{ExprId, Scope, Spot, Stmt, TeamStmt};
 
 /// Bytes of a vector access.
@@ -27,19 +26,10 @@ pub(super) struct Staged {
 }
 
 impl Lowering<'_> {
-    /// The operator that defines a tensor which is computed wherever it is read.
-    fn mask(&self, tensor: TensorId) -> Option<&Op> {
-        let node = self.request.graph.nodes().find(|(id, _)| *id == tensor).map(|(_, node)| node);
-        match node {
-            Some(Node::Op { op, args }) if args.is_empty() => Some(op),
-            _ => None,
-        }
-    }
-
     /// The tensor of a load that is in memory.
     pub fn tensor_in_memory(&self, tile: usize) -> Option<TensorId> {
         match self.steps.tiles[tile].step {
-            Step::Load { tensor, .. } if self.mask(tensor).is_none() => Some(tensor),
+            Step::Load { tensor, .. } if computed_mask(self.request.graph, tensor).is_none() => Some(tensor),
             _ => None,
         }
     }
@@ -78,8 +68,8 @@ impl Lowering<'_> {
     pub fn read_tensor(&mut self, tile: usize, coords: &[ExprId], iteration: ExprId) -> ExprId {
         let (position, guard) = self.position(tile, coords, iteration);
         let Step::Load { tensor, .. } = self.steps.tiles[tile].step else { return self.float(0.0) };
-        if let Some(op) = self.mask(tensor).cloned() {
-            return self.computed_mask(&op, &position);
+        if let Some(op) = computed_mask(self.request.graph, tensor).cloned() {
+            return self.mask_at(&op, &position);
         }
         let value = match self.arguments[tensor.index()] {
             Some(buffer) => {
@@ -100,7 +90,7 @@ impl Lowering<'_> {
     }
 
     /// One or zero by the index alone.
-    fn computed_mask(&mut self, op: &Op, position: &[ExprId]) -> ExprId {
+    fn mask_at(&mut self, op: &Op, position: &[ExprId]) -> ExprId {
         let (zero, one) = (self.float(0.0), self.float(1.0));
         let exprs = &mut self.program.exprs;
         let condition = match (op, position) {
@@ -140,7 +130,9 @@ impl Lowering<'_> {
             self.steps.only_reader(position).is_some_and(|reader| waits(&self.steps.tiles[reader].step));
         let any_waits = self.steps.tiles.iter().any(|tile| tile.readers > 0 && waits(&tile.step));
         let is_factor = !self.steps.term_dims(position).is_empty();
-        tile.stage == Stage::Loop || is_factor || tile.readers > 1 || any_waits && !is_reduced
+        tile.stage == Stage::Loop
+            || is_factor
+            || self.plan.stages_all && (tile.readers > 1 || any_waits && !is_reduced)
     }
 
     /// How a load is copied, if its elements can be.
@@ -168,30 +160,6 @@ impl Lowering<'_> {
         let stages = if tile.stage == Stage::Loop { self.plan.stages } else { 1 };
         let (view, stage_elems) = self.new_views("staged", stored.dtype, &padded, inner, stages);
         Some(Staged { tile: position, view, stage_elems, inner, chunk })
-    }
-
-    /// Extents of a tile such that matrix instructions find whole fragments along terms and neighbours.
-    pub fn padded(&self, shape: &[usize], terms: &[usize], inner: usize, dtype: DType) -> Vec<usize> {
-        let mut padded = shape.to_vec();
-        if terms.is_empty() {
-            return padded;
-        }
-        for &dim in terms {
-            padded[dim] = padded[dim].next_multiple_of(self.product_terms());
-        }
-        if dtype.size_bytes() == 2 && self.product_terms() > 1 {
-            padded[inner] = padded[inner].next_multiple_of(8);
-        }
-        padded
-    }
-
-    /// Terms that a product adds at a time.
-    pub fn product_terms(&self) -> usize {
-        match self.factors {
-            Factors::F16 | Factors::Bf16 => 16,
-            Factors::Tf32 => 8,
-            Factors::F32 => 1,
-        }
     }
 
     /// A tile of f32 or another type in shared memory, `inner` its fastest dimension.
@@ -265,6 +233,15 @@ impl Lowering<'_> {
     pub fn place_staged(&mut self, staged: &Staged, slot: ExprId) {
         let base = self.program.exprs.mul_const(slot, staged.stage_elems as i64);
         self.places[staged.tile] = vec![Place::Shared(View { base, ..staged.view.clone() })];
+    }
+}
+
+/// The operator that defines a tensor which is computed wherever it is read.
+pub(super) fn computed_mask(graph: &MuGraph, tensor: TensorId) -> Option<&Op> {
+    let node = graph.nodes().find(|(id, _)| *id == tensor).map(|(_, node)| node);
+    match node {
+        Some(Node::Op { op, args }) if args.is_empty() => Some(op),
+        _ => None,
     }
 }
 

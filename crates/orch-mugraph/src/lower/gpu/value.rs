@@ -3,6 +3,7 @@
 //! A tile without a place of its own is computed from its operands wherever an element of it is needed. Before that,
 //! [`Lowering::prepare`] brings what the element needs to places where it can be read.
 
+use super::elements::Write;
 use super::layout::{Columns, Fragments, Registers, Rows, Site};
 use super::lowering::Lowering;
 use super::steps::Step;
@@ -113,13 +114,44 @@ impl Lowering<'_> {
         value: impl Fn(&mut Self, &Point) -> ExprId,
     ) -> Vec<Stmt> {
         let dtype = self.program.buffer(view.buffer).dtype;
-        self.each_site(at, |this, site| {
-            let inside = this.site_exists(&site, true);
-            let point = this.point(&site, shape);
+        let last = shape.len() - 1;
+        let lines_are_even =
+            (0..last).all(|dim| view.strides[dim].is_multiple_of(2)) && shape[last].is_multiple_of(2);
+        let in_pairs = at.columns != Columns::One && view.strides[last] == 1 && lines_are_even;
+        self.each_site_stored(at, in_pairs, |this, site| {
+            let mask = this.site_exists(site, true);
+            let point = this.point(site, shape);
             let value = value(this, &point);
             let value = this.program.exprs.cast(dtype, value);
             let offset = this.offset(view, &point.coords);
-            vec![Stmt::Store { buffer: view.buffer, offset, value, mask: inside }]
+            Write { buffer: view.buffer, offset, value, mask }
+        })
+    }
+
+    /// Stores of every register of a layout; two neighbours at a time where they are `in_pairs` in the buffer.
+    pub fn each_site_stored(
+        &mut self,
+        at: &Fragments,
+        in_pairs: bool,
+        mut write: impl FnMut(&mut Self, &Site) -> Write,
+    ) -> Vec<Stmt> {
+        let mut first: Option<Write> = None;
+        self.each_site(at, |this, site| {
+            let Write { buffer, offset, value, mask } = write(this, &site);
+            if !in_pairs {
+                return vec![Stmt::Store { buffer, offset, value, mask }];
+            }
+            match first.take() {
+                None => {
+                    first = Some(Write { buffer, offset, value, mask });
+                    Vec::new()
+                }
+                Some(Write { offset, value: left, mask, .. }) => {
+                    let value = this.program.exprs.interleave(left, value);
+                    let mask = mask.map(|mask| this.program.exprs.splat(mask, 2));
+                    vec![Stmt::Store { buffer, offset, value, mask }]
+                }
+            }
         })
     }
 
