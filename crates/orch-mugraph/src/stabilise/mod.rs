@@ -18,7 +18,7 @@ use crate::op::{BinaryFn, Op, UnaryFn};
 use crate::verify::field::{Primes, Stream, scramble};
 use crate::verify::lax::lax;
 use crate::verify::residues::{MaxMode, Residues, Scaling, TestBase};
-use crate::verify::{Certificate, Rejection, VerifyOptions, verify};
+use crate::verify::{Certificate, Rejection, VerifyOptions, isomorph, verify};
 
 /// A stable form.
 #[derive(Clone, Debug)]
@@ -58,7 +58,8 @@ pub fn stabilise(
     let mut groups = Vec::new();
     while let Some(place) = unstable(&graph) {
         let group = analyse(&graph, place)?;
-        check_invariance(&graph, &group, options.seed)?;
+        let small = isomorph(program, &graph).map(|small| small.candidate);
+        check_invariance(small.as_ref().unwrap_or(&graph), &group, options.seed)?;
         graph = rewrite(&graph, &group)?;
         groups.push(group);
     }

@@ -69,7 +69,7 @@ impl Certificate {
         options: &VerifyOptions,
         (tests, rank): (Vec<Test>, RankCheck),
         (degrees, log2_bound): ([Degrees; 2], f64),
-        max: MaxMode,
+        (max, cut): (MaxMode, &[(usize, usize)]),
     ) -> Certificate {
         let mut premises = vec![
             "Equality is of real numbers, wherever both programs are defined; rounding is not considered.".to_owned(),
@@ -77,6 +77,13 @@ impl Certificate {
                 .to_owned(),
             "No coefficient of the difference vanishes modulo p or q.".to_owned(),
         ];
+        if !cut.is_empty() {
+            let cut: Vec<String> = cut.iter().map(|(from, to)| format!("{from} to {to}")).collect();
+            premises.push(format!(
+                "Indices that both programs treat element by element, by their operators, are cut to one block: {}.",
+                cut.join(", ")
+            ));
+        }
         if rank.exponentials > 0 {
             premises.push(format!(
                 "Exponentials are jointly uniform: the {} that an output element reads at input shapes {:?} have exponents \

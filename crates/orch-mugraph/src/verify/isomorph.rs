@@ -1,0 +1,432 @@
+//! Programs cut down along parallel indices: to as many elements as one block computes.
+//!
+//! An index is *parallel* in a program if each element of the output along it depends on the same element of the inputs
+//! only, always in the same way: heads and rows of an attention, columns of a matrix product. If it is parallel in both of
+//! two programs, they are equal at any extent if they are equal at one. What decides is the operators: an index is not
+//! parallel once it is summed, concatenated, cut by a loop, compared with another one (in a causal mask), or cut by a grid
+//! in one place and not in another.
+
+use super::shrink::{Classes, resize};
+use crate::graph::{BlockGraph, MuGraph, Node, TensorId, TileNode};
+use crate::op::Op;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A parallel index, by the representative of its dimensions in the program.
+type Index = usize;
+
+/// The index of each dimension of a tensor or tile, if it is a parallel one.
+type Dims = Vec<Option<Index>>;
+
+/// Two programs at smaller extents, which are equal if and only if the given ones are.
+pub(crate) struct Isomorph {
+    /// The program.
+    pub(crate) program: MuGraph,
+    /// The candidate.
+    pub(crate) candidate: MuGraph,
+    /// Extents that are smaller: before and now.
+    pub(crate) cut: Vec<(usize, usize)>,
+}
+
+/// The pair cut down along all indices that are parallel in both; `None` if there are none to cut.
+pub(crate) fn isomorph(program: &MuGraph, candidate: &MuGraph) -> Option<Isomorph> {
+    if program.nodes().any(|(_, node)| matches!(node, Node::Block(_))) {
+        return None;
+    }
+    let own = tensors(program, &mut Classes::of(program))?;
+    let mut walk = Walk::default();
+    walk.program(program, &own);
+    let inputs: Vec<&Dims> = program.inputs().map(|(id, ..)| &own[id.index()]).collect();
+    let theirs = walk.candidate(candidate, &inputs);
+    let extents = walk.extents(program, &own);
+    let now = |dims: &Dims, shape: &[usize]| -> Vec<usize> {
+        let extent = |(index, &full): (&Option<Index>, &usize)| {
+            index.and_then(|index| extents.get(&index)).map_or(full, |(_, now)| *now)
+        };
+        dims.iter().zip(shape).map(extent).collect()
+    };
+    let small = resize(program, |id, dim| now(&own[id.index()], program.shape(id))[dim]).ok()?;
+    let small_candidate = cut_candidate(candidate, &theirs, &walk, &now)?;
+    let cut: BTreeSet<(usize, usize)> = extents.values().copied().filter(|(from, to)| from != to).collect();
+    (!cut.is_empty()).then(|| Isomorph {
+        program: small,
+        candidate: small_candidate,
+        cut: cut.into_iter().collect(),
+    })
+}
+
+/// The classes of a program's dimensions; `None` if a tensor has one twice.
+fn tensors(program: &MuGraph, classes: &mut Classes) -> Option<Vec<Dims>> {
+    let mut all = Vec::new();
+    for at in 0..program.shapes().len() {
+        let id = TensorId(at as u32);
+        let mut dims = Dims::new();
+        for (dim, &extent) in program.shape(id).iter().enumerate() {
+            let index = (extent > 1 && !classes.fixed(id, dim)).then(|| classes.class(id, dim));
+            if index.is_some() && dims.contains(&index) {
+                return None;
+            }
+            dims.push(index);
+        }
+        all.push(dims);
+    }
+    Some(all)
+}
+
+/// What is found out about indices on the way through both programs.
+#[derive(Default)]
+struct Walk {
+    /// Indices that are not parallel.
+    serial: BTreeSet<Index>,
+    /// Tiles of an index: elements that belong to one block.
+    tiles: BTreeMap<Index, BTreeSet<usize>>,
+    /// For each kernel the index that each grid dimension cuts.
+    grids: BTreeMap<TensorId, Vec<Option<Index>>>,
+    /// The program's masks.
+    masks: Vec<(Op, Dims)>,
+}
+
+impl Walk {
+    fn refuse(&mut self, dims: impl IntoIterator<Item = Option<Index>>) {
+        self.serial.extend(dims.into_iter().flatten());
+    }
+
+    /// Marks what a program of predefined operators does not treat element by element.
+    fn program(&mut self, program: &MuGraph, dims: &[Dims]) {
+        for (first, node) in program.nodes() {
+            let Node::Op { op, args } = node else { continue };
+            let operands: Vec<&Dims> = args.iter().map(|arg| &dims[arg.index()]).collect();
+            let own = &dims[first.index()];
+            self.op(op, &operands, own.len());
+            match op {
+                Op::Causal { .. } => self.refuse(own.iter().rev().take(2).copied()),
+                Op::Below { dim, .. } => self.refuse([own[*dim]]),
+                _ => continue,
+            }
+            self.masks.push((op.clone(), own.clone()));
+        }
+    }
+
+    /// The indices of an operator's result; those that it does not treat element by element are refused.
+    fn op(&mut self, op: &Op, args: &[&Dims], rank: usize) -> Dims {
+        match op {
+            Op::Matmul => {
+                let [lhs, rhs] = [args[0], args[1]];
+                self.refuse([lhs[rank - 1], rhs[rank - 2]]);
+                let mut result = self.joined(&[&lhs[..rank - 2], &rhs[..rank - 2]]);
+                result.extend([lhs[rank - 2], rhs[rank - 1]]);
+                result
+            }
+            Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) => {
+                let args: Vec<&[Option<Index>]> = args.iter().map(|arg| arg.as_slice()).collect();
+                self.joined(&args)
+            }
+            Op::Broadcast(_) => args[0].clone(),
+            Op::RmsNorm { .. } => {
+                self.refuse([args[0][rank - 1]]);
+                args[0].clone()
+            }
+            Op::Transpose(perm) => perm.iter().map(|&dim| args[0][dim]).collect(),
+            Op::Reduce { dim, .. } | Op::Slice { dim, .. } | Op::Repeat { dim, .. } | Op::Concat { dim } => {
+                self.refuse(args.iter().map(|arg| arg[*dim]));
+                let mut result = args[0].clone();
+                result[*dim] = None;
+                result
+            }
+            Op::Reshape(_) => {
+                self.refuse(args[0].clone());
+                vec![None; rank]
+            }
+            Op::Causal { .. } | Op::Below { .. } => vec![None; rank],
+        }
+    }
+
+    /// The indices of operands whose elements are taken together; where two differ both are refused.
+    fn joined(&mut self, args: &[&[Option<Index>]]) -> Dims {
+        let mut result: Dims = args[0].to_vec();
+        for arg in &args[1..] {
+            for (dim, &index) in arg.iter().enumerate() {
+                match (result[dim], index) {
+                    (None, index) => result[dim] = index,
+                    (Some(known), Some(index)) if known != index => self.refuse([Some(known), Some(index)]),
+                    _ => {}
+                }
+            }
+        }
+        result
+    }
+
+    /// The indices of a candidate's tensors, from those of its inputs.
+    fn candidate(&mut self, candidate: &MuGraph, inputs: &[&Dims]) -> Vec<Dims> {
+        let mut tensors: Vec<Dims> = Vec::new();
+        let mut inputs = inputs.iter();
+        for (first, node) in candidate.nodes() {
+            match node {
+                Node::Input { .. } => {
+                    tensors.push(inputs.next().map(|dims| (*dims).clone()).unwrap_or_default())
+                }
+                Node::Op { op, args } => {
+                    let args: Vec<&Dims> = args.iter().map(|arg| &tensors[arg.index()]).collect();
+                    let mask = self.masks.iter().find(|(mask, _)| mask == op).map(|(_, dims)| dims.clone());
+                    let result = mask.unwrap_or_else(|| self.op(op, &args, candidate.shape(first).len()));
+                    tensors.push(result);
+                }
+                Node::Block(block) => {
+                    let results = self.block(first, block, candidate, &tensors);
+                    tensors.extend(results);
+                }
+            }
+        }
+        tensors
+    }
+
+    fn block(
+        &mut self,
+        kernel: TensorId,
+        block: &BlockGraph,
+        candidate: &MuGraph,
+        tensors: &[Dims],
+    ) -> Vec<Dims> {
+        let grid = self.grid(block, candidate, tensors);
+        let mut tiles: Vec<Dims> = Vec::new();
+        for node in &block.nodes {
+            let dims = match node {
+                TileNode::Load { tensor, .. } => tensors[tensor.index()].clone(),
+                TileNode::Op { op, args } => {
+                    let args: Vec<&Dims> = args.iter().map(|arg| &tiles[arg.index()]).collect();
+                    self.op(op, &args, args[0].len())
+                }
+                TileNode::Accumulate { tile, .. } | TileNode::RunningMax { tile } => {
+                    tiles[tile.index()].clone()
+                }
+            };
+            tiles.push(dims);
+        }
+        let results = block.stores.iter().map(|store| {
+            let mut dims = tiles[store.tile.index()].clone();
+            for (cut, dim) in grid.iter().zip(&store.grid) {
+                let Some(dim) = *dim else { continue };
+                if dims[dim] != *cut {
+                    self.refuse([dims[dim], *cut]);
+                    dims[dim] = None;
+                }
+            }
+            dims
+        });
+        let results = results.collect();
+        self.grids.insert(kernel, grid);
+        results
+    }
+
+    /// The index that each grid dimension cuts. One that several loads cut differently, or a loop cuts, is refused.
+    fn grid(&mut self, block: &BlockGraph, candidate: &MuGraph, tensors: &[Dims]) -> Vec<Option<Index>> {
+        let mut grid: Vec<Option<Index>> = vec![None; block.grid.len()];
+        let loads = || {
+            block.nodes.iter().filter_map(|node| match node {
+                TileNode::Load { tensor, grid, along_loop } => Some((*tensor, grid, *along_loop)),
+                _ => None,
+            })
+        };
+        for (tensor, map, along_loop) in loads() {
+            let dims = &tensors[tensor.index()];
+            self.refuse(along_loop.map(|dim| dims[dim]));
+            for (axis, dim) in map.iter().enumerate() {
+                let Some(dim) = *dim else { continue };
+                let extent = candidate.shape(tensor)[dim];
+                if !extent.is_multiple_of(block.grid[axis])
+                    || grid[axis].is_some_and(|own| Some(own) != dims[dim])
+                {
+                    self.refuse([grid[axis], dims[dim]]);
+                }
+                grid[axis] = grid[axis].or(dims[dim]);
+                if let Some(index) = dims[dim] {
+                    self.tiles.entry(index).or_default().insert(extent / block.grid[axis].max(1));
+                }
+            }
+        }
+        for (tensor, map, _) in loads() {
+            for (dim, index) in tensors[tensor.index()].iter().enumerate() {
+                let axis = grid.iter().position(|cut| cut.is_some() && cut == index);
+                // What one load cuts, all do, along the same dimension of the grid.
+                if axis.is_some_and(|axis| map[axis] != Some(dim)) {
+                    self.refuse([*index]);
+                }
+            }
+            for (axis, dim) in map.iter().enumerate() {
+                if dim.is_some_and(|dim| tensors[tensor.index()][dim] != grid[axis]) {
+                    self.refuse([grid[axis]]);
+                }
+            }
+        }
+        grid
+    }
+
+    /// Extents of parallel indices, before and now: the least that all kernels' tiles divide.
+    fn extents(&self, program: &MuGraph, dims: &[Dims]) -> BTreeMap<Index, (usize, usize)> {
+        let mut extents = BTreeMap::new();
+        for (at, dims) in dims.iter().enumerate() {
+            for (index, &full) in dims.iter().zip(&program.shapes()[at]) {
+                let Some(index) = index.filter(|index| !self.serial.contains(index)) else { continue };
+                let tiles = self.tiles.get(&index).into_iter().flatten();
+                let least = tiles.fold(1, |least, &tile| least_multiple(least, tile));
+                let now = if full.is_multiple_of(least) { least } else { full };
+                extents.insert(index, (full, now));
+            }
+        }
+        extents
+    }
+}
+
+/// The least common multiple.
+fn least_multiple(a: usize, b: usize) -> usize {
+    let (mut divisor, mut rest) = (a.max(1), b.max(1));
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    a.max(1) / divisor * b.max(1)
+}
+
+/// The candidate at smaller extents, with fewer blocks of the same tiles.
+fn cut_candidate(
+    candidate: &MuGraph,
+    dims: &[Dims],
+    walk: &Walk,
+    now: &dyn Fn(&Dims, &[usize]) -> Vec<usize>,
+) -> Option<MuGraph> {
+    let shape = |id: TensorId| now(&dims[id.index()], candidate.shape(id));
+    let mut small = MuGraph::new(candidate.name.clone());
+    for (first, node) in candidate.nodes() {
+        match node {
+            Node::Input { name, kind, .. } => {
+                small.input_of(name.clone(), *kind, &shape(first));
+            }
+            Node::Op { op, args } => {
+                let op = match op {
+                    Op::Broadcast(_) => Op::Broadcast(shape(first)),
+                    Op::Causal { offset, .. } => Op::Causal { shape: shape(first), offset: *offset },
+                    Op::Below { dim, limit, .. } => {
+                        Op::Below { shape: shape(first), dim: *dim, limit: *limit }
+                    }
+                    op => op.clone(),
+                };
+                small.op(op, args).ok()?;
+            }
+            Node::Block(block) => {
+                let mut block = block.clone();
+                for (axis, index) in walk.grids.get(&first)?.iter().enumerate() {
+                    let Some(index) = index.filter(|index| !walk.serial.contains(index)) else { continue };
+                    // Any tensor that is cut here tells by how much.
+                    let cut = block.nodes.iter().find_map(|node| match node {
+                        TileNode::Load { tensor, grid, .. } => {
+                            let dim = grid[axis].filter(|&dim| dims[tensor.index()][dim] == Some(index))?;
+                            Some((candidate.shape(*tensor)[dim], shape(*tensor)[dim]))
+                        }
+                        _ => None,
+                    });
+                    let (full, now) = cut?;
+                    let blocks = block.grid[axis] * now;
+                    if !blocks.is_multiple_of(full) {
+                        return None;
+                    }
+                    block.grid[axis] = blocks / full;
+                }
+                small.block(block).ok()?;
+            }
+        }
+    }
+    for (name, id) in candidate.outputs() {
+        small.output(name.clone(), *id).ok()?;
+    }
+    Some(small)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    const PROGRAM: &str = r#"mugraph "attention" {
+        t0 = input "q" [6, 64, 16]
+        t1 = input "k" [6, 16, 256]
+        t2 = input "v" [6, 256, 16]
+        t3 = matmul t0, t1
+        t4 = exp t3
+        t5 = sum(2) t4
+        t6 = div t4, t5
+        t7 = matmul t6, t2
+        output "o" t7
+    }"#;
+
+    /// The kernel with these maps of the grid for the three inputs.
+    fn kernel(grid: &str, maps: [&str; 3], store: &str) -> MuGraph {
+        let [q, k, v] = maps;
+        let text = format!(
+            r#"mugraph "candidate" {{
+            t0 = input "q" [6, 64, 16]
+            t1 = input "k" [6, 16, 256]
+            t2 = input "v" [6, 256, 16]
+            t3 = block {grid} loop 4 {{
+                s0 = load t0 {q} -
+                s1 = load t1 {k} 2
+                s2 = load t2 {v} 1
+                s3 = matmul s0, s1
+                s4 = exp s3
+                s5 = sum(2) s4
+                s6 = accumulate sum s5
+                s7 = matmul s4, s2
+                s8 = accumulate sum s7
+                s9 = div s8, s6
+                store s9 {store}
+            }}
+            output "o" t3
+        }}"#
+        );
+        parse(&text).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn heads_rows_and_columns_are_cut_to_a_block() {
+        let program = parse(PROGRAM).unwrap();
+        let candidate = kernel("[3, 8]", ["[0, 1]", "[0, -]", "[0, -]"], "[0, 1]");
+        let small = isomorph(&program, &candidate).unwrap();
+        // Two heads and eight rows are a block's; columns of the values are in no product with themselves.
+        assert_eq!(small.cut, [(6, 2), (16, 1), (64, 8)]);
+        let shapes: Vec<&[usize]> = small.candidate.shapes().iter().map(Vec::as_slice).collect();
+        assert_eq!(shapes, [&[2, 8, 16][..], &[2, 16, 256], &[2, 256, 1], &[2, 8, 1]]);
+        assert_eq!(small.program.shape(small.program.outputs()[0].1), [2, 8, 1]);
+    }
+
+    #[test]
+    fn what_only_some_loads_cut_is_left() {
+        let program = parse(PROGRAM).unwrap();
+        // A block of one head's queries sees the keys of all: no attention, and no index of heads to cut.
+        let keys_of_all = r#"mugraph "wrong" {
+            t0 = input "q" [6, 64, 16]
+            t1 = input "k" [6, 16, 256]
+            t2 = input "v" [6, 256, 16]
+            t3 = block [6] loop 1 {
+                s0 = load t0 [0] -
+                s1 = load t1 [-] -
+                s2 = load t2 [0] -
+                s3 = matmul s0, s1
+                s4 = sum(0) s3
+                s5 = matmul s4, s2
+                store s5 [0]
+            }
+            output "o" t3
+        }"#;
+        let small = isomorph(&program, &parse(keys_of_all).unwrap()).unwrap();
+        assert!(small.cut.iter().all(|(from, _)| *from != 6), "{:?}", small.cut);
+    }
+
+    #[test]
+    fn an_index_that_a_tensor_has_twice_is_not_cut() {
+        let text = r#"mugraph "gram" {
+            t0 = input "x" [8, 4]
+            t1 = transpose(1, 0) t0
+            t2 = matmul t0, t1
+            output "o" t2
+        }"#;
+        let program = parse(text).unwrap();
+        assert!(isomorph(&program, &program).is_none());
+    }
+}
