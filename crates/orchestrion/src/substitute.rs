@@ -172,7 +172,7 @@ pub fn offers(place: Place<'_>, spent_us: &[f64], options: &Options) -> Result<V
 
 /// The programs that are worth a search, those that might gain most first.
 fn wishes(place: Place<'_>, spent_us: &[f64]) -> Vec<Wish> {
-    let machine = place.backend.search_machine();
+    let machine = place.backend.search_options().machine;
     let least_us = LEAST_GAIN * spent_us.iter().sum::<f64>();
     let mut wishes: Vec<Wish> = Vec::new();
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
@@ -350,7 +350,7 @@ fn name(block: &BlockGraph) -> String {
 
 /// What a kernel does at least: each tensor moved once, products multiplied.
 fn work(graph: &MuGraph, block: &BlockGraph, place: Place<'_>) -> Work {
-    let machine = place.backend.search_machine();
+    let machine = place.backend.search_options().machine;
     let shapes = tile_shapes(block, graph.shapes(), (&vec![0; block.grid.len()], 0)).unwrap_or_default();
     let times = (block.blocks() * block.loop_range) as f64;
     let product = |(node, shape): (&TileNode, &Vec<usize>)| match node {

@@ -134,10 +134,9 @@ impl<'a> Finder<'a> {
     /// If the program is outside what is searched, or the work is cancelled.
     pub fn find(&self, wanted: &Wanted<'_>) -> Result<Searched, SuperoptimizeError> {
         let search = SearchOptions {
-            machine: self.backend.search_machine(),
             threads: parallel::jobs(self.options),
             alternatives: ALTERNATIVES,
-            ..SearchOptions::default()
+            ..self.backend.search_options()
         };
         let options = SuperoptimizeOptions {
             search,

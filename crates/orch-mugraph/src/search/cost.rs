@@ -25,6 +25,8 @@ pub struct Machine {
     pub launch_us: f64,
     /// The time of one iteration that nothing can hide, in microseconds.
     pub iteration_us: f64,
+    /// Bytes that move in the time that it takes to begin with a run of neighbouring elements.
+    pub run_bytes: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
     /// Rows that matrix units multiply at least.
@@ -33,6 +35,8 @@ pub struct Machine {
     pub matrix_columns: usize,
     /// Terms of a product in whose time its sums are read and written.
     pub matrix_terms: usize,
+    /// What it costs to lay out an element of a product's right factor, in operations of a product.
+    pub pack_flops: f64,
     /// What an elementwise operation costs, in operations of a product.
     pub scalar_flops: f64,
     /// The same of exponentials, roots, divisions and the like.
@@ -53,10 +57,12 @@ impl Default for Machine {
             flops_per_us: 7.9e8,
             launch_us: 2.0,
             iteration_us: 0.25,
+            run_bytes: 32,
             element_bytes: 2,
             matrix_rows: 16,
             matrix_columns: 1,
             matrix_terms: 0,
+            pack_flops: 0.0,
             scalar_flops: 16.0,
             special_flops: 16.0,
             memory_share: 1.0 / 3.0,
@@ -123,6 +129,19 @@ impl Extents<'_> {
         dim.atoms().map(|atom| self.atom(atom)).product()
     }
 
+    /// Neighbouring elements of a tensor that belong to a tile of it.
+    pub fn run(&self, tensor: &[Dim], tile: &[Dim]) -> usize {
+        let mut run = 1;
+        for (whole, part) in tensor.iter().zip(tile).rev() {
+            let extent = self.dim(*part);
+            run *= extent;
+            if extent < self.dim(*whole) {
+                break;
+            }
+        }
+        run
+    }
+
     /// The elements of some dimensions.
     pub fn elems(&self, dims: &[Dim]) -> usize {
         dims.iter().map(|dim| self.dim(*dim)).product()
@@ -143,7 +162,9 @@ impl Machine {
                 Step::Load(source) => {
                     // Tiles of the next iteration are loaded meanwhile.
                     held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
-                    let moved = times * bytes as f64;
+                    let run =
+                        extents.run(&sketch.sources[*source].dims, &sketch.dims[at]) * self.element_bytes;
+                    let moved = times * bytes as f64 * (run + self.run_bytes) as f64 / run.max(1) as f64;
                     let whole = extents.elems(&sketch.sources[*source].dims) * self.element_bytes;
                     cache += moved;
                     memory += if whole > self.cache_bytes { moved } else { whole as f64 };
@@ -157,7 +178,8 @@ impl Machine {
                     let waste = padded(rows, rows.max(self.matrix_rows))
                         * padded(columns, columns.next_multiple_of(self.matrix_columns));
                     let terms = (inner + self.matrix_terms) as f64;
-                    flops += times * 2.0 * elems as f64 * terms * waste;
+                    let packed = extents.elems(&sketch.dims[args[1]]) as f64 * self.pack_flops;
+                    flops += times * (2.0 * elems as f64 * terms * waste + packed);
                 }
                 Step::Op(op, _) => {
                     held += bytes / 2;

@@ -10,8 +10,8 @@ use crate::{Error, Options, Precision, compile, parallel, speeds};
 use bytes::Bytes;
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
-use orch_mugraph::search::cost as search;
-use orch_runtime::Machine;
+use orch_mugraph::search::SearchOptions;
+use orch_mugraph::search::cost::Machine;
 use orch_runtime::cpu::{
     Action, CompileCache, CompileError, Compiler, CompilerOptions, Executable, Launch, Library, Pool,
     PoolOptions, Program, Source, Step, Tuning,
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// A CPU, its figures and a C compiler.
 pub struct Cpu {
     target: CpuTarget,
-    machine: Machine,
+    machine: orch_runtime::Machine,
     compiler: Compiler,
     figures: MachineModel,
     precision: Precision,
@@ -40,7 +40,7 @@ const RUNS: usize = 9;
 
 impl Cpu {
     /// Looks for a compiler, and for the figures of the machine.
-    pub fn new(target: CpuTarget, machine: Machine, options: &Options) -> Result<Self, Error> {
+    pub fn new(target: CpuTarget, machine: orch_runtime::Machine, options: &Options) -> Result<Self, Error> {
         check_precision(&target, options.precision)?;
         let is_here = matches!(options.target.as_deref(), None | Some("cpu"));
         let compiler = find_compiler(&target, options, is_here)?;
@@ -90,11 +90,12 @@ impl Backend for Cpu {
         Work { flops: flops(&facts), roofline_us: touched(block, &facts).lower_bound_us(&self.figures) }
     }
 
-    fn search_machine(&self) -> search::Machine {
+    /// Kernels by themselves: what is split for the sake of parallelism only goes through memory for little.
+    fn search_options(&self) -> SearchOptions {
         let figures = &self.figures;
         let threads = f64::from(figures.threads);
         let l2_bytes = usize::try_from(figures.l2_bytes).unwrap_or(usize::MAX);
-        search::Machine {
+        let machine = Machine {
             processors: figures.threads as usize,
             tile_bytes: l2_bytes / 2,
             memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs_all,
@@ -103,14 +104,17 @@ impl Backend for Cpu {
             flops_per_us: GIGA_TO_MICRO * figures.fma_gflops_all,
             launch_us: figures.launch_parallel_us,
             iteration_us: 0.0,
+            run_bytes: 256,
             element_bytes: size_of::<f32>(),
             matrix_rows: 4,
             matrix_columns: self.target.lanes(size_of::<f32>()),
             matrix_terms: 16,
+            pack_flops: 16.0,
             scalar_flops: figures.fma_gflops_core / figures.cheap_gops_core,
             special_flops: figures.fma_gflops_core / figures.transcendental_gops_core,
             memory_share: (figures.memory_gbs_all / figures.memory_gbs_core / threads).min(1.0),
-        }
+        };
+        SearchOptions { machine, kernels: 1, ..SearchOptions::default() }
     }
 
     fn design(&self, block: &BlockProgram) -> Option<Design> {
@@ -237,7 +241,12 @@ fn find_compiler(target: &CpuTarget, options: &Options, is_here: bool) -> Result
 }
 
 /// The figures of this machine, measured the first time; a guess where they cannot be, or for another machine.
-fn machine_model(machine: &Machine, compiler: &Compiler, options: &Options, is_here: bool) -> MachineModel {
+fn machine_model(
+    machine: &orch_runtime::Machine,
+    compiler: &Compiler,
+    options: &Options,
+    is_here: bool,
+) -> MachineModel {
     let measured = (options.calibrate && is_here)
         .then(|| speeds::speeds(options, machine, compiler.clone(), false).ok())
         .flatten();

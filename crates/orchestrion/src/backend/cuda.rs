@@ -10,6 +10,7 @@ use crate::manifest::{self, Resources};
 use crate::{Error, Options, Precision, compile, parallel};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
+use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::Machine;
 use orch_runtime::cuda::{
     Action, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable, ExecutableOptions,
@@ -133,7 +134,7 @@ impl Backend for Cuda {
         Work { flops: facts.flops(), roofline_us: facts.estimate(&self.figures).bound_us }
     }
 
-    fn search_machine(&self) -> Machine {
+    fn search_options(&self) -> SearchOptions {
         /// 10^9 a second, in a microsecond.
         const GIGA: f64 = 1e3;
         let figures = &self.figures;
@@ -142,7 +143,7 @@ impl Backend for Cuda {
             Precision::Tf32 => (figures.tf32_gflops, 4, 16),
             Precision::F16 | Precision::Bf16 => (figures.half_gflops, 2, 16),
         };
-        Machine {
+        let machine = Machine {
             processors: figures.multiprocessors as usize,
             tile_bytes: self.target.shared_bytes * 7 / 10,
             memory_bytes_per_us: GIGA * figures.memory_gbs,
@@ -155,7 +156,8 @@ impl Backend for Cuda {
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,
             ..Machine::default()
-        }
+        };
+        SearchOptions { machine, ..SearchOptions::default() }
     }
 
     fn design(&self, block: &BlockProgram) -> Option<Design> {

@@ -13,7 +13,7 @@ use crate::{Error, Options};
 use bytes::Bytes;
 use orch_ir::PrimGraph;
 use orch_mugraph::lower::Request;
-use orch_mugraph::search::cost::Machine;
+use orch_mugraph::search::SearchOptions;
 use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
 use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
@@ -55,8 +55,8 @@ pub trait Backend: Sync {
     /// What a kernel does at least.
     fn work(&self, block: &BlockProgram) -> Work;
 
-    /// The figures by which µGraphs are searched.
-    fn search_machine(&self) -> Machine;
+    /// How µGraphs are searched.
+    fn search_options(&self) -> SearchOptions;
 
     /// A kernel under the schedule that its template's model prefers.
     fn design(&self, block: &BlockProgram) -> Option<Design>;
