@@ -118,7 +118,7 @@ impl Memory {
             machine: backend.figures(),
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
-            flags: format!("fuse {} superoptimize {}", options.fuse, options.superoptimize),
+            flags: format!("fuse {} superoptimize {:?}", options.fuse, options.superoptimize),
         };
         Self { database: Database::open(&options.cache_dir).ok(), key }
     }

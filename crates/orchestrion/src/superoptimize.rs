@@ -2,8 +2,9 @@
 
 use crate::backend::{self, Backend};
 use crate::substitute::designs;
-use crate::{Error, Options, parallel};
+use crate::{Error, Model, Options, parallel};
 use orch_ir::DType;
+use orch_mugraph::extract::{RegionLimits, regions};
 use orch_mugraph::lower::Stored;
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::{MuGraph, SuperoptimizeError, SuperoptimizeOptions, VerifyOptions, superoptimize};
@@ -42,13 +43,34 @@ const PROOFS: usize = 2;
 /// Numbers of blocks and iterations that are tried for each kernel beside the cheapest by the model of the search.
 const ALTERNATIVES: usize = 24;
 
-/// Reads the programs of a file: a µGraph in text form.
+/// Reads the programs of a file: a µGraph in text form if its name ends in `.txt`, else an ONNX model, all parts of which
+/// are taken that are worth a search, each distinct one once.
 ///
 /// # Errors
 /// If the file cannot be read, or is not valid.
-pub fn programs(path: &Path, _options: &Options) -> Result<Vec<Program>, Error> {
-    let graph = read_graph(path)?;
-    Ok(vec![Program { name: graph.name.clone(), graph, must_be_stable: false, count: 1 }])
+pub fn programs(path: &Path, options: &Options) -> Result<Vec<Program>, Error> {
+    if path.extension().is_some_and(|extension| extension == "txt") {
+        let graph = read_graph(path)?;
+        return Ok(vec![Program { name: graph.name.clone(), graph, must_be_stable: false, count: 1 }]);
+    }
+    let model = Model::load(path, options)?;
+    let graph = orch_rewrite::rewrite(&model.graph, &orch_rewrite::RewriteOptions::default()).0;
+    let mut programs: Vec<Program> = Vec::new();
+    for region in regions(&graph, &RegionLimits::default()) {
+        let sink = region.nodes.last().map_or("", |&node| graph.origin(node)).to_owned();
+        let mut program = region.program;
+        "part".clone_into(&mut program.name);
+        match programs.iter_mut().find(|known| known.graph == program) {
+            Some(known) => known.count += 1,
+            None => programs.push(Program {
+                name: if sink.is_empty() { program.name.clone() } else { sink },
+                graph: program,
+                must_be_stable: region.subtracts_maxima,
+                count: 1,
+            }),
+        }
+    }
+    Ok(programs)
 }
 
 fn read_graph(path: &Path) -> Result<MuGraph, Error> {
