@@ -8,6 +8,7 @@ use crate::host::{InterpretedPart, tensor_of_slot};
 use crate::manifest::{ActionInfo, Place, Port, Slot, StepInfo, typed};
 use crate::{Error, Planned, check_input};
 use orch_ir::Tensor;
+use orch_mugraph::Certificate;
 use orch_runtime::program::HostRoutine;
 use orch_tile::thread_interp::{BufferData, ExecOptions, interpret};
 
@@ -50,6 +51,11 @@ impl Planned {
                 Tensor::from_bytes(like.dtype(), like.shape().clone(), bytes.into()).map_err(internal)
             })
             .collect()
+    }
+
+    /// Proofs of what the superoptimizer found for it.
+    pub fn proofs(&self) -> &[Certificate] {
+        &self.implementation.proofs
     }
 
     /// Names of the steps that run as host routines.

@@ -1,0 +1,103 @@
+//! What the superoptimizer finds for parts of a model is chosen where it is cheaper, computes what it should on every
+//! kind of target, and is proved.
+//!
+//! Plans run through the interpreter of thread programs.
+
+mod cache_dir;
+
+use cache_dir::CacheDir;
+use orch_ir::generate::random_inputs;
+use orch_ir::text::parse;
+use orch_ir::{DType, PrimGraph, Tensor};
+use orchestrion::compare::compare;
+use orchestrion::{Executable, Model, Options, Precision, RunOptions, Superoptimize};
+
+/// Attention with stable softmax over two heads: rows and keys as given.
+fn attention(rows: usize, keys: usize) -> PrimGraph {
+    let text = format!(
+        "graph \"attention\" {{
+  input \"q\" t0: f32[2, {rows}, 16]
+  input \"k\" t1: f32[2, 16, {keys}]
+  input \"v\" t2: f32[2, {keys}, 16]
+  t3: f32[2, {rows}, {keys}] = contract t0, t1 labels=\"bmk,bkn->bmn\"
+  t4: f32[2, {rows}] = reduce.max t3 axes=[2]
+  t5: f32[2, {rows}, {keys}] = broadcast t4 dims=[0, 1]
+  t6: f32[2, {rows}, {keys}] = sub t3, t5
+  t7: f32[2, {rows}, {keys}] = exp t6
+  t8: f32[2, {rows}] = reduce.sum t7 axes=[2]
+  t9: f32[2, {rows}, {keys}] = broadcast t8 dims=[0, 1]
+  t10: f32[2, {rows}, {keys}] = div t7, t9
+  t11: f32[2, {rows}, 16] = contract t10, t2 labels=\"bmk,bkn->bmn\"
+  output \"o\" t11
+}}
+"
+    );
+    parse(&text).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
+}
+
+fn options(cache: &CacheDir, target: Option<&str>, precision: Precision) -> Options {
+    Options {
+        cache_dir: cache.path().to_owned(),
+        target: target.map(str::to_owned),
+        precision,
+        calibrate: false,
+        superoptimize: Superoptimize::Always,
+        ..Options::default()
+    }
+}
+
+/// Inputs of which the logits are so large that exponentials without maxima overflow.
+fn inputs(graph: &PrimGraph, scale: f64) -> Vec<Tensor> {
+    let scaled = |tensor: Tensor| {
+        let values: Vec<f64> = tensor.to_f64().into_iter().map(|value| value * scale).collect();
+        Tensor::from_f64(DType::F32, tensor.shape().clone(), &values)
+    };
+    random_inputs(graph, 5).into_iter().map(scaled).collect()
+}
+
+/// Plans with a proved part, and compares what the plan computes.
+fn check(graph: &PrimGraph, target: &str, (precision, tolerance): (Precision, f64), scale: f64) {
+    let cache = CacheDir::new(&format!("substitutes-{}-{target}-{}", graph.name, precision.name()));
+    let place = format!("{} for {target} in {}", graph.name, precision.name());
+    let model = Model::from_graph(graph.clone());
+    let planned = model.plan(&options(&cache, Some(target), precision)).unwrap_or_else(|e| panic!("{e}"));
+    assert!(!planned.proofs().is_empty(), "{place}: kernels of templates are cheaper");
+    for proof in planned.proofs() {
+        assert!(proof.log2_bound < -80.0);
+        assert_eq!(proof.check(), Ok(()));
+    }
+    let inputs = inputs(graph, scale);
+    let outputs = planned.emulate(&inputs).unwrap_or_else(|error| panic!("{place}: {error}"));
+    let expected = model.interpret(&inputs, true).expect("the inputs fit");
+    let difference = compare(&outputs[0], &expected[0]);
+    assert!(difference.scaled <= tolerance && difference.mismatched == 0, "{place}: {difference:?}");
+}
+
+#[test]
+fn attention_is_proved_and_does_not_overflow() {
+    check(&attention(32, 256), "cuda:sm_90", (Precision::F32, 1e-4), 8.0);
+    check(&attention(32, 256), "cuda:sm_80", (Precision::Tf32, 2e-2), 1.0);
+}
+
+#[test]
+fn artifacts_carry_proofs_and_plans_with_them_are_remembered() {
+    let cache = CacheDir::new("substitutes-compiled");
+    // On CPUs it pays once the scores do not fit the caches.
+    let graph = attention(128, 4096);
+    let options = options(&cache, None, Precision::F32);
+    let model = Model::from_graph(graph.clone());
+    let first = model.compile(&options).expect("it compiles");
+    let again = model.compile(&options).expect("it compiles");
+    assert!(again.manifest.report.is_remembered);
+    assert_eq!(first.manifest.proofs, again.manifest.proofs);
+    assert_eq!(first.manifest.steps, again.manifest.steps);
+    let proved = first.manifest.steps.iter().filter(|step| step.proof.is_some());
+    assert!(proved.count() > 0 && !first.manifest.proofs.is_empty());
+    let inputs = inputs(&graph, 4.0);
+    let expected = model.interpret(&inputs, true).expect("the inputs fit");
+    let mut executable = Executable::load(first, RunOptions::default()).expect("it loads");
+    let outputs = executable.run(&inputs).expect("it runs");
+    assert!(compare(&outputs[0], &expected[0]).scaled < 1e-4);
+    let never = Options { superoptimize: Superoptimize::Never, ..options };
+    assert!(model.compile(&never).expect("it compiles").manifest.proofs.is_empty());
+}
