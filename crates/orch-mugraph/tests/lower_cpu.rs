@@ -4,9 +4,9 @@ mod common;
 #[path = "../../orch-codegen/tests/support/mod.rs"]
 mod support;
 
-use common::kernels::{arguments, loaded, row_major, run};
+use common::kernels::{arguments, from_memory, outputs};
 use common::random::{Choices, random_kernel};
-use common::{mugraph, program, random_inputs, resized, valid};
+use common::{kernels, mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
@@ -18,10 +18,17 @@ use orch_tile::{BufferData, CpuTarget, print_thread};
 
 const TARGETS: [&CpuTarget; 3] = [&X86_64_V4, &X86_64_V3, &AARCH64];
 
+/// All tensors as f32 in row-major order.
+fn row_major(graph: &MuGraph) -> Vec<Stored> {
+    kernels::row_major(graph, DType::F32)
+}
+
 /// The largest relative error of a µGraph's lowered kernels, for inputs that are stored as given.
 fn error_of(graph: &MuGraph, stored: &[Stored], inputs: &[Array<f64>], target: &CpuTarget) -> f64 {
     let expected = interpret(graph, inputs, Precision::F64).unwrap_or_else(|e| panic!("{e}"));
-    let given = run(graph, inputs, stored, target);
+    let given = outputs(graph, inputs, stored, |request| {
+        cpu::lower(request, target).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)))
+    });
     expected.iter().zip(&given).map(|(a, b)| finite_error(a, b)).fold(0.0, f64::max)
 }
 
@@ -374,8 +381,8 @@ fn kernels_compile() {
             graphs.iter().zip(&inputs).zip(kernels.iter().zip(after))
         {
             let result = graph.shapes().len() - 1;
-            let memory = &buffers.last().expect("a result").bytes;
-            let given = loaded(memory, &graph.shapes()[result], &kernel.stored[result]);
+            let memory = buffers.last().expect("a result");
+            let given = from_memory(memory, &graph.shapes()[result], &kernel.stored[result]);
             let expected = interpret(graph, inputs, Precision::F64).unwrap_or_else(|e| panic!("{e}"));
             let error = finite_error(&expected[0], &given);
             assert!(error < 1e-5, "{name} for {}: {error:e}", toolchain.target.name);

@@ -35,6 +35,15 @@ pub struct RunOptions {
     pub cuda: SearchPaths,
 }
 
+/// What a GPU's second-level cache holds when a run that is timed begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceCache {
+    /// What the run before left there.
+    Warm,
+    /// Nothing of the executable's.
+    Cold,
+}
+
 /// Time of one step, beside what the plan says of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StepTime {
@@ -104,17 +113,18 @@ impl Executable {
         }
     }
 
-    /// Microseconds of runs on the inputs of the last run, by the GPU's own clock.
+    /// Microseconds of runs on the inputs of the last run, by the GPU's own clock, each begun with such a cache.
     ///
     /// # Errors
     /// If the executable is for a CPU, or as [`Executable::run_bytes`].
-    pub fn device_times_us(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
+    pub fn device_times_us(&mut self, runs: usize, cache: DeviceCache) -> Result<Vec<f64>, Error> {
         match &mut self.inner {
             Inner::Cpu(_) => {
                 Err(Error::Input("the executable is for a CPU, which has no clock of its own".to_owned()))
             }
             Inner::Cuda(inner) => {
-                let options = TimeOptions { replays: runs, ..TimeOptions::default() };
+                let flush_l2 = cache == DeviceCache::Cold;
+                let options = TimeOptions { replays: runs, flush_l2, ..TimeOptions::default() };
                 inner.time_runs(&options).map_err(device_error)
             }
         }

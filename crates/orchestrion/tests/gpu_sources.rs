@@ -1,11 +1,14 @@
-//! The sources of kernels for GPUs, of every template and element type, compile for each generation, without spilled
-//! registers. NVRTC needs no GPU; it is taken from the environment variable `ORCHESTRION_TEST_NVRTC` or from the usual
+//! The sources of kernels for GPUs, of every template and of µGraphs, in every element type, compile for each generation,
+//! without spilled registers. NVRTC needs no GPU; it is taken from the environment variable `ORCHESTRION_TEST_NVRTC` or from the usual
 //! places, and what was asked for must be there.
 
 use orch_codegen::cuda;
 use orch_ir::{
     BinaryFn, Contract, DType, NodeId, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
 };
+use orch_mugraph::lower::{Request, Stored, gpu};
+use orch_mugraph::search::{Found, SearchOptions, search};
+use orch_mugraph::{MuGraph, Node, programs, stabilise};
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_tile::target::{GPU_TARGETS, GpuTarget};
 use orch_tile::templates::gpu::{Factors, attention, contraction, pointwise, row, transpose};
@@ -214,6 +217,61 @@ fn nests(target: &GpuTarget, kernels: &mut Kernels) {
     }
 }
 
+/// Programs whose µGraphs are compiled: attention of few and of many rows, with normalised factors, and what else there is.
+const PROGRAMS: [&str; 9] = [
+    "gqa_inc",
+    "gqa_spec",
+    "mqa_prefill",
+    "osdi_qknorm",
+    "moe",
+    "osdi_rmsnorm",
+    "osdi_gated_mlp",
+    "osdi_lora",
+    "osdi_ntrans",
+];
+
+/// What is found for a program, the cheapest first, each with other numbers of blocks and iterations behind it.
+fn candidates(program: &MuGraph) -> Vec<MuGraph> {
+    let options = SearchOptions { threads: THREADS, alternatives: 24, ..SearchOptions::default() };
+    let (found, _) = search(program, &options).expect("the search covers it");
+    let all = |found: Found| {
+        std::iter::once(found.graph).chain(found.alternatives.into_iter().map(|(_, graph)| graph))
+    };
+    found.into_iter().flat_map(all).map(|graph| stable(&graph).unwrap_or(graph)).collect()
+}
+
+/// The form whose exponentials are relative to maxima, if there is one.
+fn stable(graph: &MuGraph) -> Option<MuGraph> {
+    let place = stabilise::unstable(graph)?;
+    let group = stabilise::analyse(graph, place).ok()?;
+    stabilise::rewrite(graph, &group).ok()
+}
+
+/// The kernels of a µGraph; `None` if one is not lowered.
+fn lowered(graph: &MuGraph, target: &GpuTarget, factors: Factors, dtype: DType) -> Option<Vec<Kernel>> {
+    let row_major = |shape: &Vec<usize>| Stored::row_major(dtype, shape);
+    let stored: Vec<Stored> = graph.shapes().iter().map(row_major).collect();
+    let blocks = graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_)));
+    let lower = |(kernel, _)| {
+        let request = Request { graph, kernel, stored: &stored, name: "kernel" };
+        gpu::lower(&request, target, factors).ok()
+    };
+    blocks.map(lower).collect()
+}
+
+/// The kernels of the cheapest µGraph that is lowered, of each program.
+fn mugraphs(found: &[(&str, Vec<MuGraph>)], target: &GpuTarget, kernels: &mut Kernels) {
+    for (factors, dtype) in [(Factors::F32, DType::F32), (Factors::F16, DType::F16)] {
+        for (name, candidates) in found {
+            let best =
+                candidates.iter().find_map(|graph| Some((graph, lowered(graph, target, factors, dtype)?)));
+            let (graph, of_graph) = best.unwrap_or_else(|| panic!("no µGraph of {name} is lowered"));
+            let what = format!("{factors:?} {}", orch_mugraph::print(graph));
+            kernels.extend(of_graph.into_iter().map(|kernel| (what.clone(), kernel)));
+        }
+    }
+}
+
 fn nvrtc() -> Option<Nvrtc> {
     let asked = std::env::var_os("ORCHESTRION_TEST_NVRTC");
     let is_asked = asked.is_some();
@@ -251,6 +309,28 @@ fn problem(nvrtc: &Nvrtc, target: &GpuTarget, kernel: &Kernel) -> Option<String>
     (!is_right).then(|| format!("{threads} threads, at most {registers} registers: {resources:?}"))
 }
 
+/// Compiles all kernels.
+fn check(nvrtc: &Nvrtc, target: &GpuTarget, kernels: &[(String, Kernel)]) {
+    println!("{}: {} kernels", target.name, kernels.len());
+    let next = AtomicUsize::new(0);
+    let problems = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((what, kernel)) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Some(problem) = problem(nvrtc, target, kernel) {
+                let text = format!("{what} for {}: {problem}", target.name);
+                problems.lock().expect("no thread panicked").push(text);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(work);
+        }
+    });
+    let problems = problems.into_inner().expect("no thread panicked");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
 #[test]
 fn sources_compile_without_spills() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -262,23 +342,22 @@ fn sources_compile_without_spills() {
         let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));
         assert_eq!(has("tiles: true"), target.has_tile_products);
         assert_eq!(has("split: 2") || has("split: 4"), target.has_clusters);
-        println!("{}: {} kernels", target.name, kernels.len());
-        let next = AtomicUsize::new(0);
-        let problems = Mutex::new(Vec::new());
-        let work = || {
-            while let Some((what, kernel)) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Some(problem) = problem(&nvrtc, target, kernel) {
-                    let text = format!("{what} for {}: {problem}", target.name);
-                    problems.lock().expect("no thread panicked").push(text);
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(work);
-            }
-        });
-        let problems = problems.into_inner().expect("no thread panicked");
-        assert!(problems.is_empty(), "{}", problems.join("\n"));
+        check(&nvrtc, target, &kernels);
+    }
+}
+
+#[test]
+fn sources_of_mugraphs_compile_without_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let programs = programs::programs(1).expect("small shapes");
+    let found: Vec<(&str, Vec<MuGraph>)> = (programs.iter())
+        .filter(|program| PROGRAMS.contains(&program.name))
+        .map(|program| (program.name, candidates(&program.graph)))
+        .collect();
+    assert_eq!(found.len(), PROGRAMS.len());
+    for target in GPU_TARGETS {
+        let mut kernels = Vec::new();
+        mugraphs(&found, target, &mut kernels);
+        check(&nvrtc, target, &kernels);
     }
 }

@@ -1,74 +1,56 @@
 //! Runs µGraphs with their block graphs lowered to thread programs, each checked by the validator and the interpreter.
-#![allow(dead_code)]
 
-use orch_ir::DType;
+use orch_ir::{DType, Tensor};
 use orch_mugraph::array::Array;
 use orch_mugraph::eval::{Domain, Site};
 use orch_mugraph::floats::Floats;
-use orch_mugraph::lower::{Request, Stored, cpu};
+use orch_mugraph::lower::{Request, Stored};
+use orch_mugraph::op::elems;
 use orch_mugraph::tiling::indices;
-use orch_mugraph::{MuGraph, Node, Precision, TensorId};
+use orch_mugraph::{MuGraph, Node, Precision, TensorId, print};
 use orch_tile::templates::kernel::{Binding, Kernel};
-use orch_tile::{BufferData, CpuTarget, ExecOptions, Scope, interpret, print_thread, validate_thread};
+use orch_tile::{BufferData, ExecOptions, Scope, interpret, print_thread, validate_thread};
 
-/// All tensors as f32 in row-major order.
-pub fn row_major(graph: &MuGraph) -> Vec<Stored> {
-    graph.shapes().iter().map(|shape| Stored::row_major(DType::F32, shape)).collect()
+/// Every tensor in row-major order.
+pub fn row_major(graph: &MuGraph, dtype: DType) -> Vec<Stored> {
+    graph.shapes().iter().map(|shape| Stored::row_major(dtype, shape)).collect()
 }
 
-/// The places of a tensor's elements in memory.
-fn places(shape: &[usize], stored: &Stored) -> Vec<usize> {
-    let place = |index: Vec<usize>| {
-        stored.offset + index.iter().zip(&stored.strides).map(|(at, stride)| at * stride).sum::<usize>()
-    };
-    indices(shape).map(place).collect()
-}
-
-/// A number as it is stored.
-fn bytes(dtype: DType, x: f64) -> Vec<u8> {
-    match dtype {
-        DType::F32 => (x as f32).to_le_bytes().to_vec(),
-        DType::F16 => half::f16::from_f64(x).to_le_bytes().to_vec(),
-        DType::BF16 => half::bf16::from_f64(x).to_le_bytes().to_vec(),
-        _ => vec![u8::from(x != 0.0)],
+/// A tensor in memory, with zeros where none of its elements is.
+pub fn to_memory(array: &Array<f64>, stored: &Stored) -> BufferData {
+    let mut memory = vec![0.0; stored.elems];
+    for (index, &value) in indices(&array.shape).zip(&array.data) {
+        memory[place(stored, &index)] = value;
     }
-}
-
-fn number(dtype: DType, bytes: &[u8]) -> f64 {
-    match dtype {
-        DType::F32 => f32::from_le_bytes(bytes.try_into().expect("four bytes")).into(),
-        DType::F16 => half::f16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f64(),
-        DType::BF16 => half::bf16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f64(),
-        _ => bytes[0].into(),
-    }
-}
-
-/// A tensor in memory.
-pub fn stored_bytes(array: &Array<f64>, stored: &Stored) -> Vec<u8> {
-    let size = stored.dtype.size_bytes();
-    let mut memory = vec![0; stored.elems * size];
-    for (place, &x) in places(&array.shape, stored).into_iter().zip(&array.data) {
-        memory[place * size..][..size].copy_from_slice(&bytes(stored.dtype, x));
-    }
-    memory
+    BufferData::from_tensor(&Tensor::from_f64(stored.dtype, [stored.elems], &memory))
 }
 
 /// A tensor from memory.
-pub fn loaded(memory: &[u8], shape: &[usize], stored: &Stored) -> Array<f64> {
-    let size = stored.dtype.size_bytes();
-    let element = |place: usize| number(stored.dtype, &memory[place * size..][..size]);
-    Array { shape: shape.to_vec(), data: places(shape, stored).into_iter().map(element).collect() }
+pub fn from_memory(memory: &BufferData, shape: &[usize], stored: &Stored) -> Array<f64> {
+    let all = memory.to_tensor([stored.elems]).expect("as many elements").to_f64();
+    let data = indices(shape).map(|index| all[place(stored, &index)]).collect();
+    Array { shape: shape.to_vec(), data }
 }
 
-/// The outputs of a µGraph whose block graphs run as thread programs.
-pub fn run(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored], target: &CpuTarget) -> Vec<Array<f64>> {
+fn place(stored: &Stored, index: &[usize]) -> usize {
+    stored.offset + index.iter().zip(&stored.strides).map(|(at, stride)| at * stride).sum::<usize>()
+}
+
+/// The outputs of a µGraph whose block graphs are lowered and run as thread programs.
+pub fn outputs(
+    graph: &MuGraph,
+    inputs: &[Array<f64>],
+    stored: &[Stored],
+    mut lower: impl FnMut(&Request<'_>) -> Kernel,
+) -> Vec<Array<f64>> {
     let mut values: Vec<Option<Array<f64>>> = vec![None; graph.shapes().len()];
     let mut inputs = inputs.iter();
     for (first, node) in graph.nodes() {
         match node {
             Node::Input { .. } => {
-                let memory = stored_bytes(inputs.next().expect("an input"), &stored[first.index()]);
-                values[first.index()] = Some(loaded(&memory, graph.shape(first), &stored[first.index()]));
+                let stored = &stored[first.index()];
+                let memory = to_memory(inputs.next().expect("an input"), stored);
+                values[first.index()] = Some(from_memory(&memory, graph.shape(first), stored));
             }
             Node::Op { op, args } => {
                 let args: Vec<&Array<f64>> =
@@ -77,10 +59,11 @@ pub fn run(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored], target: &C
                 let result = Floats { precision: Precision::F32 }.apply(site, op, &args);
                 values[first.index()] = Some(result.unwrap_or_else(|e| panic!("{e}")));
             }
-            Node::Block(_) => {
-                let request = Request { graph, kernel: first, stored, name: "kernel" };
-                let kernel = cpu::lower(&request, target).unwrap_or_else(|e| panic!("{e}"));
+            Node::Block(block) => {
+                let kernel = lower(&Request { graph, kernel: first, stored, name: "kernel" });
                 run_kernel(graph, &kernel, stored, &mut values);
+                let results = &values[first.index()..][..block.stores.len()];
+                assert!(results.iter().all(Option::is_some), "a result of {first} is not bound");
             }
         }
     }
@@ -98,27 +81,29 @@ fn tensors(kernel: &Kernel) -> Vec<usize> {
 
 /// What a kernel is passed: the tensors that have values, and zeros.
 pub fn arguments(kernel: &Kernel, stored: &[Stored], values: &[Option<Array<f64>>]) -> Vec<BufferData> {
-    let argument = |id: usize| {
-        let dtype = stored[id].dtype;
-        let zeros = || vec![0; stored[id].elems * dtype.size_bytes()];
-        let bytes = values[id].as_ref().map_or_else(zeros, |value| stored_bytes(value, &stored[id]));
-        BufferData { dtype, bytes }
+    let argument = |id: usize| match &values[id] {
+        Some(value) => to_memory(value, &stored[id]),
+        None => BufferData::zeros(stored[id].dtype, stored[id].elems),
     };
     tensors(kernel).into_iter().map(argument).collect()
 }
 
+/// Runs a kernel. Exactly the tensors that had no values are its outputs, and have values afterwards.
 fn run_kernel(graph: &MuGraph, kernel: &Kernel, stored: &[Stored], values: &mut [Option<Array<f64>>]) {
     let program = &kernel.program;
-    assert_eq!(validate_thread(program), Vec::<String>::new(), "{}", print_thread(program));
+    let text = || format!("{}\n{}", print(graph), print_thread(program));
+    assert_eq!(validate_thread(program), Vec::<String>::new(), "{}", text());
     let mut buffers = arguments(kernel, stored, values);
     let report = interpret(program, &mut buffers, &ExecOptions::default())
-        .unwrap_or_else(|e| panic!("{e}\n{}\n{}", orch_mugraph::print(graph), print_thread(program)));
+        .unwrap_or_else(|e| panic!("{e}\n{}", text()));
     for (at, id) in tensors(kernel).into_iter().enumerate() {
-        if program.buffers[at].scope == Scope::Output {
+        let is_output = program.buffers[at].scope == Scope::Output;
+        assert_eq!(is_output, values[id].is_none(), "the scope of t{id}\n{}", text());
+        if is_output {
             let shape = &graph.shapes()[id];
-            let spare = stored[id].elems - shape.iter().product::<usize>();
-            assert_eq!(report.unwritten[at], spare, "every element is stored");
-            values[id] = Some(loaded(&buffers[at].bytes, shape, &stored[id]));
+            let spare = stored[id].elems - elems(shape);
+            assert_eq!(report.unwritten[at], spare, "elements of t{id} that are not written\n{}", text());
+            values[id] = Some(from_memory(&buffers[at], shape, &stored[id]));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::{Error, Executable, Tensor};
+use orchestrion::{DeviceCache, Error, Executable, Tensor};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,8 +20,11 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
     seconds: f64,
     /// Time by the GPU's own clock, without the launch and the wait for its end
-    #[arg(long, conflicts_with = "serve")]
+    #[arg(long)]
     device_only: bool,
+    /// Overwrite the GPU's second-level cache before each run, so that nothing is found there
+    #[arg(long, requires = "device_only")]
+    cold: bool,
     /// Also show the time of each step
     #[arg(long)]
     steps: bool,
@@ -49,7 +52,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let mut buffers = executable.output_buffers();
-    let mut timed = Timed { executable: &mut executable, inputs: &inputs, buffers: &mut buffers };
+    let clock = match (arguments.device_only, arguments.cold) {
+        (false, _) => Clock::Host,
+        (true, false) => Clock::Device(DeviceCache::Warm),
+        (true, true) => Clock::Device(DeviceCache::Cold),
+    };
+    let mut timed = Timed { executable: &mut executable, inputs: &inputs, buffers: &mut buffers, clock };
     timed.begin()?;
     if arguments.serve {
         return serve(&mut timed, base_kib);
@@ -58,10 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let start = Instant::now();
     let mut samples_ms = Vec::new();
     while samples_ms.len() < MIN_RUNS || start.elapsed() < budget {
-        match arguments.device_only {
-            false => samples_ms.push(timed.run_ms()?),
-            true => samples_ms.extend(timed.device_ms()?),
-        }
+        samples_ms.extend(timed.runs_ms(clock.runs_at_once())?);
     }
     samples_ms.sort_by(f64::total_cmp);
     let (min, median) = (samples_ms[0], samples_ms[samples_ms.len() / 2]);
@@ -85,11 +90,30 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("expected a number of seconds from 0 to {MAX_SECONDS}"))
 }
 
+/// Whose clock times a run.
+#[derive(Clone, Copy)]
+enum Clock {
+    /// On a GPU from the launch until the host knows that it has ended.
+    Host,
+    /// The GPU's own.
+    Device(DeviceCache),
+}
+
+impl Clock {
+    fn runs_at_once(self) -> usize {
+        match self {
+            Clock::Host => 1,
+            Clock::Device(_) => DEVICE_RUNS,
+        }
+    }
+}
+
 /// An executable with all memory of a run at hand, so that what is timed allocates nothing.
 struct Timed<'a> {
     executable: &'a mut Executable,
     inputs: &'a [Tensor],
     buffers: &'a mut [Vec<u8>],
+    clock: Clock,
 }
 
 impl Timed<'_> {
@@ -100,19 +124,24 @@ impl Timed<'_> {
         self.executable.run_bytes(&given, &mut outputs)
     }
 
-    /// Time of one run, in milliseconds: on a GPU from the launch until the host knows that it has ended.
+    /// Times of runs, in milliseconds.
+    fn runs_ms(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
+        match self.clock {
+            Clock::Host => (0..runs).map(|_| self.run_ms()).collect(),
+            Clock::Device(cache) => {
+                let times_us = self.executable.device_times_us(runs, cache)?;
+                Ok(times_us.into_iter().map(|time_us| time_us / 1e3).collect())
+            }
+        }
+    }
+
+    /// Time of one run by the host's clock, in milliseconds.
     fn run_ms(&mut self) -> Result<f64, Error> {
         let given: Vec<&[u8]> = self.inputs.iter().map(|tensor| &tensor.bytes()[..]).collect();
         let mut outputs: Vec<&mut [u8]> = self.buffers.iter_mut().map(Vec::as_mut_slice).collect();
         let start = Instant::now();
         self.executable.run_again(&given, &mut outputs)?;
         Ok(start.elapsed().as_secs_f64() * 1e3)
-    }
-
-    /// Times of a few runs by the GPU's clock, in milliseconds.
-    fn device_ms(&mut self) -> Result<Vec<f64>, Error> {
-        let times_us = self.executable.device_times_us(DEVICE_RUNS)?;
-        Ok(times_us.into_iter().map(|time_us| time_us / 1e3).collect())
     }
 }
 
@@ -125,7 +154,7 @@ fn serve(timed: &mut Timed<'_>, base_kib: u64) -> Result<ExitCode, Error> {
         let line = line.map_err(|source| Error::File { path: PathBuf::from("standard input"), source })?;
         let runs = line.strip_prefix("run ").and_then(|count| count.trim().parse::<usize>().ok());
         let runs = runs.ok_or_else(|| Error::Input(format!("`{line}` was read, `run N` is understood")))?;
-        let times = (0..runs).map(|_| timed.run_ms()).collect::<Result<Vec<f64>, Error>>()?;
+        let times = timed.runs_ms(runs)?;
         let words: Vec<String> = times.iter().map(|time| format!("{time:.6}")).collect();
         outln!("{}", words.join(" "));
     }

@@ -1,0 +1,448 @@
+"""The programs of the Mirage paper on a GPU, beside torch on the same device in the same run.
+
+usage: python3 bench/gpu/programs.py [PROGRAM ...] [--batch 1,8] [--peers FILE] [--orchestrion FILE] [--out FOLDER]
+
+Each program is written as an ONNX model all of whose tensors are inputs, so that nothing is folded, and compiled by
+`orchestrion`. With --precision f16 or bf16 the inputs and the output are f16: they are cast to f32, and back, in the
+model, so that what is computed in between has the precision that the compiler chooses. --io f16-in leaves the output
+f32, and --io f32 the inputs too. Its peers are the functions of `gpu_programs.py` (--peers) in the type of the inputs:
+eager, inductor (torch.compile with max-autotune), and for attention the kernels of torch's scaled_dot_product_attention.
+
+Orchestrion and the peers run by turns, in rounds. All are timed alike, by the device's clock: a CUDA graph of one run,
+replayed after the second-level cache has been overwritten, from the launch to the end. A time is the median over all
+rounds. `warm` is Orchestrion's time if nothing is overwritten. `in a row` is the best peer's time a run in one graph of
+runs on different inputs, as `gpu_programs.py` measures it by itself: launches are hidden there. `floor` is the time that
+inputs and output, moved once, and operations take at least, by the rates that --bandwidth and --flops state. `error` is
+the largest absolute error against torch in f64, relative to the largest magnitude.
+
+With --out, rows are added to FOLDER/programs.json (those of the same program, batch, types and device are replaced),
+and FOLDER/programs.md is written from it; --report does only the latter.
+
+--dry-run needs neither torch nor a GPU: it writes and compiles the models (for cuda:sm_90, or --target) and prints plans.
+"""
+import argparse, importlib.util, json, math, os, shutil, statistics, subprocess, sys, tempfile, time
+
+ROUNDS, RUNS, WARM_UP = 10, 20, 5
+EPS = 1e-5
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("--batch", default="1,8")
+    parser.add_argument("--precision", default="f16", choices=["f16", "bf16", "tf32", "f32"])
+    parser.add_argument("--io", choices=["f16", "f16-in", "f32"], help="types of inputs and output (default: by precision)")
+    parser.add_argument("--modes", default="eager,inductor,sdpa", help="peers")
+    parser.add_argument("--orchestrion", default=shutil.which("orchestrion") or "target/release/orchestrion")
+    parser.add_argument("--peers", default=os.path.join(os.path.dirname(__file__), "../../../shared/peers/gpu_programs.py"))
+    parser.add_argument("--target", help="default: cuda")
+    parser.add_argument("--options", default="", help="further options of `orchestrion compile`, in one word")
+    parser.add_argument("--bandwidth", type=float, default=4.3e12, help="bytes per second")
+    parser.add_argument("--flops", type=float, help="operations per second (default: by precision)")
+    parser.add_argument("--folder", help="where models and executables are kept (default: none are)")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="start no program after that many seconds")
+    parser.add_argument("--out")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--commit", default="", help="what was measured, for the report")
+    o = parser.parse_args()
+    o.io = o.io or ("f16" if o.precision in ("f16", "bf16") else "f32")
+    o.target = o.target or ("cuda:sm_90" if o.dry_run else "cuda")
+    o.flops = o.flops or {"f16": 790e12, "bf16": 790e12, "tf32": 400e12, "f32": 60e12}[o.precision]
+    o.batches = [int(batch) for batch in o.batch.split(",")]
+    return o
+
+
+class Model:
+    """An ONNX model in the making."""
+
+    def __init__(self, name, io):
+        import onnx
+        self.onnx, self.name = onnx, name
+        half, full = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+        self.input_type, self.output_type = {"f16": (half, half), "f16-in": (half, full), "f32": (full, full)}[io]
+        self.nodes, self.inputs, self.constants = [], [], []
+
+    def input(self, name, shape):
+        self.inputs.append(self.onnx.helper.make_tensor_value_info(name, self.input_type, shape))
+        full = self.onnx.TensorProto.FLOAT
+        return name if self.input_type == full else self.op("Cast", name, to=full)
+
+    def op(self, kind, *args, **attributes):
+        result = f"t{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(kind, args, [result], **attributes))
+        return result
+
+    def constant(self, values, kind, shape):
+        name = f"c{len(self.constants)}"
+        self.constants.append(self.onnx.helper.make_tensor(name, kind, shape, values))
+        return name
+
+    def scalar(self, value):
+        return self.constant([value], self.onnx.TensorProto.FLOAT, [])
+
+    def rms(self, x):
+        axes = self.constant([-1], self.onnx.TensorProto.INT64, [1])
+        mean = self.op("ReduceMean", self.op("Mul", x, x), axes, keepdims=1)
+        return self.op("Div", x, self.op("Sqrt", self.op("Add", mean, self.scalar(EPS))))
+
+    def write(self, result, shape, path):
+        """Writes the model; `result` is what the last node gives."""
+        helper = self.onnx.helper
+        if self.output_type != self.onnx.TensorProto.FLOAT:
+            self.op("Cast", result, to=self.output_type)
+        self.nodes[-1].output[0] = "o"
+        output = helper.make_tensor_value_info("o", self.output_type, shape)
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, [output], self.constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        self.onnx.checker.check_model(model, full_check=True)
+        self.onnx.save(model, path)
+
+
+def attention(m, q, k, v):
+    return m.op("MatMul", m.op("Softmax", m.op("MatMul", q, k), axis=-1), v)
+
+
+def normalised_attention(m, q, k, v):
+    return attention(m, m.rms(q), k, m.rms(v))
+
+
+def mlp(m, x, a, w):
+    return m.op("MatMul", m.op("Relu", m.op("MatMul", x, a)), w)
+
+
+def lora(m, x, w, a, c):
+    return m.op("Add", m.op("MatMul", x, w), m.op("MatMul", m.op("MatMul", x, a), c))
+
+
+def norm_linear(m, x, w):
+    return m.op("MatMul", m.rms(x), w)
+
+
+def gated_mlp(m, x, w1, w2):
+    gate = m.op("MatMul", x, w1)
+    return m.op("Mul", m.op("Mul", gate, m.op("Sigmoid", gate)), m.op("MatMul", x, w2))
+
+
+def ntrans(m, h, x, a):
+    return m.rms(m.op("Add", x, m.op("Mul", a, m.op("Add", m.rms(h), x))))
+
+
+def programs(b):
+    """name -> (what builds it, inputs by name, shape of the output); shapes as in `gpu_programs.py`."""
+    found = {}
+    for name, heads, m, n in [
+        ("mha_inc", 32 * b, 16, 4096), ("mha_prefill", 32 * b, 256, 1024), ("gqa_inc", 2 * b, 8, 4096),
+        ("gqa_spec", 2 * b, 256, 4096), ("mqa_inc", b, 32, 4096), ("mqa_spec", b, 1024, 4096),
+        ("mqa_prefill", b, 4096, 4096), ("mha_inc_text", 32 * b, 1, 4096), ("mha_spec_text", 32 * b, 32, 4096),
+        ("gqa_prefill_text", 2 * b, 8 * 512, 4096), ("qknorm_gqa", 2 * b, 256, 4096),
+    ]:
+        inputs = {"q": (heads, m, 64), "k": (heads, 64, n), "v": (heads, n, 64)}
+        found[name] = (normalised_attention if name == "qknorm_gqa" else attention, inputs, (heads, m, 64))
+    found["mlp_adapter"] = (mlp, {"x": (16 * b, 8192), "a": (8192, 8), "w": (8, 8192)}, (16 * b, 8192))
+    found["moe"] = (mlp, {"x": (8, 8 * b, 4096), "a": (8, 4096, 4096), "w": (8, 4096, 4096)}, (8, 8 * b, 4096))
+    for name, k in [("lora", 256), ("lora_4k", 4096)]:
+        inputs = {"x": (16 * b, k), "w": (k, 4096), "a": (k, 16), "c": (16, 4096)}
+        found[name] = (lora, inputs, (16 * b, 4096))
+    found["rmsnorm_linear"] = (norm_linear, {"x": (2 * b, 4096), "w": (4096, 6144)}, (2 * b, 6144))
+    found["gated_mlp"] = (gated_mlp, {"x": (8 * b, 4096), "w1": (4096, 4096), "w2": (4096, 4096)}, (8 * b, 4096))
+    found["ntrans"] = (ntrans, dict.fromkeys(["h", "x", "a"], (8 * b, 4096)), (8 * b, 4096))
+    return found
+
+
+def write_model(o, name, program, path):
+    build, inputs, shape = program
+    model = Model(name, o.io)
+    model.write(build(model, *[model.input(*given) for given in inputs.items()]), shape, path)
+
+
+def compile_model(o, path, artifact):
+    start = time.time()
+    command = [o.orchestrion, "compile", path, "--target", o.target, "--precision", o.precision, *o.options.split()]
+    done = subprocess.run([*command, "-q", "-o", artifact], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip() or f"exit code {done.returncode}")
+    return time.time() - start
+
+
+def plan_of(o, artifact):
+    """The steps (a name, a schedule, modelled microseconds, and whether the superoptimizer found it), and the seconds
+    that it searched."""
+    command = [o.orchestrion, "explain", artifact, "--json", "--no-measure"]
+    manifest = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["manifest"]
+    steps = []
+    for step in manifest["steps"]:
+        action = step["action"]
+        kernel = manifest["kernels"][action["kernel"]] if isinstance(action, dict) and "kernel" in action else {}
+        spilled = ((kernel.get("team") or {}).get("resources") or {}).get("spill_bytes", 0)
+        steps.append({
+            "name": kernel.get("name", step["name"]),
+            "schedule": kernel.get("schedule", json.dumps(action)[:40]),
+            "blocks": kernel.get("tasks"),
+            "modelled_us": round(step["cost_us"], 2),
+            "found": step.get("proof") is not None,
+            "spill_bytes": spilled,
+        })
+    return steps, round(dict(manifest["report"]["stage_seconds"]).get("superoptimize", 0.0), 1)
+
+
+class Served:
+    """Orchestrion in a process of its own, timed by the device's clock."""
+
+    def __init__(self, o, artifact, files, *flags):
+        given = [word for name, file in files.items() for word in ("-i", f"{name}={file}")]
+        command = [o.orchestrion, "bench", artifact, "--serve", "--device-only", *flags, *given]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if not self.process.stdout.readline().startswith("ready"):
+            raise RuntimeError("orchestrion does not start")
+        self.times_us(WARM_UP)
+
+    def times_us(self, runs):
+        self.process.stdin.write(f"run {runs}\n")
+        self.process.stdin.flush()
+        return [float(word) * 1e3 for word in self.process.stdout.readline().split()]
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Peer:
+    """A function of torch as a CUDA graph, timed as Orchestrion times itself."""
+
+    def __init__(self, torch, function, inputs):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                function(*inputs)
+        torch.cuda.synchronize()
+        self.torch, self.graph = torch, torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.kept = function(*inputs)
+        l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        self.flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+        self.times_us(WARM_UP)
+
+    def times_us(self, runs):
+        event = lambda: self.torch.cuda.Event(enable_timing=True)
+        pairs = [(event(), event()) for _ in range(runs)]
+        for begin, end in pairs:
+            self.flush.zero_()
+            begin.record()
+            self.graph.replay()
+            end.record()
+        self.torch.cuda.synchronize()
+        return [begin.elapsed_time(end) * 1e3 for begin, end in pairs]
+
+
+def contenders(o, torch, peers, function):
+    """The peers of a function, by name."""
+    modes, found = o.modes.split(","), {}
+    if "eager" in modes:
+        found["eager"] = function
+    if "inductor" in modes:
+        found["inductor"] = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+    if "sdpa" in modes and function is peers.attention:
+        for name, backend in [("flash", "FLASH_ATTENTION"), ("cudnn", "CUDNN_ATTENTION"), ("efficient", "EFFICIENT_ATTENTION")]:
+            found[name] = peers.sdpa(getattr(peers.SDPBackend, backend))
+    return found
+
+
+def given_to(function, inputs):
+    """The inputs of a peer, with k as it wants it."""
+    if not getattr(function, "wants_k_rows", False):
+        return inputs
+    q, k, v = inputs
+    return [q, k.transpose(1, 2).contiguous(), v]
+
+
+def error_of(o, np, artifact, files, reference, folder):
+    """The largest absolute error, relative to the largest magnitude."""
+    given = [word for name, file in files.items() for word in ("-i", f"{name}={file}")]
+    command = [o.orchestrion, "run", artifact, *given, "--output-dir", folder]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    result = np.load(f"{folder}/o.npy").astype(np.float64)
+    return float(np.abs(result - reference).max() / np.abs(reference).max())
+
+
+def measure(o, torch, peers, name, batch, folder):
+    import numpy as np
+    program = programs(batch)[name]
+    function, shapes, flops = peers.programs(batch)[name]
+    assert [tuple(shape) for shape in shapes] == list(program[1].values()), f"{name}: shapes are not those of the peers"
+    model, artifact = f"{folder}/{name}_{batch}.onnx", f"{folder}/{name}_{batch}.orc"
+    write_model(o, name, program, model)
+    row = {"program": name, "batch": batch, "precision": o.precision, "compile_s": round(compile_model(o, model, artifact), 1)}
+    row["steps"], row["search_s"] = plan_of(o, artifact)
+    torch.manual_seed(0)
+    element_bytes = 4 if o.io == "f32" else 2
+    input_bytes = element_bytes * sum(math.prod(shape) for shape in shapes)
+    sets = [peers.make(shapes) for _ in range(max(2, min(24, int(200e6 // input_bytes) + 1)))]
+    dtype = np.float32 if o.io == "f32" else np.float16
+    files = {}
+    for port, tensor in zip(program[1], sets[0]):
+        files[port] = f"{folder}/{port}.npy"
+        np.save(files[port], tensor.cpu().numpy().astype(dtype))
+    reference = function(*[tensor.double() for tensor in sets[0]]).double()
+    row["error"] = error_of(o, np, artifact, files, reference.cpu().numpy(), folder)
+    moved = input_bytes + element_bytes * reference.numel()
+    row["floor"] = round(max(moved / o.bandwidth, flops / o.flops) * 1e6, 2)
+    runners = {"orchestrion": Served(o, artifact, files, "--cold"), "warm": Served(o, artifact, files)}
+    row["in_a_row"], row["errors"] = {}, {}
+    for mode, peer in contenders(o, torch, peers, function).items():
+        try:
+            torch._dynamo.reset()
+            given = [given_to(peer, inputs) for inputs in sets]
+            result = peer(*given[0]).double()
+            row["errors"][mode] = float((result - reference).abs().max() / reference.abs().max())
+            row["in_a_row"][mode] = round(peers.graph_time_us(peer, given), 2)
+            runners[mode] = Peer(torch, peer, given[0])
+        except Exception as error:
+            row["errors"][mode] = "error: " + (str(error).splitlines() or [type(error).__name__])[0][:60]
+    del reference
+    torch.cuda.empty_cache()
+    times = {runner: [] for runner in runners}
+    for _ in range(ROUNDS):
+        for runner in runners:
+            times[runner] += runners[runner].times_us(RUNS)
+    for own in ("orchestrion", "warm"):
+        runners[own].end()
+    medians = {runner: round(statistics.median(found), 2) for runner, found in times.items()}
+    row["orchestrion"], row["warm"] = medians.pop("orchestrion"), medians.pop("warm")
+    row["peers"] = medians
+    row["best"] = min(medians, key=medians.get, default=None)
+    row["ratio"] = round(medians[row["best"]] / row["orchestrion"], 3) if medians else None
+    return row
+
+
+MODES = ["eager", "inductor", "flash", "cudnn", "efficient"]
+
+
+def plan_text(steps):
+    """`2 (1 found)`: kernels, and how many of them the superoptimizer found."""
+    found = sum(step["found"] for step in steps)
+    return f"{len(steps)} ({found} found)" if found else str(len(steps))
+
+
+def table_lines(rows):
+    shown = [mode for mode in MODES if any(mode in row["peers"] for row in rows)]
+    head = ["program", "Orchestrion", *shown, "best / Orchestrion", "warm", "peers in a row", "floor", "kernels", "error", "best peer's", "compile s"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for row in rows:
+        peers = [f"{row['peers'][mode]:.1f}" if mode in row["peers"] else "" for mode in shown]
+        in_a_row = min(row["in_a_row"].values(), default=None)
+        other = row["errors"].get(row["best"])
+        cells = [row["program"], f"**{row['orchestrion']:.1f}**", *peers, f"{row['ratio']:.2f}" if row["ratio"] else ""]
+        cells += [f"{row['warm']:.1f}", f"{in_a_row:.1f}" if in_a_row else "", f"{row['floor']:.1f}", plan_text(row["steps"])]
+        cells += [f"{row['error']:.1e}", f"{other:.1e}" if isinstance(other, float) else "", f"{row['compile_s']:.1f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    ratios = [row["ratio"] for row in rows if row["ratio"]]
+    if ratios:
+        mean = math.exp(statistics.mean(map(math.log, ratios)))
+        lines.append("| **geometric mean** |" + " |" * (len(shown) + 1) + f" **{mean:.2f}** |" + " |" * 7)
+    return lines
+
+
+def write_report(folder):
+    """programs.md from programs.json."""
+    tables = json.load(open(f"{folder}/programs.json"))
+    lines = [
+        "# Programs of the Mirage paper on a GPU", "",
+        "Written by `bench/gpu/programs.py`. Microseconds by the device's clock: a CUDA graph of one run after the second-level",
+        "cache was overwritten, medians of interleaved rounds. Ratios above 1 mean that Orchestrion is faster than the best peer.",
+        "`warm`: Orchestrion, with nothing overwritten. `peers in a row`: the best peer's time a run in one graph of runs on",
+        "different inputs. `floor`: bytes and operations by the device's measured rates. `kernels`: those of Orchestrion, and how",
+        "many of them the superoptimizer found. `error`: largest error against f64, relative to the largest magnitude.",
+    ]
+    for table in tables:
+        lines += ["", f"## {table['precision']}, inputs and output {table['io']}, batch {table['batch']}", ""]
+        lines += [f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}; {table['date']}.", ""]
+        lines += table_lines(table["rows"])
+    open(f"{folder}/programs.md", "w").write("\n".join(lines) + "\n")
+
+
+def add_row(o, torch, row):
+    """Puts a row into programs.json, in the order of the programs."""
+    path = f"{o.out}/programs.json"
+    tables = json.load(open(path)) if os.path.exists(path) else []
+    key = {"precision": o.precision, "io": o.io, "batch": row["batch"], "device": torch.cuda.get_device_name()}
+    table = next((table for table in tables if all(table[name] == value for name, value in key.items())), None)
+    if table is None:
+        table = {**key, "rows": []}
+        tables.append(table)
+    table |= {"torch": torch.__version__, "cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d")}
+    order = list(programs(1))
+    rows = [other for other in table["rows"] if other["program"] != row["program"]] + [row]
+    table["rows"] = sorted(rows, key=lambda row: order.index(row["program"]))
+    tables.sort(key=lambda table: (table["device"], table["precision"], table["io"], table["batch"]))
+    json.dump(tables, open(path, "w"), indent=1)
+
+
+def plan_lines(steps):
+    return [f"    {'found   ' if s['found'] else 'template'} {s['modelled_us']:9.2f} us  {s['blocks'] or '-'} blocks  {s['name']}: {s['schedule']}"
+            + (f", {s['spill_bytes']} bytes spilled" if s["spill_bytes"] else "") for s in steps]
+
+
+def dry_run(o, name, batch, folder):
+    """Writes and compiles a model; false if that fails."""
+    model, artifact = f"{folder}/{name}_{batch}.onnx", f"{folder}/{name}_{batch}.orc"
+    write_model(o, name, programs(batch)[name], model)
+    try:
+        seconds = compile_model(o, model, artifact)
+    except RuntimeError as error:
+        print(f"{name} {batch}: failed: {error}", flush=True)
+        return False
+    steps, search_s = plan_of(o, artifact)
+    print(f"{name} {batch}: {plan_text(steps)} kernels, compiled in {seconds:.1f} s ({search_s:.1f} s of search)", *plan_lines(steps), sep="\n", flush=True)
+    return True
+
+
+def device_modules(o):
+    import torch
+    spec = importlib.util.spec_from_file_location("peers", o.peers)
+    peers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peers)
+    torch.backends.cuda.matmul.allow_tf32 = o.precision == "tf32"
+    peers.HALF["dtype"] = torch.float32 if o.io == "f32" else torch.float16
+    return torch, peers
+
+
+def main():
+    o = options()
+    if o.report:
+        return write_report(o.out or "bench/results")
+    unknown = set(o.programs) - set(programs(1))
+    if unknown:
+        sys.exit(f"no such program: {', '.join(sorted(unknown))}; there are {', '.join(programs(1))}")
+    wanted = [(name, batch) for batch in o.batches for name in o.programs or programs(batch)]
+    start, failed = time.time(), []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = o.folder or temporary
+        os.makedirs(folder, exist_ok=True)
+        if o.dry_run:
+            failed = [f"{name} {batch}" for name, batch in wanted if not dry_run(o, name, batch, folder)]
+        else:
+            torch, peers = device_modules(o)
+            print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {o.precision}; microseconds")
+            for name, batch in wanted:
+                if time.time() - start > o.limit_s:
+                    failed.append(f"{name} {batch} (no time left)")
+                    continue
+                try:
+                    row = measure(o, torch, peers, name, batch, folder)
+                except (RuntimeError, subprocess.CalledProcessError) as error:
+                    print(f"{name} {batch}: {error}", flush=True)
+                    failed.append(f"{name} {batch}")
+                    continue
+                own = f"{row['orchestrion']:.1f} us cold, {row['warm']:.1f} warm, floor {row['floor']:.1f}, error {row['error']:.1e}"
+                print(f"{name} {batch}: {own}; best {row['best']} {row['ratio']} x; {row['peers']}; in a row {row['in_a_row']}; {row['errors']}")
+                print(*plan_lines(row["steps"]), sep="\n", flush=True)
+                if o.out:
+                    add_row(o, torch, row)
+                    write_report(o.out)
+    if failed:
+        sys.exit(f"not done: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
