@@ -162,6 +162,19 @@ fn attention_is_one_region_without_its_maximum() {
 }
 
 #[test]
+fn half_precision_is_widened_and_rounded_at_the_ends() {
+    let half = attention()
+        .replace("input \"q\" $q: f32[2, 3, 5]", "input \"q\" $q16: f16[2, 3, 5]")
+        .replace("  $dots:", "  $q: f32[2, 3, 5] = cast.f32 $q16\n  $dots:")
+        .replace("  output \"o\" $o", "  $o16: f16[2, 3, 4] = cast.f16 $o\n  output \"o\" $o16");
+    let graph = graph(&half);
+    let found = regions(&graph, &RegionLimits::default());
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].inputs[0].tensor, found[0].output.tensor), (graph.inputs[0].1, graph.outputs[0].1));
+    assert_eq!(ops(&found[0].program), "matmul scale(1/8) exp sum(2) div matmul");
+}
+
+#[test]
 fn maxima_that_cannot_be_put_back_are_refused() {
     let other = attention().replace("reduce.max $scores", "reduce.max $dots");
     assert!(programs(&other).is_empty(), "the maximum of another tensor");

@@ -20,7 +20,7 @@ use crate::stabilise::{Axis, analyse};
 use arrange::{Arranged, arrange, join_labels, reachable};
 use expr::{Expr, ExprId, Exprs};
 use grow::{Readers, choices};
-use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use std::collections::BTreeSet;
 use translate::translate;
 
@@ -92,7 +92,7 @@ impl Default for RegionLimits {
 /// The regions of a valid graph, in the order of the primitives they end in, each from small to large. What a region
 /// computes is f32; it may read bf16 that is widened.
 pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
-    let readers = Readers::of(graph);
+    let (readers, consumers) = (Readers::of(graph), graph.consumers());
     let mut found = Vec::new();
     for sink in graph.node_ids().filter(|id| readers.is_sink(*id)) {
         let mut here: Vec<Region> = Vec::new();
@@ -104,9 +104,22 @@ pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
         let most = here.iter().map(|region| products(&region.program)).max();
         here.retain(|region| Some(products(&region.program)) == most);
         here.truncate(limits.max_per_sink);
+        here.iter_mut().for_each(|region| round(graph, &consumers, region));
         found.extend(here);
     }
     found
+}
+
+/// Takes in the rounding of a region's output to half precision: whoever stores a result rounds it.
+fn round(graph: &PrimGraph, consumers: &[Vec<NodeId>], region: &mut Region) {
+    let tensor = region.output.tensor;
+    let is_output = graph.outputs.iter().any(|(_, output)| *output == tensor);
+    let [reader] = consumers[tensor.index()][..] else { return };
+    let is_rounding = matches!(graph.node(reader).op, PrimOp::Map(ScalarFn::Cast(DType::F16 | DType::BF16)));
+    if is_rounding && !is_output {
+        region.nodes.push(reader);
+        region.output.tensor = graph.node(reader).outputs[0];
+    }
 }
 
 /// The region of a set of primitives, if there is one that is worth a search.

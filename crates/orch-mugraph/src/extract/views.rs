@@ -46,7 +46,8 @@ fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Stride
     let shape = graph.shape(node.outputs[0]).dims();
     match &node.op {
         // Widening is done where the element is read.
-        PrimOp::Map(ScalarFn::Cast(DType::F32)) if graph.dtype(node.inputs[0]) == DType::BF16 => {}
+        PrimOp::Map(ScalarFn::Cast(DType::F32))
+            if matches!(graph.dtype(node.inputs[0]), DType::BF16 | DType::F16) => {}
         PrimOp::Broadcast { dims, .. } => {
             let mut repeated: Vec<Factors> = shape.iter().map(|&extent| joined(vec![(extent, 0)])).collect();
             for (from, &to) in dims.iter().enumerate() {
