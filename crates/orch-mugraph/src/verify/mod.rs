@@ -6,7 +6,7 @@
 //! the crossed products). In contrast to Mirage (OSDI'25, section 5), whose bound grows with the number of exponentials,
 //! this one grows with degrees only, and inputs are random rather than a ramp. A proof is two tests with 61-bit primes.
 //!
-//! Indices that both programs treat element by element are cut to what one block computes ([`isomorph`]).
+//! Indices that both programs treat element by element are cut to what one block computes (`isomorph`).
 //!
 //! What a proof rests on is listed in the certificate as premises, and checked where it can be.
 
