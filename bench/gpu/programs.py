@@ -158,7 +158,8 @@ def write_model(o, name, program, path):
 
 def compile_model(o, path, artifact):
     start = time.time()
-    command = [o.orchestrion, "compile", path, "--target", o.target, "--precision", o.precision, *o.options.split()]
+    command = [o.orchestrion, "compile", path, "--target", o.target, "--precision", o.precision]
+    command += ["--superoptimizer", "always", *o.options.split()]
     done = subprocess.run([*command, "-q", "-o", artifact], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip() or f"exit code {done.returncode}")
