@@ -82,15 +82,18 @@ impl Model {
         let memory = Memory::of(&graph, &signatures, backend, options);
         let is_tuned = is_tuned(backend, options);
         let remembered = if is_tuned { None } else { memory.get(&graph, &units) };
-        let is_remembered = remembered.is_some();
-        let (plan, implementation) = match remembered {
+        // A record that was changed may tell of kernels that cannot be made.
+        let known = match remembered {
             Some(plan) => {
                 let chosen = plan.chosen();
-                let known = clock.run("implement", || implement(place, chosen, &Measured::new(), options))?;
-                let known =
-                    known.map_err(|_| internal("a remembered plan has kernels that no template serves"))?;
-                (plan, known)
+                let made = clock.run("implement", || implement(place, chosen, &Measured::new(), options))?;
+                made.ok().map(|implementation| (plan, implementation))
             }
+            None => None,
+        };
+        let is_remembered = known.is_some();
+        let (plan, implementation) = match known {
+            Some(known) => known,
             None => {
                 let (plan, implementation) = search(place, clock, options)?;
                 if !is_tuned {
