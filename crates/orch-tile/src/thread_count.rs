@@ -155,3 +155,42 @@ impl InstructionCounts {
         self.simple + self.accesses + self.divisions + self.functions + self.iterations
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_thread;
+
+    /// `tasks` times a row of 64 elements in vectors of 16: a scaled exponential, and its quotient by the first element.
+    fn row(tasks: usize) -> ThreadProgram {
+        let text = format!(
+            "program k, {tasks} tasks task: i64 [0..={}]
+  input x: f32[{elems}]
+  output y: f32[{elems}]
+{{
+  let first: f32 = x[(task * 64)]
+  for i: i64 [0..=48] = 0 to 64 step 16 {{
+    y[(i + (task * 64))] = (exp(x[(i + (task * 64)); 16]) / splat(first; 16))
+  }}
+}}
+",
+            tasks - 1,
+            elems = 64 * tasks
+        );
+        parse_thread(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+
+    #[test]
+    fn vectors_count_once_and_loops_by_iterations() {
+        let counts = count(&row(3));
+        // Each task: one load before the loop, and in each of four iterations a load and a store, which counts twice.
+        let expected = InstructionCounts {
+            simple: 0.0,
+            accesses: 3.0 * (1.0 + 4.0 * 3.0),
+            divisions: 3.0 * 4.0,
+            functions: 3.0 * 4.0,
+            iterations: 3.0 * 4.0,
+        };
+        assert_eq!(counts, expected);
+    }
+}
