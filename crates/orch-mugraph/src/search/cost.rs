@@ -57,7 +57,7 @@ impl Default for Machine {
             flops_per_us: 7.9e8,
             launch_us: 2.0,
             iteration_us: 0.25,
-            run_bytes: 32,
+            run_bytes: 8,
             element_bytes: 2,
             matrix_rows: 16,
             matrix_columns: 1,
