@@ -253,6 +253,19 @@ impl MuGraph {
         })
     }
 
+    /// The node that begins with a tensor; `None` for the further results of a kernel.
+    pub fn definition(&self, tensor: TensorId) -> Option<&Node> {
+        self.nodes().find(|(first, _)| *first == tensor).map(|(_, node)| node)
+    }
+
+    /// The mask that a tensor is, if it has no operands: whoever reads it computes it.
+    pub fn computed_mask(&self, tensor: TensorId) -> Option<&Op> {
+        match self.definition(tensor) {
+            Some(Node::Op { op, args }) if args.is_empty() => Some(op),
+            _ => None,
+        }
+    }
+
     /// The results.
     pub fn outputs(&self) -> &[(String, TensorId)] {
         &self.outputs

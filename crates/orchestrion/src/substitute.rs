@@ -180,8 +180,7 @@ fn wishes(place: Place<'_>, spent_us: &[f64]) -> Vec<Wish> {
     let least_us = LEAST_GAIN * spent_us.iter().sum::<f64>();
     let mut wishes: Vec<Wish> = Vec::new();
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
-    for mut region in regions(place.graph, &RegionLimits::default()) {
-        "part".clone_into(&mut region.program.name);
+    for region in regions(place.graph, &RegionLimits::default()) {
         // Whether what is taken for granted holds depends on inputs.
         let candidate = candidate(&region, place.graph, place.units).filter(|_| region.premises.is_empty());
         let Some((candidate, views)) = candidate.zip(stored_views(&region, place)) else { continue };
@@ -255,12 +254,11 @@ impl Substitute {
         let designs = designs(&graph, &stored, place.backend)?;
         let share_us = self.proved.cost_us / designs.len().max(1) as f64;
         let mut kernels = Vec::new();
-        for (kernel, design) in designs {
-            let (node, block) = block(&graph, kernel)?;
+        for Lowered { kernel, block, design } in designs {
             let cost_us = share_us.max(place.backend.instructions_us(&design.kernel.program));
-            let has_memory = |tensor: &orch_mugraph::TensorId| !is_computed(&graph, *tensor);
-            let reads = node.args().into_iter().filter(has_memory).map(|tensor| operands[tensor.index()]);
-            let writes = (0..node.results()).map(|result| operands[kernel.index() + result]);
+            let has_memory = |tensor: &orch_mugraph::TensorId| graph.computed_mask(*tensor).is_none();
+            let reads = block.loaded().filter(has_memory).map(|tensor| operands[tensor.index()]);
+            let writes = (0..block.stores.len()).map(|result| operands[kernel.index() + result]);
             kernels.push(SubstituteKernel {
                 design,
                 args: operands.clone(),
@@ -313,25 +311,23 @@ impl Views {
     }
 }
 
-/// A kernel that a block graph defines.
-fn block(graph: &MuGraph, kernel: orch_mugraph::TensorId) -> Option<(&Node, &BlockGraph)> {
-    graph.nodes().find_map(|(first, node)| match node {
-        Node::Block(block) if first == kernel => Some((node, block)),
-        _ => None,
-    })
+/// A kernel of a µGraph.
+pub struct Lowered<'a> {
+    /// The first tensor that it defines.
+    kernel: orch_mugraph::TensorId,
+    /// What defines it.
+    block: &'a BlockGraph,
+    /// The thread program.
+    pub design: Design,
 }
 
-/// The kernels of a µGraph by their first tensors, in order; `None` if one is not lowered.
-pub fn designs(
-    graph: &MuGraph,
-    stored: &[Stored],
-    backend: &dyn Backend,
-) -> Option<Vec<(orch_mugraph::TensorId, Design)>> {
+/// The kernels of a µGraph in order; `None` if one is not lowered.
+pub fn designs<'a>(graph: &'a MuGraph, stored: &[Stored], backend: &dyn Backend) -> Option<Vec<Lowered<'a>>> {
     let kernels = graph.nodes().filter(|(_, node)| !node.args().is_empty());
-    let design = |(kernel, node): (orch_mugraph::TensorId, &Node)| {
+    let design = |(kernel, node): (orch_mugraph::TensorId, &'a Node)| {
         let Node::Block(block) = node else { return None };
         let request = Request { graph, kernel, stored, name: &name(block) };
-        Some((kernel, backend.design_mugraph(&request)?))
+        Some(Lowered { kernel, block, design: backend.design_mugraph(&request)? })
     };
     kernels.map(design).collect()
 }
@@ -371,12 +367,6 @@ fn work(graph: &MuGraph, block: &BlockGraph, place: Place<'_>) -> Work {
     let moved: usize = tensors.iter().map(|tensor| elems(graph.shape(*tensor))).sum();
     let memory_us = (moved * machine.element_bytes) as f64 / machine.memory_bytes_per_us;
     Work { flops, roofline_us: memory_us.max(flops / machine.flops_per_us) }
-}
-
-/// True for masks, which whoever reads them computes.
-fn is_computed(graph: &MuGraph, tensor: orch_mugraph::TensorId) -> bool {
-    let defined_by = graph.nodes().find(|(id, _)| *id == tensor).map(|(_, node)| node);
-    matches!(defined_by, Some(node @ Node::Op { .. }) if node.args().is_empty())
 }
 
 #[cfg(test)]

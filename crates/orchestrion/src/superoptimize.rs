@@ -58,8 +58,7 @@ pub fn programs(path: &Path, options: &Options) -> Result<Vec<Program>, Error> {
     let mut programs: Vec<Program> = Vec::new();
     for region in regions(&graph, &RegionLimits::default()) {
         let sink = region.nodes.last().map_or("", |&node| graph.origin(node)).to_owned();
-        let mut program = region.program;
-        "part".clone_into(&mut program.name);
+        let program = region.program;
         match programs.iter_mut().find(|known| known.graph == program) {
             Some(known) => known.count += 1,
             None => programs.push(Program {
@@ -192,7 +191,7 @@ impl<'a> Finder<'a> {
     /// What a µGraph costs once it is lowered; `None` if it is not.
     fn cost_us(&self, wanted: &Wanted<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
         let designs = designs(graph, &(wanted.stored)(graph)?, self.backend)?;
-        let instructions = designs.iter().map(|(_, design)| &design.kernel.program);
+        let instructions = designs.iter().map(|lowered| &lowered.design.kernel.program);
         let instructions_us: f64 = instructions.map(|program| self.backend.instructions_us(program)).sum();
         Some(modelled_us.max(instructions_us))
     }

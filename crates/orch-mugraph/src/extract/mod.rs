@@ -133,7 +133,8 @@ fn region(graph: &PrimGraph, members: &BTreeSet<NodeId>, limits: &RegionLimits) 
     let nodes = translated.nodes.iter().copied().collect();
     let tensor = *graph.node(*members.last()?).outputs.first()?;
     let Arranged { mut program, inputs, output, exponentials } = arrange(graph, translated, limits)?;
-    program.name = tensor.to_string();
+    // Equal parts are equal programs.
+    "part".clone_into(&mut program.name);
     let has_maxima = count(&program, is_maximum) > 0;
     if inputs.len() > limits.max_inputs || has_plain || has_maxima || !is_worth_it(&program) {
         return None;

@@ -59,8 +59,8 @@ impl<'a> Request<'a> {
     /// # Errors
     /// If the kernel is a predefined one, or none.
     pub fn block(&self) -> Result<&'a BlockGraph, CannotLower> {
-        match self.graph.nodes().find(|(id, _)| *id == self.kernel) {
-            Some((_, Node::Block(block))) => Ok(block),
+        match self.graph.definition(self.kernel) {
+            Some(Node::Block(block)) => Ok(block),
             _ => Err(CannotLower(format!("{} is not defined by a block graph", self.kernel))),
         }
     }

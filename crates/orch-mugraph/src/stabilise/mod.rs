@@ -73,8 +73,7 @@ pub fn unstable(graph: &MuGraph) -> Option<Place> {
     for (first, node) in graph.nodes() {
         match node {
             Node::Op { op, args } if *op == exp => {
-                let definition = graph.nodes().find(|(id, _)| *id == args[0]).map(|(_, node)| node);
-                let relative = definition.is_some_and(|node| match node {
+                let relative = graph.definition(args[0]).is_some_and(|node| match node {
                     Node::Op { op, args } => is_relative(graph, op, args),
                     Node::Input { .. } | Node::Block(_) => false,
                 });
@@ -99,8 +98,7 @@ pub fn unstable(graph: &MuGraph) -> Option<Place> {
 }
 
 fn is_relative(graph: &MuGraph, op: &Op, args: &[crate::TensorId]) -> bool {
-    let definition = |id| graph.nodes().find(|(first, _)| *first == id).map(|(_, node)| node);
-    let op_of = |id| match definition(id) {
+    let op_of = |id| match graph.definition(id) {
         Some(Node::Op { op, args }) => Some((op, args)),
         _ => None,
     };

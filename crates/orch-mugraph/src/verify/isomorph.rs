@@ -6,7 +6,7 @@
 //! parallel once it is summed, concatenated, cut by a loop, compared with another one (in a causal mask), or cut by a grid
 //! in one place and not in another.
 
-use super::shrink::{Classes, resize};
+use super::shrink::{Classes, resize, with_shape};
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId, TileNode};
 use crate::op::Op;
 use std::collections::{BTreeMap, BTreeSet};
@@ -300,15 +300,7 @@ fn cut_candidate(
                 small.input_of(name.clone(), *kind, &shape(first));
             }
             Node::Op { op, args } => {
-                let op = match op {
-                    Op::Broadcast(_) => Op::Broadcast(shape(first)),
-                    Op::Causal { offset, .. } => Op::Causal { shape: shape(first), offset: *offset },
-                    Op::Below { dim, limit, .. } => {
-                        Op::Below { shape: shape(first), dim: *dim, limit: *limit }
-                    }
-                    op => op.clone(),
-                };
-                small.op(op, args).ok()?;
+                small.op(with_shape(op, candidate.shape(first), shape(first)), args).ok()?;
             }
             Node::Block(block) => {
                 let mut block = block.clone();

@@ -40,25 +40,7 @@ pub(crate) fn resize(
                 small.input_of(name.clone(), *kind, &shape(first));
             }
             Node::Op { op, args } => {
-                let full = program.shape(first);
-                let op = match op {
-                    Op::Broadcast(_) => Op::Broadcast(shape(first)),
-                    Op::Reshape(_) => Op::Reshape(shape(first)),
-                    Op::Causal { offset, .. } => {
-                        let shape = shape(first);
-                        let slack =
-                            |shape: &[usize]| shape[shape.len() - 1] as i64 - shape[shape.len() - 2] as i64;
-                        let aligned_last = *offset == slack(full);
-                        Op::Causal { offset: if aligned_last { slack(&shape) } else { *offset }, shape }
-                    }
-                    Op::Below { dim, limit, .. } => {
-                        let shape = shape(first);
-                        let limit = (limit * shape[*dim]).div_ceil(full[*dim].max(1));
-                        Op::Below { dim: *dim, limit, shape }
-                    }
-                    op => op.clone(),
-                };
-                small.op(op, args)?;
+                small.op(with_shape(op, program.shape(first), shape(first)), args)?;
             }
             Node::Block(_) => return Err(GraphError::new(first, "is defined by a block graph")),
         }
@@ -67,6 +49,24 @@ pub(crate) fn resize(
         small.output(name.clone(), *id)?;
     }
     Ok(small)
+}
+
+/// An operator whose result has another shape than `full`, where its parameters tell the shape.
+pub(crate) fn with_shape(op: &Op, full: &[usize], shape: Vec<usize>) -> Op {
+    match op {
+        Op::Broadcast(_) => Op::Broadcast(shape),
+        Op::Reshape(_) => Op::Reshape(shape),
+        Op::Causal { offset, .. } => {
+            let slack = |shape: &[usize]| shape[shape.len() - 1] as i64 - shape[shape.len() - 2] as i64;
+            let aligned_last = *offset == slack(full);
+            Op::Causal { offset: if aligned_last { slack(&shape) } else { *offset }, shape }
+        }
+        Op::Below { dim, limit, .. } => {
+            let limit = (limit * shape[*dim]).div_ceil(full[*dim].max(1));
+            Op::Below { dim: *dim, limit, shape }
+        }
+        op => op.clone(),
+    }
 }
 
 /// Dimensions of tensors that have the same extent at any size.

@@ -1,6 +1,6 @@
 //! Kernels in C for a CPU.
 
-use super::{Backend, Object, Work, buffers};
+use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
 use crate::compile::internal;
 use crate::executable::chunking;
 use crate::facts::{facts, flops, touched};
@@ -31,9 +31,6 @@ pub struct Cpu {
     precision: Precision,
     is_here: bool,
 }
-
-/// 10^9 a second, in a microsecond.
-const GIGA_TO_MICRO: f64 = 1e3;
 
 /// How often a kernel is timed.
 const RUNS: usize = 9;

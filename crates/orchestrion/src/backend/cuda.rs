@@ -1,7 +1,7 @@
 //! Kernels in CUDA C++ for a GPU.
 
 use super::gpu_facts::facts;
-use super::{Backend, Object, Work, buffers};
+use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
 use crate::assemble::team_info;
 use crate::compile::internal;
 use crate::executable::{device_error, launch_shape};
@@ -135,8 +135,6 @@ impl Backend for Cuda {
     }
 
     fn search_options(&self) -> SearchOptions {
-        /// 10^9 a second, in a microsecond.
-        const GIGA: f64 = 1e3;
         let figures = &self.figures;
         let (gflops, element_bytes, matrix_rows) = match self.precision {
             Precision::F32 => (figures.f32_gflops, 4, 1),
@@ -146,10 +144,10 @@ impl Backend for Cuda {
         let machine = Machine {
             processors: figures.multiprocessors as usize,
             tile_bytes: self.target.shared_bytes * 7 / 10,
-            memory_bytes_per_us: GIGA * figures.memory_gbs,
-            cache_bytes_per_us: GIGA * figures.l2_gbs,
+            memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs,
+            cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs,
             cache_bytes: usize::try_from(figures.l2_bytes).unwrap_or(usize::MAX) * 3 / 4,
-            flops_per_us: GIGA * gflops,
+            flops_per_us: GIGA_TO_MICRO * gflops,
             launch_us: figures.launch_us + figures.latency_us,
             element_bytes,
             matrix_rows,

@@ -18,6 +18,9 @@ use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
 use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
 
+/// 10^9 a second, in a microsecond.
+const GIGA_TO_MICRO: f64 = 1e3;
+
 /// A kind of device, and the tools that make kernels for it.
 pub trait Backend: Sync {
     /// The kind.

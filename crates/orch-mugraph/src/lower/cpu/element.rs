@@ -2,7 +2,6 @@
 
 use super::Lowering;
 use super::plan::{Map, Work};
-use crate::graph::{Node, TensorId};
 use crate::op::{BinaryFn, Op, UnaryFn};
 use orch_ir::{self as ir, DType};
 use orch_tile::{BufferId, ExprId};
@@ -21,14 +20,6 @@ pub(super) struct View {
 }
 
 impl Lowering<'_> {
-    /// The mask that a tensor is, if it is computed from indices.
-    pub fn computed_mask(&self, tensor: TensorId) -> Option<&Op> {
-        self.request.graph.nodes().find(|(id, _)| *id == tensor).and_then(|(_, node)| match node {
-            Node::Op { op: op @ (Op::Causal { .. } | Op::Below { .. }), .. } => Some(op),
-            _ => None,
-        })
-    }
-
     /// The place of an element of a view.
     pub fn place(&mut self, view: &View, index: &[ExprId]) -> ExprId {
         let distance = self.program.exprs.linear_index(index, &view.strides);
@@ -42,7 +33,7 @@ impl Lowering<'_> {
         }
         let node = self.plan.nodes[tile].clone();
         match node.work {
-            Work::Load { tensor, parts } if self.computed_mask(tensor).is_none() => {
+            Work::Load { tensor, parts } if self.request.graph.computed_mask(tensor).is_none() => {
                 let starts: Vec<ExprId> = parts.iter().map(|part| self.span(part).0).collect();
                 let stored = &self.request.stored[tensor.index()];
                 let offset = self.program.exprs.index(stored.offset as i64);
@@ -123,7 +114,7 @@ impl Lowering<'_> {
         match &node.work {
             _ if self.tiles[tile].is_some() => {}
             Work::Load { tensor, parts } => {
-                if let Some(mask) = self.computed_mask(*tensor).cloned() {
+                if let Some(mask) = self.request.graph.computed_mask(*tensor).cloned() {
                     let starts: Vec<ExprId> = parts.iter().map(|part| self.span(part).0).collect();
                     let exprs = &mut self.program.exprs;
                     let index: Vec<ExprId> =

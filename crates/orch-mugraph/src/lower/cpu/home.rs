@@ -162,7 +162,7 @@ impl Lowering<'_> {
         let node = &self.plan.nodes[load];
         let Work::Load { tensor, .. } = &node.work else { return false };
         let stored = &self.request.stored[tensor.index()];
-        if self.computed_mask(*tensor).is_some() || stored.dtype != DType::F32 {
+        if self.request.graph.computed_mask(*tensor).is_some() || stored.dtype != DType::F32 {
             return false;
         }
         let competes = |(extent, &stride): (&super::extent::Extent, &usize)| {

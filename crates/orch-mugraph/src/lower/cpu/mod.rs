@@ -130,7 +130,7 @@ impl<'a> Lowering<'a> {
             .collect();
         for tensor in tensors {
             let is_known = self.inputs.iter().any(|(known, _)| *known == tensor);
-            if !is_known && self.computed_mask(tensor).is_none() {
+            if !is_known && self.request.graph.computed_mask(tensor).is_none() {
                 let buffer = self.argument(tensor, Scope::Input)?;
                 self.inputs.push((tensor, buffer));
             }

@@ -101,7 +101,7 @@ fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), Cannot
     if request.stored.len() < request.graph.shapes().len() {
         return Err(CannotLower(format!("{} tensors are described", request.stored.len())));
     }
-    let in_memory = |tensor: &TensorId| tensors::computed_mask(request.graph, *tensor).is_none();
+    let in_memory = |tensor: &TensorId| request.graph.computed_mask(*tensor).is_none();
     for tensor in block.loaded().filter(in_memory).chain(results(request, block)) {
         let (shape, stored) = (request.graph.shape(tensor), &request.stored[tensor.index()]);
         if stored.strides.len() != shape.len() {

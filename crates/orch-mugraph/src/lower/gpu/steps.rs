@@ -269,8 +269,7 @@ impl Builder<'_> {
             return Err(CannotLower("a tile without elements".into()));
         }
         let ragged = self.ragged(op, args, &shape)?;
-        let stage = args.iter().map(|&arg| stage_order(self.tiles[arg].stage)).max().unwrap_or(0);
-        let stage = [Stage::Invariant, Stage::Loop, Stage::After][stage];
+        let stage = args.iter().map(|&arg| self.tiles[arg].stage).max().unwrap_or(Stage::Invariant);
         let step = Step::Op { op: op.clone(), args: args.to_vec() };
         Ok(self.define(step, (shape, ragged), stage))
     }
@@ -307,14 +306,6 @@ impl Builder<'_> {
                 return Err(CannotLower(format!("{op:?} is no operator of tiles")));
             }
         })
-    }
-}
-
-fn stage_order(stage: Stage) -> usize {
-    match stage {
-        Stage::Invariant => 0,
-        Stage::Loop => 1,
-        Stage::After => 2,
     }
 }
 

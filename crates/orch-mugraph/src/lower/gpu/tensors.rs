@@ -3,7 +3,7 @@
 use super::lowering::Lowering;
 use super::steps::Step;
 use super::value::{Place, View};
-use crate::graph::{MuGraph, Node, TensorId};
+use crate::graph::TensorId;
 use crate::lower::Stored;
 use crate::op::Op;
 use crate::tiling::Stage;
@@ -29,7 +29,7 @@ impl Lowering<'_> {
     /// The tensor of a load that is in memory.
     pub fn tensor_in_memory(&self, tile: usize) -> Option<TensorId> {
         match self.steps.tiles[tile].step {
-            Step::Load { tensor, .. } if computed_mask(self.request.graph, tensor).is_none() => Some(tensor),
+            Step::Load { tensor, .. } if self.request.graph.computed_mask(tensor).is_none() => Some(tensor),
             _ => None,
         }
     }
@@ -68,7 +68,7 @@ impl Lowering<'_> {
     pub fn read_tensor(&mut self, tile: usize, coords: &[ExprId], iteration: ExprId) -> ExprId {
         let (position, guard) = self.position(tile, coords, iteration);
         let Step::Load { tensor, .. } = self.steps.tiles[tile].step else { return self.float(0.0) };
-        if let Some(op) = computed_mask(self.request.graph, tensor).cloned() {
+        if let Some(op) = self.request.graph.computed_mask(tensor).cloned() {
             return self.mask_at(&op, &position);
         }
         let value = match self.arguments[tensor.index()] {
@@ -233,15 +233,6 @@ impl Lowering<'_> {
     pub fn place_staged(&mut self, staged: &Staged, slot: ExprId) {
         let base = self.program.exprs.mul_const(slot, staged.stage_elems as i64);
         self.places[staged.tile] = vec![Place::Shared(View { base, ..staged.view.clone() })];
-    }
-}
-
-/// The operator that defines a tensor which is computed wherever it is read.
-pub(super) fn computed_mask(graph: &MuGraph, tensor: TensorId) -> Option<&Op> {
-    let node = graph.nodes().find(|(id, _)| *id == tensor).map(|(_, node)| node);
-    match node {
-        Some(Node::Op { op, args }) if args.is_empty() => Some(op),
-        _ => None,
     }
 }
 
