@@ -212,6 +212,7 @@ class Peer:
     """A function of torch as a CUDA graph, timed as Orchestrion times itself."""
 
     def __init__(self, torch, function, inputs):
+        self.inputs = inputs  # The graph reads their memory, which is freed otherwise.
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             for _ in range(3):
@@ -434,6 +435,8 @@ def main():
                 except (RuntimeError, subprocess.CalledProcessError) as error:
                     print(f"{name} {batch}: {error}", flush=True)
                     failed.append(f"{name} {batch}")
+                    if "CUDA error" in str(error):
+                        sys.exit(f"this process can use the device no longer; not done: {', '.join(failed)} and what follows")
                     continue
                 own = f"{row['orchestrion']:.1f} us cold, {row['warm']:.1f} warm, floor {row['floor']:.1f}, error {row['error']:.1e}"
                 print(f"{name} {batch}: {own}; best {row['best']} {row['ratio']} x; {row['peers']}; in a row {row['in_a_row']}; {row['errors']}")
