@@ -64,7 +64,7 @@ pub enum SuperoptimizeError {
 }
 
 /// States between two looks at whether to go on.
-const STATES: u64 = 50_000;
+const STATES: u64 = 500_000;
 
 impl Proved {
     /// The µGraph.

@@ -183,7 +183,7 @@ fn the_published_wrong_graph_passes_with_ramps_and_fails_with_random_inputs() {
         inputs.collect()
     };
     let run = |graph: &MuGraph| {
-        let facts = lax::lax(graph).unwrap();
+        let facts = lax::lax(graph, MaxMode::Lattice).unwrap();
         let mut domain = base.domain(&facts, MaxMode::Lattice);
         domain.rootless = Some(Vec::new());
         outputs(&mut domain, graph, &ramp(graph)).unwrap()

@@ -16,9 +16,8 @@ use crate::eval::{EvalError, Site, outputs};
 use crate::graph::{MuGraph, Node, TileNode};
 use crate::op::{BinaryFn, Op, UnaryFn};
 use crate::verify::field::{Primes, Stream, scramble};
-use crate::verify::lax::lax;
-use crate::verify::residues::{MaxMode, Residues, Scaling, TestBase};
-use crate::verify::{Certificate, Rejection, VerifyOptions, isomorph, verify};
+use crate::verify::residues::{Residues, Scaling, TestBase};
+use crate::verify::{Certificate, Pair, Rejection, VerifyOptions, isomorph, verify};
 
 /// A stable form.
 #[derive(Clone, Debug)]
@@ -58,8 +57,10 @@ pub fn stabilise(
     let mut groups = Vec::new();
     while let Some(place) = unstable(&graph) {
         let group = analyse(&graph, place)?;
-        let small = isomorph(program, &graph).map(|small| small.candidate);
-        check_invariance(small.as_ref().unwrap_or(&graph), &group, options.seed)?;
+        match isomorph(program, &graph) {
+            Some(small) => check_invariance(&small.program, &small.candidate, &group, options.seed)?,
+            None => check_invariance(program, &graph, &group, options.seed)?,
+        }
         graph = rewrite(&graph, &group)?;
         groups.push(group);
     }
@@ -119,21 +120,21 @@ fn is_relative_tile(nodes: &[TileNode], at: usize) -> bool {
     }
 }
 
-/// A random test that the outputs do not change if each row of an exponential is multiplied by a factor of its own.
-fn check_invariance(graph: &MuGraph, group: &Group, seed: u64) -> Result<(), Unstable> {
+/// A random test that the outputs do not change if each row of an exponential is multiplied by a factor of its own. Inputs
+/// are such that the program, whose roots are those of the µGraph, has meaning.
+fn check_invariance(program: &MuGraph, graph: &MuGraph, group: &Group, seed: u64) -> Result<(), Unstable> {
     let outside = |problem: String| Unstable::Rejected(Rejection::Outside(problem));
-    let facts = lax(graph).map_err(outside)?;
+    let pair = Pair::new(program, graph)?;
     let base = TestBase::new(Primes::FULL, scramble(seed));
     let mut stream = Stream::new(seed ^ 0x5ca1e);
-    let needs: Vec<(bool, bool)> =
-        graph.inputs().map(|(id, _, _)| facts.tensors[id.index()]).map(|f| (f.needs_p, f.needs_q)).collect();
     let run = |inputs: &[Residues], scaled| {
-        let mut domain = base.domain(&facts, MaxMode::Lattice);
+        let mut domain = base.domain(pair.candidate_facts(), pair.max);
         domain.scaled = scaled;
         outputs(&mut domain, graph, inputs)
     };
     for _ in 0..crate::verify::ATTEMPTS {
-        let both = crate::verify::sample(graph, &facts, &needs, &base, &mut stream)
+        let both = pair
+            .sample(&base, &mut stream)
             .and_then(|inputs| Ok((run(&inputs, None)?, run(&inputs, Some(scaling(graph, group)))?)));
         match both {
             Ok((plain, scaled)) if plain == scaled => return Ok(()),

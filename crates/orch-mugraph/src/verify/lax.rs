@@ -4,6 +4,7 @@
 //! no residue modulo `q`, so it must not reach another exponential. Minus infinity, which masks bring in, has meaning
 //! under additions, maxima and exponentials only. A second pass, from the outputs up, finds which residues are needed.
 
+use super::residues::MaxMode;
 use super::table::Table;
 use crate::graph::{Accumulation, MuGraph, Node, TensorId, TileNode};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
@@ -22,11 +23,12 @@ pub struct Facts {
     pub needs_q: bool,
 }
 
-/// Types a µGraph, or says which value is outside the fragment.
+/// Types a µGraph, or says which value is outside the fragment. Where maxima are symbols, nothing of their operands is
+/// needed.
 ///
 /// # Errors
 /// The first value outside, and why.
-pub fn lax(graph: &MuGraph) -> Result<Table<Facts>, String> {
+pub fn lax(graph: &MuGraph, max: MaxMode) -> Result<Table<Facts>, String> {
     let mut table = Table::filled(graph, &Facts::default());
     for (first, node) in graph.nodes() {
         match node {
@@ -63,7 +65,7 @@ pub fn lax(graph: &MuGraph) -> Result<Table<Facts>, String> {
         }
         table.tensors[id.index()].needs_p = true;
     }
-    demand(graph, &mut table);
+    demand(graph, max, &mut table);
     Ok(table)
 }
 
@@ -117,7 +119,7 @@ fn accumulated(how: Accumulation, tile: Facts, tiles: &[Facts]) -> Result<Facts,
 }
 
 /// Marks what is needed, from the outputs up.
-fn demand(graph: &MuGraph, table: &mut Table<Facts>) {
+fn demand(graph: &MuGraph, max: MaxMode, table: &mut Table<Facts>) {
     let nodes: Vec<(TensorId, &Node)> = graph.nodes().collect();
     for (first, node) in nodes.into_iter().rev() {
         match node {
@@ -125,7 +127,7 @@ fn demand(graph: &MuGraph, table: &mut Table<Facts>) {
             Node::Op { op, args } => {
                 let result = table.tensors[first.index()];
                 for (at, arg) in args.iter().enumerate() {
-                    need(&mut table.tensors[arg.index()], wanted(op, at, result));
+                    need(&mut table.tensors[arg.index()], wanted(op, at, (result, max)));
                 }
             }
             Node::Block(block) => {
@@ -141,19 +143,19 @@ fn demand(graph: &MuGraph, table: &mut Table<Facts>) {
                         TileNode::Load { tensor, .. } => need(&mut table.tensors[tensor.index()], same),
                         TileNode::Op { op, args } => {
                             for (at, arg) in args.iter().enumerate() {
-                                need(&mut tiles[arg.index()], wanted(op, at, result));
+                                need(&mut tiles[arg.index()], wanted(op, at, (result, max)));
                             }
                         }
-                        TileNode::Accumulate { how: Accumulation::RescaledSum { max, .. }, tile } => {
+                        TileNode::Accumulate { how: Accumulation::RescaledSum { max: by, .. }, tile } => {
                             need(&mut tiles[tile.index()], same);
-                            need(&mut tiles[max.index()], (false, result.needs_p));
+                            need(&mut tiles[by.index()], (false, result.needs_p));
                         }
                         TileNode::Accumulate { how: Accumulation::Sum, tile } => {
                             need(&mut tiles[tile.index()], same);
                         }
                         TileNode::Accumulate { how: Accumulation::Max, tile }
                         | TileNode::RunningMax { tile } => {
-                            let any = same.0 || same.1;
+                            let any = max == MaxMode::Lattice && (same.0 || same.1);
                             need(&mut tiles[tile.index()], (any, any));
                         }
                     }
@@ -170,13 +172,16 @@ fn need(facts: &mut Facts, (p, q): (bool, bool)) {
 }
 
 /// Which residues of an operand are needed for those of a result.
-fn wanted(op: &Op, operand: usize, result: Facts) -> (bool, bool) {
+fn wanted(op: &Op, operand: usize, (result, max): (Facts, MaxMode)) -> (bool, bool) {
     let (p, q) = (result.needs_p, result.needs_q);
     let any = p || q;
     match op {
         Op::Unary(UnaryFn::Exp | UnaryFn::Sigmoid | UnaryFn::Tanh) => (false, any),
         Op::Unary(UnaryFn::Silu | UnaryFn::Gelu | UnaryFn::Relu | UnaryFn::Erf) => (any, any),
-        Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. } => (any, any),
+        Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. } => match max {
+            MaxMode::Lattice => (any, any),
+            MaxMode::Free | MaxMode::Zero => (false, false),
+        },
         Op::Binary(BinaryFn::Mask) if operand == 1 => (any, false),
         Op::Matmul | Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) | Op::Reduce { .. } => {
             (p, q)

@@ -22,7 +22,6 @@ mod shrink;
 pub mod table;
 
 pub(crate) use isomorph::isomorph;
-pub(crate) use sample::sample;
 
 pub use certificate::{Certificate, CertificateError, Test};
 pub use field::Primes;
@@ -93,7 +92,7 @@ pub fn verify(
     options: &VerifyOptions,
 ) -> Result<Certificate, Rejection> {
     let pair = Pair::new(program, candidate)?;
-    let max = pair.max_mode();
+    let max = pair.max;
     let small = isomorph(program, candidate);
     let small_pair = small.as_ref().and_then(|small| Pair::new(&small.program, &small.candidate).ok());
     let (tested, cut) = match (&small_pair, &small) {
@@ -124,13 +123,15 @@ pub fn verify(
 /// As [`verify`].
 pub fn screen(program: &MuGraph, candidate: &MuGraph, primes: Primes, seed: u64) -> Result<(), Rejection> {
     let pair = Pair::new(program, candidate)?;
-    pair.test(primes, seed, (pair.max_mode(), false)).map(|_| ())
+    pair.test(primes, seed, (pair.max, false)).map(|_| ())
 }
 
 /// Two programs of one signature, typed.
 pub(crate) struct Pair<'a> {
     pub(crate) program: &'a MuGraph,
     pub(crate) candidate: &'a MuGraph,
+    /// What maxima are.
+    pub(crate) max: MaxMode,
     facts: [Table<Facts>; 2],
     needs: Vec<(bool, bool)>,
 }
@@ -154,19 +155,16 @@ impl<'a> Pair<'a> {
                 return Err(Rejection::Outside(format!("{name}, {problem},")));
             }
         }
-        let typed = |name: &str, graph| lax(graph).map_err(|e| Rejection::Outside(format!("{name}, {e},")));
+        let max = max_mode(program, candidate);
+        let typed =
+            |name: &str, graph| lax(graph, max).map_err(|e| Rejection::Outside(format!("{name}, {e},")));
         let facts = [typed("the program", program)?, typed("the candidate", candidate)?];
         let needs = program.inputs().zip(candidate.inputs()).map(|((a, _, _), (b, _, _))| {
             let (a, b) = (facts[0].tensors[a.index()], facts[1].tensors[b.index()]);
             (a.needs_p || b.needs_p, a.needs_q || b.needs_q)
         });
         let needs = needs.collect();
-        Ok(Pair { program, candidate, facts, needs })
-    }
-
-    /// Maxima are symbols where only the candidate has any.
-    pub(crate) fn max_mode(&self) -> MaxMode {
-        if has_max(self.candidate) && !has_max(self.program) { MaxMode::Free } else { MaxMode::Lattice }
+        Ok(Pair { program, candidate, facts, needs, max })
     }
 
     /// Compares all output elements for random inputs, drawn until both programs are defined. Returns how often they were
@@ -194,6 +192,16 @@ impl<'a> Pair<'a> {
         Err(Rejection::Unproved(format!("a divisor or radicand was unsuitable in {ATTEMPTS} samples")))
     }
 
+    /// Random inputs for which the program's roots exist.
+    pub(crate) fn sample(&self, base: &TestBase, stream: &mut Stream) -> Result<Vec<Residues>, EvalError> {
+        sample::sample(self.program, &self.facts[0], &self.needs, base, stream)
+    }
+
+    /// What is known of the candidate's tensors and tiles.
+    pub(crate) fn candidate_facts(&self) -> &Table<Facts> {
+        &self.facts[1]
+    }
+
     fn run(
         &self,
         base: &TestBase,
@@ -201,7 +209,7 @@ impl<'a> Pair<'a> {
         max: MaxMode,
         check_exponents: bool,
     ) -> Result<(Vec<Residues>, Vec<Residues>, usize), EvalError> {
-        let inputs = sample::sample(self.program, &self.facts[0], &self.needs, base, stream)?;
+        let inputs = self.sample(base, stream)?;
         let mut domain = base.domain(&self.facts[0], max);
         if check_exponents {
             domain.exponents = Exponents::Inserted(Filter::new());
@@ -249,6 +257,11 @@ fn compare(expected: &[Residues], given: &[Residues]) -> Result<(), Rejection> {
         }
     }
     Ok(())
+}
+
+/// Maxima are symbols where only the candidate has any.
+fn max_mode(program: &MuGraph, candidate: &MuGraph) -> MaxMode {
+    if has_max(candidate) && !has_max(program) { MaxMode::Free } else { MaxMode::Lattice }
 }
 
 /// True if a µGraph takes maxima.
