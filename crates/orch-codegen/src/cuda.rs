@@ -13,9 +13,14 @@
 //! Where the target has early launches, a kernel lets the next one be launched at once, and waits itself for the end of
 //! those before it: launches of this kernel may be programmatic.
 //!
+//! Kernels on 16-bit floats take exponentials, quotients and roots by the hardware's approximations, whose errors (about
+//! 2^-22) are far below what rounding to 16 bits makes of them; but not if a rounding or a conversion to integers may
+//! blow such an error up. All other kernels compute them to the last place or two.
+//!
 //! The text is C++17 for NVRTC without any header: what kernels use is in a prelude, matrix and copy instructions are
 //! inline PTX. Programs are taken to be valid and to have a team; others may panic.
 
+mod approximate;
 mod expression;
 mod function;
 mod memory;
@@ -35,7 +40,9 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let tiles = function::tile_products(&program.body);
     let tiles: String =
         tiles.into_iter().map(|(product, columns)| team::multiply_tiles(product, columns)).collect();
-    format!("/* Generated for {}. */\n{PRELUDE}{tiles}\n{}", target.name, function::emit(program, target))
+    let approximate = if approximate::may_approximate(program) { "#define ORC_APPROXIMATE\n" } else { "" };
+    let kernel = function::emit(program, target);
+    format!("/* Generated for {}. */\n{approximate}{PRELUDE}{tiles}\n{kernel}", target.name)
 }
 
 /// The options that NVRTC needs for the text of [`emit`], but for the architecture.

@@ -208,6 +208,11 @@ impl Exprs {
         &self.nodes[id.index()]
     }
 
+    /// All expressions, whether a program uses them or not.
+    pub fn nodes(&self) -> impl Iterator<Item = &Expr> {
+        self.nodes.iter()
+    }
+
     /// The type of an expression.
     pub fn ty(&self, id: ExprId) -> Type {
         self.types[id.index()]

@@ -72,6 +72,21 @@ template <> struct to<bf16> {
     template <class S> ORC bf16 of(S a) { return narrow<bf16>::of((double)a); }
 };
 
+/* What the hardware approximates, to about 2^-22: subnormal operands and results are zero then. */
+#ifdef ORC_APPROXIMATE
+ORC float power_of_e(float a) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a * 1.4426950408889634f));
+    return r;
+}
+ORC float root(float a) { float r; asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
+ORC float quotient(float a, float b) { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b)); return a * r; }
+#else
+ORC float power_of_e(float a) { return expf(a); }
+ORC float root(float a) { return sqrtf(a); }
+ORC float quotient(float a, float b) { return a / b; }
+#endif
+
 /* Functions of floats. */
 #define ORC_FLOAT1(name, f, d) \
     ORC float name##_(float a) { return f; } \
@@ -81,9 +96,9 @@ ORC_FLOAT1(o_ceil, ceilf(a), ceil(a))
 ORC_FLOAT1(o_floor, floorf(a), floor(a))
 ORC_FLOAT1(o_round_even, rintf(a), rint(a))
 ORC_FLOAT1(o_trunc, truncf(a), trunc(a))
-ORC_FLOAT1(o_sqrt, sqrtf(a), sqrt(a))
-ORC_FLOAT1(o_recip, 1.0f / a, 1.0 / a)
-ORC_FLOAT1(o_exp, expf(a), exp(a))
+ORC_FLOAT1(o_sqrt, root(a), sqrt(a))
+ORC_FLOAT1(o_recip, quotient(1.0f, a), 1.0 / a)
+ORC_FLOAT1(o_exp, power_of_e(a), exp(a))
 ORC_FLOAT1(o_expm1, expm1f(a), expm1(a))
 ORC_FLOAT1(o_log, logf(a), log(a))
 ORC_FLOAT1(o_log1p, log1pf(a), log1p(a))
@@ -135,7 +150,8 @@ template <> struct arithmetic<true> {
     template <class T> ORC T add(T a, T b) { return a + b; }
     template <class T> ORC T sub(T a, T b) { return a - b; }
     template <class T> ORC T mul(T a, T b) { return a * b; }
-    template <class T> ORC T div(T a, T b) { return a / b; }
+    ORC float div(float a, float b) { return quotient(a, b); }
+    ORC double div(double a, double b) { return a / b; }
     ORC float trunc_mod(float a, float b) { return fmodf(a, b); }
     ORC double trunc_mod(double a, double b) { return fmod(a, b); }
     template <class T> ORC T floor_mod(T a, T b) {

@@ -38,7 +38,7 @@ pub const FEW_WARPS: usize = 4;
 /// Warps of a team, if its sums are many.
 pub const MANY_WARPS: usize = 8;
 /// Registers of a thread for sums, from which on more warps share them.
-const MANY_SUMS: usize = 96;
+const MANY_SUMS: usize = 128;
 /// Iterations whose tiles are in shared memory at once, at most.
 const MOST_STAGES: usize = 8;
 /// Bytes of copies under way that keep the memory of a multiprocessor busy.
