@@ -42,8 +42,8 @@ t5 = block [2, 8] loop 1 {
 s0 = load t3 [0, 1] -
 s1 = load t4 [0, 1] -
 s2 = sum(2) s0
-s3 = div s1, s2
-s4 = sum(2, 64) s3
+s3 = sum(2, 64) s1
+s4 = div s3, s2
 store s4 [0, 1]
 }
 output \"o\" t5

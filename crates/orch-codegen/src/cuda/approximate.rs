@@ -7,8 +7,7 @@ use orch_tile::{Expr, Scope, ThreadProgram};
 pub fn may_approximate(program: &ThreadProgram) -> bool {
     let is_half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
     let in_memory = |scope: Scope| matches!(scope, Scope::Input | Scope::Output);
-    let rounds_anyway =
-        program.buffers.iter().any(|buffer| in_memory(buffer.scope) && is_half(buffer.dtype));
+    let rounds_anyway = program.buffers.iter().any(|buffer| in_memory(buffer.scope) && is_half(buffer.dtype));
     rounds_anyway && !program.exprs.nodes().any(|expr| jumps(program, expr))
 }
 

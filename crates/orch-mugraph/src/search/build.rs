@@ -1,6 +1,6 @@
 //! µGraphs from sketches and counts.
 
-use super::cost::{Extents, PartCounts};
+use super::cost::{Beside, Extents, PartCounts};
 use super::tile::{Origin, Sketch, Step, TileOp};
 use crate::graph::{Accumulation, BlockGraph, GraphError, MuGraph, Node, TensorId, TileId};
 use crate::op::{Op, ReduceFn};
@@ -34,8 +34,8 @@ pub fn build(
     let mut before: Vec<(u8, usize)> = Vec::new();
     let mut stored: Vec<TensorId> = Vec::new();
     for (sketch, counts) in chain {
-        let kernel =
-            Kernel { extents: Extents { labels: extents, sketch, counts, before: &before }, constants };
+        let beside = Beside { before: &before, ..Beside::default() };
+        let kernel = Kernel { extents: Extents { labels: extents, sketch, counts, beside }, constants };
         let source = |origin: Origin| match origin {
             Origin::Program(id) => given[id.index()],
             Origin::Stored(at) => stored.get(at).copied(),

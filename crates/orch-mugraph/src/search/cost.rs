@@ -23,12 +23,16 @@ pub struct Machine {
     pub flops_per_us: f64,
     /// The time to start a kernel in microseconds.
     pub launch_us: f64,
+    /// How much of the lesser of moving and computing is not hidden by the other, if there is one iteration.
+    pub exposed: f64,
     /// The time of one iteration that nothing can hide, in microseconds.
     pub iteration_us: f64,
     /// Bytes that move in the time that it takes to begin with a run of neighbouring elements.
     pub run_bytes: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
+    /// Bytes of an element of what one kernel hands to another.
+    pub partial_bytes: usize,
     /// Rows that matrix units multiply at least.
     pub matrix_rows: usize,
     /// Columns of which they multiply a multiple.
@@ -56,9 +60,11 @@ impl Default for Machine {
             cache_bytes: 32 << 20,
             flops_per_us: 7.9e8,
             launch_us: 2.0,
+            exposed: 1.0,
             iteration_us: 0.25,
             run_bytes: 8,
             element_bytes: 2,
+            partial_bytes: 4,
             matrix_rows: 16,
             matrix_columns: 1,
             matrix_terms: 0,
@@ -88,8 +94,17 @@ pub struct Extents<'a> {
     pub sketch: &'a Sketch,
     /// Its counts.
     pub counts: &'a PartCounts,
-    /// Blocks of the kernel before, by label.
+    /// The kernels beside it.
+    pub beside: Beside<'a>,
+}
+
+/// What the kernels beside one are.
+#[derive(Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// Blocks of the kernel before, by label; empty if there is none.
     pub before: &'a [(u8, usize)],
+    /// True if another one reads what it stores.
+    pub is_read: bool,
 }
 
 impl Extents<'_> {
@@ -106,11 +121,8 @@ impl Extents<'_> {
             return full;
         }
         if !structure.partitions(atom.label) {
-            return self
-                .before
-                .iter()
-                .find(|(label, _)| *label == atom.label)
-                .map_or(full, |(_, count)| *count);
+            let before = self.beside.before;
+            return before.iter().find(|(label, _)| *label == atom.label).map_or(full, |(_, count)| *count);
         }
         let blocks = self.grid_count(atom.label);
         if atom.parts == super::algebra::GRID {
@@ -160,14 +172,22 @@ impl Machine {
             let times = blocks as f64 * if sketch.in_loop[at] { counts.looped as f64 } else { 1.0 };
             match step {
                 Step::Load(source) => {
+                    let source = &sketch.sources[*source];
+                    let is_given = matches!(source.origin, Origin::Program(_));
+                    let element_bytes = if is_given { self.element_bytes } else { self.partial_bytes };
+                    let bytes = elems * element_bytes;
                     // Tiles of the next iteration are loaded meanwhile.
                     held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
-                    let run =
-                        extents.run(&sketch.sources[*source].dims, &sketch.dims[at]) * self.element_bytes;
+                    let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
                     let moved = times * bytes as f64 * (run + self.run_bytes) as f64 / run.max(1) as f64;
-                    let whole = extents.elems(&sketch.sources[*source].dims) * self.element_bytes;
+                    let whole = extents.elems(&source.dims) * element_bytes;
                     cache += moved;
-                    memory += if whole > self.cache_bytes { moved } else { whole as f64 };
+                    memory += match whole <= self.cache_bytes {
+                        true if is_given => whole as f64,
+                        // It was stored just before.
+                        true => 0.0,
+                        false => moved,
+                    };
                 }
                 Step::Op(TileOp::Matmul, args) => {
                     held += 2 * bytes;
@@ -193,9 +213,11 @@ impl Machine {
             }
         }
         for (_, dims, _) in &sketch.stores {
-            let bytes = (extents.elems(dims) * self.element_bytes) as f64;
-            memory += bytes;
-            cache += bytes;
+            let is_read = extents.beside.is_read;
+            let element_bytes = if is_read { self.partial_bytes } else { self.element_bytes };
+            let bytes = extents.elems(dims) * element_bytes;
+            memory += if is_read && bytes <= self.cache_bytes { 0.0 } else { bytes as f64 };
+            cache += bytes as f64;
         }
         if held > self.tile_bytes {
             return None;
@@ -205,8 +227,11 @@ impl Machine {
         // A share of the processors saturates the memory; each has its own way to the cache.
         let pull = (blocks as f64 / self.processors as f64 / self.memory_share).min(1.0);
         let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
-        let time = moved.max(flops / self.flops_per_us / busy);
-        Some(self.launch_us + time + (waves * counts.looped) as f64 * self.iteration_us)
+        let computed = flops / self.flops_per_us / busy;
+        // The first tiles are waited for.
+        let rounds = (waves * counts.looped) as f64;
+        let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
+        Some(self.launch_us + time + rounds * self.iteration_us)
     }
 
     /// A lower bound for any counts: starting it, and moving what it loads from memory.
@@ -218,7 +243,9 @@ impl Machine {
         let loads = sketch.sources.iter().filter(|source| matches!(source.origin, Origin::Program(_)));
         let loaded: f64 = loads.map(|source| whole(&source.dims)).sum();
         let stored: f64 = sketch.stores.iter().map(|(_, dims, _)| whole(dims)).sum();
-        self.launch_us + (loaded + stored) * self.element_bytes as f64 / self.memory_bytes_per_us
+        let from_memory = loaded / self.memory_bytes_per_us;
+        let through_cache = (loaded + stored) / self.cache_bytes_per_us;
+        self.launch_us + from_memory.max(through_cache) * self.element_bytes as f64
     }
 
     /// A lower bound of any µGraph for a program of predefined operators: moving inputs and outputs, multiplying.
@@ -243,7 +270,7 @@ impl Machine {
         &self,
         sketch: &Sketch,
         labels: &[usize],
-        before: &[(u8, usize)],
+        beside: Beside<'_>,
     ) -> Vec<(f64, PartCounts)> {
         let structure = &sketch.structure;
         let options: Vec<Vec<usize>> = structure
@@ -261,7 +288,7 @@ impl Machine {
                 continue;
             }
             let counts = PartCounts { grid: counts, looped };
-            let extents = Extents { labels, sketch, counts: &counts, before };
+            let extents = Extents { labels, sketch, counts: &counts, beside };
             if let Some(cost) = self.kernel_us(&extents) {
                 best.push((cost, counts));
             }

@@ -26,7 +26,7 @@ use crate::rational::Rational;
 use crate::verify::{Primes, resize, screen};
 use algebra::Algebra;
 use build::build;
-use cost::{Machine, PartCounts};
+use cost::{Beside, Machine, PartCounts};
 use egg::Id;
 use labels::Labels;
 use limits::{BlockLimits, Counts};
@@ -295,7 +295,7 @@ impl<'a> Context<'a> {
             return;
         }
         if let Some((cost, counts)) =
-            machine.best_counts(&sketch, &self.labels.extents, &[]).into_iter().next()
+            machine.best_counts(&sketch, &self.labels.extents, Beside::default()).into_iter().next()
         {
             candidates.add(cost, vec![(sketch, counts)]);
         }
@@ -326,7 +326,7 @@ impl<'a> Context<'a> {
     /// A kernel with other counts, the cheapest ones.
     fn alternatives(&self, chain: &[(Sketch, PartCounts)], constants: &[Op]) -> Vec<(f64, MuGraph)> {
         let [(sketch, chosen)] = chain else { return Vec::new() };
-        let all = self.options.machine.best_counts(sketch, &self.labels.extents, &[]);
+        let all = self.options.machine.best_counts(sketch, &self.labels.extents, Beside::default());
         let others = all.into_iter().filter(|(_, counts)| counts != chosen).take(self.options.alternatives);
         let build = |(cost_us, counts): (f64, PartCounts)| {
             let graph = build(self.program, &[(sketch, &counts)], &self.labels.extents, constants).ok()?;

@@ -1,7 +1,7 @@
 //! Chains of two kernels, and the cheapest of all chains.
 
 use super::block::reaches;
-use super::cost::PartCounts;
+use super::cost::{Beside, PartCounts};
 use super::limits::{Counts, Goal};
 use super::tile::{Origin, Sketch, Source, Structure};
 use super::{COST_BOUND, Context, Progress, Signature};
@@ -147,7 +147,8 @@ impl Context<'_> {
         candidates: &mut Candidates,
     ) {
         let (machine, extents) = (&self.options.machine, &self.labels.extents);
-        let firsts = machine.best_counts(&first, extents, &[]);
+        let is_read = Beside { is_read: true, ..Beside::default() };
+        let firsts = machine.best_counts(&first, extents, is_read);
         for (at, second) in seconds.iter().enumerate() {
             let floor = machine.floor_us(second, extents);
             let mut seen: BTreeSet<Before> = BTreeSet::new();
@@ -168,7 +169,8 @@ impl Context<'_> {
                     continue;
                 }
                 let best = known.entry((at, before)).or_insert_with_key(|(_, before)| {
-                    machine.best_counts(second, extents, before).into_iter().next()
+                    let beside = Beside { before, ..Beside::default() };
+                    machine.best_counts(second, extents, beside).into_iter().next()
                 });
                 if let Some((rest, own)) = best {
                     let chain = vec![(first.clone(), counts.clone()), (second.clone(), own.clone())];
