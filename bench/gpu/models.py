@@ -16,6 +16,8 @@ zoo's peers (--peers), whose models it builds.
 """
 import argparse, contextlib, glob, importlib.util, io, json, math, os, shutil, statistics, subprocess, tempfile, time
 
+import contest
+
 MODELS = "resnet50 mobilenet_v2 inception_v3 bert_base gpt2 segformer_b0 efficientvit_b1 vit_b16 convnext_tiny".split()
 ROUNDS, RUNS, WARM_UP = 12, 10, 10
 
@@ -26,6 +28,7 @@ def options():
     parser.add_argument("--precision", default="f16")
     parser.add_argument("--modes", default="graph,ro")
     parser.add_argument("--binary", default=shutil.which("orchestrion") or "target/release/orchestrion")
+    parser.add_argument("--options", default="", help="further options of `orchestrion compile`, in one word")
     parser.add_argument("--zoo", default="target/zoo")
     parser.add_argument("--peers", default=os.path.join(os.path.dirname(__file__), "../../../shared/peers/gpu_models.py"))
     parser.add_argument("--bandwidth", type=float, default=4.3e12, help="bytes per second")
@@ -34,13 +37,6 @@ def options():
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--commit", default="", help="what was measured, for the report")
     return parser.parse_args()
-
-
-def compile_model(o, name, artifact):
-    start = time.time()
-    command = [o.binary, "compile", f"{o.zoo}/{name}/model.onnx", "--target", "cuda", "--precision", o.precision]
-    subprocess.run([*command, "-q", "-o", artifact], check=True, stdout=subprocess.DEVNULL)
-    return time.time() - start
 
 
 def error_of(o, name, artifact, manifest):
@@ -61,11 +57,6 @@ def error_of(o, name, artifact, manifest):
         return worst
 
 
-def explain(o, artifact):
-    text = subprocess.run([o.binary, "explain", artifact, "--json", "--no-measure"], check=True, capture_output=True).stdout
-    return json.loads(text)
-
-
 def floor_ms(o, manifest):
     """Each tensor of the plan that is an input, an output or a constant moved once, and all operations."""
     seen, moved = set(), 0
@@ -78,26 +69,6 @@ def floor_ms(o, manifest):
     flops = sum(step["flops"] for step in manifest["steps"])
     rate = o.flops or {"f16": 790e12, "bf16": 790e12, "tf32": 400e12, "f32": 60e12}[o.precision]
     return max(moved / o.bandwidth, flops / rate) * 1e3
-
-
-class Served:
-    """Orchestrion in a process of its own."""
-
-    def __init__(self, o, artifact):
-        command = [o.binary, "bench", artifact, "--serve"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if not self.process.stdout.readline().startswith("ready"):
-            raise RuntimeError("orchestrion does not start")
-        self.times(WARM_UP)
-
-    def times(self, runs):
-        self.process.stdin.write(f"run {runs}\n")
-        self.process.stdin.flush()
-        return [float(word) for word in self.process.stdout.readline().split()]
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 class Peer:
@@ -121,9 +92,9 @@ class Peer:
             call = lambda: compiled(*inputs)
         self.torch, self.call = torch, call
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            self.times(WARM_UP)
+            self.times_ms(WARM_UP)
 
-    def times(self, runs):
+    def times_ms(self, runs):
         found = []
         for _ in range(runs):
             self.torch.cuda.synchronize()
@@ -137,12 +108,15 @@ class Peer:
 def measure(o, torch, peers, name):
     dtype = {"f16": torch.float16, "bf16": torch.bfloat16}.get(o.precision, torch.float32)
     artifact = os.path.join(tempfile.gettempdir(), f"{name}.{o.precision}.orc")
-    row = {"model": name, "precision": o.precision, "compile_s": round(compile_model(o, name, artifact), 1)}
-    manifest = explain(o, artifact)["manifest"]
+    further = o.options.split()
+    seconds = contest.compile_model(o.binary, f"{o.zoo}/{name}/model.onnx", artifact, "cuda", o.precision, *further)
+    row = {"model": name, "precision": o.precision, "compile_s": round(seconds, 1)}
+    manifest = contest.manifest_of(o.binary, artifact)
+    row["found"] = sum(step["found"] for step in contest.steps_of(manifest))
     row["kernels"] = len(manifest["steps"])
     row["floor"] = round(floor_ms(o, manifest), 4)
     row["error"] = error_of(o, name, artifact, manifest)
-    contenders = {"orchestrion": Served(o, artifact)}
+    contenders = {"orchestrion": contest.Served(o.binary, artifact, {})}
     model, inputs = peers.build(name, 1, dtype)
     model = model.eval().to("cuda", dtype).to(memory_format=torch.channels_last)
     start = time.time()
@@ -156,7 +130,7 @@ def measure(o, torch, peers, name):
         times = {contender: [] for contender in contenders}
         for _ in range(ROUNDS):
             for contender, runner in contenders.items():
-                times[contender] += runner.times(RUNS)
+                times[contender] += runner.times_ms(RUNS)
     contenders["orchestrion"].end()
     row |= {contender: round(statistics.median(found), 4) for contender, found in times.items()}
     best = min(value for contender, value in row.items() if contender in o.modes.split(",") and isinstance(value, float))

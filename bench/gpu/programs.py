@@ -22,7 +22,8 @@ and FOLDER/programs.md is written from it; --report does only the latter.
 """
 import argparse, importlib.util, json, math, os, shutil, statistics, subprocess, sys, tempfile, time
 
-ROUNDS, RUNS, WARM_UP = 10, 20, 5
+import contest
+
 EPS = 1e-5
 
 
@@ -53,50 +54,9 @@ def options():
     return o
 
 
-class Model:
-    """An ONNX model in the making."""
-
-    def __init__(self, name, io):
-        import onnx
-        self.onnx, self.name = onnx, name
-        half, full = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
-        self.input_type, self.output_type = {"f16": (half, half), "f16-in": (half, full), "f32": (full, full)}[io]
-        self.nodes, self.inputs, self.constants = [], [], []
-
-    def input(self, name, shape):
-        self.inputs.append(self.onnx.helper.make_tensor_value_info(name, self.input_type, shape))
-        full = self.onnx.TensorProto.FLOAT
-        return name if self.input_type == full else self.op("Cast", name, to=full)
-
-    def op(self, kind, *args, **attributes):
-        result = f"t{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(kind, args, [result], **attributes))
-        return result
-
-    def constant(self, values, kind, shape):
-        name = f"c{len(self.constants)}"
-        self.constants.append(self.onnx.helper.make_tensor(name, kind, shape, values))
-        return name
-
-    def scalar(self, value):
-        return self.constant([value], self.onnx.TensorProto.FLOAT, [])
-
-    def rms(self, x):
-        axes = self.constant([-1], self.onnx.TensorProto.INT64, [1])
-        mean = self.op("ReduceMean", self.op("Mul", x, x), axes, keepdims=1)
-        return self.op("Div", x, self.op("Sqrt", self.op("Add", mean, self.scalar(EPS))))
-
-    def write(self, result, shape, path):
-        """Writes the model; `result` is what the last node gives."""
-        helper = self.onnx.helper
-        if self.output_type != self.onnx.TensorProto.FLOAT:
-            self.op("Cast", result, to=self.output_type)
-        self.nodes[-1].output[0] = "o"
-        output = helper.make_tensor_value_info("o", self.output_type, shape)
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, [output], self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-        self.onnx.checker.check_model(model, full_check=True)
-        self.onnx.save(model, path)
+def rms(m, x):
+    mean = m.op("ReduceMean", m.op("Mul", x, x), m.integers(-1), keepdims=1)
+    return m.op("Div", x, m.op("Sqrt", m.op("Add", mean, m.scalar(EPS))))
 
 
 def attention(m, q, k, v):
@@ -104,7 +64,7 @@ def attention(m, q, k, v):
 
 
 def normalised_attention(m, q, k, v):
-    return attention(m, m.rms(q), k, m.rms(v))
+    return attention(m, rms(m, q), k, rms(m, v))
 
 
 def mlp(m, x, a, w):
@@ -116,7 +76,7 @@ def lora(m, x, w, a, c):
 
 
 def norm_linear(m, x, w):
-    return m.op("MatMul", m.rms(x), w)
+    return m.op("MatMul", rms(m, x), w)
 
 
 def gated_mlp(m, x, w1, w2):
@@ -125,7 +85,7 @@ def gated_mlp(m, x, w1, w2):
 
 
 def ntrans(m, h, x, a):
-    return m.rms(m.op("Add", x, m.op("Mul", a, m.op("Add", m.rms(h), x))))
+    return rms(m, m.op("Add", x, m.op("Mul", a, m.op("Add", rms(m, h), x))))
 
 
 def programs(b):
@@ -152,89 +112,16 @@ def programs(b):
 
 def write_model(o, name, program, path):
     build, inputs, shape = program
-    model = Model(name, o.io)
+    model = contest.Model(name, o.io)
     model.write(build(model, *[model.input(*given) for given in inputs.items()]), shape, path)
 
 
-def compile_model(o, path, artifact):
-    start = time.time()
-    command = [o.orchestrion, "compile", path, "--target", o.target, "--precision", o.precision]
-    command += ["--superoptimizer", "always", *o.options.split()]
-    done = subprocess.run([*command, "-q", "-o", artifact], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr.strip() or f"exit code {done.returncode}")
-    return time.time() - start
-
-
-def plan_of(o, artifact):
-    """The steps (a name, a schedule, modelled microseconds, and whether the superoptimizer found it), and the seconds
-    that it searched."""
-    command = [o.orchestrion, "explain", artifact, "--json", "--no-measure"]
-    manifest = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["manifest"]
-    steps = []
-    for step in manifest["steps"]:
-        action = step["action"]
-        kernel = manifest["kernels"][action["kernel"]] if isinstance(action, dict) and "kernel" in action else {}
-        spilled = ((kernel.get("team") or {}).get("resources") or {}).get("spill_bytes", 0)
-        steps.append({
-            "name": kernel.get("name", step["name"]),
-            "schedule": kernel.get("schedule", json.dumps(action)[:40]),
-            "blocks": kernel.get("tasks"),
-            "modelled_us": round(step["cost_us"], 2),
-            "found": step.get("proof") is not None,
-            "spill_bytes": spilled,
-        })
-    return steps, round(dict(manifest["report"]["stage_seconds"]).get("superoptimize", 0.0), 1)
-
-
-class Served:
-    """Orchestrion in a process of its own, timed by the device's clock."""
-
-    def __init__(self, o, artifact, files, *flags):
-        given = [word for name, file in files.items() for word in ("-i", f"{name}={file}")]
-        command = [o.orchestrion, "bench", artifact, "--serve", "--device-only", *flags, *given]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if not self.process.stdout.readline().startswith("ready"):
-            raise RuntimeError("orchestrion does not start")
-        self.times_us(WARM_UP)
-
-    def times_us(self, runs):
-        self.process.stdin.write(f"run {runs}\n")
-        self.process.stdin.flush()
-        return [float(word) * 1e3 for word in self.process.stdout.readline().split()]
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-class Peer:
-    """A function of torch as a CUDA graph, timed as Orchestrion times itself."""
-
-    def __init__(self, torch, function, inputs):
-        self.inputs = inputs  # The graph reads their memory, which is freed otherwise.
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                function(*inputs)
-        torch.cuda.synchronize()
-        self.torch, self.graph = torch, torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.kept = function(*inputs)
-        l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-        self.flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
-        self.times_us(WARM_UP)
-
-    def times_us(self, runs):
-        event = lambda: self.torch.cuda.Event(enable_timing=True)
-        pairs = [(event(), event()) for _ in range(runs)]
-        for begin, end in pairs:
-            self.flush.zero_()
-            begin.record()
-            self.graph.replay()
-            end.record()
-        self.torch.cuda.synchronize()
-        return [begin.elapsed_time(end) * 1e3 for begin, end in pairs]
+def compiled(o, path, artifact):
+    """The seconds that compiling took, the steps of the plan, and the seconds of search."""
+    seconds = contest.compile_model(o.orchestrion, path, artifact, o.target, o.precision, *o.options.split())
+    manifest = contest.manifest_of(o.orchestrion, artifact)
+    search_s = dict(manifest["report"]["stage_seconds"]).get("superoptimize", 0.0)
+    return round(seconds, 1), contest.steps_of(manifest), round(search_s, 1)
 
 
 def contenders(o, torch, peers, function):
@@ -258,13 +145,10 @@ def given_to(function, inputs):
     return [q, k.transpose(1, 2).contiguous(), v]
 
 
-def error_of(o, np, artifact, files, reference, folder):
+def error_of(result, reference):
     """The largest absolute error, relative to the largest magnitude."""
-    given = [word for name, file in files.items() for word in ("-i", f"{name}={file}")]
-    command = [o.orchestrion, "run", artifact, *given, "--output-dir", folder]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    result = np.load(f"{folder}/o.npy").astype(np.float64)
-    return float(np.abs(result - reference).max() / np.abs(reference).max())
+    import numpy as np
+    return float(np.abs(result.astype(np.float64) - reference).max() / np.abs(reference).max())
 
 
 def measure(o, torch, peers, name, batch, folder):
@@ -274,8 +158,8 @@ def measure(o, torch, peers, name, batch, folder):
     assert [tuple(shape) for shape in shapes] == list(program[1].values()), f"{name}: shapes are not those of the peers"
     model, artifact = f"{folder}/{name}_{batch}.onnx", f"{folder}/{name}_{batch}.orc"
     write_model(o, name, program, model)
-    row = {"program": name, "batch": batch, "precision": o.precision, "compile_s": round(compile_model(o, model, artifact), 1)}
-    row["steps"], row["search_s"] = plan_of(o, artifact)
+    row = {"program": name, "batch": batch, "precision": o.precision}
+    row["compile_s"], row["steps"], row["search_s"] = compiled(o, model, artifact)
     torch.manual_seed(0)
     element_bytes = 4 if o.io == "f32" else 2
     input_bytes = element_bytes * sum(math.prod(shape) for shape in shapes)
@@ -286,10 +170,11 @@ def measure(o, torch, peers, name, batch, folder):
         files[port] = f"{folder}/{port}.npy"
         np.save(files[port], tensor.cpu().numpy().astype(dtype))
     reference = function(*[tensor.double() for tensor in sets[0]]).double()
-    row["error"] = error_of(o, np, artifact, files, reference.cpu().numpy(), folder)
+    row["error"] = error_of(contest.result_of(o.orchestrion, artifact, files, folder), reference.cpu().numpy())
     moved = input_bytes + element_bytes * reference.numel()
     row["floor"] = round(max(moved / o.bandwidth, flops / o.flops) * 1e6, 2)
-    runners = {"orchestrion": Served(o, artifact, files, "--cold"), "warm": Served(o, artifact, files)}
+    served = lambda *flags: contest.Served(o.orchestrion, artifact, files, "--device-only", *flags)
+    runners = {"orchestrion": served("--cold"), "warm": served()}
     row["in_a_row"], row["errors"] = {}, {}
     for mode, peer in contenders(o, torch, peers, function).items():
         try:
@@ -298,18 +183,12 @@ def measure(o, torch, peers, name, batch, folder):
             result = peer(*given[0]).double()
             row["errors"][mode] = float((result - reference).abs().max() / reference.abs().max())
             row["in_a_row"][mode] = round(peers.graph_time_us(peer, given), 2)
-            runners[mode] = Peer(torch, peer, given[0])
+            runners[mode] = contest.Graph(torch, peer, given[0])
         except Exception as error:
             row["errors"][mode] = "error: " + (str(error).splitlines() or [type(error).__name__])[0][:60]
     del reference
     torch.cuda.empty_cache()
-    times = {runner: [] for runner in runners}
-    for _ in range(ROUNDS):
-        for runner in runners:
-            times[runner] += runners[runner].times_us(RUNS)
-    for own in ("orchestrion", "warm"):
-        runners[own].end()
-    medians = {runner: round(statistics.median(found), 2) for runner, found in times.items()}
+    medians = contest.medians_us(runners)
     row["orchestrion"], row["warm"] = medians.pop("orchestrion"), medians.pop("warm")
     row["peers"] = medians
     row["best"] = min(medians, key=medians.get, default=None)
@@ -365,19 +244,9 @@ def write_report(folder):
 
 def add_row(o, torch, row):
     """Puts a row into programs.json, in the order of the programs."""
-    path = f"{o.out}/programs.json"
-    tables = json.load(open(path)) if os.path.exists(path) else []
-    key = {"precision": o.precision, "io": o.io, "batch": row["batch"], "device": torch.cuda.get_device_name()}
-    table = next((table for table in tables if all(table[name] == value for name, value in key.items())), None)
-    if table is None:
-        table = {**key, "rows": []}
-        tables.append(table)
-    table |= {"torch": torch.__version__, "cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d")}
-    order = list(programs(1))
-    rows = [other for other in table["rows"] if other["program"] != row["program"]] + [row]
-    table["rows"] = sorted(rows, key=lambda row: order.index(row["program"]))
-    tables.sort(key=lambda table: (table["device"], table["precision"], table["io"], table["batch"]))
-    json.dump(tables, open(path, "w"), indent=1)
+    key = {"device": torch.cuda.get_device_name(), "precision": o.precision, "io": o.io, "batch": row["batch"]}
+    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d")}
+    contest.put_table(f"{o.out}/programs.json", key, facts, "program", row, list(programs(1)))
 
 
 def plan_lines(steps):
@@ -390,11 +259,10 @@ def dry_run(o, name, batch, folder):
     model, artifact = f"{folder}/{name}_{batch}.onnx", f"{folder}/{name}_{batch}.orc"
     write_model(o, name, programs(batch)[name], model)
     try:
-        seconds = compile_model(o, model, artifact)
+        seconds, steps, search_s = compiled(o, model, artifact)
     except RuntimeError as error:
         print(f"{name} {batch}: failed: {error}", flush=True)
         return False
-    steps, search_s = plan_of(o, artifact)
     print(f"{name} {batch}: {plan_text(steps)} kernels, compiled in {seconds:.1f} s ({search_s:.1f} s of search)", *plan_lines(steps), sep="\n", flush=True)
     return True
 

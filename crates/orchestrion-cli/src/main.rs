@@ -10,7 +10,7 @@ mod progress;
 mod python;
 
 use clap::{Args, Parser, Subcommand};
-use orchestrion::{Error, Options, Precision, SearchPaths, Superoptimize};
+use orchestrion::{Error, Options, Precision, SearchPaths};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,9 +75,9 @@ pub struct CompileArguments {
     /// Make every primitive a kernel of its own: a baseline to compare with
     #[arg(long)]
     no_fusion: bool,
-    /// Offer kernels that the superoptimizer finds: always, never, or auto (on CPUs, and on GPUs with --tune or --records)
-    #[arg(long, value_name = "WHEN", value_parser = parse_superoptimize, default_value = "auto")]
-    superoptimizer: Superoptimize,
+    /// Choose among kernels of templates only, not those that the superoptimizer finds and proves
+    #[arg(long)]
+    no_superoptimizer: bool,
     /// Plan by figures usual for such processors instead of measuring this one
     #[arg(long)]
     no_calibration: bool,
@@ -116,7 +116,7 @@ impl CompileArguments {
             precision: self.precision,
             fuse: !self.no_fusion,
             calibrate: !self.no_calibration,
-            superoptimize: self.superoptimizer,
+            superoptimize: !self.no_superoptimizer,
             tune: self.tune,
             records: self.records.clone(),
             jobs: self.jobs,
@@ -157,11 +157,6 @@ fn parse_dim(text: &str) -> Result<(String, usize), String> {
 fn parse_precision(text: &str) -> Result<Precision, String> {
     let known = Precision::ALL.into_iter().find(|precision| precision.name() == text);
     known.ok_or_else(|| format!("there are {}", Precision::ALL.map(Precision::name).join(", ")))
-}
-
-fn parse_superoptimize(text: &str) -> Result<Superoptimize, String> {
-    let known = Superoptimize::NAMES.into_iter().find(|(_, name)| *name == text);
-    known.map(|(choice, _)| choice).ok_or_else(|| "there are auto, always, never".to_owned())
 }
 
 fn main() -> ExitCode {

@@ -5,12 +5,12 @@ use crate::assemble::{self, Assembly};
 use crate::backend::{self, Backend, Object};
 use crate::candidates::{Candidates, Column, candidates};
 use crate::implement::{Implementation, KernelDesign, Measured, Place, implement};
-use crate::manifest::{Device, Manifest, PlanReport, Port};
+use crate::manifest::{Manifest, PlanReport, Port};
 use crate::remember::{Memory, Plan, StoredStep};
 use crate::signature::Signatures;
 use crate::tune::{self, Timer};
 use crate::units::Units;
-use crate::{Error, Model, Options, Superoptimize, parallel};
+use crate::{Error, Model, Options, parallel};
 use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_tile::thread_validate::validate_thread;
@@ -140,7 +140,7 @@ fn search(
     options: &Options,
 ) -> Result<(Plan, Implementation), Error> {
     let mut candidates = clock.run("candidates", || candidates(place, options))?;
-    if superoptimizes(place.backend, options) {
+    if options.superoptimize && options.fuse {
         let choice =
             clock.run("choose", || choose(place.units, &candidates.columns, &candidates.costs_us()))?;
         clock.run("superoptimize", || candidates.superoptimize(place, &choice.columns, options))?;
@@ -166,16 +166,6 @@ fn search(
             Err(unserved) => candidates.strike(&unserved),
         }
     }
-}
-
-/// True if the superoptimizer is asked for kernels.
-fn superoptimizes(backend: &dyn Backend, options: &Options) -> bool {
-    let is_wanted = match options.superoptimize {
-        Superoptimize::Auto => backend.device() == Device::Cpu || is_tuned(backend, options),
-        Superoptimize::Always => true,
-        Superoptimize::Never => false,
-    };
-    is_wanted && options.fuse
 }
 
 /// True if plans are made by measured times.

@@ -52,7 +52,7 @@ pub use compile::Planned;
 pub use error::Error;
 pub use executable::{DeviceCache, Executable, RunOptions, StepTime, aligned, check_input};
 pub use model::Model;
-pub use options::{Options, Precision, Progress, Silent, Superoptimize};
+pub use options::{Options, Precision, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};
 pub use orch_onnx::decode_tensor;
 pub use orch_runtime::cuda::SearchPaths;

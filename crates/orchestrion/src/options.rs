@@ -32,8 +32,8 @@ pub struct Options {
     /// Plans for this machine by figures measured on it, once (see [`doctor`](crate::doctor)); false takes those that
     /// such processors usually have, so that plans depend on nothing that is measured.
     pub calibrate: bool,
-    /// Whether kernels that the superoptimizer finds and proves are offered.
-    pub superoptimize: Superoptimize,
+    /// Whether kernels that the superoptimizer finds and proves are offered beside those of templates.
+    pub superoptimize: bool,
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
     /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU.
     pub tune: bool,
@@ -60,7 +60,7 @@ impl Default for Options {
             precision: Precision::F32,
             fuse: true,
             calibrate: true,
-            superoptimize: Superoptimize::Auto,
+            superoptimize: true,
             tune: false,
             records: None,
             jobs: 0,
@@ -68,24 +68,6 @@ impl Default for Options {
             cancel: Arc::new(AtomicBool::new(false)),
         }
     }
-}
-
-/// When kernels that the superoptimizer finds stand beside those of templates.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Superoptimize {
-    /// On CPUs; on GPUs if kernels are measured, since the model of the search has not been compared with one.
-    #[default]
-    Auto,
-    /// On every target.
-    Always,
-    /// Nowhere.
-    Never,
-}
-
-impl Superoptimize {
-    /// Every choice with its name in options.
-    pub const NAMES: [(Superoptimize, &'static str); 3] =
-        [(Superoptimize::Auto, "auto"), (Superoptimize::Always, "always"), (Superoptimize::Never, "never")];
 }
 
 /// In what an executable computes where the model says f32. Sums, and everything but matrix products and convolutions,

@@ -10,7 +10,7 @@ use orch_ir::generate::random_inputs;
 use orch_ir::text::parse;
 use orch_ir::{DType, PrimGraph, Tensor};
 use orchestrion::compare::compare;
-use orchestrion::{Executable, Model, Options, Precision, RunOptions, Superoptimize};
+use orchestrion::{Executable, Model, Options, Precision, RunOptions};
 
 /// Attention with stable softmax over two heads: rows and keys as given.
 fn attention(rows: usize, keys: usize) -> PrimGraph {
@@ -41,7 +41,6 @@ fn options(cache: &CacheDir, target: Option<&str>, precision: Precision) -> Opti
         target: target.map(str::to_owned),
         precision,
         calibrate: false,
-        superoptimize: Superoptimize::Always,
         ..Options::default()
     }
 }
@@ -98,6 +97,6 @@ fn artifacts_carry_proofs_and_plans_with_them_are_remembered() {
     let mut executable = Executable::load(first, RunOptions::default()).expect("it loads");
     let outputs = executable.run(&inputs).expect("it runs");
     assert!(compare(&outputs[0], &expected[0]).scaled < 1e-4);
-    let never = Options { superoptimize: Superoptimize::Never, ..options };
+    let never = Options { superoptimize: false, ..options };
     assert!(model.compile(&never).expect("it compiles").manifest.proofs.is_empty());
 }

@@ -1,0 +1,269 @@
+"""Single kernels on a GPU, beside torch on the same device in the same run.
+
+usage: python3 bench/gpu/kernels.py [GROUP ...] [--precision f16|f32] [--orchestrion FILE] [--options WORDS] [--out FOLDER]
+
+Groups: `gemm` (products of decoding, BERT, ResNet's convolutions as products, squares), `square` (f32 squares around
+2048, which need not be multiples of anything), `conv` (convolution, batch normalisation and ReLU of ResNet-50, channels
+last), `memory` (norms, softmax, GELU, transposition, sums).
+
+Each case is an ONNX model compiled by `orchestrion`; all tensors are inputs but for the weights of convolutions. Its peers:
+torch eager (cuBLAS, and cuBLASLt, for products; cuDNN with its own search for convolutions, with the bias and without),
+and for `memory` and `conv` also torch.compile. TF32 is off. All are timed alike, by the device's clock: a CUDA graph of one
+run, replayed after the second-level cache has been overwritten, in turns; a time is the median. A launch alone takes 4 us so.
+`error` is the largest absolute error against f64, relative to the largest magnitude. `of copy`: bytes that must move over the
+time, relative to what copying as many bytes reaches, timed alike.
+
+With --out, rows are added to FOLDER/gpu-kernels.json and FOLDER/gpu-kernels.md is written from it; --report does only the
+latter. --dry-run needs neither torch nor a GPU: it compiles for cuda:sm_90 and prints plans.
+"""
+import argparse, json, math, os, shutil, statistics, sys, tempfile, time
+
+import contest
+
+GEMM = [
+    ("decode", [(1, 4096, 4096), (1, 11008, 4096), (1, 4096, 11008), (8, 4096, 4096), (16, 4096, 4096), (16, 11008, 4096),
+                (32, 4096, 11008), (64, 4096, 4096)]),
+    ("bert", [(128, 768, 768), (128, 2304, 768), (128, 3072, 768), (128, 768, 3072), (512, 768, 768), (512, 3072, 768),
+              (512, 768, 3072), (2048, 3072, 768)]),
+    ("resnet", [(3136, 64, 64), (3136, 64, 576), (3136, 256, 64), (784, 128, 1152), (784, 512, 128), (196, 256, 2304),
+                (196, 1024, 256), (49, 512, 4608), (49, 2048, 512)]),
+    ("square", [(n, n, n) for n in (512, 1024, 2048, 2039, 4096, 8192)]),
+]
+SQUARES = [2048, 2047, 2046, 2045, 2044, 2043, 2042, 2039]
+# Input channels and extent, output channels, window, stride.
+CONV = [
+    (3, 224, 64, 7, 2), (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1), (256, 56, 128, 1, 1),
+    (128, 56, 128, 3, 2), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2), (512, 28, 128, 1, 1), (128, 28, 128, 3, 1),
+    (512, 28, 256, 1, 1), (256, 28, 256, 3, 2), (256, 14, 1024, 1, 1), (512, 28, 1024, 1, 2), (1024, 14, 256, 1, 1),
+    (256, 14, 256, 3, 1), (1024, 14, 512, 1, 1), (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2),
+    (2048, 7, 512, 1, 1), (512, 7, 512, 3, 1),
+]
+MEMORY = ["layernorm", "softmax", "gelu", "transpose", "sum_rows", "sum_columns"]
+SIZES = [(128, 768), (1024, 4096), (8192, 8192)]
+
+
+class Case:
+    """One model: how it is built in ONNX, the same function of torch, shapes of its inputs and its output."""
+
+    def __init__(self, group, name, build, function, shapes, result, flops=0.0, precision=None):
+        self.group, self.name, self.build, self.function = group, name, build, function
+        self.shapes, self.result, self.flops, self.precision = shapes, result, flops, precision
+
+
+def gemm(group, m, n, k, precision=None):
+    build = lambda model, a, b: model.op("MatMul", a, b)
+    name = f"{m} x {n} x {k}"
+    return Case(group, name, build, lambda a, b: a @ b, [(m, k), (k, n)], (m, n), 2.0 * m * n * k, precision)
+
+
+def conv(channels, extent, results, window, stride):
+    import numpy as np
+    random = np.random.default_rng(0)
+    weight = (random.standard_normal((results, channels, window, window)) * (channels * window**2) ** -0.5).astype(np.float32)
+    bias = random.standard_normal(results).astype(np.float32)
+    pad, out = window // 2, (extent + stride - 1) // stride
+
+    def build(model, x):
+        last = model.op("Transpose", x, perm=[0, 3, 1, 2])
+        sums = model.op("Conv", last, model.array(weight), model.array(bias), pads=[pad] * 4, strides=[stride] * 2)
+        return model.op("Transpose", model.op("Relu", sums), perm=[0, 2, 3, 1])
+
+    def function(x):
+        import torch
+        dtype = x.dtype
+        if dtype not in kept:
+            last = dict(memory_format=torch.channels_last)
+            kept[dtype] = torch.tensor(weight, device="cuda", dtype=dtype).to(**last), torch.tensor(bias, device="cuda", dtype=dtype)
+        w, b = kept[dtype]
+        return torch.relu(torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), w, b, stride, pad)).permute(0, 2, 3, 1)
+
+    kept = {}
+    flops = 2.0 * out * out * results * channels * window**2
+    name = f"{channels} x {extent}², {results} of {window} x {window}" + (f" / {stride}" if stride > 1 else "")
+    return Case("conv", name, build, function, [(1, extent, extent, channels)], (1, out, out, results), flops)
+
+
+def memory(kind, rows, columns):
+    def build(model, x):
+        if kind == "layernorm":
+            mean = model.op("ReduceMean", x, model.integers(-1), keepdims=1)
+            centred = model.op("Sub", x, mean)
+            variance = model.op("ReduceMean", model.op("Mul", centred, centred), model.integers(-1), keepdims=1)
+            return model.op("Div", centred, model.op("Sqrt", model.op("Add", variance, model.scalar(1e-5))))
+        if kind == "gelu":
+            half = model.op("Mul", x, model.scalar(0.5))
+            erf = model.op("Erf", model.op("Mul", x, model.scalar(0.5**0.5)))
+            return model.op("Mul", half, model.op("Add", erf, model.scalar(1.0)))
+        if kind == "sum_rows" or kind == "sum_columns":
+            return model.op("ReduceSum", x, model.integers(1 if kind == "sum_rows" else 0), keepdims=0)
+        return model.op("Softmax", x, axis=-1) if kind == "softmax" else model.op("Transpose", x, perm=[1, 0])
+
+    def function(x):
+        import torch
+        functions = {
+            "layernorm": lambda: torch.nn.functional.layer_norm(x, (columns,)), "softmax": lambda: torch.softmax(x, -1),
+            "gelu": lambda: torch.nn.functional.gelu(x), "transpose": lambda: x.t().contiguous(),
+            "sum_rows": lambda: x.sum(1), "sum_columns": lambda: x.sum(0),
+        }
+        return functions[kind]()
+
+    result = {"transpose": (columns, rows), "sum_rows": (rows,), "sum_columns": (columns,)}.get(kind, (rows, columns))
+    return Case("memory", f"{kind} {rows} x {columns}", build, function, [(rows, columns)], result)
+
+
+def cases(groups):
+    found = []
+    if "gemm" in groups:
+        found += [gemm("gemm", *shape) for _, shapes in GEMM for shape in shapes]
+    if "square" in groups:
+        found += [gemm("square", n, n, n, "f32") for n in SQUARES]
+    if "conv" in groups:
+        found += [conv(*block) for block in CONV]
+    if "memory" in groups:
+        found += [memory(kind, *size) for kind in MEMORY for size in SIZES]
+    return found
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", default=["gemm", "square", "conv", "memory"])
+    parser.add_argument("--precision", default="f16", choices=["f16", "f32"])
+    parser.add_argument("--orchestrion", default=shutil.which("orchestrion") or "target/release/orchestrion")
+    parser.add_argument("--target", help="default: cuda")
+    parser.add_argument("--options", default="", help="further options of `orchestrion compile`, in one word")
+    parser.add_argument("--peers", default="eager,inductor")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="start no case after that many seconds")
+    parser.add_argument("--out")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--commit", default="", help="what was measured, for the report")
+    o = parser.parse_args()
+    o.target = o.target or ("cuda:sm_90" if o.dry_run else "cuda")
+    return o
+
+
+def compiled(o, case, folder):
+    """The artifact, the seconds it took, and the steps of its plan."""
+    precision = case.precision or o.precision
+    model = contest.Model("case", "f16" if precision == "f16" else "f32")
+    inputs = [model.input(f"x{at}", shape) for at, shape in enumerate(case.shapes)]
+    model.write(case.build(model, *inputs), case.result, f"{folder}/case.onnx")
+    artifact = f"{folder}/case.orc"
+    seconds = contest.compile_model(o.orchestrion, f"{folder}/case.onnx", artifact, o.target, precision, *o.options.split())
+    return artifact, seconds, contest.steps_of(contest.manifest_of(o.orchestrion, artifact))
+
+
+def measure(o, torch, case, folder):
+    import numpy as np
+    artifact, seconds, steps = compiled(o, case, folder)
+    precision = case.precision or o.precision
+    dtype = torch.float16 if precision == "f16" else torch.float32
+    torch.manual_seed(0)
+    inputs = [torch.randn(*shape, device="cuda").to(dtype) for shape in case.shapes]
+    if len(inputs) == 2:
+        inputs[1] *= case.shapes[1][0] ** -0.5
+    files = {f"x{at}": f"{folder}/x{at}.npy" for at in range(len(inputs))}
+    for file, tensor in zip(files.values(), inputs):
+        np.save(file, tensor.cpu().numpy())
+    reference = case.function(*[tensor.double() for tensor in inputs]).cpu().numpy()
+    result = contest.result_of(o.orchestrion, artifact, files, folder).astype(np.float64)
+    row = {"case": case.name, "group": case.group, "error": float(np.abs(result - reference).max() / np.abs(reference).max())}
+    row |= {"steps": len(steps), "schedule": " + ".join(step["schedule"] for step in steps), "compile_s": round(seconds, 1)}
+    size = 2 if precision == "f16" else 4
+    moved = size * (sum(math.prod(shape) for shape in case.shapes) + math.prod(case.result))
+    runners = {"orchestrion": contest.Served(o.orchestrion, artifact, files, "--device-only", "--cold")}
+    if case.group in ("gemm", "square"):
+        for library in ("cublas", "cublaslt"):
+            torch.backends.cuda.preferred_blas_library(library)
+            runners[library] = contest.Graph(torch, case.function, inputs)
+    else:
+        runners["eager"] = contest.Graph(torch, case.function, inputs)
+        if "inductor" in o.peers:
+            torch._dynamo.reset()
+            runners["inductor"] = contest.Graph(torch, torch.compile(case.function, mode="max-autotune-no-cudagraphs"), inputs)
+    if case.group == "memory":
+        copied = torch.randn(moved // 8, device="cuda")
+        runners["copy"] = contest.Graph(torch, lambda x: x.clone(), [copied])
+    medians = contest.medians_us(runners)
+    row["orchestrion"] = medians.pop("orchestrion")
+    copy = medians.pop("copy", None)
+    row |= {"peers": medians, "best": min(medians, key=medians.get)}
+    row["ratio"] = round(medians[row["best"]] / row["orchestrion"], 3)
+    row["tflops"] = round(case.flops / row["orchestrion"] / 1e6, 1)
+    row["of_copy"] = round(copy / row["orchestrion"], 3) if copy else None
+    return row
+
+
+def table_lines(rows):
+    peers = list(dict.fromkeys(peer for row in rows for peer in row["peers"]))
+    by_copy, by_flops = any(row["of_copy"] for row in rows), any(row["tflops"] for row in rows)
+    head = ["case", "Orchestrion us", *peers, "best / Orchestrion", *(["TFLOP/s"] if by_flops else []), *(["of copy"] if by_copy else [])]
+    head += ["kernels", "error"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for row in rows:
+        cells = [row["case"], f"**{row['orchestrion']:.1f}**", *(f"{row['peers'][peer]:.1f}" for peer in peers), f"{row['ratio']:.2f}"]
+        cells += [f"{row['tflops']:.1f}"] if by_flops else []
+        cells += [f"{row['of_copy']:.2f}" if row["of_copy"] else ""] if by_copy else []
+        lines.append("| " + " | ".join([*cells, str(row["steps"]), f"{row['error']:.1e}"]) + " |")
+    return lines
+
+
+def summary(rows):
+    ratios = sorted(row["ratio"] for row in rows)
+    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    text = f"{len(rows)} cases: best peer / Orchestrion has median {statistics.median(ratios):.2f}, geometric mean {mean:.2f}, least {ratios[0]:.2f}; "
+    return text + f"{sum(ratio >= 1 for ratio in ratios)} are not slower."
+
+
+def write_report(folder):
+    """gpu-kernels.md from gpu-kernels.json."""
+    lines = [
+        "# Single kernels on a GPU", "",
+        "Written by `bench/gpu/kernels.py`. Microseconds by the device's clock: a CUDA graph of one run after the second-level",
+        "cache was overwritten, medians of interleaved rounds; a launch alone takes 4 of them. Ratios above 1 mean that Orchestrion",
+        "is faster than the best peer. `error`: largest error against f64, relative to the largest magnitude. `of copy`: the time of",
+        "copying as many bytes over Orchestrion's.",
+    ]
+    for table in json.load(open(f"{folder}/gpu-kernels.json")):
+        rows = table["rows"]
+        lines += ["", f"## {table['group']}, {table['precision']}", ""]
+        lines += [f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}; {table['date']}.", ""]
+        lines += [summary(rows), "", *table_lines(rows)]
+    with open(f"{folder}/gpu-kernels.md", "w") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def main():
+    o = options()
+    if o.report:
+        return write_report(o.out or "bench/results")
+    wanted = cases(o.groups)
+    with tempfile.TemporaryDirectory() as folder:
+        if o.dry_run:
+            for case in wanted:
+                _, seconds, steps = compiled(o, case, folder)
+                print(f"{case.group} {case.name}: {seconds:.1f} s", *(f"    {s['modelled_us']:9.2f} us  {s['schedule']}" for s in steps), sep="\n", flush=True)
+            return
+        import torch
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+        start, order = time.time(), [case.name for case in cases(["gemm", "square", "conv", "memory"])]
+        rows = {}
+        for case in wanted:
+            if time.time() - start > o.limit_s:
+                sys.exit(f"no time left for {case.group} {case.name} and what follows")
+            row = measure(o, torch, case, folder)
+            rows.setdefault(case.group, []).append(row)
+            more = f", {row['tflops']} TFLOP/s" if row["tflops"] else f", {row['of_copy']} of copy"
+            print(f"{case.group} {case.name}: {row['orchestrion']} us, {row['ratio']} x; {row['peers']}{more}, error {row['error']:.1e}; {row['steps']} {row['schedule'][:150]}", flush=True)
+            if o.out:
+                key = {"device": torch.cuda.get_device_name(), "group": case.group, "precision": case.precision or o.precision}
+                facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d")}
+                contest.put_table(f"{o.out}/gpu-kernels.json", key, facts, "case", row, order)
+                write_report(o.out)
+        for group, found in rows.items():
+            print(f"{group}: {summary(found)}")
+
+
+if __name__ == "__main__":
+    main()
