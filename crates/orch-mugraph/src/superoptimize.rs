@@ -13,6 +13,8 @@ pub struct SuperoptimizeOptions {
     pub search: SearchOptions,
     /// How to prove.
     pub verify: VerifyOptions,
+    /// States after which the search is given up, and nothing is found.
+    pub states: u64,
     /// µGraphs that are to be proved, the cheapest ones.
     pub proofs: usize,
     /// True if exponentials have to be relative to maxima: a program whose maxima were taken out is not to overflow.
@@ -23,7 +25,7 @@ pub struct SuperoptimizeOptions {
 impl Default for SuperoptimizeOptions {
     fn default() -> Self {
         let (search, verify) = (SearchOptions::default(), VerifyOptions::default());
-        SuperoptimizeOptions { search, verify, proofs: 2, must_be_stable: false }
+        SuperoptimizeOptions { search, verify, states: u64::MAX, proofs: 2, must_be_stable: false }
     }
 }
 
@@ -64,7 +66,7 @@ pub enum SuperoptimizeError {
 }
 
 /// States between two looks at whether to go on.
-const STATES: u64 = 500_000;
+const STATES: u64 = 200_000;
 
 impl Proved {
     /// The µGraph.
@@ -120,12 +122,17 @@ fn search(
     options: &SuperoptimizeOptions,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(Vec<Found>, SearchReport), SuperoptimizeError> {
-    let mut progress = Progress::default();
+    let (mut progress, mut left) = (Progress::default(), options.states);
     while goes_on() {
-        let outcome = resume(program, &options.search, &mut progress, STATES);
+        let states = left.min(STATES);
+        let outcome = resume(program, &options.search, &mut progress, states);
         match outcome.map_err(SuperoptimizeError::Outside)? {
             Outcome::Finished(found, report) => return Ok((found, report)),
-            Outcome::Paused => {}
+            Outcome::Paused if left <= states => {
+                let stopped = format!("{} states were not enough", options.states);
+                return Ok((Vec::new(), SearchReport { stopped, ..SearchReport::default() }));
+            }
+            Outcome::Paused => left -= states,
         }
     }
     Err(SuperoptimizeError::Interrupted)

@@ -5,7 +5,7 @@
 
 use crate::chains::chains;
 use crate::implement::{Place, Unserved};
-use crate::substitute::{Offer, Substitute, offers};
+use crate::substitute::{Offer, Spent, Substitute, offers};
 use crate::{Error, Options, parallel};
 use orch_ir::{NodeId, TensorId};
 use orch_plan::blp::ColumnId;
@@ -109,13 +109,12 @@ impl Candidates {
         chosen: &[ColumnId],
         options: &Options,
     ) -> Result<(), Error> {
-        let mut spent_us = vec![0.0; place.units.members.len()];
-        for column in chosen.iter().map(|id| &self.columns[id.index()]) {
-            let units = &column.candidate.nodes;
-            let share_us = column.cost_us / units.len().max(1) as f64;
-            units.iter().for_each(|unit| spent_us[unit.index()] += share_us);
-        }
-        for Offer { candidate, substitute, cost_us } in offers(place, &spent_us, options)? {
+        let spent: Vec<Spent<'_>> = chosen
+            .iter()
+            .map(|id| &self.columns[id.index()])
+            .map(|column| Spent { units: &column.candidate.nodes, cost_us: column.cost_us })
+            .collect();
+        for Offer { candidate, substitute, cost_us } in offers(place, &spent, options)? {
             let key = substitute.key();
             let known = self.signatures.iter().position(|known| *known == key);
             let number = known.unwrap_or_else(|| {

@@ -169,7 +169,7 @@ fn search(
 }
 
 /// True if plans are made by measured times.
-fn is_tuned(backend: &dyn Backend, options: &Options) -> bool {
+pub(crate) fn is_tuned(backend: &dyn Backend, options: &Options) -> bool {
     options.records.is_some() || options.tune && backend.measures()
 }
 

@@ -4,6 +4,7 @@
 //! kernels, stand beside the kernels of templates, and the choice decides.
 
 use crate::backend::{Backend, Work};
+use crate::compile::is_tuned;
 use crate::implement::{KernelDesign, Place};
 use crate::superoptimize::{Finder, Wanted};
 use crate::units::Units;
@@ -25,6 +26,12 @@ const MARGIN: f64 = 1.1;
 
 /// Programs are searched if all their uses together might gain this share of the plan.
 const LEAST_GAIN: f64 = 0.02;
+
+/// Where times are measured, µGraphs are looked at that are modelled to cost so many times what templates cost.
+const MODEL_SLACK: f64 = 2.0;
+
+/// States that a search may visit if its program might gain the whole plan; one that might gain less, so much fewer.
+const STATES: f64 = 1e7;
 
 /// Programs of one graph that are searched.
 const MAX_SEARCHES: usize = 8;
@@ -133,23 +140,37 @@ struct Wish {
     program: MuGraph,
     must_be_stable: bool,
     uses: Vec<(Candidate, Views)>,
+    /// What of the plan by templates is spent on kernels of which a use has a part, where that is most.
+    spent_us: f64,
     /// What all uses might gain at most.
     gain_us: f64,
 }
 
-/// The µGraphs that are offered for parts of a graph. `spent_us` is what the plan by templates spends on each unit: of
-/// the parts those are searched that might gain most by it.
+/// What the plan by templates spends on a kernel.
+pub struct Spent<'a> {
+    /// The units that the kernel computes.
+    pub units: &'a [NodeId],
+    /// Its modelled microseconds.
+    pub cost_us: f64,
+}
+
+/// The µGraphs that are offered for parts of a graph: of the parts those are searched that might gain most by what the plan
+/// by templates spends on them.
 ///
 /// # Errors
 /// If the work is cancelled.
-pub fn offers(place: Place<'_>, spent_us: &[f64], options: &Options) -> Result<Vec<Offer>, Error> {
+pub fn offers(place: Place<'_>, spent: &[Spent<'_>], options: &Options) -> Result<Vec<Offer>, Error> {
     let finder = Finder::new(place.backend, options);
+    let spent_us: f64 = spent.iter().map(|kernel| kernel.cost_us).sum();
+    let slack = if is_tuned(place.backend, options) { MODEL_SLACK } else { 1.0 };
     let mut offers = Vec::new();
-    for wish in wishes(place, spent_us) {
+    for wish in wishes(place, spent) {
         let [(_, views), ..] = &wish.uses[..] else { continue };
         let wanted = Wanted {
             program: &wish.program,
             must_be_stable: wish.must_be_stable,
+            below_us: slack * wish.spent_us / MARGIN,
+            states: (STATES * wish.gain_us / spent_us).ceil() as u64,
             layout: &views.key(),
             stored: &|graph| Some(views.memory(graph, place)?.0),
         };
@@ -175,26 +196,32 @@ pub fn offers(place: Place<'_>, spent_us: &[f64], options: &Options) -> Result<V
 }
 
 /// The programs that are worth a search, those that might gain most first.
-fn wishes(place: Place<'_>, spent_us: &[f64]) -> Vec<Wish> {
+fn wishes(place: Place<'_>, kernels: &[Spent<'_>]) -> Vec<Wish> {
     let machine = place.backend.search_options().machine;
-    let least_us = LEAST_GAIN * spent_us.iter().sum::<f64>();
+    let least_us = LEAST_GAIN * kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>();
     let mut wishes: Vec<Wish> = Vec::new();
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
     for region in regions(place.graph, &RegionLimits::default()) {
         // Whether what is taken for granted holds depends on inputs.
         let candidate = candidate(&region, place.graph, place.units).filter(|_| region.premises.is_empty());
         let Some((candidate, views)) = candidate.zip(stored_views(&region, place)) else { continue };
-        let spent: f64 = candidate.nodes.iter().map(|unit| spent_us[unit.index()]).sum();
-        let gain_us = spent - machine.program_floor_us(&region.program);
+        let own =
+            |kernel: &&Spent<'_>| kernel.units.iter().filter(|unit| candidate.nodes.contains(unit)).count();
+        let touched: Vec<&Spent<'_>> = kernels.iter().filter(|kernel| own(kernel) > 0).collect();
+        // Of a kernel that does more, the share by the number of units.
+        let share = |kernel: &&Spent<'_>| kernel.cost_us * own(kernel) as f64 / kernel.units.len() as f64;
+        let gain_us = touched.iter().map(share).sum::<f64>() - machine.program_floor_us(&region.program);
         if gain_us <= 0.0 {
             continue;
         }
         let Region { program, subtracts_maxima: must_be_stable, .. } = region;
         let number = *numbers.entry(format!("{} {}", print(&program), views.key())).or_insert_with(|| {
-            wishes.push(Wish { program, must_be_stable, uses: Vec::new(), gain_us: 0.0 });
+            wishes.push(Wish { program, must_be_stable, uses: Vec::new(), spent_us: 0.0, gain_us: 0.0 });
             wishes.len() - 1
         });
         wishes[number].uses.push((candidate, views));
+        let spent_us = touched.iter().map(|kernel| kernel.cost_us).sum();
+        wishes[number].spent_us = wishes[number].spent_us.max(spent_us);
         wishes[number].gain_us += gain_us;
     }
     wishes.retain(|wish| wish.gain_us > least_us);

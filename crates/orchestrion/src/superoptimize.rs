@@ -108,6 +108,8 @@ pub fn find(program: &Program, options: &Options) -> Result<Searched, Error> {
     let wanted = Wanted {
         program: &program.graph,
         must_be_stable: program.must_be_stable,
+        below_us: f64::INFINITY,
+        states: u64::MAX,
         layout: "row-major",
         stored: &|graph| {
             let row_major = |shape: &Vec<usize>| Stored::row_major(DType::F32, shape);
@@ -129,6 +131,10 @@ pub struct Wanted<'a> {
     pub program: &'a MuGraph,
     /// True if exponentials must be relative to maxima.
     pub must_be_stable: bool,
+    /// Modelled microseconds that it has to cost less than.
+    pub below_us: f64,
+    /// States after which the search is given up.
+    pub states: u64,
     /// What tells layouts apart.
     pub layout: &'a str,
     /// How the tensors of a µGraph that computes it are stored; `None` if it has no place for them.
@@ -157,11 +163,13 @@ impl<'a> Finder<'a> {
         let search = SearchOptions {
             threads: parallel::jobs(self.options),
             alternatives: ALTERNATIVES,
+            below_us: wanted.below_us,
             ..self.backend.search_options()
         };
         let options = SuperoptimizeOptions {
             search,
             verify: VerifyOptions::default(),
+            states: wanted.states,
             proofs: PROOFS,
             must_be_stable: wanted.must_be_stable,
         };
@@ -197,7 +205,7 @@ impl<'a> Finder<'a> {
     }
 
     fn key(&self, wanted: &Wanted<'_>, options: &SuperoptimizeOptions) -> Key {
-        let SearchOptions { limits, machine, kernels, keep, slack, alternatives, threads: _ } =
+        let SearchOptions { limits, machine, kernels, keep, slack, below_us, alternatives, threads: _ } =
             options.search;
         Key {
             program: format!("{} {}", text(wanted.program), wanted.layout),
@@ -206,8 +214,8 @@ impl<'a> Finder<'a> {
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!(
-                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} proofs {} stable {}",
-                options.proofs, options.must_be_stable
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} below {below_us:.2} states {} proofs {} stable {}",
+                options.states, options.proofs, options.must_be_stable
             ),
         }
     }

@@ -258,9 +258,8 @@ impl Emitter<'_> {
         }
         let is_mask = self.graph.dtype(view.tensor) == DType::Bool;
         let kind = if is_mask { InputKind::Mask } else { InputKind::Real };
-        let again = self.inputs.iter().filter(|(other, _)| other.tensor == view.tensor).count();
-        let name = if again == 0 { view.tensor.to_string() } else { format!("{}.{again}", view.tensor) };
-        let id = self.program.input_of(name, kind, &shape);
+        // By number, so that equal parts of a model are one program.
+        let id = self.program.input_of(format!("x{}", self.inputs.len()), kind, &shape);
         self.inputs.push((view, id));
         Some(id)
     }

@@ -52,6 +52,8 @@ pub struct SearchOptions {
     /// Two kernels are searched for unless their least cost exceeds the best kernel's cost by this factor, which is what
     /// the model may be wrong by.
     pub slack: f64,
+    /// Modelled microseconds that what is kept costs less than.
+    pub below_us: f64,
     /// Other numbers of blocks and iterations that are returned with each µGraph of one kernel.
     pub alternatives: usize,
 }
@@ -59,7 +61,17 @@ pub struct SearchOptions {
 impl Default for SearchOptions {
     fn default() -> Self {
         let (limits, machine) = (BlockLimits::default(), Machine::default());
-        SearchOptions { limits, machine, kernels: 2, threads: 1, keep: 4, slack: 1.5, alternatives: 0 }
+        let below_us = f64::INFINITY;
+        SearchOptions {
+            limits,
+            machine,
+            kernels: 2,
+            threads: 1,
+            keep: 4,
+            slack: 1.5,
+            below_us,
+            alternatives: 0,
+        }
     }
 }
 
@@ -126,9 +138,13 @@ pub fn resume(
 ) -> Result<Outcome, String> {
     let context = Context::new(program, options)?;
     progress.begin(program, options, states)?;
-    let result = context.search(progress);
-    progress.seal();
-    Ok(result.map_or(Outcome::Paused, |(found, report)| Outcome::Finished(found, report)))
+    Ok(match context.search(progress) {
+        Some((found, report)) => Outcome::Finished(found, report),
+        None => {
+            progress.seal();
+            Outcome::Paused
+        }
+    })
 }
 
 /// Left because no counts make it cheap enough.
@@ -245,11 +261,11 @@ impl<'a> Context<'a> {
         let mut counts = Counts::default();
         let tasks = self.tasks(&self.sources, false);
         report.structures = tasks.len();
-        let mut singles = Candidates::new(f64::INFINITY);
+        let mut singles = Candidates::new(options.below_us);
         for sketch in progress.run(self, &tasks, false, &mut counts)? {
             self.add_single(sketch, &mut singles);
         }
-        let mut pairs = Candidates::new(singles.least() * options.slack);
+        let mut pairs = Candidates::new(options.below_us.min(singles.least() * options.slack));
         if options.kernels > 1 {
             let mut tasks = self.tasks(&self.sources, true);
             let all = tasks.len();
@@ -296,6 +312,7 @@ impl<'a> Context<'a> {
         }
         if let Some((cost, counts)) =
             machine.best_counts(&sketch, &self.labels.extents, Beside::default()).into_iter().next()
+            && cost < candidates.bound()
         {
             candidates.add(cost, vec![(sketch, counts)]);
         }

@@ -41,12 +41,18 @@ impl Progress {
         options: &SearchOptions,
         states: u64,
     ) -> Result<(), String> {
-        let described =
-            format!("{} {:?} {:?} {}", crate::print(program), options.limits, options.machine, options.slack);
+        let described = format!(
+            "{} {:?} {:?} {} {}",
+            crate::print(program),
+            options.limits,
+            options.machine,
+            options.slack,
+            options.below_us
+        );
         let of = blake3::hash(described.as_bytes()).to_hex().to_string();
         if self.done.is_empty() {
             self.of = of;
-        } else if self.seal != self.hash() {
+        } else if self.known.is_empty() && self.seal != self.hash() {
             return Err("the progress is damaged".into());
         } else if self.of != of {
             return Err("the progress is that of another program or other options".into());
