@@ -17,6 +17,7 @@
 //! inline PTX. Programs are taken to be valid and to have a team; others may panic.
 
 mod expression;
+mod fragments;
 mod function;
 mod memory;
 mod team;

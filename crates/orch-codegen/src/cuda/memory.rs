@@ -31,7 +31,7 @@ impl Emitter<'_> {
         let mask = self.mask(mask);
         let info = self.program.buffer(buffer);
         let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
-        assert!(!self.fragments.contains(&buffer), "matrix fragments are read by matrix instructions only");
+        let is_fragment = self.fragments.contains(&buffer);
         let or_zero = |mask: String, value: String| {
             format!("({mask} ? {value} : o_zero<{}>())", CppType::of(dtype, lanes).text())
         };
@@ -40,6 +40,13 @@ impl Emitter<'_> {
                 let width = self.aligned(offset, lanes, dtype);
                 let offset = self.known(offset).expect("evaluated").text;
                 let plain = match (scope, lanes) {
+                    (_, 1) if is_fragment => {
+                        format!("o_fragment_half<{}>({name}, {offset})", CppType::of(dtype, 1).element)
+                    }
+                    _ if is_fragment => {
+                        let element = CppType::of(dtype, 1).element;
+                        format!("o_fragment<{lanes}, {element}>({name} + ({offset}) / 2)")
+                    }
                     (_, 1) => format!("{name}[{offset}]"),
                     (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
                     (Scope::Input, _) => format!("o_load_input<{lanes}, {width}>({name} + {offset})"),

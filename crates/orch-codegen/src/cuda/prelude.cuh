@@ -399,6 +399,16 @@ ORC void o_multiply_tf32(float *c, const float *a, const float *b) {
 template <int N, class T> ORC void o_set_fragment(unsigned *p, vec<T, N> v) {
     ORC_UNROLL for (int i = 0; i < N / 2; i++) p[i] = (unsigned)v.v[2 * i].bits | (unsigned)v.v[2 * i + 1].bits << 16;
 }
+template <class T> ORC T o_fragment_half(const unsigned *p, int i) {
+    T r;
+    r.bits = (unsigned short)(p[i / 2] >> 16 * (i % 2));
+    return r;
+}
+template <int N, class T> ORC vec<T, N> o_fragment(const unsigned *p) {
+    vec<T, N> r;
+    ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = o_fragment_half<T>(p, i);
+    return r;
+}
 /* Lets the next kernel be launched; waits for the end of the kernels before this one. */
 ORC void o_release() { asm volatile("griddepcontrol.launch_dependents;"); }
 ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

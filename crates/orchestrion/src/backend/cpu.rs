@@ -102,6 +102,7 @@ impl Backend for Cpu {
             launch_us: figures.launch_parallel_us,
             iteration_us: 0.0,
             run_bytes: 256,
+            sector_bytes: 64,
             element_bytes: size_of::<f32>(),
             matrix_rows: 4,
             matrix_columns: self.target.lanes(size_of::<f32>()),
