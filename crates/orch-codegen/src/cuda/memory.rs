@@ -72,6 +72,9 @@ impl Emitter<'_> {
 
     /// Writes a store.
     pub(super) fn store(&mut self, buffer: BufferId, offset: ExprId, value: ExprId, mask: Option<ExprId>) {
+        if self.fragments.contains(&buffer) && mask.is_none() && self.store_words(buffer, offset, value) {
+            return;
+        }
         let lanes = self.program.exprs.lanes(value);
         let address = facts::address(&self.program.exprs, offset);
         for id in [address.operand(), value].into_iter().chain(mask) {
@@ -114,6 +117,54 @@ impl Emitter<'_> {
             }
         };
         self.line(&format!("{guard}{text};"));
+    }
+
+    /// Writes a store to words of two elements, if there is a short form: of a vector from an input, and of two halves of
+    /// other words.
+    fn store_words(&mut self, buffer: BufferId, offset: ExprId, value: ExprId) -> bool {
+        let exprs = &self.program.exprs;
+        let Address::Contiguous(to) = facts::address(exprs, offset) else { return false };
+        let text = match *exprs.get(value) {
+            Expr::Load { buffer: from, offset, lanes, mask } => {
+                let info = self.program.buffer(from);
+                let bytes = lanes * info.dtype.size_bytes();
+                let (scope, dtype, name) = (info.scope, info.dtype, self.buffers[from.index()].clone());
+                let Address::Contiguous(first) = facts::address(exprs, offset) else { return false };
+                let is_one_access = matches!(bytes, 8 | 16) && self.aligned(first, lanes, dtype) == lanes;
+                if scope != Scope::Input || !is_one_access {
+                    return false;
+                }
+                let mask = match mask.map(|mask| self.program.exprs.get(mask)) {
+                    None => "true".to_owned(),
+                    Some(&Expr::Splat(condition, _)) => self.eval(condition).text,
+                    Some(_) => return false,
+                };
+                self.eval(to);
+                let first = self.eval(first).text;
+                format!("o_stream<{bytes}>({{}}, {name} + {first}, {mask})")
+            }
+            Expr::Interleave(left, right) => {
+                let halves = [left, right].map(|half| match *exprs.get(half) {
+                    Expr::Load { buffer, offset, lanes: 1, mask: None }
+                        if self.fragments.contains(&buffer) =>
+                    {
+                        Some((buffer, exprs.as_int(offset)?))
+                    }
+                    _ => None,
+                });
+                let [Some((left, i)), Some((right, j))] = halves else { return false };
+                self.eval(to);
+                let word =
+                    |buffer: BufferId, at: i64| format!("{}[{}]", self.buffers[buffer.index()], at / 2);
+                let (left, right) = (word(left, i), word(right, j));
+                format!("o_set_halves<{}, {}>({{}}, {left}, {right})", i % 2, j % 2)
+            }
+            _ => return false,
+        };
+        let to = self.operand(to).text;
+        let place = format!("{} + ({to}) / 2", self.buffers[buffer.index()]);
+        self.line(&format!("{};", text.replace("{}", &place)));
+        true
     }
 
     /// The offsets of elements that are not neighbours.

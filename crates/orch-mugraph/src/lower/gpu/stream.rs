@@ -180,19 +180,19 @@ impl Lowering<'_> {
             for step in 0..stream.ahead {
                 let number = self.index(step);
                 for group in 0..stream.groups {
-                    let stmts = self.load_unit(tile, stream, (zero, number), (step, group));
+                    let stmts = self.load_unit(tile, stream, (zero, number, None), (step, group));
                     self.run(stmts);
                 }
             }
         }
     }
 
-    /// Loads a unit of a step of an iteration to registers.
+    /// Loads a unit of a step of an iteration to registers, if it is needed.
     fn load_unit(
         &mut self,
         tile: usize,
         stream: &Stream,
-        (iteration, step): (ExprId, ExprId),
+        (iteration, step, is_needed): (ExprId, ExprId, Option<ExprId>),
         (slot, group): (usize, usize),
     ) -> Vec<Stmt> {
         let load = self.steps.tiles[tile].step.args()[1];
@@ -208,8 +208,10 @@ impl Lowering<'_> {
             let mut coords = vec![self.index(0); rank];
             coords[rank - 2] = self.program.exprs.add_const(first_term, line as i64);
             coords[rank - 1] = column;
-            let (position, mask) = self.position(load, &coords, iteration);
+            let (position, exists) = self.position(load, &coords, iteration);
             let offset = self.tensor_offset(tensor, &position);
+            // A mask, not a branch around the loads: their results would be copied, and waited for, where branches meet.
+            let mask = self.program.exprs.and_guard(is_needed, exists);
             let value = self.program.exprs.load(from, offset, stream.neighbours, mask);
             let Spot { buffer, offset } = self.loaded(tile, stream, (slot, group), (line, 0));
             stmts.push(Stmt::Store { buffer, offset, value, mask: None });
@@ -300,13 +302,7 @@ impl Lowering<'_> {
                     let (iteration, later) = next;
                     let later = this.program.exprs.linear_index(&[later], &[stream.ahead]);
                     let later = this.program.exprs.add_const(later, slot as i64);
-                    let then = this.load_unit(tile, stream, (iteration, later), (slot, group));
-                    match is_needed {
-                        Some(condition) => {
-                            body.push(Stmt::If { condition, then, otherwise: Vec::new() });
-                        }
-                        None => body.extend(then),
-                    }
+                    body.extend(this.load_unit(tile, stream, (iteration, later, is_needed), (slot, group)));
                 }
             }
             body
