@@ -499,3 +499,64 @@ fn large_factors_of_few_rows_are_streamed() {
         }
     }
 }
+
+#[test]
+fn streams_have_remainders_and_cross_iterations() {
+    for (inputs, grid, range) in [
+        // Blocks with fewer rows, and with fewer columns: in vectors of 4 and of 8.
+        (["[31, 256]", "[256, 156]"], "[2, 5]", 2),
+        (["[2, 128]", "[128, 568]"], "[1, 9]", 1),
+        // Registers hold several short iterations, one, and less than one.
+        (["[3, 1536]", "[1536, 32]"], "[1, 1]", 12),
+        (["[3, 640]", "[640, 32]"], "[1, 1]", 5),
+        (["[2, 2048]", "[2048, 64]"], "[1, 1]", 2),
+        (["[2, 1024]", "[1024, 64]"], "[1, 1]", 1),
+    ] {
+        let [x, w] = inputs;
+        let (along, steps) = match range {
+            1 => (["-", "-"], "s2 = matmul s0, s1\n s4 = relu s2"),
+            _ => (["1", "0"], "s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = relu s3"),
+        };
+        let graph = valid(&format!(
+            "mugraph \"s\" {{\n t0 = input \"x\" {x}\n t1 = input \"w\" {w}\n t2 = block {grid} loop {range} {{\n \
+             s0 = load t0 [0, -] {}\n s1 = load t1 [-, 1] {}\n {steps}\n store s4 [0, 1]\n }}\n output \"o\" t2\n}}\n",
+            along[0], along[1]
+        ));
+        let stored = row_major(&graph, DType::F16);
+        assert!(streams(&graph, &stored, Factors::F16), "{}", print(&graph));
+        let inputs = rounded(&random_inputs(&graph, 3, 0.3), DType::F16);
+        check_stored(&graph, &inputs, &stored, (Factors::F16, 1e-2));
+    }
+}
+
+#[test]
+fn other_factors_are_not_streamed() {
+    let graph = |rows: usize, body: &str| {
+        valid(&format!(
+            "mugraph \"s\" {{\n t0 = input \"x\" [{rows}, 256]\n t1 = input \"w\" [256, 64]\n t2 = block [1] loop 2 {{\n \
+             s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n {body}\n }}\n \
+             output \"o\" t2\n}}\n"
+        ))
+    };
+    let plain = graph(16, "store s3 [0]");
+    let f16 = row_major(&plain, DType::F16);
+    assert!(streams(&plain, &f16, Factors::F16));
+    // Types that differ, neighbours along the terms, lines that no vector divides.
+    assert!(!streams(&plain, &row_major(&plain, DType::F32), Factors::F16));
+    assert!(!streams(&plain, &f16, Factors::Bf16));
+    for (strides, offset) in [([1, 256], 0), ([65, 1], 0), ([64, 1], 4)] {
+        let mut stored = f16.clone();
+        stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
+        assert!(!streams(&plain, &stored, Factors::F16), "{strides:?} {offset}");
+    }
+    // Many rows, and a tile that is read twice.
+    for other in [
+        graph(80, "store s3 [0]"),
+        graph(16, "s4 = sum(0) s1\n s5 = accumulate sum s4\n s6 = add s3, s5\n store s6 [0]"),
+    ] {
+        assert!(!streams(&other, &row_major(&other, DType::F16), Factors::F16), "{}", print(&other));
+    }
+    // Attention: a product of a product, which stays in registers.
+    let (_, fused) = fused_attention([1, 16, 256, 64], 1, 2);
+    assert!(!streams(&fused, &row_major(&fused, DType::F16), Factors::F16));
+}

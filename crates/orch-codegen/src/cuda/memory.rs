@@ -3,7 +3,7 @@
 use super::function::Emitter;
 use super::types::CppType;
 use crate::facts::{self, Address};
-use orch_ir::DType;
+use orch_ir::{BinaryFn, DType};
 use orch_tile::{BufferId, Expr, ExprId, Scope};
 
 /// Bytes of the widest access.
@@ -144,20 +144,22 @@ impl Emitter<'_> {
                 format!("o_stream<{bytes}>({{}}, {name} + {first}, {mask})")
             }
             Expr::Interleave(left, right) => {
-                let halves = [left, right].map(|half| match *exprs.get(half) {
+                let halves = [left, right].map(|half| match *self.program.exprs.get(half) {
                     Expr::Load { buffer, offset, lanes: 1, mask: None }
                         if self.fragments.contains(&buffer) =>
                     {
-                        Some((buffer, exprs.as_int(offset)?))
+                        Some((buffer, offset, self.parity(offset)?))
                     }
                     _ => None,
                 });
-                let [Some((left, i)), Some((right, j))] = halves else { return false };
+                let [Some(left), Some(right)] = halves else { return false };
                 self.eval(to);
-                let word =
-                    |buffer: BufferId, at: i64| format!("{}[{}]", self.buffers[buffer.index()], at / 2);
-                let (left, right) = (word(left, i), word(right, j));
-                format!("o_set_halves<{}, {}>({{}}, {left}, {right})", i % 2, j % 2)
+                let mut word = |(buffer, offset, _): (BufferId, ExprId, i64)| {
+                    let offset = self.eval(offset).text;
+                    format!("{}[{offset} / 2]", self.buffers[buffer.index()])
+                };
+                let words = (word(left), word(right));
+                format!("o_set_halves<{}, {}>({{}}, {}, {})", left.2, right.2, words.0, words.1)
             }
             _ => return false,
         };
@@ -165,6 +167,22 @@ impl Emitter<'_> {
         let place = format!("{} + ({to}) / 2", self.buffers[buffer.index()]);
         self.line(&format!("{};", text.replace("{}", &place)));
         true
+    }
+
+    /// An index modulo 2, if it is known.
+    fn parity(&mut self, index: ExprId) -> Option<i64> {
+        let exprs = &self.program.exprs;
+        let (even, odd) = match *exprs.get(index) {
+            Expr::Binary(BinaryFn::Add, first, second) => match exprs.as_int(second) {
+                Some(second) => (first, second),
+                None => (index, 0),
+            },
+            _ => (index, 0),
+        };
+        match exprs.as_int(index) {
+            Some(index) => Some(index.rem_euclid(2)),
+            None => self.bounds.of(exprs, even).is_multiple_of(2).then(|| odd.rem_euclid(2)),
+        }
     }
 
     /// The offsets of elements that are not neighbours.

@@ -37,6 +37,8 @@ pub(super) struct Lowering<'a> {
     pub block: Vec<ExprId>,
     /// The iteration of the loop.
     pub iteration: ExprId,
+    /// Which of the iterations that are written out one after the other this is.
+    pub turn: ExprId,
     /// The buffer of each tensor that is passed.
     pub arguments: Vec<Option<BufferId>>,
     /// Where each tile is; nowhere if it is computed where it is needed.
@@ -100,6 +102,7 @@ impl<'a> Lowering<'a> {
             lane: zero,
             block: Vec::new(),
             iteration: zero,
+            turn: zero,
             arguments: vec![None; request.graph.shapes().len()],
             places: vec![Vec::new(); tiles],
             operands: vec![Vec::new(); tiles],

@@ -33,6 +33,7 @@ use lowering::{Lowering, Plan};
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::{Binding, Kernel};
 use orch_tile::{ArgId, Buffer, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
+use std::collections::BTreeMap;
 use steps::{Step, Steps};
 
 /// Warps of a team, if its sums are few.
@@ -60,12 +61,12 @@ pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Res
     let block = request.block()?;
     check_request(request, block)?;
     let mut steps = Steps::of(block, request.graph.shapes())?;
-    steps.streams = stream::streams(request, &steps, factors);
+    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
     if !steps.streams.is_empty() {
         if let Ok(kernel) = lower_steps(request, (block, &steps), target, factors) {
             return Ok(kernel);
         }
-        steps.streams.clear();
+        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
     }
     lower_steps(request, (block, &steps), target, factors)
 }
@@ -253,9 +254,18 @@ impl Lowering<'_> {
         }
         self.later_groups = 0;
         let outer = std::mem::take(&mut self.body);
-        let (var, iteration) = self.program.exprs.fresh_index("iteration", range);
-        self.iteration = iteration;
+        let turns = self.steps.turns;
+        let (var, first) = self.program.exprs.fresh_index("iteration", range / turns);
+        let (turn_var, turn) = self.program.exprs.fresh_index("turn", turns);
         let mut body = Vec::new();
+        if turns > 1 {
+            self.turn = turn;
+            let iteration = self.program.exprs.linear_index(&[first, turn], &[turns, 1]);
+            self.iteration = self.bind(&mut body, "iteration", iteration, (range, 1));
+        } else {
+            self.iteration = first;
+        }
+        let iteration = self.iteration;
         let count = self.index(stages);
         let slot = self.program.exprs.floor_rem(iteration, count);
         let slot = self.bind(&mut body, "slot", slot, (stages, 1));
@@ -284,10 +294,13 @@ impl Lowering<'_> {
                 _ => self.tile(tile),
             }
         }
-        let inner = std::mem::replace(&mut self.body, outer);
+        let mut inner = std::mem::replace(&mut self.body, outer);
+        if turns > 1 {
+            inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
+        }
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);
-        let whole = self.for_each(var, range, LoopKind::Serial, inner);
+        let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
         if !looped.is_empty() {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));

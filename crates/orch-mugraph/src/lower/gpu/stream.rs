@@ -10,8 +10,8 @@
 //! terms `2c, 2c + 1, 2c + 8, 2c + 9` that matrix instructions ask thread `t` for are terms `4c..4c + 4`. The first factor
 //! has its terms in the same order, and the sums their columns ([`Columns::Streamed`]).
 //!
-//! As soon as a unit has been multiplied, the one that is some units later is loaded to its registers, of the next
-//! iteration if need be.
+//! As soon as a unit has been multiplied, the one that is some units later is loaded to its registers, of a later iteration
+//! if need be. Where iterations are short, registers hold the units of several, which are written out ([`Steps::turns`]).
 
 use super::MANY_WARPS;
 use super::accumulate::Accumulator;
@@ -28,6 +28,7 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_ir::DType;
 use orch_tile::templates::gpu::Factors;
+use orch_tile::thread_team::WARP;
 use orch_tile::{BufferId, ExprId, LoopKind, Scope, Spot, Stmt, TeamStmt};
 use std::collections::BTreeMap;
 
@@ -42,6 +43,10 @@ const MOST_SUMS: usize = 128;
 /// Most registers of a thread for the units that it has loaded, and for these and the sums.
 const MOST_LOADED: usize = 96;
 const MOST_IN_ALL: usize = 192;
+/// Bytes of a block under way that are enough.
+const ENOUGH_UNDER_WAY: usize = 64 << 10;
+/// Most iterations that are written out.
+const MOST_TURNS: usize = 8;
 /// Columns whose sums are stored at once.
 const STORED_AT_ONCE: usize = 4;
 
@@ -53,7 +58,7 @@ pub(super) struct Stream {
     groups: usize,
     /// Columns that a thread loads at once.
     neighbours: usize,
-    /// Steps whose units are in registers or on the way.
+    /// Steps of an iteration whose units are in registers or on the way.
     ahead: usize,
 }
 
@@ -63,16 +68,26 @@ impl Stream {
         LINES * self.neighbours
     }
 
+    /// Registers of the units of an iteration that are on the way.
+    fn registers(&self) -> usize {
+        self.ahead * self.groups * self.unit_elems() / 2
+    }
+
     /// Times that all registers are filled in an iteration.
     fn rounds(&self) -> usize {
         self.steps / self.ahead
     }
 }
 
-/// The products whose second factors are streamed.
-pub(super) fn streams(request: &Request<'_>, steps: &Steps, factors: Factors) -> BTreeMap<usize, Stream> {
+/// The products whose second factors are streamed, and the iterations whose units registers hold.
+pub(super) fn streams(
+    request: &Request<'_>,
+    steps: &Steps,
+    factors: Factors,
+) -> (BTreeMap<usize, Stream>, usize) {
+    let none = (BTreeMap::new(), 1);
     let dtype = match factors {
-        Factors::F32 | Factors::Tf32 => return BTreeMap::new(),
+        Factors::F32 | Factors::Tf32 => return none,
         Factors::F16 => DType::F16,
         Factors::Bf16 => DType::BF16,
     };
@@ -80,11 +95,27 @@ pub(super) fn streams(request: &Request<'_>, steps: &Steps, factors: Factors) ->
     let products: Vec<usize> = (0..steps.tiles.len()).filter(suits).collect();
     let sums: usize = products.iter().map(|&tile| registers(&steps.tiles[tile].shape)).sum();
     if sums > MOST_SUMS || products.is_empty() {
-        return BTreeMap::new();
+        return none;
     }
-    let each = MOST_LOADED.min(MOST_IN_ALL - sums) / products.len();
+    let registers = MOST_LOADED.min(MOST_IN_ALL - sums);
+    let each = registers / products.len();
     let streams = products.into_iter().filter_map(|tile| Some((tile, stream(steps, tile, each)?)));
-    streams.collect()
+    let streams: BTreeMap<usize, Stream> = streams.collect();
+    let turns = turns(&streams, steps.loop_range, registers);
+    (streams, turns)
+}
+
+/// How many iterations registers hold: as few as are enough, or as many as fit.
+fn turns(streams: &BTreeMap<usize, Stream>, loop_range: usize, registers: usize) -> usize {
+    let all: usize = streams.values().map(Stream::registers).sum();
+    if all == 0 || streams.values().any(|stream| stream.rounds() > 1) {
+        return 1;
+    }
+    let bytes = all * size_of::<u32>() * WARP * MANY_WARPS;
+    let fits = |turns: &usize| loop_range.is_multiple_of(*turns) && turns * all <= registers;
+    let fitting: Vec<usize> = (1..=MOST_TURNS).filter(fits).collect();
+    let enough = fitting.iter().find(|&turns| turns * bytes >= ENOUGH_UNDER_WAY);
+    enough.or(fitting.last()).copied().unwrap_or(1)
 }
 
 /// Registers of the sums of a product.
@@ -173,17 +204,19 @@ impl Lowering<'_> {
     /// Loads the first units of all streams.
     pub fn start_streams(&mut self) {
         for (&tile, stream) in &self.steps.streams {
-            let elems = stream.ahead * stream.groups * stream.unit_elems();
-            let (dtype, zero) = (self.factor_type(), self.index(0));
-            let buffer = self.add_buffer("stream", dtype, elems, Scope::Scratch);
+            let turns = self.steps.turns;
+            let elems = turns * stream.ahead * stream.groups * stream.unit_elems();
+            let buffer = self.add_buffer("stream", self.factor_type(), elems, Scope::Scratch);
             self.streamed.insert(tile, buffer);
-            for step in 0..stream.ahead {
-                let number = self.index(step);
+            for (turn, step) in (0..turns).flat_map(|turn| (0..stream.ahead).map(move |step| (turn, step))) {
+                let [turn, number] = [turn, step].map(|at| self.index(at));
+                self.turn = turn;
                 for group in 0..stream.groups {
-                    let stmts = self.load_unit(tile, stream, (zero, number, None), (step, group));
+                    let stmts = self.load_unit(tile, stream, (turn, number, None), (step, group));
                     self.run(stmts);
                 }
             }
+            self.turn = self.index(0);
         }
     }
 
@@ -226,7 +259,7 @@ impl Lowering<'_> {
         self.program.exprs.mul_const(number, UNIT_TERMS as i64)
     }
 
-    /// The register of an element of a unit.
+    /// The register of an element of a unit, of this turn.
     fn loaded(
         &mut self,
         tile: usize,
@@ -234,8 +267,10 @@ impl Lowering<'_> {
         (slot, group): (usize, usize),
         (line, column): (usize, usize),
     ) -> Spot {
-        let unit = slot * stream.groups + group;
-        self.place(self.streamed[&tile], unit * stream.unit_elems() + line * stream.neighbours + column)
+        let per_turn = stream.ahead * stream.groups * stream.unit_elems();
+        let first = self.program.exprs.mul_const(self.turn, per_turn as i64);
+        let within = (slot * stream.groups + group) * stream.unit_elems() + line * stream.neighbours + column;
+        Spot { buffer: self.streamed[&tile], offset: self.program.exprs.add_const(first, within as i64) }
     }
 
     /// Multiplies two tiles, the second one streamed.
@@ -312,10 +347,11 @@ impl Lowering<'_> {
 
     /// The iteration and round after a round, and whether there is one, unless there always is.
     fn next_round(&mut self, stream: &Stream, round: ExprId) -> ((ExprId, ExprId), Option<ExprId>) {
-        let rounds = self.index(stream.rounds());
+        let (rounds, turns) = (self.index(stream.rounds()), self.steps.turns);
         let exprs = &mut self.program.exprs;
         let next = exprs.add_const(round, 1);
         let (more, next) = (exprs.floor_div(next, rounds), exprs.floor_rem(next, rounds));
+        let more = exprs.mul_const(more, turns as i64);
         let iteration = exprs.add2(self.iteration, more);
         let [iteration, next] =
             [iteration, next].map(|id| self.simplifier.simplify(&mut self.program.exprs, id));
