@@ -22,6 +22,7 @@
 
 mod approximate;
 mod expression;
+mod fragments;
 mod function;
 mod memory;
 mod team;

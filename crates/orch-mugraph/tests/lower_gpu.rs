@@ -7,10 +7,10 @@ use common::{mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
-use orch_mugraph::lower::{Stored, gpu};
+use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::cost::Machine;
 use orch_mugraph::search::{SearchOptions, search};
-use orch_mugraph::{BinaryFn, MuGraph, Precision, UnaryFn, VerifyOptions, interpret, print, stabilise};
+use orch_mugraph::{BinaryFn, MuGraph, Node, Precision, UnaryFn, VerifyOptions, interpret, print, stabilise};
 use orch_tile::target::{SM_80, SM_90};
 use orch_tile::templates::gpu::Factors;
 
@@ -443,4 +443,120 @@ fn tiles_of_few_dimensions_are_computed() {
         let graph = valid(&format!("mugraph \"d\" {{\n {text}\n output \"o\" t1\n}}\n"));
         check(&graph, &random_inputs(&graph, 7, 0.5));
     }
+}
+
+/// Whether a kernel reads a factor straight to registers.
+fn streams(graph: &MuGraph, stored: &[Stored], factors: Factors) -> bool {
+    let mut found = false;
+    for (kernel, _) in graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_))) {
+        let request = Request { graph, kernel, stored, name: "k" };
+        let kernel = gpu::lower(&request, &SM_90, factors).unwrap();
+        found |= kernel.program.buffers.iter().any(|buffer| buffer.name == "stream");
+    }
+    found
+}
+
+/// Few rows by large factors: normalised rows, two products in one loop, a product of few columns beside one of many, and
+/// loops of one iteration.
+#[test]
+fn large_factors_of_few_rows_are_streamed() {
+    for rows in [1, 2, 16, 40, 64] {
+        for (text, inputs) in [
+            (
+                "t2 = block [3] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n \
+                 s3 = scale(1/256) s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n s6 = matmul s0, s1\n \
+                 s7 = accumulate sum s6\n s8 = offset(1/1000) s5\n s9 = sqrt s8\n s10 = div s7, s9\n \
+                 store s10 [1]\n }",
+                "t0 = input \"x\" [R, 256]\n t1 = input \"w\" [256, 192]",
+            ),
+            (
+                "t3 = block [2] loop 3 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n \
+                 s3 = matmul s0, s1\n s4 = accumulate sum s3\n s5 = matmul s0, s2\n s6 = accumulate sum s5\n \
+                 s7 = silu s4\n s8 = mul s7, s6\n store s8 [1]\n }",
+                "t0 = input \"x\" [R, 384]\n t1 = input \"w\" [384, 64]\n t2 = input \"v\" [384, 64]",
+            ),
+            (
+                "t4 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [-] 0\n \
+                 s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
+                 s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }",
+                "t0 = input \"x\" [R, 512]\n t1 = input \"w\" [512, 128]\n t2 = input \"a\" [512, 16]\n \
+                 t3 = input \"b\" [16, 128]",
+            ),
+            (
+                "t2 = block [2] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [1] -\n s2 = relu s0\n \
+                 s3 = matmul s2, s1\n s4 = exp s3\n store s4 [1]\n }",
+                "t0 = input \"x\" [R, 640]\n t1 = input \"w\" [640, 128]",
+            ),
+        ] {
+            let inputs = inputs.replace('R', &rows.to_string());
+            let end = text.split(' ').next().unwrap();
+            let graph = valid(&format!("mugraph \"s\" {{\n {inputs}\n {text}\n output \"o\" {end}\n}}\n"));
+            assert!(streams(&graph, &row_major(&graph, DType::F16), Factors::F16), "{}", print(&graph));
+            let inputs = random_inputs(&graph, 7, 0.3);
+            for (factors, dtype, limit) in [KINDS[3], KINDS[4]] {
+                check_stored(&graph, &rounded(&inputs, dtype), &row_major(&graph, dtype), (factors, limit));
+            }
+        }
+    }
+}
+
+#[test]
+fn streams_have_remainders_and_cross_iterations() {
+    for (inputs, grid, range) in [
+        // Blocks with fewer rows, and with fewer columns: in vectors of 4 and of 8.
+        (["[31, 256]", "[256, 156]"], "[2, 5]", 2),
+        (["[2, 128]", "[128, 568]"], "[1, 9]", 1),
+        // Registers hold several short iterations, one, and less than one.
+        (["[3, 1536]", "[1536, 32]"], "[1, 1]", 12),
+        (["[3, 640]", "[640, 32]"], "[1, 1]", 5),
+        (["[2, 2048]", "[2048, 64]"], "[1, 1]", 2),
+        (["[2, 1024]", "[1024, 64]"], "[1, 1]", 1),
+    ] {
+        let [x, w] = inputs;
+        let (along, steps) = match range {
+            1 => (["-", "-"], "s2 = matmul s0, s1\n s3 = relu s2\n store s3 [0, 1]"),
+            _ => (["1", "0"], "s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0, 1]"),
+        };
+        let graph = valid(&format!(
+            "mugraph \"s\" {{\n t0 = input \"x\" {x}\n t1 = input \"w\" {w}\n t2 = block {grid} loop {range} {{\n \
+             s0 = load t0 [0, -] {}\n s1 = load t1 [-, 1] {}\n {steps}\n }}\n output \"o\" t2\n}}\n",
+            along[0], along[1]
+        ));
+        let stored = row_major(&graph, DType::F16);
+        assert!(streams(&graph, &stored, Factors::F16), "{}", print(&graph));
+        let inputs = rounded(&random_inputs(&graph, 3, 0.3), DType::F16);
+        check_stored(&graph, &inputs, &stored, (Factors::F16, 1e-2));
+    }
+}
+
+#[test]
+fn other_factors_are_not_streamed() {
+    let graph = |rows: usize, body: &str| {
+        valid(&format!(
+            "mugraph \"s\" {{\n t0 = input \"x\" [{rows}, 256]\n t1 = input \"w\" [256, 64]\n t2 = block [1] loop 2 {{\n \
+             s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n {body}\n }}\n \
+             output \"o\" t2\n}}\n"
+        ))
+    };
+    let plain = graph(16, "store s3 [0]");
+    let f16 = row_major(&plain, DType::F16);
+    assert!(streams(&plain, &f16, Factors::F16));
+    // Types that differ, neighbours along the terms, lines that no vector divides.
+    assert!(!streams(&plain, &row_major(&plain, DType::F32), Factors::F16));
+    assert!(!streams(&plain, &f16, Factors::Bf16));
+    for (strides, offset) in [([1, 256], 0), ([65, 1], 0), ([64, 1], 4)] {
+        let mut stored = f16.clone();
+        stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
+        assert!(!streams(&plain, &stored, Factors::F16), "{strides:?} {offset}");
+    }
+    // Many rows, and a tile that is read twice.
+    for other in [
+        graph(80, "store s3 [0]"),
+        graph(16, "s4 = sum(0) s1\n s5 = accumulate sum s4\n s6 = add s3, s5\n store s6 [0]"),
+    ] {
+        assert!(!streams(&other, &row_major(&other, DType::F16), Factors::F16), "{}", print(&other));
+    }
+    // Attention: a product of a product, which stays in registers.
+    let (_, fused) = fused_attention([1, 16, 256, 64], 1, 2);
+    assert!(!streams(&fused, &row_major(&fused, DType::F16), Factors::F16));
 }

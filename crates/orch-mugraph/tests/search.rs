@@ -3,6 +3,7 @@
 mod common;
 
 use common::{program, valid};
+use orch_mugraph::search::cost::Machine;
 use orch_mugraph::search::limits::BlockLimits;
 use orch_mugraph::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume, search};
 use orch_mugraph::{MuGraph, VerifyOptions, print, programs, stabilise, verify};
@@ -213,4 +214,24 @@ fn what_is_not_covered_is_said() {
         "mugraph \"g\" {\n t0 = input \"x\" [4, 6]\n t1 = exp t0\n t2 = square t0\n output \"o\" t1\n output \"p\" t2\n}\n",
         "2 outputs, the search takes one",
     );
+}
+
+/// 6144 columns in 128 blocks would be lines of 96 bytes, of which two sectors of 64 move.
+#[test]
+fn lines_of_tiles_are_whole_sectors() {
+    let program = programs::programs(1).expect("small shapes").into_iter().find(|p| p.name == "osdi_rmsnorm");
+    let program = program.expect("one of the programs").graph;
+    let costs = |sector_bytes: usize| {
+        let machine = Machine { sector_bytes, ..Machine::default() };
+        let options = SearchOptions { threads: 2, alternatives: 24, machine, ..SearchOptions::default() };
+        let (found, _) = search(&program, &options).unwrap_or_else(|e| panic!("{e}"));
+        let best = &found[0];
+        let all = std::iter::once((best.cost_us, &best.graph))
+            .chain(best.alternatives.iter().map(|(c, g)| (*c, g)));
+        let all: Vec<(f64, String)> = all.map(|(cost, graph)| (cost, print(graph))).collect();
+        ["= block [96] loop 8", "= block [128] loop 8"]
+            .map(|kernel| all.iter().find(|(_, text)| text.contains(kernel)).expect("among the cheapest").0)
+    };
+    let ([whole, torn], [whole_alone, torn_alone]) = (costs(64), costs(1));
+    assert!(whole < torn && whole == whole_alone && torn > torn_alone, "{whole} {torn} {torn_alone}");
 }

@@ -8,7 +8,7 @@ use orch_ir::{
 };
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::{Found, SearchOptions, search};
-use orch_mugraph::{MuGraph, Node, programs, stabilise};
+use orch_mugraph::{MuGraph, Node, parse, programs, stabilise};
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_tile::target::{GPU_TARGETS, GpuTarget};
 use orch_tile::templates::gpu::{Factors, attention, contraction, pointwise, row, transpose};
@@ -272,6 +272,44 @@ fn mugraphs(found: &[(&str, Vec<MuGraph>)], target: &GpuTarget, kernels: &mut Ke
     }
 }
 
+/// Few rows by large factors of 4096 terms: normalised rows, two products in one loop, a small product beside a large one.
+fn streamed(target: &GpuTarget, kernels: &mut Kernels) {
+    let normalised = |rows: usize| {
+        format!(
+            "t0 = input \"x\" [{rows}, 4096]\n t1 = input \"w\" [4096, 6144]\n t2 = block [96] loop 8 {{\n \
+             s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n s3 = scale(1/4096) s2\n s4 = sum(1) s3\n \
+             s5 = accumulate sum s4\n s6 = matmul s0, s1\n s7 = accumulate sum s6\n s8 = offset(1/100000) s5\n \
+             s9 = sqrt s8\n s10 = div s7, s9\n store s10 [1]\n }}\n output \"o\" t2"
+        )
+    };
+    let gated = |rows: usize, range: usize| {
+        format!(
+            "t0 = input \"x\" [{rows}, 4096]\n t1 = input \"w\" [4096, 4096]\n t2 = input \"v\" [4096, 4096]\n \
+             t3 = block [128] loop {range} {{\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n \
+             s3 = matmul s0, s1\n s4 = accumulate sum s3\n s5 = matmul s0, s2\n s6 = accumulate sum s5\n s7 = silu s4\n \
+             s8 = mul s7, s6\n store s8 [1]\n }}\n output \"o\" t3"
+        )
+    };
+    let adapted = |rows: usize| {
+        format!(
+            "t0 = input \"x\" [{rows}, 4096]\n t1 = input \"w\" [4096, 4096]\n t2 = input \"a\" [4096, 16]\n \
+             t3 = input \"b\" [16, 4096]\n t4 = block [64] loop 16 {{\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n \
+             s2 = load t2 [-] 0\n s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
+             s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }}\n output \"o\" t4"
+        )
+    };
+    let texts =
+        [normalised(2), normalised(16), gated(8, 8), gated(8, 16), gated(64, 16), adapted(16), adapted(64)];
+    for text in texts {
+        let graph = parse(&format!("mugraph \"s\" {{\n {text}\n}}\n")).expect("a graph");
+        let of_graph = lowered(&graph, target, Factors::F16, DType::F16).expect("it is lowered");
+        for kernel in of_graph {
+            assert!(kernel.program.buffers.iter().any(|buffer| buffer.name == "stream"), "{text}");
+            kernels.push((text.clone(), kernel));
+        }
+    }
+}
+
 fn nvrtc() -> Option<Nvrtc> {
     let asked = std::env::var_os("ORCHESTRION_TEST_NVRTC");
     let is_asked = asked.is_some();
@@ -342,6 +380,16 @@ fn sources_compile_without_spills() {
         let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));
         assert_eq!(has("tiles: true"), target.has_tile_products);
         assert_eq!(has("split: 2") || has("split: 4"), target.has_clusters);
+        check(&nvrtc, target, &kernels);
+    }
+}
+
+#[test]
+fn sources_with_streamed_factors_compile_without_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for target in GPU_TARGETS {
+        let mut kernels = Vec::new();
+        streamed(target, &mut kernels);
         check(&nvrtc, target, &kernels);
     }
 }

@@ -24,7 +24,7 @@ pub struct Emitter<'a> {
     pub(super) bounds: Bounds,
     /// C++ names of the buffers.
     pub(super) buffers: Vec<String>,
-    /// Scratch that holds matrix fragments of 16-bit elements, two in a word.
+    /// Scratch of 16-bit elements, two in a word.
     pub(super) fragments: FxHashSet<BufferId>,
     /// Whether matrix units read shared memory on their own, to which writes must be made known.
     pub(super) multiplies_tiles: bool,
@@ -56,7 +56,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         facts: Facts::new(program),
         bounds: Bounds::new(),
         buffers,
-        fragments: fragments(&program.body),
+        fragments: super::fragments::of(program),
         multiplies_tiles: !tile_products(&program.body).is_empty(),
         is_launched_early: target.has_early_launch,
         vars: FxHashMap::default(),
@@ -109,26 +109,6 @@ pub fn tile_products(stmts: &[Stmt]) -> Vec<(Product, usize)> {
     }
     found.sort_unstable_by_key(|(product, columns)| (product.name(), *columns));
     found.dedup();
-    found
-}
-
-/// Scratch of 16-bit elements that statements of the team use.
-fn fragments(stmts: &[Stmt]) -> FxHashSet<BufferId> {
-    let mut found = FxHashSet::default();
-    for stmt in stmts {
-        match stmt {
-            Stmt::Team(TeamStmt::LoadMatrix { to, .. }) => {
-                found.insert(to.buffer);
-            }
-            Stmt::Team(TeamStmt::Multiply { product, a, b, .. }) if product.dtype() != DType::F32 => {
-                found.extend([a.buffer, b.buffer]);
-            }
-            _ => {}
-        }
-        for body in stmt.bodies() {
-            found.extend(fragments(body));
-        }
-    }
     found
 }
 

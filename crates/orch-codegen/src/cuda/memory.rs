@@ -3,7 +3,7 @@
 use super::function::Emitter;
 use super::types::CppType;
 use crate::facts::{self, Address};
-use orch_ir::DType;
+use orch_ir::{BinaryFn, DType};
 use orch_tile::{BufferId, Expr, ExprId, Scope};
 
 /// Bytes of the widest access.
@@ -31,7 +31,7 @@ impl Emitter<'_> {
         let mask = self.mask(mask);
         let info = self.program.buffer(buffer);
         let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
-        assert!(!self.fragments.contains(&buffer), "matrix fragments are read by matrix instructions only");
+        let is_fragment = self.fragments.contains(&buffer);
         let or_zero = |mask: String, value: String| {
             format!("({mask} ? {value} : o_zero<{}>())", CppType::of(dtype, lanes).text())
         };
@@ -40,6 +40,13 @@ impl Emitter<'_> {
                 let width = self.aligned(offset, lanes, dtype);
                 let offset = self.known(offset).expect("evaluated").text;
                 let plain = match (scope, lanes) {
+                    (_, 1) if is_fragment => {
+                        format!("o_fragment_half<{}>({name}, {offset})", CppType::of(dtype, 1).element)
+                    }
+                    _ if is_fragment => {
+                        let element = CppType::of(dtype, 1).element;
+                        format!("o_fragment<{lanes}, {element}>({name} + ({offset}) / 2)")
+                    }
                     (_, 1) => format!("{name}[{offset}]"),
                     (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
                     (Scope::Input, _) => format!("o_load_input<{lanes}, {width}>({name} + {offset})"),
@@ -65,6 +72,9 @@ impl Emitter<'_> {
 
     /// Writes a store.
     pub(super) fn store(&mut self, buffer: BufferId, offset: ExprId, value: ExprId, mask: Option<ExprId>) {
+        if self.fragments.contains(&buffer) && mask.is_none() && self.store_words(buffer, offset, value) {
+            return;
+        }
         let lanes = self.program.exprs.lanes(value);
         let address = facts::address(&self.program.exprs, offset);
         for id in [address.operand(), value].into_iter().chain(mask) {
@@ -107,6 +117,72 @@ impl Emitter<'_> {
             }
         };
         self.line(&format!("{guard}{text};"));
+    }
+
+    /// Writes a store to words of two elements, if there is a short form: of a vector from an input, and of two halves of
+    /// other words.
+    fn store_words(&mut self, buffer: BufferId, offset: ExprId, value: ExprId) -> bool {
+        let exprs = &self.program.exprs;
+        let Address::Contiguous(to) = facts::address(exprs, offset) else { return false };
+        let text = match *exprs.get(value) {
+            Expr::Load { buffer: from, offset, lanes, mask } => {
+                let info = self.program.buffer(from);
+                let bytes = lanes * info.dtype.size_bytes();
+                let (scope, dtype, name) = (info.scope, info.dtype, self.buffers[from.index()].clone());
+                let Address::Contiguous(first) = facts::address(exprs, offset) else { return false };
+                let is_one_access = matches!(bytes, 8 | 16) && self.aligned(first, lanes, dtype) == lanes;
+                if scope != Scope::Input || !is_one_access {
+                    return false;
+                }
+                let mask = match mask.map(|mask| self.program.exprs.get(mask)) {
+                    None => "true".to_owned(),
+                    Some(&Expr::Splat(condition, _)) => self.eval(condition).text,
+                    Some(_) => return false,
+                };
+                self.eval(to);
+                let first = self.eval(first).text;
+                format!("o_stream<{bytes}>({{}}, {name} + {first}, {mask})")
+            }
+            Expr::Interleave(left, right) => {
+                let halves = [left, right].map(|half| match *self.program.exprs.get(half) {
+                    Expr::Load { buffer, offset, lanes: 1, mask: None }
+                        if self.fragments.contains(&buffer) =>
+                    {
+                        Some((buffer, offset, self.parity(offset)?))
+                    }
+                    _ => None,
+                });
+                let [Some(left), Some(right)] = halves else { return false };
+                self.eval(to);
+                let mut word = |(buffer, offset, _): (BufferId, ExprId, i64)| {
+                    let offset = self.eval(offset).text;
+                    format!("{}[{offset} / 2]", self.buffers[buffer.index()])
+                };
+                let words = (word(left), word(right));
+                format!("o_set_halves<{}, {}>({{}}, {}, {})", left.2, right.2, words.0, words.1)
+            }
+            _ => return false,
+        };
+        let to = self.operand(to).text;
+        let place = format!("{} + ({to}) / 2", self.buffers[buffer.index()]);
+        self.line(&format!("{};", text.replace("{}", &place)));
+        true
+    }
+
+    /// An index modulo 2, if it is known.
+    fn parity(&mut self, index: ExprId) -> Option<i64> {
+        let exprs = &self.program.exprs;
+        let (even, odd) = match *exprs.get(index) {
+            Expr::Binary(BinaryFn::Add, first, second) => match exprs.as_int(second) {
+                Some(second) => (first, second),
+                None => (index, 0),
+            },
+            _ => (index, 0),
+        };
+        match exprs.as_int(index) {
+            Some(index) => Some(index.rem_euclid(2)),
+            None => self.bounds.of(exprs, even).is_multiple_of(2).then(|| odd.rem_euclid(2)),
+        }
     }
 
     /// The offsets of elements that are not neighbours.

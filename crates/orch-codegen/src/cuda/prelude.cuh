@@ -415,6 +415,35 @@ ORC void o_multiply_tf32(float *c, const float *a, const float *b) {
 template <int N, class T> ORC void o_set_fragment(unsigned *p, vec<T, N> v) {
     ORC_UNROLL for (int i = 0; i < N / 2; i++) p[i] = (unsigned)v.v[2 * i].bits | (unsigned)v.v[2 * i + 1].bits << 16;
 }
+template <class T> ORC T o_fragment_half(const unsigned *p, int i) {
+    T r;
+    r.bits = (unsigned short)(p[i / 2] >> 16 * (i % 2));
+    return r;
+}
+template <int N, class T> ORC vec<T, N> o_fragment(const unsigned *p) {
+    vec<T, N> r;
+    ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = o_fragment_half<T>(p, i);
+    return r;
+}
+/* A word of half I of one word and half J of another. */
+template <int I, int J> ORC void o_set_halves(unsigned *p, unsigned a, unsigned b) {
+    *p = __byte_perm(a, b, (I ? 0x32 : 0x10) | (J ? 0x7600 : 0x5400));
+}
+/* Elements of an input to registers that are read much later; zeros if they are not there. The order of such loads is kept. */
+template <int BYTES> struct stream;
+template <> struct stream<8> {
+    ORC void load(unsigned *r, const void *p, int real) {
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}"
+            : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real));
+    }
+};
+template <> struct stream<16> {
+    ORC void load(unsigned *r, const void *p, int real) {
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+            : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real));
+    }
+};
+template <int BYTES> ORC void o_stream(unsigned *r, const void *p, bool real) { stream<BYTES>::load(r, p, real); }
 /* Lets the next kernel be launched; waits for the end of the kernels before this one. */
 ORC void o_release() { asm volatile("griddepcontrol.launch_dependents;"); }
 ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -6,6 +6,9 @@ use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
 use serde::{Deserialize, Serialize};
 
+/// Most counts that are tried for an index: those of a power of two, and of three times one, all.
+const MOST_DIVISORS: usize = 24;
+
 /// Figures of a machine.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Machine {
@@ -29,6 +32,8 @@ pub struct Machine {
     pub iteration_us: f64,
     /// Bytes that move in the time that it takes to begin with a run of neighbouring elements.
     pub run_bytes: usize,
+    /// Neighbouring bytes that only move together.
+    pub sector_bytes: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
     /// Bytes of an element of what one kernel hands to another.
@@ -63,6 +68,7 @@ impl Default for Machine {
             exposed: 1.0,
             iteration_us: 0.25,
             run_bytes: 8,
+            sector_bytes: 64,
             element_bytes: 2,
             partial_bytes: 4,
             matrix_rows: 16,
@@ -179,7 +185,8 @@ impl Machine {
                     // Tiles of the next iteration are loaded meanwhile.
                     held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
                     let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
-                    let moved = times * bytes as f64 * (run + self.run_bytes) as f64 / run.max(1) as f64;
+                    let run_moved = run.next_multiple_of(self.sector_bytes) + self.run_bytes;
+                    let moved = times * bytes as f64 * run_moved as f64 / run.max(1) as f64;
                     let whole = extents.elems(&source.dims) * element_bytes;
                     cache += moved;
                     memory += match whole <= self.cache_bytes {
@@ -298,10 +305,10 @@ impl Machine {
     }
 }
 
-/// Divisors above 1 (or 1 alone), thinned to at most a dozen.
+/// Divisors above 1 (or 1 alone), thinned to at most [`MOST_DIVISORS`].
 fn divisors(extent: usize) -> Vec<usize> {
     let all: Vec<usize> = (2..=extent.min(4096)).filter(|count| extent.is_multiple_of(*count)).collect();
-    let thin = all.len().div_ceil(12).max(1);
+    let thin = all.len().div_ceil(MOST_DIVISORS).max(1);
     let mut kept: Vec<usize> = all.iter().copied().step_by(thin).collect();
     if kept.is_empty() {
         kept.push(1);

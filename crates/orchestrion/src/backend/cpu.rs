@@ -103,6 +103,7 @@ impl Backend for Cpu {
             exposed: 0.0,
             iteration_us: 0.0,
             run_bytes: 256,
+            sector_bytes: 64,
             element_bytes: size_of::<f32>(),
             partial_bytes: size_of::<f32>(),
             matrix_rows: 4,

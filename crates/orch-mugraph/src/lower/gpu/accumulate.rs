@@ -55,6 +55,7 @@ impl Lowering<'_> {
         let accumulator = match &self.steps.tiles[from].step {
             Step::Op { op, args } if self.fused_into(from) == Some(tile) => match reduction_of(op) {
                 Some(reduction) => self.accumulate_reduction(args[0], reduction, rescale),
+                None if self.is_streamed(from) => self.accumulate_streamed(from),
                 None => self.accumulate_product(from, rescale),
             },
             _ => match self.home(from) {
@@ -154,7 +155,7 @@ impl Lowering<'_> {
         let place = match self.accumulators[tile].take() {
             Some(Accumulator::Registers(registers)) => {
                 let shape = self.steps.tiles[tile].shape.clone();
-                Place::Registers(self.joined_summands(registers, &shape))
+                self.joined_sums(registers, &shape)
             }
             Some(Accumulator::Shared(view)) => Place::Shared(view),
             Some(Accumulator::Reduction(reduction)) => self.finish_reduction(&reduction),

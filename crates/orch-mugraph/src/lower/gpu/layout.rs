@@ -4,6 +4,9 @@
 //! columns beside one another; of these, thread `t` has rows `g` and `g + 8` and columns `2c` and `2c + 1`, where
 //! `g = t / 4` and `c = t % 4`. Leading dimensions are in every thread. A tile of one column per row is held by every
 //! thread that has the row.
+//!
+//! Sums of a [streamed](super::stream) factor have their columns in another order: of the 8 tiles of each 64 columns (of
+//! the 4 of each 32), column `i` of tile `j` is column `8i + j` (`4i + j`).
 
 use orch_tile::{BufferId, ExprId};
 
@@ -34,6 +37,8 @@ pub(super) enum Columns {
     Spread(usize),
     /// Each of the warps beside one another has all columns, and a summand of the value.
     Summands(usize),
+    /// The same, in the order in which threads load a streamed factor.
+    Streamed(usize),
 }
 
 /// The layout of a tile in registers.
@@ -93,7 +98,7 @@ impl Fragments {
     pub fn n(&self) -> usize {
         match self.columns {
             Columns::One => 1,
-            Columns::Spread(n) | Columns::Summands(n) => n,
+            Columns::Spread(n) | Columns::Summands(n) | Columns::Streamed(n) => n,
         }
     }
 
@@ -101,7 +106,7 @@ impl Fragments {
     pub fn column_tiles(&self) -> usize {
         let tiles = self.n().div_ceil(TILE_COLUMNS);
         let own = match self.columns {
-            Columns::One | Columns::Summands(_) => tiles,
+            Columns::One | Columns::Summands(_) | Columns::Streamed(_) => tiles,
             Columns::Spread(_) => tiles.div_ceil(self.rows.column_warps),
         };
         if own > 1 { own.next_multiple_of(2) } else { own }
@@ -112,17 +117,67 @@ impl Fragments {
         let rows = self.rows.batch() * self.rows.row_tiles();
         match self.columns {
             Columns::One => 2 * rows,
-            Columns::Spread(_) | Columns::Summands(_) => 4 * rows * self.column_tiles(),
+            Columns::Spread(_) | Columns::Summands(_) | Columns::Streamed(_) => {
+                4 * rows * self.column_tiles()
+            }
         }
     }
 
     /// Whether registers are summands that several warps have to add.
     pub fn has_summands(&self) -> bool {
-        matches!(self.columns, Columns::Summands(_))
+        matches!(self.columns, Columns::Summands(_) | Columns::Streamed(_))
+    }
+
+    /// Whether a thread has neighbouring columns, two by two.
+    pub fn has_pairs(&self) -> bool {
+        matches!(self.columns, Columns::Spread(_) | Columns::Summands(_))
+    }
+
+    /// Tiles of columns that are interleaved, and whose columns of the same number are neighbours.
+    pub fn interleaved(&self) -> usize {
+        match self.columns {
+            Columns::One | Columns::Spread(_) | Columns::Summands(_) => 1,
+            Columns::Streamed(n) => streamed_neighbours(n),
+        }
     }
 
     /// Whether registers in another layout can be read at places of this one.
     pub fn sees(&self, other: &Fragments) -> bool {
         self.rows == other.rows && (other.columns == Columns::One || other.columns == self.columns)
+    }
+}
+
+/// Columns of a line that a thread loads at once, if a streamed factor has `n`.
+pub(super) fn streamed_neighbours(n: usize) -> usize {
+    if n.is_multiple_of(8 * TILE_COLUMNS) { 8 } else { 4 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(m: usize, warps: usize, columns: Columns) -> Fragments {
+        let rows = Rows { lead: Vec::new(), m, row_warps: 1, column_warps: warps };
+        Fragments { rows, columns }
+    }
+
+    #[test]
+    fn streamed_columns_are_interleaved_in_whole_units() {
+        for (n, neighbours) in [(32, 4), (64, 8), (96, 4), (128, 8), (160, 4)] {
+            let layout = at(16, 8, Columns::Streamed(n));
+            assert_eq!(layout.interleaved(), neighbours);
+            assert_eq!(layout.column_tiles(), n / TILE_COLUMNS);
+            assert!(layout.column_tiles().is_multiple_of(neighbours));
+            assert_eq!(layout.registers(), n / 2);
+        }
+    }
+
+    #[test]
+    fn only_layouts_of_neighbours_are_stored_in_pairs() {
+        let pairs = [Columns::One, Columns::Spread(64), Columns::Summands(64), Columns::Streamed(64)]
+            .map(|columns| at(40, 4, columns).has_pairs());
+        assert_eq!(pairs, [false, true, true, false]);
+        assert!(at(40, 4, Columns::Streamed(64)).has_summands());
+        assert!(!at(40, 4, Columns::Spread(64)).sees(&at(40, 4, Columns::Streamed(64))));
     }
 }

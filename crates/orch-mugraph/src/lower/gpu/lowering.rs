@@ -14,6 +14,7 @@ use orch_tile::thread_team::WARP;
 use orch_tile::{
     Buffer, BufferId, ExprId, LoopKind, Scope, Simplifier, Spot, Stmt, TeamStmt, ThreadProgram, Type, VarId,
 };
+use std::collections::BTreeMap;
 
 /// Elements of scratch that may be registers.
 const MOST_REGISTERS: usize = 256;
@@ -36,6 +37,8 @@ pub(super) struct Lowering<'a> {
     pub block: Vec<ExprId>,
     /// The iteration of the loop.
     pub iteration: ExprId,
+    /// Which of the iterations that are written out one after the other this is.
+    pub turn: ExprId,
     /// The buffer of each tensor that is passed.
     pub arguments: Vec<Option<BufferId>>,
     /// Where each tile is; nowhere if it is computed where it is needed.
@@ -46,6 +49,8 @@ pub(super) struct Lowering<'a> {
     pub before: Vec<Vec<Place>>,
     /// What accumulators are while the loop runs.
     pub accumulators: Vec<Option<Accumulator>>,
+    /// The registers to which factors are streamed, by product.
+    pub streamed: BTreeMap<usize, BufferId>,
     /// What rows are multiplied by whose maximum has grown, by maximum and degree, in registers.
     pub rescales: Vec<(Rescale, Registers)>,
     /// The list that is written, and how many statements at its start name the threads' places.
@@ -97,11 +102,13 @@ impl<'a> Lowering<'a> {
             lane: zero,
             block: Vec::new(),
             iteration: zero,
+            turn: zero,
             arguments: vec![None; request.graph.shapes().len()],
             places: vec![Vec::new(); tiles],
             operands: vec![Vec::new(); tiles],
             before: vec![Vec::new(); tiles],
             accumulators: vec![None; tiles],
+            streamed: BTreeMap::new(),
             rescales: Vec::new(),
             body: Vec::new(),
             names: 0,
@@ -284,7 +291,7 @@ impl Lowering<'_> {
                 let first = exprs.mul_const(row, 2);
                 exprs.add_const(first, site.half as i64)
             }
-            Columns::Spread(_) | Columns::Summands(_) => {
+            Columns::Spread(_) | Columns::Summands(_) | Columns::Streamed(_) => {
                 let tile = exprs.linear_index(&[row, site.column_tile], &[at.column_tiles(), 1]);
                 let first = exprs.mul_const(tile, 4);
                 exprs.add_const(first, (2 * site.half + site.side) as i64)
@@ -310,6 +317,12 @@ impl Lowering<'_> {
                 let tile = exprs.linear_index(&[first, site.column_tile], &[columns, 1]);
                 let column = exprs.linear_index(&[tile, within], &[TILE_COLUMNS, 1]);
                 exprs.add_const(column, site.side as i64)
+            }
+            Columns::Streamed(_) => {
+                let tiles = site.at.interleaved();
+                let parts = exprs.unflatten(site.column_tile, &[columns / tiles, tiles]);
+                let number = exprs.add_const(within, site.side as i64);
+                exprs.linear_index(&[parts[0], number, parts[1]], &[TILE_COLUMNS * tiles, tiles, 1])
             }
         };
         [row, column].map(|id| self.simplifier.simplify(&mut self.program.exprs, id))

@@ -3,7 +3,8 @@
 //! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
 //! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
 //! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead (`tensors`); products (`factor`, `multiply`, `sums`) and what
+//! shared memory, those of the loop several iterations ahead (`tensors`), except large factors of few rows, which go straight
+//! to registers (`stream`); products (`factor`, `multiply`, `sums`) and what
 //! follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all else
 //! goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
 
@@ -18,6 +19,7 @@ mod multiply;
 mod reduce;
 mod steps;
 mod store;
+mod stream;
 mod sums;
 mod tensors;
 mod value;
@@ -31,6 +33,7 @@ use lowering::{Lowering, Plan};
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::{Binding, Kernel};
 use orch_tile::{ArgId, Buffer, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
+use std::collections::BTreeMap;
 use steps::{Step, Steps};
 
 /// Warps of a team, if its sums are few.
@@ -57,9 +60,26 @@ const MANY_ELEMS: usize = 4096;
 pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Result<Kernel, CannotLower> {
     let block = request.block()?;
     check_request(request, block)?;
-    let steps = Steps::of(block, request.graph.shapes())?;
-    let warps = choose_warps(&steps);
-    let with = |plan: Plan| emit(request, block, (&steps, factors), plan);
+    let mut steps = Steps::of(block, request.graph.shapes())?;
+    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
+    if !steps.streams.is_empty() {
+        if let Ok(kernel) = lower_steps(request, (block, &steps), target, factors) {
+            return Ok(kernel);
+        }
+        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
+    }
+    lower_steps(request, (block, &steps), target, factors)
+}
+
+/// Lowers the steps of a block with as many stages as suit the target.
+fn lower_steps(
+    request: &Request<'_>,
+    (block, steps): (&BlockGraph, &Steps),
+    target: &GpuTarget,
+    factors: Factors,
+) -> Result<Kernel, CannotLower> {
+    let warps = choose_warps(steps);
+    let with = |plan: Plan| emit(request, block, (steps, factors), plan);
     let one = Plan { warps, stages: 1, stages_all: true };
     let kernel = with(one);
     let bytes = kernel.program.shared_bytes();
@@ -117,8 +137,11 @@ fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = Te
     (0..block.stores.len() as u32).map(move |at| TensorId(first + at))
 }
 
-/// As many warps as leave few sums, or elements, to each.
+/// As many warps as leave few sums, or elements, to each, or have much under way.
 fn choose_warps(steps: &Steps) -> usize {
+    if !steps.streams.is_empty() {
+        return MANY_WARPS;
+    }
     let live = || steps.tiles.iter().filter(|tile| tile.readers > 0);
     let sums = |tile: &steps::Tile| {
         let n = tile.shape[tile.shape.len() - 1];
@@ -190,6 +213,7 @@ impl Lowering<'_> {
             self.place_staged(staged, zero);
             self.under_way.push(staged.view.buffer);
         }
+        self.start_streams();
         self.later_groups = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
         for iteration in 0..self.later_groups {
             let at = self.index(iteration);
@@ -230,9 +254,18 @@ impl Lowering<'_> {
         }
         self.later_groups = 0;
         let outer = std::mem::take(&mut self.body);
-        let (var, iteration) = self.program.exprs.fresh_index("iteration", range);
-        self.iteration = iteration;
+        let turns = self.steps.turns;
+        let (var, first) = self.program.exprs.fresh_index("iteration", range / turns);
+        let (turn_var, turn) = self.program.exprs.fresh_index("turn", turns);
         let mut body = Vec::new();
+        if turns > 1 {
+            self.turn = turn;
+            let iteration = self.program.exprs.linear_index(&[first, turn], &[turns, 1]);
+            self.iteration = self.bind(&mut body, "iteration", iteration, (range, 1));
+        } else {
+            self.iteration = first;
+        }
+        let iteration = self.iteration;
         let count = self.index(stages);
         let slot = self.program.exprs.floor_rem(iteration, count);
         let slot = self.bind(&mut body, "slot", slot, (stages, 1));
@@ -261,10 +294,13 @@ impl Lowering<'_> {
                 _ => self.tile(tile),
             }
         }
-        let inner = std::mem::replace(&mut self.body, outer);
+        let mut inner = std::mem::replace(&mut self.body, outer);
+        if turns > 1 {
+            inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
+        }
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);
-        let whole = self.for_each(var, range, LoopKind::Serial, inner);
+        let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
         if !looped.is_empty() {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));

@@ -57,6 +57,10 @@ impl Lowering<'_> {
 
     /// Multiplies two tiles.
     pub fn multiply(&mut self, tile: usize) {
+        if self.is_streamed(tile) {
+            self.multiply_streamed(tile);
+            return;
+        }
         if self.is_large(tile) {
             self.multiply_in_shared(tile);
             return;

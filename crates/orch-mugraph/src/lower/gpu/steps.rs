@@ -4,11 +4,13 @@
 //! `rms_norm` becomes its steps; a product of concatenations along the inner dimension becomes a sum of products; what a
 //! loop of one iteration accumulates is the tile itself; equal steps are one.
 
+use super::stream::Stream;
 use crate::eval::rms_norm;
 use crate::graph::{Accumulation, BlockGraph, Store, TensorId, TileNode};
 use crate::lower::CannotLower;
 use crate::op::{BinaryFn, Op, UnaryFn};
 use crate::tiling::Stage;
+use std::collections::BTreeMap;
 
 /// Most elements of a tile.
 const MOST_ELEMS: usize = 1 << 30;
@@ -42,6 +44,10 @@ pub(super) struct Steps {
     pub tiles: Vec<Tile>,
     pub stores: Vec<(usize, Vec<Option<usize>>)>,
     pub loop_range: usize,
+    /// Products whose second factors are streamed.
+    pub streams: BTreeMap<usize, Stream>,
+    /// Iterations of the loop that are written out one after the other, so that each has registers of its own.
+    pub turns: usize,
 }
 
 impl Step {
@@ -70,7 +76,13 @@ impl Steps {
         if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MOST_ELEMS) {
             return Err(CannotLower(format!("a tile of more than {MOST_ELEMS} elements")));
         }
-        let mut steps = Steps { tiles: builder.tiles, stores, loop_range: block.loop_range };
+        let mut steps = Steps {
+            tiles: builder.tiles,
+            stores,
+            loop_range: block.loop_range,
+            streams: BTreeMap::new(),
+            turns: 1,
+        };
         steps.count_readers();
         Ok(steps)
     }

@@ -1,7 +1,7 @@
 //! What a block leaves in global memory.
 
 use super::elements::Write;
-use super::layout::{Columns, Fragments};
+use super::layout::Fragments;
 use super::lowering::Lowering;
 use super::value::Point;
 use crate::graph::TensorId;
@@ -63,8 +63,7 @@ impl Lowering<'_> {
         let last = shape.len() - 1;
         let strides = &self.request.stored[to.1.index()].strides;
         let is_ragged = self.steps.tiles[tile].ragged[last];
-        let pairs =
-            at.columns != Columns::One && strides[last] == 1 && shape[last].is_multiple_of(2) && !is_ragged;
+        let pairs = at.has_pairs() && strides[last] == 1 && shape[last].is_multiple_of(2) && !is_ragged;
         self.each_site_stored(at, pairs, |this, site| {
             let inside = this.site_exists(site, true);
             let point = this.point(site, &shape);

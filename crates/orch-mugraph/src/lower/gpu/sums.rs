@@ -11,6 +11,16 @@ use orch_tile::{LoopKind, Scope, Stmt, Type};
 const UNROLLED_TERMS: u32 = 4;
 
 impl Lowering<'_> {
+    /// Where the sums of a product are when all warps' summands are added.
+    pub fn joined_sums(&mut self, registers: Registers, shape: &[usize]) -> Place {
+        match registers.at.columns {
+            Columns::Streamed(_) => self.join_streamed(&registers, shape),
+            Columns::One | Columns::Spread(_) | Columns::Summands(_) => {
+                Place::Registers(self.joined_summands(registers, shape))
+            }
+        }
+    }
+
     /// Registers in which warps have summands of all columns, as sums of which each warp has some columns.
     pub fn joined_summands(&mut self, registers: Registers, shape: &[usize]) -> Registers {
         if !registers.at.has_summands() {

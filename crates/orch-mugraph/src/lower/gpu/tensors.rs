@@ -35,7 +35,7 @@ impl Lowering<'_> {
     }
 
     /// The coordinates in a tensor of an element of a load's tile, and the condition that they exist.
-    fn position(
+    pub fn position(
         &mut self,
         tile: usize,
         coords: &[ExprId],
@@ -118,7 +118,7 @@ impl Lowering<'_> {
 
     fn is_worth_staging(&self, position: usize) -> bool {
         let tile = &self.steps.tiles[position];
-        if tile.readers == 0 || self.tensor_in_memory(position).is_none() {
+        if tile.readers == 0 || self.tensor_in_memory(position).is_none() || self.is_stream(position) {
             return false;
         }
         let waits = |step: &Step| match step {

@@ -117,7 +117,7 @@ impl Lowering<'_> {
         let last = shape.len() - 1;
         let lines_are_even =
             (0..last).all(|dim| view.strides[dim].is_multiple_of(2)) && shape[last].is_multiple_of(2);
-        let in_pairs = at.columns != Columns::One && view.strides[last] == 1 && lines_are_even;
+        let in_pairs = at.has_pairs() && view.strides[last] == 1 && lines_are_even;
         self.each_site_stored(at, in_pairs, |this, site| {
             let mask = this.site_exists(site, true);
             let point = this.point(site, shape);
