@@ -20,6 +20,7 @@ mod steps;
 mod store;
 mod sums;
 mod tensors;
+mod tiles;
 mod value;
 
 use super::{CannotLower, Request};
@@ -39,6 +40,8 @@ pub const FEW_WARPS: usize = 4;
 pub const MANY_WARPS: usize = 8;
 /// Registers of a thread for sums, from which on more warps share them.
 const MANY_SUMS: usize = 96;
+/// The same where fewer warps multiply whole tiles and more of them do not.
+const MOST_TILE_SUMS: usize = 160;
 /// Iterations whose tiles are in shared memory at once, at most.
 const MOST_STAGES: usize = 8;
 /// Bytes of copies under way that keep the memory of a multiprocessor busy.
@@ -58,9 +61,10 @@ pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Res
     let block = request.block()?;
     check_request(request, block)?;
     let steps = Steps::of(block, request.graph.shapes())?;
-    let warps = choose_warps(&steps);
+    let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
+    let warps = choose_warps(&steps, tiles);
     let with = |plan: Plan| emit(request, block, (&steps, factors), plan);
-    let one = Plan { warps, stages: 1, stages_all: true };
+    let one = Plan { warps, stages: 1, stages_all: true, tiles };
     let kernel = with(one);
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
@@ -117,19 +121,28 @@ fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = Te
     (0..block.stores.len() as u32).map(move |at| TensorId(first + at))
 }
 
-/// As many warps as leave few sums, or elements, to each.
-fn choose_warps(steps: &Steps) -> usize {
+/// As many warps as leave few sums, or elements, to each; but no more than have rows of their own, where groups of them
+/// multiply whole tiles.
+fn choose_warps(steps: &Steps, tiles: bool) -> usize {
     let live = || steps.tiles.iter().filter(|tile| tile.readers > 0);
+    let is_product = |tile: &&steps::Tile| matches!(tile.step, Step::Op { op: Op::Matmul, .. });
+    let suits = |warps: usize| {
+        let rows = |tile: &steps::Tile| Rows::of(&tile.shape, warps);
+        live().filter(is_product).all(|tile| rows(tile).is_some_and(|rows| tiles::are_groups(&rows)))
+    };
     let sums = |tile: &steps::Tile| {
         let n = tile.shape[tile.shape.len() - 1];
         let at = |rows| Fragments { rows, columns: Columns::Spread(n) };
         Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| at(rows).registers())
     };
-    let products: Vec<usize> =
-        live().filter(|tile| matches!(tile.step, Step::Op { op: Op::Matmul, .. })).map(sums).collect();
+    let products: Vec<usize> = live().filter(is_product).map(sums).collect();
     let many = match products.is_empty() {
         true => live().any(|tile| crate::op::elems(&tile.shape) >= MANY_ELEMS),
-        false => products.into_iter().sum::<usize>() > MANY_SUMS,
+        false => {
+            let few =
+                if tiles && suits(FEW_WARPS) && !suits(MANY_WARPS) { MOST_TILE_SUMS } else { MANY_SUMS };
+            products.into_iter().sum::<usize>() > few
+        }
     };
     if many { MANY_WARPS } else { FEW_WARPS }
 }
@@ -262,6 +275,13 @@ impl Lowering<'_> {
             }
         }
         let inner = std::mem::replace(&mut self.body, outer);
+        let held = std::mem::take(&mut self.held_firsts);
+        if !held.is_empty() {
+            let later = if looped.is_empty() { 0 } else { stages - 1 };
+            self.body.push(Stmt::Team(TeamStmt::Wait(later)));
+            self.barrier();
+            self.body.extend(held);
+        }
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);
         let whole = self.for_each(var, range, LoopKind::Serial, inner);
