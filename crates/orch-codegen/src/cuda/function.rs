@@ -117,7 +117,7 @@ fn fragments(program: &ThreadProgram) -> FxHashSet<BufferId> {
             TeamStmt::Multiply { product, a, b, .. } if product.dtype() != DType::F32 => {
                 found.extend([a.buffer, b.buffer]);
             }
-            TeamStmt::MultiplyTiles { a, .. } => {
+            TeamStmt::MultiplyTiles { a, .. } if program.buffer(a.buffer).scope == Scope::Scratch => {
                 found.insert(a.buffer);
             }
             _ => {}

@@ -3,9 +3,10 @@
 //! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
 //! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
 //! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead (`tensors`); products (`factor`, `multiply`, `sums`) and what
-//! follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all else
-//! goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
+//! shared memory, those of the loop several iterations ahead (`tensors`); products (`factor`, `multiply`, `tiles`, `sums`)
+//! and what follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`);
+//! all else goes through shared memory, element by element (`elements`). Barriers are set where statements need them
+//! (`hazards`).
 
 mod accumulate;
 mod elements;

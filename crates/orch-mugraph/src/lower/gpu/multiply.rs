@@ -12,7 +12,7 @@ use orch_ir::DType;
 use orch_tile::{BufferId, ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt, Type};
 
 /// Most registers of a thread for the sums of a product.
-pub(super) const MOST_SUMS: usize = 256;
+const MOST_SUMS: usize = 256;
 /// Most registers of a thread for sums of all columns, of which other warps have other summands.
 const MOST_SUMMANDS: usize = 128;
 /// Steps of a product that are written out.

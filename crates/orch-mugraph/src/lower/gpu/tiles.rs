@@ -6,7 +6,7 @@
 
 use super::layout::{Columns, Fragments, Rows, Site};
 use super::lowering::Lowering;
-use super::multiply::{First, MOST_SUMS, Product, Side};
+use super::multiply::{First, Product, Side};
 use super::steps::Step;
 use super::value::View;
 use crate::op::Op;
@@ -19,6 +19,8 @@ use orch_tile::{BufferId, ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, 
 const STEP_TERMS: usize = 16;
 /// Elements that a thread has of a first factor's fragment.
 const STEP_ELEMS: usize = 8;
+/// Most registers of a thread for the sums of a product and a first factor's terms.
+const MOST_REGISTERS: usize = 192;
 /// Most elements of a first factor that a thread keeps while the loop runs, two in a register.
 const MOST_HELD: usize = 64;
 
@@ -62,7 +64,8 @@ impl Lowering<'_> {
                 Op::Matmul if args[0] != tile => {
                     let rows = Rows::of(&reader.shape, self.plan.warps)?;
                     let at = Fragments { rows, columns: Columns::Spread(reader.shape[rank - 1]) };
-                    if !are_groups(&at.rows) || at.registers() > MOST_SUMS {
+                    let parts = first_elems(self.steps.tiles[args[0]].shape[rank - 1]) / 2;
+                    if !are_groups(&at.rows) || at.registers() + parts > MOST_REGISTERS {
                         return None;
                     }
                     found.push([rank - 2, rank - 1]);
