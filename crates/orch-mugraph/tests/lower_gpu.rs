@@ -200,6 +200,13 @@ fn products_of_whole_tiles_are_computed() {
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
             [1, 1],
         ),
+        // A product before the loop, whose sums are a first factor in it.
+        (
+            "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 128]\n",
+            "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = load t1 [-] 0\n \
+             s4 = transpose(1, 0) s3\n s5 = matmul s2, s4\n s6 = sum(1) s5\n s7 = accumulate sum s6\n store s7 [0]\n }",
+            [2, 1],
+        ),
         // What others read as well is not swizzled, nor what is multiplied along both dimensions.
         (
             "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 64]\n",

@@ -107,7 +107,7 @@ impl Lowering<'_> {
         let buffer = self.add_buffer("product", DType::F32, at.registers(), Scope::Scratch);
         let leads = shapes.map(|shape| shape[..rank - 2].to_vec());
         let mut product = Product { sum: Registers { at, buffer }, first, second, leads, terms, held: None };
-        product.held = self.hold_first(args[0], &product);
+        product.held = self.hold_first(tile, &product);
         product
     }
 

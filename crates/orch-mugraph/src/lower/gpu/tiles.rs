@@ -120,13 +120,15 @@ impl Lowering<'_> {
         is_whole.then_some(line == product.second.strides.len() - 2)
     }
 
-    /// Brings a first factor to registers before the loop, if it does not change in it.
+    /// Brings the first factor of a product in the loop to registers before it, if it does not change.
     pub fn hold_first(&mut self, tile: usize, product: &Product) -> Option<BufferId> {
         let (kind, at) = (self.product_kind()?, &product.sum.at);
         let fragments = at.rows.batch() * at.rows.row_tiles();
         let elems = fragments * first_elems(product.terms);
+        let first = self.steps.tiles[tile].step.args()[0];
+        let stages = [tile, first].map(|at| self.steps.tiles[at].stage);
         let is_held = self.steps.loop_range > 1
-            && self.steps.tiles[tile].stage == Stage::Invariant
+            && stages == [Stage::Loop, Stage::Invariant]
             && matches!(product.first, First::Shared(_))
             && self.lines_are_terms(product).is_some()
             && elems <= MOST_HELD;
