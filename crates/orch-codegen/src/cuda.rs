@@ -38,9 +38,7 @@ const PRELUDE: &str = include_str!("cuda/prelude.cuh");
 /// # Panics
 /// If the program is not valid or has no team.
 pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
-    let tiles = function::tile_products(&program.body);
-    let tiles: String =
-        tiles.into_iter().map(|(product, columns)| team::multiply_tiles(product, columns)).collect();
+    let tiles: String = function::tile_products(program).iter().map(team::TileProduct::text).collect();
     let approximate = if approximate::may_approximate(program) { "#define ORC_APPROXIMATE\n" } else { "" };
     let kernel = function::emit(program, target);
     format!("/* Generated for {}. */\n{approximate}{PRELUDE}{tiles}\n{kernel}", target.name)

@@ -11,6 +11,7 @@ use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::cost::Machine;
 use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{BinaryFn, MuGraph, Node, Precision, UnaryFn, VerifyOptions, interpret, print, stabilise};
+use orch_tile::print_thread;
 use orch_tile::target::{SM_80, SM_90};
 use orch_tile::templates::gpu::Factors;
 
@@ -119,6 +120,120 @@ fn fused_attention_is_computed() {
         let inputs = random_inputs(&program, 3, 0.4);
         check(&fused, &inputs);
         check(&stable(&program, &fused), &inputs);
+    }
+}
+
+/// Compares as [`check_stored`], with 16-bit factors, and gives the numbers of statements that multiply whole tiles: in
+/// all kernels, and of those whose second factor is transposed.
+fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [usize; 2] {
+    let mut counts = [0, 0];
+    let factors = if stored[0].dtype == DType::F16 { Factors::F16 } else { Factors::Bf16 };
+    outputs(graph, inputs, stored, |request| {
+        let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
+        let text = print_thread(&kernel.program);
+        let products: Vec<&str> = text.lines().filter(|line| line.contains("multiply_tiles")).collect();
+        counts[0] += products.len();
+        counts[1] += products.iter().filter(|line| line.ends_with("transposed")).count();
+        let plain = gpu::lower(request, &SM_80, factors).expect("smaller tiles");
+        assert!(!print_thread(&plain.program).contains("multiply_tiles"));
+        kernel
+    });
+    let limit = if factors == Factors::F16 { 1e-2 } else { 5e-2 };
+    check_stored(graph, inputs, stored, (factors, limit));
+    counts
+}
+
+#[test]
+fn attention_multiplies_whole_tiles() {
+    // Eight warps and four; queries that fit into registers and that do not; one panel of columns and two.
+    for (dtype, [rows, keys, columns], range, least) in [
+        (DType::F16, [128, 128, 64], 2, 2),
+        (DType::BF16, [64, 128, 128], 2, 2),
+        (DType::F16, [64, 128, 128], 1, 2),
+        (DType::BF16, [128, 128, 192], 2, 2),
+        // No whole panels of keys, or of columns.
+        (DType::F16, [64, 96, 64], 2, 1),
+        (DType::F16, [64, 128, 32], 2, 1),
+        (DType::F16, [32, 128, 64], 2, 0),
+    ] {
+        let (program, fused) = fused_attention([1, rows, keys, columns], 1, range);
+        let inputs = rounded(&random_inputs(&program, 3, 0.3), dtype);
+        for graph in [stable(&program, &fused), fused] {
+            let mut stored = row_major(&graph, dtype);
+            assert_eq!(check_tiles(&graph, &inputs, &stored), [least, least], "{}", print(&graph));
+            // Keys lie key by key.
+            stored[1].strides = vec![columns * keys, 1, columns];
+            let by_terms = usize::from(rows >= 64 && columns % 64 == 0);
+            let by_columns = usize::from(rows >= 64 && columns % 64 == 0);
+            let expected = [by_terms + by_columns, by_columns];
+            assert_eq!(check_tiles(&graph, &inputs, &stored), expected, "{}", print(&graph));
+        }
+    }
+}
+
+#[test]
+fn products_of_whole_tiles_are_computed() {
+    for (head, body, expected) in [
+        // Two tiles of rows of a warp, and a first factor that the loop changes.
+        (
+            "t0 = input \"x\" [128, 128]\n t1 = input \"w\" [128, 64]\n",
+            "block [1] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n \
+             store s3 [0]\n }",
+            [1, 1],
+        ),
+        // Rows that are no whole tiles, and a second factor that is transposed.
+        (
+            "t0 = input \"x\" [50, 64]\n t1 = input \"w\" [40, 64]\n",
+            "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = transpose(1, 0) s1\n \
+             s3 = matmul s0, s2\n store s3 [0]\n }",
+            [1, 0],
+        ),
+        // Leading elements of both factors and of the first one alone; the first factor stays while the loop runs.
+        (
+            "t0 = input \"x\" [2, 64, 64]\n t1 = input \"w\" [2, 64, 128]\n",
+            "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] 2\n s2 = matmul s0, s1\n s3 = sum(2) s2\n \
+             s4 = accumulate sum s3\n store s4 [0]\n }",
+            [1, 1],
+        ),
+        (
+            "t0 = input \"x\" [2, 64, 64]\n t1 = input \"w\" [1, 64, 64]\n",
+            "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
+            [1, 1],
+        ),
+        // A product before the loop, whose sums are a first factor in it.
+        (
+            "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 128]\n",
+            "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = load t1 [-] 0\n \
+             s4 = transpose(1, 0) s3\n s5 = matmul s2, s4\n s6 = sum(1) s5\n s7 = accumulate sum s6\n store s7 [0]\n }",
+            [2, 1],
+        ),
+        // What others read as well is not swizzled, nor what is multiplied along both dimensions.
+        (
+            "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 64]\n",
+            "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = add s2, s1\n \
+             store s3 [0]\n }",
+            [0, 0],
+        ),
+        (
+            "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 64]\n",
+            "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = transpose(1, 0) s1\n \
+             s3 = matmul s0, s1\n s4 = matmul s3, s2\n store s4 [0]\n }",
+            [0, 0],
+        ),
+        // A square is no product of a tile that only others multiply.
+        (
+            "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 64]\n",
+            "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s0\n \
+             s3 = matmul s2, s1\n store s3 [0]\n }",
+            [1, 1],
+        ),
+    ] {
+        let graph = valid(&format!("mugraph \"t\" {{\n {head} t2 = {body}\n output \"o\" t2\n}}\n"));
+        for dtype in [DType::F16, DType::BF16] {
+            let inputs = rounded(&random_inputs(&graph, 7, 0.2), dtype);
+            let counts = check_tiles(&graph, &inputs, &row_major(&graph, dtype));
+            assert_eq!(counts, expected, "{}", print(&graph));
+        }
     }
 }
 

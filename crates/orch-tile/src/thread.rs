@@ -51,7 +51,7 @@ pub enum Scope {
     Input,
     /// A kernel argument that is written (and read back only by the same task).
     Output,
-    /// Memory that the threads of a team share, 128-byte aligned, undefined when a task starts.
+    /// Memory that the threads of a team share, at least 128-byte aligned, undefined when a task starts.
     Shared,
     /// The same memory put to another use: undefined until [`TeamStmt::Recycle`], from which on the shared buffers are.
     Recycled,
@@ -219,14 +219,31 @@ impl ThreadProgram {
         thread
     }
 
-    /// Bytes of memory that the threads of a task share, each buffer aligned to 128 bytes.
+    /// Bytes of memory that the threads of a task share.
     pub fn shared_bytes(&self) -> usize {
-        let bytes = |scope: Scope| -> usize {
-            (self.buffers.iter().filter(|b| b.scope == scope))
-                .map(|b| (b.elems * b.dtype.size_bytes()).next_multiple_of(128))
-                .sum()
-        };
-        bytes(Scope::Shared).max(bytes(Scope::Recycled))
+        self.shared_places().1
+    }
+
+    /// Where each buffer that the threads of a task share starts, and the bytes of all. Buffers are aligned to 128 bytes;
+    /// those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
+    pub fn shared_places(&self) -> (Vec<Option<usize>>, usize) {
+        let bytes = |buffer: &Buffer| buffer.elems * buffer.dtype.size_bytes();
+        let is_whole = |buffer: &Buffer| bytes(buffer).is_multiple_of(1 << 10);
+        let mut places = vec![None; self.buffers.len()];
+        let mut all = 0;
+        for scope in [Scope::Shared, Scope::Recycled] {
+            let mut end = 0;
+            for first in [true, false] {
+                for (place, buffer) in places.iter_mut().zip(&self.buffers) {
+                    if buffer.scope == scope && is_whole(buffer) == first {
+                        *place = Some(end);
+                        end += bytes(buffer).next_multiple_of(128);
+                    }
+                }
+            }
+            all = all.max(end);
+        }
+        (places, all)
     }
 
     /// Bytes of scratch that one worker needs, each buffer aligned to 64 bytes.

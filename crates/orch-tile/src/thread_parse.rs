@@ -176,11 +176,7 @@ impl Parser {
                 let (to, from) = self.spots()?;
                 self.lexer.expect(",")?;
                 let matrices = self.lexer.count()?;
-                let transposed = self.lexer.accept(",");
-                if transposed {
-                    self.lexer.expect("transposed")?;
-                }
-                TeamStmt::LoadMatrix { to, from, matrices, transposed }
+                TeamStmt::LoadMatrix { to, from, matrices, transposed: self.transposed()? }
             }
             _ => {
                 let name = self.lexer.word()?;
@@ -196,9 +192,22 @@ impl Parser {
                     return Ok(TeamStmt::Multiply { product, sum, a, b });
                 }
                 self.lexer.expect(",")?;
-                TeamStmt::MultiplyTiles { product, sum, a, b, columns: self.lexer.count()? }
+                let columns = self.lexer.count()?;
+                self.lexer.expect(",")?;
+                let terms = self.lexer.count()?;
+                let transposed = self.transposed()?;
+                TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed }
             }
         })
+    }
+
+    /// `, transposed`, or nothing.
+    fn transposed(&mut self) -> Parsed<bool> {
+        let is_there = self.lexer.accept(",");
+        if is_there {
+            self.lexer.expect("transposed")?;
+        }
+        Ok(is_there)
     }
 
     /// `buffer[offset]`.

@@ -27,22 +27,40 @@
 //!
 //! These are the layouts of PTX's `mma.m16n8k16` and `mma.m16n8k8`.
 
-use crate::expr::{BufferId, ExprId, VarId};
-use orch_ir::DType;
+use crate::expr::{BufferId, ExprId, Exprs, VarId};
+use crate::simplify::simplify;
+use orch_ir::{BinaryFn, DType};
 
 /// Threads of a warp.
 pub const WARP: usize = 32;
 /// Warps that multiply tiles together.
 pub const WARP_GROUP: usize = 4;
-/// Terms of a line of a swizzled tile, 128 bytes.
-pub const TILE_TERMS: usize = 64;
+/// Elements of a line of a swizzled tile, 128 bytes.
+pub const TILE_LINE: usize = 64;
 /// Elements, of 8 lines, that a swizzled tile starts at a multiple of.
-pub const TILE_ALIGNMENT: usize = 8 * TILE_TERMS;
+pub const TILE_ALIGNMENT: usize = 8 * TILE_LINE;
+/// Most columns of a product of tiles.
+pub const MAX_TILE_COLUMNS: usize = 256;
+/// Most terms of a product of tiles.
+pub const MAX_TILE_TERMS: usize = 1024;
 
-/// Where element `(row, term)` of a swizzled tile is: of the eight parts of a line, part `p` of line `r` lies at
-/// place `p xor (r mod 8)`, so that the same parts of eight lines are in different banks.
-pub fn swizzled(row: usize, term: usize) -> usize {
-    row * TILE_TERMS + ((term / 8) ^ (row % 8)) * 8 + term % 8
+/// Where element `at` of a line of a swizzled tile of so many lines is. The tile is in panels of [`TILE_LINE`] elements of
+/// each line, one panel after the other; of the eight parts of a line of a panel, part `p` of line `r` lies at place
+/// `p xor (r mod 8)`, so that the same parts of eight lines are in different banks.
+pub fn swizzled(lines: usize, line: usize, at: usize) -> usize {
+    let (panel, at) = (at / TILE_LINE, at % TILE_LINE);
+    (panel * lines + line) * TILE_LINE + ((at / 8) ^ (line % 8)) * 8 + at % 8
+}
+
+/// [`swizzled`] of expressions.
+pub fn swizzled_place(exprs: &mut Exprs, lines: usize, line: ExprId, at: ExprId) -> ExprId {
+    let [part_elems, line_elems] = [8, TILE_LINE].map(|elems| exprs.index(elems as i64));
+    let (panel, at) = (exprs.floor_div(at, line_elems), exprs.floor_rem(at, line_elems));
+    let (part, within) = (exprs.floor_div(at, part_elems), exprs.floor_rem(at, part_elems));
+    let turn = exprs.floor_rem(line, part_elems);
+    let part = exprs.binary(BinaryFn::Xor, part, turn);
+    let place = exprs.linear_index(&[panel, line, part, within], &[lines * TILE_LINE, TILE_LINE, 8, 1]);
+    simplify(exprs, place)
 }
 
 /// Most threads of a team.
@@ -167,19 +185,26 @@ pub enum TeamStmt {
         /// Whether rows become columns.
         transposed: bool,
     },
-    /// Adds a product of tiles in shared memory, `sum[64, columns] += a[64, 64] * b[columns, 64]^T`, by the four warps
-    /// of a warp group, of 16 rows of the sum each. The tiles are [swizzled], of 16-bit elements.
+    /// Adds a product, `sum[64, columns] += a[64, terms] * b[terms, columns]`, by the four warps of a warp group, of 16
+    /// rows of the sum each. Factors have 16-bit elements.
+    ///
+    /// In shared memory `a` is a [swizzled] tile whose lines are its rows; `b` is one whose lines are its columns, or, if
+    /// it is `transposed`, its terms. In scratch, `a` is fragments of 16 rows and 16 terms, one after the other.
     MultiplyTiles {
         /// What is multiplied.
         product: Product,
         /// A constant place of scratch: `columns / 8` sums of 16 x 8.
         sum: Spot,
-        /// A place of a shared buffer, the same for all threads of the warp group.
+        /// A place of a shared buffer, the same for all threads of the warp group, or a constant place of scratch.
         a: Spot,
-        /// Likewise.
+        /// A place of a shared buffer, the same for all threads of the warp group.
         b: Spot,
-        /// A multiple of 8, at most 256.
+        /// A multiple of 8, of 64 if they are in lines; at most [`MAX_TILE_COLUMNS`].
         columns: usize,
+        /// A multiple of 16, of 64 if they are in lines; at most [`MAX_TILE_TERMS`].
+        terms: usize,
+        /// Whether the lines of `b` are its terms.
+        transposed: bool,
     },
     /// Adds a product of fragments: `sum[16, 8] += a[16, k] * b[k, 8]`.
     Multiply {

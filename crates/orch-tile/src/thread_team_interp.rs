@@ -6,12 +6,10 @@
 //! error whatever the order.
 
 use crate::expr::{BufferId, ExprId};
-use crate::thread::Stmt;
+use crate::thread::{Scope, Stmt};
 use crate::thread_interp::{ExecError, Machine, Value};
 use crate::thread_scalar::{self, Number};
-use crate::thread_team::{
-    Product, Spot, TILE_ALIGNMENT, TILE_TERMS, Team, TeamStmt, WARP, WARP_GROUP, swizzled,
-};
+use crate::thread_team::{Product, Spot, TILE_ALIGNMENT, Team, TeamStmt, WARP, WARP_GROUP, swizzled};
 use orch_ir::DType;
 use std::rc::Rc;
 
@@ -199,14 +197,14 @@ impl Machine<'_> {
                     self.load_matrices(cluster, warp, (*to, *from), *matrices, *transposed)?;
                 }
             }
-            TeamStmt::MultiplyTiles { product, sum, a, b, columns } => {
+            TeamStmt::MultiplyTiles { .. } => {
                 let groups: Vec<&[usize]> =
                     active.chunk_by(|a, b| a / (WARP * WARP_GROUP) == b / (WARP * WARP_GROUP)).collect();
                 for group in groups {
                     if group.len() != WARP * WARP_GROUP {
                         return Err(divergence("some warps of a group do not come to a product of tiles"));
                     }
-                    self.multiply_tiles(cluster, group, *product, [*sum, *a, *b], *columns)?;
+                    self.multiply_tiles(cluster, group, stmt)?;
                 }
             }
             TeamStmt::Multiply { product, sum, a, b } => {
@@ -311,10 +309,7 @@ impl Machine<'_> {
         for lane in 0..WARP {
             let (g, c) = (lane / 4, lane % 4);
             for (at, &value) in a_elems[lane].iter().enumerate() {
-                let (row, column) = match product {
-                    Product::Tf32 => (g + 8 * (at % 2), c + 4 * (at / 2)),
-                    _ => (g + 8 * (at / 2 % 2), 2 * c + at % 2 + 8 * (at / 4)),
-                };
+                let [row, column] = first_place(product, lane, at);
                 a_tile[row][column] = factor(product, value);
             }
             for (at, &value) in b_elems[lane].iter().enumerate() {
@@ -350,24 +345,18 @@ impl Machine<'_> {
         &mut self,
         cluster: &mut Cluster,
         group: &[usize],
-        product: Product,
-        [sum, a, b]: [Spot; 3],
-        columns: usize,
+        stmt: &TeamStmt,
     ) -> Result<(), ExecError> {
-        let places = [self.common(cluster, group, a.offset)?, self.common(cluster, group, b.offset)?];
-        if places.iter().any(|place| place % TILE_ALIGNMENT as i64 != 0) {
-            return Err(divergence("a tile does not start at a multiple of 1024 bytes"));
-        }
-        let mut tile = |spot: Spot, place: i64, rows: usize| {
-            self.at(cluster, group[0], |machine| {
-                let mut values = Vec::with_capacity(rows * TILE_TERMS);
-                for at in (0..rows).flat_map(|row| (0..TILE_TERMS).map(move |term| swizzled(row, term))) {
-                    values.push(factor(product, machine.memory.load(spot.buffer, place + at as i64)?));
-                }
-                Ok(values)
-            })
+        let TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed } = *stmt else {
+            return Ok(());
         };
-        let (a_tile, b_tile) = (tile(a, places[0], 16 * WARP_GROUP)?, tile(b, places[1], columns)?);
+        let rows = 16 * WARP_GROUP;
+        let a_tile = match self.program.buffer(a.buffer).scope {
+            Scope::Scratch => self.first_factor(cluster, group, (product, a), terms)?,
+            _ => self.swizzled_tile(cluster, group, (product, a), [rows, terms])?,
+        };
+        let lines = if transposed { [terms, columns] } else { [columns, terms] };
+        let b_tile = self.swizzled_tile(cluster, group, (product, b), lines)?;
         for (thread, &place) in group.iter().enumerate() {
             let (warp, lane) = (thread / WARP, thread % WARP);
             let (g, c) = (lane / 4, lane % 4);
@@ -377,9 +366,9 @@ impl Machine<'_> {
                     let row = 16 * warp + g + 8 * (at / 2 % 2);
                     let column = 8 * (at / 4) + 2 * c + at % 2;
                     let start = machine.memory.load(sum.buffer, first + at as i64)?;
-                    let total = (0..TILE_TERMS).try_fold(start, |total, k| {
-                        let (a, b) = (a_tile[row * TILE_TERMS + k], b_tile[column * TILE_TERMS + k]);
-                        thread_scalar::fma(DType::F32, a, b, total)
+                    let total = (0..terms).try_fold(start, |total, k| {
+                        let b = if transposed { b_tile[k][column] } else { b_tile[column][k] };
+                        thread_scalar::fma(DType::F32, a_tile[row][k], b, total)
                     });
                     let total = total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?;
                     machine.memory.store(sum.buffer, first + at as i64, total)?;
@@ -390,7 +379,48 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The elements that each thread of a warp holds of a fragment.
+    /// A tile in shared memory, line by line.
+    fn swizzled_tile(
+        &mut self,
+        cluster: &mut Cluster,
+        group: &[usize],
+        (product, spot): (Product, Spot),
+        [lines, elems]: [usize; 2],
+    ) -> Result<Vec<Vec<Number>>, ExecError> {
+        let start = self.common(cluster, group, spot.offset)?;
+        if start % TILE_ALIGNMENT as i64 != 0 {
+            return Err(divergence("a tile does not start at a multiple of 1024 bytes"));
+        }
+        self.at(cluster, group[0], |machine| {
+            let mut element = |line, at| {
+                let place = start + swizzled(lines, line, at) as i64;
+                machine.memory.load(spot.buffer, place).map(|value| factor(product, value))
+            };
+            (0..lines).map(|line| (0..elems).map(|at| element(line, at)).collect()).collect()
+        })
+    }
+
+    /// The rows of a warp group's first factor in fragments.
+    fn first_factor(
+        &mut self,
+        cluster: &mut Cluster,
+        group: &[usize],
+        (product, spot): (Product, Spot),
+        terms: usize,
+    ) -> Result<Vec<Vec<Number>>, ExecError> {
+        let mut rows = vec![vec![Number::Float(0.0); terms]; 16 * WARP_GROUP];
+        let held = self.fragment(cluster, group, spot, terms / 2)?;
+        for (thread, elems) in held.into_iter().enumerate() {
+            let (warp, lane) = (thread / WARP, thread % WARP);
+            for (at, value) in elems.into_iter().enumerate() {
+                let [row, term] = first_place(product, lane, at % 8);
+                rows[16 * warp + row][16 * (at / 8) + term] = factor(product, value);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The elements that each of some threads holds of fragments.
     fn fragment(
         &mut self,
         cluster: &mut Cluster,
@@ -408,6 +438,15 @@ impl Machine<'_> {
             })?);
         }
         Ok(all)
+    }
+}
+
+/// The row and the term of an element that a lane has of a fragment of first factors.
+fn first_place(product: Product, lane: usize, at: usize) -> [usize; 2] {
+    let (g, c) = (lane / 4, lane % 4);
+    match product {
+        Product::Tf32 => [g + 8 * (at % 2), c + 4 * (at / 2)],
+        Product::F16 | Product::Bf16 => [g + 8 * (at / 2 % 2), 2 * c + at % 2 + 8 * (at / 4)],
     }
 }
 
@@ -571,64 +610,155 @@ mod tests {
         assert_eq!(buffers[2].to_tensor([128]).unwrap().to_f64(), expected);
     }
 
+    /// Copies a tile of lines of `elems` elements, row-major from `first` of `from`, to a swizzled one at `to`.
+    fn copied_tile(from: &str, [lines, elems]: [usize; 2], to: usize) -> String {
+        let (parts, chunks) = (elems / 8, lines * elems / 8);
+        let (line, part) = (format!("({from}_chunk // {parts})"), format!("({from}_chunk % {parts})"));
+        // Part `p` of line `r` goes to place `p xor r % 8`: bit by bit, for there is no `xor`.
+        let differs = |bit: usize| format!("((({line} // {bit}) + ({part} // {bit})) % 2)");
+        let place = format!("(({} + ({} * 2)) + ({} * 4))", differs(1), differs(2), differs(4));
+        let to = format!("(((((({part} // 8) * {lines}) + {line}) * 64) + ({place} * 8)) + {to})");
+        format!(
+            "for {from}_i: i64 [0..={last}] = 0 to {rounds} step 1 {{\nlet {from}_chunk: i64 = (({from}_i * 128) + thread)\nif ({from}_chunk < {chunks}) {{\n\
+             copy s[{to}], {from}[({from}_chunk * 8)], 8\n}}\n}}\n",
+            last = chunks.div_ceil(128) - 1,
+            rounds = chunks.div_ceil(128),
+        )
+    }
+
+    /// How factors of a product of tiles are given.
+    #[derive(Clone, Copy, Debug)]
+    struct TileProduct {
+        columns: usize,
+        terms: usize,
+        is_fragment: bool,
+        transposed: bool,
+    }
+
+    impl TileProduct {
+        /// The head of a program that multiplies `a[64, terms]` by `b`, both row-major.
+        fn header(&self) -> String {
+            let Self { columns, terms, .. } = self;
+            format!(
+                "program k, 1 tasks task: i64 [0..=0]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
+                 input a: f16[{}]\n  input b: f16[{}]\n  output y: f32[{}]\n  shared s: f16[{}]\n  \
+                 scratch sums: f32[{}]\n  scratch f: f16[{}]\n",
+                64 * terms,
+                columns * terms,
+                64 * columns,
+                (64 + columns) * terms,
+                columns / 2,
+                terms / 2,
+            )
+        }
+
+        /// The body, `b` at a place of shared memory.
+        fn body(&self, b_at: usize) -> String {
+            let Self { columns, terms, is_fragment, transposed } = *self;
+            let row = "(((thread // 32) * 16) + ((thread % 32) // 4))";
+            let sums = columns / 2;
+            let b_lines = if transposed { [terms, columns] } else { [columns, terms] };
+            let mut text = copied_tile("b", b_lines, b_at);
+            text += &match is_fragment {
+                true => format!(
+                    "for e: i64 [0..={last}] = 0 to {elems} step 1 unroll {{\nf[e] = a[((({row} + (((e // 2) % 2) * 8)) * {terms}) \
+                     + ((((e // 8) * 16) + (((e % 8) // 4) * 8)) + (((thread % 4) * 2) + (e % 2))))]\n}}\n",
+                    elems = terms / 2,
+                    last = terms / 2 - 1,
+                ),
+                false => copied_tile("a", [64, terms], 0),
+            };
+            let (a, turned) =
+                (if is_fragment { "f" } else { "s" }, if transposed { ", transposed" } else { "" });
+            text + &format!(
+                "commit\nwait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\nsums[j] = 1.0\n}}\n\
+                 multiply_tiles f16, sums[0], {a}[0], s[{b_at}], {columns}, {terms}{turned}\n\
+                 for j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\n\
+                 y[(((({row} + (((j // 2) % 2) * 8)) * {columns}) + ((j // 4) * 8)) \
+                 + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
+                last = sums - 1,
+            )
+        }
+
+        fn a(row: usize, k: usize) -> f64 {
+            ((3 * row + 5 * k) % 7) as f64 - 3.0
+        }
+
+        fn b(column: usize, k: usize) -> f64 {
+            ((2 * k + 3 * column) % 5) as f64 - 2.0
+        }
+
+        fn buffers(&self) -> [BufferData; 3] {
+            let Self { columns, terms, transposed, .. } = *self;
+            let b = |at: usize| match transposed {
+                true => Self::b(at % columns, at / columns),
+                false => Self::b(at / terms, at % terms),
+            };
+            [
+                floats((0..64 * terms).map(|at| Self::a(at / terms, at % terms)), DType::F16),
+                floats((0..columns * terms).map(b), DType::F16),
+                BufferData::zeros(DType::F32, 64 * columns),
+            ]
+        }
+
+        fn expected(&self) -> Vec<f64> {
+            let Self { columns, terms, .. } = *self;
+            let sum = |row, column| (0..terms).map(|k| Self::a(row, k) * Self::b(column, k)).sum::<f64>();
+            (0..64 * columns).map(|at| 1.0 + sum(at / columns, at % columns)).collect()
+        }
+    }
+
     #[test]
     fn swizzled_tiles_are_matrices() {
-        use crate::thread_team::{TILE_ALIGNMENT, swizzled};
-        // `a` is [64, 64] and `b` is [24, 64], both row-major; results are [64, 24].
-        let header = "program k, 1 tasks task: i64 [0..=0]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
-                      input a: f16[4096]\n  input b: f16[1536]\n  output y: f32[1536]\n  shared s: f16[6144]\n  \
-                      scratch sums: f32[12]\n";
-        // Part `p` of line `r` goes to place `p xor r % 8`: bit by bit, for there is no `xor`.
-        let swizzle = |first: usize, line: &str, part: &str| {
-            let differs = |bit: usize| format!("((({line} // {bit}) + ({part} // {bit})) % 2)");
-            let place = format!("(({} + ({} * 2)) + ({} * 4))", differs(1), differs(2), differs(4));
-            format!("((({line} * 64) + ({place} * 8)) + {first})")
-        };
-        let copy = |from: &str, first: usize, chunk: &str| {
-            let to = swizzle(first, &format!("({chunk} // 8)"), &format!("({chunk} % 8)"));
-            format!("copy s[{to}], {from}[({chunk} * 8)], 8\n")
-        };
-        let chunk = "((i * 128) + thread)";
-        let program = |b_at: usize| {
-            format!(
-                "for i: i64 [0..=3] = 0 to 4 step 1 {{\n{}}}\nfor i: i64 [0..=3] = 0 to 2 step 1 {{\n\
-                 if ({chunk} < 192) {{\n{}}}\n}}\ncommit\nwait 0\nbarrier\n\
-                 for j: i64 [0..=11] = 0 to 12 step 1 unroll {{\nsums[j] = 1.0\n}}\n\
-                 multiply_tiles f16, sums[0], s[0], s[{b_at}], 24\n\
-                 for j: i64 [0..=11] = 0 to 12 step 1 unroll {{\n\
-                 y[(((((((thread // 32) * 16) + ((thread % 32) // 4)) + (((j // 2) % 2) * 8)) * 24) + ((j // 4) * 8)) \
-                 + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
-                copy("a", 0, chunk),
-                copy("b", b_at, chunk),
-            )
-        };
-        let a = |row: usize, k: usize| ((3 * row + 5 * k) % 7) as f64 - 3.0;
-        let b = |column: usize, k: usize| ((2 * k + 3 * column) % 5) as f64 - 2.0;
-        let buffers = || {
-            [
-                floats((0..4096).map(|at| a(at / 64, at % 64)), DType::F16),
-                floats((0..1536).map(|at| b(at / 64, at % 64)), DType::F16),
-                BufferData::zeros(DType::F32, 1536),
-            ]
-        };
-        let mut results = buffers();
-        run(header, &program(4096), &mut results).unwrap();
-        let expected: Vec<f64> = (0..64 * 24)
-            .map(|at| 1.0 + (0..64).map(|k| a(at / 24, k) * b(at % 24, k)).sum::<f64>())
-            .collect();
-        assert_eq!(results[2].to_tensor([1536]).unwrap().to_f64(), expected);
+        // Columns, terms, whether the first factor is in fragments, and whether the second one is transposed.
+        for (columns, terms, is_fragment, transposed) in [
+            (24, 64, false, false),
+            (64, 128, false, false),
+            (128, 64, false, true),
+            (64, 192, true, false),
+            (8, 64, true, false),
+            (64, 16, true, true),
+            (128, 48, true, true),
+        ] {
+            let product = TileProduct { columns, terms, is_fragment, transposed };
+            let mut results = product.buffers();
+            run(&product.header(), &product.body(64 * terms), &mut results).unwrap();
+            assert_eq!(
+                results[2].to_tensor([64 * columns]).unwrap().to_f64(),
+                product.expected(),
+                "{product:?}"
+            );
+        }
+    }
 
+    #[test]
+    fn tiles_start_at_lines_that_warp_groups_agree_on() {
+        let product = TileProduct { columns: 24, terms: 64, is_fragment: false, transposed: false };
         // Lines are swizzled by their number from the start of a tile.
-        let header = header.replace("6144", "6208");
-        let error = run(&header, &program(4096 + 64), &mut buffers()).unwrap_err();
+        let header = product.header().replace("5632", "5696");
+        let error = run(&header, &product.body(4096 + 64), &mut product.buffers()).unwrap_err();
         assert!(error.to_string().contains("does not start at a multiple of 1024 bytes"), "{error}");
-        let half = program(4096).replace("multiply_tiles", "if (thread < 64) {\nmultiply_tiles");
-        let half = half.replace(", 24\n", ", 24\n}\n");
-        let error = run(&header, &half, &mut buffers()).unwrap_err();
+        let half = product.body(4096).replace("multiply_tiles", "if (thread < 64) {\nmultiply_tiles");
+        let half = half.replace(", 24, 64\n", ", 24, 64\n}\n");
+        let error = run(&header, &half, &mut product.buffers()).unwrap_err();
         assert!(error.to_string().contains("some warps of a group do not come"), "{error}");
+    }
 
-        let mut places: Vec<usize> = (0..TILE_ALIGNMENT).map(|at| swizzled(at / 64, at % 64)).collect();
+    #[test]
+    fn places_of_swizzled_tiles_are_taken_once() {
+        use crate::thread_team::{swizzled, swizzled_place};
+        use crate::{Exprs, Simplifier};
+        let (lines, elems) = (24, 128);
+        let mut places: Vec<usize> =
+            (0..lines * elems).map(|at| swizzled(lines, at / elems, at % elems)).collect();
+        for (at, &place) in places.iter().enumerate() {
+            let mut exprs = Exprs::default();
+            let [line, at] = [at / elems, at % elems].map(|value| exprs.index(value as i64));
+            let expr = swizzled_place(&mut exprs, lines, line, at);
+            let expr = Simplifier::new().simplify(&mut exprs, expr);
+            assert_eq!(exprs.as_int(expr), Some(place as i64));
+        }
         places.sort_unstable();
-        assert!(places.into_iter().eq(0..TILE_ALIGNMENT), "places are taken once");
+        assert!(places.into_iter().eq(0..lines * elems));
     }
 }

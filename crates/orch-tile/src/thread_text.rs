@@ -355,8 +355,9 @@ impl Printer<'_> {
                 let transposed = if *transposed { ", transposed" } else { "" };
                 format!("load_matrix {to}, {from}, {matrices}{transposed}")
             }
-            (TeamStmt::MultiplyTiles { product, columns, .. }, [sum, a, b]) => {
-                format!("multiply_tiles {}, {sum}, {a}, {b}, {columns}", product.name())
+            (TeamStmt::MultiplyTiles { product, columns, terms, transposed, .. }, [sum, a, b]) => {
+                let transposed = if *transposed { ", transposed" } else { "" };
+                format!("multiply_tiles {}, {sum}, {a}, {b}, {columns}, {terms}{transposed}", product.name())
             }
             (TeamStmt::Multiply { product, .. }, [sum, a, b]) => {
                 format!("multiply {}, {sum}, {a}, {b}", product.name())
@@ -519,7 +520,8 @@ mod tests {
                     load_matrix factors[0], s[%0], 4\n  \
                     load_matrix factors[8], s[%0], 2, transposed\n  \
                     multiply f16, sums[0], factors[0], factors[8]\n  \
-                    multiply_tiles f16, sums[0], s[0], s[4096], 8\n  release\n  cluster_barrier\n  \
+                    multiply_tiles f16, sums[0], s[0], s[4096], 8, 64\n  \
+                    multiply_tiles f16, sums[0], factors[0], s[4096], 64, 16, transposed\n  release\n  cluster_barrier\n  \
                     peer other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  recycle\n  \
                     r[0] = v\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));

@@ -18,7 +18,9 @@
 
 use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
-use crate::thread_team::{MAX_CLUSTER, MAX_THREADS, TeamStmt, WARP};
+use crate::thread_team::{
+    MAX_CLUSTER, MAX_THREADS, MAX_TILE_COLUMNS, MAX_TILE_TERMS, TILE_LINE, TeamStmt, WARP,
+};
 use crate::thread_tile::{TileStmt, check_tile_stmt, check_tiles};
 use orch_ir::{DType, ReduceOp};
 use std::collections::BTreeSet;
@@ -243,16 +245,27 @@ impl Checker<'_> {
                 (!is_right)
                     .then_some("1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch")
             }
-            TeamStmt::MultiplyTiles { product, sum, a, b, columns } => {
+            TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed } => {
                 let is_right = scope_of(sum) == Scope::Scratch
                     && dtype_of(sum) == DType::F32
-                    && [a, b].into_iter().all(|spot| scope_of(spot).is_shared())
+                    && scope_of(b).is_shared()
+                    && (scope_of(a).is_shared() || scope_of(a) == Scope::Scratch)
                     && [a, b].into_iter().all(|spot| dtype_of(spot) == product.dtype())
-                    && product.dtype().size_bytes() == 2
-                    && columns.is_multiple_of(8)
-                    && (8..=256).contains(columns);
-                (!is_right)
-                    .then_some("sums are scratch of f32, tiles shared, of 16-bit elements of the product")
+                    && product.dtype().size_bytes() == 2;
+                let terms_in_lines = scope_of(a).is_shared() || !transposed;
+                let column_parts = if *transposed { TILE_LINE } else { 8 };
+                let term_parts = if terms_in_lines { TILE_LINE } else { product.terms() };
+                let fits = (1..=MAX_TILE_COLUMNS).contains(columns)
+                    && (1..=MAX_TILE_TERMS).contains(terms)
+                    && columns.is_multiple_of(column_parts)
+                    && terms.is_multiple_of(term_parts);
+                match (is_right, fits) {
+                    (false, _) => {
+                        Some("sums are scratch of f32, tiles shared, of 16-bit elements of the product")
+                    }
+                    (true, false) => Some("there are no such products of tiles"),
+                    (true, true) => None,
+                }
             }
             TeamStmt::Multiply { product, sum, a, b } => {
                 let is_right = [sum, a, b].into_iter().all(|spot| scope_of(spot) == Scope::Scratch)
@@ -559,13 +572,19 @@ mod tests {
                     shuffle v: f16 = x[0], 32\npeer w: f16 = t[0], 0\npeer v: f16 = x[0], 0\n\
                     load_matrix sums[0], t[0], 1\nload_matrix f[0], s[0], 3\n\
                     multiply bf16, sums[0], f[0], f[0]\nmultiply f16, f[0], f[0], f[0]\n\
-                    multiply_tiles f16, sums[0], s[0], s[4096], 12\n\
-                    multiply_tiles tf32, sums[0], t[0], t[0], 8\nmultiply_tiles f16, f[0], s[0], s[0], 8\n\
-                    multiply_tiles f16, sums[0], x[0], s[0], 8\ncopy s[0], x[0], 8\n";
+                    multiply_tiles tf32, sums[0], t[0], t[0], 8, 64\nmultiply_tiles f16, f[0], s[0], s[0], 8, 64\n\
+                    multiply_tiles f16, sums[0], x[0], s[0], 8, 64\nmultiply_tiles f16, sums[0], s[0], f[0], 8, 64\n\
+                    multiply_tiles f16, sums[0], s[0], s[4096], 12, 64\n\
+                    multiply_tiles f16, sums[0], s[0], s[4096], 264, 64\n\
+                    multiply_tiles f16, sums[0], f[0], s[0], 8, 16\n\
+                    multiply_tiles f16, sums[0], f[0], s[0], 8, 16, transposed\n\
+                    multiply_tiles f16, sums[0], s[0], s[0], 64, 16, transposed\n\
+                    multiply_tiles f16, sums[0], f[0], s[0], 64, 16, transposed\ncopy s[0], x[0], 8\n";
         let copies = "4, 8 or 16 bytes are copied from an input to shared memory of its type";
         let matrices = "1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch";
         let fragments = "fragments are scratch, factors of the product's type, sums of f32";
         let tiles = "sums are scratch of f32, tiles shared, of 16-bit elements of the product";
+        let sizes = "there are no such products of tiles";
         let peers = "a register is read from shared memory of its type";
         let expected = [
             (0, copies),
@@ -583,6 +602,11 @@ mod tests {
             (11, tiles),
             (12, tiles),
             (13, tiles),
+            (14, sizes),
+            (15, sizes),
+            (16, sizes),
+            (17, sizes),
+            (18, sizes),
         ]
         .map(|(at, problem)| format!("body.{at}: {problem}"));
         assert_eq!(validate_thread(&program(header, body)), expected);

@@ -60,6 +60,11 @@ fn visit(
             Stmt::Team(TeamStmt::Multiply { product, a, b, .. }) if product.dtype() != DType::F32 => {
                 used.extend([a.buffer, b.buffer]);
             }
+            Stmt::Team(TeamStmt::MultiplyTiles { a, .. })
+                if program.buffer(a.buffer).scope == Scope::Scratch =>
+            {
+                used.insert(a.buffer);
+            }
             Stmt::Store { buffer, offset, value, mask } => accesses.push(Access {
                 buffer: *buffer,
                 offset: *offset,

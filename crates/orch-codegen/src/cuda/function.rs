@@ -4,13 +4,12 @@
 //! is first needed; NVRTC moves it out of loops. One that does is named for the statement that needs it.
 
 use super::expression::Value;
+use super::team::TileProduct;
 use super::types::{CppType, INT, element_name};
 use crate::facts::Facts;
 use crate::names::Names;
 use orch_ir::DType;
-use orch_tile::{
-    Bounds, BufferId, ExprId, GpuTarget, LoopKind, Product, Scope, Stmt, TeamStmt, ThreadProgram, VarId,
-};
+use orch_tile::{Bounds, BufferId, ExprId, GpuTarget, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
 
@@ -57,7 +56,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         bounds: Bounds::new(),
         buffers,
         fragments: super::fragments::of(program),
-        multiplies_tiles: !tile_products(&program.body).is_empty(),
+        multiplies_tiles: !tile_products(program).is_empty(),
         is_launched_early: target.has_early_launch,
         vars: FxHashMap::default(),
         names,
@@ -99,17 +98,20 @@ fn releases(stmts: &[Stmt]) -> bool {
 }
 
 /// The products of tiles, each kind once.
-pub fn tile_products(stmts: &[Stmt]) -> Vec<(Product, usize)> {
-    let mut found = Vec::new();
-    for stmt in stmts {
-        if let Stmt::Team(TeamStmt::MultiplyTiles { product, columns, .. }) = stmt {
-            found.push((*product, *columns));
-        }
-        stmt.bodies().for_each(|body| found.extend(tile_products(body)));
-    }
-    found.sort_unstable_by_key(|(product, columns)| (product.name(), *columns));
+pub fn tile_products(program: &ThreadProgram) -> Vec<TileProduct> {
+    let mut found: Vec<TileProduct> =
+        team_stmts(&program.body).filter_map(|stmt| TileProduct::of(program, stmt)).collect();
+    found.sort_unstable_by_key(TileProduct::name);
     found.dedup();
     found
+}
+
+/// The statements of the team, inner ones included.
+fn team_stmts(stmts: &[Stmt]) -> Box<dyn Iterator<Item = &TeamStmt> + '_> {
+    Box::new(stmts.iter().flat_map(|stmt| {
+        let own = if let Stmt::Team(stmt) = stmt { Some(stmt) } else { None };
+        own.into_iter().chain(stmt.bodies().flat_map(|body| team_stmts(body)))
+    }))
 }
 
 impl Emitter<'_> {
@@ -144,16 +146,14 @@ impl Emitter<'_> {
         if self.program.shared_bytes() > 0 {
             self.line("extern __shared__ __align__(1024) unsigned char shared_memory[];");
         }
-        let (mut offset, mut recycled) = (0, 0);
+        let (places, _) = self.program.shared_places();
         for (number, buffer) in self.program.buffers.iter().enumerate() {
             let (name, element) = (self.buffers[number].clone(), element_name(buffer.dtype));
             match buffer.scope {
                 Scope::Input | Scope::Output => {}
                 Scope::Shared | Scope::Recycled => {
-                    let offset = if buffer.scope == Scope::Shared { &mut offset } else { &mut recycled };
-                    let at = *offset;
+                    let at = places[number].expect("shared buffers have places");
                     self.line(&format!("{element} *const {name} = ({element} *)(shared_memory + {at});"));
-                    *offset += (buffer.elems * buffer.dtype.size_bytes()).next_multiple_of(128);
                 }
                 Scope::Scratch if self.fragments.contains(&BufferId::new(number)) => {
                     self.line(&format!("unsigned {name}[{}];", buffer.elems.div_ceil(2)));

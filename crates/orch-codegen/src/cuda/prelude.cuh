@@ -449,7 +449,7 @@ ORC void o_release() { asm volatile("griddepcontrol.launch_dependents;"); }
 ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /* Makes writes to shared memory known to the matrix units and the copy engine. */
 ORC void o_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-/* A tile of lines of 128 bytes, swizzled, for matrix instructions. */
-ORC unsigned long long o_tile(const void *p) {
-    return (unsigned long long)((o_address(p) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+/* A tile of lines of 128 bytes, swizzled, for matrix instructions; `panel` times 16 bytes from one panel of columns to the next. */
+ORC unsigned long long o_tile(const void *p, unsigned long long panel) {
+    return (unsigned long long)((o_address(p) & 0x3ffff) >> 4) | panel << 16 | 64ull << 32 | 1ull << 62;
 }

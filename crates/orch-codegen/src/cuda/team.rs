@@ -3,7 +3,11 @@
 use super::expression::Value;
 use super::function::Emitter;
 use super::types::CppType;
-use orch_tile::{Product, Spot, TeamStmt};
+use orch_tile::thread_team::WARP_GROUP;
+use orch_tile::{Product, Scope, Spot, TeamStmt, ThreadProgram};
+
+/// Rows that a warp group multiplies.
+const GROUP_ROWS: usize = 16 * WARP_GROUP;
 
 impl Emitter<'_> {
     pub(super) fn team_stmt(&mut self, stmt: &TeamStmt) {
@@ -43,9 +47,11 @@ impl Emitter<'_> {
                 let (to, from) = (self.pair(to), self.place(from));
                 self.line(&format!("o_load_matrix<{matrices}, {transposed}>({to}, {from});"));
             }
-            TeamStmt::MultiplyTiles { product, sum, a, b, columns } => {
-                let (sum, a, b) = (self.place(sum), self.place(a), self.place(b));
-                self.line(&format!("o_multiply_tiles_{}_{columns}({sum}, {a}, {b});", product.name()));
+            TeamStmt::MultiplyTiles { sum, a, b, .. } => {
+                let kind = TileProduct::of(self.program, stmt).expect("it multiplies tiles");
+                let a = if kind.is_fragment { self.pair(a) } else { self.place(a) };
+                let (sum, b) = (self.place(sum), self.place(b));
+                self.line(&format!("{}({sum}, {a}, {b});", kind.name()));
             }
             TeamStmt::Multiply { product, sum, a, b } => {
                 let sum = self.place(sum);
@@ -71,30 +77,86 @@ impl Emitter<'_> {
     }
 }
 
-/// The function that multiplies tiles of this many columns: PTX's `wgmma` has its registers in its text.
-pub fn multiply_tiles(product: Product, columns: usize) -> String {
-    let name = product.name();
-    let sums = columns / 2;
-    let list = |from: usize, count: usize| -> String {
-        (from..from + count).map(|at| format!("%{at}")).collect::<Vec<_>>().join(", ")
-    };
-    let operands: Vec<String> = (0..sums).map(|at| format!("\"+f\"(c[{at}])")).collect();
-    let mut text = format!(
-        "ORC void o_multiply_tiles_{name}_{columns}(float *c, const void *a, const void *b) {{\n    \
-         const unsigned long long at = o_tile(a), bt = o_tile(b);\n    \
-         asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
-    );
-    // 16 terms of a line are 32 bytes.
-    for step in 0..4 {
-        text += &format!(
-            "    asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{name}.{name} {{{}}}, %{sums}, %{}, 1, 1, 1, 0, 0;\" \
-             : {} : \"l\"(at + {offset}), \"l\"(bt + {offset}));\n",
-            list(0, sums),
-            sums + 1,
-            operands.join(", "),
-            offset = 2 * step,
-        );
+/// A product of tiles: PTX's `wgmma` has its sizes and registers in its text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TileProduct {
+    product: Product,
+    columns: usize,
+    terms: usize,
+    /// Whether the first factor is in registers.
+    is_fragment: bool,
+    transposed: bool,
+}
+
+impl TileProduct {
+    /// What a statement multiplies, if it multiplies tiles.
+    pub fn of(program: &ThreadProgram, stmt: &TeamStmt) -> Option<TileProduct> {
+        let TeamStmt::MultiplyTiles { product, a, columns, terms, transposed, .. } = *stmt else {
+            return None;
+        };
+        let is_fragment = program.buffer(a.buffer).scope == Scope::Scratch;
+        Some(TileProduct { product, columns, terms, is_fragment, transposed })
     }
-    text += "    asm volatile(\"wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n}\n";
-    text
+
+    /// The name of its function.
+    pub fn name(&self) -> String {
+        let Self { product, columns, terms, .. } = self;
+        let first = if self.is_fragment { "_fragments" } else { "" };
+        let second = if self.transposed { "_transposed" } else { "" };
+        format!("o_multiply_tiles_{}_{columns}_{terms}{first}{second}", product.name())
+    }
+
+    /// Its function. All steps of 16 terms are under way at the same time, and nothing comes between them.
+    pub fn text(&self) -> String {
+        let Self { product, columns, terms, is_fragment, transposed } = *self;
+        let (sums, steps, name) = (columns / 2, terms / product.terms(), product.name());
+        let registers = |from: usize, count: usize| {
+            let list: Vec<String> = (from..from + count).map(|at| format!("%{at}")).collect();
+            format!("{{{}}}", list.join(", "))
+        };
+        let (words, first_kind) = if is_fragment { (4, "const unsigned *a") } else { (1, "const void *a") };
+        let b_first = sums + words * steps;
+        let mut lines = vec!["wgmma.fence.sync.aligned;".to_owned()];
+        for step in 0..steps {
+            let (a, turns) = match is_fragment {
+                true => (registers(sums + 4 * step, 4), format!("{}", u8::from(transposed))),
+                false => (format!("%{}", sums + step), format!("0, {}", u8::from(transposed))),
+            };
+            lines.push(format!(
+                "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{name}.{name} {}, {a}, %{}, 1, 1, 1, {turns};",
+                registers(0, sums),
+                b_first + step,
+            ));
+        }
+        lines.push("wgmma.commit_group.sync.aligned;".to_owned());
+        lines.push("wgmma.wait_group.sync.aligned 0;".to_owned());
+        let sums: Vec<String> = (0..sums).map(|at| format!("\"+f\"(c[{at}])")).collect();
+        let mut factors: Vec<String> = match is_fragment {
+            true => (0..4 * steps).map(|at| format!("\"r\"(a[{at}])")).collect(),
+            false => (0..steps).map(|step| format!("\"l\"(at + {})", line_step(step, GROUP_ROWS))).collect(),
+        };
+        factors.extend((0..steps).map(|step| {
+            // Two times 8 lines of terms are 2 KiB.
+            let offset = if transposed { 128 * step } else { line_step(step, columns) };
+            format!("\"l\"(bt + {offset})")
+        }));
+        // Between panels of columns are as many lines as terms.
+        let panel = if transposed { 8 * terms } else { 1 };
+        let at = if is_fragment { "" } else { "at = o_tile(a, 1), " };
+        format!(
+            "ORC void {}(float *c, {first_kind}, const void *b) {{\n    \
+             const unsigned long long {at}bt = o_tile(b, {panel});\n    \
+             asm volatile(\"{}\"\n        : {}\n        : {}\n        : \"memory\");\n}}\n",
+            self.name(),
+            lines.join("\\n\"\n        \""),
+            sums.join(", "),
+            factors.join(", "),
+        )
+    }
+}
+
+/// How far, in units of 16 bytes, the 16 terms of a step are from the first ones in a tile whose lines are terms: 32 bytes
+/// each, and after those of a line the next panel of so many lines.
+fn line_step(step: usize, lines: usize) -> usize {
+    2 * (step % 4) + step / 4 * lines * 8
 }

@@ -88,7 +88,10 @@ impl Lowering<'_> {
                 let view = self.view_of_factor(args[0], perm[terms])?;
                 let strides = perm.iter().map(|&dim| view.strides[dim]).collect();
                 let padded = perm.iter().map(|&dim| view.padded[dim]).collect();
-                let turned = View { strides, padded, ..view };
+                // Every dimension is among those of the permutation.
+                let turned = |dim| perm.iter().position(|&from| from == dim).unwrap_or(dim);
+                let lines = view.lines.map(|dims| dims.map(turned));
+                let turned = View { strides, padded, lines, ..view };
                 self.suits(&turned, tile, terms).then_some(turned)
             }
             _ => None,

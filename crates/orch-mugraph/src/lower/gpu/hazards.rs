@@ -40,6 +40,9 @@ impl Touched {
                 Stmt::Team(TeamStmt::LoadMatrix { from, .. }) => {
                     self.read.insert(from.buffer);
                 }
+                Stmt::Team(TeamStmt::MultiplyTiles { b, .. }) => {
+                    self.read.insert(b.buffer);
+                }
                 _ => {}
             }
             stmt.bodies().for_each(|body| self.add(program, body, roots));

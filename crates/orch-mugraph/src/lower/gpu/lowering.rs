@@ -59,6 +59,8 @@ pub(super) struct Lowering<'a> {
     /// What is done before anything else, and before the loop.
     pub first: Vec<Stmt>,
     pub before_loop: Vec<Stmt>,
+    /// Brings factors from shared memory to registers in which they stay while the loop runs.
+    pub held_firsts: Vec<Stmt>,
     pub touched: Touched,
     /// Buffers that copies before the loop fill, a group of copies each, which have not been waited for; and how many
     /// groups were started after them.
@@ -75,6 +77,8 @@ pub(super) struct Plan {
     /// Whether tiles that are no factors of products are copied to shared memory as well, if their readers wait for
     /// others.
     pub stages_all: bool,
+    /// Whether groups of warps multiply whole tiles.
+    pub tiles: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -114,6 +118,7 @@ impl<'a> Lowering<'a> {
             names: 0,
             first: Vec::new(),
             before_loop: Vec::new(),
+            held_firsts: Vec::new(),
             touched: Touched::default(),
             under_way: Vec::new(),
             later_groups: 0,

@@ -4,9 +4,9 @@
 //! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
 //! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
 //! shared memory, those of the loop several iterations ahead (`tensors`), except large factors of few rows, which go straight
-//! to registers (`stream`); products (`factor`, `multiply`, `sums`) and what
-//! follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all else
-//! goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
+//! to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
+//! as readers need elements at their own place (`accumulate`, `reduce`); all else goes through shared memory, element by
+//! element (`elements`). Barriers are set where statements need them (`hazards`).
 
 mod accumulate;
 mod elements;
@@ -22,6 +22,7 @@ mod store;
 mod stream;
 mod sums;
 mod tensors;
+mod tiles;
 mod value;
 
 use super::{CannotLower, Request};
@@ -42,6 +43,10 @@ pub const FEW_WARPS: usize = 4;
 pub const MANY_WARPS: usize = 8;
 /// Registers of a thread for sums, from which on more warps share them.
 const MANY_SUMS: usize = 128;
+/// The same where warps multiply whole tiles, which more of them can do.
+const MANY_TILE_SUMS: usize = 96;
+/// The same where fewer warps multiply whole tiles and more of them do not.
+const MOST_TILE_SUMS: usize = 160;
 /// Iterations whose tiles are in shared memory at once, at most.
 const MOST_STAGES: usize = 8;
 /// Bytes of copies under way that keep the memory of a multiprocessor busy.
@@ -78,9 +83,10 @@ fn lower_steps(
     target: &GpuTarget,
     factors: Factors,
 ) -> Result<Kernel, CannotLower> {
-    let warps = choose_warps(steps);
+    let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
+    let warps = choose_warps(steps, tiles);
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let one = Plan { warps, stages: 1, stages_all: true };
+    let one = Plan { warps, stages: 1, stages_all: true, tiles };
     let kernel = with(one);
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
@@ -137,22 +143,34 @@ fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = Te
     (0..block.stores.len() as u32).map(move |at| TensorId(first + at))
 }
 
-/// As many warps as leave few sums, or elements, to each, or have much under way.
-fn choose_warps(steps: &Steps) -> usize {
+/// As many warps as leave few sums, or elements, to each, or have much under way; but no more than have rows of their own,
+/// where groups of them multiply whole tiles.
+fn choose_warps(steps: &Steps, tiles: bool) -> usize {
     if !steps.streams.is_empty() {
         return MANY_WARPS;
     }
     let live = || steps.tiles.iter().filter(|tile| tile.readers > 0);
+    let is_product = |tile: &&steps::Tile| matches!(tile.step, Step::Op { op: Op::Matmul, .. });
+    let suits = |warps: usize| {
+        let rows = |tile: &steps::Tile| Rows::of(&tile.shape, warps);
+        live().filter(is_product).all(|tile| rows(tile).is_some_and(|rows| tiles::are_groups(&rows)))
+    };
     let sums = |tile: &steps::Tile| {
         let n = tile.shape[tile.shape.len() - 1];
         let at = |rows| Fragments { rows, columns: Columns::Spread(n) };
         Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| at(rows).registers())
     };
-    let products: Vec<usize> =
-        live().filter(|tile| matches!(tile.step, Step::Op { op: Op::Matmul, .. })).map(sums).collect();
+    let products: Vec<usize> = live().filter(is_product).map(sums).collect();
     let many = match products.is_empty() {
         true => live().any(|tile| crate::op::elems(&tile.shape) >= MANY_ELEMS),
-        false => products.into_iter().sum::<usize>() > MANY_SUMS,
+        false => {
+            let few = match tiles {
+                true if suits(MANY_WARPS) => MANY_TILE_SUMS,
+                true if suits(FEW_WARPS) => MOST_TILE_SUMS,
+                _ => MANY_SUMS,
+            };
+            products.into_iter().sum::<usize>() > few
+        }
     };
     if many { MANY_WARPS } else { FEW_WARPS }
 }
@@ -297,6 +315,13 @@ impl Lowering<'_> {
         let mut inner = std::mem::replace(&mut self.body, outer);
         if turns > 1 {
             inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
+        }
+        let held = std::mem::take(&mut self.held_firsts);
+        if !held.is_empty() {
+            let later = if looped.is_empty() { 0 } else { stages - 1 };
+            self.body.push(Stmt::Team(TeamStmt::Wait(later)));
+            self.barrier();
+            self.body.extend(held);
         }
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);

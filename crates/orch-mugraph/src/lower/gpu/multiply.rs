@@ -9,7 +9,7 @@ use super::lowering::Lowering;
 use super::value::{Place, View};
 use crate::tiling::Stage;
 use orch_ir::DType;
-use orch_tile::{ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt, Type};
+use orch_tile::{BufferId, ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt, Type};
 
 /// Most registers of a thread for the sums of a product.
 const MOST_SUMS: usize = 256;
@@ -22,16 +22,18 @@ const UNROLLED_STEPS: u32 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Product {
     pub sum: Registers,
-    first: First,
-    second: View,
+    pub first: First,
+    pub second: View,
     /// Leading extents of the factors.
     leads: [Vec<usize>; 2],
-    terms: usize,
+    pub terms: usize,
+    /// Fragments of the first factor that were brought to registers before the loop.
+    pub held: Option<BufferId>,
 }
 
 /// Where the first factor is.
 #[derive(Clone, Debug)]
-enum First {
+pub(super) enum First {
     Shared(View),
     /// In the layout of sums, of this tile.
     Registers(Fragments, usize),
@@ -39,7 +41,7 @@ enum First {
 
 /// Which factor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub(super) enum Side {
     First,
     Second,
 }
@@ -108,21 +110,24 @@ impl Lowering<'_> {
         let at = Fragments { rows, columns };
         let buffer = self.add_buffer("product", DType::F32, at.registers(), Scope::Scratch);
         let leads = shapes.map(|shape| shape[..rank - 2].to_vec());
-        Product { sum: Registers { at, buffer }, first, second, leads, terms }
+        let mut product = Product { sum: Registers { at, buffer }, first, second, leads, terms, held: None };
+        product.held = self.hold_first(tile, &product);
+        product
     }
 
     /// Adds a product to its sums.
     pub fn add_product(&mut self, product: &Product) {
-        let stmts = match self.product_kind() {
-            Some(Kind::Tf32) => self.add_words(product),
-            Some(kind) => self.add_halves(product, kind),
-            None => self.add_scalars(product),
+        let stmts = match (self.product_kind(), self.lines_are_terms(product)) {
+            (Some(Kind::Tf32), _) => self.add_words(product),
+            (Some(kind), Some(transposed)) => self.add_tiles(product, kind, transposed),
+            (Some(kind), None) => self.add_halves(product, kind),
+            (None, _) => self.add_scalars(product),
         };
         self.run(stmts);
     }
 
     /// The place of an element of a factor: its row (or column, of the second one) and term.
-    fn factor_place(
+    pub fn factor_place(
         &mut self,
         product: &Product,
         (side, view): (Side, &View),
@@ -207,9 +212,7 @@ impl Lowering<'_> {
                         First::Shared(view) => {
                             vec![this.load_matrices(product, (Side::First, view), (lead, row, term), (to, 4))]
                         }
-                        First::Registers(from, tile) => {
-                            this.pack(from, *tile, (lead, row, step), (kind, to.buffer, 8))
-                        }
+                        First::Registers(from, tile) => this.pack(from, *tile, (lead, row, step), (kind, to)),
                     });
                 }
                 let pairs = columns.div_ceil(2);
@@ -240,7 +243,7 @@ impl Lowering<'_> {
     }
 
     /// Reads the matrices of a tile of rows, or of two of columns, and 16 terms.
-    fn load_matrices(
+    pub fn load_matrices(
         &mut self,
         product: &Product,
         (side, view): (Side, &View),
@@ -273,15 +276,14 @@ impl Lowering<'_> {
     }
 
     /// Sums of an earlier product as a first factor: two of its tiles of columns are 16 terms.
-    fn pack(
+    pub fn pack(
         &mut self,
         from: &Fragments,
         tile: usize,
         (lead, row_tile, step): (ExprId, ExprId, ExprId),
-        (kind, buffer, elems): (Kind, orch_tile::BufferId, usize),
+        (kind, to): (Kind, Spot),
     ) -> Vec<Stmt> {
         let shape = self.steps.tiles[tile].shape.clone();
-        let row = self.program.exprs.as_int(row_tile).unwrap_or(0) as usize;
         let mut stmts = Vec::new();
         for quarter in 0..4 {
             let (half, later) = (quarter % 2, quarter / 2);
@@ -300,8 +302,8 @@ impl Lowering<'_> {
                 self.program.exprs.cast(kind.dtype(), value)
             });
             let value = self.program.exprs.interleave(pair[0], pair[1]);
-            let Spot { buffer, offset } = self.place(buffer, elems * row + 2 * quarter);
-            stmts.push(Stmt::Store { buffer, offset, value, mask: None });
+            let offset = self.program.exprs.add_const(to.offset, 2 * quarter as i64);
+            stmts.push(Stmt::Store { buffer: to.buffer, offset, value, mask: None });
         }
         stmts
     }

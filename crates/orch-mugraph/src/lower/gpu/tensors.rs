@@ -158,7 +158,11 @@ impl Lowering<'_> {
         let terms = self.steps.term_dims(position);
         let padded = self.padded(&tile.shape, &terms, inner, stored.dtype);
         let stages = if tile.stage == Stage::Loop { self.plan.stages } else { 1 };
-        let (view, stage_elems) = self.new_views("staged", stored.dtype, &padded, inner, stages);
+        let (dtype, lines) = (stored.dtype, self.tile_lines(position, inner, stored.dtype));
+        let (view, stage_elems) = match lines {
+            Some(lines) => self.new_tiles(dtype, &padded, lines, stages),
+            None => self.new_views("staged", dtype, &padded, inner, stages),
+        };
         Some(Staged { tile: position, view, stage_elems, inner, chunk })
     }
 
@@ -184,7 +188,7 @@ impl Lowering<'_> {
         }
         let buffer = self.add_buffer(name, dtype, elems * count, Scope::Shared);
         let base = self.index(0);
-        (View { buffer, base, strides, padded: padded.to_vec() }, elems)
+        (View { buffer, base, strides, padded: padded.to_vec(), lines: None }, elems)
     }
 
     /// Statements that start copying a load's tile of an iteration.

@@ -20,6 +20,8 @@ pub(super) struct View {
     pub strides: Vec<usize>,
     /// Extents with what is added to them; elements there are zero.
     pub padded: Vec<usize>,
+    /// If the tile is swizzled, the dimensions of its lines and of their elements; strides are those within a part.
+    pub lines: Option<[usize; 2]>,
 }
 
 /// Where a tile is.
@@ -207,7 +209,10 @@ impl Lowering<'_> {
 
     /// The place of an element of a tile in shared memory.
     pub fn offset(&mut self, view: &View, coords: &[ExprId]) -> ExprId {
-        let within = self.program.exprs.linear_index(coords, &view.strides);
+        let within = match view.lines {
+            Some(lines) => self.place_in_tile(view, lines, coords),
+            None => self.program.exprs.linear_index(coords, &view.strides),
+        };
         let offset = self.program.exprs.add2(view.base, within);
         self.simplifier.simplify(&mut self.program.exprs, offset)
     }

@@ -110,7 +110,9 @@ impl Lowering<'_> {
         let a = Spot { buffer: a.buffer, offset: a_place };
         let b = Spot { buffer: b.buffer, offset: b_place };
         let sum = self.constant_place(self.registers, 0);
-        vec![Stmt::Team(TeamStmt::MultiplyTiles { product, sum, a, b, columns: self.schedule.block_n })]
+        let (columns, terms) = (self.schedule.block_n, self.schedule.block_k);
+        let stmt = TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed: false };
+        vec![Stmt::Team(stmt)]
     }
 
     /// f32 factors on matrix units: fragments by single elements.

@@ -11,9 +11,8 @@ use crate::templates::contraction::operand::{Flat, pack, plain_read};
 use crate::templates::gpu::team::{Lowers, WIDEST_BYTES, copied_from, lanes_below, or_zero};
 use crate::templates::kernel::PackedConstant;
 use crate::thread::{Scope, Stmt};
-use crate::thread_team::{Spot, TeamStmt};
+use crate::thread_team::{Spot, TeamStmt, swizzled_place};
 use crate::vectorize::{LoadCounts, Widening, vectorize};
-use orch_ir::BinaryFn;
 use rustc_hash::FxHashMap;
 
 /// Bytes of the narrowest asynchronous copy.
@@ -211,9 +210,11 @@ impl Operand {
         for chunk in &self.chunks {
             let exprs = &mut lowering.program.exprs;
             let (line, at) = (exprs.var(chunk.line), exprs.var(chunk.at));
-            let to = exprs.linear_index(&[stage, line], &[self.stage_elems, self.stride]);
-            let place = if lowering.schedule.tiles { swizzled_place(exprs, line, at) } else { at };
-            let to = exprs.add2(to, place);
+            let place = match lowering.schedule.tiles {
+                true => swizzled_place(exprs, self.stage_elems / self.stride, line, at),
+                false => exprs.linear_index(&[line, at], &[self.stride, 1]),
+            };
+            let to = exprs.linear_index(&[stage, place], &[self.stage_elems, 1]);
             let to = Spot { buffer: self.buffer, offset: to };
             let corner = lowering.corner[self.side.number];
             let (row, term) = match self.along {
@@ -307,17 +308,6 @@ fn loads_first(exprs: &mut Exprs, root: ExprId, name: &str) -> (Vec<Stmt>, ExprI
     let used = exprs.free_vars(value);
     loads.retain(|(var, _)| used.contains(var));
     (loads.into_iter().map(|(var, load)| Stmt::Let(var, load)).collect(), value)
-}
-
-/// Where in a line of a swizzled tile the elements from `at` on are.
-fn swizzled_place(exprs: &mut Exprs, line: ExprId, at: ExprId) -> ExprId {
-    let part_elems = exprs.index(8);
-    let (part, within) = (exprs.floor_div(at, part_elems), exprs.floor_rem(at, part_elems));
-    let turn = exprs.floor_rem(line, part_elems);
-    let part = exprs.binary(BinaryFn::Xor, part, turn);
-    let place = exprs.mul_const(part, 8);
-    let place = exprs.add2(place, within);
-    simplify(exprs, place)
 }
 
 /// The direction in which each factor is contiguous: terms for constants, which are laid out so.

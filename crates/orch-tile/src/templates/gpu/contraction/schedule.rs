@@ -5,7 +5,7 @@ use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::contraction::{Extents, Form};
 use crate::templates::gpu::Factors;
-use crate::thread_team::{MAX_CLUSTER, Product, TILE_TERMS, WARP};
+use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP};
 use orch_ir::DType;
 
 /// How a contraction is tiled.
@@ -335,7 +335,7 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
             [1, 2, 4, MAX_CLUSTER].into_iter().map(move |split| ContractionSchedule {
                 block_m,
                 block_n,
-                block_k: TILE_TERMS,
+                block_k: TILE_LINE,
                 warps_m: block_m / 16,
                 warps_n: 1,
                 stages,
