@@ -675,3 +675,42 @@ fn other_factors_are_not_streamed() {
     let (_, fused) = fused_attention([1, 16, 256, 64], 1, 2);
     assert!(!streams(&fused, &row_major(&fused, DType::F16), Factors::F16));
 }
+
+#[test]
+fn attention_in_odd_tiles_is_computed() {
+    // Keys lie one after the other in memory.
+    let text = "mugraph \"part\" {
+  t0 = input \"x0\" [1, 75, 64]
+  t1 = input \"x1\" [1, 1, 64]
+  t2 = input \"x2\" [1, 64, 250]
+  t3 = input \"x3\" [1, 250, 64]
+  t4 = block [1, 1] loop 2 {
+    s0 = load t0 [0, 1] -
+    s1 = load t1 [0, -] -
+    s2 = load t2 [0, -] 2
+    s3 = load t3 [0, -] 1
+    s4 = add s0, s1
+    s5 = matmul s4, s2
+    s6 = largest(2) s5
+    s7 = running_max s6
+    s8 = guard s7
+    s9 = sub s5, s8
+    s10 = exp s9
+    s11 = sum(2) s10
+    s12 = matmul s10, s3
+    s13 = accumulate rescaled s7 1 s11
+    s14 = accumulate rescaled s7 1 s12
+    s15 = div s14, s13
+    store s15 [0, 1]
+  }
+  output \"o\" t4
+}
+";
+    let graph = orch_mugraph::parse(text).unwrap();
+    let inputs = random_inputs(&graph, 3, 0.5);
+    for (factors, dtype, limit) in KINDS.into_iter().filter(|(factors, ..)| *factors == Factors::F16) {
+        let mut stored = row_major(&graph, dtype);
+        stored[2].strides = vec![16_000, 1, 64];
+        check_stored(&graph, &rounded(&inputs, dtype), &stored, (factors, limit));
+    }
+}

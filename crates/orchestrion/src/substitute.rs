@@ -31,7 +31,7 @@ const LEAST_GAIN: f64 = 0.02;
 const MODEL_SLACK: f64 = 2.0;
 
 /// States that a search may visit if its program might gain the whole plan; one that might gain less, so much fewer.
-const STATES: f64 = 1e7;
+const STATES: f64 = 5e6;
 
 /// Programs of one graph that are searched.
 const MAX_SEARCHES: usize = 8;
