@@ -55,3 +55,27 @@ pub fn flags() -> &'static [&'static str] {
         "--extra-device-vectorization",
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::emit;
+    use orch_tile::parse_thread;
+    use orch_tile::target::{SM_80, SM_90};
+
+    /// A kernel that begins while its inputs are written reads them after the wait, and not as constants.
+    #[test]
+    fn inputs_of_early_kernels_are_read_after_the_wait() {
+        let program = parse_thread(
+            "program k, 1 tasks task: i64 [0..=0]\n  input x: f32[32]\n  output y: f32[32]\n  \
+             team 32 threads thread: i64 [0..=31], clusters of 1\n{\ny[thread] = x[thread]\n}\n",
+        )
+        .unwrap_or_else(|error| panic!("{error}"));
+        let early = emit(&program, &SM_90);
+        let kernel = &early[early.find("extern \"C\"").expect("a kernel")..];
+        let place = |text: &str| kernel.find(text).unwrap_or_else(|| panic!("no `{text}` in {kernel}"));
+        let order = ["o_await();", "x = o_after_await(x);", "y[thread] = x[thread];"].map(place);
+        assert!(order.is_sorted(), "{kernel}");
+        assert!(!early.contains("__ldg") && !early.contains("global.nc"));
+        assert!(!emit(&program, &SM_80).contains("= o_after_await("));
+    }
+}

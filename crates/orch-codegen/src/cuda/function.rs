@@ -74,6 +74,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
             emitter.line("o_release();");
         }
         emitter.line("o_await();");
+        emitter.find_inputs_anew();
     }
     emitter.list(&program.body);
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
@@ -115,6 +116,15 @@ fn team_stmts(stmts: &[Stmt]) -> Box<dyn Iterator<Item = &TeamStmt> + '_> {
 }
 
 impl Emitter<'_> {
+    /// Ties all reads of inputs to what comes before this line.
+    fn find_inputs_anew(&mut self) {
+        let inputs = self.program.buffers.iter().zip(&self.buffers);
+        let inputs = inputs.filter(|(buffer, _)| buffer.scope == Scope::Input).map(|(_, name)| name.clone());
+        for name in inputs.collect::<Vec<String>>() {
+            self.line(&format!("{name} = o_after_await({name});"));
+        }
+    }
+
     fn params(&self) -> String {
         let params: Vec<String> = (self.program.buffers.iter().zip(&self.buffers))
             .filter(|(buffer, _)| buffer.scope.is_global())

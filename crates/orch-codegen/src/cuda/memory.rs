@@ -49,7 +49,6 @@ impl Emitter<'_> {
                     }
                     (_, 1) => format!("{name}[{offset}]"),
                     (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
-                    (Scope::Input, _) => format!("o_load_input<{lanes}, {width}>({name} + {offset})"),
                     _ => format!("o_load<{lanes}, {width}>({name} + {offset})"),
                 };
                 match mask {

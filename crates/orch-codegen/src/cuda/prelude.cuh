@@ -302,11 +302,13 @@ template <int N, int A, class T> ORC vec<T, N> o_load(const T *p) {
     ORC_UNROLL for (int i = 0; i < N / A; i++) r.w[i] = ((const W *)p)[i];
     return r.v;
 }
-template <int N, int A, class T> ORC vec<T, N> o_load_input(const T *p) {
-    typedef typename word<sizeof(T) * A>::type W;
-    words<T, N, A> r;
-    ORC_UNROLL for (int i = 0; i < N / A; i++) r.w[i] = __ldg((const W *)p + i);
-    return r.v;
+/* An address that is known from here on only, and of which nothing else is known. A kernel that is launched early begins while
+   its inputs are written: they must not be read before, nor as if they were constant (the qualifier `nc`), which would let a cache
+   serve them as they were before. */
+template <class T> ORC T *o_after_await(T *p) {
+    unsigned long long at = __cvta_generic_to_global(p);
+    asm volatile("" : "+l"(at)::"memory");
+    return (T *)__cvta_global_to_generic(at);
 }
 template <int N, int A, class T> ORC void o_store(T *p, vec<T, N> v) {
     typedef typename word<sizeof(T) * A>::type W;
@@ -433,13 +435,13 @@ template <int I, int J> ORC void o_set_halves(unsigned *p, unsigned a, unsigned 
 template <int BYTES> struct stream;
 template <> struct stream<8> {
     ORC void load(unsigned *r, const void *p, int real) {
-        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}"
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}"
             : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real));
     }
 };
 template <> struct stream<16> {
     ORC void load(unsigned *r, const void *p, int real) {
-        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
             : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real));
     }
 };
