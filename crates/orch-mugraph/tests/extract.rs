@@ -344,6 +344,9 @@ fn a_norm_that_products_share_is_part_of_each() {
   output \"right\" $right",
     );
     assert_eq!(programs(&text), ["rms_norm(1/16) mul matmul"; 2]);
+    let [left, right] = &checked(&text)[..] else { panic!("two regions") };
+    assert!(left.program == right.program, "what they read does not tell programs apart");
+    assert_ne!(left.inputs, right.inputs);
 }
 
 #[test]
