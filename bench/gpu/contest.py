@@ -1,8 +1,28 @@
 """What the GPU benchmarks share: ONNX models in the making, Orchestrion compiled and served, torch functions as CUDA
 graphs, and interleaved timing by the device's clock."""
-import json, os, statistics, subprocess, time
+import argparse, json, math, os, shutil, statistics, subprocess, time
 
 ROUNDS, RUNS, WARM_UP = 10, 20, 5
+
+
+def arguments(description):
+    """A parser of what all benchmarks of parts of models take."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--orchestrion", default=shutil.which("orchestrion") or "target/release/orchestrion")
+    parser.add_argument("--target", help="default: cuda")
+    parser.add_argument("--options", default="", help="further options of `orchestrion compile`, in one word")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="start nothing after that many seconds")
+    parser.add_argument("--out")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--commit", default="", help="what was measured, for the report")
+    return parser
+
+
+def parsed(parser):
+    o = parser.parse_args()
+    o.target = o.target or ("cuda:sm_90" if o.dry_run else "cuda")
+    return o
 
 
 class Model:
@@ -55,6 +75,12 @@ class Model:
         self.onnx.save(model, path)
 
 
+def write_model(name, io, build, inputs, shape, path):
+    """Writes a model: `build` is given the model and the names of its inputs, whose shapes are `inputs` by name."""
+    model = Model(name, io)
+    model.write(build(model, *[model.input(*given) for given in inputs.items()]), shape, path)
+
+
 def compile_model(program, path, artifact, target, precision, *further):
     """The seconds that it took."""
     start = time.time()
@@ -98,6 +124,12 @@ def result_of(program, artifact, files, folder):
     command = [program, "run", artifact, *given(files), "--output-dir", folder]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return np.load(f"{folder}/o.npy")
+
+
+def error_of(result, reference):
+    """The largest absolute error, relative to the largest magnitude."""
+    import numpy as np
+    return float(np.abs(result.astype(np.float64) - reference).max() / np.abs(reference).max())
 
 
 class Served:
@@ -161,6 +193,15 @@ def medians_us(runners, rounds=ROUNDS, runs=RUNS):
     for runner in runners.values():
         runner.end()
     return {name: round(statistics.median(found) * 1e3, 2) for name, found in times.items()}
+
+
+def geometric_mean(values):
+    return math.exp(statistics.mean(map(math.log, values)))
+
+
+def facts(torch, commit):
+    """What a table says of how its rows came about."""
+    return {"torch": torch.__version__, "cuda": torch.version.cuda, "commit": commit, "date": time.strftime("%Y-%m-%d")}
 
 
 def put_table(path, key, facts, name, row, order):

@@ -13,10 +13,10 @@ run, replayed after the second-level cache has been overwritten, in turns; a tim
 `error` is the largest absolute error against f64, relative to the largest magnitude. `of copy`: bytes that must move over the
 time, relative to what copying as many bytes reaches, timed alike.
 
-With --out, rows are added to FOLDER/gpu-kernels.json and FOLDER/gpu-kernels.md is written from it; --report does only the
+With --out, rows are added to FOLDER/kernels-gpu.json and FOLDER/kernels-gpu.md is written from it; --report does only the
 latter. --dry-run needs neither torch nor a GPU: it compiles for cuda:sm_90 and prints plans.
 """
-import argparse, json, math, os, shutil, statistics, sys, tempfile, time
+import json, math, statistics, sys, tempfile, time
 
 import contest
 
@@ -48,6 +48,10 @@ class Case:
     def __init__(self, group, name, build, function, shapes, result, flops=0.0, precision=None):
         self.group, self.name, self.build, self.function = group, name, build, function
         self.shapes, self.result, self.flops, self.precision = shapes, result, flops, precision
+
+    def write(self, precision, path):
+        inputs = {f"x{at}": shape for at, shape in enumerate(self.shapes)}
+        contest.write_model("case", "f16" if precision == "f16" else "f32", self.build, inputs, self.result, path)
 
 
 def gemm(group, m, n, k, precision=None):
@@ -125,29 +129,17 @@ def cases(groups):
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = contest.arguments(__doc__)
     parser.add_argument("groups", nargs="*", default=["gemm", "square", "conv", "memory"])
     parser.add_argument("--precision", default="f16", choices=["f16", "f32"])
-    parser.add_argument("--orchestrion", default=shutil.which("orchestrion") or "target/release/orchestrion")
-    parser.add_argument("--target", help="default: cuda")
-    parser.add_argument("--options", default="", help="further options of `orchestrion compile`, in one word")
     parser.add_argument("--peers", default="eager,inductor")
-    parser.add_argument("--limit-s", type=float, default=math.inf, help="start no case after that many seconds")
-    parser.add_argument("--out")
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--commit", default="", help="what was measured, for the report")
-    o = parser.parse_args()
-    o.target = o.target or ("cuda:sm_90" if o.dry_run else "cuda")
-    return o
+    return contest.parsed(parser)
 
 
 def compiled(o, case, folder):
     """The artifact, the seconds it took, and the steps of its plan."""
     precision = case.precision or o.precision
-    model = contest.Model("case", "f16" if precision == "f16" else "f32")
-    inputs = [model.input(f"x{at}", shape) for at, shape in enumerate(case.shapes)]
-    model.write(case.build(model, *inputs), case.result, f"{folder}/case.onnx")
+    case.write(precision, f"{folder}/case.onnx")
     artifact = f"{folder}/case.orc"
     seconds = contest.compile_model(o.orchestrion, f"{folder}/case.onnx", artifact, o.target, precision, *o.options.split())
     return artifact, seconds, contest.steps_of(contest.manifest_of(o.orchestrion, artifact))
@@ -166,8 +158,8 @@ def measure(o, torch, case, folder):
     for file, tensor in zip(files.values(), inputs):
         np.save(file, tensor.cpu().numpy())
     reference = case.function(*[tensor.double() for tensor in inputs]).cpu().numpy()
-    result = contest.result_of(o.orchestrion, artifact, files, folder).astype(np.float64)
-    row = {"case": case.name, "group": case.group, "error": float(np.abs(result - reference).max() / np.abs(reference).max())}
+    error = contest.error_of(contest.result_of(o.orchestrion, artifact, files, folder), reference)
+    row = {"case": case.name, "group": case.group, "error": error}
     row |= {"steps": len(steps), "schedule": " + ".join(step["schedule"] for step in steps), "compile_s": round(seconds, 1)}
     size = 2 if precision == "f16" else 4
     moved = size * (sum(math.prod(shape) for shape in case.shapes) + math.prod(case.result))
@@ -210,13 +202,13 @@ def table_lines(rows):
 
 def summary(rows):
     ratios = sorted(row["ratio"] for row in rows)
-    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    mean = contest.geometric_mean(ratios)
     text = f"{len(rows)} cases: best peer / Orchestrion has median {statistics.median(ratios):.2f}, geometric mean {mean:.2f}, least {ratios[0]:.2f}; "
     return text + f"{sum(ratio >= 1 for ratio in ratios)} are not slower."
 
 
 def write_report(folder):
-    """gpu-kernels.md from gpu-kernels.json."""
+    """kernels-gpu.md from kernels-gpu.json."""
     lines = [
         "# Single kernels on a GPU", "",
         "Written by `bench/gpu/kernels.py`. Microseconds by the device's clock: a CUDA graph of one run after the second-level",
@@ -224,12 +216,12 @@ def write_report(folder):
         "is faster than the best peer. `error`: largest error against f64, relative to the largest magnitude. `of copy`: the time of",
         "copying as many bytes over Orchestrion's.",
     ]
-    for table in json.load(open(f"{folder}/gpu-kernels.json")):
+    for table in json.load(open(f"{folder}/kernels-gpu.json")):
         rows = table["rows"]
         lines += ["", f"## {table['group']}, {table['precision']}", ""]
         lines += [f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}; {table['date']}.", ""]
         lines += [summary(rows), "", *table_lines(rows)]
-    with open(f"{folder}/gpu-kernels.md", "w") as file:
+    with open(f"{folder}/kernels-gpu.md", "w") as file:
         file.write("\n".join(lines) + "\n")
 
 
@@ -258,8 +250,7 @@ def main():
             print(f"{case.group} {case.name}: {row['orchestrion']} us, {row['ratio']} x; {row['peers']}{more}, error {row['error']:.1e}; {row['steps']} {row['schedule'][:150]}", flush=True)
             if o.out:
                 key = {"device": torch.cuda.get_device_name(), "group": case.group, "precision": case.precision or o.precision}
-                facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d")}
-                contest.put_table(f"{o.out}/gpu-kernels.json", key, facts, "case", row, order)
+                contest.put_table(f"{o.out}/kernels-gpu.json", key, contest.facts(torch, o.commit), "case", row, order)
                 write_report(o.out)
         for group, found in rows.items():
             print(f"{group}: {summary(found)}")

@@ -14,7 +14,7 @@ With --out, FOLDER/gpu-PRECISION.json is written, and FOLDER/gpu.md from all suc
 Needs models as fill.py of the zoo writes them (--zoo), torch, torchvision, timm, transformers, and the script of the
 zoo's peers (--peers), whose models it builds.
 """
-import argparse, contextlib, glob, importlib.util, io, json, math, os, shutil, statistics, subprocess, tempfile, time
+import argparse, contextlib, glob, importlib.util, io, json, os, shutil, statistics, subprocess, tempfile, time
 
 import contest
 
@@ -152,7 +152,7 @@ def write_report(folder):
         for row in rows:
             cells = [f"{row[mode]:.3f}" if isinstance(row[mode], float) else "failed" for mode in modes]
             lines.append(f"| {row['model']} | {row['orchestrion']:.3f} | " + " | ".join(cells) + f" | {row['ratio']:.2f} | {row['floor']:.3f} | {row['error']:.1e} | {row['kernels']} | {row['compile_s']} |")
-        mean = math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))
+        mean = contest.geometric_mean(row["ratio"] for row in rows)
         lines.append("| **geometric mean** |" + " |" * (len(modes) + 1) + f" **{mean:.2f}** | | | | |")
         lines += ["", *table.get("notes", [])] if table.get("notes") else []
     open(f"{folder}/gpu.md", "w").write("\n".join(lines) + "\n")
@@ -178,7 +178,7 @@ def main():
         cells = (f"{row[mode]:8.3f}" if isinstance(row[mode], float) else f"{'-':>8}" for mode in modes)
         tail = f"{row['ratio']:9.2f} {row['floor']:8.3f} {row['error']:8.1e} {row['compile_s']:5.1f} s"
         print(f"{name:16} {row['orchestrion']:8.3f}", *cells, tail, flush=True)
-    print(f"geomean of best/ours: {math.exp(statistics.mean(math.log(row['ratio']) for row in rows)):.3f}")
+    print(f"geomean of best/ours: {contest.geometric_mean(row['ratio'] for row in rows):.3f}")
     if o.out:
         table = {"precision": o.precision, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
         table |= {"cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d"), "modes": modes}

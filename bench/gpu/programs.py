@@ -20,7 +20,7 @@ and FOLDER/programs.md is written from it; --report does only the latter.
 
 --dry-run needs neither torch nor a GPU: it writes and compiles the models (for cuda:sm_90, or --target) and prints plans.
 """
-import argparse, importlib.util, json, math, os, shutil, statistics, subprocess, sys, tempfile, time
+import importlib.util, json, math, os, subprocess, sys, tempfile, time
 
 import contest
 
@@ -28,27 +28,18 @@ EPS = 1e-5
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = contest.arguments(__doc__)
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--batch", default="1,8")
     parser.add_argument("--precision", default="f16", choices=["f16", "bf16", "tf32", "f32"])
     parser.add_argument("--io", choices=["f16", "f16-in", "f32"], help="types of inputs and output (default: by precision)")
     parser.add_argument("--modes", default="eager,inductor,sdpa", help="peers")
-    parser.add_argument("--orchestrion", default=shutil.which("orchestrion") or "target/release/orchestrion")
     parser.add_argument("--peers", default=os.path.join(os.path.dirname(__file__), "../../../shared/peers/gpu_programs.py"))
-    parser.add_argument("--target", help="default: cuda")
-    parser.add_argument("--options", default="", help="further options of `orchestrion compile`, in one word")
     parser.add_argument("--bandwidth", type=float, default=4.3e12, help="bytes per second")
     parser.add_argument("--flops", type=float, help="operations per second (default: by precision)")
     parser.add_argument("--folder", help="where models and executables are kept (default: none are)")
-    parser.add_argument("--limit-s", type=float, default=math.inf, help="start no program after that many seconds")
-    parser.add_argument("--out")
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--commit", default="", help="what was measured, for the report")
-    o = parser.parse_args()
+    o = contest.parsed(parser)
     o.io = o.io or ("f16" if o.precision in ("f16", "bf16") else "f32")
-    o.target = o.target or ("cuda:sm_90" if o.dry_run else "cuda")
     o.flops = o.flops or {"f16": 790e12, "bf16": 790e12, "tf32": 400e12, "f32": 60e12}[o.precision]
     o.batches = [int(batch) for batch in o.batch.split(",")]
     return o
@@ -110,12 +101,6 @@ def programs(b):
     return found
 
 
-def write_model(o, name, program, path):
-    build, inputs, shape = program
-    model = contest.Model(name, o.io)
-    model.write(build(model, *[model.input(*given) for given in inputs.items()]), shape, path)
-
-
 def compiled(o, path, artifact):
     """The seconds that compiling took, the steps of the plan, and the seconds of search."""
     seconds = contest.compile_model(o.orchestrion, path, artifact, o.target, o.precision, *o.options.split())
@@ -145,19 +130,13 @@ def given_to(function, inputs):
     return [q, k.transpose(1, 2).contiguous(), v]
 
 
-def error_of(result, reference):
-    """The largest absolute error, relative to the largest magnitude."""
-    import numpy as np
-    return float(np.abs(result.astype(np.float64) - reference).max() / np.abs(reference).max())
-
-
 def measure(o, torch, peers, name, batch, folder):
     import numpy as np
     program = programs(batch)[name]
     function, shapes, flops = peers.programs(batch)[name]
     assert [tuple(shape) for shape in shapes] == list(program[1].values()), f"{name}: shapes are not those of the peers"
     model, artifact = f"{folder}/{name}_{batch}.onnx", f"{folder}/{name}_{batch}.orc"
-    write_model(o, name, program, model)
+    contest.write_model(name, o.io, *program, model)
     row = {"program": name, "batch": batch, "precision": o.precision}
     row["compile_s"], row["steps"], row["search_s"] = compiled(o, model, artifact)
     torch.manual_seed(0)
@@ -170,7 +149,7 @@ def measure(o, torch, peers, name, batch, folder):
         files[port] = f"{folder}/{port}.npy"
         np.save(files[port], tensor.cpu().numpy().astype(dtype))
     reference = function(*[tensor.double() for tensor in sets[0]]).double()
-    row["error"] = error_of(contest.result_of(o.orchestrion, artifact, files, folder), reference.cpu().numpy())
+    row["error"] = contest.error_of(contest.result_of(o.orchestrion, artifact, files, folder), reference.cpu().numpy())
     moved = input_bytes + element_bytes * reference.numel()
     row["floor"] = round(max(moved / o.bandwidth, flops / o.flops) * 1e6, 2)
     served = lambda *flags: contest.Served(o.orchestrion, artifact, files, "--device-only", *flags)
@@ -219,7 +198,7 @@ def table_lines(rows):
         lines.append("| " + " | ".join(cells) + " |")
     ratios = [row["ratio"] for row in rows if row["ratio"]]
     if ratios:
-        mean = math.exp(statistics.mean(map(math.log, ratios)))
+        mean = contest.geometric_mean(ratios)
         lines.append("| **geometric mean** |" + " |" * (len(shown) + 1) + f" **{mean:.2f}** |" + " |" * 7)
     return lines
 
@@ -245,8 +224,7 @@ def write_report(folder):
 def add_row(o, torch, row):
     """Puts a row into programs.json, in the order of the programs."""
     key = {"device": torch.cuda.get_device_name(), "precision": o.precision, "io": o.io, "batch": row["batch"]}
-    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d")}
-    contest.put_table(f"{o.out}/programs.json", key, facts, "program", row, list(programs(1)))
+    contest.put_table(f"{o.out}/programs.json", key, contest.facts(torch, o.commit), "program", row, list(programs(1)))
 
 
 def plan_lines(steps):
@@ -257,7 +235,7 @@ def plan_lines(steps):
 def dry_run(o, name, batch, folder):
     """Writes and compiles a model; false if that fails."""
     model, artifact = f"{folder}/{name}_{batch}.onnx", f"{folder}/{name}_{batch}.orc"
-    write_model(o, name, programs(batch)[name], model)
+    contest.write_model(name, o.io, *programs(batch)[name], model)
     try:
         seconds, steps, search_s = compiled(o, model, artifact)
     except RuntimeError as error:

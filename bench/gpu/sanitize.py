@@ -36,17 +36,12 @@ def cases():
 def write_models(o, folder, precision):
     """Small models as files, by name."""
     found = {os.path.basename(path).removesuffix(".onnx"): path for path in o.models}
-    io = "f16" if precision == "f16" else "f32"
     for number, case in enumerate(cases()):
-        model = contest.Model("case", io)
-        inputs = [model.input(f"x{at}", shape) for at, shape in enumerate(case.shapes)]
         found[f"{case.group} {case.name}"] = path = f"{folder}/case{number}.onnx"
-        model.write(case.build(model, *inputs), case.result, path)
+        case.write(precision, path)
     for name in PROGRAMS:
         found[name] = path = f"{folder}/{name}.onnx"
-        build, inputs, shape = programs.programs(1)[name]
-        model = contest.Model(name, io)
-        model.write(build(model, *[model.input(*given) for given in inputs.items()]), shape, path)
+        contest.write_model(name, "f16" if precision == "f16" else "f32", *programs.programs(1)[name], path)
     return found
 
 
