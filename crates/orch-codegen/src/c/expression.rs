@@ -20,7 +20,7 @@ pub struct Value {
 
 /// The type in which arithmetic on elements of `dtype` is done.
 fn arithmetic(dtype: DType) -> DType {
-    if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+    if dtype.is_half() { DType::F32 } else { dtype }
 }
 
 /// The type whose elements a buffer of `dtype` holds in memory.

@@ -1,13 +1,12 @@
 //! Which kernels may take functions by the hardware's approximations.
 
-use orch_ir::{BinaryFn, DType, UnaryFn};
-use orch_tile::{Expr, Scope, ThreadProgram};
+use orch_ir::{BinaryFn, UnaryFn};
+use orch_tile::{Expr, ThreadProgram};
 
 /// True if a program reads or writes 16-bit floats in memory and has no function of floats that jumps.
 pub fn may_approximate(program: &ThreadProgram) -> bool {
-    let is_half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
-    let in_memory = |scope: Scope| matches!(scope, Scope::Input | Scope::Output);
-    let rounds_anyway = program.buffers.iter().any(|buffer| in_memory(buffer.scope) && is_half(buffer.dtype));
+    let rounds_anyway =
+        program.buffers.iter().any(|buffer| buffer.scope.is_global() && buffer.dtype.is_half());
     rounds_anyway && !program.exprs.nodes().any(|expr| jumps(program, expr))
 }
 

@@ -28,7 +28,7 @@ pub fn of(program: &ThreadProgram) -> FxHashSet<BufferId> {
         accesses.iter().filter(|access| !suits(access)).map(|access| access.buffer).collect();
     let is_half = |id: BufferId| {
         let buffer = program.buffer(id);
-        buffer.scope == Scope::Scratch && matches!(buffer.dtype, DType::F16 | DType::BF16)
+        buffer.scope == Scope::Scratch && buffer.dtype.is_half()
     };
     let stored = accesses.iter().filter(|access| access.is_store && is_half(access.buffer));
     used.extend(stored.map(|access| access.buffer).filter(|buffer| !others.contains(buffer)));

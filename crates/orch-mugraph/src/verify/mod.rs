@@ -102,7 +102,7 @@ pub fn verify(
     let mut tests = Vec::new();
     for number in 0..options.tests {
         let seed = certificate::seed(&pair, options.seed, number);
-        let resampled = tested.test(options.primes, seed, (max, number == 0))?;
+        let resampled = tested.test(options.primes, seed, number == 0)?;
         tests.push(Test { seed, resampled });
     }
     if max == MaxMode::Free {
@@ -123,7 +123,7 @@ pub fn verify(
 /// As [`verify`].
 pub fn screen(program: &MuGraph, candidate: &MuGraph, primes: Primes, seed: u64) -> Result<(), Rejection> {
     let pair = Pair::new(program, candidate)?;
-    pair.test(primes, seed, (pair.max, false)).map(|_| ())
+    pair.test(primes, seed, false).map(|_| ())
 }
 
 /// Two programs of one signature, typed.
@@ -169,17 +169,12 @@ impl<'a> Pair<'a> {
 
     /// Compares all output elements for random inputs, drawn until both programs are defined. Returns how often they were
     /// drawn again. Optionally checks that the candidate's exponents are among the program's.
-    pub(crate) fn test(
-        &self,
-        primes: Primes,
-        seed: u64,
-        (max, check_exponents): (MaxMode, bool),
-    ) -> Result<usize, Rejection> {
-        let check_exponents = check_exponents && max == MaxMode::Lattice;
+    pub(crate) fn test(&self, primes: Primes, seed: u64, check_exponents: bool) -> Result<usize, Rejection> {
+        let check_exponents = check_exponents && self.max == MaxMode::Lattice;
         let base = TestBase::new(primes, seed);
         let mut stream = Stream::new(seed ^ 0x5eed);
         for attempt in 0..ATTEMPTS {
-            let run = self.run(&base, &mut stream, max, check_exponents);
+            let run = self.run(&base, &mut stream, self.max, check_exponents);
             match run {
                 Ok((expected, given, missing)) => {
                     compare(&expected, &given)?;

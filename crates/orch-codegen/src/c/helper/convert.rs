@@ -10,18 +10,14 @@ use super::super::types::{CType, scalar_name};
 use super::{Op, Unit, returns, strip_parens};
 use orch_ir::{CompareFn, DType};
 
-fn is_half(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16)
-}
-
 /// The type through which a conversion goes, if it takes more than one step.
 fn by_way_of(from: DType, to: DType) -> Option<DType> {
     let embeds_in_f32 = matches!(from, DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::Bool);
     match (from, to) {
         (DType::F32, _) | (_, DType::F32) => None,
-        _ if is_half(from) || (is_half(to) && embeds_in_f32) => Some(DType::F32),
+        _ if from.is_half() || (to.is_half() && embeds_in_f32) => Some(DType::F32),
         (DType::F64, _) => None,
-        _ if is_half(to) => Some(DType::F64),
+        _ if to.is_half() => Some(DType::F64),
         _ => None,
     }
 }

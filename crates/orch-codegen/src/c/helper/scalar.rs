@@ -53,9 +53,8 @@ pub fn inline(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
         Op::Load => Some(format!("(*{})", args[0])),
         Op::Cast(from) if from == dtype => Some(args[0].to_owned()),
         Op::Cast(from) => {
-            let half = |d| matches!(d, DType::F16 | DType::BF16);
             let saturates = from.is_float() && !dtype.is_float();
-            (!half(from) && !half(dtype) && !saturates).then(|| format!("(({ty}){})", args[0]))
+            (!from.is_half() && !dtype.is_half() && !saturates).then(|| format!("(({ty}){})", args[0]))
         }
         _ => None,
     }

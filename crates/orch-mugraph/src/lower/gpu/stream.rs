@@ -13,7 +13,6 @@
 //! As soon as a unit has been multiplied, the one that is some units later is loaded to its registers, of a later iteration
 //! if need be. Where iterations are short, registers hold the units of several, which are written out ([`Steps::turns`]).
 
-use super::MANY_WARPS;
 use super::accumulate::Accumulator;
 use super::elements::Write;
 use super::layout::{
@@ -22,6 +21,7 @@ use super::layout::{
 use super::lowering::Lowering;
 use super::steps::{Step, Steps, Tile};
 use super::value::{Place, View};
+use super::{BYTES_UNDER_WAY, MANY_WARPS};
 use crate::graph::Accumulation;
 use crate::lower::Request;
 use crate::op::Op;
@@ -43,8 +43,6 @@ const MOST_SUMS: usize = 128;
 /// Most registers of a thread for the units that it has loaded, and for these and the sums.
 const MOST_LOADED: usize = 96;
 const MOST_IN_ALL: usize = 192;
-/// Bytes of a block under way that are enough.
-const ENOUGH_UNDER_WAY: usize = 64 << 10;
 /// Most iterations that are written out.
 const MOST_TURNS: usize = 8;
 /// Columns whose sums are stored at once.
@@ -114,7 +112,7 @@ fn turns(streams: &BTreeMap<usize, Stream>, loop_range: usize, registers: usize)
     let bytes = all * size_of::<u32>() * WARP * MANY_WARPS;
     let fits = |turns: &usize| loop_range.is_multiple_of(*turns) && turns * all <= registers;
     let fitting: Vec<usize> = (1..=MOST_TURNS).filter(fits).collect();
-    let enough = fitting.iter().find(|&turns| turns * bytes >= ENOUGH_UNDER_WAY);
+    let enough = fitting.iter().find(|&turns| turns * bytes >= BYTES_UNDER_WAY);
     enough.or(fitting.last()).copied().unwrap_or(1)
 }
 

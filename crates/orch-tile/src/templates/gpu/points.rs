@@ -19,7 +19,7 @@ pub(super) fn nest_of(block: &BlockProgram) -> Nest {
 fn reduce_in_f32(nest: &mut Nest) {
     for position in 0..nest.steps.len() {
         let Work::Reduce(mut reduction) = nest.steps[position].work.clone() else { continue };
-        if !matches!(nest.program.exprs.dtype(reduction.body), DType::F16 | DType::BF16) {
+        if !nest.program.exprs.dtype(reduction.body).is_half() {
             continue;
         }
         let exprs = &mut nest.program.exprs;
