@@ -2,7 +2,7 @@
 //! often it is used, and how far out it may move.
 
 use orch_ir::CompareFn;
-use orch_tile::{BufferId, Expr, ExprId, Exprs, Scope, Stmt, ThreadProgram, TileStmt, VarId};
+use orch_tile::{BufferId, Expr, ExprId, Exprs, Stmt, ThreadProgram, TileStmt, VarId};
 
 /// How the lanes of an access are addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -314,7 +314,7 @@ impl Changes {
         for id in program.exprs.reachable(&[root]) {
             match program.exprs.get(id) {
                 Expr::Var(var) => changes.registers.push(*var),
-                Expr::Load { buffer, .. } if program.buffer(*buffer).scope != Scope::Input => {
+                Expr::Load { buffer, .. } if !program.buffer(*buffer).scope.is_read_only() => {
                     changes.buffers.push(*buffer);
                 }
                 _ => {}

@@ -22,6 +22,7 @@
 
 use crate::expr::{ArgId, ExprId, Exprs, StageId, VarId};
 use crate::layout::Layout;
+use crate::thread::Scope;
 use orch_ir::{DType, ReduceOp, Shape, TensorId};
 
 /// One kernel's computation.
@@ -63,6 +64,17 @@ pub enum ArgRole {
     Constant,
     /// Written, completely.
     Output,
+}
+
+impl ArgRole {
+    /// Where a kernel has it.
+    pub fn scope(self) -> Scope {
+        match self {
+            ArgRole::Input => Scope::Input,
+            ArgRole::Constant => Scope::Constant,
+            ArgRole::Output => Scope::Output,
+        }
+    }
 }
 
 /// A loop dimension.

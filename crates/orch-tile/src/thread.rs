@@ -49,6 +49,8 @@ pub struct Buffer {
 pub enum Scope {
     /// A kernel argument that is read.
     Input,
+    /// A kernel argument that is read and never changes: no kernel of the model writes it.
+    Constant,
     /// A kernel argument that is written (and read back only by the same task).
     Output,
     /// Memory that the threads of a team share, at least 128-byte aligned, undefined when a task starts.
@@ -122,7 +124,12 @@ pub enum Stmt {
 impl Scope {
     /// True for arguments of the kernel.
     pub fn is_global(self) -> bool {
-        matches!(self, Scope::Input | Scope::Output)
+        matches!(self, Scope::Input | Scope::Constant | Scope::Output)
+    }
+
+    /// True for arguments of the kernel that are only read.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, Scope::Input | Scope::Constant)
     }
 
     /// True for memory of a team.
@@ -184,6 +191,11 @@ impl ThreadProgram {
             team: None,
             body: Vec::new(),
         }
+    }
+
+    /// True if a statement waits for the kernels before; if not, the program does so first of all.
+    pub fn awaits(&self) -> bool {
+        self.body.iter().any(|stmt| matches!(stmt, Stmt::Team(TeamStmt::Await)))
     }
 
     /// Adds a buffer.

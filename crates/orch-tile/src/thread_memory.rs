@@ -99,7 +99,7 @@ impl<'a> Memory<'a> {
         let expected = program.buffers.iter().filter(|b| b.scope.is_global()).count();
         let (threads, cluster) = program.team.as_ref().map_or((1, 1), |team| (team.threads, team.cluster));
         let parts = |scope: Scope| match scope {
-            Scope::Input | Scope::Output => 1,
+            Scope::Input | Scope::Constant | Scope::Output => 1,
             Scope::Shared | Scope::Recycled => cluster,
             Scope::Scratch => threads * cluster,
         };
@@ -152,7 +152,7 @@ impl<'a> Memory<'a> {
             match buffer.scope {
                 Scope::Scratch => self.writer[id].fill(0),
                 Scope::Shared | Scope::Recycled => self.shared[id].fill([Touch::default(); 2]),
-                Scope::Input | Scope::Output => {}
+                Scope::Input | Scope::Constant | Scope::Output => {}
             }
         }
     }
@@ -194,6 +194,13 @@ impl<'a> Memory<'a> {
         let index = self.position(id, offset)?;
         self.in_flight.remove(&(id, index));
         self.store(id, offset, value)
+    }
+
+    /// Whether a scratch element of the current worker is known; it is not while a product that writes it is under way.
+    pub(crate) fn set_known(&mut self, id: BufferId, offset: i64, is_known: bool) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.writer[id.index()][index] = if is_known { self.worker + 1 } else { 0 };
+        Ok(())
     }
 
     /// Reads an element of the shared buffer of the task at another rank of the cluster.
@@ -265,7 +272,7 @@ impl<'a> Memory<'a> {
         let buffer = self.program.buffer(id);
         if buffer.scope.is_shared() {
             self.shared_access(id, index, false)?;
-        } else if buffer.scope != Scope::Input {
+        } else if !buffer.scope.is_read_only() {
             match self.writer[id.index()][index] {
                 0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
                 writer if writer != me => return Err(self.race(id, index, writer - 1)),
@@ -283,7 +290,9 @@ impl<'a> Memory<'a> {
         let index = self.position(id, offset)?;
         let me = self.worker + 1;
         match self.program.buffer(id).scope {
-            Scope::Input => return Err(self.error_at(id, index, AccessProblem::StoreToInput)),
+            Scope::Input | Scope::Constant => {
+                return Err(self.error_at(id, index, AccessProblem::StoreToInput));
+            }
             Scope::Output => {
                 for other in [self.writer[id.index()][index], self.reader[id.index()][index]] {
                     if other != 0 && other != me {
@@ -307,7 +316,7 @@ impl<'a> Memory<'a> {
     fn position(&self, id: BufferId, offset: i64) -> Result<usize, ExecError> {
         let buffer = self.program.buffer(id);
         let part = match buffer.scope {
-            Scope::Input | Scope::Output => 0,
+            Scope::Input | Scope::Constant | Scope::Output => 0,
             Scope::Shared | Scope::Recycled => self.place / self.threads,
             Scope::Scratch => self.place,
         };

@@ -85,12 +85,13 @@ impl Parser {
             }
             let scope = match word.as_str() {
                 "input" => Scope::Input,
+                "constant" => Scope::Constant,
                 "output" => Scope::Output,
                 "shared" => Scope::Shared,
                 "recycled" => Scope::Recycled,
                 "scratch" => Scope::Scratch,
                 other => {
-                    let expected = "input, output, shared, recycled, scratch, tile, team or {";
+                    let expected = "input, constant, output, shared, recycled, scratch, tile, team or {";
                     return self.error(format!("{expected} is expected, not {other}"));
                 }
             };
@@ -145,6 +146,8 @@ impl Parser {
             "cluster_barrier" => TeamStmt::ClusterBarrier,
             "recycle" => TeamStmt::Recycle,
             "release" => TeamStmt::Release,
+            "await" => TeamStmt::Await,
+            "settle" => TeamStmt::Settle,
             "commit" => TeamStmt::Commit,
             "wait" => TeamStmt::Wait(self.lexer.count()?),
             "shuffle" => {
@@ -195,8 +198,16 @@ impl Parser {
                 let columns = self.lexer.count()?;
                 self.lexer.expect(",")?;
                 let terms = self.lexer.count()?;
-                let transposed = self.transposed()?;
-                TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed }
+                let mut words = [("transposed", false), ("runs_on", false)];
+                while self.lexer.accept(",") {
+                    let word = self.lexer.word()?;
+                    match words.iter_mut().find(|(name, is_there)| *name == word && !is_there) {
+                        Some((_, is_there)) => *is_there = true,
+                        None => return self.error(format!("transposed or runs_on is expected, not {word}")),
+                    }
+                }
+                let [(_, transposed), (_, runs_on)] = words;
+                TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on }
             }
         })
     }

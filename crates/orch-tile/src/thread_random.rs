@@ -102,10 +102,10 @@ struct Generator {
 impl Generator {
     fn buffers(&mut self) {
         let tasks = self.program.tasks;
-        let scopes = [Scope::Input, Scope::Input, Scope::Output, Scope::Output, Scope::Scratch];
+        let scopes = [Scope::Input, Scope::Constant, Scope::Output, Scope::Output, Scope::Scratch];
         for (number, scope) in scopes.into_iter().enumerate() {
             let elems = match scope {
-                Scope::Input => 40 + self.random.below(30),
+                Scope::Input | Scope::Constant => 40 + self.random.below(30),
                 Scope::Output => OWN_ELEMS * tasks,
                 Scope::Shared | Scope::Recycled | Scope::Scratch => OWN_ELEMS,
             };
@@ -120,7 +120,7 @@ impl Generator {
         for number in 0..self.program.buffers.len() {
             let id = BufferId::new(number);
             let buffer = self.program.buffer(id);
-            if buffer.scope == Scope::Input {
+            if buffer.scope.is_read_only() {
                 continue;
             }
             let dtype = buffer.dtype;
@@ -457,7 +457,9 @@ impl Generator {
                 let index = self.bounded(OWN_ELEMS - (lanes - 1));
                 (self.own(buffer, index), None)
             }
-            Scope::Input | Scope::Shared | Scope::Recycled | Scope::Scratch => self.place(elems, lanes),
+            Scope::Input | Scope::Constant | Scope::Shared | Scope::Recycled | Scope::Scratch => {
+                self.place(elems, lanes)
+            }
         };
         self.program.exprs.add(Expr::Load { buffer, offset: index, lanes, mask })
     }

@@ -139,6 +139,9 @@ pub enum TeamStmt {
     /// Lets the next kernel be launched, which waits by itself until this one has ended: from here on little is left to
     /// do. A hint; without one that is from the start.
     Release,
+    /// Waits for the kernels before this one: from here on inputs and outputs may be touched, before it constants only. Once,
+    /// among the outermost statements; without one that is so from the start.
+    Await,
     /// Declares a register and sets it to the value that lane `lane ^ with` of the warp gives.
     Shuffle {
         /// What is declared.
@@ -205,7 +208,12 @@ pub enum TeamStmt {
         terms: usize,
         /// Whether the lines of `b` are its terms.
         transposed: bool,
+        /// Whether the product may be under way when the statement ends, which waits only for those before it. Sums are
+        /// known, and factors may be overwritten, once it has been waited for.
+        runs_on: bool,
     },
+    /// Waits until no product of tiles of the warp group is under way.
+    Settle,
     /// Adds a product of fragments: `sum[16, 8] += a[16, k] * b[k, 8]`.
     Multiply {
         /// What is multiplied.
@@ -227,6 +235,8 @@ impl TeamStmt {
             | TeamStmt::ClusterBarrier
             | TeamStmt::Recycle
             | TeamStmt::Release
+            | TeamStmt::Await
+            | TeamStmt::Settle
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => Vec::new(),
             TeamStmt::Shuffle { .. } => Vec::new(),
@@ -258,6 +268,8 @@ impl TeamStmt {
             | TeamStmt::ClusterBarrier
             | TeamStmt::Recycle
             | TeamStmt::Release
+            | TeamStmt::Await
+            | TeamStmt::Settle
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => {}
             TeamStmt::Shuffle { value, .. } => *value = map(*value),

@@ -21,6 +21,17 @@ struct Cluster {
     vars: Vec<Vec<Option<Value>>>,
     /// Groups of copies of each thread that are not done; the last one is open.
     copies: Vec<Vec<Vec<Copy>>>,
+    /// Of each warp group, its product of tiles that is under way.
+    products: Vec<Option<Running>>,
+}
+
+/// A product of tiles under way.
+#[derive(Clone)]
+struct Running {
+    /// Its first sum and how many a thread has.
+    sums: (BufferId, i64, usize),
+    /// What it reads of shared memory.
+    reads: Vec<(BufferId, std::ops::Range<i64>)>,
 }
 
 /// A copy under way.
@@ -39,6 +50,7 @@ impl Machine<'_> {
                 first,
                 vars: Vec::with_capacity(places),
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
+                products: vec![None; places.div_ceil(WARP * WARP_GROUP)],
             };
             for place in 0..places {
                 self.start(first, place)?;
@@ -48,6 +60,9 @@ impl Machine<'_> {
             self.list(&mut cluster, &self.program.body, &everyone)?;
             if self.memory.has_copies() {
                 return Err(divergence("a task ends before its copies are waited for"));
+            }
+            if cluster.products.iter().any(Option::is_some) {
+                return Err(divergence("a task ends before its products are waited for"));
             }
         }
         Ok(())
@@ -135,6 +150,7 @@ impl Machine<'_> {
                     return Err(divergence("some threads do not come to a barrier"));
                 }
                 self.memory.barrier(*stmt == TeamStmt::ClusterBarrier);
+                self.read_on(cluster)?;
                 if *stmt == TeamStmt::Recycle {
                     if self.memory.has_copies() {
                         return Err(divergence(
@@ -176,7 +192,7 @@ impl Machine<'_> {
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
-            TeamStmt::Release => {}
+            TeamStmt::Release | TeamStmt::Await => {}
             TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
             TeamStmt::Wait(groups) => {
                 for &place in active {
@@ -197,13 +213,14 @@ impl Machine<'_> {
                     self.load_matrices(cluster, warp, (*to, *from), *matrices, *transposed)?;
                 }
             }
-            TeamStmt::MultiplyTiles { .. } => {
+            TeamStmt::MultiplyTiles { .. } | TeamStmt::Settle => {
                 let groups: Vec<&[usize]> =
                     active.chunk_by(|a, b| a / (WARP * WARP_GROUP) == b / (WARP * WARP_GROUP)).collect();
                 for group in groups {
                     if group.len() != WARP * WARP_GROUP {
                         return Err(divergence("some warps of a group do not come to a product of tiles"));
                     }
+                    self.settle(cluster, group)?;
                     self.multiply_tiles(cluster, group, stmt)?;
                 }
             }
@@ -347,7 +364,8 @@ impl Machine<'_> {
         group: &[usize],
         stmt: &TeamStmt,
     ) -> Result<(), ExecError> {
-        let TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed } = *stmt else {
+        let TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on } = *stmt
+        else {
             return Ok(());
         };
         let rows = 16 * WARP_GROUP;
@@ -372,9 +390,54 @@ impl Machine<'_> {
                     });
                     let total = total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?;
                     machine.memory.store(sum.buffer, first + at as i64, total)?;
+                    machine.memory.set_known(sum.buffer, first + at as i64, !runs_on)?;
                 }
                 Ok(())
             })?;
+        }
+        if runs_on {
+            let first = self.common(cluster, group, sum.offset)?;
+            let mut reads = Vec::new();
+            for (spot, elems) in [(a, rows * terms), (b, columns * terms)] {
+                if self.program.buffer(spot.buffer).scope.is_shared() {
+                    let start = self.common(cluster, group, spot.offset)?;
+                    reads.push((spot.buffer, start..start + elems as i64));
+                }
+            }
+            let number = group[0] / (WARP * WARP_GROUP);
+            cluster.products[number] = Some(Running { sums: (sum.buffer, first, columns / 2), reads });
+        }
+        Ok(())
+    }
+
+    /// Ends the product that is under way in a warp group.
+    fn settle(&mut self, cluster: &mut Cluster, group: &[usize]) -> Result<(), ExecError> {
+        let number = group[0] / (WARP * WARP_GROUP);
+        let Some(Running { sums: (buffer, first, count), .. }) = cluster.products[number].take() else {
+            return Ok(());
+        };
+        for &place in group {
+            self.at(cluster, place, |machine| {
+                (first..first + count as i64).try_for_each(|at| machine.memory.set_known(buffer, at, true))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Products that are under way go on reading after a barrier.
+    fn read_on(&mut self, cluster: &mut Cluster) -> Result<(), ExecError> {
+        for (number, running) in cluster.products.clone().into_iter().enumerate() {
+            // Two threads, so that whoever writes there, another one reads.
+            let places = [0, 1].map(|at| number * WARP * WARP_GROUP + at);
+            for (place, (buffer, range)) in running
+                .iter()
+                .flat_map(|running| &running.reads)
+                .flat_map(|read| places.map(|place| (place, read)))
+            {
+                self.at(cluster, place, |machine| {
+                    range.clone().try_for_each(|at| machine.memory.load(*buffer, at).map(|_| ()))
+                })?;
+            }
         }
         Ok(())
     }

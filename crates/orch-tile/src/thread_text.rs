@@ -62,11 +62,13 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
 
 /// First words of the statements of teams.
-pub(crate) const TEAM_WORDS: [&str; 12] = [
+pub(crate) const TEAM_WORDS: [&str; 14] = [
     "barrier",
     "cluster_barrier",
     "recycle",
     "release",
+    "await",
+    "settle",
     "shuffle",
     "peer",
     "copy",
@@ -203,6 +205,7 @@ impl Printer<'_> {
         for (buffer, name) in program.buffers.iter().zip(&self.buffers) {
             let scope = match buffer.scope {
                 Scope::Input => "input",
+                Scope::Constant => "constant",
                 Scope::Output => "output",
                 Scope::Shared => "shared",
                 Scope::Recycled => "recycled",
@@ -337,6 +340,8 @@ impl Printer<'_> {
             (TeamStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
             (TeamStmt::Recycle, _) => "recycle".to_owned(),
             (TeamStmt::Release, _) => "release".to_owned(),
+            (TeamStmt::Await, _) => "await".to_owned(),
+            (TeamStmt::Settle, _) => "settle".to_owned(),
             (TeamStmt::Commit, _) => "commit".to_owned(),
             (TeamStmt::Wait(groups), _) => format!("wait {groups}"),
             (TeamStmt::Shuffle { var, value, with }, _) => {
@@ -355,9 +360,11 @@ impl Printer<'_> {
                 let transposed = if *transposed { ", transposed" } else { "" };
                 format!("load_matrix {to}, {from}, {matrices}{transposed}")
             }
-            (TeamStmt::MultiplyTiles { product, columns, terms, transposed, .. }, [sum, a, b]) => {
+            (TeamStmt::MultiplyTiles { product, columns, terms, transposed, runs_on, .. }, [sum, a, b]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };
-                format!("multiply_tiles {}, {sum}, {a}, {b}, {columns}, {terms}{transposed}", product.name())
+                let runs_on = if *runs_on { ", runs_on" } else { "" };
+                let name = product.name();
+                format!("multiply_tiles {name}, {sum}, {a}, {b}, {columns}, {terms}{transposed}{runs_on}")
             }
             (TeamStmt::Multiply { product, .. }, [sum, a, b]) => {
                 format!("multiply {}, {sum}, {a}, {b}", product.name())
@@ -515,13 +522,15 @@ mod tests {
         let text = "program k, 2 tasks task: i64 [0..=1]\n  team 128 threads thread: i64 [0..=127], clusters of 2\n  \
                     input x: f16[8192]\n  shared s: f16[8192]\n  recycled r: f16[64]\n  scratch sums: f32[4]\n  \
                     scratch factors: f16[12]\n{\n  \
-                    %0 = (thread * 8)\n  copy s[%0], x[%0], 8\n  \
+                    await\n  %0 = (thread * 8)\n  copy s[%0], x[%0], 8\n  \
                     copy s[%0], x[0], 8, if (thread < 32)\n  commit\n  wait 1\n  barrier\n  \
                     load_matrix factors[0], s[%0], 4\n  \
                     load_matrix factors[8], s[%0], 2, transposed\n  \
                     multiply f16, sums[0], factors[0], factors[8]\n  \
                     multiply_tiles f16, sums[0], s[0], s[4096], 8, 64\n  \
-                    multiply_tiles f16, sums[0], factors[0], s[4096], 64, 16, transposed\n  release\n  cluster_barrier\n  \
+                    multiply_tiles f16, sums[0], factors[0], s[4096], 64, 16, transposed\n  release\n  \
+                    multiply_tiles f16, sums[0], s[0], s[4096], 8, 64, runs_on\n  \
+                    multiply_tiles f16, sums[0], factors[0], s[4096], 64, 16, transposed, runs_on\n  settle\n  cluster_barrier\n  \
                     peer other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  recycle\n  \
                     r[0] = v\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));

@@ -38,6 +38,7 @@ pub fn validate_thread(program: &ThreadProgram) -> Vec<String> {
         unrolled: BTreeSet::new(),
         checked: BTreeSet::new(),
         is_recycled: false,
+        has_awaited: program.awaits().then_some(false),
     };
     checker.header();
     checker.states[program.task.index()] = VarState::Fixed;
@@ -70,6 +71,13 @@ struct Checker<'a> {
     checked: BTreeSet<ExprId>,
     /// Whether shared memory has been recycled.
     is_recycled: bool,
+    /// Whether the kernels before have been awaited, if there is a statement for that.
+    has_awaited: Option<bool>,
+}
+
+/// True for the place of a statement that is in no other one.
+fn is_outermost(place: &str) -> bool {
+    place.bytes().filter(|&byte| byte == b'.').count() == 1
 }
 
 impl Checker<'_> {
@@ -192,11 +200,10 @@ impl Checker<'_> {
         }
         if let (Some(buffer), Some(offset)) = (stmt.buffer(), stmt.offset()) {
             self.access(place, buffer, offset, 1, None);
-            let scope = self.program.buffers.get(buffer.index()).map(|info| info.scope);
+            let info = self.program.buffers.get(buffer.index());
+            let is_read_only = info.is_some_and(|info| info.scope.is_read_only());
             let is_store = matches!(stmt, TileStmt::Store { .. });
-            self.expect(!is_store || scope != Some(Scope::Input), || {
-                format!("{place}: the input {buffer} is stored to")
-            });
+            self.expect(!is_store || !is_read_only, || format!("{place}: the input {buffer} is stored to"));
         }
     }
 
@@ -214,8 +221,15 @@ impl Checker<'_> {
             TeamStmt::Barrier
             | TeamStmt::ClusterBarrier
             | TeamStmt::Release
+            | TeamStmt::Settle
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => None,
+            TeamStmt::Await => {
+                let is_expected = self.has_awaited == Some(false) && is_outermost(place);
+                self.has_awaited = Some(true);
+                (!is_expected)
+                    .then_some("the kernels before are awaited a second time, or inside of a statement")
+            }
             TeamStmt::Recycle => {
                 std::mem::replace(&mut self.is_recycled, true).then_some("memory is recycled a second time")
             }
@@ -230,7 +244,7 @@ impl Checker<'_> {
             TeamStmt::Copy { to, from, elems, .. } => {
                 let bytes = elems * dtype_of(to).size_bytes();
                 let is_right = scope_of(to).is_shared()
-                    && scope_of(from) == Scope::Input
+                    && scope_of(from).is_read_only()
                     && dtype_of(to) == dtype_of(from)
                     && [4, 8, 16].contains(&bytes);
                 (!is_right)
@@ -245,7 +259,7 @@ impl Checker<'_> {
                 (!is_right)
                     .then_some("1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch")
             }
-            TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed } => {
+            TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, .. } => {
                 let is_right = scope_of(sum) == Scope::Scratch
                     && dtype_of(sum) == DType::F32
                     && scope_of(b).is_shared()
@@ -316,7 +330,7 @@ impl Checker<'_> {
         self.expect(info.dtype == dtype, || {
             format!("{place}: {dtype} is stored to {buffer} ({}), which holds {}", info.name, info.dtype)
         });
-        self.expect(info.scope != Scope::Input, || format!("{place}: the input {buffer} is stored to"));
+        self.expect(!info.scope.is_read_only(), || format!("{place}: the input {buffer} is stored to"));
     }
 
     fn loop_header(&mut self, place: &str, var: VarId, range: (ExprId, ExprId, i64), kind: LoopKind) {
@@ -353,6 +367,12 @@ impl Checker<'_> {
     fn known_buffer(&mut self, place: &str, buffer: BufferId) -> bool {
         let is_known = buffer.index() < self.program.buffers.len();
         self.expect(is_known, || format!("{place}: there is no buffer {buffer}"));
+        if is_known && self.has_awaited == Some(false) {
+            let scope = self.program.buffer(buffer).scope;
+            self.expect(!matches!(scope, Scope::Input | Scope::Output), || {
+                format!("{place}: {buffer} is touched before the kernels that write it are awaited")
+            });
+        }
         is_known
     }
 

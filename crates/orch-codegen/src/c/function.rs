@@ -84,7 +84,7 @@ impl FunctionEmitter<'_> {
         let mut scratch_offset = 0;
         for (index, (buffer, c_name)) in self.program.buffers.iter().zip(&self.buffers).enumerate() {
             let ty = scalar_name(buffer.dtype);
-            let constant = if buffer.scope == Scope::Input { "const " } else { "" };
+            let constant = if buffer.scope.is_read_only() { "const " } else { "" };
             write!(params, ", {constant}{ty} *restrict {c_name}").expect("writes to a string");
             if buffer.scope == Scope::Scratch {
                 write!(args, ",\n        ({ty} *)((char *)scratch + {scratch_offset})")
@@ -113,7 +113,7 @@ impl FunctionEmitter<'_> {
         let buffers: Vec<String> = (self.program.buffers.iter().zip(&self.buffers))
             .map(|(buffer, name)| {
                 let scope = match buffer.scope {
-                    Scope::Input => "reads",
+                    Scope::Input | Scope::Constant => "reads",
                     Scope::Output => "writes",
                     Scope::Shared | Scope::Recycled | Scope::Scratch => "scratch",
                 };

@@ -73,8 +73,9 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         if !releases(&program.body) {
             emitter.line("o_release();");
         }
-        emitter.line("o_await();");
-        emitter.find_inputs_anew();
+        if !program.awaits() {
+            emitter.await_inputs();
+        }
     }
     emitter.list(&program.body);
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
@@ -116,8 +117,9 @@ fn team_stmts(stmts: &[Stmt]) -> Box<dyn Iterator<Item = &TeamStmt> + '_> {
 }
 
 impl Emitter<'_> {
-    /// Ties all reads of inputs to what comes before this line.
-    fn find_inputs_anew(&mut self) {
+    /// Waits for the kernels before, and ties all reads of inputs to what comes before this line.
+    pub(super) fn await_inputs(&mut self) {
+        self.line("o_await();");
         let inputs = self.program.buffers.iter().zip(&self.buffers);
         let inputs = inputs.filter(|(buffer, _)| buffer.scope == Scope::Input).map(|(_, name)| name.clone());
         for name in inputs.collect::<Vec<String>>() {
@@ -129,7 +131,7 @@ impl Emitter<'_> {
         let params: Vec<String> = (self.program.buffers.iter().zip(&self.buffers))
             .filter(|(buffer, _)| buffer.scope.is_global())
             .map(|(buffer, name)| {
-                let constant = if buffer.scope == Scope::Input { "const " } else { "" };
+                let constant = if buffer.scope.is_read_only() { "const " } else { "" };
                 format!("{constant}{} *__restrict__ {name}", element_name(buffer.dtype))
             })
             .collect();
@@ -141,7 +143,7 @@ impl Emitter<'_> {
         let buffers: Vec<String> = (self.program.buffers.iter().zip(&self.buffers))
             .map(|(buffer, name)| {
                 let scope = match buffer.scope {
-                    Scope::Input => "reads",
+                    Scope::Input | Scope::Constant => "reads",
                     Scope::Output => "writes",
                     Scope::Shared | Scope::Recycled => "shares",
                     Scope::Scratch => "keeps",
@@ -160,7 +162,7 @@ impl Emitter<'_> {
         for (number, buffer) in self.program.buffers.iter().enumerate() {
             let (name, element) = (self.buffers[number].clone(), element_name(buffer.dtype));
             match buffer.scope {
-                Scope::Input | Scope::Output => {}
+                Scope::Input | Scope::Constant | Scope::Output => {}
                 Scope::Shared | Scope::Recycled => {
                     let at = places[number].expect("shared buffers have places");
                     self.line(&format!("{element} *const {name} = ({element} *)(shared_memory + {at});"));

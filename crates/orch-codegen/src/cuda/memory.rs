@@ -130,7 +130,7 @@ impl Emitter<'_> {
                 let (scope, dtype, name) = (info.scope, info.dtype, self.buffers[from.index()].clone());
                 let Address::Contiguous(first) = facts::address(exprs, offset) else { return false };
                 let is_one_access = matches!(bytes, 8 | 16) && self.aligned(first, lanes, dtype) == lanes;
-                if scope != Scope::Input || !is_one_access {
+                if !scope.is_read_only() || !is_one_access {
                     return false;
                 }
                 let mask = match mask.map(|mask| self.program.exprs.get(mask)) {

@@ -451,6 +451,8 @@ ORC void o_release() { asm volatile("griddepcontrol.launch_dependents;"); }
 ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /* Makes writes to shared memory known to the matrix units and the copy engine. */
 ORC void o_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/* Waits for the products of tiles of the warp group. */
+ORC void o_settle() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 /* A tile of lines of 128 bytes, swizzled, for matrix instructions; `panel` times 16 bytes from one panel of columns to the next. */
 ORC unsigned long long o_tile(const void *p, unsigned long long panel) {
     return (unsigned long long)((o_address(p) & 0x3ffff) >> 4) | panel << 16 | 64ull << 32 | 1ull << 62;

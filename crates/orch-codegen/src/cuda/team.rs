@@ -19,7 +19,9 @@ impl Emitter<'_> {
                 self.line("__syncthreads();");
             }
             TeamStmt::Release if self.is_launched_early => self.line("o_release();"),
-            TeamStmt::Release => {}
+            TeamStmt::Await if self.is_launched_early => self.await_inputs(),
+            TeamStmt::Release | TeamStmt::Await => {}
+            TeamStmt::Settle => self.line("o_settle();"),
             TeamStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
             TeamStmt::Commit => self.line("o_commit();"),
             TeamStmt::Wait(groups) => self.line(&format!("o_wait<{groups}>();")),
@@ -86,16 +88,17 @@ pub struct TileProduct {
     /// Whether the first factor is in registers.
     is_fragment: bool,
     transposed: bool,
+    runs_on: bool,
 }
 
 impl TileProduct {
     /// What a statement multiplies, if it multiplies tiles.
     pub fn of(program: &ThreadProgram, stmt: &TeamStmt) -> Option<TileProduct> {
-        let TeamStmt::MultiplyTiles { product, a, columns, terms, transposed, .. } = *stmt else {
+        let TeamStmt::MultiplyTiles { product, a, columns, terms, transposed, runs_on, .. } = *stmt else {
             return None;
         };
         let is_fragment = program.buffer(a.buffer).scope == Scope::Scratch;
-        Some(TileProduct { product, columns, terms, is_fragment, transposed })
+        Some(TileProduct { product, columns, terms, is_fragment, transposed, runs_on })
     }
 
     /// The name of its function.
@@ -103,12 +106,13 @@ impl TileProduct {
         let Self { product, columns, terms, .. } = self;
         let first = if self.is_fragment { "_fragments" } else { "" };
         let second = if self.transposed { "_transposed" } else { "" };
-        format!("o_multiply_tiles_{}_{columns}_{terms}{first}{second}", product.name())
+        let third = if self.runs_on { "_run_on" } else { "" };
+        format!("o_multiply_tiles_{}_{columns}_{terms}{first}{second}{third}", product.name())
     }
 
     /// Its function. All steps of 16 terms are under way at the same time, and nothing comes between them.
     pub fn text(&self) -> String {
-        let Self { product, columns, terms, is_fragment, transposed } = *self;
+        let Self { product, columns, terms, is_fragment, transposed, runs_on } = *self;
         let (sums, steps, name) = (columns / 2, terms / product.terms(), product.name());
         let registers = |from: usize, count: usize| {
             let list: Vec<String> = (from..from + count).map(|at| format!("%{at}")).collect();
@@ -129,7 +133,7 @@ impl TileProduct {
             ));
         }
         lines.push("wgmma.commit_group.sync.aligned;".to_owned());
-        lines.push("wgmma.wait_group.sync.aligned 0;".to_owned());
+        lines.push(format!("wgmma.wait_group.sync.aligned {};", u8::from(runs_on)));
         let sums: Vec<String> = (0..sums).map(|at| format!("\"+f\"(c[{at}])")).collect();
         let mut factors: Vec<String> = match is_fragment {
             true => (0..4 * steps).map(|at| format!("\"r\"(a[{at}])")).collect(),

@@ -195,7 +195,16 @@ impl Lowering<'_> {
                 let sum = Spot { buffer: product.sum.buffer, offset: this.register(&site, &at) };
                 let b = this.factor_place(product, (Side::Second, &product.second), lead, (zero, zero));
                 let (columns, terms) = (at.n(), product.terms);
-                let stmt = TeamStmt::MultiplyTiles { product: kind, sum, a, b, columns, terms, transposed };
+                let stmt = TeamStmt::MultiplyTiles {
+                    product: kind,
+                    sum,
+                    a,
+                    b,
+                    columns,
+                    terms,
+                    transposed,
+                    runs_on: false,
+                };
                 body.push(Stmt::Team(stmt));
                 body
             })

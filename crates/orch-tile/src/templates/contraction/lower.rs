@@ -8,7 +8,7 @@ use super::stage::RowScratch;
 use super::tile::{Phase, Sums, Tile, emit_tile};
 use super::tiles::TileSet;
 use super::{pairs, tiles};
-use crate::block::{ArgRole, BlockProgram, Stage};
+use crate::block::{BlockProgram, Stage};
 use crate::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
 use crate::simplify::simplify;
 use crate::substitute::{Access, Importer, Substitution};
@@ -207,7 +207,7 @@ impl<'a> Lowering<'a> {
         let passed: Vec<bool> = (0..self.block.args.len()).map(|arg| !only_packed(ArgId::new(arg))).collect();
         for (index, arg) in self.block.args.iter().enumerate() {
             if passed[index] {
-                let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
+                let scope = arg.role.scope();
                 let buffer =
                     Buffer { name: format!("arg{index}"), dtype: arg.dtype, elems: arg.shape.elems(), scope };
                 self.arg_buffers[index] = Some(self.program.add_buffer(buffer));
@@ -215,7 +215,7 @@ impl<'a> Lowering<'a> {
         }
         if let Some(packed) = &packed {
             let (dtype, elems) = (packed.dtype, packed.elems());
-            let buffer = Buffer { name: "packed".into(), dtype, elems, scope: Scope::Input };
+            let buffer = Buffer { name: "packed".into(), dtype, elems, scope: Scope::Constant };
             self.packed_buffer = Some(self.program.add_buffer(buffer));
         }
         let (sum_type, factor_type) = (self.sum_type, self.factor_type);

@@ -1,6 +1,7 @@
 //! Templates for GPUs: block programs as thread programs of teams.
 
 mod access;
+mod ahead;
 pub mod attention;
 pub mod contraction;
 mod estimate;
@@ -9,6 +10,8 @@ pub mod pointwise;
 pub mod row;
 mod team;
 pub mod transpose;
+
+pub use ahead::load_ahead;
 
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
@@ -46,6 +49,12 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Opt
 
 /// At most `limit` designs, the one that the template's model prefers first.
 pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
+    let mut found = all_designs(block, target, factors, limit);
+    found.iter_mut().for_each(|design| load_ahead(&mut design.kernel.program));
+    found
+}
+
+fn all_designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
     if attention::AttentionForm::of(block).is_ok() {
         let lower = |schedule: attention::AttentionSchedule| {
             let kernel = attention::lower(block, &schedule, factors).ok()?;

@@ -151,7 +151,7 @@ impl Nest {
 pub(in crate::templates) fn flatten(block: &BlockProgram) -> Nest {
     let mut program = ThreadProgram::new(&block.name, 1);
     for (number, arg) in block.args.iter().enumerate() {
-        let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
+        let scope = arg.role.scope();
         let name = format!("arg{number}");
         program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
     }

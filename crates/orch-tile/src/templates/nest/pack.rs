@@ -83,7 +83,7 @@ fn pack(nest: &mut Nest, buffer: BufferId, access: &Access, vector: &Axis) -> Ex
             let name = format!("packed{}", buffer.index());
             let elems = constant.elems();
             nest.bindings.push(Binding::Packed(constant));
-            nest.program.add_buffer(Buffer { name, dtype, elems, scope: Scope::Input })
+            nest.program.add_buffer(Buffer { name, dtype, elems, scope: Scope::Constant })
         },
         BufferId::new,
     );

@@ -2,7 +2,7 @@
 
 use super::form::AttentionForm;
 use super::tile::Tile;
-use crate::block::{ArgRole, BlockProgram};
+use crate::block::BlockProgram;
 use crate::expr::{ArgId, BufferId, ExprId, Exprs, StageId, Type, VarId};
 use crate::simplify::Simplifier;
 use crate::target::GpuTarget;
@@ -10,7 +10,7 @@ use crate::templates::CannotLower;
 use crate::templates::gpu::Factors;
 use crate::templates::gpu::team::{Lowers, import};
 use crate::templates::kernel::{Binding, Kernel};
-use crate::thread::{Scope, Stmt, ThreadProgram};
+use crate::thread::{Stmt, ThreadProgram};
 use crate::thread_team::{Product, TeamStmt, WARP};
 use orch_ir::DType;
 
@@ -239,7 +239,7 @@ impl<'a> Lowering<'a> {
     fn declare_arguments(&mut self) -> Vec<Binding> {
         let mut bindings = Vec::new();
         for (index, arg) in self.block.args.iter().enumerate() {
-            let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
+            let scope = arg.role.scope();
             let buffer = self.add_buffer(&format!("arg{index}"), arg.dtype, arg.shape.elems(), scope);
             self.arg_buffers[index] = Some(buffer);
             bindings.push(Binding::Arg(ArgId::new(index)));

@@ -158,7 +158,7 @@ impl<'a> Lowering<'a> {
         }
         let mut bindings = Vec::new();
         for (index, arg) in self.block.args.iter().enumerate().filter(|(index, _)| is_passed[*index]) {
-            let scope = if arg.role == ArgRole::Output { Scope::Output } else { Scope::Input };
+            let scope = arg.role.scope();
             let buffer = self.add_buffer(&format!("arg{index}"), arg.dtype, arg.shape.elems(), scope);
             self.arg_buffers[index] = Some(buffer);
             bindings.push(Binding::Arg(ArgId::new(index)));
@@ -166,7 +166,7 @@ impl<'a> Lowering<'a> {
         for (side, packed) in sides.iter_mut().zip(packed) {
             if let Some(packed) = packed {
                 side.packed = Some((
-                    self.add_buffer("packed", packed.dtype, packed.elems(), Scope::Input),
+                    self.add_buffer("packed", packed.dtype, packed.elems(), Scope::Constant),
                     packed.terms,
                 ));
                 bindings.push(Binding::Packed(packed));
@@ -234,18 +234,22 @@ impl<'a> Lowering<'a> {
         exprs.mul_const(step, self.schedule.block_k as i64)
     }
 
-    /// The loop over steps: copies `stages - 1` steps ahead.
+    /// The loop over steps: copies some steps ahead. The first steps' constants are copied before other kernels are
+    /// awaited.
     fn pipeline(&mut self, a: &Operand, b: &Operand) -> Vec<Stmt> {
-        let (stages, steps) = (self.schedule.stages, self.steps());
+        let (stages, steps, ahead) = (self.schedule.stages, self.steps(), self.schedule.ahead());
         let mut body = Vec::new();
         body.extend(a.place_chunks(self));
         body.extend(b.place_chunks(self));
-        for stage in 0..stages - 1 {
-            let step = self.program.exprs.index(stage as i64);
-            for operand in [a, b].into_iter().filter(|_| stage < steps) {
-                let moved = operand.fetch(self, step, step);
-                body.extend(moved.now);
-                body.extend(moved.later);
+        let (constant, other): (Vec<&Operand>, Vec<&Operand>) =
+            [a, b].into_iter().partition(|operand| operand.is_constant(self));
+        for stage in 0..ahead.min(steps) {
+            body.extend(self.first_fetch(&constant, stage));
+        }
+        body.push(Stmt::Team(TeamStmt::Await));
+        for stage in 0..ahead {
+            if stage < steps {
+                body.extend(self.first_fetch(&other, stage));
             }
             body.push(Stmt::Team(TeamStmt::Commit));
         }
@@ -256,16 +260,16 @@ impl<'a> Lowering<'a> {
         let (var, step) = self.program.exprs.fresh_index("step", steps.max(1));
         let exprs = &mut self.program.exprs;
         let count = exprs.index(stages as i64);
-        let ahead = exprs.add_const(step, stages as i64 - 1);
-        let (stage, ahead_stage) = (exprs.floor_rem(step, count), exprs.floor_rem(ahead, count));
+        let later_step = exprs.add_const(step, ahead as i64);
+        let (stage, later_stage) = (exprs.floor_rem(step, count), exprs.floor_rem(later_step, count));
         let mut inner = Vec::new();
         let stage = self.bind(&mut inner, "stage", stage, stages);
-        let ahead_stage = self.bind(&mut inner, "ahead_stage", ahead_stage, stages);
-        inner.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
+        let later_stage = self.bind(&mut inner, "later_stage", later_stage, stages);
+        inner.push(Stmt::Team(TeamStmt::Wait(ahead - 1)));
         inner.push(Stmt::Team(TeamStmt::Barrier));
         let mut later = Vec::new();
         for operand in [a, b] {
-            let moved = operand.fetch(self, ahead, ahead_stage);
+            let moved = operand.fetch(self, later_step, later_stage);
             inner.extend(moved.now);
             later.extend(moved.later);
         }
@@ -275,8 +279,23 @@ impl<'a> Lowering<'a> {
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(steps as i64));
         body.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body: inner });
         body.push(Stmt::Team(TeamStmt::Wait(0)));
+        if self.schedule.tiles {
+            body.push(Stmt::Team(TeamStmt::Settle));
+        }
         body.push(Stmt::Team(TeamStmt::Release));
         body.push(Stmt::Team(TeamStmt::Recycle));
+        body
+    }
+
+    /// Fills a stage before the loop.
+    fn first_fetch(&mut self, operands: &[&Operand], stage: usize) -> Vec<Stmt> {
+        let step = self.program.exprs.index(stage as i64);
+        let mut body = Vec::new();
+        for operand in operands {
+            let moved = operand.fetch(self, step, step);
+            body.extend(moved.now);
+            body.extend(moved.later);
+        }
         body
     }
 

@@ -116,9 +116,9 @@ impl Operand {
         let widths =
             std::iter::successors(Some(widest), |&lanes| (lanes / 2 >= narrowest).then_some(lanes / 2));
         let ways = widths.flat_map(|lanes| [(Along::Terms, lanes), (Along::Rows, lanes)]);
+        let asked = lowering.schedule.along(side.number);
         let copied = ways.into_iter().find(|&(along, lanes)| {
-            let is_laid_out = along == Along::Terms || !lowering.schedule.tiles;
-            is_laid_out && side.is_copy(lowering, along, lanes)
+            asked.is_none_or(|asked| asked == along) && side.is_copy(lowering, along, lanes)
         });
         let (along, lanes) = copied.unwrap_or_else(|| {
             let gathers = |lowering: &mut Lowering<'_>, along| {
@@ -129,7 +129,7 @@ impl Operand {
             (if by_rows { Along::Rows } else { Along::Terms }, widest)
         });
         let is_swizzled = lowering.schedule.tiles;
-        let along = if is_swizzled { Along::Terms } else { along };
+        let along = asked.unwrap_or(along);
         let pad = if is_swizzled { 0 } else { padding(lowering.engine, along == Along::Terms) };
         let (lines, line) = match along {
             Along::Terms => (side.tile_rows, lowering.schedule.block_k),
@@ -169,6 +169,17 @@ impl Operand {
                 Chunk { line: line_var, at, exists }
             })
             .collect()
+    }
+
+    /// True if constants are all that it is made of.
+    pub fn is_constant(&self, lowering: &Lowering<'_>) -> bool {
+        let source = &lowering.source;
+        let is_constant = |id: ExprId| match source.get(id) {
+            Expr::Read { arg, .. } => lowering.block.arg(*arg).role == ArgRole::Constant,
+            _ => true,
+        };
+        self.side.packed.is_some()
+            || source.reachable(&[lowering.factors[self.side.number]]).into_iter().all(is_constant)
     }
 
     /// Binds where the thread's chunks are.

@@ -93,6 +93,17 @@ impl ContractionSchedule {
         self.block_n / self.warps_n
     }
 
+    /// Steps that copies run ahead of products. The stage before is still read by products of tiles.
+    pub fn ahead(&self) -> usize {
+        self.stages - 1 - usize::from(self.tiles)
+    }
+
+    /// The direction in which elements of a factor's tiles have to be neighbours, if they have to be in one.
+    pub(super) fn along(&self, factor: usize) -> Option<Along> {
+        let is_asked = self.tiles && (factor == 0 || !self.block_n.is_multiple_of(TILE_LINE));
+        is_asked.then_some(Along::Terms)
+    }
+
     /// Bytes of shared memory, at most.
     pub fn shared_bytes(&self, engine: Engine) -> usize {
         if self.tiles {
@@ -160,7 +171,7 @@ impl ContractionSchedule {
         let reads =
             16.0 * (self.warps_m as f64 / self.block_m as f64 + self.warps_n as f64 / self.block_n as f64);
         let work = (products / speed.rate * (1.0 + speed.rereads * reads)).max(bytes / speed.bytes);
-        let alone = (work + speed.step).max(speed.latency / (self.stages - 1) as f64);
+        let alone = (work + speed.step).max(speed.latency / self.ahead() as f64);
         let step = alone.max(beside * work + 0.3 * speed.step);
         let results = (self.block_m * self.block_n / self.split / self.threads()) as f64;
         let merge = if self.split > 1 { speed.merge + speed.merge_part * self.split as f64 } else { 0.0 };
@@ -263,7 +274,7 @@ const TF32_STEPS: [(usize, usize); 3] = [(32, 3), (16, 4), (32, 2)];
 /// Tiles of tasks whose warp groups, of 64 rows each, multiply whole tiles.
 const GROUP_TILES: [(usize, usize); 9] =
     [(64, 16), (64, 32), (64, 64), (64, 96), (64, 128), (128, 32), (128, 64), (128, 128), (128, 256)];
-const GROUP_STAGES: [usize; 2] = [3, 5];
+const GROUP_STAGES: [usize; 3] = [3, 4, 6];
 
 /// True for a contraction of a type that something multiplies.
 pub fn is_served(block: &BlockProgram, factors: Factors) -> bool {
@@ -289,8 +300,12 @@ pub fn schedules(
     let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
     let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
-    if space.iter().any(|schedule| schedule.tiles) && !lies_in_lines(block, &form, engine) {
-        space.retain(|schedule| !schedule.tiles);
+    if space.iter().any(|schedule| schedule.tiles) {
+        let along = super::operand::natural_along(block, &form, engine);
+        let is_right = |schedule: &ContractionSchedule, factor: usize| {
+            schedule.along(factor).is_none_or(|asked| along[factor] == asked)
+        };
+        space.retain(|schedule| is_right(schedule, 0) && is_right(schedule, 1));
     }
     let mut ranked: Vec<(f64, ContractionSchedule)> =
         (space.into_iter()).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
@@ -344,9 +359,4 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
             })
         })
     })
-}
-
-/// True if both factors can be laid out with neighbouring terms side by side.
-fn lies_in_lines(block: &BlockProgram, form: &Form, engine: Engine) -> bool {
-    super::operand::natural_along(block, form, engine).into_iter().all(|along| along == Along::Terms)
 }
