@@ -41,10 +41,8 @@ def gemm(folder):
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
         [numpy_helper.from_array(weight, "w")])
-    data = folder / "test_data_set_0"
-    data.mkdir(parents=True)
+    zoo.write_inputs(folder, [x])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "model.onnx")
-    (data / "input_0.pb").write_bytes(numpy_helper.from_array(x, "x").SerializeToString())
     return folder
 
 
@@ -53,20 +51,12 @@ def compiled(program, folder, precision, artifact):
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
-def error(program, folder, artifact):
-    """The largest scaled error of the outputs."""
-    command = [program, "verify", artifact, "--input-dir", folder / "test_data_set_0", "--json", "--quiet",
-               "--onnx", folder / "model.onnx"]
-    report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout)
-    return max(output["max_scaled"] for output in report["outputs"])
-
-
 def measure(program, folder, scratch, args):
     commands, errors = {}, {}
     for precision in PRECISIONS:
         artifact = scratch / f"{folder.name}.{precision}.orc"
         compiled(program, folder, precision, artifact)
-        errors[precision] = error(program, folder, artifact)
+        errors[precision] = cpu.verified(program, folder, artifact)["error"]
         commands[precision] = cpu.command("orchestrion", folder, artifact, program, args.threads)
     peers = {engine: cpu.command(engine, folder, None, program, args.threads) for engine in PEERS}
     result = cpu.race_able(commands | peers, PEERS, folder.name, args.threads, args.rounds)

@@ -112,10 +112,22 @@ def race(commands, threads, rounds):
     return {"ms": medians, "peak_mib": peaks, "turns_ms": turns}
 
 
-def ratios(result):
+def verified(program, folder, artifact):
+    """The largest error of an executable's outputs against f64, relative to an output's largest magnitude, and whether
+    `orchestrion verify` allows it: exit code 5 says that it does not."""
+    command = [program, "verify", artifact, "--input-dir", folder / "test_data_set_0", "--json", "--quiet",
+               "--onnx", folder / "model.onnx"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 5):
+        raise RuntimeError(f"verify: exit code {done.returncode}")
+    report = json.loads(done.stdout)
+    return {"error": max(output["max_scaled"] for output in report["outputs"]), "pass": report["pass"]}
+
+
+def ratios(result, peers=PEERS):
     """How many times longer each peer, and the best of them, takes."""
     ms = result["ms"]
-    found = {peer: ms[peer] / ms["orchestrion"] for peer in PEERS if peer in ms}
+    found = {peer: ms[peer] / ms["orchestrion"] for peer in peers if peer in ms}
     return found | {"best": min(found.values())}
 
 

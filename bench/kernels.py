@@ -71,12 +71,9 @@ KERNELS = {
 
 def save(folder, built):
     """Model and inputs as `cpu.measure` wants them."""
-    data = folder / "test_data_set_0"
-    data.mkdir(parents=True)
+    shapes = [[dim.dim_value for dim in port.type.tensor_type.shape.dim] for port in built.graph.input]
+    zoo.write_inputs(folder, [draw(*shape) for shape in shapes])
     onnx.save(built, folder / "model.onnx")
-    for number, port in enumerate(built.graph.input):
-        shape = [dim.dim_value for dim in port.type.tensor_type.shape.dim]
-        (data / f"input_{number}.pb").write_bytes(numpy_helper.from_array(draw(*shape)).SerializeToString())
 
 
 def peak_gflops(program):

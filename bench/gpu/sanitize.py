@@ -1,12 +1,13 @@
 """Kernels under NVIDIA's compute-sanitizer: out-of-bounds and misaligned accesses, races in shared memory, wrong barriers.
 
-usage: python3 bench/gpu/sanitize.py [MODEL.onnx ...] [--precision f16,f32] [--orchestrion FILE] [--out FOLDER]
+usage: python3 bench/gpu/sanitize.py [MODEL.onnx ...] [--precision f16,f32] [--orchestrion FILE] [--commit NAME] [--out FOLDER]
 
 Runs small cases of every template (products, convolutions, norms, reductions, transposition), programs of the Mirage paper,
-and the given models, each compiled by `orchestrion` and run once under each tool, several side by side. Prints a line for each, and with
---out writes FOLDER/gpu-sanitizer.md. The exit code is 1 if a tool reports anything.
+and the given models, in f16, f32, or both, each compiled by `orchestrion` and run once under each tool, several side by
+side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit code is 1 if a tool reports
+anything, or could not do its work.
 """
-import argparse, concurrent.futures, os, shutil, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, os, re, shutil, subprocess, sys, tempfile, time
 
 import contest, kernels, programs
 
@@ -17,7 +18,7 @@ PROGRAMS = ["gqa_inc", "gqa_spec", "mha_prefill", "qknorm_gqa", "mlp_adapter", "
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*")
-    parser.add_argument("--precision", default="f16,f32")
+    parser.add_argument("--precision", type=precisions, default="f16,f32", help="f16, f32, or both with a comma")
     parser.add_argument("--orchestrion", default=shutil.which("orchestrion") or "target/release/orchestrion")
     parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer")
     parser.add_argument("--jobs", type=int, default=6)
@@ -25,6 +26,13 @@ def options():
     parser.add_argument("--commit", default="", help="what was checked, for the report")
     parser.add_argument("--out")
     return parser.parse_args()
+
+
+def precisions(text):
+    found = text.split(",")
+    if not set(found) <= {"f16", "f32"}:
+        raise argparse.ArgumentTypeError(f"`{text}` is given, f16 and f32 are checked")
+    return found
 
 
 def cases():
@@ -46,46 +54,75 @@ def write_models(o, folder, precision):
 
 
 def check(o, name, path, precision, folder):
-    """What each tool says: `clean`, or its last line."""
+    """What each tool says: `clean`, a number of errors, or why it said nothing."""
     artifact = f"{path}.{precision}.orc" if path.startswith(folder) else f"{folder}/{name}.{precision}.orc"
     try:
         contest.compile_model(o.orchestrion, path, artifact, "cuda", precision)
     except RuntimeError as error:
-        return {"compile": str(error).splitlines()[0]}
-    found = {}
-    for tool in TOOLS:
-        command = [o.sanitizer, "--tool", tool, "--error-exitcode", "9", o.orchestrion, "run", artifact]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=o.limit_s)
-        except subprocess.TimeoutExpired:
-            found[tool] = f"not done in {o.limit_s:.0f} s"
-            continue
-        said = [line.removeprefix("========= ") for line in done.stdout.splitlines() if line.startswith("=========")]
-        found[tool] = "clean" if done.returncode == 0 else (said or done.stderr.splitlines() or ["failed"])[-1]
-    return found
+        return dict.fromkeys(TOOLS, f"not compiled: {str(error).splitlines()[0]}")
+    return {tool: finding(o, tool, artifact) for tool in TOOLS}
+
+
+def finding(o, tool, artifact):
+    command = [o.sanitizer, "--tool", tool, "--error-exitcode", "9", o.orchestrion, "run", artifact]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=o.limit_s)
+    except subprocess.TimeoutExpired:
+        return f"not done in {o.limit_s:.0f} s"
+    said = [line.removeprefix("========= ") for line in done.stdout.splitlines() if line.startswith("=========")]
+    return judged(done.returncode, said, done.stderr.splitlines())
+
+
+def judged(code, said, complaints):
+    """What a tool's exit code and lines mean. A tool that did its work ends with `ERROR SUMMARY: 2 errors`, or, for races,
+    `RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)`."""
+    summary = next((line for line in reversed(said) if "SUMMARY: " in line), None)
+    if summary is None:
+        return (said or complaints or [f"failed: exit code {code}"])[-1]
+    found = re.search(r"SUMMARY: (\d+) \w+", summary)
+    if found and int(found.group(1)):
+        return found.group().removeprefix("SUMMARY: ")
+    return "clean" if code == 0 else (complaints or [f"failed: exit code {code}"])[-1]
+
+
+def version(o):
+    """The tool's version, as `Version 2025.3.0.0 (build ..)` in what it says of itself."""
+    said = subprocess.run([o.sanitizer, "--version"], capture_output=True, text=True).stdout
+    return next((line.strip() for line in said.splitlines() if line.startswith("Version")), said.strip())
+
+
+def device():
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    name, driver = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0].split(", ")
+    return f"{name}, driver {driver}"
+
+
+def write_report(o, rows):
+    lines = ["# Kernels under compute-sanitizer", "",
+             "Written by `bench/gpu/sanitize.py`. `clean`: the tool reports nothing.", "",
+             f"{device()}; compute-sanitizer {version(o)}; Orchestrion {o.commit}; {time.strftime('%Y-%m-%d')}.", "",
+             "| case | precision | tool | finding |", "|---" * 4 + "|"]
+    with open(f"{o.out}/sanitizer.md", "w") as file:
+        file.write("\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n")
 
 
 def main():
     o = options()
-    lines, is_clean = [], True
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for precision in o.precision.split(","):
+        for precision in o.precision:
             models = write_models(o, folder, precision)
             with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
                 results = pool.map(lambda item: check(o, *item, precision, folder), models.items())
                 for name, found in zip(models, results):
-                    is_clean &= all(said == "clean" for said in found.values())
-                    lines.append(f"| {name} | {precision} | " + " | ".join(found.get(tool, found.get("compile", "")) for tool in TOOLS) + " |")
-                    print(lines[-1], flush=True)
+                    rows += [(name, precision, tool, said) for tool, said in found.items()]
+                    for row in rows[-len(found):]:
+                        print(*row, sep="  ", flush=True)
+    clean = sum(row[-1] == "clean" for row in rows)
+    print(f"{clean} of {len(rows)} clean")
     if o.out:
-        version = subprocess.run([o.sanitizer, "--version"], capture_output=True, text=True).stdout.split("\n")[2:3]
-        device = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
-        head = ["# Kernels under compute-sanitizer", "", "Written by `bench/gpu/sanitize.py`.", "",
-                f"{device}; {' '.join(version).strip()}; Orchestrion {o.commit}; {time.strftime('%Y-%m-%d')}.", "",
-                "| model | precision | " + " | ".join(TOOLS) + " |", "|---" * (len(TOOLS) + 2) + "|"]
-        with open(f"{o.out}/gpu-sanitizer.md", "w") as file:
-            file.write("\n".join([*head, *lines]) + "\n")
-    sys.exit(0 if is_clean else 1)
+        write_report(o, rows)
+    sys.exit(0 if clean == len(rows) else 1)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 //! distributions (`libhighs.so.1`), and with the Python package `highspy`. Any version since 1.5 whose integers have
 //! 32 bits will do.
 
-use crate::os::loader_message;
+use crate::os::{check_whole, loader_message};
 use crate::symbols::symbol_table;
 use libloading::Library;
 use orch_plan::solver::{Milp, Solver, SolverError, SolverLimits, SolverOutcome, SolverStatus};
@@ -79,6 +79,7 @@ impl Highs {
     /// If the file does not load, is not HiGHS, or is a build with 64-bit integers.
     pub fn load(path: &Path) -> Result<Self, HighsLoadError> {
         let failed = |reason: String| HighsLoadError { path: path.display().to_string(), reason };
+        check_whole(path).map_err(failed)?;
         // SAFETY: the caller names the library to trust; HiGHS's initialisers have no preconditions.
         let library = unsafe { Library::new(path) }.map_err(|error| failed(loader_message(&error)))?;
         // SAFETY: a library with all these names is taken to be HiGHS, and it is leaked below.

@@ -210,6 +210,43 @@ pub(crate) fn unique_name(prefix: &str) -> String {
     format!("{prefix}.{}.{nanos:x}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// Refuses an ELF file that ends before its segments do: the dynamic loader maps such a file, and the process dies of the
+/// first access to what is missing. Files of other kinds, or that cannot be read, are left for the loader to judge.
+///
+/// # Errors
+/// A clause that says how long the file is.
+pub(crate) fn check_whole(path: &Path) -> Result<(), String> {
+    match segments_end(path) {
+        Some((end, len)) if end > len => {
+            Err(format!("{}: the file is cut off: it has {len} bytes instead of {end}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The end of the last segment of a 64-bit little-endian ELF file, and the file's length.
+fn segments_end(path: &Path) -> Option<(u64, u64)> {
+    use std::io::{Read, Seek, SeekFrom};
+    const HEADER_BYTES: usize = 64;
+    const ENTRY_BYTES: usize = 56;
+    let mut file = std::fs::File::open(path).ok()?;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact(&mut header).ok()?;
+    let word = |bytes: &[u8], at: usize| -> Option<u64> {
+        Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+    };
+    let entries = usize::from(u16::from_le_bytes([header[56], header[57]]));
+    if !header.starts_with(b"\x7fELF\x02\x01") || usize::from(header[54]) != ENTRY_BYTES {
+        return None;
+    }
+    file.seek(SeekFrom::Start(word(&header, 32)?)).ok()?;
+    let mut table = vec![0; entries * ENTRY_BYTES];
+    file.read_exact(&mut table).ok()?;
+    let end = |entry: &[u8]| word(entry, 8)?.checked_add(word(entry, 32)?);
+    let end = table.chunks_exact(ENTRY_BYTES).map(end).try_fold(0, |last, end| Some(last.max(end?)))?;
+    Some((end, file.metadata().ok()?.len()))
+}
+
 /// What the dynamic loader says is wrong: the detail is in the source of its error.
 pub(crate) fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
@@ -226,6 +263,25 @@ mod tests {
         assert_ne!(file.path(), other.path());
         assert_eq!(std::fs::read(file.path()).unwrap(), b"content");
         assert_eq!(std::fs::read(other.path()).unwrap(), b"other");
+    }
+
+    #[test]
+    fn files_that_are_cut_off_are_told_from_others() {
+        let dir = TempDir::new("whole").unwrap();
+        let path = dir.path().join("library.so");
+        let object =
+            crate::cpu::testing::compile_object("int table[5000] = {1}; int f(void) { return table[7]; }");
+        let check = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            check_whole(&path)
+        };
+        assert_eq!(check(&object), Ok(()));
+        let text = check(&object[..object.len() / 2]).unwrap_err();
+        assert!(text.contains("library.so: the file is cut off: it has "), "{text}");
+        for other in [&b""[..], b"\x7fELF", b"not a library", &object[..100]] {
+            assert_eq!(check(other), Ok(()), "the loader says what is wrong with it");
+        }
+        assert_eq!(check_whole(&dir.path().join("absent")), Ok(()));
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn is_artifact(path: &Path) -> bool {
 
 /// How to run on this many threads, with CUDA's libraries where the options say.
 pub fn run_options(options: &Options, threads: usize) -> RunOptions {
-    RunOptions { threads, cuda: options.cuda.clone() }
+    RunOptions { threads, cuda: options.cuda.clone(), ..RunOptions::default() }
 }
 
 /// The executable of an `.orc` file or a model.

@@ -11,7 +11,7 @@ use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
-use orch_runtime::cpu::ALIGN_BYTES;
+use orch_runtime::cpu::{ALIGN_BYTES, Source};
 use orch_tile::templates::kernel::{Binding, PackedConstant};
 use orch_tile::{Storage, ThreadProgram};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -326,7 +326,7 @@ impl Assembler<'_> {
 }
 
 /// The kernels with their sources; each is alone in its object.
-pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<String>, objects: &[Object]) -> Vec<KernelInfo> {
+pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<Source>, objects: &[Object]) -> Vec<KernelInfo> {
     (kernels.iter().zip(sources).zip(objects).enumerate())
         .map(|(library, ((kernel, source), object))| {
             let program = &kernel.design.kernel.program;
@@ -339,7 +339,7 @@ pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<String>, objects: &[O
                 scratch_bytes: program.scratch_bytes(),
                 team,
                 schedule: kernel.design.schedule.clone(),
-                source,
+                source: source.text,
             }
         })
         .collect()

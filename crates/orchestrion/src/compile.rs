@@ -13,6 +13,7 @@ use crate::units::Units;
 use crate::{Error, Model, Options, parallel};
 use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
+use orch_runtime::cpu::Source;
 use orch_tile::thread_validate::validate_thread;
 use std::time::Instant;
 
@@ -203,7 +204,9 @@ impl<'a> Stages<'a> {
 
 /// A bug, by what went wrong.
 pub fn internal(error: impl std::fmt::Display) -> Error {
-    Error::Internal(error.to_string())
+    let text = error.to_string();
+    // The runtime says of its own errors which are bugs, and so does `Error`.
+    Error::Internal(text.strip_prefix("internal error: ").unwrap_or(&text).to_owned())
 }
 
 /// Stage "choose": the binary linear program over candidate kernels (Korch, ASPLOS'24, section 5).
@@ -247,12 +250,12 @@ pub fn sources(
     backend: &dyn Backend,
     kernels: &[KernelDesign],
     options: &Options,
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<Source>, Error> {
     let source = |kernel: &KernelDesign| {
         let program = &kernel.design.kernel.program;
         let violations = validate_thread(program);
         if violations.is_empty() {
-            return Ok(backend.source(program));
+            return Ok(Source { name: kernel.name.clone(), text: backend.source(program) });
         }
         Err(Error::Internal(format!("kernel {} is not valid: {}", kernel.name, violations.join("; "))))
     };
@@ -260,7 +263,7 @@ pub fn sources(
 }
 
 /// Stage "build": compiled kernels of the sources, from the cache where they are known.
-fn build(backend: &dyn Backend, sources: &[String], options: &Options) -> Result<Vec<Object>, Error> {
+fn build(backend: &dyn Backend, sources: &[Source], options: &Options) -> Result<Vec<Object>, Error> {
     options.progress.begin("compile kernels", sources.len());
     let objects = backend.build(sources, options);
     options.progress.end();

@@ -2,13 +2,14 @@
 
 mod load;
 
-pub(crate) use load::{chunking, launch_shape};
+pub(crate) use load::{check_fits, chunking, launch_shape};
 
 use crate::Error;
 use crate::artifact::Artifact;
+use crate::compile::internal;
 use crate::manifest::{Device, Manifest, Port, typed};
 use orch_ir::{Shape, Tensor};
-use orch_runtime::cuda::{ExecutableError, SearchPaths, TimeOptions};
+use orch_runtime::cuda::{CudaError, ExecutableError, SearchPaths, TimeOptions};
 use orch_runtime::program::RunError;
 use orch_runtime::{cpu, cuda};
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub struct RunOptions {
     pub threads: usize,
     /// Where to look for the NVIDIA driver.
     pub cuda: SearchPaths,
+    /// Waits after each step on a GPU, so that an error names its kernel: slow.
+    pub check_each_step: bool,
 }
 
 /// What a GPU's second-level cache holds when a run that is timed begins.
@@ -68,7 +71,7 @@ impl Executable {
             }
             Device::Cuda => {
                 let parts = (&artifact.libraries[..], artifact.constants);
-                Inner::Cuda(Box::new(load::on_gpu(&manifest, parts, &options.cuda)?))
+                Inner::Cuda(Box::new(load::on_gpu(&manifest, parts, &options)?))
             }
         };
         Ok(Self { manifest, output_bytes, inner })
@@ -206,9 +209,13 @@ fn run_error(error: RunError) -> Error {
 pub(crate) fn device_error(error: ExecutableError) -> Error {
     match error {
         ExecutableError::Run(error) => run_error(error),
-        ExecutableError::Cuda(error) => Error::Environment(error.to_string()),
-        ExecutableError::Program(error) => Error::Internal(error.to_string()),
+        ExecutableError::Cuda(error) => cuda_error(error),
+        ExecutableError::Program(error) => internal(error),
     }
+}
+
+pub(crate) fn cuda_error(error: CudaError) -> Error {
+    if error.is_internal() { internal(error) } else { Error::Environment(error.to_string()) }
 }
 
 fn input_slices(inputs: &[Tensor]) -> Vec<&[u8]> {

@@ -121,7 +121,8 @@ fn executables_for_gpus_need_one() {
 }
 
 fn assert_needs_a_gpu(artifact: Artifact, cuda: &SearchPaths) {
-    let loaded = Executable::load(artifact, RunOptions { threads: 1, cuda: cuda.clone() });
+    let loaded =
+        Executable::load(artifact, RunOptions { threads: 1, cuda: cuda.clone(), ..RunOptions::default() });
     let error = loaded.err().expect("there is no driver");
     assert_eq!(error.exit_code(), 4);
     assert!(error.to_string().starts_with("the executable is for a GPU"), "{error}");

@@ -154,7 +154,14 @@ impl Context {
         let (driver, handle) = (&device.driver, device.handle);
         let doing = || format!("opening {}", device.info.name);
         // SAFETY: the pointer is to a handle.
-        let context = driver.create(doing, |made| unsafe { (driver.api.context_retain)(made, handle) })?;
+        let context = driver.create(doing, |made| unsafe { (driver.api.context_retain)(made, handle) });
+        let context = context.map_err(|error| match error {
+            // There is no context yet of which to ask what is free.
+            CudaError::OutOfMemory { doing, needed_bytes, .. } => {
+                CudaError::OutOfMemory { doing, needed_bytes, free_bytes: 0, total_bytes: 0 }
+            }
+            error => error,
+        })?;
         Ok(Self(Arc::new(Retained { device: device.clone(), handle: context })))
     }
 

@@ -40,8 +40,9 @@ impl Driver {
         let mut number: c_int = 0;
         // SAFETY: the pointer is to a `c_int`.
         let status = unsafe { get_version(&raw mut number) };
-        let version = Version::of_number(if status == code::SUCCESS { number } else { 0 });
-        if version < OLDEST {
+        let version = Version::of_number(number);
+        // A library that does not even tell its version is no old driver: what is wrong is told by starting it.
+        if status == code::SUCCESS && version < OLDEST {
             return Err(CudaError::DriverTooOld { found: version, needed: OLDEST });
         }
         // SAFETY: this is the driver's library, by its version function, and it is never unloaded.
@@ -52,8 +53,17 @@ impl Driver {
         let add_edges = unsafe { look_up(library, c"cuGraphAddDependencies_v2") }.ok();
         let driver = Self { api, add_edges, version, path };
         // SAFETY: 0 is the only value that the function takes.
-        driver.check(unsafe { (driver.api.init)(0) }, || "starting".into())?;
-        Ok(Arc::new(driver))
+        match unsafe { (driver.api.init)(0) } {
+            code::SUCCESS if status == code::SUCCESS => Ok(Arc::new(driver)),
+            code::SUCCESS => Err(driver.not_started(status)),
+            code::NO_DEVICE => Err(CudaError::NoDevice),
+            failed => Err(driver.not_started(failed)),
+        }
+    }
+
+    fn not_started(&self, status: Status) -> CudaError {
+        let (name, message) = self.words(status);
+        CudaError::NotStarted { library: self.path.clone(), name, message }
     }
 
     /// The CUDA version that it supports.
@@ -101,12 +111,13 @@ impl Driver {
     /// The error of a status that is not success.
     #[cold]
     pub(super) fn error(&self, status: Status, doing: String) -> CudaError {
-        let name = self.text(self.api.error_name, status).unwrap_or_else(|| format!("error {status}"));
-        let message = self.text(self.api.error_string, status).unwrap_or_else(|| "no explanation".to_owned());
+        let (name, message) = self.words(status);
         if code::FAULTS.contains(&status) {
             CudaError::Fault { doing, name }
         } else if code::LOST.contains(&status) {
             CudaError::DeviceLost { doing, name, message }
+        } else if status == code::NOT_AVAILABLE {
+            CudaError::NotAvailable { doing, name, message }
         } else if status == code::NO_DEVICE {
             CudaError::NoDevice
         } else if status == code::OUT_OF_MEMORY {
@@ -136,6 +147,13 @@ impl Driver {
         let mut handle: Handle = std::ptr::null_mut();
         self.check(create(&raw mut handle), doing)?;
         Ok(handle)
+    }
+
+    /// The driver's name of a status, and its explanation.
+    fn words(&self, status: Status) -> (String, String) {
+        let name = self.text(self.api.error_name, status).unwrap_or_else(|| format!("error {status}"));
+        let message = self.text(self.api.error_string, status).unwrap_or_else(|| "no explanation".to_owned());
+        (name, message)
     }
 
     fn text(

@@ -36,6 +36,19 @@ pub enum CudaError {
         /// The oldest that will do.
         needed: Version,
     },
+    /// The driver does not start.
+    #[error(
+        "the NVIDIA driver ({library}) does not start: {name} ({message}); see whether `nvidia-smi` works. After an update \
+         of the driver the machine must be restarted; a container needs the driver's library of its host"
+    )]
+    NotStarted {
+        /// The driver's file.
+        library: String,
+        /// The driver's name of the error.
+        name: String,
+        /// The driver's explanation.
+        message: String,
+    },
     /// The driver is there, but no device that it may use.
     #[error(
         "the NVIDIA driver finds no GPU: see what `nvidia-smi` lists; containers must be given the GPU (Docker: \
@@ -51,7 +64,7 @@ pub enum CudaError {
         count: usize,
     },
     /// The device has too little memory.
-    #[error("out of device memory while {doing}: {}", out_of_memory(.needed_bytes, .free_bytes, .total_bytes))]
+    #[error("out of device memory while {doing}: {}", out_of_memory(*.needed_bytes, *.free_bytes, *.total_bytes))]
     OutOfMemory {
         /// What was being done.
         doing: String,
@@ -59,7 +72,7 @@ pub enum CudaError {
         needed_bytes: Option<usize>,
         /// Bytes that were free.
         free_bytes: usize,
-        /// Bytes that the device has.
+        /// Bytes that the device has; 0 if neither this nor what is free is known.
         total_bytes: usize,
     },
     /// Kernels are for another device.
@@ -94,14 +107,27 @@ pub enum CudaError {
     },
     /// A kernel broke the rules: the process has lost this device.
     #[error(
-        "internal error: {} ({name}) while {doing}. The device stays unusable until this process ends. Running the same under \
-         `compute-sanitizer` finds the place", fault(.name)
+        "internal error: {} ({name}) while {doing}. The device stays unusable until this process ends. `orchestrion \
+         explain` shows what a step computes; running the same under `compute-sanitizer` finds the place", fault(.name)
     )]
     Fault {
         /// What was being done, with the names of kernels.
         doing: String,
         /// The driver's name of the error.
         name: String,
+    },
+    /// The device does not take this process.
+    #[error(
+        "the device is not available while {doing}: {name} ({message}); end the process that has it for itself \
+         (`nvidia-smi` lists them, and the compute mode that allows it), or wait for it"
+    )]
+    NotAvailable {
+        /// What was being done.
+        doing: String,
+        /// The driver's name of the error.
+        name: String,
+        /// The driver's explanation.
+        message: String,
     },
     /// The device, or the process's hold on it, is gone.
     #[error(
@@ -143,6 +169,11 @@ impl CudaError {
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Fault { .. } | Self::DeviceLost { .. })
     }
+
+    /// True if neither the user nor the machine is to blame.
+    pub fn is_internal(&self) -> bool {
+        matches!(self, Self::Fault { .. } | Self::OutOfRange { .. })
+    }
 }
 
 /// The driver's error numbers that are told apart here (`CUresult` in `cuda.h`).
@@ -155,8 +186,9 @@ pub(super) mod code {
     /// Of a kernel: illegal address, timeout, assertion, stack, instruction, alignment, address space, program counter,
     /// and what has no other name.
     pub(crate) const FAULTS: [i32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
-    /// Of the device: driver shut down, unavailable, memory or link defect, context gone, other device, unknown.
-    pub(crate) const LOST: [i32; 7] = [4, 46, 214, 220, 709, 911, 999];
+    pub(crate) const NOT_AVAILABLE: i32 = 46;
+    /// Of the device: driver shut down, memory or link defect, contained defect, context gone, other device, unknown.
+    pub(crate) const LOST: [i32; 7] = [4, 214, 220, 226, 709, 911, 999];
 }
 
 fn fault(name: &str) -> &'static str {
@@ -170,18 +202,20 @@ fn fault(name: &str) -> &'static str {
     }
 }
 
-fn out_of_memory(needed: &Option<usize>, free: &usize, total: &usize) -> String {
+fn out_of_memory(needed: Option<usize>, free: usize, total: usize) -> String {
     let needed = needed.map_or(String::new(), |needed| format!("{} needed, ", size(needed)));
+    let free = match total {
+        0 => "how much is free is not known".to_owned(),
+        total => format!("{} of {} free", size(free), size(total)),
+    };
     format!(
-        "{needed}{} of {} free; end other programs on the device (`nvidia-smi` lists them), or compile the model for \
-         smaller shapes or a smaller batch",
-        size(*free),
-        size(*total)
+        "{needed}{free}; end other programs on the device (`nvidia-smi` lists them), or compile the model for smaller \
+         shapes or a smaller batch"
     )
 }
 
 /// A number of bytes for people.
-fn size(bytes: usize) -> String {
+pub(super) fn size(bytes: usize) -> String {
     const MIB: f64 = (1 << 20) as f64;
     let mib = bytes as f64 / MIB;
     if mib < 1.0 {

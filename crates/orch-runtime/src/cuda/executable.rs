@@ -251,7 +251,9 @@ impl Executable {
             match &self.segments[idx] {
                 Segment::Host(step) => self.run_host(*step)?,
                 Segment::Graph(steps, graph) => {
-                    let (launched, steps) = (graph.launch(&self.stream), steps.clone());
+                    let launched =
+                        graph.launch(&self.stream, || format!("launching {}", self.kernels(steps)));
+                    let steps = steps.clone();
                     self.is_pending(steps);
                     launched.map_err(|error| self.blame(error))?;
                 }
@@ -282,7 +284,7 @@ impl Executable {
             events[0].record(&self.stream)?;
             for step in 0..steps {
                 self.run_step(step)?;
-                events[step + 1].record(&self.stream)?;
+                events[step + 1].record(&self.stream).map_err(|error| self.blame(error))?;
             }
             self.wait()?;
             for (step, pair) in events.windows(2).enumerate() {
@@ -374,7 +376,15 @@ impl Executable {
 
     /// What the device may be doing.
     fn pending_work(&self) -> String {
-        let steps = &self.program.steps[self.pending.clone()];
+        match &self.kernels(&self.pending)[..] {
+            "" => "copying tensors".to_owned(),
+            kernels => format!("running {kernels}"),
+        }
+    }
+
+    /// The kernels that these steps launch, in words; empty if there are none.
+    fn kernels(&self, steps: &Range<usize>) -> String {
+        let steps = &self.program.steps[steps.clone()];
         let launches: Vec<(&str, &str)> = (steps.iter())
             .filter_map(|step| match &step.action {
                 Action::Launch(launch) => Some((&step.name[..], launch.function.symbol())),
@@ -382,10 +392,12 @@ impl Executable {
             })
             .collect();
         match &launches[..] {
-            [] => "copying tensors".to_owned(),
-            [(step, kernel)] => format!("running kernel `{kernel}` of step `{step}`"),
+            [] => String::new(),
+            [(step, kernel)] => format!("kernel `{kernel}` of step `{step}`"),
             [(first, _), .., (last, _)] => {
-                format!("running one of {} kernels, from step `{first}` to step `{last}`", launches.len())
+                let count = launches.len();
+                let advice = "`orchestrion run --check-steps` says which";
+                format!("one of {count} kernels, from step `{first}` to step `{last}` ({advice})")
             }
         }
     }

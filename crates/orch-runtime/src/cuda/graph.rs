@@ -158,12 +158,12 @@ impl Drop for GraphBuilder {
 }
 
 impl Graph {
-    /// Enqueues all of it.
-    pub(super) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+    /// Enqueues all of it; `doing` is what an error says was being done.
+    pub(super) fn launch(&self, stream: &Stream, doing: impl FnOnce() -> String) -> Result<(), CudaError> {
         let driver = self.context.enter()?;
         // SAFETY: both live as long as their borrows.
         let status = unsafe { (driver.api.graph_launch)(self.handle, stream.handle()) };
-        driver.check(status, || "launching a graph".into())
+        driver.check(status, doing)
     }
 }
 

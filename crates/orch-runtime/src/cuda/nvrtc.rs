@@ -121,8 +121,8 @@ symbol_table! {
 }
 
 const SUCCESS: Status = 0;
-/// `NVRTC_ERROR_COMPILATION`.
-const REJECTED: Status = 6;
+/// `NVRTC_ERROR_COMPILATION`, and `NVRTC_ERROR_INTERNAL_ERROR`: sources can bring that about, too.
+const REJECTED: [Status; 2] = [6, 11];
 
 /// Options of every compilation. Resources of kernels are read from ptxas's report.
 const BASE_OPTIONS: [&str; 3] = ["--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v"];
@@ -220,7 +220,9 @@ impl Nvrtc {
         let log = program.log();
         match status {
             SUCCESS => {}
-            REJECTED => return Err(rejected(source, folder, log)),
+            status if REJECTED.contains(&status) => {
+                return Err(rejected(source, folder, self.reason(status, &log)));
+            }
             _ => return Err(self.failed(source, status, &log)),
         }
         let bytes = program.cubin().map_err(|status| self.failed(source, status, &log))?;
@@ -244,6 +246,16 @@ impl Nvrtc {
     }
 
     fn failed(&self, source: &Source, status: Status, log: &str) -> NvrtcError {
+        NvrtcError::Failed {
+            name: source.name.clone(),
+            version: self.version,
+            path: self.path.clone(),
+            reason: self.reason(status, log),
+        }
+    }
+
+    /// NVRTC's name of a status, unless it is success, and the log.
+    fn reason(&self, status: Status, log: &str) -> String {
         // SAFETY: the function returns a constant string, or null.
         let text = unsafe { (self.api.error_string)(status) };
         let status = if status == SUCCESS || text.is_null() {
@@ -252,12 +264,7 @@ impl Nvrtc {
             // SAFETY: not null, and constant.
             format!("{} ", unsafe { CStr::from_ptr(text) }.to_string_lossy())
         };
-        NvrtcError::Failed {
-            name: source.name.clone(),
-            version: self.version,
-            path: self.path.clone(),
-            reason: format!("{status}{log}").trim().to_owned(),
-        }
+        format!("{status}{log}").trim().to_owned()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where the tensors of a program lie on the device, and the arguments that kernels get.
 
 use super::device::Context;
-use super::error::CudaError;
+use super::error::{CudaError, size};
 use super::launch::{Action, Program, Step};
 use super::memory::DeviceBuffer;
 use super::stream::Stream;
@@ -43,7 +43,7 @@ impl Packed {
         for size in sizes {
             starts.push(total);
             // A sum that overflows is more than any device has.
-            total = total.saturating_add(size.saturating_add(ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES);
+            total = total.saturating_add(padded(*size));
         }
         Ok(Self { buffer: DeviceBuffer::new(context, total, purpose)?, starts })
     }
@@ -89,6 +89,14 @@ impl Packed {
 impl Placement {
     /// Memory for a valid program: constants filled in, or shared with another executable's; all else zero.
     pub(super) fn new(
+        stream: &Stream,
+        program: &Program,
+        constants: Option<&Arc<Packed>>,
+    ) -> Result<Self, CudaError> {
+        Self::allocate(stream, program, constants).map_err(|error| with_total(error, program))
+    }
+
+    fn allocate(
         stream: &Stream,
         program: &Program,
         constants: Option<&Arc<Packed>>,
@@ -150,6 +158,21 @@ impl Placement {
         };
         (buffer, start + range.offset_bytes)
     }
+}
+
+/// What a tensor of this size takes beside others.
+fn padded(len_bytes: usize) -> usize {
+    len_bytes.saturating_add(ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES
+}
+
+/// Says of a want of memory how much the whole program takes: what is asked for last need not be the most of it.
+fn with_total(error: CudaError, program: &Program) -> CudaError {
+    let CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes } = error else { return error };
+    let constants = program.constants.iter().map(|bytes| bytes.len());
+    let ports = program.input_bytes.iter().chain(&program.output_bytes).copied();
+    let in_all = constants.chain(ports).map(padded).fold(program.arena_bytes, usize::saturating_add);
+    let doing = format!("{doing} (all tensors together take {})", size(in_all));
+    CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes }
 }
 
 fn upload_constants(stream: &Stream, program: &Program) -> Result<Packed, CudaError> {

@@ -4,7 +4,7 @@
 //! a CUDA toolkit or with the Python package `nvidia-cuda-nvrtc`; neither puts it where the loader looks.
 
 use super::error::CudaError;
-use crate::os::loader_message;
+use crate::os::{check_whole, loader_message};
 use libloading::Library;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,6 +93,7 @@ fn first(what: &'static str, candidates: &[PathBuf], advice: &'static str) -> Re
 fn open(path: &Path) -> Result<&'static Library, String> {
     // NVRTC opens a companion by its bare name, which the loader knows if it is loaded already.
     for companion in companions(path) {
+        check_whole(&companion)?;
         // One that does not load is missed, and named, by the first compilation.
         if let Ok(library) = load(&companion) {
             std::mem::forget(library);
@@ -102,6 +103,7 @@ fn open(path: &Path) -> Result<&'static Library, String> {
 }
 
 fn load(path: &Path) -> Result<Library, String> {
+    check_whole(path)?;
     // SAFETY: a library with this name, or one that the caller names, is trusted to be NVIDIA's; its initialisers have
     // no preconditions.
     unsafe { Library::new(path) }.map_err(|error| loader_message(&error))

@@ -1,6 +1,8 @@
 // A CUDA driver without a device, for tests: memory is the host's, kernels are the few below, and time passes as they
 // say. Every call can be made to fail, and those that matter are written to a log. Graphs run their nodes in the order
 // that is least like that of their making and still keeps to the edges, so that a missing edge gives wrong results.
+// Processes that cannot call what steers it set the environment variable FAKE_CUDA: lines `set KEY VALUE` and
+// `fail FUNCTION CODE CALLS`, as `fake_set` and `fake_fail` below take them.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,12 +84,30 @@ void fake_set(const char *key, int64_t value) {
 }
 int64_t fake_memory_used(void) { return memory_used; }
 
-CUresult cuDriverGetVersion(int *version) { *version = (int)driver_version; return 0; }
+static void steer_by_environment(void) {
+    char name[64];
+    long long value;
+    int calls;
+    for (const char *line = getenv("FAKE_CUDA"); line && *line; line = strchr(line, '\n'), line += line != 0) {
+        if (sscanf(line, "set %63s %lld", name, &value) == 2) fake_set(name, value);
+        else if (sscanf(line, "fail %63s %lld %d", name, &value, &calls) == 3) fake_fail(name, (int)value, calls);
+        else abort();
+    }
+}
+
+// The first function that is called.
+CUresult cuDriverGetVersion(int *version) {
+    steer_by_environment();
+    ENTER();
+    *version = (int)driver_version;
+    return 0;
+}
 CUresult cuInit(u32 flags) { (void)flags; if (!device_count) return 100; return enter(__func__); }
 CUresult cuGetErrorName(CUresult code, const char **text) {
     switch (code) {
         case 1: *text = "CUDA_ERROR_INVALID_VALUE"; return 0;
         case 2: *text = "CUDA_ERROR_OUT_OF_MEMORY"; return 0;
+        case 34: *text = "CUDA_ERROR_STUB_LIBRARY"; return 0;
         case 209: *text = "CUDA_ERROR_NO_BINARY_FOR_GPU"; return 0;
         case 214: *text = "CUDA_ERROR_ECC_UNCORRECTABLE"; return 0;
         case 500: *text = "CUDA_ERROR_NOT_FOUND"; return 0;
@@ -206,7 +226,7 @@ CUresult cuEventElapsedTime(float *ms, void *from, void *to) {
 }
 
 // A module is the text "fake" and then the names of its kernels, each in a line.
-typedef struct { char name[32]; int max_dynamic, is_large_cluster; } Function;
+typedef struct { char name[128]; int max_dynamic, is_large_cluster; } Function;
 typedef struct { Function functions[16]; int count; } Module;
 CUresult cuModuleLoadData(void **made, const void *image) {
     CURRENT();
@@ -276,8 +296,11 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, void *function, const CUlau
     return 0;
 }
 
-// Kernels work on one float for each thread, and take 5 microseconds.
-static int parameters(const char *name) { return !strcmp(name, "add") ? 3 : !strcmp(name, "neg") ? 2 : 1; }
+// Kernels work on one float for each thread, and take 5 microseconds. Those of models (k_..) do nothing.
+static int is_models(const char *name) { return name[0] == 'k' && name[1] == '_'; }
+static int parameters(const char *name) {
+    return is_models(name) ? 0 : !strcmp(name, "add") ? 3 : !strcmp(name, "neg") ? 2 : 1;
+}
 static void work(const char *name, u32 threads, const uint64_t *args) {
     clock_us += 5;
     const float *a = (const float *)args[0], *b = (const float *)args[1];
@@ -285,7 +308,7 @@ static void work(const char *name, u32 threads, const uint64_t *args) {
     else if (!strcmp(name, "neg")) for (u32 i = 0; i < threads; ++i) ((float *)args[1])[i] = -a[i];
     else if (!strcmp(name, "overrun")) fault = 700;
     else if (!strcmp(name, "defect")) fault = 214;
-    else abort();
+    else if (!is_models(name)) abort();
 }
 static CUresult check_shape(const Function *f, u32 grid, u32 block, u32 shared, int cluster) {
     if (!grid || !block || block > 1024 || grid % (u32)cluster) return 1;

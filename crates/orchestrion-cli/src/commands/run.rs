@@ -3,7 +3,7 @@
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::Error;
+use orchestrion::{Error, Executable, RunOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,13 +20,21 @@ pub struct Arguments {
     /// Threads (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// Wait after each kernel on a GPU, so that an error names it
+    #[arg(long)]
+    check_steps: bool,
     #[command(flatten)]
     compile: CompileArguments,
 }
 
 /// Runs once; writes or summarises the outputs.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
+    let options = arguments.compile.options();
+    let run_options = RunOptions {
+        check_each_step: arguments.check_steps,
+        ..data::run_options(&options, arguments.threads)
+    };
+    let mut executable = Executable::load(data::artifact(&arguments.model, &options)?, run_options)?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let outputs = executable.run(&inputs)?;
     let ports = &executable.manifest().outputs;

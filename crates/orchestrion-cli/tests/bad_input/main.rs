@@ -2,9 +2,11 @@
 //!
 //! Every case is one call of the built command. The transcripts beside this file (`models.txt` and others) hold for each
 //! the command line, the exit code and all that it prints; `ORCH_BLESS=1` in the environment rewrites them. Beyond that
-//! no call may panic, be killed by a signal, or end as an internal error, and none that fails may leave a file behind.
+//! no call may panic, be killed by a signal, or end as an internal error (but those of [`devices`] that are about just
+//! that), and none that fails may leave a file behind.
 
 mod artifacts;
+mod devices;
 mod inputs;
 mod interrupt;
 mod machine;

@@ -7,8 +7,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The exit codes of a panic and of an internal error.
-const OUR_FAULT: [i32; 2] = [101, 70];
+/// The exit code of a panic.
+const PANIC: i32 = 101;
+
+/// The exit code of an internal error.
+const INTERNAL: i32 = 70;
 
 /// A folder with the files of some cases, and what the command said about them.
 pub struct Session {
@@ -62,12 +65,23 @@ impl Session {
     }
 
     /// Calls `command`, which differs from that of `arguments` in a way that the title tells, and notes what it says.
-    pub fn observe(&mut self, title: &str, arguments: &str, mut command: Command) {
+    pub fn observe(&mut self, title: &str, arguments: &str, command: Command) {
+        let code = self.note(title, arguments, command);
+        assert_ne!(code, INTERNAL, "{title}");
+    }
+
+    /// As `observe`, of a call that must end as an internal error.
+    pub fn observe_internal(&mut self, title: &str, arguments: &str, command: Command) {
+        let code = self.note(title, arguments, command);
+        assert_eq!(code, INTERNAL, "{title}");
+    }
+
+    fn note(&mut self, title: &str, arguments: &str, mut command: Command) -> i32 {
         let before = self.files();
         let output = command.output().unwrap();
         let code = output.status.code().unwrap_or_else(|| panic!("{title}: {} by a signal", output.status));
         let said = said(&output);
-        assert!(!OUR_FAULT.contains(&code), "{title}: exit {code}\n{said}");
+        assert_ne!(code, PANIC, "{title}:\n{said}");
         if code != 0 {
             // What is finished stays in the cache.
             let cache = arguments.split_once("--cache-dir ").and_then(|(_, rest)| rest.split(' ').next());
@@ -78,6 +92,7 @@ impl Session {
             assert!(left.is_empty(), "{title}: leaves {left:?}");
         }
         writeln!(self.transcript, "# {title}\n$ orchestrion {arguments}\nexit {code}\n{said}").unwrap();
+        code
     }
 
     fn files(&self) -> BTreeSet<PathBuf> {

@@ -2,7 +2,7 @@
 
 use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
 use crate::compile::internal;
-use crate::executable::chunking;
+use crate::executable::{check_fits, chunking};
 use crate::facts::{facts, flops, touched};
 use crate::implement::KernelDesign;
 use crate::manifest::Device;
@@ -154,14 +154,11 @@ impl Backend for Cpu {
         orch_codegen::c::emit(&[program], &self.target)
     }
 
-    fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error> {
+    fn build(&self, sources: &[Source], options: &Options) -> Result<Vec<Object>, Error> {
         let compiler = self.compiler.clone();
         let cache = CompileCache::open(&options.cache_dir, compiler, &self.machine).map_err(compile_error)?;
-        let units: Vec<Source> = (sources.iter().enumerate())
-            .map(|(number, text)| Source { name: format!("kernel {number}"), text: text.clone() })
-            .collect();
         let progress = |at: orch_runtime::cpu::CompileProgress| options.progress.advance(at.done);
-        let results = cache.compile_all(&units, parallel::jobs(options), &progress, &options.cancel);
+        let results = cache.compile_all(sources, parallel::jobs(options), &progress, &options.cancel);
         let object = |result: Result<std::path::PathBuf, CompileError>| {
             let path = result.map_err(compile_error)?;
             let bytes = std::fs::read(&path).map_err(|source| Error::File { path, source })?;
@@ -191,6 +188,7 @@ impl Backend for Cpu {
             let launch = Launch { kernel: entry, buffers, chunking: chunking(kernel.cost_us) };
             program.steps.push(Step { name: kernel.name.clone(), action: Action::Launch(launch) });
         }
+        check_fits(read_bytes.saturating_add(program.arena_bytes))?;
         program.constants = vec![Bytes::from(vec![0; read_bytes])];
         let threads = self.figures.threads as usize;
         let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
@@ -256,7 +254,7 @@ fn machine_model(
 fn compile_error(error: CompileError) -> Error {
     match error {
         CompileError::Cancelled => Error::Interrupted,
-        CompileError::Rejected { .. } => Error::Internal(error.to_string()),
+        CompileError::Rejected { .. } => internal(error),
         _ => Error::Environment(error.to_string()),
     }
 }

@@ -4,7 +4,7 @@ use super::gpu_facts::facts;
 use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
 use crate::assemble::team_info;
 use crate::compile::internal;
-use crate::executable::{device_error, launch_shape};
+use crate::executable::{cuda_error, device_error, launch_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Options, Precision, compile, parallel};
@@ -16,6 +16,7 @@ use orch_runtime::cuda::{
     Action, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable, ExecutableOptions,
     Launch, Module, Nvrtc, NvrtcError, NvrtcTarget, Program, Source, Step, TimeOptions,
 };
+use orch_runtime::program::Base;
 use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tile::templates::Design;
 use orch_tile::templates::gpu::{self, Factors};
@@ -179,16 +180,13 @@ impl Backend for Cuda {
         orch_codegen::cuda::emit(program, &self.target)
     }
 
-    fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error> {
+    fn build(&self, sources: &[Source], options: &Options) -> Result<Vec<Object>, Error> {
         let flags = orch_codegen::cuda::flags().iter().map(|&flag| flag.to_owned()).collect();
         let target = NvrtcTarget { options: flags, ..NvrtcTarget::new(&self.arch) };
         let cache =
             CubinCache::open(&options.cache_dir, Arc::clone(self.nvrtc()?), target).map_err(nvrtc_error)?;
-        let units: Vec<Source> = (sources.iter().enumerate())
-            .map(|(number, text)| Source { name: format!("kernel {number}"), text: text.clone() })
-            .collect();
         let progress = |at: orch_runtime::cuda::CompileProgress| options.progress.advance(at.done);
-        let results = cache.compile_all(&units, parallel::jobs(options), &progress, &options.cancel);
+        let results = cache.compile_all(sources, parallel::jobs(options), &progress, &options.cancel);
         let object = |result: Result<Cubin, NvrtcError>| {
             let cubin = result.map_err(nvrtc_error)?;
             let resources = cubin.kernels.first().map(|kernel| Resources {
@@ -209,23 +207,30 @@ impl Backend for Cuda {
         let device = self.device.as_ref().ok_or_else(|| internal("kernels are timed on a device"))?;
         let sources = compile::sources(self, kernels, options)?;
         let objects = self.build(&sources, options)?;
-        let context = Context::new(device).map_err(internal)?;
+        let context = Context::new(device).map_err(cuda_error)?;
         let mut program = Program::default();
-        let mut read_bytes = 0;
+        let (mut read_bytes, mut written_bytes) = (0, 0);
         for (kernel, object) in kernels.iter().zip(&objects) {
             let thread = &kernel.design.kernel.program;
-            let module = Module::load(&context, &kernel.name, &object.bytes).map_err(internal)?;
-            let function = module.function(&thread.name).map_err(internal)?;
+            let module = Module::load(&context, &kernel.name, &object.bytes).map_err(cuda_error)?;
+            let function = module.function(&thread.name).map_err(cuda_error)?;
             let team = team_info(thread, object.resources);
             let shape = team.and_then(|team| launch_shape(thread.tasks, &team, self.target.has_early_launch));
             let shape = shape.ok_or_else(|| internal(format!("kernel {} has no team", kernel.name)))?;
             let (buffers, read, written) = buffers(thread);
             read_bytes = read.max(read_bytes);
-            program.arena_bytes = written.max(program.arena_bytes);
+            written_bytes = written.max(written_bytes);
             let action = Action::Launch(Launch { function, shape, buffers });
             program.steps.push(Step { name: kernel.name.clone(), action });
         }
-        program.constants = vec![vec![0; read_bytes].into()];
+        // What is read lies behind what is written, as zeros: the host's memory may be smaller than the device's.
+        for step in &mut program.steps {
+            let Action::Launch(launch) = &mut step.action else { continue };
+            for read in launch.buffers.iter_mut().filter(|buffer| buffer.base == Base::Constant(0)) {
+                (read.base, read.offset_bytes) = (Base::Arena, written_bytes + read.offset_bytes);
+            }
+        }
+        program.arena_bytes = written_bytes + read_bytes;
         let mut executable =
             Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)?;
         let median = |number| {
@@ -272,7 +277,7 @@ fn no_device(error: CudaError) -> Error {
 fn nvrtc_error(error: NvrtcError) -> Error {
     match error {
         NvrtcError::Cancelled => Error::Interrupted,
-        NvrtcError::Rejected { .. } => Error::Internal(error.to_string()),
+        NvrtcError::Rejected { .. } => internal(error),
         _ => Error::Environment(error.to_string()),
     }
 }

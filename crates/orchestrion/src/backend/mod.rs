@@ -14,6 +14,7 @@ use bytes::Bytes;
 use orch_ir::PrimGraph;
 use orch_mugraph::lower::Request;
 use orch_mugraph::search::SearchOptions;
+use orch_runtime::cpu::Source;
 use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
 use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
@@ -77,7 +78,7 @@ pub trait Backend: Sync {
     ///
     /// # Errors
     /// If the compiler is missing or fails, or the work is cancelled.
-    fn build(&self, sources: &[String], options: &Options) -> Result<Vec<Object>, Error>;
+    fn build(&self, sources: &[Source], options: &Options) -> Result<Vec<Object>, Error>;
 
     /// True if kernels can be measured: the target is this machine.
     fn measures(&self) -> bool;

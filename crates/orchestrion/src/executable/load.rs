@@ -1,15 +1,13 @@
 //! From an artifact to what a runtime executes: kernels loaded, steps with their memory.
 
-use super::device_error;
+use super::{RunOptions, cuda_error, device_error};
 use crate::compile::internal;
 use crate::host::InterpretedPart;
 use crate::manifest::{ActionInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, TeamInfo, typed};
 use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Chunking, Library, Pool, PoolOptions};
-use orch_runtime::cuda::{
-    Context, CudaError, Device, Driver, ExecutableOptions, LaunchShape, Module, SearchPaths,
-};
+use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, LaunchShape, Module};
 use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
 use orch_runtime::{cpu, cuda};
 use orch_tile::target::GPU_TARGETS;
@@ -29,7 +27,8 @@ pub fn on_cpu(
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
-    check_memory(manifest, threads)?;
+    let scratch = manifest.kernels.iter().map(|kernel| kernel.scratch_bytes).max().unwrap_or(0);
+    check_memory(manifest, manifest.arena_bytes.saturating_add(scratch.saturating_mul(threads)))?;
     let libraries = load_libraries(libraries)?;
     let launch = |step: &StepInfo, info: &KernelInfo| {
         let library = libraries.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
@@ -48,18 +47,19 @@ pub fn on_cpu(
 pub fn on_gpu(
     manifest: &Manifest,
     (cubins, constants): (&[Bytes], Vec<Bytes>),
-    paths: &SearchPaths,
+    options: &RunOptions,
 ) -> Result<cuda::Executable, Error> {
-    let environment = |error: CudaError| Error::Environment(error.to_string());
     let no_gpu = |error: CudaError| {
         Error::Environment(format!("the executable is for a GPU ({}): {error}", manifest.target))
     };
-    let driver = Driver::load(paths).map_err(no_gpu)?;
+    let driver = Driver::load(&options.cuda).map_err(no_gpu)?;
     let device = driver.device(0).map_err(no_gpu)?;
     check_device(manifest, &device)?;
-    let context = Context::new(&device).map_err(environment)?;
+    let context = Context::new(&device).map_err(cuda_error)?;
     let load = |(number, cubin): (usize, &Bytes)| {
-        Module::load(&context, &format!("kernels {number}"), cubin).map_err(environment)
+        let kernel = manifest.kernels.iter().find(|kernel| kernel.library == number);
+        let name = kernel.map_or_else(|| format!("kernels {number}"), |kernel| kernel.name.clone());
+        Module::load(&context, &name, cubin).map_err(cuda_error)
     };
     let modules: Vec<Module> = cubins.iter().enumerate().map(load).collect::<Result<_, _>>()?;
     let target = GPU_TARGETS.iter().find(|target| target.name == manifest.target);
@@ -72,11 +72,15 @@ pub fn on_gpu(
         let team = info.team.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
         let shape = launch_shape(info.tasks, team, is_early)
             .ok_or_else(|| inconsistent(step, "has a kernel that is too large"))?;
-        let function = module.function(&info.symbol).map_err(environment)?;
+        let function = module.function(&info.symbol).map_err(cuda_error)?;
         Ok(cuda::Launch { function, shape, buffers: step.slots.iter().map(buffer_ref).collect() })
     };
     let program = program(manifest, constants, &launch)?;
-    cuda::Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)
+    let options =
+        ExecutableOptions { check_each_step: options.check_each_step, ..ExecutableOptions::default() };
+    let executable = cuda::Executable::new(&context, program, options).map_err(device_error)?;
+    check_memory(manifest, 0)?;
+    Ok(executable)
 }
 
 /// How a GPU launches a kernel; `None` if no GPU has as many blocks or threads.
@@ -101,7 +105,8 @@ fn check_device(manifest: &Manifest, device: &Device) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Environment(format!(
-        "the executable is for `{}`, but the GPU of this machine, {}, has compute capability {}; compile it again",
+        "the executable is for `{}`, but the GPU of this machine, {}, has compute capability {}; compile it again for this one \
+         (--target cuda)",
         manifest.target, info.name, info.capability
     )))
 }
@@ -167,17 +172,19 @@ pub fn port_bytes(ports: &[Port]) -> Result<Vec<usize>, Error> {
         .collect()
 }
 
-/// Refuses what cannot fit this machine: an allocation that fails would end the process.
-fn check_memory(manifest: &Manifest, threads: usize) -> Result<(), Error> {
+/// Refuses what, with so much working memory, cannot fit this machine: an allocation that fails would end the process.
+fn check_memory(manifest: &Manifest, working_bytes: usize) -> Result<(), Error> {
     let ports = [port_bytes(&manifest.inputs)?, port_bytes(&manifest.outputs)?].concat();
-    let scratch = manifest.kernels.iter().map(|kernel| kernel.scratch_bytes).max().unwrap_or(0);
-    let parts = ports.into_iter().chain([manifest.arena_bytes, scratch.saturating_mul(threads)]);
-    let needed = parts.fold(0, usize::saturating_add) as u64;
+    check_fits(ports.into_iter().fold(working_bytes, usize::saturating_add))
+}
+
+/// Refuses what takes more memory than this machine has.
+pub fn check_fits(needed_bytes: usize) -> Result<(), Error> {
     match orch_runtime::memory_bytes() {
-        Some(available) if needed > available => Err(Error::Environment(format!(
+        Some(available) if needed_bytes as u64 > available => Err(Error::Environment(format!(
             "a run takes {:.1} GiB for inputs, outputs and working memory, which is more than this machine has; compile \
              the model for smaller shapes",
-            needed as f64 / f64::from(1 << 30)
+            needed_bytes as f64 / f64::from(1 << 30)
         ))),
         _ => Ok(()),
     }

@@ -351,10 +351,27 @@ fn want_of_memory_says_for_what() {
     let context = fake.context();
     let large = Program { arena_bytes: 5 << 30, ..Program::default() };
     let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
-    assert!(text.contains("for working memory: 5.0 GiB needed, 1000 bytes of 1000 bytes free"), "{text}");
+    assert!(
+        text.contains(
+            "for working memory (all tensors together take 5.0 GiB): 5.0 GiB needed, 1000 bytes of 1000 bytes free"
+        ),
+        "{text}"
+    );
+    // What does not fit need not be the most of it.
+    let large = Program {
+        arena_bytes: 700,
+        input_bytes: vec![400],
+        constants: vec![vec![0; 10].into()],
+        ..Program::default()
+    };
+    let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    assert!(
+        text.contains("for inputs (all tensors together take 1468 bytes): 512 bytes needed, 44 bytes of"),
+        "{text}"
+    );
     let large = Program { input_bytes: vec![usize::MAX; 2], ..Program::default() };
     let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
-    assert!(text.contains("for inputs: "), "{text}");
+    assert!(text.contains("for inputs (all tensors together take 17179869184.0 GiB): "), "{text}");
 }
 
 /// The error of a run in which the second of three kernels fails so.
@@ -383,11 +400,13 @@ fn faults_are_blamed_on_the_kernels_that_ran() {
         assert!(
             text.starts_with(
                 "internal error: illegal address (CUDA_ERROR_ILLEGAL_ADDRESS) while running one of 3 kernels, from \
-                 step `neg to arena[0, +16]` to step `neg to output 0[0, +16]`. "
+                 step `neg to arena[0, +16]` to step `neg to output 0[0, +16]` (`orchestrion run --check-steps` says \
+                 which). "
             ) && text.contains("compute-sanitizer"),
             "{text}"
         );
         assert!(first.is_final() && second.is_final(), "{second}");
+        assert!(first.is_internal(), "neither the model nor the machine is to blame");
     }
     let options = ExecutableOptions { check_each_step: true, ..ExecutableOptions::default() };
     let text = faulty_run("overrun", options).0.to_string();
@@ -403,7 +422,21 @@ fn lost_devices_are_told_from_faults() {
             && text.contains("CUDA_ERROR_ECC_UNCORRECTABLE (as the driver says)"),
         "{text}"
     );
-    assert!(error.is_final());
+    assert!(error.is_final() && !error.is_internal());
+}
+
+#[test]
+fn launches_that_fail_name_their_steps() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, diamond(&context), Execution::BranchedGraph);
+    for (code, reason) in [(1, "the driver reports CUDA_ERROR_INVALID_VALUE"), (2, "out of device memory")] {
+        fake.fail("cuGraphLaunch", code, 0);
+        let text = executable.run_on_device(1).unwrap_err().to_string();
+        assert!(text.starts_with(reason), "{text}");
+        let steps = "while launching one of 4 kernels, from step `neg to arena[0, +16]` to step `neg to arena[16, +16]`";
+        assert!(text.contains(steps), "{text}");
+    }
 }
 
 /// Whatever call of the driver fails, an error comes out and nothing else happens.

@@ -1,0 +1,112 @@
+//! GPUs that fail, and compilers for them: with a driver that has no device and an NVRTC that compiles nothing
+//! (`orch-runtime/tests/fake_cuda`).
+
+use crate::support::{Session, good_model};
+use std::path::Path;
+use std::process::Command;
+
+/// Driver and NVRTC in the session's folder, and an executable for the driver's device.
+fn session(name: &'static str) -> Session {
+    let session = Session::new(name);
+    for (source, library) in [("driver.c", "libcuda.so"), ("nvrtc.c", "libnvrtc.so")] {
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../orch-runtime/tests/fake_cuda").join(source);
+        let mut compiler = Command::new("cc");
+        let compiler = compiler.args(["-shared", "-fPIC", "-w", "-o"]).arg(session.work().join(library));
+        assert!(compiler.arg(source).status().unwrap().success());
+    }
+    session.write("good.onnx", good_model().encode());
+    let output = session.command(COMPILE).arg("-q").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = session.command(RUN).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    session
+}
+
+const COMPILE: &str = "compile good.onnx --target cuda:sm_90 --nvrtc ./libnvrtc.so -o good.orc";
+const RUN: &str = "run good.orc --cuda-driver ./libcuda.so";
+const TUNED: &str =
+    "compile good.onnx --target cuda --tune --nvrtc ./libnvrtc.so --cuda-driver ./libcuda.so -o good.orc";
+const CHECKED: &str = "run good.orc --cuda-driver ./libcuda.so --check-steps";
+
+/// A call for which the driver is steered so.
+fn steered(session: &Session, arguments: &str, steps: &str) -> Command {
+    let mut command = session.command(arguments);
+    command.env("FAKE_CUDA", steps);
+    command
+}
+
+#[test]
+fn devices() {
+    let mut session = session("devices");
+    for (title, steps) in [
+        ("a driver that is too old", "set driver_version 11080"),
+        ("a driver without a device", "set device_count 0"),
+        ("a driver that is not the one of the system's kernel", "fail cuInit 803 0"),
+        (
+            "a driver's library that is there for linking only",
+            "fail cuDriverGetVersion 34 0\nfail cuInit 34 0",
+        ),
+        ("a device that is taken", "fail cuDevicePrimaryCtxRetain 46 0"),
+        ("a device whose memory is taken", "fail cuDevicePrimaryCtxRetain 2 0"),
+        ("a device with too little memory for the model", "set memory_total 600"),
+        ("a device with too little memory for a graph", "fail cuGraphLaunch 2 0"),
+        ("a device of another generation", "set capability 80"),
+        ("a driver older than the compiler", "fail cuModuleLoadData 222 0"),
+        ("a launch that the device refuses", "fail cuGraphLaunch 1 0"),
+        ("a device that is lost", "fail cuStreamSynchronize 214 2"),
+    ] {
+        let command = steered(&session, RUN, steps);
+        session.observe(title, RUN, command);
+    }
+    // The waits before are for constants, and for what is prepared.
+    let fault = "fail cuStreamSynchronize 700 2";
+    let command = steered(&session, RUN, fault);
+    session.observe_internal("an illegal address", RUN, command);
+    let command = steered(&session, CHECKED, fault);
+    session.observe_internal("an illegal address, looked for", CHECKED, command);
+
+    // A plan that is made by measured times needs the memory of each kernel alone.
+    let command = steered(&session, TUNED, "set memory_total 600");
+    session.observe("a device with too little memory to measure kernels", TUNED, command);
+    let command = steered(&session, TUNED, "fail cuDevicePrimaryCtxRetain 214 0");
+    session.observe("a device that is lost before kernels are measured", TUNED, command);
+    let output = session.command(TUNED).arg("-q").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let other = "compile good.onnx --target cuda:sm_80 --nvrtc ./libnvrtc.so";
+    let mut command = session.command(other);
+    command.env("FAKE_NVRTC", "7");
+    session.observe("an NVRTC that lacks a part", other, command);
+    let whole = std::fs::read(session.work().join("libnvrtc.so")).unwrap();
+    session.write("half.so", &whole[..whole.len() / 2]);
+    let halved = "compile good.onnx --target cuda:sm_80 --nvrtc ./half.so";
+    // How long the halves are depends on the C compiler.
+    let output = session.command(halved).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("./half.so: the file is cut off: it has "), "{said}");
+    session.write("libnvrtc-builtins.so.13.0", &whole[..whole.len() / 2]);
+    let output = session.command(COMPILE).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("./libnvrtc-builtins.so.13.0: the file is cut off: it has "), "{said}");
+    session.finish();
+}
+
+#[test]
+fn refused_sources_are_kept() {
+    let session = session("refused");
+    for (status, name) in [("6", "NVRTC_ERROR_COMPILATION"), ("11", "NVRTC_ERROR_INTERNAL_ERROR")] {
+        let mut command = session.command("compile good.onnx --target cuda:sm_80 --nvrtc ./libnvrtc.so");
+        let output = command.env("FAKE_NVRTC", status).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(70), "{said}");
+        let start =
+            "error: internal error: NVRTC does not compile generated source `k0_mul_max_add`, kept at ";
+        let rest = said.strip_prefix(start).unwrap_or_else(|| panic!("{said}"));
+        let (path, rest) = rest.split_once(":\n").unwrap();
+        assert!(std::fs::read_to_string(path).unwrap().contains("k_mul_max_add("), "{path}");
+        assert!(rest.starts_with(name) && rest.contains("This is a bug in Orchestrion"), "{said}");
+    }
+}
