@@ -808,6 +808,28 @@ mod tests {
     }
 
     #[test]
+    fn products_that_run_on_are_waited_for() {
+        let product = TileProduct { columns: 24, terms: 64, is_fragment: false, transposed: false };
+        let run = |body: &str| {
+            let mut results = product.buffers();
+            run(&product.header(), body, &mut results)
+                .map(|()| results[2].to_tensor([64 * 24]).unwrap().to_f64())
+        };
+        let body = product.body(4096);
+        let running = |after: &str| body.replace(", 24, 64\n", &format!(", 24, 64, runs_on\n{after}"));
+        assert_eq!(run(&running("settle\n")).unwrap(), product.expected());
+        let error = run(&running("")).unwrap_err();
+        assert!(error.to_string().contains("before it is written"), "{error}");
+        // The barrier does not wait for the product, which still reads what is overwritten.
+        let error = run(&running("barrier\ns[thread] = b[thread]\nsettle\n")).unwrap_err();
+        assert!(error.to_string().contains("also accessed by"), "{error}");
+        assert!(run(&running("settle\nbarrier\ns[thread] = b[thread]\n")).is_ok());
+        let end = body.find("for j: i64 [0..=11] = 0 to 12 step 1 unroll {\ny[").expect("the stores");
+        let error = run(&running("")[..end + ", runs_on".len()]).unwrap_err();
+        assert!(error.to_string().contains("a task ends before its products"), "{error}");
+    }
+
+    #[test]
     fn places_of_swizzled_tiles_are_taken_once() {
         use crate::thread_team::{swizzled, swizzled_place};
         use crate::{Exprs, Simplifier};

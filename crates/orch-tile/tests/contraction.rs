@@ -13,6 +13,7 @@ use orch_tile::templates::contraction::{
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::gpu::contraction as gpu;
 use orch_tile::templates::kernel::{Binding, Kernel};
+use orch_tile::thread_team::TILE_LINE;
 use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret, validate_thread};
 use support::square_window;
 
@@ -94,6 +95,7 @@ impl Case {
                 of_kind(|schedule| schedule.split == 1 && !schedule.tiles),
                 of_kind(|schedule| schedule.split > 1 && !schedule.tiles),
                 of_kind(|schedule| schedule.tiles),
+                of_kind(|schedule| schedule.tiles && schedule.block_n % TILE_LINE == 0),
             ];
             for schedule in kinds.into_iter().flatten() {
                 let what = format!("{what} {factors:?} {schedule:?}");
@@ -211,6 +213,48 @@ fn matrix_products_of_adversarial_sizes() {
         let (x, w) = (case.input(&[m, k]), case.input(&[k, n]));
         let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
         case.check(y, None, &format!("computed weights {m}x{n}x{k}"));
+    }
+}
+
+/// Tiles of either direction, of one and of three warp groups, while the next steps are copied; the constants' first
+/// steps before other kernels are awaited.
+#[test]
+fn products_of_tiles_run_on_while_the_next_are_copied() {
+    let (m, n, k) = (70, 136, 450);
+    for is_constant in [true, false] {
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let w = if is_constant { case.constant(&[k, n]) } else { case.input(&[k, n]) };
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        case.graph.add_output("y", y);
+        let layouts = layouts::assign(&case.graph);
+        let expected = evaluate(&case.graph, &case.inputs, &EvalOptions::default()).expect("the oracle runs");
+        let nodes: Vec<_> = case.graph.node_ids().collect();
+        let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "kernel")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        for (block_m, block_n, split) in [(64, 64, 1), (64, 128, 2), (192, 128, 1)] {
+            let is_meant = |schedule: &&gpu::ContractionSchedule| {
+                let of_tile = schedule.tiles && (schedule.block_m, schedule.block_n) == (block_m, block_n);
+                of_tile && schedule.split == split
+            };
+            let mut count = 0;
+            for schedule in schedules.iter().filter(is_meant) {
+                let what = format!("constant {is_constant} {schedule:?}");
+                let kernel =
+                    gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+                let text = kernel.program.to_string();
+                let (copied, awaited) = (text.find("arg1["), text.find("  await\n"));
+                assert_eq!(is_constant, copied < awaited, "{what}");
+                assert!(text.contains("transposed, runs_on"), "{what}");
+                let got = case.run_kernel(&block, &kernel, &what);
+                compare(&expected[0], &got, &layouts[y.index()], 5e-3, &what);
+                count += 1;
+            }
+            assert!(count > 0, "{block_m} x {block_n}");
+        }
     }
 }
 

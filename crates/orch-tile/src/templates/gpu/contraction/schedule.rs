@@ -5,7 +5,7 @@ use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::contraction::{Extents, Form};
 use crate::templates::gpu::Factors;
-use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP};
+use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP, WARP_GROUP};
 use orch_ir::DType;
 
 /// How a contraction is tiled.
@@ -128,7 +128,7 @@ impl ContractionSchedule {
             Engine::Matrix(_) if self.tiles => 0,
             Engine::Matrix(_) => self.warp_m() / 4 + self.warp_n() / 4,
         };
-        sums + fragments + 48
+        sums + fragments + if self.tiles { 40 } else { 48 }
     }
 
     /// Tasks that a multiprocessor holds at once.
@@ -170,21 +170,33 @@ impl ContractionSchedule {
         // Warps that share a tile read its factors again.
         let reads =
             16.0 * (self.warps_m as f64 / self.block_m as f64 + self.warps_n as f64 / self.block_n as f64);
-        let work = (products / speed.rate * (1.0 + speed.rereads * reads)).max(bytes / speed.bytes);
+        let multiplying = products / speed.rate * (1.0 + speed.rereads * reads);
+        let copying = bytes / speed.bytes;
+        let work = match engine {
+            Engine::Scalar(_) => multiplying.max(copying),
+            // Matrix units read shared memory while copies write it.
+            Engine::Matrix(_) if self.tiles => {
+                let reads =
+                    self.warps_m / WARP_GROUP * (16 * WARP_GROUP + self.block_n) * self.block_k * size;
+                (multiplying + copying).max((reads as f64 + bytes) / SHARED_BYTES_PER_CYCLE)
+            }
+            Engine::Matrix(_) => multiplying + copying,
+        };
         let alone = (work + speed.step).max(speed.latency / self.ahead() as f64);
         let step = alone.max(beside * work + 0.3 * speed.step);
         let results = (self.block_m * self.block_n / self.split / self.threads()) as f64;
         let merge = if self.split > 1 { speed.merge + speed.merge_part * self.split as f64 } else { 0.0 };
-        let computing = waves * (steps * step + speed.fixed + speed.result * results + merge);
-        let from_cache = tasks as f64 * steps * bytes / CACHE_BYTES_PER_CYCLE;
+        let filling = speed.fixed + speed.result * results + merge;
+        let computing = waves * (steps * step + filling);
+        let from_cache = tasks as f64 * steps * bytes / CACHE_BYTES_PER_CYCLE + filling;
         let from_memory = (batch * (m * k + n * k + m * n) * size) as f64 / MEMORY_BYTES_PER_CYCLE;
         speed.launch + computing.max(from_cache).max(from_memory)
     }
 }
 
-/// What the model knows of a kind of kernel, in cycles: fitted to about 4400 measured kernels of 27 matrix products in
-/// f16, and 1000 of 22 in f32, on an H200. The first choice is 4 % slower than the best on average, and the best of
-/// the first eight less than 1 %.
+/// What the model knows of a kind of kernel, in cycles: fitted to 2479 measured kernels of 25 matrix products in f16, and
+/// 1000 of 22 in f32, on an H200. The first choice is 3 to 4 % slower than the best on average, and the best of the first
+/// eight less than 1 %.
 struct Speed {
     /// Multiply-adds per cycle of a multiprocessor.
     rate: f64,
@@ -210,16 +222,16 @@ struct Speed {
 impl Speed {
     fn of(engine: Engine, tiles: bool) -> Self {
         let matrix = Self {
-            rate: 1258.0,
+            rate: 2708.0,
             rereads: 0.0,
-            bytes: 52.0,
-            step: 92.0,
-            latency: 1250.0,
-            fixed: 1077.0,
-            result: 4.6,
-            merge: 1110.0,
-            merge_part: 668.0,
-            launch: 2670.0,
+            bytes: 104.0,
+            step: 62.0,
+            latency: 1317.0,
+            fixed: 659.0,
+            result: 32.0,
+            merge: 0.0,
+            merge_part: 1743.0,
+            launch: 1977.0,
         };
         let scalar = Self {
             rate: 118.0,
@@ -235,15 +247,16 @@ impl Speed {
         };
         match engine {
             Engine::Matrix(_) if tiles => matrix,
-            Engine::Matrix(Product::Tf32) => Self { rate: 500.0, rereads: 1.6, step: 0.0, ..matrix },
-            Engine::Matrix(_) => Self { rate: 998.0, rereads: 1.6, step: 0.0, ..matrix },
+            Engine::Matrix(Product::Tf32) => Self { rate: 865.0, rereads: 2.9, step: 0.0, ..matrix },
+            Engine::Matrix(_) => Self { rate: 1729.0, rereads: 2.9, step: 0.0, ..matrix },
             Engine::Scalar(DType::F32) => scalar,
             Engine::Scalar(_) => Self { rate: 30.0, ..scalar },
         }
     }
 }
 
-const CACHE_BYTES_PER_CYCLE: f64 = 4630.0;
+const CACHE_BYTES_PER_CYCLE: f64 = 6521.0;
+const SHARED_BYTES_PER_CYCLE: f64 = 113.0;
 const MEMORY_BYTES_PER_CYCLE: f64 = 2450.0;
 
 /// Elements between rows of the sums in shared memory beyond the tile's width.
@@ -272,9 +285,25 @@ const SCALAR_STEPS: [(usize, usize); 3] = [(16, 3), (16, 2), (32, 2)];
 const TF32_STEPS: [(usize, usize); 3] = [(32, 3), (16, 4), (32, 2)];
 
 /// Tiles of tasks whose warp groups, of 64 rows each, multiply whole tiles.
-const GROUP_TILES: [(usize, usize); 9] =
-    [(64, 16), (64, 32), (64, 64), (64, 96), (64, 128), (128, 32), (128, 64), (128, 128), (128, 256)];
-const GROUP_STAGES: [usize; 3] = [3, 4, 6];
+const GROUP_TILES: [(usize, usize); 15] = [
+    (64, 16),
+    (64, 32),
+    (64, 64),
+    (64, 96),
+    (64, 128),
+    (64, 256),
+    (128, 32),
+    (128, 64),
+    (128, 128),
+    (128, 192),
+    (128, 256),
+    (192, 128),
+    (192, 256),
+    (256, 64),
+    (256, 128),
+];
+/// Their stages: of equal ones the most.
+const GROUP_STAGES: [usize; 2] = [6, 4];
 
 /// True for a contraction of a type that something multiplies.
 pub fn is_served(block: &BlockProgram, factors: Factors) -> bool {
@@ -318,6 +347,8 @@ pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = 
     let steps: &[(usize, usize)] = match engine {
         Engine::Scalar(_) => &SCALAR_STEPS,
         Engine::Matrix(Product::Tf32) => &TF32_STEPS,
+        // Where products of tiles are faster, the other ones are not worth many schedules.
+        Engine::Matrix(_) if target.has_tile_products => &STEPS[..1],
         Engine::Matrix(_) => &STEPS,
     };
     let splits = [1, 2, 4, MAX_CLUSTER];
