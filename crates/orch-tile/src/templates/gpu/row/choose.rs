@@ -338,9 +338,14 @@ impl Rows {
                 launch.shared_bytes += self.combination_bytes(schedule);
             }
         }
-        if self.along == Some(Along::Results) {
-            // Memory likes longer runs than a few columns.
-            let run_bytes = (schedule.groups * self.lanes * self.elem_bytes) as f64;
+        // Memory likes longer runs than a few vectors.
+        let neighbours = match self.along {
+            Some(Along::Results) => Some(schedule.groups),
+            _ if schedule.keep => None,
+            _ => Some(schedule.members),
+        };
+        if let Some(neighbours) = neighbours {
+            let run_bytes = (neighbours * self.lanes * self.elem_bytes) as f64;
             launch.effort.bytes *= 1.0 + SHORT_RUN / run_bytes;
         }
         let held = (launch.in_flight / 4.0) as usize;
