@@ -280,3 +280,55 @@ fn large_kernels_use_wide_accesses() {
         }
     }
 }
+
+/// A sum of columns, or a product of a row with a matrix, in a type.
+fn column_sums(dtype: DType, rows: usize, columns: usize, is_product: bool) -> G {
+    let mut g = G::new();
+    let x = g.input(dtype, &[rows, columns]);
+    let y = if is_product {
+        let row = g.input(dtype, &[1, rows]);
+        g.op(PrimOp::Contract(Contract::matmul(0)), &[row, x])
+    } else {
+        g.reduce(ReduceOp::Sum, x, &[0])
+    };
+    g.output(y);
+    g
+}
+
+/// What members found is put together by threads that share columns otherwise, and read from the tasks of a cluster.
+#[test]
+fn columns_of_all_heights() {
+    for (rows, columns) in
+        [(1, 16), (37, 8), (61, 40), (130, 1), (257, 24), (301, 136), (1031, 24), (1100, 64)]
+    {
+        for dtype in [DType::F16, DType::F32] {
+            column_sums(dtype, rows, columns, false).check_gpu(Sample(5));
+            column_sums(dtype, rows, columns, true).check_gpu(Sample(3));
+        }
+        through_f32(DType::F16, &[rows, columns], |g, x| g.normalize(x, &[0])).check_gpu(Sample(2));
+    }
+}
+
+/// Sums of columns that lie beside one another leave no multiprocessor without work and none with few loads under way.
+#[test]
+fn columns_keep_memory_busy() {
+    let (multiprocessors, threads) = (SM_90.multiprocessors, SM_90.threads);
+    for (rows, columns, is_product) in [
+        (1024, 4096, false),
+        (8192, 8192, false),
+        (4096, 4096, true),
+        (4096, 11008, true),
+        (11008, 4096, true),
+    ] {
+        let block = column_sums(DType::F16, rows, columns, is_product).build().expect("a kernel");
+        let schedule = row::schedules(&block, &SM_90).swap_remove(0);
+        let tasks = row::lower(&block, &schedule).expect("its own schedule").program.tasks;
+        let what = format!("{rows} x {columns}: {tasks} tasks of {schedule:?}");
+        assert_eq!(schedule.lanes, 8, "{what}");
+        assert!(10 * tasks >= 9 * multiprocessors, "{what}");
+        let resident = (tasks * schedule.threads()).min(multiprocessors * threads) / multiprocessors;
+        let under_way = resident * schedule.together * schedule.lanes * DType::F16.size_bytes();
+        println!("{what}: {under_way} bytes under way");
+        assert!(under_way >= 32 << 10, "{what}: {under_way} bytes under way");
+    }
+}

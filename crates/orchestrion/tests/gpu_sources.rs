@@ -119,6 +119,16 @@ fn softmax(shape: [usize; 2], axis: usize, dtype: DType) -> BlockProgram {
     graph.build(y, dtype)
 }
 
+/// The sums of columns, added to what is in memory: alone they would be f32.
+fn column_sums(shape: [usize; 2], dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let x = graph.input(&shape);
+    let sum = graph.op(PrimOp::Reduce { op: ReduceOp::Sum, axes: vec![0] }, &[x]);
+    let z = graph.input(&shape[1..]);
+    let y = graph.binary(BinaryFn::Add, sum, z);
+    graph.build(y, dtype)
+}
+
 /// Attention of 12 heads.
 fn attend(keys: usize, terms: usize, dtype: DType) -> BlockProgram {
     let mut graph = Graph::new();
@@ -207,11 +217,14 @@ fn nests(target: &GpuTarget, kernels: &mut Kernels) {
             let kernel = transpose::lower(&block, schedule).expect("its own schedule");
             kernels.push((format!("{schedule:?} {dtype}"), kernel));
         }
-        for (shape, axis) in [([1000, 768], 1), ([4, 50_000], 1), ([4096, 100], 0)] {
-            let block = softmax(shape, axis, dtype);
+        let softmaxes = [([1000, 768], 1), ([4, 50_000], 1), ([4096, 100], 0)];
+        let softmaxes = softmaxes.map(|(shape, axis)| softmax(shape, axis, dtype));
+        let sums = [[4096, 4096], [2039, 100]].map(|shape| column_sums(shape, dtype));
+        let thin = product([1, 4096, 11008], false, dtype);
+        for block in softmaxes.into_iter().chain(sums).chain([thin]) {
             for schedule in row::schedules(&block, target).iter().take(SCHEDULES) {
                 let kernel = row::lower(&block, schedule).expect("its own schedule");
-                kernels.push((format!("{schedule:?} {dtype} {shape:?}"), kernel));
+                kernels.push((format!("{schedule:?} {dtype} {block}"), kernel));
             }
         }
     }

@@ -8,6 +8,9 @@ use crate::thread_team::WARP;
 /// Cycles from a load to its value.
 const LATENCY: f64 = 700.0;
 
+/// Cycles from a load to its value while memory is busy.
+const LOADED_LATENCY: f64 = 1000.0;
+
 /// Bytes a cycle that a multiprocessor gets from memory.
 const BANDWIDTH: f64 = 15.0;
 
@@ -34,6 +37,8 @@ pub(super) struct Launch {
     pub in_flight: f64,
     /// Times that a thread waits for memory with nothing else to do.
     pub rounds: f64,
+    /// Iterations of loops that wait for loads, while other threads' loads arrive.
+    pub iterations: f64,
     /// Cycles that a thread waits otherwise.
     pub waits: f64,
 }
@@ -50,6 +55,13 @@ impl Launch {
         by_threads.min(by_registers).min(by_shared).min(MAX_RESIDENT)
     }
 
+    /// True if all tasks run at the same time even if they are in clusters, to which some multiprocessors are of no use.
+    pub fn runs_at_once(&self, target: &GpuTarget) -> bool {
+        const IN_CLUSTERS: f64 = 0.85;
+        let places = self.resident(target) * target.multiprocessors;
+        self.tasks as f64 <= IN_CLUSTERS * places as f64
+    }
+
     /// Cycles; infinite if a task does not fit.
     pub fn cycles(&self, target: &GpuTarget) -> f64 {
         let resident = self.resident(target);
@@ -63,6 +75,8 @@ impl Launch {
         let issue = threads / WARP as f64 * self.effort.instructions / ISSUE;
         let under_way = (together * self.threads) as f64 * self.in_flight.max(1.0);
         let memory = threads * self.effort.bytes / BANDWIDTH.min(under_way / LATENCY);
+        // Loads that barely cover the latency leave gaps.
+        let memory = memory.hypot(waves * self.iterations * LOADED_LATENCY);
         // Of two resources the less busy one gets in the way a little.
         LATENCY * self.rounds + waves.sqrt() * self.waits + issue.max(memory) + 0.1 * issue.min(memory)
     }

@@ -217,6 +217,7 @@ fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f6
         effort,
         in_flight: effort.loaded.min(256.0),
         rounds: 1.0 + (effort.loaded / 512.0).floor() + rounds,
+        iterations: 0.0,
         waits: 0.0,
     }
 }

@@ -211,6 +211,7 @@ impl Transposition {
             effort: Effort { instructions: effort.instructions + exchanged + 30.0, ..effort },
             in_flight,
             rounds: 1.0,
+            iterations: 0.0,
             waits: BARRIER,
         }
     }

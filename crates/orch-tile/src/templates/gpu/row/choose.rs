@@ -22,8 +22,9 @@ const MAX_VECTOR_AXES: usize = 2;
 /// Threads of tasks that work at several points.
 const THREADS: [usize; 2] = [128, 256];
 
-/// Fewest threads whose tasks are worth a cluster.
-const MIN_CLUSTER_THREADS: usize = 256;
+/// Fewest threads of tasks that are worth a cluster, and most tasks of a multiprocessor: of rows, and of columns.
+const CLUSTERS_OF_ROWS: (usize, usize) = (256, 2);
+const CLUSTERS_OF_COLUMNS: (usize, usize) = (128, 4);
 
 /// Bytes of the smallest elements that tasks of a cluster read from each other.
 const MIN_PEER_BYTES: usize = 4;
@@ -31,14 +32,20 @@ const MIN_PEER_BYTES: usize = 4;
 /// Most values that a thread keeps.
 const MAX_KEPT: usize = 64;
 
-/// Iterations whose loads are under way together where values are not kept.
-const TOGETHER: usize = 4;
+/// Vectors whose loads are under way together where values are not kept.
+const TOGETHER: [usize; 3] = [4, 8, 16];
+
+/// Most bytes that a thread loads together.
+const MAX_TOGETHER_BYTES: f64 = 320.0;
 
 /// Share of the bytes of later stages that come from memory where values are not kept.
 const CACHED: f64 = 0.4;
 
 /// Bytes that reading a run of consecutive elements costs on top of its own.
-const SHORT_RUN: f64 = 16.0;
+const SHORT_RUN: f64 = 24.0;
+
+/// Cycles of adding what one more thread found for a column.
+const PART: f64 = 8.0;
 
 /// Cycles of a shuffle and what follows it.
 const SHUFFLE: f64 = 30.0;
@@ -60,9 +67,16 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
     for (vector, lanes) in vector_choices(nest, &outer) {
         let rows = Rows::of(nest, &outer, &shared, vector, lanes);
         for (members, groups, cluster) in rows.arrangements(target) {
-            let mut schedule = RowSchedule { vector, lanes, members, groups, cluster, keep: false };
+            let [together, ..] = TOGETHER;
+            let mut schedule = RowSchedule { vector, lanes, members, groups, cluster, keep: false, together };
             schedule.keep = !rows.has_arrays && (1..=MAX_KEPT).contains(&rows.kept(&schedule));
-            ranked.push((rows.launch(&schedule).cycles(target), schedule));
+            for together in rows.together(&schedule) {
+                let schedule = RowSchedule { together, ..schedule.clone() };
+                let launch = rows.launch(&schedule);
+                if rows.along != Some(Along::Results) || cluster == 1 || launch.runs_at_once(target) {
+                    ranked.push((launch.cycles(target), schedule));
+                }
+            }
         }
     }
     ranked.retain(|(cycles, _)| cycles.is_finite());
@@ -145,6 +159,8 @@ fn powers(from: usize, to: usize) -> impl Iterator<Item = usize> {
 struct Rows {
     along: Option<Along>,
     lanes: usize,
+    /// Bytes of the narrowest elements in memory.
+    elem_bytes: usize,
     /// Points of the outer axes, or vectors of them.
     points: usize,
     steps: Vec<RowStep>,
@@ -207,7 +223,9 @@ impl Rows {
             Work::Store { .. } => None,
         });
         let may_cluster = !has_arrays && results.min() >= Some(MIN_PEER_BYTES);
-        Self { along, lanes, points, steps, has_arrays, may_cluster }
+        let elem_bytes =
+            nest.program.buffers.iter().map(|buffer| buffer.dtype.size_bytes()).min().unwrap_or(1);
+        Self { along, lanes, elem_bytes, points, steps, has_arrays, may_cluster }
     }
 
     /// Members, groups and cluster of the schedules worth trying.
@@ -215,18 +233,18 @@ impl Rows {
         let most = self.longest().next_power_of_two();
         let mut found = Vec::new();
         if self.along == Some(Along::Results) {
-            for (groups, members) in powers(8, 32).flat_map(|g| powers(4, 64).map(move |m| (g, m))) {
+            for (groups, members) in powers(4, 32).flat_map(|g| powers(4, 256).map(move |m| (g, m))) {
                 let threads = groups * members;
                 let is_too_wide = groups > 8 && groups >= 2 * self.points;
-                if threads > MAX_THREADS || members > most.max(4) || is_too_wide {
+                if !(WARP..=MAX_THREADS).contains(&threads) || members > most.max(8) || is_too_wide {
                     continue;
                 }
                 found.push((members, groups, 1));
-                let tasks = self.points.div_ceil(groups);
-                if threads >= MIN_CLUSTER_THREADS {
-                    found.extend(
-                        self.clusters(tasks, members, target).map(|cluster| (members, groups, cluster)),
-                    );
+                let (min_threads, resident) = CLUSTERS_OF_COLUMNS;
+                if threads >= min_threads {
+                    let tasks = self.points.div_ceil(groups);
+                    let clusters = self.clusters(tasks, members, resident * target.multiprocessors, target);
+                    found.extend(clusters.map(|cluster| (members, groups, cluster)));
                 }
             }
             return found;
@@ -242,9 +260,10 @@ impl Rows {
                     found.push(arrangement);
                 }
             }
-            if members >= MIN_CLUSTER_THREADS {
-                found
-                    .extend(self.clusters(self.points, members, target).map(|cluster| (members, 1, cluster)));
+            let (min_threads, resident) = CLUSTERS_OF_ROWS;
+            if members >= min_threads {
+                let clusters = self.clusters(self.points, members, resident * target.multiprocessors, target);
+                found.extend(clusters.map(|cluster| (members, 1, cluster)));
             }
         }
         found
@@ -254,12 +273,29 @@ impl Rows {
         self.steps.iter().map(|step| step.vectors).max().unwrap_or(1)
     }
 
-    /// Clusters worth trying where tasks are few and long.
-    fn clusters(&self, tasks: usize, members: usize, target: &GpuTarget) -> impl Iterator<Item = usize> {
+    /// Clusters worth trying where tasks are few and long: at most so many tasks of all clusters.
+    fn clusters(
+        &self,
+        tasks: usize,
+        members: usize,
+        most: usize,
+        target: &GpuTarget,
+    ) -> impl Iterator<Item = usize> {
         let may_cluster = target.has_clusters && self.may_cluster;
-        let (most, longest) = (2 * target.multiprocessors, self.longest());
+        let longest = self.longest();
         powers(2, MAX_CLUSTER)
             .filter(move |cluster| may_cluster && tasks * cluster <= most && longest >= 4 * members * cluster)
+    }
+
+    /// How many vectors it is worth trying to load together: as many as there are, or registers for.
+    fn together(&self, schedule: &RowSchedule) -> Vec<usize> {
+        let [least, ..] = TOGETHER;
+        let turns = |step: &RowStep| Self::turns(step, schedule);
+        let most = self.steps.iter().map(turns).max().unwrap_or(1).max(least);
+        let bytes = self.steps.iter().map(|step| step.effort.loaded).fold(0.0, f64::max);
+        let fits = |together: usize| together as f64 * bytes <= MAX_TOGETHER_BYTES;
+        let is_worth = |together: usize| !schedule.keep && together <= most && fits(together);
+        TOGETHER.into_iter().filter(|&together| together == least || is_worth(together)).collect()
     }
 
     /// Vectors of a step that one member does.
@@ -281,9 +317,10 @@ impl Rows {
             effort: Effort { instructions: 40.0, ..Effort::default() },
             in_flight: 0.0,
             rounds: 0.0,
+            iterations: 0.0,
             waits: 0.0,
         };
-        let together = if schedule.keep { MAX_KEPT } else { TOGETHER };
+        let together = if schedule.keep { MAX_KEPT } else { schedule.together };
         for (position, step) in self.steps.iter().enumerate() {
             let turns = Self::turns(step, schedule) as f64;
             let once = if schedule.keep { step.keeping } else { step.effort };
@@ -292,16 +329,23 @@ impl Rows {
             launch.effort = launch.effort.plus(Effort { bytes: share * once.bytes, ..once }.times(turns));
             launch.in_flight = launch.in_flight.max(once.loaded * turns.min(together as f64));
             if once.loaded > 0.0 {
-                launch.rounds += share * (turns / together as f64).ceil();
+                launch.rounds += share;
+                let iterations = if schedule.keep { 0.0 } else { (turns / together as f64).ceil() };
+                launch.iterations += share * iterations;
             }
             if step.is_reduction {
                 launch.waits += self.combination_cycles(schedule);
                 launch.shared_bytes += self.combination_bytes(schedule);
             }
         }
-        if self.along == Some(Along::Results) {
-            // Memory likes longer runs than a few columns.
-            let run_bytes = (schedule.groups * self.lanes * 4) as f64;
+        // Memory likes longer runs than a few vectors.
+        let neighbours = match self.along {
+            Some(Along::Results) => Some(schedule.groups),
+            _ if schedule.keep => None,
+            _ => Some(schedule.members),
+        };
+        if let Some(neighbours) = neighbours {
+            let run_bytes = (neighbours * self.lanes * self.elem_bytes) as f64;
             launch.effort.bytes *= 1.0 + SHORT_RUN / run_bytes;
         }
         let held = (launch.in_flight / 4.0) as usize;
@@ -312,20 +356,28 @@ impl Rows {
 
     fn combination_cycles(&self, schedule: &RowSchedule) -> f64 {
         let members = schedule.members;
+        let between_tasks = if schedule.cluster > 1 { CLUSTER_BARRIER } else { 0.0 };
         if self.along == Some(Along::Results) {
-            let in_warp = (WARP / schedule.groups.min(WARP)).min(members);
-            let between_tasks = if schedule.cluster > 1 { CLUSTER_BARRIER } else { 0.0 };
-            return BARRIER + SHUFFLE * (members / in_warp) as f64 + between_tasks;
+            let in_warp = self.in_warp(schedule);
+            let shuffles = SHUFFLE * f64::from(in_warp.ilog2());
+            return shuffles + 2.0 * BARRIER + PART * (members / in_warp) as f64 + between_tasks;
         }
         let between_warps = if members > WARP { BARRIER } else { 0.0 };
-        let between_tasks = if schedule.cluster > 1 { CLUSTER_BARRIER } else { 0.0 };
         SHUFFLE * f64::from(members.ilog2()) + between_warps + between_tasks
+    }
+
+    /// Members of a column in a warp.
+    fn in_warp(&self, schedule: &RowSchedule) -> usize {
+        (WARP / schedule.groups.min(WARP)).min(schedule.members)
     }
 
     fn combination_bytes(&self, schedule: &RowSchedule) -> usize {
         const VALUE: usize = 8;
         match self.along {
-            Some(Along::Results) => schedule.threads() * self.lanes * VALUE,
+            Some(Along::Results) => {
+                let parts = schedule.threads() / self.in_warp(schedule) + 2 * schedule.groups;
+                parts * self.lanes * VALUE
+            }
             _ => schedule.threads().div_ceil(WARP) * VALUE,
         }
     }

@@ -23,24 +23,40 @@ struct Exchange {
     indices: Option<BufferId>,
 }
 
+/// How threads share the elements of the results of a task.
+struct Shares {
+    /// Consecutive elements of a thread.
+    lanes: usize,
+    /// Threads with elements, the first ones.
+    count: usize,
+}
+
+impl Shares {
+    /// `elems` and `threads` are powers of two.
+    fn of(elems: usize, threads: usize) -> Self {
+        let lanes = (elems / threads).max(1);
+        Self { lanes, count: elems / lanes }
+    }
+}
+
 impl Rows<'_> {
     /// The combination of what all members found.
     pub fn combine(&mut self, op: ReduceOp, mut partial: Partial, out: &mut Vec<Stmt>) -> Partial {
-        let &RowSchedule { members, groups, .. } = self.schedule;
+        let &RowSchedule { members, groups, cluster, .. } = self.schedule;
         if self.along == Some(Along::Results) {
             // Members of a column are `groups` threads apart.
             let in_warp = (WARP / groups.min(WARP)).min(members);
             partial = self.combine_lanes_of_warp(op, partial, groups, in_warp, out);
-            if members > in_warp {
+            if members > in_warp || cluster > 1 {
                 partial = self.combine_columns(op, partial, in_warp, out);
             }
-        } else {
-            partial = self.combine_lanes_of_warp(op, partial, 1, members.min(WARP), out);
-            if members > WARP {
-                partial = self.combine_warps(op, partial, members / WARP, out);
-            }
+            return partial;
         }
-        if self.schedule.cluster > 1 {
+        partial = self.combine_lanes_of_warp(op, partial, 1, members.min(WARP), out);
+        if members > WARP {
+            partial = self.combine_warps(op, partial, members / WARP, out);
+        }
+        if cluster > 1 {
             partial = self.combine_tasks(op, partial, out);
         }
         partial
@@ -93,13 +109,26 @@ impl Rows<'_> {
 
     /// Combines what the tasks of a cluster found.
     fn combine_tasks(&mut self, op: ReduceOp, partial: Partial, out: &mut Vec<Stmt>) -> Partial {
-        let lanes = self.emitter.nest.program.exprs.lanes(partial.value);
-        let exchange = self.exchange(partial, self.schedule.groups, lanes);
+        let exchange = self.exchange(partial, self.schedule.groups, 1);
         let is_first = self.is_first_of_task();
         let then = self.put(exchange, partial, self.group);
-        let offset = self.emitter.nest.program.exprs.mul_const(self.group, lanes as i64);
         out.push(Stmt::If { condition: is_first, then, otherwise: Vec::new() });
         out.push(Stmt::Team(TeamStmt::ClusterBarrier));
+        self.merge_peers(op, partial, exchange, self.group, out)
+    }
+
+    /// The combination of what the tasks of a cluster have at a place of their shared memory.
+    fn merge_peers(
+        &mut self,
+        op: ReduceOp,
+        like: Partial,
+        exchange: Exchange,
+        position: ExprId,
+        out: &mut Vec<Stmt>,
+    ) -> Partial {
+        let lanes = self.emitter.nest.program.exprs.lanes(like.value);
+        let offset = self.emitter.nest.program.exprs.mul_const(position, lanes as i64);
+        let offset = self.emitter.nest.simplify(offset);
         let mut total: Option<Partial> = None;
         for rank in 0..self.schedule.cluster {
             let rank = self.emitter.nest.program.exprs.index(rank as i64);
@@ -107,19 +136,19 @@ impl Rows<'_> {
                 let from = Spot { buffer, offset };
                 self.declared("peer", like, |var| TeamStmt::Peer { var, rank, from }, out)
             };
-            let value = peer(exchange.values, partial.value);
-            let index = exchange.indices.zip(partial.index).map(|(buffer, like)| peer(buffer, like));
+            let value = peer(exchange.values, like.value);
+            let index = exchange.indices.zip(like.index).map(|(buffer, like)| peer(buffer, like));
             let there = Partial { value, index };
             total = Some(match total {
                 Some(total) => self.merge(op, total, there, out),
                 None => there,
             });
         }
-        total.unwrap_or(partial)
+        total.unwrap_or(like)
     }
 
     /// Combines what the members found for each column, through shared memory; each `in_warp` of them in a warp have
-    /// the same.
+    /// the same. Each column is put together by one thread, so that what members found is read once.
     fn combine_columns(
         &mut self,
         op: ReduceOp,
@@ -127,10 +156,10 @@ impl Rows<'_> {
         in_warp: usize,
         out: &mut Vec<Stmt>,
     ) -> Partial {
-        let &RowSchedule { members, groups, .. } = self.schedule;
+        let &RowSchedule { members, groups, cluster, .. } = self.schedule;
         let lanes = self.emitter.nest.program.exprs.lanes(partial.value);
         let parts = members / in_warp;
-        let exchange = self.exchange(partial, parts * groups, lanes);
+        let found = self.exchange(partial, parts * groups, lanes);
         let exprs = &mut self.emitter.nest.program.exprs;
         let (size, sharing) = (exprs.index(groups as i64), exprs.index(in_warp as i64));
         let member = exprs.floor_div(self.thread, size);
@@ -138,7 +167,7 @@ impl Rows<'_> {
         let first = exprs.mul_const(part, groups as i64);
         let position = exprs.add2(first, self.group);
         let position = self.emitter.nest.simplify(position);
-        let put = self.put(exchange, partial, position);
+        let put = self.put(found, partial, position);
         if in_warp > 1 {
             let exprs = &mut self.emitter.nest.program.exprs;
             let zero = exprs.index(0);
@@ -148,28 +177,61 @@ impl Rows<'_> {
             out.extend(put);
         }
         out.push(Stmt::Team(TeamStmt::Barrier));
+
+        let shares = Shares::of(groups * lanes, self.schedule.threads());
+        let mut sums = self.exchange(partial, groups, lanes);
+        let share = self.share(&shares);
+        let mut then = Vec::new();
         let mut total: Option<Partial> = None;
-        for member in 0..parts {
-            let from = self.emitter.nest.program.exprs.add_const(self.group, (member * groups) as i64);
-            let there = self.get(exchange, from, lanes, out);
+        for part in 0..parts {
+            let from = self.emitter.nest.program.exprs.add_const(share, (part * shares.count) as i64);
+            let there = self.get(found, from, shares.lanes, &mut then);
             total = Some(match total {
-                Some(total) => self.merge(op, total, there, out),
+                Some(total) => self.merge(op, total, there, &mut then),
                 None => there,
             });
         }
-        total.unwrap_or(partial)
+        let total = total.unwrap_or(partial);
+        then.extend(self.put(sums, total, share));
+        let is_sharing = self.is_below(shares.count);
+        out.extend(self.if_true(is_sharing, then));
+        if cluster > 1 {
+            out.push(Stmt::Team(TeamStmt::ClusterBarrier));
+            let totals = self.exchange(partial, groups, lanes);
+            // Whole warps read what other tasks have.
+            let mut then = Vec::new();
+            let total = self.merge_peers(op, total, sums, share, &mut then);
+            let put = self.put(totals, total, share);
+            let is_sharing = (shares.count < WARP).then(|| self.is_below(shares.count)).flatten();
+            then.extend(self.if_true(is_sharing, put));
+            let is_in_warps = self.is_below(shares.count.max(WARP));
+            out.extend(self.if_true(is_in_warps, then));
+            sums = totals;
+        }
+        out.push(Stmt::Team(TeamStmt::Barrier));
+        self.get(sums, self.group, lanes, out)
+    }
+
+    /// The share of the thread; threads past the last share have one of another.
+    fn share(&mut self, shares: &Shares) -> ExprId {
+        let exprs = &mut self.emitter.nest.program.exprs;
+        let count = exprs.index(shares.count as i64);
+        let share = exprs.floor_rem(self.thread, count);
+        self.emitter.nest.simplify(share)
+    }
+
+    /// Whether the thread is one of the first `count`; `None` if all are.
+    fn is_below(&mut self, count: usize) -> Option<ExprId> {
+        let exprs = &mut self.emitter.nest.program.exprs;
+        let end = exprs.index(count as i64);
+        (count < self.schedule.threads()).then(|| exprs.lt(self.thread, end))
     }
 
     /// True in the first thread of each group of a task.
     fn is_first_of_task(&mut self) -> ExprId {
-        let &RowSchedule { members, groups, .. } = self.schedule;
         let exprs = &mut self.emitter.nest.program.exprs;
-        let (zero, members, groups) =
-            (exprs.index(0), exprs.index(members as i64), exprs.index(groups as i64));
-        let member = match self.along {
-            Some(Along::Results) => exprs.floor_div(self.thread, groups),
-            _ => exprs.floor_rem(self.thread, members),
-        };
+        let (zero, members) = (exprs.index(0), exprs.index(self.schedule.members as i64));
+        let member = exprs.floor_rem(self.thread, members);
         exprs.eq(member, zero)
     }
 

@@ -17,9 +17,6 @@ use crate::thread::{LoopKind, Stmt};
 use crate::thread_team::{TeamStmt, WARP};
 use orch_ir::ReduceOp;
 
-/// Iterations of loops whose loads may be under way together.
-const UNROLL: u32 = 4;
-
 /// Emission of one kernel.
 pub(super) struct Rows<'a> {
     pub emitter: Emitter<'a>,
@@ -75,11 +72,13 @@ fn check(
     schedule: &RowSchedule,
 ) -> Result<(), CannotLower> {
     let &RowSchedule { lanes, members, groups, cluster, .. } = schedule;
-    let is_one_group = groups == 1 && vector.is_none_or(|(_, along)| *along == Along::Terms);
+    let is_along_terms = vector.is_none_or(|(_, along)| *along == Along::Terms);
+    let is_one_group = groups == 1 && is_along_terms;
     let conditions = [
         (nest.steps.iter().any(|step| !inner_axes(step, outer).is_empty()), "every stage is done at a point"),
         (vector.is_none_or(|(axis, _)| axis.extent.is_multiple_of(lanes)), "vectors past the end of an axis"),
         (members.is_power_of_two() && schedule.threads().is_multiple_of(WARP), "threads of parts of warps"),
+        (is_along_terms || groups.is_power_of_two() && lanes.is_power_of_two(), "columns that do not halve"),
         (!has_arrays(nest, outer) || cluster == 1 && is_one_group, "several points for shared results"),
     ];
     match conditions.into_iter().find(|(holds, _)| !holds) {
@@ -263,7 +262,7 @@ impl<'a> Rows<'a> {
         (named(nest, "point", clamped, (0, points - 1), 1, body), Some(is_real))
     }
 
-    fn if_true(&mut self, condition: Option<ExprId>, then: Vec<Stmt>) -> Vec<Stmt> {
+    pub fn if_true(&mut self, condition: Option<ExprId>, then: Vec<Stmt>) -> Vec<Stmt> {
         match condition {
             Some(condition) => vec![Stmt::If { condition, then, otherwise: Vec::new() }],
             None => then,
@@ -287,7 +286,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// `body` at the vectors that are the thread's: in a loop over the turns that all members have, and in the last
+    /// `body` at the vectors that are the thread's: in loops over the turns that all members have, and in the last
     /// one, which the first members have. `sum` is the reduction that it is for, and what `body` adds to.
     fn deal(
         &mut self,
@@ -298,28 +297,13 @@ impl<'a> Rows<'a> {
     ) -> Vec<Stmt> {
         let (full, rest) = (turns.vectors() / turns.members, turns.vectors() % turns.members);
         let mut out = Vec::new();
-        let emitter = &mut self.emitter;
-        if full == 1 {
-            let first = emitter.nest.program.exprs.index(0);
-            out.extend(turns.at(emitter, first, place, sum.map(|(_, acc)| acc), body));
-        } else if full > 1 {
-            let exprs = &mut emitter.nest.program.exprs;
-            let (var, turn) = exprs.fresh_index("turn", full);
-            let (start, end) = (exprs.index(0), exprs.index(full as i64));
-            let kind = if turns.is_kept { LoopKind::Unroll } else { LoopKind::UnrollBy(UNROLL) };
-            let whole = Loop { var, start, end, step: 1, extent: full, kind };
-            match sum {
-                Some((reduction, acc)) => {
-                    out.extend(emitter.loop_in_chains(reduction, whole, 1, &[acc], &mut |emitter, accs| {
-                        turns.at(emitter, turn, place, accs.first().copied(), body)
-                    }));
-                }
-                None => {
-                    let body = turns.at(emitter, turn, place, None, body);
-                    out.push(for_loop(var, start, end, 1, kind, body));
-                }
-            }
+        // Loads of whole iterations are under way together, those of the turns after them too.
+        let together = if turns.is_kept { full } else { self.schedule.together.min(full) };
+        let iterated = full - full % together.max(1);
+        for (first, past) in [(0, iterated), (iterated, full)] {
+            out.extend(self.deal_turns(turns, (first, past, together), place, sum, body));
         }
+        let emitter = &mut self.emitter;
         if rest > 0 {
             let exprs = &mut emitter.nest.program.exprs;
             let (turn, past) = (exprs.index(full as i64), exprs.index(rest as i64));
@@ -328,6 +312,39 @@ impl<'a> Rows<'a> {
             out.push(Stmt::If { condition, then, otherwise: Vec::new() });
         }
         out
+    }
+
+    /// `body` in turns `first..past`, `together` of them in an iteration.
+    fn deal_turns(
+        &mut self,
+        turns: &Turns,
+        (first, past, together): (usize, usize, usize),
+        place: &Place,
+        sum: Option<(&Reduction, Accumulator)>,
+        body: &mut Body<'_, 'a>,
+    ) -> Vec<Stmt> {
+        let emitter = &mut self.emitter;
+        let exprs = &mut emitter.nest.program.exprs;
+        let (start, end, extent) = (exprs.index(first as i64), exprs.index(past as i64), past - first);
+        if extent <= 1 {
+            let mut once = || turns.at(emitter, start, place, sum.map(|(_, acc)| acc), body);
+            return if extent == 1 { once() } else { Vec::new() };
+        }
+        let (var, turn) = exprs.fresh_index("turn", past);
+        let is_one_iteration = extent <= together;
+        let kind = if is_one_iteration { LoopKind::Unroll } else { LoopKind::UnrollBy(together as u32) };
+        let whole = Loop { var, start, end, step: 1, extent, kind };
+        match sum {
+            Some((reduction, acc)) => {
+                emitter.loop_in_chains(reduction, whole, 1, &[acc], &mut |emitter, accs| {
+                    turns.at(emitter, turn, place, accs.first().copied(), body)
+                })
+            }
+            None => {
+                let body = turns.at(emitter, turn, place, None, body);
+                vec![for_loop(var, start, end, 1, kind, body)]
+            }
+        }
     }
 
     /// A reduction over axes; `place` has its result afterwards, in every member.

@@ -41,6 +41,8 @@ pub struct RowSchedule {
     pub cluster: usize,
     /// Whether values are kept in registers between stages.
     pub keep: bool,
+    /// Vectors that a thread loads before it uses the first of them, where values are not kept.
+    pub together: usize,
 }
 
 impl RowSchedule {
