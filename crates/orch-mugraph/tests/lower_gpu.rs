@@ -668,6 +668,49 @@ fn streams_run_side_by_side() {
     }
 }
 
+/// Sums over iterations of sums of products, and of products by what does not change.
+#[test]
+fn sums_of_products_are_added_straight() {
+    for (body, streamed) in [
+        (
+            "s4 = matmul s0, s1\n s5 = matmul s0, s2\n s6 = matmul s5, s3\n s7 = add s4, s6\n s8 = accumulate sum s7",
+            true,
+        ),
+        (
+            "s4 = matmul s0, s1\n s5 = add s4, s4\n s6 = accumulate sum s5\n s7 = add s6, s3\n s8 = add s7, s6",
+            true,
+        ),
+        (
+            "s4 = matmul s2, s3\n s5 = add s1, s4\n s6 = matmul s0, s5\n s7 = accumulate sum s6\n s8 = silu s7",
+            true,
+        ),
+        (
+            "s4 = matmul s2, s3\n s5 = add s4, s1\n s6 = matmul s0, s5\n s7 = accumulate sum s6\n s8 = relu s7",
+            true,
+        ),
+        // Two readers, and a summand that does not change.
+        (
+            "s4 = matmul s0, s1\n s5 = relu s4\n s6 = add s4, s5\n s7 = accumulate sum s6\n s8 = add s7, s3",
+            false,
+        ),
+        (
+            "s4 = matmul s0, s1\n s5 = sum(0) s3\n s6 = add s4, s5\n s7 = accumulate sum s6\n s8 = add s7, s5",
+            false,
+        ),
+    ] {
+        let rows = if body.contains("add s6, s3") || body.contains("add s7, s3") { 16 } else { 33 };
+        let graph = valid(&format!(
+            "mugraph \"s\" {{\n t0 = input \"x\" [{rows}, 256]\n t1 = input \"w\" [256, 64]\n \
+             t2 = input \"a\" [256, 16]\n t3 = input \"c\" [16, 64]\n t4 = block [1] loop 2 {{\n \
+             s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n s2 = load t2 [-] 0\n s3 = load t3 [-] -\n {body}\n \
+             store s8 [-]\n }}\n output \"o\" t4\n}}\n"
+        ));
+        let stored = row_major(&graph, DType::F16);
+        assert_eq!(streams(&graph, &stored, Factors::F16), streamed, "{}", print(&graph));
+        check(&graph, &random_inputs(&graph, 5, 0.3));
+    }
+}
+
 #[test]
 fn other_factors_are_not_streamed() {
     let graph = |rows: usize, body: &str| {
