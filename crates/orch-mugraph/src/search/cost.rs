@@ -8,6 +8,15 @@ use serde::{Deserialize, Serialize};
 
 /// Most counts that are tried for an index: those of a power of two, and of three times one, all.
 const MOST_DIVISORS: usize = 24;
+/// Columns, and terms, of which streamed factors have multiples.
+const STREAM_COLUMNS: usize = 32;
+const STREAM_TERMS: usize = 128;
+/// Sums of a product that registers hold.
+const STREAM_SUMS: usize = 4096;
+/// What iterations cost where factors are streamed, in times what others cost.
+const STREAM_ITERATION: f64 = 0.25;
+/// Blocks of a processor that run together where factors are streamed.
+const STREAM_RESIDENT: usize = 2;
 
 /// Figures of a machine.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -46,6 +55,12 @@ pub struct Machine {
     pub matrix_terms: usize,
     /// What it costs to lay out an element of a product's right factor, in operations of a product.
     pub pack_flops: f64,
+    /// Rows up to which a given right factor is streamed past them: it is not held, and iterations need not wait for it.
+    pub stream_rows: usize,
+    /// Bytes that streamed factors hold at most.
+    pub stream_bytes: usize,
+    /// Bytes of sums of products that registers hold.
+    pub register_bytes: usize,
     /// What an elementwise operation costs, in operations of a product.
     pub scalar_flops: f64,
     /// The same of exponentials, roots, divisions and the like.
@@ -75,6 +90,9 @@ impl Default for Machine {
             matrix_columns: 1,
             matrix_terms: 0,
             pack_flops: 0.0,
+            stream_rows: 0,
+            stream_bytes: 0,
+            register_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
             memory_share: 1.0 / 3.0,
@@ -172,9 +190,13 @@ impl Machine {
         let (sketch, counts) = (extents.sketch, extents.counts);
         let blocks: usize = counts.grid.iter().product();
         let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
+        let (mut streamed, mut registers) = (0, 0);
+        let streams = self.streams(extents);
         for (at, step) in sketch.steps.iter().enumerate() {
             let elems = extents.elems(&sketch.dims[at]);
             let bytes = elems * self.element_bytes;
+            // Sums of products that are added up in registers: nothing else is done with them before the loop ends.
+            let sums_stay = self.register_bytes > 0 && sketch.is_sum_of_products(at);
             let times = blocks as f64 * if sketch.in_loop[at] { counts.looped as f64 } else { 1.0 };
             match step {
                 Step::Load(source) => {
@@ -183,7 +205,12 @@ impl Machine {
                     let element_bytes = if is_given { self.element_bytes } else { self.partial_bytes };
                     let bytes = elems * element_bytes;
                     // Tiles of the next iteration are loaded meanwhile.
-                    held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
+                    let own = if sketch.in_loop[at] { 2 * bytes } else { bytes };
+                    if is_given && streams.contains(&at) {
+                        streamed += own;
+                    } else {
+                        held += own;
+                    }
                     let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
                     let run_moved = run.next_multiple_of(self.sector_bytes) + self.run_bytes;
                     let moved = times * bytes as f64 * run_moved as f64 / run.max(1) as f64;
@@ -197,7 +224,10 @@ impl Machine {
                     };
                 }
                 Step::Op(TileOp::Matmul, args) => {
-                    held += 2 * bytes;
+                    match sums_stay {
+                        true => registers += elems * self.partial_bytes,
+                        false => held += 2 * bytes,
+                    }
                     let inner = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
                     let rows = sketch.dims[at].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
                     let columns = sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
@@ -206,7 +236,12 @@ impl Machine {
                         * padded(columns, columns.next_multiple_of(self.matrix_columns));
                     let terms = (inner + self.matrix_terms) as f64;
                     let packed = extents.elems(&sketch.dims[args[1]]) as f64 * self.pack_flops;
+                    let is_late = sums_stay && sketch.has_product(args[0]);
+                    let times = if is_late { blocks as f64 } else { times };
                     flops += times * (2.0 * elems as f64 * terms * waste + packed);
+                }
+                Step::Op(..) | Step::Accumulate(_) if sums_stay => {
+                    flops += blocks as f64 * self.scalar_flops * elems as f64;
                 }
                 Step::Op(op, _) => {
                     held += bytes / 2;
@@ -226,6 +261,7 @@ impl Machine {
             memory += if is_read && bytes <= self.cache_bytes { 0.0 } else { bytes as f64 };
             cache += bytes as f64;
         }
+        held += streamed.min(self.stream_bytes) + registers.saturating_sub(self.register_bytes);
         if held > self.tile_bytes {
             return None;
         }
@@ -235,10 +271,52 @@ impl Machine {
         let pull = (blocks as f64 / self.processors as f64 / self.memory_share).min(1.0);
         let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
         let computed = flops / self.flops_per_us / busy;
+        let (together, iteration_us) = match streamed {
+            0 => (1, self.iteration_us),
+            _ => (STREAM_RESIDENT, self.iteration_us * STREAM_ITERATION),
+        };
         // The first tiles are waited for.
-        let rounds = (waves * counts.looped) as f64;
+        let rounds = (waves.div_ceil(together) * counts.looped) as f64;
         let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
-        Some(self.launch_us + time + rounds * self.iteration_us)
+        Some(self.launch_us + time + rounds * iteration_us)
+    }
+
+    /// The loads that are streamed: right factors of products of few rows, whose sums stay in registers.
+    fn streams(&self, extents: &Extents<'_>) -> Vec<usize> {
+        let sums = |load: usize| Some((load, self.streamed_sums(extents, load)?));
+        let found: Vec<(usize, usize)> = match self.stream_rows {
+            0 => Vec::new(),
+            _ => (0..extents.sketch.steps.len()).filter_map(sums).collect(),
+        };
+        match found.iter().map(|(_, sums)| sums).sum::<usize>() <= STREAM_SUMS {
+            true => found.into_iter().map(|(load, _)| load).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The sums of the product that a load is streamed past, if it may be.
+    fn streamed_sums(&self, extents: &Extents<'_>, load: usize) -> Option<usize> {
+        let sketch = extents.sketch;
+        let mut readers = sketch.readers(load);
+        let (Some(reader), None, Step::Load(_)) = (readers.next(), readers.next(), &sketch.steps[load])
+        else {
+            return None;
+        };
+        let Step::Op(TileOp::Matmul, args) = &sketch.steps[reader] else { return None };
+        let extent = |dims: &[Dim], from_last: usize| {
+            dims.iter().rev().nth(from_last).map_or(1, |dim| extents.dim(*dim))
+        };
+        let (factor, result) = (&sketch.dims[load], &sketch.dims[reader]);
+        let (rows, columns) = (extent(result, 1), extent(result, 0));
+        let suits = args[1] == load
+            && !sketch.has_product(args[0])
+            && rows <= self.stream_rows
+            && extents.elems(result) == rows * columns
+            && sketch.in_loop[load] == sketch.in_loop[reader]
+            && (!sketch.in_loop[load] || sketch.is_accumulated(reader))
+            && columns.is_multiple_of(STREAM_COLUMNS)
+            && extent(factor, 1).is_multiple_of(STREAM_TERMS);
+        suits.then(|| rows.next_multiple_of(self.matrix_rows) * columns)
     }
 
     /// A lower bound for any counts: starting it, and moving what it loads from memory.

@@ -210,6 +210,59 @@ pub struct Sketch {
 }
 
 impl Sketch {
+    /// The steps that read a tile.
+    pub fn readers(&self, tile: usize) -> impl Iterator<Item = usize> {
+        let reads = move |at: &usize| match &self.steps[*at] {
+            Step::Load(_) => false,
+            Step::Op(_, args) => args.contains(&tile),
+            Step::Accumulate(from) => *from == tile,
+        };
+        (0..self.steps.len()).filter(reads)
+    }
+
+    /// True if a tile is added up over iterations, or is a summand of one that is, and is read for nothing else.
+    pub fn is_accumulated(&self, tile: usize) -> bool {
+        let mut readers = self.readers(tile);
+        let (Some(reader), None) = (readers.next(), readers.next()) else { return false };
+        match &self.steps[reader] {
+            Step::Load(_) => false,
+            Step::Accumulate(_) => true,
+            Step::Op(op, _) => matches!(op, TileOp::Binary(BinaryFn::Add)) && self.is_accumulated(reader),
+        }
+    }
+
+    /// True if a tile is a product, or a sum of products, that is only added up over iterations, or if it is what they add
+    /// up to. The first factor of a product has none in it, or is one by what the loop does not change.
+    pub fn is_sum_of_products(&self, tile: usize) -> bool {
+        match &self.steps[tile] {
+            Step::Accumulate(from) => self.is_sum_of_products(*from),
+            _ => self.is_accumulated(tile) && self.adds_products(tile),
+        }
+    }
+
+    fn adds_products(&self, tile: usize) -> bool {
+        match &self.steps[tile] {
+            Step::Op(TileOp::Matmul, args) => {
+                let is_product = matches!(self.steps[args[0]], Step::Op(TileOp::Matmul, _));
+                match is_product && !self.in_loop[args[1]] {
+                    true => self.adds_products(args[0]),
+                    false => !self.has_product(args[0]),
+                }
+            }
+            Step::Op(TileOp::Binary(BinaryFn::Add), args) => args.iter().all(|&arg| self.adds_products(arg)),
+            _ => false,
+        }
+    }
+
+    /// True if a tile is made of a product.
+    pub fn has_product(&self, tile: usize) -> bool {
+        match &self.steps[tile] {
+            Step::Load(_) => false,
+            Step::Accumulate(from) => self.has_product(*from),
+            Step::Op(op, args) => *op == TileOp::Matmul || args.iter().any(|&arg| self.has_product(arg)),
+        }
+    }
+
     /// True if it loads partial results, one per block of an index.
     pub fn splits(&self, label: u8) -> bool {
         let atoms = self.sources.iter().flat_map(|source| &source.dims).flat_map(|dim| dim.atoms());

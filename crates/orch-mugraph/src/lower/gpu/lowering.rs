@@ -5,6 +5,7 @@ use super::accumulate::{Accumulator, Rescale};
 use super::hazards::Touched;
 use super::layout::{Columns, Fragments, Registers, Site, TILE_COLUMNS, TILE_ROWS};
 use super::steps::Steps;
+use super::stream::Ring;
 use super::value::{Place, View};
 use crate::graph::BlockGraph;
 use crate::lower::Request;
@@ -37,8 +38,6 @@ pub(super) struct Lowering<'a> {
     pub block: Vec<ExprId>,
     /// The iteration of the loop.
     pub iteration: ExprId,
-    /// Which of the iterations that are written out one after the other this is.
-    pub turn: ExprId,
     /// The buffer of each tensor that is passed.
     pub arguments: Vec<Option<BufferId>>,
     /// Where each tile is; nowhere if it is computed where it is needed.
@@ -49,8 +48,8 @@ pub(super) struct Lowering<'a> {
     pub before: Vec<Vec<Place>>,
     /// What accumulators are while the loop runs.
     pub accumulators: Vec<Option<Accumulator>>,
-    /// The registers to which factors are streamed, by product.
-    pub streamed: BTreeMap<usize, BufferId>,
+    /// The rings to which factors are streamed, by product.
+    pub streamed: BTreeMap<usize, Ring>,
     /// What rows are multiplied by whose maximum has grown, by maximum and degree, in registers.
     pub rescales: Vec<(Rescale, Registers)>,
     /// The list that is written, and how many statements at its start name the threads' places.
@@ -106,7 +105,6 @@ impl<'a> Lowering<'a> {
             lane: zero,
             block: Vec::new(),
             iteration: zero,
-            turn: zero,
             arguments: vec![None; request.graph.shapes().len()],
             places: vec![Vec::new(); tiles],
             operands: vec![Vec::new(); tiles],

@@ -1,8 +1,10 @@
 //! A block graph made ready for lowering: compound operators are spelled out, what nobody reads is marked, and for each
 //! tile it is known who reads it and which of its dimensions have a remainder.
 //!
-//! `rms_norm` becomes its steps; a product of concatenations along the inner dimension becomes a sum of products; what a
-//! loop of one iteration accumulates is the tile itself; equal steps are one.
+//! `rms_norm` becomes its steps; a product of concatenations along the inner dimension becomes a sum of products, and so
+//! does one by the sum of a factor and a product; what a
+//! loop of one iteration accumulates is the tile itself; a sum over iterations of sums is the sum of such sums, and one of
+//! products of a product by a factor that does not change is their sum's product; equal steps are one.
 
 use super::stream::Stream;
 use crate::eval::rms_norm;
@@ -46,8 +48,6 @@ pub(super) struct Steps {
     pub loop_range: usize,
     /// Products whose second factors are streamed.
     pub streams: BTreeMap<usize, Stream>,
-    /// Iterations of the loop that are written out one after the other, so that each has registers of its own.
-    pub turns: usize,
 }
 
 impl Step {
@@ -76,13 +76,8 @@ impl Steps {
         if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MOST_ELEMS) {
             return Err(CannotLower(format!("a tile of more than {MOST_ELEMS} elements")));
         }
-        let mut steps = Steps {
-            tiles: builder.tiles,
-            stores,
-            loop_range: block.loop_range,
-            streams: BTreeMap::new(),
-            turns: 1,
-        };
+        let mut steps =
+            Steps { tiles: builder.tiles, stores, loop_range: block.loop_range, streams: BTreeMap::new() };
         steps.count_readers();
         Ok(steps)
     }
@@ -178,13 +173,47 @@ impl Builder<'_> {
                     },
                     how => *how,
                 };
-                Ok(self.like(Step::Accumulate { how, tile }, Stage::After, tile))
+                match how {
+                    Accumulation::Sum => self.sum_over_iterations(tile),
+                    how => Ok(self.like(Step::Accumulate { how, tile }, Stage::After, tile)),
+                }
             }
             TileNode::RunningMax { tile } => {
                 let tile = self.renamed[tile.index()];
                 Ok(self.like(Step::RunningMax { tile }, Stage::Loop, tile))
             }
         }
+    }
+
+    /// The sum of a tile over all iterations: products are added to it straight.
+    fn sum_over_iterations(&mut self, tile: usize) -> Result<usize, CannotLower> {
+        let changes = |this: &Self, tile: usize| this.tiles[tile].stage == Stage::Loop;
+        let is_product =
+            |this: &Self, tile: usize| matches!(this.tiles[tile].step, Step::Op { op: Op::Matmul, .. });
+        if let Step::Op { op, args } = self.tiles[tile].step.clone() {
+            match op {
+                Op::Binary(BinaryFn::Add)
+                    if args.iter().all(|&arg| changes(self, arg) && self.same_shape(arg, tile))
+                        && args.iter().any(|&arg| is_product(self, arg)) =>
+                {
+                    let sums: Result<Vec<usize>, CannotLower> =
+                        args.iter().map(|&arg| self.sum_over_iterations(arg)).collect();
+                    return self.plain(&op, &sums?);
+                }
+                Op::Matmul
+                    if is_product(self, args[0]) && changes(self, args[0]) && !changes(self, args[1]) =>
+                {
+                    let sum = self.sum_over_iterations(args[0])?;
+                    return self.plain(&op, &[sum, args[1]]);
+                }
+                _ => {}
+            }
+        }
+        Ok(self.like(Step::Accumulate { how: Accumulation::Sum, tile }, Stage::After, tile))
+    }
+
+    fn same_shape(&self, a: usize, b: usize) -> bool {
+        self.tiles[a].shape == self.tiles[b].shape
     }
 
     /// The tile that a step defines: a new one, unless there is one of the same step.
@@ -253,7 +282,15 @@ impl Builder<'_> {
                     let add = Op::Binary(BinaryFn::Add);
                     products.try_fold(first, |sum, product| self.plain(&add, &[sum, product]))
                 }
-                None => self.plain(op, args),
+                None => match self.summands(args[0], args[1]) {
+                    Some((factor, [left, right])) => {
+                        let product = self.plain(op, &[args[0], factor])?;
+                        let few = self.plain(op, &[args[0], left])?;
+                        let other = self.plain(op, &[few, right])?;
+                        self.plain(&Op::Binary(BinaryFn::Add), &[product, other])
+                    }
+                    None => self.plain(op, args),
+                },
             },
             op => self.plain(op, args),
         }
@@ -272,6 +309,25 @@ impl Builder<'_> {
         let fits = lhs_dim == rank - 1 && rhs_dim == rank - 2 && lhs.len() == rhs.len();
         (fits && lhs.iter().zip(&rhs).all(suits))
             .then(|| lhs.into_iter().zip(rhs).map(|(a, b)| [a, b]).collect())
+    }
+
+    /// A second factor that is the sum of a load and a product of few terms: the first factor is multiplied by each of
+    /// them, one after the other.
+    fn summands(&self, first: usize, second: usize) -> Option<(usize, [usize; 2])> {
+        let Step::Op { op: Op::Binary(BinaryFn::Add), args } = &self.tiles[second].step else { return None };
+        let is_load = |tile: usize| matches!(self.tiles[tile].step, Step::Load { .. });
+        let factors = |tile: usize| match &self.tiles[tile].step {
+            Step::Op { op: Op::Matmul, args } if is_load(args[1]) => Some([args[0], args[1]]),
+            _ => None,
+        };
+        let shape = &self.tiles[second].shape;
+        let is_plain = shape.len() == 2 && self.same_shape(args[0], args[1]);
+        // Multiplying rows instead of columns should not take much longer.
+        if !is_plain || self.tiles[first].shape[0] > 2 * shape[1] {
+            return None;
+        }
+        let pairs = [(args[0], args[1]), (args[1], args[0])];
+        pairs.into_iter().find_map(|(load, other)| Some((load, factors(other).filter(|_| is_load(load))?)))
     }
 
     fn plain(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
