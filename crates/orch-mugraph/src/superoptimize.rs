@@ -1,6 +1,6 @@
 //! From a program to proved µGraphs: search, stable forms, proofs.
 
-use crate::graph::MuGraph;
+use crate::graph::{MuGraph, Node};
 use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume};
 use crate::stabilise::{Unstable, stabilise};
 use crate::verify::{Certificate, VerifyOptions, verify};
@@ -17,6 +17,8 @@ pub struct SuperoptimizeOptions {
     pub states: u64,
     /// µGraphs that are to be proved, the cheapest ones.
     pub proofs: usize,
+    /// Of how many numbers of blocks what was found is proved.
+    pub schedules: usize,
     /// True if exponentials have to be relative to maxima: a program whose maxima were taken out is not to overflow.
     /// Otherwise a µGraph without a stable form is kept as it is, and overflows where the program does.
     pub must_be_stable: bool,
@@ -25,7 +27,14 @@ pub struct SuperoptimizeOptions {
 impl Default for SuperoptimizeOptions {
     fn default() -> Self {
         let (search, verify) = (SearchOptions::default(), VerifyOptions::default());
-        SuperoptimizeOptions { search, verify, states: u64::MAX, proofs: 2, must_be_stable: false }
+        SuperoptimizeOptions {
+            search,
+            verify,
+            states: u64::MAX,
+            proofs: 2,
+            schedules: 1,
+            must_be_stable: false,
+        }
     }
 }
 
@@ -90,7 +99,7 @@ pub fn superoptimize(
 ) -> Result<Superoptimized, SuperoptimizeError> {
     let (found, report) = search(program, options, goes_on)?;
     let mut result = Superoptimized { report, ..Superoptimized::default() };
-    for (cost_us, graph) in ranked(found, rank) {
+    for (cost_us, graph) in ranked(found, options.schedules, rank) {
         if result.proved.len() >= options.proofs {
             break;
         }
@@ -105,16 +114,34 @@ pub fn superoptimize(
     Ok(result)
 }
 
-/// Of each kernel that was found the cheapest numbers of blocks and iterations, the cheapest kernel first.
-fn ranked(found: Vec<Found>, rank: &Rank<'_>) -> Vec<(f64, MuGraph)> {
+/// Of what was found the cheapest numbers of blocks and iterations, at most `schedules` of different numbers of blocks; the
+/// cheapest first.
+fn ranked(found: Vec<Found>, schedules: usize, rank: &Rank<'_>) -> Vec<(f64, MuGraph)> {
     let best = |found: Found| {
         let all = std::iter::once((found.cost_us, found.graph)).chain(found.alternatives);
         let costs = all.filter_map(|(modelled_us, graph)| Some((rank(&graph, modelled_us)?, graph)));
-        costs.min_by(|a, b| a.0.total_cmp(&b.0))
+        let mut costs: Vec<(f64, MuGraph)> = costs.collect();
+        costs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut kept: Vec<(f64, MuGraph)> = Vec::new();
+        for (cost_us, graph) in costs {
+            if kept.len() < schedules && kept.iter().all(|(_, other)| grids(other) != grids(&graph)) {
+                kept.push((cost_us, graph));
+            }
+        }
+        kept
     };
-    let mut ranked: Vec<(f64, MuGraph)> = found.into_iter().filter_map(best).collect();
+    let mut ranked: Vec<(f64, MuGraph)> = found.into_iter().flat_map(best).collect();
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     ranked
+}
+
+/// The blocks of each kernel.
+fn grids(graph: &MuGraph) -> Vec<&[usize]> {
+    let blocks = graph.nodes().filter_map(|(_, node)| match node {
+        Node::Block(block) => Some(block.grid.as_slice()),
+        Node::Input { .. } | Node::Op { .. } => None,
+    });
+    blocks.collect()
 }
 
 fn search(

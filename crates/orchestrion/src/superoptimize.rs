@@ -1,6 +1,7 @@
 //! Superoptimizing single programs (Mirage, OSDI'25): what was found is kept in the tuning database, with its proof.
 
 use crate::backend::{self, Backend};
+use crate::compile::is_tuned;
 use crate::substitute::designs;
 use crate::{Error, Model, Options, parallel};
 use orch_ir::DType;
@@ -37,8 +38,10 @@ pub struct Searched {
     pub is_remembered: bool,
 }
 
-/// µGraphs of each program that are proved.
+/// µGraphs of each program that are proved; more where kernels are timed, of several numbers of blocks each.
 const PROOFS: usize = 2;
+const TIMED_PROOFS: usize = 6;
+const TIMED_SCHEDULES: usize = 2;
 
 /// Numbers of blocks and iterations that are tried for each kernel beside the cheapest by the model of the search.
 const ALTERNATIVES: usize = 24;
@@ -166,11 +169,16 @@ impl<'a> Finder<'a> {
             below_us: wanted.below_us,
             ..self.backend.search_options()
         };
+        let (proofs, schedules) = match is_tuned(self.backend, self.options) {
+            true => (TIMED_PROOFS, TIMED_SCHEDULES),
+            false => (PROOFS, 1),
+        };
         let options = SuperoptimizeOptions {
             search,
             verify: VerifyOptions::default(),
             states: wanted.states,
-            proofs: PROOFS,
+            proofs,
+            schedules,
             must_be_stable: wanted.must_be_stable,
         };
         let key = self.key(wanted, &options);
@@ -214,8 +222,8 @@ impl<'a> Finder<'a> {
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!(
-                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} below {below_us:.2} states {} proofs {} stable {}",
-                options.states, options.proofs, options.must_be_stable
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} below {below_us:.2} states {} proofs {} of {} stable {}",
+                options.states, options.proofs, options.schedules, options.must_be_stable
             ),
         }
     }

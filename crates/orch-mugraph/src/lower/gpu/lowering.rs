@@ -50,6 +50,8 @@ pub(super) struct Lowering<'a> {
     pub accumulators: Vec<Option<Accumulator>>,
     /// The rings to which factors are streamed, by product.
     pub streamed: BTreeMap<usize, Ring>,
+    /// Where summands of streamed products are added.
+    pub summands: Vec<View>,
     /// What rows are multiplied by whose maximum has grown, by maximum and degree, in registers.
     pub rescales: Vec<(Rescale, Registers)>,
     /// The list that is written, and how many statements at its start name the threads' places.
@@ -111,6 +113,7 @@ impl<'a> Lowering<'a> {
             before: vec![Vec::new(); tiles],
             accumulators: vec![None; tiles],
             streamed: BTreeMap::new(),
+            summands: Vec::new(),
             rescales: Vec::new(),
             body: Vec::new(),
             names: 0,

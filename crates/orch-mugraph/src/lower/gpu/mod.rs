@@ -110,10 +110,17 @@ fn lower_steps(
         return Ok(kernel);
     }
     let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
-    let all = bytes + more * (steps.loop_range - 1);
+    let fits = |stages: usize| bytes + more * (stages - 1) <= target.shared_bytes;
     let stages = match steps.streams.is_empty() {
-        false if more * steps.loop_range <= MOST_ALL_AHEAD && all <= target.shared_bytes => steps.loop_range,
-        _ => choose_stages((block.blocks(), steps.loop_range), (bytes, more), target),
+        true => choose_stages((block.blocks(), steps.loop_range), (bytes, more), target),
+        false if more * steps.loop_range <= MOST_ALL_AHEAD && fits(steps.loop_range) => steps.loop_range,
+        false => {
+            let stages = stream::stages(&steps.streams).min(steps.loop_range);
+            if !fits(stages) {
+                return Err(CannotLower(format!("{stages} tiles of {more} bytes beside streams")));
+            }
+            stages
+        }
     };
     Ok(if stages > 1 { with(Plan { stages, ..one }) } else { kernel })
 }

@@ -87,7 +87,16 @@ impl Stream {
 /// The bytes that the streams of one of so many blocks may have under way, most first.
 pub(super) fn amounts(blocks: usize, target: &GpuTarget) -> impl Iterator<Item = usize> {
     let first = BYTES_UNDER_WAY / blocks.div_ceil(target.multiprocessors).clamp(1, MOST_RESIDENT);
-    std::iter::successors(Some(first), |bytes| Some(bytes / 2)).take_while(|bytes| *bytes >= LEAST_UNDER_WAY)
+    std::iter::successors(Some(first), |bytes| Some(bytes * 3 / 4))
+        .take_while(|bytes| *bytes >= LEAST_UNDER_WAY)
+}
+
+/// Iterations whose other tiles are in shared memory at once, so many that waiting for a tile is not waiting for what rings
+/// have under way: copies are waited for in the order in which they were started.
+pub(super) fn stages(streams: &BTreeMap<usize, Stream>) -> usize {
+    let ahead: usize = streams.values().map(|stream| stream.ahead).sum();
+    let steps: usize = streams.values().map(|stream| stream.steps).sum();
+    (ahead + 1).div_ceil(steps + 1) + 1
 }
 
 /// The products whose second factors are streamed, with `bytes` of all of them under way.
@@ -499,7 +508,7 @@ impl Lowering<'_> {
     /// Adds the summands of all warps: to registers if there is one tile of rows, else tile by tile in shared memory.
     pub fn join_streamed(&mut self, registers: &Registers, shape: &[usize]) -> Place {
         let (m, n) = (registers.at.rows.m, registers.at.n());
-        let parts = self.new_view("summands", DType::F32, &[self.plan.warps, m.min(TILE_ROWS), n], 2);
+        let parts = self.summands([self.plan.warps, m.min(TILE_ROWS), n]);
         let rows = registers.at.rows.clone();
         if rows.row_tiles() > 1 {
             let view = self.new_view("sum", DType::F32, shape, shape.len() - 1);
@@ -533,6 +542,16 @@ impl Lowering<'_> {
         });
         self.run(stmts);
         Place::Registers(Registers { at, buffer })
+    }
+
+    /// Room for the summands of all warps, which products of the same shape share.
+    fn summands(&mut self, shape: [usize; 3]) -> View {
+        if let Some(view) = self.summands.iter().find(|view| view.padded == shape) {
+            return view.clone();
+        }
+        let view = self.new_view("summands", DType::F32, &shape, 2);
+        self.summands.push(view.clone());
+        view
     }
 
     /// The sum of the summands of all warps.
