@@ -51,6 +51,9 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     let thread = nest.program.set_team(schedule.threads(), schedule.cluster);
     let thread = nest.program.exprs.var(thread);
     let along = vector.map(|(_, along)| along);
+    if let Some(team) = &mut nest.program.team {
+        team.loads_ahead = along == Some(Along::Results) && !schedule.keep;
+    }
     let emitter = Emitter::new(nest, &plan);
     let (group, member) = (thread, thread);
     let mut rows = Rows { emitter, schedule, along, thread, group, member, order, slot };
