@@ -300,9 +300,11 @@ impl<'a> Rows<'a> {
     ) -> Vec<Stmt> {
         let (full, rest) = (turns.vectors() / turns.members, turns.vectors() % turns.members);
         let mut out = Vec::new();
-        // Loads of whole iterations are under way together, those of the turns after them too.
         let together = if turns.is_kept { full } else { self.schedule.together.min(full) };
-        let iterated = full - full % together.max(1);
+        // Turns that are no whole iteration have loops of their own, so that their loads too are under way together.
+        let team = self.emitter.nest.program.team.as_ref();
+        let is_ahead = team.is_some_and(|team| team.loads_ahead);
+        let iterated = if is_ahead { full - full % together.max(1) } else { full };
         for (first, past) in [(0, iterated), (iterated, full)] {
             out.extend(self.deal_turns(turns, (first, past, together), place, sum, body));
         }
