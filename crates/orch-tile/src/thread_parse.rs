@@ -126,7 +126,7 @@ impl Parser {
         }
     }
 
-    /// `128 threads thread: i64 [0..=127], clusters of 1`.
+    /// `128 threads thread: i64 [0..=127], clusters of 1`, and perhaps `, loads ahead`.
     fn team_declaration(&mut self) -> Parsed<()> {
         let threads = self.lexer.count()?;
         self.lexer.expect("threads")?;
@@ -135,7 +135,12 @@ impl Parser {
             self.lexer.expect(word)?;
         }
         let cluster = self.lexer.count()?;
-        self.program.team = Some(Team { threads, thread, cluster });
+        let loads_ahead = self.lexer.accept(",");
+        if loads_ahead {
+            self.lexer.expect("loads")?;
+            self.lexer.expect("ahead")?;
+        }
+        self.program.team = Some(Team { threads, thread, cluster, loads_ahead });
         Ok(())
     }
 

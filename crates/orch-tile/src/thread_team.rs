@@ -77,6 +77,8 @@ pub struct Team {
     pub thread: VarId,
     /// Consecutive tasks that run at the same time; the number of tasks is a multiple of it.
     pub cluster: usize,
+    /// Whether loads of unrolled iterations shall be under way together, at the cost of registers for all of them; a hint.
+    pub loads_ahead: bool,
 }
 
 /// A place in a buffer.

@@ -4,9 +4,9 @@
 mod support;
 
 use orch_ir::*;
-use orch_tile::Layout;
 use orch_tile::target::{GPU_TARGETS, SM_90};
 use orch_tile::templates::gpu::{Factors, design, pointwise, row, transpose};
+use orch_tile::{Layout, parse_thread};
 use support::gpu::Sample;
 use support::{G, cases};
 
@@ -322,7 +322,11 @@ fn columns_keep_memory_busy() {
     ] {
         let block = column_sums(DType::F16, rows, columns, is_product).build().expect("a kernel");
         let schedule = row::schedules(&block, &SM_90).swap_remove(0);
-        let tasks = row::lower(&block, &schedule).expect("its own schedule").program.tasks;
+        let program = row::lower(&block, &schedule).expect("its own schedule").program;
+        assert!(program.team.as_ref().is_some_and(|team| team.loads_ahead), "{program}");
+        let text = program.to_string();
+        assert_eq!(parse_thread(&text).map(|parsed| parsed.to_string()), Ok(text));
+        let tasks = program.tasks;
         let what = format!("{rows} x {columns}: {tasks} tasks of {schedule:?}");
         assert_eq!(schedule.lanes, 8, "{what}");
         assert!(10 * tasks >= 9 * multiprocessors, "{what}");

@@ -81,8 +81,10 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
     let cluster =
         if team.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", team.cluster) } else { String::new() };
+    // Without the second bound the compiler saves registers by loading late, only four or five values at a time.
+    let resident = if team.loads_ahead { ", 1" } else { "" };
     format!(
-        "/* {tasks} tasks. {summary} */\nextern \"C\" __global__ void{cluster} __launch_bounds__({threads}) {name}({params}) {{\n\
+        "/* {tasks} tasks. {summary} */\nextern \"C\" __global__ void{cluster} __launch_bounds__({threads}{resident}) {name}({params}) {{\n\
          {body}}}\n",
         tasks = program.tasks,
         threads = team.threads,

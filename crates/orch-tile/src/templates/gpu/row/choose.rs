@@ -287,6 +287,12 @@ impl Rows {
             .filter(move |cluster| may_cluster && tasks * cluster <= most && longest >= 4 * members * cluster)
     }
 
+    /// Whether threads have registers for all vectors that they load together. Members of rows have many neighbours with
+    /// as many loads instead.
+    fn loads_ahead(&self, schedule: &RowSchedule) -> bool {
+        self.along == Some(Along::Results) && !schedule.keep
+    }
+
     /// How many vectors it is worth trying to load together: as many as there are, or registers for.
     fn together(&self, schedule: &RowSchedule) -> Vec<usize> {
         let [least, ..] = TOGETHER;
@@ -294,7 +300,8 @@ impl Rows {
         let most = self.steps.iter().map(turns).max().unwrap_or(1).max(least);
         let bytes = self.steps.iter().map(|step| step.effort.loaded).fold(0.0, f64::max);
         let fits = |together: usize| together as f64 * bytes <= MAX_TOGETHER_BYTES;
-        let is_worth = |together: usize| !schedule.keep && together <= most && fits(together);
+        let is_ahead = self.loads_ahead(schedule);
+        let is_worth = |together: usize| is_ahead && together <= most && fits(together);
         TOGETHER.into_iter().filter(|&together| together == least || is_worth(together)).collect()
     }
 
@@ -329,23 +336,22 @@ impl Rows {
             launch.effort = launch.effort.plus(Effort { bytes: share * once.bytes, ..once }.times(turns));
             launch.in_flight = launch.in_flight.max(once.loaded * turns.min(together as f64));
             if once.loaded > 0.0 {
-                launch.rounds += share;
-                let iterations = if schedule.keep { 0.0 } else { (turns / together as f64).ceil() };
-                launch.iterations += share * iterations;
+                let iterations = (turns / together as f64).ceil();
+                if self.loads_ahead(schedule) {
+                    launch.rounds += share;
+                    launch.iterations += share * iterations;
+                } else {
+                    launch.rounds += share * iterations;
+                }
             }
             if step.is_reduction {
                 launch.waits += self.combination_cycles(schedule);
                 launch.shared_bytes += self.combination_bytes(schedule);
             }
         }
-        // Memory likes longer runs than a few vectors.
-        let neighbours = match self.along {
-            Some(Along::Results) => Some(schedule.groups),
-            _ if schedule.keep => None,
-            _ => Some(schedule.members),
-        };
-        if let Some(neighbours) = neighbours {
-            let run_bytes = (neighbours * self.lanes * self.elem_bytes) as f64;
+        if self.along == Some(Along::Results) {
+            // Memory likes longer runs than a few columns.
+            let run_bytes = (schedule.groups * self.lanes * self.elem_bytes) as f64;
             launch.effort.bytes *= 1.0 + SHORT_RUN / run_bytes;
         }
         let held = (launch.in_flight / 4.0) as usize;

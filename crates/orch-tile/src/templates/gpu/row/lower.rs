@@ -51,6 +51,9 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     let thread = nest.program.set_team(schedule.threads(), schedule.cluster);
     let thread = nest.program.exprs.var(thread);
     let along = vector.map(|(_, along)| along);
+    if let Some(team) = &mut nest.program.team {
+        team.loads_ahead = along == Some(Along::Results) && !schedule.keep;
+    }
     let emitter = Emitter::new(nest, &plan);
     let (group, member) = (thread, thread);
     let mut rows = Rows { emitter, schedule, along, thread, group, member, order, slot };
@@ -297,9 +300,11 @@ impl<'a> Rows<'a> {
     ) -> Vec<Stmt> {
         let (full, rest) = (turns.vectors() / turns.members, turns.vectors() % turns.members);
         let mut out = Vec::new();
-        // Loads of whole iterations are under way together, those of the turns after them too.
         let together = if turns.is_kept { full } else { self.schedule.together.min(full) };
-        let iterated = full - full % together.max(1);
+        // Turns that are no whole iteration have loops of their own, so that their loads too are under way together.
+        let team = self.emitter.nest.program.team.as_ref();
+        let is_ahead = team.is_some_and(|team| team.loads_ahead);
+        let iterated = if is_ahead { full - full % together.max(1) } else { full };
         for (first, past) in [(0, iterated), (iterated, full)] {
             out.extend(self.deal_turns(turns, (first, past, together), place, sum, body));
         }
