@@ -87,7 +87,8 @@ impl Model {
         let known = match remembered {
             Some(plan) => {
                 let chosen = plan.chosen();
-                let made = clock.run("implement", || implement(place, chosen, &Measured::new(), options))?;
+                let made =
+                    clock.run("implement", || implement(place, chosen, &Measured::default(), options))?;
                 made.ok().map(|implementation| (plan, implementation))
             }
             None => None,
@@ -149,16 +150,17 @@ fn search(
     loop {
         let columns = &candidates.columns;
         let mut choice = clock.run("choose", || choose(place.units, columns, &candidates.costs_us()))?;
-        let mut measured = Measured::new();
+        let mut measured = Measured::default();
         if is_tuned(place.backend, options) {
+            let timer = Timer::new(place, columns, &candidates.signatures, options)?;
             let (tuned, times) = clock.run("tune", || {
-                let timer = Timer::new(place, columns, &candidates.signatures, options)?;
                 let mut solve = |costs: &[f64]| choose(place.units, columns, costs);
                 tune::tune(columns, choice, &mut solve, &mut |wanted| timer.measure(wanted))
             })?;
             let times = times.into_iter();
-            measured.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
+            measured.times.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
             choice = tuned;
+            clock.run("schedules", || timer.schedules(&choice, &mut measured))?;
         }
         let plan = plan_of(&candidates, &choice);
         let chosen = plan.chosen();

@@ -28,6 +28,7 @@ pub struct Implementation {
 }
 
 /// A kernel that one or more columns share.
+#[derive(Clone)]
 pub struct KernelDesign {
     /// A readable name, unique.
     pub name: String,
@@ -85,8 +86,14 @@ pub struct Place<'a> {
     pub backend: &'a dyn Backend,
 }
 
-/// Measured times of kernels, by signature.
-pub type Measured = HashMap<String, f64>;
+/// What was measured of kernels, by signature.
+#[derive(Default)]
+pub struct Measured {
+    /// Microseconds.
+    pub times: HashMap<String, f64>,
+    /// The fastest schedule, where several were timed.
+    pub schedules: HashMap<String, String>,
+}
 
 /// A distinct candidate of the plan: one use of it.
 struct Distinct<'a> {
@@ -148,7 +155,7 @@ pub fn implement(
     }
     let mut implementation = Implementation::default();
     let mut entries: Vec<Option<Vec<Link<usize>>>> = Vec::new();
-    for made in parallel::map(&distinct, options, |distinct| place.design(distinct))? {
+    for made in parallel::map(&distinct, options, |distinct| place.design(distinct, measured))? {
         entries.push(made.map(|links| links.into_iter().map(|link| implementation.number(link)).collect()));
     }
     let mut unserved = Unserved::new();
@@ -158,7 +165,7 @@ pub fn implement(
             (Some(links), _) => {
                 let key = substitute.as_ref().map_or_else(|| uses[at].text.clone(), Substitute::key);
                 // The time of several kernels together is none of each.
-                let measured_us = measured.get(&key).copied().filter(|_| links.len() == 1);
+                let measured_us = measured.times.get(&key).copied().filter(|_| links.len() == 1);
                 implementation.add(graph, (&nodes[at], &chosen[at]), &uses[at], links, measured_us);
             }
             (None, None) if candidate.nodes.len() == 1 => {
@@ -253,15 +260,17 @@ impl Place<'_> {
                 return Some(kernels.into_iter().map(SubstituteKernel::design).collect());
             }
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
-            Some(vec![self.kernel(&nodes, &column.candidate.outputs)?.0])
+            Some(vec![self.kernel(&nodes, &column.candidate.outputs, None)?.0])
         })
     }
 
     /// The kernels of a candidate under their short names.
-    fn design(&self, distinct: &Distinct<'_>) -> Option<Vec<Link<KernelDesign>>> {
+    fn design(&self, distinct: &Distinct<'_>, measured: &Measured) -> Option<Vec<Link<KernelDesign>>> {
         let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
         let Some(substitute) = &distinct.chosen.substitute else {
-            let (kernel, block) = self.kernel(distinct.nodes, &distinct.chosen.candidate.outputs)?;
+            let schedule = measured.schedules.get(&distinct.signature.text);
+            let outputs = &distinct.chosen.candidate.outputs;
+            let (kernel, block) = self.kernel(distinct.nodes, outputs, schedule.map(String::as_str))?;
             let place = |arg: &orch_tile::block::Arg| position(arg.tensor).map(Arg::Place);
             let args = block.args.iter().map(place).collect::<Option<_>>()?;
             return Some(vec![Link { kernel, args, ends: None }]);
@@ -278,15 +287,53 @@ impl Place<'_> {
         substitute.kernels(*self)?.into_iter().map(link).collect()
     }
 
-    /// A kernel under its short name, and its block program.
-    fn kernel(&self, nodes: &[NodeId], outputs: &[TensorId]) -> Option<(KernelDesign, BlockProgram)> {
+    /// The kernel of a candidate under several schedules, the preferred one first.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub fn schedules(
+        &self,
+        columns: &[&candidates::Column],
+        options: &Options,
+    ) -> Result<Vec<Vec<KernelDesign>>, Error> {
+        parallel::map(columns, options, |column| {
+            let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
+            self.kernels(&nodes, &column.candidate.outputs, SCHEDULES).map_or(Vec::new(), |(all, _)| all)
+        })
+    }
+
+    /// A kernel under its short name, with a schedule or the preferred one, and its block program.
+    fn kernel(
+        &self,
+        nodes: &[NodeId],
+        outputs: &[TensorId],
+        schedule: Option<&str>,
+    ) -> Option<(KernelDesign, BlockProgram)> {
+        let limit = if schedule.is_some() { SCHEDULES } else { 1 };
+        let (mut kernels, block) = self.kernels(nodes, outputs, limit)?;
+        let named = kernels.iter().position(|kernel| Some(kernel.design.schedule.as_str()) == schedule);
+        Some((kernels.swap_remove(named.unwrap_or(0)), block))
+    }
+
+    /// A kernel under at most `limit` schedules, at least one.
+    fn kernels(
+        &self,
+        nodes: &[NodeId],
+        outputs: &[TensorId],
+        limit: usize,
+    ) -> Option<(Vec<KernelDesign>, BlockProgram)> {
         let name = name(self.graph, nodes);
         let block = fuse::build_stored(self.graph, nodes, outputs, self.storage, name.clone()).ok()?;
-        let design = self.backend.design(&block)?;
         let (work, cost_us) = (self.backend.work(&block), self.backend.time_us(&block)?);
-        Some((KernelDesign { name, design, work, cost_us }, block))
+        let designs = self.backend.designs(&block, limit).into_iter();
+        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us };
+        let kernels: Vec<KernelDesign> = designs.map(kernel).collect();
+        (!kernels.is_empty()).then_some((kernels, block))
     }
 }
+
+/// Schedules of a kernel that are timed: those that its template's model prefers.
+const SCHEDULES: usize = 8;
 
 /// `k_conv_add_relu`: the primitives tell what runs. It is part of the kernel's source, and so of what the cache of
 /// kernels knows it by; a number would keep equal kernels of different plans apart.

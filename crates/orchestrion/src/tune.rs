@@ -1,10 +1,11 @@
 //! Stage "tune": measured costs where candidates are close.
 //!
 //! The kernels of the plan, and those that would replace a part of it at little more than its cost, are timed; then
-//! the program is solved again with measured costs, until the plan asks for no new measurement.
+//! the program is solved again with measured costs, until the plan asks for no new measurement. At last the kernels of the
+//! plan are timed under several schedules each.
 
 use crate::candidates::Column;
-use crate::implement::Place;
+use crate::implement::{KernelDesign, Measured, Place};
 use crate::{Error, Options};
 use orch_plan::blp::{Choice, ColumnId};
 use orch_tune::{Database, Key, Records};
@@ -26,8 +27,11 @@ const MAX_KERNELS: usize = 64;
 /// Time for all measurements of a compilation, building the kernels included.
 const BUDGET: Duration = Duration::from_secs(20);
 
+/// How much less time another schedule than the preferred one has to take.
+const FASTER: f64 = 0.98;
+
 /// Kernels that are timed in turn.
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 16;
 
 /// Chooses with the costs of all columns.
 pub type Solve<'a> = dyn FnMut(&[f64]) -> Result<Choice, Error> + 'a;
@@ -106,12 +110,13 @@ pub struct Timer<'a> {
     signatures: &'a [String],
     options: &'a Options,
     source: Figures,
+    deadline: Instant,
 }
 
 /// Where times come from.
 enum Figures {
     /// This machine. Without the database, which may not be usable, everything is measured anew.
-    Here { database: Option<Database>, deadline: Instant },
+    Here { database: Option<Database> },
     /// A file of another machine's.
     Records(Records),
 }
@@ -131,10 +136,10 @@ impl<'a> Timer<'a> {
             Some(path) => Figures::Records(read_records(path)?),
             None => {
                 let database = Database::open(&options.cache_dir).ok();
-                Figures::Here { database, deadline: Instant::now() + BUDGET }
+                Figures::Here { database }
             }
         };
-        Ok(Self { place, columns, signatures, options, source })
+        Ok(Self { place, columns, signatures, options, source, deadline: Instant::now() + BUDGET })
     }
 
     /// Times the kernels of some columns.
@@ -142,33 +147,88 @@ impl<'a> Timer<'a> {
     /// # Errors
     /// If the work is cancelled, or kernels do not build or load.
     pub fn measure(&self, wanted: &[usize]) -> Result<Vec<Option<f64>>, Error> {
-        let (database, deadline) = match &self.source {
-            Figures::Here { database, deadline } => (database.as_ref(), *deadline),
+        let keys: Vec<Option<Key>> = wanted.iter().map(|&column| self.key(column, None)).collect();
+        let run = |numbers: &[usize]| {
+            let columns: Vec<usize> = numbers.iter().map(|&number| wanted[number]).collect();
+            self.run(&columns)
+        };
+        self.known_or_timed(&keys, self.deadline, run)
+    }
+
+    /// Times the kernels of a choice under several schedules each, and notes the fastest ones.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn schedules(&self, choice: &Choice, measured: &mut Measured) -> Result<(), Error> {
+        let deadline = Instant::now() + BUDGET;
+        let mut kernels = BTreeSet::new();
+        let mut columns: Vec<usize> = choice.columns.iter().map(|id| id.index()).collect();
+        columns.retain(|&column| {
+            let Column { kernel, substitute, .. } = &self.columns[column];
+            substitute.is_none() && kernel.is_some_and(|kernel| kernels.insert(kernel))
+        });
+        columns.sort_by(|&a, &b| self.columns[b].cost_us.total_cmp(&self.columns[a].cost_us));
+        for some in columns.chunks(TOGETHER) {
+            let of_columns: Vec<&Column> = some.iter().map(|&column| &self.columns[column]).collect();
+            let designs = self.place.schedules(&of_columns, self.options)?;
+            let all =
+                || some.iter().zip(&designs).flat_map(|(&column, all)| all.iter().map(move |d| (column, d)));
+            let key =
+                |(column, design): (usize, &KernelDesign)| self.key(column, Some(&design.design.schedule));
+            let keys: Vec<Option<Key>> = all().map(key).collect();
+            let kernels: Vec<&KernelDesign> = all().map(|(_, design)| design).collect();
+            let run = |numbers: &[usize]| {
+                let kernels: Vec<KernelDesign> =
+                    numbers.iter().map(|&number| kernels[number].clone()).collect();
+                let times = self.place.backend.times(&kernels, self.options)?;
+                Ok(times.into_iter().map(Some).collect())
+            };
+            let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
+            for (&column, designs) in some.iter().zip(&designs) {
+                let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
+                let Some(kernel) = self.columns[column].kernel else { continue };
+                let Some((fastest, time)) = fastest(&times) else { continue };
+                let signature = &self.signatures[kernel];
+                measured.times.insert(signature.clone(), time);
+                measured.schedules.insert(signature.clone(), designs[fastest].design.schedule.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Times by key, from the records or the database; what is not there is timed by `run`, some at a time, until the
+    /// deadline.
+    fn known_or_timed(
+        &self,
+        keys: &[Option<Key>],
+        deadline: Instant,
+        run: impl Fn(&[usize]) -> Result<Vec<Option<f64>>, Error>,
+    ) -> Result<Vec<Option<f64>>, Error> {
+        let database = match &self.source {
+            Figures::Here { database } => database.as_ref(),
             Figures::Records(records) => {
-                return Ok(wanted.iter().map(|&column| records.time(&self.key(column)?)).collect());
+                return Ok(keys.iter().map(|key| records.time(key.as_ref()?)).collect());
             }
         };
-        let mut times = Vec::with_capacity(wanted.len());
-        for some in wanted.chunks(TOGETHER) {
-            let known = some.iter().map(|&column| database?.get(&self.key(column)?));
-            let mut known: Vec<Option<f64>> = known.collect();
-            let missing: Vec<usize> = (0..some.len()).filter(|&at| known[at].is_none()).collect();
-            if !missing.is_empty() && Instant::now() < deadline {
-                let columns: Vec<usize> = missing.iter().map(|&at| some[at]).collect();
-                for (at, time) in missing.into_iter().zip(self.run(&columns)?) {
-                    known[at] = time;
-                    if let (Some(database), Some(key), Some(time)) = (database, self.key(some[at]), time) {
-                        // A figure that cannot be kept is measured again.
-                        let _ = database.put(&key, &time);
-                    }
+        let mut times: Vec<Option<f64>> = keys.iter().map(|key| database?.get(key.as_ref()?)).collect();
+        let missing: Vec<usize> = (0..keys.len()).filter(|&number| times[number].is_none()).collect();
+        for some in missing.chunks(TOGETHER) {
+            if Instant::now() >= deadline {
+                break;
+            }
+            for (&number, time) in some.iter().zip(run(some)?) {
+                times[number] = time;
+                if let (Some(database), Some(key), Some(time)) = (database, &keys[number], time) {
+                    // A figure that cannot be kept is measured again.
+                    let _ = database.put(key, &time);
                 }
             }
-            times.extend(known);
         }
         Ok(times)
     }
 
-    fn key(&self, column: usize) -> Option<Key> {
+    /// What the time of a column's kernel is kept under, with a schedule or the preferred one.
+    fn key(&self, column: usize, schedule: Option<&str>) -> Option<Key> {
         let backend = self.place.backend;
         // Records are used whatever compiler they are of, and there may be none here.
         let compiler = backend.compiler().unwrap_or_default();
@@ -177,7 +237,11 @@ impl<'a> Timer<'a> {
             target: backend.target(),
             machine: backend.machine(),
             compiler: format!("{compiler} {}", env!("ORCHESTRION_SOURCES")),
-            flags: format!("time of a kernel, {}", self.options.precision.name()),
+            flags: format!(
+                "time of a kernel, {}{}",
+                self.options.precision.name(),
+                schedule.map_or(String::new(), |schedule| format!(", {schedule}"))
+            ),
         })
     }
 
@@ -194,6 +258,17 @@ impl<'a> Timer<'a> {
         }
         let times = self.place.backend.times(&kernels, self.options)?;
         Ok(ranges.into_iter().map(|range| Some(times[range?].iter().sum())).collect())
+    }
+}
+
+/// The number and the time of the fastest schedule; the first, preferred one, unless another is clearly faster. `None` if
+/// none was timed.
+fn fastest(times: &[Option<f64>]) -> Option<(usize, f64)> {
+    let timed = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?)));
+    let fastest = timed.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    match times[0] {
+        Some(first) if fastest.1 > FASTER * first => Some((0, first)),
+        _ => Some(fastest),
     }
 }
 
@@ -281,6 +356,15 @@ mod tests {
             [column(0, 0, 1, 4.0), column(1, 1, 2, 4.0), column(2, 2, 3, 4.0), column(3, 2, 3, 7.0)];
         let (chosen, rounds) = tuned(&columns, &[Some(4.0), Some(4.0), Some(8.0), Some(6.0)], 3);
         assert_eq!((chosen, rounds), (vec![0, 1, 3], vec![vec![0, 1, 2], vec![3]]));
+    }
+
+    #[test]
+    fn the_preferred_schedule_stays_unless_another_is_clearly_faster() {
+        assert_eq!(super::fastest(&[Some(3.0), None, Some(2.0), Some(2.5)]), Some((2, 2.0)));
+        assert_eq!(super::fastest(&[Some(3.0), Some(2.99)]), Some((0, 3.0)));
+        assert_eq!(super::fastest(&[None, Some(2.0)]), Some((1, 2.0)));
+        assert_eq!(super::fastest(&[None, None]), None);
+        assert_eq!(super::fastest(&[]), None);
     }
 
     #[test]

@@ -120,8 +120,8 @@ impl Backend for Cpu {
         SearchOptions { machine, kernels: 1, ..SearchOptions::default() }
     }
 
-    fn design(&self, block: &BlockProgram) -> Option<Design> {
-        templates::design(block, &self.target)
+    fn designs(&self, block: &BlockProgram, _limit: usize) -> Vec<Design> {
+        templates::design(block, &self.target).into_iter().collect()
     }
 
     fn design_mugraph(&self, request: &Request<'_>) -> Option<Design> {

@@ -20,7 +20,7 @@ use orch_runtime::program::Base;
 use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tile::templates::Design;
 use orch_tile::templates::gpu::{self, Factors};
-use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
+use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram, layouts};
 use orch_tune::gpu::GpuModel;
 use std::sync::Arc;
 
@@ -162,8 +162,8 @@ impl Backend for Cuda {
         SearchOptions { machine, ..SearchOptions::default() }
     }
 
-    fn design(&self, block: &BlockProgram) -> Option<Design> {
-        gpu::design(block, &self.target, self.factors())
+    fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design> {
+        gpu::designs(block, &self.target, self.factors(), limit)
     }
 
     fn design_mugraph(&self, request: &Request<'_>) -> Option<Design> {
@@ -236,13 +236,24 @@ impl Backend for Cuda {
         program.arena_bytes = written_bytes + read_bytes;
         let mut executable =
             Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)?;
-        let median = |number| {
-            let mut times = executable.time_step(number, &TimeOptions::default()).map_err(device_error)?;
+        let median = |number: usize| {
+            let flush_l2 = reads_constants_mostly(&kernels[number].design.kernel.program);
+            let options = TimeOptions { flush_l2, ..TimeOptions::default() };
+            let mut times = executable.time_step(number, &options).map_err(device_error)?;
             times.sort_by(f64::total_cmp);
             Ok(times[times.len() / 2])
         };
         (0..kernels.len()).map(median).collect()
     }
+}
+
+/// True if most of what a kernel reads are constants, which are not in the cache when its turn comes.
+fn reads_constants_mostly(program: &ThreadProgram) -> bool {
+    let bytes = |scope: Scope| {
+        let of_scope = program.buffers.iter().filter(|buffer| buffer.scope == scope);
+        of_scope.map(|buffer| buffer.elems * buffer.dtype.size_bytes()).sum::<usize>()
+    };
+    bytes(Scope::Constant) > bytes(Scope::Input)
 }
 
 /// The table for a device, with the device's own numbers.

@@ -62,8 +62,9 @@ pub trait Backend: Sync {
     /// How µGraphs are searched.
     fn search_options(&self) -> SearchOptions;
 
-    /// A kernel under the schedule that its template's model prefers.
-    fn design(&self, block: &BlockProgram) -> Option<Design>;
+    /// A kernel under at most `limit` schedules, the one that its template's model prefers first; none if no template
+    /// serves it.
+    fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design>;
 
     /// A kernel of a µGraph; `None` if it is not lowered.
     fn design_mugraph(&self, request: &Request<'_>) -> Option<Design>;
@@ -83,7 +84,8 @@ pub trait Backend: Sync {
     /// True if kernels can be measured: the target is this machine.
     fn measures(&self) -> bool;
 
-    /// Times of kernels, each alone, in microseconds.
+    /// Times of kernels, each alone, in microseconds. What a kernel reads is in the cache, as in a model where another one
+    /// has just written it, unless most of that is constant.
     ///
     /// # Errors
     /// If they do not build or load.
