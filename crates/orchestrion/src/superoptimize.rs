@@ -40,7 +40,7 @@ pub struct Searched {
 
 /// µGraphs of each program that are proved; more where kernels are timed, of several numbers of blocks each.
 const PROOFS: usize = 2;
-const TIMED_PROOFS: usize = 6;
+const TIMED_PROOFS: usize = 4;
 const TIMED_SCHEDULES: usize = 2;
 
 /// Numbers of blocks and iterations that are tried for each kernel beside the cheapest by the model of the search.

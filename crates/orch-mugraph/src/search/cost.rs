@@ -13,10 +13,6 @@ const STREAM_COLUMNS: usize = 32;
 const STREAM_TERMS: usize = 128;
 /// Sums of a product that registers hold.
 const STREAM_SUMS: usize = 4096;
-/// What iterations cost where factors are streamed, in times what others cost.
-const STREAM_ITERATION: f64 = 0.25;
-/// Blocks of a processor that run together where factors are streamed.
-const STREAM_RESIDENT: usize = 2;
 
 /// Figures of a machine.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -55,10 +51,8 @@ pub struct Machine {
     pub matrix_terms: usize,
     /// What it costs to lay out an element of a product's right factor, in operations of a product.
     pub pack_flops: f64,
-    /// Rows up to which a given right factor is streamed past them: it is not held, and iterations need not wait for it.
+    /// Rows up to which a given right factor is streamed past them: it is not held.
     pub stream_rows: usize,
-    /// Bytes that streamed factors hold at most.
-    pub stream_bytes: usize,
     /// Bytes of sums of products that registers hold.
     pub register_bytes: usize,
     /// What an elementwise operation costs, in operations of a product.
@@ -91,7 +85,6 @@ impl Default for Machine {
             matrix_terms: 0,
             pack_flops: 0.0,
             stream_rows: 0,
-            stream_bytes: 0,
             register_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
@@ -190,7 +183,7 @@ impl Machine {
         let (sketch, counts) = (extents.sketch, extents.counts);
         let blocks: usize = counts.grid.iter().product();
         let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
-        let (mut streamed, mut registers) = (0, 0);
+        let mut registers = 0;
         let streams = self.streams(extents);
         for (at, step) in sketch.steps.iter().enumerate() {
             let elems = extents.elems(&sketch.dims[at]);
@@ -205,11 +198,8 @@ impl Machine {
                     let element_bytes = if is_given { self.element_bytes } else { self.partial_bytes };
                     let bytes = elems * element_bytes;
                     // Tiles of the next iteration are loaded meanwhile.
-                    let own = if sketch.in_loop[at] { 2 * bytes } else { bytes };
-                    if is_given && streams.contains(&at) {
-                        streamed += own;
-                    } else {
-                        held += own;
+                    if !(is_given && streams.contains(&at)) {
+                        held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
                     }
                     let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
                     let run_moved = run.next_multiple_of(self.sector_bytes) + self.run_bytes;
@@ -261,7 +251,7 @@ impl Machine {
             memory += if is_read && bytes <= self.cache_bytes { 0.0 } else { bytes as f64 };
             cache += bytes as f64;
         }
-        held += streamed.min(self.stream_bytes) + registers.saturating_sub(self.register_bytes);
+        held += registers.saturating_sub(self.register_bytes);
         if held > self.tile_bytes {
             return None;
         }
@@ -271,14 +261,10 @@ impl Machine {
         let pull = (blocks as f64 / self.processors as f64 / self.memory_share).min(1.0);
         let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
         let computed = flops / self.flops_per_us / busy;
-        let (together, iteration_us) = match streamed {
-            0 => (1, self.iteration_us),
-            _ => (STREAM_RESIDENT, self.iteration_us * STREAM_ITERATION),
-        };
         // The first tiles are waited for.
-        let rounds = (waves.div_ceil(together) * counts.looped) as f64;
+        let rounds = (waves * counts.looped) as f64;
         let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
-        Some(self.launch_us + time + rounds * iteration_us)
+        Some(self.launch_us + time + rounds * self.iteration_us)
     }
 
     /// The loads that are streamed: right factors of products of few rows, whose sums stay in registers.

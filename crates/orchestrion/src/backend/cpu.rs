@@ -111,7 +111,6 @@ impl Backend for Cpu {
             matrix_terms: 16,
             pack_flops: 16.0,
             stream_rows: 0,
-            stream_bytes: 0,
             register_bytes: 0,
             scalar_flops: figures.fma_gflops_core / figures.cheap_gops_core,
             special_flops: figures.fma_gflops_core / figures.transcendental_gops_core,

@@ -153,7 +153,6 @@ impl Backend for Cuda {
             element_bytes,
             matrix_rows,
             stream_rows: if element_bytes == 2 { 64 } else { 0 },
-            stream_bytes: 96 << 10,
             register_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,

@@ -62,11 +62,6 @@ impl Touched {
         self.read.contains(&buffer)
     }
 
-    /// Whether anything is written.
-    pub fn writes(&self) -> bool {
-        !self.written.is_empty()
-    }
-
     /// Both.
     pub fn join(&mut self, other: Touched) {
         self.read.extend(other.read);

@@ -5,7 +5,6 @@ use super::accumulate::{Accumulator, Rescale};
 use super::hazards::Touched;
 use super::layout::{Columns, Fragments, Registers, Site, TILE_COLUMNS, TILE_ROWS};
 use super::steps::Steps;
-use super::stream::Ring;
 use super::value::{Place, View};
 use crate::graph::BlockGraph;
 use crate::lower::Request;
@@ -38,6 +37,8 @@ pub(super) struct Lowering<'a> {
     pub block: Vec<ExprId>,
     /// The iteration of the loop.
     pub iteration: ExprId,
+    /// Which of the iterations that are written out one after the other this is.
+    pub turn: ExprId,
     /// The buffer of each tensor that is passed.
     pub arguments: Vec<Option<BufferId>>,
     /// Where each tile is; nowhere if it is computed where it is needed.
@@ -48,10 +49,8 @@ pub(super) struct Lowering<'a> {
     pub before: Vec<Vec<Place>>,
     /// What accumulators are while the loop runs.
     pub accumulators: Vec<Option<Accumulator>>,
-    /// The rings to which factors are streamed, by product.
-    pub streamed: BTreeMap<usize, Ring>,
-    /// Where summands of streamed products are added.
-    pub summands: Vec<View>,
+    /// The registers to which factors are streamed, by product.
+    pub streamed: BTreeMap<usize, BufferId>,
     /// What rows are multiplied by whose maximum has grown, by maximum and degree, in registers.
     pub rescales: Vec<(Rescale, Registers)>,
     /// The list that is written, and how many statements at its start name the threads' places.
@@ -107,13 +106,13 @@ impl<'a> Lowering<'a> {
             lane: zero,
             block: Vec::new(),
             iteration: zero,
+            turn: zero,
             arguments: vec![None; request.graph.shapes().len()],
             places: vec![Vec::new(); tiles],
             operands: vec![Vec::new(); tiles],
             before: vec![Vec::new(); tiles],
             accumulators: vec![None; tiles],
             streamed: BTreeMap::new(),
-            summands: Vec::new(),
             rescales: Vec::new(),
             body: Vec::new(),
             names: 0,

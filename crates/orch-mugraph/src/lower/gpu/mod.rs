@@ -3,8 +3,8 @@
 //! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
 //! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
 //! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead (`tensors`), except large factors of few rows, which each thread
-//! copies for itself (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
+//! shared memory, those of the loop several iterations ahead (`tensors`), except large factors of few rows, which go straight
+//! to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
 //! as readers need elements at their own place (`accumulate`, `reduce`); all else goes through shared memory, element by
 //! element (`elements`). Barriers are set where statements need them (`hazards`).
 
@@ -29,7 +29,6 @@ use super::{CannotLower, Request};
 use crate::graph::{BlockGraph, TensorId};
 use crate::op::Op;
 use crate::tiling::Stage;
-use hazards::Touched;
 use layout::{Columns, Fragments, Rows};
 use lowering::{Lowering, Plan};
 use orch_tile::templates::gpu::Factors;
@@ -52,8 +51,6 @@ const MOST_TILE_SUMS: usize = 160;
 const MOST_STAGES: usize = 8;
 /// Bytes of copies under way that keep the memory of a multiprocessor busy.
 const BYTES_UNDER_WAY: usize = 64 << 10;
-/// Bytes of tiles of all iterations that are copied before the loop, where others are streamed.
-const MOST_ALL_AHEAD: usize = 40 << 10;
 /// Elements of a tile from on which more warps share them.
 const MANY_ELEMS: usize = 4096;
 
@@ -69,16 +66,13 @@ pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Res
     let block = request.block()?;
     check_request(request, block)?;
     let mut steps = Steps::of(block, request.graph.shapes())?;
-    for bytes in stream::amounts(block.blocks(), target) {
-        steps.streams = stream::streams(request, &steps, factors, bytes);
-        if steps.streams.is_empty() {
-            break;
-        }
+    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
+    if !steps.streams.is_empty() {
         if let Ok(kernel) = lower_steps(request, (block, &steps), target, factors) {
             return Ok(kernel);
         }
+        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
     }
-    steps.streams = BTreeMap::new();
     lower_steps(request, (block, &steps), target, factors)
 }
 
@@ -110,18 +104,7 @@ fn lower_steps(
         return Ok(kernel);
     }
     let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
-    let fits = |stages: usize| bytes + more * (stages - 1) <= target.shared_bytes;
-    let stages = match steps.streams.is_empty() {
-        true => choose_stages((block.blocks(), steps.loop_range), (bytes, more), target),
-        false if more * steps.loop_range <= MOST_ALL_AHEAD && fits(steps.loop_range) => steps.loop_range,
-        false => {
-            let stages = stream::stages(&steps.streams).min(steps.loop_range);
-            if !fits(stages) {
-                return Err(CannotLower(format!("{stages} tiles of {more} bytes beside streams")));
-            }
-            stages
-        }
-    };
+    let stages = choose_stages((block.blocks(), steps.loop_range), (bytes, more), target);
     Ok(if stages > 1 { with(Plan { stages, ..one }) } else { kernel })
 }
 
@@ -248,12 +231,9 @@ impl Lowering<'_> {
             self.place_staged(staged, zero);
             self.under_way.push(staged.view.buffer);
         }
-        let all_ahead = self.copies_all_ahead();
-        let ahead = match looped.is_empty() {
-            true => 0,
-            false => self.plan.stages - usize::from(!all_ahead),
-        };
-        for iteration in 0..ahead {
+        self.start_streams();
+        self.later_groups = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
+        for iteration in 0..self.later_groups {
             let at = self.index(iteration);
             for staged in &looped {
                 let copies = self.fetch(staged, at, at);
@@ -261,8 +241,6 @@ impl Lowering<'_> {
             }
             self.body.push(Stmt::Team(TeamStmt::Commit));
         }
-        self.start_streams(usize::from(!looped.is_empty() && !all_ahead));
-        self.later_groups = ahead + self.stream_groups().0;
         for tile in self.steps.in_stage(Stage::Invariant) {
             self.tile(tile);
         }
@@ -284,17 +262,9 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether the tiles of all iterations are copied before the loop.
-    fn copies_all_ahead(&self) -> bool {
-        !self.steps.streams.is_empty() && self.plan.stages == self.steps.loop_range
-    }
-
     /// The loop, which copies the tiles of later iterations while it computes.
     fn whole_loop(&mut self, looped: &[tensors::Staged]) {
         let (range, stages) = (self.steps.loop_range, self.plan.stages);
-        let all_ahead = self.copies_all_ahead();
-        let (groups_before, groups) = self.stream_groups();
-        let is_free = all_ahead || looped.is_empty() && groups > 0;
         match looped.is_empty() {
             true if !self.under_way.is_empty() => self.wait_for(self.under_way.len()),
             // The loop waits for its own copies, which were started later.
@@ -302,19 +272,24 @@ impl Lowering<'_> {
         }
         self.later_groups = 0;
         let outer = std::mem::take(&mut self.body);
-        let (var, iteration) = self.program.exprs.fresh_index("iteration", range);
-        self.iteration = iteration;
+        let turns = self.steps.turns;
+        let (var, first) = self.program.exprs.fresh_index("iteration", range / turns);
+        let (turn_var, turn) = self.program.exprs.fresh_index("turn", turns);
         let mut body = Vec::new();
+        if turns > 1 {
+            self.turn = turn;
+            let iteration = self.program.exprs.linear_index(&[first, turn], &[turns, 1]);
+            self.iteration = self.bind(&mut body, "iteration", iteration, (range, 1));
+        } else {
+            self.iteration = first;
+        }
+        let iteration = self.iteration;
         let count = self.index(stages);
         let slot = self.program.exprs.floor_rem(iteration, count);
         let slot = self.bind(&mut body, "slot", slot, (stages, 1));
         self.body = body;
-        if is_free {
-            self.touched = Touched::default();
-        } else if stages > 1 && !looped.is_empty() {
-            // A group of copies, and those of streams, are started in each iteration.
-            let later = (stages - 2 + groups_before).min((stages - 1) * (groups + 1) - 1);
-            self.body.push(Stmt::Team(TeamStmt::Wait(later)));
+        if stages > 1 && !looped.is_empty() {
+            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
             self.barrier();
             self.copy_ahead(looped, iteration);
         } else {
@@ -338,26 +313,19 @@ impl Lowering<'_> {
             }
         }
         let mut inner = std::mem::replace(&mut self.body, outer);
-        let barrier = Stmt::Team(TeamStmt::Barrier);
-        if is_free {
-            if Touched::by(&self.program, &inner).writes() {
-                inner.insert(0, barrier.clone());
-            }
-            if all_ahead && !looped.is_empty() {
-                self.body.push(Stmt::Team(TeamStmt::Wait(groups_before)));
-            }
-            self.body.push(barrier.clone());
+        if turns > 1 {
+            inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
         }
         let held = std::mem::take(&mut self.held_firsts);
         if !held.is_empty() {
             let later = if looped.is_empty() { 0 } else { stages - 1 };
-            self.body.push(Stmt::Team(TeamStmt::Wait(later + groups_before)));
-            self.body.push(barrier);
+            self.body.push(Stmt::Team(TeamStmt::Wait(later)));
+            self.barrier();
             self.body.extend(held);
         }
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);
-        let whole = self.for_each(var, range, LoopKind::Serial, inner);
+        let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
         if !looped.is_empty() {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));

@@ -48,6 +48,8 @@ pub(super) struct Steps {
     pub loop_range: usize,
     /// Products whose second factors are streamed.
     pub streams: BTreeMap<usize, Stream>,
+    /// Iterations of the loop that are written out one after the other, so that each has registers of its own.
+    pub turns: usize,
 }
 
 impl Step {
@@ -76,8 +78,13 @@ impl Steps {
         if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MOST_ELEMS) {
             return Err(CannotLower(format!("a tile of more than {MOST_ELEMS} elements")));
         }
-        let mut steps =
-            Steps { tiles: builder.tiles, stores, loop_range: block.loop_range, streams: BTreeMap::new() };
+        let mut steps = Steps {
+            tiles: builder.tiles,
+            stores,
+            loop_range: block.loop_range,
+            streams: BTreeMap::new(),
+            turns: 1,
+        };
         steps.count_readers();
         Ok(steps)
     }

@@ -1,21 +1,18 @@
-//! Second factors that threads copy from global memory for themselves, ahead of their use.
+//! Second factors that threads load straight from global memory to registers, ahead of their use.
 //!
 //! Where few rows are multiplied by a large factor, reading the factor is all that takes time, and a block needs each of its
-//! elements once: barriers only delay it. Warps share the terms instead, 16 at a time, so that each has summands of all
-//! columns, and each thread copies the elements that it multiplies.
+//! elements once: shared memory and the barriers around it only delay it. Warps share the terms instead, 16 at a time, so
+//! that each has summands of all columns, and each loads its own lines.
 //!
 //! A unit is 16 terms of 64 columns (of 32, where there are no more). With `g = t / 4` and `c = t % 4`, thread `t` of a
-//! warp copies columns `8g..8g + 8` (`4g..4g + 4`) of lines `4c..4c + 4`, so that eight threads read neighbouring memory.
+//! warp loads columns `8g..8g + 8` (`4g..4g + 4`) of lines `4c..4c + 4`, so that eight threads read neighbouring memory.
 //! Tile `j` of a unit's columns takes element `j` of each vector: its column `g` is column `8g + j` of the unit, and the
 //! terms `2c, 2c + 1, 2c + 8, 2c + 9` that matrix instructions ask thread `t` for are terms `4c..4c + 4`. The first factor
 //! has its terms in the same order, and the sums their columns ([`Columns::Streamed`]).
 //!
-//! A step is the units of 16 terms of each warp. So many steps are in a ring in shared memory, or on the way to it; as soon
-//! as one has been multiplied, the one that is a ring later, of a later iteration if need be, is copied to its place. A
-//! thread only reads what it has copied, so that waiting for its own copies is enough. Loading to registers ahead was
-//! slower: all loads of a loop share a scoreboard, so that the first of them is not used before the last one is there.
+//! As soon as a unit has been multiplied, the one that is some units later is loaded to its registers, of a later iteration
+//! if need be. Where iterations are short, registers hold the units of several, which are written out ([`Steps::turns`]).
 
-use super::MANY_WARPS;
 use super::accumulate::Accumulator;
 use super::elements::Write;
 use super::layout::{
@@ -24,6 +21,7 @@ use super::layout::{
 use super::lowering::Lowering;
 use super::steps::{Step, Steps, Tile};
 use super::value::{Place, View};
+use super::{BYTES_UNDER_WAY, MANY_WARPS};
 use crate::graph::Accumulation;
 use crate::lower::Request;
 use crate::op::Op;
@@ -31,24 +29,22 @@ use crate::tiling::Stage;
 use orch_ir::DType;
 use orch_tile::templates::gpu::Factors;
 use orch_tile::thread_team::WARP;
-use orch_tile::{BufferId, ExprId, GpuTarget, LoopKind, Scope, Spot, Stmt, TeamStmt};
+use orch_tile::{BufferId, ExprId, LoopKind, Scope, Spot, Stmt, TeamStmt};
 use std::collections::BTreeMap;
 
 /// Terms of a unit.
 const UNIT_TERMS: usize = 16;
 /// Lines of a unit that a thread loads from.
 const LINES: usize = 4;
-/// Blocks of a multiprocessor that are waited for together.
-pub(super) const MOST_RESIDENT: usize = 2;
 /// Most rows.
 const MOST_ROWS: usize = 64;
 /// Most registers of a thread for the sums of all streamed products.
 const MOST_SUMS: usize = 128;
-/// Bytes that the streams of the blocks of a multiprocessor have under way, and the fewest that a block has.
-const BYTES_UNDER_WAY: usize = 96 << 10;
-const LEAST_UNDER_WAY: usize = 24 << 10;
-/// Steps of an iteration that are written out.
-const UNROLLED_STEPS: u32 = 4;
+/// Most registers of a thread for the units that it has loaded, and for these and the sums.
+const MOST_LOADED: usize = 96;
+const MOST_IN_ALL: usize = 192;
+/// Most iterations that are written out.
+const MOST_TURNS: usize = 8;
 /// Columns whose sums are stored at once.
 const STORED_AT_ONCE: usize = 4;
 
@@ -58,18 +54,10 @@ pub(super) struct Stream {
     /// Parts of the terms, and of the columns, that are a warp's units in an iteration.
     steps: usize,
     groups: usize,
-    /// Columns that a thread copies at once.
+    /// Columns that a thread loads at once.
     neighbours: usize,
-    /// Steps that are in the ring.
+    /// Steps of an iteration whose units are in registers or on the way.
     ahead: usize,
-}
-
-/// A ring of units, the registers of one of them, and how many groups of copies may be under way when one is read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ring {
-    buffer: BufferId,
-    unit: BufferId,
-    later_groups: usize,
 }
 
 impl Stream {
@@ -78,47 +66,54 @@ impl Stream {
         LINES * self.neighbours
     }
 
-    /// Elements of a step that a thread has.
-    fn step_elems(&self) -> usize {
-        self.groups * self.unit_elems()
+    /// Registers of the units of an iteration that are on the way.
+    fn registers(&self) -> usize {
+        self.ahead * self.groups * self.unit_elems() / 2
+    }
+
+    /// Times that all registers are filled in an iteration.
+    fn rounds(&self) -> usize {
+        self.steps / self.ahead
     }
 }
 
-/// The bytes that the streams of one of so many blocks may have under way, most first.
-pub(super) fn amounts(blocks: usize, target: &GpuTarget) -> impl Iterator<Item = usize> {
-    let first = BYTES_UNDER_WAY / blocks.div_ceil(target.multiprocessors).clamp(1, MOST_RESIDENT);
-    std::iter::successors(Some(first), |bytes| Some(bytes * 3 / 4))
-        .take_while(|bytes| *bytes >= LEAST_UNDER_WAY)
-}
-
-/// Iterations whose other tiles are in shared memory at once, so many that waiting for a tile is not waiting for what rings
-/// have under way: copies are waited for in the order in which they were started.
-pub(super) fn stages(streams: &BTreeMap<usize, Stream>) -> usize {
-    let ahead: usize = streams.values().map(|stream| stream.ahead).sum();
-    let steps: usize = streams.values().map(|stream| stream.steps).sum();
-    (ahead + 1).div_ceil(steps + 1) + 1
-}
-
-/// The products whose second factors are streamed, with `bytes` of all of them under way.
+/// The products whose second factors are streamed, and the iterations whose units registers hold.
 pub(super) fn streams(
     request: &Request<'_>,
     steps: &Steps,
     factors: Factors,
-    bytes: usize,
-) -> BTreeMap<usize, Stream> {
+) -> (BTreeMap<usize, Stream>, usize) {
+    let none = (BTreeMap::new(), 1);
     let dtype = match factors {
-        Factors::F32 | Factors::Tf32 => return BTreeMap::new(),
+        Factors::F32 | Factors::Tf32 => return none,
         Factors::F16 => DType::F16,
         Factors::Bf16 => DType::BF16,
     };
     let suits = |&tile: &usize| suits(request, steps, tile, dtype);
     let products: Vec<usize> = (0..steps.tiles.len()).filter(suits).collect();
     let sums: usize = products.iter().map(|&tile| registers(&steps.tiles[tile].shape)).sum();
-    if sums > MOST_SUMS {
-        return BTreeMap::new();
+    if sums > MOST_SUMS || products.is_empty() {
+        return none;
     }
-    let each = bytes / products.len().max(1);
-    products.into_iter().filter_map(|tile| Some((tile, stream(steps, tile, each)?))).collect()
+    let registers = MOST_LOADED.min(MOST_IN_ALL - sums);
+    let each = registers / products.len();
+    let streams = products.into_iter().filter_map(|tile| Some((tile, stream(steps, tile, each)?)));
+    let streams: BTreeMap<usize, Stream> = streams.collect();
+    let turns = turns(&streams, steps.loop_range, registers);
+    (streams, turns)
+}
+
+/// How many iterations registers hold: as few as are enough, or as many as fit.
+fn turns(streams: &BTreeMap<usize, Stream>, loop_range: usize, registers: usize) -> usize {
+    let all: usize = streams.values().map(Stream::registers).sum();
+    if all == 0 || streams.values().any(|stream| stream.rounds() > 1) {
+        return 1;
+    }
+    let bytes = all * size_of::<u32>() * WARP * MANY_WARPS;
+    let fits = |turns: &usize| loop_range.is_multiple_of(*turns) && turns * all <= registers;
+    let fitting: Vec<usize> = (1..=MOST_TURNS).filter(fits).collect();
+    let enough = fitting.iter().find(|&turns| turns * bytes >= BYTES_UNDER_WAY);
+    enough.or(fitting.last()).copied().unwrap_or(1)
 }
 
 /// Registers of the sums of a product.
@@ -127,16 +122,17 @@ fn registers(shape: &[usize]) -> usize {
     4 * m.div_ceil(TILE_ROWS) * n / TILE_COLUMNS
 }
 
-/// How the second factor of a product is streamed, with at most so many bytes under way, but those of one step.
-fn stream(steps: &Steps, tile: usize, bytes: usize) -> Option<Stream> {
+/// How the second factor of a product is streamed, if `registers` suffice.
+fn stream(steps: &Steps, tile: usize, registers: usize) -> Option<Stream> {
     let shape = factor(steps, tile)?.shape.as_slice();
     let (terms, n) = (shape[shape.len() - 2], shape[shape.len() - 1]);
     let neighbours = streamed_neighbours(n);
+    let groups = n / (TILE_COLUMNS * neighbours);
     let all = terms / (UNIT_TERMS * MANY_WARPS);
-    let one = Stream { steps: all, groups: n / (TILE_COLUMNS * neighbours), neighbours, ahead: 1 };
-    let step_bytes = one.step_elems() * DType::F16.size_bytes() * WARP * MANY_WARPS;
-    let ahead = (bytes / step_bytes).clamp(1, all * steps.loop_range);
-    Some(Stream { ahead, ..one })
+    let fits =
+        |ahead: &usize| all.is_multiple_of(*ahead) && ahead * groups * LINES * neighbours / 2 <= registers;
+    let ahead = (1..=all).rev().find(fits)?;
+    Some(Stream { steps: all, groups, neighbours, ahead })
 }
 
 /// The second factor of a product.
@@ -203,128 +199,52 @@ impl Lowering<'_> {
         self.steps.streams.keys().any(|&product| self.steps.tiles[product].step.args()[1] == load)
     }
 
-    /// The streamed products in the order in which they are multiplied.
-    fn streamed_products(&self) -> Vec<usize> {
-        let product = |tile: usize| match &self.steps.tiles[tile].step {
-            Step::Accumulate { tile: from, .. } if self.is_streamed(*from) => Some(*from),
-            Step::Op { .. } if self.is_streamed(tile) && self.steps.loop_range == 1 => Some(tile),
-            _ => None,
-        };
-        let stages = [Stage::Invariant, Stage::Loop, Stage::After];
-        let stages = stages.into_iter().filter(|stage| *stage == Stage::Loop || self.steps.loop_range == 1);
-        let mut found: Vec<usize> =
-            stages.flat_map(|stage| self.steps.in_stage(stage)).filter_map(product).collect();
-        found.dedup();
-        found
-    }
-
-    /// The steps of products, counted over all iterations, that rings hold at first, in the order of their use.
-    fn first_steps(&self, products: &[usize]) -> Vec<(usize, usize)> {
-        let streams = &self.steps.streams;
-        let of = |place: usize| {
-            let (tile, stream) = (products[place], &streams[&products[place]]);
-            (0..stream.ahead).map(move |step| (step / stream.steps, place, step, tile))
-        };
-        let mut all: Vec<_> = (0..products.len()).flat_map(of).collect();
-        all.sort_unstable();
-        all.into_iter().map(|(_, _, step, tile)| (tile, step)).collect()
-    }
-
-    /// Groups of copies that streams start before the loop, and in an iteration.
-    pub fn stream_groups(&self) -> (usize, usize) {
-        let streams = || self.steps.streams.values();
-        (streams().map(|stream| stream.ahead).sum(), streams().map(|stream| stream.steps).sum())
-    }
-
-    /// Starts copying the first steps of all streams; `others` are the groups of other copies that an iteration starts
-    /// before them.
-    pub fn start_streams(&mut self, others: usize) {
-        let products = self.streamed_products();
-        for (tile, later_groups) in self.groups_after(&products, others) {
-            let stream = &self.steps.streams[&tile];
-            let elems = stream.ahead * stream.step_elems() * self.threads();
-            let buffer = self.add_buffer("stream", self.factor_type(), elems, Scope::Shared);
-            let unit = self.add_buffer("unit", self.factor_type(), stream.unit_elems(), Scope::Scratch);
-            self.streamed.insert(tile, Ring { buffer, unit, later_groups });
-        }
-        for (tile, step) in self.first_steps(&products) {
-            let stream = &self.steps.streams[&tile];
-            let place = [step / stream.steps, step % stream.steps, step].map(|at| self.index(at));
-            let stmts = self.copy_step(tile, stream, place);
-            self.body.extend(stmts);
-            self.body.push(Stmt::Team(TeamStmt::Commit));
-        }
-    }
-
-    /// For each product, how many groups of copies have been started after one of its steps when this one is read, at least.
-    fn groups_after(&self, products: &[usize], others: usize) -> BTreeMap<usize, usize> {
-        let mut started: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-        let mut fewest: BTreeMap<usize, usize> = products.iter().map(|&tile| (tile, usize::MAX)).collect();
-        let mut groups = 0;
-        for step in self.first_steps(products) {
-            started.insert(step, groups);
-            groups += 1;
-        }
-        for iteration in 0..self.steps.loop_range {
-            groups += others;
-            for (&tile, stream) in products.iter().map(|tile| (tile, &self.steps.streams[tile])) {
-                for step in iteration * stream.steps..(iteration + 1) * stream.steps {
-                    let later = groups - started[&(tile, step)] - 1;
-                    fewest.entry(tile).and_modify(|fewest| *fewest = later.min(*fewest));
-                    started.insert((tile, step + stream.ahead), groups);
-                    groups += 1;
+    /// Loads the first units of all streams.
+    pub fn start_streams(&mut self) {
+        for (&tile, stream) in &self.steps.streams {
+            let turns = self.steps.turns;
+            let elems = turns * stream.ahead * stream.groups * stream.unit_elems();
+            let buffer = self.add_buffer("stream", self.factor_type(), elems, Scope::Scratch);
+            self.streamed.insert(tile, buffer);
+            for (turn, step) in (0..turns).flat_map(|turn| (0..stream.ahead).map(move |step| (turn, step))) {
+                let [turn, number] = [turn, step].map(|at| self.index(at));
+                self.turn = turn;
+                for group in 0..stream.groups {
+                    let stmts = self.load_unit(tile, stream, (turn, number, None), (step, group));
+                    self.run(stmts);
                 }
             }
+            self.turn = self.index(0);
         }
-        fewest
     }
 
-    /// Copies what the thread multiplies in a step of an iteration to a slot of the ring.
-    fn copy_step(&mut self, tile: usize, stream: &Stream, [iteration, step, slot]: [ExprId; 3]) -> Vec<Stmt> {
+    /// Loads a unit of a step of an iteration to registers, if it is needed.
+    fn load_unit(
+        &mut self,
+        tile: usize,
+        stream: &Stream,
+        (iteration, step, is_needed): (ExprId, ExprId, Option<ExprId>),
+        (slot, group): (usize, usize),
+    ) -> Vec<Stmt> {
         let load = self.steps.tiles[tile].step.args()[1];
         let Some(tensor) = self.tensor_in_memory(load) else { return Vec::new() };
         let Some(from) = self.arguments[tensor.index()] else { return Vec::new() };
         let rank = self.steps.tiles[load].shape.len();
         let (first_line, own) = (self.of_lane(1, 4, LINES), self.of_lane(4, 8, stream.neighbours));
+        let column = self.program.exprs.add_const(own, (group * TILE_COLUMNS * stream.neighbours) as i64);
         let first_term = self.first_term(step);
         let first_term = self.program.exprs.add2(first_term, first_line);
         let mut stmts = Vec::new();
-        for (group, line) in (0..stream.groups).flat_map(|group| (0..LINES).map(move |line| (group, line))) {
+        for line in 0..LINES {
             let mut coords = vec![self.index(0); rank];
             coords[rank - 2] = self.program.exprs.add_const(first_term, line as i64);
-            coords[rank - 1] =
-                self.program.exprs.add_const(own, (group * TILE_COLUMNS * stream.neighbours) as i64);
-            let (position, mask) = self.position(load, &coords, iteration);
-            let from = Spot { buffer: from, offset: self.tensor_offset(tensor, &position) };
-            let to = self.place_in_ring(tile, stream, (slot, group, line));
-            stmts.push(Stmt::Team(TeamStmt::Copy { to, from, elems: stream.neighbours, mask }));
-        }
-        stmts
-    }
-
-    /// The thread's place in a ring for a line of a unit: threads are neighbours.
-    fn place_in_ring(
-        &mut self,
-        tile: usize,
-        stream: &Stream,
-        (slot, group, line): (ExprId, usize, usize),
-    ) -> Spot {
-        let (threads, neighbours) = (self.threads(), stream.neighbours);
-        let exprs = &mut self.program.exprs;
-        let number = exprs.mul_const(slot, (stream.groups * LINES) as i64);
-        let number = exprs.add_const(number, (group * LINES + line) as i64);
-        let offset = exprs.linear_index(&[number, self.thread], &[threads * neighbours, neighbours]);
-        let offset = self.simplifier.simplify(&mut self.program.exprs, offset);
-        Spot { buffer: self.streamed[&tile].buffer, offset }
-    }
-
-    /// Brings a unit from the ring to registers.
-    fn read_unit(&mut self, tile: usize, stream: &Stream, (slot, group): (ExprId, usize)) -> Vec<Stmt> {
-        let mut stmts = Vec::new();
-        for line in 0..LINES {
-            let from = self.place_in_ring(tile, stream, (slot, group, line));
-            let value = self.program.exprs.load(from.buffer, from.offset, stream.neighbours, None);
-            let Spot { buffer, offset } = self.place(self.streamed[&tile].unit, line * stream.neighbours);
+            coords[rank - 1] = column;
+            let (position, exists) = self.position(load, &coords, iteration);
+            let offset = self.tensor_offset(tensor, &position);
+            // A mask, not a branch around the loads: their results would be copied, and waited for, where branches meet.
+            let mask = self.program.exprs.and_guard(is_needed, exists);
+            let value = self.program.exprs.load(from, offset, stream.neighbours, mask);
+            let Spot { buffer, offset } = self.loaded(tile, stream, (slot, group), (line, 0));
             stmts.push(Stmt::Store { buffer, offset, value, mask: None });
         }
         stmts
@@ -335,6 +255,20 @@ impl Lowering<'_> {
         let warps = self.plan.warps;
         let number = self.program.exprs.linear_index(&[step, self.warp], &[warps, 1]);
         self.program.exprs.mul_const(number, UNIT_TERMS as i64)
+    }
+
+    /// The register of an element of a unit, of this turn.
+    fn loaded(
+        &mut self,
+        tile: usize,
+        stream: &Stream,
+        (slot, group): (usize, usize),
+        (line, column): (usize, usize),
+    ) -> Spot {
+        let per_turn = stream.ahead * stream.groups * stream.unit_elems();
+        let first = self.program.exprs.mul_const(self.turn, per_turn as i64);
+        let within = (slot * stream.groups + group) * stream.unit_elems() + line * stream.neighbours + column;
+        Spot { buffer: self.streamed[&tile], offset: self.program.exprs.add_const(first, within as i64) }
     }
 
     /// Multiplies two tiles, the second one streamed.
@@ -369,7 +303,7 @@ impl Lowering<'_> {
         Registers { at, buffer }
     }
 
-    /// Multiplies the steps of an iteration, and copies later ones.
+    /// Multiplies the units of an iteration, and loads later ones.
     fn add_streamed(&mut self, tile: usize, sums: &Registers) {
         let (Some(stream), Some(kind)) = (self.steps.streams.get(&tile), self.product_kind()) else { return };
         let (args, rank) = (self.steps.tiles[tile].step.args(), self.steps.tiles[tile].shape.len());
@@ -377,63 +311,50 @@ impl Lowering<'_> {
         let tiles = sums.at.rows.row_tiles();
         let [a, x, b] = [("a_part", 8 * tiles), ("x_part", LINES), ("b_part", 4)]
             .map(|(name, elems)| self.add_buffer(name, kind.dtype(), elems, Scope::Scratch));
-        let Ring { unit, later_groups, .. } = self.streamed[&tile];
-        let loop_kind = LoopKind::UnrollBy(UNROLLED_STEPS);
-        let stmts = self.repeated("step", stream.steps, loop_kind, |this, step| {
-            let iteration = this.iteration;
-            let number = this.program.exprs.linear_index(&[iteration, step], &[stream.steps, 1]);
-            let all = this.steps.loop_range * stream.steps;
-            let mut body = vec![Stmt::Team(TeamStmt::Wait(later_groups))];
-            let count = this.index(stream.ahead);
-            let slot = this.program.exprs.floor_rem(number, count);
-            let slot = this.bind(&mut body, "ring_slot", slot, (stream.ahead, 1));
-            body.extend(this.load_rows(&first, step, sums.at.rows.m, (a, x)));
-            for group in 0..stream.groups {
-                body.extend(this.read_unit(tile, stream, (slot, group)));
-                for column in 0..stream.neighbours {
-                    body.extend(this.columns_of(unit, stream.neighbours, column, b));
-                    for row in 0..tiles {
-                        let [row_tile, column_tile] =
-                            [row, group * stream.neighbours + column].map(|at| this.index(at));
-                        let lead = this.index(0);
-                        let site =
-                            Site { at: sums.at.clone(), lead, row_tile, column_tile, half: 0, side: 0 };
-                        let sum = Spot { buffer: sums.buffer, offset: this.register(&site, &sums.at) };
-                        let (a, b) = (this.place(a, 8 * row), this.place(b, 0));
-                        body.push(Stmt::Team(TeamStmt::Multiply { product: kind, sum, a, b }));
+        let stmts = self.repeated("round", stream.rounds(), LoopKind::Serial, |this, round| {
+            let mut body = Vec::new();
+            let (next, is_needed) = this.next_round(stream, round);
+            for slot in 0..stream.ahead {
+                let step = this.program.exprs.linear_index(&[round], &[stream.ahead]);
+                let step = this.program.exprs.add_const(step, slot as i64);
+                body.extend(this.load_rows(&first, step, sums.at.rows.m, (a, x)));
+                for group in 0..stream.groups {
+                    for column in 0..stream.neighbours {
+                        body.extend(this.columns_of(tile, stream, (slot, group), column, b));
+                        for row in 0..tiles {
+                            let [row_tile, column_tile] =
+                                [row, group * stream.neighbours + column].map(|at| this.index(at));
+                            let lead = this.index(0);
+                            let site =
+                                Site { at: sums.at.clone(), lead, row_tile, column_tile, half: 0, side: 0 };
+                            let sum = Spot { buffer: sums.buffer, offset: this.register(&site, &sums.at) };
+                            let (a, b) = (this.place(a, 8 * row), this.place(b, 0));
+                            body.push(Stmt::Team(TeamStmt::Multiply { product: kind, sum, a, b }));
+                        }
                     }
+                    let (iteration, later) = next;
+                    let later = this.program.exprs.linear_index(&[later], &[stream.ahead]);
+                    let later = this.program.exprs.add_const(later, slot as i64);
+                    body.extend(this.load_unit(tile, stream, (iteration, later, is_needed), (slot, group)));
                 }
             }
-            body.extend(this.copy_later(tile, stream, (number, slot, all)));
             body
         });
         self.run(stmts);
     }
 
-    /// Copies the step that is a ring later than a step of `all` to the same slot, if there is one.
-    fn copy_later(
-        &mut self,
-        tile: usize,
-        stream: &Stream,
-        (number, slot, all): (ExprId, ExprId, usize),
-    ) -> Vec<Stmt> {
-        let commit = Stmt::Team(TeamStmt::Commit);
-        if stream.ahead == all {
-            return vec![commit];
-        }
-        let mut copies = Vec::new();
-        let later = self.program.exprs.add_const(number, stream.ahead as i64);
-        let exists = self.below(later, all);
-        let steps = self.index(stream.steps);
-        let (iteration, step) =
-            (self.program.exprs.floor_div(later, steps), self.program.exprs.floor_rem(later, steps));
-        let iteration = self.bind(&mut copies, "later_iteration", iteration, (self.steps.loop_range, 1));
-        let step = self.bind(&mut copies, "later_step", step, (stream.steps, 1));
-        copies.extend(self.copy_step(tile, stream, [iteration, step, slot]));
-        match exists {
-            Some(condition) => vec![Stmt::If { condition, then: copies, otherwise: Vec::new() }, commit],
-            None => copies.into_iter().chain([commit]).collect(),
-        }
+    /// The iteration and round after a round, and whether there is one, unless there always is.
+    fn next_round(&mut self, stream: &Stream, round: ExprId) -> ((ExprId, ExprId), Option<ExprId>) {
+        let (rounds, turns) = (self.index(stream.rounds()), self.steps.turns);
+        let exprs = &mut self.program.exprs;
+        let next = exprs.add_const(round, 1);
+        let (more, next) = (exprs.floor_div(next, rounds), exprs.floor_rem(next, rounds));
+        let more = exprs.mul_const(more, turns as i64);
+        let iteration = exprs.add2(self.iteration, more);
+        let [iteration, next] =
+            [iteration, next].map(|id| self.simplifier.simplify(&mut self.program.exprs, id));
+        let is_needed = self.below(iteration, self.steps.loop_range);
+        ((iteration, next), is_needed)
     }
 
     /// The terms of a step, of all rows, as a first factor.
@@ -491,11 +412,18 @@ impl Lowering<'_> {
     }
 
     /// A tile of columns of a unit, as a second factor.
-    fn columns_of(&mut self, unit: BufferId, neighbours: usize, column: usize, b: BufferId) -> Vec<Stmt> {
+    fn columns_of(
+        &mut self,
+        tile: usize,
+        stream: &Stream,
+        unit: (usize, usize),
+        column: usize,
+        b: BufferId,
+    ) -> Vec<Stmt> {
         let mut stmts = Vec::new();
         for pair in 0..2 {
             let [left, right] = [2 * pair, 2 * pair + 1].map(|line| {
-                let Spot { buffer, offset } = self.place(unit, line * neighbours + column);
+                let Spot { buffer, offset } = self.loaded(tile, stream, unit, (line, column));
                 self.program.exprs.load(buffer, offset, 1, None)
             });
             let value = self.program.exprs.interleave(left, right);
@@ -508,7 +436,7 @@ impl Lowering<'_> {
     /// Adds the summands of all warps: to registers if there is one tile of rows, else tile by tile in shared memory.
     pub fn join_streamed(&mut self, registers: &Registers, shape: &[usize]) -> Place {
         let (m, n) = (registers.at.rows.m, registers.at.n());
-        let parts = self.summands([self.plan.warps, m.min(TILE_ROWS), n]);
+        let parts = self.new_view("summands", DType::F32, &[self.plan.warps, m.min(TILE_ROWS), n], 2);
         let rows = registers.at.rows.clone();
         if rows.row_tiles() > 1 {
             let view = self.new_view("sum", DType::F32, shape, shape.len() - 1);
@@ -542,16 +470,6 @@ impl Lowering<'_> {
         });
         self.run(stmts);
         Place::Registers(Registers { at, buffer })
-    }
-
-    /// Room for the summands of all warps, which products of the same shape share.
-    fn summands(&mut self, shape: [usize; 3]) -> View {
-        if let Some(view) = self.summands.iter().find(|view| view.padded == shape) {
-            return view.clone();
-        }
-        let view = self.new_view("summands", DType::F32, &shape, 2);
-        self.summands.push(view.clone());
-        view
     }
 
     /// The sum of the summands of all warps.
