@@ -11,7 +11,7 @@ use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
 use orch_tile::templates::Design;
-use orch_tile::{BlockProgram, Storage, fuse};
+use orch_tile::{ArgRole, BlockProgram, Storage, fuse};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What the plan runs.
@@ -38,6 +38,8 @@ pub struct KernelDesign {
     pub work: Work,
     /// Modelled time of one launch.
     pub cost_us: f64,
+    /// Whether most of what it reads has not been touched before in a run.
+    pub is_cold: bool,
 }
 
 /// One chosen set of units.
@@ -257,7 +259,7 @@ impl Place<'_> {
         parallel::map(columns, options, |column| {
             if let Some(substitute) = &column.substitute {
                 let kernels = substitute.kernels(*self)?;
-                return Some(kernels.into_iter().map(SubstituteKernel::design).collect());
+                return Some(kernels.into_iter().map(|kernel| kernel.design(*self)).collect());
             }
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
             Some(vec![self.kernel(&nodes, &column.candidate.outputs, None)?.0])
@@ -282,7 +284,7 @@ impl Place<'_> {
         let all = |operands: &[Operand]| operands.iter().map(arg).collect::<Option<Vec<Arg>>>();
         let link = |kernel: SubstituteKernel| {
             let ends = Some([all(&kernel.reads)?, all(&kernel.writes)?]);
-            Some(Link { args: all(&kernel.args)?, ends, kernel: kernel.design() })
+            Some(Link { args: all(&kernel.args)?, ends, kernel: kernel.design(*self) })
         };
         substitute.kernels(*self)?.into_iter().map(link).collect()
     }
@@ -300,6 +302,18 @@ impl Place<'_> {
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
             self.kernels(&nodes, &column.candidate.outputs, SCHEDULES).map_or(Vec::new(), |(all, _)| all)
         })
+    }
+
+    /// True if most of what a kernel reads is touched for the first time in a run: constants and inputs of the model.
+    pub fn is_cold(&self, reads: impl Iterator<Item = TensorId>) -> bool {
+        let graph = self.graph;
+        let (mut cold, mut warm) = (0, 0);
+        for tensor in reads {
+            let is_first = graph.producer(tensor).is_none();
+            let bytes = graph.shape(tensor).elems() * self.storage.dtype(tensor).size_bytes();
+            *if is_first { &mut cold } else { &mut warm } += bytes;
+        }
+        cold > warm
     }
 
     /// A kernel under its short name, with a schedule or the preferred one, and its block program.
@@ -326,7 +340,9 @@ impl Place<'_> {
         let block = fuse::build_stored(self.graph, nodes, outputs, self.storage, name.clone()).ok()?;
         let (work, cost_us) = (self.backend.work(&block), self.backend.time_us(&block)?);
         let designs = self.backend.designs(&block, limit).into_iter();
-        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us };
+        let read = block.args.iter().filter(|arg| arg.role != ArgRole::Output);
+        let is_cold = self.is_cold(read.map(|arg| arg.tensor));
+        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us, is_cold };
         let kernels: Vec<KernelDesign> = designs.map(kernel).collect();
         (!kernels.is_empty()).then_some((kernels, block))
     }

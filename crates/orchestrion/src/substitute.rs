@@ -89,9 +89,14 @@ pub struct SubstituteKernel {
 
 impl SubstituteKernel {
     /// The kernel by itself.
-    pub fn design(self) -> KernelDesign {
+    pub fn design(self, place: Place<'_>) -> KernelDesign {
+        let tensor = |operand: &Operand| match *operand {
+            Operand::Tensor(tensor) => Some(tensor),
+            Operand::Inner(_) => None,
+        };
+        let is_cold = place.is_cold(self.reads.iter().filter_map(tensor));
         let SubstituteKernel { name, design, work, cost_us, .. } = self;
-        KernelDesign { name, design, work, cost_us }
+        KernelDesign { name, design, work, cost_us, is_cold }
     }
 }
 

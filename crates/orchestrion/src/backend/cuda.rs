@@ -20,7 +20,7 @@ use orch_runtime::program::Base;
 use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tile::templates::Design;
 use orch_tile::templates::gpu::{self, Factors};
-use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram, layouts};
+use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
 use orch_tune::gpu::GpuModel;
 use std::sync::Arc;
 
@@ -236,23 +236,13 @@ impl Backend for Cuda {
         let mut executable =
             Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)?;
         let median = |number: usize| {
-            let flush_l2 = reads_constants_mostly(&kernels[number].design.kernel.program);
-            let options = TimeOptions { flush_l2, ..TimeOptions::default() };
+            let options = TimeOptions { flush_l2: kernels[number].is_cold, ..TimeOptions::default() };
             let mut times = executable.time_step(number, &options).map_err(device_error)?;
             times.sort_by(f64::total_cmp);
             Ok(times[times.len() / 2])
         };
         (0..kernels.len()).map(median).collect()
     }
-}
-
-/// True if most of what a kernel reads are constants, which are not in the cache when its turn comes.
-fn reads_constants_mostly(program: &ThreadProgram) -> bool {
-    let bytes = |scope: Scope| {
-        let of_scope = program.buffers.iter().filter(|buffer| buffer.scope == scope);
-        of_scope.map(|buffer| buffer.elems * buffer.dtype.size_bytes()).sum::<usize>()
-    };
-    bytes(Scope::Constant) > bytes(Scope::Input)
 }
 
 /// The table for a device, with the device's own numbers.

@@ -84,8 +84,8 @@ pub trait Backend: Sync {
     /// True if kernels can be measured: the target is this machine.
     fn measures(&self) -> bool;
 
-    /// Times of kernels, each alone, in microseconds. What a kernel reads is in the cache, as in a model where another one
-    /// has just written it, unless most of that is constant.
+    /// Times of kernels, each alone, in microseconds. On devices with a cache of their own what a kernel reads is in it, as
+    /// in a model where another kernel has just written it, but for kernels that are cold.
     ///
     /// # Errors
     /// If they do not build or load.
