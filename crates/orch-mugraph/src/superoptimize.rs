@@ -132,7 +132,21 @@ fn ranked(found: Vec<Found>, schedules: usize, rank: &Rank<'_>) -> Vec<(f64, MuG
     };
     let mut ranked: Vec<(f64, MuGraph)> = found.into_iter().flat_map(best).collect();
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if schedules > 1 {
+        other_kernels_second(&mut ranked);
+    }
     ranked
+}
+
+/// Moves the cheapest one with another number of kernels than the first to the second place: models are least comparable
+/// between these.
+fn other_kernels_second(ranked: &mut [(f64, MuGraph)]) {
+    let kernels = |at: usize| grids(&ranked[at].1).len();
+    if let Some(other) = (2..ranked.len()).find(|&at| kernels(at) != kernels(0))
+        && kernels(1) == kernels(0)
+    {
+        ranked[1..=other].rotate_right(1);
+    }
 }
 
 /// The blocks of each kernel.
@@ -177,5 +191,32 @@ fn prove(
             Ok((verify(program, candidate, &options.verify)?, 0))
         }
         Err(reason) => Err(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::other_kernels_second;
+    use crate::parse;
+
+    #[test]
+    fn another_number_of_kernels_comes_second() {
+        let one = "t1 = block [4] loop 1 {\n s0 = load t0 [0]\n s1 = square s0\n store s1 [0]\n }";
+        let two = "t1 = block [4] loop 1 {\n s0 = load t0 [0]\n s1 = square s0\n store s1 [0]\n }\n \
+                   t2 = block [4] loop 1 {\n s0 = load t1 [0]\n s1 = square s0\n store s1 [0]\n }";
+        let graph = |body: &str, last: &str| {
+            let text =
+                format!("mugraph \"g\" {{\n t0 = input \"x\" [64]\n {body}\n output \"o\" {last}\n}}\n");
+            parse(&text).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let costs = |kernels: [usize; 4]| {
+            let of = |count: usize| if count == 1 { graph(one, "t1") } else { graph(two, "t2") };
+            let mut ranked: Vec<_> = (0..4).map(|at| (at as f64, of(kernels[at]))).collect();
+            other_kernels_second(&mut ranked);
+            ranked.into_iter().map(|(cost, _)| cost).collect::<Vec<f64>>()
+        };
+        assert_eq!(costs([2, 2, 2, 1]), [0.0, 3.0, 1.0, 2.0]);
+        assert_eq!(costs([2, 1, 2, 2]), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(costs([1, 1, 1, 1]), [0.0, 1.0, 2.0, 3.0]);
     }
 }
