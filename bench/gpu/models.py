@@ -147,7 +147,7 @@ def write_report(folder):
     for path in sorted(glob.glob(f"{folder}/gpu-*.json")):
         table = json.load(open(path))
         rows, modes = table["rows"], table["modes"]
-        lines += ["", f"## {table['precision']}", "", f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}; {table['date']}.", ""]
+        lines += ["", f"## {table['precision']}", "", f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}{' ' + table['options'] if table.get('options') else ''}; {table['date']}.", ""]
         lines += ["| model | Orchestrion | " + " | ".join(NAMES[mode] for mode in modes) + " | best / Orchestrion | floor | error | kernels | compile s |", "|---" * (len(modes) + 7) + "|"]
         for row in rows:
             cells = [f"{row[mode]:.3f}" if isinstance(row[mode], float) else "failed" for mode in modes]
@@ -171,6 +171,8 @@ def main():
     modes = o.modes.split(",")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {o.precision}; milliseconds")
     print(f"{'model':16} {'ours':>8}", *(f"{mode:>8}" for mode in modes), f"{'best/ours':>9} {'floor':>8} {'error':>8} compile")
+    table = {"precision": o.precision, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    table |= {"cuda": torch.version.cuda, "commit": o.commit, "options": o.options, "date": time.strftime("%Y-%m-%d"), "modes": modes}
     rows = []
     for name in o.models:
         row = measure(o, torch, peers, name)
@@ -178,12 +180,12 @@ def main():
         cells = (f"{row[mode]:8.3f}" if isinstance(row[mode], float) else f"{'-':>8}" for mode in modes)
         tail = f"{row['ratio']:9.2f} {row['floor']:8.3f} {row['error']:8.1e} {row['compile_s']:5.1f} s"
         print(f"{name:16} {row['orchestrion']:8.3f}", *cells, tail, flush=True)
+        if o.out:
+            # What has been measured is kept if a later model fails.
+            with open(f"{o.out}/gpu-{o.precision}.json", "w") as file:
+                json.dump({**table, "rows": rows}, file, indent=1)
+            write_report(o.out)
     print(f"geomean of best/ours: {contest.geometric_mean(row['ratio'] for row in rows):.3f}")
-    if o.out:
-        table = {"precision": o.precision, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
-        table |= {"cuda": torch.version.cuda, "commit": o.commit, "date": time.strftime("%Y-%m-%d"), "modes": modes}
-        json.dump({**table, "rows": rows}, open(f"{o.out}/gpu-{o.precision}.json", "w"), indent=1)
-        write_report(o.out)
 
 
 if __name__ == "__main__":
