@@ -201,9 +201,9 @@ mod tests {
 
     #[test]
     fn another_number_of_kernels_comes_second() {
-        let one = "t1 = block [4] loop 1 {\n s0 = load t0 [0]\n s1 = square s0\n store s1 [0]\n }";
-        let two = "t1 = block [4] loop 1 {\n s0 = load t0 [0]\n s1 = square s0\n store s1 [0]\n }\n \
-                   t2 = block [4] loop 1 {\n s0 = load t1 [0]\n s1 = square s0\n store s1 [0]\n }";
+        let one = "t1 = block [4] loop 1 {\n s0 = load t0 [0] -\n s1 = square s0\n store s1 [0]\n }";
+        let two = "t1 = block [4] loop 1 {\n s0 = load t0 [0] -\n s1 = square s0\n store s1 [0]\n }\n \
+                   t2 = block [4] loop 1 {\n s0 = load t1 [0] -\n s1 = square s0\n store s1 [0]\n }";
         let graph = |body: &str, last: &str| {
             let text =
                 format!("mugraph \"g\" {{\n t0 = input \"x\" [64]\n {body}\n output \"o\" {last}\n}}\n");
