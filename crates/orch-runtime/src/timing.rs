@@ -248,7 +248,12 @@ mod tests {
 
     #[test]
     fn the_budget_ends_it() {
-        let options = MeasureOptions { budget: Duration::ZERO, min_rounds: 2, ..Default::default() };
+        let options = MeasureOptions {
+            budget: Duration::ZERO,
+            min_rounds: 2,
+            drop_ratio: f64::INFINITY,
+            ..Default::default()
+        };
         let report = measure(&mut microseconds(&[50, 50]), &options);
         assert!(report.candidates.iter().all(|samples| samples.rounds_us.len() == 2));
         assert_eq!(measure(&mut [], &options).best(), None);
