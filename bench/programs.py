@@ -69,28 +69,29 @@ def time_text(row, result, engine):
 
 
 def table(report, threads):
-    """The Markdown table of one thread count."""
+    """The Markdown table of one thread count; peers that are not installed have no column."""
+    peers = [peer for peer in PEERS if peer == "onnxruntime" or report["machine"]["torch"] != "absent"]
     lines = [
         f"\n## {threads} thread{'s' if threads > 1 else ''}\n",
-        "| program | Orchestrion ms | " + " | ".join(f"{name} ms" for name in NAMES)
+        "| program | Orchestrion ms | " + " | ".join(f"{name} ms" for peer, name in zip(PEERS, NAMES) if peer in peers)
         + " | vs ONNX Runtime | vs best | kernels | error | compile s |",
-        "|---|---" + "|---" * (len(PEERS) + 5) + "|",
+        "|---|---" + "|---" * (len(peers) + 5) + "|",
     ]
     seen = []
     for name, row in report["programs"].items():
         if "error_text" in row:
-            lines.append(f"| {name} | {row['error_text']} |" + " |" * (len(PEERS) + 5))
+            lines.append(f"| {name} | {row['error_text']} |" + " |" * (len(peers) + 5))
             continue
         result = row["threads"][str(threads)]
         seen.append(cpu.ratios(result, PEERS))
-        times = [time_text(row, result, engine) for engine in ("orchestrion", *PEERS)]
+        times = [time_text(row, result, engine) for engine in ("orchestrion", *peers)]
         factors = [f"{seen[-1][key]:.2f}" if key in seen[-1] else "" for key in ("onnxruntime", "best")]
         kernels = f"{row['kernels']} ({row['found']} found)" if row["found"] else str(row["kernels"])
         about = [kernels, f"{row['error']:.1e}" + ("" if row["pass"] else " (too large)"), f"{row['compile_s']:.1f}"]
         lines.append(f"| {name} | " + " | ".join(times + factors + about) + " |")
     if seen:
         means = [statistics.geometric_mean(row[key] for row in seen if key in row) for key in ("onnxruntime", "best")]
-        lines.append("| **geometric mean** |" + " |" * (len(PEERS) + 1) + " " + " | ".join(f"**{mean:.2f}**" for mean in means) + " | | | |")
+        lines.append("| **geometric mean** |" + " |" * (len(peers) + 1) + " " + " | ".join(f"**{mean:.2f}**" for mean in means) + " | | | |")
         wins = sum(row["best"] >= 1 for row in seen)
         lines.append(f"\nAt least as fast as the best peer on {wins} of {len(seen)} programs.")
     return "\n".join(lines) + "\n"
