@@ -47,6 +47,22 @@ impl Substitution {
     }
 }
 
+/// `root` with each subexpression in the map replaced by the expression beside it, outermost ones first.
+pub fn replace(exprs: &mut Exprs, root: ExprId, map: &FxHashMap<ExprId, ExprId>) -> ExprId {
+    let mut done = map.clone();
+    for id in exprs.reachable_unless(&[root], |id| map.contains_key(&id)) {
+        let mut is_changed = false;
+        let moved = exprs.get(id).clone().map_operands(|operand| {
+            let new = done[&operand];
+            is_changed |= new != operand;
+            new
+        });
+        let new = if is_changed { exprs.rebuild(moved) } else { id };
+        done.insert(id, new);
+    }
+    done[&root]
+}
+
 /// An access that an [`Importer`] meets at block level; its operands are expressions of the new arena.
 #[derive(Clone, Copy, Debug)]
 pub enum Access<'a> {

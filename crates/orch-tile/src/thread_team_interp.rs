@@ -13,6 +13,9 @@ use crate::thread_team::{Product, Spot, TILE_ALIGNMENT, Team, TeamStmt, WARP, WA
 use orch_ir::DType;
 use std::rc::Rc;
 
+/// Threads of a warp group.
+const GROUP: usize = WARP * WARP_GROUP;
+
 /// The threads of a cluster between statements.
 struct Cluster {
     /// The first task.
@@ -50,7 +53,7 @@ impl Machine<'_> {
                 first,
                 vars: Vec::with_capacity(places),
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
-                products: vec![None; places.div_ceil(WARP * WARP_GROUP)],
+                products: vec![None; places.div_ceil(GROUP)],
             };
             for place in 0..places {
                 self.start(first, place)?;
@@ -214,10 +217,9 @@ impl Machine<'_> {
                 }
             }
             TeamStmt::MultiplyTiles { .. } | TeamStmt::Settle => {
-                let groups: Vec<&[usize]> =
-                    active.chunk_by(|a, b| a / (WARP * WARP_GROUP) == b / (WARP * WARP_GROUP)).collect();
+                let groups: Vec<&[usize]> = active.chunk_by(|a, b| a / GROUP == b / GROUP).collect();
                 for group in groups {
-                    if group.len() != WARP * WARP_GROUP {
+                    if group.len() != GROUP {
                         return Err(divergence("some warps of a group do not come to a product of tiles"));
                     }
                     self.settle(cluster, group)?;
@@ -404,7 +406,7 @@ impl Machine<'_> {
                     reads.push((spot.buffer, start..start + elems as i64));
                 }
             }
-            let number = group[0] / (WARP * WARP_GROUP);
+            let number = group[0] / GROUP;
             cluster.products[number] = Some(Running { sums: (sum.buffer, first, columns / 2), reads });
         }
         Ok(())
@@ -412,7 +414,7 @@ impl Machine<'_> {
 
     /// Ends the product that is under way in a warp group.
     fn settle(&mut self, cluster: &mut Cluster, group: &[usize]) -> Result<(), ExecError> {
-        let number = group[0] / (WARP * WARP_GROUP);
+        let number = group[0] / GROUP;
         let Some(Running { sums: (buffer, first, count), .. }) = cluster.products[number].take() else {
             return Ok(());
         };
@@ -426,16 +428,16 @@ impl Machine<'_> {
 
     /// Products that are under way go on reading after a barrier.
     fn read_on(&mut self, cluster: &mut Cluster) -> Result<(), ExecError> {
-        for (number, running) in cluster.products.clone().into_iter().enumerate() {
+        for number in 0..cluster.products.len() {
+            let Some(running) = cluster.products[number].clone() else { continue };
             // Two threads, so that whoever writes there, another one reads.
-            let places = [0, 1].map(|at| number * WARP * WARP_GROUP + at);
-            for (place, (buffer, range)) in running
-                .iter()
-                .flat_map(|running| &running.reads)
-                .flat_map(|read| places.map(|place| (place, read)))
-            {
+            for place in [0, 1].map(|at| number * GROUP + at) {
                 self.at(cluster, place, |machine| {
-                    range.clone().try_for_each(|at| machine.memory.load(*buffer, at).map(|_| ()))
+                    let mut reads = running
+                        .reads
+                        .iter()
+                        .flat_map(|(buffer, range)| range.clone().map(move |at| (*buffer, at)));
+                    reads.try_for_each(|(buffer, at)| machine.memory.load(buffer, at).map(|_| ()))
                 })?;
             }
         }

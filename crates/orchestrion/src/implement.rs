@@ -289,7 +289,7 @@ impl Place<'_> {
         substitute.kernels(*self)?.into_iter().map(link).collect()
     }
 
-    /// The kernel of a candidate under several schedules, the preferred one first.
+    /// The kernel of a candidate under several schedules, the preferred one first; none where there is no choice.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -300,7 +300,8 @@ impl Place<'_> {
     ) -> Result<Vec<Vec<KernelDesign>>, Error> {
         parallel::map(columns, options, |column| {
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
-            self.kernels(&nodes, &column.candidate.outputs, SCHEDULES).map_or(Vec::new(), |(all, _)| all)
+            let kernels = self.kernels(&nodes, &column.candidate.outputs, SCHEDULES);
+            kernels.map(|(all, _)| all).filter(|all| all.len() > 1).unwrap_or_default()
         })
     }
 

@@ -36,24 +36,23 @@ fn drivers_that_do_not_serve_are_refused() {
     let fake = Fake::new();
     fake.set("device_count", 0);
     assert!(load_error(&fake).contains("finds no GPU"));
-    let fake = Fake::new();
-    fake.fail("cuInit", 803, 0);
-    let text = load_error(&fake);
+    let error_of = |function: &str, status| {
+        let fake = Fake::new();
+        fake.fail(function, status, 0);
+        load_error(&fake)
+    };
+    let text = error_of("cuInit", 803);
     assert!(
         text.contains("does not start: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (as the driver says); "),
         "{text}"
     );
-    let fake = Fake::new();
-    fake.fail("cuInit", 1000, 0);
-    let text = load_error(&fake);
+    let text = error_of("cuInit", 1000);
     assert!(
         text.contains("does not start: error 1000 (no explanation); see whether"),
         "an unknown error: {text}"
     );
     // What comes with a toolkit for linking only does not tell a version either.
-    let fake = Fake::new();
-    fake.fail("cuDriverGetVersion", 34, 0);
-    let text = load_error(&fake);
+    let text = error_of("cuDriverGetVersion", 34);
     assert!(text.contains("libcuda.so.1) does not start: CUDA_ERROR_STUB_LIBRARY"), "{text}");
 }
 

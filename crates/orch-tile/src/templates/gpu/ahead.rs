@@ -5,7 +5,7 @@
 //! group reads of inputs is loaded first, into registers.
 
 use crate::expr::{BufferId, Expr, ExprId, Exprs, VarId};
-use crate::substitute::Substitution;
+use crate::substitute::{Substitution, replace};
 use crate::thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use crate::thread_team::TeamStmt;
 use rustc_hash::FxHashMap;
@@ -190,7 +190,7 @@ impl Found {
 
 /// A statement with some expressions replaced.
 fn with(exprs: &mut Exprs, stmt: Stmt, replaced: &FxHashMap<ExprId, ExprId>) -> Stmt {
-    let mut new = |id| rebuilt(exprs, id, replaced);
+    let mut new = |id| replace(exprs, id, replaced);
     match stmt {
         Stmt::Let(var, value) => Stmt::Let(var, new(value)),
         Stmt::Store { buffer, offset, value, mask } => {
@@ -202,23 +202,6 @@ fn with(exprs: &mut Exprs, stmt: Stmt, replaced: &FxHashMap<ExprId, ExprId>) -> 
         }
         other => other,
     }
-}
-
-fn rebuilt(exprs: &mut Exprs, root: ExprId, replaced: &FxHashMap<ExprId, ExprId>) -> ExprId {
-    let mut done = replaced.clone();
-    for id in exprs.reachable(&[root]) {
-        if done.contains_key(&id) {
-            continue;
-        }
-        let mut is_changed = false;
-        let moved = exprs.get(id).clone().map_operands(|operand| {
-            is_changed |= done[&operand] != operand;
-            done[&operand]
-        });
-        let new = if is_changed { exprs.rebuild(moved) } else { id };
-        done.insert(id, new);
-    }
-    done[&root]
 }
 
 #[cfg(test)]

@@ -11,11 +11,10 @@ pub mod row;
 mod team;
 pub mod transpose;
 
-pub use ahead::load_ahead;
-
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::Design;
+use ahead::load_ahead;
 
 /// What contractions of f32 multiply. Sums are f32 in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -73,15 +72,12 @@ fn all_designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit
     let nested = |limit: usize| nest_designs(block, target, limit);
     // A product with one row or column reads its factors once: little is gained by tiles. The two templates' models are
     // not comparable, so of several designs half are the other one's.
-    if contraction::is_thin(block) {
-        let mut found = nested(limit.div_ceil(2));
-        found.extend(tiled(limit - found.len()));
-        return found;
-    }
-    let mut found: Vec<Design> = tiled(limit);
+    let is_thin = contraction::is_thin(block);
+    let mut found: Vec<Design> = if is_thin { nested(limit.div_ceil(2)) } else { tiled(limit) };
     // Ranking schedules takes long.
     if found.len() < limit {
-        found.extend(nested(limit - found.len()));
+        let rest = limit - found.len();
+        found.extend(if is_thin { tiled(rest) } else { nested(rest) });
     }
     found
 }

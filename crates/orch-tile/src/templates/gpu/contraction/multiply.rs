@@ -107,11 +107,10 @@ impl Lowering<'_> {
         let group_elems = 16 * WARP_GROUP * a.stride;
         let a_place = exprs.linear_index(&[stage, group], &[a.stage_elems, group_elems]);
         let b_place = exprs.mul_const(stage, b.stage_elems as i64);
-        let b_along = b.along;
+        let transposed = b.along == Along::Rows;
         let a = Spot { buffer: a.buffer, offset: a_place };
         let b = Spot { buffer: b.buffer, offset: b_place };
         let sum = self.constant_place(self.registers, 0);
-        let transposed = b_along == Along::Rows;
         let (columns, terms) = (self.schedule.block_n, self.schedule.block_k);
         let stmt = TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on: true };
         vec![Stmt::Team(stmt)]

@@ -5,7 +5,7 @@ use super::schedule::{Engine, padding};
 use crate::block::{ArgRole, BlockProgram};
 use crate::expr::{BufferId, Expr, ExprId, Exprs, Type, VarId};
 use crate::simplify::{Simplifier, simplify};
-use crate::substitute::Substitution;
+use crate::substitute::{Substitution, replace};
 use crate::templates::contraction::Form;
 use crate::templates::contraction::operand::{Flat, pack, plain_read};
 use crate::templates::gpu::team::{Lowers, WIDEST_BYTES, copied_from, lanes_below, or_zero};
@@ -295,26 +295,16 @@ impl Lowering<'_> {
 
 /// The loads of a value as variables, and the value over these: they are under way while products are computed.
 fn loads_first(exprs: &mut Exprs, root: ExprId, name: &str) -> (Vec<Stmt>, ExprId) {
-    let (mut loads, mut done) = (Vec::new(), FxHashMap::default());
+    let (mut loads, mut vars) = (Vec::new(), FxHashMap::default());
     for id in exprs.reachable(&[root]) {
-        let node = exprs.get(id).clone();
-        let new = if let Expr::Load { .. } = node {
+        if let Expr::Load { .. } = exprs.get(id) {
             let ty = exprs.ty(id);
             let var = exprs.declare_register(format!("{name}_next"), ty);
             loads.push((var, id));
-            exprs.var(var)
-        } else {
-            let mut is_changed = false;
-            let moved = node.map_operands(|operand| {
-                let new = done[&operand];
-                is_changed |= new != operand;
-                new
-            });
-            if is_changed { exprs.rebuild(moved) } else { id }
-        };
-        done.insert(id, new);
+            vars.insert(id, exprs.var(var));
+        }
     }
-    let value = done[&root];
+    let value = replace(exprs, root, &vars);
     // A load at a place that is loaded itself keeps that inside; what is left unused is not loaded twice.
     let used = exprs.free_vars(value);
     loads.retain(|(var, _)| used.contains(var));

@@ -287,12 +287,6 @@ impl Rows {
             .filter(move |cluster| may_cluster && tasks * cluster <= most && longest >= 4 * members * cluster)
     }
 
-    /// Whether threads have registers for all vectors that they load together. Members of rows have many neighbours with
-    /// as many loads instead.
-    fn loads_ahead(&self, schedule: &RowSchedule) -> bool {
-        self.along == Some(Along::Results) && !schedule.keep
-    }
-
     /// How many vectors it is worth trying to load together: as many as there are, or registers for.
     fn together(&self, schedule: &RowSchedule) -> Vec<usize> {
         let [least, ..] = TOGETHER;
@@ -300,7 +294,7 @@ impl Rows {
         let most = self.steps.iter().map(turns).max().unwrap_or(1).max(least);
         let bytes = self.steps.iter().map(|step| step.effort.loaded).fold(0.0, f64::max);
         let fits = |together: usize| together as f64 * bytes <= MAX_TOGETHER_BYTES;
-        let is_ahead = self.loads_ahead(schedule);
+        let is_ahead = schedule.loads_ahead();
         let is_worth = |together: usize| is_ahead && together <= most && fits(together);
         TOGETHER.into_iter().filter(|&together| together == least || is_worth(together)).collect()
     }
@@ -337,7 +331,7 @@ impl Rows {
             launch.in_flight = launch.in_flight.max(once.loaded * turns.min(together as f64));
             if once.loaded > 0.0 {
                 let iterations = (turns / together as f64).ceil();
-                if self.loads_ahead(schedule) {
+                if schedule.loads_ahead() {
                     launch.rounds += share;
                     launch.iterations += share * iterations;
                 } else {

@@ -52,7 +52,7 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     let thread = nest.program.exprs.var(thread);
     let along = vector.map(|(_, along)| along);
     if let Some(team) = &mut nest.program.team {
-        team.loads_ahead = along == Some(Along::Results) && !schedule.keep;
+        team.loads_ahead = schedule.loads_ahead();
     }
     let emitter = Emitter::new(nest, &plan);
     let (group, member) = (thread, thread);
@@ -302,9 +302,7 @@ impl<'a> Rows<'a> {
         let mut out = Vec::new();
         let together = if turns.is_kept { full } else { self.schedule.together.min(full) };
         // Turns that are no whole iteration have loops of their own, so that their loads too are under way together.
-        let team = self.emitter.nest.program.team.as_ref();
-        let is_ahead = team.is_some_and(|team| team.loads_ahead);
-        let iterated = if is_ahead { full - full % together.max(1) } else { full };
+        let iterated = if self.schedule.loads_ahead() { full - full % together.max(1) } else { full };
         for (first, past) in [(0, iterated), (iterated, full)] {
             out.extend(self.deal_turns(turns, (first, past, together), place, sum, body));
         }

@@ -51,6 +51,12 @@ impl RowSchedule {
         self.members * self.groups
     }
 
+    /// Whether threads have registers for all vectors that they load together. Members of rows have many neighbours with
+    /// as many loads instead.
+    fn loads_ahead(&self) -> bool {
+        matches!(self.vector, Some((_, Along::Results))) && !self.keep
+    }
+
     /// Threads that work at one point.
     fn all_members(&self) -> usize {
         self.members * self.cluster
