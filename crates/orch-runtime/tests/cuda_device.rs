@@ -102,7 +102,10 @@ impl Setting {
         let reads = others.iter().map(|&(base, at)| BufferRef::read(base, at, BYTES));
         let buffers = reads.chain([BufferRef::write(base, at, BYTES)]).collect();
         let function = self.module.function(symbol).unwrap();
-        Step { name: symbol.to_owned(), action: Action::Launch(Launch { function, shape, buffers }) }
+        Step {
+            name: symbol.to_owned(),
+            action: Action::Launch(Launch { function, shape, buffers, views: Vec::new() }),
+        }
     }
 
     fn has_clusters(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::expr::Type;
 use crate::expr::{BufferId, ExprId, Exprs, VarId};
 use crate::thread_team::{Team, TeamStmt};
 use crate::thread_tile::{TileId, TileShape, TileStmt};
+use crate::thread_view::{SLOT_BYTES, Slots, View, ViewId};
 use orch_ir::DType;
 
 /// A schedulable kernel.
@@ -21,6 +22,10 @@ pub struct ThreadProgram {
     pub buffers: Vec<Buffer>,
     /// Matrix tiles; a [`TileId`] is a position here.
     pub tiles: Vec<TileShape>,
+    /// Views of arguments; a [`ViewId`] is a position here.
+    pub views: Vec<View>,
+    /// Counters of boxes that arrive in shared memory.
+    pub slots: Slots,
     /// The number of tasks.
     pub tasks: usize,
     /// The task number.
@@ -186,6 +191,8 @@ impl ThreadProgram {
             exprs,
             buffers: Vec::new(),
             tiles: Vec::new(),
+            views: Vec::new(),
+            slots: Slots::default(),
             tasks,
             task,
             team: None,
@@ -212,6 +219,12 @@ impl ThreadProgram {
         TileId(u32::try_from(self.tiles.len() - 1).expect("a handful of tiles"))
     }
 
+    /// Adds a view.
+    pub fn add_view(&mut self, view: View) -> ViewId {
+        self.views.push(view);
+        ViewId(u32::try_from(self.views.len() - 1).expect("a handful of views"))
+    }
+
     /// The buffer with this id.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.index()]
@@ -233,10 +246,10 @@ impl ThreadProgram {
 
     /// Bytes of memory that the threads of a task share.
     pub fn shared_bytes(&self) -> usize {
-        self.shared_places().1
+        self.shared_places().1 + self.slots.count * SLOT_BYTES
     }
 
-    /// Where each buffer that the threads of a task share starts, and the bytes of all. Buffers are aligned to 128 bytes;
+    /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are aligned to 128 bytes;
     /// those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
     pub fn shared_places(&self) -> (Vec<Option<usize>>, usize) {
         let bytes = |buffer: &Buffer| buffer.elems * buffer.dtype.size_bytes();

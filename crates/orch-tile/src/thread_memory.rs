@@ -135,8 +135,8 @@ impl<'a> Memory<'a> {
             reader,
             shared,
             in_flight: FxHashMap::default(),
-            now: 0,
-            cluster_time: 0,
+            now: 1,
+            cluster_time: 1,
             is_recycled: false,
             threads,
             worker: 0,
@@ -146,7 +146,7 @@ impl<'a> Memory<'a> {
 
     /// Starts a cluster of tasks: scratch and shared memory are undefined again.
     pub(crate) fn start_cluster(&mut self) {
-        (self.now, self.cluster_time) = (0, 0);
+        (self.now, self.cluster_time) = (1, 1);
         self.is_recycled = false;
         for (id, buffer) in self.program.buffers.iter().enumerate() {
             match buffer.scope {
@@ -194,6 +194,16 @@ impl<'a> Memory<'a> {
         let index = self.position(id, offset)?;
         self.in_flight.remove(&(id, index));
         self.store(id, offset, value)
+    }
+
+    /// Writes an element of a box that has arrived: the task's threads, all of which have awaited it, may read it.
+    pub(crate) fn finish_box(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.in_flight.remove(&(id, index));
+        self.data[id.index()].set(index, value);
+        let before = Touch { who: SEVERAL, time: self.now - 1, is_peer: false };
+        self.shared[id.index()][index] = [before, Touch::default()];
+        Ok(())
     }
 
     /// Whether a scratch element of the current worker is known; it is not while a product that writes it is under way.

@@ -9,6 +9,7 @@ use crate::thread_team::{Product, Spot, Team, TeamStmt};
 use crate::thread_text::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH, TEAM_WORDS, TILE_WORDS};
 use crate::thread_tile::{TileId, TileShape, TileStmt};
 use crate::thread_token::{Lexer, Token};
+use crate::thread_view::{Slots, View, ViewId};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 use rustc_hash::FxHashMap;
 
@@ -35,6 +36,7 @@ pub fn parse_thread(text: &str) -> Parsed<ThreadProgram> {
         vars: FxHashMap::default(),
         buffers: FxHashMap::default(),
         tiles: FxHashMap::default(),
+        views: FxHashMap::default(),
         labels: FxHashMap::default(),
         block_depth: 0,
         expr_depth: 0,
@@ -51,6 +53,7 @@ struct Parser {
     vars: FxHashMap<String, VarId>,
     buffers: FxHashMap<String, BufferId>,
     tiles: FxHashMap<String, TileId>,
+    views: FxHashMap<String, ViewId>,
     labels: FxHashMap<String, ExprId>,
     block_depth: usize,
     expr_depth: usize,
@@ -83,6 +86,17 @@ impl Parser {
                 self.team_declaration()?;
                 continue;
             }
+            if word == "view" {
+                self.view_declaration()?;
+                continue;
+            }
+            if word == "slots" {
+                let count = self.lexer.count()?;
+                self.lexer.expect("of")?;
+                self.program.slots = Slots { count, boxes: self.lexer.count()? };
+                self.lexer.expect("boxes")?;
+                continue;
+            }
             let scope = match word.as_str() {
                 "input" => Scope::Input,
                 "constant" => Scope::Constant,
@@ -91,7 +105,8 @@ impl Parser {
                 "recycled" => Scope::Recycled,
                 "scratch" => Scope::Scratch,
                 other => {
-                    let expected = "input, constant, output, shared, recycled, scratch, tile, team or {";
+                    let expected =
+                        "input, constant, output, shared, recycled, scratch, tile, view, slots, team or {";
                     return self.error(format!("{expected} is expected, not {other}"));
                 }
             };
@@ -124,6 +139,37 @@ impl Parser {
             None => Ok(()),
             Some(_) => self.error(format!("tile {token} is declared twice")),
         }
+    }
+
+    /// `name: buffer[offset], extents 768 128, strides 768, 64 lines`.
+    fn view_declaration(&mut self) -> Parsed<()> {
+        let (token, name) = self.lexer.name()?;
+        self.lexer.expect(":")?;
+        let buffer = self.buffer()?;
+        self.lexer.expect("[")?;
+        let offset = self.lexer.count()?;
+        for word in ["]", ",", "extents"] {
+            self.lexer.expect(word)?;
+        }
+        let extents = self.counts()?;
+        self.lexer.expect("strides")?;
+        let strides = self.counts()?;
+        let lines = self.lexer.count()?;
+        self.lexer.expect("lines")?;
+        let id = self.program.add_view(View { name, buffer, offset, extents, strides, lines });
+        match self.views.insert(token.clone(), id) {
+            None => Ok(()),
+            Some(_) => self.error(format!("view {token} is declared twice")),
+        }
+    }
+
+    /// Counts, up to a comma.
+    fn counts(&mut self) -> Parsed<Vec<usize>> {
+        let mut counts = Vec::new();
+        while !self.lexer.accept(",") {
+            counts.push(self.lexer.count()?);
+        }
+        Ok(counts)
     }
 
     /// `128 threads thread: i64 [0..=127], clusters of 1`, and perhaps `, loads ahead`.
@@ -179,6 +225,24 @@ impl Parser {
                     false => None,
                 };
                 TeamStmt::Copy { to, from, elems, mask }
+            }
+            "copy_box" => {
+                let to = self.spot()?;
+                self.lexer.expect(",")?;
+                let view = self.view()?;
+                self.lexer.expect("[")?;
+                let mut at = vec![self.expr()?];
+                while self.lexer.accept(",") {
+                    at.push(self.expr()?);
+                }
+                self.lexer.expect("]")?;
+                self.lexer.expect(",")?;
+                TeamStmt::CopyBox { to, view, at, slot: self.expr()? }
+            }
+            "await_boxes" => {
+                let slot = self.expr()?;
+                self.lexer.expect(",")?;
+                TeamStmt::AwaitBoxes { slot, turn: self.expr()? }
             }
             "load_matrix" => {
                 let (to, from) = self.spots()?;
@@ -271,6 +335,14 @@ impl Parser {
         match self.tiles.get(&token) {
             Some(&tile) => Ok(tile),
             None => self.error(format!("there is no tile {token}")),
+        }
+    }
+
+    fn view(&mut self) -> Parsed<ViewId> {
+        let (token, _) = self.lexer.name()?;
+        match self.views.get(&token) {
+            Some(&view) => Ok(view),
+            None => self.error(format!("there is no view {token}")),
         }
     }
 

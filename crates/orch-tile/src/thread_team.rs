@@ -29,6 +29,7 @@
 
 use crate::expr::{BufferId, ExprId, Exprs, VarId};
 use crate::simplify::simplify;
+use crate::thread_view::ViewId;
 use orch_ir::{BinaryFn, DType};
 
 /// Threads of a warp.
@@ -173,6 +174,24 @@ pub enum TeamStmt {
         /// A boolean; `None` is true.
         mask: Option<ExprId>,
     },
+    /// Starts copying a box of a view to a swizzled tile: once for the whole team, all of which comes here.
+    CopyBox {
+        /// A place of a shared buffer.
+        to: Spot,
+        /// Of what.
+        view: ViewId,
+        /// The first place of the box in each extent.
+        at: Vec<ExprId>,
+        /// The slot that counts it.
+        slot: ExprId,
+    },
+    /// Waits until all boxes of a turn of a slot have arrived; turns count from 0.
+    AwaitBoxes {
+        /// Which slot.
+        slot: ExprId,
+        /// Which turn.
+        turn: ExprId,
+    },
     /// Ends a group of copies.
     Commit,
     /// Waits until at most this many of the thread's groups are not done.
@@ -241,8 +260,9 @@ impl TeamStmt {
             | TeamStmt::Settle
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => Vec::new(),
-            TeamStmt::Shuffle { .. } => Vec::new(),
+            TeamStmt::Shuffle { .. } | TeamStmt::AwaitBoxes { .. } => Vec::new(),
             TeamStmt::Peer { from, .. } => vec![*from],
+            TeamStmt::CopyBox { to, .. } => vec![*to],
             TeamStmt::Copy { to, from, .. } | TeamStmt::LoadMatrix { to, from, .. } => vec![*to, *from],
             TeamStmt::Multiply { sum, a, b, .. } | TeamStmt::MultiplyTiles { sum, a, b, .. } => {
                 vec![*sum, *a, *b]
@@ -257,6 +277,8 @@ impl TeamStmt {
             TeamStmt::Shuffle { value, .. } => operands.push(*value),
             TeamStmt::Peer { rank, .. } => operands.push(*rank),
             TeamStmt::Copy { mask, .. } => operands.extend(mask),
+            TeamStmt::CopyBox { at, slot, .. } => operands.extend(at.iter().chain([slot])),
+            TeamStmt::AwaitBoxes { slot, turn } => operands.extend([slot, turn]),
             _ => {}
         }
         operands
@@ -284,6 +306,14 @@ impl TeamStmt {
                 from.offset = map(from.offset);
                 *mask = mask.map(&mut map);
             }
+            TeamStmt::CopyBox { to, at, slot, .. } => {
+                to.offset = map(to.offset);
+                at.iter_mut().chain([slot]).for_each(|id| *id = map(*id));
+            }
+            TeamStmt::AwaitBoxes { slot, turn } => {
+                *slot = map(*slot);
+                *turn = map(*turn);
+            }
             TeamStmt::LoadMatrix { to, from, .. } => {
                 to.offset = map(to.offset);
                 from.offset = map(from.offset);
@@ -308,7 +338,9 @@ impl TeamStmt {
     /// The buffer that is written by the time the statement has run.
     pub fn written(&self) -> Option<BufferId> {
         match self {
-            TeamStmt::Copy { to, .. } | TeamStmt::LoadMatrix { to, .. } => Some(to.buffer),
+            TeamStmt::Copy { to, .. } | TeamStmt::CopyBox { to, .. } | TeamStmt::LoadMatrix { to, .. } => {
+                Some(to.buffer)
+            }
             TeamStmt::Multiply { sum, .. } | TeamStmt::MultiplyTiles { sum, .. } => Some(sum.buffer),
             _ => None,
         }

@@ -7,6 +7,7 @@
 
 use crate::expr::{BufferId, ExprId};
 use crate::thread::{Scope, Stmt};
+use crate::thread_box_interp::{Slot, slot_at};
 use crate::thread_interp::{ExecError, Machine, Value};
 use crate::thread_scalar::{self, Number};
 use crate::thread_team::{Product, Spot, TILE_ALIGNMENT, Team, TeamStmt, WARP, WARP_GROUP, swizzled};
@@ -26,6 +27,8 @@ struct Cluster {
     copies: Vec<Vec<Vec<Copy>>>,
     /// Of each warp group, its product of tiles that is under way.
     products: Vec<Option<Running>>,
+    /// The slots of each task.
+    slots: Vec<Vec<Slot>>,
 }
 
 /// A product of tiles under way.
@@ -38,10 +41,10 @@ struct Running {
 }
 
 /// A copy under way.
-struct Copy {
-    buffer: BufferId,
-    offset: i64,
-    values: Vec<Number>,
+pub(crate) struct Copy {
+    pub(crate) buffer: BufferId,
+    pub(crate) offset: i64,
+    pub(crate) values: Vec<Number>,
 }
 
 impl Machine<'_> {
@@ -54,6 +57,7 @@ impl Machine<'_> {
                 vars: Vec::with_capacity(places),
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
                 products: vec![None; places.div_ceil(GROUP)],
+                slots: (0..team.cluster).map(|_| Slot::all(self.program)).collect(),
             };
             for place in 0..places {
                 self.start(first, place)?;
@@ -195,6 +199,12 @@ impl Machine<'_> {
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
+            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } => {
+                if active.len() < cluster.vars.len() {
+                    return Err(divergence("some threads do not come to a statement about boxes"));
+                }
+                self.box_stmt(cluster, stmt)?;
+            }
             TeamStmt::Release | TeamStmt::Await => {}
             TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
             TeamStmt::Wait(groups) => {
@@ -230,6 +240,26 @@ impl Machine<'_> {
                 for warp in warps(active)? {
                     self.multiply(cluster, warp, *product, [*sum, *a, *b])?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a copy of a box, or ends those of a turn, in each task of a cluster.
+    fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &TeamStmt) -> Result<(), ExecError> {
+        let threads = cluster.vars.len() / cluster.slots.len();
+        for rank in 0..cluster.slots.len() {
+            let places: Vec<usize> = (rank * threads..(rank + 1) * threads).collect();
+            if let TeamStmt::AwaitBoxes { slot, turn } = stmt {
+                let (slot, turn) =
+                    (self.common(cluster, &places, *slot)?, self.common(cluster, &places, *turn)?);
+                let copies = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
+                self.at(cluster, places[0], |machine| machine.finish_boxes(copies))?;
+            } else if let TeamStmt::CopyBox { to, view, at, slot } = stmt {
+                let slot = self.common(cluster, &places, *slot)?;
+                let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
+                let boxes = self.program.slots.boxes;
+                slot_at(&mut cluster.slots[rank], slot)?.add(copy, boxes)?;
             }
         }
         Ok(())
@@ -540,7 +570,7 @@ fn is_of_team(stmt: &Stmt) -> bool {
     matches!(stmt, Stmt::Team(_)) || stmt.bodies().any(|body| body.iter().any(is_of_team))
 }
 
-fn divergence(problem: &str) -> ExecError {
+pub(crate) fn divergence(problem: &str) -> ExecError {
     ExecError::Divergence { problem: problem.to_owned() }
 }
 

@@ -20,6 +20,8 @@
 //! - `x[offset; lanes if mask]` loads; a vector of offsets needs no lanes. `y[offset if mask] = value` stores.
 //! - `tile a: bf16[16, 32]` after the buffers declares a matrix tile; [`thread_tile`](crate::thread_tile) shows the
 //!   statements that work on them.
+//! - `view ..` and `slots ..` after the buffers declare what boxes are copied from, and what counts them;
+//!   [`thread_view`](crate::thread_view) has an example.
 //! - `team ..` before the buffers says which threads run a task; [`thread_team`](crate::thread_team) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
@@ -29,6 +31,7 @@ use crate::expr::{BufferId, Const, Expr, ExprId, Type, VarId};
 use crate::thread::{LoopKind, Scope, Stmt, ThreadProgram};
 use crate::thread_team::{Team, TeamStmt};
 use crate::thread_tile::{TileId, TileStmt};
+use crate::thread_view::Slots;
 use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
 use std::fmt::{self, Write};
@@ -62,7 +65,7 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
 
 /// First words of the statements of teams.
-pub(crate) const TEAM_WORDS: [&str; 14] = [
+pub(crate) const TEAM_WORDS: [&str; 16] = [
     "barrier",
     "cluster_barrier",
     "recycle",
@@ -72,6 +75,8 @@ pub(crate) const TEAM_WORDS: [&str; 14] = [
     "shuffle",
     "peer",
     "copy",
+    "copy_box",
+    "await_boxes",
     "commit",
     "wait",
     "load_matrix",
@@ -91,6 +96,7 @@ pub fn print_thread(program: &ThreadProgram) -> String {
         vars: FxHashMap::default(),
         buffers: Vec::new(),
         tiles: Vec::new(),
+        views: Vec::new(),
         uses: FxHashMap::default(),
         labels: FxHashMap::default(),
         text: String::new(),
@@ -105,6 +111,8 @@ pub fn print_thread(program: &ThreadProgram) -> String {
     printer.buffers = program.buffers.iter().map(|buffer| names.token(&buffer.name)).collect();
     let mut names = Names::default();
     printer.tiles = program.tiles.iter().map(|tile| names.token(&tile.name)).collect();
+    let mut names = Names::default();
+    printer.views = program.views.iter().map(|view| names.token(&view.name)).collect();
     printer.count(&program.body);
     printer.header();
     printer.list(&program.body, 1);
@@ -153,6 +161,7 @@ struct Printer<'a> {
     vars: FxHashMap<VarId, String>,
     buffers: Vec<String>,
     tiles: Vec<String>,
+    views: Vec<String>,
     /// Places that an expression occurs in.
     uses: FxHashMap<ExprId, usize>,
     /// Expressions that have been given a `%n`.
@@ -216,6 +225,17 @@ impl Printer<'_> {
         }
         for (tile, name) in program.tiles.iter().zip(&self.tiles) {
             text += &format!("  tile {name}: {}[{}, {}]\n", tile.dtype, tile.rows, tile.columns);
+        }
+        for (view, name) in program.views.iter().zip(&self.views) {
+            let list = |counts: &[usize]| counts.iter().map(|count| format!(" {count}")).collect::<String>();
+            let (buffer, offset, lines) = (self.buffer(view.buffer), view.offset, view.lines);
+            let (extents, strides) = (list(&view.extents), list(&view.strides));
+            text += &format!(
+                "  view {name}: {buffer}[{offset}], extents{extents}, strides{strides}, {lines} lines\n"
+            );
+        }
+        if program.slots != Slots::default() {
+            text += &format!("  slots {} of {} boxes\n", program.slots.count, program.slots.boxes);
         }
         self.text = text + "{\n";
     }
@@ -356,6 +376,14 @@ impl Printer<'_> {
             (TeamStmt::Copy { elems, mask, .. }, [to, from]) => {
                 let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));
                 format!("copy {to}, {from}, {elems}{mask}")
+            }
+            (TeamStmt::CopyBox { view, at, slot, .. }, [to]) => {
+                let at: Vec<String> = at.iter().map(|&at| self.expr(at, depth)).collect();
+                let view = self.views.get(view.index()).cloned().unwrap_or_else(|| format!("\"{}\"", view.0));
+                format!("copy_box {to}, {view}[{}], {}", at.join(", "), self.expr(*slot, depth))
+            }
+            (TeamStmt::AwaitBoxes { slot, turn }, _) => {
+                format!("await_boxes {}, {}", self.expr(*slot, depth), self.expr(*turn, depth))
             }
             (TeamStmt::LoadMatrix { matrices, transposed, .. }, [to, from]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };

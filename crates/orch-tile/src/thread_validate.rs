@@ -12,7 +12,8 @@
 //! 6. teams are whole warps of at most 1024 threads, clusters divide the tasks; only programs with a team have shared
 //!    buffers and statements of a team, whose copies and matrices go to shared memory and scratch of the right types;
 //!    shared memory is recycled once at most;
-//! 7. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
+//! 7. views are the hardware's, and boxes of them go to shared memory of their type;
+//! 8. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
 
@@ -22,6 +23,7 @@ use crate::thread_team::{
     MAX_CLUSTER, MAX_THREADS, MAX_TILE_COLUMNS, MAX_TILE_TERMS, TILE_LINE, TeamStmt, WARP,
 };
 use crate::thread_tile::{TileStmt, check_tile_stmt, check_tiles};
+use crate::thread_view::check_views;
 use orch_ir::{DType, ReduceOp};
 use std::collections::BTreeSet;
 
@@ -102,6 +104,7 @@ impl Checker<'_> {
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
         }
         self.problems.extend(check_tiles(program));
+        self.problems.extend(check_views(program));
         let shares = program.buffers.iter().any(|buffer| buffer.scope.is_shared());
         match &program.team {
             Some(team) => {
@@ -250,6 +253,19 @@ impl Checker<'_> {
                 (!is_right)
                     .then_some("4, 8 or 16 bytes are copied from an input to shared memory of its type")
             }
+            TeamStmt::CopyBox { to, view, at, .. } => match self.program.views.get(view.index()) {
+                Some(view) if self.known_buffer(place, view.buffer) => {
+                    let is_right = scope_of(to) == Scope::Shared
+                        && dtype_of(to) == self.program.buffer(view.buffer).dtype
+                        && at.len() == view.extents.len()
+                        && self.program.slots.count > 0;
+                    (!is_right).then_some("a box, of as many coordinates as its view, goes to shared memory of its type and is counted by a slot")
+                }
+                _ => Some("there is no such view"),
+            },
+            TeamStmt::AwaitBoxes { .. } => {
+                (self.program.slots.count == 0).then_some("there are no slots to await")
+            }
             TeamStmt::LoadMatrix { to, from, matrices, .. } => {
                 let is_right = scope_of(to) == Scope::Scratch
                     && scope_of(from).is_shared()
@@ -294,6 +310,7 @@ impl Checker<'_> {
         match stmt {
             TeamStmt::Shuffle { value, .. } => self.expr(place, *value),
             TeamStmt::Peer { rank, .. } => self.expr(place, *rank),
+            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } => self.indices(place, stmt),
             TeamStmt::Copy { mask: Some(mask), .. } => {
                 self.expr(place, *mask);
                 let ty = self.program.exprs.ty(*mask);
@@ -305,6 +322,15 @@ impl Checker<'_> {
         }
         if let Some(var) = stmt.declares() {
             self.declare(place, var, VarState::Fixed);
+        }
+    }
+
+    /// All operands of a statement are scalar indices.
+    fn indices(&mut self, place: &str, stmt: &TeamStmt) {
+        for operand in stmt.operands() {
+            self.expr(place, operand);
+            let ty = self.program.exprs.ty(operand);
+            self.expect(ty == Type::INDEX, || format!("{place}: an index is {}", type_text(ty)));
         }
     }
 

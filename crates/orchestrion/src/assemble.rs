@@ -6,14 +6,14 @@
 use crate::backend::{Object, Work};
 use crate::explain;
 use crate::implement::{Column, ColumnBody, Implementation, KernelDesign};
-use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TeamInfo};
+use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TeamInfo, ViewInfo};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::{ALIGN_BYTES, Source};
 use orch_tile::templates::kernel::{Binding, PackedConstant};
-use orch_tile::{Storage, ThreadProgram};
+use orch_tile::{Storage, ThreadProgram, View};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Steps, memory and constants of an executable.
@@ -345,12 +345,25 @@ pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<Source>, objects: &[O
         .collect()
 }
 
+/// A view as the device is told of it.
+fn view_info(program: &ThreadProgram, view: &View) -> ViewInfo {
+    let size = program.buffer(view.buffer).dtype.size_bytes();
+    ViewInfo {
+        argument: view.buffer.index(),
+        offset_bytes: view.offset * size,
+        extents: view.extents.iter().map(|&extent| extent as u64).collect(),
+        strides_bytes: view.strides.iter().map(|&stride| (stride * size) as u64).collect(),
+        lines: view.lines as u32,
+    }
+}
+
 /// How a GPU runs a program; `None` for programs of single workers.
 pub fn team_info(program: &ThreadProgram, resources: Option<Resources>) -> Option<TeamInfo> {
     program.team.as_ref().map(|team| TeamInfo {
         threads: team.threads,
         cluster: team.cluster,
         shared_bytes: program.shared_bytes(),
+        views: program.views.iter().map(|view| view_info(program, view)).collect(),
         resources,
     })
 }

@@ -107,8 +107,26 @@ pub struct TeamInfo {
     pub cluster: usize,
     /// Memory that the threads of a task share.
     pub shared_bytes: usize,
+    /// Arguments that it reads through the copy engine, in the order of its last parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub views: Vec<ViewInfo>,
     /// What the compiler made of it, if it tells.
     pub resources: Option<Resources>,
+}
+
+/// A kernel's argument of 16-bit elements that the copy engine reads in boxes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ViewInfo {
+    /// Which argument.
+    pub argument: usize,
+    /// Where its first element is.
+    pub offset_bytes: usize,
+    /// Its extents, that of neighbouring elements first.
+    pub extents: Vec<u64>,
+    /// Bytes from one place of each extent but the first to the next.
+    pub strides_bytes: Vec<u64>,
+    /// Lines of a box.
+    pub lines: u32,
 }
 
 /// What a thread of a GPU kernel takes.

@@ -25,8 +25,12 @@ pub struct Emitter<'a> {
     pub(super) buffers: Vec<String>,
     /// Scratch of 16-bit elements, two in a word.
     pub(super) fragments: FxHashSet<BufferId>,
-    /// Whether matrix units read shared memory on their own, to which writes must be made known.
-    pub(super) multiplies_tiles: bool,
+    /// Names of the views, of the slots, and of the thread's number.
+    pub(super) views: Vec<String>,
+    pub(super) slots: String,
+    pub(super) thread: String,
+    /// Whether threads write what matrix units read of shared memory on their own, to which that must be made known.
+    pub(super) publishes: bool,
     /// Whether the kernel may be launched before those that it waits for have ended.
     pub(super) is_launched_early: bool,
     vars: FxHashMap<VarId, Value>,
@@ -50,13 +54,18 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let task = names.fresh(&program.exprs.var_info(program.task).name);
     let thread = names.fresh(&program.exprs.var_info(team.thread).name);
     let buffers = program.buffers.iter().map(|buffer| names.fresh(&buffer.name)).collect();
+    let views = program.views.iter().map(|view| names.fresh(&view.name)).collect();
+    let slots = names.fresh("slots");
     let mut emitter = Emitter {
         program,
         facts: Facts::new(program),
         bounds: Bounds::new(),
         buffers,
         fragments: super::fragments::of(program),
-        multiplies_tiles: !tile_products(program).is_empty(),
+        views,
+        slots,
+        thread: thread.clone(),
+        publishes: writes_factors(program),
         is_launched_early: target.has_early_launch,
         vars: FxHashMap::default(),
         names,
@@ -69,6 +78,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     emitter.declare_buffers();
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
+    emitter.start_slots();
     if target.has_early_launch {
         if !releases(&program.body) {
             emitter.line("o_release();");
@@ -110,12 +120,29 @@ pub fn tile_products(program: &ThreadProgram) -> Vec<TileProduct> {
     found
 }
 
+/// True if threads write shared memory that products of tiles read.
+fn writes_factors(program: &ThreadProgram) -> bool {
+    let is_factor = |buffer: &BufferId| {
+        team_stmts(&program.body).any(|stmt| match stmt {
+            TeamStmt::MultiplyTiles { a, b, .. } => a.buffer == *buffer || b.buffer == *buffer,
+            _ => false,
+        })
+    };
+    stmts(&program.body).any(|stmt| match stmt {
+        Stmt::Store { buffer, .. } => program.buffer(*buffer).scope.is_shared() && is_factor(buffer),
+        Stmt::Team(TeamStmt::Copy { to, .. }) => is_factor(&to.buffer),
+        _ => false,
+    })
+}
+
+/// The statements of a list, inner ones included.
+fn stmts(list: &[Stmt]) -> Box<dyn Iterator<Item = &Stmt> + '_> {
+    Box::new(list.iter().flat_map(|stmt| std::iter::once(stmt).chain(stmt.bodies().flat_map(stmts))))
+}
+
 /// The statements of the team, inner ones included.
-fn team_stmts(stmts: &[Stmt]) -> Box<dyn Iterator<Item = &TeamStmt> + '_> {
-    Box::new(stmts.iter().flat_map(|stmt| {
-        let own = if let Stmt::Team(stmt) = stmt { Some(stmt) } else { None };
-        own.into_iter().chain(stmt.bodies().flat_map(|body| team_stmts(body)))
-    }))
+fn team_stmts(list: &[Stmt]) -> impl Iterator<Item = &TeamStmt> {
+    stmts(list).filter_map(|stmt| if let Stmt::Team(stmt) = stmt { Some(stmt) } else { None })
 }
 
 impl Emitter<'_> {
@@ -136,6 +163,7 @@ impl Emitter<'_> {
                 let constant = if buffer.scope.is_read_only() { "const " } else { "" };
                 format!("{constant}{} *__restrict__ {name}", element_name(buffer.dtype))
             })
+            .chain(self.views.iter().map(|view| format!("const __grid_constant__ tensor_map {view}")))
             .collect();
         params.join(", ")
     }
@@ -175,6 +203,26 @@ impl Emitter<'_> {
                 Scope::Scratch => self.line(&format!("{element} {name}[{}];", buffer.elems.max(1))),
             }
         }
+    }
+
+    /// Makes the slots ready before anything else is done.
+    fn start_slots(&mut self) {
+        let slots = self.program.slots;
+        if slots.count == 0 {
+            return;
+        }
+        let (_, at) = self.program.shared_places();
+        let (name, thread) = (self.slots.clone(), self.thread.clone());
+        self.line(&format!(
+            "unsigned long long *const {name} = (unsigned long long *)(shared_memory + {at});"
+        ));
+        self.line(&format!("if ({thread} == 0) {{"));
+        for view in self.views.clone() {
+            self.line(&format!("    o_prefetch_map(&{view});"));
+        }
+        self.line(&format!("    o_start_slots<{}, {}>({name});", slots.count, slots.boxes));
+        self.line("}");
+        self.line("__syncthreads();");
     }
 
     fn list(&mut self, stmts: &[Stmt]) {

@@ -392,6 +392,28 @@ template <int BYTES> ORC void o_copy(void *to, const void *from, bool real) {
 }
 ORC void o_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> ORC void o_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+/* Boxes of views, copied by the copy engine; slots count those that arrive. */
+struct alignas(64) tensor_map { unsigned long long words[16]; };
+ORC void o_prefetch_map(const tensor_map *view) { asm volatile("prefetch.tensormap [%0];" ::"l"(view) : "memory"); }
+template <int COUNT, int BOXES> ORC void o_start_slots(unsigned long long *slots) {
+    ORC_UNROLL for (int i = 0; i < COUNT; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(o_address(slots + i)), "n"(BOXES) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+ORC void o_expect(unsigned slot, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(slot), "r"(bytes) : "memory"); }
+#define ORC_COPY_BOX(rank, places, operands, ...) \
+    template <int BYTES> ORC void o_copy_box(void *to, const tensor_map *view, unsigned long long *slot, __VA_ARGS__) { \
+        o_expect(o_address(slot), BYTES); \
+        asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {" places "}], [%2];" \
+            ::"r"(o_address(to)), "l"(view), "r"(o_address(slot)), ORC_OPERANDS operands : "memory"); \
+    }
+#define ORC_OPERANDS(...) __VA_ARGS__
+ORC_COPY_BOX("2d", "%3, %4", ("r"(a), "r"(b)), int a, int b)
+ORC_COPY_BOX("3d", "%3, %4, %5", ("r"(a), "r"(b), "r"(c)), int a, int b, int c)
+ORC_COPY_BOX("4d", "%3, %4, %5, %6", ("r"(a), "r"(b), "r"(c), "r"(d)), int a, int b, int c, int d)
+ORC_COPY_BOX("5d", "%3, %4, %5, %6, %7", ("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)), int a, int b, int c, int d, int e)
+ORC void o_await_boxes(unsigned long long *slot, int turn) {
+    asm volatile("{\n.reg .pred q;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 q, [%0], %1;\n@!q bra again;\n}" ::"r"(o_address(slot)), "r"(turn & 1) : "memory");
+}
 template <int N, bool T> ORC void o_load_matrix(unsigned *r, const void *row) {
     unsigned p = o_address(row);
     if (N == 4 && !T) asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p));

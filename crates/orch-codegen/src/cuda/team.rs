@@ -13,7 +13,7 @@ impl Emitter<'_> {
     pub(super) fn team_stmt(&mut self, stmt: &TeamStmt) {
         match stmt {
             TeamStmt::Barrier | TeamStmt::Recycle => {
-                if self.multiplies_tiles {
+                if self.publishes {
                     self.line("o_publish();");
                 }
                 self.line("__syncthreads();");
@@ -44,6 +44,19 @@ impl Emitter<'_> {
                 let mask = mask.map_or("true".to_owned(), |mask| self.eval(mask).text);
                 let (to, from) = (self.place(to), self.place(from));
                 self.line(&format!("o_copy<{bytes}>({to}, {from}, {mask});"));
+            }
+            TeamStmt::CopyBox { to, view, at, slot } => {
+                let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();
+                let (to, slot) = (self.place(to), self.eval(*slot).text);
+                let bytes = self.program.views[view.index()].box_elems() * 2;
+                let (view, slots, thread) = (&self.views[view.index()], &self.slots, &self.thread);
+                let at = at.join(", ");
+                let copy = format!("o_copy_box<{bytes}>({to}, &{view}, {slots} + {slot}, {at});");
+                self.line(&format!("if ({thread} == 0) {copy}"));
+            }
+            TeamStmt::AwaitBoxes { slot, turn } => {
+                let (slot, turn) = (self.eval(*slot).text, self.eval(*turn).text);
+                self.line(&format!("o_await_boxes({} + {slot}, {turn});", self.slots));
             }
             TeamStmt::LoadMatrix { to, from, matrices, transposed } => {
                 let (to, from) = (self.pair(to), self.place(from));

@@ -131,7 +131,9 @@ impl Executable {
                 launch.function.allow(&launch.shape)?;
             }
         }
-        let arguments = program.steps.iter().map(|step| Arguments::of(step, &placement)).collect();
+        let arguments = (program.steps.iter())
+            .map(|step| Arguments::of(step, &placement, stream.context()))
+            .collect::<Result<_, _>>()?;
         let boundary = boundary(&program);
         let pending = 0..0;
         let stream = Arc::new(stream);
@@ -313,7 +315,7 @@ impl Executable {
             Action::Launch(launch) => {
                 let mut shape = launch.shape;
                 shape.is_programmatic &= self.options.allow_programmatic;
-                // SAFETY: these are the launch's own arguments, one for each tensor.
+                // SAFETY: these are the launch's own arguments, one for each tensor and view.
                 unsafe { launch.function.launch_with(&self.stream, &shape, self.arguments[idx].pointers()) }
             }
             Action::Copy { from, to } if is_move(from, to) => {
@@ -453,7 +455,7 @@ impl Executable {
                         && shape.is_programmatic
                         && matches!(waits[..], [step] if is_kernel[step]);
                     let pointers = self.arguments[idx].pointers();
-                    // SAFETY: these are the launch's own arguments, one for each tensor.
+                    // SAFETY: these are the launch's own arguments, one for each tensor and view.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
                 }
                 Action::Copy { from, to } if is_move(from, to) => {

@@ -43,7 +43,7 @@ impl GraphBuilder {
     /// Adds a launch that waits for `after`, from which it may start early if `is_early`: all these are launches then.
     ///
     /// # Safety
-    /// There must be as many pointers as the kernel has parameters, each to an address.
+    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as it takes.
     pub(super) unsafe fn add_kernel(
         &self,
         function: &Function,

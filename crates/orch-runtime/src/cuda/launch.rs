@@ -6,12 +6,29 @@ use crate::program::{self, BufferRef, KernelLaunch};
 /// One kernel launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The kernel. Its parameters are the addresses of the tensors.
+    /// The kernel. Its parameters are the addresses of the tensors, and then its views.
     pub function: Function,
     /// Grid, block and what else there is to a launch.
     pub shape: LaunchShape,
     /// Its tensors, in its order.
     pub buffers: Vec<BufferRef>,
+    /// What it reads through the copy engine: its last parameters, in its order.
+    pub views: Vec<BoxView>,
+}
+
+/// A tensor of 16-bit elements that the copy engine reads in boxes of lines of 128 bytes, which it swizzles.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BoxView {
+    /// Which of the launch's tensors.
+    pub argument: usize,
+    /// Where its first element is.
+    pub offset_bytes: usize,
+    /// Its extents, that of neighbouring elements first.
+    pub extents: Vec<u64>,
+    /// Bytes from one place of each extent but the first to the next.
+    pub strides_bytes: Vec<u64>,
+    /// Lines of a box, which are neighbours in the second extent.
+    pub lines: u32,
 }
 
 /// What a step does.
@@ -29,6 +46,16 @@ impl KernelLaunch for Launch {
     }
 
     fn violations(&self) -> Vec<String> {
-        self.shape.violations()
+        let mut violations = self.shape.violations();
+        let is_view = |view: &&BoxView| {
+            view.argument < self.buffers.len()
+                && (2..=5).contains(&view.extents.len())
+                && view.strides_bytes.len() + 1 == view.extents.len()
+        };
+        if !self.views.iter().all(|view| is_view(&view)) {
+            violations
+                .push("has a view that is not of one of its tensors, or not of 2 to 5 extents".to_owned());
+        }
+        violations
     }
 }

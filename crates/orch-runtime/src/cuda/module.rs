@@ -24,7 +24,7 @@ unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
-/// A kernel of a module. Its code is trusted (see the crate's documentation): it takes pointers only, and touches
+/// A kernel of a module. Its code is trusted (see the crate's documentation): it takes pointers and tensor maps of its launches only, and touches
 /// nothing but the ranges that its launches list.
 #[derive(Clone)]
 pub struct Function {
@@ -211,7 +211,7 @@ impl Function {
     /// As [`launch`](Self::launch), with pointers to the arguments.
     ///
     /// # Safety
-    /// There must be as many pointers as the kernel has parameters, each to an address.
+    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as it takes.
     pub(super) unsafe fn launch_with(
         &self,
         stream: &Stream,

@@ -2,11 +2,12 @@
 
 use super::device::Context;
 use super::error::{CudaError, size};
-use super::launch::{Action, Program, Step};
+use super::launch::{Action, BoxView, Program, Step};
 use super::memory::DeviceBuffer;
 use super::stream::Stream;
+use super::sys::{TensorMap, tensor_map};
 use crate::program::{Base, BufferRef};
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
 /// Alignment that kernels may assume of constants, inputs, outputs and the arena: that of an allocation.
@@ -31,6 +32,7 @@ pub(super) struct Arguments {
     pointers: Box<[*mut c_void]>,
     /// What the pointers point to.
     _addresses: Box<[u64]>,
+    _maps: Box<[TensorMap]>,
 }
 
 // SAFETY: the pointers are to memory that this value owns.
@@ -189,18 +191,56 @@ fn upload_constants(stream: &Stream, program: &Program) -> Result<Packed, CudaEr
 
 impl Arguments {
     /// Those of a step, none unless it is a launch.
-    pub(super) fn of(step: &Step, placement: &Placement) -> Self {
-        let buffers = match &step.action {
-            Action::Launch(launch) => &launch.buffers[..],
-            Action::Copy { .. } | Action::Host(_) => &[],
+    ///
+    /// # Errors
+    /// If the driver does not take a view.
+    pub(super) fn of(step: &Step, placement: &Placement, context: &Context) -> Result<Self, CudaError> {
+        let (buffers, views) = match &step.action {
+            Action::Launch(launch) => (&launch.buffers[..], &launch.views[..]),
+            Action::Copy { .. } | Action::Host(_) => (&[][..], &[][..]),
         };
         let mut addresses: Box<[u64]> = buffers.iter().map(|buffer| placement.address(buffer)).collect();
-        let pointers = addresses.iter_mut().map(|address| (&raw mut *address).cast()).collect();
-        Self { pointers, _addresses: addresses }
+        let map = |view: &BoxView| encode(view, addresses[view.argument], &step.name, context);
+        let mut maps: Box<[TensorMap]> = views.iter().map(map).collect::<Result<_, _>>()?;
+        let to_addresses = addresses.iter_mut().map(|address| (&raw mut *address).cast());
+        let to_maps = maps.iter_mut().map(|map| (&raw mut *map).cast());
+        Ok(Self { pointers: to_addresses.chain(to_maps).collect(), _addresses: addresses, _maps: maps })
     }
 
     /// The pointers, valid as long as this value.
     pub(super) fn pointers(&self) -> &[*mut c_void] {
         &self.pointers
     }
+}
+
+/// Elements of a line of a box, 128 bytes.
+const LINE_ELEMS: c_uint = 64;
+
+/// What the copy engine needs to know of a view of a tensor at an address.
+fn encode(view: &BoxView, address: u64, step: &str, context: &Context) -> Result<TensorMap, CudaError> {
+    let driver = context.enter()?;
+    let rank = view.extents.len();
+    let mut box_extents = vec![1; rank];
+    (box_extents[0], box_extents[1]) = (LINE_ELEMS, view.lines);
+    let steps: Vec<c_uint> = vec![1; rank];
+    let mut map = TensorMap([0; 16]);
+    // SAFETY: the lists have as many elements as the rank says, the strides one less, and the driver reads them only here.
+    let status = unsafe {
+        (driver.api.encode_tensor_map)(
+            &raw mut map,
+            tensor_map::UINT16,
+            rank as c_uint,
+            address + view.offset_bytes as u64,
+            view.extents.as_ptr(),
+            view.strides_bytes.as_ptr(),
+            box_extents.as_ptr(),
+            steps.as_ptr(),
+            tensor_map::INTERLEAVE_NONE,
+            tensor_map::SWIZZLE_128B,
+            tensor_map::PROMOTE_256B,
+            tensor_map::FILL_ZEROS,
+        )
+    };
+    driver.check(status, || format!("preparing the view {view:?} of step `{step}`"))?;
+    Ok(map)
 }

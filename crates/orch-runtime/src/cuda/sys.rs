@@ -57,6 +57,9 @@ symbol_table! {
         occupancy_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor":
             fn(*mut c_int, Handle, c_int, usize) -> Status;
         occupancy_clusters = c"cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfig) -> Status;
+        encode_tensor_map = c"cuTensorMapEncodeTiled": fn(
+            *mut TensorMap, c_int, c_uint, Address, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int, c_int, c_int
+        ) -> Status;
         launch = c"cuLaunchKernelEx":
             fn(*const LaunchConfig, Handle, *const *mut c_void, *const *mut c_void) -> Status;
 
@@ -80,6 +83,21 @@ pub(super) type DriverGetVersion = unsafe extern "C" fn(*mut c_int) -> Status;
 /// `cuGraphAddDependencies_v2`: since CUDA 12.3.
 pub(super) type GraphAddEdges =
     unsafe extern "C" fn(Handle, *const Handle, *const Handle, *const EdgeData, usize) -> Status;
+
+/// `CUtensorMap`.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(super) struct TensorMap(pub(super) [u64; 16]);
+
+/// Values of `CUtensorMapDataType`, `CUtensorMapInterleave`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion` and
+/// `CUtensorMapFloatOOBfill`.
+pub(super) mod tensor_map {
+    pub(crate) const UINT16: i32 = 1;
+    pub(crate) const INTERLEAVE_NONE: i32 = 0;
+    pub(crate) const SWIZZLE_128B: i32 = 3;
+    pub(crate) const PROMOTE_256B: i32 = 3;
+    pub(crate) const FILL_ZEROS: i32 = 0;
+}
 
 /// `CUlaunchConfig`.
 #[repr(C)]
@@ -212,6 +230,7 @@ mod tests {
         assert_eq!(size_of::<KernelNode>(), 72);
         assert_eq!(size_of::<CopyNode>(), 200);
         assert_eq!(size_of::<EdgeData>(), 8);
+        assert_eq!((size_of::<TensorMap>(), align_of::<TensorMap>()), (128, 64));
         assert_eq!(std::mem::offset_of!(KernelNode, arguments), 40);
         assert_eq!(std::mem::offset_of!(LaunchConfig, stream), 32);
         assert_eq!(std::mem::offset_of!(CopyNode, width_bytes), 176);

@@ -4,7 +4,7 @@ use super::gpu_facts::facts;
 use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
 use crate::assemble::team_info;
 use crate::compile::internal;
-use crate::executable::{cuda_error, device_error, launch_shape};
+use crate::executable::{box_view, cuda_error, device_error, launch_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Options, Precision, compile, parallel};
@@ -221,12 +221,14 @@ impl Backend for Cuda {
             let module = Module::load(&context, &kernel.name, &object.bytes).map_err(cuda_error)?;
             let function = module.function(&thread.name).map_err(cuda_error)?;
             let team = team_info(thread, object.resources);
-            let shape = team.and_then(|team| launch_shape(thread.tasks, &team, self.target.has_early_launch));
-            let shape = shape.ok_or_else(|| internal(format!("kernel {} has no team", kernel.name)))?;
+            let team = team.ok_or_else(|| internal(format!("kernel {} has no team", kernel.name)))?;
+            let shape = launch_shape(thread.tasks, &team, self.target.has_early_launch);
+            let shape = shape.ok_or_else(|| internal(format!("kernel {} is too large", kernel.name)))?;
+            let views = team.views.iter().map(box_view).collect();
             let (buffers, read, written) = buffers(thread);
             read_bytes = read.max(read_bytes);
             written_bytes = written.max(written_bytes);
-            let action = Action::Launch(Launch { function, shape, buffers });
+            let action = Action::Launch(Launch { function, shape, buffers, views });
             program.steps.push(Step { name: kernel.name.clone(), action });
         }
         // What is read lies behind what is written, as zeros: the host's memory may be smaller than the device's.

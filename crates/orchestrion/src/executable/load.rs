@@ -3,11 +3,15 @@
 use super::{RunOptions, cuda_error, device_error};
 use crate::compile::internal;
 use crate::host::InterpretedPart;
-use crate::manifest::{ActionInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, TeamInfo, typed};
+use crate::manifest::{
+    ActionInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, TeamInfo, ViewInfo, typed,
+};
 use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Chunking, Library, Pool, PoolOptions};
-use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, LaunchShape, Module};
+use orch_runtime::cuda::{
+    BoxView, Context, CudaError, Device, Driver, ExecutableOptions, LaunchShape, Module,
+};
 use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
 use orch_runtime::{cpu, cuda};
 use orch_tile::target::GPU_TARGETS;
@@ -73,7 +77,8 @@ pub fn on_gpu(
         let shape = launch_shape(info.tasks, team, is_early)
             .ok_or_else(|| inconsistent(step, "has a kernel that is too large"))?;
         let function = module.function(&info.symbol).map_err(cuda_error)?;
-        Ok(cuda::Launch { function, shape, buffers: step.slots.iter().map(buffer_ref).collect() })
+        let buffers = step.slots.iter().map(buffer_ref).collect();
+        Ok(cuda::Launch { function, shape, buffers, views: team.views.iter().map(box_view).collect() })
     };
     let program = program(manifest, constants, &launch)?;
     let options =
@@ -81,6 +86,17 @@ pub fn on_gpu(
     let executable = cuda::Executable::new(&context, program, options).map_err(device_error)?;
     check_memory(manifest, 0)?;
     Ok(executable)
+}
+
+/// A view as the runtime takes it.
+pub fn box_view(info: &ViewInfo) -> BoxView {
+    BoxView {
+        argument: info.argument,
+        offset_bytes: info.offset_bytes,
+        extents: info.extents.clone(),
+        strides_bytes: info.strides_bytes.clone(),
+        lines: info.lines,
+    }
 }
 
 /// How a GPU launches a kernel; `None` if no GPU has as many blocks or threads.

@@ -85,23 +85,18 @@ impl Lowering<'_> {
     /// Neighbouring sums of the tile, of all tasks of the cluster, in the type of the block program's.
     fn total(&mut self, offset: ExprId, lanes: usize, body: &mut Vec<Stmt>) -> ExprId {
         let dtype = self.engine.sum_type();
-        let mut total = None;
-        if self.schedule.split == 1 {
-            total = Some(self.program.exprs.load(self.sums, offset, lanes, None));
-        } else {
-            for rank in 0..self.schedule.split {
-                let var = self.program.exprs.declare_register("part", Type { dtype, lanes });
-                let rank = self.program.exprs.index(rank as i64);
-                let from = Spot { buffer: self.sums, offset };
-                body.push(Stmt::Team(TeamStmt::Peer { var, rank, from }));
-                let part = self.program.exprs.var(var);
-                total = Some(match total {
-                    None => part,
-                    Some(total) => self.program.exprs.add2(total, part),
-                });
-            }
+        let mut total = self.program.exprs.load(self.sums, offset, lanes, None);
+        for other in 1..self.schedule.split {
+            let exprs = &mut self.program.exprs;
+            let var = exprs.declare_register("part", Type { dtype, lanes });
+            let (later, count) =
+                (exprs.add_const(self.rank, other as i64), exprs.index(self.schedule.split as i64));
+            let rank = exprs.floor_rem(later, count);
+            let from = Spot { buffer: self.sums, offset };
+            body.push(Stmt::Team(TeamStmt::Peer { var, rank, from }));
+            let part = exprs.var(var);
+            total = exprs.add2(total, part);
         }
-        let total = total.expect("a cluster has a task");
         let sum_type = self.program.exprs.var_info(self.sum).ty.dtype;
         let total = self.program.exprs.cast(sum_type, total);
         let var = self.program.exprs.declare_register("total", Type { dtype: sum_type, lanes });

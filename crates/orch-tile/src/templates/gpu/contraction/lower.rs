@@ -1,5 +1,6 @@
 //! From a contraction to a thread program: tasks, the pipeline over steps, and what its parts share.
 
+use super::boxes::Boxes;
 use super::operand::{Operand, Side};
 use super::schedule::{ContractionSchedule, Engine, SUM_PADDING};
 use crate::block::{ArgRole, BlockProgram, Stage};
@@ -79,6 +80,20 @@ pub fn lower(
     Ok(Lowering::new(block, form, engine, *schedule).emit())
 }
 
+/// True if the copy engine brings the factors of a contraction under a schedule with products of whole tiles.
+pub(super) fn takes_boxes(
+    block: &BlockProgram,
+    form: Form,
+    engine: Engine,
+    schedule: ContractionSchedule,
+) -> bool {
+    let mut lowering = Lowering::new(block, form, engine, schedule);
+    lowering.place_task(&mut Vec::new());
+    let (sides, _) = lowering.declare_arguments();
+    let [a, b] = sides.map(|side| Operand::new(&mut lowering, side));
+    Boxes::of(&mut lowering, [&a, &b]).is_some()
+}
+
 impl<'a> Lowering<'a> {
     fn new(block: &'a BlockProgram, form: Form, engine: Engine, schedule: ContractionSchedule) -> Self {
         let mut source = block.exprs.clone();
@@ -131,7 +146,11 @@ impl<'a> Lowering<'a> {
             (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
         self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Recycled);
 
-        body.extend(self.pipeline(&a, &b));
+        let moved = match Boxes::of(&mut self, [&a, &b]) {
+            Some(boxes) => self.box_pipeline(&boxes),
+            None => self.pipeline(&a, &b),
+        };
+        body.extend(moved);
         body.extend(self.epilogue(a.along, b.along));
         Kernel { program: ThreadProgram { body, ..self.program }, bindings }
     }
@@ -237,7 +256,7 @@ impl<'a> Lowering<'a> {
     /// The loop over steps: copies some steps ahead. The first steps' constants are copied before other kernels are
     /// awaited.
     fn pipeline(&mut self, a: &Operand, b: &Operand) -> Vec<Stmt> {
-        let (stages, steps, ahead) = (self.schedule.stages, self.steps(), self.schedule.ahead());
+        let (stages, steps, ahead) = (self.schedule.stages, self.steps(), self.schedule.ahead(false));
         let mut body = Vec::new();
         body.extend(a.place_chunks(self));
         body.extend(b.place_chunks(self));
@@ -253,10 +272,7 @@ impl<'a> Lowering<'a> {
             }
             body.push(Stmt::Team(TeamStmt::Commit));
         }
-        let elems = self.schedule.block_m * self.schedule.block_n / self.schedule.threads();
-        let (registers, clear) = self.cleared("acc", self.engine.sum_type(), elems);
-        self.registers = registers;
-        body.push(clear);
+        body.push(self.clear_sums());
         let (var, step) = self.program.exprs.fresh_index("step", steps.max(1));
         let exprs = &mut self.program.exprs;
         let count = exprs.index(stages as i64);
@@ -285,6 +301,14 @@ impl<'a> Lowering<'a> {
         body.push(Stmt::Team(TeamStmt::Release));
         body.push(Stmt::Team(TeamStmt::Recycle));
         body
+    }
+
+    /// Declares the thread's sums, as zeros.
+    pub fn clear_sums(&mut self) -> Stmt {
+        let elems = self.schedule.block_m * self.schedule.block_n / self.schedule.threads();
+        let (registers, clear) = self.cleared("acc", self.engine.sum_type(), elems);
+        self.registers = registers;
+        clear
     }
 
     /// Fills a stage before the loop.

@@ -21,12 +21,12 @@ const NARROWEST_COPY: usize = 4;
 /// One factor before it is known how it is read.
 #[derive(Clone, Debug)]
 pub(super) struct Side {
-    name: &'static str,
+    pub name: &'static str,
     /// 0 for the first factor, 1 for the second.
-    number: usize,
+    pub number: usize,
     /// The flat coordinate that it has beside the terms, and its extent.
-    row: VarId,
-    rows: usize,
+    pub row: VarId,
+    pub rows: usize,
     /// Its rows of a task's tile.
     tile_rows: usize,
     /// The buffer of a constant that is laid out anew, `[batch][row][term]`, and its terms with those that are zero.
@@ -72,7 +72,7 @@ pub(super) enum Along {
 /// One factor's tiles.
 #[derive(Debug)]
 pub(super) struct Operand {
-    side: Side,
+    pub side: Side,
     /// Which elements are neighbours.
     pub along: Along,
     /// Elements that a thread moves at once.

@@ -1,11 +1,13 @@
 //! The schedule space and the model that orders it.
 
+use super::lower::takes_boxes;
 use super::operand::Along;
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::contraction::{Extents, Form};
 use crate::templates::gpu::Factors;
 use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP, WARP_GROUP};
+use crate::thread_view::SLOT_BYTES;
 use orch_ir::DType;
 
 /// How a contraction is tiled.
@@ -93,9 +95,9 @@ impl ContractionSchedule {
         self.block_n / self.warps_n
     }
 
-    /// Steps that copies run ahead of products. The stage before is still read by products of tiles.
-    pub fn ahead(&self) -> usize {
-        self.stages - 1 - usize::from(self.tiles)
+    /// Steps that copies run ahead of products. Where threads copy, products of tiles still read the stage before.
+    pub fn ahead(&self, by_boxes: bool) -> usize {
+        self.stages - 1 - usize::from(self.tiles && !by_boxes)
     }
 
     /// The direction in which elements of a factor's tiles have to be neighbours, if they have to be in one.
@@ -108,7 +110,8 @@ impl ContractionSchedule {
     pub fn shared_bytes(&self, engine: Engine) -> usize {
         if self.tiles {
             let factor = (self.block_m + self.block_n) * self.block_k;
-            return (self.stages * factor * engine.factor_type().size_bytes()).max(self.sum_bytes(engine));
+            let tiles = self.stages * (factor * engine.factor_type().size_bytes() + SLOT_BYTES);
+            return tiles.max(self.sum_bytes(engine) + self.stages * SLOT_BYTES);
         }
         let pad = padding(engine, true).max(padding(engine, false));
         let factor = (self.block_m + self.block_n) * (self.block_k + pad) + 2 * self.block_k * pad;
@@ -154,9 +157,9 @@ impl ContractionSchedule {
     }
 
     /// Modelled cycles of the whole grid, launch included.
-    fn cycles(&self, extents: Extents, engine: Engine, target: &GpuTarget) -> f64 {
+    fn cycles(&self, extents: Extents, (engine, by_boxes): (Engine, bool), target: &GpuTarget) -> f64 {
         let Extents { batch, m, n, k } = extents;
-        let speed = Speed::of(engine, self.tiles);
+        let speed = Speed::of(engine, self.tiles, by_boxes);
         let tasks = batch * m.div_ceil(self.block_m) * n.div_ceil(self.block_n) * self.split;
         let steps = k.div_ceil(self.block_k).div_ceil(self.split).max(1) as f64;
         let per_multiprocessor = tasks.div_ceil(target.multiprocessors);
@@ -178,25 +181,26 @@ impl ContractionSchedule {
             Engine::Matrix(_) if self.tiles => {
                 let reads =
                     self.warps_m / WARP_GROUP * (16 * WARP_GROUP + self.block_n) * self.block_k * size;
-                (multiplying + copying).max((reads as f64 + bytes) / SHARED_BYTES_PER_CYCLE)
+                (multiplying + copying).max((reads as f64 + bytes) / speed.shared)
             }
             Engine::Matrix(_) => multiplying + copying,
         };
-        let alone = (work + speed.step).max(speed.latency / self.ahead() as f64);
+        let alone = (work + speed.step).max(speed.latency / self.ahead(by_boxes) as f64);
         let step = alone.max(beside * work + 0.3 * speed.step);
         let results = (self.block_m * self.block_n / self.split / self.threads()) as f64;
         let merge = if self.split > 1 { speed.merge + speed.merge_part * self.split as f64 } else { 0.0 };
         let filling = speed.fixed + speed.result * results + merge;
         let computing = waves * (steps * step + filling);
-        let from_cache = tasks as f64 * steps * bytes / CACHE_BYTES_PER_CYCLE + filling;
-        let from_memory = (batch * (m * k + n * k + m * n) * size) as f64 / MEMORY_BYTES_PER_CYCLE;
+        let from_cache = tasks as f64 * steps * bytes / speed.cache + filling;
+        let touched = (batch * (m * k + n * k + m * n) * size) as f64;
+        let from_memory = touched / MEMORY_BYTES_PER_CYCLE + filling;
         speed.launch + computing.max(from_cache).max(from_memory)
     }
 }
 
-/// What the model knows of a kind of kernel, in cycles: fitted to 2479 measured kernels of 25 matrix products in f16, and
-/// 1000 of 22 in f32, on an H200. The first choice is 3 to 4 % slower than the best on average, and the best of the first
-/// eight less than 1 %.
+/// What the model knows of a kind of kernel, in cycles: fitted to kernels measured on an H200: 3289 of 25 matrix products in f16 whose
+/// factors come in boxes, 2479 whose threads copy, and 1000 of 22 in f32. The first choice is 2 to 4 % slower than the best on
+/// average, and the best of the first eight less than 1 %.
 struct Speed {
     /// Multiply-adds per cycle of a multiprocessor.
     rate: f64,
@@ -204,6 +208,9 @@ struct Speed {
     rereads: f64,
     /// Bytes per cycle that a task's copies bring.
     bytes: f64,
+    /// Bytes per cycle of shared memory, and of the second-level cache to all multiprocessors.
+    shared: f64,
+    cache: f64,
     /// Of a step beside its work.
     step: f64,
     /// From a copy's start to its end.
@@ -220,11 +227,13 @@ struct Speed {
 }
 
 impl Speed {
-    fn of(engine: Engine, tiles: bool) -> Self {
+    fn of(engine: Engine, tiles: bool, by_boxes: bool) -> Self {
         let matrix = Self {
             rate: 2708.0,
             rereads: 0.0,
             bytes: 104.0,
+            shared: 113.0,
+            cache: 6521.0,
             step: 62.0,
             latency: 1317.0,
             fixed: 659.0,
@@ -233,10 +242,26 @@ impl Speed {
             merge_part: 1743.0,
             launch: 1977.0,
         };
+        let boxes = Self {
+            rate: 1981.0,
+            rereads: 0.0,
+            bytes: 211.0,
+            shared: 128.0,
+            cache: 7851.0,
+            step: 93.0,
+            latency: 1800.0,
+            fixed: 1820.0,
+            result: 8.9,
+            merge: 1879.0,
+            merge_part: 910.0,
+            launch: 972.0,
+        };
         let scalar = Self {
             rate: 118.0,
             rereads: 0.3,
             bytes: 20.5,
+            shared: 113.0,
+            cache: 6521.0,
             step: 458.0,
             latency: 1028.0,
             fixed: 1506.0,
@@ -246,6 +271,7 @@ impl Speed {
             launch: 2670.0,
         };
         match engine {
+            Engine::Matrix(_) if tiles && by_boxes => boxes,
             Engine::Matrix(_) if tiles => matrix,
             Engine::Matrix(Product::Tf32) => Self { rate: 865.0, rereads: 2.9, step: 0.0, ..matrix },
             Engine::Matrix(_) => Self { rate: 1729.0, rereads: 2.9, step: 0.0, ..matrix },
@@ -255,8 +281,6 @@ impl Speed {
     }
 }
 
-const CACHE_BYTES_PER_CYCLE: f64 = 6521.0;
-const SHARED_BYTES_PER_CYCLE: f64 = 113.0;
 const MEMORY_BYTES_PER_CYCLE: f64 = 2450.0;
 
 /// Elements between rows of the sums in shared memory beyond the tile's width.
@@ -302,8 +326,8 @@ const GROUP_TILES: [(usize, usize); 15] = [
     (256, 64),
     (256, 128),
 ];
-/// Their stages: of equal ones the most.
-const GROUP_STAGES: [usize; 2] = [6, 4];
+/// Terms of their steps, and stages: of equal ones the most.
+const GROUP_STEPS: [(usize, usize); 6] = [(128, 6), (64, 6), (128, 4), (64, 4), (128, 3), (64, 3)];
 
 /// True for a contraction of a type that something multiplies.
 pub fn is_served(block: &BlockProgram, factors: Factors) -> bool {
@@ -329,15 +353,18 @@ pub fn schedules(
     let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
     let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
-    if space.iter().any(|schedule| schedule.tiles) {
+    let mut by_boxes = false;
+    if let Some(&of_tiles) = space.iter().find(|schedule| schedule.tiles) {
+        by_boxes = takes_boxes(block, form.clone(), engine, of_tiles);
         let along = super::operand::natural_along(block, &form, engine);
         let is_right = |schedule: &ContractionSchedule, factor: usize| {
             schedule.along(factor).is_none_or(|asked| along[factor] == asked)
         };
         space.retain(|schedule| is_right(schedule, 0) && is_right(schedule, 1));
     }
-    let mut ranked: Vec<(f64, ContractionSchedule)> =
-        (space.into_iter()).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
+    let mut ranked: Vec<(f64, ContractionSchedule)> = (space.into_iter())
+        .map(|schedule| (schedule.cycles(extents, (engine, by_boxes), target), schedule))
+        .collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     ranked.into_iter().take(limit).map(|(_, schedule)| schedule).collect()
 }
@@ -377,11 +404,14 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
     let is_half = matches!(engine, Engine::Matrix(Product::F16 | Product::Bf16));
     let tiles: &[(usize, usize)] = if is_half && target.has_tile_products { &GROUP_TILES } else { &[] };
     tiles.iter().flat_map(|&(block_m, block_n)| {
-        GROUP_STAGES.into_iter().flat_map(move |stages| {
-            [1, 2, 4, MAX_CLUSTER].into_iter().map(move |split| ContractionSchedule {
+        let steps = GROUP_STEPS.into_iter().filter(move |&(block_k, _)| is_step(block_m, block_n, block_k));
+        steps.flat_map(move |(block_k, stages)| {
+            // Tasks that share no terms may run side by side, with fewer stages each.
+            let splits: &[usize] = if stages == 3 { &[1] } else { &[1, 2, 4, MAX_CLUSTER] };
+            splits.iter().map(move |&split| ContractionSchedule {
                 block_m,
                 block_n,
-                block_k: TILE_LINE,
+                block_k,
                 warps_m: block_m / 16,
                 warps_n: 1,
                 stages,
@@ -390,4 +420,9 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
             })
         })
     })
+}
+
+/// True if a tile of whole tiles may take so many terms in a step. Long steps save small ones waiting.
+fn is_step(block_m: usize, block_n: usize, block_k: usize) -> bool {
+    block_k == TILE_LINE || block_m == 16 * WARP_GROUP && (64..=128).contains(&block_n)
 }
