@@ -184,6 +184,15 @@ class Graph:
         pass
 
 
+def inductor(torch, function):
+    """A function by torch.compile with all its tuning, which is done without tables of what was tried."""
+    from torch._inductor import config
+    for name, value in (("autotune_num_choices_displayed", 0), ("max_autotune_report_choices_stats", False)):
+        if hasattr(config, name):
+            setattr(config, name, value)
+    return torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+
 def medians_us(runners, rounds=ROUNDS, runs=RUNS):
     """The median microseconds of each of the runners, which take turns; they are ended."""
     times = {name: [] for name in runners}

@@ -1,22 +1,25 @@
 """Single kernels on a GPU, beside torch on the same device in the same run.
 
-usage: python3 bench/gpu/kernels.py [GROUP ...] [--precision f16|f32] [--orchestrion FILE] [--options WORDS] [--out FOLDER]
+usage: python3 bench/gpu/kernels.py [GROUP ...] [--precision f16|f32] [--peers NAMES] [--orchestrion FILE] [--options WORDS]
+       [--out FOLDER]
 
 Groups: `gemm` (products of decoding, BERT, ResNet's convolutions as products, squares), `square` (f32 squares around
-2048, which need not be multiples of anything), `conv` (convolution, batch normalisation and ReLU of ResNet-50, channels
-last), `memory` (norms, softmax, GELU, transposition, sums).
+2048, which need not be multiples of anything), `conv` (the 23 blocks of convolution, batch normalisation and ReLU of
+ResNet-50 that are Fig. 21 of the Hidet paper, channels last), `memory` (norms, softmax, GELU, transposition, sums).
 
 Each case is an ONNX model compiled by `orchestrion`; all tensors are inputs but for the weights of convolutions. Its peers:
-torch eager (cuBLAS, and cuBLASLt, for products; cuDNN with its own search for convolutions, with the bias and without),
-and for `memory` and `conv` also torch.compile. TF32 is off. All are timed alike, by the device's clock: a CUDA graph of one
-run, replayed after the second-level cache has been overwritten, in turns; a time is the median. A launch alone takes 4 us so.
+for products torch with `cublas` and with `cublaslt`; for convolutions cuDNN with its own search, as `eager` (convolution,
+bias, ReLU) and as `cudnn_fused` (all in one call), and if --peers names it `inductor` (torch.compile with max-autotune, which
+takes minutes); for `memory` `eager` and `inductor`. TF32 is off. All are timed alike, by the device's clock: a CUDA graph of
+one run, replayed after the second-level cache has been overwritten, in turns; a time is the median. A launch alone takes 4 us
+so.
 `error` is the largest absolute error against f64, relative to the largest magnitude. `of copy`: bytes that must move over the
 time, relative to what copying as many bytes reaches, timed alike.
 
 With --out, rows are added to FOLDER/kernels-gpu.json and FOLDER/kernels-gpu.md is written from it; --report does only the
 latter. --dry-run needs neither torch nor a GPU: it compiles for cuda:sm_90 and prints plans.
 """
-import json, math, statistics, sys, tempfile, time
+import argparse, functools, json, math, statistics, sys, tempfile, time
 
 import contest
 
@@ -30,7 +33,7 @@ GEMM = [
     ("square", [(n, n, n) for n in (512, 1024, 2048, 2039, 4096, 8192)]),
 ]
 SQUARES = [2048, 2047, 2046, 2045, 2044, 2043, 2042, 2039]
-# Input channels and extent, output channels, window, stride.
+# Input channels and extent, output channels, window, stride: the inputs of Fig. 21 of the Hidet paper, in its artifact's order.
 CONV = [
     (3, 224, 64, 7, 2), (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1), (256, 56, 128, 1, 1),
     (128, 56, 128, 3, 2), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2), (512, 28, 128, 1, 1), (128, 28, 128, 3, 1),
@@ -40,14 +43,20 @@ CONV = [
 ]
 MEMORY = ["layernorm", "softmax", "gelu", "transpose", "sum_rows", "sum_columns"]
 SIZES = [(128, 768), (1024, 4096), (8192, 8192)]
+# The peers of a group, and those that it has only if they are asked for.
+PEERS = {"gemm": ["cublas", "cublaslt"], "square": ["cublas", "cublaslt"], "conv": ["eager", "cudnn_fused"], "memory": ["eager", "inductor"]}
+MORE_PEERS = {"conv": ["inductor"]}
+CUDNN = ("eager", "cudnn_fused")
 
 
 class Case:
-    """One model: how it is built in ONNX, the same function of torch, shapes of its inputs and its output."""
+    """One model: how it is built in ONNX, the same function of torch, shapes of its inputs and its output; for convolutions
+    also that function as one call of cuDNN."""
 
-    def __init__(self, group, name, build, function, shapes, result, flops=0.0, precision=None):
+    def __init__(self, group, name, build, function, shapes, result, flops=0.0, precision=None, cudnn_fused=None):
         self.group, self.name, self.build, self.function = group, name, build, function
         self.shapes, self.result, self.flops, self.precision = shapes, result, flops, precision
+        self.cudnn_fused = cudnn_fused
 
     def write(self, precision, path):
         inputs = {f"x{at}": shape for at, shape in enumerate(self.shapes)}
@@ -72,19 +81,25 @@ def conv(channels, extent, results, window, stride):
         sums = model.op("Conv", last, model.array(weight), model.array(bias), pads=[pad] * 4, strides=[stride] * 2)
         return model.op("Transpose", model.op("Relu", sums), perm=[0, 2, 3, 1])
 
+    @functools.cache
+    def constants(dtype):
+        import torch
+        w = torch.tensor(weight, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+        return w, torch.tensor(bias, device="cuda", dtype=dtype)
+
     def function(x):
         import torch
-        dtype = x.dtype
-        if dtype not in kept:
-            last = dict(memory_format=torch.channels_last)
-            kept[dtype] = torch.tensor(weight, device="cuda", dtype=dtype).to(**last), torch.tensor(bias, device="cuda", dtype=dtype)
-        w, b = kept[dtype]
+        w, b = constants(x.dtype)
         return torch.relu(torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), w, b, stride, pad)).permute(0, 2, 3, 1)
 
-    kept = {}
+    def fused(x):
+        import torch
+        w, b = constants(x.dtype)
+        return torch.cudnn_convolution_relu(x.permute(0, 3, 1, 2), w, b, (stride, stride), (pad, pad), (1, 1), 1).permute(0, 2, 3, 1)
+
     flops = 2.0 * out * out * results * channels * window**2
     name = f"{channels} x {extent}², {results} of {window} x {window}" + (f" / {stride}" if stride > 1 else "")
-    return Case("conv", name, build, function, [(1, extent, extent, channels)], (1, out, out, results), flops)
+    return Case("conv", name, build, function, [(1, extent, extent, channels)], (1, out, out, results), flops, cudnn_fused=fused)
 
 
 def memory(kind, rows, columns):
@@ -128,12 +143,25 @@ def cases(groups):
     return found
 
 
+def peer_names(text):
+    """The value of --peers."""
+    names, known = text.split(","), {peer for peers in [*PEERS.values(), *MORE_PEERS.values()] for peer in peers}
+    if not known.issuperset(names):
+        raise argparse.ArgumentTypeError(f"there are {', '.join(sorted(known))}")
+    return names
+
+
 def options():
     parser = contest.arguments(__doc__)
-    parser.add_argument("groups", nargs="*", default=["gemm", "square", "conv", "memory"])
+    parser.add_argument("groups", nargs="*", default=list(PEERS))
     parser.add_argument("--precision", default="f16", choices=["f16", "f32"])
-    parser.add_argument("--peers", default="eager,inductor")
+    parser.add_argument("--peers", type=peer_names, default=[], help="with commas between; a group of which none is named has its usual ones")
     return contest.parsed(parser)
+
+
+def peers_of(o, group):
+    named = [peer for peer in PEERS[group] + MORE_PEERS.get(group, []) if peer in o.peers]
+    return named or PEERS[group]
 
 
 def compiled(o, case, folder):
@@ -143,6 +171,37 @@ def compiled(o, case, folder):
     artifact = f"{folder}/case.orc"
     seconds = contest.compile_model(o.orchestrion, f"{folder}/case.onnx", artifact, o.target, precision, *o.options.split())
     return artifact, seconds, contest.steps_of(contest.manifest_of(o.orchestrion, artifact))
+
+
+def graph_of(torch, case, peer, inputs):
+    """A peer as a CUDA graph; None, with the reason printed, if it is a fused call that cuDNN does not serve."""
+    if peer == "cudnn_fused":
+        try:
+            return contest.Graph(torch, case.cudnn_fused, inputs)
+        except RuntimeError as error:
+            print(f"{case.group} {case.name}: no {peer} in {inputs[0].dtype}: {str(error).splitlines()[0]}", flush=True)
+            return None
+    if peer == "inductor":
+        torch._dynamo.reset()
+        return contest.Graph(torch, contest.inductor(torch, case.function), inputs)
+    if peer in ("cublas", "cublaslt"):
+        torch.backends.cuda.preferred_blas_library(peer)
+    return contest.Graph(torch, case.function, inputs)
+
+
+def medians_of(o, torch, case, inputs, served):
+    """The median microseconds of Orchestrion, of the peers and, for `memory`, of copying as much."""
+    runners = {"orchestrion": served}
+    runners |= {peer: graph_of(torch, case, peer, inputs) for peer in peers_of(o, case.group)}
+    if case.group == "memory":
+        copied = torch.randn(moved_elems(case) * inputs[0].element_size() // 8, device="cuda")
+        runners["copy"] = contest.Graph(torch, lambda x: x.clone(), [copied])
+    return contest.medians_us({name: runner for name, runner in runners.items() if runner})
+
+
+def moved_elems(case):
+    """Elements that must be read or written."""
+    return sum(math.prod(shape) for shape in case.shapes) + math.prod(case.result)
 
 
 def measure(o, torch, case, folder):
@@ -161,22 +220,8 @@ def measure(o, torch, case, folder):
     error = contest.error_of(contest.result_of(o.orchestrion, artifact, files, folder), reference)
     row = {"case": case.name, "group": case.group, "error": error}
     row |= {"steps": len(steps), "schedule": " + ".join(step["schedule"] for step in steps), "compile_s": round(seconds, 1)}
-    size = 2 if precision == "f16" else 4
-    moved = size * (sum(math.prod(shape) for shape in case.shapes) + math.prod(case.result))
-    runners = {"orchestrion": contest.Served(o.orchestrion, artifact, files, "--device-only", "--cold")}
-    if case.group in ("gemm", "square"):
-        for library in ("cublas", "cublaslt"):
-            torch.backends.cuda.preferred_blas_library(library)
-            runners[library] = contest.Graph(torch, case.function, inputs)
-    else:
-        runners["eager"] = contest.Graph(torch, case.function, inputs)
-        if "inductor" in o.peers:
-            torch._dynamo.reset()
-            runners["inductor"] = contest.Graph(torch, torch.compile(case.function, mode="max-autotune-no-cudagraphs"), inputs)
-    if case.group == "memory":
-        copied = torch.randn(moved // 8, device="cuda")
-        runners["copy"] = contest.Graph(torch, lambda x: x.clone(), [copied])
-    medians = contest.medians_us(runners)
+    served = contest.Served(o.orchestrion, artifact, files, "--device-only", "--cold")
+    medians = medians_of(o, torch, case, inputs, served)
     row["orchestrion"] = medians.pop("orchestrion")
     copy = medians.pop("copy", None)
     row |= {"peers": medians, "best": min(medians, key=medians.get)}
@@ -193,7 +238,8 @@ def table_lines(rows):
     head += ["kernels", "error"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rows:
-        cells = [row["case"], f"**{row['orchestrion']:.1f}**", *(f"{row['peers'][peer]:.1f}" for peer in peers), f"{row['ratio']:.2f}"]
+        times = (f"{row['peers'][peer]:.1f}" if peer in row["peers"] else "" for peer in peers)
+        cells = [row["case"], f"**{row['orchestrion']:.1f}**", *times, f"{row['ratio']:.2f}"]
         cells += [f"{row['tflops']:.1f}"] if by_flops else []
         cells += [f"{row['of_copy']:.2f}" if row["of_copy"] else ""] if by_copy else []
         lines.append("| " + " | ".join([*cells, str(row["steps"]), f"{row['error']:.1e}"]) + " |")
@@ -204,7 +250,18 @@ def summary(rows):
     ratios = sorted(row["ratio"] for row in rows)
     mean = contest.geometric_mean(ratios)
     text = f"{len(rows)} cases: best peer / Orchestrion has median {statistics.median(ratios):.2f}, geometric mean {mean:.2f}, least {ratios[0]:.2f}; "
-    return text + f"{sum(ratio >= 1 for ratio in ratios)} are not slower."
+    return text + f"{sum(ratio >= 1 for ratio in ratios)} are not slower." + cudnn_summary(rows)
+
+
+def cudnn_summary(rows):
+    """How many convolutions are faster than the best of cuDNN; nothing for other groups."""
+    compared = [row for row in rows if row["group"] == "conv" and set(CUDNN) & set(row["peers"])]
+    if not compared:
+        return ""
+    faster = [row for row in compared if row["orchestrion"] < min(time for peer, time in row["peers"].items() if peer in CUDNN)]
+    fused = [row for row in compared if "cudnn_fused" in row["peers"]]
+    share = f"{len(faster)} of {len(compared)} ({100 * len(faster) / len(compared):.0f} %)"
+    return f" {share} are faster than the best of cuDNN, fused ({len(fused)} of them) or not."
 
 
 def write_report(folder):
@@ -239,7 +296,7 @@ def main():
         import torch
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.benchmark = True
-        start, order = time.time(), [case.name for case in cases(["gemm", "square", "conv", "memory"])]
+        start, order = time.time(), [case.name for case in cases(PEERS)]
         rows = {}
         for case in wanted:
             if time.time() - start > o.limit_s:

@@ -115,7 +115,7 @@ def contenders(o, torch, peers, function):
     if "eager" in modes:
         found["eager"] = function
     if "inductor" in modes:
-        found["inductor"] = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+        found["inductor"] = contest.inductor(torch, function)
     if "sdpa" in modes and function is peers.attention:
         for name, backend in [("flash", "FLASH_ATTENTION"), ("cudnn", "CUDNN_ATTENTION"), ("efficient", "EFFICIENT_ATTENTION")]:
             found[name] = peers.sdpa(getattr(peers.SDPBackend, backend))

@@ -82,11 +82,15 @@ pub struct CompileArguments {
     #[arg(long)]
     no_calibration: bool,
     /// Measure kernels where candidates are close, and plan by that (the first time up to half a minute longer)
-    #[arg(long)]
+    #[arg(long, group = "times")]
     tune: bool,
     /// Plan by times of kernels that another machine measured, as `orchestrion cache export` wrote them
-    #[arg(long, value_name = "FILE", conflicts_with = "tune")]
+    #[arg(long, value_name = "FILE", group = "times")]
     records: Option<PathBuf>,
+    /// Schedules of each kernel of the plan to time on a GPU with --tune, or to look up in --records; the whole space of a
+    /// template has up to 200. The first time takes up to 20 seconds longer for every 8
+    #[arg(long, value_name = "N", value_parser = parse_schedules, default_value = "8", requires = "times")]
+    tune_schedules: usize,
     /// Threads that compile (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     jobs: usize,
@@ -118,6 +122,7 @@ impl CompileArguments {
             calibrate: !self.no_calibration,
             superoptimize: !self.no_superoptimizer,
             tune: self.tune,
+            tune_schedules: self.tune_schedules,
             records: self.records.clone(),
             jobs: self.jobs,
             progress: progress::bars(self.quiet),
@@ -157,6 +162,11 @@ fn parse_dim(text: &str) -> Result<(String, usize), String> {
 fn parse_precision(text: &str) -> Result<Precision, String> {
     let known = Precision::ALL.into_iter().find(|precision| precision.name() == text);
     known.ok_or_else(|| format!("there are {}", Precision::ALL.map(Precision::name).join(", ")))
+}
+
+fn parse_schedules(text: &str) -> Result<usize, String> {
+    let schedules = text.parse().ok().filter(|&schedules| schedules > 0);
+    schedules.ok_or_else(|| "expected a number of schedules, at least 1".to_owned())
 }
 
 fn main() -> ExitCode {

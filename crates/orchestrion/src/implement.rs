@@ -157,7 +157,7 @@ pub fn implement(
     }
     let mut implementation = Implementation::default();
     let mut entries: Vec<Option<Vec<Link<usize>>>> = Vec::new();
-    for made in parallel::map(&distinct, options, |distinct| place.design(distinct, measured))? {
+    for made in parallel::map(&distinct, options, |distinct| place.design(distinct, measured, options))? {
         entries.push(made.map(|links| links.into_iter().map(|link| implementation.number(link)).collect()));
     }
     let mut unserved = Unserved::new();
@@ -262,17 +262,27 @@ impl Place<'_> {
                 return Some(kernels.into_iter().map(|kernel| kernel.design(*self)).collect());
             }
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
-            Some(vec![self.kernel(&nodes, &column.candidate.outputs, None)?.0])
+            Some(vec![self.kernel(&nodes, &column.candidate.outputs)?.0])
         })
     }
 
     /// The kernels of a candidate under their short names.
-    fn design(&self, distinct: &Distinct<'_>, measured: &Measured) -> Option<Vec<Link<KernelDesign>>> {
+    fn design(
+        &self,
+        distinct: &Distinct<'_>,
+        measured: &Measured,
+        options: &Options,
+    ) -> Option<Vec<Link<KernelDesign>>> {
         let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
         let Some(substitute) = &distinct.chosen.substitute else {
             let schedule = measured.schedules.get(&distinct.signature.text);
             let outputs = &distinct.chosen.candidate.outputs;
-            let (kernel, block) = self.kernel(distinct.nodes, outputs, schedule.map(String::as_str))?;
+            let (kernel, block) = match schedule {
+                Some(schedule) => {
+                    self.scheduled(distinct.nodes, outputs, schedule, options.tune_schedules)?
+                }
+                None => self.kernel(distinct.nodes, outputs)?,
+            };
             let place = |arg: &orch_tile::block::Arg| position(arg.tensor).map(Arg::Place);
             let args = block.args.iter().map(place).collect::<Option<_>>()?;
             return Some(vec![Link { kernel, args, ends: None }]);
@@ -300,7 +310,7 @@ impl Place<'_> {
     ) -> Result<Vec<Vec<KernelDesign>>, Error> {
         parallel::map(columns, options, |column| {
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
-            let kernels = self.kernels(&nodes, &column.candidate.outputs, SCHEDULES);
+            let kernels = self.kernels(&nodes, &column.candidate.outputs, options.tune_schedules);
             kernels.map(|(all, _)| all).filter(|all| all.len() > 1).unwrap_or_default()
         })
     }
@@ -317,16 +327,22 @@ impl Place<'_> {
         cold > warm
     }
 
-    /// A kernel under its short name, with a schedule or the preferred one, and its block program.
-    fn kernel(
+    /// A kernel under its short name, with the preferred schedule, and its block program.
+    fn kernel(&self, nodes: &[NodeId], outputs: &[TensorId]) -> Option<(KernelDesign, BlockProgram)> {
+        let (mut kernels, block) = self.kernels(nodes, outputs, 1)?;
+        Some((kernels.swap_remove(0), block))
+    }
+
+    /// As [`Self::kernel`], with one of `limit` schedules by its name.
+    fn scheduled(
         &self,
         nodes: &[NodeId],
         outputs: &[TensorId],
-        schedule: Option<&str>,
+        schedule: &str,
+        limit: usize,
     ) -> Option<(KernelDesign, BlockProgram)> {
-        let limit = if schedule.is_some() { SCHEDULES } else { 1 };
         let (mut kernels, block) = self.kernels(nodes, outputs, limit)?;
-        let named = kernels.iter().position(|kernel| Some(kernel.design.schedule.as_str()) == schedule);
+        let named = kernels.iter().position(|kernel| kernel.design.schedule == schedule);
         Some((kernels.swap_remove(named.unwrap_or(0)), block))
     }
 
@@ -348,9 +364,6 @@ impl Place<'_> {
         (!kernels.is_empty()).then_some((kernels, block))
     }
 }
-
-/// Schedules of a kernel that are timed: those that its template's model prefers.
-const SCHEDULES: usize = 8;
 
 /// `k_conv_add_relu`: the primitives tell what runs. It is part of the kernel's source, and so of what the cache of
 /// kernels knows it by; a number would keep equal kernels of different plans apart.

@@ -37,6 +37,9 @@ pub struct Options {
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
     /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU.
     pub tune: bool,
+    /// Schedules of each kernel of the plan that are timed on a GPU, or looked up in `records`: those that its template's
+    /// model prefers. Time for that grows with them: 20 seconds for 8. Fewer than 2 leave the preferred schedule as it is.
+    pub tune_schedules: usize,
     /// Times of kernels that another machine measured (`orchestrion cache export`): plans by them as far as they go, for
     /// any target, instead of measuring.
     pub records: Option<PathBuf>,
@@ -62,6 +65,7 @@ impl Default for Options {
             calibrate: true,
             superoptimize: true,
             tune: false,
+            tune_schedules: 8,
             records: None,
             jobs: 0,
             progress: Arc::new(Silent),

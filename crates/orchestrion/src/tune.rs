@@ -24,8 +24,11 @@ const CLOSE: f64 = 1.25;
 /// Kernels that a round measures at most, the closest ones.
 const MAX_KERNELS: usize = 64;
 
-/// Time for all measurements of a compilation, building the kernels included.
+/// Time for the measurements that the choice of kernels needs, building the kernels included.
 const BUDGET: Duration = Duration::from_secs(20);
+
+/// The same for the measurements of schedules, for each that a kernel may have.
+const SCHEDULE_BUDGET: Duration = Duration::from_millis(2500);
 
 /// How much less time another schedule than the preferred one has to take.
 const FASTER: f64 = 0.98;
@@ -160,7 +163,8 @@ impl<'a> Timer<'a> {
     /// # Errors
     /// As [`Self::measure`].
     pub fn schedules(&self, choice: &Choice, measured: &mut Measured) -> Result<(), Error> {
-        let deadline = Instant::now() + BUDGET;
+        let schedules = u32::try_from(self.options.tune_schedules).unwrap_or(u32::MAX);
+        let deadline = Instant::now() + SCHEDULE_BUDGET.saturating_mul(schedules);
         let mut kernels = BTreeSet::new();
         let mut columns: Vec<usize> = choice.columns.iter().map(|id| id.index()).collect();
         columns.retain(|&column| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Driver and NVRTC in the session's folder, and an executable for the driver's device.
-fn session(name: &'static str) -> Session {
+pub fn session(name: &'static str) -> Session {
     let session = Session::new(name);
     for (source, library) in [("driver.c", "libcuda.so"), ("nvrtc.c", "libnvrtc.so")] {
         let source =
@@ -23,9 +23,11 @@ fn session(name: &'static str) -> Session {
     session
 }
 
-const COMPILE: &str = "compile good.onnx --target cuda:sm_90 --nvrtc ./libnvrtc.so -o good.orc";
+/// Compiles without a device.
+pub const COMPILE: &str = "compile good.onnx --target cuda:sm_90 --nvrtc ./libnvrtc.so -o good.orc";
 const RUN: &str = "run good.orc --cuda-driver ./libcuda.so";
-const TUNED: &str =
+/// Compiles with measurements on the device.
+pub const TUNED: &str =
     "compile good.onnx --target cuda --tune --nvrtc ./libnvrtc.so --cuda-driver ./libcuda.so -o good.orc";
 const CHECKED: &str = "run good.orc --cuda-driver ./libcuda.so --check-steps";
 

@@ -133,6 +133,9 @@ fn arguments() {
     session.case("a target that there is not", "compile good.onnx --target pdp-11");
     session.case("a GPU that there is not", "compile good.onnx --target cuda:sm_20");
     session.case("a precision that there is not", "compile good.onnx --precision f8");
+    session.case("no schedule to time", "compile good.onnx --tune --tune-schedules 0");
+    session.case("schedules where nothing is timed", "compile good.onnx --tune-schedules 16");
+    session.case("times of here and of elsewhere", "compile good.onnx --tune --records records");
     session.case("a number of threads that is none", "run good.orc --threads some");
     session.case("a time that is none", "bench good.orc --seconds NaN");
     session.case("a time without end", "bench good.orc --seconds 1e300");
