@@ -113,6 +113,20 @@ mugraph \"everything\" {
     }
 
     #[test]
+    fn extents_near_the_largest_number_are_computed_or_refused() {
+        let extent = usize::MAX / 2;
+        let repeated = |times: usize| {
+            parse(&format!(
+                "mugraph \"a\" {{\n  t0 = input \"x\" [{extent}]\n  t1 = block [7] loop 1 {{\n    s0 = load t0 [0] -\n    \
+                 s1 = repeat(0, {times}) s0\n    store s1 [0]\n  }}\n}}\n"
+            ))
+        };
+        assert_eq!(repeated(2).unwrap().shape(crate::graph::TensorId(1)), [2 * extent]);
+        let message = repeated(3).unwrap_err().to_string();
+        assert_eq!(message, "line 7: t1, s1: the blocks' tiles make dimension 0 too long");
+    }
+
+    #[test]
     fn rules_of_block_graphs_are_checked() {
         let block = |body: &str| {
             let text = format!(
