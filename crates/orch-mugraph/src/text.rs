@@ -104,6 +104,7 @@ mugraph \"everything\" {
             ),
             ("mugraph \"a\" {\n  t0 = frob\n}\n", "line 2: no operator frob"),
             ("mugraph \"a\" {\n", "line 1: ends before }"),
+            ("mugraph \"\u{18}\" {\n}\n", "line 1: expected mugraph"),
             ("mugraph \"a\" {\n  t0 = input \"x\" [99999999999999999999]\n}\n", "line 2: expected a shape"),
         ];
         for (text, expected) in cases {
