@@ -3,6 +3,7 @@
 mod common;
 
 use common::{mugraph, program, resized, valid};
+use orch_mugraph::verify::degree::{degrees, log2_error};
 use orch_mugraph::verify::screen;
 use orch_mugraph::{MuGraph, Primes, Rejection, VerifyOptions, verify};
 
@@ -146,6 +147,10 @@ fn with_small_primes_accidents_happen_as_often_as_the_bound_says() {
                 primes.p
             );
             assert!(rate <= degree / primes.q.min(primes.p) as f64 + tolerance, "{name}: above the bound");
+            let counts = [&program, &candidate].map(|graph| degrees(graph, false).unwrap());
+            let bound = log2_error(&counts[0], &counts[1], primes).exp2();
+            assert!(rate <= bound + tolerance, "{name}: {rate}, above the stated bound of {bound}");
+            println!("{name}, p = {}: {rate:.5}, expected {expected:.5}, at most {bound:.5}", primes.p);
         }
     }
 }
