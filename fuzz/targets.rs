@@ -13,11 +13,13 @@ use orchestrion::{Artifact, Executable, RunOptions, npy};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 8] = [
     ("onnx", onnx),
     ("tensor", tensor),
     ("prim", prim),
     ("thread", thread),
+    ("mugraph", mugraph),
+    ("saved", saved),
     ("artifact", artifact),
     ("npy", npy_file),
 ];
@@ -66,6 +68,27 @@ pub fn thread(data: &[u8]) {
     let printed = orch_tile::print_thread(&program);
     let again = orch_tile::parse_thread(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
     assert_eq!(orch_tile::print_thread(&again), printed);
+}
+
+/// The text of a µGraph.
+pub fn mugraph(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    let Ok(graph) = orch_mugraph::parse(text) else { return };
+    reads_itself(&graph);
+    let _ = orch_mugraph::validate(&graph);
+}
+
+/// A saved set of µGraphs in the published form.
+pub fn saved(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    let Ok(graphs) = orch_mugraph::json::import_saved(text) else { return };
+    graphs.iter().for_each(reads_itself);
+}
+
+fn reads_itself(graph: &orch_mugraph::MuGraph) {
+    let printed = orch_mugraph::print(graph);
+    let again = orch_mugraph::parse(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+    assert_eq!(&again, graph, "{printed}");
 }
 
 /// An executable: as a whole file, and as a manifest under a right hash, since changed bytes hardly ever keep theirs.

@@ -1,30 +1,45 @@
 //! µGraphs as JSON: our own form for other programs to read, and the published saved form of Mirage, read only.
 //!
-//! A saved set is a list of graphs, each a list of kernel operators that name tensors by `guid`. Accumulators that reduce
-//! are taken apart: `red_ld_sum` is a sum along the last dimension that is accumulated, `redtox_ld_sum` keeps
-//! `reduction_dimx` elements, `red_ld_rms` is the root of the mean square. Tensors of one `guid` are one tensor.
+//! A saved set is a list of graphs, each a list of kernel operators that name tensors by `guid`, after those that define
+//! them. Accumulators that reduce are taken apart: `red_ld_sum` is a sum along the last dimension that is accumulated,
+//! `redtox_ld_sum` keeps `reduction_dimx` elements, `red_ld_rms` is the root of the mean square. Shapes that are saved are
+//! compared with those that operators give. Strides, layouts, addresses and types of elements are passed over.
 
 use crate::graph::{Accumulation, BlockGraph, MuGraph, TensorId, TileId, TileNode};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::rational::Rational;
+use crate::tiling::{MAX_BLOCKS, MAX_LOOP, tile_shape};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
+
+/// The largest extent of a saved tensor.
+const MAX_EXTENT: u64 = 1 << 32;
 
 /// Our JSON form: nodes in order, shapes of all tensors, outputs.
 pub fn to_json(graph: &MuGraph) -> Value {
     serde_json::to_value(graph).unwrap_or(Value::Null)
 }
 
-/// Why a saved set cannot be read: which graph, which operator, what is wrong.
+/// Why a saved set cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("saved graph {graph}, operator {operator}: {problem}")]
+#[error("{place}: {problem}")]
 pub struct ImportError {
-    /// The position of the graph in the set.
-    pub graph: usize,
-    /// The position of the kernel operator in the graph.
-    pub operator: usize,
-    /// The problem.
+    /// The graph by its position in the set, the operator by its position in the graph and its name, and, for block
+    /// graphs, the tile operator likewise.
+    pub place: String,
+    /// What was found, and what was expected.
     pub problem: String,
+}
+
+impl ImportError {
+    fn new(place: impl fmt::Display, problem: impl Into<String>) -> ImportError {
+        ImportError { place: place.to_string(), problem: problem.into() }
+    }
+
+    fn within(self, place: impl fmt::Display) -> ImportError {
+        ImportError { place: format!("{place}, {}", self.place), ..self }
+    }
 }
 
 /// The µGraphs of a published saved set.
@@ -32,157 +47,247 @@ pub struct ImportError {
 /// # Errors
 /// The first operator that cannot be read.
 pub fn import_saved(text: &str) -> Result<Vec<MuGraph>, ImportError> {
-    let error = |problem: String| ImportError { graph: 0, operator: 0, problem };
-    let set: Value = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
-    let graphs = set.as_array().ok_or_else(|| error("expected a list of graphs".into()))?;
-    let read = |(at, operators): (usize, &Value)| {
-        import_graph(operators).map_err(|(operator, problem)| ImportError { graph: at, operator, problem })
-    };
-    graphs.iter().enumerate().map(read).collect()
+    let set: Value = serde_json::from_str(text)
+        .map_err(|e| ImportError::new("saved set", format!("{e}; expected the JSON of a whole set")))?;
+    let graphs = set.as_array().ok_or_else(|| ImportError::new("saved set", "expected a list of graphs"))?;
+    graphs.iter().enumerate().map(|(at, graph)| import_graph(&format!("saved graph {at}"), graph)).collect()
 }
 
-fn import_graph(operators: &Value) -> Result<MuGraph, (usize, String)> {
+fn import_graph(place: &str, operators: &Value) -> Result<MuGraph, ImportError> {
     let mut import = Import { graph: MuGraph::new("saved"), tensors: BTreeMap::new() };
-    for (position, operator) in list(operators, "a graph").map_err(|e| (0, e))?.iter().enumerate() {
-        import.operator(operator).map_err(|problem| (position, problem))?;
+    let Some(operators) = operators.as_array() else {
+        return Err(ImportError::new(place, "expected a list of operators"));
+    };
+    for (position, operator) in operators.iter().enumerate() {
+        let here = operator_place("operator", position, operator);
+        import.operator(&here, operator).map_err(|e| e.within(place))?;
+    }
+    if import.graph.outputs().is_empty() {
+        return Err(ImportError::new(place, "expected a kn_output_op, which says what is computed"));
     }
     Ok(import.graph)
 }
 
+fn operator_place(kind: &str, position: usize, operator: &Value) -> String {
+    match operator["op_type"].as_str() {
+        Some(name) => format!("{kind} {position} ({name})"),
+        None => format!("{kind} {position}"),
+    }
+}
+
+/// A graph while it is read.
 struct Import {
     graph: MuGraph,
     tensors: BTreeMap<u64, TensorId>,
 }
 
 impl Import {
-    fn operator(&mut self, operator: &Value) -> Result<(), String> {
-        let name = text(operator, "op_type")?;
-        let name = name.strip_prefix("kn_").unwrap_or(name);
-        let name = name.strip_suffix("_op").unwrap_or(name);
-        let results = list(&operator["output_tensors"], "output_tensors")?;
-        let args: Vec<TensorId> = list(&operator["input_tensors"], "input_tensors")?
-            .iter()
-            .map(|tensor| self.tensor(tensor))
-            .collect::<Result<_, _>>()?;
-        match name {
-            "input" => {
-                let result = results.first().ok_or("an input without a tensor")?;
-                let name = format!("x{}", self.graph.inputs().count());
-                let id = self.graph.input(name, &shape(result)?);
-                self.tensors.insert(guid(result)?, id);
-            }
+    fn operator(&mut self, place: &str, operator: &Value) -> Result<(), ImportError> {
+        let wrong = |problem: String| ImportError::new(place, problem);
+        let name = name(operator, "kn_").map_err(wrong)?;
+        let args = list(operator, "input_tensors").map_err(wrong)?.iter().map(|tensor| self.tensor(tensor));
+        let args: Vec<TensorId> = args.collect::<Result<_, _>>().map_err(wrong)?;
+        if name == "customized" {
+            let (block, stored) = BlockImport::read(self, place, &operator["bgraph"])?;
+            let made = self.graph.block(block).map_err(|e| wrong(e.to_string()))?;
+            self.define(&made, operator).map_err(wrong)?;
+            return self.in_order(&made, &stored).map_err(wrong);
+        }
+        self.predefined(name, &args, operator).map_err(wrong)
+    }
+
+    /// An input, an output or a kernel that no block graph defines.
+    fn predefined(&mut self, name: &str, args: &[TensorId], operator: &Value) -> Result<(), String> {
+        let made = match name {
             "output" => {
                 let name = format!("o{}", self.graph.outputs().len());
-                let arg = *args.first().ok_or("an output without a tensor")?;
-                self.graph.output(name, arg).map_err(|e| e.to_string())?;
+                self.graph.output(name, only(args)?).map_err(|e| e.to_string())?;
+                return Ok(());
             }
-            "customized" => {
-                let block = self.block(&operator["bgraph"])?;
-                let made = self.graph.block(block).map_err(|e| e.to_string())?;
-                for (id, result) in made.into_iter().zip(results) {
-                    self.define(id, result)?;
-                }
+            "input" => {
+                let name = format!("x{}", self.graph.inputs().count());
+                self.graph.input(name, &only_result(operator)?)
             }
             name => {
-                let result = results.first().ok_or("an operator without a result")?;
-                let op = operator_of(name, &shape(result)?)?;
-                let id = self.graph.op(op, &args).map_err(|e| e.to_string())?;
-                self.define(id, result)?;
+                let op = operator_of(name, &only_result(operator)?)?;
+                self.graph.op(op, args).map_err(|e| e.problem)?
+            }
+        };
+        self.define(&[made], operator)
+    }
+
+    /// Names what an operator made, after comparing it with what is saved.
+    fn define(&mut self, made: &[TensorId], operator: &Value) -> Result<(), String> {
+        let results = list(operator, "output_tensors")?;
+        if made.len() != results.len() {
+            return Err(format!("makes {} tensors, {} are saved", made.len(), results.len()));
+        }
+        for (&id, result) in made.iter().zip(results) {
+            same_shape(self.graph.shape(id), result)?;
+            let guid = guid(result)?;
+            if self.tensors.insert(guid, id).is_some() {
+                return Err(format!("tensor {guid} is defined twice"));
             }
         }
         Ok(())
     }
 
-    fn define(&mut self, id: TensorId, described: &Value) -> Result<(), String> {
-        let expected = shape(described)?;
-        if self.graph.shape(id) != expected {
-            return Err(format!("a result of shape {:?}, saved as {expected:?}", self.graph.shape(id)));
+    /// Compares what a block graph says that it stores with what its kernel makes.
+    fn in_order(&self, made: &[TensorId], stored: &[u64]) -> Result<(), String> {
+        match made.iter().zip(stored).find(|(id, guid)| self.tensors.get(guid) != Some(id)) {
+            Some((_, guid)) => {
+                Err(format!("stores tensor {guid} at another position than output_tensors says"))
+            }
+            None => Ok(()),
         }
-        self.tensors.insert(guid(described)?, id);
-        Ok(())
     }
 
     fn tensor(&self, described: &Value) -> Result<TensorId, String> {
         let guid = guid(described)?;
-        self.tensors.get(&guid).copied().ok_or_else(|| format!("tensor {guid} is not defined before"))
-    }
-
-    fn block(&self, described: &Value) -> Result<BlockGraph, String> {
-        let grid = ["x", "y", "z"].map(|axis| number(&described["grid_dim"], axis));
-        let [x, y, z] = grid;
-        let loop_range = number(described, "forloop_range")?;
-        let mut block = BlockGraph::new(&[x?, y?, z?], loop_range);
-        let mut tiles: BTreeMap<u64, TileId> = BTreeMap::new();
-        for operator in list(&described["operators"], "operators")? {
-            let name = text(operator, "op_type")?;
-            let name = name.strip_prefix("tb_").unwrap_or(name);
-            let name = name.strip_suffix("_op").unwrap_or(name);
-            let args: Vec<(TileId, &Value)> = list(&operator["input_tensors"], "input_tensors")?
-                .iter()
-                .map(|tile| Ok((*tiles.get(&guid(tile)?).ok_or("a tile that is not defined before")?, tile)))
-                .collect::<Result<_, String>>()?;
-            if name == "output" {
-                let (tile, _) = args.first().ok_or("a store without a tile")?;
-                block.store(*tile, &map(&operator["output_map"])?);
-                continue;
-            }
-            let result = list(&operator["output_tensors"], "output_tensors")?.first().ok_or("no result")?;
-            let id = match name {
-                "input" => {
-                    let tensor = self.tensor(&operator["dtensor"])?;
-                    block.load(tensor, &map(&operator["input_map"])?, dim(&operator["forloop_dim"])?)
-                }
-                name => tile(&mut block, name, &args, &shape(result)?)?,
-            };
-            tiles.insert(guid(result)?, id);
-        }
-        Ok(block)
+        let known = self.tensors.get(&guid).copied().ok_or_else(|| undefined("tensor", guid))?;
+        same_shape(self.graph.shape(known), described)?;
+        Ok(known)
     }
 }
 
-/// Adds a tile operator or accumulator.
-fn tile(
-    block: &mut BlockGraph,
-    name: &str,
-    args: &[(TileId, &Value)],
-    result: &[usize],
-) -> Result<TileId, String> {
-    let &(first, described) = args.first().ok_or("an operator without operands")?;
-    let accumulator = name.strip_prefix("forloop_accum_").or_else(|| name.strip_prefix("accum_"));
-    let last = result.len().checked_sub(1).ok_or("a scalar tile")?;
-    let sum = |keep| Op::Reduce { f: ReduceFn::Sum, dim: last, keep };
-    let mean = |block: &BlockGraph| {
-        let extent = shape(described)?[last].checked_mul(block.loop_range);
-        extent.and_then(Rational::one_over).map(Op::Scale).ok_or_else(|| "a mean of too many".to_owned())
-    };
-    Ok(match accumulator {
-        Some("nored") => block.accumulate(Accumulation::Sum, first),
-        Some("red_ld_sum" | "redtox_ld_sum") => {
-            let sum = block.op(sum(result[last]), &[first]);
-            block.accumulate(Accumulation::Sum, sum)
+/// A block graph while it is read.
+struct BlockImport<'a> {
+    kernels: &'a Import,
+    block: BlockGraph,
+    /// The shapes of the first block's tiles in its first iteration.
+    shapes: Vec<Vec<usize>>,
+    tiles: BTreeMap<u64, TileId>,
+    /// The tensors that are stored, by `guid`.
+    stored: Vec<u64>,
+}
+
+impl BlockImport<'_> {
+    /// The block graph of a kernel, and the tensors that it stores.
+    fn read(kernels: &Import, place: &str, described: &Value) -> Result<(BlockGraph, Vec<u64>), ImportError> {
+        let wrong = |problem: String| ImportError::new(place, problem);
+        let block = empty_block(described).map_err(wrong)?;
+        let (shapes, tiles, stored) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut import = BlockImport { kernels, block, shapes, tiles, stored };
+        for (position, operator) in list(described, "operators").map_err(wrong)?.iter().enumerate() {
+            import.operator(operator).map_err(|problem| {
+                ImportError::new(operator_place("tile operator", position, operator), problem).within(place)
+            })?;
         }
-        Some(kind @ ("red_ld_mean" | "red_ld_rms")) => {
-            let scale = mean(block)?;
-            let is_rms = kind == "red_ld_rms";
-            let term = if is_rms { block.op(Op::Unary(UnaryFn::Square), &[first]) } else { first };
-            let sum = block.op(sum(1), &[term]);
-            let sum = block.accumulate(Accumulation::Sum, sum);
-            let mean = block.op(scale, &[sum]);
-            if is_rms { block.op(Op::Unary(UnaryFn::Sqrt), &[mean]) } else { mean }
+        Ok((import.block, import.stored))
+    }
+
+    fn operator(&mut self, operator: &Value) -> Result<(), String> {
+        let name = name(operator, "tb_")?;
+        let args: Vec<TileId> =
+            list(operator, "input_tensors")?.iter().map(|tile| self.tile(tile)).collect::<Result<_, _>>()?;
+        if name == "output" {
+            self.stored.push(guid(&operator["dtensor"])?);
+            self.block.store(only(&args)?, &map(operator, "output_map")?);
+            return Ok(());
         }
-        Some(other) => return Err(format!("no accumulator {other}")),
-        None if name == "concat_then_matmul" => {
-            let [a, b, c, d] = args else { return Err("expected four operands".into()) };
-            let lhs = block.op(Op::Concat { dim: last }, &[a.0, b.0]);
-            let rhs = block.op(Op::Concat { dim: last - 1 }, &[c.0, d.0]);
-            block.op(Op::Matmul, &[lhs, rhs])
+        let result = only_result(operator)?;
+        let accumulator = name.strip_prefix("forloop_accum_").or_else(|| name.strip_prefix("accum_"));
+        let id = match (name, accumulator) {
+            ("input", _) => self.load(operator)?,
+            ("concat_then_matmul", _) => self.product_of_concatenations(&args)?,
+            (_, Some(kind)) => self.accumulator(kind, only(&args)?, &result)?,
+            (name, None) => self.op(operator_of(name, &result)?, &args)?,
+        };
+        let [described] = list(operator, "output_tensors")? else { return Err("expected one result".into()) };
+        same_shape(&self.shapes[id.index()], described)?;
+        let guid = guid(described)?;
+        if self.tiles.insert(guid, id).is_some() {
+            return Err(format!("tile {guid} is defined twice"));
         }
-        None => {
-            let op = operator_of(name, result)?;
-            block.nodes.push(TileNode::Op { op, args: args.iter().map(|(id, _)| *id).collect() });
-            TileId(block.nodes.len() as u32 - 1)
+        Ok(())
+    }
+
+    fn tile(&self, described: &Value) -> Result<TileId, String> {
+        let guid = guid(described)?;
+        let known = self.tiles.get(&guid).copied().ok_or_else(|| undefined("tile", guid))?;
+        same_shape(&self.shapes[known.index()], described)?;
+        Ok(known)
+    }
+
+    fn push(&mut self, node: TileNode) -> Result<TileId, String> {
+        let (first, tensors) = ([0; 3], self.kernels.graph.shapes());
+        let shape = tile_shape(&node, &self.shapes, (&self.block, tensors), (&first, 0))?;
+        self.shapes.push(shape);
+        self.block.nodes.push(node);
+        Ok(TileId(self.shapes.len() as u32 - 1))
+    }
+
+    fn op(&mut self, op: Op, args: &[TileId]) -> Result<TileId, String> {
+        self.push(TileNode::Op { op, args: args.to_vec() })
+    }
+
+    fn load(&mut self, operator: &Value) -> Result<TileId, String> {
+        let tensor = self.kernels.tensor(&operator["dtensor"])?;
+        let (grid, along_loop) = (map(operator, "input_map")?, dim(operator, "forloop_dim")?);
+        let shape = self.kernels.graph.shape(tensor);
+        if let Some(dim) = grid.iter().chain([&along_loop]).flatten().find(|&&dim| dim >= shape.len()) {
+            return Err(format!("partitions dimension {dim} of a tensor of shape {shape:?}"));
         }
-    })
+        self.push(TileNode::Load { tensor, grid, along_loop })
+    }
+
+    /// `(a | b) x (c over d)`
+    fn product_of_concatenations(&mut self, args: &[TileId]) -> Result<TileId, String> {
+        let &[a, b, c, d] = args else { return Err(format!("{} operands, expected 4", args.len())) };
+        let Some(last) = self.shapes[a.index()].len().checked_sub(1).filter(|&last| last > 0) else {
+            return Err("expected operands of two dimensions at least".into());
+        };
+        let lhs = self.op(Op::Concat { dim: last }, &[a, b])?;
+        let rhs = self.op(Op::Concat { dim: last - 1 }, &[c, d])?;
+        self.op(Op::Matmul, &[lhs, rhs])
+    }
+
+    fn accumulator(&mut self, kind: &str, tile: TileId, result: &[usize]) -> Result<TileId, String> {
+        if kind == "nored" {
+            return self.accumulate(tile);
+        }
+        let shape = self.shapes[tile.index()].clone();
+        let (Some((&extent, before)), Some(&keep)) = (shape.split_last(), result.last()) else {
+            return Err("expected an operand and a result of one dimension at least".into());
+        };
+        let sum = |keep| Op::Reduce { f: ReduceFn::Sum, dim: before.len(), keep };
+        match kind {
+            "red_ld_sum" | "redtox_ld_sum" => {
+                let sum = self.op(sum(keep), &[tile])?;
+                self.accumulate(sum)
+            }
+            "red_ld_mean" | "red_ld_rms" => {
+                let is_rms = kind == "red_ld_rms";
+                let term = if is_rms { self.op(Op::Unary(UnaryFn::Square), &[tile])? } else { tile };
+                let sum = self.op(sum(1), &[term])?;
+                let sum = self.accumulate(sum)?;
+                let terms = extent.checked_mul(self.block.loop_range);
+                let scale = terms.and_then(Rational::one_over).ok_or("a mean of none or too many")?;
+                let mean = self.op(Op::Scale(scale), &[sum])?;
+                if is_rms { self.op(Op::Unary(UnaryFn::Sqrt), &[mean]) } else { Ok(mean) }
+            }
+            other => Err(format!(
+                "no accumulator {other}; there are nored, red_ld_sum, red_ld_mean, red_ld_rms, redtox_ld_sum"
+            )),
+        }
+    }
+
+    fn accumulate(&mut self, tile: TileId) -> Result<TileId, String> {
+        self.push(TileNode::Accumulate { how: Accumulation::Sum, tile })
+    }
+}
+
+/// The grid and the loop of a block graph.
+fn empty_block(described: &Value) -> Result<BlockGraph, String> {
+    let blocks = |axis: &&str| number(&described["grid_dim"], axis);
+    let grid: Vec<usize> = ["x", "y", "z"].iter().map(blocks).collect::<Result<_, _>>()?;
+    let loop_range = number(described, "forloop_range")?;
+    let is_grid = grid.iter().all(|blocks| (1..=MAX_BLOCKS).contains(blocks));
+    if !is_grid || !(1..=MAX_LOOP).contains(&loop_range) {
+        let limits = format!("1 to {MAX_BLOCKS} blocks and 1 to {MAX_LOOP} iterations");
+        return Err(format!("a grid of {grid:?} and a loop of {loop_range}; expected {limits}"));
+    }
+    Ok(BlockGraph::new(&grid, loop_range))
 }
 
 /// The operator of a saved name, whose result has this shape.
@@ -195,9 +300,9 @@ fn operator_of(name: &str, result: &[usize]) -> Result<Op, String> {
     }
     let number = |rest: &str| rest.parse().ok().filter(|&dim: &usize| dim < result.len());
     if let Some(rest) = name.strip_prefix("reduction_") {
-        let dim = number(rest.strip_suffix("_to_dimx").unwrap_or(rest));
-        if let Some(dim) = dim {
-            return Ok(Op::Reduce { f: ReduceFn::Sum, dim, keep: result[dim] });
+        let (rest, keeps) = rest.strip_suffix("_to_dimx").map_or((rest, false), |rest| (rest, true));
+        if let Some(dim) = number(rest) {
+            return Ok(Op::Reduce { f: ReduceFn::Sum, dim, keep: if keeps { result[dim] } else { 1 } });
         }
     }
     if let Some(dim) = name.strip_prefix("concat_").and_then(number) {
@@ -206,16 +311,31 @@ fn operator_of(name: &str, result: &[usize]) -> Result<Op, String> {
     match name {
         "matmul" => Ok(Op::Matmul),
         "rms_norm" => Ok(Op::RmsNorm { eps: Rational::ZERO }),
-        _ => Err(format!("no operator {name}")),
+        _ => {
+            Err(format!("no operator {name} with a result of shape {result:?}; there are {}", known_names()))
+        }
     }
 }
 
-fn list<'a>(value: &'a Value, what: &str) -> Result<&'a [Value], String> {
-    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("expected a list of {what}"))
+fn known_names() -> String {
+    let unary = UnaryFn::NAMES.map(|(_, name)| name);
+    let binary = BinaryFn::NAMES.map(|(_, name)| name);
+    let elementwise: Vec<&str> = unary.into_iter().chain(binary).collect();
+    format!(
+        "matmul, rms_norm, reduction_D, reduction_D_to_dimx, concat_D for dimensions D, {}",
+        elementwise.join(", ")
+    )
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str, String> {
-    value[key].as_str().ok_or_else(|| format!("expected a text {key}"))
+/// The name of an operator between the prefix of its level and `_op`.
+fn name<'a>(operator: &'a Value, level: &str) -> Result<&'a str, String> {
+    let name = operator["op_type"].as_str().ok_or("expected a text op_type")?;
+    let name = name.strip_prefix(level).unwrap_or(name);
+    Ok(name.strip_suffix("_op").unwrap_or(name))
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value], String> {
+    value[key].as_array().map(Vec::as_slice).ok_or_else(|| format!("expected a list {key}"))
 }
 
 fn number(value: &Value, key: &str) -> Result<usize, String> {
@@ -224,25 +344,46 @@ fn number(value: &Value, key: &str) -> Result<usize, String> {
 }
 
 fn guid(value: &Value) -> Result<u64, String> {
-    value["guid"].as_u64().ok_or_else(|| "expected a guid".into())
+    value["guid"].as_u64().ok_or_else(|| "expected a tensor with a guid".into())
 }
 
-fn shape(value: &Value) -> Result<Vec<usize>, String> {
-    let rank = number(value, "num_dims")?;
-    let extents = list(&value["dim"], "extents")?.iter().take(rank);
-    let shape: Option<Vec<usize>> =
-        extents.map(|e| e.as_u64().and_then(|e| usize::try_from(e).ok())).collect();
-    shape.filter(|shape| shape.len() == rank).ok_or_else(|| "expected the extents of a tensor".into())
+fn only<T: Copy>(args: &[T]) -> Result<T, String> {
+    if let [arg] = args { Ok(*arg) } else { Err(format!("{} operands, expected 1", args.len())) }
 }
 
-fn dim(value: &Value) -> Result<Option<usize>, String> {
-    match value.as_i64() {
-        Some(-1) => Ok(None),
-        Some(dim) => usize::try_from(dim).map(Some).map_err(|_| format!("dimension {dim}")),
-        None => Err("expected a dimension".into()),
+/// The shape of an operator's single result.
+fn only_result(operator: &Value) -> Result<Vec<usize>, String> {
+    match list(operator, "output_tensors")? {
+        [result] => shape(result),
+        results => Err(format!("{} results, expected 1", results.len())),
     }
 }
 
-fn map(value: &Value) -> Result<Vec<Option<usize>>, String> {
-    ["x", "y", "z"].iter().map(|axis| dim(&value[*axis])).collect()
+fn shape(value: &Value) -> Result<Vec<usize>, String> {
+    let wrong = || format!("expected a shape: num_dims, and as many extents up to {MAX_EXTENT} in dim");
+    let rank = number(value, "num_dims").map_err(|_| wrong())?;
+    let extents = value["dim"].as_array().and_then(|dim| dim.get(..rank)).ok_or_else(wrong)?;
+    let extent = |e: &Value| usize::try_from(e.as_u64().filter(|&e| e <= MAX_EXTENT)?).ok();
+    extents.iter().map(extent).collect::<Option<_>>().ok_or_else(wrong)
+}
+
+fn same_shape(known: &[usize], described: &Value) -> Result<(), String> {
+    let saved = shape(described)?;
+    if saved == known { Ok(()) } else { Err(format!("a tensor of shape {known:?}, saved as {saved:?}")) }
+}
+
+fn undefined(what: &str, guid: u64) -> String {
+    format!("{what} {guid} is defined by no operator before: expected operators in order, without cycles")
+}
+
+fn dim(value: &Value, key: &str) -> Result<Option<usize>, String> {
+    match value[key].as_i64() {
+        Some(-1) => Ok(None),
+        Some(dim) if dim >= 0 => Ok(usize::try_from(dim).ok()),
+        _ => Err(format!("expected a dimension, or -1 for none, in {key}")),
+    }
+}
+
+fn map(operator: &Value, key: &str) -> Result<Vec<Option<usize>>, String> {
+    ["x", "y", "z"].iter().map(|axis| dim(&operator[key], axis).map_err(|e| format!("{key}: {e}"))).collect()
 }

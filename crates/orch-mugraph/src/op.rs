@@ -268,7 +268,8 @@ impl Op {
                     if arg.len() != shape.len() || with(arg, *dim, shape[*dim]) != shape {
                         return Err(format!("{arg:?} does not join {shape:?} along dimension {dim}"));
                     }
-                    shape[*dim] += arg[*dim];
+                    let joint = shape[*dim].checked_add(arg[*dim]);
+                    shape[*dim] = joint.ok_or("a concatenation that is too long")?;
                 }
                 Ok(shape)
             }
@@ -333,5 +334,6 @@ mod tests {
         assert_eq!(Op::Concat { dim: 0 }.infer(&[&[2, 5], &[1, 5], &[0, 5]]), Ok(vec![3, 5]));
         assert_eq!(Op::Transpose(vec![1, 0]).infer(&[&[2, 5]]), Ok(vec![5, 2]));
         assert!(Op::Slice { dim: 0, start: 1, len: usize::MAX }.infer(&[&[2, 5]]).is_err());
+        assert!(Op::Concat { dim: 0 }.infer(&[&[usize::MAX], &[1]]).is_err());
     }
 }

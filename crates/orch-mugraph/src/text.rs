@@ -104,12 +104,27 @@ mugraph \"everything\" {
             ),
             ("mugraph \"a\" {\n  t0 = frob\n}\n", "line 2: no operator frob"),
             ("mugraph \"a\" {\n", "line 1: ends before }"),
+            ("mugraph \"\u{18}\" {\n}\n", "line 1: expected mugraph"),
             ("mugraph \"a\" {\n  t0 = input \"x\" [99999999999999999999]\n}\n", "line 2: expected a shape"),
         ];
         for (text, expected) in cases {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn extents_near_the_largest_number_are_computed_or_refused() {
+        let extent = usize::MAX / 2;
+        let repeated = |times: usize| {
+            parse(&format!(
+                "mugraph \"a\" {{\n  t0 = input \"x\" [{extent}]\n  t1 = block [7] loop 1 {{\n    s0 = load t0 [0] -\n    \
+                 s1 = repeat(0, {times}) s0\n    store s1 [0]\n  }}\n}}\n"
+            ))
+        };
+        assert_eq!(repeated(2).unwrap().shape(crate::graph::TensorId(1)), [2 * extent]);
+        let message = repeated(3).unwrap_err().to_string();
+        assert_eq!(message, "line 7: t1, s1: the blocks' tiles make dimension 0 too long");
     }
 
     #[test]

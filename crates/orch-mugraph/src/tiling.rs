@@ -11,7 +11,7 @@
 //! 5. What is stored is not a value of the loop; every grid dimension of more than one block has its own dimension of
 //!    the result, and only that grid dimension changes the tile's extent there.
 
-use crate::graph::{Accumulation, BlockGraph, GraphError, TileNode};
+use crate::graph::{Accumulation, BlockGraph, GraphError, TileId, TileNode};
 
 /// The largest grid.
 pub const MAX_BLOCKS: usize = 1 << 20;
@@ -102,35 +102,48 @@ pub fn stages(block: &BlockGraph) -> Result<Vec<Stage>, GraphError> {
 pub fn tile_shapes(
     block: &BlockGraph,
     tensors: &[Vec<usize>],
-    (index, iteration): (&[usize], usize),
+    at: (&[usize], usize),
 ) -> Result<Vec<Vec<usize>>, GraphError> {
     let mut shapes: Vec<Vec<usize>> = Vec::with_capacity(block.nodes.len());
     for (position, node) in block.nodes.iter().enumerate() {
-        let wrong = |problem: String| GraphError::new(format!("s{position}"), problem);
-        let shape = match node {
-            TileNode::Load { tensor, grid, along_loop } => {
-                let ranges = ranges(&tensors[tensor.index()], block, (grid, *along_loop), (index, iteration));
-                ranges.into_iter().map(|(_, len)| len).collect()
-            }
-            TileNode::Op { op, args } => {
-                let args: Vec<&[usize]> = args.iter().map(|arg| shapes[arg.index()].as_slice()).collect();
-                op.infer(&args).map_err(wrong)?
-            }
-            TileNode::Accumulate { how, tile } => {
-                let shape = shapes[tile.index()].clone();
-                if let Accumulation::RescaledSum { max, .. } = how {
-                    let joint = crate::op::Op::Binary(crate::op::BinaryFn::Mul);
-                    if joint.infer(&[&shape, &shapes[max.index()]]) != Ok(shape.clone()) {
-                        return Err(wrong(format!("{:?} does not scale {shape:?}", shapes[max.index()])));
-                    }
-                }
-                shape
-            }
-            TileNode::RunningMax { tile } => shapes[tile.index()].clone(),
-        };
+        let shape = tile_shape(node, &shapes, (block, tensors), at)
+            .map_err(|problem| GraphError::new(format!("s{position}"), problem))?;
         shapes.push(shape);
     }
     Ok(shapes)
+}
+
+/// The shape of a tile in one block and iteration, from those of the tiles before it.
+///
+/// # Errors
+/// If operands do not suit.
+pub(crate) fn tile_shape(
+    node: &TileNode,
+    tiles: &[Vec<usize>],
+    (block, tensors): (&BlockGraph, &[Vec<usize>]),
+    at: (&[usize], usize),
+) -> Result<Vec<usize>, String> {
+    match node {
+        TileNode::Load { tensor, grid, along_loop } => {
+            let ranges = ranges(&tensors[tensor.index()], block, (grid, *along_loop), at);
+            Ok(ranges.into_iter().map(|(_, len)| len).collect())
+        }
+        TileNode::Op { op, args } => {
+            let args: Vec<&[usize]> = args.iter().map(|arg| tiles[arg.index()].as_slice()).collect();
+            op.infer(&args)
+        }
+        TileNode::Accumulate { how, tile } => {
+            let shape = tiles[tile.index()].clone();
+            if let Accumulation::RescaledSum { max, .. } = how {
+                let joint = crate::op::Op::Binary(crate::op::BinaryFn::Mul);
+                if joint.infer(&[&shape, &tiles[max.index()]]) != Ok(shape.clone()) {
+                    return Err(format!("{:?} does not scale {shape:?}", tiles[max.index()]));
+                }
+            }
+            Ok(shape)
+        }
+        TileNode::RunningMax { tile } => Ok(tiles[tile.index()].clone()),
+    }
 }
 
 /// The shapes of what a block graph stores, after checking all its rules.
@@ -159,13 +172,10 @@ pub(crate) fn stored_shapes(
     for (store, result) in block.stores.iter().zip(&mut results) {
         for (dim, &blocks) in store.grid.iter().zip(&block.grid) {
             if let Some(dim) = dim {
-                let extent = result.get(*dim).copied();
-                result[*dim] = extent.and_then(|e| e.checked_mul(blocks)).ok_or_else(|| {
-                    GraphError::new(
-                        store.tile,
-                        format!("dimension {dim} of {:?}", nominal[store.tile.index()]),
-                    )
-                })?;
+                let Some(extent) = result.get_mut(*dim) else {
+                    return Err(GraphError::new(store.tile, format!("no dimension {dim} in {result:?}")));
+                };
+                *extent = extent.checked_mul(blocks).ok_or_else(|| too_long(store.tile, *dim))?;
             }
         }
     }
@@ -173,6 +183,10 @@ pub(crate) fn stored_shapes(
         remainders(block, tensors, &stages, &mut results)?;
     }
     Ok(results)
+}
+
+fn too_long(tile: TileId, dim: usize) -> GraphError {
+    GraphError::new(tile, format!("the blocks' tiles make dimension {dim} too long"))
 }
 
 /// Checks blocks with remainders, and corrects the shapes of the results.
@@ -191,7 +205,8 @@ fn remainders(
                 let next = kinds[axis].get(at + 1).copied().unwrap_or(block.grid[axis]);
                 let index = crate::op::with(&vec![0; block.grid.len()], axis, first);
                 let extent = tile_shapes(block, tensors, (&index, 0))?[store.tile.index()][dim];
-                result[dim] += extent * (next - first);
+                let more = extent.checked_mul(next - first).and_then(|more| more.checked_add(result[dim]));
+                result[dim] = more.ok_or_else(|| too_long(store.tile, dim))?;
             }
         }
     }

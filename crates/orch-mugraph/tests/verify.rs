@@ -3,15 +3,12 @@
 mod common;
 
 use common::{mugraph, program, resized, valid};
-use orch_mugraph::array::Array;
-use orch_mugraph::eval::outputs;
-use orch_mugraph::verify::residues::{Residues, TestBase};
-use orch_mugraph::verify::{MaxMode, lax, screen};
+use orch_mugraph::verify::degree::{degrees, log2_error};
+use orch_mugraph::verify::screen;
 use orch_mugraph::{MuGraph, Primes, Rejection, VerifyOptions, verify};
-use std::sync::Arc;
 
 /// Smaller extents for the programs of the paper, so that many graphs are verified in a test.
-const SMALL: [(usize, usize); 5] = [(256, 64), (4096, 128), (64, 16), (262144, 2048), (1024, 32)];
+const SMALL: [(usize, usize); 4] = [(256, 64), (4096, 128), (64, 16), (1024, 32)];
 
 #[test]
 fn good_mugraphs_are_accepted_at_full_size_with_a_bound() {
@@ -34,14 +31,8 @@ fn good_mugraphs_are_accepted_at_full_size_with_a_bound() {
 }
 
 #[test]
-fn a_full_size_attention_is_verified_in_time() {
-    let (program, candidate) = (program("osdi_gqa"), mugraph("gqa_split"));
-    let start = std::time::Instant::now();
-    let certificate = verify(&program, &candidate, &VerifyOptions::default()).unwrap();
-    // 2 s is the goal on one core with optimization; other work may share it.
-    let limit_s = if cfg!(debug_assertions) { 60.0 } else { 10.0 };
-    assert!(start.elapsed().as_secs_f64() < limit_s, "{:?}", start.elapsed());
-    println!("{:?}, bound 2^{:.1}", start.elapsed(), certificate.log2_bound);
+fn the_exponentials_of_an_attention_are_those_of_a_row() {
+    let certificate = verify(&program("osdi_gqa"), &mugraph("gqa_split"), &VerifyOptions::default()).unwrap();
     assert_eq!(certificate.rank.exponentials, 5);
 }
 
@@ -72,125 +63,6 @@ fn certificates_are_checked_alone() {
         seeds.check().unwrap_err().to_string(),
         "the certificate states another test than the check finds"
     );
-}
-
-/// Wrong QK-norm graphs after the published ones: the first kernel multiplies the row sums of the normalised queries with
-/// one row of the keys; what follows is a softmax and a product with the normalised values, divided into kernels in many
-/// ways.
-fn wrong_qknorm(batch: usize) -> Vec<MuGraph> {
-    let heads = 2 * batch;
-    let mut graphs = Vec::new();
-    for exp_in in ["first", "library", "second"] {
-        for divide_last in [false, true] {
-            for norm_in_block in [true, false] {
-                for (rows, range) in [(0, 1)].into_iter().chain(
-                    [1, 2, 4, 8, 16, 32].into_iter().flat_map(|rows| [1, 4, 16].map(|range| (rows, range))),
-                ) {
-                    graphs.push(wrong_graph(heads, exp_in, divide_last, norm_in_block, (rows, range)));
-                }
-            }
-        }
-    }
-    graphs
-}
-
-fn wrong_graph(
-    heads: usize,
-    exp_in: &str,
-    divide_last: bool,
-    norm_in_block: bool,
-    (rows, range): (usize, usize),
-) -> MuGraph {
-    let mut text = format!(
-        "mugraph \"wrong\" {{\n t0 = input \"q\" [{heads}, 64, 16]\n t1 = input \"k\" [{heads}, 16, 128]\n \
-         t2 = input \"v\" [{heads}, 128, 16]\n"
-    );
-    let mut next = 3;
-    let norm = if norm_in_block { "rms_norm(0)" } else { "scale(1)" };
-    let exp = if exp_in == "first" { "exp" } else { "scale(1)" };
-    text += &format!(
-        " t3, t4 = block [{heads}, 16] loop 1 {{\n s0 = load t0 [0, 1] -\n s1 = load t1 [0, 1] -\n \
-         s2 = load t2 [0, 1] -\n s3 = rms_norm(0) s0\n s4 = sum(2) s3\n s5 = mul s1, s4\n s6 = {exp} s5\n \
-         s7 = {norm} s2\n store s6 [0, 2]\n store s7 [0, 1]\n }}\n"
-    );
-    next += 2;
-    let (mut e, mut v) = (3, 4);
-    if exp_in == "library" {
-        text += &format!(" t{next} = exp t{e}\n");
-        e = next;
-        next += 1;
-    }
-    if !norm_in_block {
-        text += &format!(" t{next} = rms_norm(0) t{v}\n");
-        v = next;
-        next += 1;
-    }
-    let exp = if exp_in == "second" { "exp" } else { "scale(1)" };
-    let scaled = if divide_last { "scale(1) s1" } else { "div s1, s2" };
-    text += &format!(
-        " t{next}, t{} = block [{heads}, 16] loop 1 {{\n s0 = load t{e} [0, 2] -\n s1 = {exp} s0\n s2 = sum(2) s1\n \
-         s3 = {scaled}\n store s3 [0, 1]\n store s2 [0, 1]\n }}\n",
-        next + 1
-    );
-    let (p, sum) = (next, next + 1);
-    next += 2;
-    if rows == 0 {
-        text += &format!(" t{next} = matmul t{p}, t{v}\n");
-    } else {
-        text += &format!(
-            " t{next} = block [{heads}, {rows}] loop {range} {{\n s0 = load t{p} [0, 1] 2\n s1 = load t{v} [0, -] 1\n \
-             s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0, 1]\n }}\n"
-        );
-    }
-    if divide_last {
-        text += &format!(" t{} = div t{next}, t{sum}\n", next + 1);
-        next += 1;
-    } else {
-        text += &format!(" t{} = scale(0) t{sum}\n t{} = add t{next}, t{}\n", next + 1, next + 2, next + 1);
-        next += 2;
-    }
-    text += &format!(" output \"o\" t{next}\n}}\n");
-    valid(&text)
-}
-
-#[test]
-fn all_wrong_normalised_attentions_are_rejected() {
-    for (batch, count) in [(1, 190), (8, 6)] {
-        let program = valid(
-            &orch_mugraph::print(&resized(&program("osdi_qknorm"), &SMALL))
-                .replace("[2,", &format!("[{},", 2 * batch)),
-        );
-        let wrong = wrong_qknorm(batch);
-        assert!(wrong.len() >= count);
-        for graph in &wrong[..count] {
-            let result = verify(&program, graph, &VerifyOptions::default());
-            assert!(matches!(result, Err(Rejection::Different { .. })), "{:?}", result.map(|c| c.log2_bound));
-        }
-    }
-}
-
-#[test]
-fn the_published_wrong_graph_passes_with_ramps_and_fails_with_random_inputs() {
-    let (program, wrong) =
-        (resized(&program("osdi_qknorm"), &SMALL), resized(&mugraph("qknorm_wrong"), &SMALL));
-    let base = TestBase::new(Primes::FULL, 5);
-    let ramp = |graph: &MuGraph| -> Vec<Residues> {
-        let inputs = graph.inputs().enumerate().map(|(at, (id, _, _))| {
-            let shape = graph.shape(id).to_vec();
-            let data = Arc::new(Array::from_fn(&shape, |i| 100_003 * at as u64 + i as u64));
-            Residues { shape, p: Some(data.clone()), q: Some(data) }
-        });
-        inputs.collect()
-    };
-    let run = |graph: &MuGraph| {
-        let facts = lax::lax(graph, MaxMode::Lattice).unwrap();
-        let mut domain = base.domain(&facts, MaxMode::Lattice);
-        domain.rootless = Some(Vec::new());
-        outputs(&mut domain, graph, &ramp(graph)).unwrap()
-    };
-    assert_eq!(run(&program), run(&wrong), "the ramp does not tell them apart");
-    let result = verify(&program, &wrong, &VerifyOptions::default());
-    assert!(matches!(result, Err(Rejection::Different { output: 0, .. })));
 }
 
 #[test]
@@ -275,6 +147,10 @@ fn with_small_primes_accidents_happen_as_often_as_the_bound_says() {
                 primes.p
             );
             assert!(rate <= degree / primes.q.min(primes.p) as f64 + tolerance, "{name}: above the bound");
+            let counts = [&program, &candidate].map(|graph| degrees(graph, false).unwrap());
+            let bound = log2_error(&counts[0], &counts[1], primes).exp2();
+            assert!(rate <= bound + tolerance, "{name}: {rate}, above the stated bound of {bound}");
+            println!("{name}, p = {}: {rate:.5}, expected {expected:.5}, at most {bound:.5}", primes.p);
         }
     }
 }

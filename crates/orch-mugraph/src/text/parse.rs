@@ -198,8 +198,8 @@ fn numbers(text: &str) -> Option<Vec<usize>> {
     text.split(',').map(|number| number.trim().parse().ok()).collect()
 }
 
-/// What stands between quotes, without escapes.
+/// What stands between quotes, if it is printed as it stands: without quotes, backslashes and what cannot be seen.
 fn quoted(text: &str) -> Option<String> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    (!inner.contains(['"', '\\'])).then(|| inner.to_owned())
+    (format!("{inner:?}") == text).then(|| inner.to_owned())
 }

@@ -3,6 +3,9 @@
 
 pub mod kernels;
 pub mod random;
+pub mod saved;
+pub mod saved_sets;
+pub mod wrong_qknorm;
 
 use orch_mugraph::array::Array;
 use orch_mugraph::{MuGraph, parse, programs, validate};
