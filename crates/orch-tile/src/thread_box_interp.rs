@@ -93,3 +93,96 @@ impl Machine<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{BufferData, ExecError, ExecOptions, interpret, parse_thread, validate_thread};
+    use orch_ir::{DType, Tensor};
+
+    /// Boxes of 64 lines of an array of 60 lines of 128 elements, `0, 1, 2, ..`.
+    const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  \
+        team 64 threads thread: i64 [0..=63], clusters of 2\n  input x: f16[8192]\n  output y: f32[128]\n  \
+        shared s: f16[8256]\n  view v: x[512], extents 128 60, strides 128, 64 lines\n  slots 2 of 1 boxes\n";
+    const COPY: &str = "  copy_box s[0], v[64, (task * 8)], 0\n";
+    const STORE: &str = "  y[((task * 64) + thread)] = f32(s[((thread * 64) + ((thread % 8) * 8))])\n";
+
+    fn result(body: &str) -> Result<Vec<f64>, ExecError> {
+        let program =
+            parse_thread(&format!("{HEADER}{{\n{body}}}\n")).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(validate_thread(&program), Vec::<String>::new());
+        let printed = program.to_string();
+        assert_eq!(parse_thread(&printed).unwrap().to_string(), printed);
+        let x: Vec<f64> = (0..8192).map(|at| f64::from(at / 128)).collect();
+        let x = BufferData::from_tensor(&Tensor::from_f64(DType::F16, [x.len()], &x));
+        let mut buffers = [x, BufferData::zeros(DType::F32, 128)];
+        interpret(&program, &mut buffers, &ExecOptions::default())?;
+        Ok(buffers[1].to_tensor([128]).unwrap().to_f64())
+    }
+
+    /// The first elements of the lines of each task's box: those after the last line are zero.
+    fn expected() -> Vec<f64> {
+        let line = |task: usize, line: usize| if 8 * task + line < 60 { 4 + 8 * task + line } else { 0 };
+        (0..128).map(|at| line(at / 64, at % 64) as f64).collect()
+    }
+
+    #[test]
+    fn boxes_arrive_swizzled_with_zeros_outside() {
+        assert_eq!(result(&format!("{COPY}  await_boxes 0, 0\n{STORE}")).unwrap(), expected());
+        // A slot is used again once its turn is awaited, and its memory once all have read it.
+        let again = format!(
+            "{COPY}  await_boxes 0, 0\n  let first: f16 = s[thread]\n  barrier\n{COPY}  await_boxes 0, 1\n{STORE}"
+        );
+        assert_eq!(result(&again).unwrap(), expected());
+    }
+
+    #[test]
+    fn what_is_not_ordered_is_an_error() {
+        let read = "  let first: f16 = s[thread]\n";
+        for (body, problem) in [
+            (format!("{COPY}{STORE}  await_boxes 0, 0\n"), "also accessed by"),
+            (format!("{COPY}  await_boxes 0, 0\n{read}{COPY}  await_boxes 0, 1\n"), "also accessed by"),
+            (format!("{COPY}  await_boxes 0, 1\n"), "turn 1 of a slot is awaited in its turn 0"),
+            (COPY.to_owned() + &COPY.replace("s[0]", "s[4096]"), "before this one was awaited"),
+            ("  await_boxes 1, 0\n".to_owned(), "not all boxes are under way"),
+            (COPY.to_owned(), "before its copies are waited for"),
+            (COPY.replace(", 0\n", ", 2\n"), "there is no slot 2"),
+            (COPY.replace("s[0]", "s[64]"), "does not start at a multiple of 1024 bytes"),
+            (COPY.replace("s[0]", "s[8192]"), "out of bounds, the buffer has 8256 elements"),
+            (format!("  if (thread < 32) {{\n{COPY}  }}\n"), "some threads do not come"),
+        ] {
+            let error = result(&body).unwrap_err().to_string();
+            assert!(error.contains(problem), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn views_are_the_hardwares() {
+        let problems = |header: &str, body: &str| {
+            let program = parse_thread(&format!("{header}{{\n{body}}}\n"));
+            validate_thread(&program.unwrap_or_else(|error| panic!("{error}"))).join("; ")
+        };
+        for (from, to, problem) in [
+            ("x: f16", "x: f32", "of 16-bit elements"),
+            ("x[512]", "x[511]", "at multiples of 16 bytes"),
+            ("strides 128", "strides 132", "at multiples of 16 bytes"),
+            ("extents 128 60", "extents 128 61", "ends outside of the 8192 elements of x"),
+            ("extents 128 60", "extents 128 0", "extents [128, 0]"),
+            ("strides 128", "strides 128 128", "2 extents and 2 strides"),
+            ("64 lines", "257 lines", "257 lines"),
+            ("slots 2 of 1", "slots 2 of 0", "2 slots of 0 boxes"),
+        ] {
+            let found = problems(&HEADER.replace(from, to), "");
+            assert!(found.contains(problem), "{to}: {found}");
+        }
+        let without = HEADER.replace("  slots 2 of 1 boxes\n", "");
+        assert!(problems(&without, "  await_boxes 0, 0\n").contains("no slots to await"));
+        assert!(problems(&without, COPY).contains("counted by a slot"));
+        let flat = COPY.replace("[64, (task * 8)]", "[64]");
+        assert!(problems(HEADER, &flat).contains("as many coordinates as its view"));
+        let real = COPY.replace("(task * 8)", "f32(task)");
+        assert!(problems(HEADER, &real).contains("an index is f32"));
+        assert!(problems(HEADER, "  await\n").is_empty());
+        let early = problems(HEADER, &format!("{COPY}  await\n  await_boxes 0, 0\n"));
+        assert!(early.contains("touched before the kernels that write it are awaited"), "{early}");
+    }
+}

@@ -14,7 +14,9 @@ use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::gpu::contraction as gpu;
 use orch_tile::templates::kernel::{Binding, Kernel};
 use orch_tile::thread_team::TILE_LINE;
-use orch_tile::{BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret, validate_thread};
+use orch_tile::{
+    BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret, parse_thread, validate_thread,
+};
 use support::square_window;
 
 /// Most multiply-adds of a product for which everything that multiplies is tried.
@@ -32,6 +34,11 @@ fn values(shape: &[usize], seed: usize) -> Tensor {
     Tensor::from_vec(shape.to_vec(), data)
 }
 
+/// The same values in half precision, which has all of them.
+fn half(tensor: &Tensor) -> Tensor {
+    Tensor::from_f64(DType::F16, tensor.shape().clone(), &tensor.to_f64())
+}
+
 impl Case {
     fn new() -> Self {
         Self { graph: PrimGraph::new("case"), inputs: Vec::new() }
@@ -41,6 +48,27 @@ impl Case {
         let name = format!("x{}", self.inputs.len());
         self.inputs.push(values(shape, self.inputs.len()));
         self.graph.add_input(name, DType::F32, shape.to_vec())
+    }
+
+    fn half_input(&mut self, shape: &[usize]) -> TensorId {
+        let name = format!("x{}", self.inputs.len());
+        self.inputs.push(half(&values(shape, self.inputs.len())));
+        self.graph.add_input(name, DType::F16, shape.to_vec())
+    }
+
+    fn half_constant(&mut self, shape: &[usize]) -> TensorId {
+        self.graph.add_constant(half(&values(shape, 99)))
+    }
+
+    /// The graph as one kernel, what it computes, and how that is laid out.
+    fn built(&mut self, result: TensorId) -> (BlockProgram, Tensor, Layout) {
+        self.graph.add_output("y", result);
+        let layouts = layouts::assign(&self.graph);
+        let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
+        let nodes: Vec<_> = self.graph.node_ids().collect();
+        let block = fuse::build(&self.graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel");
+        let block = block.unwrap_or_else(|error| panic!("{error}"));
+        (block, expected[0].clone(), layouts[result.index()].clone())
     }
 
     fn constant(&mut self, shape: &[usize]) -> TensorId {
@@ -182,8 +210,7 @@ impl Case {
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         let output = output.expect("a kernel writes something");
         assert_eq!(report.unwritten[output], 0, "{what} leaves elements unwritten");
-        let bytes = buffers[output].bytes.chunks_exact(4);
-        bytes.map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("four bytes")))).collect()
+        buffers[output].to_tensor([buffers[output].elems()]).expect("as many elements").to_f64()
     }
 }
 
@@ -255,6 +282,70 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
             }
             assert!(count > 0, "{block_m} x {block_n}");
         }
+    }
+}
+
+/// Factors of 16 bits that lie as plain arrays come by the copy engine, whatever their order, offsets and remainders.
+#[test]
+fn the_copy_engine_brings_plain_factors() {
+    // Heads, rows, columns and terms; whether the second factor is a constant, and whether it lies transposed.
+    for (heads, m, n, k, is_constant, is_transposed) in [
+        (1, 70, 136, 456, false, false),
+        (1, 70, 136, 456, true, false),
+        (1, 1, 64, 200, false, true),
+        (1, 130, 72, 128, true, true),
+        (3, 33, 72, 64, false, true),
+        (2, 65, 64, 72, false, false),
+    ] {
+        let mut case = Case::new();
+        let x = case.half_input(&[m, heads, k]);
+        let x = case.add(PrimOp::Transpose { perm: vec![1, 0, 2] }, &[x]);
+        let shape = if is_transposed { [heads, n, k] } else { [heads, k, n] };
+        let w = if is_constant { case.half_constant(&shape) } else { case.half_input(&shape) };
+        let w = match is_transposed {
+            true => case.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[w]),
+            false => w,
+        };
+        let y = case.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]);
+        let what = format!("{heads} x {m} x {n} x {k}");
+        let (block, expected, layout) = case.built(y);
+        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        assert!((20..=200).contains(&schedules.len()), "{what}: {} schedules", schedules.len());
+        let with_boxes: Vec<_> = schedules.iter().filter(|schedule| schedule.boxes).collect();
+        let (stride, least) = (with_boxes.len() / 3, with_boxes.iter().min_by_key(|s| s.block_m * s.block_n));
+        for schedule in with_boxes.iter().step_by(stride.max(1)).chain(least) {
+            let what = format!("{what} {schedule:?}");
+            let kernel = gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+            let text = kernel.program.to_string();
+            assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");
+            assert!(!text.contains("copy a_tiles"), "{what}");
+            let (copied, awaited) = (text.find("copy_box b_tiles"), text.find("  await\n"));
+            assert_eq!(is_constant, copied < awaited, "{what}");
+            let got = case.run_kernel(&block, &kernel, &what);
+            compare(&expected, &got, &layout, 5e-3, &what);
+        }
+    }
+}
+
+/// What starts or has strides at no multiple of 16 bytes, is computed, or gathered, threads bring.
+#[test]
+fn the_copy_engine_is_not_asked_for_what_it_cannot_bring() {
+    for (k, is_computed) in [(100, false), (128, true)] {
+        let mut case = Case::new();
+        let mut x = case.half_input(&[64, k]);
+        let w = case.half_input(&[k, 64]);
+        if is_computed {
+            x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[x]);
+        }
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let (block, ..) = case.built(y);
+        let mut schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        assert!(schedules.iter().any(|schedule| schedule.tiles), "{k}");
+        assert!(schedules.iter().all(|schedule| !schedule.boxes), "{k}");
+        let schedule = schedules.iter_mut().find(|schedule| schedule.tiles).expect("one of tiles");
+        schedule.boxes = true;
+        assert!(gpu::lower(&block, schedule, Factors::F16).is_err(), "{k}");
     }
 }
 

@@ -172,7 +172,7 @@ fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
         for has_weights in [true, false] {
             let block = product([500, 768, 1000], has_weights, dtype);
             let schedules = contraction::schedules(&block, target, factors, usize::MAX);
-            let kinds: BTreeSet<(bool, bool)> = schedules.iter().map(kind).collect();
+            let kinds: BTreeSet<[bool; 3]> = schedules.iter().map(kind).collect();
             for wanted in kinds {
                 let of_kind = schedules.iter().filter(|schedule| kind(schedule) == wanted);
                 for schedule in of_kind.take(SCHEDULES) {
@@ -184,9 +184,9 @@ fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
     }
 }
 
-/// Whether sums are split over clusters, and whether whole tiles are multiplied.
-fn kind(schedule: &contraction::ContractionSchedule) -> (bool, bool) {
-    (schedule.split > 1, schedule.tiles)
+/// Whether sums are split over clusters, whole tiles are multiplied, and the copy engine brings them.
+fn kind(schedule: &contraction::ContractionSchedule) -> [bool; 3] {
+    [schedule.split > 1, schedule.tiles, schedule.boxes]
 }
 
 /// Attention of sequences under the preferred schedules.
@@ -392,6 +392,7 @@ fn sources_compile_without_spills() {
         nests(target, &mut kernels);
         let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));
         assert_eq!(has("tiles: true"), target.has_tile_products);
+        assert_eq!(has("boxes: true"), target.has_tile_products);
         assert_eq!(has("split: 2") || has("split: 4"), target.has_clusters);
         check(&nvrtc, target, &kernels);
     }

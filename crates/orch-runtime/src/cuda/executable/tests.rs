@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cuda::testing::{Fake, floats, function};
-use crate::cuda::{Launch, LaunchShape, Step, TimeOptions};
+use crate::cuda::{BoxView, Launch, LaunchShape, Step, TimeOptions};
 use crate::program::{HostStep, TensorRef};
 use orch_ir::{DType, Tensor};
 
@@ -133,6 +133,52 @@ fn graphs_are_built_from_the_bytes_that_steps_share() {
         "upload 16\ngraph of 4: 1 0 2 3\nwait\ndownload 16\nwait\nupload 16\nwait\ngraph of 2: 1 0\ndownload 16\n\
          download 16\nwait\n"
     );
+}
+
+/// A launch that reads its input in boxes too.
+fn boxed(context: &Context, view: BoxView) -> Program {
+    let mut step = launch(context, "neg", &[input(0), output(0)]);
+    let Action::Launch(launch) = &mut step.action else { unreachable!("it is a launch") };
+    launch.views.push(view);
+    program(vec![step], 1)
+}
+
+fn view() -> BoxView {
+    BoxView { argument: 0, offset_bytes: 0, extents: vec![2, 2], strides_bytes: vec![16], lines: 64 }
+}
+
+#[test]
+fn views_are_told_to_the_driver_once() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in EXECUTIONS {
+        let mut executable = executable(&context, boxed(&context, view()), execution);
+        assert_eq!(fake.log().matches("view of 2, 64 lines").count(), 1);
+        let mut result = vec![0; BYTES];
+        executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
+        assert_eq!(result, floats([-3.0; ELEMS]));
+        assert!(!fake.log().contains("view"));
+    }
+}
+
+#[test]
+fn views_that_are_none_are_refused() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let error = |view: BoxView| {
+        let made = Executable::new(&context, boxed(&context, view), ExecutableOptions::default());
+        made.err().expect("it is refused").to_string()
+    };
+    for view in [
+        BoxView { argument: 2, ..view() },
+        BoxView { extents: vec![2], strides_bytes: vec![], ..view() },
+        BoxView { strides_bytes: vec![], ..view() },
+    ] {
+        let error = error(view);
+        assert!(error.contains("a view that is not of one of its tensors"), "{error}");
+    }
+    let error = error(BoxView { strides_bytes: vec![8], ..view() });
+    assert!(error.contains("preparing the view") && error.contains("of step `neg to"), "{error}");
 }
 
 #[test]

@@ -24,9 +24,6 @@ type Viewed = (View, Vec<ExprId>);
 impl<'a> Boxes<'a> {
     /// Those of both factors, if the copy engine can bring both.
     pub fn of(lowering: &mut Lowering<'_>, operands: [&'a Operand; 2]) -> Option<[Self; 2]> {
-        if !lowering.schedule.tiles {
-            return None;
-        }
         let viewed = [viewed(lowering, operands[0])?, viewed(lowering, operands[1])?];
         let mut found = operands.into_iter().zip(viewed).map(|(operand, (view, batch))| {
             let panels = operand.stage_elems / view.box_elems();
@@ -64,7 +61,7 @@ impl Lowering<'_> {
     /// copied before other kernels are awaited.
     pub fn box_pipeline(&mut self, boxes: &[Boxes<'_>; 2]) -> Vec<Stmt> {
         let (stages, steps) = (self.schedule.stages, self.steps());
-        let ahead = self.schedule.ahead(true);
+        let ahead = self.schedule.ahead();
         let mut body = Vec::new();
         let (constant, other): (Vec<&Boxes<'_>>, Vec<&Boxes<'_>>) =
             boxes.iter().partition(|boxes| boxes.operand.is_constant(self));

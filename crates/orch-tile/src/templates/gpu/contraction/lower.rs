@@ -77,7 +77,7 @@ pub fn lower(
     let form = Form::of(block)?;
     let engine = Engine::of(block.exprs.dtype(form.a), factors)
         .ok_or(CannotLower::NotThisTemplate("nothing multiplies this type"))?;
-    Ok(Lowering::new(block, form, engine, *schedule).emit())
+    Lowering::new(block, form, engine, *schedule).emit()
 }
 
 /// True if the copy engine brings the factors of a contraction under a schedule with products of whole tiles.
@@ -136,7 +136,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn emit(mut self) -> Kernel {
+    fn emit(mut self) -> Result<Kernel, CannotLower> {
         let schedule = self.schedule;
         let mut body = Vec::new();
         self.place_task(&mut body);
@@ -146,13 +146,17 @@ impl<'a> Lowering<'a> {
             (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
         self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Recycled);
 
-        let moved = match Boxes::of(&mut self, [&a, &b]) {
-            Some(boxes) => self.box_pipeline(&boxes),
-            None => self.pipeline(&a, &b),
+        let moved = if self.schedule.boxes {
+            let boxes = Boxes::of(&mut self, [&a, &b]);
+            let boxes = boxes
+                .ok_or(CannotLower::NotThisTemplate("a factor is no array that the copy engine reads"))?;
+            self.box_pipeline(&boxes)
+        } else {
+            self.pipeline(&a, &b)
         };
         body.extend(moved);
         body.extend(self.epilogue(a.along, b.along));
-        Kernel { program: ThreadProgram { body, ..self.program }, bindings }
+        Ok(Kernel { program: ThreadProgram { body, ..self.program }, bindings })
     }
 
     /// Adds the buffers of arguments, and of constant factors that are laid out anew.
@@ -256,7 +260,7 @@ impl<'a> Lowering<'a> {
     /// The loop over steps: copies some steps ahead. The first steps' constants are copied before other kernels are
     /// awaited.
     fn pipeline(&mut self, a: &Operand, b: &Operand) -> Vec<Stmt> {
-        let (stages, steps, ahead) = (self.schedule.stages, self.steps(), self.schedule.ahead(false));
+        let (stages, steps, ahead) = (self.schedule.stages, self.steps(), self.schedule.ahead());
         let mut body = Vec::new();
         body.extend(a.place_chunks(self));
         body.extend(b.place_chunks(self));

@@ -9,6 +9,7 @@ use crate::templates::gpu::Factors;
 use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP, WARP_GROUP};
 use crate::thread_view::SLOT_BYTES;
 use orch_ir::DType;
+use std::collections::BTreeSet;
 
 /// How a contraction is tiled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,6 +30,8 @@ pub struct ContractionSchedule {
     pub split: usize,
     /// Whether groups of four warps multiply whole tiles of shared memory, instead of each warp fragments.
     pub tiles: bool,
+    /// Whether the copy engine brings the factors of products of tiles, instead of the threads.
+    pub boxes: bool,
 }
 
 /// What multiplies.
@@ -96,8 +99,8 @@ impl ContractionSchedule {
     }
 
     /// Steps that copies run ahead of products. Where threads copy, products of tiles still read the stage before.
-    pub fn ahead(&self, by_boxes: bool) -> usize {
-        self.stages - 1 - usize::from(self.tiles && !by_boxes)
+    pub fn ahead(&self) -> usize {
+        self.stages - 1 - usize::from(self.tiles && !self.boxes)
     }
 
     /// The direction in which elements of a factor's tiles have to be neighbours, if they have to be in one.
@@ -116,6 +119,11 @@ impl ContractionSchedule {
         let pad = padding(engine, true).max(padding(engine, false));
         let factor = (self.block_m + self.block_n) * (self.block_k + pad) + 2 * self.block_k * pad;
         (self.stages * factor * engine.factor_type().size_bytes()).max(self.sum_bytes(engine))
+    }
+
+    /// True if it is worth trying where the copy engine brings factors: short sums end before its first box comes.
+    fn is_beside_boxes(&self) -> bool {
+        (self.block_k, self.stages, self.split) == (TILE_LINE, 6, 1)
     }
 
     fn sum_bytes(&self, engine: Engine) -> usize {
@@ -157,9 +165,9 @@ impl ContractionSchedule {
     }
 
     /// Modelled cycles of the whole grid, launch included.
-    fn cycles(&self, extents: Extents, (engine, by_boxes): (Engine, bool), target: &GpuTarget) -> f64 {
+    fn cycles(&self, extents: Extents, engine: Engine, target: &GpuTarget) -> f64 {
         let Extents { batch, m, n, k } = extents;
-        let speed = Speed::of(engine, self.tiles, by_boxes);
+        let speed = Speed::of(engine, self);
         let tasks = batch * m.div_ceil(self.block_m) * n.div_ceil(self.block_n) * self.split;
         let steps = k.div_ceil(self.block_k).div_ceil(self.split).max(1) as f64;
         let per_multiprocessor = tasks.div_ceil(target.multiprocessors);
@@ -185,7 +193,7 @@ impl ContractionSchedule {
             }
             Engine::Matrix(_) => multiplying + copying,
         };
-        let alone = (work + speed.step).max(speed.latency / self.ahead(by_boxes) as f64);
+        let alone = (work + speed.step).max(speed.latency / self.ahead() as f64);
         let step = alone.max(beside * work + 0.3 * speed.step);
         let results = (self.block_m * self.block_n / self.split / self.threads()) as f64;
         let merge = if self.split > 1 { speed.merge + speed.merge_part * self.split as f64 } else { 0.0 };
@@ -227,7 +235,7 @@ struct Speed {
 }
 
 impl Speed {
-    fn of(engine: Engine, tiles: bool, by_boxes: bool) -> Self {
+    fn of(engine: Engine, schedule: &ContractionSchedule) -> Self {
         let matrix = Self {
             rate: 2708.0,
             rereads: 0.0,
@@ -254,7 +262,7 @@ impl Speed {
             result: 8.9,
             merge: 1879.0,
             merge_part: 910.0,
-            launch: 972.0,
+            launch: 1900.0,
         };
         let scalar = Self {
             rate: 118.0,
@@ -271,8 +279,8 @@ impl Speed {
             launch: 2670.0,
         };
         match engine {
-            Engine::Matrix(_) if tiles && by_boxes => boxes,
-            Engine::Matrix(_) if tiles => matrix,
+            Engine::Matrix(_) if schedule.boxes => boxes,
+            Engine::Matrix(_) if schedule.tiles => matrix,
             Engine::Matrix(Product::Tf32) => Self { rate: 865.0, rereads: 2.9, step: 0.0, ..matrix },
             Engine::Matrix(_) => Self { rate: 1729.0, rereads: 2.9, step: 0.0, ..matrix },
             Engine::Scalar(DType::F32) => scalar,
@@ -353,20 +361,35 @@ pub fn schedules(
     let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
     let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
-    let mut by_boxes = false;
-    if let Some(&of_tiles) = space.iter().find(|schedule| schedule.tiles) {
-        by_boxes = takes_boxes(block, form.clone(), engine, of_tiles);
+    if let Some(&of_tiles) = space.iter().find(|schedule| schedule.boxes) {
         let along = super::operand::natural_along(block, &form, engine);
         let is_right = |schedule: &ContractionSchedule, factor: usize| {
             schedule.along(factor).is_none_or(|asked| along[factor] == asked)
         };
-        space.retain(|schedule| is_right(schedule, 0) && is_right(schedule, 1));
+        let has_boxes = takes_boxes(block, form, engine, of_tiles);
+        let is_meant = |schedule: &ContractionSchedule| {
+            !schedule.tiles || schedule.boxes == has_boxes || has_boxes && schedule.is_beside_boxes()
+        };
+        space.retain(|schedule| is_right(schedule, 0) && is_right(schedule, 1) && is_meant(schedule));
     }
-    let mut ranked: Vec<(f64, ContractionSchedule)> = (space.into_iter())
-        .map(|schedule| (schedule.cycles(extents, (engine, by_boxes), target), schedule))
-        .collect();
+    let mut ranked: Vec<(f64, ContractionSchedule)> =
+        (space.into_iter()).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    ranked.into_iter().take(limit).map(|(_, schedule)| schedule).collect()
+    let ranked = varied(ranked.into_iter().map(|(_, schedule)| schedule));
+    ranked.into_iter().take(limit).collect()
+}
+
+/// The first ones of every kind before all others: those that differ in stages and steps only take about as long, so
+/// that to time both tells little.
+fn varied(ranked: impl Iterator<Item = ContractionSchedule>) -> Vec<ContractionSchedule> {
+    let mut kinds = BTreeSet::new();
+    let kind = |schedule: &ContractionSchedule| {
+        let ContractionSchedule { block_m, block_n, warps_m, split, boxes, .. } = *schedule;
+        (block_m, block_n, warps_m, split, boxes)
+    };
+    let (mut first, later): (Vec<_>, Vec<_>) = ranked.partition(|schedule| kinds.insert(kind(schedule)));
+    first.extend(later);
+    first
 }
 
 /// Every schedule that fits the target.
@@ -392,6 +415,7 @@ pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = 
                     stages,
                     split,
                     tiles: false,
+                    boxes: false,
                 })
             })
         })
@@ -405,7 +429,8 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
     let tiles: &[(usize, usize)] = if is_half && target.has_tile_products { &GROUP_TILES } else { &[] };
     tiles.iter().flat_map(|&(block_m, block_n)| {
         let steps = GROUP_STEPS.into_iter().filter(move |&(block_k, _)| is_step(block_m, block_n, block_k));
-        steps.flat_map(move |(block_k, stages)| {
+        let ways = steps.flat_map(|step| [(step, true), (step, false)]);
+        ways.flat_map(move |((block_k, stages), boxes)| {
             // Tasks that share no terms may run side by side, with fewer stages each.
             let splits: &[usize] = if stages == 3 { &[1] } else { &[1, 2, 4, MAX_CLUSTER] };
             splits.iter().map(move |&split| ContractionSchedule {
@@ -417,6 +442,7 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
                 stages,
                 split,
                 tiles: true,
+                boxes,
             })
         })
     })
