@@ -361,16 +361,17 @@ pub fn schedules(
     let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
     let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
-    if let Some(&of_tiles) = space.iter().find(|schedule| schedule.boxes) {
+    if space.iter().any(|schedule| schedule.tiles) {
         let along = super::operand::natural_along(block, &form, engine);
         let is_right = |schedule: &ContractionSchedule, factor: usize| {
             schedule.along(factor).is_none_or(|asked| along[factor] == asked)
         };
-        let has_boxes = takes_boxes(block, form, engine, of_tiles);
-        let is_meant = |schedule: &ContractionSchedule| {
+        space.retain(|schedule| is_right(schedule, 0) && is_right(schedule, 1));
+        let with_boxes = space.iter().find(|schedule| schedule.boxes);
+        let has_boxes = with_boxes.is_some_and(|&schedule| takes_boxes(block, form, engine, schedule));
+        space.retain(|schedule| {
             !schedule.tiles || schedule.boxes == has_boxes || has_boxes && schedule.is_beside_boxes()
-        };
-        space.retain(|schedule| is_right(schedule, 0) && is_right(schedule, 1) && is_meant(schedule));
+        });
     }
     let mut ranked: Vec<(f64, ContractionSchedule)> =
         (space.into_iter()).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
