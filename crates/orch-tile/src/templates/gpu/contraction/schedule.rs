@@ -262,7 +262,7 @@ impl Speed {
             result: 8.9,
             merge: 1879.0,
             merge_part: 910.0,
-            launch: 1900.0,
+            launch: 972.0,
         };
         let scalar = Self {
             rate: 118.0,
