@@ -2,6 +2,7 @@
 //! say things.
 
 use super::accumulate::{Accumulator, Rescale};
+use super::boxes::Due;
 use super::hazards::Touched;
 use super::layout::{Columns, Fragments, Registers, Site, TILE_COLUMNS, TILE_ROWS};
 use super::steps::Steps;
@@ -66,6 +67,8 @@ pub(super) struct Lowering<'a> {
     /// groups were started after them.
     pub under_way: Vec<BufferId>,
     pub later_groups: usize,
+    /// Tiles that come in boxes and have not been awaited.
+    pub due: Vec<Due>,
 }
 
 /// What is chosen before anything is written.
@@ -122,6 +125,7 @@ impl<'a> Lowering<'a> {
             touched: Touched::default(),
             under_way: Vec::new(),
             later_groups: 0,
+            due: Vec::new(),
         };
         let mut body = Vec::new();
         let parts = lowering.program.exprs.unflatten(thread, &[plan.warps, WARP]);
@@ -150,6 +154,7 @@ impl Lowering<'_> {
         if let Some(last) = self.under_way.iter().rposition(|&buffer| touched.reads(buffer)) {
             self.wait_for(last + 1);
         }
+        self.await_boxes(|buffer| touched.reads(buffer));
         if self.touched.precedes(&touched) {
             self.barrier();
         }

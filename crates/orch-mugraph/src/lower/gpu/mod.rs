@@ -3,12 +3,13 @@
 //! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
 //! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
 //! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead (`tensors`), except large factors of few rows, which go straight
-//! to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
+//! shared memory, those of the loop several iterations ahead (`tensors`), factors of whole tiles by the copy engine (`boxes`),
+//! except large factors of few rows, which go straight to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
 //! as readers need elements at their own place (`accumulate`, `reduce`); all else goes through shared memory, element by
 //! element (`elements`). Barriers are set where statements need them (`hazards`).
 
 mod accumulate;
+mod boxes;
 mod elements;
 mod factor;
 mod hazards;
@@ -33,7 +34,7 @@ use layout::{Columns, Fragments, Rows};
 use lowering::{Lowering, Plan};
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::{Binding, Kernel};
-use orch_tile::{ArgId, Buffer, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
+use orch_tile::{ArgId, Buffer, ExprId, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
 use std::collections::BTreeMap;
 use steps::{Step, Steps};
 
@@ -227,19 +228,25 @@ impl Lowering<'_> {
         for staged in &once {
             let copies = self.fetch(staged, zero, zero);
             self.body.extend(copies);
-            self.body.push(Stmt::Team(TeamStmt::Commit));
             self.place_staged(staged, zero);
-            self.under_way.push(staged.view.buffer);
+            if staged.boxes.is_some() {
+                self.expect_boxes(staged, zero, zero);
+            } else {
+                self.body.push(Stmt::Team(TeamStmt::Commit));
+                self.under_way.push(staged.view.buffer);
+            }
         }
         self.start_streams();
-        self.later_groups = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
-        for iteration in 0..self.later_groups {
+        let is_copied = tensors::any_copied(&looped);
+        let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
+        self.later_groups = if is_copied { ahead } else { 0 };
+        for iteration in 0..ahead {
             let at = self.index(iteration);
             for staged in &looped {
                 let copies = self.fetch(staged, at, at);
                 self.body.extend(copies);
             }
-            self.body.push(Stmt::Team(TeamStmt::Commit));
+            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
         }
         for tile in self.steps.in_stage(Stage::Invariant) {
             self.tile(tile);
@@ -260,16 +267,20 @@ impl Lowering<'_> {
         if !self.under_way.is_empty() {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
+        self.await_boxes(|_| true);
     }
 
     /// The loop, which copies the tiles of later iterations while it computes.
     fn whole_loop(&mut self, looped: &[tensors::Staged]) {
         let (range, stages) = (self.steps.loop_range, self.plan.stages);
-        match looped.is_empty() {
-            true if !self.under_way.is_empty() => self.wait_for(self.under_way.len()),
+        let is_copied = tensors::any_copied(looped);
+        let has_waited = !is_copied && !self.under_way.is_empty();
+        match has_waited {
+            true => self.wait_for(self.under_way.len()),
             // The loop waits for its own copies, which were started later.
-            _ => self.under_way.clear(),
+            false => self.under_way.clear(),
         }
+        self.await_boxes(|_| true);
         self.later_groups = 0;
         let outer = std::mem::take(&mut self.body);
         let turns = self.steps.turns;
@@ -284,56 +295,69 @@ impl Lowering<'_> {
             self.iteration = first;
         }
         let iteration = self.iteration;
-        let count = self.index(stages);
-        let slot = self.program.exprs.floor_rem(iteration, count);
-        let slot = self.bind(&mut body, "slot", slot, (stages, 1));
         self.body = body;
-        if stages > 1 && !looped.is_empty() {
-            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
-            self.barrier();
-            self.copy_ahead(looped, iteration);
-        } else {
-            self.barrier();
-        }
-        if stages == 1 && !looped.is_empty() {
-            for staged in looped {
-                let copies = self.fetch(staged, iteration, slot);
-                self.body.extend(copies);
-            }
-            self.body.extend([TeamStmt::Commit, TeamStmt::Wait(0)].map(Stmt::Team));
-            self.barrier();
-        }
-        for staged in looped {
-            self.place_staged(staged, slot);
-        }
+        self.start_iteration(looped, iteration);
         for tile in self.steps.in_stage(Stage::Loop) {
             match self.steps.tiles[tile].step {
                 Step::Accumulate { .. } => self.accumulate(tile),
                 _ => self.tile(tile),
             }
         }
+        self.await_boxes(|_| true);
         let mut inner = std::mem::replace(&mut self.body, outer);
         if turns > 1 {
             inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
         }
         let held = std::mem::take(&mut self.held_firsts);
-        if !held.is_empty() {
-            let later = if looped.is_empty() { 0 } else { stages - 1 };
-            self.body.push(Stmt::Team(TeamStmt::Wait(later)));
+        if !held.is_empty() && !has_waited {
+            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Wait(stages - 1))));
             self.barrier();
-            self.body.extend(held);
         }
+        self.body.extend(held);
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);
         let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
-        if !looped.is_empty() {
+        if is_copied {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
     }
 
+    /// Waits for the tiles of an iteration, or sees to it that they are awaited where they are read; and starts copying those
+    /// of a later one.
+    fn start_iteration(&mut self, looped: &[tensors::Staged], iteration: ExprId) {
+        let (stages, is_copied) = (self.plan.stages, tensors::any_copied(looped));
+        let count = self.index(stages);
+        let exprs = &mut self.program.exprs;
+        let (slot, turn) = (exprs.floor_rem(iteration, count), exprs.floor_div(iteration, count));
+        let mut names = Vec::new();
+        let slot = self.bind(&mut names, "slot", slot, (stages, 1));
+        self.body.extend(names);
+        if stages > 1 && is_copied {
+            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
+        }
+        self.barrier();
+        if stages > 1 && !looped.is_empty() {
+            self.copy_ahead(looped, iteration);
+        }
+        if stages == 1 && !looped.is_empty() {
+            for staged in looped {
+                let copies = self.fetch(staged, iteration, slot);
+                self.body.extend(copies);
+            }
+            if is_copied {
+                self.body.extend([TeamStmt::Commit, TeamStmt::Wait(0)].map(Stmt::Team));
+                self.barrier();
+            }
+        }
+        for staged in looped {
+            self.place_staged(staged, slot);
+            self.expect_boxes(staged, slot, turn);
+        }
+    }
+
     /// Starts copying the tiles that are needed when the tiles in shared memory have been used up.
-    fn copy_ahead(&mut self, looped: &[tensors::Staged], iteration: orch_tile::ExprId) {
+    fn copy_ahead(&mut self, looped: &[tensors::Staged], iteration: ExprId) {
         let stages = self.plan.stages;
         let ahead = self.program.exprs.add_const(iteration, stages as i64 - 1);
         let count = self.index(stages);
@@ -348,6 +372,6 @@ impl Lowering<'_> {
             Some(condition) => self.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() }),
             None => self.body.extend(copies),
         }
-        self.body.push(Stmt::Team(TeamStmt::Commit));
+        self.body.extend(tensors::any_copied(looped).then_some(Stmt::Team(TeamStmt::Commit)));
     }
 }
