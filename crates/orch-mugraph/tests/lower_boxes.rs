@@ -125,35 +125,58 @@ fn count(text: &str, what: &str) -> usize {
 
 #[test]
 fn attention_takes_keys_and_values_in_boxes() {
-    for (dtype, attention, slots) in [
-        (DType::F16, SMALL, "of 1 boxes"),
-        (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 boxes"),
+    for (dtype, attention, slots, is_overlapped) in [
+        (DType::F16, SMALL, "of 1 boxes", true),
+        (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 boxes", true),
         // Two panels of columns, and as many boxes of the keys; two panels of both.
-        (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 boxes"),
-        (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 boxes"),
+        (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 boxes", true),
+        (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 boxes", true),
         // Rows that are no whole tiles, and that blocks share unevenly.
-        (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 boxes"),
-        (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 boxes"),
+        (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 boxes", false),
+        (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 boxes", false),
         // Keys that several blocks share, all of them at once, and masks.
-        (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 boxes"),
-        (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 boxes"),
-        (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 boxes"),
-        (DType::F16, Attention { heads: 1, mask: Some("below(2, 200, 1, 64, 256)"), ..SMALL }, "of 1 boxes"),
+        (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 boxes", true),
+        (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 boxes", false),
+        (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 boxes", true),
+        (
+            DType::F16,
+            Attention { heads: 1, mask: Some("below(2, 200, 1, 64, 256)"), ..SMALL },
+            "of 1 boxes",
+            true,
+        ),
     ] {
         for graph in forms(&attention) {
             let inputs = rounded(&random_inputs(&graph, 5, 0.3), dtype);
             let mut stored = row_major(&graph, dtype);
             let text = check(&graph, &inputs, &stored);
             assert!(text.contains("copy_box") && text.contains(slots), "{attention:?}\n{text}");
-            // Keys and values are awaited apart, in each of their forms, and each just before it is multiplied.
-            assert_eq!(count(&text, "await_boxes"), 2, "{text}");
+            // Keys and values are awaited apart, each just before it is multiplied; values an iteration later, and those of
+            // the last one after the loop.
             assert_eq!(count(&text, "view"), 2, "{text}");
+            assert_eq!(text.contains("runs_on"), is_overlapped, "{attention:?}\n{text}");
             let order: Vec<&str> = (text.lines().map(str::trim_start))
                 .filter_map(|line| {
-                    ["await_boxes", "multiply_tiles"].into_iter().find(|what| line.starts_with(what))
+                    ["await_boxes", "multiply_tiles", "settle"]
+                        .into_iter()
+                        .find(|what| line.starts_with(what))
                 })
                 .collect();
-            assert_eq!(order, ["await_boxes", "multiply_tiles", "await_boxes", "multiply_tiles"], "{text}");
+            let product = ["await_boxes", "multiply_tiles"];
+            let expected = match is_overlapped {
+                true => {
+                    let inner = [
+                        "multiply_tiles",
+                        "await_boxes",
+                        "multiply_tiles",
+                        "settle",
+                        "await_boxes",
+                        "settle",
+                    ];
+                    [&["await_boxes"][..], &inner, &product].concat()
+                }
+                false => [product, product].concat(),
+            };
+            assert_eq!(order, expected, "{text}");
             // Keys lie key by key.
             stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
             assert_eq!(count(&check(&graph, &inputs, &stored), "view"), 2);

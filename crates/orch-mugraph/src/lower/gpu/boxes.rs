@@ -116,19 +116,32 @@ impl Lowering<'_> {
         stmts
     }
 
-    /// Notes that the boxes of a tile, in a stage and a turn of its slots, are to be awaited.
-    pub fn expect_boxes(&mut self, staged: &Staged, stage: ExprId, turn: ExprId) {
-        if let Some(boxes) = &staged.boxes {
-            let slot = self.program.exprs.add_const(stage, boxes.first_slot as i64);
-            self.due.push(Due { buffer: staged.view.buffer, slot, turn });
-        }
+    /// Notes that the boxes of a tile are to be awaited, if it comes in boxes.
+    pub fn expect_boxes(&mut self, staged: &Staged, iteration: ExprId) {
+        let due = self.due_boxes(staged, iteration);
+        self.due.extend(due);
+    }
+
+    /// The boxes of an iteration's tile.
+    pub fn due_boxes(&mut self, staged: &Staged, iteration: ExprId) -> Option<Due> {
+        let first_slot = staged.boxes.as_ref()?.first_slot;
+        let stages = self.stages_of(staged.tile);
+        let [stage, turn] = self.stage_and_turn(iteration, stages);
+        let slot = self.program.exprs.add_const(stage, first_slot as i64);
+        Some(Due { buffer: staged.view.buffer, slot, turn })
     }
 
     /// Awaits the boxes that are due of such buffers.
     pub fn await_boxes(&mut self, is_wanted: impl Fn(BufferId) -> bool) {
         let (wanted, later) = self.due.iter().copied().partition(|due| is_wanted(due.buffer));
         self.due = later;
-        let awaits = |Due { slot, turn, .. }| Stmt::Team(TeamStmt::AwaitBoxes { slot, turn });
-        self.body.extend(Vec::into_iter(wanted).map(awaits));
+        self.body.extend(Vec::into_iter(wanted).map(Due::awaited));
+    }
+}
+
+impl Due {
+    /// The statement that awaits it.
+    pub fn awaited(self) -> Stmt {
+        Stmt::Team(TeamStmt::AwaitBoxes { slot: self.slot, turn: self.turn })
     }
 }

@@ -5,6 +5,7 @@ use super::accumulate::{Accumulator, Rescale};
 use super::boxes::Due;
 use super::hazards::Touched;
 use super::layout::{Columns, Fragments, Registers, Site, TILE_COLUMNS, TILE_ROWS};
+use super::overlap::Overlap;
 use super::steps::Steps;
 use super::value::{Place, View};
 use crate::graph::BlockGraph;
@@ -69,6 +70,8 @@ pub(super) struct Lowering<'a> {
     pub later_groups: usize,
     /// Tiles that come in boxes and have not been awaited.
     pub due: Vec<Due>,
+    /// A product that is added an iteration later.
+    pub overlap: Option<Overlap>,
 }
 
 /// What is chosen before anything is written.
@@ -82,6 +85,8 @@ pub(super) struct Plan {
     pub stages_all: bool,
     /// Whether groups of warps multiply whole tiles.
     pub tiles: bool,
+    /// Whether a product may run while what follows another one is computed.
+    pub overlaps: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -126,6 +131,7 @@ impl<'a> Lowering<'a> {
             under_way: Vec::new(),
             later_groups: 0,
             due: Vec::new(),
+            overlap: None,
         };
         let mut body = Vec::new();
         let parts = lowering.program.exprs.unflatten(thread, &[plan.warps, WARP]);

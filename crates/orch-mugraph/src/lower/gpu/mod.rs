@@ -17,6 +17,7 @@ mod keep;
 mod layout;
 mod lowering;
 mod multiply;
+mod overlap;
 mod reduce;
 mod steps;
 mod store;
@@ -87,7 +88,7 @@ fn lower_steps(
     let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
     let warps = choose_warps(steps, tiles);
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let one = Plan { warps, stages: 1, stages_all: true, tiles };
+    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false };
     let kernel = with(one);
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
@@ -106,7 +107,13 @@ fn lower_steps(
     }
     let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
     let stages = choose_stages((block.blocks(), steps.loop_range), (bytes, more), target);
-    Ok(if stages > 1 { with(Plan { stages, ..one }) } else { kernel })
+    let overlapped =
+        emit_overlapped(request, block, (steps, factors), Plan { stages, overlaps: true, ..one });
+    Ok(match overlapped {
+        Some(kernel) => kernel,
+        None if stages > 1 => with(Plan { stages, ..one }),
+        None => kernel,
+    })
 }
 
 /// As many stages as hide the memory's latency, if tiles take `bytes` in one and `more` in each further one.
@@ -176,6 +183,19 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
     if many { MANY_WARPS } else { FEW_WARPS }
 }
 
+/// The kernel with a product that runs while what follows another one is computed, if there is such a product.
+fn emit_overlapped(
+    request: &Request<'_>,
+    block: &BlockGraph,
+    (steps, factors): (&Steps, Factors),
+    plan: Plan,
+) -> Option<Kernel> {
+    let mut lowering = Lowering::new(request, (block, steps), factors, plan);
+    let bindings = lowering.declare_arguments(block);
+    lowering.body(block);
+    lowering.overlap.as_ref()?.is_written().then(|| lowering.finish(bindings))
+}
+
 fn emit(
     request: &Request<'_>,
     block: &BlockGraph,
@@ -185,19 +205,22 @@ fn emit(
     let mut lowering = Lowering::new(request, (block, steps), factors, plan);
     let bindings = lowering.declare_arguments(block);
     lowering.body(block);
-    let mut body = std::mem::take(&mut lowering.body);
-    let first = std::mem::take(&mut lowering.first);
-    if !first.is_empty() {
-        // Names of the threads' places come before anything else.
-        let at = lowering.names;
-        let barrier = Stmt::Team(TeamStmt::Barrier);
-        body.splice(at..at, first.into_iter().chain([barrier]));
-    }
-    lowering.program.body = body;
-    Kernel { program: lowering.program, bindings }
+    lowering.finish(bindings)
 }
 
 impl Lowering<'_> {
+    /// The kernel that has been written.
+    fn finish(mut self, bindings: Vec<Binding>) -> Kernel {
+        let mut body = self.body;
+        if !self.first.is_empty() {
+            // Names of the threads' places come before anything else.
+            let (at, barrier) = (self.names, Stmt::Team(TeamStmt::Barrier));
+            body.splice(at..at, self.first.into_iter().chain([barrier]));
+        }
+        self.program.body = body;
+        Kernel { program: self.program, bindings }
+    }
+
     /// Adds a buffer for each tensor in memory that is read or written.
     fn declare_arguments(&mut self, block: &BlockGraph) -> Vec<Binding> {
         let mut bindings = Vec::new();
@@ -230,21 +253,24 @@ impl Lowering<'_> {
             self.body.extend(copies);
             self.place_staged(staged, zero);
             if staged.boxes.is_some() {
-                self.expect_boxes(staged, zero, zero);
+                self.expect_boxes(staged, zero);
             } else {
                 self.body.push(Stmt::Team(TeamStmt::Commit));
                 self.under_way.push(staged.view.buffer);
             }
         }
         self.start_streams();
+        self.overlap = self.find_overlap(&looped);
         let is_copied = tensors::any_copied(&looped);
         let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
         self.later_groups = if is_copied { ahead } else { 0 };
         for iteration in 0..ahead {
             let at = self.index(iteration);
             for staged in &looped {
-                let copies = self.fetch(staged, at, at);
-                self.body.extend(copies);
+                if iteration < self.copied_ahead(staged) {
+                    let copies = self.fetch(staged, at, at);
+                    self.body.extend(copies);
+                }
             }
             self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
         }
@@ -316,8 +342,10 @@ impl Lowering<'_> {
         self.body.extend(held);
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);
+        self.await_first_boxes();
         let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
+        self.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
         if is_copied {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
@@ -327,22 +355,21 @@ impl Lowering<'_> {
     /// of a later one.
     fn start_iteration(&mut self, looped: &[tensors::Staged], iteration: ExprId) {
         let (stages, is_copied) = (self.plan.stages, tensors::any_copied(looped));
-        let count = self.index(stages);
-        let exprs = &mut self.program.exprs;
-        let (slot, turn) = (exprs.floor_rem(iteration, count), exprs.floor_div(iteration, count));
-        let mut names = Vec::new();
-        let slot = self.bind(&mut names, "slot", slot, (stages, 1));
-        self.body.extend(names);
         if stages > 1 && is_copied {
             self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
         }
         self.barrier();
         if stages > 1 && !looped.is_empty() {
-            self.copy_ahead(looped, iteration);
+            let (later, others): (Vec<_>, Vec<_>) =
+                looped.iter().partition(|staged| self.is_read_later(staged.tile));
+            self.copy_ahead(&others, iteration);
+            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
+            self.copy_ahead(&later, iteration);
         }
         if stages == 1 && !looped.is_empty() {
+            let first = self.index(0);
             for staged in looped {
-                let copies = self.fetch(staged, iteration, slot);
+                let copies = self.fetch(staged, iteration, first);
                 self.body.extend(copies);
             }
             if is_copied {
@@ -351,17 +378,29 @@ impl Lowering<'_> {
             }
         }
         for staged in looped {
-            self.place_staged(staged, slot);
-            self.expect_boxes(staged, slot, turn);
+            if self.is_read_later(staged.tile) {
+                let before = self.program.exprs.add_const(iteration, -1);
+                self.place_staged(staged, before);
+            } else {
+                self.place_staged(staged, iteration);
+                if !self.is_awaited_early(staged.tile) {
+                    self.expect_boxes(staged, iteration);
+                }
+            }
         }
     }
 
-    /// Starts copying the tiles that are needed when the tiles in shared memory have been used up.
-    fn copy_ahead(&mut self, looped: &[tensors::Staged], iteration: ExprId) {
-        let stages = self.plan.stages;
-        let ahead = self.program.exprs.add_const(iteration, stages as i64 - 1);
-        let count = self.index(stages);
-        let slot = self.program.exprs.floor_rem(ahead, count);
+    /// How many iterations ahead a tile is copied: where the one before has been read.
+    fn copied_ahead(&self, staged: &tensors::Staged) -> usize {
+        self.plan.stages - if self.is_read_later(staged.tile) { 2 } else { 1 }
+    }
+
+    /// Starts copying the tiles, equally far ahead, that are needed when those in shared memory have been used up.
+    fn copy_ahead(&mut self, looped: &[&tensors::Staged], iteration: ExprId) {
+        let Some(first) = looped.first() else { return };
+        let (stages, ahead) = (self.plan.stages, self.copied_ahead(first));
+        let ahead = self.program.exprs.add_const(iteration, ahead as i64);
+        let [slot, _] = self.stage_and_turn(ahead, stages);
         let mut copies = Vec::new();
         let slot = self.bind(&mut copies, "ahead_slot", slot, (stages, 1));
         for staged in looped {
@@ -372,6 +411,5 @@ impl Lowering<'_> {
             Some(condition) => self.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() }),
             None => self.body.extend(copies),
         }
-        self.body.extend(tensors::any_copied(looped).then_some(Stmt::Team(TeamStmt::Commit)));
     }
 }

@@ -251,9 +251,24 @@ impl Lowering<'_> {
         })
     }
 
-    /// Lets a staged tile be read at a slot.
-    pub fn place_staged(&mut self, staged: &Staged, slot: ExprId) {
-        let base = self.program.exprs.mul_const(slot, staged.stage_elems as i64);
+    /// The stage of an iteration, of so many, and how often that has been filled before.
+    pub fn stage_and_turn(&mut self, iteration: ExprId, stages: usize) -> [ExprId; 2] {
+        let count = self.index(stages);
+        let exprs = &mut self.program.exprs;
+        let parts = [exprs.floor_rem(iteration, count), exprs.floor_div(iteration, count)];
+        parts.map(|id| self.simplifier.simplify(&mut self.program.exprs, id))
+    }
+
+    /// The place of the first element of an iteration's tile.
+    pub fn stage_start(&mut self, staged: &Staged, iteration: ExprId) -> ExprId {
+        let stages = self.stages_of(staged.tile);
+        let [stage, _] = self.stage_and_turn(iteration, stages);
+        self.program.exprs.mul_const(stage, staged.stage_elems as i64)
+    }
+
+    /// Lets an iteration's staged tile be read.
+    pub fn place_staged(&mut self, staged: &Staged, iteration: ExprId) {
+        let base = self.stage_start(staged, iteration);
         self.places[staged.tile] = vec![Place::Shared(View { base, ..staged.view.clone() })];
     }
 }
