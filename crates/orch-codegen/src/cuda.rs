@@ -25,6 +25,7 @@ mod expression;
 mod fragments;
 mod function;
 mod memory;
+mod running;
 mod team;
 mod types;
 

@@ -31,6 +31,7 @@ pub mod thread_count;
 pub mod thread_interp;
 mod thread_memory;
 mod thread_parse;
+mod thread_product_interp;
 pub mod thread_random;
 mod thread_scalar;
 pub mod thread_team;

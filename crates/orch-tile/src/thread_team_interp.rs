@@ -6,19 +6,20 @@
 //! error whatever the order.
 
 use crate::expr::{BufferId, ExprId};
-use crate::thread::{Scope, Stmt};
+use crate::thread::Stmt;
 use crate::thread_box_interp::{Slot, slot_at};
 use crate::thread_interp::{ExecError, Machine, Value};
+use crate::thread_product_interp::Running;
 use crate::thread_scalar::{self, Number};
-use crate::thread_team::{Product, Spot, TILE_ALIGNMENT, Team, TeamStmt, WARP, WARP_GROUP, swizzled};
+use crate::thread_team::{Product, Spot, Team, TeamStmt, WARP, WARP_GROUP};
 use orch_ir::DType;
 use std::rc::Rc;
 
 /// Threads of a warp group.
-const GROUP: usize = WARP * WARP_GROUP;
+pub(crate) const GROUP: usize = WARP * WARP_GROUP;
 
 /// The threads of a cluster between statements.
-struct Cluster {
+pub(crate) struct Cluster {
     /// The first task.
     first: usize,
     /// Variables of each thread.
@@ -26,18 +27,9 @@ struct Cluster {
     /// Groups of copies of each thread that are not done; the last one is open.
     copies: Vec<Vec<Vec<Copy>>>,
     /// Of each warp group, its product of tiles that is under way.
-    products: Vec<Option<Running>>,
+    pub(crate) products: Vec<Option<Running>>,
     /// The slots of each task.
     slots: Vec<Vec<Slot>>,
-}
-
-/// A product of tiles under way.
-#[derive(Clone)]
-struct Running {
-    /// Its first sum and how many a thread has.
-    sums: (BufferId, i64, usize),
-    /// What it reads of shared memory.
-    reads: Vec<(BufferId, std::ops::Range<i64>)>,
 }
 
 /// A copy under way.
@@ -76,7 +68,7 @@ impl Machine<'_> {
     }
 
     /// Lets `act` be done by the thread at a place.
-    fn at<T>(
+    pub(crate) fn at<T>(
         &mut self,
         cluster: &mut Cluster,
         place: usize,
@@ -133,7 +125,12 @@ impl Machine<'_> {
     }
 
     /// The value that an index has in every active thread.
-    fn common(&mut self, cluster: &mut Cluster, active: &[usize], id: ExprId) -> Result<i64, ExecError> {
+    pub(crate) fn common(
+        &mut self,
+        cluster: &mut Cluster,
+        active: &[usize],
+        id: ExprId,
+    ) -> Result<i64, ExecError> {
         let mut common = None;
         for &place in active {
             let value = self.at(cluster, place, |machine| machine.eval_index(id))?;
@@ -390,133 +387,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn multiply_tiles(
-        &mut self,
-        cluster: &mut Cluster,
-        group: &[usize],
-        stmt: &TeamStmt,
-    ) -> Result<(), ExecError> {
-        let TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on } = *stmt
-        else {
-            return Ok(());
-        };
-        let rows = 16 * WARP_GROUP;
-        let a_tile = match self.program.buffer(a.buffer).scope {
-            Scope::Scratch => self.first_factor(cluster, group, (product, a), terms)?,
-            _ => self.swizzled_tile(cluster, group, (product, a), [rows, terms])?,
-        };
-        let lines = if transposed { [terms, columns] } else { [columns, terms] };
-        let b_tile = self.swizzled_tile(cluster, group, (product, b), lines)?;
-        for (thread, &place) in group.iter().enumerate() {
-            let (warp, lane) = (thread / WARP, thread % WARP);
-            let (g, c) = (lane / 4, lane % 4);
-            self.at(cluster, place, |machine| {
-                let first = machine.eval_index(sum.offset)?;
-                for at in 0..columns / 2 {
-                    let row = 16 * warp + g + 8 * (at / 2 % 2);
-                    let column = 8 * (at / 4) + 2 * c + at % 2;
-                    let start = machine.memory.load(sum.buffer, first + at as i64)?;
-                    let total = (0..terms).try_fold(start, |total, k| {
-                        let b = if transposed { b_tile[k][column] } else { b_tile[column][k] };
-                        thread_scalar::fma(DType::F32, a_tile[row][k], b, total)
-                    });
-                    let total = total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?;
-                    machine.memory.store(sum.buffer, first + at as i64, total)?;
-                    machine.memory.set_known(sum.buffer, first + at as i64, !runs_on)?;
-                }
-                Ok(())
-            })?;
-        }
-        if runs_on {
-            let first = self.common(cluster, group, sum.offset)?;
-            let mut reads = Vec::new();
-            for (spot, elems) in [(a, rows * terms), (b, columns * terms)] {
-                if self.program.buffer(spot.buffer).scope.is_shared() {
-                    let start = self.common(cluster, group, spot.offset)?;
-                    reads.push((spot.buffer, start..start + elems as i64));
-                }
-            }
-            let number = group[0] / GROUP;
-            cluster.products[number] = Some(Running { sums: (sum.buffer, first, columns / 2), reads });
-        }
-        Ok(())
-    }
-
-    /// Ends the product that is under way in a warp group.
-    fn settle(&mut self, cluster: &mut Cluster, group: &[usize]) -> Result<(), ExecError> {
-        let number = group[0] / GROUP;
-        let Some(Running { sums: (buffer, first, count), .. }) = cluster.products[number].take() else {
-            return Ok(());
-        };
-        for &place in group {
-            self.at(cluster, place, |machine| {
-                (first..first + count as i64).try_for_each(|at| machine.memory.set_known(buffer, at, true))
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Products that are under way go on reading after a barrier.
-    fn read_on(&mut self, cluster: &mut Cluster) -> Result<(), ExecError> {
-        for number in 0..cluster.products.len() {
-            let Some(running) = cluster.products[number].clone() else { continue };
-            // Two threads, so that whoever writes there, another one reads.
-            for place in [0, 1].map(|at| number * GROUP + at) {
-                self.at(cluster, place, |machine| {
-                    let mut reads = running
-                        .reads
-                        .iter()
-                        .flat_map(|(buffer, range)| range.clone().map(move |at| (*buffer, at)));
-                    reads.try_for_each(|(buffer, at)| machine.memory.load(buffer, at).map(|_| ()))
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A tile in shared memory, line by line.
-    fn swizzled_tile(
-        &mut self,
-        cluster: &mut Cluster,
-        group: &[usize],
-        (product, spot): (Product, Spot),
-        [lines, elems]: [usize; 2],
-    ) -> Result<Vec<Vec<Number>>, ExecError> {
-        let start = self.common(cluster, group, spot.offset)?;
-        if start % TILE_ALIGNMENT as i64 != 0 {
-            return Err(divergence("a tile does not start at a multiple of 1024 bytes"));
-        }
-        self.at(cluster, group[0], |machine| {
-            let mut element = |line, at| {
-                let place = start + swizzled(lines, line, at) as i64;
-                machine.memory.load(spot.buffer, place).map(|value| factor(product, value))
-            };
-            (0..lines).map(|line| (0..elems).map(|at| element(line, at)).collect()).collect()
-        })
-    }
-
-    /// The rows of a warp group's first factor in fragments.
-    fn first_factor(
-        &mut self,
-        cluster: &mut Cluster,
-        group: &[usize],
-        (product, spot): (Product, Spot),
-        terms: usize,
-    ) -> Result<Vec<Vec<Number>>, ExecError> {
-        let mut rows = vec![vec![Number::Float(0.0); terms]; 16 * WARP_GROUP];
-        let held = self.fragment(cluster, group, spot, terms / 2)?;
-        for (thread, elems) in held.into_iter().enumerate() {
-            let (warp, lane) = (thread / WARP, thread % WARP);
-            for (at, value) in elems.into_iter().enumerate() {
-                let [row, term] = first_place(product, lane, at % 8);
-                rows[16 * warp + row][16 * (at / 8) + term] = factor(product, value);
-            }
-        }
-        Ok(rows)
-    }
-
     /// The elements that each of some threads holds of fragments.
-    fn fragment(
+    pub(crate) fn fragment(
         &mut self,
         cluster: &mut Cluster,
         warp: &[usize],
@@ -537,7 +409,7 @@ impl Machine<'_> {
 }
 
 /// The row and the term of an element that a lane has of a fragment of first factors.
-fn first_place(product: Product, lane: usize, at: usize) -> [usize; 2] {
+pub(crate) fn first_place(product: Product, lane: usize, at: usize) -> [usize; 2] {
     let (g, c) = (lane / 4, lane % 4);
     match product {
         Product::Tf32 => [g + 8 * (at % 2), c + 4 * (at / 2)],
@@ -546,7 +418,7 @@ fn first_place(product: Product, lane: usize, at: usize) -> [usize; 2] {
 }
 
 /// A factor as the matrix unit sees it.
-fn factor(product: Product, value: Number) -> Number {
+pub(crate) fn factor(product: Product, value: Number) -> Number {
     match (product, value) {
         // 13 of the 23 bits of the fraction are ignored.
         (Product::Tf32, Number::Float(value)) => {
@@ -859,6 +731,18 @@ mod tests {
         let end = body.find("for j: i64 [0..=11] = 0 to 12 step 1 unroll {\ny[").expect("the stores");
         let error = run(&running("")[..end + ", runs_on".len()]).unwrap_err();
         assert!(error.to_string().contains("a task ends before its products"), "{error}");
+    }
+
+    #[test]
+    fn fragments_stay_while_their_product_is_under_way() {
+        let product = TileProduct { columns: 24, terms: 64, is_fragment: true, transposed: false };
+        let run = |after: &str| {
+            let body = product.body(4096).replace(", 24, 64\n", &format!(", 24, 64, runs_on\n{after}"));
+            run(&product.header(), &body, &mut product.buffers())
+        };
+        assert!(run("settle\nf[0] = f16(0.25)\n").is_ok());
+        let error = run("f[0] = f16(77.0)\nsettle\n").unwrap_err();
+        assert!(error.to_string().contains("overwritten"), "{error}");
     }
 
     #[test]

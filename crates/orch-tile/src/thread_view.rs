@@ -93,7 +93,7 @@ impl View {
     }
 
     /// True if the hardware takes it.
-    pub(crate) fn is_taken(&self, buffer: &Buffer) -> bool {
+    pub fn is_taken(&self, buffer: &Buffer) -> bool {
         self.problem(buffer).is_none()
     }
 

@@ -4,6 +4,7 @@
 //! is first needed; NVRTC moves it out of loops. One that does is named for the statement that needs it.
 
 use super::expression::Value;
+use super::running::Running;
 use super::team::TileProduct;
 use super::types::{CppType, INT, element_name};
 use crate::facts::Facts;
@@ -33,6 +34,8 @@ pub struct Emitter<'a> {
     pub(super) publishes: bool,
     /// Whether the kernel may be launched before those that it waits for have ended.
     pub(super) is_launched_early: bool,
+    /// The product of tiles that may be under way.
+    pub(super) running: Option<Running>,
     vars: FxHashMap<VarId, Value>,
     names: Names,
     blocks: Vec<Block>,
@@ -67,6 +70,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         thread: thread.clone(),
         publishes: writes_factors(program),
         is_launched_early: target.has_early_launch,
+        running: None,
         vars: FxHashMap::default(),
         names,
         blocks: vec![Block::default()],
@@ -226,8 +230,11 @@ impl Emitter<'_> {
     }
 
     fn list(&mut self, stmts: &[Stmt]) {
-        for stmt in stmts {
+        for (at, stmt) in stmts.iter().enumerate() {
             self.texts.clear();
+            if *stmt == Stmt::Team(TeamStmt::Settle) {
+                self.hold_stored(&stmts[at + 1..]);
+            }
             self.stmt(stmt);
         }
     }
@@ -255,18 +262,24 @@ impl Emitter<'_> {
                 let text = self.as_type(&value, target.ty);
                 self.line(&format!("{} = {text};", target.text));
             }
-            Stmt::Store { buffer, offset, value, mask } => self.store(*buffer, *offset, *value, *mask),
+            Stmt::Store { buffer, offset, value, mask } => {
+                self.note_store(*buffer);
+                self.store(*buffer, *offset, *value, *mask);
+            }
             Stmt::For { var, start, end, step, kind, body } => {
                 self.for_loop(*var, (*start, *end, *step), *kind, body);
             }
             Stmt::If { condition, then, otherwise } => {
                 let condition = self.eval(*condition);
                 self.line(&format!("if ({}) {{", condition.text));
+                let before = self.running.clone();
                 self.block(then);
+                let after = std::mem::replace(&mut self.running, before);
                 if !otherwise.is_empty() {
                     self.line("} else {");
                     self.block(otherwise);
                 }
+                self.running = after.or(self.running.take());
                 self.line("}");
             }
             // The hardware hides latency by other warps.

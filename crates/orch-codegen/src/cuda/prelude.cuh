@@ -474,6 +474,7 @@ ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /* Makes writes to shared memory known to the matrix units and the copy engine. */
 ORC void o_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /* Waits for the products of tiles of the warp group. */
+template <int N> ORC void o_hold(float *c) { ORC_UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory"); }
 ORC void o_settle() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 /* A tile of lines of 128 bytes, swizzled, for matrix instructions; `panel` times 16 bytes from one panel of columns to the next. */
 ORC unsigned long long o_tile(const void *p, unsigned long long panel) {

@@ -2,9 +2,11 @@
 
 use super::expression::Value;
 use super::function::Emitter;
+use super::running::Running;
 use super::types::CppType;
 use orch_tile::thread_team::WARP_GROUP;
 use orch_tile::{Product, Scope, Spot, TeamStmt, ThreadProgram};
+use std::collections::BTreeSet;
 
 /// Rows that a warp group multiplies.
 const GROUP_ROWS: usize = 16 * WARP_GROUP;
@@ -21,7 +23,10 @@ impl Emitter<'_> {
             TeamStmt::Release if self.is_launched_early => self.line("o_release();"),
             TeamStmt::Await if self.is_launched_early => self.await_inputs(),
             TeamStmt::Release | TeamStmt::Await => {}
-            TeamStmt::Settle => self.line("o_settle();"),
+            TeamStmt::Settle => {
+                self.line("o_settle();");
+                self.hold_sums(None);
+            }
             TeamStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
             TeamStmt::Commit => self.line("o_commit();"),
             TeamStmt::Wait(groups) => self.line(&format!("o_wait<{groups}>();")),
@@ -65,8 +70,10 @@ impl Emitter<'_> {
             TeamStmt::MultiplyTiles { sum, a, b, .. } => {
                 let kind = TileProduct::of(self.program, stmt).expect("it multiplies tiles");
                 let a = if kind.is_fragment { self.pair(a) } else { self.place(a) };
-                let (sum, b) = (self.place(sum), self.place(b));
-                self.line(&format!("{}({sum}, {a}, {b});", kind.name()));
+                let (sums, b) = (self.place(sum), self.place(b));
+                self.line(&format!("{}({sums}, {a}, {b});", kind.name()));
+                let running = Running { sum: *sum, count: kind.columns / 2, stored: BTreeSet::new() };
+                self.hold_sums(kind.runs_on.then_some(running));
             }
             TeamStmt::Multiply { product, sum, a, b } => {
                 let sum = self.place(sum);
@@ -80,7 +87,7 @@ impl Emitter<'_> {
     }
 
     /// A pointer to an element.
-    fn place(&mut self, spot: &Spot) -> String {
+    pub(super) fn place(&mut self, spot: &Spot) -> String {
         let offset = self.eval(spot.offset).text;
         format!("{} + {offset}", self.buffers[spot.buffer.index()])
     }

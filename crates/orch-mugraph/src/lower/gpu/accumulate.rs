@@ -80,6 +80,9 @@ impl Lowering<'_> {
     }
 
     fn accumulate_product(&mut self, from: usize, rescale: Option<Rescale>) -> Accumulator {
+        if let Some(later) = self.accumulate_later(from, rescale) {
+            return later;
+        }
         let product = self.new_product(from, true);
         let registers = product.sum.clone();
         let zero = self.float(0.0);

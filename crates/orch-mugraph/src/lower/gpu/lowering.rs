@@ -2,8 +2,10 @@
 //! say things.
 
 use super::accumulate::{Accumulator, Rescale};
+use super::boxes::Due;
 use super::hazards::Touched;
 use super::layout::{Columns, Fragments, Registers, Site, TILE_COLUMNS, TILE_ROWS};
+use super::overlap::Overlap;
 use super::steps::Steps;
 use super::value::{Place, View};
 use crate::graph::BlockGraph;
@@ -66,6 +68,10 @@ pub(super) struct Lowering<'a> {
     /// groups were started after them.
     pub under_way: Vec<BufferId>,
     pub later_groups: usize,
+    /// Tiles that come in boxes and have not been awaited.
+    pub due: Vec<Due>,
+    /// A product that is added an iteration later.
+    pub overlap: Option<Overlap>,
 }
 
 /// What is chosen before anything is written.
@@ -79,6 +85,8 @@ pub(super) struct Plan {
     pub stages_all: bool,
     /// Whether groups of warps multiply whole tiles.
     pub tiles: bool,
+    /// Whether a product may run while what follows another one is computed.
+    pub overlaps: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -122,6 +130,8 @@ impl<'a> Lowering<'a> {
             touched: Touched::default(),
             under_way: Vec::new(),
             later_groups: 0,
+            due: Vec::new(),
+            overlap: None,
         };
         let mut body = Vec::new();
         let parts = lowering.program.exprs.unflatten(thread, &[plan.warps, WARP]);
@@ -150,6 +160,7 @@ impl Lowering<'_> {
         if let Some(last) = self.under_way.iter().rposition(|&buffer| touched.reads(buffer)) {
             self.wait_for(last + 1);
         }
+        self.await_boxes(|buffer| touched.reads(buffer));
         if self.touched.precedes(&touched) {
             self.barrier();
         }

@@ -3,12 +3,13 @@
 //! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
 //! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
 //! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead (`tensors`), except large factors of few rows, which go straight
-//! to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
+//! shared memory, those of the loop several iterations ahead (`tensors`), factors of whole tiles by the copy engine (`boxes`),
+//! except large factors of few rows, which go straight to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
 //! as readers need elements at their own place (`accumulate`, `reduce`); all else goes through shared memory, element by
 //! element (`elements`). Barriers are set where statements need them (`hazards`).
 
 mod accumulate;
+mod boxes;
 mod elements;
 mod factor;
 mod hazards;
@@ -16,6 +17,7 @@ mod keep;
 mod layout;
 mod lowering;
 mod multiply;
+mod overlap;
 mod reduce;
 mod steps;
 mod store;
@@ -33,7 +35,7 @@ use layout::{Columns, Fragments, Rows};
 use lowering::{Lowering, Plan};
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::{Binding, Kernel};
-use orch_tile::{ArgId, Buffer, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
+use orch_tile::{ArgId, Buffer, ExprId, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
 use std::collections::BTreeMap;
 use steps::{Step, Steps};
 
@@ -86,7 +88,7 @@ fn lower_steps(
     let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
     let warps = choose_warps(steps, tiles);
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let one = Plan { warps, stages: 1, stages_all: true, tiles };
+    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false };
     let kernel = with(one);
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
@@ -105,7 +107,13 @@ fn lower_steps(
     }
     let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
     let stages = choose_stages((block.blocks(), steps.loop_range), (bytes, more), target);
-    Ok(if stages > 1 { with(Plan { stages, ..one }) } else { kernel })
+    let overlapped =
+        emit_overlapped(request, block, (steps, factors), Plan { stages, overlaps: true, ..one });
+    Ok(match overlapped {
+        Some(kernel) => kernel,
+        None if stages > 1 => with(Plan { stages, ..one }),
+        None => kernel,
+    })
 }
 
 /// As many stages as hide the memory's latency, if tiles take `bytes` in one and `more` in each further one.
@@ -175,6 +183,19 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
     if many { MANY_WARPS } else { FEW_WARPS }
 }
 
+/// The kernel with a product that runs while what follows another one is computed, if there is such a product.
+fn emit_overlapped(
+    request: &Request<'_>,
+    block: &BlockGraph,
+    (steps, factors): (&Steps, Factors),
+    plan: Plan,
+) -> Option<Kernel> {
+    let mut lowering = Lowering::new(request, (block, steps), factors, plan);
+    let bindings = lowering.declare_arguments(block);
+    lowering.body(block);
+    lowering.overlap.as_ref()?.is_written().then(|| lowering.finish(bindings))
+}
+
 fn emit(
     request: &Request<'_>,
     block: &BlockGraph,
@@ -184,19 +205,22 @@ fn emit(
     let mut lowering = Lowering::new(request, (block, steps), factors, plan);
     let bindings = lowering.declare_arguments(block);
     lowering.body(block);
-    let mut body = std::mem::take(&mut lowering.body);
-    let first = std::mem::take(&mut lowering.first);
-    if !first.is_empty() {
-        // Names of the threads' places come before anything else.
-        let at = lowering.names;
-        let barrier = Stmt::Team(TeamStmt::Barrier);
-        body.splice(at..at, first.into_iter().chain([barrier]));
-    }
-    lowering.program.body = body;
-    Kernel { program: lowering.program, bindings }
+    lowering.finish(bindings)
 }
 
 impl Lowering<'_> {
+    /// The kernel that has been written.
+    fn finish(mut self, bindings: Vec<Binding>) -> Kernel {
+        let mut body = self.body;
+        if !self.first.is_empty() {
+            // Names of the threads' places come before anything else.
+            let (at, barrier) = (self.names, Stmt::Team(TeamStmt::Barrier));
+            body.splice(at..at, self.first.into_iter().chain([barrier]));
+        }
+        self.program.body = body;
+        Kernel { program: self.program, bindings }
+    }
+
     /// Adds a buffer for each tensor in memory that is read or written.
     fn declare_arguments(&mut self, block: &BlockGraph) -> Vec<Binding> {
         let mut bindings = Vec::new();
@@ -227,19 +251,28 @@ impl Lowering<'_> {
         for staged in &once {
             let copies = self.fetch(staged, zero, zero);
             self.body.extend(copies);
-            self.body.push(Stmt::Team(TeamStmt::Commit));
             self.place_staged(staged, zero);
-            self.under_way.push(staged.view.buffer);
+            if staged.boxes.is_some() {
+                self.expect_boxes(staged, zero);
+            } else {
+                self.body.push(Stmt::Team(TeamStmt::Commit));
+                self.under_way.push(staged.view.buffer);
+            }
         }
         self.start_streams();
-        self.later_groups = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
-        for iteration in 0..self.later_groups {
+        self.overlap = self.find_overlap(&looped);
+        let is_copied = tensors::any_copied(&looped);
+        let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
+        self.later_groups = if is_copied { ahead } else { 0 };
+        for iteration in 0..ahead {
             let at = self.index(iteration);
             for staged in &looped {
-                let copies = self.fetch(staged, at, at);
-                self.body.extend(copies);
+                if iteration < self.copied_ahead(staged) {
+                    let copies = self.fetch(staged, at, at);
+                    self.body.extend(copies);
+                }
             }
-            self.body.push(Stmt::Team(TeamStmt::Commit));
+            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
         }
         for tile in self.steps.in_stage(Stage::Invariant) {
             self.tile(tile);
@@ -260,16 +293,20 @@ impl Lowering<'_> {
         if !self.under_way.is_empty() {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
+        self.await_boxes(|_| true);
     }
 
     /// The loop, which copies the tiles of later iterations while it computes.
     fn whole_loop(&mut self, looped: &[tensors::Staged]) {
         let (range, stages) = (self.steps.loop_range, self.plan.stages);
-        match looped.is_empty() {
-            true if !self.under_way.is_empty() => self.wait_for(self.under_way.len()),
+        let is_copied = tensors::any_copied(looped);
+        let has_waited = !is_copied && !self.under_way.is_empty();
+        match has_waited {
+            true => self.wait_for(self.under_way.len()),
             // The loop waits for its own copies, which were started later.
-            _ => self.under_way.clear(),
+            false => self.under_way.clear(),
         }
+        self.await_boxes(|_| true);
         self.later_groups = 0;
         let outer = std::mem::take(&mut self.body);
         let turns = self.steps.turns;
@@ -284,60 +321,86 @@ impl Lowering<'_> {
             self.iteration = first;
         }
         let iteration = self.iteration;
-        let count = self.index(stages);
-        let slot = self.program.exprs.floor_rem(iteration, count);
-        let slot = self.bind(&mut body, "slot", slot, (stages, 1));
         self.body = body;
-        if stages > 1 && !looped.is_empty() {
-            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
-            self.barrier();
-            self.copy_ahead(looped, iteration);
-        } else {
-            self.barrier();
-        }
-        if stages == 1 && !looped.is_empty() {
-            for staged in looped {
-                let copies = self.fetch(staged, iteration, slot);
-                self.body.extend(copies);
-            }
-            self.body.extend([TeamStmt::Commit, TeamStmt::Wait(0)].map(Stmt::Team));
-            self.barrier();
-        }
-        for staged in looped {
-            self.place_staged(staged, slot);
-        }
+        self.start_iteration(looped, iteration);
         for tile in self.steps.in_stage(Stage::Loop) {
             match self.steps.tiles[tile].step {
                 Step::Accumulate { .. } => self.accumulate(tile),
                 _ => self.tile(tile),
             }
         }
+        self.await_boxes(|_| true);
         let mut inner = std::mem::replace(&mut self.body, outer);
         if turns > 1 {
             inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
         }
         let held = std::mem::take(&mut self.held_firsts);
-        if !held.is_empty() {
-            let later = if looped.is_empty() { 0 } else { stages - 1 };
-            self.body.push(Stmt::Team(TeamStmt::Wait(later)));
+        if !held.is_empty() && !has_waited {
+            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Wait(stages - 1))));
             self.barrier();
-            self.body.extend(held);
         }
+        self.body.extend(held);
         let start = std::mem::take(&mut self.before_loop);
         self.body.extend(start);
+        self.await_first_boxes();
         let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
-        if !looped.is_empty() {
+        self.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
+        if is_copied {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
     }
 
-    /// Starts copying the tiles that are needed when the tiles in shared memory have been used up.
-    fn copy_ahead(&mut self, looped: &[tensors::Staged], iteration: orch_tile::ExprId) {
-        let stages = self.plan.stages;
-        let ahead = self.program.exprs.add_const(iteration, stages as i64 - 1);
-        let count = self.index(stages);
-        let slot = self.program.exprs.floor_rem(ahead, count);
+    /// Waits for the tiles of an iteration, or sees to it that they are awaited where they are read; and starts copying those
+    /// of a later one.
+    fn start_iteration(&mut self, looped: &[tensors::Staged], iteration: ExprId) {
+        let (stages, is_copied) = (self.plan.stages, tensors::any_copied(looped));
+        if stages > 1 && is_copied {
+            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
+        }
+        self.barrier();
+        if stages > 1 && !looped.is_empty() {
+            let (later, others): (Vec<_>, Vec<_>) =
+                looped.iter().partition(|staged| self.is_read_later(staged.tile));
+            self.copy_ahead(&others, iteration);
+            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
+            self.copy_ahead(&later, iteration);
+        }
+        if stages == 1 && !looped.is_empty() {
+            let first = self.index(0);
+            for staged in looped {
+                let copies = self.fetch(staged, iteration, first);
+                self.body.extend(copies);
+            }
+            if is_copied {
+                self.body.extend([TeamStmt::Commit, TeamStmt::Wait(0)].map(Stmt::Team));
+                self.barrier();
+            }
+        }
+        for staged in looped {
+            if self.is_read_later(staged.tile) {
+                let before = self.program.exprs.add_const(iteration, -1);
+                self.place_staged(staged, before);
+            } else {
+                self.place_staged(staged, iteration);
+                if !self.is_awaited_early(staged.tile) {
+                    self.expect_boxes(staged, iteration);
+                }
+            }
+        }
+    }
+
+    /// How many iterations ahead a tile is copied: where the one before has been read.
+    fn copied_ahead(&self, staged: &tensors::Staged) -> usize {
+        self.plan.stages - if self.is_read_later(staged.tile) { 2 } else { 1 }
+    }
+
+    /// Starts copying the tiles, equally far ahead, that are needed when those in shared memory have been used up.
+    fn copy_ahead(&mut self, looped: &[&tensors::Staged], iteration: ExprId) {
+        let Some(first) = looped.first() else { return };
+        let (stages, ahead) = (self.plan.stages, self.copied_ahead(first));
+        let ahead = self.program.exprs.add_const(iteration, ahead as i64);
+        let [slot, _] = self.stage_and_turn(ahead, stages);
         let mut copies = Vec::new();
         let slot = self.bind(&mut copies, "ahead_slot", slot, (stages, 1));
         for staged in looped {
@@ -348,6 +411,5 @@ impl Lowering<'_> {
             Some(condition) => self.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() }),
             None => self.body.extend(copies),
         }
-        self.body.push(Stmt::Team(TeamStmt::Commit));
     }
 }

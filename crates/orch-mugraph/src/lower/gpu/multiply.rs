@@ -29,6 +29,8 @@ pub(super) struct Product {
     pub terms: usize,
     /// Fragments of the first factor that were brought to registers before the loop.
     pub held: Option<BufferId>,
+    /// Whether it may be under way when its statements end.
+    pub runs_on: bool,
 }
 
 /// Where the first factor is.
@@ -68,11 +70,13 @@ impl Lowering<'_> {
             return;
         }
         let is_final = self.steps.tiles[tile].stage != Stage::Loop;
-        let product = self.new_product(tile, is_final);
+        let mut product = self.new_product(tile, is_final);
+        product.runs_on = self.scores_run_on(tile, &product);
         let zero = self.float(0.0);
         let clear = self.filled(product.sum.buffer, product.sum.at.registers(), zero);
         self.run(clear);
         self.add_product(&product);
+        self.place_later_product(&product);
         let shape = self.steps.tiles[tile].shape.clone();
         let registers = self.joined_summands(product.sum, &shape);
         self.places[tile].push(Place::Registers(registers));
@@ -110,7 +114,8 @@ impl Lowering<'_> {
         let at = Fragments { rows, columns };
         let buffer = self.add_buffer("product", DType::F32, at.registers(), Scope::Scratch);
         let leads = shapes.map(|shape| shape[..rank - 2].to_vec());
-        let mut product = Product { sum: Registers { at, buffer }, first, second, leads, terms, held: None };
+        let sum = Registers { at, buffer };
+        let mut product = Product { sum, first, second, leads, terms, held: None, runs_on: false };
         product.held = self.hold_first(tile, &product);
         product
     }

@@ -1,5 +1,6 @@
 //! Tensors in global memory: the part that a block sees, and how it comes to shared memory.
 
+use super::boxes::Boxes;
 use super::lowering::Lowering;
 use super::steps::Step;
 use super::value::{Place, View};
@@ -23,6 +24,13 @@ pub(super) struct Staged {
     /// The dimension whose elements are neighbours, and how many are copied at a time.
     inner: usize,
     chunk: usize,
+    /// If the copy engine brings it.
+    pub boxes: Option<Boxes>,
+}
+
+/// Whether threads copy any of the tiles, so that groups of copies are to be waited for.
+pub(super) fn any_copied(staged: &[Staged]) -> bool {
+    staged.iter().any(|staged| staged.boxes.is_none())
 }
 
 impl Lowering<'_> {
@@ -113,7 +121,14 @@ impl Lowering<'_> {
     pub fn stage_loads(&mut self) -> Vec<Staged> {
         let tiles: Vec<usize> =
             (0..self.steps.tiles.len()).filter(|&tile| self.is_worth_staging(tile)).collect();
-        tiles.into_iter().filter_map(|tile| self.staged(tile)).collect()
+        let mut staged: Vec<Staged> = tiles.into_iter().filter_map(|tile| self.staged(tile)).collect();
+        self.box_tiles(&mut staged);
+        staged
+    }
+
+    /// Iterations whose tiles of a load are in shared memory at once.
+    pub fn stages_of(&self, tile: usize) -> usize {
+        if self.steps.tiles[tile].stage == Stage::Loop { self.plan.stages } else { 1 }
     }
 
     fn is_worth_staging(&self, position: usize) -> bool {
@@ -157,13 +172,13 @@ impl Lowering<'_> {
         let chunk = [VECTOR_BYTES, 8, 4].map(|bytes| bytes / size).into_iter().find(|&chunk| suits(chunk))?;
         let terms = self.steps.term_dims(position);
         let padded = self.padded(&tile.shape, &terms, inner, stored.dtype);
-        let stages = if tile.stage == Stage::Loop { self.plan.stages } else { 1 };
+        let stages = self.stages_of(position);
         let (dtype, lines) = (stored.dtype, self.tile_lines(position, inner, stored.dtype));
         let (view, stage_elems) = match lines {
             Some(lines) => self.new_tiles(dtype, &padded, lines, stages),
             None => self.new_views("staged", dtype, &padded, inner, stages),
         };
-        Some(Staged { tile: position, view, stage_elems, inner, chunk })
+        Some(Staged { tile: position, view, stage_elems, inner, chunk, boxes: None })
     }
 
     /// A tile of f32 or another type in shared memory, `inner` its fastest dimension.
@@ -193,7 +208,10 @@ impl Lowering<'_> {
 
     /// Statements that start copying a load's tile of an iteration.
     pub fn fetch(&mut self, staged: &Staged, iteration: ExprId, slot: ExprId) -> Vec<Stmt> {
-        let Staged { tile, view, stage_elems, inner, chunk } = staged;
+        if let Some(boxes) = &staged.boxes {
+            return self.fetch_boxes((staged, boxes), iteration, slot);
+        }
+        let Staged { tile, view, stage_elems, inner, chunk, .. } = staged;
         let Some(tensor) = self.tensor_in_memory(*tile) else { return Vec::new() };
         let Some(buffer) = self.arguments[tensor.index()] else { return Vec::new() };
         let shape = self.steps.tiles[*tile].shape.clone();
@@ -233,9 +251,24 @@ impl Lowering<'_> {
         })
     }
 
-    /// Lets a staged tile be read at a slot.
-    pub fn place_staged(&mut self, staged: &Staged, slot: ExprId) {
-        let base = self.program.exprs.mul_const(slot, staged.stage_elems as i64);
+    /// The stage of an iteration, of so many, and how often that has been filled before.
+    pub fn stage_and_turn(&mut self, iteration: ExprId, stages: usize) -> [ExprId; 2] {
+        let count = self.index(stages);
+        let exprs = &mut self.program.exprs;
+        let parts = [exprs.floor_rem(iteration, count), exprs.floor_div(iteration, count)];
+        parts.map(|id| self.simplifier.simplify(&mut self.program.exprs, id))
+    }
+
+    /// The place of the first element of an iteration's tile.
+    pub fn stage_start(&mut self, staged: &Staged, iteration: ExprId) -> ExprId {
+        let stages = self.stages_of(staged.tile);
+        let [stage, _] = self.stage_and_turn(iteration, stages);
+        self.program.exprs.mul_const(stage, staged.stage_elems as i64)
+    }
+
+    /// Lets an iteration's staged tile be read.
+    pub fn place_staged(&mut self, staged: &Staged, iteration: ExprId) {
+        let base = self.stage_start(staged, iteration);
         self.places[staged.tile] = vec![Place::Shared(View { base, ..staged.view.clone() })];
     }
 }

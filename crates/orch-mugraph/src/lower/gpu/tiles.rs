@@ -147,7 +147,7 @@ impl Lowering<'_> {
     }
 
     /// Statements that bring all terms of a tile of rows to registers.
-    fn first_fragments(
+    pub fn first_fragments(
         &mut self,
         product: &Product,
         kind: Kind,
@@ -176,6 +176,7 @@ impl Lowering<'_> {
             None => Some(self.add_buffer("a_part", kind.dtype(), elems, Scope::Scratch)),
         };
         let zero = self.index(0);
+        let kinds = (kind, transposed);
         self.repeated("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
             this.repeated("row_tile", rows, LoopKind::Unroll, |this, row| {
                 let mut body = Vec::new();
@@ -191,24 +192,27 @@ impl Lowering<'_> {
                     }
                     (None, None) => return body,
                 };
-                let site = Site { at: at.clone(), lead, row_tile: row, column_tile: zero, half: 0, side: 0 };
-                let sum = Spot { buffer: product.sum.buffer, offset: this.register(&site, &at) };
-                let b = this.factor_place(product, (Side::Second, &product.second), lead, (zero, zero));
-                let (columns, terms) = (at.n(), product.terms);
-                let stmt = TeamStmt::MultiplyTiles {
-                    product: kind,
-                    sum,
-                    a,
-                    b,
-                    columns,
-                    terms,
-                    transposed,
-                    runs_on: false,
-                };
-                body.push(Stmt::Team(stmt));
+                body.push(this.tile_product(product, kinds, (lead, row), (a, product.runs_on)));
                 body
             })
         })
+    }
+
+    /// Adds the product of a tile of rows, whose fragments are at a place; or lets it run on.
+    pub fn tile_product(
+        &mut self,
+        product: &Product,
+        (kind, transposed): (Kind, bool),
+        (lead, row_tile): (ExprId, ExprId),
+        (a, runs_on): (Spot, bool),
+    ) -> Stmt {
+        let (at, zero) = (product.sum.at.clone(), self.index(0));
+        let (columns, terms) = (at.n(), product.terms);
+        let b = self.factor_place(product, (Side::Second, &product.second), lead, (zero, zero));
+        let site = Site { at: at.clone(), lead, row_tile, column_tile: zero, half: 0, side: 0 };
+        let sum = Spot { buffer: product.sum.buffer, offset: self.register(&site, &at) };
+        let product = kind;
+        Stmt::Team(TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on })
     }
 }
 

@@ -1,0 +1,99 @@
+//! Products of tiles that are under way while threads compute: what the compiler must not move across where they are waited
+//! for.
+//!
+//! To the compiler, the sums of a product are known where it is started, and what is computed before it is waited for may as
+//! well be computed behind. Statements that change nothing, but might, keep both in their places.
+
+use super::function::Emitter;
+use orch_ir::DType;
+use orch_tile::{BufferId, Expr, Scope, Spot, Stmt, ThreadProgram};
+use std::collections::BTreeSet;
+
+/// A product of tiles that may be under way.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Running {
+    /// Its first sum.
+    pub sum: Spot,
+    /// Sums of a thread.
+    pub count: usize,
+    /// Scratch that was stored to since.
+    pub stored: BTreeSet<BufferId>,
+}
+
+impl Emitter<'_> {
+    /// Lets nothing read, before this place, the sums of a product that ran on and has been waited for; `next` is the one that
+    /// may be under way instead.
+    pub(super) fn hold_sums(&mut self, next: Option<Running>) {
+        let is_same = |running: &Running| {
+            next.as_ref().is_some_and(|next| (next.sum, next.count) == (running.sum, running.count))
+        };
+        if let Some(Running { sum, count, .. }) = self.running.take().filter(|running| !is_same(running)) {
+            let sum = self.place(&sum);
+            self.line(&format!("o_hold<{count}>({sum});"));
+        }
+        self.running = next;
+    }
+
+    /// Notes that scratch is stored to.
+    pub(super) fn note_store(&mut self, buffer: BufferId) {
+        let info = self.program.buffer(buffer);
+        let is_float = info.scope == Scope::Scratch && info.dtype == DType::F32;
+        if let Some(running) = self.running.as_mut().filter(|_| is_float) {
+            running.stored.insert(buffer);
+        }
+    }
+
+    /// Lets what was computed while a product ran, and is read by what is to come, be computed before this place.
+    pub(super) fn hold_stored(&mut self, rest: &[Stmt]) {
+        let Some(running) = &self.running else { return };
+        let read = loaded_by(self.program, rest);
+        let held: Vec<BufferId> = running.stored.intersection(&read).copied().collect();
+        for buffer in held {
+            let (name, elems) = (self.buffers[buffer.index()].clone(), self.program.buffer(buffer).elems);
+            self.line(&format!("o_hold<{elems}>({name});"));
+        }
+    }
+}
+
+/// The buffers that statements load from.
+fn loaded_by(program: &ThreadProgram, stmts: &[Stmt]) -> BTreeSet<BufferId> {
+    let mut roots = Vec::new();
+    let mut lists = vec![stmts];
+    while let Some(list) = lists.pop() {
+        for stmt in list {
+            roots.extend(stmt.operands());
+            lists.extend(stmt.bodies());
+        }
+    }
+    let loaded = program.exprs.reachable(&roots).into_iter().filter_map(|id| match program.exprs.get(id) {
+        Expr::Load { buffer, .. } => Some(*buffer),
+        _ => None,
+    });
+    loaded.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cuda::emit;
+    use orch_tile::parse_thread;
+    use orch_tile::target::SM_90;
+
+    /// Sums of a product that ran on are read behind its end, and what was computed meanwhile is computed before it.
+    #[test]
+    fn nothing_moves_across_the_end_of_a_product() {
+        let text = "program k, 1 tasks task: i64 [0..=0]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
+             input x: f32[128]\n  output y: f32[128]\n  shared s: f16[8192]\n  scratch sums: f32[32]\n  scratch e: f32[4]\n  \
+             scratch unread: f32[8]\n  scratch before: f32[16]\n{\n\
+             for i: i64 [0..=31] = 0 to 32 step 1 unroll {\nsums[i] = 0.0\n}\nbefore[0] = x[thread]\n\
+             multiply_tiles f16, sums[0], s[0], s[4096], 64, 64, runs_on\n\
+             e[0] = exp(x[thread])\nunread[0] = x[thread]\nsettle\ny[thread] = ((sums[0] * e[0]) + before[0])\n}\n";
+        let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));
+        let source = emit(&program, &SM_90);
+        let kernel = &source[source.find("extern \"C\"").expect("a kernel")..];
+        let place = |text: &str| kernel.find(text).unwrap_or_else(|| panic!("no `{text}` in {kernel}"));
+        let order =
+            ["e[0] =", "o_hold<4>(e);", "o_settle();", "o_hold<32>(sums + 0);", "y[thread] ="].map(place);
+        assert!(order.is_sorted(), "{kernel}");
+        assert_eq!(kernel.matches("o_hold<").count(), 2, "{kernel}");
+    }
+}

@@ -1,0 +1,147 @@
+//! Tiles that the copy engine brings: factors of products of whole tiles, if their tensors are plain arrays.
+//!
+//! A tile comes in boxes: one for each leading element and panel of 64 neighbours, cut below one another where another tile
+//! needs more of them, because all slots count as many. Each tile has slots of its own, one for each stage, and is awaited
+//! where it is read first: what needs one tile does not wait for the next.
+
+use super::lowering::Lowering;
+use super::tensors::Staged;
+use orch_tile::thread_team::TILE_LINE;
+use orch_tile::thread_view::MAX_BOX_LINES;
+use orch_tile::{BufferId, ExprId, Slots, Spot, Stmt, TeamStmt, View as TensorView, ViewId};
+
+/// Lines that boxes are cut at multiples of, which a swizzled tile repeats after.
+const BOX_LINES: usize = 8;
+
+/// How a tile comes in boxes.
+#[derive(Clone, Debug)]
+pub(super) struct Boxes {
+    view: ViewId,
+    /// The slot of its first stage.
+    first_slot: usize,
+    /// The dimensions of lines and of their elements.
+    lines: [usize; 2],
+    /// Lines of a box.
+    box_lines: usize,
+    /// The dimensions of the tensor that the view has.
+    dims: Vec<usize>,
+}
+
+/// A tile that is under way in boxes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    pub buffer: BufferId,
+    pub slot: ExprId,
+    pub turn: ExprId,
+}
+
+impl Lowering<'_> {
+    /// Lets the copy engine bring the tiles that it can.
+    pub fn box_tiles(&mut self, staged: &mut [Staged]) {
+        let swizzled = |staged: &&Staged| staged.view.lines.is_some();
+        let boxes = staged.iter().filter(swizzled).map(|staged| self.least_boxes(staged)).max();
+        let Some(boxes) = boxes else { return };
+        let mut slots = 0;
+        for staged in staged {
+            let Some((view, dims, lines)) = self.tensor_view(staged, boxes) else { continue };
+            let box_lines = view.lines;
+            let view = self.program.add_view(view);
+            staged.boxes = Some(Boxes { view, first_slot: slots, lines, box_lines, dims });
+            slots += self.stages_of(staged.tile);
+        }
+        if slots > 0 {
+            self.program.slots = Slots { count: slots, boxes };
+        }
+    }
+
+    /// The fewest boxes in which a tile comes.
+    fn least_boxes(&self, staged: &Staged) -> usize {
+        let lines = staged.view.lines.map_or(1, |[line, _]| self.steps.tiles[staged.tile].shape[line]);
+        staged.stage_elems / (lines * TILE_LINE) * lines.div_ceil(MAX_BOX_LINES)
+    }
+
+    /// The tensor of a tile as the copy engine takes it, in so many boxes a tile; and its dimensions, and those of lines.
+    fn tensor_view(&self, staged: &Staged, boxes: usize) -> Option<(TensorView, Vec<usize>, [usize; 2])> {
+        let [line, inner] = staged.view.lines?;
+        let tensor = self.tensor_in_memory(staged.tile)?;
+        let buffer = self.arguments[tensor.index()]?;
+        let (stored, full) = (&self.request.stored[tensor.index()], self.request.graph.shape(tensor));
+        let shape = &self.steps.tiles[staged.tile].shape;
+        let panels = staged.stage_elems / (shape[line] * TILE_LINE);
+        let parts = boxes / panels;
+        let is_cut = boxes.is_multiple_of(panels) && shape[line].is_multiple_of(parts * BOX_LINES);
+        if !is_cut || staged.view.padded != *shape {
+            return None;
+        }
+        let others = (0..full.len()).rev().filter(|&dim| ![line, inner].contains(&dim) && full[dim] > 1);
+        let dims: Vec<usize> = [inner, line].into_iter().chain(others).collect();
+        let view = TensorView {
+            name: format!("{}_view", self.program.buffer(buffer).name),
+            buffer,
+            offset: stored.offset,
+            extents: dims.iter().map(|&dim| full[dim]).collect(),
+            strides: dims[1..].iter().map(|&dim| stored.strides[dim]).collect(),
+            lines: shape[line] / parts,
+        };
+        let is_plain = stored.strides[inner] == 1 && view.strides.iter().all(|&stride| stride > 0);
+        (is_plain && view.is_taken(self.program.buffer(buffer))).then_some((view, dims, [line, inner]))
+    }
+
+    /// Statements that start copying a tile of an iteration to a stage, in boxes.
+    pub fn fetch_boxes(
+        &mut self,
+        (staged, boxes): (&Staged, &Boxes),
+        iteration: ExprId,
+        stage: ExprId,
+    ) -> Vec<Stmt> {
+        let [line, inner] = boxes.lines;
+        let mut counts = self.steps.tiles[staged.tile].shape.clone();
+        counts[line] /= boxes.box_lines;
+        counts[inner] /= TILE_LINE;
+        let base = self.program.exprs.mul_const(stage, staged.stage_elems as i64);
+        let slot = self.program.exprs.add_const(stage, boxes.first_slot as i64);
+        let mut stmts = Vec::new();
+        for number in 0..crate::op::elems(&counts) {
+            let number = self.index(number);
+            let mut coords = self.program.exprs.unflatten(number, &counts);
+            coords[line] = self.program.exprs.mul_const(coords[line], boxes.box_lines as i64);
+            coords[inner] = self.program.exprs.mul_const(coords[inner], TILE_LINE as i64);
+            let offset = self.offset(&super::value::View { base, ..staged.view.clone() }, &coords);
+            let (position, _) = self.position(staged.tile, &coords, iteration);
+            let at = boxes.dims.iter().map(|&dim| position[dim]);
+            let at = at.map(|id| self.simplifier.simplify(&mut self.program.exprs, id)).collect();
+            let to = Spot { buffer: staged.view.buffer, offset };
+            stmts.push(Stmt::Team(TeamStmt::CopyBox { to, view: boxes.view, at, slot }));
+        }
+        stmts
+    }
+
+    /// Notes that the boxes of a tile are to be awaited, if it comes in boxes.
+    pub fn expect_boxes(&mut self, staged: &Staged, iteration: ExprId) {
+        let due = self.due_boxes(staged, iteration);
+        self.due.extend(due);
+    }
+
+    /// The boxes of an iteration's tile.
+    pub fn due_boxes(&mut self, staged: &Staged, iteration: ExprId) -> Option<Due> {
+        let first_slot = staged.boxes.as_ref()?.first_slot;
+        let stages = self.stages_of(staged.tile);
+        let [stage, turn] = self.stage_and_turn(iteration, stages);
+        let slot = self.program.exprs.add_const(stage, first_slot as i64);
+        Some(Due { buffer: staged.view.buffer, slot, turn })
+    }
+
+    /// Awaits the boxes that are due of such buffers.
+    pub fn await_boxes(&mut self, is_wanted: impl Fn(BufferId) -> bool) {
+        let (wanted, later) = self.due.iter().copied().partition(|due| is_wanted(due.buffer));
+        self.due = later;
+        self.body.extend(Vec::into_iter(wanted).map(Due::awaited));
+    }
+}
+
+impl Due {
+    /// The statement that awaits it.
+    pub fn awaited(self) -> Stmt {
+        Stmt::Team(TeamStmt::AwaitBoxes { slot: self.slot, turn: self.turn })
+    }
+}

@@ -1,0 +1,244 @@
+//! Kernels for GPUs whose factors of whole tiles the copy engine brings compute what their block graphs say, and take only
+//! plain arrays that way.
+
+mod common;
+
+use common::kernels::{outputs, row_major};
+use common::{random_inputs, valid};
+use orch_ir::DType;
+use orch_mugraph::array::Array;
+use orch_mugraph::floats::relative_error;
+use orch_mugraph::lower::{Stored, gpu};
+use orch_mugraph::{MuGraph, Precision, VerifyOptions, interpret, print, stabilise};
+use orch_tile::print_thread;
+use orch_tile::target::{SM_80, SM_90};
+use orch_tile::templates::gpu::Factors;
+
+/// Attention in one kernel.
+#[derive(Clone, Copy, Debug)]
+struct Attention {
+    heads: usize,
+    rows: usize,
+    keys: usize,
+    columns: usize,
+    /// Blocks along rows and along keys, and iterations.
+    row_blocks: usize,
+    key_blocks: usize,
+    range: usize,
+    /// What is masked, if anything.
+    mask: Option<&'static str>,
+}
+
+const SMALL: Attention = Attention {
+    heads: 2,
+    rows: 64,
+    keys: 256,
+    columns: 64,
+    row_blocks: 1,
+    key_blocks: 1,
+    range: 4,
+    mask: None,
+};
+
+impl Attention {
+    /// The tensors, and the number of the next one.
+    fn inputs(&self) -> (String, usize) {
+        let Attention { heads, rows, keys, columns, .. } = self;
+        let mask = self.mask.map_or(String::new(), |mask| format!("t3 = {mask}\n"));
+        let text = format!(
+            "t0 = input \"q\" [{heads}, {rows}, {columns}]\n t1 = input \"k\" [{heads}, {columns}, {keys}]\n \
+             t2 = input \"v\" [{heads}, {keys}, {columns}]\n {mask}"
+        );
+        (text, if self.mask.is_some() { 4 } else { 3 })
+    }
+
+    /// Operator by operator.
+    fn program(&self) -> MuGraph {
+        let (inputs, t) = self.inputs();
+        let names: Vec<String> = (t..t + 6).map(|number| format!("t{number}")).collect();
+        let [s, m, e, sum, p, o] = [0, 1, 2, 3, 4, 5].map(|at| &names[at]);
+        let masked = if self.mask.is_some() { format!("mask {s}, t3") } else { format!("scale(1/2) {s}") };
+        valid(&format!(
+            "mugraph \"p\" {{\n {inputs} {s} = matmul t0, t1\n {m} = {masked}\n {e} = exp {m}\n {sum} = sum(2) {e}\n \
+             {p} = div {e}, {sum}\n {o} = matmul {p}, t2\n output \"o\" {o}\n}}\n"
+        ))
+    }
+
+    /// In one kernel, and others where keys are split.
+    fn fused(&self) -> MuGraph {
+        let Attention { heads, row_blocks, key_blocks, range, columns, .. } = self;
+        let (inputs, t) = self.inputs();
+        let names: Vec<String> = (t..t + 5).map(|number| format!("t{number}")).collect();
+        let [sum, o, all, total, result] = [0, 1, 2, 3, 4].map(|at| &names[at]);
+        let (mask, masked) = match self.mask {
+            Some(_) => ("s3 = load t3 [-, 1, 2] 2\n s4 = matmul s0, s1\n", "mask s4, s3"),
+            None => ("s3 = matmul s0, s1\n s4 = scale(1/4) s3\n", "scale(2) s4"),
+        };
+        valid(&format!(
+            "mugraph \"f\" {{\n {inputs} {sum}, {o} = block [{heads}, {row_blocks}, {key_blocks}] loop {range} {{\n \
+             s0 = load t0 [0, 1, -] -\n s1 = load t1 [0, -, 2] 2\n s2 = load t2 [0, -, 1] 1\n {mask} \
+             s5 = {masked}\n s6 = exp s5\n s7 = sum(2) s6\n s8 = accumulate sum s7\n s9 = matmul s6, s2\n \
+             s10 = accumulate sum s9\n store s8 [0, 1, 2]\n store s10 [0, 1, 2]\n }}\n {all} = sum(2) {sum}\n \
+             {total} = sum(2, {columns}) {o}\n {result} = div {total}, {all}\n output \"o\" {result}\n}}\n"
+        ))
+    }
+}
+
+fn rounded(inputs: &[Array<f64>], dtype: DType) -> Vec<Array<f64>> {
+    let round = |x: f64| orch_ir::Tensor::from_f64(dtype, [1], &[x]).to_f64()[0];
+    inputs.iter().map(|input| input.map(round)).collect()
+}
+
+/// Runs the kernels of a µGraph, compares, and gives the text of the first one.
+fn check(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> String {
+    let (factors, limit) = match stored[0].dtype {
+        DType::F16 => (Factors::F16, 1e-2),
+        _ => (Factors::Bf16, 5e-2),
+    };
+    let mut first = None;
+    let expected = interpret(graph, inputs, Precision::F32).unwrap();
+    let given = outputs(graph, inputs, stored, |request| {
+        let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
+        first.get_or_insert_with(|| print_thread(&kernel.program));
+        let older = gpu::lower(request, &SM_80, factors).expect("smaller tiles");
+        assert!(!print_thread(&older.program).contains("copy_box"));
+        kernel
+    });
+    for (expected, given) in expected.iter().zip(&given) {
+        let error = relative_error(expected, given);
+        assert!(error < limit, "{factors:?}: {error:e}\n{}", print(graph));
+    }
+    first.expect("there is a kernel")
+}
+
+/// The unstable and the stable form of an attention.
+fn forms(attention: &Attention) -> [MuGraph; 2] {
+    let fused = attention.fused();
+    let stable = stabilise(&attention.program(), &fused, &VerifyOptions::default());
+    let stable = stable.unwrap_or_else(|e| panic!("{e}\n{}", print(&fused))).graph;
+    [fused, stable]
+}
+
+fn count(text: &str, what: &str) -> usize {
+    text.lines().filter(|line| line.trim_start().starts_with(what)).count()
+}
+
+#[test]
+fn attention_takes_keys_and_values_in_boxes() {
+    for (dtype, attention, slots, is_overlapped) in [
+        (DType::F16, SMALL, "of 1 boxes", true),
+        (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 boxes", true),
+        // Two panels of columns, and as many boxes of the keys; two panels of both.
+        (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 boxes", true),
+        (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 boxes", true),
+        // Rows that are no whole tiles, and that blocks share unevenly.
+        (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 boxes", false),
+        (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 boxes", false),
+        // Keys that several blocks share, all of them at once, and masks.
+        (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 boxes", true),
+        (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 boxes", false),
+        (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 boxes", true),
+        (
+            DType::F16,
+            Attention { heads: 1, mask: Some("below(2, 200, 1, 64, 256)"), ..SMALL },
+            "of 1 boxes",
+            true,
+        ),
+    ] {
+        for graph in forms(&attention) {
+            let inputs = rounded(&random_inputs(&graph, 5, 0.3), dtype);
+            let mut stored = row_major(&graph, dtype);
+            let text = check(&graph, &inputs, &stored);
+            assert!(text.contains("copy_box") && text.contains(slots), "{attention:?}\n{text}");
+            // Keys and values are awaited apart, each just before it is multiplied; values an iteration later, and those of
+            // the last one after the loop.
+            assert_eq!(count(&text, "view"), 2, "{text}");
+            assert_eq!(text.contains("runs_on"), is_overlapped, "{attention:?}\n{text}");
+            let order: Vec<&str> = (text.lines().map(str::trim_start))
+                .filter_map(|line| {
+                    ["await_boxes", "multiply_tiles", "settle"]
+                        .into_iter()
+                        .find(|what| line.starts_with(what))
+                })
+                .collect();
+            let product = ["await_boxes", "multiply_tiles"];
+            let expected = match is_overlapped {
+                true => {
+                    let inner = [
+                        "multiply_tiles",
+                        "await_boxes",
+                        "multiply_tiles",
+                        "settle",
+                        "await_boxes",
+                        "settle",
+                    ];
+                    [&["await_boxes"][..], &inner, &product].concat()
+                }
+                false => [product, product].concat(),
+            };
+            assert_eq!(order, expected, "{text}");
+            // Keys lie key by key.
+            stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
+            assert_eq!(count(&check(&graph, &inputs, &stored), "view"), 2);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_plain_array_is_copied_by_threads() {
+    let [graph, _] = forms(&SMALL);
+    let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
+    let elems = SMALL.heads * SMALL.keys * SMALL.columns;
+    let rows = |line: usize, offset: usize| Stored {
+        dtype: DType::F16,
+        strides: vec![line * SMALL.keys, line, 1],
+        offset,
+        elems: SMALL.heads * SMALL.keys * line + offset,
+    };
+    // Values that start, or whose rows start, at places that the engine does not take; keys may come in boxes still.
+    for (values, views) in [(rows(64, 8), 2), (rows(64, 4), 1), (rows(68, 0), 1), (rows(80, 16), 2)] {
+        let mut stored = row_major(&graph, DType::F16);
+        assert_eq!(stored[2].elems, elems);
+        stored[2] = values;
+        let text = check(&graph, &inputs, &stored);
+        assert_eq!(count(&text, "view"), views, "{text}");
+    }
+    // Nor are tensors in another type than that of the products.
+    let mut stored = row_major(&graph, DType::F16);
+    for at in [1, 2] {
+        stored[at] = Stored::row_major(DType::F32, graph.shape(orch_mugraph::TensorId(at as u32)));
+    }
+    assert!(!check(&graph, &inputs, &stored).contains("copy_box"));
+}
+
+#[test]
+fn products_with_leading_elements_take_boxes() {
+    for (head, body, boxes) in [
+        // A second factor for each leading element, in panels.
+        (
+            "t0 = input \"x\" [2, 64, 64]\n t1 = input \"w\" [2, 64, 128]\n",
+            "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
+            "slots 1 of 4 boxes",
+        ),
+        // More lines than a box has.
+        (
+            "t0 = input \"x\" [128, 320]\n t1 = input \"w\" [320, 64]\n",
+            "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
+            "slots 1 of 2 boxes",
+        ),
+        // Two factors, of which one is before the loop.
+        (
+            "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 128]\n",
+            "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = load t1 [-] 0\n \
+             s4 = transpose(1, 0) s3\n s5 = matmul s2, s4\n s6 = sum(1) s5\n s7 = accumulate sum s6\n store s7 [0]\n }",
+            "of 2 boxes",
+        ),
+    ] {
+        let graph = valid(&format!("mugraph \"t\" {{\n {head} t2 = {body}\n output \"o\" t2\n}}\n"));
+        for dtype in [DType::F16, DType::BF16] {
+            let inputs = rounded(&random_inputs(&graph, 7, 0.2), dtype);
+            let text = check(&graph, &inputs, &row_major(&graph, dtype));
+            assert!(text.contains(boxes) && text.contains("copy_box"), "{text}");
+        }
+    }
+}
