@@ -167,7 +167,7 @@ fn views_that_are_none_are_refused() {
     let context = fake.context();
     let error = |view: BoxView| {
         let made = Executable::new(&context, boxed(&context, view), ExecutableOptions::default());
-        made.err().expect("it is refused").to_string()
+        made.expect_err("it is refused").to_string()
     };
     for view in [
         BoxView { argument: 2, ..view() },
