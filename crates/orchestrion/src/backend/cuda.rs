@@ -233,7 +233,7 @@ impl Backend for Cuda {
         }
         // What is read lies behind what is written, as zeros, or in an input, as noise: a device runs at a higher clock on
         // zeros. Of indices only zeros are known to be some, and the host's memory may be smaller than the device's.
-        let is_noise = read_bytes <= MOST_NOISE;
+        let (is_noise, mut has_zeros) = (read_bytes <= MOST_NOISE, false);
         for (step, kernel) in program.steps.iter_mut().zip(kernels) {
             let Action::Launch(launch) = &mut step.action else { continue };
             for (buffer, argument) in launch.buffers.iter_mut().zip(&kernel.design.kernel.program.buffers) {
@@ -241,10 +241,11 @@ impl Backend for Cuda {
                     buffer.base = Base::Input(0);
                 } else if buffer.base == Base::Constant(0) {
                     (buffer.base, buffer.offset_bytes) = (Base::Arena, written_bytes + buffer.offset_bytes);
+                    has_zeros = true;
                 }
             }
         }
-        program.arena_bytes = written_bytes + read_bytes;
+        program.arena_bytes = written_bytes + if has_zeros { read_bytes } else { 0 };
         program.input_bytes = vec![if is_noise { read_bytes } else { 0 }];
         let noise = noise(program.input_bytes[0]);
         let mut executable =

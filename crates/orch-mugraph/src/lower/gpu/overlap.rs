@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The last iteration's product is added after the loop. Compilers move the end of a product before what is computed while
-//! it runs, but not across a wait: the next keys are awaited there, instead of where they are multiplied. It is the order of FlashAttention-3 within a warp group (Shah et
-//! al. 2024, section 3.2), for one product of 64 rows by each group.
+//! it runs, but not across a wait: the next keys are awaited there, instead of where they are multiplied. It is the order of
+//! FlashAttention-3 within a warp group (Shah et al. 2024, section 3.2), for one product of 64 rows by each group.
 
 use super::accumulate::{Accumulator, Rescale};
 use super::boxes::Due;
