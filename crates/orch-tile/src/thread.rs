@@ -249,8 +249,8 @@ impl ThreadProgram {
         self.shared_places().1 + self.slots.count * SLOT_BYTES
     }
 
-    /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are aligned to 128 bytes;
-    /// those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
+    /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are
+    /// aligned to 128 bytes; those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
     pub fn shared_places(&self) -> (Vec<Option<usize>>, usize) {
         let bytes = |buffer: &Buffer| buffer.elems * buffer.dtype.size_bytes();
         let is_whole = |buffer: &Buffer| bytes(buffer).is_multiple_of(1 << 10);

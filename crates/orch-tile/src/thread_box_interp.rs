@@ -12,25 +12,24 @@ use crate::thread_view::ViewId;
 pub(crate) struct Slot {
     /// The turn that has begun.
     turn: i64,
-    /// Boxes that the turn waits for and that have not been started.
-    missing: usize,
-    /// Boxes of the turn.
+    /// Boxes that each turn waits for.
+    boxes: usize,
+    /// Those of the turn that have been started.
     copies: Vec<Copy>,
 }
 
 impl Slot {
     /// The slots of a task of a program.
     pub(crate) fn all(program: &ThreadProgram) -> Vec<Slot> {
-        let slot = |_| Slot { turn: 0, missing: program.slots.boxes, copies: Vec::new() };
+        let slot = |_| Slot { turn: 0, boxes: program.slots.boxes, copies: Vec::new() };
         (0..program.slots.count).map(slot).collect()
     }
 
     /// Counts a box.
-    pub(crate) fn add(&mut self, copy: Copy, boxes: usize) -> Result<(), ExecError> {
-        if self.copies.len() == boxes {
+    pub(crate) fn add(&mut self, copy: Copy) -> Result<(), ExecError> {
+        if self.copies.len() == self.boxes {
             return Err(divergence("a slot is given a box of its next turn before this one was awaited"));
         }
-        self.missing -= 1;
         self.copies.push(copy);
         Ok(())
     }
@@ -40,12 +39,11 @@ impl Slot {
         if turn != self.turn {
             return Err(divergence(&format!("turn {turn} of a slot is awaited in its turn {}", self.turn)));
         }
-        if self.missing > 0 {
+        if self.copies.len() < self.boxes {
             return Err(divergence("a slot is awaited to which not all boxes are under way"));
         }
-        let copies = std::mem::take(&mut self.copies);
-        (self.turn, self.missing) = (turn + 1, copies.len());
-        Ok(copies)
+        self.turn += 1;
+        Ok(std::mem::take(&mut self.copies))
     }
 }
 

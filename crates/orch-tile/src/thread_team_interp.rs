@@ -255,8 +255,7 @@ impl Machine<'_> {
             } else if let TeamStmt::CopyBox { to, view, at, slot } = stmt {
                 let slot = self.common(cluster, &places, *slot)?;
                 let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
-                let boxes = self.program.slots.boxes;
-                slot_at(&mut cluster.slots[rank], slot)?.add(copy, boxes)?;
+                slot_at(&mut cluster.slots[rank], slot)?.add(copy)?;
             }
         }
         Ok(())

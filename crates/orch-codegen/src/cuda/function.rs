@@ -84,7 +84,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
     emitter.start_slots();
     if target.has_early_launch {
-        if !releases(&program.body) {
+        if !team_stmts(&program.body).any(|stmt| *stmt == TeamStmt::Release) {
             emitter.line("o_release();");
         }
         if !program.awaits() {
@@ -106,13 +106,6 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         name = program.name,
         params = emitter.params(),
     )
-}
-
-/// True if a statement lets the next kernel be launched.
-fn releases(stmts: &[Stmt]) -> bool {
-    let is_release =
-        |stmt: &Stmt| matches!(stmt, Stmt::Team(TeamStmt::Release)) || stmt.bodies().any(releases);
-    stmts.iter().any(is_release)
 }
 
 /// The products of tiles, each kind once.

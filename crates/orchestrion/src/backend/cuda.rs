@@ -8,6 +8,7 @@ use crate::executable::{box_view, cuda_error, device_error, launch_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Options, Precision, compile, parallel};
+use orch_ir::generate::Rng;
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -282,13 +283,9 @@ const MOST_NOISE: usize = 1 << 30;
 /// Bytes that are floats of either sign below 1, whatever their type.
 fn noise(len_bytes: usize) -> Vec<u8> {
     const BLOCK: usize = 1 << 20;
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut rng = Rng::new(0);
     let mut half = || {
-        // Xorshift (Marsaglia, 2003).
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let [low, high, ..] = (state >> 32).to_le_bytes();
+        let [low, high, ..] = rng.bits().to_le_bytes();
         [low, (high & 0x80) | (0x30 + high % 12)]
     };
     let block: Vec<u8> = (0..BLOCK.min(len_bytes).div_ceil(2)).flat_map(|_| half()).collect();

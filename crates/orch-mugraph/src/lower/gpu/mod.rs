@@ -107,13 +107,7 @@ fn lower_steps(
     }
     let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
     let stages = choose_stages((block.blocks(), steps.loop_range), (bytes, more), target);
-    let overlapped =
-        emit_overlapped(request, block, (steps, factors), Plan { stages, overlaps: true, ..one });
-    Ok(match overlapped {
-        Some(kernel) => kernel,
-        None if stages > 1 => with(Plan { stages, ..one }),
-        None => kernel,
-    })
+    Ok(if stages > 1 { with(Plan { stages, overlaps: true, ..one }) } else { kernel })
 }
 
 /// As many stages as hide the memory's latency, if tiles take `bytes` in one and `more` in each further one.
@@ -183,19 +177,7 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
     if many { MANY_WARPS } else { FEW_WARPS }
 }
 
-/// The kernel with a product that runs while what follows another one is computed, if there is such a product.
-fn emit_overlapped(
-    request: &Request<'_>,
-    block: &BlockGraph,
-    (steps, factors): (&Steps, Factors),
-    plan: Plan,
-) -> Option<Kernel> {
-    let mut lowering = Lowering::new(request, (block, steps), factors, plan);
-    let bindings = lowering.declare_arguments(block);
-    lowering.body(block);
-    lowering.overlap.as_ref()?.is_written().then(|| lowering.finish(bindings))
-}
-
+/// The kernel of a plan; without overlap, if products that were to overlap turn out not to be of whole tiles.
 fn emit(
     request: &Request<'_>,
     block: &BlockGraph,
@@ -205,6 +187,9 @@ fn emit(
     let mut lowering = Lowering::new(request, (block, steps), factors, plan);
     let bindings = lowering.declare_arguments(block);
     lowering.body(block);
+    if lowering.overlap.as_ref().is_some_and(|overlap| !overlap.is_written()) {
+        return emit(request, block, (steps, factors), Plan { overlaps: false, ..plan });
+    }
     lowering.finish(bindings)
 }
 

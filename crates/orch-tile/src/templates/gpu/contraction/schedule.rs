@@ -1,7 +1,7 @@
 //! The schedule space and the model that orders it.
 
 use super::lower::takes_boxes;
-use super::operand::Along;
+use super::operand::{Along, natural_along};
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::contraction::{Extents, Form};
@@ -206,9 +206,9 @@ impl ContractionSchedule {
     }
 }
 
-/// What the model knows of a kind of kernel, in cycles: fitted to kernels measured on an H200: 3289 of 25 matrix products in f16 whose
-/// factors come in boxes, 2479 whose threads copy, and 1000 of 22 in f32. The first choice is 2 to 4 % slower than the best on
-/// average, and the best of the first eight less than 1 %.
+/// What the model knows of a kind of kernel, in cycles, fitted to kernels measured on an H200: 3289 of 25 matrix products in
+/// f16 whose factors come in boxes, 2479 whose threads copy, and 1000 of 22 in f32. The first choice is 2 to 4 % slower than
+/// the best on average, and the best of the first eight less than 1 %.
 struct Speed {
     /// Multiply-adds per cycle of a multiprocessor.
     rate: f64,
@@ -362,7 +362,7 @@ pub fn schedules(
     let extents = Extents::of(block, &form);
     let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
     if space.iter().any(|schedule| schedule.tiles) {
-        let along = super::operand::natural_along(block, &form, engine);
+        let along = natural_along(block, &form, engine);
         let is_right = |schedule: &ContractionSchedule, factor: usize| {
             schedule.along(factor).is_none_or(|asked| along[factor] == asked)
         };
