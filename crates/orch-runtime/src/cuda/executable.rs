@@ -149,6 +149,11 @@ impl Executable {
         &self.program
     }
 
+    /// Whether a run waits for the device after each step.
+    pub(super) fn waits_after_steps(&self) -> bool {
+        self.options.check_each_step
+    }
+
     /// The stream that it runs in.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream

@@ -2,7 +2,7 @@
 
 use super::device::Context;
 use super::error::CudaError;
-use super::sys::{Address, EVENT_DEFAULT, Handle, STREAM_NON_BLOCKING};
+use super::sys::{Address, EVENT_DEFAULT, Handle, STREAM_NON_BLOCKING, WAIT_VALUE_EQUAL};
 use std::fmt;
 
 /// A queue of work. What is enqueued runs in this order; streams do not wait for each other.
@@ -65,6 +65,16 @@ impl Stream {
         // SAFETY: the caller's promise. Freeing memory waits for the work that uses it.
         let status = unsafe { (driver.api.memcpy_on_device)(to, from, len_bytes, self.handle) };
         driver.check(status, || format!("copying {len_bytes} bytes on the device"))
+    }
+
+    /// Holds back what is enqueued from now on until the device's memory has this number at the address, which must stay
+    /// allocated until then.
+    pub(super) fn hold_until(&self, address: Address, number: u32) -> Result<(), CudaError> {
+        let driver = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        let status =
+            unsafe { (driver.api.stream_wait_value)(self.handle, address, number, WAIT_VALUE_EQUAL) };
+        driver.check(status, || "holding back a stream".into())
     }
 
     pub(super) fn handle(&self) -> Handle {

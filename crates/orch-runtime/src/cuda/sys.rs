@@ -43,6 +43,7 @@ symbol_table! {
         stream_create = c"cuStreamCreate": fn(*mut Handle, c_uint) -> Status;
         stream_destroy = c"cuStreamDestroy_v2": fn(Handle) -> Status;
         stream_synchronize = c"cuStreamSynchronize": fn(Handle) -> Status;
+        stream_wait_value = c"cuStreamWaitValue32_v2": fn(Handle, Address, c_uint, c_uint) -> Status;
         event_create = c"cuEventCreate": fn(*mut Handle, c_uint) -> Status;
         event_destroy = c"cuEventDestroy_v2": fn(Handle) -> Status;
         event_record = c"cuEventRecord": fn(Handle, Handle) -> Status;
@@ -183,6 +184,8 @@ impl EdgeData {
 pub(super) const MEMORY_DEVICE: c_int = 2;
 /// `CU_STREAM_NON_BLOCKING`: no implicit order with the default stream.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_WAIT_VALUE_EQ`.
+pub(super) const WAIT_VALUE_EQUAL: c_uint = 1;
 /// `CU_EVENT_DEFAULT`: with time.
 pub(super) const EVENT_DEFAULT: c_uint = 0;
 

@@ -215,6 +215,14 @@ CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, void
 CUresult cuStreamCreate(void **stream, u32 flags) { CURRENT(); if (flags != 1) return 1; *stream = malloc(1); return 0; }
 CUresult cuStreamDestroy_v2(void *stream) { CURRENT(); free(stream); return 0; }
 CUresult cuStreamSynchronize(void *stream) { (void)stream; CURRENT(); SURFACE(); note("wait\n"); return 0; }
+// Work is done when it is enqueued: what would be held back is only told.
+CUresult cuStreamWaitValue32_v2(void *stream, CUdeviceptr at, u32 value, u32 flags) {
+    (void)stream;
+    CURRENT();
+    if (flags != 1 || *(u32 *)at == value) return 1;
+    note("hold\n");
+    return 0;
+}
 CUresult cuEventCreate(void **event, u32 flags) { CURRENT(); if (flags) return 1; *event = calloc(1, sizeof(double)); return 0; }
 CUresult cuEventDestroy_v2(void *event) { CURRENT(); free(event); return 0; }
 CUresult cuEventRecord(void *event, void *stream) { (void)stream; CURRENT(); *(double *)event = clock_us; return 0; }

@@ -74,12 +74,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let figures = serde_json::json!({ "min_ms": min, "median_ms": median, "runs": samples_ms.len() });
         outln!("{figures}");
     } else {
-        outln!("median {median:.3} ms, best {min:.3} ms of {} runs", samples_ms.len());
+        outln!("median {}, best {} of {} runs", shown(median), shown(min), samples_ms.len());
     }
     if arguments.steps {
         print_steps(&mut executable, &inputs, samples_ms.len().min(30))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A time as it reads best.
+fn shown(milliseconds: f64) -> String {
+    if milliseconds < 1.0 { format!("{:.1} us", milliseconds * 1e3) } else { format!("{milliseconds:.3} ms") }
 }
 
 /// The longest measurement.

@@ -358,6 +358,28 @@ fn times_are_those_of_the_device() {
 }
 
 #[test]
+fn batches_are_held_back_until_they_are_enqueued() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let times = TimeOptions { warmup: 1, replays: 33, flush_l2: false };
+    let time = |program, checked| {
+        let options = ExecutableOptions { check_each_step: checked, ..ExecutableOptions::default() };
+        let mut executable = Executable::new(&context, program, options).unwrap();
+        fake.log();
+        executable.time_runs(&times).unwrap();
+        let runs = fake.log().matches("hold").count();
+        executable.time_step(0, &times).unwrap();
+        [runs, fake.log().matches("hold").count()]
+    };
+    let launches =
+        |count| program((0..count).map(|_| launch(&context, "neg", &[input(0), arena(0)])).collect(), 1);
+    // Two batches; runs of many steps might fill the driver's queue, and those that wait after each step would never end.
+    assert_eq!(time(launches(8), false), [2, 2]);
+    assert_eq!(time(launches(9), false), [0, 2]);
+    assert_eq!(time(launches(2), true), [0, 0]);
+}
+
+#[test]
 fn wrong_programs_and_tensors_are_refused() {
     let fake = Fake::new();
     let context = fake.context();
