@@ -215,11 +215,31 @@ impl<'a> Memory<'a> {
 
     /// Reads an element of the shared buffer of the task at another rank of the cluster.
     pub(crate) fn load_from(&mut self, rank: i64, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+        let index = self.position_at(rank, id, offset)?;
+        self.load_at(id, index)
+    }
+
+    /// Writes an element of the shared buffer of the task at a rank of the cluster.
+    pub(crate) fn store_to(
+        &mut self,
+        rank: i64,
+        id: BufferId,
+        offset: i64,
+        value: Number,
+    ) -> Result<(), ExecError> {
+        let index = self.position_at(rank, id, offset)?;
+        self.shared_access(id, index, true)?;
+        self.data[id.index()].set(index, value);
+        Ok(())
+    }
+
+    /// The position of an element in the data of its shared buffer, in the part of the task at a rank.
+    fn position_at(&self, rank: i64, id: BufferId, offset: i64) -> Result<usize, ExecError> {
         let elems = self.program.buffer(id).elems;
         let cluster = self.data[id.index()].elems() / elems.max(1);
         let within = self.position(id, offset)? % elems.max(1);
         match usize::try_from(rank).ok().filter(|&rank| rank < cluster) {
-            Some(rank) => self.load_at(id, rank * elems + within),
+            Some(rank) => Ok(rank * elems + within),
             None => Err(self.error_at(id, within, AccessProblem::NoSuchRank)),
         }
     }
@@ -378,7 +398,7 @@ pub enum AccessProblem {
     /// An access to shared memory that another buffer has at that time.
     #[error("in memory that has another use at that time")]
     Recycled,
-    /// A read from a task that is not in the cluster.
-    #[error("read from a rank that the cluster does not have")]
+    /// An access to a task that is not in the cluster.
+    #[error("at a rank that the cluster does not have")]
     NoSuchRank,
 }

@@ -195,6 +195,8 @@ impl Parser {
         Ok(match word {
             "barrier" => TeamStmt::Barrier,
             "cluster_barrier" => TeamStmt::ClusterBarrier,
+            "join" => TeamStmt::Join,
+            "await_joined" => TeamStmt::AwaitJoined,
             "recycle" => TeamStmt::Recycle,
             "release" => TeamStmt::Release,
             "await" => TeamStmt::Await,
@@ -212,6 +214,13 @@ impl Parser {
                 let from = self.spot()?;
                 self.lexer.expect(",")?;
                 TeamStmt::Peer { var, from, rank: self.expr()? }
+            }
+            "give" => {
+                let to = self.spot()?;
+                self.lexer.expect(",")?;
+                let rank = self.expr()?;
+                self.lexer.expect("=")?;
+                TeamStmt::Give { to, rank, value: self.expr()? }
             }
             "copy" => {
                 let (to, from) = self.spots()?;

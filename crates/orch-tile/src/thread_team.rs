@@ -2,8 +2,8 @@
 //!
 //! A program with a [`Team`] runs every task by `threads` threads in warps of [`WARP`]; each binds
 //! [`Team::thread`] to its number and has variables and scratch of its own, and all of a task share its
-//! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive tasks run at the same time and may read each
-//! other's shared buffers ([`TeamStmt::Peer`]). What one thread writes to a shared buffer another may read after a
+//! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive tasks run at the same time and may read and write each
+//! other's shared buffers ([`TeamStmt::Peer`], [`TeamStmt::Give`]). What one thread writes to a shared buffer another may read after a
 //! barrier. On a CPU there is no team: one worker runs a task alone.
 //!
 //! ```text
@@ -137,6 +137,10 @@ pub enum TeamStmt {
     Barrier,
     /// Waits for all threads of the cluster.
     ClusterBarrier,
+    /// Tells the cluster that this task runs, without waiting. Once, before any barrier of the cluster.
+    Join,
+    /// Waits until all tasks of the cluster have joined: from here on they can be given something. Orders nothing else.
+    AwaitJoined,
     /// Waits for all threads of the task and gives its shared memory to the recycled buffers. Once in a program.
     Recycle,
     /// Lets the next kernel be launched, which waits by itself until this one has ended: from here on little is left to
@@ -162,6 +166,16 @@ pub enum TeamStmt {
         rank: ExprId,
         /// Where.
         from: Spot,
+    },
+    /// Writes elements to the shared buffer of a task of the cluster, which may be this one; known there after a barrier of
+    /// the cluster. Sooner there than if that task read them from here, which takes the way twice.
+    Give {
+        /// Where.
+        to: Spot,
+        /// The task's position in the cluster.
+        rank: ExprId,
+        /// What.
+        value: ExprId,
     },
     /// Starts copying consecutive elements (4, 8 or 16 bytes) to a shared buffer; zeros if the mask is false.
     Copy {
@@ -254,6 +268,8 @@ impl TeamStmt {
         match self {
             TeamStmt::Barrier
             | TeamStmt::ClusterBarrier
+            | TeamStmt::Join
+            | TeamStmt::AwaitJoined
             | TeamStmt::Recycle
             | TeamStmt::Release
             | TeamStmt::Await
@@ -262,7 +278,7 @@ impl TeamStmt {
             | TeamStmt::Wait(_) => Vec::new(),
             TeamStmt::Shuffle { .. } | TeamStmt::AwaitBoxes { .. } => Vec::new(),
             TeamStmt::Peer { from, .. } => vec![*from],
-            TeamStmt::CopyBox { to, .. } => vec![*to],
+            TeamStmt::CopyBox { to, .. } | TeamStmt::Give { to, .. } => vec![*to],
             TeamStmt::Copy { to, from, .. } | TeamStmt::LoadMatrix { to, from, .. } => vec![*to, *from],
             TeamStmt::Multiply { sum, a, b, .. } | TeamStmt::MultiplyTiles { sum, a, b, .. } => {
                 vec![*sum, *a, *b]
@@ -276,6 +292,7 @@ impl TeamStmt {
         match self {
             TeamStmt::Shuffle { value, .. } => operands.push(*value),
             TeamStmt::Peer { rank, .. } => operands.push(*rank),
+            TeamStmt::Give { rank, value, .. } => operands.extend([rank, value]),
             TeamStmt::Copy { mask, .. } => operands.extend(mask),
             TeamStmt::CopyBox { at, slot, .. } => operands.extend(at.iter().chain([slot])),
             TeamStmt::AwaitBoxes { slot, turn } => operands.extend([slot, turn]),
@@ -290,6 +307,8 @@ impl TeamStmt {
         match &mut mapped {
             TeamStmt::Barrier
             | TeamStmt::ClusterBarrier
+            | TeamStmt::Join
+            | TeamStmt::AwaitJoined
             | TeamStmt::Recycle
             | TeamStmt::Release
             | TeamStmt::Await
@@ -300,6 +319,11 @@ impl TeamStmt {
             TeamStmt::Peer { rank, from, .. } => {
                 *rank = map(*rank);
                 from.offset = map(from.offset);
+            }
+            TeamStmt::Give { to, rank, value } => {
+                to.offset = map(to.offset);
+                *rank = map(*rank);
+                *value = map(*value);
             }
             TeamStmt::Copy { to, from, mask, .. } => {
                 to.offset = map(to.offset);
@@ -338,9 +362,10 @@ impl TeamStmt {
     /// The buffer that is written by the time the statement has run.
     pub fn written(&self) -> Option<BufferId> {
         match self {
-            TeamStmt::Copy { to, .. } | TeamStmt::CopyBox { to, .. } | TeamStmt::LoadMatrix { to, .. } => {
-                Some(to.buffer)
-            }
+            TeamStmt::Copy { to, .. }
+            | TeamStmt::CopyBox { to, .. }
+            | TeamStmt::Give { to, .. }
+            | TeamStmt::LoadMatrix { to, .. } => Some(to.buffer),
             TeamStmt::Multiply { sum, .. } | TeamStmt::MultiplyTiles { sum, .. } => Some(sum.buffer),
             _ => None,
         }

@@ -30,6 +30,18 @@ pub(crate) struct Cluster {
     pub(crate) products: Vec<Option<Running>>,
     /// The slots of each task.
     slots: Vec<Vec<Slot>>,
+    presence: Presence,
+}
+
+/// What tasks of a cluster know of each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// Nothing: others may not have started.
+    Unknown,
+    /// They have told that they run, and not waited for the others.
+    Told,
+    /// All run.
+    Known,
 }
 
 /// A copy under way.
@@ -50,6 +62,7 @@ impl Machine<'_> {
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
                 products: vec![None; places.div_ceil(GROUP)],
                 slots: (0..team.cluster).map(|_| Slot::all(self.program)).collect(),
+                presence: Presence::Unknown,
             };
             for place in 0..places {
                 self.start(first, place)?;
@@ -59,6 +72,9 @@ impl Machine<'_> {
             self.list(&mut cluster, &self.program.body, &everyone)?;
             if self.memory.has_copies() {
                 return Err(divergence("a task ends before its copies are waited for"));
+            }
+            if cluster.presence == Presence::Told {
+                return Err(divergence("a task ends before it has waited for those that joined the cluster"));
             }
             if cluster.products.iter().any(Option::is_some) {
                 return Err(divergence("a task ends before its products are waited for"));
@@ -153,6 +169,14 @@ impl Machine<'_> {
                 if active.len() < cluster.vars.len() {
                     return Err(divergence("some threads do not come to a barrier"));
                 }
+                if *stmt == TeamStmt::ClusterBarrier && cluster.presence == Presence::Told {
+                    return Err(divergence(
+                        "a barrier of the cluster comes before those that joined it are awaited",
+                    ));
+                }
+                if *stmt == TeamStmt::ClusterBarrier {
+                    cluster.presence = Presence::Known;
+                }
                 self.memory.barrier(*stmt == TeamStmt::ClusterBarrier);
                 self.read_on(cluster)?;
                 if *stmt == TeamStmt::Recycle {
@@ -186,6 +210,32 @@ impl Machine<'_> {
                             .map(|lane| machine.memory.load_from(rank, from.buffer, offset + lane))
                             .collect();
                         machine.bind(*var, values?)
+                    })?;
+                }
+            }
+            TeamStmt::Join | TeamStmt::AwaitJoined => {
+                let (before, after) = match stmt {
+                    TeamStmt::Join => (Presence::Unknown, Presence::Told),
+                    _ => (Presence::Told, Presence::Known),
+                };
+                if active.len() < cluster.vars.len() || cluster.presence != before {
+                    return Err(divergence(
+                        "the cluster is joined, and then those that joined awaited, once by all threads",
+                    ));
+                }
+                cluster.presence = after;
+            }
+            TeamStmt::Give { to, rank, value } => {
+                if cluster.presence != Presence::Known {
+                    return Err(divergence("something is given to a task that may not have started"));
+                }
+                for &place in active {
+                    self.at(cluster, place, |machine| {
+                        let (rank, offset) = (machine.eval_index(*rank)?, machine.eval_index(to.offset)?);
+                        let values = machine.eval(*value)?;
+                        (offset..).zip(values.iter()).try_for_each(|(offset, &value)| {
+                            machine.memory.store_to(rank, to.buffer, offset, value)
+                        })
                     })?;
                 }
             }
@@ -490,6 +540,41 @@ mod tests {
         );
         let expected: Vec<f64> = (64..128).chain(0..64).map(f64::from).collect();
         assert_eq!(result(&body).unwrap(), expected);
+    }
+
+    #[test]
+    fn tasks_of_a_cluster_give_values() {
+        let store = "  y[((task * 64) + thread)] = s[(63 - thread)]\n";
+        let give = "  give s[thread], (1 - task) = x[((task * 64) + thread)]\n";
+        let expected: Vec<f64> = (64..128).rev().chain((0..64).rev()).map(f64::from).collect();
+        for before in
+            ["  join\n  await_joined\n", "  join\n  barrier\n  await_joined\n", "  cluster_barrier\n"]
+        {
+            assert_eq!(result(&format!("{before}{give}  cluster_barrier\n{store}")).unwrap(), expected);
+        }
+        for (body, problem) in [
+            // The other task may not run.
+            (format!("{give}  cluster_barrier\n{store}"), "may not have started"),
+            (format!("  join\n{give}  await_joined\n"), "may not have started"),
+            // A barrier of the task does not order what the other one gives.
+            (format!("  join\n  await_joined\n{give}  barrier\n{store}"), "also accessed by"),
+            (format!("  join\n  await_joined\n  s[thread] = 0.0\n  barrier\n{give}"), "also accessed by"),
+            // Hardware counts arrivals in turn.
+            (
+                "  join\n  cluster_barrier\n  await_joined\n".to_owned(),
+                "before those that joined it are awaited",
+            ),
+            ("  await_joined\n".to_owned(), "once by all threads"),
+            ("  join\n  join\n".to_owned(), "once by all threads"),
+            ("  join\n".to_owned(), "ends before it has waited"),
+            (
+                "  cluster_barrier\n  give s[thread], 2 = 1.0\n".to_owned(),
+                "rank that the cluster does not have",
+            ),
+        ] {
+            let error = result(&body).unwrap_err();
+            assert!(error.to_string().contains(problem), "{body}: {error}");
+        }
     }
 
     #[test]

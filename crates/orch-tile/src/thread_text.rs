@@ -65,15 +65,18 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
 
 /// First words of the statements of teams.
-pub(crate) const TEAM_WORDS: [&str; 16] = [
+pub(crate) const TEAM_WORDS: [&str; 19] = [
     "barrier",
     "cluster_barrier",
+    "join",
+    "await_joined",
     "recycle",
     "release",
     "await",
     "settle",
     "shuffle",
     "peer",
+    "give",
     "copy",
     "copy_box",
     "await_boxes",
@@ -359,6 +362,8 @@ impl Printer<'_> {
         match (stmt, &spots[..]) {
             (TeamStmt::Barrier, _) => "barrier".to_owned(),
             (TeamStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
+            (TeamStmt::Join, _) => "join".to_owned(),
+            (TeamStmt::AwaitJoined, _) => "await_joined".to_owned(),
             (TeamStmt::Recycle, _) => "recycle".to_owned(),
             (TeamStmt::Release, _) => "release".to_owned(),
             (TeamStmt::Await, _) => "await".to_owned(),
@@ -372,6 +377,9 @@ impl Printer<'_> {
             (TeamStmt::Peer { var, rank, .. }, [from]) => {
                 let rank = self.expr(*rank, depth);
                 format!("peer {} = {from}, {rank}", self.declaration(*var))
+            }
+            (TeamStmt::Give { rank, value, .. }, [to]) => {
+                format!("give {to}, {} = {}", self.expr(*rank, depth), self.expr(*value, depth))
             }
             (TeamStmt::Copy { elems, mask, .. }, [to, from]) => {
                 let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));
@@ -549,7 +557,7 @@ mod tests {
     #[test]
     fn statements_of_teams_are_read_back() {
         let text = "program k, 2 tasks task: i64 [0..=1]\n  team 128 threads thread: i64 [0..=127], clusters of 2\n  \
-                    input x: f16[8192]\n  shared s: f16[8192]\n  recycled r: f16[64]\n  scratch sums: f32[4]\n  \
+                    input x: f16[8192]\n  shared s: f16[8192]\n  shared g: f32[128]\n  recycled r: f16[64]\n  scratch sums: f32[4]\n  \
                     scratch factors: f16[12]\n{\n  \
                     await\n  %0 = (thread * 8)\n  copy s[%0], x[%0], 8\n  \
                     copy s[%0], x[0], 8, if (thread < 32)\n  commit\n  wait 1\n  barrier\n  \
@@ -561,7 +569,7 @@ mod tests {
                     multiply_tiles f16, sums[0], s[0], s[4096], 8, 64, runs_on\n  \
                     multiply_tiles f16, sums[0], factors[0], s[4096], 64, 16, transposed, runs_on\n  settle\n  cluster_barrier\n  \
                     peer other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  recycle\n  \
-                    r[0] = v\n}\n";
+                    r[0] = v\n  join\n  await_joined\n  give g[thread], task = 1.0\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(program.to_string(), text);
         assert_eq!(crate::validate_thread(&program), Vec::<String>::new());

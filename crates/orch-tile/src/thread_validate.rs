@@ -227,6 +227,9 @@ impl Checker<'_> {
             | TeamStmt::Settle
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => None,
+            TeamStmt::Join | TeamStmt::AwaitJoined => {
+                (!is_outermost(place)).then_some("the cluster is joined inside of a statement")
+            }
             TeamStmt::Await => {
                 let is_expected = self.has_awaited == Some(false) && is_outermost(place);
                 self.has_awaited = Some(true);
@@ -243,6 +246,11 @@ impl Checker<'_> {
                 let is_right =
                     scope_of(from).is_shared() && self.program.var_type(*var).dtype == dtype_of(from);
                 (!is_right).then_some("a register is read from shared memory of its type")
+            }
+            TeamStmt::Give { to, value, .. } => {
+                let given = self.program.exprs.dtype(*value);
+                let is_right = scope_of(to).is_shared() && given == dtype_of(to) && given.size_bytes() >= 4;
+                (!is_right).then_some("elements of 4 bytes or more are given to shared memory of their type")
             }
             TeamStmt::Copy { to, from, elems, .. } => {
                 let bytes = elems * dtype_of(to).size_bytes();
@@ -310,6 +318,10 @@ impl Checker<'_> {
         match stmt {
             TeamStmt::Shuffle { value, .. } => self.expr(place, *value),
             TeamStmt::Peer { rank, .. } => self.expr(place, *rank),
+            TeamStmt::Give { rank, value, .. } => {
+                self.expr(place, *rank);
+                self.expr(place, *value);
+            }
             TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } => self.indices(place, stmt),
             TeamStmt::Copy { mask: Some(mask), .. } => {
                 self.expr(place, *mask);
@@ -625,12 +637,14 @@ mod tests {
                     multiply_tiles f16, sums[0], f[0], s[0], 8, 16\n\
                     multiply_tiles f16, sums[0], f[0], s[0], 8, 16, transposed\n\
                     multiply_tiles f16, sums[0], s[0], s[0], 64, 16, transposed\n\
-                    multiply_tiles f16, sums[0], f[0], s[0], 64, 16, transposed\ncopy s[0], x[0], 8\n";
+                    multiply_tiles f16, sums[0], f[0], s[0], 64, 16, transposed\ncopy s[0], x[0], 8\n\
+                    give s[0], 0 = s[0]\ngive t[0], 0 = 1.0_f64\nif (thread < 1) {\njoin\n}\n";
         let copies = "4, 8 or 16 bytes are copied from an input to shared memory of its type";
         let matrices = "1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch";
         let fragments = "fragments are scratch, factors of the product's type, sums of f32";
         let tiles = "sums are scratch of f32, tiles shared, of 16-bit elements of the product";
         let sizes = "there are no such products of tiles";
+        let given = "elements of 4 bytes or more are given to shared memory of their type";
         let peers = "a register is read from shared memory of its type";
         let expected = [
             (0, copies),
@@ -653,9 +667,15 @@ mod tests {
             (16, sizes),
             (17, sizes),
             (18, sizes),
+            (21, given),
+            (22, given),
         ]
         .map(|(at, problem)| format!("body.{at}: {problem}"));
-        assert_eq!(validate_thread(&program(header, body)), expected);
+        let joined = "body.23.then.0: the cluster is joined inside of a statement".to_owned();
+        assert_eq!(
+            validate_thread(&program(header, body)),
+            expected.into_iter().chain([joined]).collect::<Vec<_>>()
+        );
         let twice = "if (thread < 1) {\nrecycle\n}\nrecycle\n";
         violations(&program(header, twice), &["body.1: memory is recycled a second time"]);
     }

@@ -362,6 +362,9 @@ ORC unsigned o_address(const void *p) { return (unsigned)__cvta_generic_to_share
 ORC void o_cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
+/* The other tasks of the cluster are told that this one runs; those that have told so are awaited. */
+ORC void o_join() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+ORC void o_await_joined() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 template <class T> ORC T o_shuffle_(T a, int with) { return __shfl_xor_sync(0xffffffffu, a, with); }
 ORC f16 o_shuffle_(f16 a, int with) { return f16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
 ORC bf16 o_shuffle_(bf16 a, int with) { return bf16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
@@ -371,11 +374,20 @@ template <class T, int N> ORC vec<T, N> o_shuffle(vec<T, N> a, int with) {
     ORC_UNROLL for (int i = 0; i < N; i++) a.v[i] = o_shuffle_(a.v[i], with);
     return a;
 }
-/* N elements of the shared memory of another task of the cluster, in accesses of A. */
+/* Elements of the shared memory of another task of the cluster, in accesses of A. */
 template <int BYTES> struct peer;
-template <> struct peer<4> { ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(w[0]) : "r"(p) : "memory"); } };
-template <> struct peer<8> { ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(p) : "memory"); } };
-template <> struct peer<16> { ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(p) : "memory"); } };
+template <> struct peer<4> {
+    ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(w[0]) : "r"(p) : "memory"); }
+    ORC void store(unsigned p, const unsigned *w) { asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(p), "r"(w[0]) : "memory"); }
+};
+template <> struct peer<8> {
+    ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(p) : "memory"); }
+    ORC void store(unsigned p, const unsigned *w) { asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};" ::"r"(p), "r"(w[0]), "r"(w[1]) : "memory"); }
+};
+template <> struct peer<16> {
+    ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(p) : "memory"); }
+    ORC void store(unsigned p, const unsigned *w) { asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory"); }
+};
 template <int N, int A, class T> ORC vec<T, N> o_peer(const T *p, int rank) {
     union { vec<T, N> v; unsigned w[sizeof(T) * N / 4]; } r;
     unsigned at;
@@ -384,6 +396,15 @@ template <int N, int A, class T> ORC vec<T, N> o_peer(const T *p, int rank) {
     ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::load(r.w + i * bytes / 4, at + i * bytes);
     return r.v;
 }
+template <int A, int N, class T> ORC void o_give(const T *p, int offset, int rank, vec<T, N> v) {
+    union { vec<T, N> v; unsigned w[sizeof(T) * N / 4]; } r = {v};
+    unsigned at;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(o_address(p)), "r"(rank));
+    at += offset * (int)sizeof(T);
+    const int bytes = sizeof(T) * A;
+    ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::store(at + i * bytes, r.w + i * bytes / 4);
+}
+template <int A, class T> ORC void o_give(const T *p, int offset, int rank, T v) { o_give<A, 1, T>(p, offset, rank, vec<T, 1>{{v}}); }
 template <int BYTES> ORC void o_copy(void *to, const void *from, bool real) {
     if (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");

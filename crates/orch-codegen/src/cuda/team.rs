@@ -28,6 +28,8 @@ impl Emitter<'_> {
                 self.hold_sums(None);
             }
             TeamStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
+            TeamStmt::Join => self.line("o_join();"),
+            TeamStmt::AwaitJoined => self.line("o_await_joined();"),
             TeamStmt::Commit => self.line("o_commit();"),
             TeamStmt::Wait(groups) => self.line(&format!("o_wait<{groups}>();")),
             TeamStmt::Shuffle { var, value, with } => {
@@ -43,6 +45,14 @@ impl Emitter<'_> {
                 let read = format!("o_peer<{}, {width}>({place}, {rank})", ty.lanes);
                 let text = if ty.lanes == 1 { format!("{read}.v[0]") } else { read };
                 self.declare("const ", *var, Value { text, ty: CppType::of(ty.dtype, ty.lanes) });
+            }
+            TeamStmt::Give { to, rank, value } => {
+                let value = self.eval(*value);
+                let width = self.aligned(to.offset, value.ty.lanes, self.program.buffer(to.buffer).dtype);
+                let (offset, rank) = (self.eval(to.offset).text, self.eval(*rank).text);
+                let buffer = &self.buffers[to.buffer.index()];
+                let give = format!("o_give<{width}>({buffer}, {offset}, {rank}, {});", value.text);
+                self.line(&give);
             }
             TeamStmt::Copy { to, from, elems, mask } => {
                 let bytes = elems * self.program.buffer(to.buffer).dtype.size_bytes();

@@ -75,6 +75,7 @@ impl Lowering<'_> {
         first(self, &constant, &mut body);
         body.push(Stmt::Team(TeamStmt::Await));
         first(self, &other, &mut body);
+        body.extend(self.join());
         body.push(self.clear_sums());
         let (var, step) = self.program.exprs.fresh_index("step", steps.max(1));
         let exprs = &mut self.program.exprs;
@@ -100,7 +101,7 @@ impl Lowering<'_> {
         inner.push(Stmt::If { condition, then, otherwise: Vec::new() });
         let start = self.program.exprs.index(0);
         body.push(Stmt::For { var, start, end: limit, step: 1, kind: LoopKind::Serial, body: inner });
-        body.extend([TeamStmt::Settle, TeamStmt::Release, TeamStmt::Recycle].map(Stmt::Team));
+        body.extend([TeamStmt::Settle, TeamStmt::Release, self.end_of_steps()].map(Stmt::Team));
         body
     }
 }

@@ -6,7 +6,7 @@ use super::schedule::SUM_PADDING;
 use crate::expr::{ExprId, Type};
 use crate::templates::gpu::team::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
 use crate::thread::{LoopKind, Stmt};
-use crate::thread_team::{Spot, TeamStmt};
+use crate::thread_team::TeamStmt;
 
 impl Lowering<'_> {
     /// Elements between rows of the sums.
@@ -18,8 +18,7 @@ impl Lowering<'_> {
     pub fn epilogue(&mut self, a: Along, b: Along) -> Vec<Stmt> {
         let schedule = self.schedule;
         let mut body = self.spill_sums(a, b);
-        let is_split = schedule.split > 1;
-        body.push(Stmt::Team(if is_split { TeamStmt::ClusterBarrier } else { TeamStmt::Barrier }));
+        body.push(Stmt::Team(if self.is_split() { TeamStmt::ClusterBarrier } else { TeamStmt::Barrier }));
 
         let lanes = result_lanes(self.block, self.extents.n);
         let rows = schedule.block_m / schedule.split;
@@ -43,10 +42,6 @@ impl Lowering<'_> {
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(rounds as i64));
         let kind = LoopKind::UnrollBy(RESULTS_UNDER_WAY);
         body.push(Stmt::For { var, start, end, step: 1, kind, body: inner });
-        if is_split {
-            // Others may still read this task's sums.
-            body.push(Stmt::Team(TeamStmt::ClusterBarrier));
-        }
         body
     }
 
@@ -67,7 +62,7 @@ impl Lowering<'_> {
         let column = self.bind_multiple(&mut body, "n", column, (column_limit, lanes));
 
         let stride = self.sum_stride();
-        let offset = self.program.exprs.linear_index(&[tile_row, tile_column], &[stride, 1]);
+        let offset = self.program.exprs.linear_index(&[parts[0], tile_column], &[stride, 1]);
         let total = self.total(offset, lanes, &mut body);
         let (each, each_value) = self.program.exprs.fresh_index("each", self.extents.n.max(1));
         let bindings = [(self.flat.m, row), (self.flat.n, if lanes == 1 { column } else { each_value })];
@@ -82,19 +77,14 @@ impl Lowering<'_> {
         body
     }
 
-    /// Neighbouring sums of the tile, of all tasks of the cluster, in the type of the block program's.
+    /// Neighbouring sums of the task's rows, of all tasks of the cluster, in the type of the block program's.
     fn total(&mut self, offset: ExprId, lanes: usize, body: &mut Vec<Stmt>) -> ExprId {
-        let dtype = self.engine.sum_type();
+        let part_elems = self.schedule.block_m / self.schedule.split * self.sum_stride();
         let mut total = self.program.exprs.load(self.sums, offset, lanes, None);
         for other in 1..self.schedule.split {
             let exprs = &mut self.program.exprs;
-            let var = exprs.declare_register("part", Type { dtype, lanes });
-            let (later, count) =
-                (exprs.add_const(self.rank, other as i64), exprs.index(self.schedule.split as i64));
-            let rank = exprs.floor_rem(later, count);
-            let from = Spot { buffer: self.sums, offset };
-            body.push(Stmt::Team(TeamStmt::Peer { var, rank, from }));
-            let part = exprs.var(var);
+            let offset = exprs.add_const(offset, (other * part_elems) as i64);
+            let part = exprs.load(self.sums, offset, lanes, None);
             total = exprs.add2(total, part);
         }
         let sum_type = self.program.exprs.var_info(self.sum).ty.dtype;

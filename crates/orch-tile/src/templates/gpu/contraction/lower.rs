@@ -49,7 +49,8 @@ pub(super) struct Lowering<'a> {
     pub batch: ExprId,
     /// Stands for one element of the sum in scalar expressions, before they are widened.
     pub sum: VarId,
-    /// Sums of the task's tile, `block_m` rows of `block_n + SUM_PADDING`.
+    /// Sums of the task's tile, `block_m` rows of `block_n + SUM_PADDING`. Of a cluster's tasks each adds up as many rows of
+    /// a tile: it has the rows that each of the others gives it, by their ranks.
     pub sums: BufferId,
     /// The thread's sums, once they are declared.
     pub registers: BufferId,
@@ -144,7 +145,9 @@ impl<'a> Lowering<'a> {
         let [a, b] = sides.map(|side| Operand::new(&mut self, side));
         let (sum_type, sum_elems) =
             (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
-        self.sums = self.add_buffer("sums", sum_type, sum_elems, Scope::Recycled);
+        // Others may give theirs while this task still multiplies.
+        let scope = if self.is_split() { Scope::Shared } else { Scope::Recycled };
+        self.sums = self.add_buffer("sums", sum_type, sum_elems, scope);
 
         let moved = if self.schedule.boxes {
             let boxes = Boxes::of(&mut self, [&a, &b]);
@@ -238,6 +241,11 @@ impl<'a> Lowering<'a> {
         (parts[1], parts[0])
     }
 
+    /// Whether tasks of a cluster share the terms of a tile.
+    pub fn is_split(&self) -> bool {
+        self.schedule.split > 1
+    }
+
     /// Steps of one task.
     pub fn steps(&self) -> usize {
         self.extents.k.div_ceil(self.schedule.block_k).div_ceil(self.schedule.split)
@@ -276,6 +284,7 @@ impl<'a> Lowering<'a> {
             }
             body.push(Stmt::Team(TeamStmt::Commit));
         }
+        body.extend(self.join());
         body.push(self.clear_sums());
         let (var, step) = self.program.exprs.fresh_index("step", steps.max(1));
         let exprs = &mut self.program.exprs;
@@ -303,8 +312,18 @@ impl<'a> Lowering<'a> {
             body.push(Stmt::Team(TeamStmt::Settle));
         }
         body.push(Stmt::Team(TeamStmt::Release));
-        body.push(Stmt::Team(TeamStmt::Recycle));
+        body.push(Stmt::Team(self.end_of_steps()));
         body
+    }
+
+    /// Tells the others of the cluster that this task runs.
+    pub fn join(&self) -> Option<Stmt> {
+        self.is_split().then_some(Stmt::Team(TeamStmt::Join))
+    }
+
+    /// What is between the last step and the exchange of sums.
+    pub fn end_of_steps(&self) -> TeamStmt {
+        if self.is_split() { TeamStmt::AwaitJoined } else { TeamStmt::Recycle }
     }
 
     /// Declares the thread's sums, as zeros.

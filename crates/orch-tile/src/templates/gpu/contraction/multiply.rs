@@ -269,18 +269,33 @@ impl Lowering<'_> {
                         (row * columns + column, 1, at_row, at_column)
                     }
                 };
-                let (schedule, stride) = (self.schedule, self.sum_stride());
+                let schedule = self.schedule;
                 let exprs = &mut self.program.exprs;
                 let first_row = exprs.mul_const(self.warp[0], schedule.warp_m() as i64);
                 let first_column = exprs.mul_const(self.warp[1], schedule.warp_n() as i64);
                 let at_row = exprs.add2(first_row, at_row);
                 let at_column = exprs.add2(first_column, at_column);
-                let offset = exprs.linear_index(&[at_row, at_column], &[stride, 1]);
                 let from = exprs.index(from as i64);
                 let value = exprs.load(self.registers, from, lanes, None);
-                body.push(Stmt::Store { buffer: self.sums, offset, value, mask: None });
+                body.push(if self.is_split() {
+                    self.give(at_row, at_column, value)
+                } else {
+                    let offset =
+                        self.program.exprs.linear_index(&[at_row, at_column], &[self.sum_stride(), 1]);
+                    Stmt::Store { buffer: self.sums, offset, value, mask: None }
+                });
             }
         }
         body
+    }
+
+    /// Gives sums to the task of the cluster that adds up their row.
+    fn give(&mut self, row: ExprId, column: ExprId, value: ExprId) -> Stmt {
+        let (split, stride) = (self.schedule.split, self.sum_stride());
+        let rows = self.schedule.block_m / split;
+        let exprs = &mut self.program.exprs;
+        let parts = exprs.unflatten(row, &[split, rows]);
+        let offset = exprs.linear_index(&[self.rank, parts[1], column], &[rows * stride, stride, 1]);
+        Stmt::Team(TeamStmt::Give { to: Spot { buffer: self.sums, offset }, rank: parts[0], value })
     }
 }

@@ -113,12 +113,18 @@ impl ContractionSchedule {
     pub fn shared_bytes(&self, engine: Engine) -> usize {
         if self.tiles {
             let factor = (self.block_m + self.block_n) * self.block_k;
-            let tiles = self.stages * (factor * engine.factor_type().size_bytes() + SLOT_BYTES);
-            return tiles.max(self.sum_bytes(engine) + self.stages * SLOT_BYTES);
+            let tiles = self.stages * factor * engine.factor_type().size_bytes();
+            return self.with_sums(tiles, engine) + self.stages * SLOT_BYTES;
         }
         let pad = padding(engine, true).max(padding(engine, false));
         let factor = (self.block_m + self.block_n) * (self.block_k + pad) + 2 * self.block_k * pad;
-        (self.stages * factor * engine.factor_type().size_bytes()).max(self.sum_bytes(engine))
+        self.with_sums(self.stages * factor * engine.factor_type().size_bytes(), engine)
+    }
+
+    /// Sums take the place of factors, or a place beside them if other tasks give them.
+    fn with_sums(&self, factor_bytes: usize, engine: Engine) -> usize {
+        let sums = self.sum_bytes(engine);
+        if self.split > 1 { factor_bytes + sums } else { factor_bytes.max(sums) }
     }
 
     /// True if it is worth trying where the copy engine brings factors: short sums end before its first box comes.
