@@ -74,15 +74,15 @@ template <> struct to<bf16> {
 
 /* What the hardware approximates, to about 2^-22: subnormal operands and results are zero then. */
 #ifdef ORC_APPROXIMATE
-ORC float power_of_e(float a) {
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a * 1.4426950408889634f));
-    return r;
-}
+ORC float power_of_2(float a) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
+ORC float power_of_e(float a) { return power_of_2(a * 1.4426950408889634f); }
+/* Where many differ in a only, as in a softmax, the product of b is shared. */
+ORC float power_of_e(float a, float b) { return power_of_2(__fmaf_rn(a, 1.4426950408889634f, -1.4426950408889634f * b)); }
 ORC float root(float a) { float r; asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 ORC float quotient(float a, float b) { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b)); return a * r; }
 #else
 ORC float power_of_e(float a) { return expf(a); }
+ORC float power_of_e(float a, float b) { return expf(a - b); }
 ORC float root(float a) { return sqrtf(a); }
 ORC float quotient(float a, float b) { return a / b; }
 #endif
@@ -99,6 +99,7 @@ ORC_FLOAT1(o_trunc, truncf(a), trunc(a))
 ORC_FLOAT1(o_sqrt, root(a), sqrt(a))
 ORC_FLOAT1(o_recip, quotient(1.0f, a), 1.0 / a)
 ORC_FLOAT1(o_exp, power_of_e(a), exp(a))
+ORC float o_exp_less(float a, float b) { return power_of_e(a, b); }
 ORC_FLOAT1(o_expm1, expm1f(a), expm1(a))
 ORC_FLOAT1(o_log, logf(a), log(a))
 ORC_FLOAT1(o_log1p, log1pf(a), log1p(a))
@@ -235,7 +236,7 @@ ORC_LANES1(o_neg) ORC_LANES1(o_abs) ORC_LANES1(o_sign) ORC_LANES1(o_not) ORC_LAN
 ORC_LANES2(o_add) ORC_LANES2(o_sub) ORC_LANES2(o_mul) ORC_LANES2(o_div) ORC_LANES2(o_floor_mod) ORC_LANES2(o_trunc_mod)
 ORC_LANES2(o_pow) ORC_LANES2(o_max) ORC_LANES2(o_min) ORC_LANES2(o_atan2) ORC_LANES2(o_and) ORC_LANES2(o_or)
 ORC_LANES2(o_xor) ORC_LANES2(o_shl) ORC_LANES2(o_shr) ORC_LANES2(o_floor_div) ORC_LANES2(o_floor_rem) ORC_LANES2(o_eq)
-ORC_LANES2(o_ne) ORC_LANES2(o_lt) ORC_LANES2(o_le) ORC_LANES2(o_gt) ORC_LANES2(o_ge)
+ORC_LANES2(o_exp_less) ORC_LANES2(o_ne) ORC_LANES2(o_lt) ORC_LANES2(o_le) ORC_LANES2(o_gt) ORC_LANES2(o_ge)
 template <class T, int N> ORC vec<T, N> o_fma(vec<T, N> a, vec<T, N> b, vec<T, N> c) {
     vec<T, N> r;
     ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = o_fma(a.v[i], b.v[i], c.v[i]);
