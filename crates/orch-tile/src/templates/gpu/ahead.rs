@@ -189,7 +189,7 @@ impl Found {
 }
 
 /// A statement with some expressions replaced.
-fn with(exprs: &mut Exprs, stmt: Stmt, replaced: &FxHashMap<ExprId, ExprId>) -> Stmt {
+pub(super) fn with(exprs: &mut Exprs, stmt: Stmt, replaced: &FxHashMap<ExprId, ExprId>) -> Stmt {
     let mut new = |id| replace(exprs, id, replaced);
     match stmt {
         Stmt::Let(var, value) => Stmt::Let(var, new(value)),

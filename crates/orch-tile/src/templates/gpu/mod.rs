@@ -4,6 +4,7 @@ mod access;
 mod ahead;
 pub mod attention;
 pub mod contraction;
+mod early;
 mod estimate;
 mod points;
 pub mod pointwise;
@@ -15,6 +16,7 @@ use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::Design;
 use ahead::load_ahead;
+use early::read_early;
 
 /// What contractions of f32 multiply. Sums are f32 in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,7 +51,10 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Opt
 /// At most `limit` designs, the one that the template's model prefers first.
 pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
     let mut found = all_designs(block, target, factors, limit);
-    found.iter_mut().for_each(|design| load_ahead(&mut design.kernel.program));
+    for Design { kernel, .. } in &mut found {
+        read_early(&mut kernel.program);
+        load_ahead(&mut kernel.program);
+    }
     found
 }
 
