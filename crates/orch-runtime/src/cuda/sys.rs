@@ -43,6 +43,8 @@ symbol_table! {
         stream_create = c"cuStreamCreate": fn(*mut Handle, c_uint) -> Status;
         stream_destroy = c"cuStreamDestroy_v2": fn(Handle) -> Status;
         stream_synchronize = c"cuStreamSynchronize": fn(Handle) -> Status;
+        stream_begin_capture = c"cuStreamBeginCapture_v2": fn(Handle, c_int) -> Status;
+        stream_end_capture = c"cuStreamEndCapture": fn(Handle, *mut Handle) -> Status;
         event_create = c"cuEventCreate": fn(*mut Handle, c_uint) -> Status;
         event_destroy = c"cuEventDestroy_v2": fn(Handle) -> Status;
         event_record = c"cuEventRecord": fn(Handle, Handle) -> Status;
@@ -69,6 +71,8 @@ symbol_table! {
             fn(*mut Handle, Handle, *const Handle, usize, *const KernelNode) -> Status;
         graph_add_copy = c"cuGraphAddMemcpyNode":
             fn(*mut Handle, Handle, *const Handle, usize, *const CopyNode, Handle) -> Status;
+        graph_add_child = c"cuGraphAddChildGraphNode":
+            fn(*mut Handle, Handle, *const Handle, usize, Handle) -> Status;
         graph_set_attribute = c"cuGraphKernelNodeSetAttribute": fn(Handle, c_int, *const AttributeValue) -> Status;
         graph_instantiate = c"cuGraphInstantiateWithFlags": fn(*mut Handle, Handle, c_ulonglong) -> Status;
         graph_upload = c"cuGraphUpload": fn(Handle, Handle) -> Status;
@@ -183,6 +187,8 @@ impl EdgeData {
 pub(super) const MEMORY_DEVICE: c_int = 2;
 /// `CU_STREAM_NON_BLOCKING`: no implicit order with the default stream.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: whoever enqueues may load code meanwhile.
+pub(super) const CAPTURE_RELAXED: c_int = 2;
 /// `CU_EVENT_DEFAULT`: with time.
 pub(super) const EVENT_DEFAULT: c_uint = 0;
 
