@@ -121,10 +121,11 @@ fn handle(
     call: &LibraryCall,
     stream: &Stream,
 ) -> Result<Arc<Handle>, CudaError> {
-    if let Some(known) = handles.iter().find(|handle| Arc::ptr_eq(handle.library(), &call.library)) {
+    let library = call.library.as_ref().map_err(CudaError::clone)?;
+    if let Some(known) = handles.iter().find(|handle| Arc::ptr_eq(handle.library(), library)) {
         return Ok(Arc::clone(known));
     }
-    let handle = Arc::new(Handle::new(&call.library, stream.context())?);
+    let handle = Arc::new(Handle::new(library, stream.context())?);
     handles.push(Arc::clone(&handle));
     Ok(handle)
 }

@@ -27,8 +27,8 @@ pub struct CublasLt {
 const OLDEST: Version = Version { major: 12, minor: 0 };
 
 impl CublasLt {
-    /// What the library is called, in options and records.
-    pub const NAME: &'static str = "cublaslt";
+    /// What the library is called, in messages and records.
+    pub const NAME: &'static str = "cuBLASLt";
 
     /// Loads the library.
     ///
@@ -48,7 +48,7 @@ impl CublasLt {
         // SAFETY: the function takes nothing, and needs no device.
         let number = unsafe { get_version() };
         if version(number) < OLDEST {
-            let (library, found, needed) = ("cuBLASLt", version(number), OLDEST);
+            let (library, found, needed) = (Self::NAME, version(number), OLDEST);
             return Err(CudaError::LibraryTooOld { library, path, found, needed });
         }
         // SAFETY: this is cuBLASLt, by its version function, and it is never unloaded.
@@ -63,7 +63,7 @@ impl CublasLt {
 
     /// Name and full release: `cuBLASLt 13.10.0`. Others may choose other algorithms.
     pub fn release(&self) -> String {
-        format!("cuBLASLt {}.{}", self.version(), self.number % 100)
+        format!("{} {}.{}", Self::NAME, self.version(), self.number % 100)
     }
 
     /// The library's file, as it was found.

@@ -1,6 +1,7 @@
 //! What a step of a program does on a CUDA device.
 
 use super::cublaslt::CublasLt;
+use super::error::CudaError;
 use super::module::{Function, LaunchShape};
 use super::product::MatrixProduct;
 use crate::program::{self, BufferRef, KernelLaunch};
@@ -24,8 +25,8 @@ pub struct Launch {
 /// A call of a library that computes what a kernel computes, from the same tensors.
 #[derive(Clone, Debug)]
 pub struct LibraryCall {
-    /// The library.
-    pub library: Arc<CublasLt>,
+    /// The library, or why it is not there.
+    pub library: Result<Arc<CublasLt>, CudaError>,
     /// What it computes.
     pub product: MatrixProduct,
 }

@@ -54,7 +54,7 @@ fn step(
     buffers: Vec<BufferRef>,
 ) -> Step {
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(1, 1) };
-    let call = Some(LibraryCall { library: Arc::clone(library), product: product.clone() });
+    let call = Some(LibraryCall { library: Ok(Arc::clone(library)), product: product.clone() });
     let launch = Launch { function: function(context, "neg"), shape, buffers, views: Vec::new(), call };
     Step { name: "product".into(), action: Action::Launch(launch) }
 }
@@ -238,6 +238,22 @@ fn what_the_library_declines_is_left_to_the_kernel() {
         drop(executable);
         assert_eq!(fake.memory_used(), 0);
     }
+}
+
+#[test]
+fn without_the_library_kernels_run() {
+    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
+    let (context, library) = (fake.context(), lt.load());
+    let product = product([1, 1, 1, 1], [MatrixOrder::Rows; 2], false);
+    let mut program = single(&context, &library, &product, &[1, 1, 1]);
+    let Action::Launch(launch) = &mut program.steps[0].action else { unreachable!("it is a launch") };
+    let paths = SearchPaths { cublaslt: Some("none".into()), ..SearchPaths::default() };
+    launch.call = Some(LibraryCall { library: CublasLt::load(&paths).map(Arc::new), product });
+    let mut executable = executable(&context, program, Execution::BranchedGraph);
+    let reason = executable.call_of(0).unwrap().unwrap_err();
+    assert!(reason.starts_with("cuBLASLt (a library of matrix products) is not there"), "{reason}");
+    assert!(nodes(&fake)[0].starts_with("node 0: neg"));
+    run(&mut executable, &[&[2.0], &[3.0]], 1);
 }
 
 #[test]
