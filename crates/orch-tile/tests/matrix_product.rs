@@ -137,7 +137,10 @@ impl Case {
                     let bias = product
                         .bias
                         .map_or(0.0, |(buffer, offset)| read(buffer.index(), product.stored, offset + j));
-                    result[at(&product.result, z, i, j)] = sum + bias;
+                    let addend = product.addend.map_or(0.0, |matrix| {
+                        read(matrix.buffer.index(), product.stored, at(&matrix, z, i, j))
+                    });
+                    result[at(&product.result, z, i, j)] = sum + bias + addend;
                 }
             }
         }
@@ -240,6 +243,27 @@ fn a_bias_of_columns_is_part_of_the_product() {
 }
 
 #[test]
+fn an_addend_of_every_element_is_part_of_the_product() {
+    for (dtype, factors) in PRECISIONS {
+        for (has_bias, is_first) in [(false, false), (true, false), (true, true)] {
+            let mut case = Case::new();
+            let (x, w) = (case.input(dtype, &[2, 5, 7]), case.input(dtype, &[2, 7, 6]));
+            let y = case.multiply(1, x, w);
+            let other = case.input(dtype, &[5, 2, 6]);
+            let other = case.transpose(other, &[1, 0, 2]);
+            let bias = has_bias.then(|| case.vector(dtype, y, 2));
+            let y = if is_first { case.binary(BinaryFn::Add, other, y) } else { y };
+            let y = bias.map_or(y, |bias| case.binary(BinaryFn::Add, y, bias));
+            let y = if is_first { y } else { case.binary(BinaryFn::Add, y, other) };
+            let product = case.product(y, factors);
+            assert_eq!(product.bias.is_some(), has_bias);
+            let addend = product.addend.expect("it is added");
+            assert_eq!((addend.lead, addend.batch), (12, 6));
+        }
+    }
+}
+
+#[test]
 fn sums_may_be_stored_as_they_are() {
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F16, &[5, 7]), case.input(DType::F16, &[7, 6]));
@@ -254,16 +278,27 @@ type Change = fn(&mut Case, x: TensorId, w: TensorId) -> TensorId;
 
 #[test]
 fn everything_else_is_refused() {
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 11] = [
         ("a bias of rows", |case, x, w| {
             let y = case.multiply(0, x, w);
             let bias = case.vector(DType::F32, y, 0);
             case.binary(BinaryFn::Add, y, bias)
         }),
-        ("an addend of every element", |case, x, w| {
+        ("a second addend of every element", |case, x, w| {
             let y = case.multiply(0, x, w);
-            let other = case.input(DType::F32, &[5, 6]);
+            let (one, other) = (case.input(DType::F32, &[5, 6]), case.input(DType::F32, &[5, 6]));
+            let y = case.binary(BinaryFn::Add, y, one);
             case.binary(BinaryFn::Add, y, other)
+        }),
+        ("an addend that lies otherwise", |case, x, w| {
+            let y = case.multiply(0, x, w);
+            let other = case.input(DType::F32, &[6, 5]);
+            let other = case.transpose(other, &[1, 0]);
+            case.binary(BinaryFn::Add, y, other)
+        }),
+        ("the sum twice", |case, x, w| {
+            let y = case.multiply(0, x, w);
+            case.binary(BinaryFn::Add, y, y)
         }),
         ("a factor after the sum", |case, x, w| {
             let y = case.multiply(0, x, w);

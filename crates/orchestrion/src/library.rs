@@ -94,5 +94,6 @@ fn described(product: &contraction::MatrixProduct) -> Option<MatrixProduct> {
         b: matrix(&product.b),
         result: matrix(&product.result),
         bias: product.bias.map(|(buffer, offset)| Vector { argument: buffer.index(), offset }),
+        addend: product.addend.as_ref().map(matrix),
     })
 }

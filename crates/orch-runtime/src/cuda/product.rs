@@ -3,8 +3,8 @@
 use crate::program::{Access, BufferRef};
 use serde::{Deserialize, Serialize};
 
-/// `result[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, plus `bias[n]` if there is one. Sums are f32, the
-/// bias is added in f32, and what is stored is rounded once.
+/// `result[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, plus `bias[n]` and plus `addend[batch, m, n]` where
+/// there are such. Sums are f32, bias and addend are added in f32, and what is stored is rounded once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MatrixProduct {
     /// Independent products.
@@ -17,7 +17,7 @@ pub struct MatrixProduct {
     pub k: usize,
     /// Type of the factors.
     pub factors: Element,
-    /// Type of result and bias.
+    /// Type of result, bias and addend.
     pub stored: Element,
     /// Whether factors of f32 may be multiplied with 10 bits of their fraction.
     #[serde(default)]
@@ -31,6 +31,9 @@ pub struct MatrixProduct {
     /// `n` elements one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias: Option<Vector>,
+    /// `m` rows and `n` columns, those of a row one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addend: Option<Matrix>,
 }
 
 /// An element type that is multiplied.
@@ -100,8 +103,8 @@ impl MatrixProduct {
             return vec![format!("calls for {batch} products of {m} x {k} by {k} x {n}")];
         }
         let mut violations = Vec::new();
-        if self.result.order != MatrixOrder::Rows {
-            violations.push("calls for a result by columns".to_owned());
+        if [Some(self.result), self.addend].iter().flatten().any(|matrix| matrix.order != MatrixOrder::Rows) {
+            violations.push("calls for a result or addend by columns".to_owned());
         }
         if self.stored != self.factors && self.stored != Element::F32 {
             violations.push(format!("calls for a result in {:?} of {:?}", self.stored, self.factors));
@@ -111,7 +114,9 @@ impl MatrixProduct {
             ("second factor", &self.b, (k, n), self.factors, Access::Read),
             ("result", &self.result, (m, n), self.stored, Access::Write),
         ];
-        for (what, matrix, extents, element, access) in matrices {
+        let addend = self.addend.as_ref();
+        let addend = addend.map(|matrix| ("addend", matrix, (m, n), self.stored, Access::Read));
+        for (what, matrix, extents, element, access) in matrices.into_iter().chain(addend) {
             let end = matrix.end(extents, batch);
             let is_inside = end.is_some_and(|end| is_inside(buffers, matrix.argument, end, element, access));
             if !is_inside {

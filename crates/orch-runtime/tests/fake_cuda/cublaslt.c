@@ -1,5 +1,5 @@
 // A cuBLASLt without a device, for tests: it multiplies in the host's memory what streams of the fake driver (driver.c) are
-// given, matrix by matrix as the header says: column by column, transposed as told, and with a bias for each row. Types are
+// given, matrix by matrix as the header says: column by column, transposed as told, with C, and with a bias for each row. Types are
 // f32 and, for factors and results, f16 that is read and written as the upper half of f32. A product takes 3 microseconds.
 // It is steered by the environment variable FAKE_CUBLASLT, or by `fake_set`: `version N`; `status FUNCTION N`, what a
 // function returns from then on; `workspace N`, bytes that products need.
@@ -109,6 +109,7 @@ static Status check(const Desc *desc, const Layout *a, const Layout *b, const La
         if (all[i]->type != 0 && all[i]->type != 2) return 15;
     }
     if (extent(a, desc->transpose_a, 0) != d->rows || extent(b, desc->transpose_b, 1) != d->cols) return 7;
+    if (c->rows != d->rows || c->cols != d->cols) return 7;
     if (extent(a, desc->transpose_a, 1) != extent(b, desc->transpose_b, 0)) return 7;
     if (a->type != b->type || c->type != d->type || desc->scale != 0) return 7;
     if (desc->compute != 68 && (desc->compute != 77 || a->type != 0)) return 15;
@@ -145,11 +146,11 @@ static void put(void *at, const Layout *layout, int64_t index, float value) {
 }
 typedef struct {
     Desc desc;
-    Layout a, b, d;
-    const void *a_at, *b_at;
+    Layout a, b, c, d;
+    const void *a_at, *b_at, *c_at;
     void *d_at, *workspace_at;
     size_t workspace;
-    float alpha;
+    float alpha, beta;
 } Product;
 static void run(void *data) {
     const Product *p = data;
@@ -168,6 +169,7 @@ static void run(void *data) {
                          * get(p->b_at, &p->b, z * p->b.batch_stride + in_b);
                 }
                 sum *= p->alpha;
+                if (p->beta) sum += p->beta * get(p->c_at, &p->c, z * p->c.batch_stride + i + j * p->c.lead);
                 if (p->desc.epilogue == 4) sum += get(p->desc.bias, &p->d, i);
                 put(p->d_at, &p->d, z * p->d.batch_stride + i + j * p->d.lead, sum);
             }
@@ -179,9 +181,9 @@ Status cublasLtMatmul(void *handle, Desc *desc, const float *alpha, const void *
     ENTER();
     Status status = check(desc, a, b, c, d);
     if (status) return status;
-    if (!handle || !stream || c_at != d_at || *beta != 0 || algorithm->data[0] != 42 || workspace_bytes < workspace) return 7;
+    if (!handle || !stream || algorithm->data[0] != 42 || workspace_bytes < workspace) return 7;
     Product *product = malloc(sizeof *product);
-    *product = (Product){*desc, *a, *b, *d, a_at, b_at, d_at, workspace_at, workspace_bytes, *alpha};
+    *product = (Product){*desc, *a, *b, *c, *d, a_at, b_at, c_at, d_at, workspace_at, workspace_bytes, *alpha, *beta};
     stream->enqueue(stream, "product", 3, run, product);
     return 0;
 }

@@ -18,11 +18,11 @@ fn product([batch, m, n, k]: [usize; 4], orders: [MatrixOrder; 2], has_bias: boo
     let result = matrix(if has_bias { 3 } else { 2 }, MatrixOrder::Rows, (m, n));
     let (a, b) = (matrix(0, orders[0], (m, k)), matrix(1, orders[1], (k, n)));
     let (factors, stored) = (Element::F32, Element::F32);
-    MatrixProduct { batch, m, n, k, factors, stored, is_tf32: false, a, b, result, bias }
+    MatrixProduct { batch, m, n, k, factors, stored, is_tf32: false, a, b, result, bias, addend: None }
 }
 
-/// What a product computes, by its definition.
-fn expected(product: &MatrixProduct, a: &[f32], b: &[f32], bias: &[f32], result: &mut [f32]) {
+/// What a product of these tensors computes, by its definition.
+fn expected(product: &MatrixProduct, tensors: &[Vec<f32>], result: &mut [f32]) {
     let at = |matrix: &Matrix, z: usize, row: usize, column: usize| {
         let place = match matrix.order {
             MatrixOrder::Rows => row * matrix.lead + column,
@@ -33,9 +33,12 @@ fn expected(product: &MatrixProduct, a: &[f32], b: &[f32], bias: &[f32], result:
     for z in 0..product.batch {
         for i in 0..product.m {
             for j in 0..product.n {
-                let terms = (0..product.k).map(|t| a[at(&product.a, z, i, t)] * b[at(&product.b, z, t, j)]);
-                let added = product.bias.map_or(0.0, |vector| bias[vector.offset + j]);
-                result[at(&product.result, z, i, j)] = terms.sum::<f32>() + added;
+                let read =
+                    |matrix: &Matrix, row, column| tensors[matrix.argument][at(matrix, z, row, column)];
+                let terms = (0..product.k).map(|t| read(&product.a, i, t) * read(&product.b, t, j));
+                let bias = product.bias.map_or(0.0, |bias| tensors[bias.argument][bias.offset + j]);
+                let addend = product.addend.map_or(0.0, |addend| read(&addend, i, j));
+                result[at(&product.result, z, i, j)] = terms.sum::<f32>() + bias + addend;
             }
         }
     }
@@ -94,7 +97,7 @@ fn products_of_every_order_are_right() {
     let orders = both.into_iter().flat_map(|a| both.map(|b| [a, b]));
     let extents = [[1, 3, 4, 5], [2, 3, 2, 4], [3, 1, 4, 2], [1, 4, 1, 3], [1, 2, 3, 1]];
     for (orders, [batch, m, n, k]) in orders.flat_map(|orders| extents.map(|extents| (orders, extents))) {
-        for has_bias in [false, true] {
+        for (has_bias, has_addend) in [(false, false), (true, false), (false, true), (true, true)] {
             let mut product = product([batch, m, n, k], orders, has_bias);
             // Lines, batches and starts that are apart.
             for matrix in [&mut product.a, &mut product.b, &mut product.result] {
@@ -102,16 +105,20 @@ fn products_of_every_order_are_right() {
                 matrix.offset = 3;
                 matrix.batch = 70;
             }
-            let elems: Vec<usize> =
-                [200, 200].into_iter().chain(has_bias.then_some(n)).chain([200]).collect();
-            let (a, b, bias) = (values(200, 1), values(200, 2), values(n, 3));
-            let program = single(&context, &library, &product, &elems);
+            if has_addend {
+                let argument = product.result.argument;
+                product.addend =
+                    Some(Matrix { argument, lead: n + 1, offset: 5, batch: 60, ..product.result });
+                product.result.argument += 1;
+            }
+            let inputs: Vec<Vec<f32>> = (0..product.result.argument).map(|seed| values(200, seed)).collect();
+            let program = single(&context, &library, &product, &vec![200; inputs.len() + 1]);
             let mut executable = executable(&context, program, Execution::BranchedGraph);
             assert_eq!(executable.call_of(0), Some(Ok("cuBLASLt 13.1.0".to_owned())));
-            let inputs = [&a[..], &b, &bias];
             let mut right = vec![0.0; 200];
-            expected(&product, &a, &b, &bias, &mut right);
-            assert_eq!(run(&mut executable, &inputs[..elems.len() - 1], 200), right, "{product:?}");
+            expected(&product, &inputs, &mut right);
+            let given: Vec<&[f32]> = inputs.iter().map(|values| &values[..]).collect();
+            assert_eq!(run(&mut executable, &given, 200), right, "{product:?}");
         }
     }
 }
@@ -308,7 +315,7 @@ fn products_outside_of_their_tensors_are_refused() {
     };
     assert_eq!(refused(&|_| ()), "");
     type Change = fn(&mut MatrixProduct);
-    let changes: [(Change, &str); 12] = [
+    let changes: [(Change, &str); 13] = [
         (|p| p.k = 0, "calls for 2 products of 3 x 0 by 0 x 4"),
         (|p| p.m = 1 << 31, "calls for 2 products of 2147483648 x"),
         (|p| p.a.offset = 1, "whose first factor is not in a tensor for it"),
@@ -318,7 +325,8 @@ fn products_outside_of_their_tensors_are_refused() {
         (|p| p.b.batch = usize::MAX, "whose second factor is not in a tensor for it"),
         (|p| p.result.argument = 0, "whose result is not in a tensor for it"),
         (|p| p.result.lead = 5, "whose result is not in a tensor for it"),
-        (|p| p.result.order = MatrixOrder::Columns, "calls for a result by columns"),
+        (|p| p.result.order = MatrixOrder::Columns, "calls for a result or addend by columns"),
+        (|p| p.addend = Some(Matrix { batch: 13, ..p.result }), "whose addend is not in a tensor for it"),
         (|p| p.stored = Element::F16, "calls for a result in F16 of F32"),
         (|p| p.bias = Some(Vector { argument: 2, offset: 1 }), "whose bias is not in a tensor for it"),
     ];

@@ -32,6 +32,8 @@ pub(in crate::cuda) struct Product {
     description: Object,
     a: Placed,
     b: Placed,
+    /// What is added; `None` adds nothing.
+    addend: Option<Placed>,
     result: Placed,
     algorithm: Algorithm,
     workspace_bytes: usize,
@@ -119,6 +121,8 @@ impl Product {
         let (a, b) =
             (placed(&product.b, (k, n), product.factors)?, placed(&product.a, (m, k), product.factors)?);
         let result = placed(&product.result, (m, n), product.stored)?;
+        let addend =
+            product.addend.as_ref().map(|addend| placed(addend, (m, n), product.stored)).transpose()?;
         let description = describe(library, product)?;
         if let Some(bias) = product.bias {
             let address = place(bias.argument, bias.offset, product.stored);
@@ -130,6 +134,7 @@ impl Product {
             description,
             a,
             b,
+            addend,
             result,
             algorithm: Algorithm::default(),
             workspace_bytes: 0,
@@ -149,6 +154,11 @@ impl Product {
         &self.handle.library
     }
 
+    /// What stands for the addend where there is none: the result, times zero, is not read.
+    fn addend(&self) -> &Placed {
+        self.addend.as_ref().unwrap_or(&self.result)
+    }
+
     /// The first algorithm that the library proposes.
     fn choose(&self) -> Result<HeuristicResult, CudaError> {
         let library = &*self.handle.library;
@@ -159,23 +169,23 @@ impl Product {
         let set = |attribute, value: &[u8]| preference.set(library, attribute, value);
         set(preference_attribute::MAX_WORKSPACE_BYTES, &MAX_WORKSPACE_BYTES.to_ne_bytes())?;
         set(preference_attribute::REDUCTION_SCHEME_MASK, &sys::REDUCTION_IN_COMPUTE_TYPE.to_ne_bytes())?;
-        let result = self.result.address;
-        let addresses = [self.a.address, self.b.address, result, result];
+        let addend = self.addend();
+        let addresses = [self.a.address, self.b.address, addend.address, self.result.address];
         for (attribute, address) in preference_attribute::MIN_ALIGNMENT_BYTES.into_iter().zip(addresses) {
             let alignment = 1u32 << address.trailing_zeros().min(MAX_ALIGNMENT_BITS);
             set(attribute, &alignment.to_ne_bytes())?;
         }
         let (mut chosen, mut count) = (HeuristicResult::default(), 0);
-        let (a, b, result) = (self.a.layout.raw, self.b.layout.raw, self.result.layout.raw);
+        let layouts = [&self.a, &self.b, addend, &self.result].map(|placed| placed.layout.raw);
         // SAFETY: all objects are alive, there is room for the one result that is asked for, and the context is current.
         let status = unsafe {
             (library.api.heuristic)(
                 self.handle.raw,
                 self.description.raw,
-                a,
-                b,
-                result,
-                result,
+                layouts[0],
+                layouts[1],
+                layouts[2],
+                layouts[3],
                 preference.raw,
                 1,
                 &raw mut chosen,
@@ -202,10 +212,11 @@ impl Product {
         static ZERO: f32 = 0.0;
         self.handle.context.enter()?;
         let pointer = |address: u64| address as usize as *mut c_void;
-        let (a, b, result) = (&self.a, &self.b, &self.result);
+        let (a, b, addend, result) = (&self.a, &self.b, self.addend(), &self.result);
+        let share: *const f32 = if self.addend.is_some() { &raw const ONE } else { &raw const ZERO };
         let library = &self.handle.library;
         // SAFETY: all objects are alive; factors of the host are read before the call returns; the rest is the caller's
-        // promise. What is multiplied by zero is not read.
+        // promise.
         let status = unsafe {
             (library.api.matmul)(
                 self.handle.raw,
@@ -215,9 +226,9 @@ impl Product {
                 a.layout.raw,
                 pointer(b.address),
                 b.layout.raw,
-                (&raw const ZERO).cast(),
-                pointer(result.address),
-                result.layout.raw,
+                share.cast(),
+                pointer(addend.address),
+                addend.layout.raw,
                 pointer(result.address),
                 result.layout.raw,
                 &raw const self.algorithm,

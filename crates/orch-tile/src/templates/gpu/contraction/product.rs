@@ -1,8 +1,8 @@
 //! Contractions that are products of matrices in memory: libraries compute them, too.
 //!
-//! `result[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, plus `bias[n]` if there is one. Sums are f32, the
-//! bias is added in f32, and what is stored is rounded once, as by the template's own kernels: results differ in the order of
-//! additions only. Everything else - factors that are computed or converted on the way, results in several parts, any other
+//! `result[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, plus `bias[n]` and plus `addend[batch, m, n]` where
+//! there are such. Sums are f32, bias and addend are added in f32, and what is stored is rounded once, as by the template's
+//! own kernels: results differ in the order of additions only. Everything else - factors that are computed or converted on the way, results in several parts, any other
 //! epilogue - is no such product.
 
 use super::array::{Anywhere, Array, Places};
@@ -26,7 +26,7 @@ pub struct MatrixProduct {
     pub bindings: Vec<Binding>,
     /// Element type of the factors.
     pub factors: DType,
-    /// Element type of result and bias.
+    /// Element type of result, bias and addend.
     pub stored: DType,
     /// Whether factors of f32 may be multiplied with 10 bits of their fraction.
     pub is_tf32: bool,
@@ -38,6 +38,8 @@ pub struct MatrixProduct {
     pub result: Matrix,
     /// What is added to each column, `n` elements one after the other: its buffer and its first element.
     pub bias: Option<(BufferId, usize)>,
+    /// What is added to each element, as the result lies in memory or with other distances.
+    pub addend: Option<Matrix>,
 }
 
 /// A matrix for each batch, in a buffer. Places are counted in elements.
@@ -96,9 +98,9 @@ pub fn product(block: &BlockProgram, factors: Factors) -> Option<MatrixProduct> 
     // Its rows are the columns of the product's second factor.
     let b = factor(columns, (n, k))?;
     let b = Matrix { order: b.order.other(), ..b };
-    let (result, stored, bias) = result(&mut lowering)?;
+    let Stored { result, dtype: stored, bias, addend } = result(&mut lowering)?;
     let factors = engine.factor_type();
-    Some(MatrixProduct { extents, bindings, factors, stored, is_tf32, a, b, result, bias })
+    Some(MatrixProduct { extents, bindings, factors, stored, is_tf32, a, b, result, bias, addend })
 }
 
 impl MatrixOrder {
@@ -147,8 +149,13 @@ fn flat_stride(extents: &[usize], strides: &[usize]) -> Option<usize> {
     is_flat.then(|| axes.last().map_or(0, |&(_, stride)| stride))
 }
 
-/// What is stored, if it is the sum or the sum and a bias.
-type Stored = (Matrix, DType, Option<(BufferId, usize)>);
+/// What is stored where, if it is the sum with at most a bias and an addend.
+struct Stored {
+    result: Matrix,
+    dtype: DType,
+    bias: Option<(BufferId, usize)>,
+    addend: Option<Matrix>,
+}
 
 fn result(lowering: &mut Lowering<'_>) -> Option<Stored> {
     let bindings = lowering.flat.bindings.clone();
@@ -165,44 +172,53 @@ fn result(lowering: &mut Lowering<'_>) -> Option<Stored> {
     if result.order != MatrixOrder::Rows || !is_stored {
         return None;
     }
-    let bias = match bias_of(lowering, body, stored)? {
-        None => None,
-        Some((buffer, offset)) => Some(vector(lowering, &anywhere, buffer, offset)?),
-    };
-    Some((result, stored, bias))
+    let (mut bias, mut addend) = (None, None);
+    for (buffer, offset) in added(lowering, body, stored)? {
+        let places = anywhere.places(lowering, offset)?;
+        let vector = vector(lowering, &places);
+        if let Some(first) = vector.filter(|_| bias.is_none()) {
+            bias = Some((buffer, first));
+        } else {
+            let matrix = matrix(buffer, &places, (m, n), &batch)?;
+            let is_alike = matrix.order == MatrixOrder::Rows && addend.replace(matrix).is_none();
+            is_alike.then_some(())?;
+        }
+    }
+    Some(Stored { result, dtype: stored, bias, addend })
 }
 
-/// What is added to the sum, if that is all that happens to it: the buffer and the place, or nothing.
-fn bias_of(lowering: &Lowering<'_>, body: ExprId, stored: DType) -> Option<Option<(BufferId, ExprId)>> {
+/// What is added to the sum, if nothing else happens to it, as buffers and places.
+fn added(lowering: &Lowering<'_>, body: ExprId, stored: DType) -> Option<Vec<(BufferId, ExprId)>> {
     let exprs = &lowering.program.exprs;
     let sum_type = exprs.var_info(lowering.sum).ty.dtype;
-    let is_sum = |id: ExprId| *exprs.get(id) == Expr::Var(lowering.sum);
-    let widened = |id: ExprId, to: DType| match *exprs.get(id) {
+    let inner = |id: ExprId, to: DType| match *exprs.get(id) {
         Expr::Cast(dtype, inner) if dtype == to => inner,
         _ => id,
     };
-    let value = widened(body, stored);
-    if is_sum(value) {
-        // A sum of another type than f32 was rounded to that already.
-        return (sum_type == DType::F32 || sum_type == stored).then_some(None);
+    let (mut found, mut sums) = (Vec::new(), 0);
+    let mut open = vec![inner(body, stored)];
+    while let Some(id) = open.pop() {
+        match *exprs.get(id) {
+            Expr::Binary(BinaryFn::Add, lhs, rhs) => open.extend([rhs, lhs]),
+            Expr::Var(var) if var == lowering.sum => sums += 1,
+            _ => {
+                let loaded = inner(id, DType::F32);
+                let Expr::Load { buffer, offset, lanes: 1, mask: None } = *exprs.get(loaded) else {
+                    return None;
+                };
+                (lowering.program.buffer(buffer).dtype == stored).then_some(())?;
+                found.push((buffer, offset));
+            }
+        }
     }
-    let Expr::Binary(BinaryFn::Add, lhs, rhs) = *exprs.get(value) else { return None };
-    let added = if is_sum(lhs) { rhs } else { is_sum(rhs).then_some(lhs)? };
-    let added = widened(added, DType::F32);
-    let Expr::Load { buffer, offset, lanes: 1, mask: None } = *exprs.get(added) else { return None };
-    let is_alike = lowering.program.buffer(buffer).dtype == stored;
-    (sum_type == DType::F32 && is_alike).then_some(Some((buffer, offset)))
+    // A sum of another type than f32 was rounded to that already.
+    let is_exact = sum_type == DType::F32 || sum_type == stored && found.is_empty();
+    (sums == 1 && is_exact).then_some(found)
 }
 
 /// The first element of a vector that has one for each column, whatever row and batch.
-fn vector(
-    lowering: &mut Lowering<'_>,
-    anywhere: &Anywhere,
-    buffer: BufferId,
-    offset: ExprId,
-) -> Option<(BufferId, usize)> {
+fn vector(lowering: &Lowering<'_>, places: &Places) -> Option<usize> {
     let Extents { m, n, .. } = lowering.extents;
-    let places = anywhere.places(lowering, offset)?;
     let is_same = (m == 1 || places.row == 0) && places.batch.iter().all(|&stride| stride == 0);
-    (is_same && (n == 1 || places.line == 1)).then_some((buffer, places.offset))
+    (is_same && (n == 1 || places.line == 1)).then_some(places.offset)
 }
