@@ -1,8 +1,9 @@
 // A cuBLASLt without a device, for tests: it multiplies in the host's memory what streams of the fake driver (driver.c) are
 // given, matrix by matrix as the header says: column by column, transposed as told, with C, and with a bias for each row. Types are
 // f32 and, for factors and results, f16 that is read and written as the upper half of f32. A product takes 3 microseconds.
-// It is steered by the environment variable FAKE_CUBLASLT, or by `fake_set`: `version N`; `status FUNCTION N`, what a
-// function returns from then on; `workspace N`, bytes that products need.
+// It is steered by the environment variable FAKE_CUBLASLT, or by `fake_set`: `version N`; `time N`, microseconds of a
+// product; `status FUNCTION N`, what a function returns from then on; and by the latter alone `workspace N`, bytes that
+// products need.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +18,13 @@ typedef struct { Algorithm algorithm; size_t workspace; Status state; float wave
 
 static size_t version = 130100;
 static uint64_t workspace;
+static double time_us = 3;
 static struct { char function[64]; Status status; } failures[8];
 static int failure_count;
 
 void fake_set(const char *key, const char *function, long long value) {
     if (!strcmp(key, "version")) version = (size_t)value;
+    else if (!strcmp(key, "time")) time_us = (double)value;
     else if (!strcmp(key, "workspace")) workspace = (uint64_t)value;
     else if (!strcmp(key, "status")) {
         snprintf(failures[failure_count].function, 64, "%s", function);
@@ -40,6 +43,7 @@ size_t cublasLtGetVersion(void) {
     char function[64];
     long long value;
     if (steps && sscanf(steps, "version %lld", &value) == 1) fake_set("version", "", value);
+    if (steps && sscanf(steps, "time %lld", &value) == 1) fake_set("time", "", value);
     if (steps && sscanf(steps, "status %63s %lld", function, &value) == 2) fake_set("status", function, value);
     return version;
 }
@@ -184,6 +188,6 @@ Status cublasLtMatmul(void *handle, Desc *desc, const float *alpha, const void *
     if (!handle || !stream || algorithm->data[0] != 42 || workspace_bytes < workspace) return 7;
     Product *product = malloc(sizeof *product);
     *product = (Product){*desc, *a, *b, *c, *d, a_at, b_at, c_at, d_at, workspace_at, workspace_bytes, *alpha, *beta};
-    stream->enqueue(stream, "product", 3, run, product);
+    stream->enqueue(stream, "product", time_us, run, product);
     return 0;
 }

@@ -105,6 +105,11 @@ fn calls_are_measured_anew_for_each_release() {
         told(&session, &compile, cublaslt);
         assert_eq!(release(&session).as_deref(), expected);
     }
+    // What takes as long as the kernel is not called.
+    std::fs::rename(session.work().join("../cache"), session.work().join("../other")).unwrap();
+    told(&session, &compile, "time 5");
+    assert_eq!(release(&session), None);
+    std::fs::remove_dir_all(session.work().join("../cache")).unwrap();
     // Without the library, and without having asked for it, there is none.
     let [_, said] = succeed(&session, &format!("{TUNED} {WITHOUT}"));
     assert!(said.starts_with("note: cuBLASLt (a library of matrix products) is not there: none: "), "{said}");
