@@ -43,6 +43,15 @@ impl Records {
         self.times.get(&key.stored().apart_from_machine()).copied()
     }
 
+    /// What follows the key's flags in those that begin with them and have the least time, on whatever machine.
+    pub fn fastest_continuation(&self, key: &Key) -> Option<&str> {
+        let start = key.stored().apart_from_machine();
+        let continues = |flags: &[String; 3]| flags[..2] == start[..2] && flags[2].starts_with(&start[2]);
+        let found = self.times.range(start.clone()..).take_while(|(flags, _)| continues(flags));
+        let (flags, _) = found.min_by(|a, b| a.1.total_cmp(b.1))?;
+        flags[2].get(start[2].len()..)
+    }
+
     /// The number of kernels with times.
     pub fn len(&self) -> usize {
         self.times.len()
@@ -72,5 +81,24 @@ mod tests {
         assert_eq!((report.added, report.kept, report.rejected.len()), (2, 1, 1));
         assert_eq!((records.len(), records.time(&key("a")), records.time(&key("b"))), (1, Some(2.5), None));
         assert_eq!(records.time(&Key { target: "other".into(), ..key("a") }), None);
+    }
+
+    #[test]
+    fn the_fastest_of_several_ways_is_found() {
+        let test = TestDatabase::new();
+        let way = |flags: &str| Key { flags: flags.into(), ..key("a") };
+        for (flags, time) in
+            [("f16", 0.5), ("f16, lib 1", 3.0), ("f16, lib 2", 2.0), ("f16, lib 3", 2.5), ("f16, other", 1.0)]
+        {
+            test.database.put(&way(flags), &time).unwrap();
+        }
+        test.database.put(&Key { flags: "f16, lib 4".into(), ..key("b") }, &1.0).unwrap();
+        let mut file = Vec::new();
+        test.database.export(&mut file).unwrap();
+        let (records, _) = Records::read(&mut &file[..]).unwrap();
+        assert_eq!(records.fastest_continuation(&way("f16, lib ")), Some("2"));
+        assert_eq!(records.fastest_continuation(&way("f32, lib ")), None);
+        assert_eq!(records.fastest_continuation(&Key { program: "b".into(), ..way("f16, lib ") }), Some("4"));
+        assert_eq!(records.fastest_continuation(&Key { target: "other".into(), ..way("f16") }), None);
     }
 }

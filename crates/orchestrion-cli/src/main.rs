@@ -10,7 +10,7 @@ mod progress;
 mod python;
 
 use clap::{Args, Parser, Subcommand};
-use orchestrion::{Error, Options, Precision, SearchPaths};
+use orchestrion::{Error, Library, Options, Precision, SearchPaths};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -66,6 +66,9 @@ pub struct CompileArguments {
     /// NVRTC's library (default: where the system, CUDA and Python have it)
     #[arg(long, value_name = "FILE", env = "ORCHESTRION_NVRTC")]
     nvrtc: Option<PathBuf>,
+    /// cuBLASLt's library (default: where the system, CUDA and Python have it); a file that is not there, as `none`, for none
+    #[arg(long, value_name = "FILE", env = "ORCHESTRION_CUBLASLT")]
+    cublaslt: Option<PathBuf>,
     /// The NVIDIA driver's library (default: the system's)
     #[arg(long, value_name = "FILE", env = "ORCHESTRION_CUDA_DRIVER")]
     cuda_driver: Option<PathBuf>,
@@ -91,6 +94,11 @@ pub struct CompileArguments {
     /// template has up to 200. The first time takes up to 20 seconds longer for every 8
     #[arg(long, value_name = "N", value_parser = parse_schedules, default_value = "8", requires = "times")]
     tune_schedules: usize,
+    /// Vendor libraries, separated by commas, to call instead of own kernels where --tune or --records finds them faster:
+    /// cublaslt (default: none, as results then depend on what is installed). An executable has its own kernels as well, and
+    /// runs them where the library is not there. Nothing is called without --tune or --records
+    #[arg(long, value_name = "NAMES", value_parser = parse_library, value_delimiter = ',')]
+    libraries: Vec<Library>,
     /// Threads that compile (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     jobs: usize,
@@ -105,6 +113,7 @@ impl CompileArguments {
         SearchPaths {
             driver: self.cuda_driver.clone(),
             nvrtc: self.nvrtc.clone(),
+            cublaslt: self.cublaslt.clone(),
             site_packages: python::site_packages(),
         }
     }
@@ -124,6 +133,7 @@ impl CompileArguments {
             tune: self.tune,
             tune_schedules: self.tune_schedules,
             records: self.records.clone(),
+            libraries: self.libraries.clone(),
             jobs: self.jobs,
             progress: progress::bars(self.quiet),
             cancel: cancel_flag(),
@@ -162,6 +172,11 @@ fn parse_dim(text: &str) -> Result<(String, usize), String> {
 fn parse_precision(text: &str) -> Result<Precision, String> {
     let known = Precision::ALL.into_iter().find(|precision| precision.name() == text);
     known.ok_or_else(|| format!("there are {}", Precision::ALL.map(Precision::name).join(", ")))
+}
+
+fn parse_library(text: &str) -> Result<Library, String> {
+    let known = Library::ALL.into_iter().find(|library| library.name() == text);
+    known.ok_or_else(|| format!("there is {}", Library::ALL.map(Library::name).join(", ")))
 }
 
 fn parse_schedules(text: &str) -> Result<usize, String> {

@@ -5,17 +5,23 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The fake driver, built anew.
-fn fake_driver() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../orch-runtime/tests/fake_cuda/driver.c");
-    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-cuda-{}.so", std::process::id()));
+/// A fake library, built anew.
+fn fake(source: &str) -> PathBuf {
+    let name = format!("fake-{source}-{}.so", std::process::id());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../orch-runtime/tests/fake_cuda").join(source);
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let built = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source).status();
     assert!(built.unwrap().success());
     library
 }
 
-/// Output and exit code.
+/// Output and exit code, without cuBLASLt.
 fn doctor(driver: &Path, options: &[&str]) -> (String, Option<i32>) {
+    doctor_with(driver, "none", options)
+}
+
+/// Output and exit code.
+fn doctor_with(driver: &Path, cublaslt: &str, options: &[&str]) -> (String, Option<i32>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrion"));
     command.args([
         "doctor",
@@ -23,6 +29,8 @@ fn doctor(driver: &Path, options: &[&str]) -> (String, Option<i32>) {
         "/nonexistent/cc",
         "--nvrtc",
         "/nonexistent/libnvrtc.so",
+        "--cublaslt",
+        cublaslt,
         "--cuda-driver",
     ]);
     let output = command.arg(driver).args(options).output().unwrap();
@@ -31,13 +39,15 @@ fn doctor(driver: &Path, options: &[&str]) -> (String, Option<i32>) {
 
 #[test]
 fn devices_are_listed() {
-    let driver = fake_driver();
+    let driver = fake("driver.c");
     let (text, code) = doctor(&driver, &[]);
     assert_eq!(code, Some(4), "there is no C compiler");
     for expected in [
         format!("CUDA driver    13.0 ({})\n", driver.display()),
         "GPU            0: Fake 0, compute capability 9.0, 132 multiprocessors at 1980 MHz, ".to_owned(),
         "NVRTC          none\n".to_owned(),
+        "cuBLASLt       cuBLASLt (a library of matrix products) is not there: none: ".to_owned(),
+        "`pip install nvidia-cublas` or a CUDA toolkit brings it".to_owned(),
         "CUDA problem   NVRTC (the CUDA compiler's library) is not there: ".to_owned(),
     ] {
         assert!(text.contains(&expected), "no `{expected}` in:\n{text}");
@@ -51,7 +61,17 @@ fn devices_are_listed() {
     assert_eq!(device["free_bytes"], 1 << 20);
     assert_eq!(report["cuda"]["nvrtc"], Value::Null);
     assert!(report["problem"].as_str().unwrap().contains("/nonexistent/cc"));
+    assert_eq!(report["cuda"]["cublaslt"], Value::Null);
     std::fs::remove_file(driver).unwrap();
+}
+
+#[test]
+fn libraries_are_found() {
+    let library = fake("cublaslt.c");
+    let none = Path::new("/nonexistent/libcuda.so");
+    let (text, _) = doctor_with(none, library.to_str().unwrap(), &[]);
+    assert!(text.contains(&format!("cuBLASLt       13.1 ({})\n", library.display())), "{text}");
+    std::fs::remove_file(library).unwrap();
 }
 
 #[test]

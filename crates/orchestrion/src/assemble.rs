@@ -6,6 +6,7 @@
 use crate::backend::{Object, Work};
 use crate::explain;
 use crate::implement::{Column, ColumnBody, Implementation, KernelDesign};
+use crate::library::call_info;
 use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TeamInfo, ViewInfo};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
@@ -339,6 +340,7 @@ pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<Source>, objects: &[O
                 scratch_bytes: program.scratch_bytes(),
                 team,
                 schedule: kernel.design.schedule.clone(),
+                call: kernel.call.as_ref().map(call_info),
                 source: source.text,
             }
         })

@@ -10,7 +10,7 @@ use crate::remember::{Memory, Plan, StoredStep};
 use crate::signature::Signatures;
 use crate::tune::{self, Timer};
 use crate::units::Units;
-use crate::{Error, Model, Options, parallel};
+use crate::{Error, Model, Options, library, parallel};
 use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_runtime::cpu::Source;
@@ -118,6 +118,7 @@ impl Model {
             solver_gap: plan.gap,
             modelled_us: plan.modelled_us,
             is_remembered,
+            notes: library::notes(backend, options),
             stage_seconds: Vec::new(),
         };
         let (inputs, outputs) =

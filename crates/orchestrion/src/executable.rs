@@ -32,7 +32,7 @@ enum Inner {
 pub struct RunOptions {
     /// Threads that work on one run, the caller's included; 0 means one per CPU that the process may use. GPUs need none.
     pub threads: usize,
-    /// Where to look for the NVIDIA driver.
+    /// Where to look for the NVIDIA driver, and for libraries that executables may call.
     pub cuda: SearchPaths,
     /// Waits after each step on a GPU, so that an error names its kernel: slow.
     pub check_each_step: bool,
@@ -149,6 +149,14 @@ impl Executable {
             }
         };
         Ok(profile.into_iter().map(|step| StepTime { name: step.name, median_us: step.median_us }).collect())
+    }
+
+    /// For a step with a library call the library and its release, or why its own kernel runs instead.
+    pub fn call_of(&self, step: usize) -> Option<Result<String, &str>> {
+        match &self.inner {
+            Inner::Cpu(_) => None,
+            Inner::Cuda(inner) => inner.call_of(step),
+        }
     }
 
     /// Buffers of the outputs' sizes.

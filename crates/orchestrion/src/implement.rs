@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, Work};
 use crate::candidates::{self, HOST_ROUTINE_US};
+use crate::library::{self, KernelCall};
 use crate::remember::Chosen;
 use crate::signature::{Signature, Signatures};
 use crate::substitute::{Operand, Substitute, SubstituteKernel};
@@ -40,6 +41,15 @@ pub struct KernelDesign {
     pub cost_us: f64,
     /// Whether most of what it reads has not been touched before in a run.
     pub is_cold: bool,
+    /// A library call that is made instead where it can be.
+    pub call: Option<KernelCall>,
+}
+
+impl KernelDesign {
+    /// How it is done: the release of the library that is called, or the schedule.
+    pub fn way(&self) -> &str {
+        self.call.as_ref().map_or(&self.design.schedule, |call| &call.release)
+    }
 }
 
 /// One chosen set of units.
@@ -95,6 +105,16 @@ pub struct Measured {
     pub times: HashMap<String, f64>,
     /// The fastest schedule, where several were timed.
     pub schedules: HashMap<String, String>,
+    /// The library calls that were faster than any schedule.
+    pub calls: HashMap<String, MeasuredCall>,
+}
+
+/// A library call that was faster than a kernel.
+pub struct MeasuredCall {
+    /// The library and its release.
+    pub release: String,
+    /// Microseconds that the kernel took.
+    pub own_us: f64,
 }
 
 /// A distinct candidate of the plan: one use of it.
@@ -277,12 +297,17 @@ impl Place<'_> {
         let Some(substitute) = &distinct.chosen.substitute else {
             let schedule = measured.schedules.get(&distinct.signature.text);
             let outputs = &distinct.chosen.candidate.outputs;
-            let (kernel, block) = match schedule {
+            let (mut kernel, block) = match schedule {
                 Some(schedule) => {
                     self.scheduled(distinct.nodes, outputs, schedule, options.tune_schedules)?
                 }
                 None => self.kernel(distinct.nodes, outputs)?,
             };
+            if let Some(call) = measured.calls.get(&distinct.signature.text) {
+                let with_call = library::beside(&[kernel.clone()], &block, self.backend, &call.release);
+                kernel.call = with_call.and_then(|kernel| kernel.call);
+                kernel.call.iter_mut().for_each(|made| made.own_us = Some(call.own_us));
+            }
             let place = |arg: &orch_tile::block::Arg| position(arg.tensor).map(Arg::Place);
             let args = block.args.iter().map(place).collect::<Option<_>>()?;
             return Some(vec![Link { kernel, args, ends: None }]);
@@ -299,20 +324,25 @@ impl Place<'_> {
         substitute.kernels(*self)?.into_iter().map(link).collect()
     }
 
-    /// The kernel of a candidate under several schedules, the preferred one first; none where there is no choice.
+    /// The kernels of candidates under several schedules, the preferred one first, and last with a call of the library of
+    /// the release that stands beside the candidate, if there is such a call; none where there is no choice.
     ///
     /// # Errors
     /// If the work is cancelled.
     pub fn schedules(
         &self,
-        columns: &[&candidates::Column],
+        columns: &[(&candidates::Column, Option<String>)],
         options: &Options,
     ) -> Result<Vec<Vec<KernelDesign>>, Error> {
-        parallel::map(columns, options, |column| {
+        let all = |(column, release): &(&candidates::Column, Option<String>)| {
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
             let kernels = self.kernels(&nodes, &column.candidate.outputs, options.tune_schedules);
-            kernels.map(|(all, _)| all).filter(|all| all.len() > 1).unwrap_or_default()
-        })
+            let (mut all, block) = kernels?;
+            let release = release.as_ref();
+            all.extend(release.and_then(|release| library::beside(&all, &block, self.backend, release)));
+            (all.len() > 1).then_some(all)
+        };
+        parallel::map(columns, options, |column| all(column).unwrap_or_default())
     }
 
     /// True if most of what a kernel reads is touched for the first time in a run: constants and inputs of the model.
@@ -359,7 +389,7 @@ impl Place<'_> {
         let designs = self.backend.designs(&block, limit).into_iter();
         let read = block.args.iter().filter(|arg| arg.role != ArgRole::Output);
         let is_cold = self.is_cold(read.map(|arg| arg.tensor));
-        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us, is_cold };
+        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us, is_cold, call: None };
         let kernels: Vec<KernelDesign> = designs.map(kernel).collect();
         (!kernels.is_empty()).then_some((kernels, block))
     }

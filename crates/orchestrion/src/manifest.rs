@@ -2,9 +2,10 @@
 //!
 //! Everything here is checked again when an artifact is loaded, because files come from outside.
 
-use crate::{Error, Precision};
+use crate::{Error, Library, Precision};
 use orch_ir::{DType, Shape};
 use orch_mugraph::Certificate;
+use orch_runtime::cuda::MatrixProduct;
 use serde::{Deserialize, Serialize};
 
 /// The plan of an executable and how it came about.
@@ -94,8 +95,24 @@ pub struct KernelInfo {
     pub team: Option<TeamInfo>,
     /// The template and schedule, for people.
     pub schedule: String,
+    /// A library call that was faster, and is made instead where it can be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallInfo>,
     /// Its source, in C or CUDA C++.
     pub source: String,
+}
+
+/// A call of a vendor's library that computes what a kernel computes, from the same arguments.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CallInfo {
+    /// The library.
+    pub library: Library,
+    /// Its name and the release that was measured.
+    pub release: String,
+    /// What it computes.
+    pub product: MatrixProduct,
+    /// Time that the kernel took where the call took less.
+    pub own_us: Option<f64>,
 }
 
 /// How a GPU runs a task of a kernel.
@@ -240,6 +257,9 @@ pub struct PlanReport {
     pub modelled_us: f64,
     /// True if the plan was found before and is remembered; all above is of that time.
     pub is_remembered: bool,
+    /// What was asked for and had no effect, and why.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Seconds spent in each stage, in order.
     pub stage_seconds: Vec<(String, f64)>,
 }

@@ -43,6 +43,10 @@ pub struct Options {
     /// Times of kernels that another machine measured (`orchestrion cache export`): plans by them as far as they go, for
     /// any target, instead of measuring.
     pub records: Option<PathBuf>,
+    /// Vendor libraries that are called instead of kernels where measured times (`tune`, `records`) find them faster, and
+    /// where they are when an executable is loaded: it has kernels of its own for what they do. None by default, because
+    /// results then depend on what is installed. Without measured times they have no effect.
+    pub libraries: Vec<Library>,
     /// Threads that compile; 0 means one per CPU.
     pub jobs: usize,
     /// Told about long work.
@@ -67,9 +71,30 @@ impl Default for Options {
             tune: false,
             tune_schedules: 8,
             records: None,
+            libraries: Vec::new(),
             jobs: 0,
             progress: Arc::new(Silent),
             cancel: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// A vendor library that does what some kernels do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Library {
+    /// NVIDIA's matrix products.
+    CublasLt,
+}
+
+impl Library {
+    /// Every library.
+    pub const ALL: [Library; 1] = [Library::CublasLt];
+
+    /// The name in options: `cublaslt`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Library::CublasLt => "cublaslt",
         }
     }
 }

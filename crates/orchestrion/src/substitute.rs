@@ -96,7 +96,7 @@ impl SubstituteKernel {
         };
         let is_cold = place.is_cold(self.reads.iter().filter_map(tensor));
         let SubstituteKernel { name, design, work, cost_us, .. } = self;
-        KernelDesign { name, design, work, cost_us, is_cold }
+        KernelDesign { name, design, work, cost_us, is_cold, call: None }
     }
 }
 

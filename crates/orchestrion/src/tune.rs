@@ -2,12 +2,13 @@
 //!
 //! The kernels of the plan, and those that would replace a part of it at little more than its cost, are timed; then
 //! the program is solved again with measured costs, until the plan asks for no new measurement. At last the kernels of the
-//! plan are timed under several schedules each.
+//! plan are timed under several schedules each, and beside library calls that do the same where these were asked for.
 
 use crate::candidates::Column;
-use crate::implement::{KernelDesign, Measured, Place};
-use crate::{Error, Options};
+use crate::implement::{KernelDesign, Measured, MeasuredCall, Place};
+use crate::{Error, Library, Options};
 use orch_plan::blp::{Choice, ColumnId};
+use orch_runtime::cuda::CublasLt;
 use orch_tune::{Database, Key, Records};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -173,28 +174,28 @@ impl<'a> Timer<'a> {
         });
         columns.sort_by(|&a, &b| self.columns[b].cost_us.total_cmp(&self.columns[a].cost_us));
         for some in columns.chunks(TOGETHER) {
-            let of_columns: Vec<&Column> = some.iter().map(|&column| &self.columns[column]).collect();
+            let of_columns: Vec<(&Column, Option<String>)> =
+                some.iter().map(|&column| (&self.columns[column], self.release(column))).collect();
             let designs = self.place.schedules(&of_columns, self.options)?;
             let all =
                 || some.iter().zip(&designs).flat_map(|(&column, all)| all.iter().map(move |d| (column, d)));
-            let key =
-                |(column, design): (usize, &KernelDesign)| self.key(column, Some(&design.design.schedule));
+            let key = |(column, design): (usize, &KernelDesign)| self.key(column, Some(design.way()));
             let keys: Vec<Option<Key>> = all().map(key).collect();
             let kernels: Vec<&KernelDesign> = all().map(|(_, design)| design).collect();
             let run = |numbers: &[usize]| {
                 let kernels: Vec<KernelDesign> =
                     numbers.iter().map(|&number| kernels[number].clone()).collect();
-                let times = self.place.backend.times(&kernels, self.options)?;
-                Ok(times.into_iter().map(Some).collect())
+                self.place.backend.times(&kernels, self.options)
             };
             let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
             for (&column, designs) in some.iter().zip(&designs) {
                 let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
                 let Some(kernel) = self.columns[column].kernel else { continue };
-                let Some((fastest, time)) = fastest(&times) else { continue };
+                let Some((design, time, call)) = fastest_way(designs, &times) else { continue };
                 let signature = &self.signatures[kernel];
                 measured.times.insert(signature.clone(), time);
-                measured.schedules.insert(signature.clone(), designs[fastest].design.schedule.clone());
+                measured.schedules.insert(signature.clone(), design.design.schedule.clone());
+                measured.calls.extend(call.map(|call| (signature.clone(), call)));
             }
         }
         Ok(())
@@ -231,8 +232,24 @@ impl<'a> Timer<'a> {
         Ok(times)
     }
 
-    /// What the time of a column's kernel is kept under, with a schedule or the preferred one.
-    fn key(&self, column: usize, schedule: Option<&str>) -> Option<Key> {
+    /// The release of the library whose call may be made instead of a column's kernel: the one that is here, or the one
+    /// that was fastest where the records are from.
+    fn release(&self, column: usize) -> Option<String> {
+        if !self.options.libraries.contains(&Library::CublasLt) {
+            return None;
+        }
+        match &self.source {
+            Figures::Here { .. } => self.place.backend.library().ok(),
+            Figures::Records(records) => {
+                let any_release = format!("{} ", CublasLt::NAME);
+                let release = records.fastest_continuation(&self.key(column, Some(&any_release))?)?;
+                Some(any_release + release)
+            }
+        }
+    }
+
+    /// What the time of a column's kernel is kept under: done in this way, or with the preferred schedule.
+    fn key(&self, column: usize, way: Option<&str>) -> Option<Key> {
         let backend = self.place.backend;
         // Records are used whatever compiler they are of, and there may be none here.
         let compiler = backend.compiler().unwrap_or_default();
@@ -244,7 +261,7 @@ impl<'a> Timer<'a> {
             flags: format!(
                 "time of a kernel, {}{}",
                 self.options.precision.name(),
-                schedule.map_or(String::new(), |schedule| format!(", {schedule}"))
+                way.map_or(String::new(), |way| format!(", {way}"))
             ),
         })
     }
@@ -261,8 +278,27 @@ impl<'a> Timer<'a> {
             ranges.push(is_served.then_some(start..kernels.len()));
         }
         let times = self.place.backend.times(&kernels, self.options)?;
-        Ok(ranges.into_iter().map(|range| Some(times[range?].iter().sum())).collect())
+        Ok(ranges.into_iter().map(|range| times[range?].iter().copied().sum()).collect())
     }
+}
+
+/// The fastest of a kernel's designs and its time. If that is the library call, it is given beside the fastest kernel that
+/// is passed the same as the call.
+fn fastest_way<'a>(
+    designs: &'a [KernelDesign],
+    times: &[Option<f64>],
+) -> Option<(&'a KernelDesign, f64, Option<MeasuredCall>)> {
+    let own = designs.iter().position(|design| design.call.is_some()).unwrap_or(designs.len());
+    let (fastest_own, own_us) = fastest(&times[..own])?;
+    let called = designs.get(own).zip(times.get(own).copied().flatten());
+    let Some((called, time)) = called.filter(|(_, time)| *time <= FASTER * own_us) else {
+        return Some((&designs[fastest_own], own_us, None));
+    };
+    let bindings = |design: &KernelDesign| design.design.kernel.bindings == called.design.kernel.bindings;
+    let beside: Vec<Option<f64>> =
+        designs[..own].iter().zip(times).map(|(design, time)| time.filter(|_| bindings(design))).collect();
+    let (design, own_us) = fastest(&beside).map_or((called, own_us), |(number, us)| (&designs[number], us));
+    Some((design, time, Some(MeasuredCall { release: called.way().to_owned(), own_us })))
 }
 
 /// The number and the time of the fastest schedule; the first, preferred one, unless another is clearly faster. `None` if

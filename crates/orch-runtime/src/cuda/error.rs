@@ -36,6 +36,31 @@ pub enum CudaError {
         /// The oldest that will do.
         needed: Version,
     },
+    /// A library is older than what is supported.
+    #[error(
+        "{library} {found} ({path}) is too old, {needed} or later is needed: `pip install --upgrade nvidia-cublas`, or name \
+         another one with the option --cublaslt"
+    )]
+    LibraryTooOld {
+        /// What the library is.
+        library: &'static str,
+        /// The library's file.
+        path: String,
+        /// Its release.
+        found: Version,
+        /// The oldest that will do.
+        needed: Version,
+    },
+    /// A vendor's library does not do what it was asked for.
+    #[error("{library} reports {status} while {doing}; without it (--cublaslt none) the own kernels run")]
+    Library {
+        /// The library and its release.
+        library: String,
+        /// Its name of the error.
+        status: String,
+        /// What was being done.
+        doing: String,
+    },
     /// The driver does not start.
     #[error(
         "the NVIDIA driver ({library}) does not start: {name} ({message}); see whether `nvidia-smi` works. After an update \

@@ -3,6 +3,7 @@
 //! Every tensor has a fixed address, the caller's included: those are copied to and from stand-ins on the device. The
 //! steps between host routines are one graph each, whose nodes wait for what their bytes depend on and nothing else.
 
+use super::calls::{Call, Calls, Form};
 use super::dependencies::dependencies;
 use super::device::Context;
 use super::error::CudaError;
@@ -76,6 +77,7 @@ pub struct Executable {
     options: ExecutableOptions,
     // Fields drop in order: graphs before what their nodes point to.
     segments: Vec<Segment>,
+    calls: Calls,
     arguments: Vec<Arguments>,
     boundary: Vec<BoundaryArgument>,
     placement: Placement,
@@ -135,10 +137,23 @@ impl Executable {
             .map(|step| Arguments::of(step, &placement, stream.context()))
             .collect::<Result<_, _>>()?;
         let boundary = boundary(&program);
-        let pending = 0..0;
-        let stream = Arc::new(stream);
-        let mut executable =
-            Self { program, options, segments: Vec::new(), arguments, boundary, placement, stream, pending };
+        let form = match options.execution {
+            _ if options.check_each_step => Form::Direct,
+            Execution::Direct => Form::Direct,
+            Execution::StraightGraph | Execution::BranchedGraph => Form::Captured,
+        };
+        let calls = Calls::new(&stream, &program, &placement, form)?;
+        let mut executable = Self {
+            program,
+            options,
+            segments: Vec::new(),
+            calls,
+            arguments,
+            boundary,
+            placement,
+            stream: Arc::new(stream),
+            pending: 0..0,
+        };
         executable.segments = executable.split()?;
         executable.wait()?;
         Ok(executable)
@@ -164,9 +179,14 @@ impl Executable {
         &self.boundary
     }
 
-    /// Bytes of the device that its tensors take, constants included.
+    /// Bytes of the device that its tensors take, constants included, and what library calls need beside them.
     pub fn device_bytes(&self) -> usize {
-        self.placement.len_bytes()
+        self.placement.len_bytes() + self.calls.workspace_bytes()
+    }
+
+    /// For a step with a library call the library and its release, or why its own kernel runs instead.
+    pub fn call_of(&self, step: usize) -> Option<Result<String, &str>> {
+        self.calls.outcome(step)
     }
 
     /// Computes the outputs from the inputs.
@@ -317,12 +337,16 @@ impl Executable {
     fn enqueue_step(&mut self, idx: usize) -> Result<(), CudaError> {
         self.is_pending(idx..idx + 1);
         let enqueued = match &self.program.steps[idx].action {
-            Action::Launch(launch) => {
-                let mut shape = launch.shape;
-                shape.is_programmatic &= self.options.allow_programmatic;
-                // SAFETY: these are the launch's own arguments, one for each tensor and view.
-                unsafe { launch.function.launch_with(&self.stream, &shape, self.arguments[idx].pointers()) }
-            }
+            Action::Launch(launch) => match self.calls.of(idx) {
+                Some(call) => self.calls.enqueue(call, &self.stream),
+                None => {
+                    let mut shape = launch.shape;
+                    shape.is_programmatic &= self.options.allow_programmatic;
+                    let pointers = self.arguments[idx].pointers();
+                    // SAFETY: these are the launch's own arguments, one for each tensor and view.
+                    unsafe { launch.function.launch_with(&self.stream, &shape, pointers) }
+                }
+            },
             Action::Copy { from, to } if is_move(from, to) => {
                 self.stream.copy(self.placement.address(from), self.placement.address(to), from.len_bytes)
             }
@@ -391,21 +415,29 @@ impl Executable {
 
     /// The kernels that these steps launch, in words; empty if there are none.
     fn kernels(&self, steps: &Range<usize>) -> String {
-        let steps = &self.program.steps[steps.clone()];
-        let launches: Vec<(&str, &str)> = (steps.iter())
-            .filter_map(|step| match &step.action {
-                Action::Launch(launch) => Some((&step.name[..], launch.function.symbol())),
-                Action::Copy { .. } | Action::Host(_) => None,
-            })
+        let launches: Vec<usize> = steps
+            .clone()
+            .filter(|&idx| matches!(self.program.steps[idx].action, Action::Launch(_)))
             .collect();
-        match &launches[..] {
+        let name = |idx: usize| &self.program.steps[idx].name;
+        match launches[..] {
             [] => String::new(),
-            [(step, kernel)] => format!("kernel `{kernel}` of step `{step}`"),
-            [(first, _), .., (last, _)] => {
+            [idx] => format!("{} of step `{}`", self.kernel(idx), name(idx)),
+            [first, .., last] => {
+                let (first, last) = (name(first), name(last));
                 let count = launches.len();
                 let advice = "`orchestrion run --check-steps` says which";
                 format!("one of {count} kernels, from step `{first}` to step `{last}` ({advice})")
             }
+        }
+    }
+
+    /// What a step launches, in words.
+    fn kernel(&self, step: usize) -> String {
+        match (&self.program.steps[step].action, self.calls.of(step)) {
+            (_, Some(call)) => format!("the call of {}", call.release()),
+            (Action::Launch(launch), None) => format!("kernel `{}`", launch.function.symbol()),
+            (Action::Copy { .. } | Action::Host(_), None) => String::new(),
         }
     }
 
@@ -450,10 +482,19 @@ impl Executable {
         // For each step what those after it wait for: its node, or what it waits for itself if it does nothing.
         let mut ends: Vec<Vec<Node>> = Vec::with_capacity(steps.len());
         let mut is_kernel = Vec::with_capacity(steps.len());
+        // What the last call that needs the workspace has left behind: the next one waits for it.
+        let mut workspace_end: Vec<Node> = Vec::new();
         for (idx, waits) in steps.zip(&waits) {
-            let after: Vec<Node> = waits.iter().flat_map(|&step| ends[step].iter().copied()).collect();
-            let node = match &self.program.steps[idx].action {
-                Action::Launch(launch) => {
+            let mut after: Vec<Node> = waits.iter().flat_map(|&step| ends[step].iter().copied()).collect();
+            let call = self.calls.of(idx);
+            let captured = call.and_then(Call::captured);
+            if call.is_some_and(Call::needs_workspace) {
+                workspace_end.retain(|node| !after.contains(node));
+                after.append(&mut workspace_end);
+            }
+            let node = match (&self.program.steps[idx].action, captured) {
+                (Action::Launch(_), Some(captured)) => Some(builder.add_captured(captured, &after)?),
+                (Action::Launch(launch), None) => {
                     let (function, shape) = (&launch.function, &launch.shape);
                     // One edge, because a kernel waits for all that it may start early after at once.
                     let is_early = allow_early
@@ -463,14 +504,18 @@ impl Executable {
                     // SAFETY: these are the launch's own arguments, one for each tensor and view.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
                 }
-                Action::Copy { from, to } if is_move(from, to) => {
+                (Action::Copy { from, to }, _) if is_move(from, to) => {
                     let (from_address, to_address) =
                         (self.placement.address(from), self.placement.address(to));
                     Some(builder.add_copy(from_address, to_address, from.len_bytes, &after)?)
                 }
-                Action::Copy { .. } | Action::Host(_) => None,
+                (Action::Copy { .. } | Action::Host(_), _) => None,
             };
-            is_kernel.push(matches!(self.program.steps[idx].action, Action::Launch(_)));
+            if call.is_some_and(Call::needs_workspace) {
+                workspace_end.extend(node);
+            }
+            let is_launch = matches!(self.program.steps[idx].action, Action::Launch(_));
+            is_kernel.push(is_launch && captured.is_none());
             ends.push(node.map_or(after, |node| vec![node]));
         }
         builder.build(&self.stream)

@@ -4,7 +4,10 @@ use super::device::Context;
 use super::error::CudaError;
 use super::module::{Function, LaunchShape};
 use super::stream::Stream;
-use super::sys::{Address, CopyEnd, CopyNode, EdgeData, Handle, KernelNode, MEMORY_DEVICE, launch_attribute};
+use super::sys::{
+    Address, CAPTURE_RELAXED, CopyEnd, CopyNode, EdgeData, Handle, KernelNode, MEMORY_DEVICE,
+    launch_attribute,
+};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -15,8 +18,14 @@ pub(super) struct GraphBuilder {
 }
 
 /// A node of the graph that made it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Node(Handle);
+
+/// What was put into a stream, as a graph: a part of others.
+pub(super) struct Captured {
+    context: Context,
+    handle: Handle,
+}
 
 /// A graph that can be launched. What its nodes point to must live as long.
 pub(super) struct Graph {
@@ -26,6 +35,8 @@ pub(super) struct Graph {
 
 // SAFETY: an executable graph may be used from any thread, from one at a time.
 unsafe impl Send for Graph {}
+// SAFETY: a graph that nobody changes may be used from any thread.
+unsafe impl Send for Captured {}
 
 impl GraphBuilder {
     pub(super) fn new(context: &Context) -> Result<Self, CudaError> {
@@ -136,6 +147,25 @@ impl GraphBuilder {
         Ok(Node(driver.create(|| "adding a copy to a graph".into(), make)?))
     }
 
+    /// Adds what was captured, which waits for `after`.
+    pub(super) fn add_captured(&self, captured: &Captured, after: &[Node]) -> Result<Node, CudaError> {
+        let driver = self.context.enter()?;
+        let before: Vec<Handle> = after.iter().map(|node| node.0).collect();
+        let make = |made| {
+            // SAFETY: the nodes are this graph's, and the driver copies what was captured before it returns.
+            unsafe {
+                (driver.api.graph_add_child)(
+                    made,
+                    self.handle,
+                    before.as_ptr(),
+                    before.len(),
+                    captured.handle,
+                )
+            }
+        };
+        Ok(Node(driver.create(|| "adding a call of a library to a graph".into(), make)?))
+    }
+
     /// The graph as it can be launched, brought to the device.
     pub(super) fn build(self, stream: &Stream) -> Result<Graph, CudaError> {
         let driver = self.context.enter()?;
@@ -153,6 +183,44 @@ impl GraphBuilder {
 impl Drop for GraphBuilder {
     fn drop(&mut self) {
         // SAFETY: made by `new`, and not used after this.
+        self.context.release(|driver| unsafe { (driver.api.graph_destroy)(self.handle) });
+    }
+}
+
+impl Captured {
+    /// What `enqueue` puts into the stream, which is not run.
+    ///
+    /// # Errors
+    /// Those of `enqueue`, or if something is put in that no graph takes.
+    pub(super) fn of(
+        stream: &Stream,
+        enqueue: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<Self, CudaError> {
+        let context = stream.context().clone();
+        let driver = context.enter()?;
+        let doing = || "capturing a call of a library".to_owned();
+        // SAFETY: the stream lives as long as its borrow.
+        let status = unsafe { (driver.api.stream_begin_capture)(stream.handle(), CAPTURE_RELAXED) };
+        driver.check(status, doing)?;
+        let enqueued = enqueue();
+        let driver = context.enter()?;
+        let mut handle: Handle = null_mut();
+        // SAFETY: the pointer is to a handle; the capture was begun above, and ends whatever came between.
+        let status = unsafe { (driver.api.stream_end_capture)(stream.handle(), &raw mut handle) };
+        let ended = driver.check(status, doing);
+        let captured = (!handle.is_null()).then(|| Self { context: context.clone(), handle });
+        enqueued.and(ended)?;
+        captured.ok_or_else(|| CudaError::Driver {
+            doing: doing(),
+            name: "nothing".to_owned(),
+            message: "the capture has no graph".to_owned(),
+        })
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        // SAFETY: the driver gave it away when the capture ended, and it is not used after this: graphs have copies.
         self.context.release(|driver| unsafe { (driver.api.graph_destroy)(self.handle) });
     }
 }

@@ -1,10 +1,12 @@
 //! The CUDA device: kernels in CUDA C++ to cubins to an executable on an NVIDIA GPU.
 //!
-//! Nothing of CUDA is needed to build this crate, or to start a program with it: the driver and NVRTC are loaded when
-//! they are asked for, and what is missing is an error value that says how to get it.
+//! Nothing of CUDA is needed to build this crate, or to start a program with it: the driver, NVRTC and cuBLASLt are loaded
+//! when they are asked for, and what is missing is an error value that says how to get it.
 
 mod cache;
+mod calls;
 mod cubin;
+mod cublaslt;
 mod dependencies;
 mod device;
 mod driver;
@@ -16,6 +18,7 @@ mod memory;
 mod module;
 mod nvrtc;
 mod placement;
+mod product;
 mod resources;
 mod search;
 mod stream;
@@ -28,14 +31,16 @@ mod timing;
 
 pub use crate::kernels::{CompileProgress, Source};
 pub use cache::CubinCache;
+pub use cublaslt::CublasLt;
 pub use device::{Capability, Context, Device, DeviceInfo, Version};
 pub use driver::Driver;
 pub use error::CudaError;
 pub use executable::{BoundaryArgument, Executable, ExecutableError, ExecutableOptions, Execution};
-pub use launch::{Action, BoxView, Launch, Program, Step};
+pub use launch::{Action, BoxView, Launch, LibraryCall, Program, Step};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use module::{Function, FunctionAttributes, LaunchShape, Module};
 pub use nvrtc::{Cubin, Nvrtc, NvrtcError, NvrtcTarget};
+pub use product::{Element, Matrix, MatrixOrder, MatrixProduct, Vector};
 pub use resources::KernelResources;
 pub use search::SearchPaths;
 pub use stream::{Event, Stream};

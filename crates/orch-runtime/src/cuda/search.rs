@@ -1,7 +1,8 @@
 //! Finding CUDA's libraries on this machine.
 //!
-//! The driver (`libcuda.so.1`) comes with the system's NVIDIA driver, so the system's loader finds it. NVRTC comes with
-//! a CUDA toolkit or with the Python package `nvidia-cuda-nvrtc`; neither puts it where the loader looks.
+//! The driver (`libcuda.so.1`) comes with the system's NVIDIA driver, so the system's loader finds it. NVRTC and cuBLASLt
+//! come with a CUDA toolkit or with the Python packages `nvidia-cuda-nvrtc` and `nvidia-cublas`; neither puts them where the
+//! loader looks.
 
 use super::error::CudaError;
 use crate::os::{check_whole, loader_message};
@@ -16,6 +17,8 @@ pub struct SearchPaths {
     pub driver: Option<PathBuf>,
     /// NVRTC's library; nothing else is tried if it is given.
     pub nvrtc: Option<PathBuf>,
+    /// cuBLASLt's library; nothing else is tried if it is given.
+    pub cublaslt: Option<PathBuf>,
     /// `site-packages` folders of Python, which may hold NVIDIA's packages.
     pub site_packages: Vec<PathBuf>,
 }
@@ -26,11 +29,36 @@ pub(super) struct Found {
     pub(super) path: String,
 }
 
-/// Names that the loader may know NVRTC by, newest first.
-const NVRTC_NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+/// A library that comes with a CUDA toolkit or a Python package.
+struct Sought {
+    /// What it is.
+    what: &'static str,
+    /// Names that the loader may know it by, newest first.
+    names: [&'static str; 3],
+    /// Where Python packages put it, within `site-packages`.
+    packages: &'static [&'static str],
+    /// What the names of files beside it begin with that it needs.
+    companions: Option<&'static str>,
+    /// What to do if it is not there.
+    advice: &'static str,
+}
 
-/// Where NVIDIA's Python packages put NVRTC, within `site-packages`.
-const NVRTC_PACKAGES: [&str; 2] = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"];
+const NVRTC: Sought = Sought {
+    what: "NVRTC (the CUDA compiler's library)",
+    names: ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    packages: &["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"],
+    companions: Some("libnvrtc-builtins.so"),
+    advice: NVRTC_ADVICE,
+};
+
+/// PyTorch's own builds have it beside their libraries, others take NVIDIA's packages.
+const CUBLASLT: Sought = Sought {
+    what: "cuBLASLt (a library of matrix products)",
+    names: ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    packages: &["nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib"],
+    companions: None,
+    advice: CUBLASLT_ADVICE,
+};
 
 const DRIVER_ADVICE: &str = "CUDA needs an NVIDIA GPU and its driver (https://www.nvidia.com/drivers); in a container, \
      start it with the GPU (Docker: `--gpus all`). Models compile for the CPU without";
@@ -39,29 +67,47 @@ const NVRTC_ADVICE: &str = "NVRTC compiles kernels for NVIDIA GPUs, and needs no
      nvidia-cuda-nvrtc` or a CUDA toolkit (https://developer.nvidia.com/cuda-downloads) brings it; name a file with the \
      option --nvrtc if it is elsewhere";
 
+const CUBLASLT_ADVICE: &str = "cuBLASLt is not needed: it multiplies matrices where --tune finds it faster than own kernels. \
+     `pip install nvidia-cublas` or a CUDA toolkit brings it; name a file with the option --cublaslt if it is elsewhere";
+
 /// Loads the driver.
 pub(super) fn driver(paths: &SearchPaths) -> Result<Found, CudaError> {
     let candidates =
         paths.driver.clone().map_or_else(|| vec![PathBuf::from("libcuda.so.1")], |path| vec![path]);
-    first("the NVIDIA driver's library", &candidates, DRIVER_ADVICE)
+    first("the NVIDIA driver's library", &candidates, None, DRIVER_ADVICE)
 }
 
 /// Loads NVRTC.
 pub(super) fn nvrtc(paths: &SearchPaths) -> Result<Found, CudaError> {
-    let candidates = paths.nvrtc.clone().map_or_else(|| nvrtc_candidates(paths), |path| vec![path]);
-    first("NVRTC (the CUDA compiler's library)", &candidates, NVRTC_ADVICE)
+    NVRTC.first(paths.nvrtc.as_ref(), paths)
 }
 
-fn nvrtc_candidates(paths: &SearchPaths) -> Vec<PathBuf> {
-    let mut candidates: Vec<PathBuf> = NVRTC_NAMES.map(PathBuf::from).into();
-    let folders = toolkits(Path::new("/usr/local")).into_iter();
-    let packages = paths.site_packages.iter();
-    let folders = folders.chain(packages.flat_map(|site| NVRTC_PACKAGES.map(|package| site.join(package))));
-    for folder in folders {
-        let there = NVRTC_NAMES.iter().map(|name| folder.join(name)).filter(|path| path.exists());
-        candidates.extend(there);
+/// Loads cuBLASLt.
+pub(super) fn cublaslt(paths: &SearchPaths) -> Result<Found, CudaError> {
+    CUBLASLT.first(paths.cublaslt.as_ref(), paths)
+}
+
+impl Sought {
+    /// Loads it.
+    fn first(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Result<Found, CudaError> {
+        first(self.what, &self.candidates(given, paths), self.companions, self.advice)
     }
-    candidates
+
+    /// Files to try: the one that is given, or those in the usual places.
+    fn candidates(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Vec<PathBuf> {
+        if let Some(path) = given {
+            return vec![path.clone()];
+        }
+        let mut candidates: Vec<PathBuf> = self.names.map(PathBuf::from).into();
+        let folders = toolkits(Path::new("/usr/local")).into_iter();
+        let sites = paths.site_packages.iter();
+        let folders = folders.chain(sites.flat_map(|site| self.packages.iter().map(|name| site.join(name))));
+        for folder in folders {
+            let there = self.names.iter().map(|name| folder.join(name)).filter(|path| path.exists());
+            candidates.extend(there);
+        }
+        candidates
+    }
 }
 
 /// The library folders of CUDA toolkits, the default one first and then the newest.
@@ -78,11 +124,16 @@ fn toolkits(root: &Path) -> Vec<PathBuf> {
     names.iter().map(|name| root.join(name).join("lib64")).collect()
 }
 
-/// Loads the first of these files that loads.
-fn first(what: &'static str, candidates: &[PathBuf], advice: &'static str) -> Result<Found, CudaError> {
+/// Loads the first of these files that loads, and what it needs beside it.
+fn first(
+    what: &'static str,
+    candidates: &[PathBuf],
+    companions: Option<&str>,
+    advice: &'static str,
+) -> Result<Found, CudaError> {
     let mut tried = Vec::new();
     for path in candidates {
-        match open(path) {
+        match open(path, companions) {
             Ok(library) => return Ok(Found { library, path: path.display().to_string() }),
             Err(reason) => tried.push(reason),
         }
@@ -90,9 +141,9 @@ fn first(what: &'static str, candidates: &[PathBuf], advice: &'static str) -> Re
     Err(CudaError::NoLibrary { library: what, tried, advice })
 }
 
-fn open(path: &Path) -> Result<&'static Library, String> {
+fn open(path: &Path, companions: Option<&str>) -> Result<&'static Library, String> {
     // NVRTC opens a companion by its bare name, which the loader knows if it is loaded already.
-    for companion in companions(path) {
+    for companion in companions.map(|prefix| beside(path, prefix)).unwrap_or_default() {
         check_whole(&companion)?;
         // One that does not load is missed, and named, by the first compilation.
         if let Ok(library) = load(&companion) {
@@ -109,14 +160,14 @@ fn load(path: &Path) -> Result<Library, String> {
     unsafe { Library::new(path) }.map_err(|error| loader_message(&error))
 }
 
-/// The libraries beside NVRTC that it needs: `libnvrtc-builtins.so` of its version.
-fn companions(path: &Path) -> Vec<PathBuf> {
+/// The files beside a library whose names begin like this.
+fn beside(path: &Path, prefix: &str) -> Vec<PathBuf> {
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
         return Vec::new();
     };
     let is_companion = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("libnvrtc-builtins.so")
+        name.starts_with(prefix)
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_companion).collect();
@@ -143,19 +194,29 @@ mod tests {
     #[test]
     fn packages_are_searched() {
         let dir = TempDir::new("packages").unwrap();
-        let folder = dir.path().join(NVRTC_PACKAGES[1]);
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("libnvrtc.so.12"), "").unwrap();
         let paths = SearchPaths { site_packages: vec![dir.path().to_owned()], ..SearchPaths::default() };
-        assert_eq!(nvrtc_candidates(&paths).last(), Some(&folder.join("libnvrtc.so.12")));
-        assert_eq!(nvrtc_candidates(&paths)[0], Path::new("libnvrtc.so.13"));
+        for sought in [NVRTC, CUBLASLT] {
+            let file = dir.path().join(sought.packages[1]).join(sought.names[1]);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, "").unwrap();
+            let candidates = sought.candidates(None, &paths);
+            assert_eq!(candidates.last(), Some(&file));
+            assert_eq!(candidates[0], Path::new(sought.names[0]));
+            assert_eq!(sought.candidates(Some(&file), &paths), [file]);
+        }
     }
 
     #[test]
     fn missing_libraries_are_named() {
         let given = Some(PathBuf::from("/nonexistent/library.so"));
-        let paths = SearchPaths { driver: given.clone(), nvrtc: given, ..SearchPaths::default() };
-        for (result, advice) in [(driver(&paths), "NVIDIA GPU"), (nvrtc(&paths), "pip install")] {
+        let (driver_file, nvrtc_file) = (given.clone(), given.clone());
+        let paths =
+            SearchPaths { driver: driver_file, nvrtc: nvrtc_file, cublaslt: given, ..SearchPaths::default() };
+        for (result, advice) in [
+            (driver(&paths), "NVIDIA GPU"),
+            (nvrtc(&paths), "pip install nvidia-cuda-nvrtc"),
+            (cublaslt(&paths), "pip install nvidia-cublas"),
+        ] {
             let text = result.err().unwrap().to_string();
             assert!(text.contains("/nonexistent/library.so") && text.contains(advice), "{text}");
         }

@@ -44,6 +44,8 @@ symbol_table! {
         stream_destroy = c"cuStreamDestroy_v2": fn(Handle) -> Status;
         stream_synchronize = c"cuStreamSynchronize": fn(Handle) -> Status;
         stream_wait_value = c"cuStreamWaitValue32_v2": fn(Handle, Address, c_uint, c_uint) -> Status;
+        stream_begin_capture = c"cuStreamBeginCapture_v2": fn(Handle, c_int) -> Status;
+        stream_end_capture = c"cuStreamEndCapture": fn(Handle, *mut Handle) -> Status;
         event_create = c"cuEventCreate": fn(*mut Handle, c_uint) -> Status;
         event_destroy = c"cuEventDestroy_v2": fn(Handle) -> Status;
         event_record = c"cuEventRecord": fn(Handle, Handle) -> Status;
@@ -70,6 +72,8 @@ symbol_table! {
             fn(*mut Handle, Handle, *const Handle, usize, *const KernelNode) -> Status;
         graph_add_copy = c"cuGraphAddMemcpyNode":
             fn(*mut Handle, Handle, *const Handle, usize, *const CopyNode, Handle) -> Status;
+        graph_add_child = c"cuGraphAddChildGraphNode":
+            fn(*mut Handle, Handle, *const Handle, usize, Handle) -> Status;
         graph_set_attribute = c"cuGraphKernelNodeSetAttribute": fn(Handle, c_int, *const AttributeValue) -> Status;
         graph_instantiate = c"cuGraphInstantiateWithFlags": fn(*mut Handle, Handle, c_ulonglong) -> Status;
         graph_upload = c"cuGraphUpload": fn(Handle, Handle) -> Status;
@@ -186,6 +190,8 @@ pub(super) const MEMORY_DEVICE: c_int = 2;
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_WAIT_VALUE_EQ`.
 pub(super) const WAIT_VALUE_EQUAL: c_uint = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: whoever enqueues may load code meanwhile.
+pub(super) const CAPTURE_RELAXED: c_int = 2;
 /// `CU_EVENT_DEFAULT`: with time.
 pub(super) const EVENT_DEFAULT: c_uint = 0;
 

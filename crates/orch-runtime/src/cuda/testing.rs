@@ -1,6 +1,6 @@
-//! For this module's tests: a driver without a device (`tests/fake_cuda/driver.c`).
+//! For this module's tests: a driver without a device, and a cuBLASLt for it (`tests/fake_cuda`).
 
-use super::{Context, Driver, Function, Module, SearchPaths};
+use super::{Context, CublasLt, Driver, Function, Module, SearchPaths};
 use crate::cpu::testing::compile_object;
 use crate::os::TempDir;
 use libloading::Library;
@@ -8,6 +8,51 @@ use std::ffi::{CStr, CString, c_char};
 use std::sync::{Arc, OnceLock};
 
 const SOURCE: &str = include_str!("../../tests/fake_cuda/driver.c");
+
+const CUBLASLT: &str = include_str!("../../tests/fake_cuda/cublaslt.c");
+
+/// A fake cuBLASLt of its own, for streams of any fake driver.
+pub(super) struct FakeCublasLt {
+    library: Library,
+    pub(super) paths: SearchPaths,
+    _dir: TempDir,
+}
+
+impl FakeCublasLt {
+    pub(super) fn new() -> Self {
+        static OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
+        Self::of(OBJECT.get_or_init(|| compile_object(CUBLASLT)))
+    }
+
+    /// One that lacks a function.
+    pub(super) fn without(symbol: &str) -> Self {
+        let text = CUBLASLT.replace(&format!(" {symbol}("), " renamed(");
+        assert_ne!(text, CUBLASLT);
+        Self::of(&compile_object(&text))
+    }
+
+    fn of(object: &[u8]) -> Self {
+        let dir = TempDir::new("fake-cublaslt").unwrap();
+        let path = dir.path().join("libcublasLt.so.13");
+        std::fs::write(&path, object).unwrap();
+        // SAFETY: the library has no initialisers.
+        let library = unsafe { Library::new(&path) }.unwrap();
+        Self { library, paths: SearchPaths { cublaslt: Some(path), ..SearchPaths::default() }, _dir: dir }
+    }
+
+    /// Sets a property; `function` is whose status it is.
+    pub(super) fn set(&self, key: &str, function: &str, value: i64) -> &Self {
+        let (key, function) = (CString::new(key).unwrap(), CString::new(function).unwrap());
+        type Set = unsafe extern "C" fn(*const c_char, *const c_char, i64);
+        // SAFETY: the types are those of the source.
+        unsafe { self.library.get::<Set>("fake_set").unwrap()(key.as_ptr(), function.as_ptr(), value) };
+        self
+    }
+
+    pub(super) fn load(&self) -> Arc<CublasLt> {
+        Arc::new(CublasLt::load(&self.paths).unwrap())
+    }
+}
 
 /// A fake driver of its own.
 pub(super) struct Fake {

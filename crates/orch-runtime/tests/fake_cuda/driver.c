@@ -212,7 +212,21 @@ CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, void
     return 0;
 }
 
-CUresult cuStreamCreate(void **stream, u32 flags) { CURRENT(); if (flags != 1) return 1; *stream = malloc(1); return 0; }
+// A stream begins with how a library (cublaslt.c) puts work into it: into the graph that it captures, if it does.
+typedef void Work(void *);
+typedef struct Stream {
+    void (*enqueue)(struct Stream *, const char *name, double us, Work *work, void *data);
+    struct Graph *captured;
+} Stream;
+static void enqueue(Stream *stream, const char *name, double us, Work *work, void *data);
+CUresult cuStreamCreate(void **made, u32 flags) {
+    CURRENT();
+    if (flags != 1) return 1;
+    Stream *stream = calloc(1, sizeof *stream);
+    stream->enqueue = enqueue;
+    *made = stream;
+    return 0;
+}
 CUresult cuStreamDestroy_v2(void *stream) { CURRENT(); free(stream); return 0; }
 CUresult cuStreamSynchronize(void *stream) { (void)stream; CURRENT(); SURFACE(); note("wait\n"); return 0; }
 // Work is done when it is enqueued: what would be held back is only told.
@@ -353,8 +367,14 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *handle, void **par
     return 0;
 }
 
-typedef struct {
+typedef struct Node {
     Function *function;
+    // Of a library, or of a graph within the graph.
+    const char *name;
+    double us;
+    Work *work;
+    void *data;
+    struct Graph *child;
     u32 threads, grid, block, shared;
     int cluster;
     uint64_t args[3];
@@ -362,7 +382,7 @@ typedef struct {
     size_t bytes;
     unsigned char waits[64];
 } Node;
-typedef struct { Node *nodes[64]; int count; } Graph;
+typedef struct Graph { Node *nodes[64]; int count; } Graph;
 CUresult cuGraphCreate(void **made, u32 flags) { CURRENT(); if (flags) return 1; *made = calloc(1, sizeof(Graph)); return 0; }
 CUresult cuGraphDestroy(void *graph) { CURRENT(); free(graph); return 0; }
 static int index_of(const Graph *graph, const void *node) {
@@ -402,6 +422,44 @@ CUresult cuGraphAddMemcpyNode(void **made, Graph *graph, void *const *after, siz
     node->from = p->srcDevice;
     node->to = p->dstDevice;
     node->bytes = p->WidthInBytes;
+    *made = node;
+    return 0;
+}
+CUresult cuStreamBeginCapture_v2(Stream *stream, int mode) {
+    CURRENT();
+    if (mode != 2 || stream->captured) return 1;
+    stream->captured = calloc(1, sizeof(Graph));
+    return 0;
+}
+CUresult cuStreamEndCapture(Stream *stream, void **graph) {
+    Graph *captured = stream->captured;
+    stream->captured = 0;
+    CURRENT();
+    if (!captured) return 1;
+    *graph = captured;
+    return 0;
+}
+static void enqueue(Stream *stream, const char *name, double us, Work *work, void *data) {
+    if (!stream->captured) {
+        note("%s\n", name);
+        clock_us += us;
+        work(data);
+        return;
+    }
+    Node *node = calloc(1, sizeof *node);
+    node->name = name;
+    node->us = us;
+    node->work = work;
+    node->data = data;
+    stream->captured->nodes[stream->captured->count++] = node;
+}
+CUresult cuGraphAddChildGraphNode(void **made, Graph *graph, void *const *after, size_t count, Graph *child) {
+    CURRENT();
+    if (!child || !child->count) return 1;
+    note("node %d: graph of %s after", graph->count, child->nodes[0]->name);
+    Node *node = add_node(graph, after, count);
+    node->child = malloc(sizeof *child);
+    *node->child = *child;
     *made = node;
     return 0;
 }
@@ -447,6 +505,12 @@ CUresult cuGraphLaunch(Graph *graph, void *stream) {
         }
         Node *node = graph->nodes[next];
         if (node->function) work(node->function->name, node->threads, node->args);
+        else if (node->child) {
+            for (int i = 0; i < node->child->count; ++i) {
+                clock_us += node->child->nodes[i]->us;
+                node->child->nodes[i]->work(node->child->nodes[i]->data);
+            }
+        }
         else { memmove((void *)node->to, (void *)node->from, node->bytes); clock_us += 2; }
         note(" %d", next);
         done[next] = 1;

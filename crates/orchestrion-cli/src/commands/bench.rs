@@ -168,11 +168,13 @@ fn serve(timed: &mut Timed<'_>, base_kib: u64) -> Result<ExitCode, Error> {
 
 fn print_steps(executable: &mut Executable, inputs: &[Tensor], runs: usize) -> Result<(), Error> {
     let profile = executable.profile(inputs, runs)?;
-    for (step, time) in executable.manifest().steps.iter().zip(profile) {
+    for (number, (step, time)) in executable.manifest().steps.iter().zip(profile).enumerate() {
+        let call = executable.call_of(number).and_then(Result::ok);
+        let call = call.map_or_else(String::new, |release| format!("  ({release})"));
         let gflops = step.flops / time.median_us.max(1e-3) / 1e3;
         let gbytes = step.traffic_bytes as f64 / time.median_us.max(1e-3) / 1e3;
         outln!(
-            "{:10.1} us  model {:10.1}  {gflops:7.1} GFLOP/s {gbytes:6.1} GB/s  {}",
+            "{:10.1} us  model {:10.1}  {gflops:7.1} GFLOP/s {gbytes:6.1} GB/s  {}{call}",
             time.median_us,
             step.cost_us,
             time.name

@@ -1,7 +1,7 @@
 //! `orchestrion compile`: a model to an `.orc` file.
 
 use crate::CompileArguments;
-use crate::print::outln;
+use crate::print::{note_line, outln};
 use clap::Args;
 use orchestrion::{Error, Model, whole_file};
 use std::path::PathBuf;
@@ -31,6 +31,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let artifact = Model::load(&arguments.model, &options)?.compile(&options)?;
     artifact.save(&output)?;
     let report = &artifact.manifest.report;
+    report.notes.iter().for_each(|note| note_line(format_args!("{note}")));
     if arguments.json {
         outln!("{}", serde_json::to_string_pretty(report).unwrap_or_default());
         return Ok(ExitCode::SUCCESS);

@@ -3,7 +3,7 @@
 use crate::print::{note_line, outln};
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::manifest::{ActionInfo, KernelInfo, Manifest, Resources, TeamInfo};
+use orchestrion::manifest::{ActionInfo, CallInfo, KernelInfo, Manifest, Resources, TeamInfo};
 use orchestrion::{Error, Executable};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,8 +40,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let unmeasured = vec![None; manifest.steps.len()];
-    let times = if arguments.no_measure {
+    let unmeasured = vec![Measured::default(); manifest.steps.len()];
+    let measured = if arguments.no_measure {
         unmeasured
     } else {
         match Executable::load(artifact, data::run_options(&options, 0)) {
@@ -55,19 +55,43 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     };
     if arguments.json {
+        let times: Vec<Option<f64>> = measured.iter().map(|step| step.median_us).collect();
         let value = serde_json::json!({ "manifest": manifest, "measured_us": times });
         outln!("{value:#}");
     } else {
-        print_plan(&manifest, &times);
+        print_plan(&manifest, &measured);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The time of each step.
-fn measure(mut executable: Executable) -> Result<Vec<Option<f64>>, Error> {
+/// What a step took, and how it was done.
+#[derive(Clone, Default)]
+struct Measured {
+    median_us: Option<f64>,
+    /// Whether the library call beside its kernel was made, or why not.
+    call: Option<Result<String, String>>,
+}
+
+/// Runs each step.
+fn measure(mut executable: Executable) -> Result<Vec<Measured>, Error> {
     let inputs = data::InputArguments::default().tensors(&executable.manifest().inputs)?;
     let profile = executable.profile(&inputs, MEASURED_RUNS)?;
-    Ok(profile.into_iter().map(|step| Some(step.median_us)).collect())
+    let measured = profile.into_iter().enumerate().map(|(step, time)| Measured {
+        median_us: Some(time.median_us),
+        call: executable.call_of(step).map(|call| call.map_err(str::to_owned)),
+    });
+    Ok(measured.collect())
+}
+
+/// The library call beside a kernel.
+fn call(call: &CallInfo, measured: &Measured) -> String {
+    let own = call.own_us.map_or_else(String::new, |us| format!(", which took {us:.1} us"));
+    let now = match &measured.call {
+        None => String::new(),
+        Some(Ok(release)) => format!("; here {release} is called"),
+        Some(Err(reason)) => format!("; here the kernel runs: {}", reason.lines().next().unwrap_or_default()),
+    };
+    format!("a call of {}, with the kernel below as fallback{own}{now}", call.release)
 }
 
 /// How a GPU launches a kernel, and what the compiler made of it.
@@ -84,7 +108,7 @@ fn launch(kernel: &KernelInfo, team: &TeamInfo) -> String {
     text
 }
 
-fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
+fn print_plan(manifest: &Manifest, measured: &[Measured]) {
     let report = &manifest.report;
     outln!(
         "{} for {} in {}: {} operators -> {} primitives -> {} units -> {} candidates ({} distinct kernels) -> {} steps",
@@ -108,9 +132,9 @@ fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
     for (stage, seconds) in &report.stage_seconds {
         outln!("  {stage:12} {:8.3} s", seconds);
     }
-    let total: f64 = times.iter().flatten().sum();
-    for (number, (step, time)) in manifest.steps.iter().zip(times).enumerate() {
-        let measured = time.map_or_else(String::new, |us| {
+    let total: f64 = measured.iter().filter_map(|step| step.median_us).sum();
+    for (number, (step, of_step)) in manifest.steps.iter().zip(measured).enumerate() {
+        let measured = of_step.median_us.map_or_else(String::new, |us| {
             let share = 100.0 * us / total.max(1e-9);
             let roofline = 100.0 * step.roofline_us / us.max(1e-3);
             let roofline =
@@ -127,6 +151,9 @@ fn print_plan(manifest: &Manifest, times: &[Option<f64>]) {
         );
         if let ActionInfo::Kernel(kernel) = step.action {
             let kernel = manifest.kernels.get(kernel);
+            if let Some(info) = kernel.and_then(|kernel| kernel.call.as_ref()) {
+                outln!("   {}", call(info, of_step));
+            }
             outln!("   {}", kernel.map_or("no such kernel", |kernel| &kernel.schedule));
             if let Some((kernel, team)) = kernel.and_then(|kernel| Some((kernel, kernel.team.as_ref()?))) {
                 outln!("   {}", launch(kernel, team));

@@ -3,13 +3,14 @@
 //! Every case is one call of the built command. The transcripts beside this file (`models.txt` and others) hold for each
 //! the command line, the exit code and all that it prints; `ORCH_BLESS=1` in the environment rewrites them. Beyond that
 //! no call may panic, be killed by a signal, or end as an internal error (but those of [`devices`] that are about just
-//! that), and none that fails may leave a file behind. [`tuning`] is about right input: it needs the devices of
-//! [`devices`].
+//! that), and none that fails may leave a file behind. [`tuning`] and [`libraries`] are about right input: they need
+//! the devices of [`devices`].
 
 mod artifacts;
 mod devices;
 mod inputs;
 mod interrupt;
+mod libraries;
 mod machine;
 mod models;
 mod support;

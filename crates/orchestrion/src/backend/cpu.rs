@@ -173,7 +173,7 @@ impl Backend for Cpu {
         self.is_here
     }
 
-    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<f64>, Error> {
+    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error> {
         let sources = compile::sources(self, kernels, options)?;
         let objects = self.build(&sources, options)?;
         let mut program = Program::default();
@@ -197,7 +197,7 @@ impl Backend for Cpu {
         let mut executable = Executable::new(program, pool).map_err(internal)?;
         executable.run(&[], &mut []).map_err(internal)?;
         let profile = executable.profile(&[], &mut [], RUNS).map_err(internal)?;
-        Ok(profile.into_iter().map(|step| step.median_us).collect())
+        Ok(profile.into_iter().map(|step| Some(step.median_us)).collect())
     }
 }
 

@@ -7,19 +7,21 @@ use crate::compile::internal;
 use crate::executable::{box_view, cuda_error, device_error, launch_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
-use crate::{Error, Options, Precision, compile, parallel};
+use crate::{Error, Library, Options, Precision, compile, parallel};
 use orch_ir::generate::Rng;
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::Machine;
 use orch_runtime::cuda::{
-    Action, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable, ExecutableOptions,
-    Launch, Module, Nvrtc, NvrtcError, NvrtcTarget, Program, Source, Step, TimeOptions,
+    Action, Context, Cubin, CubinCache, CublasLt, CudaError, Device, DeviceInfo, Driver, Executable,
+    ExecutableOptions, Launch, LibraryCall, Module, Nvrtc, NvrtcError, NvrtcTarget, Program, Source, Step,
+    TimeOptions,
 };
 use orch_runtime::program::Base;
 use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tile::templates::Design;
+use orch_tile::templates::gpu::contraction::MatrixProduct;
 use orch_tile::templates::gpu::{self, Factors};
 use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
 use orch_tune::gpu::GpuModel;
@@ -41,6 +43,8 @@ pub struct Cuda {
     device: Option<Device>,
     /// Kernels can be planned without it.
     nvrtc: Result<Arc<Nvrtc>, String>,
+    /// What calls are timed with, or why it is not there; `None` if it was not asked for.
+    cublaslt: Option<Result<Arc<CublasLt>, CudaError>>,
 }
 
 impl Cuda {
@@ -57,6 +61,9 @@ impl Cuda {
         if memory_gbs > 0.0 {
             cuda.figures.memory_gbs = memory_gbs;
         }
+        if options.libraries.contains(&Library::CublasLt) {
+            cuda.cublaslt = Some(CublasLt::load(&options.cuda).map(Arc::new));
+        }
         Ok(Self { arch, machine, device: Some(device), ..cuda })
     }
 
@@ -71,6 +78,7 @@ impl Cuda {
             precision: options.precision,
             device: None,
             nvrtc,
+            cublaslt: None,
         }
     }
 
@@ -210,7 +218,19 @@ impl Backend for Cuda {
         self.device.is_some()
     }
 
-    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<f64>, Error> {
+    fn library(&self) -> Result<String, String> {
+        match &self.cublaslt {
+            Some(Ok(library)) => Ok(library.release()),
+            Some(Err(reason)) => Err(reason.to_string()),
+            None => Err(format!("{} was not asked for", CublasLt::NAME)),
+        }
+    }
+
+    fn product(&self, block: &BlockProgram) -> Option<MatrixProduct> {
+        gpu::contraction::product(block, self.factors())
+    }
+
+    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error> {
         let device = self.device.as_ref().ok_or_else(|| internal("kernels are timed on a device"))?;
         let sources = compile::sources(self, kernels, options)?;
         let objects = self.build(&sources, options)?;
@@ -229,7 +249,12 @@ impl Backend for Cuda {
             let (buffers, read, written) = buffers(thread);
             read_bytes = read.max(read_bytes);
             written_bytes = written.max(written_bytes);
-            let action = Action::Launch(Launch { function, shape, buffers, views });
+            let call = kernel.call.as_ref().zip(self.cublaslt.as_ref());
+            let call = call.map(|(call, library)| LibraryCall {
+                library: library.clone(),
+                product: call.product.clone(),
+            });
+            let action = Action::Launch(Launch { function, shape, buffers, views, call });
             program.steps.push(Step { name: kernel.name.clone(), action });
         }
         // What is read lies behind what is written, as zeros, or in an input, as noise: a device runs at a higher clock on
@@ -252,10 +277,13 @@ impl Backend for Cuda {
         let mut executable =
             Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)?;
         executable.upload(&[&noise]).map_err(device_error)?;
+        let is_declined: Vec<bool> = (0..kernels.len())
+            .map(|number| executable.call_of(number).is_some_and(|outcome| outcome.is_err()))
+            .collect();
         // In turns, so that a clock that changes meanwhile is every kernel's.
         let mut times = vec![Vec::new(); kernels.len()];
         for round in 0..ROUNDS {
-            for (number, times) in times.iter_mut().enumerate() {
+            for (number, times) in times.iter_mut().enumerate().filter(|(number, _)| !is_declined[*number]) {
                 if round >= LONG_ROUNDS && median(times) > LONG_US {
                     continue;
                 }
@@ -263,7 +291,7 @@ impl Backend for Cuda {
                 times.extend(executable.time_step(number, &options).map_err(device_error)?);
             }
         }
-        Ok(times.iter_mut().map(|times| median(times)).collect())
+        Ok(times.iter_mut().map(|times| (!times.is_empty()).then(|| median(times))).collect())
     }
 }
 

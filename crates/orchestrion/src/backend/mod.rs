@@ -17,6 +17,7 @@ use orch_mugraph::search::SearchOptions;
 use orch_runtime::cpu::Source;
 use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
+use orch_tile::templates::gpu::contraction::MatrixProduct;
 use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
 
 /// 10^9 a second, in a microsecond.
@@ -84,12 +85,26 @@ pub trait Backend: Sync {
     /// True if kernels can be measured: the target is this machine.
     fn measures(&self) -> bool;
 
-    /// Times of kernels, each alone, in microseconds. On devices with a cache of their own what a kernel reads is in it, as
+    /// The release of the library whose calls can be timed beside kernels.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn library(&self) -> Result<String, String> {
+        Err("libraries are called on GPUs only".to_owned())
+    }
+
+    /// A kernel as what a library computes; `None` if none does.
+    fn product(&self, _block: &BlockProgram) -> Option<MatrixProduct> {
+        None
+    }
+
+    /// Times of kernels, each alone, in microseconds; of those with a library call that of the call, `None` if the library
+    /// does not take it. On devices with a cache of their own what a kernel reads is in it, as
     /// in a model where another kernel has just written it, but for kernels that are cold.
     ///
     /// # Errors
     /// If they do not build or load.
-    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<f64>, Error>;
+    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error>;
 }
 
 /// What a kernel does at least.

@@ -1,6 +1,6 @@
 //! What there is of CUDA on this machine, and what is missing.
 
-use orch_runtime::cuda::{Context, CudaError, DeviceInfo, Driver, Nvrtc, SearchPaths, Version};
+use orch_runtime::cuda::{Context, CublasLt, CudaError, DeviceInfo, Driver, Nvrtc, SearchPaths, Version};
 use serde::Serialize;
 
 /// Driver, devices and compiler.
@@ -12,6 +12,10 @@ pub struct CudaReport {
     pub devices: Vec<CudaDevice>,
     /// The compiler of kernels; `None` if it cannot be used.
     pub nvrtc: Option<CudaLibrary>,
+    /// The library of matrix products; `None` if it cannot be used.
+    pub cublaslt: Option<CudaLibrary>,
+    /// Why it cannot be used. Nothing needs it.
+    pub no_cublaslt: Option<String>,
     /// What keeps models from running, or from being compiled, and what to do about it.
     pub problems: Vec<String>,
 }
@@ -43,6 +47,13 @@ pub fn examine(paths: &SearchPaths) -> CudaReport {
             report.nvrtc = Some(CudaLibrary { version: nvrtc.version(), path: nvrtc.path().to_owned() });
         }
         Err(error) => report.problems.push(error.to_string()),
+    }
+    match CublasLt::load(paths) {
+        Ok(library) => {
+            let (version, path) = (library.version(), library.path().to_owned());
+            report.cublaslt = Some(CudaLibrary { version, path });
+        }
+        Err(error) => report.no_cublaslt = Some(error.to_string()),
     }
     if let Err(error) = report.examine_driver(paths) {
         report.problems.push(error.to_string());
@@ -84,6 +95,7 @@ impl CudaReport {
         let mut findings = vec![("CUDA driver", library(&self.driver))];
         findings.extend(self.devices.iter().map(|device| ("GPU", device.described())));
         findings.push(("NVRTC", library(&self.nvrtc)));
+        findings.push(("cuBLASLt", self.no_cublaslt.clone().unwrap_or_else(|| library(&self.cublaslt))));
         findings.extend(self.problems.iter().map(|problem| ("CUDA problem", problem.clone())));
         findings
     }

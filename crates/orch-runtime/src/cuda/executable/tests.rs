@@ -38,8 +38,13 @@ fn launch(context: &Context, symbol: &str, tensors: &[(Base, usize)]) -> Step {
     let (last, others) = tensors.split_last().unwrap();
     let buffers = others.iter().map(|&tensor| read(tensor)).chain([write(*last)]).collect();
     let shape = LaunchShape::new(2, 2);
-    let action =
-        Action::Launch(Launch { function: function(context, symbol), shape, buffers, views: Vec::new() });
+    let action = Action::Launch(Launch {
+        function: function(context, symbol),
+        shape,
+        buffers,
+        views: Vec::new(),
+        call: None,
+    });
     Step { name: format!("{symbol} to {}", write(*last)), action }
 }
 

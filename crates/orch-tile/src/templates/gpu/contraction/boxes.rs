@@ -1,8 +1,9 @@
 //! Factors that the copy engine brings: plain arrays, in boxes of a view.
 
+use super::array::Array;
 use super::lower::Lowering;
-use super::operand::{Along, Operand, Side};
-use crate::expr::{BufferId, Expr, ExprId, VarId};
+use super::operand::{Along, Operand};
+use crate::expr::ExprId;
 use crate::templates::gpu::team::Lowers;
 use crate::thread::{LoopKind, Stmt};
 use crate::thread_team::{Spot, TILE_LINE, TeamStmt};
@@ -108,71 +109,28 @@ impl Lowering<'_> {
 
 /// A factor as a view, if it is an array that the hardware takes.
 fn viewed(lowering: &mut Lowering<'_>, operand: &Operand) -> Option<Viewed> {
-    let lines = operand.stage_elems / operand.stride;
-    let (mut view, batch) = match operand.side.packed {
-        Some((buffer, terms)) => packed(lowering, &operand.side, buffer, terms),
-        None => plain(lowering, &operand.side, operand.along)?,
-    };
-    view.lines = lines;
-    let buffer = lowering.program.buffers.get(view.buffer.index())?;
-    view.is_taken(buffer).then_some((view, batch))
-}
-
-/// A constant that is laid out anew, `[batch][row][term]`.
-fn packed(lowering: &Lowering<'_>, side: &Side, buffer: BufferId, terms: usize) -> Viewed {
-    let batches = lowering.extents.batch;
-    let is_batched = batches > 1;
-    let extents = [terms, side.rows].into_iter().chain(is_batched.then_some(batches)).collect();
-    let strides = [terms].into_iter().chain(is_batched.then_some(side.rows * terms)).collect();
-    let view = View { name: format!("{}_view", side.name), buffer, offset: 0, extents, strides, lines: 1 };
-    (view, is_batched.then_some(lowering.batch).into_iter().collect())
-}
-
-/// A tensor whose elements have places that are linear in row, term and batch axes.
-fn plain(lowering: &mut Lowering<'_>, side: &Side, along: Along) -> Option<Viewed> {
-    let terms = lowering.extents.k;
-    let row = lowering.program.exprs.fresh_index("row", side.rows).1;
-    let term = lowering.program.exprs.fresh_index("term", terms).1;
-    let axes: Vec<(VarId, ExprId, usize)> = (lowering.form.batch.clone().into_iter())
-        .map(|axis| {
-            let extent = lowering.block.extent(axis);
-            (axis, lowering.program.exprs.fresh_index("batch", extent).1, extent)
-        })
-        .collect();
-    let any = axes.iter().map(|&(axis, any, _)| (axis, any)).collect();
-    let own = std::mem::replace(&mut lowering.batch_values, any);
-    let bindings = [(side.row, row), (lowering.flat.k, term)];
-    let value = lowering.import(lowering.factors[side.number], &bindings, None);
-    lowering.batch_values.clone_from(&own);
-    let Expr::Load { buffer, offset, lanes: 1, mask: None } = *lowering.program.exprs.get(value) else {
-        return None;
-    };
-    let form = lowering.simplifier.linear(&mut lowering.program.exprs, offset);
-    let atoms: Vec<ExprId> = [row, term].into_iter().chain(axes.iter().map(|&(_, any, _)| any)).collect();
-    if !form.terms().iter().all(|(atom, _)| atoms.contains(atom)) {
-        return None;
-    }
-    let stride = |atom| usize::try_from(form.coefficient(atom)).ok();
-    let [(inner, inner_extent), (outer, outer_extent)] = match along {
-        Along::Terms => [(term, terms), (row, side.rows)],
-        Along::Rows => [(row, side.rows), (term, terms)],
+    let side = &operand.side;
+    let Array { buffer, places, batch } = Array::of(lowering, side)?;
+    let terms = side.terms(lowering);
+    let [(inner, inner_extent), (outer, outer_extent)] = match operand.along {
+        Along::Terms => [(places.line, terms), (places.row, side.rows)],
+        Along::Rows => [(places.row, side.rows), (places.line, terms)],
     };
     // Of a single line the stride is anything.
-    let outer_stride = if outer_extent == 1 { TILE_LINE } else { stride(outer)? };
-    if stride(inner)? != 1 || outer_stride == 0 {
+    let outer = if outer_extent == 1 { TILE_LINE } else { outer };
+    if inner != 1 || outer == 0 {
         return None;
     }
-    let (mut extents, mut strides) = (vec![inner_extent, outer_extent], vec![outer_stride]);
-    let mut batch = Vec::new();
-    for ((_, any, extent), (_, value)) in axes.into_iter().zip(own) {
-        let stride = stride(any)?;
-        if stride > 0 {
-            extents.push(extent);
-            strides.push(stride);
-            batch.push(value);
-        }
+    let (mut extents, mut strides) = (vec![inner_extent, outer_extent], vec![outer]);
+    let mut at = Vec::new();
+    for ((extent, value), stride) in batch.into_iter().zip(places.batch).filter(|&(_, stride)| stride > 0) {
+        extents.push(extent);
+        strides.push(stride);
+        at.push(value);
     }
-    let offset = usize::try_from(form.constant_term()).ok()?;
-    let view = View { name: format!("{}_view", side.name), buffer, offset, extents, strides, lines: 1 };
-    Some((view, batch))
+    let lines = operand.stage_elems / operand.stride;
+    let name = format!("{}_view", side.name);
+    let view = View { name, buffer, offset: places.offset, extents, strides, lines };
+    let buffer = lowering.program.buffers.get(buffer.index())?;
+    view.is_taken(buffer).then_some((view, at))
 }

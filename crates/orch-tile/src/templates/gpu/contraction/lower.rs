@@ -96,7 +96,7 @@ pub(super) fn takes_boxes(
 }
 
 impl<'a> Lowering<'a> {
-    fn new(block: &'a BlockProgram, form: Form, engine: Engine, schedule: ContractionSchedule) -> Self {
+    pub fn new(block: &'a BlockProgram, form: Form, engine: Engine, schedule: ContractionSchedule) -> Self {
         let mut source = block.exprs.clone();
         let extents = Extents::of(block, &form);
         let flat = Flat::new(block, &mut source, &form);
@@ -163,7 +163,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Adds the buffers of arguments, and of constant factors that are laid out anew.
-    fn declare_arguments(&mut self) -> ([Side; 2], Vec<Binding>) {
+    pub fn declare_arguments(&mut self) -> ([Side; 2], Vec<Binding>) {
         let mut sides = [Side::rows(self), Side::columns(self)];
         let packed = [sides[0].packing(self), sides[1].packing(self)];
         let mut roots: Vec<ExprId> = (self.factors.iter().zip(&packed))
@@ -202,7 +202,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Binds the task's batch, tile and rank.
-    fn place_task(&mut self, body: &mut Vec<Stmt>) {
+    pub fn place_task(&mut self, body: &mut Vec<Stmt>) {
         let Extents { batch, m, n, .. } = self.extents;
         let schedule = self.schedule;
         let (rows, columns) = (m.div_ceil(schedule.block_m), n.div_ceil(schedule.block_n));

@@ -14,12 +14,15 @@
 //! Numerics: sums are f32 on matrix units, in chains of 16 or 8 terms of one step after the other, split into
 //! `split` parts; on scalar units multiply-adds in the type of the sum.
 
+mod array;
 mod boxes;
 mod epilogue;
 mod lower;
 mod multiply;
 mod operand;
+mod product;
 mod schedule;
 
 pub use lower::lower;
+pub use product::{Matrix, MatrixOrder, MatrixProduct, product};
 pub use schedule::{ContractionSchedule, Engine, is_served, is_thin, schedules};

@@ -355,7 +355,7 @@ fn guarded(exists: Option<ExprId>, stmt: Stmt) -> Option<Stmt> {
 
 impl Side {
     /// Terms that may be read.
-    fn terms(&self, lowering: &Lowering<'_>) -> usize {
+    pub fn terms(&self, lowering: &Lowering<'_>) -> usize {
         self.packed.map_or(lowering.extents.k, |(_, terms)| terms)
     }
 
