@@ -1,17 +1,20 @@
 //! Block graphs as thread programs of teams.
 //!
-//! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
-//! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
-//! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead (`tensors`), factors of whole tiles by the copy engine (`boxes`),
-//! except large factors of few rows, which go straight to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
-//! as readers need elements at their own place (`accumulate`, `reduce`); all else goes through shared memory, element by
-//! element (`elements`). Barriers are set where statements need them (`hazards`).
+//! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps, or a cluster of tasks that share its iterations
+//! (`cluster`). Each tile is in one of three places (`value::Place`): in shared memory; in registers, in the layout in which
+//! matrix instructions leave sums (`layout`); or nowhere, computed from its operands where an element of it is needed (`keep`
+//! decides). Tiles of tensors are copied to shared memory, those of the loop several iterations ahead (`tensors`, `pipeline`),
+//! factors of whole tiles by the copy engine (`boxes`). Large factors of few rows go straight to registers (`stream`), or come
+//! in boxes as well (`few_rows`, `refine`): that is a choice (`schedules`). Products (`factor`, `multiply`, `tiles`, `sums`)
+//! and what follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all
+//! else goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
 
 mod accumulate;
 mod boxes;
+mod cluster;
 mod elements;
 mod factor;
+mod few_rows;
 mod hazards;
 mod keep;
 mod layout;
@@ -20,6 +23,8 @@ mod multiply;
 mod overlap;
 mod pipeline;
 mod reduce;
+mod refine;
+mod schedules;
 mod steps;
 mod store;
 mod stream;
@@ -36,8 +41,9 @@ use layout::{Columns, Fragments, Rows};
 use lowering::{Lowering, Plan};
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::{Binding, Kernel};
+use orch_tile::thread_team::WARP_GROUP;
 use orch_tile::{ArgId, Buffer, GpuTarget, Scope, Stmt, TeamStmt};
-use std::collections::BTreeMap;
+pub use schedules::{Schedule, lower, lower_as, schedules};
 use steps::{Step, Steps};
 
 /// Warps of a team, if its sums are few.
@@ -52,48 +58,29 @@ const MANY_TILE_SUMS: usize = 96;
 const MOST_TILE_SUMS: usize = 160;
 /// Iterations whose tiles are in shared memory at once, at most.
 const MOST_STAGES: usize = 8;
-/// Bytes of copies under way that keep the memory of a multiprocessor busy.
+/// Bytes of copies by threads that keep the memory of a multiprocessor busy.
 const BYTES_UNDER_WAY: usize = 64 << 10;
 /// Elements of a tile from on which more warps share them.
 const MANY_ELEMS: usize = 4096;
 
-/// Lowers a kernel that a block graph defines.
-///
-/// Products take factors as `factors` says and add in f32, and all else is f32. Remainders are allowed in dimensions of
-/// the result that nothing combines.
-///
-/// # Errors
-/// If there is no block graph, a remainder lies along a dimension that is combined or looped over, the request does not
-/// fit the graph, or tiles do not fit the target's shared memory.
-pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Result<Kernel, CannotLower> {
-    let block = request.block()?;
-    check_request(request, block)?;
-    let mut steps = Steps::of(block, request.graph.shapes())?;
-    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
-    if !steps.streams.is_empty() {
-        if let Ok(kernel) = lower_steps(request, (block, &steps), target, factors) {
-            return Ok(kernel);
-        }
-        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
-    }
-    lower_steps(request, (block, &steps), target, factors)
-}
-
-/// Lowers the steps of a block with as many stages as suit the target.
+/// Lowers the steps of a block with as many stages as suit the target; in boxes, if so many tasks share a block that multiplies
+/// few rows.
 fn lower_steps(
     request: &Request<'_>,
     (block, steps): (&BlockGraph, &Steps),
     target: &GpuTarget,
-    factors: Factors,
+    (factors, tasks): (Factors, Option<usize>),
 ) -> Result<Kernel, CannotLower> {
     let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
-    let warps = choose_warps(steps, tiles);
+    let few_rows = tasks.is_some();
+    let warps = if few_rows { WARP_GROUP } else { choose_warps(steps, tiles) };
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false };
-    let kernel = with(one);
+    let tasks = tasks.unwrap_or(1);
+    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false, few_rows, tasks };
+    let kernel = with(one)?;
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
-        let kernel = with(Plan { stages_all: false, ..one });
+        let kernel = with(Plan { stages_all: false, ..one })?;
         let bytes = kernel.program.shared_bytes();
         return match bytes <= target.shared_bytes {
             true => Ok(kernel),
@@ -106,22 +93,25 @@ fn lower_steps(
     if steps.loop_range == 1 {
         return Ok(kernel);
     }
-    let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
-    let stages = choose_stages((block.blocks(), steps.loop_range), (bytes, more), target);
-    Ok(if stages > 1 { with(Plan { stages, overlaps: true, ..one }) } else { kernel })
+    let more = with(Plan { stages: 2, ..one })?.program.shared_bytes() - bytes;
+    // Nobody waits for boxes by the way, so that they may be as many as fit.
+    let under_way = if few_rows { target.shared_bytes } else { BYTES_UNDER_WAY };
+    let iterations = steps.loop_range / tasks;
+    let stages = choose_stages((block.blocks(), iterations), (bytes, more, under_way), target);
+    if stages > 1 { with(Plan { stages, overlaps: !few_rows, ..one }) } else { Ok(kernel) }
 }
 
-/// As many stages as hide the memory's latency, if tiles take `bytes` in one and `more` in each further one.
+/// As many stages as let so many bytes be under way, if tiles take `bytes` in one stage and `more` in each further one.
 fn choose_stages(
     (blocks, loop_range): (usize, usize),
-    (bytes, more): (usize, usize),
+    (bytes, more, under_way): (usize, usize, usize),
     target: &GpuTarget,
 ) -> usize {
     let most = MOST_STAGES.min(loop_range);
     let fitting = |resident: usize| (target.shared_bytes / resident).saturating_sub(bytes) / more.max(1) + 1;
     // Two blocks of a multiprocessor hide each other's waiting.
     let resident = if blocks > target.multiprocessors && fitting(2) > 1 { 2 } else { 1 };
-    let wanted = BYTES_UNDER_WAY.div_ceil(more.max(1) * resident) + 1;
+    let wanted = under_way.div_ceil(more.max(1) * resident) + 1;
     wanted.min(fitting(resident)).clamp(1, most)
 }
 
@@ -179,19 +169,25 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
 }
 
 /// The kernel of a plan; without overlap, if products that were to overlap turn out not to be of whole tiles.
+///
+/// # Errors
+/// If boxes were to bring factors of few rows, and bring none.
 fn emit(
     request: &Request<'_>,
     block: &BlockGraph,
     (steps, factors): (&Steps, Factors),
     plan: Plan,
-) -> Kernel {
+) -> Result<Kernel, CannotLower> {
     let mut lowering = Lowering::new(request, (block, steps), factors, plan);
     let bindings = lowering.declare_arguments(block);
     lowering.body(block);
+    if plan.few_rows && !lowering.brings_factors() {
+        return Err(CannotLower("the copy engine does not take the factors".to_owned()));
+    }
     if lowering.overlap.as_ref().is_some_and(|overlap| !overlap.is_written()) {
         return emit(request, block, (steps, factors), Plan { overlaps: false, ..plan });
     }
-    lowering.finish(bindings)
+    Ok(lowering.finish(bindings))
 }
 
 impl Lowering<'_> {
@@ -237,6 +233,7 @@ impl Lowering<'_> {
         if self.steps.loop_range > 1 {
             self.whole_loop(&looped);
         }
+        self.join_tasks();
         for tile in self.steps.in_stage(Stage::After) {
             match self.steps.tiles[tile].step {
                 Step::Accumulate { .. } => self.finish_accumulator(tile),
@@ -251,5 +248,6 @@ impl Lowering<'_> {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
         self.await_boxes(|_| true);
+        self.leave_cluster();
     }
 }

@@ -44,7 +44,7 @@ impl Lowering<'_> {
 
     /// The loop, which copies the tiles of later iterations while it computes.
     pub fn whole_loop(&mut self, looped: &[Staged]) {
-        let (range, stages) = (self.steps.loop_range, self.plan.stages);
+        let (range, stages) = (self.own_iterations(), self.plan.stages);
         let is_copied = any_copied(looped);
         let has_waited = !is_copied && !self.under_way.is_empty();
         match has_waited {
@@ -92,6 +92,7 @@ impl Lowering<'_> {
         let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
         self.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
+        self.body.extend(self.run_on.then_some(Stmt::Team(TeamStmt::Settle)));
         if is_copied {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
@@ -106,8 +107,7 @@ impl Lowering<'_> {
         }
         self.barrier();
         if stages > 1 && !looped.is_empty() {
-            let (later, others): (Vec<_>, Vec<_>) =
-                looped.iter().partition(|staged| self.is_read_later(staged.tile));
+            let (later, others): (Vec<_>, Vec<_>) = looped.iter().partition(|staged| self.is_read_on(staged));
             self.copy_ahead(&others, iteration);
             self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
             self.copy_ahead(&later, iteration);
@@ -136,9 +136,14 @@ impl Lowering<'_> {
         }
     }
 
+    /// Whether a tile may be read still when the next iteration begins.
+    fn is_read_on(&self, staged: &Staged) -> bool {
+        self.is_read_later(staged.tile) || self.plan.few_rows && staged.boxes.is_some()
+    }
+
     /// How many iterations ahead a tile is copied: where the one before has been read.
     fn copied_ahead(&self, staged: &Staged) -> usize {
-        self.plan.stages - if self.is_read_later(staged.tile) { 2 } else { 1 }
+        self.plan.stages - if self.is_read_on(staged) { 2 } else { 1 }
     }
 
     /// Starts copying the tiles, equally far ahead, that are needed when those in shared memory have been used up.
@@ -153,7 +158,7 @@ impl Lowering<'_> {
             let stmts = self.fetch(staged, ahead, slot);
             copies.extend(stmts);
         }
-        match self.below(ahead, self.steps.loop_range) {
+        match self.below(ahead, self.own_iterations()) {
             Some(condition) => self.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() }),
             None => self.body.extend(copies),
         }
