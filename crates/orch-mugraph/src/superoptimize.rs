@@ -74,6 +74,9 @@ pub enum SuperoptimizeError {
     Interrupted,
 }
 
+/// µGraphs of the same numbers of blocks that come before dearer ones of other numbers, where several are timed.
+const SAME_BLOCKS: usize = 2;
+
 /// States between two looks at whether to go on.
 const STATES: u64 = 200_000;
 
@@ -133,9 +136,23 @@ fn ranked(found: Vec<Found>, schedules: usize, rank: &Rank<'_>) -> Vec<(f64, MuG
     let mut ranked: Vec<(f64, MuGraph)> = found.into_iter().flat_map(best).collect();
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     if schedules > 1 {
+        other_blocks_first(&mut ranked);
         other_kernels_second(&mut ranked);
     }
     ranked
+}
+
+/// Moves all but the cheapest ones of the same numbers of blocks behind the others, which differ more from them in truth.
+fn other_blocks_first(ranked: &mut Vec<(f64, MuGraph)>) {
+    let mut seen: Vec<Vec<Vec<usize>>> = Vec::new();
+    let mut is_again = |graph: &MuGraph| {
+        let own: Vec<Vec<usize>> = grids(graph).into_iter().map(<[usize]>::to_vec).collect();
+        let times = seen.iter().filter(|other| **other == own).count();
+        seen.push(own);
+        times >= SAME_BLOCKS
+    };
+    let (again, first): (Vec<_>, Vec<_>) = ranked.drain(..).partition(|(_, graph)| is_again(graph));
+    ranked.extend(first.into_iter().chain(again));
 }
 
 /// Moves the cheapest one with another number of kernels than the first to the second place: models are least comparable

@@ -116,6 +116,14 @@ pub struct Timer<'a> {
     deadline: Instant,
 }
 
+/// The fastest schedules of a column's kernels.
+struct Fastest {
+    /// Of each kernel.
+    schedules: Vec<String>,
+    /// Of all kernels together.
+    time_us: f64,
+}
+
 /// Where times come from.
 enum Figures {
     /// This machine. Without the database, which may not be usable, everything is measured anew.
@@ -145,17 +153,30 @@ impl<'a> Timer<'a> {
         Ok(Self { place, columns, signatures, options, source, deadline: Instant::now() + BUDGET })
     }
 
-    /// Times the kernels of some columns.
+    /// Times the kernels of some columns: those of templates under the preferred schedules, those of µGraphs under the fastest
+    /// ones, because numbers of blocks may suit one of them only.
     ///
     /// # Errors
     /// If the work is cancelled, or kernels do not build or load.
     pub fn measure(&self, wanted: &[usize]) -> Result<Vec<Option<f64>>, Error> {
-        let keys: Vec<Option<Key>> = wanted.iter().map(|&column| self.key(column, None)).collect();
+        let (substitutes, mut others): (Vec<usize>, Vec<usize>) =
+            wanted.iter().partition(|&&column| self.columns[column].substitute.is_some());
+        let mut times = BTreeMap::new();
+        for (&column, fastest) in substitutes.iter().zip(self.fastest(&substitutes, self.deadline)?) {
+            if let Some(fastest) = fastest {
+                times.insert(column, fastest.time_us);
+            } else {
+                others.push(column);
+            }
+        }
+        let keys: Vec<Option<Key>> = others.iter().map(|&column| self.key(column, None)).collect();
         let run = |numbers: &[usize]| {
-            let columns: Vec<usize> = numbers.iter().map(|&number| wanted[number]).collect();
+            let columns: Vec<usize> = numbers.iter().map(|&number| others[number]).collect();
             self.run(&columns)
         };
-        self.known_or_timed(&keys, self.deadline, run)
+        let timed = self.known_or_timed(&keys, self.deadline, run)?;
+        times.extend(others.iter().zip(timed).filter_map(|(&column, time)| Some((column, time?))));
+        Ok(wanted.iter().map(|column| times.get(column).copied()).collect())
     }
 
     /// Times the kernels of a choice under several schedules each, and notes the fastest ones.
@@ -167,37 +188,55 @@ impl<'a> Timer<'a> {
         let deadline = Instant::now() + SCHEDULE_BUDGET.saturating_mul(schedules);
         let mut kernels = BTreeSet::new();
         let mut columns: Vec<usize> = choice.columns.iter().map(|id| id.index()).collect();
-        columns.retain(|&column| {
-            let Column { kernel, substitute, .. } = &self.columns[column];
-            substitute.is_none() && kernel.is_some_and(|kernel| kernels.insert(kernel))
-        });
+        columns.retain(|&column| self.columns[column].kernel.is_some_and(|kernel| kernels.insert(kernel)));
         columns.sort_by(|&a, &b| self.columns[b].cost_us.total_cmp(&self.columns[a].cost_us));
         for some in columns.chunks(TOGETHER) {
-            let of_columns: Vec<&Column> = some.iter().map(|&column| &self.columns[column]).collect();
-            let designs = self.place.schedules(&of_columns, self.options)?;
-            let all =
-                || some.iter().zip(&designs).flat_map(|(&column, all)| all.iter().map(move |d| (column, d)));
-            let key =
-                |(column, design): (usize, &KernelDesign)| self.key(column, Some(&design.design.schedule));
-            let keys: Vec<Option<Key>> = all().map(key).collect();
-            let kernels: Vec<&KernelDesign> = all().map(|(_, design)| design).collect();
-            let run = |numbers: &[usize]| {
-                let kernels: Vec<KernelDesign> =
-                    numbers.iter().map(|&number| kernels[number].clone()).collect();
-                let times = self.place.backend.times(&kernels, self.options)?;
-                Ok(times.into_iter().map(Some).collect())
-            };
-            let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
-            for (&column, designs) in some.iter().zip(&designs) {
-                let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
-                let Some(kernel) = self.columns[column].kernel else { continue };
-                let Some((fastest, time)) = fastest(&times) else { continue };
+            for (&column, fastest) in some.iter().zip(self.fastest(some, deadline)?) {
+                let Some((kernel, fastest)) = self.columns[column].kernel.zip(fastest) else { continue };
                 let signature = &self.signatures[kernel];
-                measured.times.insert(signature.clone(), time);
-                measured.schedules.insert(signature.clone(), designs[fastest].design.schedule.clone());
+                measured.times.insert(signature.clone(), fastest.time_us);
+                measured.schedules.insert(signature.clone(), fastest.schedules);
             }
         }
         Ok(())
+    }
+
+    /// The fastest schedules of the kernels of some columns; none where there is no choice, or a kernel is not timed.
+    fn fastest(&self, columns: &[usize], deadline: Instant) -> Result<Vec<Option<Fastest>>, Error> {
+        let of_columns: Vec<&Column> = columns.iter().map(|&column| &self.columns[column]).collect();
+        let designs = self.place.schedules(&of_columns, self.options)?;
+        let (mut keys, mut kernels) = (Vec::new(), Vec::new());
+        for (&column, of_column) in columns.iter().zip(&designs) {
+            for (number, design) in
+                of_column.iter().enumerate().flat_map(|(n, all)| all.iter().map(move |d| (n, d)))
+            {
+                let schedule = &design.design.schedule;
+                let name =
+                    if number == 0 { schedule.clone() } else { format!("kernel {number}, {schedule}") };
+                keys.push(self.key(column, Some(&name)));
+                kernels.push(design);
+            }
+        }
+        let run = |numbers: &[usize]| {
+            let kernels: Vec<KernelDesign> = numbers.iter().map(|&number| kernels[number].clone()).collect();
+            let times = self.place.backend.times(&kernels, self.options)?;
+            Ok(times.into_iter().map(Some).collect())
+        };
+        let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
+        let mut all = Vec::with_capacity(columns.len());
+        for of_column in &designs {
+            let mut sum = (!of_column.is_empty()).then(|| Fastest { schedules: Vec::new(), time_us: 0.0 });
+            for designs in of_column {
+                let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
+                let timed = sum.take().zip(fastest(&times));
+                sum = timed.map(|(Fastest { mut schedules, time_us }, (number, time))| {
+                    schedules.push(designs[number].design.schedule.clone());
+                    Fastest { schedules, time_us: time_us + time }
+                });
+            }
+            all.push(sum);
+        }
+        Ok(all)
     }
 
     /// Times by key, from the records or the database; what is not there is timed by `run`, some at a time, until the

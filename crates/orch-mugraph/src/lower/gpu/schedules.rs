@@ -22,7 +22,7 @@ use std::fmt;
 /// Tasks of a block, at most: what they exchange grows with their number.
 const MOST_TASKS: usize = 2;
 /// Rows from which on boxes are preferred where clusters run blocks.
-const MANY_ROWS: usize = 2 * TILE_ROWS + 1;
+pub const BOX_ROWS: usize = 2 * TILE_ROWS + 1;
 
 /// A way to lower a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +63,7 @@ pub fn schedules(
         |tasks: &usize| loops.iter().any(|block| may_share(block, request.graph.shapes(), (*tasks, target)));
     let shared = (2..=MOST_TASKS).filter(shares).map(|tasks| Schedule::Boxes { tasks });
     let mut all: Vec<Schedule> = shared.collect();
-    let first = if rows >= MANY_ROWS && !all.is_empty() { 1 } else { 0 };
+    let first = if rows >= BOX_ROWS && !all.is_empty() { 1 } else { 0 };
     all.insert(first, Schedule::Threads);
     all.push(Schedule::Boxes { tasks: 1 });
     Ok(all)
