@@ -2,29 +2,16 @@
 
 mod common;
 
-use common::gpu::{KINDS, check_lowered, rounded};
+use common::gpu::{KINDS, check_ways, ways};
 use common::kernels::row_major;
-use common::{random_inputs, valid};
+use common::valid;
 use orch_ir::DType;
+use orch_mugraph::lower::Stored;
 use orch_mugraph::lower::gpu::Schedule;
-use orch_mugraph::lower::{Request, Stored, gpu};
-use orch_mugraph::{MuGraph, Node, print};
+use orch_mugraph::{MuGraph, print};
 use orch_tile::print_thread;
-use orch_tile::target::SM_90;
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::Kernel;
-
-/// The ways in which the kernel of a graph is lowered, the preferred one first.
-fn ways(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Vec<(Schedule, Kernel)> {
-    let (kernel, _) = graph.nodes().find(|(_, node)| matches!(node, Node::Block(_))).unwrap();
-    let request = Request { graph, kernel, stored, name: "k" };
-    let schedules = gpu::schedules(&request, &SM_90, factors).unwrap().into_iter();
-    let lower = |schedule| Some((schedule, gpu::lower_as(&request, &SM_90, factors, schedule).ok()?));
-    let found: Vec<(Schedule, Kernel)> = schedules.filter_map(lower).collect();
-    let preferred = gpu::lower(&request, &SM_90, factors).unwrap();
-    assert_eq!(print_thread(&preferred.program), print_thread(&found[0].1.program), "{}", print(graph));
-    found
-}
 
 /// How many boxes a kernel starts copying in its text.
 fn boxes(kernel: &Kernel) -> usize {
@@ -34,16 +21,8 @@ fn boxes(kernel: &Kernel) -> usize {
 /// How many boxes the kernel of a graph starts copying, if its factors may come in boxes and each block is a task.
 fn box_count(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Option<usize> {
     let all = ways(graph, stored, factors);
-    let (_, kernel) = all.iter().find(|(schedule, _)| *schedule == Schedule::Boxes { tasks: 1 })?;
+    let (_, kernel) = all.iter().find(|(schedule, _)| *schedule == Schedule { boxes: true, tasks: 1 })?;
     Some(boxes(kernel))
-}
-
-/// Compares what a graph's kernel computes, in each of its ways, with what it means.
-fn check(graph: &MuGraph, stored: &[Stored], (factors, dtype, limit): (Factors, DType, f64)) {
-    let inputs = rounded(&random_inputs(graph, 7, 0.3), dtype);
-    for (_, kernel) in ways(graph, stored, factors) {
-        check_lowered(graph, &inputs, stored, limit, |_| kernel.clone());
-    }
 }
 
 /// Few rows by factors with lines of whole boxes: normalised rows, two products in one loop, a product of few columns, whose
@@ -83,7 +62,7 @@ fn large_factors_of_few_rows_come_in_boxes() {
                     "{}",
                     print(&graph)
                 );
-                check(&graph, &stored, kind);
+                check_ways(&graph, &stored, kind);
             }
         }
     }
@@ -115,9 +94,10 @@ fn few_blocks_are_run_by_clusters() {
         let graph = valid(&format!("mugraph \"c\" {{\n {inputs}\n {text}\n output \"o\" {end}\n}}\n"));
         let stored = row_major(&graph, DType::F16);
         let all = ways(&graph, &stored, Factors::F16);
-        let (_, shared) = all.iter().find(|(way, _)| *way == Schedule::Boxes { tasks: 2 }).expect("clusters");
+        let (_, shared) =
+            all.iter().find(|(way, _)| *way == Schedule { boxes: true, tasks: 2 }).expect("clusters");
         assert_eq!(shared.program.tasks, tasks, "{}", print(&graph));
-        check(&graph, &stored, KINDS[3]);
+        check_ways(&graph, &stored, KINDS[3]);
     }
 }
 
@@ -153,7 +133,7 @@ fn boxes_suit_remainders_heads_and_orders() {
             stored[1].strides = strides;
         }
         assert_eq!(box_count(&graph, &stored, Factors::F16), Some(boxes), "{}", print(&graph));
-        check(&graph, &stored, KINDS[3]);
+        check_ways(&graph, &stored, KINDS[3]);
     }
 }
 

@@ -470,7 +470,10 @@ mod tests {
             .find_map(|(at, column)| Some((at, with_choice(column)?)))
             .expect("one of 64 blocks");
         let names: Vec<&str> = designs[0].iter().map(|kernel| kernel.design.schedule.as_str()).collect();
-        assert!(names[0].ends_with("by threads") && names[1].ends_with("2 tasks a block"), "{names:?}");
+        assert!(
+            names[0].ends_with("1 task a block") && names[1].ends_with("2 tasks a block, few rows in boxes"),
+            "{names:?}"
+        );
 
         let database = Database::open(&folder).unwrap();
         let source = Figures::Here { database: Some(database) };

@@ -345,9 +345,9 @@ fn streamed(target: &GpuTarget, kernels: &mut Kernels) {
         assert_eq!(of_graph.len(), 1 + usize::from(has_boxes) + usize::from(shares), "{text}");
         for (schedule, kernel) in of_graph {
             let streams = kernel.program.buffers.iter().any(|buffer| buffer.name == "stream");
-            match schedule {
-                Schedule::Threads => assert!(streams || text == gated(64, 64, 16), "{text}"),
-                Schedule::Boxes { .. } => assert!(!streams && !kernel.program.views.is_empty(), "{text}"),
+            match schedule.boxes {
+                true => assert!(!streams && !kernel.program.views.is_empty(), "{text}"),
+                false => assert!(streams || text == gated(64, 64, 16), "{text}"),
             }
             kernels.push((format!("{schedule}: {text}"), kernel));
         }

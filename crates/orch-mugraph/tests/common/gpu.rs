@@ -1,11 +1,14 @@
 //! Compares kernels for GPUs with what their block graphs mean.
 
 use super::kernels::outputs;
+use super::random_inputs;
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
+use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
-use orch_mugraph::{MuGraph, Precision, interpret, print};
+use orch_mugraph::{MuGraph, Node, Precision, interpret, print};
+use orch_tile::print_thread;
 use orch_tile::target::SM_90;
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::Kernel;
@@ -50,5 +53,25 @@ pub fn check_lowered(
     for (expected, given) in expected.iter().zip(&given) {
         let error = relative_error(expected, given);
         assert!(error < limit, "{error:e}\n{}", print(graph));
+    }
+}
+
+/// The ways in which the kernel of a graph is lowered, the preferred one first.
+pub fn ways(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Vec<(Schedule, Kernel)> {
+    let (kernel, _) = graph.nodes().find(|(_, node)| matches!(node, Node::Block(_))).unwrap();
+    let request = Request { graph, kernel, stored, name: "k" };
+    let schedules = gpu::schedules(&request, &SM_90, factors).unwrap().into_iter();
+    let lower = |schedule| Some((schedule, gpu::lower_as(&request, &SM_90, factors, schedule).ok()?));
+    let found: Vec<(Schedule, Kernel)> = schedules.filter_map(lower).collect();
+    let preferred = gpu::lower(&request, &SM_90, factors).unwrap();
+    assert_eq!(print_thread(&preferred.program), print_thread(&found[0].1.program), "{}", print(graph));
+    found
+}
+
+/// Compares what a graph's kernel computes, in each of its ways, with what it means.
+pub fn check_ways(graph: &MuGraph, stored: &[Stored], (factors, dtype, limit): (Factors, DType, f64)) {
+    let inputs = rounded(&random_inputs(graph, 7, 0.3), dtype);
+    for (_, kernel) in ways(graph, stored, factors) {
+        check_lowered(graph, &inputs, stored, limit, |_| kernel.clone());
     }
 }

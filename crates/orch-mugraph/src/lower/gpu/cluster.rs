@@ -1,30 +1,33 @@
 //! Blocks whose iterations several tasks share.
 //!
 //! Half of the multiprocessors do not ask for all that memory can give. Where there are so few blocks, and all that the loop
-//! hands on is sums, a cluster of tasks runs a block: each runs a part of the iterations, and after the loop they add up each
-//! other's sums through shared memory. All compute what follows from them, and the first one stores it.
+//! hands on is sums and running maxima, a cluster of tasks runs a block: each runs a part of the iterations, and after the loop
+//! they add up each other's sums through shared memory. Sums that are relative to maxima are rescaled to the largest one before,
+//! as where keys of attention are split over kernels. All compute what follows, and the first one stores it.
 
-use super::accumulate::Accumulator;
+use super::accumulate::{Accumulator, Rescale};
 use super::few_rows::is_few;
 use super::hazards::Touched;
 use super::lowering::Lowering;
-use super::refine::refined;
+use super::reduce::Reduction;
 use super::steps::{Step, Steps};
-use crate::graph::BlockGraph;
-use crate::op::Op;
+use super::value::Place;
+use crate::graph::{Accumulation, BlockGraph};
+use crate::lower::CannotLower;
+use crate::op::{Op, ReduceFn};
+use crate::tiling::Stage;
 use orch_ir::DType;
 use orch_tile::{BufferId, ExprId, GpuTarget, Scope, Spot, Stmt, TeamStmt, Type};
 
-/// Least iterations of a task.
-const LEAST_ITERATIONS: usize = 8;
 /// Sums that are exchanged at once.
 const LANES: usize = 4;
 
-/// Whether so many tasks may share the iterations of a block.
+/// Whether so many tasks may share the iterations of a block, at least `least` each.
 pub(super) fn may_share(
     block: &BlockGraph,
     shapes: &[Vec<usize>],
-    (tasks, target): (usize, &GpuTarget),
+    (tasks, least): (usize, usize),
+    target: &GpuTarget,
 ) -> bool {
     if tasks == 1 {
         return true;
@@ -32,21 +35,20 @@ pub(super) fn may_share(
     let suits = target.has_clusters
         && block.blocks() * tasks <= target.multiprocessors
         && block.loop_range.is_multiple_of(tasks)
-        && block.loop_range / tasks >= LEAST_ITERATIONS;
-    let steps = Steps::of(block, shapes);
-    suits && steps.is_ok_and(|steps| sums_are_scratch(&steps) && refined(block, &steps, 1).is_some())
+        && block.loop_range / tasks >= least;
+    suits && Steps::of(block, shapes).is_ok_and(|steps| sums_are_scratch(&steps))
 }
 
-/// Whether all that is accumulated are products and reductions that nothing else reads: their sums are in scratch.
+/// Whether all that is accumulated are sums of products and reductions that nothing else reads: they are in scratch.
 fn sums_are_scratch(steps: &Steps) -> bool {
     steps.tiles.iter().enumerate().filter(|(_, tile)| tile.readers > 0).all(|(at, tile)| {
-        let Step::Accumulate { tile: from, .. } = tile.step else { return true };
+        let Step::Accumulate { how, tile: from } = tile.step else { return true };
         let is_sum = match &steps.tiles[from].step {
             Step::Op { op: Op::Matmul, .. } => is_few(&tile.shape),
             Step::Op { op, .. } => matches!(op, Op::Reduce { .. }),
             Step::Load { .. } | Step::Accumulate { .. } | Step::RunningMax { .. } => false,
         };
-        is_sum && steps.only_reader(from) == Some(at)
+        is_sum && how != Accumulation::Max && steps.only_reader(from) == Some(at)
     })
 }
 
@@ -62,33 +64,97 @@ impl Lowering<'_> {
         self.program.exprs.add2(first, iteration)
     }
 
-    /// Adds up the sums of the tasks of a cluster.
-    pub fn join_tasks(&mut self) {
+    /// Combines what the tasks of a cluster have: maxima first, to the largest of which sums are rescaled, and then sums.
+    ///
+    /// # Errors
+    /// If not all of it is in registers.
+    pub fn join_tasks(&mut self) -> Result<(), CannotLower> {
         if self.plan.tasks == 1 {
-            return;
+            return Ok(());
         }
-        let sums: Vec<(BufferId, usize)> = self.accumulators.iter().flatten().filter_map(sums_of).collect();
+        self.join_maxima()?;
+        let mut sums = Vec::new();
+        for accumulator in self.accumulators.iter().flatten() {
+            sums.push(match accumulator {
+                Accumulator::Registers(sums) => (sums.buffer, sums.at.registers()),
+                Accumulator::Reduction(reduction) => reduction.parts(),
+                Accumulator::Shared(_) => return Err(outside_of_registers()),
+            });
+        }
+        self.exchange(&sums, ReduceFn::Sum);
+        Ok(())
+    }
+
+    /// Replaces running maxima by those of all tasks, and rescales the task's sums accordingly.
+    fn join_maxima(&mut self) -> Result<(), CannotLower> {
+        let mut maxima = Vec::new();
+        for tile in self.steps.in_stage(Stage::Loop) {
+            if !matches!(self.steps.tiles[tile].step, Step::RunningMax { .. }) {
+                continue;
+            }
+            let places = [&self.places[tile], &self.before[tile]].map(|places| match places.first() {
+                Some(Place::Registers(registers)) => Ok(registers.clone()),
+                Some(Place::Shared(_)) | None => Err(outside_of_registers()),
+            });
+            let [now, before] = places;
+            let (now, before) = (now?, before?);
+            for register in 0..now.at.registers() {
+                let Spot { buffer, offset } = self.place(now.buffer, register);
+                let value = self.program.exprs.load(buffer, offset, 1, None);
+                self.body.push(Stmt::Store { buffer: before.buffer, offset, value, mask: None });
+            }
+            maxima.push((now.buffer, now.at.registers()));
+            // What was copied elsewhere is of the task.
+            self.places[tile] = vec![Place::Registers(now)];
+            self.before[tile] = vec![Place::Registers(before)];
+        }
+        if maxima.is_empty() {
+            return Ok(());
+        }
+        self.exchange(&maxima, ReduceFn::Max);
+        self.rescales.clear();
+        for tile in 0..self.steps.tiles.len() {
+            let Step::Accumulate { how: Accumulation::RescaledSum { max, degree }, .. } =
+                self.steps.tiles[tile].step
+            else {
+                continue;
+            };
+            let registers = match &self.accumulators[tile] {
+                Some(Accumulator::Registers(registers)) => registers.clone(),
+                Some(Accumulator::Reduction(Reduction::Rows(rows))) => rows.partial.clone(),
+                Some(Accumulator::Reduction(Reduction::Groups(_)) | Accumulator::Shared(_)) => {
+                    return Err(outside_of_registers());
+                }
+                None => continue,
+            };
+            self.rescale_registers(&registers, Rescale { max: max.index(), degree });
+        }
+        Ok(())
+    }
+
+    /// Combines scratch of so many elements with that of the same threads of the other tasks.
+    fn exchange(&mut self, scratch: &[(BufferId, usize)], f: ReduceFn) {
         let mut exchanged = Vec::new();
-        for (sums, elems) in sums {
+        for &(buffer, elems) in scratch {
             let own = self.add_buffer("exchange", DType::F32, elems * self.threads(), Scope::Shared);
             for first in (0..elems).step_by(lanes(elems)) {
-                let (to, from) = (self.exchange_place(own, (first, elems)), self.place(sums, first));
+                let (to, from) = (self.exchange_place(own, (first, elems)), self.place(buffer, first));
                 let value = self.program.exprs.load(from.buffer, from.offset, lanes(elems), None);
                 self.body.push(Stmt::Store { buffer: own, offset: to.offset, value, mask: None });
             }
-            exchanged.push((sums, elems, own));
+            exchanged.push((buffer, elems, own));
         }
         self.body.push(Stmt::Team(TeamStmt::ClusterBarrier));
         self.touched = Touched::default();
-        for (sums, elems, own) in exchanged {
+        for (buffer, elems, own) in exchanged {
             for first in (0..elems).step_by(lanes(elems)) {
-                let (from, to) = (self.exchange_place(own, (first, elems)), self.place(sums, first));
-                let mut value = self.program.exprs.load(sums, to.offset, lanes(elems), None);
+                let (from, to) = (self.exchange_place(own, (first, elems)), self.place(buffer, first));
+                let mut value = self.program.exprs.load(buffer, to.offset, lanes(elems), None);
                 for other in 1..self.plan.tasks {
                     let part = self.of_peer(other, from, lanes(elems));
-                    value = self.program.exprs.add2(value, part);
+                    value = self.combined(f, value, part);
                 }
-                self.body.push(Stmt::Store { buffer: sums, offset: to.offset, value, mask: None });
+                self.body.push(Stmt::Store { buffer, offset: to.offset, value, mask: None });
             }
         }
     }
@@ -132,14 +198,8 @@ impl Lowering<'_> {
     }
 }
 
-/// The sums of an accumulator in scratch, and how many there are.
-fn sums_of(accumulator: &Accumulator) -> Option<(BufferId, usize)> {
-    match accumulator {
-        Accumulator::Registers(sums) => Some((sums.buffer, sums.at.registers())),
-        Accumulator::Reduction(reduction) => Some(reduction.parts()),
-        // A block with such sums is not split.
-        Accumulator::Shared(_) => None,
-    }
+fn outside_of_registers() -> CannotLower {
+    CannotLower("tasks that share a block have sums or maxima outside of registers".to_owned())
 }
 
 /// How many of so many sums are exchanged at once.

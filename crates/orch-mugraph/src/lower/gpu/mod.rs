@@ -63,20 +63,17 @@ const BYTES_UNDER_WAY: usize = 64 << 10;
 /// Elements of a tile from on which more warps share them.
 const MANY_ELEMS: usize = 4096;
 
-/// Lowers the steps of a block with as many stages as suit the target; in boxes, if so many tasks share a block that multiplies
-/// few rows.
+/// Lowers the steps of a block with as many stages as suit the target.
 fn lower_steps(
     request: &Request<'_>,
     (block, steps): (&BlockGraph, &Steps),
     target: &GpuTarget,
-    (factors, tasks): (Factors, Option<usize>),
+    (factors, Schedule { boxes, tasks }): (Factors, Schedule),
 ) -> Result<Kernel, CannotLower> {
     let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
-    let few_rows = tasks.is_some();
-    let warps = if few_rows { WARP_GROUP } else { choose_warps(steps, tiles) };
+    let warps = if boxes { WARP_GROUP } else { choose_warps(steps, tiles) };
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let tasks = tasks.unwrap_or(1);
-    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false, few_rows, tasks };
+    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false, few_rows: boxes, tasks };
     let kernel = with(one)?;
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
@@ -95,10 +92,10 @@ fn lower_steps(
     }
     let more = with(Plan { stages: 2, ..one })?.program.shared_bytes() - bytes;
     // Nobody waits for boxes by the way, so that they may be as many as fit.
-    let under_way = if few_rows { target.shared_bytes } else { BYTES_UNDER_WAY };
+    let under_way = if boxes { target.shared_bytes } else { BYTES_UNDER_WAY };
     let iterations = steps.loop_range / tasks;
     let stages = choose_stages((block.blocks(), iterations), (bytes, more, under_way), target);
-    if stages > 1 { with(Plan { stages, overlaps: !few_rows, ..one }) } else { Ok(kernel) }
+    if stages > 1 { with(Plan { stages, overlaps: !boxes && tasks == 1, ..one }) } else { Ok(kernel) }
 }
 
 /// As many stages as let so many bytes be under way, if tiles take `bytes` in one stage and `more` in each further one.
@@ -171,7 +168,7 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
 /// The kernel of a plan; without overlap, if products that were to overlap turn out not to be of whole tiles.
 ///
 /// # Errors
-/// If boxes were to bring factors of few rows, and bring none.
+/// If boxes were to bring factors of few rows, and bring none; or tasks cannot share a block.
 fn emit(
     request: &Request<'_>,
     block: &BlockGraph,
@@ -180,7 +177,7 @@ fn emit(
 ) -> Result<Kernel, CannotLower> {
     let mut lowering = Lowering::new(request, (block, steps), factors, plan);
     let bindings = lowering.declare_arguments(block);
-    lowering.body(block);
+    lowering.body(block)?;
     if plan.few_rows && !lowering.brings_factors() {
         return Err(CannotLower("the copy engine does not take the factors".to_owned()));
     }
@@ -225,7 +222,7 @@ impl Lowering<'_> {
         bindings
     }
 
-    fn body(&mut self, block: &BlockGraph) {
+    fn body(&mut self, block: &BlockGraph) -> Result<(), CannotLower> {
         let looped = self.start_copies();
         for tile in self.steps.in_stage(Stage::Invariant) {
             self.tile(tile);
@@ -233,7 +230,7 @@ impl Lowering<'_> {
         if self.steps.loop_range > 1 {
             self.whole_loop(&looped);
         }
-        self.join_tasks();
+        self.join_tasks()?;
         for tile in self.steps.in_stage(Stage::After) {
             match self.steps.tiles[tile].step {
                 Step::Accumulate { .. } => self.finish_accumulator(tile),
@@ -249,5 +246,6 @@ impl Lowering<'_> {
         }
         self.await_boxes(|_| true);
         self.leave_cluster();
+        Ok(())
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct RowReduction {
     f: ReduceFn,
     from: usize,
     at: Fragments,
-    partial: Registers,
+    pub partial: Registers,
 }
 
 /// By groups of threads, each of which has the elements of some results.

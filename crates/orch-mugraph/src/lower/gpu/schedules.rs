@@ -7,7 +7,7 @@
 //! and clusters keep all multiprocessors busy.
 
 use super::cluster::may_share;
-use super::few_rows::{FewRows, few_rows};
+use super::few_rows::few_rows;
 use super::layout::TILE_ROWS;
 use super::steps::Steps;
 use super::{check_request, lower_steps, stream};
@@ -19,30 +19,33 @@ use orch_tile::templates::kernel::Kernel;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Tasks of a block, at most: what they exchange grows with their number.
-const MOST_TASKS: usize = 2;
+/// Tasks of a block, at most: what they exchange grows with their number. Of few rows, and of others.
+const MOST_TASKS: [usize; 2] = [2, 8];
+/// Least iterations of a task, of few rows and of others.
+const LEAST_ITERATIONS: [usize; 2] = [8, 2];
 /// Rows from which on boxes are preferred where clusters run blocks.
 pub const BOX_ROWS: usize = 2 * TILE_ROWS + 1;
 
 /// A way to lower a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Schedule {
-    /// Each block is a task. Threads load large factors of few rows to registers.
-    Threads,
-    /// Factors of few rows come in boxes, and so many tasks share the iterations of a block.
-    Boxes {
-        /// The tasks, one cluster.
-        tasks: usize,
-    },
+pub struct Schedule {
+    /// Whether factors of few rows come in boxes; otherwise threads load large ones to registers.
+    pub boxes: bool,
+    /// Tasks that share the iterations of a block, one cluster.
+    pub tasks: usize,
+}
+
+impl Schedule {
+    /// Each block is a task, and threads load large factors of few rows.
+    pub const PLAIN: Schedule = Schedule { boxes: false, tasks: 1 };
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Schedule::Threads => write!(f, "by threads"),
-            Schedule::Boxes { tasks: 1 } => write!(f, "few rows in boxes"),
-            Schedule::Boxes { tasks } => write!(f, "few rows in boxes, {tasks} tasks a block"),
-        }
+        let Schedule { boxes, tasks } = self;
+        let (plural, rows) =
+            (if *tasks == 1 { "" } else { "s" }, if *boxes { ", few rows in boxes" } else { "" });
+        write!(f, "{tasks} task{plural} a block{rows}")
     }
 }
 
@@ -55,17 +58,21 @@ pub fn schedules(
     target: &GpuTarget,
     factors: Factors,
 ) -> Result<Vec<Schedule>, CannotLower> {
-    let block = request.block()?;
+    let (block, shapes) = (request.block()?, request.graph.shapes());
     let has_boxes = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
-    let few = few_rows(block, request.graph.shapes()).filter(|_| has_boxes);
-    let Some(FewRows { rows, loops }) = few else { return Ok(vec![Schedule::Threads]) };
-    let shares =
-        |tasks: &usize| loops.iter().any(|block| may_share(block, request.graph.shapes(), (*tasks, target)));
-    let shared = (2..=MOST_TASKS).filter(shares).map(|tasks| Schedule::Boxes { tasks });
-    let mut all: Vec<Schedule> = shared.collect();
-    let first = if rows >= BOX_ROWS && !all.is_empty() { 1 } else { 0 };
-    all.insert(first, Schedule::Threads);
-    all.push(Schedule::Boxes { tasks: 1 });
+    let few = few_rows(block, shapes).filter(|_| has_boxes);
+    let boxes = few.is_some();
+    let kind = usize::from(!boxes);
+    let rows = few.as_ref().map_or(0, |few| few.rows);
+    let loops = few.map_or_else(|| vec![block.clone()], |few| few.loops);
+    let shares = |&tasks: &usize| {
+        loops.iter().any(|block| may_share(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
+    };
+    let counts = (1..=MOST_TASKS[kind].ilog2()).rev().map(|log| 1 << log);
+    let mut all: Vec<Schedule> = counts.filter(shares).map(|tasks| Schedule { boxes, tasks }).collect();
+    let first = usize::from(rows >= BOX_ROWS && !all.is_empty());
+    all.insert(first, Schedule::PLAIN);
+    all.extend(boxes.then_some(Schedule { boxes, tasks: 1 }));
     Ok(all)
 }
 
@@ -79,9 +86,9 @@ pub fn schedules(
 /// fit the graph, or tiles do not fit the target's shared memory.
 pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Result<Kernel, CannotLower> {
     let mut schedules = schedules(request, target, factors)?.into_iter();
-    let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != Schedule::Threads);
+    let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != Schedule::PLAIN);
     let boxed = preferred.find_map(|schedule| lower_as(request, target, factors, schedule).ok());
-    boxed.map_or_else(|| lower_as(request, target, factors, Schedule::Threads), Ok)
+    boxed.map_or_else(|| lower_as(request, target, factors, Schedule::PLAIN), Ok)
 }
 
 /// Lowers a kernel in one of the ways that [`schedules`] names.
@@ -96,24 +103,24 @@ pub fn lower_as(
 ) -> Result<Kernel, CannotLower> {
     let block = request.block()?;
     check_request(request, block)?;
-    match schedule {
-        Schedule::Threads => lower_by_threads(request, block, target, factors),
-        Schedule::Boxes { tasks } => {
-            let shapes = request.graph.shapes();
-            let few = few_rows(block, shapes);
-            let few = few.ok_or_else(|| CannotLower("no products of few rows".to_owned()))?;
-            let mut reason = CannotLower(format!("no loop that {tasks} tasks share"));
-            let loops = few.loops.iter().filter(|block| may_share(block, shapes, (tasks, target)));
-            for block in loops {
-                let steps = Steps::of(block, shapes)?;
-                match lower_steps(request, (block, &steps), target, (factors, Some(tasks))) {
-                    Ok(kernel) => return Ok(kernel),
-                    Err(other) => reason = other,
-                }
-            }
-            Err(reason)
+    let shapes = request.graph.shapes();
+    if schedule == Schedule::PLAIN {
+        return lower_by_threads(request, block, target, factors);
+    }
+    let loops = match schedule.boxes {
+        true => few_rows(block, shapes).map(|few| few.loops).unwrap_or_default(),
+        false => vec![block.clone()],
+    };
+    let least = LEAST_ITERATIONS[usize::from(!schedule.boxes)];
+    let mut reason = CannotLower(format!("no loop for {schedule}"));
+    for block in loops.iter().filter(|block| may_share(block, shapes, (schedule.tasks, least), target)) {
+        let steps = Steps::of(block, shapes)?;
+        match lower_steps(request, (block, &steps), target, (factors, schedule)) {
+            Ok(kernel) => return Ok(kernel),
+            Err(other) => reason = other,
         }
     }
+    Err(reason)
 }
 
 /// Lowers a block whose large factors of few rows threads load to registers, if these suffice.
@@ -126,10 +133,10 @@ fn lower_by_threads(
     let mut steps = Steps::of(block, request.graph.shapes())?;
     (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
     if !steps.streams.is_empty() {
-        if let Ok(kernel) = lower_steps(request, (block, &steps), target, (factors, None)) {
+        if let Ok(kernel) = lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN)) {
             return Ok(kernel);
         }
         (steps.streams, steps.turns) = (BTreeMap::new(), 1);
     }
-    lower_steps(request, (block, &steps), target, (factors, None))
+    lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN))
 }
