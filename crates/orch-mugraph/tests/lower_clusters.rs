@@ -43,7 +43,7 @@ fn attention([rows, keys, columns]: [usize; 3], range: usize, mask: Option<&str>
 fn attention_of_few_queries_is_shared() {
     for (extents, range, mask, tasks) in [
         ([16, 128, 64], 8, None, vec![4, 2]),
-        ([16, 256, 16], 16, None, vec![8, 4, 2]),
+        ([16, 128, 16], 16, None, vec![8, 4, 2]),
         // Rows that are no whole tiles, columns that are no whole boxes, iterations that few tasks share.
         ([1, 96, 64], 6, None, vec![2]),
         ([13, 160, 24], 4, None, vec![2]),
@@ -53,7 +53,8 @@ fn attention_of_few_queries_is_shared() {
         ([16, 128, 32], 8, Some("causal(100, 1, 16, 128)"), vec![4, 2]),
     ] {
         for (graph, has_maxima) in attention(extents, range, mask).iter().zip([false, true]) {
-            for (factors, dtype, limit) in [KINDS[0], KINDS[3]] {
+            // In f32 as well where warps share rows.
+            for (factors, dtype, limit) in [&KINDS[3..4], &KINDS[..usize::from(extents[0] == 40)]].concat() {
                 let stored = row_major(graph, dtype);
                 let all = ways(graph, &stored, factors);
                 let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.tasks).collect();

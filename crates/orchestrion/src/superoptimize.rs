@@ -40,7 +40,7 @@ pub struct Searched {
 
 /// µGraphs of each program that are proved; more where kernels are timed, of several numbers of blocks each.
 const PROOFS: usize = 2;
-const TIMED_PROOFS: usize = 6;
+const TIMED_PROOFS: usize = 8;
 const TIMED_SCHEDULES: usize = 3;
 
 /// Numbers of blocks and iterations that are tried for each kernel beside the cheapest by the model of the search.
@@ -170,8 +170,7 @@ impl<'a> Finder<'a> {
             below_us: wanted.below_us,
             ..self.backend.search_options()
         };
-        // What is not preferred may be the fastest.
-        search.machine.box_rows = search.machine.box_rows.min(if is_timed { 1 } else { usize::MAX });
+        search.machine.is_timed = is_timed;
         let (proofs, schedules) = match is_timed {
             true => (TIMED_PROOFS, TIMED_SCHEDULES),
             false => (PROOFS, 1),

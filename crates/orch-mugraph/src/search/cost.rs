@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const MOST_DIVISORS: usize = 24;
 /// Terms of which streamed factors have multiples.
 const STREAM_TERMS: usize = 128;
-/// Microseconds in which processors that share a block add up each other's sums.
+/// Microseconds in which two processors that share a block add up each other's sums.
 const EXCHANGE_US: f64 = 0.5;
 
 /// A way to stream given right factors past few rows: they are not held.
@@ -67,6 +67,10 @@ pub struct Machine {
     pub stream_rows: usize,
     /// Rows from which on factors are streamed in boxes where processors share blocks; 0 if never.
     pub box_rows: usize,
+    /// Processors that may share the iterations of a block that chains products, as attention does.
+    pub sharing: usize,
+    /// Whether kernels are timed, so that boxes count for any number of rows, and sharing counts at all.
+    pub is_timed: bool,
     /// Bytes of sums of products that registers hold.
     pub register_bytes: usize,
     /// What an elementwise operation costs, in operations of a product.
@@ -100,6 +104,8 @@ impl Default for Machine {
             pack_flops: 0.0,
             stream_rows: 0,
             box_rows: 0,
+            sharing: 1,
+            is_timed: false,
             register_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
@@ -278,9 +284,9 @@ impl Machine {
         let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
         let computed = flops / self.flops_per_us / busy;
         // The first tiles are waited for.
-        let rounds = (waves * counts.looped) as f64;
+        let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
         let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
-        let exchange_us = if sharing > 1 { EXCHANGE_US } else { 0.0 };
+        let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2());
         Some(self.launch_us + time + exchange_us + rounds * self.iteration_us)
     }
 
@@ -295,15 +301,18 @@ impl Machine {
             processors: 1,
         };
         let boxes = Streaming {
-            rows: [self.box_rows, self.stream_rows],
+            rows: [if self.is_timed { self.box_rows.min(1) } else { self.box_rows }, self.stream_rows],
             row_parts: 64,
             columns: 64,
             sums: 16_384,
             processors: 2,
         };
+        // Of two kernels, the first one's blocks share what is summed already.
+        let Beside { before, is_read } = extents.beside;
+        let is_alone = before.is_empty() && !is_read;
         let fits = |way: &Streaming| {
             let is_at_once = way.processors == 1 || blocks * way.processors <= self.processors;
-            way.rows[0] > 0 && is_at_once
+            way.rows[0] > 0 && is_at_once && (way.processors == 1 || is_alone)
         };
         let found = |way: Streaming| {
             let sums = |load: usize| Some((load, self.streamed_sums(extents, load, &way)?));
@@ -312,7 +321,27 @@ impl Machine {
             (fit && !found.is_empty())
                 .then(|| (found.into_iter().map(|(load, _)| load).collect(), way.processors))
         };
-        [boxes, threads].into_iter().filter(fits).find_map(found).unwrap_or((Vec::new(), 1))
+        [boxes, threads]
+            .into_iter()
+            .filter(fits)
+            .find_map(found)
+            .unwrap_or_else(|| (Vec::new(), self.chain_sharing(extents, blocks)))
+    }
+
+    /// How many processors share a block that chains products: as many as there are, of at least two iterations each.
+    fn chain_sharing(&self, extents: &Extents<'_>, blocks: usize) -> usize {
+        let (sketch, looped) = (extents.sketch, extents.counts.looped);
+        let is_chained = |(at, step): (usize, &Step)| match step {
+            Step::Op(TileOp::Matmul, args) => sketch.in_loop[at] && sketch.has_product(args[0]),
+            _ => false,
+        };
+        let suits = |&tasks: &usize| {
+            blocks * tasks <= self.processors && looped.is_multiple_of(tasks) && looped / tasks >= 2
+        };
+        match self.is_timed && sketch.steps.iter().enumerate().any(is_chained) {
+            true => (1..=self.sharing).rev().filter(|tasks| tasks.is_power_of_two()).find(suits).unwrap_or(1),
+            false => 1,
+        }
     }
 
     /// The sums of the product that a load is streamed past, if it may be.

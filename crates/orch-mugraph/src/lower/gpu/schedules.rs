@@ -19,8 +19,10 @@ use orch_tile::templates::kernel::Kernel;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Tasks of a block, at most: what they exchange grows with their number. Of few rows, and of others.
-const MOST_TASKS: [usize; 2] = [2, 8];
+/// Tasks of a block, at most: what they exchange grows with their number.
+pub const MOST_TASKS: usize = 8;
+/// The same where factors of few rows come in boxes.
+const MOST_BOX_TASKS: usize = 2;
 /// Least iterations of a task, of few rows and of others.
 const LEAST_ITERATIONS: [usize; 2] = [8, 2];
 /// Rows from which on boxes are preferred where clusters run blocks.
@@ -68,7 +70,8 @@ pub fn schedules(
     let shares = |&tasks: &usize| {
         loops.iter().any(|block| may_share(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
     };
-    let counts = (1..=MOST_TASKS[kind].ilog2()).rev().map(|log| 1 << log);
+    let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
+    let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
     let mut all: Vec<Schedule> = counts.filter(shares).map(|tasks| Schedule { boxes, tasks }).collect();
     let first = usize::from(rows >= BOX_ROWS && !all.is_empty());
     all.insert(first, Schedule::PLAIN);
