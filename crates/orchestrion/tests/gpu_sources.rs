@@ -354,6 +354,25 @@ fn streamed(target: &GpuTarget, kernels: &mut Kernels) {
     }
 }
 
+/// Attention of few queries by 4096 keys, which tasks of a cluster share.
+fn shared(target: &GpuTarget, kernels: &mut Kernels) {
+    for rows in [1, 16] {
+        let text = format!(
+            "mugraph \"a\" {{\n t0 = input \"q\" [32, {rows}, 64]\n t1 = input \"k\" [32, 64, 4096]\n \
+             t2 = input \"v\" [32, 4096, 64]\n t3 = block [32] loop 16 {{\n s0 = load t0 [0] -\n s1 = load t1 [0] 2\n \
+             s2 = load t2 [0] 1\n s3 = matmul s0, s1\n s4 = exp s3\n s5 = sum(2) s4\n s6 = accumulate sum s5\n \
+             s7 = matmul s4, s2\n s8 = accumulate sum s7\n s9 = div s8, s6\n store s9 [0]\n }}\n output \"o\" t3\n}}\n"
+        );
+        let graph = stable(&parse(&text).expect("a graph")).expect("a stable form");
+        let of_graph =
+            lowered(&graph, target, (Factors::F16, DType::F16), usize::MAX).expect("it is lowered");
+        let tasks: Vec<usize> = of_graph.iter().map(|(schedule, _)| schedule.tasks).collect();
+        assert_eq!(tasks, if target.has_clusters { vec![1, 4, 2] } else { vec![1] });
+        kernels
+            .extend(of_graph.into_iter().map(|(schedule, kernel)| (format!("{schedule}: {text}"), kernel)));
+    }
+}
+
 fn nvrtc() -> Option<Nvrtc> {
     let asked = std::env::var_os("ORCHESTRION_TEST_NVRTC");
     let is_asked = asked.is_some();
@@ -430,11 +449,12 @@ fn sources_compile_without_spills() {
 }
 
 #[test]
-fn sources_with_streamed_factors_compile_without_spills() {
+fn sources_of_few_rows_compile_without_spills() {
     let Some(nvrtc) = nvrtc() else { return };
     for target in GPU_TARGETS {
         let mut kernels = Vec::new();
         streamed(target, &mut kernels);
+        shared(target, &mut kernels);
         check(&nvrtc, target, &kernels);
     }
 }

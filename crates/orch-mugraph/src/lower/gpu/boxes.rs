@@ -41,7 +41,7 @@ impl Lowering<'_> {
     /// Lets the copy engine bring the tiles that it can.
     pub fn box_tiles(&mut self, staged: &mut [Staged]) {
         let swizzled = |staged: &&Staged| staged.view.lines.is_some();
-        let boxes = staged.iter().filter(swizzled).map(|staged| Self::least_boxes(staged)).max();
+        let boxes = staged.iter().filter(swizzled).map(Self::least_boxes).max();
         let Some(boxes) = boxes else { return };
         let mut slots = 0;
         for staged in staged {

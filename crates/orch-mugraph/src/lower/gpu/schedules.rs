@@ -5,6 +5,9 @@
 //! load them, in 128 blocks, and 29.0 in boxes, by 64 clusters of two tasks; 16 rows by one such factor 21.7 and 22.5, and if
 //! the cache has it 19.5 and 17.1. So boxes are preferred where the sums of many rows leave threads few registers to load to,
 //! and clusters keep all multiprocessors busy.
+//!
+//! Where blocks are few, tasks of a cluster may also share the iterations of other loops that hand on sums and maxima, as of
+//! attention of few queries.
 
 use super::cluster::may_share;
 use super::few_rows::few_rows;

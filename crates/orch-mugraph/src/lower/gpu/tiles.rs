@@ -148,7 +148,8 @@ impl Lowering<'_> {
     /// Whether a product may be under way when its iteration ends: boxes bring both factors, and leave them so long.
     pub fn may_run_on(&mut self, tile: usize, product: &Product) -> bool {
         let factors = self.steps.tiles[tile].step.args();
-        factors.iter().all(|factor| self.boxed.contains(factor))
+        self.plan.stages > 1
+            && factors.iter().all(|factor| self.boxed.contains(factor))
             && self.first_tile(product).is_some()
             && self.lines_are_terms(product).is_some()
     }
