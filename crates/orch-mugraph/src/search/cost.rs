@@ -20,6 +20,8 @@ struct Streaming {
     /// Rows and columns that are multiplied at once.
     row_parts: usize,
     columns: usize,
+    /// Least terms of all iterations.
+    terms: usize,
     /// Most sums of all products of a block.
     sums: usize,
     /// Processors that share a block, all at once.
@@ -297,6 +299,7 @@ impl Machine {
             rows: [1, self.stream_rows],
             row_parts: self.matrix_rows,
             columns: 32,
+            terms: 1,
             sums: 4096,
             processors: 1,
         };
@@ -304,6 +307,7 @@ impl Machine {
             rows: [if self.is_timed { self.box_rows.min(1) } else { self.box_rows }, self.stream_rows],
             row_parts: 64,
             columns: 64,
+            terms: 1024,
             sums: 16_384,
             processors: 2,
         };
@@ -365,7 +369,8 @@ impl Machine {
             && sketch.in_loop[load] == sketch.in_loop[reader]
             && (!sketch.in_loop[load] || sketch.is_accumulated(reader))
             && columns.is_multiple_of(way.columns)
-            && extent(factor, 1).is_multiple_of(STREAM_TERMS);
+            && extent(factor, 1).is_multiple_of(STREAM_TERMS)
+            && extent(factor, 1) * extents.counts.looped >= way.terms;
         suits.then(|| rows.next_multiple_of(way.row_parts) * columns)
     }
 
