@@ -1,7 +1,7 @@
 //! Kernels in CUDA C++ for a GPU.
 
 use super::gpu_facts::facts;
-use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
+use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule};
 use crate::assemble::team_info;
 use crate::compile::internal;
 use crate::executable::{box_view, cuda_error, device_error, launch_shape};
@@ -166,6 +166,12 @@ impl Backend for Cuda {
             element_bytes,
             matrix_rows,
             stream_rows: if element_bytes == 2 { 64 } else { 0 },
+            box_rows: if self.target.has_tile_products && element_bytes == 2 {
+                lower::gpu::BOX_ROWS
+            } else {
+                0
+            },
+            sharing: if self.target.has_clusters { lower::gpu::MOST_TASKS } else { 1 },
             register_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,
@@ -178,13 +184,14 @@ impl Backend for Cuda {
         gpu::designs(block, &self.target, self.factors(), limit)
     }
 
-    fn design_mugraph(&self, request: &Request<'_>) -> Option<Design> {
-        let kernel = lower::gpu::lower(request, &self.target, self.factors()).ok()?;
-        let block = request.block().ok()?;
-        Some(Design {
-            kernel,
-            schedule: format!("µGraph, grid {:?}, loop of {}", block.grid, block.loop_range),
-        })
+    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design> {
+        let (target, factors) = (&self.target, self.factors());
+        let schedules = lower::gpu::schedules(request, target, factors).unwrap_or_default();
+        let design = |schedule| {
+            let kernel = lower::gpu::lower_as(request, target, factors, schedule).ok()?;
+            Some(Design { kernel, schedule: format!("{}, {schedule}", mugraph_schedule(request)) })
+        };
+        schedules.into_iter().filter_map(design).take(limit).collect()
     }
 
     fn instructions_us(&self, _program: &ThreadProgram) -> f64 {
