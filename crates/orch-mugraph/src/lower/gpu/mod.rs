@@ -109,7 +109,10 @@ fn choose_stages(
     // Two blocks of a multiprocessor hide each other's waiting.
     let resident = if blocks > target.multiprocessors && fitting(2) > 1 { 2 } else { 1 };
     let wanted = under_way.div_ceil(more.max(1) * resident) + 1;
-    wanted.min(fitting(resident)).clamp(1, most)
+    let stages = wanted.min(fitting(resident)).clamp(1, most);
+    // Of a power of two the stage of an iteration is found by one instruction instead of seven.
+    let rounded = stages.next_power_of_two();
+    if rounded <= fitting(resident).min(most) { rounded } else { stages }
 }
 
 /// Whether every tensor that is loaded or stored lies in memory as its shape says.
