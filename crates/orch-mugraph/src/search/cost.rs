@@ -69,9 +69,7 @@ pub struct Machine {
     pub stream_rows: usize,
     /// Rows from which on factors are streamed in boxes where processors share blocks; 0 if never.
     pub box_rows: usize,
-    /// Processors that may share the iterations of a block that chains products, as attention does.
-    pub sharing: usize,
-    /// Whether kernels are timed, so that boxes count for any number of rows, and sharing counts at all.
+    /// Whether kernels are timed, so that boxes count for any number of rows.
     pub is_timed: bool,
     /// Bytes of sums of products that registers hold.
     pub register_bytes: usize,
@@ -106,7 +104,6 @@ impl Default for Machine {
             pack_flops: 0.0,
             stream_rows: 0,
             box_rows: 0,
-            sharing: 1,
             is_timed: false,
             register_bytes: 0,
             scalar_flops: 16.0,
@@ -325,27 +322,7 @@ impl Machine {
             (fit && !found.is_empty())
                 .then(|| (found.into_iter().map(|(load, _)| load).collect(), way.processors))
         };
-        [boxes, threads]
-            .into_iter()
-            .filter(fits)
-            .find_map(found)
-            .unwrap_or_else(|| (Vec::new(), self.chain_sharing(extents, blocks)))
-    }
-
-    /// How many processors share a block that chains products: as many as there are, of at least two iterations each.
-    fn chain_sharing(&self, extents: &Extents<'_>, blocks: usize) -> usize {
-        let (sketch, looped) = (extents.sketch, extents.counts.looped);
-        let is_chained = |(at, step): (usize, &Step)| match step {
-            Step::Op(TileOp::Matmul, args) => sketch.in_loop[at] && sketch.has_product(args[0]),
-            _ => false,
-        };
-        let suits = |&tasks: &usize| {
-            blocks * tasks <= self.processors && looped.is_multiple_of(tasks) && looped / tasks >= 2
-        };
-        match self.is_timed && sketch.steps.iter().enumerate().any(is_chained) {
-            true => (1..=self.sharing).rev().filter(|tasks| tasks.is_power_of_two()).find(suits).unwrap_or(1),
-            false => 1,
-        }
+        [boxes, threads].into_iter().filter(fits).find_map(found).unwrap_or((Vec::new(), 1))
     }
 
     /// The sums of the product that a load is streamed past, if it may be.

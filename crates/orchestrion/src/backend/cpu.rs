@@ -112,7 +112,6 @@ impl Backend for Cpu {
             pack_flops: 16.0,
             stream_rows: 0,
             box_rows: 0,
-            sharing: 1,
             is_timed: false,
             register_bytes: 0,
             scalar_flops: figures.fma_gflops_core / figures.cheap_gops_core,

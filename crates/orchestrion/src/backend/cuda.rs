@@ -208,7 +208,6 @@ impl Backend for Cuda {
             } else {
                 0
             },
-            sharing: if self.target.has_clusters { lower::gpu::MOST_TASKS } else { 1 },
             register_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Tasks of a block, at most: what they exchange grows with their number.
-pub const MOST_TASKS: usize = 8;
+const MOST_TASKS: usize = 8;
 /// The same where factors of few rows come in boxes.
 const MOST_BOX_TASKS: usize = 2;
 /// Least iterations of a task, of few rows and of others.
