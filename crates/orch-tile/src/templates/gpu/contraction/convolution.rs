@@ -5,7 +5,8 @@
 //! where there are such, and no less than zero where that is asked for. Sums are f32, bias and addend are added in f32, and
 //! what is stored is rounded once, as by the template's own kernels: results differ in the order of additions only, and in
 //! that a library's rectifier may make zero of what is no number. Everything else - groups, padding that differs between
-//! the sides, weights in another order, factors that are computed on the way, any other epilogue - is no such convolution.
+//! the sides, weights in another order, factors that are computed on the way, an addend or a rectifier without a bias, any
+//! other epilogue - is no such convolution.
 //!
 //! Products of pixels by a matrix are convolutions with a window of one pixel.
 
@@ -113,6 +114,10 @@ pub fn convolution(block: &BlockProgram, factors: Factors) -> Option<Convolution
     let input = Pixels { buffer, ..image.pixels };
     let filter = axes.filter(&mut lowering, &sides[1], dtype)?;
     let Stored { result, bias, addend, is_rectified } = axes.stored(&mut lowering, dtype)?;
+    // Libraries do more than the sum only where there is a bias.
+    if bias.is_none() && (addend.is_some() || is_rectified) {
+        return None;
+    }
     Some(Convolution {
         bindings,
         dtype,
