@@ -5,6 +5,7 @@ use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resum
 use crate::stabilise::{Unstable, stabilise};
 use crate::verify::{Certificate, VerifyOptions, verify};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// How to superoptimize.
 #[derive(Clone, Copy, Debug)]
@@ -133,20 +134,35 @@ fn ranked(found: Vec<Found>, schedules: usize, rank: &Rank<'_>) -> Vec<(f64, MuG
     let mut ranked: Vec<(f64, MuGraph)> = found.into_iter().flat_map(best).collect();
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     if schedules > 1 {
-        other_kernels_second(&mut ranked);
+        same_blocks_last(&mut ranked);
+        kernels_in_turns(&mut ranked);
     }
     ranked
 }
 
-/// Moves the cheapest one with another number of kernels than the first to the second place: models are least comparable
-/// between these.
-fn other_kernels_second(ranked: &mut [(f64, MuGraph)]) {
-    let kernels = |at: usize| grids(&ranked[at].1).len();
-    if let Some(other) = (2..ranked.len()).find(|&at| kernels(at) != kernels(0))
-        && kernels(1) == kernels(0)
-    {
-        ranked[1..=other].rotate_right(1);
-    }
+/// Moves all but the cheapest of the same numbers of blocks behind the others, which differ more from each other in truth.
+fn same_blocks_last(ranked: &mut Vec<(f64, MuGraph)>) {
+    let mut seen: Vec<Vec<Vec<usize>>> = Vec::new();
+    let mut is_again = |graph: &MuGraph| {
+        let own: Vec<Vec<usize>> = grids(graph).into_iter().map(<[usize]>::to_vec).collect();
+        let is_known = seen.contains(&own);
+        seen.push(own);
+        is_known
+    };
+    let (again, first): (Vec<_>, Vec<_>) = ranked.drain(..).partition(|(_, graph)| is_again(graph));
+    ranked.extend(first.into_iter().chain(again));
+}
+
+/// Takes turns between the numbers of kernels, the first one's first: models are least comparable between these.
+fn kernels_in_turns(ranked: &mut [(f64, MuGraph)]) {
+    let Some(first) = ranked.first().map(|(_, graph)| grids(graph).len()) else { return };
+    let mut turns = BTreeMap::<usize, usize>::new();
+    ranked.sort_by_cached_key(|(_, graph)| {
+        let kernels = grids(graph).len();
+        let turn = turns.entry(kernels).or_default();
+        *turn += 1;
+        (*turn, kernels != first)
+    });
 }
 
 /// The blocks of each kernel.
@@ -196,11 +212,11 @@ fn prove(
 
 #[cfg(test)]
 mod tests {
-    use super::other_kernels_second;
+    use super::{kernels_in_turns, same_blocks_last};
     use crate::parse;
 
     #[test]
-    fn another_number_of_kernels_comes_second() {
+    fn numbers_of_kernels_and_of_blocks_take_turns() {
         let one = "t1 = block [4] loop 1 {\n s0 = load t0 [0] -\n s1 = square s0\n store s1 [0]\n }";
         let two = "t1 = block [4] loop 1 {\n s0 = load t0 [0] -\n s1 = square s0\n store s1 [0]\n }\n \
                    t2 = block [4] loop 1 {\n s0 = load t1 [0] -\n s1 = square s0\n store s1 [0]\n }";
@@ -212,11 +228,19 @@ mod tests {
         let costs = |kernels: [usize; 4]| {
             let of = |count: usize| if count == 1 { graph(one, "t1") } else { graph(two, "t2") };
             let mut ranked: Vec<_> = (0..4).map(|at| (at as f64, of(kernels[at]))).collect();
-            other_kernels_second(&mut ranked);
+            kernels_in_turns(&mut ranked);
             ranked.into_iter().map(|(cost, _)| cost).collect::<Vec<f64>>()
         };
         assert_eq!(costs([2, 2, 2, 1]), [0.0, 3.0, 1.0, 2.0]);
         assert_eq!(costs([2, 1, 2, 2]), [0.0, 1.0, 2.0, 3.0]);
         assert_eq!(costs([1, 1, 1, 1]), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(costs([1, 1, 2, 2]), [0.0, 2.0, 1.0, 3.0]);
+        let mut ranked = vec![
+            (0.0, graph(one, "t1")),
+            (1.0, graph(one, "t1")),
+            (2.0, graph(&one.replace("[4]", "[8]"), "t1")),
+        ];
+        same_blocks_last(&mut ranked);
+        assert_eq!(ranked.into_iter().map(|(cost, _)| cost).collect::<Vec<f64>>(), [0.0, 2.0, 1.0]);
     }
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::gpu::rounded;
 use common::kernels::{outputs, row_major};
 use common::{random_inputs, valid};
 use orch_ir::DType;
@@ -82,11 +83,6 @@ impl Attention {
              {total} = sum(2, {columns}) {o}\n {result} = div {total}, {all}\n output \"o\" {result}\n}}\n"
         ))
     }
-}
-
-fn rounded(inputs: &[Array<f64>], dtype: DType) -> Vec<Array<f64>> {
-    let round = |x: f64| orch_ir::Tensor::from_f64(dtype, [1], &[x]).to_f64()[0];
-    inputs.iter().map(|input| input.map(round)).collect()
 }
 
 /// Runs the kernels of a µGraph, compares, and gives the text of the first one.

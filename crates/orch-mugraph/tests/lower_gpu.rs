@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::gpu::{KINDS, check_stored, rounded};
 use common::kernels::{outputs, row_major};
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
@@ -15,32 +16,6 @@ use orch_tile::print_thread;
 use orch_tile::target::{SM_80, SM_90};
 use orch_tile::templates::gpu::Factors;
 use std::collections::BTreeSet;
-
-/// Factors, the type of what is stored, and the relative error that they allow.
-const KINDS: [(Factors, DType, f64); 5] = [
-    (Factors::F32, DType::F32, 1e-5),
-    (Factors::Tf32, DType::F32, 5e-3),
-    (Factors::F16, DType::F32, 5e-3),
-    (Factors::F16, DType::F16, 1e-2),
-    (Factors::Bf16, DType::BF16, 5e-2),
-];
-
-fn rounded(inputs: &[Array<f64>], dtype: DType) -> Vec<Array<f64>> {
-    let round = |x: f64| orch_ir::Tensor::from_f64(dtype, [1], &[x]).to_f64()[0];
-    inputs.iter().map(|input| input.map(round)).collect()
-}
-
-/// Compares what kernels compute with what their block graphs mean.
-fn check_stored(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored], (factors, limit): (Factors, f64)) {
-    let expected = interpret(graph, inputs, Precision::F32).unwrap();
-    let given = outputs(graph, inputs, stored, |request| {
-        gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)))
-    });
-    for (expected, given) in expected.iter().zip(&given) {
-        let error = relative_error(expected, given);
-        assert!(error < limit, "{factors:?}: {error:e}\n{}", print(graph));
-    }
-}
 
 fn check(graph: &MuGraph, inputs: &[Array<f64>]) {
     for (factors, dtype, limit) in KINDS {

@@ -235,3 +235,41 @@ fn lines_of_tiles_are_whole_sectors() {
     let ([whole, torn], [whole_alone, torn_alone]) = (costs(64), costs(1));
     assert!(whole < torn && whole == whole_alone && torn > torn_alone, "{whole} {torn} {torn_alone}");
 }
+
+/// The grid of the cheapest kernel of a program where processors may share blocks.
+fn shared_grid(program: &MuGraph, is_timed: bool) -> String {
+    let machine = Machine {
+        cache_bytes_per_us: 6.3e6,
+        stream_rows: 64,
+        box_rows: 33,
+        sharing: 8,
+        is_timed,
+        register_bytes: 96 << 10,
+        ..Machine::default()
+    };
+    let options = SearchOptions { threads: 2, kernels: 1, machine, ..SearchOptions::default() };
+    let (found, _) = search(program, &options).unwrap_or_else(|e| panic!("{e}"));
+    let (_, text) = best(&found, 1);
+    text.lines().next().and_then(|line| line.split(['[', ']']).nth(1)).unwrap_or_default().to_owned()
+}
+
+/// Two processors share blocks of 64 columns, of many rows or where kernels are timed; and as many as there are share heads of
+/// attention, where kernels are timed.
+#[test]
+fn processors_share_blocks() {
+    let gated = |rows: usize| {
+        valid(&format!(
+            "mugraph \"g\" {{\n t0 = input \"x\" [{rows}, 4096]\n t1 = input \"w\" [4096, 4096]\n \
+             t2 = input \"v\" [4096, 4096]\n t3 = matmul t0, t1\n t4 = silu t3\n t5 = matmul t0, t2\n t6 = mul t4, t5\n \
+             output \"o\" t6\n}}\n"
+        ))
+    };
+    let grids = [(gated(64), false), (gated(16), false), (gated(64), true)];
+    assert_eq!(grids.map(|(program, is_timed)| shared_grid(&program, is_timed)), ["64", "128", "64"]);
+    let attention = valid(
+        "mugraph \"a\" {\n t0 = input \"q\" [32, 16, 64]\n t1 = input \"k\" [32, 64, 4096]\n \
+         t2 = input \"v\" [32, 4096, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
+         t7 = matmul t6, t2\n output \"o\" t7\n}\n",
+    );
+    assert_eq!([false, true].map(|is_timed| shared_grid(&attention, is_timed)), ["32, 2, 2", "32"]);
+}

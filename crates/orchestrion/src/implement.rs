@@ -103,8 +103,8 @@ pub struct Place<'a> {
 pub struct Measured {
     /// Microseconds.
     pub times: HashMap<String, f64>,
-    /// The fastest schedule, where several were timed.
-    pub schedules: HashMap<String, String>,
+    /// The fastest schedules of a candidate's kernels, where several were timed.
+    pub schedules: HashMap<String, Vec<String>>,
     /// The library calls that were faster than any schedule.
     pub calls: HashMap<String, MeasuredCall>,
 }
@@ -269,7 +269,7 @@ impl Implementation {
 }
 
 impl Place<'_> {
-    /// The kernels of columns; `None` where they are not lowered.
+    /// The kernels of columns, with the preferred schedules; `None` where they are not lowered.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -280,8 +280,8 @@ impl Place<'_> {
     ) -> Result<Vec<Option<Vec<KernelDesign>>>, Error> {
         parallel::map(columns, options, |column| {
             if let Some(substitute) = &column.substitute {
-                let kernels = substitute.kernels(*self)?;
-                return Some(kernels.into_iter().map(|kernel| kernel.design(*self)).collect());
+                let kernels = substitute.kernels(*self, 1)?;
+                return Some(kernels.into_iter().flat_map(|kernel| kernel.schedules(*self)).collect());
             }
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
             Some(vec![self.kernel(&nodes, &column.candidate.outputs)?.0])
@@ -296,15 +296,15 @@ impl Place<'_> {
         options: &Options,
     ) -> Option<Vec<Link<KernelDesign>>> {
         let position = |tensor| distinct.signature.tensors.iter().position(|&other| other == tensor);
+        let key =
+            distinct.chosen.substitute.as_ref().map_or(distinct.signature.text.clone(), Substitute::key);
+        let fastest = measured.schedules.get(&key);
+        let limit = fastest.map_or(1, |_| options.tune_schedules);
+        let named = |kernel| fastest.and_then(|all| all.get(kernel)).map(String::as_str);
         let Some(substitute) = &distinct.chosen.substitute else {
-            let schedule = measured.schedules.get(&distinct.signature.text);
             let outputs = &distinct.chosen.candidate.outputs;
-            let (mut kernel, block) = match schedule {
-                Some(schedule) => {
-                    self.scheduled(distinct.nodes, outputs, schedule, options.tune_schedules)?
-                }
-                None => self.kernel(distinct.nodes, outputs)?,
-            };
+            let (kernels, block) = self.kernels(distinct.nodes, outputs, limit)?;
+            let mut kernel = scheduled(kernels, named(0))?;
             if let Some(call) = measured.calls.get(&distinct.signature.text) {
                 let called = (call.library, call.release.clone());
                 let with_call = library::beside(&[kernel.clone()], &block, self.backend, &called);
@@ -320,14 +320,15 @@ impl Place<'_> {
             Operand::Inner(number) => Some(Arg::Inner(number)),
         };
         let all = |operands: &[Operand]| operands.iter().map(arg).collect::<Option<Vec<Arg>>>();
-        let link = |kernel: SubstituteKernel| {
+        let link = |(number, kernel): (usize, SubstituteKernel)| {
             let ends = Some([all(&kernel.reads)?, all(&kernel.writes)?]);
-            Some(Link { args: all(&kernel.args)?, ends, kernel: kernel.design(*self) })
+            let args = all(&kernel.args)?;
+            Some(Link { args, ends, kernel: scheduled(kernel.schedules(*self), named(number))? })
         };
-        substitute.kernels(*self)?.into_iter().map(link).collect()
+        substitute.kernels(*self, limit)?.into_iter().enumerate().map(link).collect()
     }
 
-    /// The kernels of candidates under several schedules, the preferred one first, and last with calls of the libraries, of
+    /// Each kernel of candidates under several schedules, the preferred one first, and last with calls of the libraries, of
     /// the releases that stand beside the candidate, where there are such calls; none where there is no choice.
     ///
     /// # Errors
@@ -336,17 +337,28 @@ impl Place<'_> {
         &self,
         columns: &[(&candidates::Column, Vec<(Library, String)>)],
         options: &Options,
-    ) -> Result<Vec<Vec<KernelDesign>>, Error> {
-        let all = |(column, releases): &(&candidates::Column, Vec<(Library, String)>)| {
-            let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
-            let kernels = self.kernels(&nodes, &column.candidate.outputs, options.tune_schedules);
-            let (mut all, block) = kernels?;
-            let beside = |called| library::beside(&all, &block, self.backend, called);
-            let calls: Vec<KernelDesign> = releases.iter().filter_map(beside).collect();
-            all.extend(calls);
-            (all.len() > 1).then_some(all)
-        };
-        parallel::map(columns, options, |column| all(column).unwrap_or_default())
+    ) -> Result<Vec<Vec<Vec<KernelDesign>>>, Error> {
+        let limit = options.tune_schedules;
+        parallel::map(columns, options, |(column, releases)| {
+            let kernels = match &column.substitute {
+                Some(substitute) => {
+                    let kernels = substitute.kernels(*self, limit).unwrap_or_default();
+                    kernels.into_iter().map(|kernel| kernel.schedules(*self)).collect()
+                }
+                None => {
+                    let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
+                    let kernels = self.kernels(&nodes, &column.candidate.outputs, limit);
+                    let with_call = |(mut all, block): (Vec<KernelDesign>, BlockProgram)| {
+                        let beside = |called| library::beside(&all, &block, self.backend, called);
+                        let calls: Vec<KernelDesign> = releases.iter().filter_map(beside).collect();
+                        all.extend(calls);
+                        vec![all]
+                    };
+                    kernels.map_or_else(Vec::new, with_call)
+                }
+            };
+            if kernels.iter().any(|all: &Vec<KernelDesign>| all.len() > 1) { kernels } else { Vec::new() }
+        })
     }
 
     /// True if most of what a kernel reads is touched for the first time in a run: constants and inputs of the model.
@@ -367,19 +379,6 @@ impl Place<'_> {
         Some((kernels.swap_remove(0), block))
     }
 
-    /// As [`Self::kernel`], with one of `limit` schedules by its name.
-    fn scheduled(
-        &self,
-        nodes: &[NodeId],
-        outputs: &[TensorId],
-        schedule: &str,
-        limit: usize,
-    ) -> Option<(KernelDesign, BlockProgram)> {
-        let (mut kernels, block) = self.kernels(nodes, outputs, limit)?;
-        let named = kernels.iter().position(|kernel| kernel.design.schedule == schedule);
-        Some((kernels.swap_remove(named.unwrap_or(0)), block))
-    }
-
     /// A kernel under at most `limit` schedules, at least one.
     fn kernels(
         &self,
@@ -397,6 +396,12 @@ impl Place<'_> {
         let kernels: Vec<KernelDesign> = designs.map(kernel).collect();
         (!kernels.is_empty()).then_some((kernels, block))
     }
+}
+
+/// The kernel under the schedule of this name, if it is among them; otherwise under the preferred one, which comes first.
+fn scheduled(mut kernels: Vec<KernelDesign>, schedule: Option<&str>) -> Option<KernelDesign> {
+    let named = kernels.iter().position(|kernel| Some(kernel.design.schedule.as_str()) == schedule);
+    (!kernels.is_empty()).then(|| kernels.swap_remove(named.unwrap_or(0)))
 }
 
 /// `k_conv_add_relu`: the primitives tell what runs. It is part of the kernel's source, and so of what the cache of

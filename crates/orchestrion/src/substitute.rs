@@ -73,8 +73,8 @@ pub struct Offer {
 pub struct SubstituteKernel {
     /// A name for people.
     pub name: String,
-    /// The thread program.
-    pub design: Design,
+    /// The thread program under several schedules, the preferred one first.
+    pub designs: Vec<Design>,
     /// For each tensor of the µGraph where it is.
     pub args: Vec<Operand>,
     /// The tensors that it reads and writes, in order of their definition.
@@ -88,15 +88,16 @@ pub struct SubstituteKernel {
 }
 
 impl SubstituteKernel {
-    /// The kernel by itself.
-    pub fn design(self, place: Place<'_>) -> KernelDesign {
+    /// The kernel by itself, under each of its schedules.
+    pub fn schedules(self, place: Place<'_>) -> Vec<KernelDesign> {
         let tensor = |operand: &Operand| match *operand {
             Operand::Tensor(tensor) => Some(tensor),
             Operand::Inner(_) => None,
         };
         let is_cold = place.is_cold(self.reads.iter().filter_map(tensor));
-        let SubstituteKernel { name, design, work, cost_us, .. } = self;
-        KernelDesign { name, design, work, cost_us, is_cold, call: None }
+        let SubstituteKernel { name, designs, work, cost_us, .. } = self;
+        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us, is_cold, call: None };
+        designs.into_iter().map(kernel).collect()
     }
 }
 
@@ -191,7 +192,7 @@ pub fn offers(place: Place<'_>, spent: &[Spent<'_>], options: &Options) -> Resul
         }
     }
     let costs = parallel::map(&offers, options, |(_, substitute)| {
-        let kernels = substitute.kernels(place)?;
+        let kernels = substitute.kernels(place, 1)?;
         Some(kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>())
     })?;
     let offer = |((candidate, substitute), cost_us): (_, Option<f64>)| {
@@ -279,20 +280,20 @@ impl Substitute {
         format!("{} {}", self.proved.certificate.candidate, self.views.key())
     }
 
-    /// Its kernels in order; `None` if one is not lowered.
-    pub fn kernels(&self, place: Place<'_>) -> Option<Vec<SubstituteKernel>> {
+    /// Its kernels in order, each under at most `limit` schedules; `None` if one is not lowered.
+    pub fn kernels(&self, place: Place<'_>, limit: usize) -> Option<Vec<SubstituteKernel>> {
         let graph = self.proved.graph().ok()?;
         let (stored, operands) = self.views.memory(&graph, place)?;
-        let designs = designs(&graph, &stored, place.backend)?;
+        let designs = designs(&graph, &stored, place.backend, limit)?;
         let share_us = self.proved.cost_us / designs.len().max(1) as f64;
         let mut kernels = Vec::new();
-        for Lowered { kernel, block, design } in designs {
-            let cost_us = share_us.max(place.backend.instructions_us(&design.kernel.program));
+        for Lowered { kernel, block, designs } in designs {
+            let cost_us = share_us.max(place.backend.instructions_us(&designs.first()?.kernel.program));
             let has_memory = |tensor: &orch_mugraph::TensorId| graph.computed_mask(*tensor).is_none();
             let reads = block.loaded().filter(has_memory).map(|tensor| operands[tensor.index()]);
             let writes = (0..block.stores.len()).map(|result| operands[kernel.index() + result]);
             kernels.push(SubstituteKernel {
-                design,
+                designs,
                 args: operands.clone(),
                 reads: reads.collect(),
                 writes: writes.collect(),
@@ -349,17 +350,23 @@ pub struct Lowered<'a> {
     kernel: orch_mugraph::TensorId,
     /// What defines it.
     block: &'a BlockGraph,
-    /// The thread program.
-    pub design: Design,
+    /// The thread program under several schedules, the preferred one first.
+    pub designs: Vec<Design>,
 }
 
-/// The kernels of a µGraph in order; `None` if one is not lowered.
-pub fn designs<'a>(graph: &'a MuGraph, stored: &[Stored], backend: &dyn Backend) -> Option<Vec<Lowered<'a>>> {
+/// The kernels of a µGraph in order, each under at most `limit` schedules; `None` if one is not lowered.
+pub fn designs<'a>(
+    graph: &'a MuGraph,
+    stored: &[Stored],
+    backend: &dyn Backend,
+    limit: usize,
+) -> Option<Vec<Lowered<'a>>> {
     let kernels = graph.nodes().filter(|(_, node)| !node.args().is_empty());
     let design = |(kernel, node): (orch_mugraph::TensorId, &'a Node)| {
         let Node::Block(block) = node else { return None };
         let request = Request { graph, kernel, stored, name: &name(block) };
-        Some(Lowered { kernel, block, design: backend.design_mugraph(&request)? })
+        let designs = backend.design_mugraph(&request, limit);
+        (!designs.is_empty()).then_some(Lowered { kernel, block, designs })
     };
     kernels.map(design).collect()
 }

@@ -40,8 +40,8 @@ pub struct Searched {
 
 /// µGraphs of each program that are proved; more where kernels are timed, of several numbers of blocks each.
 const PROOFS: usize = 2;
-const TIMED_PROOFS: usize = 4;
-const TIMED_SCHEDULES: usize = 2;
+const TIMED_PROOFS: usize = 8;
+const TIMED_SCHEDULES: usize = 3;
 
 /// Numbers of blocks and iterations that are tried for each kernel beside the cheapest by the model of the search.
 const ALTERNATIVES: usize = 24;
@@ -163,13 +163,15 @@ impl<'a> Finder<'a> {
     /// # Errors
     /// If the program is outside what is searched, or the work is cancelled.
     pub fn find(&self, wanted: &Wanted<'_>) -> Result<Searched, SuperoptimizeError> {
-        let search = SearchOptions {
+        let is_timed = is_tuned(self.backend, self.options);
+        let mut search = SearchOptions {
             threads: parallel::jobs(self.options),
             alternatives: ALTERNATIVES,
             below_us: wanted.below_us,
             ..self.backend.search_options()
         };
-        let (proofs, schedules) = match is_tuned(self.backend, self.options) {
+        search.machine.is_timed = is_timed;
+        let (proofs, schedules) = match is_timed {
             true => (TIMED_PROOFS, TIMED_SCHEDULES),
             false => (PROOFS, 1),
         };
@@ -206,8 +208,9 @@ impl<'a> Finder<'a> {
 
     /// What a µGraph costs once it is lowered; `None` if it is not.
     fn cost_us(&self, wanted: &Wanted<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
-        let designs = designs(graph, &(wanted.stored)(graph)?, self.backend)?;
-        let instructions = designs.iter().map(|lowered| &lowered.design.kernel.program);
+        let designs = designs(graph, &(wanted.stored)(graph)?, self.backend, 1)?;
+        let instructions =
+            designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
         let instructions_us: f64 = instructions.map(|program| self.backend.instructions_us(program)).sum();
         Some(modelled_us.max(instructions_us))
     }

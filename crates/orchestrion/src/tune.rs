@@ -116,6 +116,17 @@ pub struct Timer<'a> {
     deadline: Instant,
 }
 
+/// The fastest schedules of a column's kernels.
+#[derive(Default)]
+struct Fastest {
+    /// Of each kernel.
+    schedules: Vec<String>,
+    /// The library call that is faster than those of a single kernel.
+    call: Option<MeasuredCall>,
+    /// Of all kernels together.
+    time_us: f64,
+}
+
 /// Where times come from.
 enum Figures {
     /// This machine. Without the database, which may not be usable, everything is measured anew.
@@ -145,17 +156,30 @@ impl<'a> Timer<'a> {
         Ok(Self { place, columns, signatures, options, source, deadline: Instant::now() + BUDGET })
     }
 
-    /// Times the kernels of some columns.
+    /// Times the kernels of some columns: those of templates under the preferred schedules, those of µGraphs under the fastest
+    /// ones, because numbers of blocks may suit one of them only.
     ///
     /// # Errors
     /// If the work is cancelled, or kernels do not build or load.
     pub fn measure(&self, wanted: &[usize]) -> Result<Vec<Option<f64>>, Error> {
-        let keys: Vec<Option<Key>> = wanted.iter().map(|&column| self.key(column, None)).collect();
+        let (substitutes, mut others): (Vec<usize>, Vec<usize>) =
+            wanted.iter().partition(|&&column| self.columns[column].substitute.is_some());
+        let mut times = BTreeMap::new();
+        for (&column, fastest) in substitutes.iter().zip(self.fastest(&substitutes, self.deadline)?) {
+            if let Some(fastest) = fastest {
+                times.insert(column, fastest.time_us);
+            } else {
+                others.push(column);
+            }
+        }
+        let keys: Vec<Option<Key>> = others.iter().map(|&column| self.key(column, None)).collect();
         let run = |numbers: &[usize]| {
-            let columns: Vec<usize> = numbers.iter().map(|&number| wanted[number]).collect();
+            let columns: Vec<usize> = numbers.iter().map(|&number| others[number]).collect();
             self.run(&columns)
         };
-        self.known_or_timed(&keys, self.deadline, run)
+        let timed = self.known_or_timed(&keys, self.deadline, run)?;
+        times.extend(others.iter().zip(timed).filter_map(|(&column, time)| Some((column, time?))));
+        Ok(wanted.iter().map(|column| times.get(column).copied()).collect())
     }
 
     /// Times the kernels of a choice under several schedules each, and notes the fastest ones.
@@ -167,37 +191,55 @@ impl<'a> Timer<'a> {
         let deadline = Instant::now() + SCHEDULE_BUDGET.saturating_mul(schedules);
         let mut kernels = BTreeSet::new();
         let mut columns: Vec<usize> = choice.columns.iter().map(|id| id.index()).collect();
-        columns.retain(|&column| {
-            let Column { kernel, substitute, .. } = &self.columns[column];
-            substitute.is_none() && kernel.is_some_and(|kernel| kernels.insert(kernel))
-        });
+        columns.retain(|&column| self.columns[column].kernel.is_some_and(|kernel| kernels.insert(kernel)));
         columns.sort_by(|&a, &b| self.columns[b].cost_us.total_cmp(&self.columns[a].cost_us));
         for some in columns.chunks(TOGETHER) {
-            let of_columns: Vec<(&Column, Vec<(Library, String)>)> =
-                some.iter().map(|&column| (&self.columns[column], self.releases(column))).collect();
-            let designs = self.place.schedules(&of_columns, self.options)?;
-            let all =
-                || some.iter().zip(&designs).flat_map(|(&column, all)| all.iter().map(move |d| (column, d)));
-            let key = |(column, design): (usize, &KernelDesign)| self.key(column, Some(design.way()));
-            let keys: Vec<Option<Key>> = all().map(key).collect();
-            let kernels: Vec<&KernelDesign> = all().map(|(_, design)| design).collect();
-            let run = |numbers: &[usize]| {
-                let kernels: Vec<KernelDesign> =
-                    numbers.iter().map(|&number| kernels[number].clone()).collect();
-                self.place.backend.times(&kernels, self.options)
-            };
-            let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
-            for (&column, designs) in some.iter().zip(&designs) {
-                let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
-                let Some(kernel) = self.columns[column].kernel else { continue };
-                let Some((design, time, call)) = fastest_way(designs, &times) else { continue };
+            for (&column, fastest) in some.iter().zip(self.fastest(some, deadline)?) {
+                let Some((kernel, fastest)) = self.columns[column].kernel.zip(fastest) else { continue };
                 let signature = &self.signatures[kernel];
-                measured.times.insert(signature.clone(), time);
-                measured.schedules.insert(signature.clone(), design.design.schedule.clone());
-                measured.calls.extend(call.map(|call| (signature.clone(), call)));
+                measured.times.insert(signature.clone(), fastest.time_us);
+                measured.schedules.insert(signature.clone(), fastest.schedules);
+                measured.calls.extend(fastest.call.map(|call| (signature.clone(), call)));
             }
         }
         Ok(())
+    }
+
+    /// The fastest schedules of the kernels of some columns; none where there is no choice, or a kernel is not timed.
+    fn fastest(&self, columns: &[usize], deadline: Instant) -> Result<Vec<Option<Fastest>>, Error> {
+        let of_columns: Vec<(&Column, Vec<(Library, String)>)> =
+            columns.iter().map(|&column| (&self.columns[column], self.releases(column))).collect();
+        let designs = self.place.schedules(&of_columns, self.options)?;
+        let (mut keys, mut kernels) = (Vec::new(), Vec::new());
+        for (&column, of_column) in columns.iter().zip(&designs) {
+            for (number, design) in
+                of_column.iter().enumerate().flat_map(|(n, all)| all.iter().map(move |d| (n, d)))
+            {
+                let way = design.way();
+                let name = if number == 0 { way.to_owned() } else { format!("kernel {number}, {way}") };
+                keys.push(self.key(column, Some(&name)));
+                kernels.push(design);
+            }
+        }
+        let run = |numbers: &[usize]| {
+            let kernels: Vec<KernelDesign> = numbers.iter().map(|&number| kernels[number].clone()).collect();
+            self.place.backend.times(&kernels, self.options)
+        };
+        let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
+        let mut all = Vec::with_capacity(columns.len());
+        for of_column in &designs {
+            let mut sum = (!of_column.is_empty()).then(Fastest::default);
+            for designs in of_column {
+                let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
+                let timed = sum.take().zip(fastest_way(designs, &times));
+                sum = timed.map(|(mut sum, (design, time_us, call))| {
+                    sum.schedules.push(design.design.schedule.clone());
+                    Fastest { time_us: sum.time_us + time_us, call, ..sum }
+                });
+            }
+            all.push(sum);
+        }
+        Ok(all)
     }
 
     /// Times by key, from the records or the database; what is not there is timed by `run`, some at a time, until the
@@ -413,5 +455,102 @@ mod tests {
         let columns = [column(0, 0, 2, 10.0), column(1, 0, 1, 5.5), column(2, 1, 2, 5.5)];
         let (chosen, rounds) = tuned(&columns, &[None, None, None], 2);
         assert_eq!((chosen, rounds.len()), (vec![0], 1));
+    }
+
+    /// Sixteen rows by a large factor, and by two small ones.
+    const LORA: &str = "graph \"lora\" {
+  input \"x\" t0: f16[16, 4096]
+  input \"w\" t1: f16[4096, 4096]
+  input \"a\" t2: f16[4096, 16]
+  input \"c\" t3: f16[16, 4096]
+  t4: f32[16, 4096] = cast.f32 t0
+  t5: f32[4096, 4096] = cast.f32 t1
+  t6: f32[4096, 16] = cast.f32 t2
+  t7: f32[16, 4096] = cast.f32 t3
+  t8: f32[16, 4096] = contract t4, t5 labels=\"mk,kn->mn\"
+  t9: f32[16, 16] = contract t4, t6 labels=\"mk,kr->mr\"
+  t10: f32[16, 4096] = contract t9, t7 labels=\"mr,rn->mn\"
+  t11: f32[16, 4096] = add t8, t10
+  t12: f16[16, 4096] = cast.f16 t11
+  output \"o\" t12
+}
+";
+
+    #[test]
+    fn a_kernel_of_a_mugraph_runs_as_its_fastest_schedule_does() {
+        let folder = std::env::temp_dir().join(format!("orchestrion-schedules-{}", std::process::id()));
+        // Measurements of another machine, of which there are none, have more alternatives looked at.
+        let options = Options {
+            cache_dir: folder.clone(),
+            target: Some("cuda:sm_90".to_owned()),
+            precision: crate::Precision::F16,
+            records: Some("none".into()),
+            ..Options::default()
+        };
+        let backend = crate::backend::find(&options).unwrap();
+        let graph = backend.prepared(orch_ir::text::parse(LORA).unwrap_or_else(|error| panic!("{error:?}")));
+        let storage = backend.storage(&graph);
+        let units = crate::units::Units::of(&graph, storage.layouts()).unwrap();
+        let signatures = crate::signature::Signatures::of(&graph, &storage);
+        let backend = &*backend;
+        let place =
+            Place { graph: &graph, storage: &storage, units: &units, signatures: &signatures, backend };
+        let mut candidates = crate::candidates::candidates(place, &options).unwrap();
+        let all: Vec<ColumnId> =
+            (0..candidates.columns.len()).map(|column| ColumnId(column as u32)).collect();
+        candidates.superoptimize(place, &all, &options).unwrap();
+        let columns = &candidates.columns;
+        let with_choice = |column: &Column| {
+            let designs = place.schedules(&[(column, Vec::new())], &options).unwrap().remove(0);
+            (column.substitute.is_some() && designs.len() == 1 && designs[0].len() == 3).then_some(designs)
+        };
+        let (column, designs) = columns
+            .iter()
+            .enumerate()
+            .find_map(|(at, column)| Some((at, with_choice(column)?)))
+            .expect("one of 64 blocks");
+        let names: Vec<&str> = designs[0].iter().map(|kernel| kernel.design.schedule.as_str()).collect();
+        assert!(
+            names[0].ends_with("1 task a block") && names[1].ends_with("2 tasks a block, few rows in boxes"),
+            "{names:?}"
+        );
+
+        let database = Database::open(&folder).unwrap();
+        let source = Figures::Here { database: Some(database) };
+        let timer = Timer {
+            place,
+            columns,
+            signatures: &candidates.signatures,
+            options: &options,
+            source,
+            deadline: Instant::now(),
+        };
+        let times = [9.0, 6.0, 7.0];
+        if let Figures::Here { database: Some(database) } = &timer.source {
+            for (name, time) in names.iter().zip(times) {
+                database.put(&timer.key(column, Some(name)).unwrap(), &time).unwrap();
+            }
+        }
+        assert_eq!(timer.measure(&[column]).unwrap(), [Some(6.0)]);
+        let choice = Choice {
+            columns: vec![ColumnId(column as u32)],
+            ..solve(&[self::column(0, 0, 1, 1.0)], &[1.0], 1)
+        };
+        let mut measured = Measured::default();
+        timer.schedules(&choice, &mut measured).unwrap();
+        let signature = &candidates.signatures[columns[column].kernel.unwrap()];
+        assert_eq!(measured.schedules[signature], [names[1]]);
+
+        // The plan's kernel is that one; a schedule that is not there any more counts as the preferred one.
+        for (noted, taken) in [(names[1], names[1]), ("gone", names[0])] {
+            measured.schedules.insert(signature.clone(), vec![noted.to_owned()]);
+            let Column { candidate, substitute, .. } = &columns[column];
+            let chosen =
+                crate::remember::Chosen { candidate: candidate.clone(), substitute: substitute.clone() };
+            let made = crate::implement::implement(place, vec![chosen], &measured, &options).unwrap();
+            let made = made.unwrap_or_else(|unserved| panic!("{unserved:?}"));
+            assert_eq!(made.kernels[0].design.schedule, taken);
+        }
+        let _ = std::fs::remove_dir_all(&folder);
     }
 }

@@ -6,6 +6,7 @@ use orch_codegen::cuda;
 use orch_ir::{
     BinaryFn, Contract, DType, NodeId, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
 };
+use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::{Found, SearchOptions, search};
 use orch_mugraph::{MuGraph, Node, parse, programs, stabilise};
@@ -260,27 +261,39 @@ fn stable(graph: &MuGraph) -> Option<MuGraph> {
     stabilise::rewrite(graph, &group).ok()
 }
 
-/// The kernels of a µGraph; `None` if one is not lowered.
-fn lowered(graph: &MuGraph, target: &GpuTarget, factors: Factors, dtype: DType) -> Option<Vec<Kernel>> {
+/// The kernels of a µGraph, each in at most `limit` ways; `None` if one is not lowered.
+fn lowered(
+    graph: &MuGraph,
+    target: &GpuTarget,
+    (factors, dtype): (Factors, DType),
+    limit: usize,
+) -> Option<Vec<(Schedule, Kernel)>> {
     let row_major = |shape: &Vec<usize>| Stored::row_major(dtype, shape);
     let stored: Vec<Stored> = graph.shapes().iter().map(row_major).collect();
-    let blocks = graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_)));
-    let lower = |(kernel, _)| {
+    let mut kernels = Vec::new();
+    for (kernel, _) in graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_))) {
         let request = Request { graph, kernel, stored: &stored, name: "kernel" };
-        gpu::lower(&request, target, factors).ok()
-    };
-    blocks.map(lower).collect()
+        let lower = |schedule| Some((schedule, gpu::lower_as(&request, target, factors, schedule).ok()?));
+        let schedules = gpu::schedules(&request, target, factors).ok()?;
+        let all: Vec<_> = schedules.into_iter().filter_map(lower).take(limit).collect();
+        if all.is_empty() {
+            return None;
+        }
+        kernels.extend(all);
+    }
+    Some(kernels)
 }
 
 /// The kernels of the cheapest µGraph that is lowered, of each program.
 fn mugraphs(found: &[(&str, Vec<MuGraph>)], target: &GpuTarget, kernels: &mut Kernels) {
     for (factors, dtype) in [(Factors::F32, DType::F32), (Factors::F16, DType::F16)] {
         for (name, candidates) in found {
-            let best =
-                candidates.iter().find_map(|graph| Some((graph, lowered(graph, target, factors, dtype)?)));
+            let best = candidates
+                .iter()
+                .find_map(|graph| Some((graph, lowered(graph, target, (factors, dtype), 1)?)));
             let (graph, of_graph) = best.unwrap_or_else(|| panic!("no µGraph of {name} is lowered"));
             let what = format!("{factors:?} {}", orch_mugraph::print(graph));
-            kernels.extend(of_graph.into_iter().map(|kernel| (what.clone(), kernel)));
+            kernels.extend(of_graph.into_iter().map(|(_, kernel)| (what.clone(), kernel)));
         }
     }
 }
@@ -295,10 +308,10 @@ fn streamed(target: &GpuTarget, kernels: &mut Kernels) {
              s9 = sqrt s8\n s10 = div s7, s9\n store s10 [1]\n }}\n output \"o\" t2"
         )
     };
-    let gated = |rows: usize, range: usize| {
+    let gated = |rows: usize, blocks: usize, range: usize| {
         format!(
             "t0 = input \"x\" [{rows}, 4096]\n t1 = input \"w\" [4096, 4096]\n t2 = input \"v\" [4096, 4096]\n \
-             t3 = block [128] loop {range} {{\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n \
+             t3 = block [{blocks}] loop {range} {{\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n \
              s3 = matmul s0, s1\n s4 = accumulate sum s3\n s5 = matmul s0, s2\n s6 = accumulate sum s5\n s7 = silu s4\n \
              s8 = mul s7, s6\n store s8 [1]\n }}\n output \"o\" t3"
         )
@@ -311,15 +324,52 @@ fn streamed(target: &GpuTarget, kernels: &mut Kernels) {
              s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }}\n output \"o\" t4"
         )
     };
-    let texts =
-        [normalised(2), normalised(16), gated(8, 8), gated(8, 16), gated(64, 16), adapted(16), adapted(64)];
+    let texts = [
+        normalised(2),
+        normalised(16),
+        gated(8, 128, 8),
+        gated(8, 128, 16),
+        gated(64, 128, 16),
+        gated(8, 64, 8),
+        // Too many sums to load factors straight to registers.
+        gated(64, 64, 16),
+        adapted(16),
+        adapted(64),
+    ];
     for text in texts {
         let graph = parse(&format!("mugraph \"s\" {{\n {text}\n}}\n")).expect("a graph");
-        let of_graph = lowered(&graph, target, Factors::F16, DType::F16).expect("it is lowered");
-        for kernel in of_graph {
-            assert!(kernel.program.buffers.iter().any(|buffer| buffer.name == "stream"), "{text}");
-            kernels.push((text.clone(), kernel));
+        let of_graph =
+            lowered(&graph, target, (Factors::F16, DType::F16), usize::MAX).expect("it is lowered");
+        let has_boxes = target.has_tile_products && !text.contains("[128]");
+        let shares = has_boxes && text.contains("[64]");
+        assert_eq!(of_graph.len(), 1 + usize::from(has_boxes) + usize::from(shares), "{text}");
+        for (schedule, kernel) in of_graph {
+            let streams = kernel.program.buffers.iter().any(|buffer| buffer.name == "stream");
+            match schedule.boxes {
+                true => assert!(!streams && !kernel.program.views.is_empty(), "{text}"),
+                false => assert!(streams || text == gated(64, 64, 16), "{text}"),
+            }
+            kernels.push((format!("{schedule}: {text}"), kernel));
         }
+    }
+}
+
+/// Attention of few queries by 4096 keys, which tasks of a cluster share.
+fn shared(target: &GpuTarget, kernels: &mut Kernels) {
+    for rows in [1, 16] {
+        let text = format!(
+            "mugraph \"a\" {{\n t0 = input \"q\" [32, {rows}, 64]\n t1 = input \"k\" [32, 64, 4096]\n \
+             t2 = input \"v\" [32, 4096, 64]\n t3 = block [32] loop 16 {{\n s0 = load t0 [0] -\n s1 = load t1 [0] 2\n \
+             s2 = load t2 [0] 1\n s3 = matmul s0, s1\n s4 = exp s3\n s5 = sum(2) s4\n s6 = accumulate sum s5\n \
+             s7 = matmul s4, s2\n s8 = accumulate sum s7\n s9 = div s8, s6\n store s9 [0]\n }}\n output \"o\" t3\n}}\n"
+        );
+        let graph = stable(&parse(&text).expect("a graph")).expect("a stable form");
+        let of_graph =
+            lowered(&graph, target, (Factors::F16, DType::F16), usize::MAX).expect("it is lowered");
+        let tasks: Vec<usize> = of_graph.iter().map(|(schedule, _)| schedule.tasks).collect();
+        assert_eq!(tasks, if target.has_clusters { vec![1, 4, 2] } else { vec![1] });
+        kernels
+            .extend(of_graph.into_iter().map(|(schedule, kernel)| (format!("{schedule}: {text}"), kernel)));
     }
 }
 
@@ -399,11 +449,12 @@ fn sources_compile_without_spills() {
 }
 
 #[test]
-fn sources_with_streamed_factors_compile_without_spills() {
+fn sources_of_few_rows_compile_without_spills() {
     let Some(nvrtc) = nvrtc() else { return };
     for target in GPU_TARGETS {
         let mut kernels = Vec::new();
         streamed(target, &mut kernels);
+        shared(target, &mut kernels);
         check(&nvrtc, target, &kernels);
     }
 }

@@ -8,11 +8,25 @@ use serde::{Deserialize, Serialize};
 
 /// Most counts that are tried for an index: those of a power of two, and of three times one, all.
 const MOST_DIVISORS: usize = 24;
-/// Columns, and terms, of which streamed factors have multiples.
-const STREAM_COLUMNS: usize = 32;
+/// Terms of which streamed factors have multiples.
 const STREAM_TERMS: usize = 128;
-/// Sums of a product that registers hold.
-const STREAM_SUMS: usize = 4096;
+/// Microseconds in which two processors that share a block add up each other's sums.
+const EXCHANGE_US: f64 = 0.5;
+
+/// A way to stream given right factors past few rows: they are not held.
+struct Streaming {
+    /// Least and most rows.
+    rows: [usize; 2],
+    /// Rows and columns that are multiplied at once.
+    row_parts: usize,
+    columns: usize,
+    /// Least terms of all iterations.
+    terms: usize,
+    /// Most sums of all products of a block.
+    sums: usize,
+    /// Processors that share a block, all at once.
+    processors: usize,
+}
 
 /// Figures of a machine.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -53,6 +67,12 @@ pub struct Machine {
     pub pack_flops: f64,
     /// Rows up to which a given right factor is streamed past them: it is not held.
     pub stream_rows: usize,
+    /// Rows from which on factors are streamed in boxes where processors share blocks; 0 if never.
+    pub box_rows: usize,
+    /// Processors that may share the iterations of a block that chains products, as attention does.
+    pub sharing: usize,
+    /// Whether kernels are timed, so that boxes count for any number of rows, and sharing counts at all.
+    pub is_timed: bool,
     /// Bytes of sums of products that registers hold.
     pub register_bytes: usize,
     /// What an elementwise operation costs, in operations of a product.
@@ -85,6 +105,9 @@ impl Default for Machine {
             matrix_terms: 0,
             pack_flops: 0.0,
             stream_rows: 0,
+            box_rows: 0,
+            sharing: 1,
+            is_timed: false,
             register_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
@@ -184,7 +207,8 @@ impl Machine {
         let blocks: usize = counts.grid.iter().product();
         let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
         let mut registers = 0;
-        let streams = self.streams(extents);
+        let (streams, sharing) = self.streams(extents, blocks);
+        let tasks = blocks * sharing;
         for (at, step) in sketch.steps.iter().enumerate() {
             let elems = extents.elems(&sketch.dims[at]);
             let bytes = elems * self.element_bytes;
@@ -255,33 +279,77 @@ impl Machine {
         if held > self.tile_bytes {
             return None;
         }
-        let waves = blocks.div_ceil(self.processors);
-        let busy = blocks as f64 / (waves * self.processors) as f64;
+        let waves = tasks.div_ceil(self.processors);
+        let busy = tasks as f64 / (waves * self.processors) as f64;
         // A share of the processors saturates the memory; each has its own way to the cache.
-        let pull = (blocks as f64 / self.processors as f64 / self.memory_share).min(1.0);
+        let pull = (tasks as f64 / self.processors as f64 / self.memory_share).min(1.0);
         let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
         let computed = flops / self.flops_per_us / busy;
         // The first tiles are waited for.
-        let rounds = (waves * counts.looped) as f64;
+        let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
         let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
-        Some(self.launch_us + time + rounds * self.iteration_us)
+        let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2());
+        Some(self.launch_us + time + exchange_us + rounds * self.iteration_us)
     }
 
-    /// The loads that are streamed: right factors of products of few rows, whose sums stay in registers.
-    fn streams(&self, extents: &Extents<'_>) -> Vec<usize> {
-        let sums = |load: usize| Some((load, self.streamed_sums(extents, load)?));
-        let found: Vec<(usize, usize)> = match self.stream_rows {
-            0 => Vec::new(),
-            _ => (0..extents.sketch.steps.len()).filter_map(sums).collect(),
+    /// The loads that are streamed, right factors of products of few rows whose sums stay in registers; and how many
+    /// processors share a block.
+    fn streams(&self, extents: &Extents<'_>, blocks: usize) -> (Vec<usize>, usize) {
+        let threads = Streaming {
+            rows: [1, self.stream_rows],
+            row_parts: self.matrix_rows,
+            columns: 32,
+            terms: 1,
+            sums: 4096,
+            processors: 1,
         };
-        match found.iter().map(|(_, sums)| sums).sum::<usize>() <= STREAM_SUMS {
-            true => found.into_iter().map(|(load, _)| load).collect(),
-            false => Vec::new(),
+        let boxes = Streaming {
+            rows: [if self.is_timed { self.box_rows.min(1) } else { self.box_rows }, self.stream_rows],
+            row_parts: 64,
+            columns: 64,
+            terms: 1024,
+            sums: 16_384,
+            processors: 2,
+        };
+        // Of two kernels, the first one's blocks share what is summed already.
+        let Beside { before, is_read } = extents.beside;
+        let is_alone = before.is_empty() && !is_read;
+        let fits = |way: &Streaming| {
+            let is_at_once = way.processors == 1 || blocks * way.processors <= self.processors;
+            way.rows[0] > 0 && is_at_once && (way.processors == 1 || is_alone)
+        };
+        let found = |way: Streaming| {
+            let sums = |load: usize| Some((load, self.streamed_sums(extents, load, &way)?));
+            let found: Vec<(usize, usize)> = (0..extents.sketch.steps.len()).filter_map(sums).collect();
+            let fit = found.iter().map(|(_, sums)| sums).sum::<usize>() <= way.sums;
+            (fit && !found.is_empty())
+                .then(|| (found.into_iter().map(|(load, _)| load).collect(), way.processors))
+        };
+        [boxes, threads]
+            .into_iter()
+            .filter(fits)
+            .find_map(found)
+            .unwrap_or_else(|| (Vec::new(), self.chain_sharing(extents, blocks)))
+    }
+
+    /// How many processors share a block that chains products: as many as there are, of at least two iterations each.
+    fn chain_sharing(&self, extents: &Extents<'_>, blocks: usize) -> usize {
+        let (sketch, looped) = (extents.sketch, extents.counts.looped);
+        let is_chained = |(at, step): (usize, &Step)| match step {
+            Step::Op(TileOp::Matmul, args) => sketch.in_loop[at] && sketch.has_product(args[0]),
+            _ => false,
+        };
+        let suits = |&tasks: &usize| {
+            blocks * tasks <= self.processors && looped.is_multiple_of(tasks) && looped / tasks >= 2
+        };
+        match self.is_timed && sketch.steps.iter().enumerate().any(is_chained) {
+            true => (1..=self.sharing).rev().filter(|tasks| tasks.is_power_of_two()).find(suits).unwrap_or(1),
+            false => 1,
         }
     }
 
     /// The sums of the product that a load is streamed past, if it may be.
-    fn streamed_sums(&self, extents: &Extents<'_>, load: usize) -> Option<usize> {
+    fn streamed_sums(&self, extents: &Extents<'_>, load: usize, way: &Streaming) -> Option<usize> {
         let sketch = extents.sketch;
         let mut readers = sketch.readers(load);
         let (Some(reader), None, Step::Load(_)) = (readers.next(), readers.next(), &sketch.steps[load])
@@ -296,13 +364,14 @@ impl Machine {
         let (rows, columns) = (extent(result, 1), extent(result, 0));
         let suits = args[1] == load
             && !sketch.has_product(args[0])
-            && rows <= self.stream_rows
+            && (way.rows[0]..=way.rows[1]).contains(&rows)
             && extents.elems(result) == rows * columns
             && sketch.in_loop[load] == sketch.in_loop[reader]
             && (!sketch.in_loop[load] || sketch.is_accumulated(reader))
-            && columns.is_multiple_of(STREAM_COLUMNS)
-            && extent(factor, 1).is_multiple_of(STREAM_TERMS);
-        suits.then(|| rows.next_multiple_of(self.matrix_rows) * columns)
+            && columns.is_multiple_of(way.columns)
+            && extent(factor, 1).is_multiple_of(STREAM_TERMS)
+            && extent(factor, 1) * extents.counts.looped >= way.terms;
+        suits.then(|| rows.next_multiple_of(way.row_parts) * columns)
     }
 
     /// A lower bound for any counts: starting it, and moving what it loads from memory.

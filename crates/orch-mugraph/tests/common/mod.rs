@@ -1,6 +1,7 @@
 //! What several test files use.
 #![allow(dead_code)]
 
+pub mod gpu;
 pub mod kernels;
 pub mod random;
 pub mod saved;

@@ -1,6 +1,6 @@
 //! Kernels in C for a CPU.
 
-use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
+use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule};
 use crate::compile::internal;
 use crate::executable::{check_fits, chunking};
 use crate::facts::{facts, flops, touched};
@@ -111,6 +111,9 @@ impl Backend for Cpu {
             matrix_terms: 16,
             pack_flops: 16.0,
             stream_rows: 0,
+            box_rows: 0,
+            sharing: 1,
+            is_timed: false,
             register_bytes: 0,
             scalar_flops: figures.fma_gflops_core / figures.cheap_gops_core,
             special_flops: figures.fma_gflops_core / figures.transcendental_gops_core,
@@ -123,13 +126,10 @@ impl Backend for Cpu {
         templates::design(block, &self.target).into_iter().collect()
     }
 
-    fn design_mugraph(&self, request: &Request<'_>) -> Option<Design> {
-        let kernel = lower::cpu::lower(request, &self.target).ok()?;
-        let block = request.block().ok()?;
-        Some(Design {
-            kernel,
-            schedule: format!("µGraph, grid {:?}, loop of {}", block.grid, block.loop_range),
-        })
+    fn design_mugraph(&self, request: &Request<'_>, _limit: usize) -> Vec<Design> {
+        let kernel = lower::cpu::lower(request, &self.target);
+        let design = |kernel| Design { kernel, schedule: mugraph_schedule(request) };
+        kernel.ok().map(design).into_iter().collect()
     }
 
     fn instructions_us(&self, program: &ThreadProgram) -> f64 {

@@ -1,7 +1,7 @@
 //! Kernels in CUDA C++ for a GPU.
 
 use super::gpu_facts::facts;
-use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers};
+use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule};
 use crate::assemble::team_info;
 use crate::compile::internal;
 use crate::executable::{box_view, cuda_error, device_error, launch_shape};
@@ -15,8 +15,8 @@ use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::Machine;
 use orch_runtime::cuda::{
     Action, Computation, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable,
-    ExecutableOptions, Launch, Libraries, Module, Nvrtc, NvrtcError, NvrtcTarget, Program, Source, Step,
-    TimeOptions,
+    ExecutableOptions, Execution, Launch, LaunchShape, Libraries, Module, Nvrtc, NvrtcError, NvrtcTarget,
+    Program, Source, Step, TimeOptions,
 };
 use orch_runtime::program::Base;
 use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
@@ -25,7 +25,7 @@ use orch_tile::templates::gpu::{self, Factors};
 use orch_tile::templates::kernel::Binding;
 use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
 use orch_tune::gpu::GpuModel;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Share of the multiply-adds of scalar units that products of µGraphs reach. At the full rate they were modelled 11 us a layer
 /// shorter than the templates' kernels for norms and products of `bert_base` in f32, and took 8 us longer on an H200.
@@ -45,6 +45,8 @@ pub struct Cuda {
     nvrtc: Result<Arc<Nvrtc>, String>,
     /// What calls are timed with: libraries that were asked for.
     libraries: Libraries,
+    /// Microseconds that a launch alone takes longer than one behind others, once they were measured.
+    alone_us: OnceLock<f64>,
 }
 
 impl Cuda {
@@ -77,6 +79,7 @@ impl Cuda {
             device: None,
             nvrtc,
             libraries: Libraries::default(),
+            alone_us: OnceLock::new(),
         }
     }
 
@@ -87,6 +90,40 @@ impl Cuda {
             Precision::F16 => Factors::F16,
             Precision::Bf16 => Factors::Bf16,
         }
+    }
+
+    /// How much longer a launch alone takes than one behind another kernel, in microseconds. In a plan kernels follow one
+    /// another: if each counted with a launch of its own, two would seem slower than one that takes longer.
+    fn alone_us(&self, context: &Context, options: &Options) -> Result<f64, Error> {
+        if let Some(&known) = self.alone_us.get() {
+            return Ok(known);
+        }
+        let early = self.target.has_early_launch;
+        let text = if early { NOTHING_EARLY } else { NOTHING };
+        let source = Source { name: "nothing".to_owned(), text: text.to_owned() };
+        let object = self.build(&[source], options)?.swap_remove(0);
+        let module = Module::load(context, "nothing", &object.bytes).map_err(cuda_error)?;
+        let function = module.function("k_nothing").map_err(cuda_error)?;
+        let shape = LaunchShape { is_programmatic: early, ..LaunchShape::new(1, 32) };
+        let step = || Step {
+            name: "nothing".to_owned(),
+            action: Action::Launch(Launch {
+                function: function.clone(),
+                shape,
+                buffers: Vec::new(),
+                views: Vec::new(),
+                call: None,
+            }),
+        };
+        let program = Program { steps: vec![step(), step()], ..Program::default() };
+        let direct = ExecutableOptions { execution: Execution::Direct, ..ExecutableOptions::default() };
+        let mut executable = Executable::new(context, program, direct).map_err(device_error)?;
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            one.extend(executable.time_step(0, &TimeOptions::default()).map_err(device_error)?);
+            two.extend(executable.time_runs(&TimeOptions::default()).map_err(device_error)?);
+        }
+        Ok(*self.alone_us.get_or_init(|| (2.0 * median(&mut one) - median(&mut two)).max(0.0)))
     }
 
     fn nvrtc(&self) -> Result<&Arc<Nvrtc>, Error> {
@@ -164,6 +201,12 @@ impl Backend for Cuda {
             element_bytes,
             matrix_rows,
             stream_rows: if element_bytes == 2 { 64 } else { 0 },
+            box_rows: if self.target.has_tile_products && element_bytes == 2 {
+                lower::gpu::BOX_ROWS
+            } else {
+                0
+            },
+            sharing: if self.target.has_clusters { lower::gpu::MOST_TASKS } else { 1 },
             register_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,
@@ -176,13 +219,14 @@ impl Backend for Cuda {
         gpu::designs(block, &self.target, self.factors(), limit)
     }
 
-    fn design_mugraph(&self, request: &Request<'_>) -> Option<Design> {
-        let kernel = lower::gpu::lower(request, &self.target, self.factors()).ok()?;
-        let block = request.block().ok()?;
-        Some(Design {
-            kernel,
-            schedule: format!("µGraph, grid {:?}, loop of {}", block.grid, block.loop_range),
-        })
+    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design> {
+        let (target, factors) = (&self.target, self.factors());
+        let schedules = lower::gpu::schedules(request, target, factors).unwrap_or_default();
+        let design = |schedule| {
+            let kernel = lower::gpu::lower_as(request, target, factors, schedule).ok()?;
+            Some(Design { kernel, schedule: format!("{}, {schedule}", mugraph_schedule(request)) })
+        };
+        schedules.into_iter().filter_map(design).take(limit).collect()
     }
 
     fn instructions_us(&self, _program: &ThreadProgram) -> f64 {
@@ -294,9 +338,19 @@ impl Backend for Cuda {
                 times.extend(executable.time_step(number, &options).map_err(device_error)?);
             }
         }
-        Ok(times.iter_mut().map(|times| (!times.is_empty()).then(|| median(times))).collect())
+        let alone_us = self.alone_us(&context, options)?;
+        let behind = |alone: f64| (alone - alone_us).max(LEAST_SHARE * alone);
+        Ok(times.iter_mut().map(|times| (!times.is_empty()).then(|| behind(median(times)))).collect())
     }
 }
+
+/// A kernel that does nothing, and one that may start before the kernels before it have ended.
+const NOTHING: &str = "extern \"C\" __global__ void __launch_bounds__(32) k_nothing() {}\n";
+const NOTHING_EARLY: &str = "extern \"C\" __global__ void __launch_bounds__(32) k_nothing() {\n    \
+    asm volatile(\"griddepcontrol.launch_dependents;\\ngriddepcontrol.wait;\" ::: \"memory\");\n}\n";
+
+/// Least share of a kernel's time alone that it takes behind another one.
+const LEAST_SHARE: f64 = 0.1;
 
 /// Rounds in which each kernel is timed, in turns with the others; of long ones, that take that many microseconds, which differ
 /// by more than what disturbs them.
@@ -308,6 +362,7 @@ fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
+
 /// Bytes up to which kernels are timed on noise.
 const MOST_NOISE: usize = 1 << 30;
 

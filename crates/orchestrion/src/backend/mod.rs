@@ -68,8 +68,8 @@ pub trait Backend: Sync {
     /// serves it.
     fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design>;
 
-    /// A kernel of a µGraph; `None` if it is not lowered.
-    fn design_mugraph(&self, request: &Request<'_>) -> Option<Design>;
+    /// A kernel of a µGraph under at most `limit` schedules, the preferred one first; none if it is not lowered.
+    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design>;
 
     /// Time of a program's instructions, data at hand; 0 if they are not counted.
     fn instructions_us(&self, program: &ThreadProgram) -> f64;
@@ -106,6 +106,12 @@ pub trait Backend: Sync {
     /// # Errors
     /// If they do not build or load.
     fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error>;
+}
+
+/// What is chosen of a µGraph's kernel before it is lowered, in words.
+fn mugraph_schedule(request: &Request<'_>) -> String {
+    let block = request.block().map(|block| format!(", grid {:?}, loop of {}", block.grid, block.loop_range));
+    format!("µGraph{}", block.unwrap_or_default())
 }
 
 /// What a kernel does at least.

@@ -83,7 +83,9 @@ impl Lowering<'_> {
         if let Some(later) = self.accumulate_later(from, rescale) {
             return later;
         }
-        let product = self.new_product(from, true);
+        let mut product = self.new_product(from, true);
+        product.runs_on = rescale.is_none() && self.may_run_on(from, &product);
+        self.run_on |= product.runs_on;
         let registers = product.sum.clone();
         let zero = self.float(0.0);
         let start = self.filled(registers.buffer, registers.at.registers(), zero);

@@ -2,8 +2,10 @@
 //!
 //! A tile comes in boxes: one for each leading element and panel of 64 neighbours, cut below one another where another tile
 //! needs more of them, because all slots count as many. Each tile has slots of its own, one for each stage, and is awaited
-//! where it is read first: what needs one tile does not wait for the next.
+//! where it is read first: what needs one tile does not wait for the next. Tiles of few rows have room for all rows of a product
+//! of tiles, and zeros, or rows of other blocks, in it ([`few_rows`](super::few_rows)).
 
+use super::few_rows::products;
 use super::lowering::Lowering;
 use super::tensors::Staged;
 use orch_tile::thread_team::TILE_LINE;
@@ -39,11 +41,12 @@ impl Lowering<'_> {
     /// Lets the copy engine bring the tiles that it can.
     pub fn box_tiles(&mut self, staged: &mut [Staged]) {
         let swizzled = |staged: &&Staged| staged.view.lines.is_some();
-        let boxes = staged.iter().filter(swizzled).map(|staged| self.least_boxes(staged)).max();
+        let boxes = staged.iter().filter(swizzled).map(Self::least_boxes).max();
         let Some(boxes) = boxes else { return };
         let mut slots = 0;
         for staged in staged {
             let Some((view, dims, lines)) = self.tensor_view(staged, boxes) else { continue };
+            self.boxed.push(staged.tile);
             let box_lines = view.lines;
             let view = self.program.add_view(view);
             staged.boxes = Some(Boxes { view, first_slot: slots, lines, box_lines, dims });
@@ -54,9 +57,14 @@ impl Lowering<'_> {
         }
     }
 
+    /// Whether boxes bring a second factor of few rows.
+    pub fn brings_factors(&self) -> bool {
+        products(self.steps).iter().any(|(_, second)| self.boxed.contains(second))
+    }
+
     /// The fewest boxes in which a tile comes.
-    fn least_boxes(&self, staged: &Staged) -> usize {
-        let lines = staged.view.lines.map_or(1, |[line, _]| self.steps.tiles[staged.tile].shape[line]);
+    fn least_boxes(staged: &Staged) -> usize {
+        let lines = staged.view.lines.map_or(1, |[line, _]| staged.view.padded[line]);
         staged.stage_elems / (lines * TILE_LINE) * lines.div_ceil(MAX_BOX_LINES)
     }
 
@@ -66,11 +74,11 @@ impl Lowering<'_> {
         let tensor = self.tensor_in_memory(staged.tile)?;
         let buffer = self.arguments[tensor.index()]?;
         let (stored, full) = (&self.request.stored[tensor.index()], self.request.graph.shape(tensor));
-        let shape = &self.steps.tiles[staged.tile].shape;
+        let shape = &staged.view.padded;
         let panels = staged.stage_elems / (shape[line] * TILE_LINE);
         let parts = boxes / panels;
         let is_cut = boxes.is_multiple_of(panels) && shape[line].is_multiple_of(parts * BOX_LINES);
-        if !is_cut || staged.view.padded != *shape {
+        if !is_cut {
             return None;
         }
         let others = (0..full.len()).rev().filter(|&dim| ![line, inner].contains(&dim) && full[dim] > 1);
@@ -80,7 +88,10 @@ impl Lowering<'_> {
             buffer,
             offset: stored.offset,
             extents: dims.iter().map(|&dim| full[dim]).collect(),
-            strides: dims[1..].iter().map(|&dim| stored.strides[dim]).collect(),
+            // Of a single line the stride is anything.
+            strides: (dims[1..].iter())
+                .map(|&dim| if full[dim] == 1 { TILE_LINE } else { stored.strides[dim] })
+                .collect(),
             lines: shape[line] / parts,
         };
         let is_plain = stored.strides[inner] == 1 && view.strides.iter().all(|&stride| stride > 0);
@@ -95,7 +106,7 @@ impl Lowering<'_> {
         stage: ExprId,
     ) -> Vec<Stmt> {
         let [line, inner] = boxes.lines;
-        let mut counts = self.steps.tiles[staged.tile].shape.clone();
+        let mut counts = staged.view.padded.clone();
         counts[line] /= boxes.box_lines;
         counts[inner] /= TILE_LINE;
         let base = self.program.exprs.mul_const(stage, staged.stage_elems as i64);

@@ -40,8 +40,9 @@ impl Touched {
                 Stmt::Team(TeamStmt::LoadMatrix { from, .. }) => {
                     self.read.insert(from.buffer);
                 }
-                Stmt::Team(TeamStmt::MultiplyTiles { b, .. }) => {
-                    self.read.insert(b.buffer);
+                Stmt::Team(TeamStmt::MultiplyTiles { a, b, .. }) => {
+                    let factors = [a, b].map(|spot| spot.buffer);
+                    self.read.extend(factors.iter().filter(|&&at| program.buffer(at).scope.is_shared()));
                 }
                 _ => {}
             }

@@ -4,7 +4,7 @@
 use super::accumulate::{Accumulator, Rescale};
 use super::boxes::Due;
 use super::hazards::Touched;
-use super::layout::{Columns, Fragments, Registers, Site, TILE_COLUMNS, TILE_ROWS};
+use super::layout::{Columns, Fragments, Registers, Rows, Site, TILE_COLUMNS, TILE_ROWS};
 use super::overlap::Overlap;
 use super::steps::Steps;
 use super::value::{Place, View};
@@ -35,6 +35,8 @@ pub(super) struct Lowering<'a> {
     /// The thread's warp, and its place in it.
     pub warp: ExprId,
     pub lane: ExprId,
+    /// The task's number among those of its block.
+    pub rank: ExprId,
     /// The block's index in the grid.
     pub block: Vec<ExprId>,
     /// The iteration of the loop.
@@ -72,6 +74,10 @@ pub(super) struct Lowering<'a> {
     pub due: Vec<Due>,
     /// A product that is added an iteration later.
     pub overlap: Option<Overlap>,
+    /// Tiles that come in boxes.
+    pub boxed: Vec<usize>,
+    /// Whether products are under way when the loop ends.
+    pub run_on: bool,
 }
 
 /// What is chosen before anything is written.
@@ -87,6 +93,10 @@ pub(super) struct Plan {
     pub tiles: bool,
     /// Whether a product may run while what follows another one is computed.
     pub overlaps: bool,
+    /// Whether one group of warps multiplies all products, which have few rows.
+    pub few_rows: bool,
+    /// Tasks that share the iterations of a block.
+    pub tasks: usize,
 }
 
 impl<'a> Lowering<'a> {
@@ -97,8 +107,8 @@ impl<'a> Lowering<'a> {
         factors: Factors,
         plan: Plan,
     ) -> Lowering<'a> {
-        let mut program = ThreadProgram::new(request.name, block.blocks());
-        let thread = program.set_team(plan.warps * WARP, 1);
+        let mut program = ThreadProgram::new(request.name, block.blocks() * plan.tasks);
+        let thread = program.set_team(plan.warps * WARP, plan.tasks);
         let (thread, task) = (program.exprs.var(thread), program.exprs.var(program.task));
         let zero = program.exprs.index(0);
         let tiles = steps.tiles.len();
@@ -112,6 +122,7 @@ impl<'a> Lowering<'a> {
             thread,
             warp: zero,
             lane: zero,
+            rank: zero,
             block: Vec::new(),
             iteration: zero,
             turn: zero,
@@ -132,12 +143,17 @@ impl<'a> Lowering<'a> {
             later_groups: 0,
             due: Vec::new(),
             overlap: None,
+            boxed: Vec::new(),
+            run_on: false,
         };
         let mut body = Vec::new();
         let parts = lowering.program.exprs.unflatten(thread, &[plan.warps, WARP]);
         lowering.warp = lowering.bind(&mut body, "warp", parts[0], (plan.warps, 1));
         lowering.lane = lowering.bind(&mut body, "lane", parts[1], (WARP, 1));
-        let index = lowering.program.exprs.unflatten(task, &block.grid);
+        let mut index = lowering.program.exprs.unflatten(task, &[&block.grid[..], &[plan.tasks]].concat());
+        if let Some(rank) = index.pop() {
+            lowering.rank = lowering.bind(&mut body, "rank", rank, (plan.tasks, 1));
+        }
         for (part, &blocks) in index.into_iter().zip(&block.grid) {
             let part = if blocks == 1 { zero } else { lowering.bind(&mut body, "block", part, (blocks, 1)) };
             lowering.block.push(part);
@@ -152,6 +168,11 @@ impl Lowering<'_> {
     /// Threads of the team.
     pub fn threads(&self) -> usize {
         self.plan.warps * WARP
+    }
+
+    /// How warps share the rows of a tile.
+    pub fn rows(&self, shape: &[usize]) -> Option<Rows> {
+        if self.plan.few_rows { Rows::of_group(shape) } else { Rows::of(shape, self.plan.warps) }
     }
 
     /// Adds a group of statements, after a barrier if it needs one.

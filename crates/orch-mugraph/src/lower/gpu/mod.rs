@@ -1,24 +1,30 @@
 //! Block graphs as thread programs of teams.
 //!
-//! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps. Each tile is in one of three places
-//! (`value::Place`): in shared memory; in registers, in the layout in which matrix instructions leave sums (`layout`); or
-//! nowhere, computed from its operands where an element of it is needed (`keep` decides). Tiles of tensors are copied to
-//! shared memory, those of the loop several iterations ahead (`tensors`), factors of whole tiles by the copy engine (`boxes`),
-//! except large factors of few rows, which go straight to registers (`stream`); products (`factor`, `multiply`, `tiles`, `sums`) and what follows them stay in registers as long
-//! as readers need elements at their own place (`accumulate`, `reduce`); all else goes through shared memory, element by
-//! element (`elements`). Barriers are set where statements need them (`hazards`).
+//! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps, or a cluster of tasks that share its iterations
+//! (`cluster`). Each tile is in one of three places (`value::Place`): in shared memory; in registers, in the layout in which
+//! matrix instructions leave sums (`layout`); or nowhere, computed from its operands where an element of it is needed (`keep`
+//! decides). Tiles of tensors are copied to shared memory, those of the loop several iterations ahead (`tensors`, `pipeline`),
+//! factors of whole tiles by the copy engine (`boxes`). Large factors of few rows go straight to registers (`stream`), or come
+//! in boxes as well (`few_rows`, `refine`): that is a choice (`schedules`). Products (`factor`, `multiply`, `tiles`, `sums`)
+//! and what follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all
+//! else goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
 
 mod accumulate;
 mod boxes;
+mod cluster;
 mod elements;
 mod factor;
+mod few_rows;
 mod hazards;
 mod keep;
 mod layout;
 mod lowering;
 mod multiply;
 mod overlap;
+mod pipeline;
 mod reduce;
+mod refine;
+mod schedules;
 mod steps;
 mod store;
 mod stream;
@@ -35,8 +41,9 @@ use layout::{Columns, Fragments, Rows};
 use lowering::{Lowering, Plan};
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::{Binding, Kernel};
-use orch_tile::{ArgId, Buffer, ExprId, GpuTarget, LoopKind, Scope, Stmt, TeamStmt};
-use std::collections::BTreeMap;
+use orch_tile::thread_team::WARP_GROUP;
+use orch_tile::{ArgId, Buffer, GpuTarget, Scope, Stmt, TeamStmt};
+pub use schedules::{BOX_ROWS, MOST_TASKS, Schedule, lower, lower_as, schedules};
 use steps::{Step, Steps};
 
 /// Warps of a team, if its sums are few.
@@ -51,48 +58,26 @@ const MANY_TILE_SUMS: usize = 96;
 const MOST_TILE_SUMS: usize = 160;
 /// Iterations whose tiles are in shared memory at once, at most.
 const MOST_STAGES: usize = 8;
-/// Bytes of copies under way that keep the memory of a multiprocessor busy.
+/// Bytes of copies by threads that keep the memory of a multiprocessor busy.
 const BYTES_UNDER_WAY: usize = 64 << 10;
 /// Elements of a tile from on which more warps share them.
 const MANY_ELEMS: usize = 4096;
-
-/// Lowers a kernel that a block graph defines.
-///
-/// Products take factors as `factors` says and add in f32, and all else is f32. Remainders are allowed in dimensions of
-/// the result that nothing combines.
-///
-/// # Errors
-/// If there is no block graph, a remainder lies along a dimension that is combined or looped over, the request does not
-/// fit the graph, or tiles do not fit the target's shared memory.
-pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Result<Kernel, CannotLower> {
-    let block = request.block()?;
-    check_request(request, block)?;
-    let mut steps = Steps::of(block, request.graph.shapes())?;
-    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
-    if !steps.streams.is_empty() {
-        if let Ok(kernel) = lower_steps(request, (block, &steps), target, factors) {
-            return Ok(kernel);
-        }
-        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
-    }
-    lower_steps(request, (block, &steps), target, factors)
-}
 
 /// Lowers the steps of a block with as many stages as suit the target.
 fn lower_steps(
     request: &Request<'_>,
     (block, steps): (&BlockGraph, &Steps),
     target: &GpuTarget,
-    factors: Factors,
+    (factors, Schedule { boxes, tasks }): (Factors, Schedule),
 ) -> Result<Kernel, CannotLower> {
     let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
-    let warps = choose_warps(steps, tiles);
+    let warps = if boxes { WARP_GROUP } else { choose_warps(steps, tiles) };
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false };
-    let kernel = with(one);
+    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false, few_rows: boxes, tasks };
+    let kernel = with(one)?;
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
-        let kernel = with(Plan { stages_all: false, ..one });
+        let kernel = with(Plan { stages_all: false, ..one })?;
         let bytes = kernel.program.shared_bytes();
         return match bytes <= target.shared_bytes {
             true => Ok(kernel),
@@ -105,23 +90,29 @@ fn lower_steps(
     if steps.loop_range == 1 {
         return Ok(kernel);
     }
-    let more = with(Plan { stages: 2, ..one }).program.shared_bytes() - bytes;
-    let stages = choose_stages((block.blocks(), steps.loop_range), (bytes, more), target);
-    Ok(if stages > 1 { with(Plan { stages, overlaps: true, ..one }) } else { kernel })
+    let more = with(Plan { stages: 2, ..one })?.program.shared_bytes() - bytes;
+    // Nobody waits for boxes by the way, so that they may be as many as fit.
+    let under_way = if boxes { target.shared_bytes } else { BYTES_UNDER_WAY };
+    let iterations = steps.loop_range / tasks;
+    let stages = choose_stages((block.blocks(), iterations), (bytes, more, under_way), target);
+    if stages > 1 { with(Plan { stages, overlaps: !boxes && tasks == 1, ..one }) } else { Ok(kernel) }
 }
 
-/// As many stages as hide the memory's latency, if tiles take `bytes` in one and `more` in each further one.
+/// As many stages as let so many bytes be under way, if tiles take `bytes` in one stage and `more` in each further one.
 fn choose_stages(
     (blocks, loop_range): (usize, usize),
-    (bytes, more): (usize, usize),
+    (bytes, more, under_way): (usize, usize, usize),
     target: &GpuTarget,
 ) -> usize {
     let most = MOST_STAGES.min(loop_range);
     let fitting = |resident: usize| (target.shared_bytes / resident).saturating_sub(bytes) / more.max(1) + 1;
     // Two blocks of a multiprocessor hide each other's waiting.
     let resident = if blocks > target.multiprocessors && fitting(2) > 1 { 2 } else { 1 };
-    let wanted = BYTES_UNDER_WAY.div_ceil(more.max(1) * resident) + 1;
-    wanted.min(fitting(resident)).clamp(1, most)
+    let wanted = under_way.div_ceil(more.max(1) * resident) + 1;
+    let stages = wanted.min(fitting(resident)).clamp(1, most);
+    // Of a power of two the stage of an iteration is found by one instruction instead of seven.
+    let rounded = stages.next_power_of_two();
+    if rounded <= fitting(resident).min(most) { rounded } else { stages }
 }
 
 /// Whether every tensor that is loaded or stored lies in memory as its shape says.
@@ -178,19 +169,25 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
 }
 
 /// The kernel of a plan; without overlap, if products that were to overlap turn out not to be of whole tiles.
+///
+/// # Errors
+/// If boxes were to bring factors of few rows, and bring none; or tasks cannot share a block.
 fn emit(
     request: &Request<'_>,
     block: &BlockGraph,
     (steps, factors): (&Steps, Factors),
     plan: Plan,
-) -> Kernel {
+) -> Result<Kernel, CannotLower> {
     let mut lowering = Lowering::new(request, (block, steps), factors, plan);
     let bindings = lowering.declare_arguments(block);
-    lowering.body(block);
+    lowering.body(block)?;
+    if plan.few_rows && !lowering.brings_factors() {
+        return Err(CannotLower("the copy engine does not take the factors".to_owned()));
+    }
     if lowering.overlap.as_ref().is_some_and(|overlap| !overlap.is_written()) {
         return emit(request, block, (steps, factors), Plan { overlaps: false, ..plan });
     }
-    lowering.finish(bindings)
+    Ok(lowering.finish(bindings))
 }
 
 impl Lowering<'_> {
@@ -228,43 +225,15 @@ impl Lowering<'_> {
         bindings
     }
 
-    fn body(&mut self, block: &BlockGraph) {
-        let all = self.stage_loads();
-        let (looped, once): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|staged| self.steps.tiles[staged.tile].stage == Stage::Loop);
-        let zero = self.index(0);
-        for staged in &once {
-            let copies = self.fetch(staged, zero, zero);
-            self.body.extend(copies);
-            self.place_staged(staged, zero);
-            if staged.boxes.is_some() {
-                self.expect_boxes(staged, zero);
-            } else {
-                self.body.push(Stmt::Team(TeamStmt::Commit));
-                self.under_way.push(staged.view.buffer);
-            }
-        }
-        self.start_streams();
-        self.overlap = self.find_overlap(&looped);
-        let is_copied = tensors::any_copied(&looped);
-        let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
-        self.later_groups = if is_copied { ahead } else { 0 };
-        for iteration in 0..ahead {
-            let at = self.index(iteration);
-            for staged in &looped {
-                if iteration < self.copied_ahead(staged) {
-                    let copies = self.fetch(staged, at, at);
-                    self.body.extend(copies);
-                }
-            }
-            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
-        }
+    fn body(&mut self, block: &BlockGraph) -> Result<(), CannotLower> {
+        let looped = self.start_copies();
         for tile in self.steps.in_stage(Stage::Invariant) {
             self.tile(tile);
         }
         if self.steps.loop_range > 1 {
             self.whole_loop(&looped);
         }
+        self.join_tasks()?;
         for tile in self.steps.in_stage(Stage::After) {
             match self.steps.tiles[tile].step {
                 Step::Accumulate { .. } => self.finish_accumulator(tile),
@@ -279,122 +248,7 @@ impl Lowering<'_> {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
         }
         self.await_boxes(|_| true);
-    }
-
-    /// The loop, which copies the tiles of later iterations while it computes.
-    fn whole_loop(&mut self, looped: &[tensors::Staged]) {
-        let (range, stages) = (self.steps.loop_range, self.plan.stages);
-        let is_copied = tensors::any_copied(looped);
-        let has_waited = !is_copied && !self.under_way.is_empty();
-        match has_waited {
-            true => self.wait_for(self.under_way.len()),
-            // The loop waits for its own copies, which were started later.
-            false => self.under_way.clear(),
-        }
-        self.await_boxes(|_| true);
-        self.later_groups = 0;
-        let outer = std::mem::take(&mut self.body);
-        let turns = self.steps.turns;
-        let (var, first) = self.program.exprs.fresh_index("iteration", range / turns);
-        let (turn_var, turn) = self.program.exprs.fresh_index("turn", turns);
-        let mut body = Vec::new();
-        if turns > 1 {
-            self.turn = turn;
-            let iteration = self.program.exprs.linear_index(&[first, turn], &[turns, 1]);
-            self.iteration = self.bind(&mut body, "iteration", iteration, (range, 1));
-        } else {
-            self.iteration = first;
-        }
-        let iteration = self.iteration;
-        self.body = body;
-        self.start_iteration(looped, iteration);
-        for tile in self.steps.in_stage(Stage::Loop) {
-            match self.steps.tiles[tile].step {
-                Step::Accumulate { .. } => self.accumulate(tile),
-                _ => self.tile(tile),
-            }
-        }
-        self.await_boxes(|_| true);
-        let mut inner = std::mem::replace(&mut self.body, outer);
-        if turns > 1 {
-            inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
-        }
-        let held = std::mem::take(&mut self.held_firsts);
-        if !held.is_empty() && !has_waited {
-            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Wait(stages - 1))));
-            self.barrier();
-        }
-        self.body.extend(held);
-        let start = std::mem::take(&mut self.before_loop);
-        self.body.extend(start);
-        self.await_first_boxes();
-        let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
-        self.body.push(whole);
-        self.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
-        if is_copied {
-            self.body.push(Stmt::Team(TeamStmt::Wait(0)));
-        }
-    }
-
-    /// Waits for the tiles of an iteration, or sees to it that they are awaited where they are read; and starts copying those
-    /// of a later one.
-    fn start_iteration(&mut self, looped: &[tensors::Staged], iteration: ExprId) {
-        let (stages, is_copied) = (self.plan.stages, tensors::any_copied(looped));
-        if stages > 1 && is_copied {
-            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
-        }
-        self.barrier();
-        if stages > 1 && !looped.is_empty() {
-            let (later, others): (Vec<_>, Vec<_>) =
-                looped.iter().partition(|staged| self.is_read_later(staged.tile));
-            self.copy_ahead(&others, iteration);
-            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
-            self.copy_ahead(&later, iteration);
-        }
-        if stages == 1 && !looped.is_empty() {
-            let first = self.index(0);
-            for staged in looped {
-                let copies = self.fetch(staged, iteration, first);
-                self.body.extend(copies);
-            }
-            if is_copied {
-                self.body.extend([TeamStmt::Commit, TeamStmt::Wait(0)].map(Stmt::Team));
-                self.barrier();
-            }
-        }
-        for staged in looped {
-            if self.is_read_later(staged.tile) {
-                let before = self.program.exprs.add_const(iteration, -1);
-                self.place_staged(staged, before);
-            } else {
-                self.place_staged(staged, iteration);
-                if !self.is_awaited_early(staged.tile) {
-                    self.expect_boxes(staged, iteration);
-                }
-            }
-        }
-    }
-
-    /// How many iterations ahead a tile is copied: where the one before has been read.
-    fn copied_ahead(&self, staged: &tensors::Staged) -> usize {
-        self.plan.stages - if self.is_read_later(staged.tile) { 2 } else { 1 }
-    }
-
-    /// Starts copying the tiles, equally far ahead, that are needed when those in shared memory have been used up.
-    fn copy_ahead(&mut self, looped: &[&tensors::Staged], iteration: ExprId) {
-        let Some(first) = looped.first() else { return };
-        let (stages, ahead) = (self.plan.stages, self.copied_ahead(first));
-        let ahead = self.program.exprs.add_const(iteration, ahead as i64);
-        let [slot, _] = self.stage_and_turn(ahead, stages);
-        let mut copies = Vec::new();
-        let slot = self.bind(&mut copies, "ahead_slot", slot, (stages, 1));
-        for staged in looped {
-            let stmts = self.fetch(staged, ahead, slot);
-            copies.extend(stmts);
-        }
-        match self.below(ahead, self.steps.loop_range) {
-            Some(condition) => self.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() }),
-            None => self.body.extend(copies),
-        }
+        self.leave_cluster();
+        Ok(())
     }
 }

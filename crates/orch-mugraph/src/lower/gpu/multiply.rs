@@ -53,7 +53,7 @@ impl Lowering<'_> {
     pub fn is_large(&self, tile: usize) -> bool {
         let shape = &self.steps.tiles[tile].shape;
         let n = shape[shape.len() - 1];
-        Rows::of(shape, self.plan.warps).is_none_or(|rows| {
+        self.rows(shape).is_none_or(|rows| {
             let at = Fragments { rows, columns: Columns::Spread(n) };
             at.registers() > MOST_SUMS
         })
@@ -88,7 +88,7 @@ impl Lowering<'_> {
         let shapes = [0, 1].map(|at| self.steps.tiles[args[at]].shape.clone());
         let (rank, terms) = (shape.len(), shapes[0][shape.len() - 1]);
         let whole = Rows { lead: Vec::new(), m: shape[0], row_warps: 1, column_warps: self.plan.warps };
-        let rows = Rows::of(&shape, self.plan.warps).unwrap_or(whole);
+        let rows = self.rows(&shape).unwrap_or(whole);
         let n = shape[rank - 1];
         let summands = Fragments { rows: rows.clone(), columns: Columns::Summands(n) };
         let may_split = may_split && summands.registers() <= MOST_SUMMANDS;

@@ -16,7 +16,6 @@
 
 use super::accumulate::{Accumulator, Rescale};
 use super::boxes::Due;
-use super::layout::Rows;
 use super::lowering::Lowering;
 use super::multiply::{First, Product};
 use super::steps::Step;
@@ -61,7 +60,7 @@ impl Lowering<'_> {
         let products: Vec<usize> = self.steps.in_stage(Stage::Loop).into_iter().filter(is_product).collect();
         let &[scores, product] = products.as_slice() else { return None };
         let of_one_tile = |tile: usize| {
-            let rows = Rows::of(&self.steps.tiles[tile].shape, self.plan.warps);
+            let rows = self.rows(&self.steps.tiles[tile].shape);
             rows.is_some_and(|rows| are_groups(&rows) && rows.batch() == 1 && rows.row_tiles() == 1)
         };
         let values = self.steps.tiles[product].step.args()[1];

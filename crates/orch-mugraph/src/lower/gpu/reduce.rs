@@ -28,7 +28,7 @@ pub(super) struct RowReduction {
     f: ReduceFn,
     from: usize,
     at: Fragments,
-    partial: Registers,
+    pub partial: Registers,
 }
 
 /// By groups of threads, each of which has the elements of some results.
@@ -47,6 +47,24 @@ pub(super) struct GroupReduction {
     rounds: usize,
     /// A register for each round.
     partial: BufferId,
+}
+
+impl Reduction {
+    /// The registers in which threads combine, and how many there are.
+    pub fn parts(&self) -> (BufferId, usize) {
+        match self {
+            Reduction::Rows(rows) => (rows.partial.buffer, rows.partial.at.registers()),
+            Reduction::Groups(groups) => (groups.partial, groups.rounds),
+        }
+    }
+
+    /// How they combine.
+    pub fn combination(&self) -> ReduceFn {
+        match self {
+            Reduction::Rows(rows) => rows.f,
+            Reduction::Groups(groups) => groups.f,
+        }
+    }
 }
 
 impl Lowering<'_> {
@@ -84,11 +102,8 @@ impl Lowering<'_> {
 
     /// Statements that set registers to the identity.
     pub fn start_reduction(&mut self, reduction: &Reduction) -> Vec<Stmt> {
-        let (f, buffer, elems) = match reduction {
-            Reduction::Rows(rows) => (rows.f, rows.partial.buffer, rows.partial.at.registers()),
-            Reduction::Groups(groups) => (groups.f, groups.partial, groups.rounds),
-        };
-        let identity = self.identity(f);
+        let (buffer, elems) = reduction.parts();
+        let identity = self.identity(reduction.combination());
         self.filled(buffer, elems, identity)
     }
 

@@ -16,7 +16,7 @@ impl Lowering<'_> {
             Some(at) => self.store_sites(tile, (grid, tensor), &at),
             None => self.store_elements(tile, (grid, tensor)),
         };
-        self.run(stmts);
+        self.run_once(stmts);
     }
 
     /// The place in a tensor of an element of a tile, and the condition that it exists.

@@ -3,6 +3,7 @@
 use super::boxes::Boxes;
 use super::lowering::Lowering;
 use super::steps::Step;
+use super::tiles::GROUP_ROWS;
 use super::value::{Place, View};
 use crate::graph::TensorId;
 use crate::lower::Stored;
@@ -49,6 +50,7 @@ impl Lowering<'_> {
         coords: &[ExprId],
         iteration: ExprId,
     ) -> (Vec<ExprId>, Option<ExprId>) {
+        let iteration = self.iteration_of_block(iteration);
         let tile = &self.steps.tiles[tile];
         let Step::Load { tensor, grid, along_loop } = &tile.step else { return (coords.to_vec(), None) };
         let mut position = coords.to_vec();
@@ -171,9 +173,12 @@ impl Lowering<'_> {
         };
         let chunk = [VECTOR_BYTES, 8, 4].map(|bytes| bytes / size).into_iter().find(|&chunk| suits(chunk))?;
         let terms = self.steps.term_dims(position);
-        let padded = self.padded(&tile.shape, &terms, inner, stored.dtype);
+        let mut padded = self.padded(&tile.shape, &terms, inner, stored.dtype);
         let stages = self.stages_of(position);
-        let (dtype, lines) = (stored.dtype, self.tile_lines(position, inner, stored.dtype));
+        let (dtype, mut lines) = (stored.dtype, self.tile_lines(position, inner, stored.dtype));
+        if let Some([line, inner]) = self.first_lines(position, inner, stored.dtype) {
+            (padded[line], lines) = (GROUP_ROWS, Some([line, inner]));
+        }
         let (view, stage_elems) = match lines {
             Some(lines) => self.new_tiles(dtype, &padded, lines, stages),
             None => self.new_views("staged", dtype, &padded, inner, stages),

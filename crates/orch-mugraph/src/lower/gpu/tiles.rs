@@ -4,10 +4,10 @@
 //! second one is a swizzled tile of shared memory, which all warps of a group read. First factors that the loop does not
 //! change are brought to registers before it.
 
-use super::layout::{Columns, Fragments, Rows, Site};
+use super::layout::{Columns, Fragments, Rows, Site, TILE_ROWS};
 use super::lowering::Lowering;
 use super::multiply::{First, Product, Side};
-use super::steps::Step;
+use super::steps::{Step, Tile};
 use super::value::View;
 use crate::op::Op;
 use crate::tiling::Stage;
@@ -23,6 +23,9 @@ const STEP_ELEMS: usize = 8;
 const MOST_REGISTERS: usize = 192;
 /// Most elements of a first factor that a thread keeps while the loop runs, two in a register.
 const MOST_HELD: usize = 64;
+
+/// Rows that a group of warps multiplies.
+pub(super) const GROUP_ROWS: usize = TILE_ROWS * WARP_GROUP;
 
 /// Whether groups of warps multiply whole tiles where warps share rows so: each of a group has rows of its own.
 pub(super) fn are_groups(rows: &Rows) -> bool {
@@ -48,6 +51,27 @@ impl Lowering<'_> {
         (is_same && is_whole && [terms, columns].contains(&inner)).then_some([line, inner])
     }
 
+    /// The dimensions of lines and of their elements of a first factor of few rows, if it is multiplied as a whole tile:
+    /// rows beyond those that there are may be anything.
+    pub fn first_lines(&self, tile: usize, inner: usize, dtype: DType) -> Option<[usize; 2]> {
+        let shape = &self.steps.tiles[tile].shape;
+        let rank = shape.len();
+        let is_first = |reader: &Tile| match &reader.step {
+            Step::Op { op: Op::Matmul, args } => args[0] == tile && args[1] != tile,
+            _ => false,
+        };
+        let suits = self.plan.few_rows
+            && self.steps.tiles[tile].stage == Stage::Loop
+            && inner + 1 == rank
+            && dtype == self.factor_type()
+            && shape[inner].is_multiple_of(TILE_LINE)
+            && shape[inner] <= MAX_TILE_TERMS
+            && crate::op::elems(&shape[..inner]) <= GROUP_ROWS
+            && crate::op::elems(&shape[..rank - 2]) == 1
+            && self.steps.tiles.iter().any(|reader| reader.readers > 0 && is_first(reader));
+        suits.then(|| [rank - 2, inner])
+    }
+
     /// The dimensions of terms and of columns in each product by a tile; `None` if it has readers other than products
     /// that may be of whole tiles.
     fn products_by(&self, tile: usize) -> Option<Vec<[usize; 2]>> {
@@ -62,7 +86,7 @@ impl Lowering<'_> {
             let Step::Op { op, args } = &reader.step else { return None };
             match op {
                 Op::Matmul if args[0] != tile => {
-                    let rows = Rows::of(&reader.shape, self.plan.warps)?;
+                    let rows = self.rows(&reader.shape)?;
                     let at = Fragments { rows, columns: Columns::Spread(reader.shape[rank - 1]) };
                     let parts = first_elems(self.steps.tiles[args[0]].shape[rank - 1]) / 2;
                     if !are_groups(&at.rows) || at.registers() + parts > MOST_REGISTERS {
@@ -110,6 +134,24 @@ impl Lowering<'_> {
         }
         let start = exprs.linear_index(&outer, &view.strides);
         exprs.add2(start, within)
+    }
+
+    /// The first factor of a product of few rows, if it is a tile that a group of warps multiplies from where it is.
+    fn first_tile(&mut self, product: &Product) -> Option<Spot> {
+        let First::Shared(view) = &product.first else { return None };
+        let (rank, zero) = (view.padded.len(), self.index(0));
+        let is_tile = view.lines == Some([rank - 2, rank - 1]) && view.padded[rank - 2] == GROUP_ROWS;
+        (self.plan.few_rows && is_tile)
+            .then(|| Spot { buffer: view.buffer, offset: self.offset(view, &vec![zero; rank]) })
+    }
+
+    /// Whether a product may be under way when its iteration ends: boxes bring both factors, and leave them so long.
+    pub fn may_run_on(&mut self, tile: usize, product: &Product) -> bool {
+        let factors = self.steps.tiles[tile].step.args();
+        self.plan.stages > 1
+            && factors.iter().all(|factor| self.boxed.contains(factor))
+            && self.first_tile(product).is_some()
+            && self.lines_are_terms(product).is_some()
     }
 
     /// Whether the terms are the lines of the second factor; `None` if the product is not one of whole tiles.
@@ -170,13 +212,15 @@ impl Lowering<'_> {
     /// Adds a product of whole tiles.
     pub fn add_tiles(&mut self, product: &Product, kind: Kind, transposed: bool) -> Vec<Stmt> {
         let at = product.sum.at.clone();
+        let (zero, kinds) = (self.index(0), (kind, transposed));
+        if let Some(tile) = self.first_tile(product) {
+            return vec![self.tile_product(product, kinds, (zero, zero), (tile, product.runs_on))];
+        }
         let (rows, elems) = (at.rows.row_tiles(), first_elems(product.terms));
         let part = match product.held {
             Some(_) => None,
             None => Some(self.add_buffer("a_part", kind.dtype(), elems, Scope::Scratch)),
         };
-        let zero = self.index(0);
-        let kinds = (kind, transposed);
         self.repeated("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
             this.repeated("row_tile", rows, LoopKind::Unroll, |this, row| {
                 let mut body = Vec::new();

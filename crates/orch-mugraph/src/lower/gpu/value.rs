@@ -4,7 +4,7 @@
 //! [`Lowering::prepare`] brings what the element needs to places where it can be read.
 
 use super::elements::Write;
-use super::layout::{Columns, Fragments, Registers, Rows, Site};
+use super::layout::{Columns, Fragments, Registers, Site};
 use super::lowering::Lowering;
 use super::steps::Step;
 use crate::op::{BinaryFn, Op, UnaryFn};
@@ -51,7 +51,7 @@ impl Lowering<'_> {
         if !op.is_elementwise() || !self.places[tile].is_empty() {
             return None;
         }
-        let rows = Rows::of(shape, self.plan.warps)?;
+        let rows = self.rows(shape)?;
         let homes = args.iter().filter_map(|&arg| self.home(arg)).filter(|at| at.rows == rows);
         let homes: Vec<Fragments> = homes.collect();
         let n = shape[shape.len() - 1];

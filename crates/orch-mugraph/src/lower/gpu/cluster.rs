@@ -1,0 +1,208 @@
+//! Blocks whose iterations several tasks share.
+//!
+//! Half of the multiprocessors do not ask for all that memory can give. Where there are so few blocks, and all that the loop
+//! hands on is sums and running maxima, a cluster of tasks runs a block: each runs a part of the iterations, and after the loop
+//! they add up each other's sums through shared memory. Sums that are relative to maxima are rescaled to the largest one before,
+//! as where keys of attention are split over kernels. All compute what follows, and the first one stores it.
+
+use super::accumulate::{Accumulator, Rescale};
+use super::few_rows::is_few;
+use super::hazards::Touched;
+use super::lowering::Lowering;
+use super::reduce::Reduction;
+use super::steps::{Step, Steps};
+use super::value::Place;
+use crate::graph::{Accumulation, BlockGraph};
+use crate::lower::CannotLower;
+use crate::op::{Op, ReduceFn};
+use crate::tiling::Stage;
+use orch_ir::DType;
+use orch_tile::{BufferId, ExprId, GpuTarget, Scope, Spot, Stmt, TeamStmt, Type};
+
+/// Sums that are exchanged at once.
+const LANES: usize = 4;
+
+/// Whether so many tasks may share the iterations of a block, at least `least` each.
+pub(super) fn may_share(
+    block: &BlockGraph,
+    shapes: &[Vec<usize>],
+    (tasks, least): (usize, usize),
+    target: &GpuTarget,
+) -> bool {
+    if tasks == 1 {
+        return true;
+    }
+    let suits = target.has_clusters
+        && block.blocks() * tasks <= target.multiprocessors
+        && block.loop_range.is_multiple_of(tasks)
+        && block.loop_range / tasks >= least;
+    suits && Steps::of(block, shapes).is_ok_and(|steps| sums_are_scratch(&steps))
+}
+
+/// Whether all that is accumulated are sums of products and reductions that nothing else reads: they are in scratch.
+fn sums_are_scratch(steps: &Steps) -> bool {
+    steps.tiles.iter().enumerate().filter(|(_, tile)| tile.readers > 0).all(|(at, tile)| {
+        let Step::Accumulate { how, tile: from } = tile.step else { return true };
+        let is_sum = match &steps.tiles[from].step {
+            Step::Op { op: Op::Matmul, .. } => is_few(&tile.shape),
+            Step::Op { op, .. } => matches!(op, Op::Reduce { .. }),
+            Step::Load { .. } | Step::Accumulate { .. } | Step::RunningMax { .. } => false,
+        };
+        is_sum && how != Accumulation::Max && steps.only_reader(from) == Some(at)
+    })
+}
+
+impl Lowering<'_> {
+    /// Iterations that a task runs.
+    pub fn own_iterations(&self) -> usize {
+        self.steps.loop_range / self.plan.tasks
+    }
+
+    /// The iteration of the block that is this one of the task.
+    pub fn iteration_of_block(&mut self, iteration: ExprId) -> ExprId {
+        let first = self.program.exprs.mul_const(self.rank, self.own_iterations() as i64);
+        self.program.exprs.add2(first, iteration)
+    }
+
+    /// Combines what the tasks of a cluster have: maxima first, to the largest of which sums are rescaled, and then sums.
+    ///
+    /// # Errors
+    /// If not all of it is in registers.
+    pub fn join_tasks(&mut self) -> Result<(), CannotLower> {
+        if self.plan.tasks == 1 {
+            return Ok(());
+        }
+        self.join_maxima()?;
+        let mut sums = Vec::new();
+        for accumulator in self.accumulators.iter().flatten() {
+            sums.push(match accumulator {
+                Accumulator::Registers(sums) => (sums.buffer, sums.at.registers()),
+                Accumulator::Reduction(reduction) => reduction.parts(),
+                Accumulator::Shared(_) => return Err(outside_of_registers()),
+            });
+        }
+        self.exchange(&sums, ReduceFn::Sum);
+        Ok(())
+    }
+
+    /// Replaces running maxima by those of all tasks, and rescales the task's sums accordingly.
+    fn join_maxima(&mut self) -> Result<(), CannotLower> {
+        let mut maxima = Vec::new();
+        for tile in self.steps.in_stage(Stage::Loop) {
+            if !matches!(self.steps.tiles[tile].step, Step::RunningMax { .. }) {
+                continue;
+            }
+            let places = [&self.places[tile], &self.before[tile]].map(|places| match places.first() {
+                Some(Place::Registers(registers)) => Ok(registers.clone()),
+                Some(Place::Shared(_)) | None => Err(outside_of_registers()),
+            });
+            let [now, before] = places;
+            let (now, before) = (now?, before?);
+            for register in 0..now.at.registers() {
+                let Spot { buffer, offset } = self.place(now.buffer, register);
+                let value = self.program.exprs.load(buffer, offset, 1, None);
+                self.body.push(Stmt::Store { buffer: before.buffer, offset, value, mask: None });
+            }
+            maxima.push((now.buffer, now.at.registers()));
+            // What was copied elsewhere is of the task.
+            self.places[tile] = vec![Place::Registers(now)];
+            self.before[tile] = vec![Place::Registers(before)];
+        }
+        if maxima.is_empty() {
+            return Ok(());
+        }
+        self.exchange(&maxima, ReduceFn::Max);
+        self.rescales.clear();
+        for tile in 0..self.steps.tiles.len() {
+            let Step::Accumulate { how: Accumulation::RescaledSum { max, degree }, .. } =
+                self.steps.tiles[tile].step
+            else {
+                continue;
+            };
+            let registers = match &self.accumulators[tile] {
+                Some(Accumulator::Registers(registers)) => registers.clone(),
+                Some(Accumulator::Reduction(Reduction::Rows(rows))) => rows.partial.clone(),
+                Some(Accumulator::Reduction(Reduction::Groups(_)) | Accumulator::Shared(_)) => {
+                    return Err(outside_of_registers());
+                }
+                None => continue,
+            };
+            self.rescale_registers(&registers, Rescale { max: max.index(), degree });
+        }
+        Ok(())
+    }
+
+    /// Combines scratch of so many elements with that of the same threads of the other tasks.
+    fn exchange(&mut self, scratch: &[(BufferId, usize)], f: ReduceFn) {
+        let mut exchanged = Vec::new();
+        for &(buffer, elems) in scratch {
+            let own = self.add_buffer("exchange", DType::F32, elems * self.threads(), Scope::Shared);
+            for first in (0..elems).step_by(lanes(elems)) {
+                let (to, from) = (self.exchange_place(own, (first, elems)), self.place(buffer, first));
+                let value = self.program.exprs.load(from.buffer, from.offset, lanes(elems), None);
+                self.body.push(Stmt::Store { buffer: own, offset: to.offset, value, mask: None });
+            }
+            exchanged.push((buffer, elems, own));
+        }
+        self.body.push(Stmt::Team(TeamStmt::ClusterBarrier));
+        self.touched = Touched::default();
+        for (buffer, elems, own) in exchanged {
+            for first in (0..elems).step_by(lanes(elems)) {
+                let (from, to) = (self.exchange_place(own, (first, elems)), self.place(buffer, first));
+                let mut value = self.program.exprs.load(buffer, to.offset, lanes(elems), None);
+                for other in 1..self.plan.tasks {
+                    let part = self.of_peer(other, from, lanes(elems));
+                    value = self.combined(f, value, part);
+                }
+                self.body.push(Stmt::Store { buffer, offset: to.offset, value, mask: None });
+            }
+        }
+    }
+
+    /// Adds a group of statements that one task of a cluster runs.
+    pub fn run_once(&mut self, stmts: Vec<Stmt>) {
+        if self.plan.tasks == 1 {
+            self.run(stmts);
+            return;
+        }
+        let zero = self.index(0);
+        let condition = self.program.exprs.eq(self.rank, zero);
+        self.run(vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }]);
+    }
+
+    /// Waits for all threads of a cluster, whose tasks then no longer read each other's sums.
+    pub fn leave_cluster(&mut self) {
+        if self.plan.tasks > 1 {
+            self.body.push(Stmt::Team(TeamStmt::ClusterBarrier));
+        }
+    }
+
+    /// Where a thread leaves sums for the other tasks: neighbouring threads side by side.
+    fn exchange_place(&mut self, buffer: BufferId, (first, elems): (usize, usize)) -> Spot {
+        let (threads, lanes) = (self.threads(), lanes(elems));
+        let exprs = &mut self.program.exprs;
+        let own = exprs.mul_const(self.thread, lanes as i64);
+        Spot { buffer, offset: exprs.add_const(own, (first * threads) as i64) }
+    }
+
+    /// What the thread of the same number of another task left.
+    fn of_peer(&mut self, other: usize, from: Spot, lanes: usize) -> ExprId {
+        let count = self.index(self.plan.tasks);
+        let exprs = &mut self.program.exprs;
+        let later = exprs.add_const(self.rank, other as i64);
+        let rank = exprs.floor_rem(later, count);
+        let var = exprs.declare_register("part", Type { dtype: DType::F32, lanes });
+        let part = exprs.var(var);
+        self.body.push(Stmt::Team(TeamStmt::Peer { var, rank, from }));
+        part
+    }
+}
+
+fn outside_of_registers() -> CannotLower {
+    CannotLower("tasks that share a block have sums or maxima outside of registers".to_owned())
+}
+
+/// How many of so many sums are exchanged at once.
+fn lanes(elems: usize) -> usize {
+    if elems.is_multiple_of(LANES) { LANES } else { 1 }
+}

@@ -1,0 +1,138 @@
+//! Loops of more and shorter iterations.
+//!
+//! Where all that an iteration hands on is sums over the dimension along which the loop partitions tensors, iterations may be
+//! as short as one likes: each becomes several, of parts of its tiles. The search chooses iterations by what a block holds;
+//! how much is copied at a time is chosen here.
+
+use super::steps::{Step, Steps, Tile};
+use crate::graph::{Accumulation, BlockGraph};
+use crate::op::{BinaryFn, Op, ReduceFn};
+use crate::tiling::Stage;
+
+/// What of a tile of the loop an iteration has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Share {
+    /// All: it does not change.
+    Whole,
+    /// Some of the elements along a dimension.
+    Part(usize),
+    /// A summand of each element.
+    Summand,
+}
+
+/// The block graph with `times` as many iterations; `None` if they would not compute the same, or if the parts of tiles would
+/// not be whole.
+pub(super) fn refined(block: &BlockGraph, steps: &Steps, times: usize) -> Option<BlockGraph> {
+    let mut shares: Vec<Option<Share>> = Vec::new();
+    for tile in &steps.tiles {
+        let share = match tile.stage {
+            Stage::Invariant => Some(Share::Whole),
+            Stage::Loop => share(tile, steps, &shares),
+            Stage::After => is_sum(tile, &shares).then_some(Share::Whole),
+        };
+        if tile.readers > 0 {
+            let is_whole =
+                |share| !matches!(share, Share::Part(dim) if !tile.shape[dim].is_multiple_of(times));
+            share.filter(|&share| is_whole(share))?;
+        }
+        shares.push(share);
+    }
+    Some(BlockGraph { loop_range: block.loop_range * times, ..block.clone() })
+}
+
+/// Whether a tile that is known after the loop adds up summands, if it is made of the loop's tiles at all.
+fn is_sum(tile: &Tile, shares: &[Option<Share>]) -> bool {
+    match &tile.step {
+        Step::Accumulate { how, tile } => *how == Accumulation::Sum && shares[*tile] == Some(Share::Summand),
+        Step::Load { .. } | Step::Op { .. } | Step::RunningMax { .. } => true,
+    }
+}
+
+/// What an iteration has of a tile of the loop, if shorter iterations have parts of the same.
+fn share(tile: &Tile, steps: &Steps, shares: &[Option<Share>]) -> Option<Share> {
+    let (op, args) = match &tile.step {
+        Step::Load { along_loop, .. } => return along_loop.map(Share::Part),
+        Step::Op { op, args } => (op, args),
+        Step::Accumulate { .. } | Step::RunningMax { .. } => return None,
+    };
+    let given: Option<Vec<Share>> = args.iter().map(|&arg| shares[arg]).collect();
+    let (given, last) = (given?, tile.shape.len().wrapping_sub(1));
+    match (op, given.as_slice()) {
+        (Op::Scale(_) | Op::Binary(BinaryFn::Add), [Share::Summand, ..])
+            if given.iter().all(|share| *share == Share::Summand) =>
+        {
+            Some(Share::Summand)
+        }
+        (op, _) if op.is_elementwise() => {
+            let dim = given.iter().find_map(|share| match share {
+                Share::Part(dim) => Some(*dim),
+                Share::Whole | Share::Summand => None,
+            })?;
+            let suits = |(share, &arg): (&Share, &usize)| match share {
+                Share::Whole => steps.tiles[arg].shape[dim] == 1,
+                Share::Part(own) => *own == dim,
+                Share::Summand => false,
+            };
+            given.iter().zip(args).all(suits).then_some(Share::Part(dim))
+        }
+        (Op::Matmul, &[Share::Part(left), Share::Part(right)]) => {
+            (left == last && right + 1 == last).then_some(Share::Summand)
+        }
+        (Op::Matmul, [Share::Summand, Share::Whole]) => Some(Share::Summand),
+        (Op::Reduce { f, dim, keep: 1 }, &[Share::Part(part)]) => match part == *dim {
+            true => (*f == ReduceFn::Sum).then_some(Share::Summand),
+            false => Some(Share::Part(part)),
+        },
+        (Op::Transpose(perm), [Share::Part(part)]) => {
+            perm.iter().position(|from| from == part).map(Share::Part)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Node;
+
+    /// The iterations of a block over `x` `[8, 64]` and `w` `[64, 32]`, of 32 terms at first, if it is refined.
+    fn range(body: &str, times: usize) -> Option<usize> {
+        let text = format!(
+            "mugraph \"r\" {{\n t0 = input \"x\" [8, 64]\n t1 = input \"w\" [64, 32]\n t2 = block [1] loop 2 {{\n \
+             s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n {body}\n }}\n output \"o\" t2\n}}\n"
+        );
+        let graph = crate::text::parse(&text).expect("a graph");
+        let block = graph.nodes().find_map(|(_, node)| match node {
+            Node::Block(block) => Some(block.clone()),
+            Node::Input { .. } | Node::Op { .. } => None,
+        });
+        let block = block.expect("a block");
+        let steps = Steps::of(&block, graph.shapes()).expect("steps");
+        refined(&block, &steps, times).map(|block| block.loop_range)
+    }
+
+    #[test]
+    fn sums_over_terms_are_refined() {
+        for body in [
+            "s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0]",
+            "s2 = square s0\n s3 = sum(1) s2\n s4 = scale(1/64) s3\n s5 = accumulate sum s4\n store s5 [0]",
+            "s2 = sum(0) s0\n s3 = sum(1) s2\n s4 = accumulate sum s3\n store s4 [-]",
+        ] {
+            assert_eq!([range(body, 1), range(body, 4)], [Some(2), Some(8)], "{body}");
+            assert_eq!(range(body, 3), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_sum_over_terms_is_not_refined() {
+        for body in [
+            // Of a function of sums, of parts of a row, of the largest, and of elements of iterations.
+            "s2 = matmul s0, s1\n s3 = relu s2\n s4 = accumulate sum s3\n store s4 [0]",
+            "s2 = sum(1, 16) s0\n s3 = accumulate sum s2\n store s3 [0]",
+            "s2 = largest(1) s0\n s3 = accumulate max s2\n store s3 [0]",
+            "s2 = exp s0\n s3 = accumulate sum s2\n store s3 [0]",
+        ] {
+            assert_eq!([range(body, 1), range(body, 2)], [None, None], "{body}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The ways in which a block may be lowered, the preferred one first.
+//!
+//! Blocks that multiply few rows by large factors have several: which is the fastest depends on more than is modelled, and is
+//! measured where kernels are timed. On an H200, in microseconds: 64 rows by two factors of 4096 x 4096 take 33.7 where threads
+//! load them, in 128 blocks, and 29.0 in boxes, by 64 clusters of two tasks; 16 rows by one such factor 21.7 and 22.5, and if
+//! the cache has it 19.5 and 17.1. So boxes are preferred where the sums of many rows leave threads few registers to load to,
+//! and clusters keep all multiprocessors busy.
+//!
+//! Where blocks are few, tasks of a cluster may also share the iterations of other loops that hand on sums and maxima, as of
+//! attention of few queries.
+
+use super::cluster::may_share;
+use super::few_rows::few_rows;
+use super::layout::TILE_ROWS;
+use super::steps::Steps;
+use super::{check_request, lower_steps, stream};
+use crate::graph::BlockGraph;
+use crate::lower::{CannotLower, Request};
+use orch_tile::GpuTarget;
+use orch_tile::templates::gpu::Factors;
+use orch_tile::templates::kernel::Kernel;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Tasks of a block, at most: what they exchange grows with their number.
+pub const MOST_TASKS: usize = 8;
+/// The same where factors of few rows come in boxes.
+const MOST_BOX_TASKS: usize = 2;
+/// Least iterations of a task, of few rows and of others.
+const LEAST_ITERATIONS: [usize; 2] = [8, 2];
+/// Rows from which on boxes are preferred where clusters run blocks.
+pub const BOX_ROWS: usize = 2 * TILE_ROWS + 1;
+
+/// A way to lower a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Schedule {
+    /// Whether factors of few rows come in boxes; otherwise threads load large ones to registers.
+    pub boxes: bool,
+    /// Tasks that share the iterations of a block, one cluster.
+    pub tasks: usize,
+}
+
+impl Schedule {
+    /// Each block is a task, and threads load large factors of few rows.
+    pub const PLAIN: Schedule = Schedule { boxes: false, tasks: 1 };
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Schedule { boxes, tasks } = self;
+        let (plural, rows) =
+            (if *tasks == 1 { "" } else { "s" }, if *boxes { ", few rows in boxes" } else { "" });
+        write!(f, "{tasks} task{plural} a block{rows}")
+    }
+}
+
+/// The ways to lower a kernel that may succeed, the preferred one first; at least one.
+///
+/// # Errors
+/// If there is no block graph.
+pub fn schedules(
+    request: &Request<'_>,
+    target: &GpuTarget,
+    factors: Factors,
+) -> Result<Vec<Schedule>, CannotLower> {
+    let (block, shapes) = (request.block()?, request.graph.shapes());
+    let has_boxes = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
+    let few = few_rows(block, shapes).filter(|_| has_boxes);
+    let boxes = few.is_some();
+    let kind = usize::from(!boxes);
+    let rows = few.as_ref().map_or(0, |few| few.rows);
+    let loops = few.map_or_else(|| vec![block.clone()], |few| few.loops);
+    let shares = |&tasks: &usize| {
+        loops.iter().any(|block| may_share(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
+    };
+    let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
+    let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
+    let mut all: Vec<Schedule> = counts.filter(shares).map(|tasks| Schedule { boxes, tasks }).collect();
+    let first = usize::from(rows >= BOX_ROWS && !all.is_empty());
+    all.insert(first, Schedule::PLAIN);
+    all.extend(boxes.then_some(Schedule { boxes, tasks: 1 }));
+    Ok(all)
+}
+
+/// Lowers a kernel that a block graph defines, in the preferred way.
+///
+/// Products take factors as `factors` says and add in f32, and all else is f32. Remainders are allowed in dimensions of
+/// the result that nothing combines.
+///
+/// # Errors
+/// If there is no block graph, a remainder lies along a dimension that is combined or looped over, the request does not
+/// fit the graph, or tiles do not fit the target's shared memory.
+pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Result<Kernel, CannotLower> {
+    let mut schedules = schedules(request, target, factors)?.into_iter();
+    let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != Schedule::PLAIN);
+    let boxed = preferred.find_map(|schedule| lower_as(request, target, factors, schedule).ok());
+    boxed.map_or_else(|| lower_as(request, target, factors, Schedule::PLAIN), Ok)
+}
+
+/// Lowers a kernel in one of the ways that [`schedules`] names.
+///
+/// # Errors
+/// Those of [`lower`], and if the copy engine does not take the factors.
+pub fn lower_as(
+    request: &Request<'_>,
+    target: &GpuTarget,
+    factors: Factors,
+    schedule: Schedule,
+) -> Result<Kernel, CannotLower> {
+    let block = request.block()?;
+    check_request(request, block)?;
+    let shapes = request.graph.shapes();
+    if schedule == Schedule::PLAIN {
+        return lower_by_threads(request, block, target, factors);
+    }
+    let loops = match schedule.boxes {
+        true => few_rows(block, shapes).map(|few| few.loops).unwrap_or_default(),
+        false => vec![block.clone()],
+    };
+    let least = LEAST_ITERATIONS[usize::from(!schedule.boxes)];
+    let mut reason = CannotLower(format!("no loop for {schedule}"));
+    for block in loops.iter().filter(|block| may_share(block, shapes, (schedule.tasks, least), target)) {
+        let steps = Steps::of(block, shapes)?;
+        match lower_steps(request, (block, &steps), target, (factors, schedule)) {
+            Ok(kernel) => return Ok(kernel),
+            Err(other) => reason = other,
+        }
+    }
+    Err(reason)
+}
+
+/// Lowers a block whose large factors of few rows threads load to registers, if these suffice.
+fn lower_by_threads(
+    request: &Request<'_>,
+    block: &BlockGraph,
+    target: &GpuTarget,
+    factors: Factors,
+) -> Result<Kernel, CannotLower> {
+    let mut steps = Steps::of(block, request.graph.shapes())?;
+    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
+    if !steps.streams.is_empty() {
+        if let Ok(kernel) = lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN)) {
+            return Ok(kernel);
+        }
+        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
+    }
+    lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN))
+}

@@ -1,0 +1,77 @@
+//! Compares kernels for GPUs with what their block graphs mean.
+
+use super::kernels::outputs;
+use super::random_inputs;
+use orch_ir::DType;
+use orch_mugraph::array::Array;
+use orch_mugraph::floats::relative_error;
+use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::lower::{Request, Stored, gpu};
+use orch_mugraph::{MuGraph, Node, Precision, interpret, print};
+use orch_tile::print_thread;
+use orch_tile::target::SM_90;
+use orch_tile::templates::gpu::Factors;
+use orch_tile::templates::kernel::Kernel;
+
+/// Factors, the type of what is stored, and the relative error that they allow.
+pub const KINDS: [(Factors, DType, f64); 5] = [
+    (Factors::F32, DType::F32, 1e-5),
+    (Factors::Tf32, DType::F32, 5e-3),
+    (Factors::F16, DType::F32, 5e-3),
+    (Factors::F16, DType::F16, 1e-2),
+    (Factors::Bf16, DType::BF16, 5e-2),
+];
+
+/// Inputs as a type holds them.
+pub fn rounded(inputs: &[Array<f64>], dtype: DType) -> Vec<Array<f64>> {
+    let round = |x: f64| orch_ir::Tensor::from_f64(dtype, [1], &[x]).to_f64()[0];
+    inputs.iter().map(|input| input.map(round)).collect()
+}
+
+/// Compares what kernels compute with what their block graphs mean.
+pub fn check_stored(
+    graph: &MuGraph,
+    inputs: &[Array<f64>],
+    stored: &[Stored],
+    (factors, limit): (Factors, f64),
+) {
+    check_lowered(graph, inputs, stored, limit, |request| {
+        gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)))
+    });
+}
+
+/// The same of kernels that are lowered in a way of the caller's.
+pub fn check_lowered(
+    graph: &MuGraph,
+    inputs: &[Array<f64>],
+    stored: &[Stored],
+    limit: f64,
+    lower: impl FnMut(&Request<'_>) -> Kernel,
+) {
+    let expected = interpret(graph, inputs, Precision::F32).unwrap();
+    let given = outputs(graph, inputs, stored, lower);
+    for (expected, given) in expected.iter().zip(&given) {
+        let error = relative_error(expected, given);
+        assert!(error < limit, "{error:e}\n{}", print(graph));
+    }
+}
+
+/// The ways in which the kernel of a graph is lowered, the preferred one first.
+pub fn ways(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Vec<(Schedule, Kernel)> {
+    let (kernel, _) = graph.nodes().find(|(_, node)| matches!(node, Node::Block(_))).unwrap();
+    let request = Request { graph, kernel, stored, name: "k" };
+    let schedules = gpu::schedules(&request, &SM_90, factors).unwrap().into_iter();
+    let lower = |schedule| Some((schedule, gpu::lower_as(&request, &SM_90, factors, schedule).ok()?));
+    let found: Vec<(Schedule, Kernel)> = schedules.filter_map(lower).collect();
+    let preferred = gpu::lower(&request, &SM_90, factors).unwrap();
+    assert_eq!(print_thread(&preferred.program), print_thread(&found[0].1.program), "{}", print(graph));
+    found
+}
+
+/// Compares what a graph's kernel computes, in each of its ways, with what it means.
+pub fn check_ways(graph: &MuGraph, stored: &[Stored], (factors, dtype, limit): (Factors, DType, f64)) {
+    let inputs = rounded(&random_inputs(graph, 7, 0.3), dtype);
+    for (_, kernel) in ways(graph, stored, factors) {
+        check_lowered(graph, &inputs, stored, limit, |_| kernel.clone());
+    }
+}

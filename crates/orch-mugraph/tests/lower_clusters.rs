@@ -1,0 +1,78 @@
+//! Tasks of a cluster that share the iterations of a block compute what its block graph says: attention of few queries, whose
+//! maxima and sums they combine.
+
+mod common;
+
+use common::gpu::{KINDS, check_ways, ways};
+use common::kernels::row_major;
+use common::valid;
+use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise};
+use orch_tile::print_thread;
+
+/// Attention of two heads in one kernel, of so many rows, keys and columns and iterations, with a mask of keys or without: the
+/// unstable and the stable form.
+fn attention([rows, keys, columns]: [usize; 3], range: usize, mask: Option<&str>) -> [MuGraph; 2] {
+    let mask_input = mask.map_or(String::new(), |mask| format!("t3 = {mask}\n"));
+    let t = if mask.is_some() { 4 } else { 3 };
+    let inputs = format!(
+        "t0 = input \"q\" [2, {rows}, {columns}]\n t1 = input \"k\" [2, {columns}, {keys}]\n \
+         t2 = input \"v\" [2, {keys}, {columns}]\n {mask_input}"
+    );
+    let [a, b, c, d, e, f] = [0, 1, 2, 3, 4, 5].map(|later| format!("t{}", t + later));
+    let masked = if mask.is_some() { format!("mask {a}, t3") } else { format!("scale(1/2) {a}") };
+    let program = valid(&format!(
+        "mugraph \"p\" {{\n {inputs} {a} = matmul t0, t1\n {b} = {masked}\n {c} = exp {b}\n {d} = sum(2) {c}\n \
+         {e} = div {c}, {d}\n {f} = matmul {e}, t2\n output \"o\" {f}\n}}\n"
+    ));
+    let (load, masked) = match mask {
+        Some(_) => ("s3 = load t3 [-] 2", "mask s4, s3"),
+        None => ("s3 = load t0 [0] -", "scale(1/2) s4"),
+    };
+    let fused = valid(&format!(
+        "mugraph \"f\" {{\n {inputs} {a} = block [2] loop {range} {{\n s0 = load t0 [0] -\n s1 = load t1 [0] 2\n \
+         s2 = load t2 [0] 1\n {load}\n s4 = matmul s0, s1\n s5 = {masked}\n s6 = exp s5\n s7 = sum(2) s6\n \
+         s8 = accumulate sum s7\n s9 = matmul s6, s2\n s10 = accumulate sum s9\n s11 = div s10, s8\n store s11 [0]\n }}\n \
+         output \"o\" {a}\n}}\n"
+    ));
+    let stable = stabilise(&program, &fused, &VerifyOptions::default());
+    [fused.clone(), stable.unwrap_or_else(|e| panic!("{e}\n{}", print(&fused))).graph]
+}
+
+#[test]
+fn attention_of_few_queries_is_shared() {
+    for (extents, range, mask, tasks) in [
+        ([16, 128, 64], 8, None, vec![4, 2]),
+        ([16, 128, 16], 16, None, vec![8, 4, 2]),
+        // Rows that are no whole tiles, columns that are no whole boxes, iterations that few tasks share.
+        ([1, 96, 64], 6, None, vec![2]),
+        ([13, 160, 24], 4, None, vec![2]),
+        ([40, 128, 64], 4, None, vec![2]),
+        // The last task has no keys that count, and each has some that do not.
+        ([16, 128, 32], 8, Some("below(2, 50, 1, 16, 128)"), vec![4, 2]),
+        ([16, 128, 32], 8, Some("causal(100, 1, 16, 128)"), vec![4, 2]),
+    ] {
+        for (graph, has_maxima) in attention(extents, range, mask).iter().zip([false, true]) {
+            // In f32 as well where warps share rows.
+            for (factors, dtype, limit) in [&KINDS[3..4], &KINDS[..usize::from(extents[0] == 40)]].concat() {
+                let stored = row_major(graph, dtype);
+                let all = ways(graph, &stored, factors);
+                let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.tasks).collect();
+                let expected = [&[1][..], &tasks].concat();
+                assert_eq!(all[0].0, Schedule::PLAIN);
+                let mut sorted = shared.clone();
+                sorted.sort_by_key(|&tasks| (tasks > 1, std::cmp::Reverse(tasks)));
+                assert_eq!(sorted, expected, "{factors:?} {}", print(graph));
+                for (schedule, kernel) in all.iter().filter(|(schedule, _)| schedule.tasks > 1) {
+                    // One for maxima, one for sums, and one at the end.
+                    let barriers = print_thread(&kernel.program).matches("cluster_barrier").count();
+                    assert_eq!(
+                        (kernel.program.tasks, barriers),
+                        (2 * schedule.tasks, 2 + usize::from(has_maxima))
+                    );
+                }
+                check_ways(graph, &stored, (factors, dtype, limit));
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Kernels of few rows are lowered in several ways, by threads and in boxes, and compute what their block graphs say in each.
+
+mod common;
+
+use common::gpu::{KINDS, check_ways, ways};
+use common::kernels::row_major;
+use common::valid;
+use orch_ir::DType;
+use orch_mugraph::lower::Stored;
+use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::{MuGraph, print};
+use orch_tile::print_thread;
+use orch_tile::templates::gpu::Factors;
+use orch_tile::templates::kernel::Kernel;
+
+/// How many boxes a kernel starts copying in its text.
+fn boxes(kernel: &Kernel) -> usize {
+    print_thread(&kernel.program).matches("copy_box").count()
+}
+
+/// How many boxes the kernel of a graph starts copying, if its factors may come in boxes and each block is a task.
+fn box_count(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Option<usize> {
+    let all = ways(graph, stored, factors);
+    let (_, kernel) = all.iter().find(|(schedule, _)| *schedule == Schedule { boxes: true, tasks: 1 })?;
+    Some(boxes(kernel))
+}
+
+/// Few rows by factors with lines of whole boxes: normalised rows, two products in one loop, a product of few columns, whose
+/// factor threads copy, beside one of many; and iterations that become more and shorter ones.
+#[test]
+fn large_factors_of_few_rows_come_in_boxes() {
+    for (text, inputs) in [
+        (
+            "t2 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n \
+             s3 = scale(1/512) s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n s6 = matmul s0, s1\n \
+             s7 = accumulate sum s6\n s8 = offset(1/1000) s5\n s9 = sqrt s8\n s10 = div s7, s9\n \
+             store s10 [1]\n }",
+            "t0 = input \"x\" [R, 512]\n t1 = input \"w\" [512, 128]",
+        ),
+        (
+            "t3 = block [1] loop 3 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n \
+             s3 = matmul s0, s1\n s4 = accumulate sum s3\n s5 = matmul s0, s2\n s6 = accumulate sum s5\n \
+             s7 = silu s4\n s8 = mul s7, s6\n store s8 [1]\n }",
+            "t0 = input \"x\" [R, 384]\n t1 = input \"w\" [384, 64]\n t2 = input \"v\" [384, 64]",
+        ),
+        (
+            "t4 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [-] 0\n \
+             s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
+             s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }",
+            "t0 = input \"x\" [R, 512]\n t1 = input \"w\" [512, 128]\n t2 = input \"a\" [512, 16]\n \
+             t3 = input \"b\" [16, 128]",
+        ),
+    ] {
+        for rows in [1, 16, 40, 64] {
+            let inputs = inputs.replace('R', &rows.to_string());
+            let end = text.split(' ').next().unwrap();
+            let graph = valid(&format!("mugraph \"s\" {{\n {inputs}\n {text}\n output \"o\" {end}\n}}\n"));
+            for kind in [KINDS[3], KINDS[4]] {
+                let stored = row_major(&graph, kind.1);
+                assert!(
+                    box_count(&graph, &stored, kind.0).is_some_and(|boxes| boxes > 0),
+                    "{}",
+                    print(&graph)
+                );
+                check_ways(&graph, &stored, kind);
+            }
+        }
+    }
+}
+
+/// Blocks that are too few share their iterations among tasks: a norm beside a product, and a product of few columns
+/// beside one of many.
+#[test]
+fn few_blocks_are_run_by_clusters() {
+    for (text, inputs, tasks) in [
+        (
+            "t2 = block [2] loop 16 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n \
+             s3 = scale(1/1024) s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n s6 = matmul s0, s1\n \
+             s7 = accumulate sum s6\n s8 = offset(1/1000) s5\n s9 = sqrt s8\n s10 = div s7, s9\n \
+             store s10 [1]\n }",
+            "t0 = input \"x\" [9, 1024]\n t1 = input \"w\" [1024, 128]",
+            4,
+        ),
+        (
+            "t4 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [-] 0\n \
+             s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
+             s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }",
+            "t0 = input \"x\" [8, 4096]\n t1 = input \"w\" [4096, 128]\n t2 = input \"a\" [4096, 16]\n \
+             t3 = input \"b\" [16, 128]",
+            4,
+        ),
+    ] {
+        let end = text.split(' ').next().unwrap();
+        let graph = valid(&format!("mugraph \"c\" {{\n {inputs}\n {text}\n output \"o\" {end}\n}}\n"));
+        let stored = row_major(&graph, DType::F16);
+        let all = ways(&graph, &stored, Factors::F16);
+        let (_, shared) =
+            all.iter().find(|(way, _)| *way == Schedule { boxes: true, tasks: 2 }).expect("clusters");
+        assert_eq!(shared.program.tasks, tasks, "{}", print(&graph));
+        check_ways(&graph, &stored, KINDS[3]);
+    }
+}
+
+/// Blocks with fewer rows and with fewer columns, heads, columns that lie one after the other in memory, a first factor that is
+/// computed or read by others, and iterations that are short already.
+#[test]
+fn boxes_suit_remainders_heads_and_orders() {
+    let plain = |x: &str, w: &str, grid: &str, loads: [&str; 2], range: usize, body: &str| {
+        valid(&format!(
+            "mugraph \"b\" {{\n t0 = input \"x\" {x}\n t1 = input \"w\" {w}\n t2 = block {grid} loop {range} {{\n \
+             s0 = load t0 {}\n s1 = load t1 {}\n {body}\n }}\n output \"o\" t2\n}}\n",
+            loads[0], loads[1]
+        ))
+    };
+    let two = ["[0, -] 1", "[-, 1] 0"];
+    let product = "s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0, 1]";
+    let heads = "s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0]";
+    let computed = "s2 = relu s0\n s3 = matmul s2, s1\n s4 = accumulate sum s3\n store s4 [0, 1]";
+    let read = "s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = exp s0\n s5 = sum(1) s4\n \
+                s6 = accumulate sum s5\n s7 = mul s3, s6\n store s7 [0, 1]";
+    for (graph, strides, boxes) in [
+        (plain("[31, 256]", "[256, 192]", "[2, 3]", two, 2, product), None, 4),
+        (plain("[2, 256]", "[256, 568]", "[1, 9]", two, 2, product), None, 4),
+        (plain("[2, 8, 256]", "[2, 256, 64]", "[2]", ["[0] 2", "[0] 1"], 2, heads), None, 4),
+        (plain("[8, 256]", "[256, 72]", "[1, 3]", two, 2, product), Some(vec![1, 256]), 4),
+        (plain("[8, 256]", "[256, 64]", "[1, 1]", two, 2, computed), None, 1),
+        (plain("[8, 256]", "[256, 64]", "[1, 1]", two, 2, read), None, 4),
+        (plain("[8, 256]", "[256, 64]", "[1, 1]", two, 1, product), None, 4),
+        (plain("[8, 96]", "[96, 64]", "[1, 1]", two, 3, product), None, 2),
+    ] {
+        let mut stored = row_major(&graph, DType::F16);
+        if let Some(strides) = strides {
+            stored[1].strides = strides;
+        }
+        assert_eq!(box_count(&graph, &stored, Factors::F16), Some(boxes), "{}", print(&graph));
+        check_ways(&graph, &stored, KINDS[3]);
+    }
+}
+
+/// Factors that are no arrays of whole lines for the copy engine, and loops whose iterations are not parts of sums.
+#[test]
+fn other_factors_do_not_come_in_boxes() {
+    let graph = |rows: usize, columns: usize, body: &str| {
+        valid(&format!(
+            "mugraph \"n\" {{\n t0 = input \"x\" [{rows}, 256]\n t1 = input \"w\" [256, {columns}]\n \
+             t2 = block [1] loop 2 {{\n s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n {body}\n }}\n output \"o\" t2\n}}\n"
+        ))
+    };
+    let product = "s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0]";
+    let plain = graph(8, 64, product);
+    let f16 = row_major(&plain, DType::F16);
+    assert_ne!(box_count(&plain, &f16, Factors::F16), None);
+    assert_eq!(box_count(&plain, &f16, Factors::Bf16), None);
+    assert_eq!(box_count(&plain, &row_major(&plain, DType::F32), Factors::F16), None);
+    for (strides, offset) in [([65, 1], 0), ([64, 1], 4)] {
+        let mut stored = f16.clone();
+        stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
+        assert_eq!(box_count(&plain, &stored, Factors::F16), None, "{strides:?} {offset}");
+    }
+    for other in [
+        graph(80, 64, product),
+        graph(8, 32, product),
+        graph(8, 64, "s2 = matmul s0, s1\n s3 = relu s2\n s4 = accumulate sum s3\n store s4 [0]"),
+        graph(
+            8,
+            64,
+            "s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = sum(0) s1\n s5 = accumulate sum s4\n s6 = sum(0) s5\n \
+             s7 = add s3, s6\n store s7 [0]",
+        ),
+    ] {
+        assert_eq!(
+            box_count(&other, &row_major(&other, DType::F16), Factors::F16),
+            None,
+            "{}",
+            print(&other)
+        );
+    }
+}
