@@ -69,6 +69,9 @@ pub struct CompileArguments {
     /// cuBLASLt's library (default: where the system, CUDA and Python have it); a file that is not there, as `none`, for none
     #[arg(long, value_name = "FILE", env = "ORCHESTRION_CUBLASLT")]
     cublaslt: Option<PathBuf>,
+    /// cuDNN's library (default: where the system, CUDA and Python have it); a file that is not there, as `none`, for none
+    #[arg(long, value_name = "FILE", env = "ORCHESTRION_CUDNN")]
+    cudnn: Option<PathBuf>,
     /// The NVIDIA driver's library (default: the system's)
     #[arg(long, value_name = "FILE", env = "ORCHESTRION_CUDA_DRIVER")]
     cuda_driver: Option<PathBuf>,
@@ -95,7 +98,7 @@ pub struct CompileArguments {
     #[arg(long, value_name = "N", value_parser = parse_schedules, default_value = "8", requires = "times")]
     tune_schedules: usize,
     /// Vendor libraries, separated by commas, to call instead of own kernels where --tune or --records finds them faster:
-    /// cublaslt (default: none, as results then depend on what is installed). An executable has its own kernels as well, and
+    /// cublaslt, cudnn (default: none, as results then depend on what is installed). An executable has its own kernels as well, and
     /// runs them where the library is not there. Nothing is called without --tune or --records
     #[arg(long, value_name = "NAMES", value_parser = parse_library, value_delimiter = ',')]
     libraries: Vec<Library>,
@@ -114,6 +117,7 @@ impl CompileArguments {
             driver: self.cuda_driver.clone(),
             nvrtc: self.nvrtc.clone(),
             cublaslt: self.cublaslt.clone(),
+            cudnn: self.cudnn.clone(),
             site_packages: python::site_packages(),
         }
     }

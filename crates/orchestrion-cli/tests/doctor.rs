@@ -15,13 +15,13 @@ fn fake(source: &str) -> PathBuf {
     library
 }
 
-/// Output and exit code, without cuBLASLt.
+/// Output and exit code, without vendor libraries.
 fn doctor(driver: &Path, options: &[&str]) -> (String, Option<i32>) {
-    doctor_with(driver, "none", options)
+    doctor_with(driver, ["none"; 2], options)
 }
 
 /// Output and exit code.
-fn doctor_with(driver: &Path, cublaslt: &str, options: &[&str]) -> (String, Option<i32>) {
+fn doctor_with(driver: &Path, [cublaslt, cudnn]: [&str; 2], options: &[&str]) -> (String, Option<i32>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrion"));
     command.args([
         "doctor",
@@ -31,6 +31,8 @@ fn doctor_with(driver: &Path, cublaslt: &str, options: &[&str]) -> (String, Opti
         "/nonexistent/libnvrtc.so",
         "--cublaslt",
         cublaslt,
+        "--cudnn",
+        cudnn,
         "--cuda-driver",
     ]);
     let output = command.arg(driver).args(options).output().unwrap();
@@ -48,6 +50,7 @@ fn devices_are_listed() {
         "NVRTC          none\n".to_owned(),
         "cuBLASLt       cuBLASLt (a library of matrix products) is not there: none: ".to_owned(),
         "`pip install nvidia-cublas` or a CUDA toolkit brings it".to_owned(),
+        "cuDNN          cuDNN (a library of convolutions) is not there: none: ".to_owned(),
         "CUDA problem   NVRTC (the CUDA compiler's library) is not there: ".to_owned(),
     ] {
         assert!(text.contains(&expected), "no `{expected}` in:\n{text}");
@@ -61,17 +64,19 @@ fn devices_are_listed() {
     assert_eq!(device["free_bytes"], 1 << 20);
     assert_eq!(report["cuda"]["nvrtc"], Value::Null);
     assert!(report["problem"].as_str().unwrap().contains("/nonexistent/cc"));
-    assert_eq!(report["cuda"]["cublaslt"], Value::Null);
+    assert_eq!((&report["cuda"]["cublaslt"], &report["cuda"]["cudnn"]), (&Value::Null, &Value::Null));
     std::fs::remove_file(driver).unwrap();
 }
 
 #[test]
 fn libraries_are_found() {
-    let library = fake("cublaslt.c");
+    let libraries = ["cublaslt.c", "cudnn.c"].map(fake);
     let none = Path::new("/nonexistent/libcuda.so");
-    let (text, _) = doctor_with(none, library.to_str().unwrap(), &[]);
-    assert!(text.contains(&format!("cuBLASLt       13.1 ({})\n", library.display())), "{text}");
-    std::fs::remove_file(library).unwrap();
+    let (text, _) = doctor_with(none, libraries.each_ref().map(|path| path.to_str().unwrap()), &[]);
+    for (start, path) in ["cuBLASLt       13.1", "cuDNN          9.28"].iter().zip(&libraries) {
+        assert!(text.contains(&format!("{start} ({})\n", path.display())), "{text}");
+        std::fs::remove_file(path).unwrap();
+    }
 }
 
 #[test]

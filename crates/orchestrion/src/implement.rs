@@ -7,7 +7,7 @@ use crate::remember::Chosen;
 use crate::signature::{Signature, Signatures};
 use crate::substitute::{Operand, Substitute, SubstituteKernel};
 use crate::units::Units;
-use crate::{Error, Options, explain, parallel};
+use crate::{Error, Library, Options, explain, parallel};
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
@@ -111,7 +111,9 @@ pub struct Measured {
 
 /// A library call that was faster than a kernel.
 pub struct MeasuredCall {
-    /// The library and its release.
+    /// The library.
+    pub library: Library,
+    /// Its name and release.
     pub release: String,
     /// Microseconds that the kernel took.
     pub own_us: f64,
@@ -304,7 +306,8 @@ impl Place<'_> {
             let (kernels, block) = self.kernels(distinct.nodes, outputs, limit)?;
             let mut kernel = scheduled(kernels, named(0))?;
             if let Some(call) = measured.calls.get(&distinct.signature.text) {
-                let with_call = library::beside(&[kernel.clone()], &block, self.backend, &call.release);
+                let called = (call.library, call.release.clone());
+                let with_call = library::beside(&[kernel.clone()], &block, self.backend, &called);
                 kernel.call = with_call.and_then(|kernel| kernel.call);
                 kernel.call.iter_mut().for_each(|made| made.own_us = Some(call.own_us));
             }
@@ -325,18 +328,18 @@ impl Place<'_> {
         substitute.kernels(*self, limit)?.into_iter().enumerate().map(link).collect()
     }
 
-    /// Each kernel of candidates under several schedules, the preferred one first, and last with a call of the library of
-    /// the release that stands beside the candidate, if there is such a call; none where there is no choice.
+    /// Each kernel of candidates under several schedules, the preferred one first, and last with calls of the libraries, of
+    /// the releases that stand beside the candidate, where there are such calls; none where there is no choice.
     ///
     /// # Errors
     /// If the work is cancelled.
     pub fn schedules(
         &self,
-        columns: &[(&candidates::Column, Option<String>)],
+        columns: &[(&candidates::Column, Vec<(Library, String)>)],
         options: &Options,
     ) -> Result<Vec<Vec<Vec<KernelDesign>>>, Error> {
         let limit = options.tune_schedules;
-        parallel::map(columns, options, |(column, release)| {
+        parallel::map(columns, options, |(column, releases)| {
             let kernels = match &column.substitute {
                 Some(substitute) => {
                     let kernels = substitute.kernels(*self, limit).unwrap_or_default();
@@ -346,10 +349,9 @@ impl Place<'_> {
                     let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
                     let kernels = self.kernels(&nodes, &column.candidate.outputs, limit);
                     let with_call = |(mut all, block): (Vec<KernelDesign>, BlockProgram)| {
-                        let release = release.as_ref();
-                        all.extend(
-                            release.and_then(|release| library::beside(&all, &block, self.backend, release)),
-                        );
+                        let beside = |called| library::beside(&all, &block, self.backend, called);
+                        let calls: Vec<KernelDesign> = releases.iter().filter_map(beside).collect();
+                        all.extend(calls);
                         vec![all]
                     };
                     kernels.map_or_else(Vec::new, with_call)

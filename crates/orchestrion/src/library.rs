@@ -3,15 +3,17 @@
 //! A call is another way to run a kernel that the project makes itself: both stand in the executable, and the call is made
 //! where the library is there and takes it. What is offered is what is measured: see `tune`.
 
-use crate::Options;
 use crate::backend::Backend;
 use crate::compile::is_tuned;
 use crate::implement::KernelDesign;
 use crate::manifest::CallInfo;
-use crate::options::Library;
+use crate::{Library, Options};
 use orch_ir::DType;
-use orch_runtime::cuda::{Element, Matrix, MatrixOrder, MatrixProduct, Vector};
+use orch_runtime::cuda::{
+    Computation, Convolution, Element, Matrix, MatrixOrder, MatrixProduct, Pixels, Sliding, Vector,
+};
 use orch_tile::BlockProgram;
+use orch_tile::expr::BufferId;
 use orch_tile::templates::gpu::contraction;
 
 /// A library call that computes what a kernel computes, from the same arguments.
@@ -20,30 +22,29 @@ pub struct KernelCall {
     /// The library and its release, as measured.
     pub release: String,
     /// What it computes.
-    pub product: MatrixProduct,
+    pub computation: Computation,
     /// Microseconds that the kernel took where the call took less; `None` while it is timed.
     pub own_us: Option<f64>,
 }
 
-/// The kernel among these, which are of one block program, that a library call can stand beside, with the call; the first
-/// one that is passed what the call needs.
+/// The kernel among these, which are of one block program, that a call of a library can stand beside, with the call; the
+/// first one that is passed what the call needs.
 pub fn beside(
     kernels: &[KernelDesign],
     block: &BlockProgram,
     backend: &dyn Backend,
-    release: &str,
+    (library, release): &(Library, String),
 ) -> Option<KernelDesign> {
-    let product = backend.product(block)?;
-    let kernel = kernels.iter().find(|kernel| kernel.design.kernel.bindings == product.bindings)?;
-    let (release, product) = (release.to_owned(), described(&product)?);
-    let call = Some(KernelCall { release, product, own_us: None });
+    let (computation, bindings) = backend.computation(*library, block)?;
+    let kernel = kernels.iter().find(|kernel| kernel.design.kernel.bindings == bindings)?;
+    let call = Some(KernelCall { release: release.clone(), computation, own_us: None });
     Some(KernelDesign { call, ..kernel.clone() })
 }
 
 /// What an executable says of a call.
 pub fn call_info(call: &KernelCall) -> CallInfo {
-    let KernelCall { release, product, own_us } = call.clone();
-    CallInfo { library: Library::CublasLt, release, product, own_us }
+    let KernelCall { release, computation, own_us } = call.clone();
+    CallInfo { release, computation, own_us }
 }
 
 /// Why the libraries that were asked for have no effect.
@@ -59,18 +60,17 @@ pub fn notes(backend: &dyn Backend, options: &Options) -> Vec<String> {
         ];
     }
     // Records tell of calls without any library here.
-    let reason = options.records.is_none().then(|| backend.library().err()).flatten();
-    reason.into_iter().collect()
+    if options.records.is_some() {
+        return Vec::new();
+    }
+    let mut reasons: Vec<String> =
+        options.libraries.iter().filter_map(|&library| backend.library(library).err()).collect();
+    reasons.dedup();
+    reasons
 }
 
 /// A product as the runtime is told of it.
-fn described(product: &contraction::MatrixProduct) -> Option<MatrixProduct> {
-    let element = |dtype| match dtype {
-        DType::F32 => Some(Element::F32),
-        DType::F16 => Some(Element::F16),
-        DType::BF16 => Some(Element::Bf16),
-        _ => None,
-    };
+pub fn product(product: &contraction::MatrixProduct) -> Option<MatrixProduct> {
     let matrix = |matrix: &contraction::Matrix| Matrix {
         argument: matrix.buffer.index(),
         offset: matrix.offset,
@@ -93,7 +93,54 @@ fn described(product: &contraction::MatrixProduct) -> Option<MatrixProduct> {
         a: matrix(&product.a),
         b: matrix(&product.b),
         result: matrix(&product.result),
-        bias: product.bias.map(|(buffer, offset)| Vector { argument: buffer.index(), offset }),
+        bias: product.bias.map(vector),
         addend: product.addend.as_ref().map(matrix),
     })
+}
+
+/// A convolution as the runtime is told of it.
+pub fn convolution(convolution: &contraction::Convolution) -> Option<Convolution> {
+    let sliding = |sliding: contraction::Sliding| Sliding {
+        input: sliding.input,
+        result: sliding.result,
+        window: sliding.window,
+        stride: sliding.stride,
+        dilation: sliding.dilation,
+        padding: sliding.padding,
+    };
+    let pixels = |pixels: contraction::Pixels| Pixels {
+        argument: pixels.buffer.index(),
+        offset: pixels.offset,
+        image: pixels.image,
+        row: pixels.row,
+        pixel: pixels.pixel,
+    };
+    Some(Convolution {
+        element: element(convolution.dtype)?,
+        is_tf32: convolution.is_tf32,
+        images: convolution.images,
+        channels: convolution.channels,
+        maps: convolution.maps,
+        vertical: sliding(convolution.vertical),
+        horizontal: sliding(convolution.horizontal),
+        input: pixels(convolution.input),
+        filter: vector(convolution.filter),
+        result: pixels(convolution.result),
+        bias: convolution.bias.map(vector),
+        addend: convolution.addend.map(pixels),
+        is_rectified: convolution.is_rectified,
+    })
+}
+
+fn element(dtype: DType) -> Option<Element> {
+    match dtype {
+        DType::F32 => Some(Element::F32),
+        DType::F16 => Some(Element::F16),
+        DType::BF16 => Some(Element::Bf16),
+        _ => None,
+    }
+}
+
+fn vector((buffer, offset): (BufferId, usize)) -> Vector {
+    Vector { argument: buffer.index(), offset }
 }

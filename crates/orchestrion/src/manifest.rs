@@ -2,10 +2,10 @@
 //!
 //! Everything here is checked again when an artifact is loaded, because files come from outside.
 
-use crate::{Error, Library, Precision};
+use crate::{Error, Precision};
 use orch_ir::{DType, Shape};
 use orch_mugraph::Certificate;
-use orch_runtime::cuda::MatrixProduct;
+use orch_runtime::cuda::Computation;
 use serde::{Deserialize, Serialize};
 
 /// The plan of an executable and how it came about.
@@ -105,12 +105,11 @@ pub struct KernelInfo {
 /// A call of a vendor's library that computes what a kernel computes, from the same arguments.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CallInfo {
-    /// The library.
-    pub library: Library,
-    /// Its name and the release that was measured.
+    /// The library's name and the release that was measured.
     pub release: String,
-    /// What it computes.
-    pub product: MatrixProduct,
+    /// What it computes, which tells the library.
+    #[serde(flatten)]
+    pub computation: Computation,
     /// Time that the kernel took where the call took less.
     pub own_us: Option<f64>,
 }

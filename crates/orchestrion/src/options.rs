@@ -1,7 +1,7 @@
 //! What the caller decides about a compilation: one value, passed explicitly.
 
 use orch_ir::{DType, Tensor};
-use orch_runtime::cuda::SearchPaths;
+use orch_runtime::cuda::{Library, SearchPaths};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -75,26 +75,6 @@ impl Default for Options {
             jobs: 0,
             progress: Arc::new(Silent),
             cancel: Arc::new(AtomicBool::new(false)),
-        }
-    }
-}
-
-/// A vendor library that does what some kernels do.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Library {
-    /// NVIDIA's matrix products.
-    CublasLt,
-}
-
-impl Library {
-    /// Every library.
-    pub const ALL: [Library; 1] = [Library::CublasLt];
-
-    /// The name in options: `cublaslt`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Library::CublasLt => "cublaslt",
         }
     }
 }

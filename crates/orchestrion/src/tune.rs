@@ -8,7 +8,6 @@ use crate::candidates::Column;
 use crate::implement::{KernelDesign, Measured, MeasuredCall, Place};
 use crate::{Error, Library, Options};
 use orch_plan::blp::{Choice, ColumnId};
-use orch_runtime::cuda::CublasLt;
 use orch_tune::{Database, Key, Records};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -208,8 +207,8 @@ impl<'a> Timer<'a> {
 
     /// The fastest schedules of the kernels of some columns; none where there is no choice, or a kernel is not timed.
     fn fastest(&self, columns: &[usize], deadline: Instant) -> Result<Vec<Option<Fastest>>, Error> {
-        let of_columns: Vec<(&Column, Option<String>)> =
-            columns.iter().map(|&column| (&self.columns[column], self.release(column))).collect();
+        let of_columns: Vec<(&Column, Vec<(Library, String)>)> =
+            columns.iter().map(|&column| (&self.columns[column], self.releases(column))).collect();
         let designs = self.place.schedules(&of_columns, self.options)?;
         let (mut keys, mut kernels) = (Vec::new(), Vec::new());
         for (&column, of_column) in columns.iter().zip(&designs) {
@@ -274,20 +273,19 @@ impl<'a> Timer<'a> {
         Ok(times)
     }
 
-    /// The release of the library whose call may be made instead of a column's kernel: the one that is here, or the one
-    /// that was fastest where the records are from.
-    fn release(&self, column: usize) -> Option<String> {
-        if !self.options.libraries.contains(&Library::CublasLt) {
-            return None;
-        }
-        match &self.source {
-            Figures::Here { .. } => self.place.backend.library().ok(),
+    /// The libraries that were asked for and whose calls may be made instead of a column's kernel, with releases: those that
+    /// are here, or those that were fastest where the records are from.
+    fn releases(&self, column: usize) -> Vec<(Library, String)> {
+        let release = |library: Library| match &self.source {
+            Figures::Here { .. } => self.place.backend.library(library).ok(),
             Figures::Records(records) => {
-                let any_release = format!("{} ", CublasLt::NAME);
+                let any_release = format!("{} ", library.label());
                 let release = records.fastest_continuation(&self.key(column, Some(&any_release))?)?;
                 Some(any_release + release)
             }
-        }
+        };
+        let asked = Library::ALL.into_iter().filter(|library| self.options.libraries.contains(library));
+        asked.filter_map(|library| Some((library, release(library)?))).collect()
     }
 
     /// What the time of a column's kernel is kept under: done in this way, or with the preferred schedule.
@@ -324,23 +322,26 @@ impl<'a> Timer<'a> {
     }
 }
 
-/// The fastest of a kernel's designs and its time. If that is the library call, it is given beside the fastest kernel that
-/// is passed the same as the call.
+/// The fastest of a kernel's designs and its time. If that is a library call, it is given beside the fastest kernel that is
+/// passed the same as the call.
 fn fastest_way<'a>(
     designs: &'a [KernelDesign],
     times: &[Option<f64>],
 ) -> Option<(&'a KernelDesign, f64, Option<MeasuredCall>)> {
     let own = designs.iter().position(|design| design.call.is_some()).unwrap_or(designs.len());
     let (fastest_own, own_us) = fastest(&times[..own])?;
-    let called = designs.get(own).zip(times.get(own).copied().flatten());
-    let Some((called, time)) = called.filter(|(_, time)| *time <= FASTER * own_us) else {
+    let calls = designs[own..].iter().zip(&times[own..]);
+    let calls = calls.filter_map(|(design, time)| Some((design, design.call.as_ref()?, (*time)?)));
+    let called = calls.min_by(|a, b| a.2.total_cmp(&b.2));
+    let Some((called, call, time)) = called.filter(|(_, _, time)| *time <= FASTER * own_us) else {
         return Some((&designs[fastest_own], own_us, None));
     };
     let bindings = |design: &KernelDesign| design.design.kernel.bindings == called.design.kernel.bindings;
     let beside: Vec<Option<f64>> =
         designs[..own].iter().zip(times).map(|(design, time)| time.filter(|_| bindings(design))).collect();
     let (design, own_us) = fastest(&beside).map_or((called, own_us), |(number, us)| (&designs[number], us));
-    Some((design, time, Some(MeasuredCall { release: called.way().to_owned(), own_us })))
+    let (library, release) = (call.computation.library(), call.release.clone());
+    Some((design, time, Some(MeasuredCall { library, release, own_us })))
 }
 
 /// The number and the time of the fastest schedule; the first, preferred one, unless another is clearly faster. `None` if
@@ -500,7 +501,7 @@ mod tests {
         candidates.superoptimize(place, &all, &options).unwrap();
         let columns = &candidates.columns;
         let with_choice = |column: &Column| {
-            let designs = place.schedules(&[(column, None)], &options).unwrap().remove(0);
+            let designs = place.schedules(&[(column, Vec::new())], &options).unwrap().remove(0);
             (column.substitute.is_some() && designs.len() == 1 && designs[0].len() == 3).then_some(designs)
         };
         let (column, designs) = columns

@@ -2,13 +2,14 @@
 //!
 //! What the library declines, or what no graph takes, is left to the own kernels.
 
-use super::cublaslt::{Handle, Product};
 use super::error::CudaError;
 use super::graph::Captured;
-use super::launch::{Action, Launch, LibraryCall, Program};
+use super::launch::{Action, Launch, Program};
+use super::library::LibraryCall;
 use super::memory::DeviceBuffer;
 use super::placement::Placement;
 use super::stream::Stream;
+use super::{cublaslt, cudnn};
 use std::sync::Arc;
 
 /// The calls of an executable, and memory that they share one after the other.
@@ -20,9 +21,22 @@ pub(super) struct Calls {
 
 /// A call that works.
 pub(super) struct Call {
-    product: Product,
+    prepared: Prepared,
     /// As a part of graphs; `None` if there are none.
     captured: Option<Captured>,
+}
+
+/// What a library was told of a call.
+enum Prepared {
+    Product(cublaslt::Product),
+    Convolution(cudnn::Prepared),
+}
+
+/// The libraries made ready, each once for all calls of it.
+#[derive(Default)]
+struct Handles {
+    cublaslt: Vec<Arc<cublaslt::Handle>>,
+    cudnn: Vec<Arc<cudnn::Handle>>,
 }
 
 /// Whether calls are put into graphs.
@@ -45,27 +59,26 @@ impl Calls {
         placement: &Placement,
         form: Form,
     ) -> Result<Self, CudaError> {
-        let mut handles: Vec<Arc<Handle>> = Vec::new();
-        let mut products = Vec::with_capacity(program.steps.len());
+        let mut handles = Handles::default();
+        let mut all = Vec::with_capacity(program.steps.len());
         for step in &program.steps {
-            products.push(match &step.action {
+            all.push(match &step.action {
                 Action::Launch(Launch { call: Some(call), buffers, .. }) => {
                     let addresses: Vec<u64> =
                         buffers.iter().map(|buffer| placement.address(buffer)).collect();
-                    let handle = handle(&mut handles, call, stream);
-                    Some(handle.and_then(|handle| Product::new(&handle, &call.product, &addresses)))
+                    Some(handles.prepared(call, stream, &addresses))
                 }
                 Action::Launch(_) | Action::Copy { .. } | Action::Host(_) => None,
             });
         }
-        let wanted = products.iter().flatten().flatten().map(Product::workspace_bytes).max().unwrap_or(0);
+        let wanted = all.iter().flatten().flatten().map(Prepared::workspace_bytes).max().unwrap_or(0);
         let workspace = DeviceBuffer::new(stream.context(), wanted, "a library's calls")?;
-        let mut steps = Vec::with_capacity(products.len());
-        for product in products {
-            steps.push(match product {
+        let mut steps = Vec::with_capacity(all.len());
+        for prepared in all {
+            steps.push(match prepared {
                 None => None,
                 Some(Err(reason)) => Some(Err(declined(reason)?)),
-                Some(Ok(product)) => Some(match tried(stream, product, &workspace, form) {
+                Some(Ok(prepared)) => Some(match tried(stream, prepared, &workspace, form) {
                     Ok(call) => Ok(call),
                     Err(reason) => Err(declined(reason)?),
                 }),
@@ -87,9 +100,9 @@ impl Calls {
 
     /// Enqueues a call, after what is in the stream.
     pub(super) fn enqueue(&self, call: &Call, stream: &Stream) -> Result<(), CudaError> {
-        // SAFETY: the product was made for the addresses of this executable's tensors. All calls of the workspace are in
-        // this stream or in graphs that keep them apart, which run in this stream.
-        unsafe { call.product.enqueue(stream, self.workspace.address()) }
+        // SAFETY: it was prepared for the addresses of this executable's tensors. All calls of the workspace are in this
+        // stream or in graphs that keep them apart, which run in this stream.
+        unsafe { call.prepared.enqueue(stream, self.workspace.address()) }
     }
 
     /// Bytes of the device that calls share.
@@ -106,42 +119,104 @@ impl Call {
 
     /// True if it needs the workspace, which another call must not use at the same time.
     pub(super) fn needs_workspace(&self) -> bool {
-        self.product.workspace_bytes() > 0
+        self.prepared.workspace_bytes() > 0
     }
 
     /// The library and its release.
     pub(super) fn release(&self) -> String {
-        self.product.library().release()
+        self.prepared.release()
     }
 }
 
-/// The handle of a call's library, one for all calls of it.
-fn handle(
-    handles: &mut Vec<Arc<Handle>>,
-    call: &LibraryCall,
-    stream: &Stream,
-) -> Result<Arc<Handle>, CudaError> {
-    let library = call.library.as_ref().map_err(CudaError::clone)?;
-    if let Some(known) = handles.iter().find(|handle| Arc::ptr_eq(handle.library(), library)) {
+impl Prepared {
+    /// Bytes that the call needs beside its tensors.
+    fn workspace_bytes(&self) -> usize {
+        match self {
+            Prepared::Product(product) => product.workspace_bytes(),
+            Prepared::Convolution(convolution) => convolution.workspace_bytes(),
+        }
+    }
+
+    /// The library and its release.
+    fn release(&self) -> String {
+        match self {
+            Prepared::Product(product) => product.library().release(),
+            Prepared::Convolution(convolution) => convolution.library().release(),
+        }
+    }
+
+    /// Enqueues the call.
+    ///
+    /// # Safety
+    /// The tensors are at the addresses that this was prepared for, and there are [`Self::workspace_bytes`] at `workspace`,
+    /// aligned to 256 bytes, which no work uses that may run at the same time.
+    unsafe fn enqueue(&self, stream: &Stream, workspace: u64) -> Result<(), CudaError> {
+        match self {
+            // SAFETY: the caller's promise.
+            Prepared::Product(product) => unsafe { product.enqueue(stream, workspace) },
+            // SAFETY: as above.
+            Prepared::Convolution(convolution) => unsafe { convolution.enqueue(stream, workspace) },
+        }
+    }
+}
+
+impl Handles {
+    /// Tells a call's library of it.
+    fn prepared(
+        &mut self,
+        call: &LibraryCall,
+        stream: &Stream,
+        addresses: &[u64],
+    ) -> Result<Prepared, CudaError> {
+        match call {
+            LibraryCall::Product(library, product) => {
+                let library = library.as_ref().map_err(CudaError::clone)?;
+                let is_of = |handle: &cublaslt::Handle| Arc::ptr_eq(handle.library(), library);
+                let make = || cublaslt::Handle::new(library, stream.context());
+                let handle = known_or_made(&mut self.cublaslt, is_of, make)?;
+                cublaslt::Product::new(&handle, product, addresses).map(Prepared::Product)
+            }
+            LibraryCall::Convolution(library, convolution) => {
+                let library = library.as_ref().map_err(CudaError::clone)?;
+                let is_of = |handle: &cudnn::Handle| Arc::ptr_eq(handle.library(), library);
+                let make = || cudnn::Handle::new(library, stream.context());
+                let handle = known_or_made(&mut self.cudnn, is_of, make)?;
+                cudnn::Prepared::new(&handle, convolution, addresses).map(Prepared::Convolution)
+            }
+        }
+    }
+}
+
+/// The first of these handles that will do, or one that is made and kept.
+fn known_or_made<H>(
+    handles: &mut Vec<Arc<H>>,
+    will_do: impl Fn(&H) -> bool,
+    make: impl FnOnce() -> Result<H, CudaError>,
+) -> Result<Arc<H>, CudaError> {
+    if let Some(known) = handles.iter().find(|handle| will_do(handle)) {
         return Ok(Arc::clone(known));
     }
-    let handle = Arc::new(Handle::new(library, stream.context())?);
+    let handle = Arc::new(make()?);
     handles.push(Arc::clone(&handle));
     Ok(handle)
 }
 
 /// Makes a call once, which loads its code, and captures it if need be.
-fn tried(stream: &Stream, product: Product, workspace: &DeviceBuffer, form: Form) -> Result<Call, CudaError> {
-    // SAFETY: the product was made for the addresses of this executable's tensors, and the stream does one call after the
-    // other.
-    let enqueue = || unsafe { product.enqueue(stream, workspace.address()) };
+fn tried(
+    stream: &Stream,
+    prepared: Prepared,
+    workspace: &DeviceBuffer,
+    form: Form,
+) -> Result<Call, CudaError> {
+    // SAFETY: it was prepared for the addresses of this executable's tensors, and the stream does one call after the other.
+    let enqueue = || unsafe { prepared.enqueue(stream, workspace.address()) };
     enqueue()?;
     stream.synchronize()?;
     let captured = match form {
         Form::Direct => None,
         Form::Captured => Some(Captured::of(stream, enqueue)?),
     };
-    Ok(Call { product, captured })
+    Ok(Call { prepared, captured })
 }
 
 /// Why a library is not called; what has broken the device is an error all the same.

@@ -26,6 +26,9 @@ pub struct CublasLt {
 /// The oldest release that is supported.
 const OLDEST: Version = Version { major: 12, minor: 0 };
 
+/// The option that names it, in messages.
+const OPTION: &str = "--cublaslt";
+
 impl CublasLt {
     /// What the library is called, in messages and records.
     pub const NAME: &'static str = "cuBLASLt";
@@ -49,7 +52,8 @@ impl CublasLt {
         let number = unsafe { get_version() };
         if version(number) < OLDEST {
             let (library, found, needed) = (Self::NAME, version(number), OLDEST);
-            return Err(CudaError::LibraryTooOld { library, path, found, needed });
+            let (package, option) = ("nvidia-cublas", OPTION);
+            return Err(CudaError::LibraryTooOld { library, path, found, needed, package, option });
         }
         // SAFETY: this is cuBLASLt, by its version function, and it is never unloaded.
         let api = unsafe { Api::new(library) }.map_err(|lacks| missing(lacks.symbol))?;
@@ -80,7 +84,7 @@ impl CublasLt {
     fn error(&self, status: Status, doing: String) -> CudaError {
         let known = STATUSES.iter().find(|(number, _)| *number == status);
         let status = known.map_or_else(|| format!("status {status}"), |(_, name)| (*name).to_owned());
-        CudaError::Library { library: self.release(), status, doing }
+        CudaError::Library { library: self.release(), status, doing, option: OPTION }
     }
 }
 

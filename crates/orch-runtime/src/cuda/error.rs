@@ -38,8 +38,8 @@ pub enum CudaError {
     },
     /// A library is older than what is supported.
     #[error(
-        "{library} {found} ({path}) is too old, {needed} or later is needed: `pip install --upgrade nvidia-cublas`, or name \
-         another one with the option --cublaslt"
+        "{library} {found} ({path}) is too old, {needed} or later is needed: `pip install --upgrade {package}`, or name \
+         another one with the option {option}"
     )]
     LibraryTooOld {
         /// What the library is.
@@ -50,9 +50,13 @@ pub enum CudaError {
         found: Version,
         /// The oldest that will do.
         needed: Version,
+        /// The Python package that brings it.
+        package: &'static str,
+        /// The option that names another one.
+        option: &'static str,
     },
     /// A vendor's library does not do what it was asked for.
-    #[error("{library} reports {status} while {doing}; without it (--cublaslt none) the own kernels run")]
+    #[error("{library} reports {status} while {doing}; without it ({option} none) the own kernels run")]
     Library {
         /// The library and its release.
         library: String,
@@ -60,6 +64,8 @@ pub enum CudaError {
         status: String,
         /// What was being done.
         doing: String,
+        /// The option that names another one, or none.
+        option: &'static str,
     },
     /// The driver does not start.
     #[error(

@@ -1,11 +1,8 @@
 //! What a step of a program does on a CUDA device.
 
-use super::cublaslt::CublasLt;
-use super::error::CudaError;
+use super::library::LibraryCall;
 use super::module::{Function, LaunchShape};
-use super::product::MatrixProduct;
 use crate::program::{self, BufferRef, KernelLaunch};
-use std::sync::Arc;
 
 /// One kernel launch.
 #[derive(Clone, Debug)]
@@ -20,15 +17,6 @@ pub struct Launch {
     pub views: Vec<BoxView>,
     /// A call that is made instead of the launch where the library takes it.
     pub call: Option<LibraryCall>,
-}
-
-/// A call of a library that computes what a kernel computes, from the same tensors.
-#[derive(Clone, Debug)]
-pub struct LibraryCall {
-    /// The library, or why it is not there.
-    pub library: Result<Arc<CublasLt>, CudaError>,
-    /// What it computes.
-    pub product: MatrixProduct,
 }
 
 /// A tensor of 16-bit elements that the copy engine reads in boxes of lines of 128 bytes, which it swizzles.
@@ -72,7 +60,7 @@ impl KernelLaunch for Launch {
                 .push("has a view that is not of one of its tensors, or not of 2 to 5 extents".to_owned());
         }
         if let Some(call) = &self.call {
-            violations.extend(call.product.violations(&self.buffers));
+            violations.extend(call.violations(&self.buffers));
         }
         violations
     }

@@ -1,12 +1,14 @@
 //! The CUDA device: kernels in CUDA C++ to cubins to an executable on an NVIDIA GPU.
 //!
-//! Nothing of CUDA is needed to build this crate, or to start a program with it: the driver, NVRTC and cuBLASLt are loaded
-//! when they are asked for, and what is missing is an error value that says how to get it.
+//! Nothing of CUDA is needed to build this crate, or to start a program with it: the driver, NVRTC, cuBLASLt and cuDNN are
+//! loaded when they are asked for, and what is missing is an error value that says how to get it.
 
 mod cache;
 mod calls;
+mod convolution;
 mod cubin;
 mod cublaslt;
+mod cudnn;
 mod dependencies;
 mod device;
 mod driver;
@@ -14,9 +16,11 @@ mod error;
 mod executable;
 mod graph;
 mod launch;
+mod library;
 mod memory;
 mod module;
 mod nvrtc;
+mod object;
 mod placement;
 mod product;
 mod resources;
@@ -31,12 +35,15 @@ mod timing;
 
 pub use crate::kernels::{CompileProgress, Source};
 pub use cache::CubinCache;
+pub use convolution::{Convolution, Pixels, Sliding};
 pub use cublaslt::CublasLt;
+pub use cudnn::Cudnn;
 pub use device::{Capability, Context, Device, DeviceInfo, Version};
 pub use driver::Driver;
 pub use error::CudaError;
 pub use executable::{BoundaryArgument, Executable, ExecutableError, ExecutableOptions, Execution};
-pub use launch::{Action, BoxView, Launch, LibraryCall, Program, Step};
+pub use launch::{Action, BoxView, Launch, Program, Step};
+pub use library::{Computation, Libraries, Library, LibraryCall};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use module::{Function, FunctionAttributes, LaunchShape, Module};
 pub use nvrtc::{Cubin, Nvrtc, NvrtcError, NvrtcTarget};

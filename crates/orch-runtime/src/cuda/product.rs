@@ -83,7 +83,7 @@ pub struct Vector {
 }
 
 /// Largest extent of a matrix, and most batches: libraries count them in 32 bits.
-const MAX_EXTENT: usize = i32::MAX as usize;
+pub(super) const MAX_EXTENT: usize = i32::MAX as usize;
 
 impl Element {
     /// Its size.
@@ -154,7 +154,13 @@ impl Matrix {
 }
 
 /// True if that many elements are in an argument that is used like this.
-fn is_inside(buffers: &[BufferRef], argument: usize, end: usize, element: Element, access: Access) -> bool {
+pub(super) fn is_inside(
+    buffers: &[BufferRef],
+    argument: usize,
+    end: usize,
+    element: Element,
+    access: Access,
+) -> bool {
     let end_bytes = end.checked_mul(element.size_bytes());
     let buffer = buffers.get(argument).filter(|buffer| buffer.access == access);
     buffer.is_some_and(|buffer| end_bytes.is_some_and(|end| end <= buffer.len_bytes))

@@ -1,8 +1,8 @@
 //! Finding CUDA's libraries on this machine.
 //!
 //! The driver (`libcuda.so.1`) comes with the system's NVIDIA driver, so the system's loader finds it. NVRTC and cuBLASLt
-//! come with a CUDA toolkit or with the Python packages `nvidia-cuda-nvrtc` and `nvidia-cublas`; neither puts them where the
-//! loader looks.
+//! come with a CUDA toolkit or with the Python packages `nvidia-cuda-nvrtc` and `nvidia-cublas`, cuDNN with packages of its
+//! own; few of these put them where the loader looks.
 
 use super::error::CudaError;
 use crate::os::{check_whole, loader_message};
@@ -19,6 +19,8 @@ pub struct SearchPaths {
     pub nvrtc: Option<PathBuf>,
     /// cuBLASLt's library; nothing else is tried if it is given.
     pub cublaslt: Option<PathBuf>,
+    /// cuDNN's library; nothing else is tried if it is given.
+    pub cudnn: Option<PathBuf>,
     /// `site-packages` folders of Python, which may hold NVIDIA's packages.
     pub site_packages: Vec<PathBuf>,
 }
@@ -34,7 +36,7 @@ struct Sought {
     /// What it is.
     what: &'static str,
     /// Names that the loader may know it by, newest first.
-    names: [&'static str; 3],
+    names: &'static [&'static str],
     /// Where Python packages put it, within `site-packages`.
     packages: &'static [&'static str],
     /// What the names of files beside it begin with that it needs.
@@ -45,7 +47,7 @@ struct Sought {
 
 const NVRTC: Sought = Sought {
     what: "NVRTC (the CUDA compiler's library)",
-    names: ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    names: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
     packages: &["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"],
     companions: Some("libnvrtc-builtins.so"),
     advice: NVRTC_ADVICE,
@@ -54,10 +56,19 @@ const NVRTC: Sought = Sought {
 /// PyTorch's own builds have it beside their libraries, others take NVIDIA's packages.
 const CUBLASLT: Sought = Sought {
     what: "cuBLASLt (a library of matrix products)",
-    names: ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
     packages: &["nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib"],
     companions: None,
     advice: CUBLASLT_ADVICE,
+};
+
+/// Its other libraries are beside it, where it finds them itself.
+const CUDNN: Sought = Sought {
+    what: "cuDNN (a library of convolutions)",
+    names: &["libcudnn.so.9", "libcudnn.so"],
+    packages: &["nvidia/cudnn/lib", "torch/lib"],
+    companions: None,
+    advice: CUDNN_ADVICE,
 };
 
 const DRIVER_ADVICE: &str = "CUDA needs an NVIDIA GPU and its driver (https://www.nvidia.com/drivers); in a container, \
@@ -69,6 +80,10 @@ const NVRTC_ADVICE: &str = "NVRTC compiles kernels for NVIDIA GPUs, and needs no
 
 const CUBLASLT_ADVICE: &str = "cuBLASLt is not needed: it multiplies matrices where --tune finds it faster than own kernels. \
      `pip install nvidia-cublas` or a CUDA toolkit brings it; name a file with the option --cublaslt if it is elsewhere";
+
+const CUDNN_ADVICE: &str = "cuDNN is not needed: it convolves where --tune finds it faster than own kernels. \
+     `pip install nvidia-cudnn-cu13` (`-cu12` for drivers of CUDA 12) brings it; name a file with the option --cudnn if it is \
+     elsewhere";
 
 /// Loads the driver.
 pub(super) fn driver(paths: &SearchPaths) -> Result<Found, CudaError> {
@@ -87,6 +102,11 @@ pub(super) fn cublaslt(paths: &SearchPaths) -> Result<Found, CudaError> {
     CUBLASLT.first(paths.cublaslt.as_ref(), paths)
 }
 
+/// Loads cuDNN.
+pub(super) fn cudnn(paths: &SearchPaths) -> Result<Found, CudaError> {
+    CUDNN.first(paths.cudnn.as_ref(), paths)
+}
+
 impl Sought {
     /// Loads it.
     fn first(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Result<Found, CudaError> {
@@ -98,7 +118,7 @@ impl Sought {
         if let Some(path) = given {
             return vec![path.clone()];
         }
-        let mut candidates: Vec<PathBuf> = self.names.map(PathBuf::from).into();
+        let mut candidates: Vec<PathBuf> = self.names.iter().map(PathBuf::from).collect();
         let folders = toolkits(Path::new("/usr/local")).into_iter();
         let sites = paths.site_packages.iter();
         let folders = folders.chain(sites.flat_map(|site| self.packages.iter().map(|name| site.join(name))));
@@ -195,7 +215,7 @@ mod tests {
     fn packages_are_searched() {
         let dir = TempDir::new("packages").unwrap();
         let paths = SearchPaths { site_packages: vec![dir.path().to_owned()], ..SearchPaths::default() };
-        for sought in [NVRTC, CUBLASLT] {
+        for sought in [NVRTC, CUBLASLT, CUDNN] {
             let file = dir.path().join(sought.packages[1]).join(sought.names[1]);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, "").unwrap();
@@ -209,13 +229,18 @@ mod tests {
     #[test]
     fn missing_libraries_are_named() {
         let given = Some(PathBuf::from("/nonexistent/library.so"));
-        let (driver_file, nvrtc_file) = (given.clone(), given.clone());
-        let paths =
-            SearchPaths { driver: driver_file, nvrtc: nvrtc_file, cublaslt: given, ..SearchPaths::default() };
+        let paths = SearchPaths {
+            driver: given.clone(),
+            nvrtc: given.clone(),
+            cublaslt: given.clone(),
+            cudnn: given,
+            ..SearchPaths::default()
+        };
         for (result, advice) in [
             (driver(&paths), "NVIDIA GPU"),
             (nvrtc(&paths), "pip install nvidia-cuda-nvrtc"),
             (cublaslt(&paths), "pip install nvidia-cublas"),
+            (cudnn(&paths), "pip install nvidia-cudnn-cu13"),
         ] {
             let text = result.err().unwrap().to_string();
             assert!(text.contains("/nonexistent/library.so") && text.contains(advice), "{text}");

@@ -1,6 +1,6 @@
-//! For this module's tests: a driver without a device, and a cuBLASLt for it (`tests/fake_cuda`).
+//! For this module's tests: a driver without a device, and libraries for it (`tests/fake_cuda`).
 
-use super::{Context, CublasLt, Driver, Function, Module, SearchPaths};
+use super::{Context, CublasLt, Cudnn, Driver, Function, Module, SearchPaths};
 use crate::cpu::testing::compile_object;
 use crate::os::TempDir;
 use libloading::Library;
@@ -11,33 +11,44 @@ const SOURCE: &str = include_str!("../../tests/fake_cuda/driver.c");
 
 const CUBLASLT: &str = include_str!("../../tests/fake_cuda/cublaslt.c");
 
-/// A fake cuBLASLt of its own, for streams of any fake driver.
-pub(super) struct FakeCublasLt {
+const CUDNN: &str = include_str!("../../tests/fake_cuda/cudnn.c");
+
+/// A fake library of its own, for streams of any fake driver.
+pub(super) struct FakeLibrary {
     library: Library,
     pub(super) paths: SearchPaths,
     _dir: TempDir,
 }
 
-impl FakeCublasLt {
-    pub(super) fn new() -> Self {
+impl FakeLibrary {
+    pub(super) fn cublaslt() -> Self {
         static OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
-        Self::of(OBJECT.get_or_init(|| compile_object(CUBLASLT)))
+        Self::of(OBJECT.get_or_init(|| compile_object(CUBLASLT)), "libcublasLt.so.13")
     }
 
-    /// One that lacks a function.
-    pub(super) fn without(symbol: &str) -> Self {
-        let text = CUBLASLT.replace(&format!(" {symbol}("), " renamed(");
-        assert_ne!(text, CUBLASLT);
-        Self::of(&compile_object(&text))
+    pub(super) fn cudnn() -> Self {
+        static OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
+        Self::of(OBJECT.get_or_init(|| compile_object(CUDNN)), "libcudnn.so.9")
     }
 
-    fn of(object: &[u8]) -> Self {
-        let dir = TempDir::new("fake-cublaslt").unwrap();
-        let path = dir.path().join("libcublasLt.so.13");
+    /// A cuBLASLt that lacks a function.
+    pub(super) fn cublaslt_without(symbol: &str) -> Self {
+        Self::of(&compile_object(&without(CUBLASLT, symbol)), "libcublasLt.so.13")
+    }
+
+    /// A cuDNN that lacks a function.
+    pub(super) fn cudnn_without(symbol: &str) -> Self {
+        Self::of(&compile_object(&without(CUDNN, symbol)), "libcudnn.so.9")
+    }
+
+    fn of(object: &[u8], file: &str) -> Self {
+        let dir = TempDir::new("fake-library").unwrap();
+        let path = dir.path().join(file);
         std::fs::write(&path, object).unwrap();
         // SAFETY: the library has no initialisers.
         let library = unsafe { Library::new(&path) }.unwrap();
-        Self { library, paths: SearchPaths { cublaslt: Some(path), ..SearchPaths::default() }, _dir: dir }
+        let (cublaslt, cudnn) = (Some(path.clone()), Some(path));
+        Self { library, paths: SearchPaths { cublaslt, cudnn, ..SearchPaths::default() }, _dir: dir }
     }
 
     /// Sets a property; `function` is whose status it is.
@@ -49,9 +60,21 @@ impl FakeCublasLt {
         self
     }
 
-    pub(super) fn load(&self) -> Arc<CublasLt> {
+    pub(super) fn load_cublaslt(&self) -> Arc<CublasLt> {
         Arc::new(CublasLt::load(&self.paths).unwrap())
     }
+
+    pub(super) fn load_cudnn(&self) -> Arc<Cudnn> {
+        Arc::new(Cudnn::load(&self.paths).unwrap())
+    }
+}
+
+/// A source with another name for a function.
+fn without(source: &str, symbol: &str) -> String {
+    let text =
+        source.replace(&format!(" {symbol}("), " renamed(").replace(&format!("*{symbol}("), "*renamed(");
+    assert_ne!(text, source);
+    text
 }
 
 /// A fake driver of its own.

@@ -5,12 +5,15 @@ use crate::support::{Session, good_model};
 use std::path::Path;
 use std::process::Command;
 
-/// Driver, NVRTC and cuBLASLt in the session's folder, and an executable for the driver's device.
+/// Driver, NVRTC, cuBLASLt and cuDNN in the session's folder, and an executable for the driver's device.
 pub fn session(name: &'static str) -> Session {
     let session = Session::new(name);
-    for (source, library) in
-        [("driver.c", "libcuda.so"), ("nvrtc.c", "libnvrtc.so"), ("cublaslt.c", "libcublasLt.so")]
-    {
+    for (source, library) in [
+        ("driver.c", "libcuda.so"),
+        ("nvrtc.c", "libnvrtc.so"),
+        ("cublaslt.c", "libcublasLt.so"),
+        ("cudnn.c", "libcudnn.so"),
+    ] {
         let source =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../orch-runtime/tests/fake_cuda").join(source);
         let mut compiler = Command::new("cc");

@@ -1,6 +1,6 @@
 //! Calls of a library that is there, is not there any more, is another release, or declines: with a cuBLASLt that multiplies
-//! on the host (`orch-runtime/tests/fake_cuda/cublaslt.c`) beside kernels that do nothing, so that results tell who computed
-//! them.
+//! and a cuDNN that convolves on the host (`orch-runtime/tests/fake_cuda`) beside kernels that do nothing, so that results
+//! tell who computed them.
 
 use crate::devices;
 use crate::support::Session;
@@ -23,15 +23,40 @@ fn session(name: &'static str) -> Session {
     session
 }
 
+/// A session whose model is a convolution of an image with channels last, by a window of so many pixels.
+fn convolving(name: &'static str, window: usize, is_rectified: bool) -> Session {
+    let session = devices::session(name);
+    let values = |len: usize| (0..len).map(|at| (at * 7 % 11) as f32 / 4.0 - 1.25).collect::<Vec<f32>>();
+    let weights = Tensor::from_vec([12, 8, window, window], values(12 * 8 * window * window));
+    let pads = vec![window as i64 / 2; 4];
+    let last = if is_rectified { "Relu" } else { "Identity" };
+    let model = GraphBuilder::new("convolution")
+        .input("x", DType::F32, [2, 5, 6, 8])
+        .initializer("w", &weights)
+        .initializer("b", &Tensor::from_vec([12], values(12)))
+        .node(node("Transpose", ["x"], ["first"]).attr("perm", vec![0, 3, 1, 2]))
+        .node(node("Conv", ["first", "w", "b"], ["sums"]).attr("pads", pads))
+        .node(node(last, ["sums"], ["last"]))
+        .node(node("Transpose", ["last"], ["y"]).attr("perm", vec![0, 2, 3, 1]))
+        .output("y");
+    session.write("good.onnx", model.model(17).encode());
+    session
+}
+
 const LIBRARIES: &str = "--cuda-driver ./libcuda.so --nvrtc ./libnvrtc.so --no-superoptimizer -q";
 const TUNED: &str = "compile good.onnx --target cuda --tune --libraries cublaslt -o good.orc";
 const WITH: &str = "--cublaslt ./libcublasLt.so";
 const WITHOUT: &str = "--cublaslt none";
 
-/// What a call prints that succeeds, results and notes, with the fake library told so.
+/// What a call prints that succeeds, results and notes, with the fake cuBLASLt told so.
 fn told(session: &Session, call: &str, cublaslt: &str) -> [String; 2] {
+    both_told(session, call, [cublaslt, ""])
+}
+
+/// The same with cuBLASLt and cuDNN told so.
+fn both_told(session: &Session, call: &str, [cublaslt, cudnn]: [&str; 2]) -> [String; 2] {
     let mut command = session.command(&format!("{call} {LIBRARIES}"));
-    let output = command.env("FAKE_CUBLASLT", cublaslt).output().unwrap();
+    let output = command.env("FAKE_CUBLASLT", cublaslt).env("FAKE_CUDNN", cudnn).output().unwrap();
     let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     assert!(output.status.success(), "{call}: {}", texts[1]);
     texts
@@ -53,8 +78,11 @@ fn release(session: &Session) -> Option<String> {
     let [text, _] = succeed(session, "explain good.orc --no-measure --json");
     let manifest: Value = serde_json::from_str(&text).unwrap();
     let call = manifest["manifest"]["kernels"][0].get("call")?;
-    assert_eq!((&call["library"], &call["product"]["k"]), (&"cublaslt".into(), &16.into()));
-    Some(call["release"].as_str().unwrap().to_owned())
+    let release = call["release"].as_str().unwrap();
+    let extent =
+        if release.starts_with("cuDNN") { &call["convolution"]["maps"] } else { &call["product"]["n"] };
+    assert_eq!(extent, &Value::from(12), "{call}");
+    Some(release.to_owned())
 }
 
 #[test]
@@ -141,5 +169,74 @@ fn libraries_without_measured_times_have_no_effect_that_is_told() {
     assert_eq!(said, "note: libraries are called on GPUs only\n");
     let output = session.command("compile good.onnx --libraries cudart").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && said.contains("there is cublaslt"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("there is cublaslt, cudnn"), "{said}");
+}
+
+#[test]
+fn convolutions_are_called_where_the_library_is() {
+    let session = convolving("convolution-calls", 3, true);
+    succeed(&session, "compile good.onnx --target cpu -o cpu.orc");
+    let right = result(&session, "run cpu.orc");
+    assert!(right.contains(&0.0) && right.iter().any(|value| *value > 0.0));
+
+    let tuned = TUNED.replace("cublaslt", "cudnn");
+    let with = "--cudnn ./libcudnn.so --cublaslt none";
+    let [_, said] = succeed(&session, &format!("{tuned} {with}"));
+    assert_eq!(said, "");
+    assert_eq!(release(&session).as_deref(), Some("cuDNN 9.28.1"));
+    for way in ["", "--check-steps"] {
+        let got = result(&session, &format!("run good.orc {way} {with}"));
+        let is_near = |(got, want): (&f64, &f64)| (got - want).abs() < 1e-4;
+        assert!(got.iter().zip(&right).all(is_near), "{got:?} instead of {right:?}");
+    }
+    let [text, _] = succeed(&session, &format!("explain good.orc {with}"));
+    let line = "a call of cuDNN 9.28.1, with the kernel below as fallback, which took 5.0 us; here cuDNN 9.28.1 is called";
+    assert!(text.contains(line), "{text}");
+
+    // Where it is not, or declines, the kernel runs: of the fake driver's nothing.
+    for (way, cudnn, reason) in [
+        ("--cudnn none", "", "cuDNN (a library of convolutions) is not there"),
+        (with, "version 8907", "cuDNN 8.9 (./libcudnn.so) is too old"),
+        (
+            with,
+            "status cudnnConvolutionBiasActivationForward 3000",
+            "cuDNN 9.28.1 reports CUDNN_STATUS_NOT_SUPPORTED",
+        ),
+    ] {
+        let [text, _] = both_told(&session, &format!("explain good.orc {way}"), ["", cudnn]);
+        assert!(text.contains(&format!("here the kernel runs: {reason}")), "{text}");
+        both_told(&session, &format!("run good.orc {way}"), ["", cudnn]);
+    }
+    assert!(result(&session, "run good.orc --cudnn none").iter().all(|value| *value == 0.0));
+
+    // Without the library, and without having asked for it, there is no call.
+    let [_, said] = succeed(&session, &format!("{tuned} --cudnn none"));
+    assert!(said.starts_with("note: cuDNN (a library of convolutions) is not there: none: "), "{said}");
+    assert_eq!(release(&session), None);
+    succeed(&session, &format!("{TUNED} {WITH} --cudnn ./libcudnn.so"));
+    assert_eq!(release(&session), None);
+
+    // Records tell of calls where there is neither a GPU nor a library.
+    assert!(session.command("cache export records").output().unwrap().status.success());
+    let compile = "compile good.onnx --target cuda:sm_90 --records records --libraries cudnn -o good.orc";
+    succeed(&session, &format!("{compile} --cudnn none"));
+    assert_eq!(release(&session).as_deref(), Some("cuDNN 9.28.1"));
+}
+
+#[test]
+fn the_fastest_of_several_libraries_is_called() {
+    // Single pixels by a matrix are a product and a convolution.
+    let session = convolving("several-libraries", 1, false);
+    let tuned = TUNED.replace("--libraries cublaslt", "--libraries cudnn,cublaslt");
+    let compile = format!("{tuned} {WITH} --cudnn ./libcudnn.so");
+    for (steps, expected) in [
+        (["time 4", "time 3"], Some("cuDNN 9.28.1")),
+        (["time 2", "time 3"], Some("cuBLASLt 13.1.0")),
+        (["status cublasLtMatmul 15", "time 4"], Some("cuDNN 9.28.1")),
+        (["time 5", "time 6"], None),
+    ] {
+        both_told(&session, &compile, steps);
+        assert_eq!(release(&session).as_deref(), expected, "{steps:?}");
+        std::fs::remove_dir_all(session.work().join("../cache")).unwrap();
+    }
 }

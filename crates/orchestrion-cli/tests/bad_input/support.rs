@@ -51,7 +51,7 @@ impl Session {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrion"));
         command.args(arguments.split_whitespace()).current_dir(self.work()).stdin(Stdio::null());
         command.env_remove("ORCHESTRION_CC").env("ORCHESTRION_CACHE", self.folder.join("cache"));
-        for name in ["NVRTC", "CUDA_DRIVER", "CUBLASLT"] {
+        for name in ["NVRTC", "CUDA_DRIVER", "CUBLASLT", "CUDNN"] {
             command.env_remove(format!("ORCHESTRION_{name}"));
         }
         command.env_remove("VIRTUAL_ENV").env_remove("CONDA_PREFIX");

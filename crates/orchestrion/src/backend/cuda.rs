@@ -7,22 +7,22 @@ use crate::compile::internal;
 use crate::executable::{box_view, cuda_error, device_error, launch_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
-use crate::{Error, Library, Options, Precision, compile, parallel};
+use crate::{Error, Library, Options, Precision, compile, library, parallel};
 use orch_ir::generate::Rng;
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::Machine;
 use orch_runtime::cuda::{
-    Action, Context, Cubin, CubinCache, CublasLt, CudaError, Device, DeviceInfo, Driver, Executable,
-    ExecutableOptions, Execution, Launch, LaunchShape, LibraryCall, Module, Nvrtc, NvrtcError, NvrtcTarget,
+    Action, Computation, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable,
+    ExecutableOptions, Execution, Launch, LaunchShape, Libraries, Module, Nvrtc, NvrtcError, NvrtcTarget,
     Program, Source, Step, TimeOptions,
 };
 use orch_runtime::program::Base;
 use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tile::templates::Design;
-use orch_tile::templates::gpu::contraction::MatrixProduct;
 use orch_tile::templates::gpu::{self, Factors};
+use orch_tile::templates::kernel::Binding;
 use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
 use orch_tune::gpu::GpuModel;
 use std::sync::{Arc, OnceLock};
@@ -43,8 +43,8 @@ pub struct Cuda {
     device: Option<Device>,
     /// Kernels can be planned without it.
     nvrtc: Result<Arc<Nvrtc>, String>,
-    /// What calls are timed with, or why it is not there; `None` if it was not asked for.
-    cublaslt: Option<Result<Arc<CublasLt>, CudaError>>,
+    /// What calls are timed with: libraries that were asked for.
+    libraries: Libraries,
     /// Microseconds that a launch alone takes longer than one behind others, once they were measured.
     alone_us: OnceLock<f64>,
 }
@@ -63,9 +63,7 @@ impl Cuda {
         if memory_gbs > 0.0 {
             cuda.figures.memory_gbs = memory_gbs;
         }
-        if options.libraries.contains(&Library::CublasLt) {
-            cuda.cublaslt = Some(CublasLt::load(&options.cuda).map(Arc::new));
-        }
+        cuda.libraries = Libraries::load(options.libraries.iter().copied(), &options.cuda);
         Ok(Self { arch, machine, device: Some(device), ..cuda })
     }
 
@@ -80,7 +78,7 @@ impl Cuda {
             precision: options.precision,
             device: None,
             nvrtc,
-            cublaslt: None,
+            libraries: Libraries::default(),
             alone_us: OnceLock::new(),
         }
     }
@@ -261,16 +259,25 @@ impl Backend for Cuda {
         self.device.is_some()
     }
 
-    fn library(&self) -> Result<String, String> {
-        match &self.cublaslt {
-            Some(Ok(library)) => Ok(library.release()),
-            Some(Err(reason)) => Err(reason.to_string()),
-            None => Err(format!("{} was not asked for", CublasLt::NAME)),
+    fn library(&self, library: Library) -> Result<String, String> {
+        match self.libraries.release(library) {
+            Some(release) => release.map_err(ToString::to_string),
+            None => Err(format!("{} was not asked for", library.label())),
         }
     }
 
-    fn product(&self, block: &BlockProgram) -> Option<MatrixProduct> {
-        gpu::contraction::product(block, self.factors())
+    fn computation(&self, library: Library, block: &BlockProgram) -> Option<(Computation, Vec<Binding>)> {
+        match library {
+            Library::CublasLt => {
+                let product = gpu::contraction::product(block, self.factors())?;
+                Some((Computation::Product(library::product(&product)?), product.bindings))
+            }
+            Library::Cudnn => {
+                let convolution = gpu::contraction::convolution(block, self.factors())?;
+                let told = library::convolution(&convolution)?;
+                Some((Computation::Convolution(told), convolution.bindings))
+            }
+        }
     }
 
     fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error> {
@@ -292,11 +299,7 @@ impl Backend for Cuda {
             let (buffers, read, written) = buffers(thread);
             read_bytes = read.max(read_bytes);
             written_bytes = written.max(written_bytes);
-            let call = kernel.call.as_ref().zip(self.cublaslt.as_ref());
-            let call = call.map(|(call, library)| LibraryCall {
-                library: library.clone(),
-                product: call.product.clone(),
-            });
+            let call = kernel.call.as_ref().and_then(|call| self.libraries.call(&call.computation));
             let action = Action::Launch(Launch { function, shape, buffers, views, call });
             program.steps.push(Step { name: kernel.name.clone(), action });
         }

@@ -9,15 +9,16 @@ pub use find::find;
 
 use crate::implement::KernelDesign;
 use crate::manifest::{Device, Resources};
-use crate::{Error, Options};
+use crate::{Error, Library, Options};
 use bytes::Bytes;
 use orch_ir::PrimGraph;
 use orch_mugraph::lower::Request;
 use orch_mugraph::search::SearchOptions;
 use orch_runtime::cpu::Source;
+use orch_runtime::cuda::Computation;
 use orch_runtime::program::{Access, Base, BufferRef};
 use orch_tile::templates::Design;
-use orch_tile::templates::gpu::contraction::MatrixProduct;
+use orch_tile::templates::kernel::Binding;
 use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
 
 /// 10^9 a second, in a microsecond.
@@ -85,16 +86,16 @@ pub trait Backend: Sync {
     /// True if kernels can be measured: the target is this machine.
     fn measures(&self) -> bool;
 
-    /// The release of the library whose calls can be timed beside kernels.
+    /// The release of a library whose calls can be timed beside kernels.
     ///
     /// # Errors
     /// Why there is none.
-    fn library(&self) -> Result<String, String> {
+    fn library(&self, _library: Library) -> Result<String, String> {
         Err("libraries are called on GPUs only".to_owned())
     }
 
-    /// A kernel as what a library computes; `None` if none does.
-    fn product(&self, _block: &BlockProgram) -> Option<MatrixProduct> {
+    /// A kernel as what a library computes from these arguments; `None` if it does not.
+    fn computation(&self, _library: Library, _block: &BlockProgram) -> Option<(Computation, Vec<Binding>)> {
         None
     }
 

@@ -1,6 +1,8 @@
 //! What there is of CUDA on this machine, and what is missing.
 
-use orch_runtime::cuda::{Context, CublasLt, CudaError, DeviceInfo, Driver, Nvrtc, SearchPaths, Version};
+use orch_runtime::cuda::{
+    Context, CublasLt, CudaError, Cudnn, DeviceInfo, Driver, Nvrtc, SearchPaths, Version,
+};
 use serde::Serialize;
 
 /// Driver, devices and compiler.
@@ -16,6 +18,10 @@ pub struct CudaReport {
     pub cublaslt: Option<CudaLibrary>,
     /// Why it cannot be used. Nothing needs it.
     pub no_cublaslt: Option<String>,
+    /// The library of convolutions; `None` if it cannot be used.
+    pub cudnn: Option<CudaLibrary>,
+    /// Why it cannot be used. Nothing needs it.
+    pub no_cudnn: Option<String>,
     /// What keeps models from running, or from being compiled, and what to do about it.
     pub problems: Vec<String>,
 }
@@ -23,7 +29,7 @@ pub struct CudaReport {
 /// A library of CUDA.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CudaLibrary {
-    /// The CUDA version that it supports.
+    /// The CUDA version that it supports; of vendor libraries their own.
     pub version: Version,
     /// Its file, as it was found.
     pub path: String,
@@ -54,6 +60,13 @@ pub fn examine(paths: &SearchPaths) -> CudaReport {
             report.cublaslt = Some(CudaLibrary { version, path });
         }
         Err(error) => report.no_cublaslt = Some(error.to_string()),
+    }
+    match Cudnn::load(paths) {
+        Ok(library) => {
+            let (version, path) = (library.version(), library.path().to_owned());
+            report.cudnn = Some(CudaLibrary { version, path });
+        }
+        Err(error) => report.no_cudnn = Some(error.to_string()),
     }
     if let Err(error) = report.examine_driver(paths) {
         report.problems.push(error.to_string());
@@ -96,6 +109,7 @@ impl CudaReport {
         findings.extend(self.devices.iter().map(|device| ("GPU", device.described())));
         findings.push(("NVRTC", library(&self.nvrtc)));
         findings.push(("cuBLASLt", self.no_cublaslt.clone().unwrap_or_else(|| library(&self.cublaslt))));
+        findings.push(("cuDNN", self.no_cudnn.clone().unwrap_or_else(|| library(&self.cudnn))));
         findings.extend(self.problems.iter().map(|problem| ("CUDA problem", problem.clone())));
         findings
     }

@@ -71,8 +71,8 @@ pub fn on_gpu(
     // in f32, where kernels are long.
     let is_half = matches!(manifest.precision, Precision::F16 | Precision::Bf16);
     let is_early = is_half && target.is_some_and(|target| target.has_early_launch);
-    let has_calls = manifest.kernels.iter().any(|kernel| kernel.call.is_some());
-    let library = has_calls.then(|| cuda::CublasLt::load(&options.cuda).map(Arc::new));
+    let calls = manifest.kernels.iter().filter_map(|kernel| kernel.call.as_ref());
+    let libraries = cuda::Libraries::load(calls.map(|call| call.computation.library()), &options.cuda);
     let launch = |step: &StepInfo, info: &KernelInfo| {
         let module = modules.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
         let team = info.team.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
@@ -80,10 +80,7 @@ pub fn on_gpu(
             .ok_or_else(|| inconsistent(step, "has a kernel that is too large"))?;
         let function = module.function(&info.symbol).map_err(cuda_error)?;
         let buffers = step.slots.iter().map(buffer_ref).collect();
-        let call = info.call.as_ref().zip(library.as_ref()).map(|(call, library)| cuda::LibraryCall {
-            library: library.clone(),
-            product: call.product.clone(),
-        });
+        let call = info.call.as_ref().and_then(|call| libraries.call(&call.computation));
         let views = team.views.iter().map(box_view).collect();
         Ok(cuda::Launch { function, shape, buffers, views, call })
     };

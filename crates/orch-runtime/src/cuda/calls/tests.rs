@@ -1,7 +1,7 @@
 //! Tests of programs with library calls, with a driver and a library that have no device. The own kernel of every step
 //! computes something else than its call, so that results tell which of them ran.
 
-use super::super::testing::{Fake, FakeCublasLt, floats, function};
+use super::super::testing::{Fake, FakeLibrary, floats, function};
 use super::super::*;
 use crate::program::{Base, BufferRef};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn step(
     buffers: Vec<BufferRef>,
 ) -> Step {
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(1, 1) };
-    let call = Some(LibraryCall { library: Ok(Arc::clone(library)), product: product.clone() });
+    let call = Some(LibraryCall::Product(Ok(Arc::clone(library)), product.clone()));
     let launch = Launch { function: function(context, "neg"), shape, buffers, views: Vec::new(), call };
     Step { name: "product".into(), action: Action::Launch(launch) }
 }
@@ -91,8 +91,8 @@ fn executable(context: &Context, program: Program, execution: Execution) -> Exec
 
 #[test]
 fn products_of_every_order_are_right() {
-    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-    let (context, library) = (fake.context(), lt.load());
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+    let (context, library) = (fake.context(), lt.load_cublaslt());
     let both = [MatrixOrder::Rows, MatrixOrder::Columns];
     let orders = both.into_iter().flat_map(|a| both.map(|b| [a, b]));
     let extents = [[1, 3, 4, 5], [2, 3, 2, 4], [3, 1, 4, 2], [1, 4, 1, 3], [1, 2, 3, 1]];
@@ -164,10 +164,10 @@ fn check_chain(executable: &mut Executable) {
 
 #[test]
 fn calls_run_in_every_way() {
-    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
     for workspace in [0, 4096] {
         lt.set("workspace", "", workspace);
-        let (context, library) = (fake.context(), lt.load());
+        let (context, library) = (fake.context(), lt.load_cublaslt());
         for execution in EXECUTIONS {
             let mut first = executable(&context, chain(&context, &library), execution);
             check_chain(&mut first);
@@ -197,8 +197,8 @@ fn nodes(fake: &Fake) -> Vec<String> {
 
 #[test]
 fn graphs_have_calls_as_nodes_that_nothing_starts_early_after() {
-    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-    let (context, library) = (fake.context(), lt.load());
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+    let (context, library) = (fake.context(), lt.load_cublaslt());
     let _executable = executable(&context, chain(&context, &library), Execution::BranchedGraph);
     let mut expected = [
         "node 0: graph of product after",
@@ -231,8 +231,8 @@ fn what_the_library_declines_is_left_to_the_kernel() {
         "cublasLtMatmulAlgoGetHeuristic",
         "cublasLtMatmul",
     ] {
-        let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-        let (context, library) = (fake.context(), lt.load());
+        let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+        let (context, library) = (fake.context(), lt.load_cublaslt());
         lt.set("status", function, 15);
         let product = product([1, 1, 1, 1], [MatrixOrder::Rows; 2], false);
         let program = single(&context, &library, &product, &[1, 1, 1]);
@@ -249,13 +249,13 @@ fn what_the_library_declines_is_left_to_the_kernel() {
 
 #[test]
 fn without_the_library_kernels_run() {
-    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-    let (context, library) = (fake.context(), lt.load());
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+    let (context, library) = (fake.context(), lt.load_cublaslt());
     let product = product([1, 1, 1, 1], [MatrixOrder::Rows; 2], false);
     let mut program = single(&context, &library, &product, &[1, 1, 1]);
     let Action::Launch(launch) = &mut program.steps[0].action else { unreachable!("it is a launch") };
     let paths = SearchPaths { cublaslt: Some("none".into()), ..SearchPaths::default() };
-    launch.call = Some(LibraryCall { library: CublasLt::load(&paths).map(Arc::new), product });
+    launch.call = Some(LibraryCall::Product(CublasLt::load(&paths).map(Arc::new), product));
     let mut executable = executable(&context, program, Execution::BranchedGraph);
     let reason = executable.call_of(0).unwrap().unwrap_err();
     assert!(reason.starts_with("cuBLASLt (a library of matrix products) is not there"), "{reason}");
@@ -266,8 +266,8 @@ fn without_the_library_kernels_run() {
 #[test]
 fn what_no_graph_takes_is_left_to_the_kernel() {
     for symbol in ["cuStreamBeginCapture_v2", "cuStreamEndCapture"] {
-        let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-        let (context, library) = (fake.context(), lt.load());
+        let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+        let (context, library) = (fake.context(), lt.load_cublaslt());
         fake.fail(symbol, 901, 0);
         let product = product([1, 1, 1, 1], [MatrixOrder::Rows; 2], false);
         let program = single(&context, &library, &product, &[1, 1, 1]);
@@ -282,8 +282,8 @@ fn what_no_graph_takes_is_left_to_the_kernel() {
 
 #[test]
 fn devices_that_fail_are_no_fallback() {
-    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-    let (context, library) = (fake.context(), lt.load());
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+    let (context, library) = (fake.context(), lt.load_cublaslt());
     fake.fail("cuStreamSynchronize", 719, 0);
     let made = Executable::new(&context, chain(&context, &library), ExecutableOptions::default());
     assert!(matches!(made, Err(ExecutableError::Cuda(error)) if error.is_final()));
@@ -291,8 +291,8 @@ fn devices_that_fail_are_no_fallback() {
 
 #[test]
 fn failing_calls_are_named() {
-    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-    let (context, library) = (fake.context(), lt.load());
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+    let (context, library) = (fake.context(), lt.load_cublaslt());
     let product = product([1, 1, 1, 1], [MatrixOrder::Rows; 2], false);
     let program = single(&context, &library, &product, &[1, 1, 1]);
     let mut executable = executable(&context, program, Execution::BranchedGraph);
@@ -303,8 +303,8 @@ fn failing_calls_are_named() {
 
 #[test]
 fn products_outside_of_their_tensors_are_refused() {
-    let (fake, lt) = (Fake::new(), FakeCublasLt::new());
-    let (context, library) = (fake.context(), lt.load());
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+    let (context, library) = (fake.context(), lt.load_cublaslt());
     let good = product([2, 3, 4, 5], [MatrixOrder::Rows; 2], true);
     let refused = |change: &dyn Fn(&mut MatrixProduct)| {
         let mut product = good.clone();

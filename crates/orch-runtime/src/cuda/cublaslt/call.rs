@@ -8,6 +8,7 @@ use super::sys::{self, Algorithm, HeuristicResult, Status};
 use super::sys::{compute, data_type, desc_attribute, layout_attribute, operation, preference_attribute};
 use crate::cuda::device::Context;
 use crate::cuda::error::CudaError;
+use crate::cuda::object::{Destroy, Object};
 use crate::cuda::product::{Element, Matrix, MatrixOrder, MatrixProduct};
 use crate::cuda::stream::Stream;
 use std::ffi::{c_int, c_void};
@@ -29,7 +30,7 @@ unsafe impl Sync for Handle {}
 /// A product of matrices at fixed addresses.
 pub(in crate::cuda) struct Product {
     handle: Arc<Handle>,
-    description: Object,
+    description: Described,
     a: Placed,
     b: Placed,
     /// What is added; `None` adds nothing.
@@ -42,14 +43,13 @@ pub(in crate::cuda) struct Product {
 /// A matrix at an address.
 struct Placed {
     address: u64,
-    layout: Object,
+    layout: Described,
 }
 
-/// Something that the library has made, and the function that destroys it.
-struct Object {
-    raw: sys::Handle,
+/// A description of something.
+struct Described {
+    object: Object,
     kind: Kind,
-    destroy: Destroy,
 }
 
 /// What is made.
@@ -60,13 +60,7 @@ enum Kind {
     Preference,
 }
 
-type Destroy = unsafe extern "C" fn(sys::Handle) -> Status;
 type Set = unsafe extern "C" fn(sys::Handle, c_int, *const c_void, usize) -> Status;
-
-// SAFETY: descriptions and layouts are plain data, which calls only read.
-unsafe impl Send for Object {}
-// SAFETY: as above.
-unsafe impl Sync for Object {}
 
 /// Memory that an algorithm may want beside its matrices: what NVIDIA recommends for compute capability 9.0.
 const MAX_WORKSPACE_BYTES: u64 = 32 << 20;
@@ -162,7 +156,7 @@ impl Product {
     /// The first algorithm that the library proposes.
     fn choose(&self) -> Result<HeuristicResult, CudaError> {
         let library = &*self.handle.library;
-        let preference = Object::new(library, Kind::Preference, |made| {
+        let preference = Described::new(library, Kind::Preference, |made| {
             // SAFETY: the pointer is to a handle.
             unsafe { (library.api.preference_create)(made) }
         })?;
@@ -176,17 +170,17 @@ impl Product {
             set(attribute, &alignment.to_ne_bytes())?;
         }
         let (mut chosen, mut count) = (HeuristicResult::default(), 0);
-        let layouts = [&self.a, &self.b, addend, &self.result].map(|placed| placed.layout.raw);
+        let layouts = [&self.a, &self.b, addend, &self.result].map(|placed| placed.layout.raw());
         // SAFETY: all objects are alive, there is room for the one result that is asked for, and the context is current.
         let status = unsafe {
             (library.api.heuristic)(
                 self.handle.raw,
-                self.description.raw,
+                self.description.raw(),
                 layouts[0],
                 layouts[1],
                 layouts[2],
                 layouts[3],
-                preference.raw,
+                preference.raw(),
                 1,
                 &raw mut chosen,
                 &raw mut count,
@@ -220,17 +214,17 @@ impl Product {
         let status = unsafe {
             (library.api.matmul)(
                 self.handle.raw,
-                self.description.raw,
+                self.description.raw(),
                 (&raw const ONE).cast(),
                 pointer(a.address),
-                a.layout.raw,
+                a.layout.raw(),
                 pointer(b.address),
-                b.layout.raw,
+                b.layout.raw(),
                 share.cast(),
                 pointer(addend.address),
-                addend.layout.raw,
+                addend.layout.raw(),
                 pointer(result.address),
-                result.layout.raw,
+                result.layout.raw(),
                 &raw const self.algorithm,
                 pointer(workspace),
                 self.workspace_bytes,
@@ -242,9 +236,9 @@ impl Product {
 }
 
 /// How factors are multiplied, and which of them are read across their lines.
-fn describe(library: &CublasLt, product: &MatrixProduct) -> Result<Object, CudaError> {
+fn describe(library: &CublasLt, product: &MatrixProduct) -> Result<Described, CudaError> {
     let compute = if product.is_tf32 { compute::F32_FAST_TF32 } else { compute::F32 };
-    let description = Object::new(library, Kind::Description, |made| {
+    let description = Described::new(library, Kind::Description, |made| {
         // SAFETY: the pointer is to a handle.
         unsafe { (library.api.desc_create)(made, compute, data_type::R_32F) }
     })?;
@@ -265,14 +259,14 @@ fn layout(
     extents: (usize, usize),
     element: Element,
     batch: usize,
-) -> Result<Object, CudaError> {
+) -> Result<Described, CudaError> {
     let (lines, line) = matrix.lines(extents);
     let data_type = match element {
         Element::F32 => data_type::R_32F,
         Element::F16 => data_type::R_16F,
         Element::Bf16 => data_type::R_16BF,
     };
-    let layout = Object::new(library, Kind::Layout, |made| {
+    let layout = Described::new(library, Kind::Layout, |made| {
         let create = library.api.layout_create;
         // SAFETY: the pointer is to a handle.
         unsafe { create(made, data_type, line as u64, lines as u64, matrix.lead as i64) }
@@ -311,30 +305,29 @@ impl Kind {
     }
 }
 
-impl Object {
+impl Described {
     /// What `create` makes, which is of this kind.
     fn new(
         library: &CublasLt,
         kind: Kind,
         create: impl FnOnce(*mut sys::Handle) -> Status,
     ) -> Result<Self, CudaError> {
-        let mut raw: sys::Handle = null_mut();
-        library.check(create(&raw mut raw), || format!("describing {}", kind.what()))?;
-        Ok(Self { raw, kind, destroy: kind.destroy(library) })
+        let create = |made| library.check(create(made), || format!("describing {}", kind.what()));
+        // SAFETY: it is of the kind that the function destroys, which is plain data.
+        let object = unsafe { Object::new(kind.destroy(library), create)? };
+        Ok(Self { object, kind })
+    }
+
+    /// As the library knows it.
+    fn raw(&self) -> sys::Handle {
+        self.object.raw()
     }
 
     /// Sets an attribute to the bytes of a value of its type.
     fn set(&self, library: &CublasLt, attribute: c_int, value: &[u8]) -> Result<(), CudaError> {
         let set = self.kind.set(library);
         // SAFETY: the object is alive and of the kind that the function takes, and the value is as long as stated.
-        let status = unsafe { set(self.raw, attribute, value.as_ptr().cast(), value.len()) };
+        let status = unsafe { set(self.raw(), attribute, value.as_ptr().cast(), value.len()) };
         library.check(status, || format!("describing {}", self.kind.what()))
-    }
-}
-
-impl Drop for Object {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, of this kind, and not used after this. There is nothing to be done about a failure.
-        let _ = unsafe { (self.destroy)(self.raw) };
     }
 }

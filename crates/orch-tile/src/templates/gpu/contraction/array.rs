@@ -95,18 +95,25 @@ impl Anywhere {
 
     /// The places that an imported offset stands for, if it is linear and does not descend.
     pub fn places(&self, lowering: &mut Lowering<'_>, offset: ExprId) -> Option<Places> {
-        let form = lowering.simplifier.linear(&mut lowering.program.exprs, offset);
         let batch = self.batch.iter().map(|&(_, any, _)| any);
-        let atoms: Vec<ExprId> = [self.row.1, self.line.1].into_iter().chain(batch.clone()).collect();
-        if !form.terms().iter().all(|(atom, _)| atoms.contains(atom)) {
-            return None;
-        }
-        let stride = |atom| usize::try_from(form.coefficient(atom)).ok();
-        Some(Places {
-            offset: usize::try_from(form.constant_term()).ok()?,
-            row: stride(self.row.1)?,
-            line: stride(self.line.1)?,
-            batch: batch.map(stride).collect::<Option<_>>()?,
-        })
+        let atoms: Vec<ExprId> = [self.row.1, self.line.1].into_iter().chain(batch).collect();
+        let (offset, strides) = linear_places(lowering, offset, &atoms)?;
+        let [row, line, batch @ ..] = &strides[..] else { return None };
+        Some(Places { offset, row: *row, line: *line, batch: batch.to_vec() })
     }
+}
+
+/// The first place of an offset and its strides along variables, if it is linear in these alone and does not descend.
+pub(super) fn linear_places(
+    lowering: &mut Lowering<'_>,
+    offset: ExprId,
+    atoms: &[ExprId],
+) -> Option<(usize, Vec<usize>)> {
+    let form = lowering.simplifier.linear(&mut lowering.program.exprs, offset);
+    if !form.terms().iter().all(|(atom, _)| atoms.contains(atom)) {
+        return None;
+    }
+    let first = usize::try_from(form.constant_term()).ok()?;
+    let strides = atoms.iter().map(|&atom| usize::try_from(form.coefficient(atom)).ok());
+    Some((first, strides.collect::<Option<_>>()?))
 }

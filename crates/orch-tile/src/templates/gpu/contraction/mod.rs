@@ -16,6 +16,7 @@
 
 mod array;
 mod boxes;
+mod convolution;
 mod epilogue;
 mod lower;
 mod multiply;
@@ -23,6 +24,7 @@ mod operand;
 mod product;
 mod schedule;
 
+pub use convolution::{Convolution, Pixels, Sliding, convolution};
 pub use lower::lower;
 pub use product::{Matrix, MatrixOrder, MatrixProduct, product};
 pub use schedule::{ContractionSchedule, Engine, is_served, is_thin, schedules};

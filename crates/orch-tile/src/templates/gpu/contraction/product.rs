@@ -67,7 +67,7 @@ pub enum MatrixOrder {
 }
 
 /// No tile is made of what is only looked at: any schedule will do.
-const ANY_SCHEDULE: ContractionSchedule = ContractionSchedule {
+pub(super) const ANY_SCHEDULE: ContractionSchedule = ContractionSchedule {
     block_m: 16,
     block_n: 16,
     block_k: 16,
@@ -188,7 +188,7 @@ fn result(lowering: &mut Lowering<'_>) -> Option<Stored> {
 }
 
 /// What is added to the sum, if nothing else happens to it, as buffers and places.
-fn added(lowering: &Lowering<'_>, body: ExprId, stored: DType) -> Option<Vec<(BufferId, ExprId)>> {
+pub(super) fn added(lowering: &Lowering<'_>, body: ExprId, stored: DType) -> Option<Vec<(BufferId, ExprId)>> {
     let exprs = &lowering.program.exprs;
     let sum_type = exprs.var_info(lowering.sum).ty.dtype;
     let inner = |id: ExprId, to: DType| match *exprs.get(id) {

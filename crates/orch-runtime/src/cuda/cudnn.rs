@@ -1,0 +1,113 @@
+//! cuDNN: convolutions by NVIDIA's library, where it is installed.
+//!
+//! Nothing depends on it: a launch that has a call of it beside it has its own kernel as well, which runs where the library
+//! is not there, or does not take the call.
+
+mod call;
+mod sys;
+
+pub(super) use call::{Handle, Prepared};
+
+use super::device::Version;
+use super::error::CudaError;
+use super::search::{self, SearchPaths};
+use crate::symbols::look_up;
+use std::ffi::CStr;
+use std::fmt;
+use sys::{Api, GetVersion, Status};
+
+/// The loaded library. Several threads may use it at the same time.
+pub struct Cudnn {
+    api: Api,
+    /// As the library counts: `10000 * major + 100 * minor + patch`.
+    number: usize,
+    path: String,
+}
+
+/// The oldest release that is supported.
+const OLDEST: Version = Version { major: 9, minor: 0 };
+
+/// The Python package that brings it, and the option that names it, in messages.
+const PACKAGE: &str = "nvidia-cudnn-cu13";
+const OPTION: &str = "--cudnn";
+
+impl Cudnn {
+    /// What the library is called, in messages and records.
+    pub const NAME: &'static str = "cuDNN";
+
+    /// Loads the library.
+    ///
+    /// # Errors
+    /// If there is none, or it is too old.
+    pub fn load(paths: &SearchPaths) -> Result<Self, CudaError> {
+        let found = search::cudnn(paths)?;
+        let (library, path) = (found.library, found.path);
+        let missing = |symbol: &CStr| CudaError::NoSymbol {
+            library: path.clone(),
+            symbol: symbol.to_string_lossy().into_owned(),
+            advice: "install cuDNN again (`pip install --upgrade nvidia-cudnn-cu13`), or name another one (--cudnn)",
+        };
+        // SAFETY: the type is that of the header, and the library is never unloaded.
+        let get_version = unsafe { look_up::<GetVersion>(library, c"cudnnGetVersion") };
+        let get_version = get_version.map_err(|lacks| missing(lacks.symbol))?;
+        // SAFETY: the function takes nothing, and needs no device.
+        let number = unsafe { get_version() };
+        if version(number) < OLDEST {
+            let (library, found, needed) = (Self::NAME, version(number), OLDEST);
+            let (package, option) = (PACKAGE, OPTION);
+            return Err(CudaError::LibraryTooOld { library, path, found, needed, package, option });
+        }
+        // SAFETY: this is cuDNN, by its version function, and it is never unloaded.
+        let api = unsafe { Api::new(library) }.map_err(|lacks| missing(lacks.symbol))?;
+        Ok(Self { api, number, path })
+    }
+
+    /// Its release.
+    pub fn version(&self) -> Version {
+        version(self.number)
+    }
+
+    /// Name and full release: `cuDNN 9.28.1`. Others may choose other algorithms.
+    pub fn release(&self) -> String {
+        format!("{} {}.{}", Self::NAME, self.version(), self.number % 100)
+    }
+
+    /// The library's file, as it was found.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What a status means; `doing` says what was asked of the library.
+    fn check(&self, status: Status, doing: impl FnOnce() -> String) -> Result<(), CudaError> {
+        if status == sys::SUCCESS { Ok(()) } else { Err(self.error(status, doing())) }
+    }
+
+    #[cold]
+    fn error(&self, status: Status, doing: String) -> CudaError {
+        // SAFETY: the function takes any status, and returns a text that is never freed, or null.
+        let text = unsafe { (self.api.error_string)(status) };
+        let status = if text.is_null() {
+            format!("status {status}")
+        } else {
+            // SAFETY: it is not null, and ends with NUL.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        CudaError::Library { library: self.release(), status, doing, option: OPTION }
+    }
+}
+
+/// Releases before 9 counted `1000 * major + 100 * minor + patch`.
+fn version(number: usize) -> Version {
+    let part = |number: usize| u32::try_from(number).unwrap_or(0);
+    let major = if number < 10_000 { number / 1000 } else { number / 10_000 };
+    Version { major: part(major), minor: part(number / 100 % if number < 10_000 { 10 } else { 100 }) }
+}
+
+impl fmt::Debug for Cudnn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cudnn({}, {})", self.release(), self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests;
