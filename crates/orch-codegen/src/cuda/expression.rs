@@ -3,7 +3,7 @@
 use super::function::Emitter;
 use super::types::{CppType, INT};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
-use orch_tile::{Const, Expr, ExprId};
+use orch_tile::{Const, Expr, ExprId, Type};
 
 /// C++ text of a value, in parentheses if it is composite, and its type.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,10 +27,13 @@ impl Emitter<'_> {
                 Value { text: literal(c), ty }
             }
             Expr::Var(var) => self.variable(var),
-            Expr::Unary(UnaryFn::Exp, a) if ty.dtype == DType::F32 => match *self.program.exprs.get(a) {
-                Expr::Binary(BinaryFn::Sub, a, b) => self.call(id, "o_exp_less", &[a, b]),
-                _ => self.call(id, "o_exp", &[a]),
-            },
+            // Of vectors NVRTC keeps more of them in registers then than there are.
+            Expr::Unary(UnaryFn::Exp, a) if ty == Type::scalar(DType::F32) => {
+                match *self.program.exprs.get(a) {
+                    Expr::Binary(BinaryFn::Sub, a, b) => self.call(id, "o_exp_less", &[a, b]),
+                    _ => self.call(id, "o_exp", &[a]),
+                }
+            }
             Expr::Unary(f, a) => self.call(id, &format!("o_{}", f.name()), &[a]),
             Expr::Binary(f, a, b) => self.binary(id, f, a, b),
             Expr::Compare(f, a, b) => {

@@ -236,7 +236,7 @@ ORC_LANES1(o_neg) ORC_LANES1(o_abs) ORC_LANES1(o_sign) ORC_LANES1(o_not) ORC_LAN
 ORC_LANES2(o_add) ORC_LANES2(o_sub) ORC_LANES2(o_mul) ORC_LANES2(o_div) ORC_LANES2(o_floor_mod) ORC_LANES2(o_trunc_mod)
 ORC_LANES2(o_pow) ORC_LANES2(o_max) ORC_LANES2(o_min) ORC_LANES2(o_atan2) ORC_LANES2(o_and) ORC_LANES2(o_or)
 ORC_LANES2(o_xor) ORC_LANES2(o_shl) ORC_LANES2(o_shr) ORC_LANES2(o_floor_div) ORC_LANES2(o_floor_rem) ORC_LANES2(o_eq)
-ORC_LANES2(o_exp_less) ORC_LANES2(o_ne) ORC_LANES2(o_lt) ORC_LANES2(o_le) ORC_LANES2(o_gt) ORC_LANES2(o_ge)
+ORC_LANES2(o_ne) ORC_LANES2(o_lt) ORC_LANES2(o_le) ORC_LANES2(o_gt) ORC_LANES2(o_ge)
 template <class T, int N> ORC vec<T, N> o_fma(vec<T, N> a, vec<T, N> b, vec<T, N> c) {
     vec<T, N> r;
     ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = o_fma(a.v[i], b.v[i], c.v[i]);
