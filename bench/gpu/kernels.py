@@ -269,7 +269,8 @@ def write_report(folder):
     lines = [
         "# Single kernels on a GPU", "",
         "Written by `bench/gpu/kernels.py`. Microseconds by the device's clock: a CUDA graph of one run after the second-level",
-        "cache was overwritten, medians of interleaved rounds; a launch alone takes 4 of them. Ratios above 1 mean that Orchestrion",
+        "cache was overwritten, medians of interleaved rounds, each enqueued before it starts; a launch alone takes 4 of them. The cache",
+        "is full of lines that must be written back first, which delays what only reads. Ratios above 1 mean that Orchestrion",
         "is faster than the best peer. `error`: largest error against f64, relative to the largest magnitude. `of copy`: the time of",
         "copying as many bytes over Orchestrion's.",
     ]
