@@ -53,6 +53,8 @@ static void note(const char *format, ...) {
     va_list args;
     va_start(args, format);
     log_len += (size_t)vsnprintf(log_text + log_len, sizeof log_text - log_len, format, args);
+    // What does not fit any more is not told.
+    if (log_len >= sizeof log_text) log_len = sizeof log_text - 1;
     va_end(args);
 }
 
