@@ -1,6 +1,6 @@
 """What the GPU benchmarks share: ONNX models in the making, Orchestrion compiled and served, torch functions as CUDA
 graphs, and interleaved timing by the device's clock."""
-import argparse, json, math, os, shutil, statistics, subprocess, time
+import argparse, glob, json, math, os, shutil, statistics, subprocess, tempfile, time
 
 ROUNDS, RUNS, WARM_UP = 10, 20, 5
 # Cycles of the device in which the host enqueues those runs: about 2 ms.
@@ -132,6 +132,34 @@ def error_of(result, reference):
     """The largest absolute error, relative to the largest magnitude."""
     import numpy as np
     return float(np.abs(result.astype(np.float64) - reference).max() / np.abs(reference).max())
+
+
+def distance(given, reference):
+    """The relative error of one output."""
+    import numpy as np
+    if reference.dtype.kind in "iub":
+        return float((given != reference).mean()) if reference.size else 0.0
+    given, reference = given.astype(np.float64), reference.astype(np.float64)
+    if given.shape != reference.shape or not np.isfinite(given[np.isfinite(reference)]).all():
+        return float("inf")
+    return float(np.linalg.norm(given - reference) / max(np.linalg.norm(reference), 1e-30))
+
+
+def model_error(program, artifact, manifest, data):
+    """The largest error of a model's outputs on a set of inputs, beside the outputs that are stored with it."""
+    import numpy as np, onnx
+    from onnx import numpy_helper
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        command = [program, "run", artifact, "--input-dir", data, "--output-dir", folder]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip())
+        for number, port in enumerate(manifest["outputs"]):
+            reference = numpy_helper.to_array(onnx.load_tensor(f"{data}/output_{number}.pb"))
+            files = glob.glob(f"{folder}/{glob.escape(port['name'])}.npy") or sorted(glob.glob(f"{folder}/*.npy"))[number:]
+            worst = max(worst, distance(np.load(files[0]), reference))
+    return worst
 
 
 class Served:

@@ -39,24 +39,6 @@ def options():
     return parser.parse_args()
 
 
-def error_of(o, name, artifact, manifest):
-    """The largest relative error of an output, by its Euclidean norm."""
-    import numpy as np, onnx
-    from onnx import numpy_helper
-    data = f"{o.zoo}/{name}/test_data_set_0"
-    with tempfile.TemporaryDirectory() as folder:
-        command = [o.binary, "run", artifact, "--input-dir", data, "--output-dir", folder]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        names = [port["name"] for port in manifest["outputs"]]
-        worst = 0.0
-        for number, port in enumerate(names):
-            reference = numpy_helper.to_array(onnx.load_tensor(f"{data}/output_{number}.pb")).astype(np.float64)
-            files = glob.glob(f"{folder}/{glob.escape(port)}.npy") or sorted(glob.glob(f"{folder}/*.npy"))[number:]
-            given = np.load(files[0]).astype(np.float64)
-            worst = max(worst, float(np.linalg.norm(given - reference) / np.linalg.norm(reference)))
-        return worst
-
-
 def floor_ms(o, manifest):
     """Each tensor of the plan that is an input, an output or a constant moved once, and all operations."""
     seen, moved = set(), 0
@@ -115,7 +97,7 @@ def measure(o, torch, peers, name):
     row["found"] = sum(step["found"] for step in contest.steps_of(manifest))
     row["kernels"] = len(manifest["steps"])
     row["floor"] = round(floor_ms(o, manifest), 4)
-    row["error"] = error_of(o, name, artifact, manifest)
+    row["error"] = contest.model_error(o.binary, artifact, manifest, f"{o.zoo}/{name}/test_data_set_0")
     contenders = {"orchestrion": contest.Served(o.binary, artifact, {})}
     model, inputs = peers.build(name, 1, dtype)
     model = model.eval().to("cuda", dtype).to(memory_format=torch.channels_last)

@@ -25,35 +25,6 @@ def options():
     return contest.parsed(parser)
 
 
-def distance(given, reference):
-    """The relative error of one output."""
-    import numpy as np
-    if reference.dtype.kind in "iub":
-        return float((given != reference).mean()) if reference.size else 0.0
-    given, reference = given.astype(np.float64), reference.astype(np.float64)
-    if given.shape != reference.shape or not np.isfinite(given[np.isfinite(reference)]).all():
-        return float("inf")
-    return float(np.linalg.norm(given - reference) / max(np.linalg.norm(reference), 1e-30))
-
-
-def error_of(o, name, artifact, names):
-    """The largest error over all sets of inputs and all outputs."""
-    import numpy as np, onnx
-    from onnx import numpy_helper
-    worst = 0.0
-    for data in sorted(glob.glob(f"{o.zoo}/{name}/test_data_set_*"))[:o.sets]:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [o.orchestrion, "run", artifact, "--input-dir", data, "--output-dir", folder]
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            if done.returncode != 0:
-                raise RuntimeError(done.stderr.strip())
-            for number, port in enumerate(names):
-                reference = numpy_helper.to_array(onnx.load_tensor(f"{data}/output_{number}.pb"))
-                files = glob.glob(f"{folder}/{glob.escape(port)}.npy") or sorted(glob.glob(f"{folder}/*.npy"))[number:]
-                worst = max(worst, distance(np.load(files[0]), reference))
-    return worst
-
-
 def measure(o, name, precision):
     row = {"model": name}
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +32,8 @@ def measure(o, name, precision):
         try:
             seconds = contest.compile_model(o.orchestrion, f"{o.zoo}/{name}/model.onnx", artifact, o.target, precision, *o.options.split())
             manifest = contest.manifest_of(o.orchestrion, artifact)
-            error = error_of(o, name, artifact, [port["name"] for port in manifest["outputs"]])
+            sets = sorted(glob.glob(f"{o.zoo}/{name}/test_data_set_*"))[:o.sets]
+            error = max((contest.model_error(o.orchestrion, artifact, manifest, data) for data in sets), default=0.0)
         except (RuntimeError, subprocess.CalledProcessError) as failed:
             return row | {"finding": str(failed).splitlines()[0][:200], "is_right": False}
     is_right = error <= LIMITS[precision]

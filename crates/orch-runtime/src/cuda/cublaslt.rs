@@ -11,23 +11,25 @@ pub(super) use call::{Handle, Product};
 use super::device::Version;
 use super::error::CudaError;
 use super::search::{self, SearchPaths};
-use crate::symbols::look_up;
+use super::vendor::{Release, Vendor};
 use std::fmt;
-use sys::{Api, GetVersion, STATUSES, Status};
+use sys::{Api, STATUSES, Status};
 
 /// The loaded library. Several threads may use it at the same time.
 pub struct CublasLt {
     api: Api,
-    /// As the library counts: `10000 * major + 100 * minor + patch`.
-    number: usize,
-    path: String,
+    release: Release,
 }
 
-/// The oldest release that is supported.
-const OLDEST: Version = Version { major: 12, minor: 0 };
-
-/// The option that names it, in messages.
-const OPTION: &str = "--cublaslt";
+const VENDOR: Vendor = Vendor {
+    name: CublasLt::NAME,
+    number: c"cublasLtGetVersion",
+    version,
+    oldest: Version { major: 12, minor: 0 },
+    package: "nvidia-cublas",
+    option: "--cublaslt",
+    advice: "install cuBLASLt again (`pip install --upgrade nvidia-cublas`), or name another one (--cublaslt)",
+};
 
 impl CublasLt {
     /// What the library is called, in messages and records.
@@ -39,40 +41,26 @@ impl CublasLt {
     /// If there is none, or it is too old.
     pub fn load(paths: &SearchPaths) -> Result<Self, CudaError> {
         let found = search::cublaslt(paths)?;
-        let (library, path) = (found.library, found.path);
-        let missing = |symbol: &std::ffi::CStr| CudaError::NoSymbol {
-            library: path.clone(),
-            symbol: symbol.to_string_lossy().into_owned(),
-            advice: "install cuBLASLt again (`pip install --upgrade nvidia-cublas`), or name another one (--cublaslt)",
-        };
-        // SAFETY: the type is that of the header, and the library is never unloaded.
-        let get_version = unsafe { look_up::<GetVersion>(library, c"cublasLtGetVersion") };
-        let get_version = get_version.map_err(|lacks| missing(lacks.symbol))?;
-        // SAFETY: the function takes nothing, and needs no device.
-        let number = unsafe { get_version() };
-        if version(number) < OLDEST {
-            let (library, found, needed) = (Self::NAME, version(number), OLDEST);
-            let (package, option) = ("nvidia-cublas", OPTION);
-            return Err(CudaError::LibraryTooOld { library, path, found, needed, package, option });
-        }
+        let library = found.library;
+        let release = Release::of(&VENDOR, found)?;
         // SAFETY: this is cuBLASLt, by its version function, and it is never unloaded.
-        let api = unsafe { Api::new(library) }.map_err(|lacks| missing(lacks.symbol))?;
-        Ok(Self { api, number, path })
+        let api = unsafe { Api::new(library) }.map_err(|lacks| release.missing(&lacks))?;
+        Ok(Self { api, release })
     }
 
     /// Its release.
     pub fn version(&self) -> Version {
-        version(self.number)
+        self.release.version()
     }
 
     /// Name and full release: `cuBLASLt 13.10.0`. Others may choose other algorithms.
     pub fn release(&self) -> String {
-        format!("{} {}.{}", Self::NAME, self.version(), self.number % 100)
+        self.release.name()
     }
 
     /// The library's file, as it was found.
     pub fn path(&self) -> &str {
-        &self.path
+        self.release.path()
     }
 
     /// What a status means; `doing` says what was asked of the library.
@@ -84,7 +72,7 @@ impl CublasLt {
     fn error(&self, status: Status, doing: String) -> CudaError {
         let known = STATUSES.iter().find(|(number, _)| *number == status);
         let status = known.map_or_else(|| format!("status {status}"), |(_, name)| (*name).to_owned());
-        CudaError::Library { library: self.release(), status, doing, option: OPTION }
+        self.release.failed(status, doing)
     }
 }
 
@@ -95,7 +83,7 @@ fn version(number: usize) -> Version {
 
 impl fmt::Debug for CublasLt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CublasLt({}, {})", self.release(), self.path)
+        write!(f, "CublasLt({}, {})", self.release.name(), self.path())
     }
 }
 

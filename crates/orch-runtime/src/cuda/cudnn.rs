@@ -11,25 +11,26 @@ pub(super) use call::{Handle, Prepared};
 use super::device::Version;
 use super::error::CudaError;
 use super::search::{self, SearchPaths};
-use crate::symbols::look_up;
+use super::vendor::{Release, Vendor};
 use std::ffi::CStr;
 use std::fmt;
-use sys::{Api, GetVersion, Status};
+use sys::{Api, Status};
 
 /// The loaded library. Several threads may use it at the same time.
 pub struct Cudnn {
     api: Api,
-    /// As the library counts: `10000 * major + 100 * minor + patch`.
-    number: usize,
-    path: String,
+    release: Release,
 }
 
-/// The oldest release that is supported.
-const OLDEST: Version = Version { major: 9, minor: 0 };
-
-/// The Python package that brings it, and the option that names it, in messages.
-const PACKAGE: &str = "nvidia-cudnn-cu13";
-const OPTION: &str = "--cudnn";
+const VENDOR: Vendor = Vendor {
+    name: Cudnn::NAME,
+    number: c"cudnnGetVersion",
+    version,
+    oldest: Version { major: 9, minor: 0 },
+    package: "nvidia-cudnn-cu13",
+    option: "--cudnn",
+    advice: "install cuDNN again (`pip install --upgrade nvidia-cudnn-cu13`), or name another one (--cudnn)",
+};
 
 impl Cudnn {
     /// What the library is called, in messages and records.
@@ -41,40 +42,26 @@ impl Cudnn {
     /// If there is none, or it is too old.
     pub fn load(paths: &SearchPaths) -> Result<Self, CudaError> {
         let found = search::cudnn(paths)?;
-        let (library, path) = (found.library, found.path);
-        let missing = |symbol: &CStr| CudaError::NoSymbol {
-            library: path.clone(),
-            symbol: symbol.to_string_lossy().into_owned(),
-            advice: "install cuDNN again (`pip install --upgrade nvidia-cudnn-cu13`), or name another one (--cudnn)",
-        };
-        // SAFETY: the type is that of the header, and the library is never unloaded.
-        let get_version = unsafe { look_up::<GetVersion>(library, c"cudnnGetVersion") };
-        let get_version = get_version.map_err(|lacks| missing(lacks.symbol))?;
-        // SAFETY: the function takes nothing, and needs no device.
-        let number = unsafe { get_version() };
-        if version(number) < OLDEST {
-            let (library, found, needed) = (Self::NAME, version(number), OLDEST);
-            let (package, option) = (PACKAGE, OPTION);
-            return Err(CudaError::LibraryTooOld { library, path, found, needed, package, option });
-        }
+        let library = found.library;
+        let release = Release::of(&VENDOR, found)?;
         // SAFETY: this is cuDNN, by its version function, and it is never unloaded.
-        let api = unsafe { Api::new(library) }.map_err(|lacks| missing(lacks.symbol))?;
-        Ok(Self { api, number, path })
+        let api = unsafe { Api::new(library) }.map_err(|lacks| release.missing(&lacks))?;
+        Ok(Self { api, release })
     }
 
     /// Its release.
     pub fn version(&self) -> Version {
-        version(self.number)
+        self.release.version()
     }
 
     /// Name and full release: `cuDNN 9.28.1`. Others may choose other algorithms.
     pub fn release(&self) -> String {
-        format!("{} {}.{}", Self::NAME, self.version(), self.number % 100)
+        self.release.name()
     }
 
     /// The library's file, as it was found.
     pub fn path(&self) -> &str {
-        &self.path
+        self.release.path()
     }
 
     /// What a status means; `doing` says what was asked of the library.
@@ -92,7 +79,7 @@ impl Cudnn {
             // SAFETY: it is not null, and ends with NUL.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
-        CudaError::Library { library: self.release(), status, doing, option: OPTION }
+        self.release.failed(status, doing)
     }
 }
 
@@ -105,7 +92,7 @@ fn version(number: usize) -> Version {
 
 impl fmt::Debug for Cudnn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cudnn({}, {})", self.release(), self.path)
+        write!(f, "Cudnn({}, {})", self.release.name(), self.path())
     }
 }
 

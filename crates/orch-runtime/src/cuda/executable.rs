@@ -11,6 +11,7 @@ use super::graph::{Graph, GraphBuilder, Node};
 use super::launch::{Action, Program};
 use super::placement::{Arguments, Placement};
 use super::stream::{Event, Stream};
+use super::timing::Gate;
 use crate::program::{Base, BufferRef, ProgramError, RunError, StepProfile, check_sizes};
 use bytes::Bytes;
 use std::fmt;
@@ -81,6 +82,7 @@ pub struct Executable {
     arguments: Vec<Arguments>,
     boundary: Vec<BoundaryArgument>,
     placement: Placement,
+    gate: Option<Gate>,
     stream: Arc<Stream>,
     /// Steps that may not have ended: what a fault is blamed on.
     pending: Range<usize>,
@@ -151,6 +153,7 @@ impl Executable {
             arguments,
             boundary,
             placement,
+            gate: None,
             stream: Arc::new(stream),
             pending: 0..0,
         };
@@ -162,6 +165,16 @@ impl Executable {
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// What an earlier timing held batches back with.
+    pub(super) fn take_gate(&mut self) -> Option<Gate> {
+        self.gate.take()
+    }
+
+    /// Keeps it for the next timing: many short ones follow one another.
+    pub(super) fn keep_gate(&mut self, gate: Option<Gate>) {
+        self.gate = gate.or(self.gate.take());
     }
 
     /// Whether a run waits for the device after each step.

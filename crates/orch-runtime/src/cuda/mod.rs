@@ -32,6 +32,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod timing;
+mod vendor;
 
 pub use crate::kernels::{CompileProgress, Source};
 pub use cache::CubinCache;

@@ -50,7 +50,7 @@ pub fn time_on_device<E: From<CudaError>>(
 fn time_batches<E: From<CudaError>>(
     stream: &Stream,
     options: &TimeOptions,
-    mut gate: Option<Gate>,
+    mut gate: Option<&mut Gate>,
     mut enqueue: impl FnMut() -> Result<(), E>,
 ) -> Result<Vec<f64>, E> {
     let flush = options.flush_l2.then(|| flush_buffer(stream.context())).transpose()?;
@@ -85,7 +85,7 @@ fn time_batches<E: From<CudaError>>(
 }
 
 /// What a stream waits at until another one opens it.
-struct Gate {
+pub(super) struct Gate {
     flag: DeviceBuffer,
     opener: Stream,
     /// The byte of which the flag's four are made when it is open.
@@ -130,10 +130,8 @@ impl Executable {
     /// # Errors
     /// If a host routine fails, or the device does.
     pub fn time_runs(&mut self, options: &TimeOptions) -> Result<Vec<f64>, ExecutableError> {
-        let stream = Arc::clone(self.stream());
-        let gate = self.gate(0..self.program().steps.len())?;
-        let times = time_batches(&stream, options, gate, || self.enqueue());
-        self.end_timing(times)
+        let steps = 0..self.program().steps.len();
+        self.time(steps, options, Self::enqueue)
     }
 
     /// Times one step alone, on the tensors that are on the device: microseconds of each repetition.
@@ -141,27 +139,38 @@ impl Executable {
     /// # Errors
     /// If it is a host routine that fails, or the device does.
     pub fn time_step(&mut self, step: usize, options: &TimeOptions) -> Result<Vec<f64>, ExecutableError> {
+        self.time(step..step + 1, options, |executable| executable.run_step(step))
+    }
+
+    /// Times what `enqueue` puts into the stream, which is these steps.
+    fn time(
+        &mut self,
+        steps: Range<usize>,
+        options: &TimeOptions,
+        mut enqueue: impl FnMut(&mut Self) -> Result<(), ExecutableError>,
+    ) -> Result<Vec<f64>, ExecutableError> {
         let stream = Arc::clone(self.stream());
-        let gate = self.gate(step..step + 1)?;
-        let times = time_batches(&stream, options, gate, || self.run_step(step));
-        self.end_timing(times)
-    }
-
-    /// What holds batches of these steps back; nothing if they are many, or wait for the device.
-    fn gate(&self, steps: Range<usize>) -> Result<Option<Gate>, CudaError> {
-        let waits = self.waits_after_steps();
-        let steps = &self.program().steps[steps];
-        let is_held = |step: &Step| !matches!(step.action, Action::Host(_));
-        let may_hold = !waits && steps.len() <= MOST_HELD_STEPS && steps.iter().all(is_held);
-        may_hold.then(|| Gate::new(self.stream().context())).transpose()
-    }
-
-    fn end_timing(&mut self, times: Result<Vec<f64>, ExecutableError>) -> Result<Vec<f64>, ExecutableError> {
+        let mut gate = self.gate(steps)?;
+        let times = time_batches(&stream, options, gate.as_mut(), || enqueue(self));
         let times = times.map_err(|error| match error {
             ExecutableError::Cuda(error) => self.blame(error).into(),
             other => other,
         })?;
         self.wait()?;
+        // After an error the device may still be about to look at it.
+        self.keep_gate(gate);
         Ok(times)
+    }
+
+    /// What holds batches of these steps back; nothing if they are many, or wait for the device.
+    fn gate(&mut self, steps: Range<usize>) -> Result<Option<Gate>, CudaError> {
+        let waits = self.waits_after_steps();
+        let steps = &self.program().steps[steps];
+        let is_held = |step: &Step| !matches!(step.action, Action::Host(_));
+        let may_hold = !waits && steps.len() <= MOST_HELD_STEPS && steps.iter().all(is_held);
+        if !may_hold {
+            return Ok(None);
+        }
+        self.take_gate().map_or_else(|| Gate::new(self.stream().context()), Ok).map(Some)
     }
 }

@@ -36,9 +36,6 @@ symbol_table! {
     }
 }
 
-/// `cublasLtGetVersion`, which libraries of any age have.
-pub(super) type GetVersion = unsafe extern "C" fn() -> usize;
-
 /// `cublasLtMatmulAlgo_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -59,9 +59,6 @@ symbol_table! {
     }
 }
 
-/// `cudnnGetVersion`, which libraries of any age have.
-pub(super) type GetVersion = unsafe extern "C" fn() -> usize;
-
 /// `cudnnConvolutionFwdAlgoPerf_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
