@@ -3,7 +3,7 @@
 use super::lower::Lowering;
 use super::operand::{Along, Operand};
 use super::schedule::Engine;
-use crate::expr::{BufferId, ExprId};
+use crate::expr::{BufferId, ExprId, Exprs};
 use crate::templates::gpu::team::Lowers;
 use crate::thread::{Scope, Stmt};
 use crate::thread_team::{Product, Spot, TeamStmt, WARP_GROUP};
@@ -18,6 +18,28 @@ pub(super) const LANE_COLUMNS: usize = 8;
 enum Which {
     First,
     Second,
+}
+
+/// Neighbours that a lane has of so many rows, where rows are neighbours.
+fn run(rows: usize) -> usize {
+    if rows.is_multiple_of(4) { 4 } else { 1 }
+}
+
+/// A lane's elements of one factor in registers, neighbours in shared memory side by side.
+struct Parts {
+    buffer: BufferId,
+    rows: usize,
+    terms: usize,
+    along: Along,
+}
+
+impl Parts {
+    fn place(&self, exprs: &mut Exprs, row: ExprId, term: ExprId) -> ExprId {
+        match self.along {
+            Along::Terms => exprs.linear_index(&[row, term], &[self.terms, 1]),
+            Along::Rows => exprs.linear_index(&[term, row], &[self.rows, 1]),
+        }
+    }
 }
 
 impl Lowering<'_> {
@@ -164,7 +186,7 @@ impl Lowering<'_> {
     /// Multiply-adds: each lane has rows and columns of the warp's tile.
     fn multiply_scalars(&mut self, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
         let dtype = self.engine.factor_type();
-        let group = 16 / dtype.size_bytes();
+        let group = self.schedule.terms_at_once(self.engine);
         let (rows, columns) = (self.schedule.warp_m() / LANE_ROWS, self.schedule.warp_n() / LANE_COLUMNS);
         let a_part = self.add_buffer("a_part", dtype, rows * group, Scope::Scratch);
         let b_part = self.add_buffer("b_part", dtype, columns * group, Scope::Scratch);
@@ -172,16 +194,17 @@ impl Lowering<'_> {
         let steps = self.schedule.block_k / group;
         vec![self.unrolled("k", steps, |this, k| {
             let k = this.program.exprs.mul_const(k, group as i64);
-            let mut body = this.fetch_scalars(a, Which::First, a_part, (rows, group), stage, k);
-            body.extend(this.fetch_scalars(b, Which::Second, b_part, (columns, group), stage, k));
+            let a_parts = Parts { buffer: a_part, rows, terms: group, along: a.along };
+            let b_parts = Parts { buffer: b_part, rows: columns, terms: group, along: b.along };
+            let mut body = this.fetch_scalars(a, Which::First, &a_parts, stage, k);
+            body.extend(this.fetch_scalars(b, Which::Second, &b_parts, stage, k));
             body.push(this.unrolled("term", group, |this, term| {
                 vec![this.unrolled("i", rows, |this, i| {
                     vec![this.unrolled("j", columns, |this, j| {
                         let exprs = &mut this.program.exprs;
-                        let at = exprs.linear_index(&[i, term], &[group, 1]);
+                        let (at, b_at) = (a_parts.place(exprs, i, term), b_parts.place(exprs, j, term));
                         let a = exprs.load(a_part, at, 1, None);
-                        let at = exprs.linear_index(&[j, term], &[group, 1]);
-                        let b = exprs.load(b_part, at, 1, None);
+                        let b = exprs.load(b_part, b_at, 1, None);
                         let offset = exprs.linear_index(&[i, j], &[columns, 1]);
                         let sum = exprs.load(sums, offset, 1, None);
                         let value = exprs.fma(a, b, sum);
@@ -193,34 +216,33 @@ impl Lowering<'_> {
         })]
     }
 
-    /// `part[row][term]` of the lane's rows and `group` terms.
+    /// The elements of the lane's rows and some terms, in vectors of 16 bytes or fewer along what neighbours are in.
     fn fetch_scalars(
         &mut self,
         operand: &Operand,
         which: Which,
-        part: BufferId,
-        (rows, group): (usize, usize),
+        parts: &Parts,
         stage: ExprId,
         term: ExprId,
     ) -> Vec<Stmt> {
         let mut body = Vec::new();
-        for row in 0..rows {
-            let place = self.lane_row(operand.along, which, rows, row);
-            match operand.along {
-                Along::Terms => {
-                    let from = self.tile_place(operand, which, stage, place, term);
-                    let value = self.program.exprs.load(from.buffer, from.offset, group, None);
-                    let Spot { buffer, offset } = self.constant_place(part, row * group);
-                    body.push(Stmt::Store { buffer, offset, value, mask: None });
-                }
-                Along::Rows => {
-                    for later in 0..group {
-                        let term = self.program.exprs.add_const(term, later as i64);
-                        let from = self.tile_place(operand, which, stage, place, term);
-                        let value = self.program.exprs.load(from.buffer, from.offset, 1, None);
-                        let Spot { buffer, offset } = self.constant_place(part, row * group + later);
-                        body.push(Stmt::Store { buffer, offset, value, mask: None });
-                    }
+        let mut fetch = |this: &mut Self, row: usize, later: usize, lanes: usize| {
+            let place = this.lane_row(operand.along, which, parts.rows, row);
+            let term = this.program.exprs.add_const(term, later as i64);
+            let from = this.tile_place(operand, which, stage, place, term);
+            let exprs = &mut this.program.exprs;
+            let value = exprs.load(from.buffer, from.offset, lanes, None);
+            let (row, later) = (exprs.index(row as i64), exprs.index(later as i64));
+            let offset = parts.place(exprs, row, later);
+            body.push(Stmt::Store { buffer: parts.buffer, offset, value, mask: None });
+        };
+        match operand.along {
+            Along::Terms => (0..parts.rows).for_each(|row| fetch(self, row, 0, parts.terms)),
+            Along::Rows => {
+                let widest = 16 / self.engine.factor_type().size_bytes();
+                let lanes = run(parts.rows).min(widest);
+                for later in 0..parts.terms {
+                    (0..parts.rows).step_by(lanes).for_each(|row| fetch(self, row, later, lanes));
                 }
             }
         }
@@ -239,7 +261,7 @@ impl Lowering<'_> {
         match along {
             Along::Terms => exprs.add_const(lane, (lanes * number) as i64),
             Along::Rows => {
-                let run = if rows.is_multiple_of(4) { 4 } else { 1 };
+                let run = run(rows);
                 let first = exprs.mul_const(lane, run as i64);
                 exprs.add_const(first, (number / run * run * lanes + number % run) as i64)
             }

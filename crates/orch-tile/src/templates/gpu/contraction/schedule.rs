@@ -1,6 +1,7 @@
 //! The schedule space and the model that orders it.
 
 use super::lower::takes_boxes;
+use super::multiply::{LANE_COLUMNS, LANE_ROWS};
 use super::operand::{Along, natural_along};
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
@@ -141,11 +142,23 @@ impl ContractionSchedule {
         let words = engine.sum_type().size_bytes() / 4;
         let sums = self.block_m * self.block_n / self.threads() * words;
         let fragments = match engine {
-            Engine::Scalar(_) => 4 * words * (self.warp_m() / 4 + self.warp_n() / 8),
+            Engine::Scalar(_) => {
+                self.terms_at_once(engine)
+                    * words
+                    * (self.warp_m() / LANE_ROWS + self.warp_n() / LANE_COLUMNS)
+            }
             Engine::Matrix(_) if self.tiles => 0,
             Engine::Matrix(_) => self.warp_m() / 4 + self.warp_n() / 4,
         };
         sums + fragments + if self.tiles { 40 } else { 48 }
+    }
+
+    /// Terms whose factors a thread has in registers at once on scalar units: 16 bytes of each, or half as many beside
+    /// many sums.
+    pub(super) fn terms_at_once(&self, engine: Engine) -> usize {
+        const MANY_SUMS: usize = 128;
+        let terms = 16 / engine.factor_type().size_bytes();
+        if self.block_m * self.block_n / self.threads() < MANY_SUMS { terms } else { terms / 2 }
     }
 
     /// Tasks that a multiprocessor holds at once.
@@ -213,7 +226,7 @@ impl ContractionSchedule {
 }
 
 /// What the model knows of a kind of kernel, in cycles, fitted to kernels measured on an H200: 3289 of 25 matrix products in
-/// f16 whose factors come in boxes, 2479 whose threads copy, and 1000 of 22 in f32. The first choice is 2 to 4 % slower than
+/// f16 whose factors come in boxes, 2479 whose threads copy, and 2080 of 13 in f32. The first choice is 2 to 4 % slower than
 /// the best on average, and the best of the first eight less than 1 %.
 struct Speed {
     /// Multiply-adds per cycle of a multiprocessor.
@@ -271,18 +284,18 @@ impl Speed {
             launch: 972.0,
         };
         let scalar = Self {
-            rate: 118.0,
-            rereads: 0.3,
-            bytes: 20.5,
+            rate: 103.0,
+            rereads: 0.06,
+            bytes: 35.2,
             shared: 113.0,
-            cache: 6521.0,
-            step: 458.0,
-            latency: 1028.0,
-            fixed: 1506.0,
-            result: 23.0,
-            merge: 762.0,
-            merge_part: 349.0,
-            launch: 2670.0,
+            cache: 2034.0,
+            step: 199.0,
+            latency: 1294.0,
+            fixed: 0.0,
+            result: 309.0,
+            merge: 3107.0,
+            merge_part: 2131.0,
+            launch: 3230.0,
         };
         match engine {
             Engine::Matrix(_) if schedule.boxes => boxes,
@@ -300,7 +313,7 @@ const MEMORY_BYTES_PER_CYCLE: f64 = 2450.0;
 /// Elements between rows of the sums in shared memory beyond the tile's width.
 pub(super) const SUM_PADDING: usize = 8;
 /// Tiles of tasks and how warps share them: `(block_m, block_n, warps_m, warps_n)`.
-const TILES: [(usize, usize, usize, usize); 14] = [
+const TILES: [Tile; 14] = [
     (128, 128, 2, 4),
     (128, 128, 2, 2),
     (128, 64, 2, 2),
@@ -316,6 +329,28 @@ const TILES: [(usize, usize, usize, usize); 14] = [
     (128, 32, 4, 1),
     (256, 64, 4, 2),
 ];
+
+/// The same for scalar units. Threads of 8 x 8 and 16 x 8 results read each factor least often, which pays where copies of
+/// single elements take their share of instructions.
+const SCALAR_TILES: [Tile; 14] = [
+    (256, 128, 4, 2),
+    (128, 128, 2, 2),
+    (128, 128, 4, 2),
+    (128, 64, 4, 1),
+    (64, 128, 2, 2),
+    (64, 64, 2, 1),
+    (64, 64, 2, 2),
+    (64, 32, 2, 2),
+    (32, 64, 2, 2),
+    (32, 64, 1, 4),
+    (32, 32, 2, 2),
+    (16, 64, 1, 4),
+    (16, 128, 1, 4),
+    (128, 32, 4, 1),
+];
+
+/// `(block_m, block_n, warps_m, warps_n)`.
+type Tile = (usize, usize, usize, usize);
 
 /// Terms of a step, by the size of an element, and stages.
 const STEPS: [(usize, usize); 2] = [(64, 4), (32, 4)];
@@ -382,12 +417,15 @@ pub fn schedules(
     let mut ranked: Vec<(f64, ContractionSchedule)> =
         (space.into_iter()).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    let ranked = varied(ranked.into_iter().map(|(_, schedule)| schedule));
-    ranked.into_iter().take(limit).collect()
+    let ranked = ranked.into_iter().map(|(_, schedule)| schedule);
+    match engine {
+        Engine::Matrix(_) => varied(ranked).into_iter().take(limit).collect(),
+        Engine::Scalar(_) => ranked.take(limit).collect(),
+    }
 }
 
-/// The first ones of every kind before all others: those that differ in stages and steps only take about as long, so
-/// that to time both tells little.
+/// The first ones of every kind before all others: with matrix units those that differ in stages and steps only take about
+/// as long, so that to time both tells little.
 fn varied(ranked: impl Iterator<Item = ContractionSchedule>) -> Vec<ContractionSchedule> {
     let mut kinds = BTreeSet::new();
     let kind = |schedule: &ContractionSchedule| {
@@ -409,8 +447,8 @@ pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = 
         Engine::Matrix(_) => &STEPS,
     };
     let splits = [1, 2, 4, MAX_CLUSTER];
-    TILES
-        .into_iter()
+    let tiles = if matches!(engine, Engine::Scalar(_)) { SCALAR_TILES } else { TILES };
+    (tiles.into_iter())
         .flat_map(move |(block_m, block_n, warps_m, warps_n)| {
             steps.iter().flat_map(move |&(block_k, stages)| {
                 splits.into_iter().map(move |split| ContractionSchedule {
