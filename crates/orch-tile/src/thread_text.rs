@@ -210,10 +210,11 @@ impl Printer<'_> {
         let program = self.program;
         let task = self.declaration(program.task);
         let mut text = format!("program {}, {} tasks {task}\n", program.name, program.tasks);
-        if let Some(Team { threads, thread, cluster, loads_ahead }) = &program.team {
+        if let Some(Team { threads, thread, cluster, loads_ahead, reads_once }) = &program.team {
             let thread = self.declaration(*thread);
             let ahead = if *loads_ahead { ", loads ahead" } else { "" };
-            text += &format!("  team {threads} threads {thread}, clusters of {cluster}{ahead}\n");
+            let once = if *reads_once { ", reads once" } else { "" };
+            text += &format!("  team {threads} threads {thread}, clusters of {cluster}{ahead}{once}\n");
         }
         for (buffer, name) in program.buffers.iter().zip(&self.buffers) {
             let scope = match buffer.scope {

@@ -323,7 +323,10 @@ fn columns_keep_memory_busy() {
         let block = column_sums(DType::F16, rows, columns, is_product).build().expect("a kernel");
         let schedule = row::schedules(&block, &SM_90).swap_remove(0);
         let program = row::lower(&block, &schedule).expect("its own schedule").program;
-        assert!(program.team.as_ref().is_some_and(|team| team.loads_ahead), "{program}");
+        let team = program.team.as_ref().expect("a team");
+        assert!(team.loads_ahead, "{program}");
+        // The caches hold the smaller matrix, and the row that the others are multiplied by is read by all tasks.
+        assert_eq!(team.reads_once, rows * columns >= 1 << 26 && !is_product, "{program}");
         let text = program.to_string();
         assert_eq!(parse_thread(&text).map(|parsed| parsed.to_string()), Ok(text));
         let tasks = program.tasks;

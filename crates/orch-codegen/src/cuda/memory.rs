@@ -49,6 +49,9 @@ impl Emitter<'_> {
                     }
                     (_, 1) => format!("{name}[{offset}]"),
                     (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
+                    (Scope::Input, _) if self.reads_once() => {
+                        format!("o_load_once<{lanes}, {width}>({name} + {offset})")
+                    }
                     _ => format!("o_load<{lanes}, {width}>({name} + {offset})"),
                 };
                 match mask {
@@ -67,6 +70,10 @@ impl Emitter<'_> {
                 }
             }
         }
+    }
+
+    fn reads_once(&self) -> bool {
+        self.program.team.as_ref().is_some_and(|team| team.reads_once)
     }
 
     /// Writes a store.

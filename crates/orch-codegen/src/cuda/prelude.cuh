@@ -303,6 +303,13 @@ template <int N, int A, class T> ORC vec<T, N> o_load(const T *p) {
     ORC_UNROLL for (int i = 0; i < N / A; i++) r.w[i] = ((const W *)p)[i];
     return r.v;
 }
+/* The same of what is read once: caches rather keep what others wrote. */
+template <int N, int A, class T> ORC vec<T, N> o_load_once(const T *p) {
+    typedef typename word<sizeof(T) * A>::type W;
+    words<T, N, A> r;
+    ORC_UNROLL for (int i = 0; i < N / A; i++) r.w[i] = __ldcs((const W *)p + i);
+    return r.v;
+}
 /* An address that is known from here on only, and of which nothing else is known. A kernel that is launched early begins while
    its inputs are written: they must not be read before, nor as if they were constant (the qualifier `nc`), which would let a cache
    serve them as they were before. */

@@ -17,6 +17,9 @@ const BANDWIDTH: f64 = 15.0;
 /// Warps of which a multiprocessor issues an instruction in each cycle.
 const ISSUE: f64 = 4.0;
 
+/// Cycles from an instruction of a thread to its next one, where no other warp's go between.
+const ALONE: f64 = 4.0;
+
 /// Most resident tasks of a multiprocessor.
 const MAX_RESIDENT: usize = 32;
 
@@ -73,8 +76,11 @@ impl Launch {
         let waves = most.div_ceil(resident) as f64;
         let threads = (most * self.threads) as f64;
         let issue = threads / WARP as f64 * self.effort.instructions / ISSUE;
+        let issue = issue.max(waves * self.effort.instructions * ALONE);
+        // What is under way at once takes no longer than its last byte, which `rounds` counts once.
         let under_way = (together * self.threads) as f64 * self.in_flight.max(1.0);
-        let memory = threads * self.effort.bytes / BANDWIDTH.min(under_way / LATENCY);
+        let in_turns = threads * self.effort.loaded / under_way * LATENCY - LATENCY * self.rounds;
+        let memory = (threads * self.effort.bytes / BANDWIDTH).max(in_turns);
         // Loads that barely cover the latency leave gaps.
         let memory = memory.hypot(waves * self.iterations * LOADED_LATENCY);
         // Of two resources the less busy one gets in the way a little.

@@ -17,6 +17,7 @@ use crate::target::GpuTarget;
 use crate::templates::Design;
 use ahead::load_ahead;
 use early::read_early;
+use std::collections::BTreeSet;
 
 /// What contractions of f32 multiply. Sums are f32 in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,7 +98,18 @@ fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<D
     let row = row::ranked(block, target).into_iter();
     ranked.extend(row.map(|(cycles, schedule)| (cycles, NestDesign::Row(schedule))));
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
-    ranked.into_iter().filter_map(|(_, design)| design.lower(block)).take(limit).collect()
+    varied(ranked).filter_map(|design| design.lower(block)).take(limit).collect()
+}
+
+/// The first design of every kind before all others, as long as the model does not find it much slower: designs of one
+/// kind take about as long, so that to time both tells little.
+fn varied(ranked: Vec<(f64, NestDesign)>) -> impl Iterator<Item = NestDesign> {
+    const MUCH: f64 = 1.5;
+    let most = MUCH * ranked.first().map_or(0.0, |(cycles, _)| *cycles);
+    let mut kinds = BTreeSet::new();
+    let is_first = |(cycles, design): &(f64, NestDesign)| *cycles <= most && kinds.insert(design.kind());
+    let (first, later): (Vec<_>, Vec<_>) = ranked.into_iter().partition(is_first);
+    first.into_iter().chain(later).map(|(_, design)| design)
 }
 
 /// A schedule of one of the templates that are not matrix products.
@@ -108,6 +120,22 @@ enum NestDesign {
 }
 
 impl NestDesign {
+    /// What tells designs apart that take different times.
+    fn kind(&self) -> (&'static str, [usize; 4]) {
+        match self {
+            NestDesign::Pointwise(schedule) => {
+                let (_, count) = schedule.block.unwrap_or_default();
+                ("pointwise", [schedule.vector.unwrap_or_default(), schedule.lanes, count, schedule.turns])
+            }
+            NestDesign::Row(schedule) => {
+                ("row", [schedule.lanes, schedule.members, schedule.groups, schedule.cluster])
+            }
+            NestDesign::Transpose(schedule) => {
+                ("transpose", [schedule.source, schedule.vector, schedule.threads, 0])
+            }
+        }
+    }
+
     fn lower(self, block: &BlockProgram) -> Option<Design> {
         let (kernel, schedule) = match self {
             NestDesign::Pointwise(schedule) => {

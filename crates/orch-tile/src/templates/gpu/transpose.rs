@@ -40,11 +40,20 @@ pub struct TransposeSchedule {
     pub threads: usize,
 }
 
-/// Extents of tiles.
-const TILES: [(usize, usize); 4] = [(32, 32), (64, 32), (32, 64), (64, 64)];
+/// Extents of tiles: along the operands' axis, and along the results'.
+const TILES: [(usize, usize); 7] = [(32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128)];
 
 /// Threads of a task.
-const THREADS: [usize; 2] = [128, 256];
+const THREADS: [usize; 3] = [128, 256, 512];
+
+/// Most bytes that a thread moves.
+const MOST_BYTES: usize = 64;
+
+/// Bytes of an access that is wide.
+const WIDE_BYTES: usize = 8;
+
+/// Bytes that reading or writing a run of consecutive elements costs on top of its own.
+const SHORT_RUN: f64 = 24.0;
 
 /// Banks of shared memory, of four bytes each.
 const BANKS: usize = 32;
@@ -67,14 +76,16 @@ pub fn schedules(block: &BlockProgram, target: &GpuTarget) -> Vec<TransposeSched
 pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, TransposeSchedule)> {
     let mut nest = nest_of(block);
     let Some(across) = Transposition::of(&mut nest) else { return Vec::new() };
+    let size = across.size(&nest);
     let mut ranked = Vec::new();
-    for store_lanes in lane_choices(&nest, &across.vector, false) {
+    for store_lanes in wide_choices(&nest, &across.vector, size) {
         let stored = across.store_effort(&mut nest, store_lanes);
-        for load_lanes in lane_choices(&nest, &across.tiling.source, false) {
+        for load_lanes in wide_choices(&nest, &across.tiling.source, size) {
             let loaded = across.load_effort(&mut nest, load_lanes);
             for ((source, vector), threads) in TILES.iter().flat_map(|&tile| THREADS.map(|t| (tile, t))) {
                 let schedule = TransposeSchedule { source, vector, load_lanes, store_lanes, threads };
-                if schedule.is_even() {
+                let bytes = source * vector * size / threads;
+                if schedule.is_even() && bytes <= MOST_BYTES {
                     let launch = across.launch(&nest, &schedule, loaded, stored);
                     ranked.push((launch.cycles(target), schedule));
                 }
@@ -84,6 +95,14 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Tran
     ranked.retain(|(cycles, _)| cycles.is_finite());
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     ranked
+}
+
+/// Lanes along an axis; narrow accesses only if there is no other choice.
+fn wide_choices(nest: &Nest, axis: &Axis, size: usize) -> Vec<usize> {
+    let mut lanes = lane_choices(nest, axis, false);
+    let widest = lanes.iter().max().map_or(1, |&lanes| lanes);
+    lanes.retain(|&lanes| lanes * size >= WIDE_BYTES.min(widest * size));
+    lanes
 }
 
 /// The kernel under a schedule.
@@ -201,7 +220,8 @@ impl Transposition {
         let per_element = conflicts as f64 / (load_lanes + store_lanes) as f64;
         let loads = self.tiling.loads.len();
         let exchanged = 2.0 * per_element * loads as f64 * turns(1);
-        let effort = loaded.times(turns(load_lanes)).plus(stored.times(turns(store_lanes)));
+        let mut effort = loaded.times(turns(load_lanes)).plus(stored.times(turns(store_lanes)));
+        effort.bytes *= 1.0 + SHORT_RUN * 0.5 * (1.0 / (source * size) as f64 + 1.0 / (vector * size) as f64);
         let in_flight = loaded.loaded * turns(load_lanes);
         Launch {
             tasks: self.tasks(nest, schedule),
