@@ -38,6 +38,9 @@ pub struct BlockProgram {
     pub axes: Vec<Axis>,
     /// Stages in order; a [`StageId`] names the reducing ones among them, counted in order.
     pub stages: Vec<Stage>,
+    /// Whether a factor of a contraction may be beyond the range of f16 ([`Storage::is_wide`](crate::Storage::is_wide)):
+    /// nothing on the way to its products may be rounded to that.
+    pub has_wide_factors: bool,
 }
 
 /// A tensor argument.

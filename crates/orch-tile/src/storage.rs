@@ -7,7 +7,14 @@
 //! - results of reductions, and what is computed from nothing else: the means and variances of rows are few, and an
 //!   error in one of them is an error of a whole row;
 //! - values beyond the range of the type that are computed from single numbers and integers alone: the large negative
-//!   numbers of masks, which would become infinite.
+//!   numbers of masks, which would become infinite;
+//! - in f16, long sums of products of data and what is as large (`storage/sums.rs`): linear attention before its division.
+//!   They are *wide*: contractions that read them do not round them to f16 as factors either
+//!   ([`BlockProgram::has_wide_factors`]). bf16 has the range of f32.
+//!
+//! [`BlockProgram::has_wide_factors`]: crate::BlockProgram::has_wide_factors
+
+mod sums;
 
 use crate::layout::Layout;
 use orch_ir::{DType, PrimGraph, PrimNode, PrimOp, Tensor, TensorId};
@@ -17,21 +24,25 @@ use orch_ir::{DType, PrimGraph, PrimNode, PrimOp, Tensor, TensorId};
 pub struct Storage {
     layouts: Vec<Layout>,
     dtypes: Vec<DType>,
+    wide: Vec<bool>,
 }
 
 impl Storage {
     /// In the types that the graph states; one layout per tensor.
     pub fn as_stated(graph: &PrimGraph, layouts: Vec<Layout>) -> Self {
         let dtypes = graph.tensors().iter().map(|info| info.dtype).collect();
-        Self { layouts, dtypes }
+        Self { layouts, dtypes, wide: vec![false; graph.tensors().len()] }
     }
 
     /// With tensors of f32 stored as `half` where that is harmless; one layout per tensor.
     pub fn narrowed(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
         let mut storage = Self::as_stated(graph, layouts);
+        if half == DType::F16 {
+            storage.wide = sums::sums(graph);
+        }
         let kept = kept(graph, half);
-        for (dtype, keep) in storage.dtypes.iter_mut().zip(kept) {
-            if *dtype == DType::F32 && !keep {
+        for ((dtype, keep), wide) in storage.dtypes.iter_mut().zip(kept).zip(&storage.wide) {
+            if *dtype == DType::F32 && !keep && !wide {
                 *dtype = half;
             }
         }
@@ -51,6 +62,11 @@ impl Storage {
     /// The type in which a tensor is stored.
     pub fn dtype(&self, tensor: TensorId) -> DType {
         self.dtypes[tensor.index()]
+    }
+
+    /// Whether a tensor may hold values beyond the range of the half type, so that it must not be rounded to that anywhere.
+    pub fn is_wide(&self, tensor: TensorId) -> bool {
+        self.wide[tensor.index()]
     }
 
     /// Bytes that a tensor takes.
@@ -99,7 +115,7 @@ fn laid_out(tensor: &Tensor, layout: &Layout) -> Tensor {
     Tensor::from_bytes(tensor.dtype(), shape.clone(), bytes.into()).expect("as many elements")
 }
 
-/// Tensors that keep their type.
+/// Tensors that keep their type whether they are wide or not.
 fn kept(graph: &PrimGraph, half: DType) -> Vec<bool> {
     let count = graph.tensors().len();
     let (mut kept, mut statistics) = (vec![false; count], vec![false; count]);
@@ -163,11 +179,15 @@ mod tests {
     use super::*;
     use orch_ir::text::parse;
 
-    /// The types in which tensors of a graph are stored with f16, by number.
-    fn stored(text: &str) -> Vec<DType> {
+    fn narrowed(text: &str, half: DType) -> Storage {
         let graph = parse(text).expect("a valid graph");
         let layouts = crate::layouts::assign(&graph);
-        Storage::narrowed(&graph, layouts, DType::F16).dtypes
+        Storage::narrowed(&graph, layouts, half)
+    }
+
+    /// The types in which tensors of a graph are stored with f16, by number.
+    fn stored(text: &str) -> Vec<DType> {
+        narrowed(text, DType::F16).dtypes
     }
 
     #[test]
@@ -212,10 +232,29 @@ mod tests {
     }
 
     #[test]
+    fn long_sums_are_wide_in_f16() {
+        let gram = r#"graph "g" {
+  input "x" t0: f32[64, 4]
+  t1: f32[64, 4] = neg t0
+  t2: f32[4, 4] = contract t1, t1 labels="ab,ac->bc"
+  t3: f32[64, 4] = contract t1, t2 labels="ab,bc->ac"
+  t4: f32[64, 4] = tanh t3
+  t5: f32[64, 4] = exp t4
+  output "y" t5
+}"#;
+        use DType::{BF16, F16, F32};
+        let (f16, bf16) = (narrowed(gram, F16), narrowed(gram, BF16));
+        assert_eq!(f16.dtypes, [F32, F16, F32, F32, F16, F32]);
+        assert_eq!(f16.wide, [false, false, true, true, false, false]);
+        assert_eq!(bf16.dtypes, [F32, BF16, BF16, BF16, BF16, F32]);
+        assert_eq!(bf16.wide, [false; 6]);
+    }
+
+    #[test]
     fn constants_are_converted_and_laid_out() {
         let value = Tensor::from_vec([1, 2, 1, 2], vec![1.0f32, 2.0, 3.0, 4.0]);
         let layouts = vec![Layout::channels_last(4)];
-        let storage = Storage { layouts, dtypes: vec![DType::F16] };
+        let storage = Storage { layouts, dtypes: vec![DType::F16], wide: vec![false] };
         let stored = storage.stored(TensorId(0), &value);
         assert_eq!((stored.dtype(), stored.to_f64()), (DType::F16, vec![1.0, 3.0, 2.0, 4.0]));
     }

@@ -367,3 +367,29 @@ fn parts_of_arrays_are_products() {
     let product = case.product(y, Factors::F32);
     assert_eq!((product.a.offset, product.a.lead), (7, 14));
 }
+
+#[test]
+fn wide_factors_are_no_f16() {
+    let mut case = Case::new();
+    let x = case.input(DType::F32, &[64, 4]);
+    let x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[x]);
+    let labels = Contract { lhs: vec![0, 1], rhs: vec![0, 2], out: vec![1, 2] };
+    let sums = case.add(PrimOp::Contract(labels), &[x, x]);
+    let square = case.multiply(0, sums, sums);
+    let mixed = case.multiply(0, x, square);
+    case.graph.add_output("y", mixed);
+    let storage = Storage::narrowed(&case.graph, layouts::assign_gpu(&case.graph), DType::F16);
+    let of = |result: TensorId| {
+        let nodes: Vec<_> = case.graph.producer(result).into_iter().collect();
+        let block = fuse::build_stored(&case.graph, &nodes, &[result], &storage, "kernel").expect("a kernel");
+        (product(&block, Factors::F16), block.has_wide_factors)
+    };
+    let told = |(product, is_wide): (Option<MatrixProduct>, bool)| {
+        let types = product.map(|product| (product.factors, product.stored, product.is_tf32));
+        (types, is_wide)
+    };
+    assert_eq!(told(of(sums)), (Some((DType::F16, DType::F32, false)), false));
+    assert_eq!(told(of(square)), (Some((DType::F32, DType::F32, true)), true));
+    // Factors of both types are not in memory as they are multiplied.
+    assert_eq!(told(of(mixed)), (None, true));
+}

@@ -80,6 +80,7 @@ fn describe(graph: &PrimGraph, storage: &Storage, tensor: TensorId) -> String {
     let (dtype, shape) = (graph.dtype(tensor), graph.shape(tensor));
     let order = storage.layout(tensor).order();
     let stored = match storage.dtype(tensor) {
+        _ if storage.is_wide(tensor) => " wide".to_owned(),
         same if same == dtype => String::new(),
         other => format!(" as {other}"),
     };

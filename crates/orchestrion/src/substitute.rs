@@ -209,7 +209,8 @@ fn wishes(place: Place<'_>, kernels: &[Spent<'_>]) -> Vec<Wish> {
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
     for region in regions(place.graph, &RegionLimits::default()) {
         // Whether what is taken for granted holds depends on inputs.
-        let candidate = candidate(&region, place.graph, place.units).filter(|_| region.premises.is_empty());
+        let is_offered = region.premises.is_empty() && !is_wide(&region, place);
+        let candidate = candidate(&region, place.graph, place.units).filter(|_| is_offered);
         let Some((candidate, views)) = candidate.zip(stored_views(&region, place)) else { continue };
         let own =
             |kernel: &&Spent<'_>| kernel.units.iter().filter(|unit| candidate.nodes.contains(unit)).count();
@@ -234,6 +235,13 @@ fn wishes(place: Place<'_>, kernels: &[Spent<'_>]) -> Vec<Wish> {
     wishes.sort_by(|a, b| b.gain_us.total_cmp(&a.gain_us));
     wishes.truncate(MAX_SEARCHES);
     wishes
+}
+
+/// True if a region reads or computes values beyond the range of the half type, to which µGraphs round all factors.
+fn is_wide(region: &Region, Place { graph, storage, .. }: Place<'_>) -> bool {
+    let read = region.inputs.iter().map(|view| view.tensor);
+    let computed = region.nodes.iter().flat_map(|&node| graph.node(node).outputs.iter().copied());
+    read.chain(computed).any(|tensor| storage.is_wide(tensor))
 }
 
 /// The units of a region; `None` if it cuts through some, or reads what is not stored.

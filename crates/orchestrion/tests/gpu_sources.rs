@@ -14,6 +14,7 @@ use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_tile::target::{GPU_TARGETS, GpuTarget};
 use orch_tile::templates::gpu::{Factors, attention, contraction, pointwise, row, transpose};
 use orch_tile::templates::kernel::Kernel;
+use orch_tile::thread::{Buffer, Scope};
 use orch_tile::{BlockProgram, Storage, fuse, layouts, validate_thread};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -112,6 +113,19 @@ fn product([m, n, k]: [usize; 3], has_weights: bool, dtype: DType) -> BlockProgr
     graph.build(y, dtype)
 }
 
+/// The second product of linear attention: queries in half precision by a wide factor, with the division behind it.
+fn wide_product([m, n, k]: [usize; 3], dtype: DType) -> BlockProgram {
+    let mut graph = Graph::new();
+    let (q, keys, values) = (graph.input(&[m, k]), graph.input(&[m, k]), graph.input(&[m, n]));
+    let labels = Contract { lhs: vec![0, 1], rhs: vec![0, 2], out: vec![1, 2] };
+    let sums = graph.op(PrimOp::Contract(labels), &[keys, values]);
+    graph.others.extend(graph.graph.producer(sums));
+    let product = graph.op(PrimOp::Contract(Contract::matmul(0)), &[q, sums]);
+    let divisor = graph.input(&[m, n]);
+    let y = graph.binary(BinaryFn::Div, product, divisor);
+    graph.build(y, dtype)
+}
+
 /// Softmax over an axis.
 fn softmax(shape: [usize; 2], axis: usize, dtype: DType) -> BlockProgram {
     let mut graph = Graph::new();
@@ -181,6 +195,21 @@ fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
                     kernels.push((format!("{schedule:?} {factors:?} weights {has_weights}"), kernel));
                 }
             }
+        }
+    }
+}
+
+/// Products with a factor beyond the range of f16, under the preferred schedules.
+fn wide_contractions(target: &GpuTarget, kernels: &mut Kernels) {
+    for extents in [[4096, 17, 16], [4096, 64, 64]] {
+        let block = wide_product(extents, DType::F16);
+        assert!(block.has_wide_factors, "{block}");
+        for schedule in contraction::schedules(&block, target, Factors::F16, SCHEDULES) {
+            let kernel = contraction::lower(&block, &schedule, Factors::F16).expect("its own schedule");
+            let is_shared = |buffer: &&Buffer| buffer.scope == Scope::Shared;
+            let mut tiles = kernel.program.buffers.iter().filter(is_shared);
+            assert!(tiles.all(|buffer| buffer.dtype == DType::F32), "{schedule:?}");
+            kernels.push((format!("{schedule:?} of wide factors {extents:?}"), kernel));
         }
     }
 }
@@ -438,6 +467,7 @@ fn sources_compile_without_spills() {
     for target in GPU_TARGETS {
         let mut kernels = Vec::new();
         contractions(target, &mut kernels);
+        wide_contractions(target, &mut kernels);
         attentions(target, &mut kernels);
         nests(target, &mut kernels);
         let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));

@@ -119,7 +119,8 @@ impl<'a> Builder<'a> {
     /// The program; to be called after a successful [`Builder::run`].
     pub fn finish(self, name: String) -> BlockProgram {
         let axes = self.axes.iter().map(|axis| Axis { var: axis.var, extent: axis.extent }).collect();
-        BlockProgram { name, exprs: self.exprs, args: self.args, axes, stages: self.stages }
+        let Self { exprs, args, stages, .. } = self;
+        BlockProgram { name, exprs, args, axes, stages, has_wide_factors: false }
     }
 
     /// The node of this kernel that computes a tensor.

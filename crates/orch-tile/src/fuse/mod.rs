@@ -27,7 +27,7 @@ use crate::block::BlockProgram;
 use crate::layout::Layout;
 use crate::storage::Storage;
 use builder::Builder;
-use orch_ir::{DType, NodeId, PrimGraph, TensorId};
+use orch_ir::{DType, NodeId, PrimGraph, PrimOp, TensorId};
 use split::Splits;
 
 /// Why a set of primitives is not one kernel. None of these is an error of the user: the set is merely computed
@@ -92,7 +92,7 @@ pub fn build(
 }
 
 /// The same for tensors that are stored as `storage` says: a tensor of f32 that is stored in half precision is widened
-/// where it is read and rounded where it is stored.
+/// where it is read and rounded where it is stored. Contractions of wide tensors are marked.
 ///
 /// # Errors
 /// If the set does not have the form of one kernel.
@@ -104,7 +104,13 @@ pub fn build_stored(
     name: impl Into<String>,
 ) -> Result<BlockProgram, CannotFuse> {
     let stored = |tensor: TensorId| (storage.layout(tensor).clone(), storage.dtype(tensor));
-    build_with(graph, nodes, outputs, &stored, name.into())
+    let block = build_with(graph, nodes, outputs, &stored, name.into())?;
+    let has_wide_factors = nodes.iter().map(|&node| graph.node(node)).any(|node| {
+        let multiplies =
+            matches!(node.op, PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. });
+        multiplies && node.inputs.iter().any(|&factor| storage.is_wide(factor))
+    });
+    Ok(BlockProgram { has_wide_factors, ..block })
 }
 
 fn build_with(

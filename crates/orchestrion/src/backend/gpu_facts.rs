@@ -93,7 +93,7 @@ fn product(block: &BlockProgram, form: &Form, factors: Factors) -> ProductFacts 
     let Extents { batch, m, n, k } = Extents::of(block, form);
     let pair = [form.a, form.b];
     let is_f32 = block.exprs.dtype(form.a) == DType::F32;
-    let unit = match factors {
+    let unit = match factors.within(block) {
         _ if !is_f32 => Unit::Scalar,
         Factors::F16 | Factors::Bf16 => Unit::Half,
         Factors::Tf32 => Unit::Tf32,

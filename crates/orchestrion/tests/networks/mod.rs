@@ -1,13 +1,13 @@
 //! Small networks with the structures of large ones, as primitive graphs.
 
 use orch_ir::{
-    BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
-    Window,
+    BinaryFn, Contract, ConvSpec, DType, PadMode, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId,
+    UnaryFn, Window,
 };
 
 /// All of them.
 pub fn all() -> Vec<PrimGraph> {
-    vec![perceptron(), transformer(), residual_block(), inverted_bottleneck()]
+    vec![perceptron(), transformer(), linear_attention(), residual_block(), inverted_bottleneck()]
 }
 
 /// Building blocks of networks.
@@ -231,6 +231,47 @@ fn transformer() -> PrimGraph {
     let hidden = net.gelu(hidden);
     let hidden = net.linear(hidden, heads * width);
     let y = net.binary(BinaryFn::Add, x, hidden);
+    net.finish(y)
+}
+
+/// Linear attention as in EfficientViT: 512 tokens, 2 heads of 16, whose sums over all tokens are beyond the range of f16.
+fn linear_attention() -> PrimGraph {
+    /// By which queries, keys and values are larger than their weights would make them.
+    const SCALE: f32 = 64.0;
+    let (tokens, heads, width) = (512, 2, 16);
+    let mut net = Network::new("linear_attention");
+    let x = net.input(&[tokens, heads * width]);
+    let head = |net: &mut Network, perm: [usize; 3]| {
+        let projected = net.linear(x, heads * width);
+        let scale = net.scalar(SCALE, projected);
+        let scaled = net.binary(BinaryFn::Mul, projected, scale);
+        let split = net.op(PrimOp::Reshape { shape: [tokens, heads, width].into() }, &[scaled]);
+        net.op(PrimOp::Transpose { perm: perm.to_vec() }, &[split])
+    };
+    let queries = head(&mut net, [1, 0, 2]);
+    let queries = net.relu(queries);
+    let keys = head(&mut net, [1, 2, 0]);
+    let keys = net.relu(keys);
+    let values = head(&mut net, [1, 0, 2]);
+    // A column of ones sums the keys.
+    let one = net.graph.add_constant(Tensor::scalar(1.0f32));
+    let pad = PrimOp::Pad { mode: PadMode::Constant, low: vec![0; 3], high: vec![0, 0, 1] };
+    let values = net.op(pad, &[values, one]);
+    let summed = net.matmul(keys, values, 1);
+    let mixed = net.matmul(queries, summed, 1);
+    let columns = |net: &mut Network, start: usize, size: usize| {
+        let (starts, sizes) = (vec![0, 0, start as i64], vec![heads, tokens, size]);
+        net.op(PrimOp::Slice { starts, steps: vec![1; 3], sizes }, &[mixed])
+    };
+    let numerator = columns(&mut net, 0, width);
+    let denominator = columns(&mut net, width, 1);
+    let epsilon = net.scalar(1e-2, denominator);
+    let denominator = net.binary(BinaryFn::Add, denominator, epsilon);
+    let denominator = net.spread(denominator, numerator, &[0, 1, 2]);
+    let mixed = net.binary(BinaryFn::Div, numerator, denominator);
+    let joined = net.op(PrimOp::Transpose { perm: vec![1, 0, 2] }, &[mixed]);
+    let joined = net.op(PrimOp::Reshape { shape: [tokens, heads * width].into() }, &[joined]);
+    let y = net.linear(joined, heads * width);
     net.finish(y)
 }
 

@@ -32,6 +32,17 @@ pub enum Factors {
     Bf16,
 }
 
+impl Factors {
+    /// What the contractions of a block program multiply where others multiply this: factors that are beyond the range of
+    /// f16 keep that of f32.
+    pub fn within(self, block: &BlockProgram) -> Self {
+        match self {
+            Factors::F16 if block.has_wide_factors => Factors::Tf32,
+            factors => factors,
+        }
+    }
+}
+
 /// True if a block program has the structure that a template serves. Whether there is a schedule for it is seen only by
 /// [`design`], which takes much longer.
 pub fn serves(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> bool {

@@ -107,7 +107,7 @@ fn product(block: &BlockProgram, form: &AttentionForm, factors: Factors) -> Opti
     if block.exprs.dtype(form.q) != DType::F32 {
         return None;
     }
-    match factors {
+    match factors.within(block) {
         Factors::F16 => Some(Product::F16),
         Factors::Bf16 => Some(Product::Bf16),
         Factors::F32 | Factors::Tf32 => None,

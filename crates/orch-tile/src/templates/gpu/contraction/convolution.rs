@@ -97,7 +97,7 @@ const MAX_POINTS: usize = 1 << 16;
 /// A block program as a convolution; `None` if it is not exactly that.
 pub fn convolution(block: &BlockProgram, factors: Factors) -> Option<Convolution> {
     let form = Form::of(block).ok()?;
-    let engine = Engine::of(block.exprs.dtype(form.a), factors)?;
+    let engine = Engine::of(block, &form, factors)?;
     let is_multiplied = matches!(engine, Engine::Matrix(_) | Engine::Scalar(DType::F32));
     let axes = form.m.iter().chain(&form.n).chain(&form.k);
     if !is_multiplied || !form.batch.is_empty() || axes.clone().any(|&axis| block.extent(axis) == 0) {

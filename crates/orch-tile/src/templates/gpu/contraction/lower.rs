@@ -76,7 +76,7 @@ pub fn lower(
     factors: Factors,
 ) -> Result<Kernel, CannotLower> {
     let form = Form::of(block)?;
-    let engine = Engine::of(block.exprs.dtype(form.a), factors)
+    let engine = Engine::of(block, &form, factors)
         .ok_or(CannotLower::NotThisTemplate("nothing multiplies this type"))?;
     Lowering::new(block, form, engine, *schedule).emit()
 }

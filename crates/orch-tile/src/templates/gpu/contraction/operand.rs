@@ -236,7 +236,7 @@ impl Operand {
                 copies.extend(guarded(chunk.exists, self.copy(lowering, to, row, term)));
             } else {
                 let wanted = (!is_always).then_some(is_wanted);
-                let value = self.compute(lowering, row, term, wanted);
+                let value = self.compute(lowering, chunk, (row, term), wanted);
                 let (loads, value) = loads_first(&mut lowering.program.exprs, value, self.side.name);
                 now.extend(loads);
                 let store = Stmt::Store { buffer: to.buffer, offset: to.offset, value, mask: None };
@@ -263,23 +263,25 @@ impl Operand {
     fn compute(
         &self,
         lowering: &mut Lowering<'_>,
-        row: ExprId,
-        term: ExprId,
+        chunk: &Chunk,
+        (row, term): (ExprId, ExprId),
         wanted: Option<ExprId>,
     ) -> ExprId {
         let side = &self.side;
-        let (moving, extent) = match self.along {
-            Along::Terms => (term, side.terms(lowering)),
-            Along::Rows => (row, side.rows),
+        let (row_inside, term_inside) = (side.row_inside(lowering, row), side.term_inside(lowering, term));
+        let (moving, extent, inside, first_inside) = match self.along {
+            Along::Terms => (term, side.terms(lowering), row_inside, term_inside),
+            Along::Rows => (row, side.rows, term_inside, row_inside),
         };
-        let inside = match self.along {
-            Along::Terms => side.row_inside(lowering, row),
-            Along::Rows => side.term_inside(lowering, term),
-        };
-        let guard = lowering.program.exprs.and_guard(inside, wanted);
+        let mut guard = lowering.program.exprs.and_guard(inside, wanted);
         let Lowering { program, simplifier, .. } = &mut *lowering;
         let mask = lanes_below(&mut program.exprs, simplifier, (moving, extent), self.lanes);
-        let value = side.vector(lowering, self.along, (row, term), self.lanes, guard, mask);
+        let mut value = side.vector(lowering, self.along, (row, term), self.lanes, guard, mask);
+        // A mask is not of what all lanes share, which is nowhere if all of them are outside.
+        if mask.is_some() && shares_loads(&lowering.program.exprs, value, chunk.at) {
+            guard = lowering.program.exprs.and_guard(guard, first_inside);
+            value = side.vector(lowering, self.along, (row, term), self.lanes, guard, mask);
+        }
         let ty = Type { dtype: lowering.engine.factor_type(), lanes: self.lanes };
         or_zero(&mut lowering.program.exprs, value, ty, guard, mask)
     }
@@ -291,6 +293,12 @@ impl Lowering<'_> {
         let ty = Type { dtype: self.engine.factor_type(), lanes };
         copied_from(&mut self.program.exprs, &mut self.simplifier, value, ty)
     }
+}
+
+/// True if all lanes of a value load one element from a place that the position of the first one tells.
+fn shares_loads(exprs: &Exprs, value: ExprId, first: VarId) -> bool {
+    let is_shared = |id: ExprId| matches!(exprs.get(id), Expr::Load { lanes: 1, .. });
+    exprs.reachable(&[value]).into_iter().any(|id| is_shared(id) && exprs.free_vars(id).contains(&first))
 }
 
 /// The loads of a value as variables, and the value over these: they are under way while products are computed.

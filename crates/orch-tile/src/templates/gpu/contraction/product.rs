@@ -82,7 +82,7 @@ pub(super) const ANY_SCHEDULE: ContractionSchedule = ContractionSchedule {
 /// A block program as a product of matrices; `None` if it is not exactly that.
 pub fn product(block: &BlockProgram, factors: Factors) -> Option<MatrixProduct> {
     let form = Form::of(block).ok()?;
-    let engine = Engine::of(block.exprs.dtype(form.a), factors)?;
+    let engine = Engine::of(block, &form, factors)?;
     let is_tf32 = engine == Engine::Matrix(Product::Tf32);
     let is_multiplied = matches!(engine, Engine::Matrix(_) | Engine::Scalar(DType::F32));
     let mut lowering = Lowering::new(block, form, engine, ANY_SCHEDULE);

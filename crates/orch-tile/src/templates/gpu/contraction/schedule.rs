@@ -45,9 +45,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// What multiplies a contraction whose sum has this type; `None` if nothing does.
-    pub fn of(sum: DType, factors: Factors) -> Option<Self> {
-        match (sum, factors) {
+    /// What multiplies a contraction; `None` if nothing does.
+    pub fn of(block: &BlockProgram, form: &Form, factors: Factors) -> Option<Self> {
+        let sum = block.exprs.dtype(form.a);
+        match (sum, factors.within(block)) {
             (DType::F32, Factors::F32) => Some(Engine::Scalar(DType::F32)),
             (DType::F32, Factors::Tf32) => Some(Engine::Matrix(Product::Tf32)),
             (DType::F32, Factors::F16) | (DType::F16, _) => Some(Engine::Matrix(Product::F16)),
@@ -380,7 +381,7 @@ const GROUP_STEPS: [(usize, usize); 6] = [(128, 6), (64, 6), (128, 4), (64, 4), 
 
 /// True for a contraction of a type that something multiplies.
 pub fn is_served(block: &BlockProgram, factors: Factors) -> bool {
-    Form::of(block).is_ok_and(|form| Engine::of(block.exprs.dtype(form.a), factors).is_some())
+    Form::of(block).is_ok_and(|form| Engine::of(block, &form, factors).is_some())
 }
 
 /// True for a contraction with one row or one column.
@@ -399,7 +400,7 @@ pub fn schedules(
     limit: usize,
 ) -> Vec<ContractionSchedule> {
     let Ok(form) = Form::of(block) else { return Vec::new() };
-    let Some(engine) = Engine::of(block.exprs.dtype(form.a), factors) else { return Vec::new() };
+    let Some(engine) = Engine::of(block, &form, factors) else { return Vec::new() };
     let extents = Extents::of(block, &form);
     let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
     if space.iter().any(|schedule| schedule.tiles) {

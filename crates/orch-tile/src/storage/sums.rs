@@ -1,0 +1,226 @@
+//! Long sums of products of data: values that f16 may not hold.
+//!
+//! Where the results of a product are few, each is a sum of many terms. If both factors are data, nothing keeps such a
+//! sum small: `k^T v` of linear attention is summed over all tokens, and so is a Gram matrix. f16 ends at 65504. Not among
+//! them are
+//!
+//! - products with weights, which were trained to give results of the data's size: constants, and inputs that are multiplied
+//!   as they are, which may be weights;
+//! - products with a result about as large as a factor, as of scores and of attention over as many keys as queries;
+//! - averages: a factor `x / sum(x)`, as softmax makes, whose weights add up to one.
+//!
+//! What is computed from such sums may be as large, until it is divided by data (numerator by denominator, or what is
+//! normalised by its length) or goes through a function that grows more slowly.
+
+use orch_ir::{BinaryFn, DType, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId, UnaryFn};
+
+/// A product has few results if each factor has so many times as many elements.
+const FEW: usize = 8;
+
+/// What is known of each tensor, by number.
+struct Facts<'a> {
+    graph: &'a PrimGraph,
+    /// It depends on an input.
+    data: Vec<bool>,
+    /// It is data, and more than elements of an input.
+    computed: Vec<bool>,
+    /// It is `x / sum(x)`.
+    averages: Vec<bool>,
+    /// It is something without data divided by data.
+    reciprocals: Vec<bool>,
+    /// It is a long sum of products of data, or as large as one.
+    sums: Vec<bool>,
+}
+
+/// For each tensor whether it is of f32 and as large as a long sum of products of data.
+pub(super) fn sums(graph: &PrimGraph) -> Vec<bool> {
+    let none = || vec![false; graph.tensors().len()];
+    let mut facts =
+        Facts { graph, data: none(), computed: none(), averages: none(), reciprocals: none(), sums: none() };
+    for (_, input) in &graph.inputs {
+        facts.data[input.index()] = true;
+    }
+    for node in graph.nodes() {
+        facts.learn(node);
+    }
+    facts.sums
+}
+
+impl Facts<'_> {
+    /// What a node's results are, after all nodes before it.
+    fn learn(&mut self, node: &PrimNode) {
+        let any = |of: &[bool]| node.inputs.iter().any(|input| of[input.index()]);
+        let is_moved = moves(&node.op);
+        let is_data = any(&self.data) || matches!(node.op, PrimOp::Opaque(_));
+        let is_computed = if is_moved { any(&self.computed) } else { is_data };
+        let is_average = is_moved && any(&self.averages) || self.is_average(node);
+        let is_reciprocal = is_moved && any(&self.reciprocals) || self.is_reciprocal(node);
+        let is_sum = self.is_long_sum(node) || any(&self.sums) && self.stays_large(node);
+        for &output in &node.outputs {
+            let number = output.index();
+            self.data[number] = is_data;
+            self.computed[number] = is_computed;
+            self.averages[number] = is_average;
+            self.reciprocals[number] = is_reciprocal;
+            self.sums[number] = is_sum && self.graph.dtype(output) == DType::F32;
+        }
+    }
+
+    /// True for a product of data with few results of many terms that are no averages.
+    fn is_long_sum(&self, node: &PrimNode) -> bool {
+        let elems = |tensor: TensorId| self.graph.shape(tensor).elems();
+        let is_long = |input: TensorId| {
+            let number = input.index();
+            self.computed[number] && !self.averages[number] && FEW * elems(node.outputs[0]) <= elems(input)
+        };
+        matches!(node.op, PrimOp::Contract(_)) && node.inputs.iter().all(|&input| is_long(input))
+    }
+
+    /// True if a result may be as large as an operand that is a long sum.
+    fn stays_large(&self, node: &PrimNode) -> bool {
+        let of = |facts: &[bool], operand: usize| facts[node.inputs[operand].index()];
+        match &node.op {
+            PrimOp::Map(ScalarFn::Unary(f)) => {
+                use UnaryFn::{Abs, Ceil, Floor, Neg, RoundEven, Trunc};
+                matches!(f, Abs | Ceil | Floor | Neg | RoundEven | Trunc)
+            }
+            PrimOp::Map(ScalarFn::Binary(f)) => match f {
+                BinaryFn::Mul => !of(&self.reciprocals, 0) && !of(&self.reciprocals, 1),
+                BinaryFn::Div => !of(&self.data, 1),
+                f => {
+                    use BinaryFn::{Add, Max, Min, Pow, Sub};
+                    matches!(f, Add | Max | Min | Pow | Sub)
+                }
+            },
+            PrimOp::Reduce { .. } | PrimOp::Window { .. } => true,
+            PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } => true,
+            PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => true,
+            op => moves(op),
+        }
+    }
+
+    /// True for `x / sum(x)`.
+    fn is_average(&self, node: &PrimNode) -> bool {
+        if !matches!(node.op, PrimOp::Map(ScalarFn::Binary(BinaryFn::Div))) {
+            return false;
+        }
+        let mut divisor = node.inputs[1];
+        while let Some(producer) = self.graph.producer(divisor).map(|producer| self.graph.node(producer)) {
+            match producer.op {
+                PrimOp::Reduce { op: ReduceOp::Sum, .. } => return producer.inputs[0] == node.inputs[0],
+                PrimOp::Broadcast { .. } | PrimOp::Reshape { .. } => divisor = producer.inputs[0],
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// True for what a product is divided by in another form.
+    fn is_reciprocal(&self, node: &PrimNode) -> bool {
+        let is_data = |operand: usize| self.data[node.inputs[operand].index()];
+        match node.op {
+            PrimOp::Map(ScalarFn::Unary(UnaryFn::Recip)) => is_data(0),
+            PrimOp::Map(ScalarFn::Binary(BinaryFn::Div)) => !is_data(0) && is_data(1),
+            _ => false,
+        }
+    }
+}
+
+/// True if a result's elements are elements of the operands.
+fn moves(op: &PrimOp) -> bool {
+    match op {
+        PrimOp::Map(f) => matches!(f, ScalarFn::Select | ScalarFn::Cast(_)),
+        PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
+        PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } | PrimOp::Select { .. } => true,
+        PrimOp::Take { .. } | PrimOp::TakeAlong { .. } | PrimOp::GatherNd { .. } => true,
+        PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => false,
+        PrimOp::Reduce { .. } | PrimOp::Window { .. } => false,
+        PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } => false,
+        PrimOp::Iota { .. } | PrimOp::Opaque(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sums;
+    use orch_ir::text::parse;
+
+    /// The numbers of the tensors that are as large as long sums: `nodes` have inputs of these shapes as `t0` and `t1`,
+    /// and `t2` and `t3` that are computed from them.
+    fn large([x, y]: [&str; 2], nodes: &str, output: usize) -> Vec<usize> {
+        let text = format!(
+            "graph \"g\" {{\ninput \"x\" t0: f32[{x}]\ninput \"y\" t1: f32[{y}]\nt2: f32[{x}] = neg t0\n\
+             t3: f32[{y}] = neg t1\n{nodes}\noutput \"y\" t{output}\n}}"
+        );
+        let graph = parse(&text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        let found = sums(&graph).into_iter().enumerate();
+        found.filter(|(_, is_sum)| *is_sum).map(|(number, _)| number).collect()
+    }
+
+    const NONE: [usize; 0] = [];
+
+    /// 64 keys and values of 4 channels.
+    const KEYS: [&str; 2] = ["64, 4", "64, 4"];
+
+    #[test]
+    fn linear_attention_is_large_up_to_its_division() {
+        let nodes = "const t4: f32[1] = [0]
+t5: f32[64, 4] = broadcast t4 dims=[0]
+t6: f32[64, 4] = max t2, t5
+t7: f32[64] = reduce.sum t6 axes=[1]
+t8: f32[4, 4] = contract t6, t3 labels=\"ab,ac->bc\"
+t9: f32[64, 4] = contract t6, t8 labels=\"ab,bc->ac\"
+t10: f32[64, 3] = slice t9 starts=[0, 0]
+t11: f32[64, 1] = slice t9 starts=[0, 3]
+t12: f32[64, 3] = broadcast t11 dims=[0, 1]
+t13: f32[64, 3] = div t10, t12
+t14: f32[64, 3] = exp t13";
+        assert_eq!(large(KEYS, nodes, 14), [8, 9, 10, 11, 12]);
+    }
+
+    #[test]
+    fn a_reciprocal_divides_and_a_constant_scales() {
+        let nodes = "t4: f32[4, 4] = contract t2, t3 labels=\"ab,ac->bc\"
+const t5: f32[4, 4] = [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]
+t6: f32[4, 4] = div t4, t5
+t7: f32[4] = reduce.max t6 axes=[1]
+t8: f32[4] = recip t7
+t9: f32[4, 4] = broadcast t8 dims=[0]
+t10: f32[4, 4] = mul t6, t9
+t11: f32[4, 4] = sqrt t6
+t12: f32[4, 4] = sub t10, t11";
+        assert_eq!(large(KEYS, nodes, 12), [4, 6, 7]);
+    }
+
+    #[test]
+    fn averages_are_not_large() {
+        // Two queries by 64 keys.
+        let shapes = ["2, 64", "64, 4"];
+        let softmax = "t4: f32[2, 64] = exp t2
+t5: f32[2] = reduce.sum t4 axes=[1]
+t6: f32[2, 64] = broadcast t5 dims=[0]
+t7: f32[2, 64] = div t4, t6";
+        let attention =
+            |weights: &str| format!("{softmax}\nt8: f32[2, 4] = contract {weights}, t3 labels=\"ab,bc->ac\"");
+        assert_eq!(large(shapes, &attention("t7"), 8), NONE);
+        assert_eq!(large(shapes, &attention("t4"), 8), [8]);
+    }
+
+    #[test]
+    fn products_with_weights_or_of_many_results_are_not_large() {
+        let shapes = ["2, 16", "16, 2"];
+        let weights = vec!["1"; 32].join(", ");
+        let nodes = format!(
+            "const t4: f32[16, 2] = [{weights}]
+t5: f32[2, 2] = contract t2, t4 labels=\"ab,bc->ac\"
+t6: f32[16, 2] = reshape t0
+t7: f32[2, 2] = contract t2, t6 labels=\"ab,bc->ac\"
+t8: f32[16, 16] = contract t2, t2 labels=\"ab,ac->bc\""
+        );
+        assert_eq!(large(shapes, &nodes, 8), NONE);
+        // One element more than an eighth of a factor's.
+        let sum = "t4: f32[2, 2] = contract t2, t3 labels=\"ab,bc->ac\"";
+        assert_eq!(large(shapes, sum, 4), [4]);
+        assert_eq!(large(["2, 15", "15, 2"], sum, 4), NONE);
+    }
+}
