@@ -9,7 +9,8 @@ the host knows that it has ended, with inputs and outputs on the device. Outputs
 `fill.py --reference` stored. `floor` is the time that the model's bytes (its inputs, outputs and constants, once each)
 and operations take at least, by the rates that --bandwidth and --flops state.
 
-With --out, FOLDER/gpu-PRECISION.json is written, and FOLDER/gpu.md from all such files there; --report does only the latter.
+With --out, FOLDER/gpu-PRECISION.json is written (gpu-PRECISION-ma.json with max-autotune, which takes minutes a model), and
+FOLDER/gpu.md from all such files there; --report does only the latter.
 
 Needs models as fill.py of the zoo writes them (--zoo), torch, torchvision, timm, transformers, and the script of the
 zoo's peers (--peers), whose models it builds.
@@ -129,7 +130,8 @@ def write_report(folder):
     for path in sorted(glob.glob(f"{folder}/gpu-*.json")):
         table = json.load(open(path))
         rows, modes = table["rows"], table["modes"]
-        lines += ["", f"## {table['precision']}", "", f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}{' ' + table['options'] if table.get('options') else ''}; {table['date']}.", ""]
+        kind = ", beside max-autotune" if "ma" in modes else ""
+        lines += ["", f"## {table['precision']}{kind}", "", f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}{' ' + table['options'] if table.get('options') else ''}; {table['date']}.", ""]
         lines += ["| model | Orchestrion | " + " | ".join(NAMES[mode] for mode in modes) + " | best / Orchestrion | floor | error | kernels | compile s |", "|---" * (len(modes) + 7) + "|"]
         for row in rows:
             cells = [f"{row[mode]:.3f}" if isinstance(row[mode], float) else "failed" for mode in modes]
@@ -164,7 +166,7 @@ def main():
         print(f"{name:16} {row['orchestrion']:8.3f}", *cells, tail, flush=True)
         if o.out:
             # What has been measured is kept if a later model fails.
-            with open(f"{o.out}/gpu-{o.precision}.json", "w") as file:
+            with open(f"{o.out}/gpu-{o.precision}{'-ma' if 'ma' in modes else ''}.json", "w") as file:
                 json.dump({**table, "rows": rows}, file, indent=1)
             write_report(o.out)
     print(f"geomean of best/ours: {contest.geometric_mean(row['ratio'] for row in rows):.3f}")
