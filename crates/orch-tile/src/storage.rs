@@ -234,12 +234,12 @@ mod tests {
     #[test]
     fn long_sums_are_wide_in_f16() {
         let gram = r#"graph "g" {
-  input "x" t0: f32[64, 4]
-  t1: f32[64, 4] = neg t0
+  input "x" t0: f32[1024, 4]
+  t1: f32[1024, 4] = neg t0
   t2: f32[4, 4] = contract t1, t1 labels="ab,ac->bc"
-  t3: f32[64, 4] = contract t1, t2 labels="ab,bc->ac"
-  t4: f32[64, 4] = tanh t3
-  t5: f32[64, 4] = exp t4
+  t3: f32[1024, 4] = contract t1, t2 labels="ab,bc->ac"
+  t4: f32[1024, 4] = tanh t3
+  t5: f32[1024, 4] = exp t4
   output "y" t5
 }"#;
         use DType::{BF16, F16, F32};

@@ -371,7 +371,7 @@ fn parts_of_arrays_are_products() {
 #[test]
 fn wide_factors_are_no_f16() {
     let mut case = Case::new();
-    let x = case.input(DType::F32, &[64, 4]);
+    let x = case.input(DType::F32, &[1024, 4]);
     let x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[x]);
     let labels = Contract { lhs: vec![0, 1], rhs: vec![0, 2], out: vec![1, 2] };
     let sums = case.add(PrimOp::Contract(labels), &[x, x]);

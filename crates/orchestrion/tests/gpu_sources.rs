@@ -258,6 +258,9 @@ fn nests(target: &GpuTarget, kernels: &mut Kernels) {
             }
         }
     }
+    let reads_once =
+        |(_, kernel): &(String, Kernel)| kernel.program.team.as_ref().is_some_and(|team| team.reads_once);
+    assert!(kernels.iter().any(reads_once), "sums of what caches do not hold");
 }
 
 /// Programs whose µGraphs are compiled: attention of few and of many rows, with normalised factors, and what else there is.

@@ -6,6 +6,7 @@
 //!
 //! - products with weights, which were trained to give results of the data's size: constants, and inputs that are multiplied
 //!   as they are, which may be weights;
+//! - sums of fewer terms;
 //! - products with a result about as large as a factor, as of scores and of attention over as many keys as queries;
 //! - averages: a factor `x / sum(x)`, as softmax makes, whose weights add up to one.
 //!
@@ -16,6 +17,10 @@ use orch_ir::{BinaryFn, DType, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, 
 
 /// A product has few results if each factor has so many times as many elements.
 const FEW: usize = 8;
+
+/// A sum is long if it has so many terms: what is of shorter ones f16 holds, unless their factors are about as large as it
+/// holds.
+const MANY_TERMS: usize = 1024;
 
 /// What is known of each tensor, by number.
 struct Facts<'a> {
@@ -73,7 +78,11 @@ impl Facts<'_> {
             let number = input.index();
             self.computed[number] && !self.averages[number] && FEW * elems(node.outputs[0]) <= elems(input)
         };
-        matches!(node.op, PrimOp::Contract(_)) && node.inputs.iter().all(|&input| is_long(input))
+        let PrimOp::Contract(contract) = &node.op else { return false };
+        let lhs = self.graph.shape(node.inputs[0]).dims().iter().zip(&contract.lhs);
+        let terms: usize =
+            lhs.filter(|(_, label)| !contract.out.contains(label)).map(|(extent, _)| extent).product();
+        terms >= MANY_TERMS && node.inputs.iter().all(|&input| is_long(input))
     }
 
     /// True if a result may be as large as an operand that is a long sum.
@@ -159,22 +168,22 @@ mod tests {
 
     const NONE: [usize; 0] = [];
 
-    /// 64 keys and values of 4 channels.
-    const KEYS: [&str; 2] = ["64, 4", "64, 4"];
+    /// 1024 keys and values of 4 channels.
+    const KEYS: [&str; 2] = ["1024, 4", "1024, 4"];
 
     #[test]
     fn linear_attention_is_large_up_to_its_division() {
         let nodes = "const t4: f32[1] = [0]
-t5: f32[64, 4] = broadcast t4 dims=[0]
-t6: f32[64, 4] = max t2, t5
-t7: f32[64] = reduce.sum t6 axes=[1]
+t5: f32[1024, 4] = broadcast t4 dims=[0]
+t6: f32[1024, 4] = max t2, t5
+t7: f32[1024] = reduce.sum t6 axes=[1]
 t8: f32[4, 4] = contract t6, t3 labels=\"ab,ac->bc\"
-t9: f32[64, 4] = contract t6, t8 labels=\"ab,bc->ac\"
-t10: f32[64, 3] = slice t9 starts=[0, 0]
-t11: f32[64, 1] = slice t9 starts=[0, 3]
-t12: f32[64, 3] = broadcast t11 dims=[0, 1]
-t13: f32[64, 3] = div t10, t12
-t14: f32[64, 3] = exp t13";
+t9: f32[1024, 4] = contract t6, t8 labels=\"ab,bc->ac\"
+t10: f32[1024, 3] = slice t9 starts=[0, 0]
+t11: f32[1024, 1] = slice t9 starts=[0, 3]
+t12: f32[1024, 3] = broadcast t11 dims=[0, 1]
+t13: f32[1024, 3] = div t10, t12
+t14: f32[1024, 3] = exp t13";
         assert_eq!(large(KEYS, nodes, 14), [8, 9, 10, 11, 12]);
     }
 
@@ -194,12 +203,12 @@ t12: f32[4, 4] = sub t10, t11";
 
     #[test]
     fn averages_are_not_large() {
-        // Two queries by 64 keys.
-        let shapes = ["2, 64", "64, 4"];
-        let softmax = "t4: f32[2, 64] = exp t2
+        // Two queries by 1024 keys.
+        let shapes = ["2, 1024", "1024, 4"];
+        let softmax = "t4: f32[2, 1024] = exp t2
 t5: f32[2] = reduce.sum t4 axes=[1]
-t6: f32[2, 64] = broadcast t5 dims=[0]
-t7: f32[2, 64] = div t4, t6";
+t6: f32[2, 1024] = broadcast t5 dims=[0]
+t7: f32[2, 1024] = div t4, t6";
         let attention =
             |weights: &str| format!("{softmax}\nt8: f32[2, 4] = contract {weights}, t3 labels=\"ab,bc->ac\"");
         assert_eq!(large(shapes, &attention("t7"), 8), NONE);
@@ -207,20 +216,21 @@ t7: f32[2, 64] = div t4, t6";
     }
 
     #[test]
-    fn products_with_weights_or_of_many_results_are_not_large() {
-        let shapes = ["2, 16", "16, 2"];
-        let weights = vec!["1"; 32].join(", ");
-        let nodes = format!(
-            "const t4: f32[16, 2] = [{weights}]
-t5: f32[2, 2] = contract t2, t4 labels=\"ab,bc->ac\"
-t6: f32[16, 2] = reshape t0
-t7: f32[2, 2] = contract t2, t6 labels=\"ab,bc->ac\"
-t8: f32[16, 16] = contract t2, t2 labels=\"ab,ac->bc\""
-        );
-        assert_eq!(large(shapes, &nodes, 8), NONE);
-        // One element more than an eighth of a factor's.
-        let sum = "t4: f32[2, 2] = contract t2, t3 labels=\"ab,bc->ac\"";
-        assert_eq!(large(shapes, sum, 4), [4]);
-        assert_eq!(large(["2, 15", "15, 2"], sum, 4), NONE);
+    fn products_with_weights_of_few_terms_or_of_many_results_are_not_large() {
+        let shapes = ["2, 1024", "1024, 2"];
+        let nodes = "const t4: f32[1] = [1]
+t5: f32[1024, 2] = broadcast t4 dims=[0]
+t6: f32[2, 2] = contract t2, t5 labels=\"ab,bc->ac\"
+t7: f32[1024, 2] = reshape t0
+t8: f32[2, 2] = contract t2, t7 labels=\"ab,bc->ac\"
+t9: f32[1024, 1024] = contract t2, t2 labels=\"ab,ac->bc\"";
+        assert_eq!(large(shapes, nodes, 9), NONE);
+        let sum =
+            |results: usize| format!("t4: f32[{results}, {results}] = contract t2, t3 labels=\"ab,bc->ac\"");
+        assert_eq!(large(shapes, &sum(2), 4), [4]);
+        assert_eq!(large(["2, 1023", "1023, 2"], &sum(2), 4), NONE);
+        // An eighth of a factor's elements, and more.
+        assert_eq!(large(["128, 1024", "1024, 128"], &sum(128), 4), [4]);
+        assert_eq!(large(["129, 1024", "1024, 129"], &sum(129), 4), NONE);
     }
 }

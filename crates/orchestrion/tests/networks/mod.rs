@@ -234,11 +234,11 @@ fn transformer() -> PrimGraph {
     net.finish(y)
 }
 
-/// Linear attention as in EfficientViT: 512 tokens, 2 heads of 16, whose sums over all tokens are beyond the range of f16.
+/// Linear attention as in EfficientViT: 1024 tokens, 2 heads of 16, whose sums over all tokens are beyond the range of f16.
 fn linear_attention() -> PrimGraph {
     /// By which queries, keys and values are larger than their weights would make them.
     const SCALE: f32 = 64.0;
-    let (tokens, heads, width) = (512, 2, 16);
+    let (tokens, heads, width) = (1024, 2, 16);
     let mut net = Network::new("linear_attention");
     let x = net.input(&[tokens, heads * width]);
     let head = |net: &mut Network, perm: [usize; 3]| {
