@@ -5,7 +5,7 @@ use super::flat::{Nest, Work};
 use super::shared::{Shared, costs_more_than_scratch, shared_values};
 use super::tile::Tiling;
 use crate::block::Axis;
-use crate::expr::VarId;
+use crate::expr::{Expr, VarId};
 use crate::target::CpuTarget;
 
 /// How a loop nest is run.
@@ -42,6 +42,9 @@ const MAX_WINDOW_TERMS: usize = 128;
 
 /// Vectors computed together where a reduction's additions would wait for each other.
 const ACCUMULATORS: usize = 4;
+
+/// Bytes between terms from which on each is on a page of its own.
+const PAGE_BYTES: i64 = 4096;
 
 /// A schedule applied to a nest.
 #[derive(Clone, Debug)]
@@ -88,14 +91,14 @@ pub(in crate::templates) fn schedules(nest: &mut Nest, target: &CpuTarget) -> Ve
         if cycles > 4.0 * best && !schedules.is_empty() {
             break;
         }
-        schedules.extend(variants(nest, vector, lanes));
+        schedules.extend(variants(nest, vector, lanes, target));
     }
     schedules.truncate(MAX_SCHEDULES);
     schedules
 }
 
 /// Schedules with this vector axis.
-fn variants(nest: &mut Nest, vector: Option<usize>, lanes: usize) -> Vec<NestSchedule> {
+fn variants(nest: &mut Nest, vector: Option<usize>, lanes: usize, target: &CpuTarget) -> Vec<NestSchedule> {
     let schedule =
         NestSchedule { vector, lanes, vectors: 1, block: None, tiled: true, task_cycles: TASK_CYCLES };
     let Some(position) = vector else { return vec![schedule] };
@@ -103,7 +106,10 @@ fn variants(nest: &mut Nest, vector: Option<usize>, lanes: usize) -> Vec<NestSch
     let is_outer = outer_axes(nest).iter().any(|outer| outer.var == axis.var);
     let reductions = nest.steps.iter().filter(|step| matches!(step.work, Work::Reduce(_)));
     let longest = reductions.map(|step| nest.points(step.reduced())).max().unwrap_or(0);
-    let available = (axis.extent / lanes).clamp(1, ACCUMULATORS);
+    // Memory gives short pieces of many pages slowly.
+    let accumulators =
+        if is_outer && has_far_terms(nest) { target.vector_registers / 2 } else { ACCUMULATORS };
+    let available = (axis.extent / lanes).clamp(1, accumulators);
     if longest == 0 {
         let outer = outer_axes(nest);
         let is_tiled = is_outer && Tiling::of(nest, &outer, &axis, lanes).is_some();
@@ -124,6 +130,19 @@ fn variants(nest: &mut Nest, vector: Option<usize>, lanes: usize) -> Vec<NestSch
         variants.push(schedule);
     }
     variants
+}
+
+/// True if a reduction reads terms that lie pages apart.
+fn has_far_terms(nest: &mut Nest) -> bool {
+    nest.steps.clone().iter().any(|step| {
+        let Some(&innermost) = step.reduced().last() else { return false };
+        nest.program.exprs.reachable(&step.roots()).into_iter().any(|id| {
+            let Expr::Load { offset, .. } = *nest.program.exprs.get(id) else { return false };
+            let size = nest.program.exprs.dtype(id).size_bytes() as i64;
+            let stride = nest.simplifier.stride(&mut nest.program.exprs, offset, innermost);
+            stride.is_some_and(|stride| stride.abs() * size >= PAGE_BYTES)
+        })
+    })
 }
 
 /// What vectors lie along.
