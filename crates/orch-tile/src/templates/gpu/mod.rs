@@ -109,18 +109,26 @@ fn nest_designs(block: &BlockProgram, target: &GpuTarget, limit: usize) -> Vec<D
     let row = row::ranked(block, target).into_iter();
     ranked.extend(row.map(|(cycles, schedule)| (cycles, NestDesign::Row(schedule))));
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
-    varied(ranked).filter_map(|design| design.lower(block)).take(limit).collect()
+    // What the model finds much slower is not worth it for being of another kind.
+    let most = MUCH_SLOWER * ranked.first().map_or(0.0, |(cycles, _)| *cycles);
+    let kind = |(cycles, design): &(f64, NestDesign)| (*cycles <= most).then(|| design.kind());
+    let ranked = varied(ranked.into_iter(), kind);
+    ranked.filter_map(|(_, design)| design.lower(block)).take(limit).collect()
 }
 
-/// The first design of every kind before all others, as long as the model does not find it much slower: designs of one
-/// kind take about as long, so that to time both tells little.
-fn varied(ranked: Vec<(f64, NestDesign)>) -> impl Iterator<Item = NestDesign> {
-    const MUCH: f64 = 1.5;
-    let most = MUCH * ranked.first().map_or(0.0, |(cycles, _)| *cycles);
+/// Of the modelled time of the design that is modelled to be fastest.
+const MUCH_SLOWER: f64 = 1.5;
+
+/// What is ranked, the first one of every kind before all others: those of one kind take about as long, so that to time both
+/// tells little.
+fn varied<T, K: Ord>(
+    ranked: impl Iterator<Item = T>,
+    kind: impl Fn(&T) -> Option<K>,
+) -> impl Iterator<Item = T> {
     let mut kinds = BTreeSet::new();
-    let is_first = |(cycles, design): &(f64, NestDesign)| *cycles <= most && kinds.insert(design.kind());
-    let (first, later): (Vec<_>, Vec<_>) = ranked.into_iter().partition(is_first);
-    first.into_iter().chain(later).map(|(_, design)| design)
+    let (first, later): (Vec<_>, Vec<_>) =
+        ranked.partition(|design| kind(design).is_some_and(|kind| kinds.insert(kind)));
+    first.into_iter().chain(later)
 }
 
 /// A schedule of one of the templates that are not matrix products.

@@ -6,11 +6,10 @@ use super::operand::{Along, natural_along};
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::contraction::{Extents, Form};
-use crate::templates::gpu::Factors;
+use crate::templates::gpu::{Factors, varied};
 use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP, WARP_GROUP};
 use crate::thread_view::SLOT_BYTES;
 use orch_ir::DType;
-use std::collections::BTreeSet;
 
 /// How a contraction is tiled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -419,23 +418,12 @@ pub fn schedules(
         (space.into_iter()).map(|schedule| (schedule.cycles(extents, engine, target), schedule)).collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let ranked = ranked.into_iter().map(|(_, schedule)| schedule);
-    match engine {
-        Engine::Matrix(_) => varied(ranked).into_iter().take(limit).collect(),
-        Engine::Scalar(_) => ranked.take(limit).collect(),
-    }
-}
-
-/// The first ones of every kind before all others: with matrix units those that differ in stages and steps only take about
-/// as long, so that to time both tells little.
-fn varied(ranked: impl Iterator<Item = ContractionSchedule>) -> Vec<ContractionSchedule> {
-    let mut kinds = BTreeSet::new();
+    // With matrix units those that differ in stages and steps only are of one kind.
     let kind = |schedule: &ContractionSchedule| {
         let ContractionSchedule { block_m, block_n, warps_m, split, boxes, .. } = *schedule;
-        (block_m, block_n, warps_m, split, boxes)
+        matches!(engine, Engine::Matrix(_)).then_some((block_m, block_n, warps_m, split, boxes))
     };
-    let (mut first, later): (Vec<_>, Vec<_>) = ranked.partition(|schedule| kinds.insert(kind(schedule)));
-    first.extend(later);
-    first
+    varied(ranked, kind).take(limit).collect()
 }
 
 /// Every schedule that fits the target.
