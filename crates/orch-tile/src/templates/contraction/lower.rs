@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use super::form::Form;
-use super::operand::{Flat, PanelsFrom, RowOrder, RowsFrom, panels_from, rows_from};
+use super::operand::{Flat, PanelsFrom, RowOrder, RowsFrom, panels_from, row_bytes, rows_from};
 use super::schedule::{ContractionSchedule, Extents, Staging};
 use super::stage::RowScratch;
 use super::tile::{Phase, Sums, Tile, emit_tile};
@@ -98,11 +98,11 @@ pub fn staging(block: &BlockProgram, form: &Form, engine: Engine) -> Staging {
     let flat = Flat::new(block, &mut exprs, form);
     let factors = flat_factors(&mut exprs, form, &flat, engine);
     let (rows, panels) = sources(block, &mut exprs, form, &flat, factors, engine, 1);
-    let rows = match rows {
-        RowsFrom::Scratch(order) => Some(order),
-        RowsFrom::Argument { .. } => None,
+    let (rows, row_bytes) = match rows {
+        RowsFrom::Scratch(order) => (Some(order), None),
+        RowsFrom::Argument { .. } => (None, row_bytes(block, &mut exprs, &flat, factors.0)),
     };
-    Staging { rows, panels: matches!(panels, PanelsFrom::Scratch) }
+    Staging { rows, panels: matches!(panels, PanelsFrom::Scratch), row_bytes }
 }
 
 /// The factors over batch axes and flat coordinates, as the engine reads them.

@@ -95,6 +95,13 @@ pub fn rows_from(
     }
 }
 
+/// Bytes from one row of the first factor to the next, if it is read from an argument and they are evenly apart.
+pub fn row_bytes(block: &BlockProgram, exprs: &mut Exprs, flat: &Flat, a: ExprId) -> Option<usize> {
+    let (arg, offset) = plain_read(block, exprs, a)?;
+    let stride = usize::try_from(linear_in(exprs, offset, flat.m)?).ok()?;
+    Some(stride * block.arg(arg).dtype.size_bytes())
+}
+
 /// Lanes by which orders of scratch are compared: those of the widest vectors.
 fn block_lanes(factor_type: orch_ir::DType) -> usize {
     64 / factor_type.size_bytes()

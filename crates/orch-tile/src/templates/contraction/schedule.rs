@@ -2,6 +2,7 @@
 
 use super::form::Form;
 use super::operand::RowOrder;
+use crate::affine::gcd;
 use crate::block::BlockProgram;
 use crate::target::CpuTarget;
 
@@ -72,7 +73,24 @@ pub struct Staging {
     pub rows: Option<RowOrder>,
     /// Each of the task's panels of the second factor.
     pub panels: bool,
+    /// Bytes from one row of the first factor to the next, where they are read in place and evenly apart.
+    pub row_bytes: Option<usize>,
 }
+
+impl Staging {
+    /// Whether so many rows that are read at a time do not stay in the first-level cache, because their places in it
+    /// are the same: lines this many bytes apart share as many places as it has ways.
+    fn rows_collide(&self, rows: usize, target: &CpuTarget) -> bool {
+        const PERIOD: usize = 4096;
+        const LINE: usize = 64;
+        let Some(bytes) = self.row_bytes else { return false };
+        let places = PERIOD / (gcd(bytes as i64, PERIOD as i64) as usize).max(LINE);
+        rows.div_ceil(places) > target.l1_bytes / PERIOD
+    }
+}
+
+/// Multiply-adds that a unit could do while an element of a row comes from the second-level cache, every time it is read.
+const COLLISION_SLOTS: f64 = 2.3;
 
 /// Multiply-adds that a unit could do while one vector of a panel comes from the second-level cache.
 const PANEL_VECTOR_SLOTS: f64 = 5.5;
@@ -132,7 +150,7 @@ impl ContractionSchedule {
             })
             .map(|(rows, vectors)| {
                 let schedule = Self::blocked(extents, staging, (rows, vectors), lanes, target);
-                (schedule.modelled_slots(extents, lanes, target), schedule)
+                (schedule.modelled_slots(extents, staging, lanes, target), schedule)
             })
             .collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -234,7 +252,7 @@ impl ContractionSchedule {
 
     /// Slots of a multiply-add unit that one product takes: each step of `k` issues `rows * vectors` multiply-adds
     /// and `rows + vectors` loads, streams `vectors` of a panel, and a chain of multiply-adds has to wait for itself.
-    fn modelled_slots(&self, extents: Extents, lanes: usize, target: &CpuTarget) -> f64 {
+    fn modelled_slots(&self, extents: Extents, staging: Staging, lanes: usize, target: &CpuTarget) -> f64 {
         /// Multiply-adds that are under way at a time.
         const LATENCY: f64 = 8.0;
         const STORE_AND_SETUP: f64 = 6.0;
@@ -244,9 +262,11 @@ impl ContractionSchedule {
         let panel_bytes = self.block_terms.min(extents.k) * self.vectors * target.vector_bytes;
         let stream = if panel_bytes > target.l1_bytes / 2 { PANEL_VECTOR_SLOTS } else { 1.0 };
         let tile = |rows: usize, vectors: usize| {
+            let collides = staging.rows_collide(rows, target);
             let (rows, vectors) = (rows as f64, vectors as f64);
             let step = (rows * vectors).max(rows + vectors).max(stream * vectors).max(LATENCY);
             let issue = step + ISSUE_SHARE * (rows + vectors);
+            let issue = issue + if collides { COLLISION_SLOTS * rows } else { 0.0 };
             extents.k as f64 * issue + STORE_AND_SETUP * rows * vectors + TILE_SETUP
         };
         let split = self.row_split(extents.m);
@@ -298,7 +318,7 @@ pub struct RowSplit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{X86_64_V3, X86_64_V4};
+    use crate::target::{X86_64_AMX, X86_64_V3, X86_64_V4};
 
     #[test]
     fn tiles_fit_the_problem() {
@@ -314,6 +334,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rows_that_share_places_in_the_cache_are_few() {
+        let extents = Extents { batch: 1, m: 16, n: 8, k: 8192 };
+        let rows = |row_bytes: usize, target: &CpuTarget| {
+            let staging = Staging { row_bytes: Some(row_bytes), ..Staging::default() };
+            ContractionSchedule::candidates(extents, staging, 16, target, 1)[0].rows
+        };
+        // 8 ways, and 12.
+        assert_eq!(rows(4 * 8192, &X86_64_V4), 8);
+        assert_eq!(rows(4 * 8192, &X86_64_AMX), 8);
+        assert_eq!(rows(4 * 8192 + 2048, &X86_64_V4), 16);
+        assert_eq!(rows(4 * 8192 + 1024, &X86_64_V4), 16);
+        assert_eq!(rows(4 * 8208, &X86_64_V4), 16);
     }
 
     #[test]
