@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::gpu::{KINDS, check_ways, ways};
+use common::gpu::{KINDS, adapted, check_ways, gated, normalised, ways};
 use common::kernels::row_major;
 use common::valid;
 use orch_ir::DType;
@@ -29,32 +29,12 @@ fn box_count(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Option<usi
 /// factor threads copy, beside one of many; and iterations that become more and shorter ones.
 #[test]
 fn large_factors_of_few_rows_come_in_boxes() {
-    for (text, inputs) in [
-        (
-            "t2 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n \
-             s3 = scale(1/512) s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n s6 = matmul s0, s1\n \
-             s7 = accumulate sum s6\n s8 = offset(1/1000) s5\n s9 = sqrt s8\n s10 = div s7, s9\n \
-             store s10 [1]\n }",
-            "t0 = input \"x\" [R, 512]\n t1 = input \"w\" [512, 128]",
-        ),
-        (
-            "t3 = block [1] loop 3 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n \
-             s3 = matmul s0, s1\n s4 = accumulate sum s3\n s5 = matmul s0, s2\n s6 = accumulate sum s5\n \
-             s7 = silu s4\n s8 = mul s7, s6\n store s8 [1]\n }",
-            "t0 = input \"x\" [R, 384]\n t1 = input \"w\" [384, 64]\n t2 = input \"v\" [384, 64]",
-        ),
-        (
-            "t4 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [-] 0\n \
-             s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
-             s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }",
-            "t0 = input \"x\" [R, 512]\n t1 = input \"w\" [512, 128]\n t2 = input \"a\" [512, 16]\n \
-             t3 = input \"b\" [16, 128]",
-        ),
-    ] {
-        for rows in [1, 16, 40, 64] {
-            let inputs = inputs.replace('R', &rows.to_string());
-            let end = text.split(' ').next().unwrap();
-            let graph = valid(&format!("mugraph \"s\" {{\n {inputs}\n {text}\n output \"o\" {end}\n}}\n"));
+    for rows in [1, 16, 40, 64] {
+        for graph in [
+            normalised([rows, 512, 128], 2, 2),
+            gated([rows, 384, 64], 1, 3),
+            adapted([rows, 512, 128], 2, 2),
+        ] {
             for kind in [KINDS[3], KINDS[4]] {
                 let stored = row_major(&graph, kind.1);
                 assert!(
@@ -72,26 +52,7 @@ fn large_factors_of_few_rows_come_in_boxes() {
 /// beside one of many.
 #[test]
 fn few_blocks_are_run_by_clusters() {
-    for (text, inputs, tasks) in [
-        (
-            "t2 = block [2] loop 16 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n \
-             s3 = scale(1/1024) s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n s6 = matmul s0, s1\n \
-             s7 = accumulate sum s6\n s8 = offset(1/1000) s5\n s9 = sqrt s8\n s10 = div s7, s9\n \
-             store s10 [1]\n }",
-            "t0 = input \"x\" [9, 1024]\n t1 = input \"w\" [1024, 128]",
-            4,
-        ),
-        (
-            "t4 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [-] 0\n \
-             s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
-             s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }",
-            "t0 = input \"x\" [8, 4096]\n t1 = input \"w\" [4096, 128]\n t2 = input \"a\" [4096, 16]\n \
-             t3 = input \"b\" [16, 128]",
-            4,
-        ),
-    ] {
-        let end = text.split(' ').next().unwrap();
-        let graph = valid(&format!("mugraph \"c\" {{\n {inputs}\n {text}\n output \"o\" {end}\n}}\n"));
+    for (graph, tasks) in [(normalised([9, 1024, 128], 2, 16), 4), (adapted([8, 4096, 128], 2, 2), 4)] {
         let stored = row_major(&graph, DType::F16);
         let all = ways(&graph, &stored, Factors::F16);
         let (_, shared) =

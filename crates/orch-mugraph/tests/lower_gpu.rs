@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::gpu::{KINDS, check_stored, rounded};
+use common::gpu::{KINDS, adapted, check_stored, gated, normalised, rounded};
 use common::kernels::{outputs, row_major};
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
@@ -556,36 +556,17 @@ fn streams(graph: &MuGraph, stored: &[Stored], factors: Factors) -> bool {
 #[test]
 fn large_factors_of_few_rows_are_streamed() {
     for rows in [1, 2, 16, 40, 64] {
-        for (text, inputs) in [
-            (
-                "t2 = block [3] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n \
-                 s3 = scale(1/256) s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n s6 = matmul s0, s1\n \
-                 s7 = accumulate sum s6\n s8 = offset(1/1000) s5\n s9 = sqrt s8\n s10 = div s7, s9\n \
-                 store s10 [1]\n }",
-                "t0 = input \"x\" [R, 256]\n t1 = input \"w\" [256, 192]",
-            ),
-            (
-                "t3 = block [2] loop 3 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n \
-                 s3 = matmul s0, s1\n s4 = accumulate sum s3\n s5 = matmul s0, s2\n s6 = accumulate sum s5\n \
-                 s7 = silu s4\n s8 = mul s7, s6\n store s8 [1]\n }",
-                "t0 = input \"x\" [R, 384]\n t1 = input \"w\" [384, 64]\n t2 = input \"v\" [384, 64]",
-            ),
-            (
-                "t4 = block [2] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [-] 0\n \
-                 s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
-                 s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }",
-                "t0 = input \"x\" [R, 512]\n t1 = input \"w\" [512, 128]\n t2 = input \"a\" [512, 16]\n \
-                 t3 = input \"b\" [16, 128]",
-            ),
-            (
-                "t2 = block [2] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [1] -\n s2 = relu s0\n \
-                 s3 = matmul s2, s1\n s4 = exp s3\n store s4 [1]\n }",
-                "t0 = input \"x\" [R, 640]\n t1 = input \"w\" [640, 128]",
-            ),
+        let single = valid(&format!(
+            "mugraph \"s\" {{\n t0 = input \"x\" [{rows}, 640]\n t1 = input \"w\" [640, 128]\n \
+             t2 = block [2] loop 1 {{\n s0 = load t0 [-] -\n s1 = load t1 [1] -\n s2 = relu s0\n \
+             s3 = matmul s2, s1\n s4 = exp s3\n store s4 [1]\n }}\n output \"o\" t2\n}}\n"
+        ));
+        for graph in [
+            normalised([rows, 256, 192], 3, 2),
+            gated([rows, 384, 64], 2, 3),
+            adapted([rows, 512, 128], 2, 2),
+            single,
         ] {
-            let inputs = inputs.replace('R', &rows.to_string());
-            let end = text.split(' ').next().unwrap();
-            let graph = valid(&format!("mugraph \"s\" {{\n {inputs}\n {text}\n output \"o\" {end}\n}}\n"));
             assert!(streams(&graph, &row_major(&graph, DType::F16), Factors::F16), "{}", print(&graph));
             let inputs = random_inputs(&graph, 7, 0.3);
             for (factors, dtype, limit) in [KINDS[3], KINDS[4]] {

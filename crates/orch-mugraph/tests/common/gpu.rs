@@ -1,7 +1,7 @@
 //! Compares kernels for GPUs with what their block graphs mean.
 
 use super::kernels::outputs;
-use super::random_inputs;
+use super::{random_inputs, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
@@ -74,4 +74,38 @@ pub fn check_ways(graph: &MuGraph, stored: &[Stored], (factors, dtype, limit): (
     for (_, kernel) in ways(graph, stored, factors) {
         check_lowered(graph, &inputs, stored, limit, |_| kernel.clone());
     }
+}
+
+/// Rows by a factor, `[rows, terms] x [terms, columns]`, in so many blocks and iterations: the rows are normalised.
+pub fn normalised([rows, terms, columns]: [usize; 3], blocks: usize, range: usize) -> MuGraph {
+    valid(&format!(
+        "mugraph \"n\" {{\n t0 = input \"x\" [{rows}, {terms}]\n t1 = input \"w\" [{terms}, {columns}]\n \
+         t2 = block [{blocks}] loop {range} {{\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = square s0\n \
+         s3 = scale(1/{terms}) s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n s6 = matmul s0, s1\n \
+         s7 = accumulate sum s6\n s8 = offset(1/1000) s5\n s9 = sqrt s8\n s10 = div s7, s9\n \
+         store s10 [1]\n }}\n output \"o\" t2\n}}\n"
+    ))
+}
+
+/// The same by two factors in one loop, one product of which gates the other.
+pub fn gated([rows, terms, columns]: [usize; 3], blocks: usize, range: usize) -> MuGraph {
+    valid(&format!(
+        "mugraph \"g\" {{\n t0 = input \"x\" [{rows}, {terms}]\n t1 = input \"w\" [{terms}, {columns}]\n \
+         t2 = input \"v\" [{terms}, {columns}]\n t3 = block [{blocks}] loop {range} {{\n s0 = load t0 [-] 1\n \
+         s1 = load t1 [1] 0\n s2 = load t2 [1] 0\n s3 = matmul s0, s1\n s4 = accumulate sum s3\n \
+         s5 = matmul s0, s2\n s6 = accumulate sum s5\n s7 = silu s4\n s8 = mul s7, s6\n store s8 [1]\n }}\n \
+         output \"o\" t3\n}}\n"
+    ))
+}
+
+/// The same with a product of few columns beside it, which is multiplied further and added.
+pub fn adapted([rows, terms, columns]: [usize; 3], blocks: usize, range: usize) -> MuGraph {
+    valid(&format!(
+        "mugraph \"a\" {{\n t0 = input \"x\" [{rows}, {terms}]\n t1 = input \"w\" [{terms}, {columns}]\n \
+         t2 = input \"a\" [{terms}, 16]\n t3 = input \"b\" [16, {columns}]\n \
+         t4 = block [{blocks}] loop {range} {{\n s0 = load t0 [-] 1\n s1 = load t1 [1] 0\n s2 = load t2 [-] 0\n \
+         s3 = load t3 [1] -\n s4 = matmul s0, s1\n s5 = accumulate sum s4\n s6 = matmul s0, s2\n \
+         s7 = accumulate sum s6\n s8 = matmul s7, s3\n s9 = add s5, s8\n store s9 [1]\n }}\n \
+         output \"o\" t4\n}}\n"
+    ))
 }

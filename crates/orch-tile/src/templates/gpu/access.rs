@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 /// Bytes of the widest access.
 pub(super) const WIDEST: usize = 16;
 
+/// Bytes that reading or writing a run of consecutive elements costs on top of its own.
+pub(super) const SHORT_RUN: f64 = 24.0;
+
 /// Bytes that memory delivers at least.
 const SECTOR: usize = 32;
 

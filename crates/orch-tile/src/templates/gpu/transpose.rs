@@ -10,7 +10,7 @@
 //! Rows of the tile are padded so that as few threads of a warp as possible meet in a bank of shared memory; the
 //! padding is found by counting. Numerics: one evaluation per element, as the block program says.
 
-use super::access::{Effort, effort, lane_choices, load_effort};
+use super::access::{Effort, SHORT_RUN, effort, lane_choices, load_effort};
 use super::estimate::{BASE_REGISTERS, Launch};
 use super::points::{nest_of, unflatten};
 use crate::block::{Axis, BlockProgram};
@@ -51,9 +51,6 @@ const MOST_BYTES: usize = 64;
 
 /// Bytes of an access that is wide.
 const WIDE_BYTES: usize = 8;
-
-/// Bytes that reading or writing a run of consecutive elements costs on top of its own.
-const SHORT_RUN: f64 = 24.0;
 
 /// Banks of shared memory, of four bytes each.
 const BANKS: usize = 32;

@@ -188,14 +188,15 @@ impl Lowering<'_> {
         let dtype = self.engine.factor_type();
         let group = self.schedule.terms_at_once(self.engine);
         let (rows, columns) = (self.schedule.warp_m() / LANE_ROWS, self.schedule.warp_n() / LANE_COLUMNS);
-        let a_part = self.add_buffer("a_part", dtype, rows * group, Scope::Scratch);
-        let b_part = self.add_buffer("b_part", dtype, columns * group, Scope::Scratch);
+        let mut parts = |name, rows, along| {
+            let buffer = self.add_buffer(name, dtype, rows * group, Scope::Scratch);
+            Parts { buffer, rows, terms: group, along }
+        };
+        let (a_parts, b_parts) = (parts("a_part", rows, a.along), parts("b_part", columns, b.along));
         let sums = self.registers;
         let steps = self.schedule.block_k / group;
         vec![self.unrolled("k", steps, |this, k| {
             let k = this.program.exprs.mul_const(k, group as i64);
-            let a_parts = Parts { buffer: a_part, rows, terms: group, along: a.along };
-            let b_parts = Parts { buffer: b_part, rows: columns, terms: group, along: b.along };
             let mut body = this.fetch_scalars(a, Which::First, &a_parts, stage, k);
             body.extend(this.fetch_scalars(b, Which::Second, &b_parts, stage, k));
             body.push(this.unrolled("term", group, |this, term| {
@@ -203,8 +204,8 @@ impl Lowering<'_> {
                     vec![this.unrolled("j", columns, |this, j| {
                         let exprs = &mut this.program.exprs;
                         let (at, b_at) = (a_parts.place(exprs, i, term), b_parts.place(exprs, j, term));
-                        let a = exprs.load(a_part, at, 1, None);
-                        let b = exprs.load(b_part, b_at, 1, None);
+                        let a = exprs.load(a_parts.buffer, at, 1, None);
+                        let b = exprs.load(b_parts.buffer, b_at, 1, None);
                         let offset = exprs.linear_index(&[i, j], &[columns, 1]);
                         let sum = exprs.load(sums, offset, 1, None);
                         let value = exprs.fma(a, b, sum);

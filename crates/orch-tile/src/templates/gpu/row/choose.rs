@@ -5,7 +5,7 @@ use crate::block::Axis;
 use crate::expr::{Expr, ExprId, VarId};
 use crate::target::GpuTarget;
 use crate::templates::Along;
-use crate::templates::gpu::access::{Effort, effort, lane_choices};
+use crate::templates::gpu::access::{Effort, SHORT_RUN, effort, lane_choices};
 use crate::templates::gpu::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
 use crate::templates::nest::flat::{Nest, Step, Work};
 use crate::templates::nest::plan::outer_axes;
@@ -46,9 +46,6 @@ const LITTLE: usize = 8;
 
 /// Share of the bytes of later stages that come from memory where values are not kept.
 const CACHED: f64 = 0.4;
-
-/// Bytes that reading a run of consecutive elements costs on top of its own.
-const SHORT_RUN: f64 = 24.0;
 
 /// Cycles of adding what one more thread found for a column.
 const PART: f64 = 8.0;
