@@ -4,7 +4,7 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
-//! [`merge_products`] and [`stage_inputs`] prepare a graph for devices with costly launches.
+//! [`merge_products`], [`stage_inputs`] and [`align_rows`] prepare a graph for GPUs.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -32,7 +32,7 @@ pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
-pub use prepare::{merge_products, stage_inputs};
+pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;
 

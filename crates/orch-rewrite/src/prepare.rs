@@ -1,12 +1,14 @@
-//! Graphs for devices on which a launch costs as much as a small kernel.
+//! Graphs for GPUs, on which a launch costs as much as a small kernel and narrow accesses cost as much as wide ones.
 //!
 //! - Matrix products of one tensor with several constants become one product with the constants side by side, and
 //!   slices of its result; constants that are added to all of the results are added before the slices.
 //! - Inputs of f32 are copied before matrix products and convolutions read them: the copy may be stored in another
 //!   order, and in half precision, so that the product reads it as it is. Whether that pays is for the choice of
 //!   kernels: a copy may be fused into its readers.
+//! - Factors of large matrix products whose rows have an odd number of elements may be copied to longer rows before,
+//!   which start where memory is read 16 bytes at a time. That is for the choice of kernels too.
 
-use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, Tensor, TensorId};
+use orch_ir::{Contract, DType, NodeId, PadMode, PrimGraph, PrimNode, PrimOp, ScalarFn, Tensor, TensorId};
 use std::collections::BTreeMap;
 
 /// The graph with products of one tensor merged.
@@ -60,6 +62,82 @@ pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
         known[node.outputs[0].index()] = Some(output);
         true
     })
+}
+
+/// Which factors of products [`align_rows`] gives longer rows.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RowAlignment {
+    /// Rows of a multiple of so many elements stay as they are.
+    pub kept: usize,
+    /// Other ones become a multiple of so many elements.
+    pub wanted: usize,
+    /// Operations of a product, a multiply-add as two, from which on its factors may be worth a copy.
+    pub least_flops: f64,
+}
+
+/// The graph with factors of large products padded with zeros, and sliced to their extents again, along the dimension
+/// that `innermost` says to be contiguous in memory. Where the padding is a kernel of its own and the slice is read by the
+/// product, the product's rows are aligned; where neither is, they cancel. Constants stay: kernels lay them out anew.
+/// Batched products stay as well: most are attention's, and part of larger kernels.
+pub fn align_rows(
+    graph: &PrimGraph,
+    alignment: RowAlignment,
+    innermost: impl Fn(TensorId) -> Option<usize>,
+) -> PrimGraph {
+    let RowAlignment { kept, wanted, least_flops } = alignment;
+    let long = |input: TensorId| {
+        let dim = innermost(input)?;
+        let extent = graph.shape(input)[dim];
+        let is_odd = graph.constant(input).is_none() && extent > 1 && !extent.is_multiple_of(kept);
+        (is_odd && graph.dtype(input).is_float()).then(|| (dim, extent.next_multiple_of(wanted)))
+    };
+    let mut copies: BTreeMap<TensorId, TensorId> = BTreeMap::new();
+    rebuilt(graph, |id, result, known| {
+        let node = graph.node(id);
+        let PrimOp::Contract(contract) = &node.op else { return false };
+        let is_batched =
+            contract.lhs.iter().any(|dim| contract.rhs.contains(dim) && contract.out.contains(dim));
+        let is_large = contract_flops(graph, node, contract) >= least_flops;
+        if is_batched || !is_large || node.inputs.iter().all(|&input| long(input).is_none()) {
+            return false;
+        }
+        let mut inputs = Vec::new();
+        for &input in &node.inputs {
+            let given = known[input.index()].expect("operands come before users");
+            inputs.push(match long(input) {
+                None => given,
+                Some(row) => {
+                    *copies.entry(input).or_insert_with(|| with_longer_rows(result, given, row))
+                }
+            });
+        }
+        let output = result.add(node.op.clone(), &inputs).expect("operands have the types they had");
+        known[node.outputs[0].index()] = Some(output);
+        true
+    })
+}
+
+/// A tensor padded with zeros at the end of a dimension to an extent, and sliced to its own again.
+fn with_longer_rows(graph: &mut PrimGraph, tensor: TensorId, (dim, extent): (usize, usize)) -> TensorId {
+    let (dtype, shape) = (graph.dtype(tensor), graph.shape(tensor).clone());
+    let (low, mut high) = (vec![0; shape.rank()], vec![0; shape.rank()]);
+    high[dim] = extent - shape[dim];
+    let zero = graph.add_constant(Tensor::zeros(dtype, orch_ir::Shape::from([])));
+    let pad = PrimOp::Pad { mode: PadMode::Constant, low, high };
+    let expected = "a tensor can be padded, and sliced to what it was";
+    let padded = graph.add(pad, &[tensor, zero]).expect(expected);
+    let slice =
+        PrimOp::Slice { starts: vec![0; shape.rank()], steps: vec![1; shape.rank()], sizes: shape.to_vec() };
+    graph.add(slice, &[padded]).expect(expected)
+}
+
+/// Operations of a product, a multiply-add as two.
+fn contract_flops(graph: &PrimGraph, node: &PrimNode, contract: &Contract) -> f64 {
+    let mut extents: BTreeMap<usize, usize> = BTreeMap::new();
+    for (dims, &input) in [&contract.lhs, &contract.rhs].into_iter().zip(&node.inputs) {
+        extents.extend(dims.iter().map(|&dim| dim as usize).zip(graph.shape(input).iter().copied()));
+    }
+    2.0 * extents.values().map(|&extent| extent as f64).product::<f64>()
 }
 
 /// A copy of a graph in which `replace` may emit something else for a node.
@@ -210,6 +288,28 @@ mod tests {
     use super::*;
     use orch_interp::{EvalOptions, evaluate};
     use orch_ir::BinaryFn;
+
+    #[test]
+    fn odd_rows_of_large_products_become_longer() {
+        let mut graph = PrimGraph::new("odd");
+        let (a, b) = (graph.add_input("a", DType::F32, [6, 7]), graph.add_input("b", DType::F32, [7, 8]));
+        let contract = Contract { lhs: vec![0, 2], rhs: vec![2, 1], out: vec![0, 1] };
+        let y = graph.add(PrimOp::Contract(contract), &[a, b]).unwrap();
+        graph.add_output("y", y);
+        let shapes = graph.clone();
+        let innermost = |tensor: TensorId| shapes.shape(tensor).rank().checked_sub(1);
+        let alignment = RowAlignment { kept: 2, wanted: 4, least_flops: 2.0 * 6.0 * 7.0 * 8.0 };
+        let aligned = align_rows(&graph, alignment, innermost);
+        // Rows of `b` are a multiple of two already.
+        assert_eq!(count(&aligned, |op| matches!(op, PrimOp::Pad { .. })), 1);
+        let rows = aligned.nodes().iter().find(|node| matches!(node.op, PrimOp::Pad { .. })).unwrap();
+        assert_eq!(aligned.shape(rows.outputs[0])[..], [6, 8]);
+        let inputs = [values(&[6, 7], 1), values(&[7, 8], 2)];
+        let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap()[0].to_f64();
+        assert_eq!(results(&aligned), results(&graph));
+        let small = RowAlignment { least_flops: alignment.least_flops + 1.0, ..alignment };
+        assert_eq!(count(&align_rows(&graph, small, innermost), |op| matches!(op, PrimOp::Pad { .. })), 0);
+    }
 
     fn values(shape: &[usize], seed: usize) -> Tensor {
         let elems: usize = shape.iter().product();

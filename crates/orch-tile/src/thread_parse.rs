@@ -232,14 +232,15 @@ impl Parser {
                 let (to, from) = self.spots()?;
                 self.lexer.expect(",")?;
                 let elems = self.lexer.count()?;
-                let mask = match self.lexer.accept(",") {
-                    true => {
-                        self.lexer.expect("if")?;
-                        Some(self.expr()?)
-                    }
-                    false => None,
-                };
-                TeamStmt::Copy { to, from, elems, mask }
+                let (mut real, mut mask) = (None, None);
+                if self.lexer.accept("real") {
+                    real = Some(self.expr()?);
+                }
+                if self.lexer.accept(",") {
+                    self.lexer.expect("if")?;
+                    mask = Some(self.expr()?);
+                }
+                TeamStmt::Copy { to, from, elems, real, mask }
             }
             "copy_box" => {
                 let to = self.spot()?;

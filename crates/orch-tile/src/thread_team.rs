@@ -179,7 +179,8 @@ pub enum TeamStmt {
         /// What.
         value: ExprId,
     },
-    /// Starts copying consecutive elements (4, 8 or 16 bytes) to a shared buffer; zeros if the mask is false.
+    /// Starts copying consecutive elements (4, 8 or 16 bytes) to a shared buffer; zeros if the mask is false, and beyond the
+    /// first ones that are real.
     Copy {
         /// A place of a shared buffer.
         to: Spot,
@@ -187,6 +188,8 @@ pub enum TeamStmt {
         from: Spot,
         /// How many elements.
         elems: usize,
+        /// How many of them are read, where the mask is true; `None` is all.
+        real: Option<ExprId>,
         /// A boolean; `None` is true.
         mask: Option<ExprId>,
     },
@@ -295,7 +298,7 @@ impl TeamStmt {
             TeamStmt::Shuffle { value, .. } => operands.push(*value),
             TeamStmt::Peer { rank, .. } => operands.push(*rank),
             TeamStmt::Give { rank, value, .. } => operands.extend([rank, value]),
-            TeamStmt::Copy { mask, .. } => operands.extend(mask),
+            TeamStmt::Copy { real, mask, .. } => operands.extend(real.iter().chain(mask)),
             TeamStmt::CopyBox { at, slot, .. } => operands.extend(at.iter().chain([slot])),
             TeamStmt::AwaitBoxes { slot, turn } => operands.extend([slot, turn]),
             _ => {}
@@ -327,9 +330,10 @@ impl TeamStmt {
                 *rank = map(*rank);
                 *value = map(*value);
             }
-            TeamStmt::Copy { to, from, mask, .. } => {
+            TeamStmt::Copy { to, from, real, mask, .. } => {
                 to.offset = map(to.offset);
                 from.offset = map(from.offset);
+                *real = real.map(&mut map);
                 *mask = mask.map(&mut map);
             }
             TeamStmt::CopyBox { to, at, slot, .. } => {

@@ -239,10 +239,9 @@ impl Machine<'_> {
                     })?;
                 }
             }
-            TeamStmt::Copy { to, from, elems, mask } => {
+            TeamStmt::Copy { .. } => {
                 for &place in active {
-                    let copy =
-                        self.at(cluster, place, |machine| machine.start_copy(*to, *from, *elems, *mask))?;
+                    let copy = self.at(cluster, place, |machine| machine.start_copy(stmt))?;
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
@@ -311,13 +310,10 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn start_copy(
-        &mut self,
-        to: Spot,
-        from: Spot,
-        elems: usize,
-        mask: Option<ExprId>,
-    ) -> Result<Copy, ExecError> {
+    fn start_copy(&mut self, stmt: &TeamStmt) -> Result<Copy, ExecError> {
+        let TeamStmt::Copy { to, from, elems, real, mask } = *stmt else {
+            unreachable!("only copies are started");
+        };
         let offset = self.eval_index(to.offset)?;
         let is_real = match mask {
             Some(mask) => self.eval(mask)?[0].is_true(),
@@ -329,7 +325,16 @@ impl Machine<'_> {
         if is_real {
             let source = self.eval_index(from.offset)?;
             self.aligned(from, source, elems)?;
-            for (at, value) in (source..).zip(&mut values) {
+            let real = match real {
+                Some(real) => self.eval_index(real)?,
+                None => elems as i64,
+            };
+            if !(0..=elems as i64).contains(&real) {
+                return Err(ExecError::Divergence {
+                    problem: format!("{real} of the {elems} elements of a copy are real"),
+                });
+            }
+            for (at, value) in (source..source + real).zip(&mut values) {
                 self.report.loads += 1;
                 *value = self.memory.load(from.buffer, at)?;
             }

@@ -382,9 +382,10 @@ impl Printer<'_> {
             (TeamStmt::Give { rank, value, .. }, [to]) => {
                 format!("give {to}, {} = {}", self.expr(*rank, depth), self.expr(*value, depth))
             }
-            (TeamStmt::Copy { elems, mask, .. }, [to, from]) => {
+            (TeamStmt::Copy { elems, real, mask, .. }, [to, from]) => {
+                let real = real.map_or(String::new(), |real| format!(" real {}", self.expr(real, depth)));
                 let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));
-                format!("copy {to}, {from}, {elems}{mask}")
+                format!("copy {to}, {from}, {elems}{real}{mask}")
             }
             (TeamStmt::CopyBox { view, at, slot, .. }, [to]) => {
                 let at: Vec<String> = at.iter().map(|&at| self.expr(at, depth)).collect();

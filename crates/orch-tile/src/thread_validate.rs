@@ -322,13 +322,18 @@ impl Checker<'_> {
                 self.expr(place, *rank);
                 self.expr(place, *value);
             }
-            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } => self.indices(place, stmt),
-            TeamStmt::Copy { mask: Some(mask), .. } => {
-                self.expr(place, *mask);
-                let ty = self.program.exprs.ty(*mask);
-                self.expect(ty == Type::scalar(DType::Bool), || {
-                    format!("{place}: the mask is {}, not a boolean scalar", type_text(ty))
-                });
+            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } => {
+                stmt.operands().into_iter().for_each(|operand| self.index(place, operand));
+            }
+            TeamStmt::Copy { real, mask, .. } => {
+                real.iter().for_each(|&real| self.index(place, real));
+                if let Some(mask) = mask {
+                    self.expr(place, *mask);
+                    let ty = self.program.exprs.ty(*mask);
+                    self.expect(ty == Type::scalar(DType::Bool), || {
+                        format!("{place}: the mask is {}, not a boolean scalar", type_text(ty))
+                    });
+                }
             }
             _ => {}
         }
@@ -337,13 +342,11 @@ impl Checker<'_> {
         }
     }
 
-    /// All operands of a statement are scalar indices.
-    fn indices(&mut self, place: &str, stmt: &TeamStmt) {
-        for operand in stmt.operands() {
-            self.expr(place, operand);
-            let ty = self.program.exprs.ty(operand);
-            self.expect(ty == Type::INDEX, || format!("{place}: an index is {}", type_text(ty)));
-        }
+    /// An operand is a scalar index.
+    fn index(&mut self, place: &str, operand: ExprId) {
+        self.expr(place, operand);
+        let ty = self.program.exprs.ty(operand);
+        self.expect(ty == Type::INDEX, || format!("{place}: an index is {}", type_text(ty)));
     }
 
     fn declare(&mut self, place: &str, var: VarId, state: VarState) {

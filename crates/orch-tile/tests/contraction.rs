@@ -328,6 +328,46 @@ fn the_copy_engine_brings_plain_factors() {
     }
 }
 
+/// Factors that are the first elements of longer rows come by whole accesses, of which what lies beyond is zeros: the copy
+/// engine stops there, and threads copy what is real of the last 16 bytes.
+#[test]
+fn odd_factors_with_longer_rows_are_copied_as_they_are() {
+    for (m, n, k, row) in [(21, 30, 19, 32), (17, 18, 23, 24)] {
+        for is_half in [false, true] {
+            let mut case = Case::new();
+            let given = [[m, row], [k, row]].map(|shape| match is_half {
+                true => case.half_input(&shape),
+                false => case.input(&shape),
+            });
+            let mut first = |tensor, sizes: [usize; 2]| {
+                let slice = PrimOp::Slice { starts: vec![0; 2], steps: vec![1; 2], sizes: sizes.to_vec() };
+                case.add(slice, &[tensor])
+            };
+            let factors = [first(given[0], [m, k]), first(given[1], [k, n])];
+            let y = case.add(PrimOp::Contract(Contract::matmul(0)), &factors);
+            let what = format!("{m} x {n} x {k} of rows of {row}");
+            let (block, expected, layout) = case.built(y);
+            let multiplied = if is_half { Factors::F16 } else { Factors::F32 };
+            let schedules = gpu::schedules(&block, &SM_90, multiplied, usize::MAX);
+            let is_tried = |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n < 8192;
+            let mut seen = [false; 2];
+            for schedule in schedules.iter().filter(is_tried).step_by(9) {
+                let what = format!("{what} {schedule:?}");
+                let kernel = gpu::lower(&block, schedule, multiplied).expect("its own schedule");
+                assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+                let text = kernel.program.to_string();
+                assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");
+                let whole = if is_half { ", 8 real" } else { ", 4 real" };
+                assert!(text.contains(if schedule.boxes { "copy_box a_tiles" } else { whole }), "{what}");
+                seen[usize::from(schedule.boxes)] = true;
+                let got = case.run_kernel(&block, &kernel, &what);
+                compare(&expected, &got, &layout, if is_half { 5e-3 } else { 1e-4 }, &what);
+            }
+            assert_eq!(seen, [true, is_half], "{what}");
+        }
+    }
+}
+
 /// What starts or has strides at no multiple of 16 bytes, is computed, or gathered, threads bring.
 #[test]
 fn the_copy_engine_is_not_asked_for_what_it_cannot_bring() {

@@ -82,6 +82,8 @@ pub struct ProductFacts {
     pub unit: Unit,
     /// Bytes of an element of each factor.
     pub factor_bytes: [u64; 2],
+    /// Bytes of the widest accesses by which each factor can be read: 16, or less where its rows start anywhere.
+    pub access_bytes: [u64; 2],
     /// Operations that compute an element of each factor: none where it is read as it is.
     pub factor_ops: [f64; 2],
 }
@@ -131,6 +133,10 @@ const AREA_EXPONENT: f64 = 0.3;
 const COMPUTED_FACTOR: f64 = 0.7;
 const COMPUTED_US: f64 = 0.6;
 const STEP_TERMS: f64 = 64.0;
+/// Share of the peak that is left where a factor is read by narrower accesses, by the access's bytes: scalar units wait for
+/// the copies' instructions a little, matrix units much longer.
+const NARROW_SCALAR: [(u64, f64); 2] = [(8, 0.98), (4, 0.88)];
+const NARROW_MATRIX: [(u64, f64); 3] = [(8, 0.6), (4, 0.45), (2, 0.25)];
 /// Simple operations that take as long as an exponential in a thread, and those that each score takes anyway.
 const SPECIAL_CHEAP: f64 = 12.0;
 const SCORE_OPS: f64 = 6.0;
@@ -259,6 +265,7 @@ impl GpuFacts {
         if is_computed {
             efficiency *= COMPUTED_FACTOR;
         }
+        efficiency *= product.narrowness();
         let multiply = 2.0 * area * terms / (model.gflops(product.unit) / all * efficiency);
         let [lhs, rhs] = product.factor_bytes.map(|bytes| bytes as f64);
         let load = (tile.0 as f64 * lhs + tile.1 as f64 * rhs) * terms
@@ -276,6 +283,14 @@ impl GpuFacts {
 }
 
 impl ProductFacts {
+    /// Share of the peak that the narrowest accesses leave.
+    fn narrowness(&self) -> f64 {
+        let shares: &[(u64, f64)] = if self.unit == Unit::Scalar { &NARROW_SCALAR } else { &NARROW_MATRIX };
+        let narrowest = self.access_bytes.into_iter().min().unwrap_or(16);
+        let share = shares.iter().rev().find(|(bytes, _)| narrowest <= *bytes);
+        share.map_or(1.0, |&(_, share)| share)
+    }
+
     /// Floating-point operations, a multiply-add as two.
     pub fn flops(&self) -> f64 {
         2.0 * self.batch as f64 * self.m as f64 * self.n as f64 * self.k as f64
@@ -308,6 +323,7 @@ mod tests {
                 k: n,
                 unit,
                 factor_bytes: [bytes; 2],
+                access_bytes: [16; 2],
                 factor_ops: [0.0; 2],
             }),
             ..GpuFacts::default()
@@ -369,6 +385,7 @@ mod tests {
                     k,
                     unit: Unit::Half,
                     factor_bytes: [2; 2],
+                    access_bytes: [16; 2],
                     factor_ops: [0.0; 2],
                 }),
                 cheap_ops: ops,

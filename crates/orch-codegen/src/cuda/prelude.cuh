@@ -413,11 +413,11 @@ template <int A, int N, class T> ORC void o_give(const T *p, int offset, int ran
     ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::store(at + i * bytes, r.w + i * bytes / 4);
 }
 template <int A, class T> ORC void o_give(const T *p, int offset, int rank, T v) { o_give<A, 1, T>(p, offset, rank, vec<T, 1>{{v}}); }
-template <int BYTES> ORC void o_copy(void *to, const void *from, bool real) {
+template <int BYTES> ORC void o_copy(void *to, const void *from, int real) {
     if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_address(to)), "l"(from), "r"(real) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(o_address(to)), "l"(from), "r"(real ? BYTES : 0), "n"(BYTES) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(o_address(to)), "l"(from), "r"(real), "n"(BYTES) : "memory");
 }
 ORC void o_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> ORC void o_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

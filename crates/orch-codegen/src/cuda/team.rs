@@ -54,11 +54,19 @@ impl Emitter<'_> {
                 let give = format!("o_give<{width}>({buffer}, {offset}, {rank}, {});", value.text);
                 self.line(&give);
             }
-            TeamStmt::Copy { to, from, elems, mask } => {
-                let bytes = elems * self.program.buffer(to.buffer).dtype.size_bytes();
-                let mask = mask.map_or("true".to_owned(), |mask| self.eval(mask).text);
+            TeamStmt::Copy { to, from, elems, real, mask } => {
+                let size = self.program.buffer(to.buffer).dtype.size_bytes();
+                let bytes = elems * size;
+                let real = match real {
+                    Some(real) => format!("{size} * ({})", self.eval(*real).text),
+                    None => bytes.to_string(),
+                };
+                let real = match mask {
+                    Some(mask) => format!("{} ? {real} : 0", self.eval(*mask).text),
+                    None => real,
+                };
                 let (to, from) = (self.place(to), self.place(from));
-                self.line(&format!("o_copy<{bytes}>({to}, {from}, {mask});"));
+                self.line(&format!("o_copy<{bytes}>({to}, {from}, {real});"));
             }
             TeamStmt::CopyBox { to, view, at, slot } => {
                 let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();

@@ -13,6 +13,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::Machine;
+use orch_rewrite::RowAlignment;
 use orch_runtime::cuda::{
     Action, Computation, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable,
     ExecutableOptions, Execution, Launch, LaunchShape, Libraries, Module, Nvrtc, NvrtcError, NvrtcTarget,
@@ -30,6 +31,9 @@ use std::sync::{Arc, OnceLock};
 /// Share of the multiply-adds of scalar units that products of µGraphs reach. At the full rate they were modelled 11 us a layer
 /// shorter than the templates' kernels for norms and products of `bert_base` in f32, and took 8 us longer on an H200.
 const SCALAR_PRODUCTS: f64 = 0.4;
+
+/// Rows of f32 that products copy to longer ones. A product of 800 cubed, the smallest, takes as long as the copies.
+const ALIGNMENT: RowAlignment = RowAlignment { kept: 2, wanted: 4, least_flops: 1e9 };
 
 /// A GPU, its figures and NVRTC.
 pub struct Cuda {
@@ -154,10 +158,15 @@ impl Backend for Cuda {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::merge_products(&graph);
-        match self.precision {
-            Precision::F32 | Precision::Tf32 => graph,
-            Precision::F16 | Precision::Bf16 => orch_rewrite::stage_inputs(&graph),
-        }
+        // Scalar units keep up with copies of 8 bytes; products of tiles need rows of whole 16 bytes.
+        let (graph, alignment) = match self.precision {
+            Precision::F32 | Precision::Tf32 => (graph, ALIGNMENT),
+            Precision::F16 | Precision::Bf16 => {
+                (orch_rewrite::stage_inputs(&graph), RowAlignment { kept: 8, wanted: 8, ..ALIGNMENT })
+            }
+        };
+        let layouts = layouts::assign_gpu(&graph);
+        orch_rewrite::align_rows(&graph, alignment, |tensor| layouts[tensor.index()].order().last().copied())
     }
 
     fn chains_contractions(&self) -> bool {

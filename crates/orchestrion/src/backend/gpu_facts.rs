@@ -108,8 +108,22 @@ fn product(block: &BlockProgram, form: &Form, factors: Factors) -> ProductFacts 
         k: k as u64,
         unit,
         factor_bytes: pair.map(bytes),
+        access_bytes: pair.map(|factor| access_bytes(block, factor)),
         factor_ops: pair.map(|factor| computing(block, factor, unit)),
     }
+}
+
+/// Bytes of the widest accesses that rows of all that a factor reads allow. Constants are laid out as kernels need them.
+fn access_bytes(block: &BlockProgram, factor: ExprId) -> u64 {
+    const WIDEST: usize = 16;
+    let of_arg = |arg: &orch_tile::Arg| {
+        let strides = arg.layout.strides(&arg.shape);
+        let starts = strides.iter().zip(&arg.shape[..]).filter(|&(&stride, &extent)| stride > 1 && extent > 1);
+        let narrowest = starts.map(|(&stride, _)| arg.dtype.size_bytes() << stride.trailing_zeros().min(4)).min();
+        narrowest.unwrap_or(WIDEST).min(WIDEST)
+    };
+    let variable = read_nodes(block, factor).filter(|arg| arg.role != ArgRole::Constant);
+    variable.map(of_arg).min().unwrap_or(WIDEST) as u64
 }
 
 /// Operations that compute an element of a factor; 0 if it is read as it is multiplied.

@@ -248,7 +248,7 @@ impl Lowering<'_> {
             let base = this.program.exprs.mul_const(slot, *stage_elems as i64);
             let to = this.offset(&View { base, ..view.clone() }, &coords);
             let to = Spot { buffer: view.buffer, offset: to };
-            body.push(Stmt::Team(TeamStmt::Copy { to, from, elems: *chunk, mask }));
+            body.push(Stmt::Team(TeamStmt::Copy { to, from, elems: *chunk, real: None, mask }));
             match exists {
                 Some(condition) => vec![Stmt::If { condition, then: body, otherwise: Vec::new() }],
                 None => body,

@@ -168,7 +168,7 @@ impl Tile {
             let value = self.vector(lowering, self.along_inner, (outer, inner), (None, None));
             let (from, own) = lowering.copied_from(value).expect("what is copied can be, as was probed");
             let mask = lowering.program.exprs.and_guard(own, guard);
-            return vec![Stmt::Team(TeamStmt::Copy { to, from, elems: LANES, mask })];
+            return vec![Stmt::Team(TeamStmt::Copy { to, from, elems: LANES, real: None, mask })];
         }
         let (moving, extent) =
             if self.along_inner { (inner, self.inner.extent) } else { (outer, self.outer.extent) };

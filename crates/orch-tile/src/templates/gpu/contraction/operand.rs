@@ -257,7 +257,17 @@ impl Operand {
             lowering.copied_from(value, self.lanes).expect("what is copied can be, as was probed");
         let inside = self.side.inside(lowering, row, term);
         let mask = lowering.program.exprs.and_guard(own, inside);
-        Stmt::Team(TeamStmt::Copy { to, from, elems: self.lanes, mask })
+        let (first, extent) = match self.along {
+            Along::Terms => (term, self.side.terms(lowering)),
+            Along::Rows => (row, self.side.rows),
+        };
+        let real = (!extent.is_multiple_of(self.lanes)).then(|| {
+            let exprs = &mut lowering.program.exprs;
+            let (extent, lanes) = (exprs.index(extent as i64), exprs.index(self.lanes as i64));
+            let left = exprs.sub(extent, first);
+            exprs.min(left, lanes)
+        });
+        Stmt::Team(TeamStmt::Copy { to, from, elems: self.lanes, real, mask })
     }
 
     fn compute(
@@ -446,13 +456,6 @@ impl Side {
 
     /// True if elements that are neighbours that way can be copied `lanes` at a time.
     fn is_copy(&self, lowering: &mut Lowering<'_>, along: Along, lanes: usize) -> bool {
-        let extent = match along {
-            Along::Terms => self.terms(lowering),
-            Along::Rows => self.rows,
-        };
-        if !extent.is_multiple_of(lanes) {
-            return false;
-        }
         let value = self.probe(lowering, along, lanes);
         lowering.copied_from(value, lanes).is_some()
     }
