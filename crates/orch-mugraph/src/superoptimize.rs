@@ -107,9 +107,19 @@ pub fn superoptimize(
         if !goes_on() {
             return Err(SuperoptimizeError::Interrupted);
         }
-        match prove(program, &graph, options) {
-            Ok((certificate, maxima)) => result.proved.push(Proved { certificate, maxima, cost_us }),
-            Err(reason) => result.refused.push(reason.to_string()),
+        let (certificate, maxima) = match prove(program, &graph, options) {
+            Ok(proof) => proof,
+            Err(reason) => {
+                result.refused.push(reason.to_string());
+                continue;
+            }
+        };
+        let proved = Proved { certificate, maxima, cost_us };
+        // A stable form has operators that the candidate has not.
+        let becomes_kernels = proved.graph().is_ok_and(|stable| rank(&stable, cost_us).is_some());
+        match becomes_kernels {
+            true => result.proved.push(proved),
+            false => result.refused.push("its stable form does not become kernels".to_owned()),
         }
     }
     Ok(result)
@@ -212,8 +222,25 @@ fn prove(
 
 #[cfg(test)]
 mod tests {
-    use super::{kernels_in_turns, same_blocks_last};
-    use crate::parse;
+    use super::{SuperoptimizeOptions, kernels_in_turns, same_blocks_last, superoptimize};
+    use crate::{MuGraph, parse, print};
+
+    /// Stable forms have maxima, which candidates have not: a kernel is wanted for what is proved.
+    #[test]
+    fn a_stable_form_without_kernels_is_refused() {
+        let softmax = "mugraph \"p\" {\n t0 = input \"x\" [8, 64]\n t1 = exp t0\n t2 = sum(1) t1\n \
+                       t3 = div t1, t2\n output \"o\" t3\n}\n";
+        let program = parse(softmax).unwrap_or_else(|error| panic!("{error}"));
+        let options = SuperoptimizeOptions { must_be_stable: true, ..SuperoptimizeOptions::default() };
+        let found = |rank: &dyn Fn(&MuGraph, f64) -> Option<f64>| {
+            superoptimize(&program, &options, rank, &|| true).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let any = found(&|_, cost| Some(cost));
+        assert!(any.proved.iter().any(|proved| proved.certificate.candidate.contains("largest")));
+        let without = found(&|graph, cost| (!print(graph).contains("largest")).then_some(cost));
+        assert!(without.proved.is_empty());
+        assert!(without.refused.iter().any(|reason| reason.contains("does not become kernels")));
+    }
 
     #[test]
     fn numbers_of_kernels_and_of_blocks_take_turns() {

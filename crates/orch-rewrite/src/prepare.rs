@@ -106,9 +106,7 @@ pub fn align_rows(
             let given = known[input.index()].expect("operands come before users");
             inputs.push(match long(input) {
                 None => given,
-                Some(row) => {
-                    *copies.entry(input).or_insert_with(|| with_longer_rows(result, given, row))
-                }
+                Some(row) => *copies.entry(input).or_insert_with(|| with_longer_rows(result, given, row)),
             });
         }
         let output = result.add(node.op.clone(), &inputs).expect("operands have the types they had");

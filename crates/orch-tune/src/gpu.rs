@@ -133,10 +133,11 @@ const AREA_EXPONENT: f64 = 0.3;
 const COMPUTED_FACTOR: f64 = 0.7;
 const COMPUTED_US: f64 = 0.6;
 const STEP_TERMS: f64 = 64.0;
-/// Share of the peak that is left where a factor is read by narrower accesses, by the access's bytes: scalar units wait for
-/// the copies' instructions a little, matrix units much longer.
-const NARROW_SCALAR: [(u64, f64); 2] = [(8, 0.98), (4, 0.88)];
-const NARROW_MATRIX: [(u64, f64); 3] = [(8, 0.6), (4, 0.45), (2, 0.25)];
+/// Share of the peak that is left where a factor is read by narrower accesses, by the access's bytes: of products around
+/// 2048 cubed on an H200.
+const NARROW_SCALAR: [(u64, f64); 2] = [(4, 0.85), (8, 0.97)];
+const NARROW_TF32: [(u64, f64); 2] = [(4, 0.51), (8, 0.78)];
+const NARROW_HALF: [(u64, f64); 3] = [(2, 0.22), (4, 0.48), (8, 0.64)];
 /// Simple operations that take as long as an exponential in a thread, and those that each score takes anyway.
 const SPECIAL_CHEAP: f64 = 12.0;
 const SCORE_OPS: f64 = 6.0;
@@ -285,9 +286,13 @@ impl GpuFacts {
 impl ProductFacts {
     /// Share of the peak that the narrowest accesses leave.
     fn narrowness(&self) -> f64 {
-        let shares: &[(u64, f64)] = if self.unit == Unit::Scalar { &NARROW_SCALAR } else { &NARROW_MATRIX };
-        let narrowest = self.access_bytes.into_iter().min().unwrap_or(16);
-        let share = shares.iter().rev().find(|(bytes, _)| narrowest <= *bytes);
+        let shares: &[(u64, f64)] = match self.unit {
+            Unit::Scalar => &NARROW_SCALAR,
+            Unit::Tf32 => &NARROW_TF32,
+            Unit::Half => &NARROW_HALF,
+        };
+        let [lhs, rhs] = self.access_bytes;
+        let share = shares.iter().find(|(bytes, _)| lhs.min(rhs) <= *bytes);
         share.map_or(1.0, |&(_, share)| share)
     }
 

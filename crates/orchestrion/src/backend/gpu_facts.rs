@@ -118,8 +118,10 @@ fn access_bytes(block: &BlockProgram, factor: ExprId) -> u64 {
     const WIDEST: usize = 16;
     let of_arg = |arg: &orch_tile::Arg| {
         let strides = arg.layout.strides(&arg.shape);
-        let starts = strides.iter().zip(&arg.shape[..]).filter(|&(&stride, &extent)| stride > 1 && extent > 1);
-        let narrowest = starts.map(|(&stride, _)| arg.dtype.size_bytes() << stride.trailing_zeros().min(4)).min();
+        let starts =
+            strides.iter().zip(&arg.shape[..]).filter(|&(&stride, &extent)| stride > 1 && extent > 1);
+        let narrowest =
+            starts.map(|(&stride, _)| arg.dtype.size_bytes() << stride.trailing_zeros().min(4)).min();
         narrowest.unwrap_or(WIDEST).min(WIDEST)
     };
     let variable = read_nodes(block, factor).filter(|arg| arg.role != ArgRole::Constant);
