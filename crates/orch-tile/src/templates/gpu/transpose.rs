@@ -7,8 +7,9 @@
 //! for u in source tile, v in vector tile:  out(u, v) = body with shared for load    neighbouring threads along v
 //! ```
 //!
-//! Rows of the tile are padded so that as few threads of a warp as possible meet in a bank of shared memory; the
-//! padding is found by counting. Numerics: one evaluation per element, as the block program says.
+//! In shared memory the parts of a row that one thread reads are exchanged by the number of the rows that one thread
+//! writes: what is read stays together, and few threads of a warp meet in a bank. Numerics: one evaluation per element, as
+//! the block program says.
 
 use super::access::{Effort, SHORT_RUN, effort, lane_choices, load_effort};
 use super::estimate::{BASE_REGISTERS, Launch};
@@ -20,10 +21,11 @@ use crate::templates::nest::emit::{Emitter, for_loop};
 use crate::templates::nest::flat::{Nest, Work};
 use crate::templates::nest::place::{Lanes, Place};
 use crate::templates::nest::plan::{Plan, order_by_output, outer_axes};
-use crate::templates::nest::tile::{Corner, Staged, Tiling};
+use crate::templates::nest::tile::{Corner, Rows, Staged, Tiling, Turns};
 use crate::templates::{Along, CannotLower, kernel::Kernel};
 use crate::thread::{LoopKind, Scope, Stmt};
 use crate::thread_team::{TeamStmt, WARP};
+use std::ops::Range;
 
 /// How tiles are moved.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -57,9 +59,6 @@ const BANKS: usize = 32;
 
 /// Bytes of a bank.
 const BANK_BYTES: usize = 4;
-
-/// Most elements of padding of a row.
-const MAX_PADDING: usize = 8;
 
 /// Cycles of a barrier.
 const BARRIER: f64 = 80.0;
@@ -111,7 +110,6 @@ pub fn lower(block: &BlockProgram, schedule: &TransposeSchedule) -> Result<Kerne
     let Some(across) = Transposition::of(&mut nest) else {
         return Err(CannotLower::NotThisTemplate("no operand lies across the results"));
     };
-    let (pitch, _) = pitch(schedule, across.size(&nest));
     let Transposition { vector, mut tiling } = across;
     let divides = |axis: &Axis, lanes: usize| axis.extent.is_multiple_of(lanes);
     if !schedule.is_even()
@@ -129,7 +127,8 @@ pub fn lower(block: &BlockProgram, schedule: &TransposeSchedule) -> Result<Kerne
     outer.push(tiling.source.clone());
     let plan = Plan::at_places(outer, Some((vector.clone(), Along::Results)), schedule.store_lanes);
     let mut emitter = Emitter::new(nest, &plan);
-    let (corner, staged) = emitter.stage_loads(&tiling, &vector, Scope::Shared, pitch);
+    let (corner, staged) =
+        emitter.stage_loads(&tiling, &vector, Scope::Shared, Rows::Turned(schedule.turns()));
     let mut tiles = Tiles { emitter, schedule, source: tiling.source, vector, corner, staged };
     let body = tiles.task(&axes);
     let Nest { mut program, bindings, .. } = tiles.emitter.nest;
@@ -146,6 +145,11 @@ impl TransposeSchedule {
                 && self.source * self.vector / lanes >= self.threads
         };
         vectors(self.source, self.load_lanes) && vectors(self.vector, self.store_lanes)
+    }
+
+    /// How rows of a tile lie in shared memory.
+    fn turns(&self) -> Turns {
+        Turns { part: self.store_lanes, parts: self.vector / self.store_lanes, alike: self.load_lanes }
     }
 }
 
@@ -212,11 +216,10 @@ impl Transposition {
     fn launch(&self, nest: &Nest, schedule: &TransposeSchedule, loaded: Effort, stored: Effort) -> Launch {
         let TransposeSchedule { source, vector, load_lanes, store_lanes, threads } = *schedule;
         let size = self.size(nest);
-        let (pitch, conflicts) = pitch(schedule, size);
         let turns = |lanes: usize| (source * vector / lanes / threads) as f64;
-        let per_element = conflicts as f64 / (load_lanes + store_lanes) as f64;
         let loads = self.tiling.loads.len();
-        let exchanged = 2.0 * per_element * loads as f64 * turns(1);
+        let [writes, reads] = bank_accesses(schedule, size).map(|accesses| accesses as f64);
+        let exchanged = (writes * turns(load_lanes) + reads * turns(store_lanes)) * loads as f64;
         let mut effort = loaded.times(turns(load_lanes)).plus(stored.times(turns(store_lanes)));
         effort.bytes *= 1.0 + SHORT_RUN * 0.5 * (1.0 / (source * size) as f64 + 1.0 / (vector * size) as f64);
         let in_flight = loaded.loaded * turns(load_lanes);
@@ -224,7 +227,7 @@ impl Transposition {
             tasks: self.tasks(nest, schedule),
             threads,
             registers: BASE_REGISTERS + in_flight as usize / 4,
-            shared_bytes: loads * source * pitch * size,
+            shared_bytes: loads * source * vector * size,
             effort: Effort { instructions: effort.instructions + exchanged + 30.0, ..effort },
             in_flight,
             rounds: 1.0,
@@ -234,35 +237,36 @@ impl Transposition {
     }
 }
 
-/// Elements from one row of a tile to the next such that there are the fewest conflicts, and how many there are.
-fn pitch(schedule: &TransposeSchedule, size: usize) -> (usize, usize) {
-    let pitches = schedule.vector..=schedule.vector + MAX_PADDING;
-    let counted = pitches.map(|pitch| (pitch, conflicts(schedule, size, pitch)));
-    counted.min_by_key(|(_, conflicts)| *conflicts).unwrap_or((schedule.vector, 0))
-}
-
-/// Times that a bank is accessed when a warp writes a vector each, and when it reads one, element by element.
-fn conflicts(schedule: &TransposeSchedule, size: usize, pitch: usize) -> usize {
+/// Times that the busiest bank is accessed when a warp writes a vector each, element by element, and when it reads one.
+fn bank_accesses(schedule: &TransposeSchedule, size: usize) -> [usize; 2] {
     let TransposeSchedule { source, vector, load_lanes, store_lanes, .. } = *schedule;
+    let turns = schedule.turns();
+    let place =
+        |row: usize, column: usize| row % source * vector + turns.place(row % source, column % vector);
     let written = |thread: usize, lane: usize| {
-        let (row, column) = (thread / (source / load_lanes), thread % (source / load_lanes));
-        (column * load_lanes + lane) * pitch + row
+        let (column, row) = (thread / (source / load_lanes), thread % (source / load_lanes));
+        place(row * load_lanes + lane, column)
     };
-    let read = |thread: usize, lane: usize| {
+    let read = |thread: usize| {
         let (row, column) = (thread / (vector / store_lanes), thread % (vector / store_lanes));
-        row * pitch + column * store_lanes + lane
+        place(row, column * store_lanes)
     };
-    let writes: usize = (0..load_lanes).map(|lane| busiest_bank(size, |thread| written(thread, lane))).sum();
-    let reads: usize = (0..store_lanes).map(|lane| busiest_bank(size, |thread| read(thread, lane))).sum();
-    writes + reads
+    let writes = (0..load_lanes).map(|lane| busiest_bank(size, 0..WARP, |thread| written(thread, lane)));
+    // As many threads read together as there are banks.
+    let bytes = store_lanes * size;
+    let together = (BANKS * BANK_BYTES / bytes).min(WARP);
+    let reads = (0..WARP).step_by(together);
+    let reads =
+        reads.map(|first| busiest_bank(bytes, first..first + together, |thread| read(thread) / store_lanes));
+    [writes.sum(), reads.sum()]
 }
 
-/// Of all banks, the most words that the threads of a warp access in one.
-fn busiest_bank(size: usize, element: impl Fn(usize) -> usize) -> usize {
-    let mut words: Vec<usize> = (0..WARP)
+/// Of all banks, the most words that threads access in one, each an element of so many bytes.
+fn busiest_bank(bytes: usize, threads: Range<usize>, element: impl Fn(usize) -> usize) -> usize {
+    let mut words: Vec<usize> = threads
         .flat_map(|thread| {
-            let first = element(thread) * size / BANK_BYTES;
-            first..first + size.div_ceil(BANK_BYTES)
+            let first = element(thread) * bytes / BANK_BYTES;
+            first..first + bytes.div_ceil(BANK_BYTES)
         })
         .collect();
     words.sort_unstable();

@@ -3,7 +3,7 @@
 use super::flat::{Nest, Step, Work};
 use super::place::{Lanes, Place};
 use super::plan::Plan;
-use super::tile::{Corner, Staged};
+use super::tile::{Corner, Rows, Staged};
 use crate::block::Axis;
 use crate::expr::{BufferId, ExprId, Type, VarId, VarInfo};
 use crate::templates::kernel::Kernel;
@@ -66,7 +66,7 @@ pub(in crate::templates) fn emit(nest: Nest, plan: &Plan) -> Kernel {
         emitter.declare_array(placeholder, axes)
     });
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
-        emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, tiling.vector_tile));
+        emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, Rows::Packed));
     }
     let body = emitter.task();
     let Nest { mut program, bindings, .. } = emitter.nest;

@@ -12,8 +12,9 @@ use super::emit::{Emitter, for_loop};
 use super::flat::Nest;
 use super::place::{Lanes, Place};
 use crate::block::Axis;
-use crate::expr::{BufferId, Expr, ExprId, VarId};
+use crate::expr::{BufferId, Expr, ExprId, Exprs, VarId};
 use crate::thread::{Buffer, LoopKind, Scope, Stmt};
+use orch_ir::BinaryFn;
 
 /// Bytes of a row of a tile: several cache lines of the result, few enough rows to stay in the cache.
 const ROW_BYTES: usize = 128;
@@ -31,12 +32,50 @@ pub(in crate::templates) struct Tiling {
     pub loads: Vec<ExprId>,
 }
 
+/// How the elements of a tile lie in its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::templates) enum Rows {
+    /// Row after row.
+    Packed,
+    /// Row after row; the parts of a row are exchanged by the number of the row, so that elements of different rows in one
+    /// column are in different banks of shared memory.
+    Turned(Turns),
+}
+
+/// Rows in parts of neighbouring elements. Part `p` of row `r` is in the place of part `p ^ r / alike`, modulo their number.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::templates) struct Turns {
+    /// Elements of a part.
+    pub part: usize,
+    /// Parts of a row, a power of two.
+    pub parts: usize,
+    /// Neighbouring rows that are alike.
+    pub alike: usize,
+}
+
+impl Turns {
+    /// The place of an element in its row.
+    pub fn place(&self, row: usize, column: usize) -> usize {
+        (column / self.part ^ row / self.alike % self.parts) * self.part + column % self.part
+    }
+
+    /// The same of expressions.
+    fn place_of(&self, exprs: &mut Exprs, row: ExprId, column: ExprId) -> ExprId {
+        let [part, parts, alike] = [self.part, self.parts, self.alike].map(|elems| exprs.index(elems as i64));
+        let (number, within) = (exprs.floor_div(column, part), exprs.floor_rem(column, part));
+        let turn = exprs.floor_div(row, alike);
+        let turn = exprs.floor_rem(turn, parts);
+        let turned = exprs.binary(BinaryFn::Xor, number, turn);
+        exprs.linear_index(&[turned, within], &[self.part, 1])
+    }
+}
+
 /// A staged load.
 #[derive(Clone, Debug)]
 pub(in crate::templates) struct Staged {
     /// Stands for the load in the bodies of stores.
     pub load: ExprId,
-    /// `[source_tile][pitch]`.
+    /// `[source_tile][vector_tile]`.
     pub buffer: BufferId,
     /// Offset in the scratch, in terms of `corner` and the axes.
     pub offset: ExprId,
@@ -100,14 +139,14 @@ pub(in crate::templates) fn contiguous_axis(
 }
 
 impl Emitter<'_> {
-    /// Replaces staged loads by loads from buffers `[source_tile][pitch]`, whose offsets are relative to the corner of
-    /// the tile.
+    /// Replaces staged loads by loads from buffers `[source_tile][vector_tile]`, whose offsets are relative to the corner
+    /// of the tile.
     pub fn stage_loads(
         &mut self,
         tiling: &Tiling,
         vector: &Axis,
         scope: Scope,
-        pitch: usize,
+        rows: Rows,
     ) -> (Corner, Vec<Staged>) {
         let corner = Corner {
             source: self.nest.program.exprs.declare_index("source_tile", tiling.source.extent),
@@ -116,14 +155,18 @@ impl Emitter<'_> {
         let mut staged = Vec::new();
         for (number, &load) in tiling.loads.iter().enumerate() {
             let dtype = self.nest.program.exprs.dtype(load);
-            let (name, elems) = (format!("tile{number}"), tiling.source_tile * pitch);
+            let (name, elems) = (format!("tile{number}"), tiling.source_tile * tiling.vector_tile);
             let buffer = self.nest.program.add_buffer(Buffer { name, dtype, elems, scope });
             let exprs = &mut self.nest.program.exprs;
             let (u, u0) = (exprs.var(tiling.source.var), exprs.var(corner.source));
             let (v, v0) = (exprs.var(vector.var), exprs.var(corner.vector));
             let (row, column) = (exprs.sub(u, u0), exprs.sub(v, v0));
-            let line = exprs.mul_const(row, pitch as i64);
-            let offset = exprs.add2(line, column);
+            let place = match rows {
+                Rows::Packed => column,
+                Rows::Turned(turns) => turns.place_of(exprs, row, column),
+            };
+            let line = exprs.mul_const(row, tiling.vector_tile as i64);
+            let offset = exprs.add2(line, place);
             let offset = self.nest.simplify(offset);
             let instead = self.nest.program.exprs.load(buffer, offset, 1, None);
             let mut steps = std::mem::take(&mut self.nest.steps);
