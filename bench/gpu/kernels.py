@@ -3,9 +3,10 @@
 usage: python3 bench/gpu/kernels.py [GROUP ...] [--precision f16|f32] [--peers NAMES] [--orchestrion FILE] [--options WORDS]
        [--out FOLDER]
 
-Groups: `gemm` (products of decoding, BERT, ResNet's convolutions as products, squares), `square` (f32 squares around
-2048, which need not be multiples of anything), `conv` (the 23 blocks of convolution, batch normalisation and ReLU of
-ResNet-50 that are Fig. 21 of the Hidet paper, channels last), `memory` (norms, softmax, GELU, transposition, sums).
+Groups: `gemm` (products of decoding, BERT, ResNet's convolutions as products, squares), `odd` (products whose rows start at no
+multiple of 16 bytes), `square` (f32 squares around 2048, which need not be multiples of anything), `conv` (the 23 blocks of
+convolution, batch normalisation and ReLU of ResNet-50 that are Fig. 21 of the Hidet paper, channels last), `memory` (norms,
+softmax, GELU, transposition, sums).
 
 Each case is an ONNX model compiled by `orchestrion`; all tensors are inputs but for the weights of convolutions. Its peers:
 for products torch with `cublas` and with `cublaslt`; for convolutions cuDNN with its own search, as `eager` (convolution,
@@ -32,6 +33,8 @@ GEMM = [
                 (196, 1024, 256), (49, 512, 4608), (49, 2048, 512)]),
     ("square", [(n, n, n) for n in (512, 1024, 2048, 2039, 4096, 8192)]),
 ]
+ODD = [(813, 813, 813), (1021, 1021, 1021), (1500, 1500, 1500), (2044, 2044, 2044), (2046, 2046, 2046), (4093, 4093, 4093),
+       (128, 50257, 768), (197, 1001, 771)]
 SQUARES = [2048, 2047, 2046, 2045, 2044, 2043, 2042, 2039]
 # Input channels and extent, output channels, window, stride: the inputs of Fig. 21 of the Hidet paper, in its artifact's order.
 CONV = [
@@ -44,7 +47,8 @@ CONV = [
 MEMORY = ["layernorm", "softmax", "gelu", "transpose", "sum_rows", "sum_columns"]
 SIZES = [(128, 768), (1024, 4096), (8192, 8192)]
 # The peers of a group, and those that it has only if they are asked for.
-PEERS = {"gemm": ["cublas", "cublaslt"], "square": ["cublas", "cublaslt"], "conv": ["eager", "cudnn_fused"], "memory": ["eager", "inductor"]}
+CUBLAS = ["cublas", "cublaslt"]
+PEERS = {"gemm": CUBLAS, "odd": CUBLAS, "square": CUBLAS, "conv": ["eager", "cudnn_fused"], "memory": ["eager", "inductor"]}
 MORE_PEERS = {"conv": ["inductor"]}
 CUDNN = ("eager", "cudnn_fused")
 
@@ -134,6 +138,8 @@ def cases(groups):
     found = []
     if "gemm" in groups:
         found += [gemm("gemm", *shape) for _, shapes in GEMM for shape in shapes]
+    if "odd" in groups:
+        found += [gemm("odd", *shape) for shape in ODD]
     if "square" in groups:
         found += [gemm("square", n, n, n, "f32") for n in SQUARES]
     if "conv" in groups:

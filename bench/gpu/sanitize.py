@@ -37,6 +37,7 @@ def precisions(text):
 
 def cases():
     found = [kernels.gemm("gemm", *shape) for shape in [(5, 96, 80), (200, 264, 136), (130, 72, 1000), (1, 512, 512)]]
+    found += [kernels.gemm("odd", 813, 801, 815)]
     found += [kernels.conv(*block) for block in [(3, 30, 24, 7, 2), (32, 14, 64, 3, 1), (64, 14, 40, 1, 2)]]
     return found + [kernels.memory(kind, 33, 520) for kind in kernels.MEMORY]
 
