@@ -9,8 +9,8 @@ the host knows that it has ended, with inputs and outputs on the device. Outputs
 `fill.py --reference` stored. `floor` is the time that the model's bytes (its inputs, outputs and constants, once each)
 and operations take at least, by the rates that --bandwidth and --flops state.
 
-With --out, FOLDER/gpu-PRECISION.json is written (gpu-PRECISION-ma.json with max-autotune, which takes minutes a model), and
-FOLDER/gpu.md from all such files there; --report does only the latter.
+With --out, FOLDER/gpu-PRECISION.json is written (gpu-PRECISION-ma.json with max-autotune, which takes minutes a model; rows of
+other models stay), and FOLDER/gpu.md from all such files there; --report does only the latter.
 
 Needs models as fill.py of the zoo writes them (--zoo), torch, torchvision, timm, transformers, and the script of the
 zoo's peers (--peers), whose models it builds.
@@ -124,6 +124,26 @@ def measure(o, torch, peers, name):
 NAMES = {"eager": "torch eager", "graph": "CUDA graph of eager", "ro": "torch.compile reduce-overhead", "ma": "max-autotune"}
 
 
+def commits(table):
+    """What was measured: rows that were kept have commits of their own."""
+    older = {}
+    for row in table["rows"]:
+        if row.get("commit", table["commit"]) != table["commit"]:
+            older.setdefault(row["commit"], []).append(row["model"])
+    kept = "; ".join(f"{', '.join(models)}: {commit}" for commit, models in older.items())
+    return table["commit"] + (f" ({kept})" if kept else "")
+
+
+def kept_rows(path, table, models):
+    """Rows of other models that a file has, measured on the same device beside the same peers."""
+    if not os.path.exists(path):
+        return []
+    old = json.load(open(path))
+    if any(old.get(part) != table[part] for part in ("device", "torch", "cuda", "options", "modes")):
+        return []
+    return [{"commit": old["commit"], **row} for row in old["rows"] if row["model"] not in models]
+
+
 def write_report(folder):
     """gpu.md from the tables of all precisions in a folder."""
     lines = ["# Whole models on a GPU, batch 1", "", "Written by `bench/gpu/models.py`. Milliseconds from the call until the host knows that it has ended, inputs and", "outputs on the device; medians of interleaved rounds. Ratios above 1 mean that Orchestrion is faster than the best peer.", "`floor`: bytes and operations by the device's measured rates. `error`: relative to ONNX Runtime in f32, by norm."]
@@ -131,7 +151,9 @@ def write_report(folder):
         table = json.load(open(path))
         rows, modes = table["rows"], table["modes"]
         kind = ", beside max-autotune" if "ma" in modes else ""
-        lines += ["", f"## {table['precision']}{kind}", "", f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}{' ' + table['options'] if table.get('options') else ''}; {table['date']}.", ""]
+        options = f" {table['options']}" if table.get("options") else ""
+        about = f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {commits(table)}{options}; {table['date']}."
+        lines += ["", f"## {table['precision']}{kind}", "", about, ""]
         lines += ["| model | Orchestrion | " + " | ".join(NAMES[mode] for mode in modes) + " | best / Orchestrion | floor | error | kernels | compile s |", "|---" * (len(modes) + 7) + "|"]
         for row in rows:
             cells = [f"{row[mode]:.3f}" if isinstance(row[mode], float) else "failed" for mode in modes]
@@ -157,17 +179,19 @@ def main():
     print(f"{'model':16} {'ours':>8}", *(f"{mode:>8}" for mode in modes), f"{'best/ours':>9} {'floor':>8} {'error':>8} compile")
     table = {"precision": o.precision, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
     table |= {"cuda": torch.version.cuda, "commit": o.commit, "options": o.options, "date": time.strftime("%Y-%m-%d"), "modes": modes}
-    rows = []
+    path = f"{o.out}/gpu-{o.precision}{'-ma' if 'ma' in modes else ''}.json"
+    rows, kept = [], kept_rows(path, table, o.models) if o.out else []
     for name in o.models:
-        row = measure(o, torch, peers, name)
+        row = measure(o, torch, peers, name) | {"commit": o.commit}
         rows.append(row)
         cells = (f"{row[mode]:8.3f}" if isinstance(row[mode], float) else f"{'-':>8}" for mode in modes)
         tail = f"{row['ratio']:9.2f} {row['floor']:8.3f} {row['error']:8.1e} {row['compile_s']:5.1f} s"
         print(f"{name:16} {row['orchestrion']:8.3f}", *cells, tail, flush=True)
         if o.out:
             # What has been measured is kept if a later model fails.
-            with open(f"{o.out}/gpu-{o.precision}{'-ma' if 'ma' in modes else ''}.json", "w") as file:
-                json.dump({**table, "rows": rows}, file, indent=1)
+            together = sorted(kept + rows, key=lambda row: (MODELS + o.models).index(row["model"]))
+            with open(path, "w") as file:
+                json.dump({**table, "rows": together}, file, indent=1)
             write_report(o.out)
     print(f"geomean of best/ours: {contest.geometric_mean(row['ratio'] for row in rows):.3f}")
 
