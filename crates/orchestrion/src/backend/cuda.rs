@@ -32,8 +32,10 @@ use std::sync::{Arc, OnceLock};
 /// shorter than the templates' kernels for norms and products of `bert_base` in f32, and took 8 us longer on an H200.
 const SCALAR_PRODUCTS: f64 = 0.4;
 
-/// Rows of f32 that products copy to longer ones. A product of 800 cubed, the smallest, takes as long as the copies.
-const ALIGNMENT: RowAlignment = RowAlignment { kept: 2, wanted: 4, least_flops: 1e9 };
+/// Rows of f32 and of half types that products may copy to longer ones. Scalar units keep up with copies of 8 bytes, and a
+/// product of 800 cubed takes as long as the copies; products of tiles need rows of whole 16 bytes.
+const FULL_ROWS: RowAlignment = RowAlignment { kept: 2, wanted: 4, least_flops: 1e9 };
+const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 1e8 };
 
 /// A GPU, its figures and NVRTC.
 pub struct Cuda {
@@ -158,12 +160,9 @@ impl Backend for Cuda {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::merge_products(&graph);
-        // Scalar units keep up with copies of 8 bytes; products of tiles need rows of whole 16 bytes.
         let (graph, alignment) = match self.precision {
-            Precision::F32 | Precision::Tf32 => (graph, ALIGNMENT),
-            Precision::F16 | Precision::Bf16 => {
-                (orch_rewrite::stage_inputs(&graph), RowAlignment { kept: 8, wanted: 8, ..ALIGNMENT })
-            }
+            Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
+            Precision::F16 | Precision::Bf16 => (orch_rewrite::stage_inputs(&graph), HALF_ROWS),
         };
         let layouts = layouts::assign_gpu(&graph);
         orch_rewrite::align_rows(&graph, alignment, |tensor| layouts[tensor.index()].order().last().copied())
