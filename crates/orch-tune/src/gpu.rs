@@ -129,12 +129,13 @@ const LEAST_PART: u64 = 64;
 const TILE_EFFICIENCY: f64 = 0.85;
 const AREA_EXPONENT: f64 = 0.3;
 /// Share of the peak that is left where a factor is computed on its way to shared memory, and what that takes besides,
-/// for the terms of a step: its loads are waited for, instead of being many steps ahead. So are loads of less than
-/// asynchronous copies take.
+/// for the terms of a step: its loads are waited for, instead of being many steps ahead. Loads of less than asynchronous
+/// copies take are waited for as well, and are many.
 const COMPUTED_FACTOR: f64 = 0.7;
 const COMPUTED_US: f64 = 0.6;
 const STEP_TERMS: f64 = 64.0;
 const NARROWEST_COPY: u64 = 4;
+const SINGLES_US: f64 = 1.4;
 /// Share of the peak that is left where a factor is read by narrower accesses, by the access's bytes: of products around
 /// 2048 cubed on an H200.
 const NARROW_SCALAR: [(u64, f64); 2] = [(4, 0.85), (8, 0.97)];
@@ -280,9 +281,13 @@ impl GpuFacts {
         let after_us = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, tasks);
         let merged = (product.batch * product.m * product.n * 8 * split) as f64;
         let merge_us = if split > 1 { MERGE_US + merged / model.l2_gbs * GIGA_TO_US } else { 0.0 };
-        let is_waited_for = is_computed || product.narrowest_access() < NARROWEST_COPY;
-        let computed_us = if is_waited_for { turns * COMPUTED_US * (terms / STEP_TERMS).ceil() } else { 0.0 };
-        overlapped(model.memory_us(self, tasks), inside_us) + computed_us + after_us + merge_us
+        let step_us = match is_computed {
+            _ if product.narrowest_access() < NARROWEST_COPY => SINGLES_US,
+            true => COMPUTED_US,
+            false => 0.0,
+        };
+        let waited_us = turns * step_us * (terms / STEP_TERMS).ceil();
+        overlapped(model.memory_us(self, tasks), inside_us) + waited_us + after_us + merge_us
     }
 }
 
