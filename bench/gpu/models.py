@@ -134,14 +134,15 @@ def commits(table):
     return table["commit"] + (f" ({kept})" if kept else "")
 
 
-def kept_rows(path, table, models):
-    """Rows of other models that a file has, measured on the same device beside the same peers."""
+def kept(path, table, models):
+    """Rows of other models that a file has, measured on the same device beside the same peers, and its notes."""
     if not os.path.exists(path):
-        return []
+        return [], {}
     old = json.load(open(path))
     if any(old.get(part) != table[part] for part in ("device", "torch", "cuda", "options", "modes")):
-        return []
-    return [{"commit": old["commit"], **row} for row in old["rows"] if row["model"] not in models]
+        return [], {}
+    rows = [{"commit": old["commit"], **row} for row in old["rows"] if row["model"] not in models]
+    return rows, {"notes": old["notes"]} if "notes" in old else {}
 
 
 def write_report(folder):
@@ -180,7 +181,7 @@ def main():
     table = {"precision": o.precision, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
     table |= {"cuda": torch.version.cuda, "commit": o.commit, "options": o.options, "date": time.strftime("%Y-%m-%d"), "modes": modes}
     path = f"{o.out}/gpu-{o.precision}{'-ma' if 'ma' in modes else ''}.json"
-    rows, kept = [], kept_rows(path, table, o.models) if o.out else []
+    rows, (older, notes) = [], kept(path, table, o.models) if o.out else ([], {})
     for name in o.models:
         row = measure(o, torch, peers, name) | {"commit": o.commit}
         rows.append(row)
@@ -189,9 +190,9 @@ def main():
         print(f"{name:16} {row['orchestrion']:8.3f}", *cells, tail, flush=True)
         if o.out:
             # What has been measured is kept if a later model fails.
-            together = sorted(kept + rows, key=lambda row: (MODELS + o.models).index(row["model"]))
+            together = sorted(older + rows, key=lambda row: (MODELS + o.models).index(row["model"]))
             with open(path, "w") as file:
-                json.dump({**table, "rows": together}, file, indent=1)
+                json.dump({**table, **notes, "rows": together}, file, indent=1)
             write_report(o.out)
     print(f"geomean of best/ours: {contest.geometric_mean(row['ratio'] for row in rows):.3f}")
 
