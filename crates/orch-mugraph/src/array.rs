@@ -127,6 +127,17 @@ impl<T: Copy> Array<T> {
         Array::from_fn(&shape, |flat| self.data[flat / row * inner + flat % inner])
     }
 
+    /// The halves of each run of `2 * group` elements along a dimension exchanged, those that come first negated.
+    pub fn rotate(&self, dim: usize, group: usize, negate: impl Fn(T) -> T) -> Array<T> {
+        let (_, _, inner) = Self::around(&self.shape, dim);
+        let half = (group * inner).max(1);
+        let element = |flat: usize| match flat / half % 2 {
+            0 => negate(self.data[flat + half]),
+            _ => self.data[flat - half],
+        };
+        Array::from_fn(&self.shape, element)
+    }
+
     /// Dimensions in another order.
     pub fn transpose(&self, perm: &[usize]) -> Array<T> {
         let shape: Vec<usize> = perm.iter().map(|&dim| self.shape[dim]).collect();
@@ -188,6 +199,10 @@ mod tests {
         assert_eq!(Array::concat(&[&array, &column], 1).data, [0, 1, 2, 0, 3, 4, 5, 10]);
         assert_eq!(Array::from_fn(&[1, 6], |i| i).reduce(1, 2, 0, |a, b| a + b).data, [6, 9]);
         assert_eq!(array.repeat(0, 2).data, [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]);
+        let signed = Array::from_fn(&[2, 4], |i| i as i64 + 1);
+        assert_eq!(signed.rotate(1, 2, |x| -x).data, [-3, -4, 1, 2, -7, -8, 5, 6]);
+        assert_eq!(signed.rotate(1, 1, |x| -x).data, [-2, 1, -4, 3, -6, 5, -8, 7]);
+        assert_eq!(signed.rotate(0, 1, |x| -x).data, [-5, -6, -7, -8, 1, 2, 3, 4]);
         assert_eq!(column.broadcast(&[2, 2]).data, [0, 0, 10, 10]);
     }
 }

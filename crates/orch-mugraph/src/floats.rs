@@ -176,6 +176,7 @@ impl Domain for Floats {
                 args[0].reduce(*dim, *keep, f64::NEG_INFINITY, f64::max)
             }
             Op::RmsNorm { eps } => apply_rms_norm(self, site, (args[0], &shape), *eps)?,
+            Op::Rotate { dim, group } => args[0].rotate(*dim, *group, |x| -x),
             op => moved(op, args, shape, (0.0, 1.0))?,
         })
     }
@@ -217,7 +218,7 @@ pub(crate) fn moved<T: Copy>(
         }
         Op::Below { dim, limit, .. } => mask(&shape, &|index| index[*dim] < *limit),
         Op::Matmul | Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) => return Err(unmoved()),
-        Op::Reduce { .. } | Op::RmsNorm { .. } => return Err(unmoved()),
+        Op::Reduce { .. } | Op::RmsNorm { .. } | Op::Rotate { .. } => return Err(unmoved()),
     })
 }
 

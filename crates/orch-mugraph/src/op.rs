@@ -152,6 +152,14 @@ pub enum Op {
         /// How often.
         times: usize,
     },
+    /// In each run of `2 * group` elements along `dim`, the halves `(a, b)` become `(-b, a)`: a quarter turn of the pairs of
+    /// a rotary position embedding. `group` is half the extent where halves are paired, 1 where neighbours are.
+    Rotate {
+        /// Along which dimension.
+        dim: usize,
+        /// Distance between the elements of a pair.
+        group: usize,
+    },
     /// Operands one after the other along a dimension.
     Concat {
         /// The dimension.
@@ -183,9 +191,8 @@ impl Op {
             Op::Matmul | Op::Binary(_) => Some(2),
             Op::Concat { .. } => None,
             Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Reduce { .. } | Op::RmsNorm { .. } => Some(1),
-            Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Repeat { .. } => {
-                Some(1)
-            }
+            Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) => Some(1),
+            Op::Slice { .. } | Op::Repeat { .. } | Op::Rotate { .. } => Some(1),
         }
     }
 
@@ -258,6 +265,16 @@ impl Op {
                 let extent = *args[0].get(*dim).ok_or_else(|| no_dim(*dim, args[0]))?;
                 let repeated = extent.checked_mul(*times).ok_or("a repetition that is too long")?;
                 Ok(with(args[0], *dim, repeated))
+            }
+            Op::Rotate { dim, group } => {
+                let extent = *args[0].get(*dim).ok_or_else(|| no_dim(*dim, args[0]))?;
+                let run = group.checked_mul(2).filter(|&run| run > 0);
+                if run.is_none_or(|run| !extent.is_multiple_of(run)) {
+                    return Err(format!(
+                        "an extent of {extent} does not hold whole pairs of {group} elements"
+                    ));
+                }
+                Ok(args[0].to_vec())
             }
             Op::Concat { dim } => {
                 let mut shape = args[0].to_vec();
@@ -335,5 +352,9 @@ mod tests {
         assert_eq!(Op::Transpose(vec![1, 0]).infer(&[&[2, 5]]), Ok(vec![5, 2]));
         assert!(Op::Slice { dim: 0, start: 1, len: usize::MAX }.infer(&[&[2, 5]]).is_err());
         assert!(Op::Concat { dim: 0 }.infer(&[&[usize::MAX], &[1]]).is_err());
+        assert_eq!(Op::Rotate { dim: 1, group: 3 }.infer(&[&[2, 12]]), Ok(vec![2, 12]));
+        for (dim, group) in [(1, 4), (1, 12), (1, 0), (2, 1), (1, usize::MAX)] {
+            assert!(Op::Rotate { dim, group }.infer(&[&[2, 12]]).is_err());
+        }
     }
 }

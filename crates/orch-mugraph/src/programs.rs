@@ -1,5 +1,5 @@
 //! The benchmark programs of the Mirage papers, as graphs of predefined kernels: twelve of arXiv 2405.05751 and six of
-//! OSDI'25, with the shapes of the published repository.
+//! OSDI'25, with the shapes of the published repository. And two of ours, with rotary position embeddings.
 
 use crate::graph::{GraphError, MuGraph, TensorId};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
@@ -44,6 +44,8 @@ pub fn programs(batch: usize) -> Result<Vec<Program>, GraphError> {
     add("mlp_adapter", &|g| mlp(g, &[16, 8192], &[8192, 8], &[8, 8192]))?;
     add("moe", &|g| mlp(g, &[8, 8, 4096], &[8, 4096, 4096], &[8, 4096, 4096]))?;
     add("lora", &lora)?;
+    add("rope_gqa", &|g| rotary_attention(g, [2 * b, 8, 4096, 64], false))?;
+    add("rope_gqa_qk", &|g| rotary_attention(g, [2 * b, 8, 4096, 64], true))?;
     add("osdi_gqa", &|g| attention(g, [2 * b, 256, 4096, 64], false))?;
     add("osdi_qknorm", &|g| attention(g, [2 * b, 256, 4096, 64], true))?;
     add("osdi_rmsnorm", &|g| {
@@ -87,11 +89,49 @@ pub fn attention(
         q = g.op(Op::RmsNorm { eps: Rational::ZERO }, &[q])?;
         v = g.op(Op::RmsNorm { eps: Rational::ZERO }, &[v])?;
     }
+    softmax_product(g, [q, k, v])
+}
+
+fn softmax_product(g: &mut MuGraph, [q, k, v]: [TensorId; 3]) -> Result<TensorId, GraphError> {
     let logits = g.op(Op::Matmul, &[q, k])?;
     let e = g.op(Op::Unary(UnaryFn::Exp), &[logits])?;
     let sum = g.op(Op::Reduce { f: ReduceFn::Sum, dim: 2, keep: 1 }, &[e])?;
     let p = g.op(Op::Binary(BinaryFn::Div), &[e, sum])?;
     g.op(Op::Matmul, &[p, v])
+}
+
+/// Attention of one new position, the heads of a group as rows: queries, and keys if asked for, are rotated by their
+/// positions, in pairs of halves.
+///
+/// # Errors
+/// If the number of columns is odd.
+pub fn rotary_attention(
+    g: &mut MuGraph,
+    [heads, rows, keys, columns]: [usize; 4],
+    rotates_keys: bool,
+) -> Result<TensorId, GraphError> {
+    let q = g.input("q", &[heads, rows, columns]);
+    let mut k = g.input("k", &[heads, columns, keys]);
+    let v = g.input("v", &[heads, keys, columns]);
+    let q = rotary(g, q, ["cos", "sin"], (&[1, 1, columns], 2))?;
+    if rotates_keys {
+        k = rotary(g, k, ["key_cos", "key_sin"], (&[1, columns, keys], 1))?;
+    }
+    softmax_product(g, [q, k, v])
+}
+
+/// `x * cos + rotate(x) * sin` in pairs of halves along a dimension, with angles of a shape as further inputs.
+fn rotary(
+    g: &mut MuGraph,
+    x: TensorId,
+    angles: [&str; 2],
+    (shape, dim): (&[usize], usize),
+) -> Result<TensorId, GraphError> {
+    let [cos, sin] = angles.map(|name| g.input(name, shape));
+    let rotated = g.op(Op::Rotate { dim, group: shape[dim] / 2 }, &[x])?;
+    let plain = g.op(Op::Binary(BinaryFn::Mul), &[x, cos])?;
+    let turned = g.op(Op::Binary(BinaryFn::Mul), &[rotated, sin])?;
+    g.op(Op::Binary(BinaryFn::Add), &[plain, turned])
 }
 
 fn mlp(g: &mut MuGraph, x: &[usize], a: &[usize], b: &[usize]) -> Result<TensorId, GraphError> {

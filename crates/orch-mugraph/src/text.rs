@@ -69,15 +69,19 @@ mugraph \"everything\" {
     s12 = slice(2, 0, 1) s11
     s13 = repeat(2, 2) s12
     s14 = concat(2) s13, s8, s9
+    s15 = rotate(2, 1) s14
     store s7 [0, 1]
-    store s14 [0, 1]
+    store s15 [0, 1]
   }
   t12 = reshape(14, 1) t10
   t13 = broadcast(14, 3) t12
   t14 = offset(1/100000) t13
   t15 = rms_norm(0) t14
   t16 = sum(0, 7) t15
-  output \"y\" t16
+  t17 = rotate(0, 7) t15
+  t18 = sum(0, 7) t17
+  t19 = add t16, t18
+  output \"y\" t19
   output \"z\" t11
 }
 ";

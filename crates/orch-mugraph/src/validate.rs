@@ -113,6 +113,6 @@ fn makes_mask(op: &Op, args: &[bool]) -> bool {
         | Op::Concat { .. } => args.iter().all(|&mask| mask),
         Op::Binary(BinaryFn::Mul | BinaryFn::Max) => args.iter().all(|&mask| mask),
         Op::Matmul | Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) => false,
-        Op::Reduce { .. } | Op::RmsNorm { .. } => false,
+        Op::Reduce { .. } | Op::RmsNorm { .. } | Op::Rotate { .. } => false,
     }
 }

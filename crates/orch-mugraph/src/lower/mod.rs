@@ -9,6 +9,7 @@ pub mod gpu;
 
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId};
 use orch_ir::DType;
+use orch_tile::{ExprId, Exprs};
 
 /// How a tensor of a µGraph lies in memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -46,6 +47,17 @@ pub struct Request<'a> {
     pub stored: &'a [Stored],
     /// The C function's name.
     pub name: &'a str,
+}
+
+/// Where a rotation reads: the index of the element's partner, and true where that is negated. Pairs are `group` elements
+/// apart.
+fn partner(exprs: &mut Exprs, index: ExprId, group: usize) -> (ExprId, ExprId) {
+    let (distance, two, zero) = (exprs.index(group as i64), exprs.index(2), exprs.index(0));
+    let number = exprs.floor_div(index, distance);
+    let half = exprs.floor_rem(number, two);
+    let back = exprs.mul_const(half, -2 * group as i64);
+    let ahead = exprs.add_const(index, group as i64);
+    (exprs.add2(ahead, back), exprs.eq(half, zero))
 }
 
 /// Why a kernel is not lowered.

@@ -6,6 +6,7 @@
 //! along the loop, along the grid. A sum over an index is a sum over its parts, innermost first.
 
 use super::labels::Labels;
+use super::rope::{Rope, ropes};
 use crate::graph::{MuGraph, Node};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use egg::{
@@ -33,6 +34,7 @@ mod term {
         "relu" = Relu(Id),
         "erf" = Erf(Id),
         "sum" = Sum([Id; 2]),
+        "rope" = Rope([Id; 4]),
         Part(u32),
         Leaf(Symbol),
     }
@@ -104,6 +106,8 @@ impl Analysis<Term> for Indices {
                 let part = egraph[*part].data.part.unwrap_or(0);
                 Facts { free: free & !(1 << part), part: None }
             }
+            // The axis has the index that angles alone have, which they are spread along.
+            Term::Rope([axis, ..]) => Facts { free: free & !egraph[*axis].data.free, part: None },
             _ => Facts { free, part: None },
         }
     }
@@ -135,10 +139,23 @@ pub struct Algebra {
     pub tensors: Vec<Id>,
     /// Constants that are multiplied or added, in the order of the program.
     pub constants: Vec<(Op, Id)>,
+    /// Rotary position embeddings, in the order of [`ropes`].
+    pub ropes: Vec<RopeTerm>,
     /// Terms in the e-graph.
     pub size: usize,
     /// True if no rule has anything to add.
     pub saturated: bool,
+}
+
+/// A rotary position embedding as a term: `rope axis operand cos sin`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RopeTerm {
+    /// The class of the axis.
+    pub axis: Id,
+    /// The dimension of the pairs.
+    pub dim: usize,
+    /// The index of that dimension, and the one of angles that are spread along it.
+    pub labels: [Option<u8>; 2],
 }
 
 /// Terms at which saturation stops.
@@ -151,7 +168,7 @@ impl Algebra {
     /// # Errors
     /// Names the operator that the algebra lacks.
     pub fn new(program: &MuGraph, labels: &Labels) -> Result<Algebra, String> {
-        let (egraph, tensors, constants) = terms(program, labels)?;
+        let Terms { egraph, tensors, constants, ropes } = terms(program, labels)?;
         let runner = Runner::default()
             .with_egraph(egraph)
             .with_node_limit(TERM_LIMIT)
@@ -181,8 +198,9 @@ impl Algebra {
         }
         let tensors = tensors.into_iter().map(|id| egraph.find(id)).collect();
         let constants = constants.into_iter().map(|(op, id)| (op, egraph.find(id))).collect();
+        let ropes = ropes.into_iter().map(|rope| RopeTerm { axis: egraph.find(rope.axis), ..rope }).collect();
         let size = egraph.total_size();
-        Ok(Algebra { nodes, free, parents, tensors, constants, size, saturated })
+        Ok(Algebra { nodes, free, parents, tensors, constants, ropes, size, saturated })
     }
 
     /// The constants of a program, in order.
@@ -190,7 +208,7 @@ impl Algebra {
     /// # Errors
     /// Names the operator that the algebra lacks.
     pub fn constants(program: &MuGraph, labels: &Labels) -> Result<Vec<Op>, String> {
-        terms(program, labels).map(|(_, _, constants)| constants.into_iter().map(|(op, _)| op).collect())
+        terms(program, labels).map(|terms| terms.constants.into_iter().map(|(op, _)| op).collect())
     }
 
     /// The class of a term, if it is part of the target.
@@ -217,24 +235,38 @@ impl Algebra {
     }
 }
 
-/// The terms of a program, the class of each tensor, and its constants.
-type Terms = (EGraph<Term, Indices>, Vec<Id>, Vec<(Op, Id)>);
+/// The terms of a program, the class of each tensor, constants and rotary position embeddings.
+struct Terms {
+    egraph: EGraph<Term, Indices>,
+    tensors: Vec<Id>,
+    constants: Vec<(Op, Id)>,
+    ropes: Vec<RopeTerm>,
+}
 
 fn terms(program: &MuGraph, labels: &Labels) -> Result<Terms, String> {
     let mut egraph: EGraph<Term, Indices> = EGraph::default();
-    let mut tensors = Vec::new();
+    let mut tensors: Vec<Id> = Vec::new();
     let mut constants: Vec<(Op, Id)> = Vec::new();
+    let mut terms: Vec<RopeTerm> = Vec::new();
+    let ropes = ropes(program);
+    let free = |id| labels.dims(id).iter().flatten().fold(0, |free, label| free | 7 << (3 * label));
     for (id, node) in program.nodes() {
         let class = match node {
-            Node::Input { .. } => {
-                let free = labels.dims(id).iter().flatten().fold(0, |free, label| free | 7 << (3 * label));
-                egraph.add(leaf(&format!("{id}"), free))
-            }
+            Node::Input { .. } => egraph.add(leaf(&format!("{id}"), free(id))),
             Node::Op { op, args } if args.is_empty() => {
-                let free = labels.dims(id).iter().flatten().fold(0, |free, label| free | 7 << (3 * label));
-                egraph.add(leaf(&format!("{id} {}", crate::text::op_text(op)), free))
+                egraph.add(leaf(&format!("{id} {}", crate::text::op_text(op)), free(id)))
+            }
+            // Nothing is made of the parts of a rotary position embedding but the whole.
+            Node::Op { .. } if ropes.iter().any(|rope| rope.inner.contains(&id)) => {
+                egraph.add(leaf(&format!("{id}"), free(id)))
             }
             Node::Op { op, args } => {
+                if let Some(rope) = ropes.iter().find(|rope| rope.result == id) {
+                    let (term, class) = add_rope(&mut egraph, rope, labels, &tensors);
+                    terms.push(term);
+                    tensors.push(class);
+                    continue;
+                }
                 let classes: Vec<Id> = args.iter().map(|arg| tensors[arg.index()]).collect();
                 let mut add = Adder { egraph: &mut egraph, constants: &mut constants };
                 add.op(
@@ -249,7 +281,23 @@ fn terms(program: &MuGraph, labels: &Labels) -> Result<Terms, String> {
         };
         tensors.push(class);
     }
-    Ok((egraph, tensors, constants))
+    Ok(Terms { egraph, tensors, constants, ropes: terms })
+}
+
+/// Adds a rotary position embedding of tensors whose classes are known.
+fn add_rope(egraph: &mut Graph, rope: &Rope, labels: &Labels, tensors: &[Id]) -> (RopeTerm, Id) {
+    let label = labels.dims(rope.operand)[rope.dim];
+    let of_angles = labels.dims(rope.angles[0])[rope.dim].filter(|_| rope.spread.is_some());
+    let spread = match &rope.spread {
+        None => "whole",
+        Some(Op::Repeat { .. }) => "of neighbours",
+        Some(_) => "of halves",
+    };
+    let bound = of_angles.map_or(0, |label| 7 << (3 * label));
+    let axis = egraph.add(leaf(&format!("axis {label:?} {} {spread}", rope.group), bound));
+    let [x, cos, sin] = [rope.operand, rope.angles[0], rope.angles[1]].map(|id| tensors[id.index()]);
+    let class = egraph.add(Term::Rope([axis, x, cos, sin]));
+    (RopeTerm { axis, dim: rope.dim, labels: [label, of_angles] }, class)
 }
 
 struct Adder<'a> {
@@ -308,7 +356,11 @@ impl Adder<'_> {
             Op::Reduce { .. } | Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } => {
                 None
             }
-            Op::Repeat { .. } | Op::Concat { .. } | Op::Causal { .. } | Op::Below { .. } => None,
+            Op::Repeat { .. }
+            | Op::Rotate { .. }
+            | Op::Concat { .. }
+            | Op::Causal { .. }
+            | Op::Below { .. } => None,
         }
     }
 }

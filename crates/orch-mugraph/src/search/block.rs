@@ -4,7 +4,7 @@
 //! so that no set of operators is met twice. With abstract expressions, only operators whose result is part of the
 //! target are met: they are read off the e-graph's parents of each tile.
 
-use super::algebra::{Algebra, GRID, LOOP, TILE, Term, WHOLE};
+use super::algebra::{Algebra, GRID, LOOP, RopeTerm, TILE, Term, WHOLE};
 use super::limits::{BlockLimits, Counts, Goal};
 use super::tile::{Dim, Sketch, Source, Step, Structure, TileOp};
 use crate::op::{BinaryFn, UnaryFn};
@@ -299,6 +299,9 @@ impl<'a> Search<'a> {
         if let Some(f) = unary {
             self.unary(at, f, class, next);
         }
+        if let Term::Rope(args) = term {
+            return self.rope(at, *args, class, next);
+        }
         let (f, [a, b]) = match term {
             Term::Add(args) => (BinaryFn::Add, *args),
             Term::Sub(args) => (BinaryFn::Sub, *args),
@@ -432,6 +435,46 @@ impl<'a> Search<'a> {
             let step = Step::Op(TileOp::Constant(position), vec![at]);
             next.push(((at, 60 + position, 0), Tile { class, dims: dims.clone(), stage, step, readers: 0 }));
         }
+    }
+
+    /// Rotary position embeddings, with `at` as the newest operand, along a dimension that is whole.
+    fn rope(&mut self, at: usize, [axis, x, cos, sin]: [Id; 4], class: Id, next: &mut Vec<(Key, Tile)>) {
+        let of = |class: Id| (0..=at).filter(|tile| self.tiles[*tile].class == class).collect::<Vec<_>>();
+        let [operands, cosines, sines] = [x, cos, sin].map(of);
+        let pairs = cosines.iter().flat_map(|cos| sines.iter().map(|sin| [*cos, *sin]));
+        let pairs: Vec<[usize; 2]> = pairs.collect();
+        let triples = operands.iter().flat_map(|x| pairs.iter().map(|[cos, sin]| [*x, *cos, *sin]));
+        for args in triples.filter(|args| args.contains(&at)) {
+            let stages = args.map(|arg| self.tiles[arg].stage);
+            let stage = stages.into_iter().max().unwrap_or(Stage::Invariant);
+            if stage == Stage::After && stages.contains(&Stage::Loop) {
+                continue;
+            }
+            let ropes = self.algebra.ropes.iter().enumerate().filter(|(_, rope)| rope.axis == axis);
+            for (position, rope) in ropes {
+                let Some(dims) = self.rope_dims(rope, args) else { continue };
+                let step = Step::Op(TileOp::Rope(position), args.to_vec());
+                let others = args.iter().fold(0, |number, arg| number * self.tiles.len() + arg);
+                next.push(((at, 120 + position, others), Tile { class, dims, stage, step, readers: 0 }));
+            }
+        }
+    }
+
+    /// The dimensions of a rotated tile: those of the operand, repeated to those of its angles.
+    fn rope_dims(&self, rope: &RopeTerm, [x, cos, sin]: [usize; 3]) -> Option<Vec<Dim>> {
+        let [whole, of_angles] = rope.labels.map(Dim::whole);
+        let dims = self.tiles[x].dims.clone();
+        if dims.get(rope.dim) != Some(&whole) {
+            return None;
+        }
+        [cos, sin].into_iter().try_fold(dims, |dims, angles| {
+            let angles = &self.tiles[angles].dims;
+            let joined = |dim: usize| match rope.labels[1] {
+                Some(_) if dim == rope.dim => (angles[dim] == of_angles).then_some(dims[dim]),
+                _ => joint(dims[dim], angles[dim]),
+            };
+            (0..dims.len()).map(joined).collect()
+        })
     }
 
     /// Norms along a last dimension that is whole.

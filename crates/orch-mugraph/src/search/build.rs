@@ -1,9 +1,10 @@
 //! µGraphs from sketches and counts.
 
 use super::cost::{Beside, Extents, PartCounts};
+use super::rope::{Rope, ropes};
 use super::tile::{Origin, Sketch, Step, TileOp};
 use crate::graph::{Accumulation, BlockGraph, GraphError, MuGraph, Node, TensorId, TileId};
-use crate::op::{Op, ReduceFn};
+use crate::op::{BinaryFn, Op, ReduceFn};
 
 /// A chain of kernels: sketches with counts.
 pub type Chain<'a> = [(&'a Sketch, &'a PartCounts)];
@@ -31,11 +32,13 @@ pub fn build(
             Node::Op { .. } | Node::Block(_) => None,
         };
     }
+    let ropes = ropes(program);
     let mut before: Vec<(u8, usize)> = Vec::new();
     let mut stored: Vec<TensorId> = Vec::new();
     for (sketch, counts) in chain {
         let beside = Beside { before: &before, ..Beside::default() };
-        let kernel = Kernel { extents: Extents { labels: extents, sketch, counts, beside }, constants };
+        let extents = Extents { labels: extents, sketch, counts, beside };
+        let kernel = Kernel { extents, constants, ropes: &ropes };
         let source = |origin: Origin| match origin {
             Origin::Program(id) => given[id.index()],
             Origin::Stored(at) => stored.get(at).copied(),
@@ -52,6 +55,7 @@ pub fn build(
 struct Kernel<'a> {
     extents: Extents<'a>,
     constants: &'a [Op],
+    ropes: &'a [Rope],
 }
 
 impl Kernel<'_> {
@@ -61,8 +65,10 @@ impl Kernel<'_> {
         let alone = structure.grid.is_empty();
         let grid: &[usize] = if alone { &[1] } else { &counts.grid };
         let mut block = BlockGraph::new(grid, counts.looped);
+        // The tile of each step.
+        let mut tiles: Vec<TileId> = Vec::new();
         for step in &sketch.steps {
-            match step {
+            let tile = match step {
                 Step::Load(at) => {
                     let source = &sketch.sources[*at];
                     let dim_of = |label: u8| {
@@ -73,27 +79,31 @@ impl Kernel<'_> {
                     map.extend(alone.then_some(None));
                     let id = tensor(source.origin)
                         .ok_or_else(|| GraphError::new("load", "a tensor is missing"))?;
-                    block.load(id, &map, structure.looped.and_then(dim_of));
+                    block.load(id, &map, structure.looped.and_then(dim_of))
                 }
-                Step::Accumulate(arg) => {
-                    block.accumulate(Accumulation::Sum, TileId(*arg as u32));
+                Step::Accumulate(arg) => block.accumulate(Accumulation::Sum, tiles[*arg]),
+                Step::Op(TileOp::Rope(at), args) => {
+                    let rope = self.ropes.get(*at);
+                    let rope = rope.ok_or_else(|| GraphError::new("rope", "a rotation is missing"))?;
+                    rotated(&mut block, rope, [tiles[args[0]], tiles[args[1]], tiles[args[2]]])
                 }
                 Step::Op(op, args) => {
-                    let args: Vec<TileId> = args.iter().map(|arg| TileId(*arg as u32)).collect();
                     let op = self.op(*op, args[0])?;
-                    block.op(op, &args);
+                    let args: Vec<TileId> = args.iter().map(|arg| tiles[*arg]).collect();
+                    block.op(op, &args)
                 }
-            }
+            };
+            tiles.push(tile);
         }
         for (tile, _, map) in &sketch.stores {
             let mut map: Vec<Option<usize>> = map.iter().map(|dim| Some(*dim)).collect();
             map.extend(alone.then_some(None));
-            block.store(TileId(*tile as u32), &map);
+            block.store(tiles[*tile], &map);
         }
         Ok(block)
     }
 
-    fn op(&self, op: TileOp, arg: TileId) -> Result<Op, GraphError> {
+    fn op(&self, op: TileOp, arg: usize) -> Result<Op, GraphError> {
         Ok(match op {
             TileOp::Matmul => Op::Matmul,
             TileOp::Unary(f) => Op::Unary(f),
@@ -101,14 +111,31 @@ impl Kernel<'_> {
             TileOp::RmsNorm(eps) => Op::RmsNorm { eps },
             TileOp::Sum(dim) => Op::Reduce { f: ReduceFn::Sum, dim, keep: 1 },
             TileOp::SumOuter(dim) => {
-                let inner = self.extents.sketch.dims[arg.index()][dim].inner;
+                let inner = self.extents.sketch.dims[arg][dim].inner;
                 let keep = inner.map_or(1, |atom| self.extents.atom(atom));
                 Op::Reduce { f: ReduceFn::Sum, dim, keep }
             }
             TileOp::Constant(at) => {
                 let constant = self.constants.get(at).cloned();
-                constant.ok_or_else(|| GraphError::new(arg, "a constant is missing"))?
+                constant.ok_or_else(|| GraphError::new("constant", "a constant is missing"))?
             }
+            TileOp::Rope(_) => return Err(GraphError::new("rope", "several operators")),
         })
     }
+}
+
+/// The operators of a rotary position embedding.
+fn rotated(block: &mut BlockGraph, rope: &Rope, [x, cos, sin]: [TileId; 3]) -> TileId {
+    let [cos, sin] = [cos, sin].map(|angles| match &rope.spread {
+        None => angles,
+        Some(op) => {
+            let copies = op.arity().unwrap_or(2);
+            block.op(op.clone(), &vec![angles; copies])
+        }
+    });
+    let (dim, group) = (rope.dim, rope.group);
+    let plain = block.op(Op::Binary(BinaryFn::Mul), &[x, cos]);
+    let rotated = block.op(Op::Rotate { dim, group }, &[x]);
+    let turned = block.op(Op::Binary(BinaryFn::Mul), &[rotated, sin]);
+    block.op(Op::Binary(BinaryFn::Add), &[plain, turned])
 }

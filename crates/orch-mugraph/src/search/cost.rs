@@ -257,7 +257,7 @@ impl Machine {
                 Step::Op(op, _) => {
                     held += bytes / 2;
                     let each = if op.is_special() { self.special_flops } else { self.scalar_flops };
-                    flops += times * each * elems as f64;
+                    flops += times * each * (op.count() * elems) as f64;
                 }
                 Step::Accumulate(_) => {
                     held += bytes / 2;

@@ -18,23 +18,25 @@ pub mod labels;
 pub mod limits;
 mod pairs;
 mod progress;
+mod rope;
 pub mod tile;
 
-use crate::graph::MuGraph;
+use crate::graph::{MuGraph, TensorId};
 use crate::op::{Op, ReduceFn};
 use crate::rational::Rational;
 use crate::verify::{Primes, resize, screen};
-use algebra::Algebra;
+use algebra::{Algebra, Term};
 use build::build;
 use cost::{Beside, Machine, PartCounts};
-use egg::Id;
+use egg::{Id, Language};
 use labels::Labels;
 use limits::{BlockLimits, Counts};
 use pairs::Candidates;
 pub use progress::Progress;
+use rope::{Rope, ropes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tile::{Dim, Sketch, Source, Structure, given};
+use tile::{Dim, Origin, Sketch, Source, Structure, given};
 
 /// How to search.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +165,7 @@ struct Context<'a> {
     norms: Vec<Rational>,
     /// Labels that are summed somewhere.
     summed: BTreeSet<u8>,
+    ropes: Vec<Rope>,
 }
 
 /// A structure and the sources it loads.
@@ -195,7 +198,8 @@ impl<'a> Context<'a> {
         }
         norms.sort();
         norms.dedup();
-        Ok(Context { program, options, labels, algebra, sources, target, norms, summed })
+        let ropes = ropes(program);
+        Ok(Context { program, options, labels, algebra, sources, target, norms, summed, ropes })
     }
 
     /// Structures with the sources that they load. Grid indices are in order, so that no two differ by names only.
@@ -224,7 +228,7 @@ impl<'a> Context<'a> {
             let chosen = |(at, _): &(usize, &Source)| subset >> at & 1 == 1;
             let loaded: Vec<Source> =
                 sources.iter().enumerate().filter(chosen).map(|(_, source)| source.clone()).collect();
-            if !partial && loaded.len() < sources.len() {
+            if !partial && loaded.len() < sources.len() || self.has_half_a_rope(&loaded) {
                 continue;
             }
             let has = |label: u8| {
@@ -241,6 +245,28 @@ impl<'a> Context<'a> {
             }
         }
         tasks
+    }
+
+    /// True if a source is a part of rotary position embeddings only, none of which the others complete.
+    fn has_half_a_rope(&self, loaded: &[Source]) -> bool {
+        let is_missing = |class: &Id| {
+            let is_it = |source: &&Source| source.class == *class;
+            self.sources.iter().any(|source| is_it(&source)) && !loaded.iter().any(|source| is_it(&source))
+        };
+        let is_part = |term: &Term| matches!(term, Term::Rope(_));
+        loaded.iter().any(|source| {
+            let parents = self.algebra.parents(source.class);
+            !parents.is_empty()
+                && parents.iter().all(|(term, _)| is_part(term) && term.children().iter().any(is_missing))
+        })
+    }
+
+    /// What a block of some sources may hold and do: what a rotary position embedding takes is not counted.
+    fn limits(&self, loaded: &[Source]) -> BlockLimits {
+        let has = |id: TensorId| loaded.iter().any(|source| source.origin == Origin::Program(id));
+        let whole = self.ropes.iter().filter(|rope| rope.angles.iter().all(|id| has(*id)));
+        let limits = &self.options.limits;
+        BlockLimits { ops: limits.ops + rope::OPS * whole.count(), ..*limits }
     }
 
     /// Classes and dimensions of what a sketch stores.
@@ -352,12 +378,20 @@ impl<'a> Context<'a> {
         others.filter_map(build).collect()
     }
 
-    /// A random test at small extents: partitioned indices have 8 elements, two blocks and two iterations.
+    /// A random test at small extents: partitioned indices have 8 elements, two blocks and two iterations; indices of
+    /// pairs have 8 elements, angles of one element of each pair 4.
     fn passes(&self, chain: &[(Sketch, PartCounts)]) -> bool {
         let partitioned = |label: u8| chain.iter().any(|(sketch, _)| sketch.structure.partitions(label));
-        let extents: Vec<usize> = (0..self.labels.extents.len())
+        let mut extents: Vec<usize> = (0..self.labels.extents.len())
             .map(|label| if partitioned(label as u8) { 8 } else { [3, 5, 2, 7][label % 4] })
             .collect();
+        for rope in &self.algebra.ropes {
+            for (label, extent) in rope.labels.into_iter().zip([8, 4]) {
+                if let Some(label) = label {
+                    extents[usize::from(label)] = extent;
+                }
+            }
+        }
         let label = |id, dim: usize| self.labels.dims(id)[dim];
         let Ok(small) =
             resize(self.program, |id, dim| label(id, dim).map_or(1, |label| extents[usize::from(label)]))

@@ -165,6 +165,8 @@ pub enum TileOp {
     SumOuter(usize),
     /// The root-mean-square norm along the last dimension.
     RmsNorm(Rational),
+    /// A rotary position embedding of the program, by its position: of a tile, cosines and sines.
+    Rope(usize),
 }
 
 impl TileOp {
@@ -175,7 +177,13 @@ impl TileOp {
             TileOp::Binary(f) => f == BinaryFn::Div,
             TileOp::RmsNorm(_) => true,
             TileOp::Matmul | TileOp::Constant(_) | TileOp::Sum(_) | TileOp::SumOuter(_) => false,
+            TileOp::Rope(_) => false,
         }
+    }
+
+    /// Operators that it stands for.
+    pub fn count(self) -> usize {
+        if matches!(self, TileOp::Rope(_)) { 4 } else { 1 }
     }
 }
 

@@ -329,7 +329,13 @@ impl Walk<'_> {
             {
                 Ok(Some(value))
             }
-            (Op::Slice { .. } | Op::Concat { .. } | Op::Reshape(_), ..) => {
+            // Pairs within one row change nothing but signs.
+            (Op::Rotate { dim, .. }, Some(value), _)
+                if value.dims[*dim].iter().all(|(axis, _)| axis.is_none()) =>
+            {
+                Ok(Some(Dependence { pure: false, ..value }))
+            }
+            (Op::Slice { .. } | Op::Concat { .. } | Op::Reshape(_) | Op::Rotate { .. }, ..) => {
                 refuse("a part, or another arrangement, of a value of degree other than 0")
             }
             (_, None, _) | (Op::Causal { .. } | Op::Below { .. }, ..) => Ok(None),

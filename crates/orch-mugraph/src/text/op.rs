@@ -22,6 +22,7 @@ pub fn op_text(op: &Op) -> String {
         Op::Broadcast(shape) => format!("broadcast({})", list(shape)),
         Op::Slice { dim, start, len } => format!("slice({dim}, {start}, {len})"),
         Op::Repeat { dim, times } => format!("repeat({dim}, {times})"),
+        Op::Rotate { dim, group } => format!("rotate({dim}, {group})"),
         Op::Concat { dim } => format!("concat({dim})"),
         Op::Causal { shape, offset } => format!("causal({offset}, {})", list(shape)),
         Op::Below { shape, dim, limit } => format!("below({dim}, {limit}, {})", list(shape)),
@@ -66,6 +67,10 @@ pub(super) fn parse_op(name: &str, params: &[&str]) -> Result<Op, String> {
         },
         "repeat" => match numbers()?[..] {
             [dim, times] => Ok(Op::Repeat { dim, times }),
+            _ => Err(wrong()),
+        },
+        "rotate" => match numbers()?[..] {
+            [dim, group] => Ok(Op::Rotate { dim, group }),
             _ => Err(wrong()),
         },
         "concat" => match numbers()?[..] {

@@ -331,6 +331,12 @@ impl Count {
             }
             Op::Reshape(_) => args[0].clone().map_varies(|varies| vec![varies.contains(&true); shape.len()]),
             Op::Broadcast(_) | Op::Slice { .. } | Op::Repeat { .. } => args[0].clone(),
+            // The divisors of an element and of its partner may meet.
+            Op::Rotate { dim, .. } => {
+                let mut ratio = args[0].clone();
+                ratio.repeat(2, |divisor| divisor.varies[*dim]);
+                ratio
+            }
             Op::Concat { dim } => {
                 let joint = args.iter().skip(1).fold(args[0].clone(), |joint, arg| joint.add(arg));
                 joint.map_varies(|varies| {

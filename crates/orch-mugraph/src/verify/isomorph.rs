@@ -126,7 +126,11 @@ impl Walk {
                 args[0].clone()
             }
             Op::Transpose(perm) => perm.iter().map(|&dim| args[0][dim]).collect(),
-            Op::Reduce { dim, .. } | Op::Slice { dim, .. } | Op::Repeat { dim, .. } | Op::Concat { dim } => {
+            Op::Reduce { dim, .. }
+            | Op::Slice { dim, .. }
+            | Op::Repeat { dim, .. }
+            | Op::Rotate { dim, .. }
+            | Op::Concat { dim } => {
                 self.refuse(args.iter().map(|arg| arg[*dim]));
                 let mut result = args[0].clone();
                 result[*dim] = None;

@@ -99,7 +99,7 @@ fn typed(op: &Op, args: &[Facts]) -> Result<Facts, String> {
         Op::Slice { .. } | Op::Repeat { .. } | Op::Concat { .. } => Ok(either),
         Op::Causal { .. } | Op::Below { .. } => Ok(finite),
         Op::Unary(UnaryFn::Square | UnaryFn::Sqrt | UnaryFn::Relu | UnaryFn::Erf) => refuse_infinite(finite),
-        Op::Matmul | Op::RmsNorm { .. } => refuse_infinite(finite),
+        Op::Matmul | Op::RmsNorm { .. } | Op::Rotate { .. } => refuse_infinite(finite),
         Op::Binary(BinaryFn::Mul | BinaryFn::Div) | Op::Reduce { f: ReduceFn::Sum, .. } => {
             refuse_infinite(finite)
         }
@@ -187,7 +187,7 @@ fn wanted(op: &Op, operand: usize, (result, max): (Facts, MaxMode)) -> (bool, bo
             (p, q)
         }
         Op::RmsNorm { .. } | Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) => (p, q),
-        Op::Slice { .. } | Op::Repeat { .. } => (p, q),
+        Op::Slice { .. } | Op::Repeat { .. } | Op::Rotate { .. } => (p, q),
         Op::Concat { .. } | Op::Causal { .. } | Op::Below { .. } => (p, q),
     }
 }

@@ -301,6 +301,7 @@ impl ResidueDomain<'_> {
             Op::Reduce { f: ReduceFn::Sum, dim, keep } => {
                 args[0].reduce(*dim, *keep, 0, |a, b| modulus.add(a, b))
             }
+            Op::Rotate { dim, group } => args[0].rotate(*dim, *group, |x| modulus.sub(0, x)),
             op => moved(op, args, shape.to_vec(), (0, 1))?,
         })
     }

@@ -61,6 +61,11 @@ pub(crate) fn with_shape(op: &Op, full: &[usize], shape: Vec<usize>) -> Op {
             let aligned_last = *offset == slack(full);
             Op::Causal { offset: if aligned_last { slack(&shape) } else { *offset }, shape }
         }
+        Op::Rotate { dim, group } => {
+            // The same number of pairs side by side, or neighbours.
+            let group = (group * shape[*dim] / full[*dim].max(1)).max(1);
+            Op::Rotate { dim: *dim, group }
+        }
         Op::Below { dim, limit, .. } => {
             let limit = (limit * shape[*dim]).div_ceil(full[*dim].max(1));
             Op::Below { dim: *dim, limit, shape }
@@ -126,6 +131,11 @@ impl Classes {
                     Op::Slice { dim, .. } | Op::Repeat { dim, .. } | Op::Concat { dim } => Some(*dim),
                     _ => None,
                 };
+                // The extent is that of whole pairs, and the same before and after.
+                if let Op::Rotate { dim, .. } = op {
+                    self.equal(program, (args[0], *dim), (result, *dim));
+                    self.fix(result, *dim);
+                }
                 let reduced = match op {
                     Op::Reduce { dim, keep: 1, .. } => Some(*dim),
                     _ => None,

@@ -2,6 +2,7 @@
 
 use super::Lowering;
 use super::plan::{Map, Work};
+use crate::lower::partner;
 use crate::op::{BinaryFn, Op, UnaryFn};
 use orch_ir::{self as ir, DType};
 use orch_tile::{BufferId, ExprId};
@@ -68,6 +69,15 @@ impl Lowering<'_> {
         let node = self.plan.nodes[tile].clone();
         match node.work {
             Work::Map(map) => self.mapped(&map, &node.args, index),
+            Work::Rotate { dim, group } => {
+                let mut from = index.to_vec();
+                let (partner, is_negated) = partner(&mut self.program.exprs, index[dim], group);
+                from[dim] = partner;
+                let element = self.element(node.args[0], &from);
+                let exprs = &mut self.program.exprs;
+                let opposite = exprs.neg(element);
+                exprs.select(is_negated, opposite, element)
+            }
             Work::Load { .. } => {
                 let condition = self.condition(tile, index);
                 self.program.exprs.cast(DType::F32, condition)

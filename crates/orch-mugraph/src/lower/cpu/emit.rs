@@ -85,7 +85,7 @@ impl Lowering<'_> {
             Work::RunningMax => self.running_max(tile),
             Work::Accumulate(f) => self.accumulate(tile, node.args[0], f),
             Work::Rescaled { degree } => self.rescaled(tile, (node.args[0], node.args[1]), degree),
-            Work::Load { .. } | Work::Map(_) => self.kept(tile),
+            Work::Load { .. } | Work::Map(_) | Work::Rotate { .. } => self.kept(tile),
             Work::Transpose(_) | Work::Slice { .. } | Work::Repeat { .. } => self.kept(tile),
         }
     }

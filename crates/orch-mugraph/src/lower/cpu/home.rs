@@ -57,8 +57,8 @@ pub(super) fn homes(ctx: &Lowering<'_>) -> Vec<Home> {
                 Home::Scratch
             }
             Work::Load { .. } | Work::Transpose(_) | Work::Slice { .. } => Home::Inline,
-            Work::Repeat { .. } if uses[at].in_memory => Home::Scratch,
-            Work::Repeat { .. } => Home::Inline,
+            Work::Repeat { .. } | Work::Rotate { .. } if uses[at].in_memory => Home::Scratch,
+            Work::Repeat { .. } | Work::Rotate { .. } => Home::Inline,
             Work::Map(_) if is_worth_repeating(ctx, at, &uses[at], weights[at]) => Home::Inline,
             Work::Matmul => accumulator_of((plan, &homes), at, &uses[at]).map_or(Home::Scratch, Home::Into),
             _ => Home::Scratch,
@@ -136,6 +136,8 @@ fn weights(plan: &Plan) -> Vec<usize> {
         let args = || node.args.iter().map(|&arg| weights[arg]).sum::<usize>();
         weights.push(match &node.work {
             Work::Map(map) => args() + weight(map),
+            // The partner's place and the sign.
+            Work::Rotate { .. } => args() + 2,
             Work::Transpose(_) | Work::Slice { .. } | Work::Repeat { .. } => args(),
             _ => 0,
         });

@@ -67,6 +67,13 @@ pub(super) enum Work {
         /// How often.
         times: usize,
     },
+    /// As [`Op::Rotate`].
+    Rotate {
+        /// Along which dimension.
+        dim: usize,
+        /// Distance between the elements of a pair.
+        group: usize,
+    },
     /// As [`Op::Concat`].
     Concat {
         /// The dimension.
@@ -197,6 +204,7 @@ impl Builder<'_> {
             Op::Transpose(perm) => Work::Transpose(perm.clone()),
             Op::Slice { dim, start, .. } => Work::Slice { dim: *dim, start: *start },
             Op::Repeat { dim, times } => Work::Repeat { dim: *dim, times: *times },
+            Op::Rotate { dim, group } => Work::Rotate { dim: *dim, group: *group },
             Op::Concat { dim } => Work::Concat { dim: *dim },
             Op::RmsNorm { .. } | Op::Reshape(_) | Op::Broadcast(_) | Op::Causal { .. } | Op::Below { .. } => {
                 return Err(CannotLower(format!("{op:?} of tiles")));

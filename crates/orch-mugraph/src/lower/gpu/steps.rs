@@ -365,7 +365,7 @@ impl Builder<'_> {
                     .map(|dim| (dim + 1 != rank && of(0)[dim]) || (dim + 2 != rank && of(1)[dim]))
                     .collect()
             }
-            Op::Reduce { dim, .. } | Op::Slice { dim, .. } => {
+            Op::Reduce { dim, .. } | Op::Slice { dim, .. } | Op::Rotate { dim, .. } => {
                 whole(0, *dim)?;
                 of(0).clone()
             }

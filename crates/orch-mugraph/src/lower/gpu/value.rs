@@ -7,6 +7,7 @@ use super::elements::Write;
 use super::layout::{Columns, Fragments, Registers, Site};
 use super::lowering::Lowering;
 use super::steps::Step;
+use crate::lower::partner;
 use crate::op::{BinaryFn, Op, UnaryFn};
 use orch_ir::{BinaryFn as ScalarBinary, DType, UnaryFn as ScalarUnary};
 use orch_tile::{BufferId, Expr, ExprId, Exprs, Stmt};
@@ -288,6 +289,15 @@ impl Lowering<'_> {
             Op::Binary(f) => {
                 let (lhs, rhs) = (self.operand(args[0], point), self.operand(args[1], point));
                 self.program.exprs.binary(binary(*f), lhs, rhs)
+            }
+            Op::Rotate { dim, group } => {
+                let mut coords = point.coords.clone();
+                let (partner, is_negated) = partner(&mut self.program.exprs, coords[*dim], *group);
+                coords[*dim] = self.simplifier.simplify(&mut self.program.exprs, partner);
+                let value = self.value(args[0], &Point { coords, site: None });
+                let exprs = &mut self.program.exprs;
+                let opposite = exprs.neg(value);
+                exprs.select(is_negated, opposite, value)
             }
             op => self.moved(op, args, &point.coords),
         }

@@ -1,0 +1,98 @@
+//! Rotary position embeddings in programs: `x * cos + rotate(x) * sin`, one operator of the search.
+//!
+//! What they are made of is not searched for: the four operators stand side by side wherever the whole is needed, on tiles
+//! that have all of the index that is rotated. Angles may be those of one element of each pair; they are spread to both
+//! then, by a concatenation of two copies or by a repetition.
+
+use crate::graph::{MuGraph, Node, TensorId};
+use crate::op::{BinaryFn, Op};
+
+/// Operators that a rotary position embedding counts for beside its operand: two angles, and itself.
+pub const OPS: usize = 3;
+
+/// A rotary position embedding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rope {
+    /// What it gives.
+    pub result: TensorId,
+    /// What is rotated.
+    pub operand: TensorId,
+    /// Cosines and sines, before they are spread.
+    pub angles: [TensorId; 2],
+    /// The dimension of the pairs.
+    pub dim: usize,
+    /// Distance between the elements of a pair.
+    pub group: usize,
+    /// What spreads angles to both elements of a pair.
+    pub spread: Option<Op>,
+    /// The tensors in between.
+    pub inner: Vec<TensorId>,
+}
+
+/// All rotary position embeddings of a program of predefined kernels, in order.
+pub fn ropes(program: &MuGraph) -> Vec<Rope> {
+    let mut found: Vec<Rope> = program.nodes().filter_map(|(id, _)| rope(program, id)).collect();
+    for rope in &mut found {
+        // What others read too is a value of its own.
+        let is_own = |id: &TensorId| {
+            readers(program, *id).iter().all(|reader| rope.inner.contains(reader) || *reader == rope.result)
+                && program.outputs().iter().all(|(_, output)| output != id)
+        };
+        let own = rope.inner.iter().copied().filter(is_own).collect();
+        rope.inner = own;
+    }
+    found
+}
+
+fn readers(program: &MuGraph, id: TensorId) -> Vec<TensorId> {
+    program.nodes().filter(|(_, node)| node.args().contains(&id)).map(|(reader, _)| reader).collect()
+}
+
+fn rope(program: &MuGraph, result: TensorId) -> Option<Rope> {
+    let summands = operands(program, result, BinaryFn::Add)?;
+    let [turned, plain] = [summands, [summands[1], summands[0]]]
+        .into_iter()
+        .find(|[turned, _]| rotated_factor(program, *turned).is_some())?;
+    let (rotated, operand, sine, dim, group) = rotated_factor(program, turned)?;
+    let [a, b] = operands(program, plain, BinaryFn::Mul)?;
+    let cosine = if a == operand { b } else { (b == operand).then_some(a)? };
+    let (cos, sin) = (spread(program, cosine, dim), spread(program, sine, dim));
+    if cos.1 != sin.1 {
+        return None;
+    }
+    let mut inner = vec![turned, plain, rotated];
+    inner.extend(cos.1.iter().flat_map(|_| [cosine, sine]));
+    Some(Rope { result, operand, angles: [cos.0, sin.0], dim, group, spread: cos.1, inner })
+}
+
+/// The operands of a function of two values.
+fn operands(program: &MuGraph, id: TensorId, f: BinaryFn) -> Option<[TensorId; 2]> {
+    match program.definition(id)? {
+        Node::Op { op: Op::Binary(own), args } if *own == f => Some([args[0], args[1]]),
+        _ => None,
+    }
+}
+
+/// `rotate(x) * sin`: the rotated tensor, `x`, the other factor, dimension and distance.
+fn rotated_factor(program: &MuGraph, id: TensorId) -> Option<(TensorId, TensorId, TensorId, usize, usize)> {
+    let [a, b] = operands(program, id, BinaryFn::Mul)?;
+    [(a, b), (b, a)].into_iter().find_map(|(rotated, other)| match program.definition(rotated)? {
+        Node::Op { op: Op::Rotate { dim, group }, args } => Some((rotated, args[0], other, *dim, *group)),
+        _ => None,
+    })
+}
+
+/// Angles before they are spread along a dimension, and what spreads them.
+fn spread(program: &MuGraph, id: TensorId, along: usize) -> (TensorId, Option<Op>) {
+    match program.definition(id) {
+        Some(Node::Op { op: op @ Op::Concat { dim }, args })
+            if *dim == along && args.len() == 2 && args[0] == args[1] =>
+        {
+            (args[0], Some(op.clone()))
+        }
+        Some(Node::Op { op: op @ Op::Repeat { dim, times: 2 }, args }) if *dim == along => {
+            (args[0], Some(op.clone()))
+        }
+        _ => (id, None),
+    }
+}
