@@ -106,7 +106,7 @@ impl Analysis<Term> for Indices {
                 let part = egraph[*part].data.part.unwrap_or(0);
                 Facts { free: free & !(1 << part), part: None }
             }
-            // The axis has the index that angles alone have, which they are spread along.
+            // The axis has the indices that angles alone have, before they are spread.
             Term::Rope([axis, ..]) => Facts { free: free & !egraph[*axis].data.free, part: None },
             _ => Facts { free, part: None },
         }
@@ -154,8 +154,10 @@ pub struct RopeTerm {
     pub axis: Id,
     /// The dimension of the pairs.
     pub dim: usize,
-    /// The index of that dimension, and the one of angles that are spread along it.
-    pub labels: [Option<u8>; 2],
+    /// The index of that dimension.
+    pub label: Option<u8>,
+    /// The indices of cosines and sines that are spread along it.
+    pub of_angles: [Option<u8>; 2],
 }
 
 /// Terms at which saturation stops.
@@ -287,17 +289,17 @@ fn terms(program: &MuGraph, labels: &Labels) -> Result<Terms, String> {
 /// Adds a rotary position embedding of tensors whose classes are known.
 fn add_rope(egraph: &mut Graph, rope: &Rope, labels: &Labels, tensors: &[Id]) -> (RopeTerm, Id) {
     let label = labels.dims(rope.operand)[rope.dim];
-    let of_angles = labels.dims(rope.angles[0])[rope.dim].filter(|_| rope.spread.is_some());
+    let of_angles = rope.angles.map(|id| labels.dims(id)[rope.dim].filter(|_| rope.spread.is_some()));
     let spread = match &rope.spread {
         None => "whole",
         Some(Op::Repeat { .. }) => "of neighbours",
         Some(_) => "of halves",
     };
-    let bound = of_angles.map_or(0, |label| 7 << (3 * label));
+    let bound = of_angles.iter().flatten().fold(0, |bound, label| bound | 7 << (3 * label));
     let axis = egraph.add(leaf(&format!("axis {label:?} {} {spread}", rope.group), bound));
     let [x, cos, sin] = [rope.operand, rope.angles[0], rope.angles[1]].map(|id| tensors[id.index()]);
     let class = egraph.add(Term::Rope([axis, x, cos, sin]));
-    (RopeTerm { axis, dim: rope.dim, labels: [label, of_angles] }, class)
+    (RopeTerm { axis, dim: rope.dim, label, of_angles }, class)
 }
 
 struct Adder<'a> {

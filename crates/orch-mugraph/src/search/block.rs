@@ -462,15 +462,14 @@ impl<'a> Search<'a> {
 
     /// The dimensions of a rotated tile: those of the operand, repeated to those of its angles.
     fn rope_dims(&self, rope: &RopeTerm, [x, cos, sin]: [usize; 3]) -> Option<Vec<Dim>> {
-        let [whole, of_angles] = rope.labels.map(Dim::whole);
         let dims = self.tiles[x].dims.clone();
-        if dims.get(rope.dim) != Some(&whole) {
+        if dims.get(rope.dim) != Some(&Dim::whole(rope.label)) {
             return None;
         }
-        [cos, sin].into_iter().try_fold(dims, |dims, angles| {
+        [cos, sin].into_iter().zip(rope.of_angles).try_fold(dims, |dims, (angles, label)| {
             let angles = &self.tiles[angles].dims;
-            let joined = |dim: usize| match rope.labels[1] {
-                Some(_) if dim == rope.dim => (angles[dim] == of_angles).then_some(dims[dim]),
+            let joined = |dim: usize| match label {
+                Some(_) if dim == rope.dim => (angles[dim] == Dim::whole(label)).then_some(dims[dim]),
                 _ => joint(dims[dim], angles[dim]),
             };
             (0..dims.len()).map(joined).collect()

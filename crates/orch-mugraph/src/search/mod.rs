@@ -386,10 +386,9 @@ impl<'a> Context<'a> {
             .map(|label| if partitioned(label as u8) { 8 } else { [3, 5, 2, 7][label % 4] })
             .collect();
         for rope in &self.algebra.ropes {
-            for (label, extent) in rope.labels.into_iter().zip([8, 4]) {
-                if let Some(label) = label {
-                    extents[usize::from(label)] = extent;
-                }
+            let angles = rope.of_angles.into_iter().flatten().map(|label| (label, 4));
+            for (label, extent) in rope.label.map(|label| (label, 8)).into_iter().chain(angles) {
+                extents[usize::from(label)] = extent;
             }
         }
         let label = |id, dim: usize| self.labels.dims(id)[dim];

@@ -86,7 +86,7 @@ fn random_node(block: &mut BlockGraph, rank: usize, choices: &mut Choices) {
     let (a, b) = (tile(block, choices), tile(block, choices));
     let dim = choices.below(rank);
     let ratio = Rational::new(choices.below(7) as i64 - 3, 2).unwrap_or(Rational::ONE);
-    match choices.below(16) {
+    match choices.below(17) {
         0..=2 => {
             let f = choices.pick(&[
                 UnaryFn::Tanh,
@@ -130,6 +130,9 @@ fn random_node(block: &mut BlockGraph, rank: usize, choices: &mut Choices) {
             block.op(Op::Concat { dim }, &[a, b]);
         }
         14 => {
+            block.op(Op::Rotate { dim, group: choices.pick(&[1, 1, 2, 4]) }, &[a]);
+        }
+        15 => {
             block.op(Op::RmsNorm { eps: Rational::new(1, 4).unwrap_or(Rational::ONE) }, &[a]);
         }
         _ => {
