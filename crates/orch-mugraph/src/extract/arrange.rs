@@ -4,7 +4,7 @@
 //! everywhere, then rows and columns, which are what each operator needs them to be. Inputs are seen in whatever order
 //! is needed, so nothing is ever transposed.
 
-use super::expr::{Expr, ExprId, Exprs};
+use super::expr::{Expr, ExprId, Exprs, Spread};
 use super::index::Label;
 use super::translate::{Read, Translated};
 use super::{RegionLimits, View};
@@ -23,6 +23,9 @@ pub(super) struct Arranged {
     pub(super) output: Vec<usize>,
     pub(super) exponentials: Vec<Exponential>,
 }
+
+/// Operators of a rotary position embedding whose angles are not spread.
+const ROTARY_OPS: usize = 4;
 
 /// Where an exponential is.
 pub(super) struct Exponential {
@@ -43,9 +46,17 @@ pub(super) fn reachable(exprs: &Exprs, root: ExprId) -> BTreeSet<ExprId> {
     seen
 }
 
-/// Joins labels that stand side by side wherever they are.
+/// Joins labels that stand side by side wherever they are. Angles may lack the label of a rotation: they are spread.
 pub(super) fn join_labels(translated: &mut Translated) {
     while let Some((outer, inner)) = pair_to_join(translated) {
+        for id in reachable(&translated.exprs, translated.root) {
+            let part = match lacks_one(&translated.exprs, id, (outer, inner)) {
+                Some(Spread::Again) => inner,
+                Some(Spread::Each) => outer,
+                None => continue,
+            };
+            spread(translated, id, [inner, part]);
+        }
         translated.exprs.join(outer, inner);
         for read in &mut translated.reads {
             read.strides.remove(&outer);
@@ -54,12 +65,40 @@ pub(super) fn join_labels(translated: &mut Translated) {
     }
 }
 
+/// How an input that has only one of two labels, the other of which is a rotation's pairs, is spread to both.
+fn lacks_one(exprs: &Exprs, id: ExprId, (outer, inner): (Label, Label)) -> Option<Spread> {
+    let Expr::Input(_) = exprs.get(id) else { return None };
+    match [outer, inner].map(|label| exprs.labels(id).contains(&label)) {
+        [false, true] if exprs.extents[&outer] == 2 => Some(Spread::Again),
+        [true, false] if exprs.extents[&inner] == 2 => Some(Spread::Each),
+        _ => None,
+    }
+}
+
+/// Spreads a read to a label, of which it has a part.
+fn spread(translated: &mut Translated, id: ExprId, [whole, part]: [Label; 2]) {
+    let how = if whole == part { Spread::Again } else { Spread::Each };
+    let Expr::Input(position) = *translated.exprs.get(id) else { return };
+    let name = translated.exprs.spread(how, [whole, part], id);
+    let strides = &mut translated.reads[position].strides;
+    if let Some(stride) = strides.remove(&part) {
+        strides.insert(name, stride);
+    }
+}
+
 fn pair_to_join(translated: &Translated) -> Option<(Label, Label)> {
     let exprs = &translated.exprs;
     let used = reachable(exprs, translated.root);
     let labels: BTreeSet<Label> = used.iter().flat_map(|id| exprs.labels(*id).iter().copied()).collect();
+    let is_rotated =
+        |label: Label| used.iter().any(|id| matches!(exprs.get(*id), Expr::Rotate(own, ..) if *own == label));
+    let may_lack = |id: ExprId, outer: Label, inner: Label| match lacks_one(exprs, id, (outer, inner)) {
+        Some(Spread::Again) => is_rotated(outer),
+        Some(Spread::Each) => is_rotated(inner),
+        None => false,
+    };
     let together = |outer: Label, inner: Label| {
-        used.iter().all(|id| {
+        used.iter().filter(|id| !may_lack(**id, outer, inner)).all(|id| {
             let both = |has: &dyn Fn(&Label) -> bool| has(&outer) == has(&inner);
             both(&|label| exprs.labels(*id).contains(label))
                 && exprs.without_maximum.get(id).is_none_or(|over| both(&|label| over.contains(label)))
@@ -80,7 +119,9 @@ fn pair_to_join(translated: &Translated) -> Option<(Label, Label)> {
     for &outer in &labels {
         for &inner in labels.iter().filter(|inner| **inner != outer) {
             let reads = used.iter().filter_map(|id| match exprs.get(*id) {
-                Expr::Input(position) => Some(&translated.reads[*position].strides),
+                Expr::Input(position) if !may_lack(*id, outer, inner) => {
+                    Some(&translated.reads[*position].strides)
+                }
                 _ => None,
             });
             let mut views = reads.chain([&translated.output]);
@@ -104,6 +145,12 @@ pub(super) fn arrange(graph: &PrimGraph, translated: Translated, limits: &Region
     free.sort_unstable();
     let mut free = free.into_iter().map(|(_, label)| label);
     let order = Order { column: free.next(), row: free.next() };
+    let rotations = |id: &ExprId| match translated.exprs.get(*id) {
+        Expr::Rotate(..) => ROTARY_OPS,
+        Expr::Spread(..) => 1,
+        _ => 0,
+    };
+    let rotary_ops: usize = reachable(&translated.exprs, translated.root).iter().map(rotations).sum();
     let Translated { exprs, root, reads, output, .. } = translated;
     let mut emitter = Emitter {
         graph,
@@ -114,7 +161,7 @@ pub(super) fn arrange(graph: &PrimGraph, translated: Translated, limits: &Region
         inputs: Vec::new(),
         emitted: BTreeMap::new(),
         exponentials: Vec::new(),
-        max_ops: limits.max_ops,
+        max_ops: limits.max_ops + rotary_ops,
     };
     let result = emitter.emit(root, order)?;
     emitter.program.output("o", result).ok()?;
@@ -213,6 +260,11 @@ impl Emitter<'_> {
             Expr::Reduce(f, over, x) => self.reduce((f, &over), x, order, asked),
             Expr::Contract(over, a, b) => self.matmul(*over.first()?, (a, b), order),
             Expr::RmsNorm(eps, over, x) => self.rms_norm(eps, &over, x, order),
+            Expr::Rotate(label, group, x) => {
+                let dim = self.slots(order).iter().position(|slot| *slot == Some(label))?;
+                self.elementwise(Op::Rotate { dim, group }, &[x], order)
+            }
+            Expr::Spread(how, [whole, part], x) => self.spread(how, (whole, part), x, order),
             Expr::Const(_) | Expr::Recip(_) | Expr::IsNan(_) => None,
         }?;
         if let Expr::Unary(UnaryFn::Exp, _) = self.exprs.get(id) {
@@ -262,6 +314,23 @@ impl Emitter<'_> {
         let id = self.program.input_of(format!("x{}", self.inputs.len()), kind, &shape);
         self.inputs.push((view, id));
         Some(id)
+    }
+
+    /// An input of a part of an index, spread to all of it.
+    fn spread(
+        &mut self,
+        how: Spread,
+        (whole, part): (Label, Label),
+        x: ExprId,
+        order: Order,
+    ) -> Option<TensorId> {
+        let dim = self.slots(order).iter().position(|slot| *slot == Some(whole))?;
+        let swapped = |label: Option<Label>| if label == Some(whole) { Some(part) } else { label };
+        let x = self.emit(x, Order { row: swapped(order.row), column: swapped(order.column) })?;
+        match how {
+            Spread::Again => self.op(Op::Concat { dim }, &[x, x]),
+            Spread::Each => self.op(Op::Repeat { dim, times: 2 }, &[x]),
+        }
     }
 
     /// What is reduced takes the place of what the result has not.

@@ -12,6 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An expression's number.
 pub(super) type ExprId = usize;
 
+/// How the elements of an index become twice as many.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Spread {
+    /// All once more after the last one.
+    Again,
+    /// Each twice.
+    Each,
+}
+
 /// What a value is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Expr {
@@ -38,6 +47,10 @@ pub(super) enum Expr {
     Contract(Vec<Label>, ExprId, ExprId),
     /// `x / sqrt(mean of x² over the labels + eps)`
     RmsNorm(Rational, Vec<Label>, ExprId),
+    /// Along a label, as [`Op::Rotate`](crate::Op::Rotate) with this group.
+    Rotate(Label, usize, ExprId),
+    /// An input, whose second label is spread to the first one.
+    Spread(Spread, [Label; 2], ExprId),
 }
 
 impl Expr {
@@ -47,6 +60,7 @@ impl Expr {
             Expr::Const(_) | Expr::Input(_) | Expr::Causal { .. } => Vec::new(),
             Expr::Unary(_, x) | Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Recip(x) => vec![*x],
             Expr::IsNan(x) | Expr::Reduce(_, _, x) | Expr::RmsNorm(_, _, x) => vec![*x],
+            Expr::Rotate(_, _, x) | Expr::Spread(_, _, x) => vec![*x],
             Expr::Binary(_, a, b) | Expr::Contract(_, a, b) => vec![*a, *b],
         }
     }
@@ -104,6 +118,10 @@ impl Exprs {
             Expr::Reduce(_, summed, _) | Expr::Contract(summed, ..) => {
                 labels.retain(|label| !summed.contains(label));
             }
+            Expr::Spread(_, [whole, part], _) => {
+                labels.remove(part);
+                labels.insert(*whole);
+            }
             _ => {}
         }
         self.exprs.push(expr.clone());
@@ -115,6 +133,7 @@ impl Exprs {
     /// Makes two labels one, which takes the name of the inner one.
     pub(super) fn join(&mut self, outer: Label, inner: Label) {
         let times = self.extents.remove(&outer).unwrap_or(1);
+        let within = self.extents.get(&inner).copied().unwrap_or(1);
         if let Some(extent) = self.extents.get_mut(&inner) {
             *extent *= times;
         }
@@ -126,8 +145,32 @@ impl Exprs {
             if let Expr::Reduce(_, over, _) | Expr::Contract(over, ..) | Expr::RmsNorm(_, over, _) = expr {
                 over.retain(|label| *label != outer);
             }
+            if let Expr::Rotate(label, group, _) = expr
+                && *label == outer
+            {
+                (*label, *group) = (inner, *group * within);
+            }
         }
         self.known = self.exprs.iter().cloned().enumerate().map(|(id, expr)| (expr, id)).collect();
+    }
+
+    /// Makes an input's index a part of one of twice its extent, in every value that the input is an operand of; the
+    /// index takes a new name, which is returned.
+    pub(super) fn spread(&mut self, how: Spread, [whole, part]: [Label; 2], input: ExprId) -> Label {
+        let name = self.extents.last_key_value().map_or(0, |(label, _)| label + 1);
+        self.extents.insert(name, self.extents[&part]);
+        if let Expr::Input(position) = self.exprs[input] {
+            self.inputs[position].remove(&part);
+            self.inputs[position].insert(name);
+        }
+        let mut own = self.labels[input].clone();
+        own.remove(&part);
+        own.insert(name);
+        self.labels[input].insert(whole);
+        self.labels.push(own);
+        self.exprs.push(self.exprs[input].clone());
+        self.exprs[input] = Expr::Spread(how, [whole, name], self.exprs.len() - 1);
+        name
     }
 
     pub(super) fn constant(&mut self, value: f64) -> ExprId {
@@ -182,6 +225,11 @@ impl Exprs {
         let known = self.without_maximum.entry(exp).or_insert_with(|| over.clone());
         known.retain(|label| over.contains(label));
         Some(exp)
+    }
+
+    /// Pairs along a label that are `group` apart, turned.
+    pub(super) fn rotate(&mut self, label: Label, group: usize, x: ExprId) -> Option<ExprId> {
+        self.labels(x).contains(&label).then(|| self.add_expr(Expr::Rotate(label, group, x)))
     }
 
     pub(super) fn add(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {

@@ -1,7 +1,8 @@
 //! Which primitives may make a region: sets that end in one result and grow backward from it.
 
 use super::RegionLimits;
-use super::translate::is_known;
+use super::rotary::Rotaries;
+use super::translate;
 use super::views::keeps_indices;
 use orch_ir::{NodeId, PrimGraph, PrimOp, ReduceOp, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,16 +26,18 @@ enum Prologue {
 /// Who reads what.
 pub(super) struct Readers<'a> {
     graph: &'a PrimGraph,
-    /// For each tensor the primitives that read it, through views or at once.
+    rotaries: &'a Rotaries,
+    /// For each tensor the primitives that read it, through views or at once; those that turn pairs are one.
     by: Vec<BTreeSet<NodeId>>,
     /// Tensors that are outputs of the graph, through views or at once.
     escapes: Vec<bool>,
 }
 
 impl<'a> Readers<'a> {
-    pub(super) fn of(graph: &'a PrimGraph) -> Readers<'a> {
+    pub(super) fn of(graph: &'a PrimGraph, rotaries: &'a Rotaries) -> Readers<'a> {
         let mut readers = Readers {
             graph,
+            rotaries,
             by: vec![BTreeSet::new(); graph.tensors().len()],
             escapes: vec![false; graph.tensors().len()],
         };
@@ -44,7 +47,7 @@ impl<'a> Readers<'a> {
         for id in graph.node_ids().rev() {
             let node = graph.node(id);
             for input in &node.inputs {
-                if keeps_indices(&node.op) {
+                if (keeps_indices(&node.op) || rotaries.is_inner(id)) && rotaries.get(id).is_none() {
                     let beyond = readers.by[node.outputs[0].index()].clone();
                     readers.by[input.index()].extend(beyond);
                     readers.escapes[input.index()] |= readers.escapes[node.outputs[0].index()];
@@ -70,14 +73,19 @@ impl<'a> Readers<'a> {
     /// The primitive that computes a tensor, before views.
     fn source(&self, tensor: TensorId) -> Option<NodeId> {
         let mut at = self.graph.producer(tensor)?;
-        while keeps_indices(&self.graph.node(at).op) {
+        while keeps_indices(&self.graph.node(at).op) && self.rotaries.get(at).is_none() {
             at = self.graph.producer(self.graph.node(at).inputs[0])?;
         }
         Some(at)
     }
 
     fn sources(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        self.graph.node(id).inputs.iter().filter_map(|&input| self.source(input))
+        self.rotaries.operands(self.graph, id).into_iter().filter_map(|input| self.source(input))
+    }
+
+    /// True for primitives that programs may have an operator for.
+    fn is_known(&self, id: NodeId) -> bool {
+        self.rotaries.get(id).is_some() || translate::is_known(self.graph, id)
     }
 
     fn is_product(&self, id: NodeId) -> bool {
@@ -94,13 +102,13 @@ impl<'a> Readers<'a> {
         for _ in 0..MAX_MEMBERS {
             let first = ways.pop_first()?;
             let result = self.result(first).index();
-            let may_pass = first == id || (is_known(self.graph, first) && !self.is_product(first));
+            let may_pass = first == id || (self.is_known(first) && !self.is_product(first));
             if !may_pass || self.escapes[result] {
                 return None;
             }
             ways.extend(&self.by[result]);
             if ways.len() == 1 {
-                return ways.pop_first().filter(|meeting| is_known(self.graph, *meeting));
+                return ways.pop_first().filter(|meeting| self.is_known(*meeting));
             }
         }
         None
@@ -109,7 +117,7 @@ impl<'a> Readers<'a> {
     /// True for results at which regions may end: those of products and elementwise primitives that are not within every
     /// region that they could be of.
     pub(super) fn is_sink(&self, id: NodeId) -> bool {
-        if !is_known(self.graph, id) || !(self.is_product(id) || self.is_map(id)) {
+        if !self.is_known(id) || !(self.is_product(id) || self.is_map(id)) {
             return false;
         }
         let mut at = id;
@@ -226,7 +234,7 @@ fn grow(readers: &Readers<'_>, sink: NodeId, levels: usize, prologue: Prologue) 
 
 /// True for what may be a member: products that nobody else needs and that are worth computing within the region.
 fn belongs(readers: &Readers<'_>, id: NodeId, reach: Reach, levels: usize) -> bool {
-    if !is_known(readers.graph, id) {
+    if !readers.is_known(id) {
         return false;
     }
     if readers.is_product(id) {

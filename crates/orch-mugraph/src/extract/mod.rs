@@ -11,6 +11,7 @@ mod arrange;
 mod expr;
 mod grow;
 mod index;
+mod rotary;
 mod translate;
 mod views;
 
@@ -21,6 +22,7 @@ use arrange::{Arranged, arrange, join_labels, reachable};
 use expr::{Expr, ExprId, Exprs};
 use grow::{Readers, choices};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
+use rotary::Rotaries;
 use std::collections::BTreeSet;
 use translate::translate;
 
@@ -71,11 +73,11 @@ pub enum Premise {
 /// How large regions may be.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionLimits {
-    /// Operators of a program.
+    /// Operators of a program, those of rotary position embeddings not counted.
     pub max_ops: usize,
     /// Matrix products of a program.
     pub max_products: usize,
-    /// Inputs of a program.
+    /// Inputs of a program, angles of rotary position embeddings not counted.
     pub max_inputs: usize,
     /// Dimensions of its tensors, at least 2.
     pub max_dims: usize,
@@ -92,12 +94,13 @@ impl Default for RegionLimits {
 /// The regions of a valid graph, in the order of the primitives they end in, each from small to large. What a region
 /// computes is f32; it may read bf16 that is widened.
 pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
-    let (readers, consumers) = (Readers::of(graph), graph.consumers());
+    let (rotaries, consumers) = (Rotaries::of(graph), graph.consumers());
+    let readers = Readers::of(graph, &rotaries);
     let mut found = Vec::new();
     for sink in graph.node_ids().filter(|id| readers.is_sink(*id)) {
         let mut here: Vec<Region> = Vec::new();
         for members in choices(&readers, sink, limits) {
-            let region = region(graph, &members, limits);
+            let region = region(graph, &rotaries, &members, limits);
             here.extend(region.filter(|region| !here.iter().any(|other| other.program == region.program)));
         }
         // What takes in more products is better: fewer results are stored in between.
@@ -123,8 +126,13 @@ fn round(graph: &PrimGraph, consumers: &[Vec<NodeId>], region: &mut Region) {
 }
 
 /// The region of a set of primitives, if there is one that is worth a search.
-fn region(graph: &PrimGraph, members: &BTreeSet<NodeId>, limits: &RegionLimits) -> Option<Region> {
-    let mut translated = translate(graph, members)?;
+fn region(
+    graph: &PrimGraph,
+    rotaries: &Rotaries,
+    members: &BTreeSet<NodeId>,
+    limits: &RegionLimits,
+) -> Option<Region> {
+    let mut translated = translate(graph, rotaries, members)?;
     join_labels(&mut translated);
     let used = reachable(&translated.exprs, translated.root);
     let premises = premises(&translated.exprs, &used);
@@ -136,7 +144,8 @@ fn region(graph: &PrimGraph, members: &BTreeSet<NodeId>, limits: &RegionLimits) 
     // Equal parts are equal programs.
     "part".clone_into(&mut program.name);
     let has_maxima = count(&program, is_maximum) > 0;
-    if inputs.len() > limits.max_inputs || has_plain || has_maxima || !is_worth_it(&program) {
+    let angles = 2 * count(&program, |op| matches!(op, Op::Rotate { .. }));
+    if inputs.len() > limits.max_inputs + angles || has_plain || has_maxima || !is_worth_it(&program) {
         return None;
     }
     let mut subtracts_maxima = false;

@@ -2,6 +2,7 @@
 
 use super::expr::{Expr, ExprId, Exprs, rational};
 use super::index::{Dim, Index, Label};
+use super::rotary::{Pairs, Rotaries, Rotary};
 use super::views::{Strided, keeps_indices, view};
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
 use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId};
@@ -53,11 +54,16 @@ pub(super) fn is_known(graph: &PrimGraph, id: NodeId) -> bool {
 }
 
 /// The primitives `members`, the last of which gives the result, in index notation; `None` if that says not all of it.
-pub(super) fn translate(graph: &PrimGraph, members: &BTreeSet<NodeId>) -> Option<Translated> {
+pub(super) fn translate(
+    graph: &PrimGraph,
+    rotaries: &Rotaries,
+    members: &BTreeSet<NodeId>,
+) -> Option<Translated> {
     let last = *members.last()?;
     let mut translation = Translation {
         graph,
-        nodes: with_inner_views(graph, members),
+        rotaries,
+        nodes: with_inner_views(graph, rotaries, members),
         index: Index::default(),
         dims: BTreeMap::new(),
         views: BTreeMap::new(),
@@ -67,20 +73,20 @@ pub(super) fn translate(graph: &PrimGraph, members: &BTreeSet<NodeId>) -> Option
     };
     let order: Vec<NodeId> = translation.nodes.iter().copied().collect();
     for &id in &order {
-        translation.constrain(graph.node(id))?;
+        translation.constrain(id)?;
     }
     translation.take_extents()?;
     for &id in &order {
-        translation.define(graph.node(id))?;
+        translation.define(id)?;
     }
     translation.finish(graph.node(last).outputs[0])
 }
 
 /// With the views between members.
-fn with_inner_views(graph: &PrimGraph, members: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+fn with_inner_views(graph: &PrimGraph, rotaries: &Rotaries, members: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
     let mut all = members.clone();
     for member in members {
-        for &input in &graph.node(*member).inputs {
+        for input in rotaries.operands(graph, *member) {
             let (mut views, mut at) = (Vec::new(), graph.producer(input));
             while let Some(id) = at.filter(|id| !members.contains(id) && keeps_indices(&graph.node(*id).op)) {
                 views.push(id);
@@ -96,6 +102,7 @@ fn with_inner_views(graph: &PrimGraph, members: &BTreeSet<NodeId>) -> BTreeSet<N
 
 struct Translation<'a> {
     graph: &'a PrimGraph,
+    rotaries: &'a Rotaries,
     nodes: BTreeSet<NodeId>,
     index: Index,
     /// What the dimensions of tensors run over.
@@ -133,9 +140,15 @@ impl Translation<'_> {
     }
 
     /// Which dimensions of a primitive's operands and result run over the same indices.
-    fn constrain(&mut self, node: &PrimNode) -> Option<()> {
-        let operands: Vec<Vec<Dim>> = node.inputs.iter().map(|&tensor| self.operand(tensor)).collect();
+    fn constrain(&mut self, id: NodeId) -> Option<()> {
+        let (node, inputs) = (self.graph.node(id), self.rotaries.operands(self.graph, id));
+        let operands: Vec<Vec<Dim>> = inputs.into_iter().map(|tensor| self.operand(tensor)).collect();
         let shape = self.graph.shape(node.outputs[0]).dims();
+        if let Some(rotary) = self.rotaries.get(id) {
+            let dims = self.rotary_dims(rotary, &operands)?;
+            self.dims.insert(node.outputs[0], dims);
+            return Some(());
+        }
         let dims = match &node.op {
             PrimOp::Map(_) => {
                 for other in &operands[1..] {
@@ -169,6 +182,30 @@ impl Translation<'_> {
         };
         self.dims.insert(node.outputs[0], dims);
         Some(())
+    }
+
+    /// What the result of a rotation runs over: pairs are an index of their own beside the index of angles.
+    fn rotary_dims(&mut self, rotary: &Rotary, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
+        let (operand, angles) = operands.split_first()?;
+        let mut dims = operand.clone();
+        if rotary.angles.is_some() {
+            let half = self.graph.shape(rotary.operand)[rotary.axis] / 2;
+            let (pair, angle) = (self.index.fresh(2), self.index.fresh_dim(half));
+            let of_angle = angle.clone();
+            let joined = match rotary.pairs {
+                Pairs::Halves => [vec![pair], angle].concat(),
+                Pairs::Neighbours => [angle, vec![pair]].concat(),
+            };
+            self.index.unify(&operand[rotary.axis], &joined)?;
+            dims[rotary.axis].clone_from(&of_angle);
+            for angles in angles {
+                for (dim, other) in dims.iter().zip(angles) {
+                    self.index.unify(dim, other)?;
+                }
+            }
+            dims[rotary.axis] = joined;
+        }
+        Some(dims)
     }
 
     fn contract_dims(&mut self, contract: &Contract, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
@@ -244,9 +281,15 @@ impl Translation<'_> {
     }
 
     /// What a primitive computes.
-    fn define(&mut self, node: &PrimNode) -> Option<()> {
-        let args: Vec<ExprId> =
-            node.inputs.iter().map(|&tensor| self.value(tensor)).collect::<Option<_>>()?;
+    fn define(&mut self, id: NodeId) -> Option<()> {
+        let (node, inputs) = (self.graph.node(id), self.rotaries.operands(self.graph, id));
+        let args: Vec<ExprId> = inputs.into_iter().map(|tensor| self.value(tensor)).collect::<Option<_>>()?;
+        if let Some(rotary) = self.rotaries.get(id) {
+            let value = self.rotated(rotary, &args)?;
+            self.nodes.extend(rotary.inner.iter().copied());
+            self.values.insert(node.outputs[0], value);
+            return Some(());
+        }
         let value = match &node.op {
             PrimOp::Map(ScalarFn::Select) => self.select(node, &args)?,
             PrimOp::Map(f) => self.map(*f, &args)?,
@@ -267,6 +310,27 @@ impl Translation<'_> {
         };
         self.values.insert(node.outputs[0], value);
         Some(())
+    }
+
+    /// A rotation, of one of the leaves of its axis.
+    fn rotated(&mut self, rotary: &Rotary, args: &[ExprId]) -> Option<ExprId> {
+        let dims = self.dims.get(&rotary.operand)?;
+        let mut group = match rotary.pairs {
+            Pairs::Halves => self.graph.shape(rotary.operand)[rotary.axis] / 2,
+            Pairs::Neighbours => 1,
+        };
+        let leaves = self.index.leaves(&dims[rotary.axis]);
+        let mut inner_first = leaves.into_iter().rev();
+        let label = inner_first.find(|leaf| {
+            let extent = self.index.extent(*leaf);
+            let is_it = extent.is_multiple_of(2 * group);
+            group /= if is_it { 1 } else { extent };
+            is_it || group == 0
+        })?;
+        let rotated = self.exprs.rotate(label, group, args[0])?;
+        let [cos, sin] = *args.get(1..)? else { return Some(rotated) };
+        let (plain, turned) = (self.exprs.mul(args[0], cos)?, self.exprs.mul(rotated, sin)?);
+        self.exprs.add(plain, turned)
     }
 
     fn map(&mut self, f: ScalarFn, args: &[ExprId]) -> Option<ExprId> {

@@ -4,6 +4,7 @@
 pub mod gpu;
 pub mod kernels;
 pub mod random;
+pub mod regions;
 pub mod saved;
 pub mod saved_sets;
 pub mod wrong_qknorm;

@@ -1,0 +1,199 @@
+//! Rotary position embeddings in primitive graphs are parts of regions, in the forms that exporters write.
+
+mod common;
+
+use common::regions::{checked, ops, programs, softmax};
+use orch_mugraph::search::{SearchOptions, search};
+use orch_mugraph::{VerifyOptions, print, stabilise};
+
+const CORE: &str = "matmul exp sum(2) div matmul";
+
+/// Primitives that turn pairs of `x` `[2, rows, 8]` by angles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    /// `x * cos + concat(-x2, x1) * sin`, angles for each element.
+    Rotated,
+    /// The same of neighbours, `x * cos + flatten(stack(-x2, x1)) * sin`.
+    RotatedNeighbours,
+    /// Halves `a cos - b sin` and `a sin + b cos`, angles of half a head.
+    Halves,
+    /// The same of neighbours.
+    Neighbours,
+}
+
+impl Form {
+    const ALL: [Form; 4] = [Form::Rotated, Form::RotatedNeighbours, Form::Halves, Form::Neighbours];
+
+    fn angles(self) -> usize {
+        if matches!(self, Form::Rotated | Form::RotatedNeighbours) { 8 } else { 4 }
+    }
+
+    /// Statements that turn `$x` to `$xr`, by `$cx` and `$sx` `[rows, angles]`.
+    fn turn(self, x: &str, rows: usize) -> String {
+        let (size, angles) = (format!("[2, {rows}, 8]"), self.angles());
+        let half = format!("[2, {rows}, 4]");
+        let (second, step) = if matches!(self, Form::Rotated | Form::Halves) { (4, 1) } else { (1, 2) };
+        let mut text = format!(
+            "  ${x}c: f32[2, {rows}, {angles}] = broadcast $c{x} dims=[1, 2]
+  ${x}s: f32[2, {rows}, {angles}] = broadcast $s{x} dims=[1, 2]
+  ${x}1: f32{half} = slice ${x} starts=[0, 0, 0] steps=[1, 1, {step}]
+  ${x}2: f32{half} = slice ${x} starts=[0, 0, {second}] steps=[1, 1, {step}]\n"
+        );
+        text += &match self {
+            Form::Rotated | Form::RotatedNeighbours => format!("  ${x}n: f32{half} = neg ${x}2\n"),
+            Form::Halves | Form::Neighbours => format!(
+                "  ${x}1c: f32{half} = mul ${x}1, ${x}c
+  ${x}2s: f32{half} = mul ${x}2, ${x}s
+  ${x}1s: f32{half} = mul ${x}1, ${x}s
+  ${x}2c: f32{half} = mul ${x}2, ${x}c
+  ${x}a: f32{half} = sub ${x}1c, ${x}2s
+  ${x}b: f32{half} = add ${x}1s, ${x}2c\n"
+            ),
+        };
+        let joined = |first: &str, second: &str, to: &str| match self {
+            Form::Rotated | Form::Halves => {
+                format!("  ${to}: f32{size} = concat ${first}, ${second} axis=2\n")
+            }
+            Form::RotatedNeighbours | Form::Neighbours => format!(
+                "  ${first}u: f32[2, {rows}, 4, 1] = reshape ${first}
+  ${second}u: f32[2, {rows}, 4, 1] = reshape ${second}
+  ${to}p: f32[2, {rows}, 4, 2] = concat ${first}u, ${second}u axis=3
+  ${to}: f32{size} = reshape ${to}p\n"
+            ),
+        };
+        match self {
+            Form::Rotated | Form::RotatedNeighbours => {
+                text += &joined(&format!("{x}n"), &format!("{x}1"), &format!("{x}t"));
+                text + &format!(
+                    "  ${x}tc: f32{size} = mul ${x}, ${x}c
+  ${x}ts: f32{size} = mul ${x}t, ${x}s
+  ${x}r: f32{size} = add ${x}tc, ${x}ts\n"
+                )
+            }
+            Form::Halves | Form::Neighbours => {
+                text + &joined(&format!("{x}a"), &format!("{x}b"), &format!("{x}r"))
+            }
+        }
+    }
+
+    /// The operators of an embedding.
+    fn ops(self) -> &'static str {
+        match self {
+            Form::Rotated => "mul rotate(2, 4) mul add",
+            Form::RotatedNeighbours => "mul rotate(2, 1) mul add",
+            Form::Halves => "concat(2) mul rotate(2, 4) concat(2) mul add",
+            Form::Neighbours => "repeat(2, 2) mul rotate(2, 1) repeat(2, 2) mul add",
+        }
+    }
+}
+
+/// Attention of two heads, three queries and seven keys, all rotated, with other statements before.
+fn attention(form: Form, before: &str) -> String {
+    let angles = form.angles();
+    format!(
+        "graph \"attention\" {{
+  input \"q\" $q0: f32[2, 3, 8]
+  input \"k\" $k: f32[2, 7, 8]
+  input \"v\" $v: f32[2, 7, 4]
+  input \"cos_q\" $cq: f32[3, {angles}]
+  input \"sin_q\" $sq: f32[3, {angles}]
+  input \"cos_k\" $ck: f32[7, {angles}]
+  input \"sin_k\" $sk: f32[7, {angles}]
+{before}{}{}  $scores: f32[2, 3, 7] = contract $qr, $kr labels=\"bmk,bnk->bmn\"
+{}
+  $o: f32[2, 3, 4] = contract $p, $v labels=\"bmk,bkn->bmn\"
+  output \"o\" $o
+}}",
+        form.turn("q", 3),
+        form.turn("k", 7),
+        softmax(&[2, 3, 7])
+    )
+}
+
+#[test]
+fn queries_and_keys_are_rotated_within_attention() {
+    for form in Form::ALL {
+        let text = attention(form, "").replace("$q0", "$q");
+        let found = checked(&text);
+        let programs: Vec<String> = found.iter().map(|region| ops(&region.program)).collect();
+        let (query, key) = (form.ops(), form.ops().replace("(2", "(1"));
+        assert_eq!(
+            programs,
+            [
+                CORE.to_owned(),
+                format!("{query} {CORE}"),
+                format!("{key} {CORE}"),
+                format!("{query} {key} {CORE}")
+            ],
+            "{form:?}"
+        );
+        // The largest is searched: angles are no reason to leave it.
+        let program = &found[3].program;
+        assert_eq!(program.inputs().count(), 7);
+        let (candidates, report) =
+            search(program, &SearchOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(report.counts.truncated, 0, "{form:?}");
+        let best =
+            &candidates.first().unwrap_or_else(|| panic!("{form:?}: {report:?}\n{}", print(program))).graph;
+        let stable = stabilise(program, best, &VerifyOptions::default());
+        assert!(stable.is_ok_and(|stable| stable.certificate.log2_bound < -80.0), "{form:?}");
+    }
+}
+
+/// A norm before the rotation, and heads that lie within rows, as networks have them.
+#[test]
+fn what_is_computed_before_is_rotated() {
+    let norm = "  const $eps: f32[] = [0.01]
+  const $n: f32[] = [0.125]
+  $square: f32[2, 3, 8] = mul $q0, $q0
+  $all: f32[2, 3] = reduce.sum $square axes=[2]
+  $ns: f32[2, 3] = broadcast $n dims=[]
+  $mean: f32[2, 3] = mul $all, $ns
+  $epses: f32[2, 3] = broadcast $eps dims=[]
+  $more: f32[2, 3] = add $mean, $epses
+  $root: f32[2, 3] = sqrt $more
+  $roots: f32[2, 3, 8] = broadcast $root dims=[0, 1]
+  $q: f32[2, 3, 8] = div $q0, $roots\n";
+    for form in Form::ALL {
+        let programs = programs(&attention(form, norm));
+        let rest = format!("{} {CORE}", form.ops());
+        let is_found = |program: &String| program.starts_with("rms_norm(") && program.ends_with(&rest);
+        assert!(programs.iter().any(is_found), "{form:?}: {programs:#?}");
+    }
+    let heads = "  $q4: f32[1, 3, 2, 8] = reshape $q0
+  $qh: f32[1, 2, 3, 8] = transpose $q4 perm=[0, 2, 1, 3]
+  $q: f32[2, 3, 8] = reshape $qh\n";
+    for form in Form::ALL {
+        let text = attention(form, heads).replace("$q0: f32[2, 3, 8]", "$q0: f32[1, 3, 16]");
+        let found = checked(&text);
+        let rotated = found.iter().find(|region| ops(&region.program) == format!("{} {CORE}", form.ops()));
+        let rotated = rotated.unwrap_or_else(|| panic!("{form:?}: {:#?}", programs(&text)));
+        assert_eq!(rotated.inputs[0].strides.len(), 3, "{form:?}");
+    }
+}
+
+/// What is almost a rotation is none.
+#[test]
+fn other_joins_are_left_outside() {
+    let rotated = attention(Form::Rotated, "").replace("$q0", "$q");
+    let halves = attention(Form::Halves, "").replace("$q0", "$q");
+    for (what, text) in [
+        ("both signs", rotated.replace("concat $qn, $q1", "concat $q1, $q1")),
+        ("the other order", rotated.replace("concat $qn, $q1", "concat $q1, $qn")),
+        ("the first half negated", rotated.replace("neg $q2", "neg $q1")),
+        ("another tensor's half", rotated.replace("slice $q starts=[0, 0, 0]", "slice $qc starts=[0, 0, 0]")),
+        ("both parts added", halves.replace("sub $q1c, $q2s", "add $q1c, $q2s")),
+        ("both parts subtracted", halves.replace("add $q1s, $q2c", "sub $q1s, $q2c")),
+        ("one angle twice", halves.replace("mul $q2, $qc", "mul $q2, $qs")),
+        ("quarters", halves.replace("slice $q starts=[0, 0, 4]", "slice $q starts=[0, 0, 3]")),
+    ] {
+        assert_ne!(text, rotated, "{what}");
+        assert_ne!(text, halves, "{what}");
+        let programs = programs(&text);
+        assert!(
+            programs.iter().all(|program| program.matches("rotate").count() < 2),
+            "{what}: {programs:#?}"
+        );
+        assert!(programs.contains(&CORE.to_owned()), "{what}: {programs:#?}");
+    }
+}
