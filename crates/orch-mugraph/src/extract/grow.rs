@@ -27,7 +27,8 @@ enum Prologue {
 pub(super) struct Readers<'a> {
     graph: &'a PrimGraph,
     rotaries: &'a Rotaries,
-    /// For each tensor the primitives that read it, through views or at once; those that turn pairs are one.
+    /// For each tensor the primitives that read it, through views or at once; those of a rotary position
+    /// embedding are one.
     by: Vec<BTreeSet<NodeId>>,
     /// Tensors that are outputs of the graph, through views or at once.
     escapes: Vec<bool>,
@@ -117,7 +118,8 @@ impl<'a> Readers<'a> {
     /// True for results at which regions may end: those of products and elementwise primitives that are not within every
     /// region that they could be of.
     pub(super) fn is_sink(&self, id: NodeId) -> bool {
-        if !self.is_known(id) || !(self.is_product(id) || self.is_map(id)) {
+        let may_end = self.is_product(id) || self.is_map(id) || self.rotaries.get(id).is_some();
+        if !self.is_known(id) || !may_end || self.rotaries.is_inner(id) {
             return false;
         }
         let mut at = id;
@@ -125,7 +127,7 @@ impl<'a> Readers<'a> {
             if self.is_product(meeting) {
                 return !grow(self, meeting, 2, Prologue::Nothing).contains(&id);
             }
-            if self.is_map(id) {
+            if !self.is_product(id) {
                 return false;
             }
             at = meeting;
@@ -136,6 +138,7 @@ impl<'a> Readers<'a> {
     /// True for elementwise primitives between a product or convolution outside and whoever stores its result.
     fn is_epilogue(&self, id: NodeId, members: &BTreeSet<NodeId>) -> bool {
         self.is_map(id)
+            && self.rotaries.get(id).is_none()
             && self.sources(id).any(|source| {
                 let is_anchor = matches!(
                     self.graph.node(source).op,

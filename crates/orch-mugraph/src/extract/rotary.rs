@@ -1,9 +1,9 @@
 //! Rotary position embeddings among primitives.
 //!
 //! With `a` and `b` the elements of the pairs of `x`, halves or neighbours along an axis, primitives say either
-//! `join(-b, a)`, a rotation that is a factor of what follows, or `join(a cos - b sin, a sin + b cos)`, all of it, with
-//! angles of one element of each pair. Halves are joined by a concatenation, neighbours by one along a new last axis that a
-//! reshape joins to the one before.
+//! `x cos + join(-b, a) sin`, with angles of every element, or `join(a cos - b sin, a sin + b cos)`, with angles of one
+//! element of each pair. Halves are joined by a concatenation, neighbours by one along a new last axis, which a reshape may
+//! join to the one before.
 
 use orch_ir::{BinaryFn, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId, UnaryFn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,24 +17,19 @@ pub(super) enum Pairs {
     Neighbours,
 }
 
-/// Primitives that turn pairs, as one.
+/// Primitives that are a rotary position embedding.
 #[derive(Clone, Debug)]
 pub(super) struct Rotary {
     /// What is turned.
     pub(super) operand: TensorId,
-    /// Cosines and sines, if they are applied already.
-    pub(super) angles: Option<[TensorId; 2]>,
+    /// Cosines and sines.
+    pub(super) angles: [TensorId; 2],
+    /// True if angles are those of one element of each pair; neighbours are a last axis of their own in the result then.
+    pub(super) is_half: bool,
     pub(super) axis: usize,
     pub(super) pairs: Pairs,
     /// The primitives before the last one.
     pub(super) inner: Vec<NodeId>,
-}
-
-impl Rotary {
-    /// What it reads.
-    pub(super) fn operands(&self) -> Vec<TensorId> {
-        std::iter::once(self.operand).chain(self.angles.into_iter().flatten()).collect()
-    }
 }
 
 /// All of a graph, by the primitive that gives the result.
@@ -62,15 +57,21 @@ impl Rotaries {
         self.inner.contains(&node)
     }
 
-    /// What a primitive reads, if those that turn pairs are one.
+    /// What a primitive reads, if those of an embedding are one: first what is turned, then angles.
     pub(super) fn operands(&self, graph: &PrimGraph, node: NodeId) -> Vec<TensorId> {
-        self.get(node).map_or_else(|| graph.node(node).inputs.clone(), Rotary::operands)
+        let operands = |rotary: &Rotary| vec![rotary.operand, rotary.angles[0], rotary.angles[1]];
+        self.get(node).map_or_else(|| graph.node(node).inputs.clone(), operands)
     }
 }
 
 fn rotary(graph: &PrimGraph, root: NodeId) -> Option<Rotary> {
-    let search = Pattern { graph, inner: Vec::new() };
-    search.halves(root).or_else(|| Pattern { graph, inner: Vec::new() }.neighbours(root))
+    let tensor = *graph.node(root).outputs.first()?;
+    let whole = |mut pattern: Pattern<'_>| pattern.of_whole_angles(tensor);
+    let half = |mut pattern: Pattern<'_>| pattern.of_half_angles(tensor);
+    let pattern = || Pattern { graph, inner: Vec::new() };
+    let mut found = whole(pattern()).or_else(|| half(pattern()))?;
+    found.inner.retain(|node| *node != root);
+    Some(found)
 }
 
 /// Looks backward from a result; remembers the primitives that it passes.
@@ -79,37 +80,91 @@ struct Pattern<'a> {
     inner: Vec<NodeId>,
 }
 
-/// One element of each pair: what of, along which axis, the first or the second.
-type Element = (TensorId, usize, usize);
+/// One element of each pair: what of, the first or the second.
+type Element = (TensorId, usize);
+
+/// Two parts that are joined: which, along which axis, as what.
+type Joined = ([TensorId; 2], usize, Pairs);
 
 impl Pattern<'_> {
-    fn halves(mut self, root: NodeId) -> Option<Rotary> {
-        let node = self.graph.node(root);
-        let (PrimOp::Concat { axis }, [first, second]) = (&node.op, &node.inputs[..]) else { return None };
-        let (axis, parts) = (*axis, [*first, *second]);
-        self.turned(parts, axis, Pairs::Halves)
+    /// `x cos + join(-b, a) sin`
+    fn of_whole_angles(&mut self, tensor: TensorId) -> Option<Rotary> {
+        let summands = self.operands_of(tensor, BinaryFn::Add)?;
+        let swapped = [summands[1], summands[0]];
+        let before = self.inner.clone();
+        for [plain, turned] in [summands, swapped] {
+            self.inner.clone_from(&before);
+            let Some((x, axis, pairs, sin)) = self.turned_by(turned) else { continue };
+            let cos = match self.operands_of(plain, BinaryFn::Mul) {
+                Some([a, b]) if a == x => b,
+                Some([a, b]) if b == x => a,
+                _ => continue,
+            };
+            let inner = std::mem::take(&mut self.inner);
+            return Some(Rotary { operand: x, angles: [cos, sin], is_half: false, axis, pairs, inner });
+        }
+        None
     }
 
-    fn neighbours(mut self, root: NodeId) -> Option<Rotary> {
-        let node = self.graph.node(root);
-        let PrimOp::Reshape { shape } = &node.op else { return None };
-        let joined = self.enter(node.inputs[0])?;
-        let (PrimOp::Concat { axis }, [first, second]) =
-            (&self.graph.node(joined).op, &self.graph.node(joined).inputs[..])
-        else {
-            return None;
-        };
-        let (last, parts) = (axis.checked_sub(1)?, [*first, *second]);
-        let mut paired = self.graph.shape(node.inputs[0]).to_vec();
-        if *axis + 1 != paired.len() || paired.pop() != Some(2) {
+    /// `join(-b, a) sin`: what of, along which axis, and the other factor.
+    fn turned_by(&mut self, tensor: TensorId) -> Option<(TensorId, usize, Pairs, TensorId)> {
+        let [a, b] = self.operands_of(tensor, BinaryFn::Mul)?;
+        let before = self.inner.clone();
+        for (joined, sin) in [(a, b), (b, a)] {
+            self.inner.clone_from(&before);
+            let Some(([first, second], axis, pairs)) = self.joined(joined) else { continue };
+            let first = self.negated(first).and_then(|b| self.element(b, axis, pairs));
+            let second = self.element(second, axis, pairs);
+            match (first, second) {
+                (Some((x, 1)), Some((y, 0))) if x == y => return Some((x, axis, pairs, sin)),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// `join(a cos - b sin, a sin + b cos)`
+    fn of_half_angles(&mut self, tensor: TensorId) -> Option<Rotary> {
+        let stacked = self.stacked(tensor);
+        let ([first, second], axis, pairs) = stacked.or_else(|| self.halves(tensor))?;
+        let [a_cos, b_sin] = self.operands_of(first, BinaryFn::Sub)?;
+        let [one, other] = self.operands_of(second, BinaryFn::Add)?;
+        let (a, cos) = self.weighted(a_cos, axis, pairs)?;
+        let (b, sin) = self.weighted(b_sin, axis, pairs)?;
+        let rest = [self.weighted(one, axis, pairs)?, self.weighted(other, axis, pairs)?];
+        let is_rest = rest == [(a, sin), (b, cos)] || rest == [(b, cos), (a, sin)];
+        if !is_rest || (a.1, b.1) != (0, 1) || a.0 != b.0 {
             return None;
         }
-        paired[last] *= 2;
-        if shape.dims() != paired {
-            return None;
+        let inner = std::mem::take(&mut self.inner);
+        Some(Rotary { operand: a.0, angles: [cos, sin], is_half: true, axis, pairs, inner })
+    }
+
+    /// Halves, or neighbours whose two axes are one again.
+    fn joined(&mut self, tensor: TensorId) -> Option<Joined> {
+        let node = self.graph.node(self.enter(tensor)?);
+        if !matches!(node.op, PrimOp::Reshape { .. }) {
+            return self.halves(tensor);
         }
-        let parts = [self.without_last(parts[0])?, self.without_last(parts[1])?];
-        self.turned(parts, last, Pairs::Neighbours)
+        let joined = self.stacked(node.inputs[0])?;
+        let mut shape = self.graph.shape(node.inputs[0]).to_vec();
+        shape.pop();
+        shape[joined.1] *= 2;
+        (self.graph.shape(tensor).dims() == shape).then_some(joined)
+    }
+
+    fn halves(&mut self, tensor: TensorId) -> Option<Joined> {
+        let node = self.graph.node(self.enter(tensor)?);
+        let (PrimOp::Concat { axis }, [first, second]) = (&node.op, &node.inputs[..]) else { return None };
+        Some(([*first, *second], *axis, Pairs::Halves))
+    }
+
+    /// Neighbours beside each other along a new last axis.
+    fn stacked(&mut self, tensor: TensorId) -> Option<Joined> {
+        let ([first, second], axis, _) = self.halves(tensor)?;
+        let is_last = axis > 0 && axis + 1 == self.graph.shape(tensor).rank();
+        let parts = is_last.then(|| Some([self.without_last(first)?, self.without_last(second)?]))??;
+        Some((parts, axis - 1, Pairs::Neighbours))
     }
 
     /// The operand of a reshape that adds a last axis of extent 1.
@@ -119,39 +174,6 @@ impl Pattern<'_> {
         let (shape, before) = (self.graph.shape(tensor).dims(), self.graph.shape(from).dims());
         let adds_one = shape.split_last() == Some((&1, before));
         (matches!(op, PrimOp::Reshape { .. }) && adds_one).then_some(from)
-    }
-
-    fn turned(&mut self, [first, second]: [TensorId; 2], axis: usize, pairs: Pairs) -> Option<Rotary> {
-        let before = self.inner.clone();
-        let plain = self.negated(first).and_then(|b| {
-            let (b, a) = (self.element(b, axis, pairs)?, self.element(second, axis, pairs)?);
-            ((b.2, a.2) == (1, 0) && b.0 == a.0).then_some((a.0, None))
-        });
-        let (operand, angles) = match plain {
-            Some(found) => found,
-            None => {
-                self.inner = before;
-                self.with_angles([first, second], axis, pairs)?
-            }
-        };
-        let inner = std::mem::take(&mut self.inner);
-        Some(Rotary { operand, angles, axis, pairs, inner })
-    }
-
-    /// `a cos - b sin` and `a sin + b cos`.
-    fn with_angles(
-        &mut self,
-        [first, second]: [TensorId; 2],
-        axis: usize,
-        pairs: Pairs,
-    ) -> Option<(TensorId, Option<[TensorId; 2]>)> {
-        let [a_cos, b_sin] = self.operands_of(first, BinaryFn::Sub)?;
-        let [one, other] = self.operands_of(second, BinaryFn::Add)?;
-        let (a, cos) = self.weighted(a_cos, axis, pairs)?;
-        let (b, sin) = self.weighted(b_sin, axis, pairs)?;
-        let (one, other) = (self.weighted(one, axis, pairs)?, self.weighted(other, axis, pairs)?);
-        let is_rest = [one, other] == [(a, sin), (b, cos)] || [one, other] == [(b, cos), (a, sin)];
-        (is_rest && (a.2, b.2) == (0, 1) && a.0 == b.0).then_some((a.0, Some([cos, sin])))
     }
 
     /// An element of each pair times angles.
@@ -198,7 +220,7 @@ impl Pattern<'_> {
             return None;
         }
         self.enter(tensor)?;
-        Some((node.inputs[0], axis, which))
+        Some((node.inputs[0], which))
     }
 
     /// The primitive that gives a tensor, which is one of those within.

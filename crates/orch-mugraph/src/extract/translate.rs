@@ -60,10 +60,12 @@ pub(super) fn translate(
     members: &BTreeSet<NodeId>,
 ) -> Option<Translated> {
     let last = *members.last()?;
+    let members = with_inner_views(graph, rotaries, members);
     let mut translation = Translation {
         graph,
         rotaries,
-        nodes: with_inner_views(graph, rotaries, members),
+        nodes: members.clone(),
+        members,
         index: Index::default(),
         dims: BTreeMap::new(),
         views: BTreeMap::new(),
@@ -71,7 +73,7 @@ pub(super) fn translate(
         values: BTreeMap::new(),
         reads: Vec::new(),
     };
-    let order: Vec<NodeId> = translation.nodes.iter().copied().collect();
+    let order: Vec<NodeId> = translation.members.iter().copied().collect();
     for &id in &order {
         translation.constrain(id)?;
     }
@@ -100,34 +102,53 @@ fn with_inner_views(graph: &PrimGraph, rotaries: &Rotaries, members: &BTreeSet<N
     all
 }
 
+/// A tensor; angles of a rotary position embedding are operands of their own for each that reads them from outside.
+type Operand = (TensorId, Option<NodeId>);
+
 struct Translation<'a> {
     graph: &'a PrimGraph,
     rotaries: &'a Rotaries,
+    /// What is translated.
+    members: BTreeSet<NodeId>,
+    /// The same with what lies within embeddings and with views from outside.
     nodes: BTreeSet<NodeId>,
     index: Index,
     /// What the dimensions of tensors run over.
-    dims: BTreeMap<TensorId, Vec<Dim>>,
+    dims: BTreeMap<Operand, Vec<Dim>>,
     /// Tensors from outside.
-    views: BTreeMap<TensorId, Strided>,
+    views: BTreeMap<Operand, Strided>,
     exprs: Exprs,
-    values: BTreeMap<TensorId, ExprId>,
+    values: BTreeMap<Operand, ExprId>,
     reads: Vec<Read>,
 }
 
 impl Translation<'_> {
+    /// What a primitive reads.
+    fn operands(&self, id: NodeId) -> Vec<Operand> {
+        let is_rotary = self.rotaries.get(id).is_some();
+        let operand = |(position, tensor): (usize, TensorId)| {
+            let is_own = is_rotary && position > 0 && !self.is_inner(tensor);
+            (tensor, is_own.then_some(id))
+        };
+        self.rotaries.operands(self.graph, id).into_iter().enumerate().map(operand).collect()
+    }
+
+    fn is_inner(&self, tensor: TensorId) -> bool {
+        self.graph.producer(tensor).is_some_and(|node| self.members.contains(&node))
+    }
+
     /// What an operand's dimensions run over. A tensor from outside that is repeated along a dimension is so anew for
     /// whoever reads it.
-    fn operand(&mut self, tensor: TensorId) -> Vec<Dim> {
-        let is_inner = self.graph.producer(tensor).is_some_and(|node| self.nodes.contains(&node));
-        if !is_inner && !self.views.contains_key(&tensor) {
-            let seen = view(self.graph, tensor);
+    fn operand(&mut self, operand: Operand) -> Vec<Dim> {
+        if !self.is_inner(operand.0) && !self.views.contains_key(&operand) {
+            let seen = view(self.graph, operand.0);
             let mut label = |&(extent, _): &(usize, usize)| self.index.fresh(extent);
             let dims = seen.dims.iter().map(|factors| factors.iter().map(&mut label).collect()).collect();
-            self.dims.insert(tensor, dims);
-            self.views.insert(tensor, seen);
+            self.dims.insert(operand, dims);
+            self.views.insert(operand, seen);
         }
-        let mut dims = self.dims.get(&tensor).cloned().unwrap_or_default();
-        if let Some(seen) = self.views.get(&tensor) {
+        let mut dims = self.dims.get(&operand).cloned().unwrap_or_default();
+        if let Some(seen) = self.views.get(&operand) {
             for (dim, factors) in dims.iter_mut().zip(&seen.dims) {
                 for (label, &(extent, stride)) in dim.iter_mut().zip(factors) {
                     if stride == 0 {
@@ -141,12 +162,12 @@ impl Translation<'_> {
 
     /// Which dimensions of a primitive's operands and result run over the same indices.
     fn constrain(&mut self, id: NodeId) -> Option<()> {
-        let (node, inputs) = (self.graph.node(id), self.rotaries.operands(self.graph, id));
-        let operands: Vec<Vec<Dim>> = inputs.into_iter().map(|tensor| self.operand(tensor)).collect();
+        let (node, inputs) = (self.graph.node(id), self.operands(id));
+        let operands: Vec<Vec<Dim>> = inputs.into_iter().map(|operand| self.operand(operand)).collect();
         let shape = self.graph.shape(node.outputs[0]).dims();
         if let Some(rotary) = self.rotaries.get(id) {
-            let dims = self.rotary_dims(rotary, &operands)?;
-            self.dims.insert(node.outputs[0], dims);
+            let dims = self.rotary_dims(rotary, operands)?;
+            self.dims.insert((node.outputs[0], None), dims);
             return Some(());
         }
         let dims = match &node.op {
@@ -180,32 +201,34 @@ impl Translation<'_> {
             }
             _ => return None,
         };
-        self.dims.insert(node.outputs[0], dims);
+        self.dims.insert((node.outputs[0], None), dims);
         Some(())
     }
 
-    /// What the result of a rotation runs over: pairs are an index of their own beside the index of angles.
-    fn rotary_dims(&mut self, rotary: &Rotary, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
-        let (operand, angles) = operands.split_first()?;
-        let mut dims = operand.clone();
-        if rotary.angles.is_some() {
+    /// What a rotary position embedding runs over: angles of half a dimension are an index beside that of the pairs.
+    fn rotary_dims(&mut self, rotary: &Rotary, operands: Vec<Vec<Dim>>) -> Option<Vec<Dim>> {
+        let [operand, cos, sin] = <[Vec<Dim>; 3]>::try_from(operands).ok()?;
+        let (mut of_angles, mut result) = (operand.clone(), operand.clone());
+        if rotary.is_half {
             let half = self.graph.shape(rotary.operand)[rotary.axis] / 2;
-            let (pair, angle) = (self.index.fresh(2), self.index.fresh_dim(half));
-            let of_angle = angle.clone();
+            let (pair, angle) = (vec![self.index.fresh(2)], self.index.fresh_dim(half));
             let joined = match rotary.pairs {
-                Pairs::Halves => [vec![pair], angle].concat(),
-                Pairs::Neighbours => [angle, vec![pair]].concat(),
+                Pairs::Halves => [pair.clone(), angle.clone()].concat(),
+                Pairs::Neighbours => [angle.clone(), pair.clone()].concat(),
             };
             self.index.unify(&operand[rotary.axis], &joined)?;
-            dims[rotary.axis].clone_from(&of_angle);
-            for angles in angles {
-                for (dim, other) in dims.iter().zip(angles) {
-                    self.index.unify(dim, other)?;
-                }
+            of_angles[rotary.axis] = angle;
+            if rotary.pairs == Pairs::Neighbours {
+                result.clone_from(&of_angles);
+                result.push(pair);
             }
-            dims[rotary.axis] = joined;
         }
-        Some(dims)
+        for angles in [cos, sin] {
+            for (dim, other) in of_angles.iter().zip(&angles) {
+                self.index.unify(dim, other)?;
+            }
+        }
+        Some(result)
     }
 
     fn contract_dims(&mut self, contract: &Contract, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
@@ -245,12 +268,12 @@ impl Translation<'_> {
     }
 
     /// The value of an operand.
-    fn value(&mut self, tensor: TensorId) -> Option<ExprId> {
-        if let Some(&value) = self.values.get(&tensor) {
+    fn value(&mut self, operand: Operand) -> Option<ExprId> {
+        if let Some(&value) = self.values.get(&operand) {
             return Some(value);
         }
-        let seen = self.views.get(&tensor)?.clone();
-        let dims = self.dims.get(&tensor)?.clone();
+        let seen = self.views.get(&operand)?.clone();
+        let dims = self.dims.get(&operand)?.clone();
         let mut strides = BTreeMap::new();
         for (dim, factors) in dims.iter().zip(&seen.dims) {
             for (label, &(_, mut stride)) in dim.iter().zip(factors) {
@@ -276,60 +299,60 @@ impl Translation<'_> {
                 self.exprs.add_expr(Expr::Input(position))
             }
         };
-        self.values.insert(tensor, value);
+        self.values.insert(operand, value);
         Some(value)
     }
 
     /// What a primitive computes.
     fn define(&mut self, id: NodeId) -> Option<()> {
-        let (node, inputs) = (self.graph.node(id), self.rotaries.operands(self.graph, id));
-        let args: Vec<ExprId> = inputs.into_iter().map(|tensor| self.value(tensor)).collect::<Option<_>>()?;
+        let (node, inputs) = (self.graph.node(id), self.operands(id));
+        let args: Vec<ExprId> =
+            inputs.into_iter().map(|operand| self.value(operand)).collect::<Option<_>>()?;
         if let Some(rotary) = self.rotaries.get(id) {
-            let value = self.rotated(rotary, &args)?;
+            let value = self.embedded(rotary, &args)?;
             self.nodes.extend(rotary.inner.iter().copied());
-            self.values.insert(node.outputs[0], value);
+            self.values.insert((node.outputs[0], None), value);
             return Some(());
         }
         let value = match &node.op {
             PrimOp::Map(ScalarFn::Select) => self.select(node, &args)?,
             PrimOp::Map(f) => self.map(*f, &args)?,
             PrimOp::Reduce { op, axes } => {
-                let dims = self.dims.get(&node.inputs[0])?;
+                let dims = self.dims.get(&(node.inputs[0], None))?;
                 let summed: Vec<Dim> = axes.iter().map(|&axis| dims[axis].clone()).collect();
                 let f = if *op == ReduceOp::Max { ReduceFn::Max } else { ReduceFn::Sum };
                 let over = self.leaves(&summed);
                 self.exprs.reduce(f, &over, args[0])?
             }
             PrimOp::Contract(_) => {
-                let kept = self.leaves(self.dims.get(&node.outputs[0])?);
+                let kept = self.leaves(self.dims.get(&(node.outputs[0], None))?);
                 let both = self.exprs.labels(args[0]).union(self.exprs.labels(args[1]));
                 let over: Vec<Label> = both.filter(|label| !kept.contains(label)).copied().collect();
                 self.exprs.contract(&over, args[0], args[1])?
             }
             _ => args[0],
         };
-        self.values.insert(node.outputs[0], value);
+        self.values.insert((node.outputs[0], None), value);
         Some(())
     }
 
-    /// A rotation, of one of the leaves of its axis.
-    fn rotated(&mut self, rotary: &Rotary, args: &[ExprId]) -> Option<ExprId> {
-        let dims = self.dims.get(&rotary.operand)?;
+    /// A rotary position embedding, whose pairs are along one of the leaves of its axis.
+    fn embedded(&mut self, rotary: &Rotary, args: &[ExprId]) -> Option<ExprId> {
+        let [x, cos, sin] = *args else { return None };
+        let dims = self.dims.get(&(rotary.operand, None))?;
         let mut group = match rotary.pairs {
             Pairs::Halves => self.graph.shape(rotary.operand)[rotary.axis] / 2,
             Pairs::Neighbours => 1,
         };
         let leaves = self.index.leaves(&dims[rotary.axis]);
-        let mut inner_first = leaves.into_iter().rev();
-        let label = inner_first.find(|leaf| {
+        let label = leaves.into_iter().rev().find(|leaf| {
             let extent = self.index.extent(*leaf);
-            let is_it = extent.is_multiple_of(2 * group);
-            group /= if is_it { 1 } else { extent };
-            is_it || group == 0
+            let has_pairs = group > 0 && extent.is_multiple_of(2 * group);
+            group /= if has_pairs { 1 } else { extent };
+            has_pairs
         })?;
-        let rotated = self.exprs.rotate(label, group, args[0])?;
-        let [cos, sin] = *args.get(1..)? else { return Some(rotated) };
-        let (plain, turned) = (self.exprs.mul(args[0], cos)?, self.exprs.mul(rotated, sin)?);
+        let rotated = self.exprs.rotate(label, group, x)?;
+        let (plain, turned) = (self.exprs.mul(x, cos)?, self.exprs.mul(rotated, sin)?);
         self.exprs.add(plain, turned)
     }
 
@@ -420,8 +443,8 @@ impl Translation<'_> {
     }
 
     fn finish(self, result: TensorId) -> Option<Translated> {
-        let root = *self.values.get(&result)?;
-        let leaves = self.leaves(self.dims.get(&result)?);
+        let root = *self.values.get(&(result, None))?;
+        let leaves = self.leaves(self.dims.get(&(result, None))?);
         let mut output = BTreeMap::new();
         let mut stride = 1;
         for leaf in leaves.into_iter().rev() {
