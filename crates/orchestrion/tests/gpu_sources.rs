@@ -263,12 +263,14 @@ fn nests(target: &GpuTarget, kernels: &mut Kernels) {
     assert!(kernels.iter().any(reads_once), "sums of what caches do not hold");
 }
 
-/// Programs whose µGraphs are compiled: attention of few and of many rows, with normalised factors, and what else there is.
-const PROGRAMS: [&str; 9] = [
+/// Programs whose µGraphs are compiled: attention of few and of many rows, with normalised and with rotated factors, and what
+/// else there is.
+const PROGRAMS: [&str; 10] = [
     "gqa_inc",
     "gqa_spec",
     "mqa_prefill",
     "osdi_qknorm",
+    "rope_gqa_qk",
     "moe",
     "osdi_rmsnorm",
     "osdi_gated_mlp",
