@@ -172,6 +172,64 @@ fn what_is_computed_before_is_rotated() {
     }
 }
 
+/// Queries and keys of the same positions read the same angles, through the same views.
+#[test]
+fn angles_may_be_shared() {
+    for form in Form::ALL {
+        let text =
+            attention(form, "").replace("$q0", "$q").replace("[2, 7, ", "[2, 3, ").replace(", 7]", ", 3]");
+        let text = text.replace("f32[7, ", "f32[3, ");
+        let shared = |text: String, name: &str| {
+            let angles = format!("f32[2, 3, {}]", form.angles());
+            text.replace(&format!("  $k{name}: {angles} = broadcast ${name}k dims=[1, 2]\n"), "")
+                .replace(&format!(", $k{name}\n"), &format!(", $q{name}\n"))
+        };
+        let text = shared(shared(text, "c"), "s");
+        assert!(!text.contains("broadcast $ck"), "{text}");
+        let key = form.ops().replace("(2", "(1");
+        let both = format!("{} {key} {CORE}", form.ops());
+        let found = programs(&text);
+        assert!(found.contains(&both), "{form:?}: {found:#?}");
+    }
+}
+
+/// A projection whose result is rotated, and stored for several readers.
+#[test]
+fn projections_are_rotated_before_they_are_stored() {
+    for form in Form::ALL {
+        let angles = form.angles();
+        let text = format!(
+            "graph \"projection\" {{
+  input \"x\" $x: f32[3, 12]
+  input \"w\" $w: f32[12, 16]
+  input \"cos\" $cq: f32[3, {angles}]
+  input \"sin\" $sq: f32[3, {angles}]
+  const $eps: f32[] = [0.01]
+  const $n: f32[] = [0.0833333358168602]
+  $square: f32[3, 12] = mul $x, $x
+  $all: f32[3] = reduce.sum $square axes=[1]
+  $ns: f32[3] = broadcast $n dims=[]
+  $mean: f32[3] = mul $all, $ns
+  $epses: f32[3] = broadcast $eps dims=[]
+  $more: f32[3] = add $mean, $epses
+  $root: f32[3] = sqrt $more
+  $roots: f32[3, 12] = broadcast $root dims=[0]
+  $y: f32[3, 12] = div $x, $roots
+  $all_heads: f32[3, 16] = contract $y, $w labels=\"ac,cb->ab\"
+  $heads: f32[3, 2, 8] = reshape $all_heads
+  $q: f32[2, 3, 8] = transpose $heads perm=[1, 0, 2]
+{}  output \"q\" $qr
+}}",
+            form.turn("q", 3)
+        );
+        let found = programs(&text);
+        let is_whole = |program: &String| {
+            program.starts_with("rms_norm(") && program.ends_with(&format!("matmul {}", form.ops()))
+        };
+        assert!(found.iter().any(is_whole), "{form:?}: {found:#?}");
+    }
+}
+
 /// What is almost a rotation is none.
 #[test]
 fn other_joins_are_left_outside() {
