@@ -75,6 +75,7 @@ fn every_layer_of_a_network_has_its_attention() {
         ("gpt2", "matmul scale causal mask exp sum div matmul", 12),
         ("vit_b16", "matmul scale exp sum div matmul", 12),
         ("llama_block", "matmul causal mask exp sum div matmul", 1),
+        ("llama_block", "mul rotate mul add mul rotate mul add matmul causal mask exp sum div matmul", 1),
         ("segformer_b0", ATTENTION, 6),
     ] {
         let Some(model) = load(name) else { continue };

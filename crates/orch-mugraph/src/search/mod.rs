@@ -6,6 +6,8 @@
 //! compute parts of it are first kernels, whose second kernel is searched once per set of results. What survives is built
 //! at small extents and screened by a random test; the best are then to be proved ([`crate::verify()`]) at full size.
 //!
+//! Rotary position embeddings are single operators (`rope`), whose parts are not searched for.
+//!
 //! In contrast to Mirage (OSDI'25, section 4): tiles carry classes of labelled expressions, so that partitions which mix
 //! indices are never built; parameters are instantiated late; there is a cost bound; and results do not depend on the
 //! number of threads.
