@@ -5,6 +5,7 @@ mod common;
 use common::{program, random_inputs, valid};
 use orch_mugraph::array::Array;
 use orch_mugraph::search::{Found, SearchOptions, SearchReport, search};
+use orch_mugraph::verify::degree::degrees;
 use orch_mugraph::{
     MuGraph, Precision, Rejection, Unstable, VerifyOptions, interpret, json, parse, print, stabilise, verify,
 };
@@ -114,6 +115,21 @@ fn tiles_hold_whole_pairs() {
          store s1 [0]\n }\n output \"y\" t1\n}\n",
     );
     assert!(remainder.is_err_and(|e| e.problem.contains("an extent of 2")));
+}
+
+/// The common denominator of an element and its partner is the product of both divisors.
+#[test]
+fn divisors_of_pairs_are_counted_together() {
+    let degrees = |body: &str| {
+        let text = format!(
+            "mugraph \"d\" {{\n t0 = input \"x\" [4]\n t1 = input \"r\" [4]\n t2 = div t0, t1\n {body}\n output \"y\" t4\n}}\n"
+        );
+        let degrees = degrees(&valid(&text), false).unwrap();
+        [degrees.numerator.inputs, degrees.denominator.inputs]
+    };
+    assert_eq!(degrees("t3 = scale(2) t2\n t4 = add t2, t3"), [1, 1]);
+    assert_eq!(degrees("t3 = rotate(0, 2) t2\n t4 = add t2, t3"), [2, 2]);
+    assert_eq!(degrees("t3 = rotate(0, 2) t0\n t4 = add t2, t3"), [2, 1]);
 }
 
 /// Rotated queries, and keys, are attention's own work: in a pair that is split over keys, and in one kernel.
