@@ -5,7 +5,7 @@
 //! element of each pair. Halves are joined by a concatenation, neighbours by one along a new last axis, which a reshape may
 //! join to the one before.
 
-use orch_ir::{BinaryFn, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId, UnaryFn};
+use orch_ir::{BinaryFn, DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId, UnaryFn};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What pairs are.
@@ -66,6 +66,9 @@ impl Rotaries {
 
 fn rotary(graph: &PrimGraph, root: NodeId) -> Option<Rotary> {
     let tensor = *graph.node(root).outputs.first()?;
+    if graph.dtype(tensor) != DType::F32 {
+        return None;
+    }
     let whole = |mut pattern: Pattern<'_>| pattern.of_whole_angles(tensor);
     let half = |mut pattern: Pattern<'_>| pattern.of_half_angles(tensor);
     let pattern = || Pattern { graph, inner: Vec::new() };
@@ -126,6 +129,9 @@ impl Pattern<'_> {
     /// `join(a cos - b sin, a sin + b cos)`
     fn of_half_angles(&mut self, tensor: TensorId) -> Option<Rotary> {
         let stacked = self.stacked(tensor);
+        if stacked.is_none() {
+            self.inner.clear();
+        }
         let ([first, second], axis, pairs) = stacked.or_else(|| self.halves(tensor))?;
         let [a_cos, b_sin] = self.operands_of(first, BinaryFn::Sub)?;
         let [one, other] = self.operands_of(second, BinaryFn::Add)?;

@@ -348,7 +348,7 @@ impl Translation<'_> {
         let label = leaves.into_iter().rev().find(|leaf| {
             let extent = self.index.extent(*leaf);
             let has_pairs = group > 0 && extent.is_multiple_of(2 * group);
-            group /= if has_pairs { 1 } else { extent };
+            group /= if has_pairs { 1 } else { extent.max(1) };
             has_pairs
         })?;
         let rotated = self.exprs.rotate(label, group, x)?;
