@@ -20,7 +20,7 @@ pub mod labels;
 pub mod limits;
 mod pairs;
 mod progress;
-mod rope;
+pub mod rope;
 pub mod tile;
 
 use crate::graph::{MuGraph, TensorId};

@@ -25,21 +25,19 @@ pub struct Rope {
     pub group: usize,
     /// What spreads angles to both elements of a pair.
     pub spread: Option<Op>,
-    /// The tensors in between.
+    /// The tensors in between that nothing else reads.
     pub inner: Vec<TensorId>,
 }
 
-/// All rotary position embeddings of a program of predefined kernels, in order.
+/// All rotary position embeddings of a program of predefined kernels, in order. What others read too, of the tensors in
+/// between, is a value of its own and left out.
 pub fn ropes(program: &MuGraph) -> Vec<Rope> {
+    let is_output = |id: TensorId| program.outputs().iter().any(|(_, output)| *output == id);
     let mut found: Vec<Rope> = program.nodes().filter_map(|(id, _)| rope(program, id)).collect();
     for rope in &mut found {
-        // What others read too is a value of its own.
-        let is_own = |id: &TensorId| {
-            readers(program, *id).iter().all(|reader| rope.inner.contains(reader) || *reader == rope.result)
-                && program.outputs().iter().all(|(_, output)| output != id)
-        };
-        let own = rope.inner.iter().copied().filter(is_own).collect();
-        rope.inner = own;
+        let all = rope.inner.clone();
+        let is_known = |reader: &TensorId| all.contains(reader) || *reader == rope.result;
+        rope.inner.retain(|id| !is_output(*id) && readers(program, *id).iter().all(is_known));
     }
     found
 }
