@@ -56,7 +56,8 @@ pub(in crate::templates) struct Turns {
 impl Turns {
     /// The place of an element in its row.
     pub fn place(&self, row: usize, column: usize) -> usize {
-        (column / self.part ^ row / self.alike % self.parts) * self.part + column % self.part
+        let turned = (column / self.part) ^ (row / self.alike % self.parts);
+        turned * self.part + column % self.part
     }
 
     /// The same of expressions.
