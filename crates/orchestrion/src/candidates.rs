@@ -30,6 +30,7 @@ pub struct Candidates {
 }
 
 /// One candidate.
+#[derive(Clone)]
 pub struct Column {
     /// The units and tensors.
     pub candidate: Candidate,
@@ -39,6 +40,11 @@ pub struct Column {
     pub cost_us: f64,
     /// The number of its kernel, or of all kernels of the substitute together; `None` for host routines.
     pub kernel: Option<usize>,
+}
+
+/// Modelled times of columns.
+pub fn costs_us(columns: &[Column]) -> Vec<f64> {
+    columns.iter().map(|column| column.cost_us).collect()
 }
 
 impl Column {
@@ -127,9 +133,9 @@ impl Candidates {
         Ok(())
     }
 
-    /// Modelled times of the columns.
-    pub fn costs_us(&self) -> Vec<f64> {
-        self.columns.iter().map(|column| column.cost_us).collect()
+    /// Kernels of templates and host routines.
+    pub fn plain(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().filter(|column| column.substitute.is_none())
     }
 
     /// Takes out kernels that turned out to have no template; what remains of them are host routines of single units.

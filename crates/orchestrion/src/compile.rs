@@ -3,7 +3,7 @@
 use crate::artifact::Artifact;
 use crate::assemble::{self, Assembly};
 use crate::backend::{self, Backend, Object};
-use crate::candidates::{Candidates, Column, candidates};
+use crate::candidates::{Candidates, Column, candidates, costs_us};
 use crate::implement::{Implementation, KernelDesign, Measured, Place, implement};
 use crate::manifest::{Manifest, PlanReport, Port};
 use crate::remember::{Memory, Plan, StoredStep};
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_runtime::cpu::Source;
 use orch_tile::thread_validate::validate_thread;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 impl Model {
@@ -117,6 +118,7 @@ impl Model {
             solver_status: plan.status,
             solver_gap: plan.gap,
             modelled_us: plan.modelled_us,
+            without_superoptimizer_us: plan.without_superoptimizer_us,
             is_remembered,
             notes: library::notes(backend, options),
             stage_seconds: Vec::new(),
@@ -144,32 +146,61 @@ fn search(
 ) -> Result<(Plan, Implementation), Error> {
     let mut candidates = clock.run("candidates", || candidates(place, options))?;
     if options.superoptimize && options.fuse {
-        let choice =
-            clock.run("choose", || choose(place.units, &candidates.columns, &candidates.costs_us()))?;
+        let columns = &candidates.columns;
+        let choice = clock.run("choose", || choose(place.units, columns, &costs_us(columns)))?;
         clock.run("superoptimize", || candidates.superoptimize(place, &choice.columns, options))?;
     }
     loop {
         let columns = &candidates.columns;
-        let mut choice = clock.run("choose", || choose(place.units, columns, &candidates.costs_us()))?;
+        let Best { choice, timer, times } = best(place, columns, &candidates.signatures, clock, options)?;
         let mut measured = Measured::default();
-        if is_tuned(place.backend, options) {
-            let timer = Timer::new(place, columns, &candidates.signatures, options)?;
-            let (tuned, times) = clock.run("tune", || {
-                let mut solve = |costs: &[f64]| choose(place.units, columns, costs);
-                tune::tune(columns, choice, &mut solve, &mut |wanted| timer.measure(wanted))
-            })?;
-            let times = times.into_iter();
-            measured.times.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
-            choice = tuned;
+        let times = times.into_iter();
+        measured.times.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
+        if let Some(timer) = timer {
             clock.run("schedules", || timer.schedules(&choice, &mut measured))?;
         }
-        let plan = plan_of(&candidates, &choice);
+        let mut plan = plan_of(&candidates, &choice);
         let chosen = plan.chosen();
         match clock.run("implement", || implement(place, chosen, &measured, options))? {
-            Ok(implementation) => return Ok((plan, implementation)),
+            Ok(implementation) => {
+                if plan.has_substitutes() {
+                    let plain: Vec<Column> = candidates.plain().cloned().collect();
+                    let best = best(place, &plain, &candidates.signatures, clock, options)?;
+                    plan.without_superoptimizer_us = Some(best.choice.objective_us);
+                }
+                return Ok((plan, implementation));
+            }
             Err(unserved) => candidates.strike(&unserved),
         }
     }
+}
+
+/// The cheapest plan of some columns, and what was measured for it.
+struct Best<'a> {
+    choice: Choice,
+    /// What measures, if kernels are measured.
+    timer: Option<Timer<'a>>,
+    /// Times by kernel.
+    times: BTreeMap<usize, f64>,
+}
+
+fn best<'a>(
+    place: Place<'a>,
+    columns: &'a [Column],
+    signatures: &'a [String],
+    clock: &mut Stages<'_>,
+    options: &'a Options,
+) -> Result<Best<'a>, Error> {
+    let choice = clock.run("choose", || choose(place.units, columns, &costs_us(columns)))?;
+    if !is_tuned(place.backend, options) {
+        return Ok(Best { choice, timer: None, times: BTreeMap::new() });
+    }
+    let timer = Timer::new(place, columns, signatures, options)?;
+    let (choice, times) = clock.run("tune", || {
+        let mut solve = |costs: &[f64]| choose(place.units, columns, costs);
+        tune::tune(columns, choice, &mut solve, &mut |wanted| timer.measure(wanted))
+    })?;
+    Ok(Best { choice, timer: Some(timer), times })
 }
 
 /// True if plans are made by measured times.
@@ -236,6 +267,7 @@ fn plan_of(candidates: &Candidates, choice: &Choice) -> Plan {
         status: status_name(choice.status).to_owned(),
         gap: choice.gap(),
         modelled_us: choice.objective_us,
+        without_superoptimizer_us: None,
         steps: chosen.map(step).collect(),
     }
 }

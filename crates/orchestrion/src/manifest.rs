@@ -254,6 +254,9 @@ pub struct PlanReport {
     pub solver_gap: f64,
     /// Modelled time of the plan; after tuning with measured times where there are some.
     pub modelled_us: f64,
+    /// The same of the cheapest plan without kernels that the superoptimizer found, if this plan has some.
+    #[serde(default)]
+    pub without_superoptimizer_us: Option<f64>,
     /// True if the plan was found before and is remembered; all above is of that time.
     pub is_remembered: bool,
     /// What was asked for and had no effect, and why.

@@ -30,6 +30,8 @@ pub struct Plan {
     pub gap: f64,
     /// Modelled time.
     pub modelled_us: f64,
+    /// The same of the cheapest plan without what the superoptimizer found, if this one has some of that.
+    pub without_superoptimizer_us: Option<f64>,
     /// What was chosen, in executable order.
     pub steps: Vec<StoredStep>,
 }
@@ -79,6 +81,11 @@ impl StoredStep {
 }
 
 impl Plan {
+    /// True if the superoptimizer found some of what was chosen.
+    pub fn has_substitutes(&self) -> bool {
+        self.steps.iter().any(|step| step.substitute.is_some())
+    }
+
     /// What was chosen, in executable order.
     pub fn chosen(&self) -> Vec<Chosen> {
         self.steps.iter().map(StoredStep::chosen).collect()

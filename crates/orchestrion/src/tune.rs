@@ -4,7 +4,7 @@
 //! the program is solved again with measured costs, until the plan asks for no new measurement. At last the kernels of the
 //! plan are timed under several schedules each, and beside library calls that do the same where these were asked for.
 
-use crate::candidates::Column;
+use crate::candidates::{Column, costs_us};
 use crate::implement::{KernelDesign, Measured, MeasuredCall, Place};
 use crate::{Error, Library, Options};
 use orch_plan::blp::{Choice, ColumnId};
@@ -52,7 +52,7 @@ pub fn tune(
     solve: &mut Solve<'_>,
     measure: &mut Measure<'_>,
 ) -> Result<(Choice, BTreeMap<usize, f64>), Error> {
-    let mut costs: Vec<f64> = columns.iter().map(|column| column.cost_us).collect();
+    let mut costs = costs_us(columns);
     let mut asked = BTreeSet::new();
     let mut measured = BTreeMap::new();
     for _ in 0..ROUNDS {

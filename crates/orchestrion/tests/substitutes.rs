@@ -92,11 +92,16 @@ fn artifacts_carry_proofs_and_plans_with_them_are_remembered() {
     assert_eq!(first.manifest.steps, again.manifest.steps);
     let proved = first.manifest.steps.iter().filter(|step| step.proof.is_some());
     assert!(proved.count() > 0 && !first.manifest.proofs.is_empty());
+    let without_us = first.manifest.report.without_superoptimizer_us.expect("there are kernels that were found");
+    assert!(without_us > first.manifest.report.modelled_us);
+    assert_eq!(again.manifest.report.without_superoptimizer_us, Some(without_us));
     let inputs = inputs(&graph, 4.0);
     let expected = model.interpret(&inputs, true).expect("the inputs fit");
     let mut executable = Executable::load(first, RunOptions::default()).expect("it loads");
     let outputs = executable.run(&inputs).expect("it runs");
     assert!(compare(&outputs[0], &expected[0]).scaled < 1e-4);
     let never = Options { superoptimize: false, ..options };
-    assert!(model.compile(&never).expect("it compiles").manifest.proofs.is_empty());
+    let plain = model.compile(&never).expect("it compiles").manifest;
+    assert!(plain.proofs.is_empty() && plain.report.without_superoptimizer_us.is_none());
+    assert!((plain.report.modelled_us - without_us).abs() < 1e-6 * without_us);
 }

@@ -5,6 +5,7 @@ use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::manifest::{ActionInfo, CallInfo, KernelInfo, Manifest, Resources, TeamInfo};
 use orchestrion::{Error, Executable};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -94,6 +95,19 @@ fn call(call: &CallInfo, measured: &Measured) -> String {
     format!("a call of {}, with the kernel below as fallback{own}{now}", call.release)
 }
 
+/// What the superoptimizer's kernels save, by the times that decided about them.
+fn superoptimizer(manifest: &Manifest, without_us: f64) -> String {
+    let found: Vec<usize> = manifest.steps.iter().filter_map(|step| step.proof).collect();
+    let graphs = found.iter().collect::<BTreeSet<_>>().len();
+    let (steps, graphs) = (counted(found.len(), "step"), counted(graphs, "µGraph"));
+    let ratio = without_us / manifest.report.modelled_us.max(f64::MIN_POSITIVE);
+    format!("superoptimizer: {steps} of {graphs}; without them {without_us:.1} us ({ratio:.2} times as long)")
+}
+
+fn counted(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}
+
 /// How a GPU launches a kernel, and what the compiler made of it.
 fn launch(kernel: &KernelInfo, team: &TeamInfo) -> String {
     let mut text = format!("{} blocks of {} threads", kernel.tasks, team.threads);
@@ -129,6 +143,9 @@ fn print_plan(manifest: &Manifest, measured: &[Measured]) {
         report.modelled_us,
         manifest.arena_bytes as f64 / f64::from(1 << 20)
     );
+    if let Some(without_us) = report.without_superoptimizer_us {
+        outln!("{}", superoptimizer(manifest, without_us));
+    }
     for (stage, seconds) in &report.stage_seconds {
         outln!("  {stage:12} {:8.3} s", seconds);
     }
