@@ -92,7 +92,8 @@ fn artifacts_carry_proofs_and_plans_with_them_are_remembered() {
     assert_eq!(first.manifest.steps, again.manifest.steps);
     let proved = first.manifest.steps.iter().filter(|step| step.proof.is_some());
     assert!(proved.count() > 0 && !first.manifest.proofs.is_empty());
-    let without_us = first.manifest.report.without_superoptimizer_us.expect("there are kernels that were found");
+    let without_us =
+        first.manifest.report.without_superoptimizer_us.expect("there are kernels that were found");
     assert!(without_us > first.manifest.report.modelled_us);
     assert_eq!(again.manifest.report.without_superoptimizer_us, Some(without_us));
     let inputs = inputs(&graph, 4.0);
