@@ -41,27 +41,14 @@ pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
     let staged: Vec<TensorId> = (graph.inputs.iter().map(|&(_, input)| input))
         .filter(|&input| graph.dtype(input) == DType::F32 && consumers[input.index()].iter().any(is_product))
         .collect();
-    let mut copies: BTreeMap<TensorId, TensorId> = BTreeMap::new();
-    rebuilt(graph, |id, result, known| {
-        let node = graph.node(id);
-        if !is_product(&id) || !node.inputs.iter().any(|input| staged.contains(input)) {
-            return false;
-        }
-        let mut inputs = Vec::new();
-        for &input in &node.inputs {
-            let given = known[input.index()].expect("operands come before users");
-            inputs.push(match staged.contains(&input) {
-                false => given,
-                true => *copies.entry(input).or_insert_with(|| {
-                    let same = PrimOp::Map(ScalarFn::Cast(DType::F32));
-                    result.add(same, &[given]).expect("a tensor of f32 is one of f32")
-                }),
-            });
-        }
-        let output = result.add(node.op.clone(), &inputs).expect("operands have the types they had");
-        known[node.outputs[0].index()] = Some(output);
-        true
-    })
+    with_copies(
+        graph,
+        |id, input| is_product(&id) && staged.contains(&input),
+        |result, _, given| {
+            let same = PrimOp::Map(ScalarFn::Cast(DType::F32));
+            result.add(same, &[given]).expect("a tensor of f32 is one of f32")
+        },
+    )
 }
 
 /// Which factors of products [`align_rows`] gives longer rows.
@@ -85,28 +72,47 @@ pub fn align_rows(
     innermost: impl Fn(TensorId) -> Option<usize>,
 ) -> PrimGraph {
     let RowAlignment { kept, wanted, least_flops } = alignment;
-    let long = |input: TensorId| {
+    let is_large_product = |id: NodeId| {
+        let node = graph.node(id);
+        let PrimOp::Contract(contract) = &node.op else { return false };
+        let is_batch = |dim: &u8| contract.rhs.contains(dim) && contract.out.contains(dim);
+        !contract.lhs.iter().any(is_batch) && contract_flops(graph, node, contract) >= least_flops
+    };
+    let odd_dim = |input: TensorId| {
         let dim = innermost(input)?;
         let extent = graph.shape(input)[dim];
         let is_odd = graph.constant(input).is_none() && extent > 1 && !extent.is_multiple_of(kept);
-        (is_odd && graph.dtype(input).is_float()).then(|| (dim, extent.next_multiple_of(wanted)))
+        (is_odd && graph.dtype(input).is_float()).then_some(dim)
     };
+    with_copies(
+        graph,
+        |id, input| odd_dim(input).is_some() && is_large_product(id),
+        |result, input, given| {
+            odd_dim(input).map_or(given, |dim| with_longer_rows(result, given, (dim, wanted)))
+        },
+    )
+}
+
+/// The graph in which some primitives of one result read copies of some operands. `copy` is told where to, the operand as
+/// it was, and what is to be copied; each operand is copied once.
+fn with_copies(
+    graph: &PrimGraph,
+    is_copied: impl Fn(NodeId, TensorId) -> bool,
+    mut copy: impl FnMut(&mut PrimGraph, TensorId, TensorId) -> TensorId,
+) -> PrimGraph {
     let mut copies: BTreeMap<TensorId, TensorId> = BTreeMap::new();
     rebuilt(graph, |id, result, known| {
         let node = graph.node(id);
-        let PrimOp::Contract(contract) = &node.op else { return false };
-        let is_batched =
-            contract.lhs.iter().any(|dim| contract.rhs.contains(dim) && contract.out.contains(dim));
-        let is_large = contract_flops(graph, node, contract) >= least_flops;
-        if is_batched || !is_large || node.inputs.iter().all(|&input| long(input).is_none()) {
+        let copied: Vec<bool> = node.inputs.iter().map(|&input| is_copied(id, input)).collect();
+        if !copied.contains(&true) {
             return false;
         }
         let mut inputs = Vec::new();
-        for &input in &node.inputs {
+        for (&input, is_copied) in node.inputs.iter().zip(copied) {
             let given = known[input.index()].expect("operands come before users");
-            inputs.push(match long(input) {
-                None => given,
-                Some(row) => *copies.entry(input).or_insert_with(|| with_longer_rows(result, given, row)),
+            inputs.push(match is_copied {
+                false => given,
+                true => *copies.entry(input).or_insert_with(|| copy(result, input, given)),
             });
         }
         let output = result.add(node.op.clone(), &inputs).expect("operands have the types they had");
@@ -115,11 +121,11 @@ pub fn align_rows(
     })
 }
 
-/// A tensor padded with zeros at the end of a dimension to an extent, and sliced to its own again.
-fn with_longer_rows(graph: &mut PrimGraph, tensor: TensorId, (dim, extent): (usize, usize)) -> TensorId {
+/// A tensor padded with zeros at the end of a dimension to a multiple of some elements, and sliced to its own extent again.
+fn with_longer_rows(graph: &mut PrimGraph, tensor: TensorId, (dim, multiple): (usize, usize)) -> TensorId {
     let (dtype, shape) = (graph.dtype(tensor), graph.shape(tensor).clone());
     let (low, mut high) = (vec![0; shape.rank()], vec![0; shape.rank()]);
-    high[dim] = extent - shape[dim];
+    high[dim] = shape[dim].next_multiple_of(multiple) - shape[dim];
     let zero = graph.add_constant(Tensor::zeros(dtype, orch_ir::Shape::from([])));
     let pad = PrimOp::Pad { mode: PadMode::Constant, low, high };
     let expected = "a tensor can be padded, and sliced to what it was";

@@ -165,8 +165,8 @@ fn search(
             Ok(implementation) => {
                 if plan.has_substitutes() {
                     let plain: Vec<Column> = candidates.plain().cloned().collect();
-                    let best = best(place, &plain, &candidates.signatures, clock, options)?;
-                    plan.without_superoptimizer_us = Some(best.choice.objective_us);
+                    let without = best(place, &plain, &candidates.signatures, clock, options)?;
+                    plan.without_superoptimizer_us = Some(without.choice.objective_us);
                 }
                 return Ok((plan, implementation));
             }

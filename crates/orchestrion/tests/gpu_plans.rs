@@ -8,6 +8,7 @@
 mod cache_dir;
 mod networks;
 mod pipeline;
+mod plan_options;
 
 use cache_dir::CacheDir;
 use orch_ir::generate::{GenerateOptions, generate, random_inputs};
@@ -16,6 +17,7 @@ use orchestrion::compare::{ROUNDING_FACTOR, compare};
 use orchestrion::manifest::Device;
 use orchestrion::{Artifact, Error, Executable, Model, Options, Precision, RunOptions, SearchPaths};
 use pipeline::{print_case, seeds, shrink};
+use plan_options::options;
 
 /// The graphs drawn when nothing else is asked for.
 const SEEDS: std::ops::Range<u64> = 0..12;
@@ -26,15 +28,6 @@ fn tolerance(precision: Precision) -> f64 {
         Precision::F32 => 1e-4,
         Precision::Tf32 | Precision::F16 => 2e-2,
         Precision::Bf16 => 1e-1,
-    }
-}
-
-fn options(cache: &CacheDir, target: &str, precision: Precision) -> Options {
-    Options {
-        cache_dir: cache.path().to_owned(),
-        target: Some(target.to_owned()),
-        precision,
-        ..Options::default()
     }
 }
 
@@ -73,7 +66,7 @@ fn networks_compute_what_they_should() {
             ("cuda:sm_80", Precision::Bf16),
         ] {
             let name = format!("{} for {target} in {}", graph.name, precision.name());
-            match check(&graph, &inputs, &options(&cache, target, precision)) {
+            match check(&graph, &inputs, &options(&cache, Some(target), precision)) {
                 Ok(hosts) if hosts.is_empty() => {}
                 Ok(hosts) => failures += &format!("{name}: host routines {}\n", hosts.join(", ")),
                 Err(problem) => failures += &format!("{name}: {problem}\n"),
@@ -94,7 +87,7 @@ fn networks_compile_without_a_gpu() {
         ..SearchPaths::default()
     };
     for graph in networks::all() {
-        let options = Options { cuda: cuda.clone(), ..options(&cache, "cuda:sm_90", Precision::F16) };
+        let options = Options { cuda: cuda.clone(), ..options(&cache, Some("cuda:sm_90"), Precision::F16) };
         let artifact = match Model::from_graph(graph).compile(&options) {
             Err(Error::Environment(reason)) if asked.is_none() => return println!("skipped: {reason}"),
             compiled => compiled.expect("it compiles"),
@@ -113,7 +106,7 @@ fn networks_compile_without_a_gpu() {
 #[test]
 fn executables_for_gpus_need_one() {
     let cache = CacheDir::new("gpu-artifact");
-    let options = Options { target: None, calibrate: false, ..options(&cache, "cpu", Precision::F32) };
+    let options = options(&cache, None, Precision::F32);
     let mut artifact = Model::from_graph(networks::all().remove(0)).compile(&options).expect("it compiles");
     artifact.manifest.device = Device::Cuda;
     let cuda = SearchPaths { driver: Some("/nonexistent/libcuda.so.1".into()), ..SearchPaths::default() };
@@ -134,7 +127,7 @@ fn graphs_that_once_failed_compute_what_they_should() {
     let mut failures = String::new();
     for (name, graph, inputs) in pipeline::files() {
         for precision in [Precision::F32, Precision::F16] {
-            if let Err(problem) = check(&graph, &inputs, &options(&cache, "cuda:sm_90", precision)) {
+            if let Err(problem) = check(&graph, &inputs, &options(&cache, Some("cuda:sm_90"), precision)) {
                 failures += &format!("{name} in {}: {problem}\n", precision.name());
             }
         }
@@ -152,7 +145,7 @@ fn random_graphs_compute_what_they_should() {
         let graph = generate(seed, &settings);
         let inputs = random_inputs(&graph, seed);
         let precision = [Precision::F32, Precision::F16][(seed % 2) as usize];
-        let options = Options { fuse: seed % 8 != 7, ..options(&cache, "cuda:sm_90", precision) };
+        let options = Options { fuse: seed % 8 != 7, ..options(&cache, Some("cuda:sm_90"), precision) };
         eprintln!("seed {seed}");
         let fails = |graph: &PrimGraph, inputs: &[Tensor]| check(graph, inputs, &options).err();
         let Some(first) = fails(&graph, &inputs) else { continue };

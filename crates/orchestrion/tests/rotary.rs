@@ -2,6 +2,7 @@
 //! however the model says it, and computes what the model says.
 
 mod cache_dir;
+mod plan_options;
 
 use cache_dir::CacheDir;
 use orch_ir::generate::random_inputs;
@@ -10,6 +11,7 @@ use orch_mugraph::Certificate;
 use orchestrion::compare::compare;
 use orchestrion::manifest::ModelInfo;
 use orchestrion::{Executable, Model, Options, Precision, RunOptions};
+use plan_options::options;
 
 /// How a model rotates.
 #[derive(Clone, Copy, Debug)]
@@ -112,16 +114,6 @@ fn model(form: Form, [keys, size]: [usize; 2]) -> Model {
     operators.0.outputs.push(result);
     Model::from_operators(&operators.0, ModelInfo::default(), &Options::default())
         .unwrap_or_else(|error| panic!("{form:?}: {error}"))
-}
-
-fn options(cache: &CacheDir, target: Option<&str>, precision: Precision) -> Options {
-    Options {
-        cache_dir: cache.path().to_owned(),
-        target: target.map(str::to_owned),
-        precision,
-        calibrate: false,
-        ..Options::default()
-    }
 }
 
 /// Whether a part with a rotation is proved.

@@ -4,6 +4,7 @@
 //! Plans run through the interpreter of thread programs.
 
 mod cache_dir;
+mod plan_options;
 
 use cache_dir::CacheDir;
 use orch_ir::generate::random_inputs;
@@ -11,6 +12,7 @@ use orch_ir::text::parse;
 use orch_ir::{DType, PrimGraph, Tensor};
 use orchestrion::compare::compare;
 use orchestrion::{Executable, Model, Options, Precision, RunOptions};
+use plan_options::options;
 
 /// Attention with stable softmax over two heads: rows and keys as given.
 fn attention(rows: usize, keys: usize) -> PrimGraph {
@@ -33,16 +35,6 @@ fn attention(rows: usize, keys: usize) -> PrimGraph {
 "
     );
     parse(&text).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
-}
-
-fn options(cache: &CacheDir, target: Option<&str>, precision: Precision) -> Options {
-    Options {
-        cache_dir: cache.path().to_owned(),
-        target: target.map(str::to_owned),
-        precision,
-        calibrate: false,
-        ..Options::default()
-    }
 }
 
 /// Inputs of which the logits are so large that exponentials without maxima overflow.

@@ -50,12 +50,12 @@ pub(super) fn reachable(exprs: &Exprs, root: ExprId) -> BTreeSet<ExprId> {
 pub(super) fn join_labels(translated: &mut Translated) {
     while let Some((outer, inner)) = pair_to_join(translated) {
         for id in reachable(&translated.exprs, translated.root) {
-            let part = match lacks_one(&translated.exprs, id, (outer, inner)) {
-                Some(Spread::Again) => inner,
-                Some(Spread::Each) => outer,
-                None => continue,
+            let Some(how) = lacks_one(&translated.exprs, id, (outer, inner)) else { continue };
+            let part = match how {
+                Spread::Again => inner,
+                Spread::Each => outer,
             };
-            spread(translated, id, [inner, part]);
+            spread(translated, id, how, [inner, part]);
         }
         translated.exprs.join(outer, inner);
         for read in &mut translated.reads {
@@ -76,8 +76,7 @@ fn lacks_one(exprs: &Exprs, id: ExprId, (outer, inner): (Label, Label)) -> Optio
 }
 
 /// Spreads a read to a label, of which it has a part.
-fn spread(translated: &mut Translated, id: ExprId, [whole, part]: [Label; 2]) {
-    let how = if whole == part { Spread::Again } else { Spread::Each };
+fn spread(translated: &mut Translated, id: ExprId, how: Spread, [whole, part]: [Label; 2]) {
     let Expr::Input(position) = *translated.exprs.get(id) else { return };
     let name = translated.exprs.spread(how, [whole, part], id);
     let strides = &mut translated.reads[position].strides;

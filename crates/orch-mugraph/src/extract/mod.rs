@@ -2,8 +2,9 @@
 //!
 //! A region grows backward from a product or a normalisation (`grow`), is written in index notation (`translate`),
 //! where views have vanished and what programs have an operator for is recognised (`expr`), and gets an order of
-//! dimensions (`arrange`). Primitives that are a rotary position embedding are one from the start (`rotary`). Fission emits stable softmax; its maxima are left out, since the search works on programs
-//! without, provided that they can be put back ([`crate::stabilise()`]).
+//! dimensions (`arrange`). Primitives that are a rotary position embedding are one from the start (`rotary`). Fission
+//! emits stable softmax; its maxima are left out, since the search works on programs without, provided that they can be
+//! put back ([`crate::stabilise()`]).
 //!
 //! A region equals its primitives for real numbers, under the premises that it states.
 
