@@ -180,6 +180,31 @@ fn attention_takes_keys_and_values_in_boxes() {
     }
 }
 
+/// Maxima stay behind while rows grow little, and follow where they grow, fall, or are negative.
+#[test]
+fn maxima_follow_rows_that_grow() {
+    let [unstable, graph] = forms(&SMALL);
+    let keys = SMALL.keys;
+    let part = |at: usize| at % keys / (keys / SMALL.range);
+    let inputs = |key: &dyn Fn(usize, f64) -> f64, query: &dyn Fn(f64) -> f64| {
+        let mut inputs = random_inputs(&graph, 5, 0.3);
+        inputs[0].data.iter_mut().for_each(|value| *value = query(*value));
+        inputs[1].data.iter_mut().enumerate().for_each(|(at, value)| *value = key(at, *value));
+        rounded(&inputs, DType::F16)
+    };
+    let stored = row_major(&graph, DType::F16);
+    let plain = |value: f64| value;
+    for (what, inputs) in [
+        ("grow", inputs(&|at, value| value * [1.0, 20.0, 40.0, 60.0][part(at)], &plain)),
+        ("fall", inputs(&|at, value| value * [60.0, 40.0, 20.0, 1.0][part(at)], &plain)),
+        ("are negative", inputs(&|at, value| -value.abs() * [8.0, 4.0, 2.0, 1.0][part(at)], &f64::abs)),
+    ] {
+        let text = check(&graph, &inputs, &stored);
+        assert_eq!(count(&text, "exceeds"), 1, "rows {what}: {text}");
+    }
+    assert!(!check(&unstable, &inputs(&|_, value| value, &plain), &stored).contains("exceeds"));
+}
+
 #[test]
 fn what_is_no_plain_array_is_copied_by_threads() {
     let [graph, _] = forms(&SMALL);

@@ -214,6 +214,15 @@ impl Parser {
                 self.lexer.expect(",")?;
                 TeamStmt::Shuffle { var, value, with: self.lexer.count()? }
             }
+            "exceeds" => {
+                let var = self.declaration()?;
+                self.lexer.expect("=")?;
+                let sums = self.spot()?;
+                self.lexer.expect(",")?;
+                let count = self.lexer.count()?;
+                self.lexer.expect(",")?;
+                TeamStmt::Exceeds { var, sums, count, limits: self.spot()? }
+            }
             "peer" => {
                 let var = self.declaration()?;
                 self.lexer.expect("=")?;

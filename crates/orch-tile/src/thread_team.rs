@@ -160,6 +160,18 @@ pub enum TeamStmt {
         /// Which bits of the lane's number differ.
         with: usize,
     },
+    /// Declares a boolean register: whether, for any lane of the warp, one of so many sums of products is above the limit of its
+    /// row, or a limit is negative (has a sign). Undecided where only NaNs are.
+    Exceeds {
+        /// What is declared.
+        var: VarId,
+        /// A constant place of scratch: sums of 16 x 8, one after the other.
+        sums: Spot,
+        /// How many, a multiple of 4.
+        count: usize,
+        /// A constant place of scratch: the limits of the thread's two rows.
+        limits: Spot,
+    },
     /// Declares a register and sets it to elements of the shared buffer of another task of the cluster.
     Peer {
         /// What is declared; its type says how many elements are read.
@@ -282,6 +294,7 @@ impl TeamStmt {
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => Vec::new(),
             TeamStmt::Shuffle { .. } | TeamStmt::AwaitBoxes { .. } => Vec::new(),
+            TeamStmt::Exceeds { sums, limits, .. } => vec![*sums, *limits],
             TeamStmt::Peer { from, .. } => vec![*from],
             TeamStmt::CopyBox { to, .. } | TeamStmt::Give { to, .. } => vec![*to],
             TeamStmt::Copy { to, from, .. } | TeamStmt::LoadMatrix { to, from, .. } => vec![*to, *from],
@@ -321,6 +334,10 @@ impl TeamStmt {
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => {}
             TeamStmt::Shuffle { value, .. } => *value = map(*value),
+            TeamStmt::Exceeds { sums, limits, .. } => {
+                sums.offset = map(sums.offset);
+                limits.offset = map(limits.offset);
+            }
             TeamStmt::Peer { rank, from, .. } => {
                 *rank = map(*rank);
                 from.offset = map(from.offset);
@@ -360,7 +377,9 @@ impl TeamStmt {
     /// The variable that is declared.
     pub fn declares(&self) -> Option<VarId> {
         match self {
-            TeamStmt::Shuffle { var, .. } | TeamStmt::Peer { var, .. } => Some(*var),
+            TeamStmt::Shuffle { var, .. } | TeamStmt::Exceeds { var, .. } | TeamStmt::Peer { var, .. } => {
+                Some(*var)
+            }
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use crate::thread_interp::{ExecError, Machine, Value};
 use crate::thread_product_interp::Running;
 use crate::thread_scalar::{self, Number};
 use crate::thread_team::{Product, Spot, Team, TeamStmt, WARP, WARP_GROUP};
-use orch_ir::DType;
+use orch_ir::{CompareFn, DType};
 use std::rc::Rc;
 
 /// Threads of a warp group.
@@ -197,6 +197,17 @@ impl Machine<'_> {
                     for (lane, &place) in warp.iter().enumerate() {
                         let given = Rc::clone(&values[(lane ^ with) % WARP]);
                         self.at(cluster, place, |machine| machine.bind(*var, given))?;
+                    }
+                }
+            }
+            TeamStmt::Exceeds { var, sums, count, limits } => {
+                for warp in warps(active)? {
+                    let sums = self.fragment(cluster, warp, *sums, *count)?;
+                    let limits = self.fragment(cluster, warp, *limits, 2)?;
+                    let exceeds = sums.iter().zip(&limits).any(|(sums, limits)| exceed(sums, limits));
+                    for &place in warp {
+                        let value: Value = Rc::new([Number::bool(exceeds)]);
+                        self.at(cluster, place, |machine| machine.bind(*var, value))?;
                     }
                 }
             }
@@ -460,6 +471,12 @@ impl Machine<'_> {
         }
         Ok(all)
     }
+}
+
+/// Whether one of a thread's sums is above the limit of its row, or a limit has a sign.
+fn exceed(sums: &[Number], limits: &[Number]) -> bool {
+    let above = |(at, sum): (usize, &Number)| thread_scalar::compare(CompareFn::Lt, limits[at / 2 % 2], *sum);
+    sums.iter().enumerate().any(above) || limits.iter().any(|limit| limit.to_bits(DType::F32) >> 31 == 1)
 }
 
 /// The row and the term of an element that a lane has of a fragment of first factors.

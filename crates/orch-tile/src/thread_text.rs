@@ -65,7 +65,7 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
 
 /// First words of the statements of teams.
-pub(crate) const TEAM_WORDS: [&str; 19] = [
+pub(crate) const TEAM_WORDS: [&str; 20] = [
     "barrier",
     "cluster_barrier",
     "join",
@@ -75,6 +75,7 @@ pub(crate) const TEAM_WORDS: [&str; 19] = [
     "await",
     "settle",
     "shuffle",
+    "exceeds",
     "peer",
     "give",
     "copy",
@@ -374,6 +375,9 @@ impl Printer<'_> {
             (TeamStmt::Shuffle { var, value, with }, _) => {
                 let value = self.expr(*value, depth);
                 format!("shuffle {} = {value}, {with}", self.declaration(*var))
+            }
+            (TeamStmt::Exceeds { var, count, .. }, [sums, limits]) => {
+                format!("exceeds {} = {sums}, {count}, {limits}", self.declaration(*var))
             }
             (TeamStmt::Peer { var, rank, .. }, [from]) => {
                 let rank = self.expr(*rank, depth);

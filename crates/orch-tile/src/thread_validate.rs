@@ -242,6 +242,16 @@ impl Checker<'_> {
             TeamStmt::Shuffle { with, .. } => {
                 (!(1..WARP).contains(with)).then_some("the lane is outside of the warp")
             }
+            TeamStmt::Exceeds { var, sums, count, limits } => {
+                let are_floats = [sums, limits]
+                    .into_iter()
+                    .all(|spot| scope_of(spot) == Scope::Scratch && dtype_of(spot) == DType::F32);
+                let is_right = are_floats
+                    && count.is_multiple_of(4)
+                    && self.program.var_type(*var) == Type::scalar(DType::Bool);
+                (!is_right)
+                    .then_some("a boolean says whether sums, in fours, exceed limits, both scratch of f32")
+            }
             TeamStmt::Peer { var, from, .. } => {
                 let is_right =
                     scope_of(from).is_shared() && self.program.var_type(*var).dtype == dtype_of(from);

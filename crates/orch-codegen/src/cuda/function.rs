@@ -29,7 +29,9 @@ pub struct Emitter<'a> {
     /// Names of the views, of the slots, and of the thread's number.
     pub(super) views: Vec<String>,
     pub(super) slots: String,
-    pub(super) thread: String,
+    thread: String,
+    /// Whether the thread's warp is the one that starts copies of boxes: to the compiler the same for all its lanes.
+    pub(super) copies: String,
     /// Whether threads write what matrix units read of shared memory on their own, to which that must be made known.
     pub(super) publishes: bool,
     /// Whether the kernel may be launched before those that it waits for have ended.
@@ -59,6 +61,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let buffers = program.buffers.iter().map(|buffer| names.fresh(&buffer.name)).collect();
     let views = program.views.iter().map(|view| names.fresh(&view.name)).collect();
     let slots = names.fresh("slots");
+    let copies = names.fresh("copies");
     let mut emitter = Emitter {
         program,
         facts: Facts::new(program),
@@ -68,6 +71,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         views,
         slots,
         thread: thread.clone(),
+        copies,
         publishes: writes_factors(program),
         is_launched_early: target.has_early_launch,
         running: None,
@@ -220,6 +224,8 @@ impl Emitter<'_> {
         self.line(&format!("    o_start_slots<{}, {}>({name});", slots.count, slots.boxes));
         self.line("}");
         self.line("__syncthreads();");
+        let copies = self.copies.clone();
+        self.line(&format!("const bool {copies} = __shfl_sync(0xffffffffu, {thread} / 32, 0) == 0;"));
     }
 
     fn list(&mut self, stmts: &[Stmt]) {

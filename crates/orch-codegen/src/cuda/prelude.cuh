@@ -382,6 +382,23 @@ template <class T, int N> ORC vec<T, N> o_shuffle(vec<T, N> a, int with) {
     ORC_UNROLL for (int i = 0; i < N; i++) a.v[i] = o_shuffle_(a.v[i], with);
     return a;
 }
+/* Whether, in any lane, one of COUNT sums of products is above the limit of its row, or a limit has a sign: floats that have
+   none compare as integers do, three of which are compared at once. */
+template <int COUNT> ORC bool o_exceed(const float *sums, const float *limits) {
+    const int low = __float_as_int(limits[0]), high = __float_as_int(limits[1]);
+    int a = low, b = high;
+    ORC_UNROLL for (int i = 0; i < COUNT; i += 4) {
+        a = __vimax3_s32(a, __float_as_int(sums[i]), __float_as_int(sums[i + 1]));
+        b = __vimax3_s32(b, __float_as_int(sums[i + 2]), __float_as_int(sums[i + 3]));
+    }
+    return __any_sync(0xffffffffu, a != low || b != high || (low | high) < 0);
+}
+/* True for one lane of a warp that is whole: the compiler then knows that it is one. */
+ORC bool o_elected() {
+    unsigned r;
+    asm volatile("{\n.reg .pred q;\nelect.sync _|q, 0xffffffff;\nselp.u32 %0, 1, 0, q;\n}" : "=r"(r));
+    return r != 0;
+}
 /* Elements of the shared memory of another task of the cluster, in accesses of A. */
 template <int BYTES> struct peer;
 template <> struct peer<4> {

@@ -4,6 +4,7 @@ use super::expression::Value;
 use super::function::Emitter;
 use super::running::Running;
 use super::types::CppType;
+use orch_ir::DType;
 use orch_tile::thread_team::WARP_GROUP;
 use orch_tile::{Product, Scope, Spot, TeamStmt, ThreadProgram};
 use std::collections::BTreeSet;
@@ -36,6 +37,11 @@ impl Emitter<'_> {
                 let value = self.eval(*value);
                 let text = format!("o_shuffle({}, {with})", value.text);
                 self.declare("const ", *var, Value { text, ty: value.ty });
+            }
+            TeamStmt::Exceeds { var, sums, count, limits } => {
+                let (sums, limits) = (self.place(sums), self.place(limits));
+                let text = format!("o_exceed<{count}>({sums}, {limits})");
+                self.declare("const ", *var, Value { text, ty: CppType::of(DType::Bool, 1) });
             }
             TeamStmt::Peer { var, rank, from } => {
                 let ty = self.program.var_type(*var);
@@ -72,10 +78,10 @@ impl Emitter<'_> {
                 let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();
                 let (to, slot) = (self.place(to), self.eval(*slot).text);
                 let bytes = self.program.views[view.index()].box_elems() * 2;
-                let (view, slots, thread) = (&self.views[view.index()], &self.slots, &self.thread);
+                let (view, slots) = (&self.views[view.index()], &self.slots);
                 let at = at.join(", ");
                 let copy = format!("o_copy_box<{bytes}>({to}, &{view}, {slots} + {slot}, {at});");
-                self.line(&format!("if ({thread} == 0) {copy}"));
+                self.line(&format!("if ({} && o_elected()) {copy}", self.copies));
             }
             TeamStmt::AwaitBoxes { slot, turn } => {
                 let (slot, turn) = (self.eval(*slot).text, self.eval(*turn).text);

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Members of the largest set.
 const MAX_MEMBERS: usize = 48;
 
-/// An inner product's result is small if it has this many times fewer elements than either operand.
-const SMALL: usize = 4;
+/// An inner product's result is small if it has so many times fewer elements than the lesser and the larger operand.
+const SMALL: [usize; 2] = [2, 4];
 
 /// What is computed before the products that lie deepest in a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,7 +153,9 @@ impl<'a> Readers<'a> {
     fn is_small(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         let elems = |tensor: TensorId| self.graph.shape(tensor).elems();
-        node.inputs.iter().all(|&input| elems(node.outputs[0]) * SMALL <= elems(input))
+        let mut operands: Vec<usize> = node.inputs.iter().map(|&input| elems(input)).collect();
+        operands.sort_unstable();
+        operands.into_iter().zip(SMALL).all(|(operand, times)| elems(node.outputs[0]) * times <= operand)
     }
 }
 

@@ -79,6 +79,40 @@ fn lanes_are_shuffled() {
     assert_eq!(result(body).unwrap(), expected);
 }
 
+/// A warp is told of any of its sums above the limit of its row, and of limits with a sign.
+#[test]
+fn sums_exceed_limits() {
+    let header = format!("{HEADER}  scratch sums: f32[8]\n  scratch limits: f32[2]\n");
+    let answers = |sum: &str, [place, low, high]: [&str; 3]| {
+        let body = format!(
+            "  for i: i64 [0..=7] = 0 to 8 step 1 unroll {{\nsums[i] = 1.0\n}}\n  sums[{place}] = {sum}\n  \
+             limits[0] = {low}\n  limits[1] = {high}\n  exceeds is_above: bool = sums[0], 8, limits[0]\n  \
+             y[((task * 64) + thread)] = select(is_above, 1.0, 0.0)\n"
+        );
+        let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+        run(&header, &body, &mut buffers).unwrap_or_else(|error| panic!("{error}"));
+        let told = buffers[1].to_tensor([128]).unwrap().to_f64();
+        [0, 32, 64, 96].map(|warp| {
+            assert!(told[warp..warp + 32].iter().all(|lane| *lane == told[warp]));
+            told[warp] == 1.0
+        })
+    };
+    // One lane of the second warp of the second task.
+    let sum = "x[((task * 64) + thread)]";
+    let last = [false, false, false, true];
+    for (place, limits, expected) in [
+        ("0", ["126.5", "1.0"], last),
+        ("5", ["126.5", "1.0"], last),
+        ("2", ["1.0", "126.5"], last),
+        ("7", ["1.0", "126.5"], last),
+        // Of the other row, equal to the limit, and below zero.
+        ("2", ["1.0", "127.0"], [false; 4]),
+        ("2", ["1.0", "-1.0"], [true; 4]),
+    ] {
+        assert_eq!(answers(sum, [place, limits[0], limits[1]]), expected, "{place}: {limits:?}");
+    }
+}
+
 #[test]
 fn what_is_not_ordered_is_a_race() {
     let store = "  y[((task * 64) + thread)] = s[(63 - thread)]\n";

@@ -52,6 +52,10 @@ impl Lowering<'_> {
             Accumulation::Sum | Accumulation::Max => None,
         };
         let f = if how == Accumulation::Max { ReduceFn::Max } else { ReduceFn::Sum };
+        if let Some(running) = self.lazy_maximum(from).filter(|_| how == Accumulation::Max) {
+            self.accumulators[tile] = Some(Accumulator::Registers(running));
+            return;
+        }
         let accumulator = match &self.steps.tiles[from].step {
             Step::Op { op, args } if self.fused_into(from) == Some(tile) => match reduction_of(op) {
                 Some(reduction) => self.accumulate_reduction(args[0], reduction, rescale),
@@ -171,21 +175,30 @@ impl Lowering<'_> {
 
     /// Keeps the largest of a tile so far, and what it was before.
     pub fn running_max(&mut self, tile: usize, from: usize) {
+        if self.lazy_running_max(tile, from) {
+            return;
+        }
+        match self.home(from) {
+            Some(at) => {
+                self.running_max_at(&at, (tile, from));
+            }
+            None => self.shared_running_max(tile, from),
+        }
+    }
+
+    /// The same in registers, which it gives: those with the maximum, and with what it was before.
+    pub fn running_max_at(&mut self, at: &Fragments, (tile, from): (usize, usize)) -> [Registers; 2] {
         let lowest = self.float(f64::NEG_INFINITY);
         let shape = self.steps.tiles[tile].shape.clone();
-        let Some(at) = self.home(from) else {
-            self.shared_running_max(tile, from, &shape);
-            return;
-        };
         let [now, before] = ["max", "max_before"]
             .map(|name| self.add_buffer(name, DType::F32, at.registers(), Scope::Scratch));
         let start = self.filled(now, at.registers(), lowest);
         self.before_loop.extend(start);
-        self.prepare(from, Some(&at));
-        let stmts = self.each_site(&at, |this, site| {
+        self.prepare(from, Some(at));
+        let stmts = self.each_site(at, |this, site| {
             let point = this.point(&site, &shape);
             let value = this.value(from, &point);
-            let offset = this.register(&site, &at);
+            let offset = this.register(&site, at);
             let so_far = this.program.exprs.load(now, offset, 1, None);
             let largest = this.program.exprs.max(so_far, value);
             vec![
@@ -194,12 +207,15 @@ impl Lowering<'_> {
             ]
         });
         self.run(stmts);
-        self.places[tile].push(Place::Registers(Registers { at: at.clone(), buffer: now }));
-        self.before[tile].push(Place::Registers(Registers { at, buffer: before }));
+        let [now, before] = [now, before].map(|buffer| Registers { at: at.clone(), buffer });
+        self.places[tile].push(Place::Registers(now.clone()));
+        self.before[tile].push(Place::Registers(before.clone()));
+        [now, before]
     }
 
-    fn shared_running_max(&mut self, tile: usize, from: usize, shape: &[usize]) {
+    fn shared_running_max(&mut self, tile: usize, from: usize) {
         let lowest = self.float(f64::NEG_INFINITY);
+        let shape = &self.steps.tiles[tile].shape.clone();
         let inner = shape.len().saturating_sub(1);
         let [now, before] = ["max", "max_before"].map(|name| self.new_view(name, DType::F32, shape, inner));
         let start = self.each_element(shape, |this, coords| {
@@ -238,11 +254,12 @@ impl Lowering<'_> {
             let value = this.program.exprs.mul(value, factor);
             vec![Stmt::Store { buffer: *buffer, offset, value, mask: None }]
         });
+        let stmts = self.if_moved(rescale.max, at.registers(), stmts);
         self.run(stmts);
     }
 
     /// Computes the factor once per row where rows are in registers.
-    fn prepare_rescale(&mut self, rescale: Rescale, at: &Fragments) {
+    pub fn prepare_rescale(&mut self, rescale: Rescale, at: &Fragments) {
         let seen = self.places[rescale.max].iter().find_map(|place| match place {
             Place::Registers(registers) if at.sees(&registers.at) => Some(registers.at.clone()),
             Place::Registers(_) | Place::Shared(_) => None,

@@ -1,7 +1,7 @@
 //! Which tiles get a place of their own, and how they get there.
 
 use super::elements::Write;
-use super::layout::Registers;
+use super::layout::{Fragments, Registers};
 use super::lowering::Lowering;
 use super::reduce::reduction_of;
 use super::steps::Step;
@@ -9,7 +9,7 @@ use super::value::{Place, Point};
 use crate::op::Op;
 use crate::tiling::Stage;
 use orch_ir::DType;
-use orch_tile::{Scope, Stmt};
+use orch_tile::{BufferId, Scope, Stmt};
 
 /// Simple operations that are made again rather than kept in registers.
 const CHEAP_IN_REGISTERS: usize = 2;
@@ -23,6 +23,7 @@ impl Lowering<'_> {
             Step::Load { .. } | Step::Accumulate { .. } => {}
             Step::RunningMax { tile: from } => self.running_max(tile, from),
             Step::Op { .. } if self.fused_into(tile).is_some() => {}
+            Step::Op { .. } if self.lazily_reduced(tile).is_some() => {}
             Step::Op { op: Op::Matmul, .. } => self.multiply(tile),
             Step::Op { op, args } => match reduction_of(&op) {
                 Some(reduction) => self.reduce(tile, reduction, args[0]),
@@ -63,33 +64,36 @@ impl Lowering<'_> {
 
     /// Computes all elements of a tile.
     fn keep(&mut self, tile: usize) {
-        let at = self.home(tile);
+        if let Some(at) = self.home(tile) {
+            self.keep_at(tile, &at);
+            return;
+        }
         let shape = self.steps.tiles[tile].shape.clone();
-        self.prepare(tile, at.as_ref());
-        let place = match at {
-            Some(at) => {
-                let buffer = self.add_buffer("tile", DType::F32, at.registers(), Scope::Scratch);
-                let stmts = self.each_site(&at, |this, site| {
-                    let point = this.point(&site, &shape);
-                    let value = this.value(tile, &point);
-                    let offset = this.register(&site, &at);
-                    vec![Stmt::Store { buffer, offset, value, mask: None }]
-                });
-                self.run(stmts);
-                Place::Registers(Registers { at, buffer })
-            }
-            None => {
-                let view = self.new_view("tile", DType::F32, &shape, shape.len().saturating_sub(1));
-                let stmts = self.each_element(&shape, |this, coords| {
-                    let value = this.value(tile, &Point { coords: coords.to_vec(), site: None });
-                    let offset = this.offset(&view, coords);
-                    vec![Write { buffer: view.buffer, offset, value, mask: None }]
-                });
-                self.run(stmts);
-                Place::Shared(view)
-            }
-        };
-        self.places[tile].push(place);
+        self.prepare(tile, None);
+        let view = self.new_view("tile", DType::F32, &shape, shape.len().saturating_sub(1));
+        let stmts = self.each_element(&shape, |this, coords| {
+            let value = this.value(tile, &Point { coords: coords.to_vec(), site: None });
+            let offset = this.offset(&view, coords);
+            vec![Write { buffer: view.buffer, offset, value, mask: None }]
+        });
+        self.run(stmts);
+        self.places[tile].push(Place::Shared(view));
+    }
+
+    /// Computes all elements of a tile to registers.
+    pub fn keep_at(&mut self, tile: usize, at: &Fragments) -> BufferId {
+        let shape = self.steps.tiles[tile].shape.clone();
+        self.prepare(tile, Some(at));
+        let buffer = self.add_buffer("tile", DType::F32, at.registers(), Scope::Scratch);
+        let stmts = self.each_site(at, |this, site| {
+            let point = this.point(&site, &shape);
+            let value = this.value(tile, &point);
+            let offset = this.register(&site, at);
+            vec![Stmt::Store { buffer, offset, value, mask: None }]
+        });
+        self.run(stmts);
+        self.places[tile].push(Place::Registers(Registers { at: at.clone(), buffer }));
+        buffer
     }
 
     /// Brings a tile that does not change to where the loop's products take it, before the loop.

@@ -5,6 +5,7 @@ use super::accumulate::{Accumulator, Rescale};
 use super::boxes::Due;
 use super::hazards::Touched;
 use super::layout::{Columns, Fragments, Registers, Rows, Site, TILE_COLUMNS, TILE_ROWS};
+use super::lazy::Lazy;
 use super::overlap::Overlap;
 use super::steps::Steps;
 use super::value::{Place, View};
@@ -57,6 +58,8 @@ pub(super) struct Lowering<'a> {
     pub streamed: BTreeMap<usize, BufferId>,
     /// What rows are multiplied by whose maximum has grown, by maximum and degree, in registers.
     pub rescales: Vec<(Rescale, Registers)>,
+    /// A maximum of the loop that may stay behind.
+    pub lazy: Option<Lazy>,
     /// The list that is written, and how many statements at its start name the threads' places.
     pub body: Vec<Stmt>,
     pub names: usize,
@@ -133,6 +136,7 @@ impl<'a> Lowering<'a> {
             accumulators: vec![None; tiles],
             streamed: BTreeMap::new(),
             rescales: Vec::new(),
+            lazy: None,
             body: Vec::new(),
             names: 0,
             first: Vec::new(),

@@ -18,6 +18,7 @@ mod few_rows;
 mod hazards;
 mod keep;
 mod layout;
+mod lazy;
 mod lowering;
 mod multiply;
 mod overlap;

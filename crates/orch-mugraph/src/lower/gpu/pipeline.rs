@@ -76,6 +76,7 @@ impl Lowering<'_> {
             }
         }
         self.await_boxes(|_| true);
+        self.lazy = None;
         let mut inner = std::mem::replace(&mut self.body, outer);
         if turns > 1 {
             inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];

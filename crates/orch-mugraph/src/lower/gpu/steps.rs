@@ -122,8 +122,13 @@ impl Steps {
         if self.tiles[tile].readers != 1 {
             return None;
         }
+        self.readers(tile).next()
+    }
+
+    /// The live readers of a tile, in order.
+    pub fn readers(&self, tile: usize) -> impl Iterator<Item = usize> {
         (0..self.tiles.len())
-            .find(|&at| self.tiles[at].readers > 0 && self.tiles[at].step.args().contains(&tile))
+            .filter(move |&at| self.tiles[at].readers > 0 && self.tiles[at].step.args().contains(&tile))
     }
 
     /// The dimensions of a tile along which products add, its transpositions included.
