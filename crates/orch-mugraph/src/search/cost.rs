@@ -10,6 +10,13 @@ use serde::{Deserialize, Serialize};
 const MOST_DIVISORS: usize = 24;
 /// Terms of which streamed factors have multiples.
 const STREAM_TERMS: usize = 128;
+/// How many times as long bytes take that one kernel stores for the next one to load: all of them at once, not all the while.
+const HANDED_ON: f64 = 2.0;
+/// Rows that a group of warps multiplies, and columns of which registers hold those of four groups.
+const GROUP_ROWS: usize = 64;
+const GROUP_COLUMNS: usize = 64;
+/// Groups of warps that a block has at most.
+const MOST_GROUPS: usize = 2;
 /// Microseconds in which two processors that share a block add up each other's sums.
 const EXCHANGE_US: f64 = 0.5;
 
@@ -26,6 +33,18 @@ struct Streaming {
     sums: usize,
     /// Processors that share a block, all at once.
     processors: usize,
+}
+
+/// How long groups of warps, of [`GROUP_ROWS`] rows each, wait for products and exponentials in turn, which others of the
+/// processor hide. Times are of [`GROUP_COLUMNS`] columns, as multiples of what they take if enough groups share a processor.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Waiting {
+    /// A group alone, each iteration.
+    pub iteration: f64,
+    /// A group alone, besides, by columns.
+    pub columns: f64,
+    /// As many groups as one likes.
+    pub busy: f64,
 }
 
 /// Figures of a machine.
@@ -45,6 +64,8 @@ pub struct Machine {
     pub flops_per_us: f64,
     /// The time to start a kernel in microseconds.
     pub launch_us: f64,
+    /// How loops of products and exponentials wait; `None` if they do not.
+    pub waiting: Option<Waiting>,
     /// How much of the lesser of moving and computing is not hidden by the other, if there is one iteration.
     pub exposed: f64,
     /// The time of one iteration that nothing can hide, in microseconds.
@@ -108,6 +129,7 @@ impl Default for Machine {
             register_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
+            waiting: None,
             memory_share: 1.0 / 3.0,
         }
     }
@@ -203,7 +225,7 @@ impl Machine {
         let (sketch, counts) = (extents.sketch, extents.counts);
         let blocks: usize = counts.grid.iter().product();
         let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
-        let mut registers = 0;
+        let (mut registers, mut loaded) = (0, 0);
         let (streams, sharing) = self.streams(extents, blocks);
         let tasks = blocks * sharing;
         for (at, step) in sketch.steps.iter().enumerate() {
@@ -220,13 +242,14 @@ impl Machine {
                     let bytes = elems * element_bytes;
                     // Tiles of the next iteration are loaded meanwhile.
                     if !(is_given && streams.contains(&at)) {
+                        loaded += if sketch.in_loop[at] { 2 * bytes } else { bytes };
                         held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
                     }
                     let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
                     let run_moved = run.next_multiple_of(self.sector_bytes) + self.run_bytes;
                     let moved = times * bytes as f64 * run_moved as f64 / run.max(1) as f64;
                     let whole = extents.elems(&source.dims) * element_bytes;
-                    cache += moved;
+                    cache += if is_given { moved } else { HANDED_ON * moved };
                     memory += match whole <= self.cache_bytes {
                         true if is_given => whole as f64,
                         // It was stored just before.
@@ -270,7 +293,7 @@ impl Machine {
             let element_bytes = if is_read { self.partial_bytes } else { self.element_bytes };
             let bytes = extents.elems(dims) * element_bytes;
             memory += if is_read && bytes <= self.cache_bytes { 0.0 } else { bytes as f64 };
-            cache += bytes as f64;
+            cache += if is_read { HANDED_ON * bytes as f64 } else { bytes as f64 };
         }
         held += registers.saturating_sub(self.register_bytes);
         if held > self.tile_bytes {
@@ -281,12 +304,36 @@ impl Machine {
         // A share of the processors saturates the memory; each has its own way to the cache.
         let pull = (tasks as f64 / self.processors as f64 / self.memory_share).min(1.0);
         let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
-        let computed = flops / self.flops_per_us / busy;
+        let computed = flops / self.flops_per_us / busy * self.waiting(extents, tasks, loaded);
         // The first tiles are waited for.
         let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
         let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
         let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2());
         Some(self.launch_us + time + exchange_us + rounds * self.iteration_us)
+    }
+
+    /// How many times as long a loop takes because few groups of warps share a processor; blocks have so many bytes of loads.
+    fn waiting(&self, extents: &Extents<'_>, tasks: usize, loaded: usize) -> f64 {
+        let sketch = extents.sketch;
+        let looped = || (0..sketch.steps.len()).filter(|&at| sketch.in_loop[at]);
+        let is_special = |at: usize| matches!(&sketch.steps[at], Step::Op(op, _) if op.is_special());
+        let product = |at: usize| match (&sketch.steps[at], sketch.dims[at].as_slice()) {
+            (Step::Op(TileOp::Matmul, _), [.., rows, columns]) => {
+                Some([*columns, *rows].map(|dim| extents.dim(dim)))
+            }
+            _ => None,
+        };
+        let product = looped().find_map(product).filter(|_| looped().any(is_special));
+        let (Some(waiting), Some([columns, rows])) = (self.waiting, product) else { return 1.0 };
+        let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
+        let resident = tasks.div_ceil(self.processors).min(self.tile_bytes / loaded.max(1)).max(1);
+        let most = if columns > GROUP_COLUMNS { 3 } else { 4 };
+        let groups = (own * resident).min(most) as f64;
+        if own == 0 {
+            return 1.0;
+        }
+        let alone = waiting.iteration * GROUP_COLUMNS as f64 / columns as f64 + waiting.columns;
+        ((alone / groups).powi(3) + waiting.busy.powi(3)).cbrt()
     }
 
     /// The loads that are streamed, right factors of products of few rows whose sums stay in registers; and how many

@@ -368,16 +368,19 @@ impl<'a> Context<'a> {
         found
     }
 
-    /// A kernel with other counts, the cheapest ones.
+    /// The same kernels with other counts, the cheapest ones.
     fn alternatives(&self, chain: &[(Sketch, PartCounts)], constants: &[Op]) -> Vec<(f64, MuGraph)> {
-        let [(sketch, chosen)] = chain else { return Vec::new() };
+        let built = |chain: &[(&Sketch, &PartCounts)]| {
+            build(self.program, chain, &self.labels.extents, constants).ok()
+        };
+        let (sketch, chosen) = match chain {
+            [first, second] => return self.pairs_of_other_blocks([first, second], built),
+            [(sketch, chosen)] => (sketch, chosen),
+            _ => return Vec::new(),
+        };
         let all = self.options.machine.best_counts(sketch, &self.labels.extents, Beside::default());
         let others = all.into_iter().filter(|(_, counts)| counts != chosen).take(self.options.alternatives);
-        let build = |(cost_us, counts): (f64, PartCounts)| {
-            let graph = build(self.program, &[(sketch, &counts)], &self.labels.extents, constants).ok()?;
-            Some((cost_us, graph))
-        };
-        others.filter_map(build).collect()
+        others.filter_map(|(cost_us, counts)| Some((cost_us, built(&[(sketch, &counts)])?))).collect()
     }
 
     /// A random test at small extents: partitioned indices have 8 elements, two blocks and two iterations; indices of

@@ -5,6 +5,7 @@ use super::cost::{Beside, PartCounts};
 use super::limits::{Counts, Goal};
 use super::tile::{Origin, Sketch, Source, Structure};
 use super::{COST_BOUND, Context, Progress, Signature};
+use crate::graph::MuGraph;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Candidates that are kept for screening.
@@ -12,6 +13,9 @@ const SCREENED: usize = 64;
 
 /// Blocks of a kernel before, by label.
 type Before = Vec<(u8, usize)>;
+
+/// Other numbers of blocks of a first kernel that are built.
+const OTHER_BLOCKS: usize = 6;
 
 /// The cheapest chains so far.
 pub(super) struct Candidates {
@@ -156,14 +160,7 @@ impl Context<'_> {
                 if cost + floor >= candidates.bound() {
                     break;
                 }
-                let before: Before = first
-                    .structure
-                    .grid
-                    .iter()
-                    .copied()
-                    .zip(counts.grid.iter().copied())
-                    .filter(|(label, _)| second.splits(*label))
-                    .collect();
+                let before = blocks_before(&first, counts, second);
                 // Of equal numbers of partial results, those that cost the first kernel least.
                 if !seen.insert(before.clone()) {
                     continue;
@@ -179,4 +176,32 @@ impl Context<'_> {
             }
         }
     }
+
+    /// Two kernels with other numbers of blocks of the first one, the cheapest ones.
+    pub(super) fn pairs_of_other_blocks(
+        &self,
+        [(first, chosen), (second, _)]: [&(Sketch, PartCounts); 2],
+        build: impl Fn(&[(&Sketch, &PartCounts)]) -> Option<MuGraph>,
+    ) -> Vec<(f64, MuGraph)> {
+        let (machine, extents) = (&self.options.machine, &self.labels.extents);
+        let firsts = machine.best_counts(first, extents, Beside { is_read: true, ..Beside::default() });
+        let mut seen = BTreeSet::from([chosen.grid.clone()]);
+        let others = firsts.into_iter().filter(|(_, counts)| seen.insert(counts.grid.clone()));
+        let pair = |(cost_us, counts): (f64, PartCounts)| {
+            let before = blocks_before(first, &counts, second);
+            let beside = Beside { before: &before, ..Beside::default() };
+            let (rest_us, own) = machine.best_counts(second, extents, beside).into_iter().next()?;
+            Some((cost_us + rest_us, build(&[(first, &counts), (second, &own)])?))
+        };
+        let mut pairs: Vec<(f64, MuGraph)> =
+            others.take(OTHER_BLOCKS.min(self.options.alternatives)).filter_map(pair).collect();
+        pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        pairs
+    }
+}
+
+/// The blocks of a first kernel along what the second one splits.
+fn blocks_before(first: &Sketch, counts: &PartCounts, second: &Sketch) -> Before {
+    let blocks = first.structure.grid.iter().copied().zip(counts.grid.iter().copied());
+    blocks.filter(|(label, _)| second.splits(*label)).collect()
 }

@@ -110,6 +110,7 @@ impl Backend for Cpu {
             matrix_columns: self.target.lanes(size_of::<f32>()),
             matrix_terms: 16,
             pack_flops: 16.0,
+            waiting: None,
             stream_rows: 0,
             box_rows: 0,
             is_timed: false,
