@@ -230,6 +230,86 @@ fn projections_are_rotated_before_they_are_stored() {
     }
 }
 
+/// Attention as models are exported whose weights are in half precision: inputs are cast to `dtype`, in which they are
+/// turned, and back; softmax is in f32.
+fn in_half_precision(form: Form, half: &str, dtype: &str) -> String {
+    let (of_queries, of_keys) = (format!("[3, {}]", form.angles()), format!("[7, {}]", form.angles()));
+    let inputs = [
+        ("q", "[2, 3, 8]"),
+        ("k", "[2, 7, 8]"),
+        ("cq", &of_queries),
+        ("sq", &of_queries),
+        ("ck", &of_keys),
+        ("sk", &of_keys),
+    ];
+    let given = inputs.map(|(name, shape)| format!("  input \"{name}\" ${name}0: {half}{shape}\n"));
+    let cast = inputs.map(|(name, shape)| format!("  ${name}: {dtype}{shape} = cast.{dtype} ${name}0\n"));
+    format!(
+        "graph \"attention\" {{
+{}  input \"v\" $v: {half}[2, 7, 4]
+{}{}  $q1h: {half}[2, 3, 8] = cast.{half} $qr
+  $k1h: {half}[2, 7, 8] = cast.{half} $kr
+  $s: {half}[2, 3, 7] = contract $q1h, $k1h labels=\"bmk,bnk->bmn\"
+  $scores: f32[2, 3, 7] = cast.f32 $s
+{}
+  $ph: {half}[2, 3, 7] = cast.{half} $p
+  $o: {half}[2, 3, 4] = contract $ph, $v labels=\"bmk,bkn->bmn\"
+  output \"o\" $o
+}}",
+        given.concat(),
+        cast.concat(),
+        (form.turn("q", 3) + &form.turn("k", 7)).replace("f32", dtype),
+        softmax(&[2, 3, 7])
+    )
+}
+
+/// Regions do not round in between.
+#[test]
+fn casts_are_passed_over() {
+    for form in Form::ALL {
+        for (half, dtype) in [("f16", "f16"), ("bf16", "bf16"), ("f16", "f32"), ("bf16", "f32")] {
+            let text = in_half_precision(form, half, dtype);
+            let both = format!("{} {} {CORE}", form.ops(), form.ops().replace("(2", "(1"));
+            let found = programs(&text);
+            assert!(found.contains(&both), "{form:?} in {half}: {found:#?}\n{text}");
+        }
+    }
+}
+
+/// Attention of one new position that is joined to those of a cache, with a projection behind.
+#[test]
+fn cached_keys_are_read_as_they_are() {
+    for form in Form::ALL {
+        let angles = form.angles();
+        let (query, key) = (form.turn("q", 1), form.turn("k", 1));
+        let text = format!(
+            "graph \"decode\" {{
+  input \"q\" $q: f32[2, 1, 8]
+  input \"k\" $k: f32[2, 1, 8]
+  input \"v\" $v: f32[2, 1, 4]
+  input \"past_key\" $past_key: f32[2, 47, 8]
+  input \"past_value\" $past_value: f32[2, 47, 4]
+  input \"cos\" $cq: f32[1, {angles}]
+  input \"sin\" $sq: f32[1, {angles}]
+  input \"w\" $w: f32[8, 6]
+{query}{}  $keys: f32[2, 48, 8] = concat $past_key, $kr axis=1
+  $values: f32[2, 48, 4] = concat $past_value, $v axis=1
+  $scores: f32[2, 1, 48] = contract $qr, $keys labels=\"bmk,bnk->bmn\"
+{}
+  $o: f32[1, 2, 4] = contract $p, $values labels=\"bmk,bkn->mbn\"
+  $row: f32[1, 8] = reshape $o
+  $y: f32[1, 6] = contract $row, $w labels=\"ac,cb->ab\"
+  output \"y\" $y
+  output \"key\" $keys
+  output \"value\" $values
+}}",
+            key.replace("$ck", "$cq").replace("$sk", "$sq"),
+            softmax(&[2, 1, 48])
+        );
+        assert_eq!(programs(&text), [CORE.to_owned(), format!("{} {CORE}", form.ops())], "{form:?}");
+    }
+}
+
 /// What is almost a rotation is none.
 #[test]
 fn other_joins_are_left_outside() {

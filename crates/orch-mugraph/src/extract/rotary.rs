@@ -5,7 +5,8 @@
 //! element of each pair. Halves are joined by a concatenation, neighbours by one along a new last axis, which a reshape may
 //! join to the one before.
 
-use orch_ir::{BinaryFn, DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId, UnaryFn};
+use super::views::is_real;
+use orch_ir::{BinaryFn, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId, UnaryFn};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What pairs are.
@@ -66,7 +67,7 @@ impl Rotaries {
 
 fn rotary(graph: &PrimGraph, root: NodeId) -> Option<Rotary> {
     let tensor = *graph.node(root).outputs.first()?;
-    if graph.dtype(tensor) != DType::F32 {
+    if !is_real(graph.dtype(tensor)) {
         return None;
     }
     let whole = |mut pattern: Pattern<'_>| pattern.of_whole_angles(tensor);

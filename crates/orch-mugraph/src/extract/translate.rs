@@ -3,7 +3,7 @@
 use super::expr::{Expr, ExprId, Exprs, rational};
 use super::index::{Dim, Index, Label};
 use super::rotary::{Pairs, Rotaries, Rotary};
-use super::views::{Strided, keeps_indices, view};
+use super::views::{Strided, is_real, is_view, view};
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
 use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,14 +41,14 @@ const VERY_NEGATIVE: f64 = -1e9;
 pub(super) fn is_known(graph: &PrimGraph, id: NodeId) -> bool {
     use orch_ir::{BinaryFn as B, UnaryFn as U};
     let node = graph.node(id);
-    let is_f32 = node.outputs.iter().all(|tensor| graph.dtype(*tensor) == DType::F32);
+    let is_real = node.outputs.iter().all(|tensor| is_real(graph.dtype(*tensor)));
     match &node.op {
         PrimOp::Map(ScalarFn::IsNan) => true,
-        PrimOp::Map(ScalarFn::Unary(U::Neg | U::Exp | U::Sqrt | U::Recip | U::Tanh | U::Erf)) => is_f32,
+        PrimOp::Map(ScalarFn::Unary(U::Neg | U::Exp | U::Sqrt | U::Recip | U::Tanh | U::Erf)) => is_real,
         PrimOp::Map(ScalarFn::Binary(B::Add | B::Sub | B::Mul | B::Div | B::Max) | ScalarFn::Select) => {
-            is_f32
+            is_real
         }
-        PrimOp::Reduce { op: ReduceOp::Sum | ReduceOp::Max, .. } | PrimOp::Contract(_) => is_f32,
+        PrimOp::Reduce { op: ReduceOp::Sum | ReduceOp::Max, .. } | PrimOp::Contract(_) => is_real,
         _ => false,
     }
 }
@@ -90,7 +90,7 @@ fn with_inner_views(graph: &PrimGraph, rotaries: &Rotaries, members: &BTreeSet<N
     for member in members {
         for input in rotaries.operands(graph, *member) {
             let (mut views, mut at) = (Vec::new(), graph.producer(input));
-            while let Some(id) = at.filter(|id| !members.contains(id) && keeps_indices(&graph.node(*id).op)) {
+            while let Some(id) = at.filter(|id| !members.contains(id) && is_view(graph, *id)) {
                 views.push(id);
                 at = graph.producer(graph.node(id).inputs[0]);
             }
@@ -315,6 +315,7 @@ impl Translation<'_> {
             return Some(());
         }
         let value = match &node.op {
+            PrimOp::Map(ScalarFn::Cast(_)) => args[0],
             PrimOp::Map(ScalarFn::Select) => self.select(node, &args)?,
             PrimOp::Map(f) => self.map(*f, &args)?,
             PrimOp::Reduce { op, axes } => {

@@ -19,16 +19,26 @@ pub(super) struct Strided {
     pub(super) nodes: Vec<NodeId>,
 }
 
-/// True for primitives whose results run over the indices of their operands.
-pub(super) fn keeps_indices(op: &PrimOp) -> bool {
-    matches!(op, PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. })
+/// True for the types of numbers that programs stand for.
+pub(super) fn is_real(dtype: DType) -> bool {
+    dtype == DType::F32 || dtype.is_half()
+}
+
+/// True for primitives whose results are their operands, seen by other indices or in another precision.
+pub(super) fn is_view(graph: &PrimGraph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    match node.op {
+        PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
+        PrimOp::Map(ScalarFn::Cast(to)) => is_real(to) && is_real(graph.dtype(node.inputs[0])),
+        _ => false,
+    }
 }
 
 /// The tensor as a view of the farthest tensor before it that allows one.
 pub(super) fn view(graph: &PrimGraph, tensor: TensorId) -> Strided {
     let seen = graph.producer(tensor).and_then(|id| {
         let node = graph.node(id);
-        let may_be_view = keeps_indices(&node.op) || matches!(node.op, PrimOp::Slice { .. } | PrimOp::Map(_));
+        let may_be_view = is_view(graph, id) || matches!(node.op, PrimOp::Slice { .. });
         let mut seen = may_be_view.then(|| moved(graph, node, view(graph, node.inputs[0])))??;
         seen.nodes.push(id);
         Some(seen)
@@ -46,8 +56,7 @@ fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Stride
     let shape = graph.shape(node.outputs[0]).dims();
     match &node.op {
         // Widening is done where the element is read.
-        PrimOp::Map(ScalarFn::Cast(DType::F32))
-            if matches!(graph.dtype(node.inputs[0]), DType::BF16 | DType::F16) => {}
+        PrimOp::Map(ScalarFn::Cast(DType::F32)) => {}
         PrimOp::Broadcast { dims, .. } => {
             let mut repeated: Vec<Factors> = shape.iter().map(|&extent| joined(vec![(extent, 0)])).collect();
             for (from, &to) in dims.iter().enumerate() {
