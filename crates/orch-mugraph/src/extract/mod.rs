@@ -74,7 +74,7 @@ pub enum Premise {
 /// How large regions may be.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionLimits {
-    /// Operators of a program, those of rotary position embeddings not counted.
+    /// Operators of a program, those that it has for rotary position embeddings not counted.
     pub max_ops: usize,
     /// Matrix products of a program.
     pub max_products: usize,

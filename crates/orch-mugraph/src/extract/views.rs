@@ -6,6 +6,14 @@ use orch_ir::{DType, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
 /// factor is. A stride is the number of elements of the source from one index to the next one; 0 for what is repeated.
 pub(super) type Factors = Vec<(usize, usize)>;
 
+/// Some elements along an axis, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Part {
+    pub(super) axis: usize,
+    pub(super) start: usize,
+    pub(super) size: usize,
+}
+
 /// A tensor as a view of a stored one.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Strided {
@@ -43,12 +51,38 @@ pub(super) fn view(graph: &PrimGraph, tensor: TensorId) -> Strided {
         seen.nodes.push(id);
         Some(seen)
     });
-    seen.unwrap_or_else(|| {
-        let shape = graph.shape(tensor);
-        let dims = shape.iter().zip(shape.strides());
-        let dims = dims.map(|(&extent, stride)| joined(vec![(extent, stride)])).collect();
-        Strided { source: tensor, dims, offset: 0, nodes: Vec::new() }
-    })
+    seen.unwrap_or_else(|| stored(graph, tensor))
+}
+
+/// Part of a tensor as such a view.
+pub(super) fn view_of_part(graph: &PrimGraph, tensor: TensorId, part: Part) -> Option<Strided> {
+    let cut = |mut seen: Strided| {
+        let factors = &mut seen.dims[part.axis];
+        let from = cut(factors, part.start, 1, part.size)?;
+        seen.offset += from;
+        Some(seen)
+    };
+    cut(view(graph, tensor)).or_else(|| cut(stored(graph, tensor)))
+}
+
+fn stored(graph: &PrimGraph, tensor: TensorId) -> Strided {
+    let shape = graph.shape(tensor);
+    let dims = shape.iter().zip(shape.strides());
+    let dims = dims.map(|(&extent, stride)| joined(vec![(extent, stride)])).collect();
+    Strided { source: tensor, dims, offset: 0, nodes: Vec::new() }
+}
+
+/// Takes some elements of a dimension; how many elements of the source lie before them. `None` if the dimension has no
+/// single stride.
+fn cut(factors: &mut Factors, start: usize, step: usize, size: usize) -> Option<usize> {
+    match factors[..] {
+        [] => Some(0),
+        [(_, stride)] => {
+            *factors = joined(vec![(size, stride * step)]);
+            Some(start * stride)
+        }
+        _ => None,
+    }
 }
 
 /// The result of a primitive, whose operand is seen so.
@@ -70,14 +104,9 @@ fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Stride
         PrimOp::Slice { starts, steps, sizes } => {
             for (dim, factors) in seen.dims.iter_mut().enumerate() {
                 let is_whole = sizes[dim] == graph.shape(node.inputs[0])[dim] && steps[dim] == 1;
-                match factors[..] {
-                    _ if is_whole => {}
-                    [] => {}
-                    [(_, stride)] => {
-                        seen.offset += usize::try_from(starts[dim]).ok()? * stride;
-                        *factors = joined(vec![(sizes[dim], stride * usize::try_from(steps[dim]).ok()?)]);
-                    }
-                    _ => return None,
+                if !is_whole {
+                    let [start, step] = [starts[dim], steps[dim]].map(|at| usize::try_from(at).ok());
+                    seen.offset += cut(factors, start?, step?, sizes[dim])?;
                 }
             }
         }
