@@ -46,6 +46,7 @@ pub fn programs(batch: usize) -> Result<Vec<Program>, GraphError> {
     add("lora", &lora)?;
     add("rope_gqa", &|g| rotary_attention(g, [2 * b, 8, 4096, 64], false))?;
     add("rope_gqa_qk", &|g| rotary_attention(g, [2 * b, 8, 4096, 64], true))?;
+    add("rope_gqa_part", &|g| partial_rotary_attention(g, [2 * b, 8, 4096, 64], 16))?;
     add("osdi_gqa", &|g| attention(g, [2 * b, 256, 4096, 64], false))?;
     add("osdi_qknorm", &|g| attention(g, [2 * b, 256, 4096, 64], true))?;
     add("osdi_rmsnorm", &|g| {
@@ -117,6 +118,29 @@ pub fn rotary_attention(
     if rotates_keys {
         k = rotary(g, k, ["key_cos", "key_sin"], (&[1, columns, keys], 1))?;
     }
+    softmax_product(g, [q, k, v])
+}
+
+/// The same of queries and keys of which the first `turned` columns are rotated, and the others follow in inputs of their own.
+///
+/// # Errors
+/// If `turned` is odd or larger than the number of columns.
+pub fn partial_rotary_attention(
+    g: &mut MuGraph,
+    [heads, rows, keys, columns]: [usize; 4],
+    turned: usize,
+) -> Result<TensorId, GraphError> {
+    let rest =
+        columns.checked_sub(turned).ok_or_else(|| GraphError::new("rest", "more columns than there are"))?;
+    let [q, q_rest] =
+        [("q", turned), ("q_rest", rest)].map(|(name, extent)| g.input(name, &[heads, rows, extent]));
+    let q = rotary(g, q, ["cos", "sin"], (&[1, 1, turned], 2))?;
+    let q = g.op(Op::Concat { dim: 2 }, &[q, q_rest])?;
+    let [k, k_rest] =
+        [("k", turned), ("k_rest", rest)].map(|(name, extent)| g.input(name, &[heads, extent, keys]));
+    let k = rotary(g, k, ["key_cos", "key_sin"], (&[1, turned, keys], 1))?;
+    let k = g.op(Op::Concat { dim: 1 }, &[k, k_rest])?;
+    let v = g.input("v", &[heads, keys, columns]);
     softmax_product(g, [q, k, v])
 }
 

@@ -230,6 +230,226 @@ fn projections_are_rotated_before_they_are_stored() {
     }
 }
 
+/// Attention as models are exported whose weights are in half precision: inputs are cast to `dtype`, in which they are
+/// turned, and back; softmax is in f32.
+fn in_half_precision(form: Form, half: &str, dtype: &str) -> String {
+    let (of_queries, of_keys) = (format!("[3, {}]", form.angles()), format!("[7, {}]", form.angles()));
+    let inputs = [
+        ("q", "[2, 3, 8]"),
+        ("k", "[2, 7, 8]"),
+        ("cq", &of_queries),
+        ("sq", &of_queries),
+        ("ck", &of_keys),
+        ("sk", &of_keys),
+    ];
+    let given = inputs.map(|(name, shape)| format!("  input \"{name}\" ${name}0: {half}{shape}\n"));
+    let cast = inputs.map(|(name, shape)| format!("  ${name}: {dtype}{shape} = cast.{dtype} ${name}0\n"));
+    format!(
+        "graph \"attention\" {{
+{}  input \"v\" $v: {half}[2, 7, 4]
+{}{}  $q1h: {half}[2, 3, 8] = cast.{half} $qr
+  $k1h: {half}[2, 7, 8] = cast.{half} $kr
+  $s: {half}[2, 3, 7] = contract $q1h, $k1h labels=\"bmk,bnk->bmn\"
+  $scores: f32[2, 3, 7] = cast.f32 $s
+{}
+  $ph: {half}[2, 3, 7] = cast.{half} $p
+  $o: {half}[2, 3, 4] = contract $ph, $v labels=\"bmk,bkn->bmn\"
+  output \"o\" $o
+}}",
+        given.concat(),
+        cast.concat(),
+        (form.turn("q", 3) + &form.turn("k", 7)).replace("f32", dtype),
+        softmax(&[2, 3, 7])
+    )
+}
+
+/// Regions do not round in between.
+#[test]
+fn casts_are_passed_over() {
+    for form in Form::ALL {
+        for (half, dtype) in [("f16", "f16"), ("bf16", "bf16"), ("f16", "f32"), ("bf16", "f32")] {
+            let text = in_half_precision(form, half, dtype);
+            let both = format!("{} {} {CORE}", form.ops(), form.ops().replace("(2", "(1"));
+            let found = programs(&text);
+            assert!(found.contains(&both), "{form:?} in {half}: {found:#?}\n{text}");
+        }
+    }
+}
+
+/// Attention of one new position that is joined to those of a cache, with a projection behind.
+#[test]
+fn cached_keys_are_read_as_they_are() {
+    for form in Form::ALL {
+        let angles = form.angles();
+        let (query, key) = (form.turn("q", 1), form.turn("k", 1));
+        let text = format!(
+            "graph \"decode\" {{
+  input \"q\" $q: f32[2, 1, 8]
+  input \"k\" $k: f32[2, 1, 8]
+  input \"v\" $v: f32[2, 1, 4]
+  input \"past_key\" $past_key: f32[2, 47, 8]
+  input \"past_value\" $past_value: f32[2, 47, 4]
+  input \"cos\" $cq: f32[1, {angles}]
+  input \"sin\" $sq: f32[1, {angles}]
+  input \"w\" $w: f32[8, 6]
+{query}{}  $keys: f32[2, 48, 8] = concat $past_key, $kr axis=1
+  $values: f32[2, 48, 4] = concat $past_value, $v axis=1
+  $scores: f32[2, 1, 48] = contract $qr, $keys labels=\"bmk,bnk->bmn\"
+{}
+  $o: f32[1, 2, 4] = contract $p, $values labels=\"bmk,bkn->mbn\"
+  $row: f32[1, 8] = reshape $o
+  $y: f32[1, 6] = contract $row, $w labels=\"ac,cb->ab\"
+  output \"y\" $y
+  output \"key\" $keys
+  output \"value\" $values
+}}",
+            key.replace("$ck", "$cq").replace("$sk", "$sq"),
+            softmax(&[2, 1, 48])
+        );
+        assert_eq!(programs(&text), [CORE.to_owned(), format!("{} {CORE}", form.ops())], "{form:?}");
+    }
+}
+
+/// What partial embeddings turn of each head, and what they join to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kept {
+    After,
+    Before,
+}
+
+/// Statements that turn 8 of the 12 elements of `$x12`, `[2, rows, 12]`: `$x12r`. Slices are those of rewritten graphs.
+fn turn_part(form: Form, kept: Kept, x: &str, rows: usize) -> String {
+    let (turned, rest) = if kept == Kept::After { (0, 8) } else { (4, 0) };
+    let mut text = form.turn(x, rows);
+    for start in [0, 1, 4] {
+        let moved = format!("slice ${x}12 starts=[0, 0, {}]", start + turned);
+        text = text.replace(&format!("slice ${x} starts=[0, 0, {start}]"), &moved);
+    }
+    let parts = if kept == Kept::After { format!("${x}r, ${x}p") } else { format!("${x}p, ${x}r") };
+    let slice = format!("  ${x}: f32[2, {rows}, 8] = slice ${x}12 starts=[0, 0, {turned}]\n");
+    let is_read = form.angles() == 8;
+    format!(
+        "{}{text}  ${x}p: f32[2, {rows}, 4] = slice ${x}12 starts=[0, 0, {rest}]
+  ${x}12r: f32[2, {rows}, 12] = concat {parts} axis=2\n",
+        if is_read { slice } else { String::new() },
+    )
+}
+
+/// Attention whose queries and keys are turned in part.
+fn partial_attention(form: Form, kept: Kept) -> String {
+    let angles = form.angles();
+    format!(
+        "graph \"partial\" {{
+  input \"q\" $q12: f32[2, 3, 12]
+  input \"k\" $k12: f32[2, 7, 12]
+  input \"v\" $v: f32[2, 7, 4]
+  input \"cos_q\" $cq: f32[3, {angles}]
+  input \"sin_q\" $sq: f32[3, {angles}]
+  input \"cos_k\" $ck: f32[7, {angles}]
+  input \"sin_k\" $sk: f32[7, {angles}]
+{}{}  $scores: f32[2, 3, 7] = contract $q12r, $k12r labels=\"bmk,bnk->bmn\"
+{}
+  $o: f32[2, 3, 4] = contract $p, $v labels=\"bmk,bkn->bmn\"
+  output \"o\" $o
+}}",
+        turn_part(form, kept, "q", 3),
+        turn_part(form, kept, "k", 7),
+        softmax(&[2, 3, 7])
+    )
+}
+
+/// What is turned in part is joined to the rest within attention.
+#[test]
+fn part_of_a_head_is_rotated() {
+    for form in Form::ALL {
+        for kept in [Kept::After, Kept::Before] {
+            let text = partial_attention(form, kept);
+            let query = format!("{} concat(2)", form.ops());
+            let key = query.replace("(2", "(1");
+            let wanted = [
+                CORE.to_owned(),
+                format!("{query} {CORE}"),
+                format!("{key} {CORE}"),
+                format!("{query} {key} {CORE}"),
+            ];
+            let found = checked(&text);
+            let programs: Vec<String> = found.iter().map(|region| ops(&region.program)).collect();
+            assert_eq!(programs, wanted, "{form:?} {kept:?}");
+            let program = &found[3].program;
+            let (candidates, _) =
+                search(program, &SearchOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            let best = &candidates.first().unwrap_or_else(|| panic!("{form:?}\n{}", print(program))).graph;
+            let stable = stabilise(program, best, &VerifyOptions::default());
+            assert!(stable.is_ok_and(|stable| stable.certificate.log2_bound < -80.0), "{form:?} {kept:?}");
+        }
+    }
+}
+
+/// Halves of what is turned may be joined to the rest at once.
+#[test]
+fn three_parts_are_joined() {
+    let text = partial_attention(Form::Halves, Kept::After);
+    let mut joined = text.clone();
+    for (x, rows) in [("q", 3), ("k", 7)] {
+        let two = format!("  ${x}r: f32[2, {rows}, 8] = concat ${x}a, ${x}b axis=2\n");
+        assert!(joined.contains(&two));
+        joined = joined.replace(&two, "").replace(&format!("${x}r, ${x}p"), &format!("${x}a, ${x}b, ${x}p"));
+    }
+    assert_eq!(programs(&joined), programs(&text));
+}
+
+/// Queries, keys and values of one projection: what is turned is a part of it.
+#[test]
+fn slices_of_one_tensor_are_rotated() {
+    for form in Form::ALL {
+        let mut text = attention(form, "").replace("[2, 7, ", "[2, 3, ").replace(", 7]", ", 3]");
+        text = text.replace("f32[7, ", "f32[3, ");
+        let inputs = "  input \"q\" $q0: f32[2, 3, 8]\n  input \"k\" $k: f32[2, 3, 8]\n";
+        assert!(text.contains(inputs));
+        text = text.replace(inputs, "  input \"qkv\" $all: f32[2, 3, 20]\n");
+        let is_read = form.angles() == 8;
+        for (x, first) in [("q", 0), ("k", 8)] {
+            for start in [0, 1, 4] {
+                let of = format!("slice $all starts=[0, 0, {}]", start + first);
+                text = text.replace(&format!("slice ${x} starts=[0, 0, {start}]"), &of);
+            }
+            if is_read {
+                let slice = format!("  ${x}: f32[2, 3, 8] = slice $all starts=[0, 0, {first}]\n");
+                text = text.replacen(&format!("  ${x}c:"), &format!("{slice}  ${x}c:"), 1);
+            }
+        }
+        let found = programs(&text);
+        let both = format!("{} {} {CORE}", form.ops(), form.ops().replace("(2", "(1"));
+        assert!(found.contains(&both), "{form:?}: {found:#?}");
+    }
+}
+
+/// Parts that are not those of one tensor, or not joined along the pairs, are left outside.
+#[test]
+fn other_parts_are_left_outside() {
+    let text = partial_attention(Form::Rotated, Kept::After);
+    for (what, other) in [
+        (
+            "elements of another half",
+            text.replace("slice $q12 starts=[0, 0, 4]", "slice $q12 starts=[0, 0, 3]"),
+        ),
+        ("half of another tensor", text.replace("slice $q12 starts=[0, 0, 4]", "slice $q starts=[0, 0, 4]")),
+        (
+            "another part is weighted",
+            text.replace("= mul $q, $qc", "= mul $other, $qc")
+                .replace("  $qc:", "  $other: f32[2, 3, 8] = slice $q12 starts=[0, 0, 1]\n  $qc:"),
+        ),
+    ] {
+        assert_ne!(text, other, "{what}");
+        let programs = programs(&other);
+        assert!(
+            programs.iter().all(|program| program.matches("rotate").count() < 2),
+            "{what}: {programs:#?}"
+        );
+        assert!(programs.contains(&CORE.to_owned()), "{what}: {programs:#?}");
+    }
+}
+
 /// What is almost a rotation is none.
 #[test]
 fn other_joins_are_left_outside() {

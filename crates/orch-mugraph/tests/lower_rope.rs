@@ -8,6 +8,8 @@ use common::{random_inputs, valid};
 use orch_ir::DType;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::cpu;
+use orch_mugraph::programs::partial_rotary_attention;
+use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{MuGraph, Precision, VerifyOptions, interpret, print, stabilise};
 use orch_tile::target::{AARCH64, X86_64_V3, X86_64_V4};
 
@@ -116,6 +118,21 @@ fn attention_of_rotated_queries_and_keys_is_computed() {
             let stable = stabilise(&program, &fused, &VerifyOptions::default());
             check(&stable.unwrap_or_else(|e| panic!("{e}\n{}", print(&fused))).graph, 0.3);
         }
+    }
+}
+
+/// Queries and keys of which a part is rotated, as the search finds them in one kernel.
+#[test]
+fn attention_of_partly_rotated_queries_and_keys_is_computed() {
+    for (shape, turned) in [([2, 16, 64, 32], 16), ([1, 13, 40, 24], 8), ([1, 8, 24, 12], 4)] {
+        let mut program = MuGraph::new("p");
+        let result = partial_rotary_attention(&mut program, shape, turned).expect("whole pairs");
+        program.output("o", result).expect("a result");
+        let (found, _) = search(&program, &SearchOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+        let one = found.iter().find(|found| found.graph.kernels() == 1).expect("one kernel");
+        check(&one.graph, 0.3);
+        let stable = stabilise(&program, &one.graph, &VerifyOptions::default());
+        check(&stable.unwrap_or_else(|e| panic!("{e}\n{}", print(&one.graph))).graph, 0.3);
     }
 }
 

@@ -135,7 +135,9 @@ fn divisors_of_pairs_are_counted_together() {
 /// Rotated queries, and keys, are attention's own work: in a pair that is split over keys, and in one kernel.
 #[test]
 fn attention_of_rotated_operands_is_fused() {
-    for (name, rotations, terms, signatures) in [("rope_gqa", 1, 43, 15), ("rope_gqa_qk", 2, 49, 17)] {
+    for (name, rotations, terms, signatures) in
+        [("rope_gqa", 1, 43, 15), ("rope_gqa_qk", 2, 49, 17), ("rope_gqa_part", 2, 55, 17)]
+    {
         let program = program(name);
         let start = std::time::Instant::now();
         let (found, report) = run(&program);
@@ -161,6 +163,31 @@ fn attention_of_rotated_operands_is_fused() {
             assert!(stable.certificate.log2_bound < -80.0, "{name}");
             assert_eq!(stable.certificate.check(), Ok(()), "{name}");
         }
+    }
+}
+
+/// What is not rotated is joined in the kernel, at either side, and the sides differ.
+#[test]
+fn the_rest_of_a_head_is_joined_in_the_kernel() {
+    let attention = |joined: &str| {
+        valid(&format!(
+            "mugraph \"part\" {{\n t0 = input \"q\" [3, 8, 6]\n t1 = input \"cos\" [1, 8, 6]\n t2 = input \"sin\" [1, 8, 6]\n \
+             t3 = input \"rest\" [3, 8, 4]\n t4 = input \"k\" [3, 10, 128]\n t5 = input \"v\" [3, 128, 16]\n \
+             t6 = mul t0, t1\n t7 = rotate(2, 3) t0\n t8 = mul t7, t2\n t9 = add t6, t8\n t10 = concat(2) {joined}\n \
+             t11 = matmul t10, t4\n t12 = exp t11\n t13 = sum(2) t12\n t14 = div t12, t13\n t15 = matmul t14, t5\n \
+             output \"o\" t15\n}}\n"
+        ))
+    };
+    let programs = ["t9, t3", "t3, t9"].map(attention);
+    for (program, other) in programs.iter().zip(programs.iter().rev()) {
+        let (found, report) = run(program);
+        assert_eq!((report.counts.truncated, report.screened[1]), (0, 0));
+        let one = found.iter().find(|found| found.graph.kernels() == 1).expect("one kernel");
+        let text = print(&one.graph);
+        assert_eq!(text.matches("concat(2)").count(), 1, "{text}");
+        let stable = stabilise(program, &one.graph, &VerifyOptions::default());
+        assert!(stable.is_ok_and(|stable| stable.certificate.log2_bound < -80.0), "{text}");
+        assert!(verify(other, &one.graph, &VerifyOptions::default()).is_err(), "{text}");
     }
 }
 

@@ -265,12 +265,13 @@ fn nests(target: &GpuTarget, kernels: &mut Kernels) {
 
 /// Programs whose µGraphs are compiled: attention of few and of many rows, with normalised and with rotated factors, and what
 /// else there is.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "gqa_inc",
     "gqa_spec",
     "mqa_prefill",
     "osdi_qknorm",
     "rope_gqa_qk",
+    "rope_gqa_part",
     "moe",
     "osdi_rmsnorm",
     "osdi_gated_mlp",

@@ -108,6 +108,7 @@ fn pair_to_join(translated: &Translated) -> Option<(Label, Label)> {
                     Expr::Reduce(_, over, _) | Expr::Contract(over, ..) | Expr::RmsNorm(_, over, _) => {
                         both(&|label| over.contains(label))
                     }
+                    Expr::Concat(_, parts, _) => parts.iter().all(|part| both(&|label| part.contains(label))),
                     _ => true,
                 }
         })
@@ -146,7 +147,7 @@ pub(super) fn arrange(graph: &PrimGraph, translated: Translated, limits: &Region
     let order = Order { column: free.next(), row: free.next() };
     let rotations = |id: &ExprId| match translated.exprs.get(*id) {
         Expr::Rotate(..) => ROTARY_OPS,
-        Expr::Spread(..) => 1,
+        Expr::Spread(..) | Expr::Concat(..) => 1,
         _ => 0,
     };
     let rotary_ops: usize = reachable(&translated.exprs, translated.root).iter().map(rotations).sum();
@@ -186,6 +187,9 @@ fn batch_labels(translated: &Translated) -> Option<Vec<Label>> {
             let shared = exprs.labels(*a).intersection(exprs.labels(*b));
             batch.extend(shared.copied().filter(|label| *label != over));
         }
+        if let Expr::Concat(_, parts, _) = exprs.get(*id) {
+            summed.extend(parts.iter().flatten());
+        }
     }
     // Outermost first.
     let rank = |label: &Label| (translated.output.get(label).copied().unwrap_or(0), Reverse(*label));
@@ -216,6 +220,14 @@ fn batch_labels(translated: &Translated) -> Option<Vec<Label>> {
 struct Order {
     row: Option<Label>,
     column: Option<Label>,
+}
+
+impl Order {
+    /// With another label in the place of one.
+    fn with(self, label: Label, other: Label) -> Order {
+        let swapped = |own: Option<Label>| if own == Some(label) { Some(other) } else { own };
+        Order { row: swapped(self.row), column: swapped(self.column) }
+    }
 }
 
 struct Emitter<'a> {
@@ -264,6 +276,7 @@ impl Emitter<'_> {
                 self.elementwise(Op::Rotate { dim, group }, &[x], order)
             }
             Expr::Spread(how, [whole, part], x) => self.spread(how, (whole, part), x, order),
+            Expr::Concat(whole, parts, values) => self.concat(whole, &parts, values, order),
             Expr::Const(_) | Expr::Recip(_) | Expr::IsNan(_) => None,
         }?;
         if let Expr::Unary(UnaryFn::Exp, _) = self.exprs.get(id) {
@@ -324,12 +337,28 @@ impl Emitter<'_> {
         order: Order,
     ) -> Option<TensorId> {
         let dim = self.slots(order).iter().position(|slot| *slot == Some(whole))?;
-        let swapped = |label: Option<Label>| if label == Some(whole) { Some(part) } else { label };
-        let x = self.emit(x, Order { row: swapped(order.row), column: swapped(order.column) })?;
+        let x = self.emit(x, order.with(whole, part))?;
         match how {
             Spread::Again => self.op(Op::Concat { dim }, &[x, x]),
             Spread::Each => self.op(Op::Repeat { dim, times: 2 }, &[x]),
         }
+    }
+
+    /// Two values one after the other.
+    fn concat(
+        &mut self,
+        whole: Label,
+        parts: &[Vec<Label>; 2],
+        values: [ExprId; 2],
+        order: Order,
+    ) -> Option<TensorId> {
+        let dim = self.slots(order).iter().position(|slot| *slot == Some(whole))?;
+        let mut joined = Vec::with_capacity(2);
+        for (part, value) in parts.iter().zip(values) {
+            let [part] = part[..] else { return None };
+            joined.push(self.emit(value, order.with(whole, part))?);
+        }
+        self.op(Op::Concat { dim }, &joined)
     }
 
     /// What is reduced takes the place of what the result has not.

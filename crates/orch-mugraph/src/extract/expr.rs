@@ -51,6 +51,8 @@ pub(super) enum Expr {
     Rotate(Label, usize, ExprId),
     /// An input, whose second label is spread to the first one.
     Spread(Spread, [Label; 2], ExprId),
+    /// Two values one after the other along a label, where they have labels of their own.
+    Concat(Label, [Vec<Label>; 2], [ExprId; 2]),
 }
 
 impl Expr {
@@ -61,7 +63,7 @@ impl Expr {
             Expr::Unary(_, x) | Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Recip(x) => vec![*x],
             Expr::IsNan(x) | Expr::Reduce(_, _, x) | Expr::RmsNorm(_, _, x) => vec![*x],
             Expr::Rotate(_, _, x) | Expr::Spread(_, _, x) => vec![*x],
-            Expr::Binary(_, a, b) | Expr::Contract(_, a, b) => vec![*a, *b],
+            Expr::Binary(_, a, b) | Expr::Contract(_, a, b) | Expr::Concat(_, _, [a, b]) => vec![*a, *b],
         }
     }
 }
@@ -122,6 +124,10 @@ impl Exprs {
                 labels.remove(part);
                 labels.insert(*whole);
             }
+            Expr::Concat(whole, parts, _) => {
+                labels.retain(|label| !parts.iter().flatten().any(|part| part == label));
+                labels.insert(*whole);
+            }
             _ => {}
         }
         self.exprs.push(expr.clone());
@@ -144,6 +150,9 @@ impl Exprs {
         for expr in &mut self.exprs {
             if let Expr::Reduce(_, over, _) | Expr::Contract(over, ..) | Expr::RmsNorm(_, over, _) = expr {
                 over.retain(|label| *label != outer);
+            }
+            if let Expr::Concat(_, parts, _) = expr {
+                parts.iter_mut().for_each(|part| part.retain(|label| *label != outer));
             }
             if let Expr::Rotate(label, group, _) = expr
                 && *label == outer

@@ -3,7 +3,7 @@
 use super::RegionLimits;
 use super::rotary::Rotaries;
 use super::translate;
-use super::views::keeps_indices;
+use super::views::is_view;
 use orch_ir::{NodeId, PrimGraph, PrimOp, ReduceOp, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +21,15 @@ enum Prologue {
     Own,
     /// What others read too, and compute for themselves: a norm of the input of several products.
     Shared,
+}
+
+/// Whether regions end at a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    Never,
+    /// Unless one that ends at this product has it within.
+    Unless(NodeId),
+    Always,
 }
 
 /// Who reads what.
@@ -48,7 +57,7 @@ impl<'a> Readers<'a> {
         for id in graph.node_ids().rev() {
             let node = graph.node(id);
             for input in &node.inputs {
-                if (keeps_indices(&node.op) || rotaries.is_inner(id)) && rotaries.get(id).is_none() {
+                if (is_view(graph, id) || rotaries.is_inner(id)) && rotaries.get(id).is_none() {
                     let beyond = readers.by[node.outputs[0].index()].clone();
                     readers.by[input.index()].extend(beyond);
                     readers.escapes[input.index()] |= readers.escapes[node.outputs[0].index()];
@@ -74,7 +83,7 @@ impl<'a> Readers<'a> {
     /// The primitive that computes a tensor, before views.
     fn source(&self, tensor: TensorId) -> Option<NodeId> {
         let mut at = self.graph.producer(tensor)?;
-        while keeps_indices(&self.graph.node(at).op) && self.rotaries.get(at).is_none() {
+        while is_view(self.graph, at) && self.rotaries.get(at).is_none() {
             at = self.graph.producer(self.graph.node(at).inputs[0])?;
         }
         Some(at)
@@ -94,7 +103,7 @@ impl<'a> Readers<'a> {
     }
 
     fn is_map(&self, id: NodeId) -> bool {
-        matches!(self.graph.node(id).op, PrimOp::Map(_))
+        matches!(self.graph.node(id).op, PrimOp::Map(_)) && !is_view(self.graph, id)
     }
 
     /// The first primitive through which all ways from a result go, if those before are elementwise or reductions.
@@ -115,24 +124,25 @@ impl<'a> Readers<'a> {
         None
     }
 
-    /// True for results at which regions may end: those of products and elementwise primitives that are not within every
+    /// Whether regions may end at a result: those of products and elementwise primitives do that are not within every
     /// region that they could be of.
-    pub(super) fn is_sink(&self, id: NodeId) -> bool {
+    pub(super) fn end(&self, id: NodeId) -> End {
         let may_end = self.is_product(id) || self.is_map(id) || self.rotaries.get(id).is_some();
         if !self.is_known(id) || !may_end || self.rotaries.is_inner(id) {
-            return false;
+            return End::Never;
         }
         let mut at = id;
         while let Some(meeting) = self.meeting(at) {
             if self.is_product(meeting) {
-                return !grow(self, meeting, 2, Prologue::Nothing).contains(&id);
+                let is_within = grow(self, meeting, 2, Prologue::Nothing).contains(&id);
+                return if is_within { End::Unless(meeting) } else { End::Always };
             }
             if !self.is_product(id) {
-                return false;
+                return End::Never;
             }
             at = meeting;
         }
-        true
+        End::Always
     }
 
     /// True for elementwise primitives between a product or convolution outside and whoever stores its result.

@@ -21,10 +21,10 @@ use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::stabilise::{Axis, analyse};
 use arrange::{Arranged, arrange, join_labels, reachable};
 use expr::{Expr, ExprId, Exprs};
-use grow::{Readers, choices};
+use grow::{End, Readers, choices};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use rotary::Rotaries;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use translate::translate;
 
 /// A part of a primitive graph as a program.
@@ -74,7 +74,7 @@ pub enum Premise {
 /// How large regions may be.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionLimits {
-    /// Operators of a program, those of rotary position embeddings not counted.
+    /// Operators of a program, those that it has for rotary position embeddings not counted.
     pub max_ops: usize,
     /// Matrix products of a program.
     pub max_products: usize,
@@ -92,13 +92,22 @@ impl Default for RegionLimits {
     }
 }
 
-/// The regions of a valid graph, in the order of the primitives they end in, each from small to large. What a region
-/// computes is f32; it may read bf16 that is widened.
+/// The regions of a valid graph, in the order of the primitives they end in, each from small to large. Values between
+/// primitives may be f32, f16 or bf16: a region does not round them.
 pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
     let (rotaries, consumers) = (Rotaries::of(graph), graph.consumers());
     let readers = Readers::of(graph, &rotaries);
-    let mut found = Vec::new();
-    for sink in graph.node_ids().filter(|id| readers.is_sink(*id)) {
+    let mut found: BTreeMap<NodeId, Vec<Region>> = BTreeMap::new();
+    // Later results first: what is within one of their regions needs none of its own.
+    for sink in graph.node_ids().rev() {
+        let is_within = match readers.end(sink) {
+            End::Never => true,
+            End::Unless(last) => found.get(&last).is_some_and(|regions| have(regions, sink)),
+            End::Always => false,
+        };
+        if is_within {
+            continue;
+        }
         let mut here: Vec<Region> = Vec::new();
         for members in choices(&readers, sink, limits) {
             let region = region(graph, &rotaries, &members, limits);
@@ -109,9 +118,13 @@ pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
         here.retain(|region| Some(products(&region.program)) == most);
         here.truncate(limits.max_per_sink);
         here.iter_mut().for_each(|region| round(graph, &consumers, region));
-        found.extend(here);
+        found.insert(sink, here);
     }
-    found
+    found.into_values().flatten().collect()
+}
+
+fn have(regions: &[Region], node: NodeId) -> bool {
+    regions.iter().any(|region| region.nodes.contains(&node))
 }
 
 /// Takes in the rounding of a region's output to half precision: whoever stores a result rounds it.

@@ -2,8 +2,8 @@
 
 use super::expr::{Expr, ExprId, Exprs, rational};
 use super::index::{Dim, Index, Label};
-use super::rotary::{Pairs, Rotaries, Rotary};
-use super::views::{Strided, keeps_indices, view};
+use super::rotary::{Pairs, Rest, Rotaries, Rotary};
+use super::views::{Part, Strided, is_real, is_view, view, view_of_part};
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
 use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,14 +41,14 @@ const VERY_NEGATIVE: f64 = -1e9;
 pub(super) fn is_known(graph: &PrimGraph, id: NodeId) -> bool {
     use orch_ir::{BinaryFn as B, UnaryFn as U};
     let node = graph.node(id);
-    let is_f32 = node.outputs.iter().all(|tensor| graph.dtype(*tensor) == DType::F32);
+    let is_real = node.outputs.iter().all(|tensor| is_real(graph.dtype(*tensor)));
     match &node.op {
         PrimOp::Map(ScalarFn::IsNan) => true,
-        PrimOp::Map(ScalarFn::Unary(U::Neg | U::Exp | U::Sqrt | U::Recip | U::Tanh | U::Erf)) => is_f32,
+        PrimOp::Map(ScalarFn::Unary(U::Neg | U::Exp | U::Sqrt | U::Recip | U::Tanh | U::Erf)) => is_real,
         PrimOp::Map(ScalarFn::Binary(B::Add | B::Sub | B::Mul | B::Div | B::Max) | ScalarFn::Select) => {
-            is_f32
+            is_real
         }
-        PrimOp::Reduce { op: ReduceOp::Sum | ReduceOp::Max, .. } | PrimOp::Contract(_) => is_f32,
+        PrimOp::Reduce { op: ReduceOp::Sum | ReduceOp::Max, .. } | PrimOp::Contract(_) => is_real,
         _ => false,
     }
 }
@@ -90,7 +90,7 @@ fn with_inner_views(graph: &PrimGraph, rotaries: &Rotaries, members: &BTreeSet<N
     for member in members {
         for input in rotaries.operands(graph, *member) {
             let (mut views, mut at) = (Vec::new(), graph.producer(input));
-            while let Some(id) = at.filter(|id| !members.contains(id) && keeps_indices(&graph.node(*id).op)) {
+            while let Some(id) = at.filter(|id| !members.contains(id) && is_view(graph, *id)) {
                 views.push(id);
                 at = graph.producer(graph.node(id).inputs[0]);
             }
@@ -102,8 +102,21 @@ fn with_inner_views(graph: &PrimGraph, rotaries: &Rotaries, members: &BTreeSet<N
     all
 }
 
-/// A tensor; angles of a rotary position embedding are operands of their own for each that reads them from outside.
-type Operand = (TensorId, Option<NodeId>);
+/// What a primitive reads.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Operand {
+    tensor: TensorId,
+    /// Angles of a rotary position embedding are operands of their own for each that reads them from outside.
+    reader: Option<NodeId>,
+    /// Part of a tensor from outside.
+    part: Option<Part>,
+}
+
+impl From<TensorId> for Operand {
+    fn from(tensor: TensorId) -> Operand {
+        Operand { tensor, reader: None, part: None }
+    }
+}
 
 struct Translation<'a> {
     graph: &'a PrimGraph,
@@ -123,14 +136,18 @@ struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    /// What a primitive reads.
+    /// What a primitive reads; for a rotary position embedding what is turned, angles, and what is not turned.
     fn operands(&self, id: NodeId) -> Vec<Operand> {
-        let is_rotary = self.rotaries.get(id).is_some();
-        let operand = |(position, tensor): (usize, TensorId)| {
-            let is_own = is_rotary && position > 0 && !self.is_inner(tensor);
-            (tensor, is_own.then_some(id))
+        let Some(rotary) = self.rotaries.get(id) else {
+            return self.graph.node(id).inputs.iter().map(|&input| input.into()).collect();
         };
-        self.rotaries.operands(self.graph, id).into_iter().enumerate().map(operand).collect()
+        let turned = Operand { part: rotary.part, ..rotary.operand.into() };
+        let angles = rotary.angles.map(|tensor| {
+            let reader = (!self.is_inner(tensor)).then_some(id);
+            Operand { reader, ..tensor.into() }
+        });
+        let rest = rotary.rest.map(|rest| rest.tensor().into());
+        [turned].into_iter().chain(angles).chain(rest).collect()
     }
 
     fn is_inner(&self, tensor: TensorId) -> bool {
@@ -139,9 +156,13 @@ impl Translation<'_> {
 
     /// What an operand's dimensions run over. A tensor from outside that is repeated along a dimension is so anew for
     /// whoever reads it.
-    fn operand(&mut self, operand: Operand) -> Vec<Dim> {
-        if !self.is_inner(operand.0) && !self.views.contains_key(&operand) {
-            let seen = view(self.graph, operand.0);
+    fn operand(&mut self, operand: Operand) -> Option<Vec<Dim>> {
+        let is_outside = operand.part.is_some() || !self.is_inner(operand.tensor);
+        if is_outside && !self.views.contains_key(&operand) {
+            let seen = match operand.part {
+                Some(part) => view_of_part(self.graph, operand.tensor, part)?,
+                None => view(self.graph, operand.tensor),
+            };
             let mut label = |&(extent, _): &(usize, usize)| self.index.fresh(extent);
             let dims = seen.dims.iter().map(|factors| factors.iter().map(&mut label).collect()).collect();
             self.dims.insert(operand, dims);
@@ -157,17 +178,18 @@ impl Translation<'_> {
                 }
             }
         }
-        dims
+        Some(dims)
     }
 
     /// Which dimensions of a primitive's operands and result run over the same indices.
     fn constrain(&mut self, id: NodeId) -> Option<()> {
         let (node, inputs) = (self.graph.node(id), self.operands(id));
-        let operands: Vec<Vec<Dim>> = inputs.into_iter().map(|operand| self.operand(operand)).collect();
+        let operands: Vec<Vec<Dim>> =
+            inputs.into_iter().map(|operand| self.operand(operand)).collect::<Option<_>>()?;
         let shape = self.graph.shape(node.outputs[0]).dims();
         if let Some(rotary) = self.rotaries.get(id) {
             let dims = self.rotary_dims(rotary, operands)?;
-            self.dims.insert((node.outputs[0], None), dims);
+            self.dims.insert(node.outputs[0].into(), dims);
             return Some(());
         }
         let dims = match &node.op {
@@ -201,16 +223,16 @@ impl Translation<'_> {
             }
             _ => return None,
         };
-        self.dims.insert((node.outputs[0], None), dims);
+        self.dims.insert(node.outputs[0].into(), dims);
         Some(())
     }
 
     /// What a rotary position embedding runs over: angles of half a dimension are an index beside that of the pairs.
     fn rotary_dims(&mut self, rotary: &Rotary, operands: Vec<Vec<Dim>>) -> Option<Vec<Dim>> {
-        let [operand, cos, sin] = <[Vec<Dim>; 3]>::try_from(operands).ok()?;
+        let ([operand, cos, sin], rest) = operands.split_first_chunk()?;
         let (mut of_angles, mut result) = (operand.clone(), operand.clone());
         if rotary.is_half {
-            let half = self.graph.shape(rotary.operand)[rotary.axis] / 2;
+            let half = self.turned(rotary) / 2;
             let (pair, angle) = (vec![self.index.fresh(2)], self.index.fresh_dim(half));
             let joined = match rotary.pairs {
                 Pairs::Halves => [pair.clone(), angle.clone()].concat(),
@@ -218,17 +240,31 @@ impl Translation<'_> {
             };
             self.index.unify(&operand[rotary.axis], &joined)?;
             of_angles[rotary.axis] = angle;
-            if rotary.pairs == Pairs::Neighbours {
+            if rotary.pairs == Pairs::Neighbours && rotary.rest.is_none() {
                 result.clone_from(&of_angles);
                 result.push(pair);
             }
         }
         for angles in [cos, sin] {
-            for (dim, other) in of_angles.iter().zip(&angles) {
+            for (dim, other) in of_angles.iter().zip(angles) {
                 self.index.unify(dim, other)?;
             }
         }
+        // What is turned and what is not have indices of their own in the place of the result's.
+        let (Some(own), [rest]) = (rotary.rest, rest) else { return Some(result) };
+        for (axis, (dim, other)) in result.iter().zip(rest).enumerate() {
+            if axis != rotary.axis {
+                self.index.unify(dim, other)?;
+            }
+        }
+        let extent = self.turned(rotary) + self.graph.shape(own.tensor())[rotary.axis];
+        result[rotary.axis] = self.index.fresh_dim(extent);
         Some(result)
+    }
+
+    /// The number of elements along its axis that a rotary position embedding turns.
+    fn turned(&self, rotary: &Rotary) -> usize {
+        rotary.part.map_or(self.graph.shape(rotary.operand)[rotary.axis], |part| part.size)
     }
 
     fn contract_dims(&mut self, contract: &Contract, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
@@ -309,51 +345,62 @@ impl Translation<'_> {
         let args: Vec<ExprId> =
             inputs.into_iter().map(|operand| self.value(operand)).collect::<Option<_>>()?;
         if let Some(rotary) = self.rotaries.get(id) {
-            let value = self.embedded(rotary, &args)?;
+            let value = self.embedded(id, rotary, &args)?;
             self.nodes.extend(rotary.inner.iter().copied());
-            self.values.insert((node.outputs[0], None), value);
+            self.values.insert(node.outputs[0].into(), value);
             return Some(());
         }
         let value = match &node.op {
+            PrimOp::Map(ScalarFn::Cast(_)) => args[0],
             PrimOp::Map(ScalarFn::Select) => self.select(node, &args)?,
             PrimOp::Map(f) => self.map(*f, &args)?,
             PrimOp::Reduce { op, axes } => {
-                let dims = self.dims.get(&(node.inputs[0], None))?;
+                let dims = self.dims.get(&node.inputs[0].into())?;
                 let summed: Vec<Dim> = axes.iter().map(|&axis| dims[axis].clone()).collect();
                 let f = if *op == ReduceOp::Max { ReduceFn::Max } else { ReduceFn::Sum };
                 let over = self.leaves(&summed);
                 self.exprs.reduce(f, &over, args[0])?
             }
             PrimOp::Contract(_) => {
-                let kept = self.leaves(self.dims.get(&(node.outputs[0], None))?);
+                let kept = self.leaves(self.dims.get(&node.outputs[0].into())?);
                 let both = self.exprs.labels(args[0]).union(self.exprs.labels(args[1]));
                 let over: Vec<Label> = both.filter(|label| !kept.contains(label)).copied().collect();
                 self.exprs.contract(&over, args[0], args[1])?
             }
             _ => args[0],
         };
-        self.values.insert((node.outputs[0], None), value);
+        self.values.insert(node.outputs[0].into(), value);
         Some(())
     }
 
     /// A rotary position embedding, whose pairs are along one of the leaves of its axis.
-    fn embedded(&mut self, rotary: &Rotary, args: &[ExprId]) -> Option<ExprId> {
-        let [x, cos, sin] = *args else { return None };
-        let dims = self.dims.get(&(rotary.operand, None))?;
+    fn embedded(&mut self, id: NodeId, rotary: &Rotary, args: &[ExprId]) -> Option<ExprId> {
+        let ([x, cos, sin], rest) = args.split_first_chunk()?;
+        let operands = self.operands(id);
+        let leaves = |operand: &Operand| Some(self.index.leaves(&self.dims.get(operand)?[rotary.axis]));
         let mut group = match rotary.pairs {
-            Pairs::Halves => self.graph.shape(rotary.operand)[rotary.axis] / 2,
+            Pairs::Halves => self.turned(rotary) / 2,
             Pairs::Neighbours => 1,
         };
-        let leaves = self.index.leaves(&dims[rotary.axis]);
-        let label = leaves.into_iter().rev().find(|leaf| {
+        let turned = leaves(&operands[0])?;
+        let label = turned.iter().copied().rev().find(|leaf| {
             let extent = self.index.extent(*leaf);
             let has_pairs = group > 0 && extent.is_multiple_of(2 * group);
             group /= if has_pairs { 1 } else { extent.max(1) };
             has_pairs
         })?;
-        let rotated = self.exprs.rotate(label, group, x)?;
-        let (plain, turned) = (self.exprs.mul(x, cos)?, self.exprs.mul(rotated, sin)?);
-        self.exprs.add(plain, turned)
+        let result = leaves(&self.graph.node(id).outputs[0].into())?;
+        let besides = operands.get(3).and_then(leaves);
+        let rotated = self.exprs.rotate(label, group, *x)?;
+        let (plain, other) = (self.exprs.mul(*x, *cos)?, self.exprs.mul(rotated, *sin)?);
+        let value = self.exprs.add(plain, other)?;
+        let (Some(side), [rest]) = (rotary.rest, rest) else { return Some(value) };
+        let ([whole], Some(besides)) = (&result[..], besides) else { return None };
+        let (parts, values) = match side {
+            Rest::Before(_) => ([besides, turned], [*rest, value]),
+            Rest::After(_) => ([turned, besides], [value, *rest]),
+        };
+        Some(self.exprs.add_expr(Expr::Concat(*whole, parts, values)))
     }
 
     fn map(&mut self, f: ScalarFn, args: &[ExprId]) -> Option<ExprId> {
@@ -443,8 +490,8 @@ impl Translation<'_> {
     }
 
     fn finish(self, result: TensorId) -> Option<Translated> {
-        let root = *self.values.get(&(result, None))?;
-        let leaves = self.leaves(self.dims.get(&(result, None))?);
+        let root = *self.values.get(&result.into())?;
+        let leaves = self.leaves(self.dims.get(&result.into())?);
         let mut output = BTreeMap::new();
         let mut stride = 1;
         for leaf in leaves.into_iter().rev() {

@@ -6,6 +6,14 @@ use orch_ir::{DType, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
 /// factor is. A stride is the number of elements of the source from one index to the next one; 0 for what is repeated.
 pub(super) type Factors = Vec<(usize, usize)>;
 
+/// Some elements along an axis, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Part {
+    pub(super) axis: usize,
+    pub(super) start: usize,
+    pub(super) size: usize,
+}
+
 /// A tensor as a view of a stored one.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Strided {
@@ -19,26 +27,62 @@ pub(super) struct Strided {
     pub(super) nodes: Vec<NodeId>,
 }
 
-/// True for primitives whose results run over the indices of their operands.
-pub(super) fn keeps_indices(op: &PrimOp) -> bool {
-    matches!(op, PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. })
+/// True for the types of numbers that programs stand for.
+pub(super) fn is_real(dtype: DType) -> bool {
+    dtype == DType::F32 || dtype.is_half()
+}
+
+/// True for primitives whose results are their operands, seen by other indices or in another precision.
+pub(super) fn is_view(graph: &PrimGraph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    match node.op {
+        PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
+        PrimOp::Map(ScalarFn::Cast(to)) => is_real(to) && is_real(graph.dtype(node.inputs[0])),
+        _ => false,
+    }
 }
 
 /// The tensor as a view of the farthest tensor before it that allows one.
 pub(super) fn view(graph: &PrimGraph, tensor: TensorId) -> Strided {
     let seen = graph.producer(tensor).and_then(|id| {
         let node = graph.node(id);
-        let may_be_view = keeps_indices(&node.op) || matches!(node.op, PrimOp::Slice { .. } | PrimOp::Map(_));
+        let may_be_view = is_view(graph, id) || matches!(node.op, PrimOp::Slice { .. });
         let mut seen = may_be_view.then(|| moved(graph, node, view(graph, node.inputs[0])))??;
         seen.nodes.push(id);
         Some(seen)
     });
-    seen.unwrap_or_else(|| {
-        let shape = graph.shape(tensor);
-        let dims = shape.iter().zip(shape.strides());
-        let dims = dims.map(|(&extent, stride)| joined(vec![(extent, stride)])).collect();
-        Strided { source: tensor, dims, offset: 0, nodes: Vec::new() }
-    })
+    seen.unwrap_or_else(|| stored(graph, tensor))
+}
+
+/// Part of a tensor as such a view.
+pub(super) fn view_of_part(graph: &PrimGraph, tensor: TensorId, part: Part) -> Option<Strided> {
+    let cut = |mut seen: Strided| {
+        let factors = &mut seen.dims[part.axis];
+        let from = cut(factors, part.start, 1, part.size)?;
+        seen.offset += from;
+        Some(seen)
+    };
+    cut(view(graph, tensor)).or_else(|| cut(stored(graph, tensor)))
+}
+
+fn stored(graph: &PrimGraph, tensor: TensorId) -> Strided {
+    let shape = graph.shape(tensor);
+    let dims = shape.iter().zip(shape.strides());
+    let dims = dims.map(|(&extent, stride)| joined(vec![(extent, stride)])).collect();
+    Strided { source: tensor, dims, offset: 0, nodes: Vec::new() }
+}
+
+/// Takes some elements of a dimension; how many elements of the source lie before them. `None` if the dimension has no
+/// single stride.
+fn cut(factors: &mut Factors, start: usize, step: usize, size: usize) -> Option<usize> {
+    match factors[..] {
+        [] => Some(0),
+        [(_, stride)] => {
+            *factors = joined(vec![(size, stride * step)]);
+            Some(start * stride)
+        }
+        _ => None,
+    }
 }
 
 /// The result of a primitive, whose operand is seen so.
@@ -46,8 +90,7 @@ fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Stride
     let shape = graph.shape(node.outputs[0]).dims();
     match &node.op {
         // Widening is done where the element is read.
-        PrimOp::Map(ScalarFn::Cast(DType::F32))
-            if matches!(graph.dtype(node.inputs[0]), DType::BF16 | DType::F16) => {}
+        PrimOp::Map(ScalarFn::Cast(DType::F32)) => {}
         PrimOp::Broadcast { dims, .. } => {
             let mut repeated: Vec<Factors> = shape.iter().map(|&extent| joined(vec![(extent, 0)])).collect();
             for (from, &to) in dims.iter().enumerate() {
@@ -61,14 +104,9 @@ fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Stride
         PrimOp::Slice { starts, steps, sizes } => {
             for (dim, factors) in seen.dims.iter_mut().enumerate() {
                 let is_whole = sizes[dim] == graph.shape(node.inputs[0])[dim] && steps[dim] == 1;
-                match factors[..] {
-                    _ if is_whole => {}
-                    [] => {}
-                    [(_, stride)] => {
-                        seen.offset += usize::try_from(starts[dim]).ok()? * stride;
-                        *factors = joined(vec![(sizes[dim], stride * usize::try_from(steps[dim]).ok()?)]);
-                    }
-                    _ => return None,
+                if !is_whole {
+                    let [start, step] = [starts[dim], steps[dim]].map(|at| usize::try_from(at).ok());
+                    seen.offset += cut(factors, start?, step?, sizes[dim])?;
                 }
             }
         }

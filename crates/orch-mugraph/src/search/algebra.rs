@@ -34,7 +34,7 @@ mod term {
         "relu" = Relu(Id),
         "erf" = Erf(Id),
         "sum" = Sum([Id; 2]),
-        "rope" = Rope([Id; 4]),
+        "rope" = Rope([Id; 6]),
         Part(u32),
         Leaf(Symbol),
     }
@@ -106,7 +106,7 @@ impl Analysis<Term> for Indices {
                 let part = egraph[*part].data.part.unwrap_or(0);
                 Facts { free: free & !(1 << part), part: None }
             }
-            // The axis has the indices that angles alone have, before they are spread.
+            // The axis has the indices that operands alone have: of angles before they are spread, and of parts.
             Term::Rope([axis, ..]) => Facts { free: free & !egraph[*axis].data.free, part: None },
             _ => Facts { free, part: None },
         }
@@ -147,7 +147,8 @@ pub struct Algebra {
     pub saturated: bool,
 }
 
-/// A rotary position embedding as a term: `rope axis operand cos sin`.
+/// A rotary position embedding as a term: `rope axis result operand cos sin rest`. Where there is no rest the axis stands for
+/// it and for the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RopeTerm {
     /// The class of the axis.
@@ -158,6 +159,8 @@ pub struct RopeTerm {
     pub label: Option<u8>,
     /// The indices of cosines and sines that are spread along it.
     pub of_angles: [Option<u8>; 2],
+    /// The indices of what is joined to it, and of the result, along the dimension.
+    pub of_rest: Option<[Option<u8>; 2]>,
 }
 
 /// Terms at which saturation stops.
@@ -295,11 +298,25 @@ fn add_rope(egraph: &mut Graph, rope: &Rope, labels: &Labels, tensors: &[Id]) ->
         Some(Op::Repeat { .. }) => "of neighbours",
         Some(_) => "of halves",
     };
-    let bound = of_angles.iter().flatten().fold(0, |bound, label| bound | 7 << (3 * label));
-    let axis = egraph.add(leaf(&format!("axis {label:?} {} {spread}", rope.group), bound));
+    let of_rest = rope.rest.map(|rest| [rest.tensor, rope.result].map(|id| labels.dims(id)[rope.dim]));
+    let side = match rope.rest {
+        None => "alone",
+        Some(rest) if rest.is_first => "after",
+        Some(_) => "before",
+    };
+    let parts = of_rest.iter().flat_map(|[rest, _]| [label, *rest]);
+    let bound = of_angles.into_iter().chain(parts).flatten().fold(0, |bound, label| bound | 7 << (3 * label));
+    let axis = format!("axis {label:?} {} {spread} {side} {of_rest:?}", rope.group);
+    let axis = egraph.add(leaf(&axis, bound));
     let [x, cos, sin] = [rope.operand, rope.angles[0], rope.angles[1]].map(|id| tensors[id.index()]);
-    let class = egraph.add(Term::Rope([axis, x, cos, sin]));
-    (RopeTerm { axis, dim: rope.dim, label, of_angles }, class)
+    let mut rest = axis;
+    let mut result = axis;
+    if let Some(([_, label], own)) = of_rest.zip(rope.rest) {
+        rest = tensors[own.tensor.index()];
+        result = egraph.add(leaf("result", label.map_or(0, |label| 7 << (3 * label))));
+    }
+    let class = egraph.add(Term::Rope([axis, result, x, cos, sin, rest]));
+    (RopeTerm { axis, dim: rope.dim, label, of_angles, of_rest }, class)
 }
 
 struct Adder<'a> {

@@ -438,42 +438,53 @@ impl<'a> Search<'a> {
     }
 
     /// Rotary position embeddings, with `at` as the newest operand, along a dimension that is whole.
-    fn rope(&mut self, at: usize, [axis, x, cos, sin]: [Id; 4], class: Id, next: &mut Vec<(Key, Tile)>) {
-        let of = |class: Id| (0..=at).filter(|tile| self.tiles[*tile].class == class).collect::<Vec<_>>();
-        let [operands, cosines, sines] = [x, cos, sin].map(of);
-        let pairs = cosines.iter().flat_map(|cos| sines.iter().map(|sin| [*cos, *sin]));
-        let pairs: Vec<[usize; 2]> = pairs.collect();
-        let triples = operands.iter().flat_map(|x| pairs.iter().map(|[cos, sin]| [*x, *cos, *sin]));
-        for args in triples.filter(|args| args.contains(&at)) {
-            let stages = args.map(|arg| self.tiles[arg].stage);
-            let stage = stages.into_iter().max().unwrap_or(Stage::Invariant);
-            if stage == Stage::After && stages.contains(&Stage::Loop) {
-                continue;
+    fn rope(&mut self, at: usize, term: [Id; 6], class: Id, next: &mut Vec<(Key, Tile)>) {
+        let [axis, _, operands @ ..] = term;
+        let algebra = self.algebra;
+        for (position, rope) in algebra.ropes.iter().enumerate().filter(|(_, rope)| rope.axis == axis) {
+            let mut choices: Vec<Vec<usize>> = vec![Vec::new()];
+            for operand in &operands[..if rope.of_rest.is_some() { 4 } else { 3 }] {
+                let tiles: Vec<usize> = (0..=at).filter(|tile| self.tiles[*tile].class == *operand).collect();
+                let with_each =
+                    |args: Vec<usize>| tiles.iter().map(move |tile| [&args[..], &[*tile]].concat());
+                choices = choices.into_iter().flat_map(with_each).collect();
             }
-            let ropes = self.algebra.ropes.iter().enumerate().filter(|(_, rope)| rope.axis == axis);
-            for (position, rope) in ropes {
-                let Some(dims) = self.rope_dims(rope, args) else { continue };
-                let step = Step::Op(TileOp::Rope(position), args.to_vec());
+            for args in choices.into_iter().filter(|args| args.contains(&at)) {
+                let stages = || args.iter().map(|arg| self.tiles[*arg].stage);
+                let stage = stages().max().unwrap_or(Stage::Invariant);
+                if stage == Stage::After && stages().any(|stage| stage == Stage::Loop) {
+                    continue;
+                }
+                let Some(dims) = self.rope_dims(rope, &args) else { continue };
                 let others = args.iter().fold(0, |number, arg| number * self.tiles.len() + arg);
+                let step = Step::Op(TileOp::Rope(position), args);
                 next.push(((at, 120 + position, others), Tile { class, dims, stage, step, readers: 0 }));
             }
         }
     }
 
-    /// The dimensions of a rotated tile: those of the operand, repeated to those of its angles.
-    fn rope_dims(&self, rope: &RopeTerm, [x, cos, sin]: [usize; 3]) -> Option<Vec<Dim>> {
-        let dims = self.tiles[x].dims.clone();
+    /// The dimensions of a rotated tile: those of the operand, repeated to those of its angles, with what is joined to it.
+    fn rope_dims(&self, rope: &RopeTerm, args: &[usize]) -> Option<Vec<Dim>> {
+        let ([x, angles @ ..], rest) = args.split_first_chunk::<3>()?;
+        let dims = self.tiles[*x].dims.clone();
         if dims.get(rope.dim) != Some(&Dim::whole(rope.label)) {
             return None;
         }
-        [cos, sin].into_iter().zip(rope.of_angles).try_fold(dims, |dims, (angles, label)| {
-            let angles = &self.tiles[angles].dims;
+        let dims = angles.iter().zip(rope.of_angles).try_fold(dims, |dims, (angles, label)| {
+            let angles = &self.tiles[*angles].dims;
             let joined = |dim: usize| match label {
                 Some(_) if dim == rope.dim => (angles[dim] == Dim::whole(label)).then_some(dims[dim]),
                 _ => joint(dims[dim], angles[dim]),
             };
-            (0..dims.len()).map(joined).collect()
-        })
+            (0..dims.len()).map(joined).collect::<Option<Vec<Dim>>>()
+        })?;
+        let (Some([label, result]), [rest]) = (rope.of_rest, rest) else { return Some(dims) };
+        let rest = &self.tiles[*rest].dims;
+        let joined = |dim: usize| match dim == rope.dim {
+            true => (rest[dim] == Dim::whole(label)).then_some(Dim::whole(result)),
+            false => (rest[dim] == dims[dim]).then_some(dims[dim]),
+        };
+        (0..dims.len()).map(joined).collect()
     }
 
     /// Norms along a last dimension that is whole.

@@ -85,7 +85,7 @@ impl Kernel<'_> {
                 Step::Op(TileOp::Rope(at), args) => {
                     let rope = self.ropes.get(*at);
                     let rope = rope.ok_or_else(|| GraphError::new("rope", "a rotation is missing"))?;
-                    rotated(&mut block, rope, [tiles[args[0]], tiles[args[1]], tiles[args[2]]])
+                    rotated(&mut block, rope, &args.iter().map(|arg| tiles[*arg]).collect::<Vec<_>>())
                 }
                 Step::Op(op, args) => {
                     let op = self.op(*op, args[0])?;
@@ -124,9 +124,10 @@ impl Kernel<'_> {
     }
 }
 
-/// The operators of a rotary position embedding.
-fn rotated(block: &mut BlockGraph, rope: &Rope, [x, cos, sin]: [TileId; 3]) -> TileId {
-    let [cos, sin] = [cos, sin].map(|angles| match &rope.spread {
+/// The operators of a rotary position embedding of a tile, by cosines and sines, and of what is joined to it.
+fn rotated(block: &mut BlockGraph, rope: &Rope, args: &[TileId]) -> TileId {
+    let x = args[0];
+    let [cos, sin] = [args[1], args[2]].map(|angles| match &rope.spread {
         None => angles,
         Some(op) => {
             let copies = op.arity().unwrap_or(2);
@@ -137,5 +138,10 @@ fn rotated(block: &mut BlockGraph, rope: &Rope, [x, cos, sin]: [TileId; 3]) -> T
     let plain = block.op(Op::Binary(BinaryFn::Mul), &[x, cos]);
     let rotated = block.op(Op::Rotate { dim, group }, &[x]);
     let turned = block.op(Op::Binary(BinaryFn::Mul), &[rotated, sin]);
-    block.op(Op::Binary(BinaryFn::Add), &[plain, turned])
+    let sum = block.op(Op::Binary(BinaryFn::Add), &[plain, turned]);
+    match rope.rest {
+        None => sum,
+        Some(rest) if rest.is_first => block.op(Op::Concat { dim }, &[args[3], sum]),
+        Some(_) => block.op(Op::Concat { dim }, &[sum, args[3]]),
+    }
 }

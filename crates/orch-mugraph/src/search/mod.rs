@@ -268,7 +268,8 @@ impl<'a> Context<'a> {
         let has = |id: TensorId| loaded.iter().any(|source| source.origin == Origin::Program(id));
         let whole = self.ropes.iter().filter(|rope| rope.angles.iter().all(|id| has(*id)));
         let limits = &self.options.limits;
-        BlockLimits { ops: limits.ops + rope::OPS * whole.count(), ..*limits }
+        let own = whole.map(|rope| rope::OPS + rope.rest.map_or(0, |_| rope::REST_OPS));
+        BlockLimits { ops: limits.ops + own.sum::<usize>(), ..*limits }
     }
 
     /// Classes and dimensions of what a sketch stores.
@@ -384,7 +385,7 @@ impl<'a> Context<'a> {
     }
 
     /// A random test at small extents: partitioned indices have 8 elements, two blocks and two iterations; indices of
-    /// pairs have 8 elements, angles of one element of each pair 4.
+    /// pairs have 8 elements, angles of one element of each pair 4, and so has what is joined to pairs.
     fn passes(&self, chain: &[(Sketch, PartCounts)]) -> bool {
         let partitioned = |label: u8| chain.iter().any(|(sketch, _)| sketch.structure.partitions(label));
         let mut extents: Vec<usize> = (0..self.labels.extents.len())
@@ -393,6 +394,10 @@ impl<'a> Context<'a> {
         for rope in &self.algebra.ropes {
             let angles = rope.of_angles.into_iter().flatten().map(|label| (label, 4));
             for (label, extent) in rope.label.map(|label| (label, 8)).into_iter().chain(angles) {
+                extents[usize::from(label)] = extent;
+            }
+            let joined = rope.of_rest.into_iter().flat_map(|rest| rest.into_iter().zip([4, 12]));
+            for (label, extent) in joined.filter_map(|(label, extent)| Some((label?, extent))) {
                 extents[usize::from(label)] = extent;
             }
         }
