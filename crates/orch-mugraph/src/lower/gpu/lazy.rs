@@ -58,13 +58,21 @@ impl Lowering<'_> {
         let Step::Op { op, args } = &self.steps.tiles[tile].step else { return None };
         let (elements, shape) = (args[0], &self.steps.tiles[args[0]].shape);
         let how = reduction_of(op).filter(|how| *how == (ReduceFn::Max, shape.len() - 1, 1))?;
-        let mut readers = self.steps.readers(tile).map(|reader| &self.steps.tiles[reader].step);
-        let is_kept = matches!(readers.next(), Some(Step::RunningMax { .. }))
-            && readers.all(|step| matches!(step, Step::Accumulate { how: Accumulation::Max, .. }));
+        let mut readers = self.steps.readers(tile);
+        let max = readers.next()?;
+        let is_told = |step: &Step| matches!(step, Step::Accumulate { how: Accumulation::Max, .. });
+        let is_kept = matches!(self.steps.tiles[max].step, Step::RunningMax { .. })
+            && readers.all(|reader| is_told(&self.steps.tiles[reader].step));
+        // Powers of exponentials would be beyond what types hold.
+        let is_plain = self
+            .rescales_by(max)
+            .iter()
+            .all(|rescale| (1..=rescale.degree.den()).contains(&rescale.degree.num()));
         let at = self.home(elements)?;
         let is_of_one_tile = at.rows.column_warps == 1 && at.rows.batch() == 1 && at.rows.row_tiles() == 1;
         let has_whole_columns = matches!(at.columns, Columns::Spread(n) if n.is_multiple_of(TILE_COLUMNS));
-        (is_kept && is_of_one_tile && has_whole_columns).then_some((Elements { tile: elements, at }, how))
+        (is_kept && is_plain && is_of_one_tile && has_whole_columns)
+            .then_some((Elements { tile: elements, at }, how))
     }
 
     /// Keeps the largest of `from`, the maxima of rows, so far or somewhat less; false if that is not done.
