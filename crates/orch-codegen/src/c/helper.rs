@@ -67,6 +67,8 @@ pub enum Op {
     Join,
     /// All lanes combined as a tree of halves.
     Reduce(ReduceOp),
+    /// The largest or smallest of all lanes, of which none is NaN.
+    ReduceNumbers(ReduceOp),
     /// `(pointer)`: consecutive elements.
     Load,
     /// `(pointer, flags)`: 0 where the flag is false.
@@ -255,6 +257,7 @@ impl Unit {
             Op::Compare(f) => f.name().to_owned(),
             Op::Cast(from) => format!("{from}_to"),
             Op::Reduce(op) => format!("reduce_{}", op.name()),
+            Op::ReduceNumbers(op) => format!("reduce_{}_of_numbers", op.name()),
             Op::MaxOfNumber => "max_of_number".to_owned(),
             Op::MinOfNumber => "min_of_number".to_owned(),
             Op::Select => "select".to_owned(),
@@ -332,7 +335,7 @@ impl Unit {
             Op::Splat => (vec![Param::Value(CType::Num(dtype, 1))], Some(vector)),
             Op::Low | Op::High => (vec![value], Some(CType::Num(dtype, lanes / 2))),
             Op::Join => (vec![half, half], Some(vector)),
-            Op::Reduce(_) => (vec![value], Some(CType::Num(dtype, 1))),
+            Op::Reduce(_) | Op::ReduceNumbers(_) => (vec![value], Some(CType::Num(dtype, 1))),
             Op::Load => (vec![source], Some(vector)),
             Op::LoadMasked => (vec![source, flags], Some(vector)),
             Op::Gather(by) => (vec![source, offsets(by)], Some(vector)),
@@ -355,8 +358,10 @@ impl Unit {
         if let Some(body) = self.pair_body(helper) {
             return body;
         }
-        if let Op::Reduce(op) = helper.op {
-            return self.reduce_body(op, helper.dtype, lanes);
+        match helper.op {
+            Op::Reduce(op) => return self.reduce_body(op, helper.dtype, lanes),
+            Op::ReduceNumbers(_) => return self.halves_body(helper),
+            _ => {}
         }
         let is_pair = |ty: CType| ty.as_vector().is_some_and(|(d, n)| n == lanes && self.isa.is_pair(d, n));
         let params_pair = params.iter().any(|p| matches!(p, Param::Value(ty) if is_pair(*ty)));

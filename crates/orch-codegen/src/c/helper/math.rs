@@ -303,7 +303,7 @@ impl Unit {
     }
 
     /// True if a flag of a comparison of `f32` is true.
-    fn any_flag(&mut self, lanes: usize, flags: &str) -> String {
+    pub(super) fn any_flag(&mut self, lanes: usize, flags: &str) -> String {
         match self.isa.flags(DType::F32, lanes) {
             CType::Bool => flags.to_owned(),
             CType::Flags { .. } => {
