@@ -22,6 +22,16 @@ pub(super) struct Rescale {
     pub degree: Rational,
 }
 
+impl Rescale {
+    /// What an accumulation multiplies its sums by, if anything.
+    pub fn of(how: Accumulation) -> Option<Rescale> {
+        match how {
+            Accumulation::RescaledSum { max, degree } => Some(Rescale { max: max.index(), degree }),
+            Accumulation::Sum | Accumulation::Max => None,
+        }
+    }
+}
+
 /// What holds a sum or maximum while the loop runs.
 #[derive(Clone, Debug)]
 pub(super) enum Accumulator {
@@ -47,10 +57,7 @@ impl Lowering<'_> {
     /// Adds this iteration's tile.
     pub fn accumulate(&mut self, tile: usize) {
         let Step::Accumulate { how, tile: from } = self.steps.tiles[tile].step.clone() else { return };
-        let rescale = match how {
-            Accumulation::RescaledSum { max, degree } => Some(Rescale { max: max.index(), degree }),
-            Accumulation::Sum | Accumulation::Max => None,
-        };
+        let rescale = Rescale::of(how);
         let f = if how == Accumulation::Max { ReduceFn::Max } else { ReduceFn::Sum };
         if let Some(running) = self.lazy_maximum(from).filter(|_| how == Accumulation::Max) {
             self.accumulators[tile] = Some(Accumulator::Registers(running));

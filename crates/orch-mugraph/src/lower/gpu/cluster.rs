@@ -114,11 +114,8 @@ impl Lowering<'_> {
         self.exchange(&maxima, ReduceFn::Max);
         self.rescales.clear();
         for tile in 0..self.steps.tiles.len() {
-            let Step::Accumulate { how: Accumulation::RescaledSum { max, degree }, .. } =
-                self.steps.tiles[tile].step
-            else {
-                continue;
-            };
+            let Step::Accumulate { how, .. } = self.steps.tiles[tile].step else { continue };
+            let Some(rescale) = Rescale::of(how) else { continue };
             let registers = match &self.accumulators[tile] {
                 Some(Accumulator::Registers(registers)) => registers.clone(),
                 Some(Accumulator::Reduction(Reduction::Rows(rows))) => rows.partial.clone(),
@@ -127,7 +124,7 @@ impl Lowering<'_> {
                 }
                 None => continue,
             };
-            self.rescale_registers(&registers, Rescale { max: max.index(), degree });
+            self.rescale_registers(&registers, rescale);
         }
         Ok(())
     }

@@ -44,9 +44,12 @@ pub(super) struct Elements {
 }
 
 /// A maximum that may stay behind, in the loop.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lazy {
+    /// The tile of the running maximum, that of the maxima of iterations, and the registers of the former.
     max: usize,
+    from: usize,
+    now: Registers,
     /// Whether it has changed in this iteration.
     has_moved: ExprId,
 }
@@ -111,19 +114,14 @@ impl Lowering<'_> {
         });
         let has_moved = self.program.exprs.var(var);
         self.body.push(Stmt::If { condition: has_moved, then, otherwise });
-        self.lazy = Some(Lazy { max: tile, has_moved });
+        self.lazy = Some(Lazy { max: tile, from, now, has_moved });
         true
     }
 
     /// The registers of a maximum that may stay behind what it is the maximum of: what is relative to the one is not to the
     /// other.
     pub fn lazy_maximum(&self, from: usize) -> Option<Registers> {
-        let is_of = |lazy: &Lazy| matches!(self.steps.tiles[lazy.max].step, Step::RunningMax { tile } if tile == from);
-        let lazy = self.lazy.filter(is_of)?;
-        self.places[lazy.max].iter().find_map(|place| match place {
-            Place::Registers(registers) => Some(registers.clone()),
-            Place::Shared(_) => None,
-        })
+        self.lazy.as_ref().filter(|lazy| lazy.from == from).map(|lazy| lazy.now.clone())
     }
 
     /// The registers of elements, to which they are computed if they are not there.
@@ -137,7 +135,7 @@ impl Lowering<'_> {
 
     /// The same statements, which rescale so many registers, where they may be passed over if a maximum has not moved.
     pub fn if_moved(&self, max: usize, registers: usize, stmts: Vec<Stmt>) -> Vec<Stmt> {
-        match self.lazy {
+        match &self.lazy {
             Some(lazy) if lazy.max == max && registers > FEW_REGISTERS => {
                 vec![Stmt::If { condition: lazy.has_moved, then: stmts, otherwise: Vec::new() }]
             }
@@ -149,12 +147,9 @@ impl Lowering<'_> {
     fn rescales_by(&self, tile: usize) -> Vec<Rescale> {
         let mut all = Vec::new();
         for known in &self.steps.tiles {
-            if let Step::Accumulate { how: Accumulation::RescaledSum { max, degree }, .. } = known.step {
-                let rescale = Rescale { max: max.index(), degree };
-                if rescale.max == tile && !all.contains(&rescale) {
-                    all.push(rescale);
-                }
-            }
+            let Step::Accumulate { how, .. } = known.step else { continue };
+            let own = Rescale::of(how).filter(|rescale| rescale.max == tile && !all.contains(rescale));
+            all.extend(own);
         }
         all
     }
