@@ -26,6 +26,7 @@ pub mod substitute;
 pub mod target;
 pub mod templates;
 pub mod thread;
+pub mod thread_await;
 mod thread_box_interp;
 pub mod thread_count;
 pub mod thread_interp;

@@ -10,7 +10,7 @@ use crate::remember::{Memory, Plan, StoredStep};
 use crate::signature::Signatures;
 use crate::tune::{self, Timer};
 use crate::units::Units;
-use crate::{Error, Model, Options, library, parallel};
+use crate::{Error, Model, Options, early, library, parallel};
 use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_runtime::cpu::Source;
@@ -95,7 +95,7 @@ impl Model {
             None => None,
         };
         let is_remembered = known.is_some();
-        let (plan, implementation) = match known {
+        let (plan, mut implementation) = match known {
             Some(known) => known,
             None => {
                 let (plan, implementation) = search(place, clock, options)?;
@@ -105,6 +105,7 @@ impl Model {
                 (plan, implementation)
             }
         };
+        early::read_early(&mut implementation);
         let assembly =
             clock.run("plan", || assemble::assemble(&graph, &storage, &implementation, options))?;
         let report = PlanReport {

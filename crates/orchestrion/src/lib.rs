@@ -26,6 +26,7 @@ pub mod compare;
 mod compile;
 pub mod conformance;
 pub mod doctor;
+mod early;
 mod emulate;
 mod error;
 mod executable;

@@ -298,8 +298,9 @@ impl Executable {
                     launched.map_err(|error| self.blame(error))?;
                 }
                 Segment::Direct(steps) => {
+                    let first = steps.start;
                     for step in steps.clone() {
-                        self.enqueue_step(step)?;
+                        self.enqueue_step(step, step > first)?;
                         if self.options.check_each_step {
                             self.wait()?;
                         }
@@ -342,19 +343,20 @@ impl Executable {
     pub(super) fn run_step(&mut self, idx: usize) -> Result<(), ExecutableError> {
         match self.program.steps[idx].action {
             Action::Host(_) => self.run_host(idx),
-            Action::Launch(_) | Action::Copy { .. } => Ok(self.enqueue_step(idx)?),
+            Action::Launch(_) | Action::Copy { .. } => Ok(self.enqueue_step(idx, true)?),
         }
     }
 
-    /// Enqueues a launch or a copy.
-    fn enqueue_step(&mut self, idx: usize) -> Result<(), CudaError> {
+    /// Enqueues a launch or a copy. Only one that `follows` steps of the same run may start early: kernels read inputs of
+    /// the model before they wait, and what came before the run may write these.
+    fn enqueue_step(&mut self, idx: usize, follows: bool) -> Result<(), CudaError> {
         self.is_pending(idx..idx + 1);
         let enqueued = match &self.program.steps[idx].action {
             Action::Launch(launch) => match self.calls.of(idx) {
                 Some(call) => self.calls.enqueue(call, &self.stream),
                 None => {
                     let mut shape = launch.shape;
-                    shape.is_programmatic &= self.options.allow_programmatic;
+                    shape.is_programmatic &= self.options.allow_programmatic && follows;
                     let pointers = self.arguments[idx].pointers();
                     // SAFETY: these are the launch's own arguments, one for each tensor and view.
                     unsafe { launch.function.launch_with(&self.stream, &shape, pointers) }

@@ -58,24 +58,18 @@ impl<'a> Boxes<'a> {
 }
 
 impl Lowering<'_> {
-    /// The loop over steps, of which boxes are copied ahead while products of tiles run on. The first steps' constants are
-    /// copied before other kernels are awaited.
+    /// The loop over steps, of which boxes are copied ahead while products of tiles run on.
     pub fn box_pipeline(&mut self, boxes: &[Boxes<'_>; 2]) -> Vec<Stmt> {
         let (stages, steps) = (self.schedule.stages, self.steps());
         let ahead = self.schedule.ahead();
         let mut body = Vec::new();
-        let (constant, other): (Vec<&Boxes<'_>>, Vec<&Boxes<'_>>) =
-            boxes.iter().partition(|boxes| boxes.operand.is_constant(self));
-        let first = |this: &mut Self, boxes: &[&Boxes<'_>], body: &mut Vec<Stmt>| {
-            for stage in (0..ahead.min(steps)).filter(|_| !boxes.is_empty()) {
-                let stage = this.program.exprs.index(stage as i64);
-                let first_term = this.let_first_term(body, stage);
-                boxes.iter().for_each(|boxes| body.extend(boxes.fetch(this, first_term, stage)));
+        for stage in 0..ahead.min(steps) {
+            let stage = self.program.exprs.index(stage as i64);
+            let first_term = self.let_first_term(&mut body, stage);
+            for boxes in boxes {
+                body.extend(boxes.fetch(self, first_term, stage));
             }
-        };
-        first(self, &constant, &mut body);
-        body.push(Stmt::Team(TeamStmt::Await));
-        first(self, &other, &mut body);
+        }
         body.extend(self.join());
         body.push(self.clear_sums());
         let (var, step) = self.program.exprs.fresh_index("step", steps.max(1));

@@ -265,22 +265,15 @@ impl<'a> Lowering<'a> {
         exprs.mul_const(step, self.schedule.block_k as i64)
     }
 
-    /// The loop over steps: copies some steps ahead. The first steps' constants are copied before other kernels are
-    /// awaited.
+    /// The loop over steps: copies some steps ahead.
     fn pipeline(&mut self, a: &Operand, b: &Operand) -> Vec<Stmt> {
         let (stages, steps, ahead) = (self.schedule.stages, self.steps(), self.schedule.ahead());
         let mut body = Vec::new();
         body.extend(a.place_chunks(self));
         body.extend(b.place_chunks(self));
-        let (constant, other): (Vec<&Operand>, Vec<&Operand>) =
-            [a, b].into_iter().partition(|operand| operand.is_constant(self));
-        for stage in 0..ahead.min(steps) {
-            body.extend(self.first_fetch(&constant, stage));
-        }
-        body.push(Stmt::Team(TeamStmt::Await));
         for stage in 0..ahead {
             if stage < steps {
-                body.extend(self.first_fetch(&other, stage));
+                body.extend(self.first_fetch(&[a, b], stage));
             }
             body.push(Stmt::Team(TeamStmt::Commit));
         }

@@ -171,17 +171,6 @@ impl Operand {
             .collect()
     }
 
-    /// True if constants are all that it is made of.
-    pub fn is_constant(&self, lowering: &Lowering<'_>) -> bool {
-        let source = &lowering.source;
-        let is_constant = |id: ExprId| match source.get(id) {
-            Expr::Read { arg, .. } => lowering.block.arg(*arg).role == ArgRole::Constant,
-            _ => true,
-        };
-        self.side.packed.is_some()
-            || source.reachable(&[lowering.factors[self.side.number]]).into_iter().all(is_constant)
-    }
-
     /// Binds where the thread's chunks are.
     pub fn place_chunks(&self, lowering: &mut Lowering<'_>) -> Vec<Stmt> {
         let threads = lowering.schedule.threads();
