@@ -48,6 +48,9 @@ fn attention_of_few_queries_is_shared() {
         ([1, 96, 64], 6, None, vec![2]),
         ([13, 160, 24], 4, None, vec![2]),
         ([40, 128, 64], 4, None, vec![2]),
+        // Whole tiles, of which one product overlaps the other.
+        ([64, 1024, 64], 16, None, vec![8, 4, 2]),
+        ([64, 512, 64], 8, Some("causal(300, 1, 64, 512)"), vec![4, 2]),
         // The last task has no keys that count, and each has some that do not.
         ([16, 128, 32], 8, Some("below(2, 50, 1, 16, 128)"), vec![4, 2]),
         ([16, 128, 32], 8, Some("causal(100, 1, 16, 128)"), vec![4, 2]),
@@ -59,17 +62,18 @@ fn attention_of_few_queries_is_shared() {
                 let all = ways(graph, &stored, factors);
                 let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.tasks).collect();
                 let expected = [&[1][..], &tasks].concat();
-                assert_eq!(all[0].0, Schedule::PLAIN);
+                // Products of whole tiles keep a multiprocessor busy alone.
+                let has_tiles = extents[0].is_multiple_of(64);
+                assert_eq!(all[usize::from(has_tiles)].0, Schedule::PLAIN);
                 let mut sorted = shared.clone();
                 sorted.sort_by_key(|&tasks| (tasks > 1, std::cmp::Reverse(tasks)));
                 assert_eq!(sorted, expected, "{factors:?} {}", print(graph));
                 for (schedule, kernel) in all.iter().filter(|(schedule, _)| schedule.tasks > 1) {
-                    // One for maxima, one for sums, and one at the end.
+                    // One for maxima, one for sums, two if each task combines some of them, and one at the end.
                     let barriers = print_thread(&kernel.program).matches("cluster_barrier").count();
-                    assert_eq!(
-                        (kernel.program.tasks, barriers),
-                        (2 * schedule.tasks, 2 + usize::from(has_maxima))
-                    );
+                    let least = 2 + usize::from(has_maxima);
+                    assert_eq!(kernel.program.tasks, 2 * schedule.tasks);
+                    assert!((least..=least + 1).contains(&barriers), "{barriers} barriers");
                 }
                 check_ways(graph, &stored, (factors, dtype, limit));
             }

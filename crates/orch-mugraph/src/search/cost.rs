@@ -19,6 +19,8 @@ const GROUP_COLUMNS: usize = 64;
 const MOST_GROUPS: usize = 2;
 /// Microseconds in which two processors that share a block add up each other's sums.
 const EXCHANGE_US: f64 = 0.5;
+/// Iterations that each of them runs at least.
+const LEAST_ITERATIONS: usize = 2;
 
 /// A way to stream given right factors past few rows: they are not held.
 struct Streaming {
@@ -100,6 +102,10 @@ pub struct Machine {
     pub special_flops: f64,
     /// The share of the processors that saturates the memory.
     pub memory_share: f64,
+    /// Processors that may share the iterations of a block, at most, a power of two.
+    pub most_sharing: usize,
+    /// Bytes of sums that each of them exchanges with the others in a microsecond.
+    pub exchange_bytes_per_us: f64,
 }
 
 impl Default for Machine {
@@ -131,6 +137,8 @@ impl Default for Machine {
             special_flops: 16.0,
             waiting: None,
             memory_share: 1.0 / 3.0,
+            most_sharing: 1,
+            exchange_bytes_per_us: 1.0e4,
         }
     }
 }
@@ -227,7 +235,6 @@ impl Machine {
         let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
         let (mut registers, mut loaded) = (0, 0);
         let (streams, sharing) = self.streams(extents, blocks);
-        let tasks = blocks * sharing;
         for (at, step) in sketch.steps.iter().enumerate() {
             let elems = extents.elems(&sketch.dims[at]);
             let bytes = elems * self.element_bytes;
@@ -299,17 +306,56 @@ impl Machine {
         if held > self.tile_bytes {
             return None;
         }
-        let waves = tasks.div_ceil(self.processors);
-        let busy = tasks as f64 / (waves * self.processors) as f64;
-        // A share of the processors saturates the memory; each has its own way to the cache.
-        let pull = (tasks as f64 / self.processors as f64 / self.memory_share).min(1.0);
-        let moved = (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
-        let computed = flops / self.flops_per_us / busy * self.waiting(extents, tasks, loaded);
-        // The first tiles are waited for.
-        let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
-        let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
-        let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2());
-        Some(self.launch_us + time + exchange_us + rounds * self.iteration_us)
+        let sums = self.shared_sums(extents);
+        let time = |sharing: usize| {
+            let tasks = blocks * sharing;
+            let waves = tasks.div_ceil(self.processors);
+            let busy = tasks as f64 / (waves * self.processors) as f64;
+            // A share of the processors saturates the memory; each has its own way to the cache.
+            let pull = (tasks as f64 / self.processors as f64 / self.memory_share).min(1.0);
+            let moved =
+                (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
+            let computed = flops / self.flops_per_us / busy * self.waiting(extents, tasks, loaded);
+            // The first tiles are waited for.
+            let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
+            let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
+            // Of two each has the sums of the other once, of more the first has them after all have combined a part.
+            let times = if streams.is_empty() { (sharing - 1).min(2) as f64 / 2.0 } else { 0.0 };
+            let exchanged = times * sums as f64 / self.exchange_bytes_per_us;
+            let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2()) + exchanged;
+            self.launch_us + time + exchange_us + rounds * self.iteration_us
+        };
+        let most = if sharing > 1 || sums == 0 { sharing } else { self.most_sharing };
+        let may_share = |&sharing: &usize| {
+            blocks * sharing <= self.processors
+                && counts.looped.is_multiple_of(sharing)
+                && counts.looped >= LEAST_ITERATIONS * sharing
+        };
+        let shared = (1..=most.ilog2()).map(|log| 1 << log).filter(may_share).map(time);
+        let alone = time(sharing);
+        Some(shared.fold(alone, f64::min))
+    }
+
+    /// The bytes of sums of a block that processors may share: only sums leave its loop, those of products are of whole tiles,
+    /// and no other kernel adds up what it stores. Otherwise 0.
+    fn shared_sums(&self, extents: &Extents<'_>) -> usize {
+        let Extents { sketch, beside, .. } = extents;
+        let mut bytes = 0;
+        for (at, step) in sketch.steps.iter().enumerate() {
+            let Step::Accumulate(from) = step else { continue };
+            let dims = &sketch.dims[at];
+            let rows = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
+            let suits = match &sketch.steps[*from] {
+                Step::Op(TileOp::Matmul, _) => rows.is_multiple_of(GROUP_ROWS),
+                Step::Op(TileOp::Sum(_), _) => true,
+                _ => false,
+            };
+            if !suits || sketch.readers(*from).count() > 1 {
+                return 0;
+            }
+            bytes += extents.elems(dims) * self.partial_bytes;
+        }
+        if beside.before.is_empty() && !beside.is_read { bytes } else { 0 }
     }
 
     /// How many times as long a loop takes because few groups of warps share a processor; blocks have so many bytes of loads.

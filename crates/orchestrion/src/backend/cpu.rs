@@ -113,6 +113,8 @@ impl Backend for Cpu {
             waiting: None,
             stream_rows: 0,
             box_rows: 0,
+            most_sharing: 1,
+            exchange_bytes_per_us: f64::INFINITY,
             is_timed: false,
             register_bytes: 0,
             scalar_flops: figures.fma_gflops_core / figures.cheap_gops_core,

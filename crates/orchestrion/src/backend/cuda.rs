@@ -24,6 +24,7 @@ use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tile::templates::Design;
 use orch_tile::templates::gpu::{self, Factors};
 use orch_tile::templates::kernel::Binding;
+use orch_tile::thread_team::MAX_CLUSTER;
 use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
 use orch_tune::gpu::GpuModel;
 use std::sync::{Arc, OnceLock};
@@ -228,6 +229,7 @@ impl Backend for Cuda {
             register_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,
+            most_sharing: if self.target.has_clusters && element_bytes == 2 { MAX_CLUSTER } else { 1 },
             waiting: (self.target.has_tile_products && element_bytes == 2).then_some(WAITING),
             ..Machine::default()
         };

@@ -96,7 +96,7 @@ fn lower_steps(
     let under_way = if boxes { target.shared_bytes } else { BYTES_UNDER_WAY };
     let iterations = steps.loop_range / tasks;
     let stages = choose_stages((block.blocks(), iterations), (bytes, more, under_way), target);
-    if stages > 1 { with(Plan { stages, overlaps: !boxes && tasks == 1, ..one }) } else { Ok(kernel) }
+    if stages > 1 { with(Plan { stages, overlaps: !boxes, ..one }) } else { Ok(kernel) }
 }
 
 /// As many stages as let so many bytes be under way, if tiles take `bytes` in one stage and `more` in each further one.

@@ -145,7 +145,7 @@ impl Lowering<'_> {
 
         let next = self.program.exprs.add_const(self.iteration, 1);
         let due = self.due_boxes(&overlap.keys, next)?;
-        if let Some(condition) = self.below(next, self.steps.loop_range) {
+        if let Some(condition) = self.below(next, self.own_iterations()) {
             self.body.push(Stmt::If { condition, then: vec![due.awaited()], otherwise: Vec::new() });
         }
         self.body.push(Stmt::Team(TeamStmt::Settle));
@@ -156,7 +156,7 @@ impl Lowering<'_> {
         let stmts = self.first_fragments(&product, kind, (zero, zero), weights);
         self.run(stmts);
 
-        let last = self.index(self.steps.loop_range - 1);
+        let last = self.index(self.own_iterations() - 1);
         let base = self.stage_start(&overlap.staged, last);
         let mut product = product;
         product.second.base = base;

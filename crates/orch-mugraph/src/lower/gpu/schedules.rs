@@ -7,9 +7,9 @@
 //! and clusters keep all multiprocessors busy.
 //!
 //! Where blocks are few, tasks of a cluster may also share the iterations of other loops that hand on sums and maxima, as of
-//! attention of few queries.
+//! attention. They are preferred where products are of whole tiles of rows, which keep a multiprocessor busy.
 
-use super::cluster::may_share;
+use super::cluster::{may_share, sums_tiles};
 use super::few_rows::few_rows;
 use super::layout::TILE_ROWS;
 use super::steps::Steps;
@@ -76,7 +76,8 @@ pub fn schedules(
     let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
     let mut all: Vec<Schedule> = counts.filter(shares).map(|tasks| Schedule { boxes, tasks }).collect();
-    let first = usize::from(rows >= BOX_ROWS && !all.is_empty());
+    let prefers_sharing = if boxes { rows >= BOX_ROWS } else { has_boxes && sums_tiles(block, shapes) };
+    let first = usize::from(prefers_sharing && !all.is_empty());
     all.insert(first, Schedule::PLAIN);
     all.extend(boxes.then_some(Schedule { boxes, tasks: 1 }));
     Ok(all)
