@@ -201,7 +201,7 @@ fn times_are_plausible() {
             let mut median = |flush_l2| {
                 let options = TimeOptions { warmup: 10, replays: 101, flush_l2 };
                 let mut whole = executable.time_runs(&options).unwrap();
-                let mut step = executable.time_step(0, &options).unwrap();
+                let mut step = executable.time_steps(0..1, &options).unwrap();
                 [&mut whole, &mut step].map(|times| {
                     times.sort_by(f64::total_cmp);
                     times[times.len() / 2]

@@ -41,6 +41,8 @@ pub struct KernelDesign {
     pub cost_us: f64,
     /// Whether most of what it reads has not been touched before in a run.
     pub is_cold: bool,
+    /// Of its arguments those that are between kernels of a substitute, by position, and the tensors' numbers.
+    pub inner: Vec<(usize, usize)>,
     /// A library call that is made instead where it can be.
     pub call: Option<KernelCall>,
 }
@@ -392,7 +394,15 @@ impl Place<'_> {
         let designs = self.backend.designs(&block, limit).into_iter();
         let read = block.args.iter().filter(|arg| arg.role != ArgRole::Output);
         let is_cold = self.is_cold(read.map(|arg| arg.tensor));
-        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us, is_cold, call: None };
+        let kernel = |design| KernelDesign {
+            name: name.clone(),
+            design,
+            work,
+            cost_us,
+            is_cold,
+            inner: Vec::new(),
+            call: None,
+        };
         let kernels: Vec<KernelDesign> = designs.map(kernel).collect();
         (!kernels.is_empty()).then_some((kernels, block))
     }

@@ -18,6 +18,7 @@ use orch_mugraph::{BlockGraph, MuGraph, Node, Op, Proved, ReduceFn, Superoptimiz
 use orch_plan::enumerate::Candidate;
 use orch_tile::Layout;
 use orch_tile::templates::Design;
+use orch_tile::templates::kernel::Binding;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -95,8 +96,26 @@ impl SubstituteKernel {
             Operand::Inner(_) => None,
         };
         let is_cold = place.is_cold(self.reads.iter().filter_map(tensor));
-        let SubstituteKernel { name, designs, work, cost_us, .. } = self;
-        let kernel = |design| KernelDesign { name: name.clone(), design, work, cost_us, is_cold, call: None };
+        let SubstituteKernel { name, designs, args, work, cost_us, .. } = self;
+        let inner = |design: &Design| {
+            let number = |(at, binding): (usize, &Binding)| match binding {
+                Binding::Arg(arg) => match args.get(arg.index())? {
+                    Operand::Inner(number) => Some((at, *number)),
+                    Operand::Tensor(_) => None,
+                },
+                Binding::Packed(_) => None,
+            };
+            design.kernel.bindings.iter().enumerate().filter_map(number).collect()
+        };
+        let kernel = |design: Design| KernelDesign {
+            name: name.clone(),
+            inner: inner(&design),
+            design,
+            work,
+            cost_us,
+            is_cold,
+            call: None,
+        };
         designs.into_iter().map(kernel).collect()
     }
 }

@@ -157,7 +157,7 @@ impl<'a> Timer<'a> {
     }
 
     /// Times the kernels of some columns: those of templates under the preferred schedules, those of µGraphs under the fastest
-    /// ones, because numbers of blocks may suit one of them only.
+    /// ones, because numbers of blocks may suit one of them only, and several of them together.
     ///
     /// # Errors
     /// If the work is cancelled, or kernels do not build or load.
@@ -222,24 +222,57 @@ impl<'a> Timer<'a> {
             }
         }
         let run = |numbers: &[usize]| {
-            let kernels: Vec<KernelDesign> = numbers.iter().map(|&number| kernels[number].clone()).collect();
+            let alone = |&number: &usize| vec![kernels[number].clone()];
+            let kernels: Vec<Vec<KernelDesign>> = numbers.iter().map(alone).collect();
             self.place.backend.times(&kernels, self.options)
         };
         let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
         let mut all = Vec::with_capacity(columns.len());
-        for of_column in &designs {
+        let mut chains = Vec::new();
+        for (&column, of_column) in columns.iter().zip(&designs) {
             let mut sum = (!of_column.is_empty()).then(Fastest::default);
+            let mut chain = Vec::new();
             for designs in of_column {
                 let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
                 let timed = sum.take().zip(fastest_way(designs, &times));
                 sum = timed.map(|(mut sum, (design, time_us, call))| {
                     sum.schedules.push(design.design.schedule.clone());
+                    chain.push(design.clone());
                     Fastest { time_us: sum.time_us + time_us, call, ..sum }
                 });
             }
+            if sum.is_some() && chain.len() > 1 {
+                chains.push((all.len(), column, chain));
+            }
             all.push(sum);
         }
+        self.time_chains(&chains, &mut all, deadline)?;
         Ok(all)
+    }
+
+    /// Times kernels that follow one another together: one starts while the one before it ends.
+    fn time_chains(
+        &self,
+        chains: &[(usize, usize, Vec<KernelDesign>)],
+        all: &mut [Option<Fastest>],
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let key = |(_, column, chain): &(usize, usize, Vec<KernelDesign>)| {
+            let ways: Vec<&str> = chain.iter().map(KernelDesign::way).collect();
+            self.key(*column, Some(&format!("chain: {}", ways.join("; "))))
+        };
+        let keys: Vec<Option<Key>> = chains.iter().map(key).collect();
+        let run = |numbers: &[usize]| {
+            let chains: Vec<Vec<KernelDesign>> =
+                numbers.iter().map(|&number| chains[number].2.clone()).collect();
+            self.place.backend.times(&chains, self.options)
+        };
+        for ((at, ..), time) in chains.iter().zip(self.known_or_timed(&keys, deadline, run)?) {
+            if let (Some(fastest), Some(time_us)) = (&mut all[*at], time) {
+                fastest.time_us = time_us;
+            }
+        }
+        Ok(())
     }
 
     /// Times by key, from the records or the database; what is not there is timed by `run`, some at a time, until the
@@ -306,19 +339,15 @@ impl<'a> Timer<'a> {
         })
     }
 
-    /// Builds and times the kernels of columns, one after the other in each round; those of one column are summed up.
+    /// Builds and times the kernels of columns, in turns; those of one column follow one another.
     fn run(&self, columns: &[usize]) -> Result<Vec<Option<f64>>, Error> {
         let columns: Vec<&Column> = columns.iter().map(|&column| &self.columns[column]).collect();
         let designs = self.place.designs(&columns, self.options)?;
-        let (mut ranges, mut kernels) = (Vec::new(), Vec::new());
-        for designs in designs {
-            let start = kernels.len();
-            let is_served = designs.is_some();
-            kernels.extend(designs.into_iter().flatten());
-            ranges.push(is_served.then_some(start..kernels.len()));
-        }
-        let times = self.place.backend.times(&kernels, self.options)?;
-        Ok(ranges.into_iter().map(|range| times[range?].iter().copied().sum()).collect())
+        let is_served: Vec<bool> = designs.iter().map(Option::is_some).collect();
+        let served: Vec<Vec<KernelDesign>> = designs.into_iter().flatten().collect();
+        let mut times = self.place.backend.times(&served, self.options)?.into_iter();
+        let time = |is_served: bool| if is_served { times.next().flatten() } else { None };
+        Ok(is_served.into_iter().map(time).collect())
     }
 }
 

@@ -134,12 +134,18 @@ impl Executable {
         self.time(steps, options, Self::enqueue)
     }
 
-    /// Times one step alone, on the tensors that are on the device: microseconds of each repetition.
+    /// Times a few steps that follow one another, on the tensors that are on the device: microseconds of each repetition.
     ///
     /// # Errors
-    /// If it is a host routine that fails, or the device does.
-    pub fn time_step(&mut self, step: usize, options: &TimeOptions) -> Result<Vec<f64>, ExecutableError> {
-        self.time(step..step + 1, options, |executable| executable.run_step(step))
+    /// If one is a host routine that fails, or the device does.
+    pub fn time_steps(
+        &mut self,
+        steps: Range<usize>,
+        options: &TimeOptions,
+    ) -> Result<Vec<f64>, ExecutableError> {
+        self.time(steps.clone(), options, |executable| {
+            steps.clone().try_for_each(|step| executable.run_step(step))
+        })
     }
 
     /// Times what `enqueue` puts into the stream, which is these steps.

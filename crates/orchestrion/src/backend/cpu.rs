@@ -1,6 +1,6 @@
 //! Kernels in C for a CPU.
 
-use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule};
+use super::{ALIGN, Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule, noise};
 use crate::compile::internal;
 use crate::executable::{check_fits, chunking};
 use crate::facts::{facts, flops, touched};
@@ -16,6 +16,7 @@ use orch_runtime::cpu::{
     Action, CompileCache, CompileError, Compiler, CompilerOptions, Executable, Launch, Library, Pool,
     PoolOptions, Program, Source, Step, Tuning,
 };
+use orch_runtime::program::{Base, BufferRef};
 use orch_tile::templates::{self, Design};
 use orch_tile::thread_count::count;
 use orch_tile::{BlockProgram, CpuTarget, Storage, ThreadProgram, layouts};
@@ -175,31 +176,85 @@ impl Backend for Cpu {
         self.is_here
     }
 
-    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error> {
-        let sources = compile::sources(self, kernels, options)?;
+    fn times(&self, chains: &[Vec<KernelDesign>], options: &Options) -> Result<Vec<Option<f64>>, Error> {
+        let kernels: Vec<KernelDesign> = chains.iter().flatten().cloned().collect();
+        let sources = compile::sources(self, &kernels, options)?;
         let objects = self.build(&sources, options)?;
         let mut program = Program::default();
-        let mut read_bytes = 0;
+        let mut read = Read::default();
         for (kernel, object) in kernels.iter().zip(&objects) {
             let thread = &kernel.design.kernel.program;
             let library = Library::from_bytes(&kernel.name, &object.bytes).map_err(internal)?;
             let entry = library
                 .kernel(&thread.name, thread.tasks as i64, thread.scratch_bytes())
                 .map_err(internal)?;
-            let (buffers, read, written) = buffers(thread);
-            read_bytes = read.max(read_bytes);
-            program.arena_bytes = written.max(program.arena_bytes);
+            let (buffers, read_bytes, written_bytes) = buffers(thread);
+            let buffers = read.placed(kernel, buffers, read_bytes);
+            program.arena_bytes = written_bytes.max(program.arena_bytes);
             let launch = Launch { kernel: entry, buffers, chunking: chunking(kernel.cost_us) };
             program.steps.push(Step { name: kernel.name.clone(), action: Action::Launch(launch) });
         }
-        check_fits(read_bytes.saturating_add(program.arena_bytes))?;
-        program.constants = vec![Bytes::from(vec![0; read_bytes])];
+        check_fits(read.bytes().saturating_add(program.arena_bytes))?;
+        program.constants = read.constants();
         let threads = self.figures.threads as usize;
         let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
         let mut executable = Executable::new(program, pool).map_err(internal)?;
         executable.run(&[], &mut []).map_err(internal)?;
         let profile = executable.profile(&[], &mut [], RUNS).map_err(internal)?;
-        Ok(profile.into_iter().map(|step| Some(step.median_us)).collect())
+        let mut times = profile.into_iter().map(|step| step.median_us);
+        Ok(chains.iter().map(|chain| Some(times.by_ref().take(chain.len()).sum())).collect())
+    }
+}
+
+/// What kernels that are timed read. Kernels that are cold have memory of their own, as in a model, and others share it. Floats
+/// are written before: pages of zeros that never were are all one page, which is in a cache.
+#[derive(Default)]
+struct Read {
+    /// Bytes of floats: what is shared, and behind it what is not.
+    shared: usize,
+    own: usize,
+    /// Bytes of all else, of which only zeros are known to be valid.
+    others: usize,
+}
+
+/// Bytes that cold kernels read apart from each other, all together at most.
+const MOST_OWN_BYTES: usize = 1 << 30;
+
+impl Read {
+    /// The same arguments in memory of this kind; shared floats are those of constant 0, own ones of 1, all else of 2.
+    fn placed(
+        &mut self,
+        kernel: &KernelDesign,
+        mut buffers: Vec<BufferRef>,
+        read_bytes: usize,
+    ) -> Vec<BufferRef> {
+        let is_own = kernel.is_cold && self.own + read_bytes <= MOST_OWN_BYTES;
+        let first = self.own;
+        for (buffer, argument) in buffers.iter_mut().zip(&kernel.design.kernel.program.buffers) {
+            if buffer.base != Base::Constant(0) {
+                continue;
+            }
+            let end = buffer.offset_bytes + buffer.len_bytes;
+            if !argument.dtype.is_float() {
+                buffer.base = Base::Constant(2);
+                self.others = self.others.max(end);
+            } else if is_own {
+                buffer.base = Base::Constant(1);
+                buffer.offset_bytes += first;
+                self.own = self.own.max(first + end.next_multiple_of(ALIGN));
+            } else {
+                self.shared = self.shared.max(end);
+            }
+        }
+        buffers
+    }
+
+    fn bytes(&self) -> usize {
+        self.shared + self.own + self.others
+    }
+
+    fn constants(&self) -> Vec<Bytes> {
+        [noise(self.shared), noise(self.own), vec![0; self.others]].map(Bytes::from).into()
     }
 }
 

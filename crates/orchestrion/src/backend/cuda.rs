@@ -1,14 +1,13 @@
 //! Kernels in CUDA C++ for a GPU.
 
 use super::gpu_facts::facts;
-use super::{Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule};
+use super::{ALIGN, Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule, noise};
 use crate::assemble::team_info;
 use crate::compile::internal;
 use crate::executable::{box_view, cuda_error, device_error, launch_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Library, Options, Precision, compile, library, parallel};
-use orch_ir::generate::Rng;
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -27,6 +26,7 @@ use orch_tile::templates::kernel::Binding;
 use orch_tile::thread_team::MAX_CLUSTER;
 use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
 use orch_tune::gpu::GpuModel;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 /// Share of the multiply-adds of scalar units that products of µGraphs reach. At the full rate they were modelled 11 us a layer
@@ -135,7 +135,7 @@ impl Cuda {
         let (mut two, mut three) = (chain(2)?, chain(3)?);
         let (mut one_us, mut two_us, mut three_us) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            one_us.extend(two.time_step(0, &TimeOptions::default()).map_err(device_error)?);
+            one_us.extend(two.time_steps(0..1, &TimeOptions::default()).map_err(device_error)?);
             two_us.extend(two.time_runs(&TimeOptions::default()).map_err(device_error)?);
             three_us.extend(three.time_runs(&TimeOptions::default()).map_err(device_error)?);
         }
@@ -302,13 +302,13 @@ impl Backend for Cuda {
         }
     }
 
-    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error> {
+    fn times(&self, chains: &[Vec<KernelDesign>], options: &Options) -> Result<Vec<Option<f64>>, Error> {
         let device = self.device.as_ref().ok_or_else(|| internal("kernels are timed on a device"))?;
-        let sources = compile::sources(self, kernels, options)?;
+        let kernels: Vec<KernelDesign> = chains.iter().flatten().cloned().collect();
+        let sources = compile::sources(self, &kernels, options)?;
         let objects = self.build(&sources, options)?;
         let context = Context::new(device).map_err(cuda_error)?;
         let mut program = Program::default();
-        let (mut read_bytes, mut written_bytes) = (0, 0);
         for (kernel, object) in kernels.iter().zip(&objects) {
             let thread = &kernel.design.kernel.program;
             let module = Module::load(&context, &kernel.name, &object.bytes).map_err(cuda_error)?;
@@ -318,51 +318,77 @@ impl Backend for Cuda {
             let shape = launch_shape(thread.tasks, &team, self.target.has_early_launch);
             let shape = shape.ok_or_else(|| internal(format!("kernel {} is too large", kernel.name)))?;
             let views = team.views.iter().map(box_view).collect();
-            let (buffers, read, written) = buffers(thread);
-            read_bytes = read.max(read_bytes);
-            written_bytes = written.max(written_bytes);
             let call = kernel.call.as_ref().and_then(|call| self.libraries.call(&call.computation));
-            let action = Action::Launch(Launch { function, shape, buffers, views, call });
+            let action = Action::Launch(Launch { function, shape, buffers: Vec::new(), views, call });
             program.steps.push(Step { name: kernel.name.clone(), action });
         }
-        // What is read lies behind what is written, as zeros, or in an input, as noise: a device runs at a higher clock on
-        // zeros. Of indices only zeros are known to be some, and the host's memory may be smaller than the device's.
-        let (is_noise, mut has_zeros) = (read_bytes <= MOST_NOISE, false);
-        for (step, kernel) in program.steps.iter_mut().zip(kernels) {
-            let Action::Launch(launch) = &mut step.action else { continue };
-            for (buffer, argument) in launch.buffers.iter_mut().zip(&kernel.design.kernel.program.buffers) {
-                if buffer.base == Base::Constant(0) && is_noise && argument.dtype.is_float() {
-                    buffer.base = Base::Input(0);
-                } else if buffer.base == Base::Constant(0) {
-                    (buffer.base, buffer.offset_bytes) = (Base::Arena, written_bytes + buffer.offset_bytes);
-                    has_zeros = true;
-                }
-            }
-        }
-        program.arena_bytes = written_bytes + if has_zeros { read_bytes } else { 0 };
-        program.input_bytes = vec![if is_noise { read_bytes } else { 0 }];
-        let noise = noise(program.input_bytes[0]);
+        let noise = place_buffers(&mut program, &kernels);
         let mut executable =
             Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)?;
         executable.upload(&[&noise]).map_err(device_error)?;
-        let is_declined: Vec<bool> = (0..kernels.len())
-            .map(|number| executable.call_of(number).is_some_and(|outcome| outcome.is_err()))
-            .collect();
+        let mut steps = Vec::with_capacity(chains.len());
+        let mut first = 0;
+        for chain in chains {
+            let range = first..first + chain.len();
+            first = range.end;
+            let is_declined = |step| executable.call_of(step).is_some_and(|outcome| outcome.is_err());
+            steps.push((!range.clone().any(is_declined)).then_some(range));
+        }
         // In turns, so that a clock that changes meanwhile is every kernel's.
-        let mut times = vec![Vec::new(); kernels.len()];
+        let mut times = vec![Vec::new(); chains.len()];
         for round in 0..ROUNDS {
-            for (number, times) in times.iter_mut().enumerate().filter(|(number, _)| !is_declined[*number]) {
+            for ((chain, steps), times) in chains.iter().zip(&steps).zip(&mut times) {
+                let Some(steps) = steps else { continue };
                 if round >= LONG_ROUNDS && median(times) > LONG_US {
                     continue;
                 }
-                let options = TimeOptions { flush_l2: kernels[number].is_cold, ..TimeOptions::default() };
-                times.extend(executable.time_step(number, &options).map_err(device_error)?);
+                let is_cold = chain.first().is_some_and(|kernel| kernel.is_cold);
+                let options = TimeOptions { flush_l2: is_cold, ..TimeOptions::default() };
+                times.extend(executable.time_steps(steps.clone(), &options).map_err(device_error)?);
             }
         }
         let alone_us = self.alone_us(&context, options)?;
         let behind = |alone: f64| (alone - alone_us).max(LEAST_SHARE * alone);
         Ok(times.iter_mut().map(|times| (!times.is_empty()).then(|| behind(median(times)))).collect())
     }
+}
+
+/// Places the arguments of kernels that are timed; gives what is read in an input. All kernels share the memory, but a chain
+/// hands on tensors of its own.
+fn place_buffers(program: &mut Program, kernels: &[KernelDesign]) -> Vec<u8> {
+    let of_kernels: Vec<_> = kernels.iter().map(|kernel| buffers(&kernel.design.kernel.program)).collect();
+    let read_bytes = of_kernels.iter().map(|(_, read, _)| *read).max().unwrap_or(0);
+    let written_bytes = of_kernels.iter().map(|(.., written)| *written).max().unwrap_or(0);
+    // What is read lies behind what is written, as zeros, or in an input, as noise: a device runs at a higher clock on
+    // zeros. Of indices only zeros are known to be some, and the host's memory may be smaller than the device's.
+    let (is_noise, mut has_zeros) = (read_bytes <= MOST_NOISE, false);
+    let mut end = written_bytes + read_bytes;
+    let mut handed_on: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    for ((step, kernel), (mut buffers, ..)) in program.steps.iter_mut().zip(kernels).zip(of_kernels) {
+        for (at, buffer) in buffers.iter_mut().enumerate() {
+            let is_float = kernel.design.kernel.program.buffers[at].dtype.is_float();
+            if let Some((_, number)) = kernel.inner.iter().find(|(inner, _)| *inner == at) {
+                let place = handed_on.entry((*number, buffer.len_bytes)).or_insert_with(|| {
+                    let place = end;
+                    end += buffer.len_bytes.next_multiple_of(ALIGN);
+                    place
+                });
+                (buffer.base, buffer.offset_bytes) = (Base::Arena, *place);
+            } else if buffer.base == Base::Constant(0) && is_noise && is_float {
+                buffer.base = Base::Input(0);
+            } else if buffer.base == Base::Constant(0) {
+                (buffer.base, buffer.offset_bytes) = (Base::Arena, written_bytes + buffer.offset_bytes);
+                has_zeros = true;
+            }
+        }
+        if let Action::Launch(launch) = &mut step.action {
+            launch.buffers = buffers;
+        }
+    }
+    let is_used = has_zeros || !handed_on.is_empty();
+    program.arena_bytes = if is_used { end } else { written_bytes };
+    program.input_bytes = vec![if is_noise { read_bytes } else { 0 }];
+    noise(program.input_bytes[0])
 }
 
 /// A kernel that does nothing, and one that may start before the kernels before it have ended.
@@ -386,20 +412,6 @@ fn median(times: &mut [f64]) -> f64 {
 
 /// Bytes up to which kernels are timed on noise.
 const MOST_NOISE: usize = 1 << 30;
-
-/// Bytes that are floats of either sign below 1, whatever their type.
-fn noise(len_bytes: usize) -> Vec<u8> {
-    const BLOCK: usize = 1 << 20;
-    let mut rng = Rng::new(0);
-    let mut half = || {
-        let [low, high, ..] = rng.bits().to_le_bytes();
-        [low, (high & 0x80) | (0x30 + high % 12)]
-    };
-    let block: Vec<u8> = (0..BLOCK.min(len_bytes).div_ceil(2)).flat_map(|_| half()).collect();
-    let mut bytes = block.repeat(len_bytes.div_ceil(BLOCK));
-    bytes.truncate(len_bytes);
-    bytes
-}
 
 /// The table for a device, with the device's own numbers.
 ///

@@ -12,6 +12,7 @@ use crate::manifest::{Device, Resources};
 use crate::{Error, Library, Options};
 use bytes::Bytes;
 use orch_ir::PrimGraph;
+use orch_ir::generate::Rng;
 use orch_mugraph::lower::Request;
 use orch_mugraph::search::SearchOptions;
 use orch_runtime::cpu::Source;
@@ -99,13 +100,13 @@ pub trait Backend: Sync {
         None
     }
 
-    /// Times of kernels, each alone, in microseconds; of those with a library call that of the call, `None` if the library
-    /// does not take it. On devices with a cache of their own what a kernel reads is in it, as
-    /// in a model where another kernel has just written it, but for kernels that are cold.
+    /// Times of chains of kernels, each alone, in microseconds; of a kernel with a library call that of the call, `None` if
+    /// the library does not take it. On devices with a cache of their own what a chain reads is in it, as in a model where
+    /// another kernel has just written it, unless its first kernel is cold.
     ///
     /// # Errors
     /// If they do not build or load.
-    fn times(&self, kernels: &[KernelDesign], options: &Options) -> Result<Vec<Option<f64>>, Error>;
+    fn times(&self, chains: &[Vec<KernelDesign>], options: &Options) -> Result<Vec<Option<f64>>, Error>;
 }
 
 /// What is chosen of a µGraph's kernel before it is lowered, in words.
@@ -131,11 +132,12 @@ pub struct Object {
     pub resources: Option<Resources>,
 }
 
+/// What starts of tensors are multiples of where kernels are timed: as much as any device wants.
+const ALIGN: usize = 256;
+
 /// The arguments of a kernel that is timed alone, what it reads in a constant and what it writes in working memory; and
 /// the bytes of both.
 fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
-    /// As much as any device wants.
-    const ALIGN: usize = 256;
     let (mut read, mut written) = (0usize, 0usize);
     let arguments = program.buffers.iter().filter(|buffer| buffer.scope.is_global());
     let buffers = arguments.map(|buffer| {
@@ -149,4 +151,18 @@ fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
         BufferRef { base, offset_bytes, len_bytes, access }
     });
     (buffers.collect(), read, written)
+}
+
+/// Bytes that are floats of either sign below 1, whatever their type.
+fn noise(len_bytes: usize) -> Vec<u8> {
+    const BLOCK: usize = 1 << 20;
+    let mut rng = Rng::new(0);
+    let mut half = || {
+        let [low, high, ..] = rng.bits().to_le_bytes();
+        [low, (high & 0x80) | (0x30 + high % 12)]
+    };
+    let block: Vec<u8> = (0..BLOCK.min(len_bytes).div_ceil(2)).flat_map(|_| half()).collect();
+    let mut bytes = block.repeat(len_bytes.div_ceil(BLOCK));
+    bytes.truncate(len_bytes);
+    bytes
 }

@@ -178,7 +178,7 @@ fn calls_run_in_every_way() {
             let options = TimeOptions { warmup: 1, replays: 3, flush_l2: true };
             let times = second.time_runs(&options).unwrap();
             assert!(times.iter().all(|time| (time - 24.0).abs() < 1e-2), "{times:?}");
-            let times = second.time_step(4, &options).unwrap();
+            let times = second.time_steps(4..5, &options).unwrap();
             assert!(times.iter().all(|time| (time - 3.0).abs() < 1e-2), "{times:?}");
             let times: Vec<f64> =
                 second.profile(3).unwrap().iter().map(|step| step.median_us.round()).collect();

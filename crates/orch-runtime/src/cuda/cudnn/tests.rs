@@ -187,7 +187,7 @@ fn convolutions_of_every_kind_are_right() {
                 expected(&conv, &inputs, &mut right);
                 assert_eq!(run(&mut executable, &inputs), right, "{conv:?}");
                 let options = TimeOptions { warmup: 1, replays: 3, flush_l2: false };
-                let times = executable.time_step(0, &options).unwrap();
+                let times = executable.time_steps(0..1, &options).unwrap();
                 assert!(times.iter().all(|time| (time - 3.0).abs() < 1e-2), "{times:?}");
             }
         }
