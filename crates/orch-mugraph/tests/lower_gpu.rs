@@ -11,7 +11,9 @@ use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::cost::Machine;
 use orch_mugraph::search::{SearchOptions, search};
-use orch_mugraph::{BinaryFn, MuGraph, Node, Precision, UnaryFn, VerifyOptions, interpret, print, stabilise};
+use orch_mugraph::{
+    BinaryFn, MuGraph, Node, Precision, TensorId, UnaryFn, VerifyOptions, interpret, print, stabilise,
+};
 use orch_tile::print_thread;
 use orch_tile::target::{SM_80, SM_90};
 use orch_tile::templates::gpu::Factors;
@@ -59,6 +61,25 @@ fn stable_split_attention_is_computed() {
     check_stored(&graph, &inputs, &row_major(&graph, DType::F32), (Factors::F32, 1e-4));
     inputs[0] = inputs[0].map(|x| x / 30.0);
     check(&graph, &inputs);
+}
+
+#[test]
+fn few_parts_are_combined_without_barriers() {
+    for (parts, is_apart) in [(16, true), (32, true), (64, false)] {
+        let graph = valid(&format!(
+            "mugraph \"c\" {{\n t0 = input \"m\" [64, {parts}, 1]\n t1 = input \"s\" [64, {parts}, 1]\n \
+             t2 = input \"v\" [64, {parts}, 32]\n t3 = block [16] loop 1 {{\n s0 = load t0 [0] -\n \
+             s1 = load t1 [0] -\n s2 = load t2 [0] -\n s3 = largest(1) s0\n s4 = guard s3\n s5 = sub s0, s4\n \
+             s6 = exp s5\n s7 = square s1\n s8 = mul s7, s6\n s9 = sum(1) s8\n s10 = mul s2, s6\n \
+             s11 = sum(1) s10\n s12 = div s11, s9\n store s12 [0]\n }}\n output \"o\" t3\n}}\n"
+        ));
+        check(&graph, &random_inputs(&graph, 5, 1.0));
+        let (kernel, stored) = (TensorId(3), row_major(&graph, DType::F32));
+        let request = Request { graph: &graph, kernel, stored: &stored, name: "k" };
+        let kernel = gpu::lower(&request, &SM_90, Factors::F16).unwrap_or_else(|e| panic!("{e}"));
+        let text = print_thread(&kernel.program);
+        assert_eq!(text.contains("barrier") || text.contains("shared"), !is_apart, "{text}");
+    }
 }
 
 /// Attention in one kernel: heads, rows, keys and columns, rows of a block, iterations.

@@ -22,6 +22,7 @@ impl Lowering<'_> {
         match self.steps.tiles[tile].step.clone() {
             Step::Load { .. } | Step::Accumulate { .. } => {}
             Step::RunningMax { tile: from } => self.running_max(tile, from),
+            Step::Op { .. } if self.plan.combines => {}
             Step::Op { .. } if self.fused_into(tile).is_some() => {}
             Step::Op { .. } if self.lazily_reduced(tile).is_some() => {}
             Step::Op { op: Op::Matmul, .. } => self.multiply(tile),

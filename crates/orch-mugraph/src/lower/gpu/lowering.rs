@@ -96,6 +96,8 @@ pub(super) struct Plan {
     pub tiles: bool,
     /// Whether a product may run while what follows another one is computed.
     pub overlaps: bool,
+    /// Whether elements of results are combined from few parts each.
+    pub combines: bool,
     /// Whether one group of warps multiplies all products, which have few rows.
     pub few_rows: bool,
     /// Tasks that share the iterations of a block.

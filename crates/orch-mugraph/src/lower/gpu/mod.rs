@@ -12,6 +12,7 @@
 mod accumulate;
 mod boxes;
 mod cluster;
+mod combine;
 mod elements;
 mod factor;
 mod few_rows;
@@ -74,7 +75,17 @@ fn lower_steps(
     let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
     let warps = if boxes { WARP_GROUP } else { choose_warps(steps, tiles) };
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let one = Plan { warps, stages: 1, stages_all: true, tiles, overlaps: false, few_rows: boxes, tasks };
+    let combines = combine::combines_parts(steps);
+    let one = Plan {
+        warps,
+        stages: 1,
+        stages_all: !combines,
+        tiles,
+        overlaps: false,
+        few_rows: boxes,
+        combines,
+        tasks,
+    };
     let kernel = with(one)?;
     let bytes = kernel.program.shared_bytes();
     if bytes > target.shared_bytes {
@@ -201,6 +212,9 @@ impl Lowering<'_> {
             body.splice(at..at, self.first.into_iter().chain([barrier]));
         }
         self.program.body = body;
+        if let Some(team) = self.program.team.as_mut() {
+            team.loads_ahead |= self.plan.combines;
+        }
         Kernel { program: self.program, bindings }
     }
 

@@ -6,6 +6,7 @@
 use super::elements::Write;
 use super::layout::{Columns, Fragments, Registers, Site};
 use super::lowering::Lowering;
+use super::reduce::reduction_of;
 use super::steps::Step;
 use crate::lower::partner;
 use crate::op::{BinaryFn, Op, UnaryFn};
@@ -299,7 +300,10 @@ impl Lowering<'_> {
                 let opposite = exprs.neg(value);
                 exprs.select(is_negated, opposite, value)
             }
-            op => self.moved(op, args, &point.coords),
+            op => match reduction_of(op) {
+                Some(reduction) => self.combined_parts(args[0], reduction, point),
+                None => self.moved(op, args, &point.coords),
+            },
         }
     }
 
