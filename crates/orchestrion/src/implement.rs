@@ -363,16 +363,18 @@ impl Place<'_> {
         })
     }
 
-    /// True if most of what a kernel reads is touched for the first time in a run: constants and inputs of the model.
+    /// True if most of what a kernel reads is touched for the first time in a run, constants and inputs of the model, of which a
+    /// cache does not keep all from one run to the next.
     pub fn is_cold(&self, reads: impl Iterator<Item = TensorId>) -> bool {
         let graph = self.graph;
+        let bytes = |tensor: TensorId| graph.shape(tensor).elems() * self.storage.dtype(tensor).size_bytes();
+        let is_first = |tensor: &TensorId| graph.producer(*tensor).is_none();
         let (mut cold, mut warm) = (0, 0);
         for tensor in reads {
-            let is_first = graph.producer(tensor).is_none();
-            let bytes = graph.shape(tensor).elems() * self.storage.dtype(tensor).size_bytes();
-            *if is_first { &mut cold } else { &mut warm } += bytes;
+            *if is_first(&tensor) { &mut cold } else { &mut warm } += bytes(tensor);
         }
-        cold > warm
+        let all = || (0..graph.tensors().len()).map(TensorId::new).filter(is_first).map(bytes).sum::<usize>();
+        cold > warm && all() > self.backend.kept_bytes()
     }
 
     /// A kernel under its short name, with the preferred schedule, and its block program.

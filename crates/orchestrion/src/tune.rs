@@ -21,6 +21,9 @@ const ROUNDS: usize = 3;
 /// A candidate is close if it costs at most this many times what the plan spends on the same units.
 const CLOSE: f64 = 1.25;
 
+/// The same for µGraphs, whose costs are known less well.
+const CLOSE_MUGRAPH: f64 = 1.6;
+
 /// Kernels that a round measures at most, the closest ones.
 const MAX_KERNELS: usize = 64;
 
@@ -82,7 +85,8 @@ fn close(columns: &[Column], chosen: &[ColumnId], costs: &[f64]) -> Vec<usize> {
     let mut found: Vec<(f64, usize)> = chosen.iter().map(|id| (0.0, id.index())).collect();
     for (number, column) in columns.iter().enumerate() {
         let replaced: f64 = column.candidate.nodes.iter().filter_map(|unit| share.get(unit)).sum();
-        if costs[number] <= CLOSE * replaced {
+        let close = if column.substitute.is_some() { CLOSE_MUGRAPH } else { CLOSE };
+        if costs[number] <= close * replaced {
             found.push((costs[number] / replaced.max(f64::MIN_POSITIVE), number));
         }
     }

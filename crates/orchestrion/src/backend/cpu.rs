@@ -22,6 +22,7 @@ use orch_tile::thread_count::count;
 use orch_tile::{BlockProgram, CpuTarget, Storage, ThreadProgram, layouts};
 use orch_tune::MachineModel;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A CPU, its figures and a C compiler.
 pub struct Cpu {
@@ -33,8 +34,10 @@ pub struct Cpu {
     is_here: bool,
 }
 
-/// How often a kernel is timed.
-const RUNS: usize = 9;
+/// How often kernels are timed: at least, and where they are short.
+const RUNS: [usize; 2] = [9, 101];
+/// How long they are timed, all together, if they are short.
+const TIMED: Duration = Duration::from_millis(60);
 
 impl Cpu {
     /// Looks for a compiler, and for the figures of the machine.
@@ -172,6 +175,10 @@ impl Backend for Cpu {
         results.into_iter().map(object).collect()
     }
 
+    fn kept_bytes(&self) -> usize {
+        self.machine.caches.l3_bytes
+    }
+
     fn measures(&self) -> bool {
         self.is_here
     }
@@ -200,7 +207,11 @@ impl Backend for Cpu {
         let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
         let mut executable = Executable::new(program, pool).map_err(internal)?;
         executable.run(&[], &mut []).map_err(internal)?;
-        let profile = executable.profile(&[], &mut [], RUNS).map_err(internal)?;
+        let start = Instant::now();
+        executable.run(&[], &mut []).map_err(internal)?;
+        let fitting = TIMED.as_nanos() / start.elapsed().as_nanos().max(1);
+        let runs = usize::try_from(fitting).unwrap_or(usize::MAX).clamp(RUNS[0], RUNS[1]);
+        let profile = executable.profile(&[], &mut [], runs).map_err(internal)?;
         let mut times = profile.into_iter().map(|step| step.median_us);
         Ok(chains.iter().map(|chain| Some(times.by_ref().take(chain.len()).sum())).collect())
     }

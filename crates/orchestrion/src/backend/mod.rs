@@ -84,6 +84,11 @@ pub trait Backend: Sync {
     /// If the compiler is missing or fails, or the work is cancelled.
     fn build(&self, sources: &[Source], options: &Options) -> Result<Vec<Object>, Error>;
 
+    /// Bytes that a cache keeps from one run of a model to the next.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
+
     /// True if kernels can be measured: the target is this machine.
     fn measures(&self) -> bool;
 
