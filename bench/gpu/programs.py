@@ -137,7 +137,7 @@ def measure(o, torch, peers, name, batch, folder):
     assert [tuple(shape) for shape in shapes] == list(program[1].values()), f"{name}: shapes are not those of the peers"
     model, artifact = f"{folder}/{name}_{batch}.onnx", f"{folder}/{name}_{batch}.orc"
     contest.write_model(name, o.io, *program, model)
-    row = {"program": name, "batch": batch, "precision": o.precision}
+    row = {"program": name, "batch": batch, "precision": o.precision, "commit": o.commit}
     row["compile_s"], row["steps"], row["search_s"] = compiled(o, model, artifact)
     torch.manual_seed(0)
     element_bytes = 4 if o.io == "f32" else 2
@@ -216,7 +216,12 @@ def write_report(folder):
     ]
     for table in tables:
         lines += ["", f"## {table['precision']}, inputs and output {table['io']}, batch {table['batch']}", ""]
-        lines += [f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}; {table['date']}.", ""]
+        earlier = {}
+        for row in table["rows"]:
+            if row.get("commit", table["commit"]) != table["commit"]:
+                earlier.setdefault(row["commit"], []).append(row["program"])
+        of_others = "".join(f" Rows of {commit}: {', '.join(names)}." for commit, names in earlier.items())
+        lines += [f"{table['device']}, torch {table['torch']}, CUDA {table['cuda']}; Orchestrion {table['commit']}; {table['date']}.{of_others}", ""]
         lines += table_lines(table["rows"])
     open(f"{folder}/programs.md", "w").write("\n".join(lines) + "\n")
 

@@ -39,29 +39,42 @@ fn attention([rows, keys, columns]: [usize; 3], range: usize, mask: Option<&str>
     [fused.clone(), stable.unwrap_or_else(|e| panic!("{e}\n{}", print(&fused))).graph]
 }
 
+/// Extents as those of [`attention`], iterations, a mask, and the numbers of tasks that may share them.
+type Case = ([usize; 3], usize, Option<&'static str>, &'static [usize]);
+
 #[test]
 fn attention_of_few_queries_is_shared() {
-    for (extents, range, mask, tasks) in [
-        ([16, 128, 64], 8, None, vec![4, 2]),
-        ([16, 128, 16], 16, None, vec![8, 4, 2]),
+    check_shared(&[
+        ([16, 128, 64], 8, None, &[4, 2]),
+        ([16, 128, 16], 16, None, &[8, 4, 2]),
         // Rows that are no whole tiles, columns that are no whole boxes, iterations that few tasks share.
-        ([1, 96, 64], 6, None, vec![2]),
-        ([13, 160, 24], 4, None, vec![2]),
-        ([40, 128, 64], 4, None, vec![2]),
-        // Whole tiles, of which one product overlaps the other.
-        ([64, 1024, 64], 16, None, vec![8, 4, 2]),
-        ([64, 512, 64], 8, Some("causal(300, 1, 64, 512)"), vec![4, 2]),
+        ([1, 96, 64], 6, None, &[2]),
+        ([13, 160, 24], 4, None, &[2]),
+        ([40, 128, 64], 4, None, &[2]),
         // The last task has no keys that count, and each has some that do not.
-        ([16, 128, 32], 8, Some("below(2, 50, 1, 16, 128)"), vec![4, 2]),
-        ([16, 128, 32], 8, Some("causal(100, 1, 16, 128)"), vec![4, 2]),
-    ] {
+        ([16, 128, 32], 8, Some("below(2, 50, 1, 16, 128)"), &[4, 2]),
+        ([16, 128, 32], 8, Some("causal(100, 1, 16, 128)"), &[4, 2]),
+    ]);
+}
+
+/// One product overlaps the other.
+#[test]
+fn attention_of_whole_tiles_is_shared() {
+    check_shared(&[
+        ([64, 1024, 64], 16, None, &[8, 4, 2]),
+        ([64, 512, 64], 8, Some("causal(300, 1, 64, 512)"), &[4, 2]),
+    ]);
+}
+
+fn check_shared(cases: &[Case]) {
+    for &(extents, range, mask, tasks) in cases {
         for (graph, has_maxima) in attention(extents, range, mask).iter().zip([false, true]) {
             // In f32 as well where warps share rows.
             for (factors, dtype, limit) in [&KINDS[3..4], &KINDS[..usize::from(extents[0] == 40)]].concat() {
                 let stored = row_major(graph, dtype);
                 let all = ways(graph, &stored, factors);
                 let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.tasks).collect();
-                let expected = [&[1][..], &tasks].concat();
+                let expected = [&[1][..], tasks].concat();
                 // Products of whole tiles keep a multiprocessor busy alone.
                 let has_tiles = extents[0].is_multiple_of(64);
                 assert_eq!(all[usize::from(has_tiles)].0, Schedule::PLAIN);

@@ -31,3 +31,48 @@ pub fn read_early(implementation: &mut Implementation) {
         await_late(&mut kernel.program);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Model, Options, Precision};
+    use orch_tile::print_thread;
+
+    /// Two products in a row, all of whose factors are inputs of the model.
+    const PAIR: &str = "graph \"pair\" {
+  input \"x\" t0: f16[64, 512]
+  input \"w\" t1: f16[512, 512]
+  input \"v\" t2: f16[512, 512]
+  t3: f32[64, 512] = cast.f32 t0
+  t4: f32[512, 512] = cast.f32 t1
+  t5: f32[512, 512] = cast.f32 t2
+  t6: f32[64, 512] = contract t3, t4 labels=\"mk,kn->mn\"
+  t7: f32[64, 512] = contract t6, t5 labels=\"mk,kn->mn\"
+  t8: f16[64, 512] = cast.f16 t7
+  output \"o\" t8
+}
+";
+
+    #[test]
+    fn a_second_product_copies_its_own_factor_while_the_first_one_runs() {
+        let folder = std::env::temp_dir().join(format!("orchestrion-early-{}", std::process::id()));
+        let options = Options {
+            cache_dir: folder.clone(),
+            target: Some("cuda:sm_90".to_owned()),
+            precision: Precision::F16,
+            superoptimize: false,
+            ..Options::default()
+        };
+        let graph = orch_ir::text::parse(PAIR).unwrap_or_else(|error| panic!("{error:?}"));
+        let planned = Model::from_graph(graph).plan(&options).unwrap_or_else(|error| panic!("{error}"));
+        let kernels = &planned.implementation.kernels;
+        assert_eq!(kernels.len(), 2);
+        let text = print_thread(&kernels[1].design.kernel.program);
+        let arguments = |scope: &str| text.lines().filter(|line| line.trim().starts_with(scope)).count();
+        assert_eq!((arguments("constant "), arguments("input ")), (1, 1), "{text}");
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let awaited = lines.iter().position(|line| *line == "await").expect("a wait for the first product");
+        let copies = |lines: &[&str]| lines.iter().filter(|line| line.starts_with("copy")).count();
+        assert!(copies(&lines[..awaited]) > 0 && copies(&lines[awaited..]) > 0, "{text}");
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+}
