@@ -41,9 +41,7 @@ pub fn await_late(program: &mut ThreadProgram) {
             late.add(stmt, found);
             break;
         }
-        // What is loaded to registers stays where it is: they are needed there.
-        let must_follow = found.awaits || found.loads && late.is_any() || late.precedes(&found);
-        if must_follow || found.ends_group && late.is_any() {
+        if found.awaits || late.precedes(&found) || found.ends_group && late.is_any() {
             late.add(stmt, found);
         } else {
             reads_first |= found.reads_constants;
@@ -106,8 +104,6 @@ struct Found {
     awaits: bool,
     /// Whether constants are read.
     reads_constants: bool,
-    /// Whether memory is loaded to registers.
-    loads: bool,
     /// Whether it ends a group of copies.
     ends_group: bool,
     /// Whether threads, copies or products are waited for.
@@ -124,10 +120,7 @@ impl Found {
             for id in program.exprs.reachable(&stmt.operands()) {
                 match program.exprs.get(id) {
                     Expr::Var(var) => drop(found.used.insert(*var)),
-                    Expr::Load { buffer, .. } => {
-                        found.loads |= program.buffer(*buffer).scope.is_global();
-                        found.touch(program, *buffer);
-                    }
+                    Expr::Load { buffer, .. } => found.touch(program, *buffer),
                     _ => {}
                 }
             }
@@ -217,6 +210,12 @@ mod tests {
     }
 
     #[test]
+    fn constants_come_by_way_of_registers_too() {
+        let text = late(&format!("b[thread] = x[thread]\nlet v: f32 = w[thread]\na[thread] = v\n{END}"));
+        assert_order(&text, &["w[thread]", "a[thread]", "await", "x[thread]"]);
+    }
+
+    #[test]
     fn a_wait_that_is_there_moves() {
         let text = late(&format!("await\ncopy b[thread], w[thread], 1\ncopy a[thread], x[thread], 1\n{END}"));
         assert_order(&text, &["w[thread]", "await", "x[thread]"]);
@@ -243,8 +242,6 @@ mod tests {
             format!("b[thread] = x[thread]\nbarrier\ncopy a[thread], w[thread], 1\n{END}"),
             // Nothing is constant.
             format!("copy a[thread], x[thread], 1\ncopy b[thread], x[thread], 1\n{END}"),
-            // It would be held in registers.
-            format!("b[thread] = x[thread]\nlet v: f32 = w[thread]\na[thread] = v\n{END}"),
         ] {
             let text = late(&body);
             assert!(!text.contains("await"), "{text}");

@@ -13,6 +13,7 @@ use orch_tile::templates::contraction::{
 use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::gpu::contraction as gpu;
 use orch_tile::templates::kernel::{Binding, Kernel};
+use orch_tile::thread_await::await_late;
 use orch_tile::thread_team::TILE_LINE;
 use orch_tile::{
     BlockProgram, BufferData, CpuTarget, ExecOptions, Layout, fuse, interpret, parse_thread, validate_thread,
@@ -269,8 +270,9 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
             let mut count = 0;
             for schedule in schedules.iter().filter(is_meant) {
                 let what = format!("constant {is_constant} {schedule:?}");
-                let kernel =
+                let mut kernel =
                     gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+                await_late(&mut kernel.program);
                 assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
                 let text = kernel.program.to_string();
                 let (copied, awaited) = (text.find("arg1["), text.find("  await\n"));
@@ -315,7 +317,9 @@ fn the_copy_engine_brings_plain_factors() {
         let (stride, least) = (with_boxes.len() / 3, with_boxes.iter().min_by_key(|s| s.block_m * s.block_n));
         for schedule in with_boxes.iter().step_by(stride.max(1)).chain(least) {
             let what = format!("{what} {schedule:?}");
-            let kernel = gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let mut kernel =
+                gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+            await_late(&mut kernel.program);
             assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
             let text = kernel.program.to_string();
             assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");

@@ -104,7 +104,7 @@ pub struct Machine {
     pub memory_share: f64,
     /// Processors that may share the iterations of a block, at most, a power of two.
     pub most_sharing: usize,
-    /// Bytes of sums that each of them exchanges with the others in a microsecond.
+    /// Bytes of sums that each of more than two of them exchanges with the others in a microsecond.
     pub exchange_bytes_per_us: f64,
 }
 

@@ -221,8 +221,9 @@ impl Backend for Cpu {
 /// are written before: pages of zeros that never were are all one page, which is in a cache.
 #[derive(Default)]
 struct Read {
-    /// Bytes of floats: what is shared, and behind it what is not.
+    /// Bytes of floats that are shared.
     shared: usize,
+    /// Bytes of floats that are not.
     own: usize,
     /// Bytes of all else, of which only zeros are known to be valid.
     others: usize,

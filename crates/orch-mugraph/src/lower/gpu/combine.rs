@@ -4,6 +4,7 @@
 //! Where blocks of a kernel before have each summed up some keys of attention, or some terms of a product, little is left to do:
 //! waiting is what takes time, for memory once and then at a barrier for each sum, maximum and exponential that several elements
 //! have in common. Here threads share nothing. They find the same maxima again, from parts that come from a cache together.
+//! Reading the parts of an element takes longer than the exponentials that it needs.
 
 use super::lowering::Lowering;
 use super::reduce::reduction_of;
