@@ -306,7 +306,8 @@ impl Machine {
         if held > self.tile_bytes {
             return None;
         }
-        let sums = self.shared_sums(extents);
+        // Only where processors may share more than what is streamed.
+        let sums = if sharing == 1 && self.most_sharing > 1 { self.shared_sums(extents) } else { 0 };
         let time = |sharing: usize| {
             let tasks = blocks * sharing;
             let waves = tasks.div_ceil(self.processors);
@@ -325,7 +326,7 @@ impl Machine {
             let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2()) + exchanged;
             self.launch_us + time + exchange_us + rounds * self.iteration_us
         };
-        let most = if sharing > 1 || sums == 0 { sharing } else { self.most_sharing };
+        let most = if sums > 0 { self.most_sharing } else { 1 };
         let may_share = |&sharing: &usize| {
             blocks * sharing <= self.processors
                 && counts.looped.is_multiple_of(sharing)
