@@ -31,6 +31,7 @@ mod thread_box_interp;
 pub mod thread_count;
 pub mod thread_interp;
 mod thread_memory;
+pub mod thread_once;
 mod thread_parse;
 mod thread_product_interp;
 pub mod thread_random;

@@ -240,7 +240,7 @@ impl ThreadProgram {
     /// Lets `threads` threads run each task together; the variable is the thread's number.
     pub fn set_team(&mut self, threads: usize, cluster: usize) -> VarId {
         let thread = self.exprs.declare_index("thread", threads);
-        self.team = Some(Team { threads, thread, cluster, loads_ahead: false, reads_once: false });
+        self.team = Some(Team { threads, thread, cluster, loads_ahead: false });
         thread
     }
 

@@ -28,6 +28,22 @@ pub fn count(program: &ThreadProgram) -> InstructionCounts {
     counter.body(&program.body).times(program.tasks as f64)
 }
 
+/// Iterations of a loop, as many as there may be where bounds are computed.
+pub(crate) fn trips(exprs: &Exprs, var: VarId, start: ExprId, end: ExprId, step: i64) -> f64 {
+    let constant = |id| match exprs.get(id) {
+        Expr::Const(value) => Some(value.bits as i64),
+        _ => None,
+    };
+    let extent = match (constant(start), constant(end)) {
+        (Some(start), Some(end)) => end.saturating_sub(start),
+        _ => {
+            let (least, most) = exprs.var_info(var).range.unwrap_or((0, 0));
+            most.saturating_sub(least).saturating_add(1)
+        }
+    };
+    (extent.max(0) as f64 / step.max(1) as f64).ceil()
+}
+
 struct Counter<'a> {
     exprs: &'a Exprs,
 }
@@ -53,7 +69,7 @@ impl Counter<'_> {
                 self.exprs(&roots).plus(InstructionCounts { accesses: 2.0 * lanes, ..Default::default() })
             }
             Stmt::For { var, start, end, step, kind, body } => {
-                let trips = self.trips(*var, *start, *end, *step);
+                let trips = trips(self.exprs, *var, *start, *end, *step);
                 let of_loop = match kind {
                     LoopKind::Unroll => 0.0,
                     _ => trips,
@@ -67,22 +83,6 @@ impl Counter<'_> {
                 self.exprs(&[*condition]).plus(longer)
             }
         }
-    }
-
-    /// Iterations of a loop, as many as there may be where bounds are computed.
-    fn trips(&self, var: VarId, start: ExprId, end: ExprId, step: i64) -> f64 {
-        let constant = |id| match self.exprs.get(id) {
-            Expr::Const(value) => Some(value.bits as i64),
-            _ => None,
-        };
-        let extent = match (constant(start), constant(end)) {
-            (Some(start), Some(end)) => end.saturating_sub(start),
-            _ => {
-                let (least, most) = self.exprs.var_info(var).range.unwrap_or((0, 0));
-                most.saturating_sub(least).saturating_add(1)
-            }
-        };
-        (extent.max(0) as f64 / step.max(1) as f64).ceil()
     }
 
     fn exprs(&self, roots: &[ExprId]) -> InstructionCounts {

@@ -297,6 +297,16 @@ impl<'a> Memory<'a> {
         self.load_at(id, index)
     }
 
+    /// Reads one element for a matrix unit: NaN if nobody has written it, as rows of a first factor whose sums nobody needs.
+    pub(crate) fn load_factor(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+        match self.load(id, offset) {
+            Err(ExecError::Access { problem: AccessProblem::Uninitialised, .. }) => {
+                Ok(Number::Float(f64::NAN))
+            }
+            loaded => loaded,
+        }
+    }
+
     fn load_at(&mut self, id: BufferId, index: usize) -> Result<Number, ExecError> {
         let me = self.worker + 1;
         let buffer = self.program.buffer(id);

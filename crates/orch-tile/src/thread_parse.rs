@@ -181,18 +181,12 @@ impl Parser {
             self.lexer.expect(word)?;
         }
         let cluster = self.lexer.count()?;
-        let (mut loads_ahead, mut reads_once) = (false, false);
-        while self.lexer.accept(",") {
-            let (hint, second) = if self.lexer.accept("loads") {
-                (&mut loads_ahead, "ahead")
-            } else {
-                self.lexer.expect("reads")?;
-                (&mut reads_once, "once")
-            };
-            self.lexer.expect(second)?;
-            *hint = true;
+        let loads_ahead = self.lexer.accept(",");
+        if loads_ahead {
+            self.lexer.expect("loads")?;
+            self.lexer.expect("ahead")?;
         }
-        self.program.team = Some(Team { threads, thread, cluster, loads_ahead, reads_once });
+        self.program.team = Some(Team { threads, thread, cluster, loads_ahead });
         Ok(())
     }
 

@@ -111,7 +111,7 @@ impl Machine<'_> {
                         .reads
                         .iter()
                         .flat_map(|(buffer, range)| range.clone().map(move |at| (*buffer, at)));
-                    reads.try_for_each(|(buffer, at)| machine.memory.load(buffer, at).map(|_| ()))
+                    reads.try_for_each(|(buffer, at)| machine.memory.load_factor(buffer, at).map(|_| ()))
                 })?;
             }
         }
@@ -133,7 +133,7 @@ impl Machine<'_> {
         self.at(cluster, group[0], |machine| {
             let mut element = |line, at| {
                 let place = start + swizzled(lines, line, at) as i64;
-                machine.memory.load(spot.buffer, place).map(|value| factor(product, value))
+                machine.memory.load_factor(spot.buffer, place).map(|value| factor(product, value))
             };
             (0..lines).map(|line| (0..elems).map(|at| element(line, at)).collect()).collect()
         })

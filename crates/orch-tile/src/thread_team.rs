@@ -80,8 +80,6 @@ pub struct Team {
     pub cluster: usize,
     /// Whether loads of unrolled iterations shall be under way together, at the cost of registers for all of them; a hint.
     pub loads_ahead: bool,
-    /// Whether caches need not keep what is read of inputs, because nothing is read twice; a hint.
-    pub reads_once: bool,
 }
 
 /// A place in a buffer.

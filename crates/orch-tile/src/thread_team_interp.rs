@@ -382,7 +382,7 @@ impl Machine<'_> {
                 let offset = machine.eval_index(from.offset)?;
                 machine.aligned(from, offset, 8)?;
                 let row: Result<Vec<Number>, ExecError> =
-                    (offset..offset + 8).map(|at| machine.memory.load(from.buffer, at)).collect();
+                    (offset..offset + 8).map(|at| machine.memory.load_factor(from.buffer, at)).collect();
                 row
             })?);
         }

@@ -211,11 +211,10 @@ impl Printer<'_> {
         let program = self.program;
         let task = self.declaration(program.task);
         let mut text = format!("program {}, {} tasks {task}\n", program.name, program.tasks);
-        if let Some(Team { threads, thread, cluster, loads_ahead, reads_once }) = &program.team {
+        if let Some(Team { threads, thread, cluster, loads_ahead }) = &program.team {
             let thread = self.declaration(*thread);
             let ahead = if *loads_ahead { ", loads ahead" } else { "" };
-            let once = if *reads_once { ", reads once" } else { "" };
-            text += &format!("  team {threads} threads {thread}, clusters of {cluster}{ahead}{once}\n");
+            text += &format!("  team {threads} threads {thread}, clusters of {cluster}{ahead}\n");
         }
         for (buffer, name) in program.buffers.iter().zip(&self.buffers) {
             let scope = match buffer.scope {

@@ -4,9 +4,11 @@ use crate::implement::{ColumnBody, Implementation};
 use orch_ir::TensorId;
 use orch_tile::templates::kernel::Binding;
 use orch_tile::thread_await::{await_late, mark_constant};
+use orch_tile::thread_once::release_early;
 use std::collections::BTreeSet;
 
-/// Lets kernels of teams start reading inputs and constants of the model before they wait for other kernels.
+/// Lets kernels of teams start reading inputs and constants of the model before they wait for other kernels, and be launched
+/// while others stream very much.
 pub fn read_early(implementation: &mut Implementation) {
     let columns = &implementation.columns;
     let written: BTreeSet<TensorId> =
@@ -29,6 +31,7 @@ pub fn read_early(implementation: &mut Implementation) {
             Some(Binding::Packed(_)) | None => false,
         });
         await_late(&mut kernel.program);
+        release_early(&mut kernel.program);
     }
 }
 

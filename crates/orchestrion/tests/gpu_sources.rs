@@ -15,6 +15,7 @@ use orch_tile::target::{GPU_TARGETS, GpuTarget};
 use orch_tile::templates::gpu::{Factors, attention, contraction, pointwise, row, transpose};
 use orch_tile::templates::kernel::Kernel;
 use orch_tile::thread::{Buffer, Scope};
+use orch_tile::thread_once::read_once;
 use orch_tile::{BlockProgram, Storage, fuse, layouts, validate_thread};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -258,8 +259,7 @@ fn nests(target: &GpuTarget, kernels: &mut Kernels) {
             }
         }
     }
-    let reads_once =
-        |(_, kernel): &(String, Kernel)| kernel.program.team.as_ref().is_some_and(|team| team.reads_once);
+    let reads_once = |(_, kernel): &(String, Kernel)| !read_once(&kernel.program).is_empty();
     assert!(kernels.iter().any(reads_once), "sums of what caches do not hold");
 }
 

@@ -10,8 +10,10 @@ use super::types::{CppType, INT, element_name};
 use crate::facts::Facts;
 use crate::names::Names;
 use orch_ir::DType;
+use orch_tile::thread_once::read_once;
 use orch_tile::{Bounds, BufferId, ExprId, GpuTarget, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// An unnamed expression's text is at most about this long, so that lines stay readable.
@@ -26,6 +28,8 @@ pub struct Emitter<'a> {
     pub(super) buffers: Vec<String>,
     /// Scratch of 16-bit elements, two in a word.
     pub(super) fragments: FxHashSet<BufferId>,
+    /// Arguments that caches need not keep.
+    pub(super) once: BTreeSet<BufferId>,
     /// Names of the views, of the slots, and of the thread's number.
     pub(super) views: Vec<String>,
     pub(super) slots: String,
@@ -68,6 +72,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         bounds: Bounds::new(),
         buffers,
         fragments: super::fragments::of(program),
+        once: read_once(program),
         views,
         slots,
         thread: thread.clone(),

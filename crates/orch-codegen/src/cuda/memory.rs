@@ -49,10 +49,7 @@ impl Emitter<'_> {
                     }
                     (_, 1) => format!("{name}[{offset}]"),
                     (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
-                    (Scope::Input, _) if self.reads_once() => {
-                        format!("o_load_once<{lanes}, {width}>({name} + {offset})")
-                    }
-                    _ => format!("o_load<{lanes}, {width}>({name} + {offset})"),
+                    _ => format!("o_load{}<{lanes}, {width}>({name} + {offset})", self.once(buffer)),
                 };
                 match mask {
                     Mask::All => plain,
@@ -72,8 +69,9 @@ impl Emitter<'_> {
         }
     }
 
-    fn reads_once(&self) -> bool {
-        self.program.team.as_ref().is_some_and(|team| team.reads_once)
+    /// What tells functions that read an argument once from others.
+    pub(super) fn once(&self, buffer: BufferId) -> &'static str {
+        if self.once.contains(&buffer) { "_once" } else { "" }
     }
 
     /// Writes a store.
@@ -147,7 +145,8 @@ impl Emitter<'_> {
                 };
                 self.eval(to);
                 let first = self.eval(first).text;
-                format!("o_stream<{bytes}>({{}}, {name} + {first}, {mask})")
+                let once = self.once(from);
+                format!("o_stream{once}<{bytes}>({{}}, {name} + {first}, {mask})")
             }
             Expr::Interleave(left, right) => {
                 let halves = [left, right].map(|half| match *self.program.exprs.get(half) {

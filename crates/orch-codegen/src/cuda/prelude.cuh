@@ -303,7 +303,12 @@ template <int N, int A, class T> ORC vec<T, N> o_load(const T *p) {
     ORC_UNROLL for (int i = 0; i < N / A; i++) r.w[i] = ((const W *)p)[i];
     return r.v;
 }
-/* The same of what is read once: caches rather keep what others wrote. */
+/* The same of what is read once, here and below: caches rather keep what others wrote. */
+ORC unsigned long long o_policy() {
+    unsigned long long r;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(r));
+    return r;
+}
 template <int N, int A, class T> ORC vec<T, N> o_load_once(const T *p) {
     typedef typename word<sizeof(T) * A>::type W;
     words<T, N, A> r;
@@ -446,17 +451,24 @@ template <int COUNT, int BOXES> ORC void o_start_slots(unsigned long long *slots
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 ORC void o_expect(unsigned slot, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(slot), "r"(bytes) : "memory"); }
-#define ORC_COPY_BOX(rank, places, operands, ...) \
+/* What `o_policy` gives on devices that have boxes. */
+#define ORC_BOX_POLICY 0x12f0000000000000ull
+#define ORC_COPY_BOX(rank, places, policy, operands, ...) \
     template <int BYTES> ORC void o_copy_box(void *to, const tensor_map *view, unsigned long long *slot, __VA_ARGS__) { \
         o_expect(o_address(slot), BYTES); \
         asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {" places "}], [%2];" \
             ::"r"(o_address(to)), "l"(view), "r"(o_address(slot)), ORC_OPERANDS operands : "memory"); \
+    } \
+    template <int BYTES> ORC void o_copy_box_once(void *to, const tensor_map *view, unsigned long long *slot, __VA_ARGS__) { \
+        o_expect(o_address(slot), BYTES); \
+        asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {" places "}], [%2], " policy ";" \
+            ::"r"(o_address(to)), "l"(view), "r"(o_address(slot)), ORC_OPERANDS operands, "l"(ORC_BOX_POLICY) : "memory"); \
     }
 #define ORC_OPERANDS(...) __VA_ARGS__
-ORC_COPY_BOX("2d", "%3, %4", ("r"(a), "r"(b)), int a, int b)
-ORC_COPY_BOX("3d", "%3, %4, %5", ("r"(a), "r"(b), "r"(c)), int a, int b, int c)
-ORC_COPY_BOX("4d", "%3, %4, %5, %6", ("r"(a), "r"(b), "r"(c), "r"(d)), int a, int b, int c, int d)
-ORC_COPY_BOX("5d", "%3, %4, %5, %6, %7", ("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)), int a, int b, int c, int d, int e)
+ORC_COPY_BOX("2d", "%3, %4", "%5", ("r"(a), "r"(b)), int a, int b)
+ORC_COPY_BOX("3d", "%3, %4, %5", "%6", ("r"(a), "r"(b), "r"(c)), int a, int b, int c)
+ORC_COPY_BOX("4d", "%3, %4, %5, %6", "%7", ("r"(a), "r"(b), "r"(c), "r"(d)), int a, int b, int c, int d)
+ORC_COPY_BOX("5d", "%3, %4, %5, %6, %7", "%8", ("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)), int a, int b, int c, int d, int e)
 ORC void o_await_boxes(unsigned long long *slot, int turn) {
     asm volatile("{\n.reg .pred q;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 q, [%0], %1;\n@!q bra again;\n}" ::"r"(o_address(slot)), "r"(turn & 1) : "memory");
 }
@@ -506,14 +518,23 @@ template <> struct stream<8> {
         asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}"
             : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real));
     }
+    ORC void load_once(unsigned *r, const void *p, int real) {
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.L1::no_allocate.L2::cache_hint.v2.b32 {%0, %1}, [%2], %4;\n}"
+            : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real), "l"(o_policy()));
+    }
 };
 template <> struct stream<16> {
     ORC void load(unsigned *r, const void *p, int real) {
         asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
             : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real));
     }
+    ORC void load_once(unsigned *r, const void *p, int real) {
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %6;\n}"
+            : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real), "l"(o_policy()));
+    }
 };
 template <int BYTES> ORC void o_stream(unsigned *r, const void *p, bool real) { stream<BYTES>::load(r, p, real); }
+template <int BYTES> ORC void o_stream_once(unsigned *r, const void *p, bool real) { stream<BYTES>::load_once(r, p, real); }
 /* Lets the next kernel be launched; waits for the end of the kernels before this one. */
 ORC void o_release() { asm volatile("griddepcontrol.launch_dependents;"); }
 ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

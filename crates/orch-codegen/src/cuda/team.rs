@@ -77,10 +77,11 @@ impl Emitter<'_> {
             TeamStmt::CopyBox { to, view, at, slot } => {
                 let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();
                 let (to, slot) = (self.place(to), self.eval(*slot).text);
-                let bytes = self.program.views[view.index()].box_elems() * 2;
+                let own = &self.program.views[view.index()];
+                let (bytes, once) = (own.box_elems() * 2, self.once(own.buffer));
                 let (view, slots) = (&self.views[view.index()], &self.slots);
                 let at = at.join(", ");
-                let copy = format!("o_copy_box<{bytes}>({to}, &{view}, {slots} + {slot}, {at});");
+                let copy = format!("o_copy_box{once}<{bytes}>({to}, &{view}, {slots} + {slot}, {at});");
                 self.line(&format!("if ({} && o_elected()) {copy}", self.copies));
             }
             TeamStmt::AwaitBoxes { slot, turn } => {

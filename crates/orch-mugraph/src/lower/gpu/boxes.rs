@@ -3,7 +3,8 @@
 //! A tile comes in boxes: one for each leading element and panel of 64 neighbours, cut below one another where another tile
 //! needs more of them, because all slots count as many. Each tile has slots of its own, one for each stage, and is awaited
 //! where it is read first: what needs one tile does not wait for the next. Tiles of few rows have room for all rows of a product
-//! of tiles, and zeros, or rows of other blocks, in it ([`few_rows`](super::few_rows)).
+//! of tiles, in which is whatever was there before ([`few_rows`](super::few_rows)): the copy engine takes longer over lines
+//! outside of a tensor than over others.
 
 use super::few_rows::products;
 use super::lowering::Lowering;
@@ -23,8 +24,8 @@ pub(super) struct Boxes {
     first_slot: usize,
     /// The dimensions of lines and of their elements.
     lines: [usize; 2],
-    /// Lines of a box.
-    box_lines: usize,
+    /// Boxes below one another, and lines from one to the next.
+    parts: [usize; 2],
     /// The dimensions of the tensor that the view has.
     dims: Vec<usize>,
 }
@@ -45,11 +46,12 @@ impl Lowering<'_> {
         let Some(boxes) = boxes else { return };
         let mut slots = 0;
         for staged in staged {
-            let Some((view, dims, lines)) = self.tensor_view(staged, boxes) else { continue };
+            let cut = staged.view.lines.zip(self.cut(staged, boxes));
+            let viewed = cut.and_then(|(lines, parts)| self.tensor_view(staged, (lines, parts[1])));
+            let Some(((lines, parts), (view, dims))) = cut.zip(viewed) else { continue };
             self.boxed.push(staged.tile);
-            let box_lines = view.lines;
             let view = self.program.add_view(view);
-            staged.boxes = Some(Boxes { view, first_slot: slots, lines, box_lines, dims });
+            staged.boxes = Some(Boxes { view, first_slot: slots, lines, parts, dims });
             slots += self.stages_of(staged.tile);
         }
         if slots > 0 {
@@ -65,22 +67,35 @@ impl Lowering<'_> {
     /// The fewest boxes in which a tile comes.
     fn least_boxes(staged: &Staged) -> usize {
         let lines = staged.view.lines.map_or(1, |[line, _]| staged.view.padded[line]);
-        staged.stage_elems / (lines * TILE_LINE) * lines.div_ceil(MAX_BOX_LINES)
+        Self::panels(staged) * lines.div_ceil(MAX_BOX_LINES)
     }
 
-    /// The tensor of a tile as the copy engine takes it, in so many boxes a tile; and its dimensions, and those of lines.
-    fn tensor_view(&self, staged: &Staged, boxes: usize) -> Option<(TensorView, Vec<usize>, [usize; 2])> {
-        let [line, inner] = staged.view.lines?;
+    /// Boxes beside one another that a tile has.
+    fn panels(staged: &Staged) -> usize {
+        let lines = staged.view.lines.map_or(1, |[line, _]| staged.view.padded[line]);
+        staged.stage_elems / (lines * TILE_LINE)
+    }
+
+    /// A tile in so many boxes: those below one another, and lines from one to the next.
+    fn cut(&self, staged: &Staged, boxes: usize) -> Option<[usize; 2]> {
+        let [line, _] = staged.view.lines?;
+        let (padded, rows) = (staged.view.padded[line], self.steps.tiles[staged.tile].shape[line]);
+        let panels = Self::panels(staged);
+        let parts = boxes / panels;
+        let is_cut = |lines: &usize| lines.is_multiple_of(parts * BOX_LINES);
+        let lines = [rows, padded].into_iter().find(is_cut).filter(|_| boxes.is_multiple_of(panels))?;
+        Some([parts, lines / parts])
+    }
+
+    /// The tensor of a tile as the copy engine takes it, in boxes of at most so many lines; and its dimensions.
+    fn tensor_view(
+        &self,
+        staged: &Staged,
+        ([line, inner], most): ([usize; 2], usize),
+    ) -> Option<(TensorView, Vec<usize>)> {
         let tensor = self.tensor_in_memory(staged.tile)?;
         let buffer = self.arguments[tensor.index()]?;
         let (stored, full) = (&self.request.stored[tensor.index()], self.request.graph.shape(tensor));
-        let shape = &staged.view.padded;
-        let panels = staged.stage_elems / (shape[line] * TILE_LINE);
-        let parts = boxes / panels;
-        let is_cut = boxes.is_multiple_of(panels) && shape[line].is_multiple_of(parts * BOX_LINES);
-        if !is_cut {
-            return None;
-        }
         let others = (0..full.len()).rev().filter(|&dim| ![line, inner].contains(&dim) && full[dim] > 1);
         let dims: Vec<usize> = [inner, line].into_iter().chain(others).collect();
         let view = TensorView {
@@ -92,10 +107,10 @@ impl Lowering<'_> {
             strides: (dims[1..].iter())
                 .map(|&dim| if full[dim] == 1 { TILE_LINE } else { stored.strides[dim] })
                 .collect(),
-            lines: shape[line] / parts,
+            lines: self.steps.tiles[staged.tile].shape[line].min(most),
         };
         let is_plain = stored.strides[inner] == 1 && view.strides.iter().all(|&stride| stride > 0);
-        (is_plain && view.is_taken(self.program.buffer(buffer))).then_some((view, dims, [line, inner]))
+        (is_plain && view.is_taken(self.program.buffer(buffer))).then_some((view, dims))
     }
 
     /// Statements that start copying a tile of an iteration to a stage, in boxes.
@@ -107,7 +122,7 @@ impl Lowering<'_> {
     ) -> Vec<Stmt> {
         let [line, inner] = boxes.lines;
         let mut counts = staged.view.padded.clone();
-        counts[line] /= boxes.box_lines;
+        counts[line] = boxes.parts[0];
         counts[inner] /= TILE_LINE;
         let base = self.program.exprs.mul_const(stage, staged.stage_elems as i64);
         let slot = self.program.exprs.add_const(stage, boxes.first_slot as i64);
@@ -115,7 +130,7 @@ impl Lowering<'_> {
         for number in 0..crate::op::elems(&counts) {
             let number = self.index(number);
             let mut coords = self.program.exprs.unflatten(number, &counts);
-            coords[line] = self.program.exprs.mul_const(coords[line], boxes.box_lines as i64);
+            coords[line] = self.program.exprs.mul_const(coords[line], boxes.parts[1] as i64);
             coords[inner] = self.program.exprs.mul_const(coords[inner], TILE_LINE as i64);
             let offset = self.offset(&super::value::View { base, ..staged.view.clone() }, &coords);
             let (position, _) = self.position(staged.tile, &coords, iteration);

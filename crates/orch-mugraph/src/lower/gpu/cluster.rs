@@ -13,6 +13,7 @@
 use super::accumulate::{Accumulator, Rescale};
 use super::few_rows::is_few;
 use super::hazards::Touched;
+use super::layout::Columns;
 use super::lowering::Lowering;
 use super::reduce::Reduction;
 use super::steps::{Step, Steps};
@@ -91,6 +92,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         self.join_maxima()?;
+        self.join_warps();
         let mut sums = Vec::new();
         for accumulator in self.accumulators.iter().flatten() {
             sums.push(match accumulator {
@@ -101,6 +103,18 @@ impl Lowering<'_> {
         }
         self.exchange(&sums, ReduceFn::Sum);
         Ok(())
+    }
+
+    /// Adds the summands that several warps have, so that there is less to exchange.
+    fn join_warps(&mut self) {
+        for tile in 0..self.accumulators.len() {
+            let Some(Accumulator::Registers(sums)) = &self.accumulators[tile] else { continue };
+            if matches!(sums.at.columns, Columns::Summands(_)) {
+                let (sums, shape) = (sums.clone(), self.steps.tiles[tile].shape.clone());
+                let joined = self.joined_summands(sums, &shape);
+                self.accumulators[tile] = Some(Accumulator::Registers(joined));
+            }
+        }
     }
 
     /// Replaces running maxima by those of all tasks, and rescales the task's sums accordingly.

@@ -33,21 +33,20 @@ pub(super) fn are_groups(rows: &Rows) -> bool {
 }
 
 impl Lowering<'_> {
-    /// The dimensions of lines and of their elements of a swizzled tile, if every reader of a load multiplies whole tiles
-    /// by it.
+    /// The dimensions of lines and of their elements of a swizzled tile, if every reader of a load multiplies by it.
     pub fn tile_lines(&self, tile: usize, inner: usize, dtype: DType) -> Option<[usize; 2]> {
         if !self.plan.tiles || !self.is_half() || dtype != self.factor_type() {
             return None;
         }
         let products = self.products_by(tile)?;
-        let (&[terms, columns], shape) = (products.first()?, &self.steps.tiles[tile].shape);
-        let is_same = products.iter().all(|dims| *dims == [terms, columns]);
+        let (&([terms, columns], _), shape) = (products.first()?, &self.steps.tiles[tile].shape);
+        let is_same = products.iter().all(|(dims, _)| *dims == [terms, columns]);
+        let by_groups = products.iter().any(|(_, by_groups)| *by_groups);
         let line = if inner == terms { columns } else { terms };
         let is_whole = shape[inner].is_multiple_of(TILE_LINE)
             && shape[terms].is_multiple_of(STEP_TERMS)
             && shape[columns].is_multiple_of(8)
-            && shape[terms] <= MAX_TILE_TERMS
-            && shape[columns] <= MAX_TILE_COLUMNS;
+            && (!by_groups || shape[terms] <= MAX_TILE_TERMS && shape[columns] <= MAX_TILE_COLUMNS);
         (is_same && is_whole && [terms, columns].contains(&inner)).then_some([line, inner])
     }
 
@@ -72,9 +71,9 @@ impl Lowering<'_> {
         suits.then(|| [rank - 2, inner])
     }
 
-    /// The dimensions of terms and of columns in each product by a tile; `None` if it has readers other than products
-    /// that may be of whole tiles.
-    fn products_by(&self, tile: usize) -> Option<Vec<[usize; 2]>> {
+    /// The dimensions of terms and of columns in each product by a tile, and whether groups of warps multiply whole tiles by it;
+    /// `None` if it has readers other than products that take swizzled tiles.
+    fn products_by(&self, tile: usize) -> Option<Vec<([usize; 2], bool)>> {
         let rank = self.steps.tiles[tile].shape.len();
         let mut found = Vec::new();
         let mut readers = 0;
@@ -89,14 +88,17 @@ impl Lowering<'_> {
                     let rows = self.rows(&reader.shape)?;
                     let at = Fragments { rows, columns: Columns::Spread(reader.shape[rank - 1]) };
                     let parts = first_elems(self.steps.tiles[args[0]].shape[rank - 1]) / 2;
-                    if !are_groups(&at.rows) || at.registers() + parts > MOST_REGISTERS {
+                    let by_groups = are_groups(&at.rows);
+                    if self.is_large(position) || by_groups && at.registers() + parts > MOST_REGISTERS {
                         return None;
                     }
-                    found.push([rank - 2, rank - 1]);
+                    found.push(([rank - 2, rank - 1], by_groups));
                 }
                 Op::Transpose(perm) => {
                     let dims = self.products_by(position)?;
-                    found.extend(dims.into_iter().map(|dims| dims.map(|dim| perm[dim])));
+                    let turned =
+                        |(dims, by_groups): ([usize; 2], bool)| (dims.map(|dim| perm[dim]), by_groups);
+                    found.extend(dims.into_iter().map(turned));
                 }
                 _ => return None,
             }

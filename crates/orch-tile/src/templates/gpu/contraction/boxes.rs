@@ -27,7 +27,7 @@ impl<'a> Boxes<'a> {
     pub fn of(lowering: &mut Lowering<'_>, operands: [&'a Operand; 2]) -> Option<[Self; 2]> {
         let viewed = [viewed(lowering, operands[0])?, viewed(lowering, operands[1])?];
         let mut found = operands.into_iter().zip(viewed).map(|(operand, (view, batch))| {
-            let panels = operand.stage_elems / view.box_elems();
+            let panels = operand.stage_elems / (tile_lines(operand) * TILE_LINE);
             Self { operand, view: lowering.program.add_view(view), panels, batch }
         });
         let both = [found.next()?, found.next()?];
@@ -101,7 +101,14 @@ impl Lowering<'_> {
     }
 }
 
-/// A factor as a view, if it is an array that the hardware takes.
+/// Lines of a factor's tile.
+fn tile_lines(operand: &Operand) -> usize {
+    operand.stage_elems / operand.stride
+}
+
+/// A factor as a view, if it is an array that the hardware takes. Boxes have no more rows of the first factor than there are:
+/// the copy engine takes longer over lines outside of an array than over others, and whatever is in their place is multiplied
+/// to sums that nobody stores.
 fn viewed(lowering: &mut Lowering<'_>, operand: &Operand) -> Option<Viewed> {
     let side = &operand.side;
     let Array { buffer, places, batch } = Array::of(lowering, side)?;
@@ -122,7 +129,10 @@ fn viewed(lowering: &mut Lowering<'_>, operand: &Operand) -> Option<Viewed> {
         strides.push(stride);
         at.push(value);
     }
-    let lines = operand.stage_elems / operand.stride;
+    let lines = match (side.number, operand.along) {
+        (0, Along::Terms) => tile_lines(operand).min(side.rows),
+        _ => tile_lines(operand),
+    };
     let name = format!("{}_view", side.name);
     let view = View { name, buffer, offset: places.offset, extents, strides, lines };
     let buffer = lowering.program.buffers.get(buffer.index())?;

@@ -220,7 +220,9 @@ impl ContractionSchedule {
         let computing = waves * (steps * step + filling);
         let from_cache = tasks as f64 * steps * bytes / speed.cache + filling;
         let touched = (batch * (m * k + n * k + m * n) * size) as f64;
-        let from_memory = touched / MEMORY_BYTES_PER_CYCLE + filling;
+        // Memory waits for tasks that are alone on a multiprocessor, in each wave.
+        let waits = if resident == 1 { waves } else { 1.0 };
+        let from_memory = touched / MEMORY_BYTES_PER_CYCLE + waits * filling;
         speed.launch + computing.max(from_cache).max(from_memory)
     }
 }

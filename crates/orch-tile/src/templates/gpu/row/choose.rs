@@ -2,7 +2,7 @@
 
 use super::RowSchedule;
 use crate::block::Axis;
-use crate::expr::{Expr, ExprId, VarId};
+use crate::expr::{ExprId, VarId};
 use crate::target::GpuTarget;
 use crate::templates::Along;
 use crate::templates::gpu::access::{Effort, SHORT_RUN, effort, lane_choices};
@@ -10,7 +10,6 @@ use crate::templates::gpu::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
 use crate::templates::nest::flat::{Nest, Step, Work};
 use crate::templates::nest::plan::outer_axes;
 use crate::templates::nest::shared::{Shared, costs_more_than_registers, shared_values};
-use crate::thread::Scope;
 use crate::thread_team::{MAX_CLUSTER, MAX_THREADS, WARP};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,11 +37,6 @@ const TOGETHER: [usize; 3] = [4, 8, 16];
 
 /// Most bytes that a thread loads together.
 const MAX_TOGETHER_BYTES: f64 = 320.0;
-
-/// Bytes that are not worth keeping in the second-level cache, which has not many times as many, and how many times as much
-/// is then read as written.
-const MIN_STREAMED: usize = 16 << 20;
-const LITTLE: usize = 8;
 
 /// Share of the bytes of later stages that come from memory where values are not kept.
 const CACHED: f64 = 0.4;
@@ -86,29 +80,6 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     ranked.truncate(MAX_SCHEDULES);
     ranked
-}
-
-/// True if the kernel reads much, all of it once, and writes little: what other kernels wrote is then of more use in the
-/// second-level cache, and to write that back to memory takes time that reading needs.
-pub(super) fn streams(nest: &Nest) -> bool {
-    let mut points = vec![0; nest.program.buffers.len()];
-    for step in &nest.steps {
-        for id in nest.program.exprs.reachable(&step.roots()) {
-            if let Expr::Load { buffer, .. } = nest.program.exprs.get(id) {
-                points[buffer.index()] += nest.points(&step.axes());
-            }
-        }
-    }
-    let (mut read, mut written) = (0, 0);
-    for (buffer, points) in nest.program.buffers.iter().zip(points) {
-        let bytes = buffer.elems * buffer.dtype.size_bytes();
-        match buffer.scope {
-            Scope::Output => written += bytes,
-            _ if points > buffer.elems => return false,
-            _ => read += bytes,
-        }
-    }
-    read >= MIN_STREAMED.max(LITTLE * written)
 }
 
 /// True if there is something that threads do together.

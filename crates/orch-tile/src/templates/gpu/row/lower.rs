@@ -1,7 +1,7 @@
 //! The thread program of a row kernel.
 
 use super::RowSchedule;
-use super::choose::{has_arrays, inner_axes, kept_values, streams};
+use super::choose::{has_arrays, inner_axes, kept_values};
 use super::combine::Partial;
 use crate::block::Axis;
 use crate::expr::{BufferId, ExprId, VarId};
@@ -45,7 +45,6 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     let order = loop_order(&mut nest, vector.as_ref().map(|(axis, _)| axis));
     let plan = plan(&mut nest, outer, vector.as_ref(), schedule);
     let is_in_shared_memory = has_arrays(&nest, &outer_axes(&nest));
-    let reads_once = streams(&nest);
     let slot = nest.program.exprs.declare_index("slot", 0);
     let tasks = points(&plan).div_ceil(schedule.groups) * schedule.cluster;
     nest.program.set_tasks(tasks);
@@ -53,7 +52,7 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     let thread = nest.program.exprs.var(thread);
     let along = vector.map(|(_, along)| along);
     if let Some(team) = &mut nest.program.team {
-        (team.loads_ahead, team.reads_once) = (schedule.loads_ahead(), reads_once);
+        team.loads_ahead = schedule.loads_ahead();
     }
     let emitter = Emitter::new(nest, &plan);
     let (group, member) = (thread, thread);
