@@ -180,6 +180,23 @@ fn attention_takes_keys_and_values_in_boxes() {
     }
 }
 
+/// Warps that share keys multiply fragments of tiles that come in boxes: of one query, of several, of more than a tile of rows.
+#[test]
+fn attention_of_few_queries_takes_boxes_too() {
+    for (rows, keys, range) in [(1, 256, 1), (1, 1024, 4), (8, 512, 2), (20, 256, 4), (33, 512, 4)] {
+        let attention = Attention { rows, keys, range, ..SMALL };
+        for graph in forms(&attention) {
+            let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
+            let mut stored = row_major(&graph, DType::F16);
+            let text = check(&graph, &inputs, &stored);
+            assert_eq!(count(&text, "view"), 2, "{attention:?}\n{text}");
+            assert!(!text.contains("multiply_tiles"), "{attention:?}\n{text}");
+            stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
+            assert_eq!(count(&check(&graph, &inputs, &stored), "view"), 2);
+        }
+    }
+}
+
 /// Maxima stay behind while rows grow little, and follow where they grow, fall, or are negative.
 #[test]
 fn maxima_follow_rows_that_grow() {

@@ -47,6 +47,8 @@ fn attention_of_few_queries_is_shared() {
     check_shared(&[
         ([16, 128, 64], 8, None, &[4, 2]),
         ([16, 128, 16], 16, None, &[8, 4, 2]),
+        // Keys and values in boxes.
+        ([1, 512, 64], 8, None, &[4, 2]),
         // Rows that are no whole tiles, columns that are no whole boxes, iterations that few tasks share.
         ([1, 96, 64], 6, None, &[2]),
         ([13, 160, 24], 4, None, &[2]),
@@ -55,6 +57,18 @@ fn attention_of_few_queries_is_shared() {
         ([16, 128, 32], 8, Some("below(2, 50, 1, 16, 128)"), &[4, 2]),
         ([16, 128, 32], 8, Some("causal(100, 1, 16, 128)"), &[4, 2]),
     ]);
+}
+
+/// Warps that have summands of all columns add them before tasks exchange them.
+#[test]
+fn tasks_exchange_what_their_warps_have_added() {
+    let [_, graph] = attention([1, 512, 64], 8, None);
+    let all = ways(&graph, &row_major(&graph, KINDS[3].1), KINDS[3].0);
+    let (_, kernel) = all.iter().find(|(schedule, _)| schedule.tasks == 4).expect("four tasks");
+    let exchanged = kernel.program.buffers.iter().filter(|buffer| buffer.name.starts_with("exchange"));
+    let elems: Vec<usize> = exchanged.map(|buffer| buffer.elems).collect();
+    // Of each thread a maximum and a sum of two rows, and eight sums of 16 rows by 64 columns.
+    assert_eq!(elems, [2, 2, 8].map(|elems| elems * 128));
 }
 
 /// One product overlaps the other.

@@ -48,6 +48,18 @@ fn large_factors_of_few_rows_come_in_boxes() {
     }
 }
 
+/// The copy engine is slow with rows that are not there: it brings none.
+#[test]
+fn boxes_have_the_rows_that_there_are() {
+    for rows in [1, 12, 16, 64] {
+        let graph = gated([rows, 384, 64], 1, 3);
+        let all = ways(&graph, &row_major(&graph, DType::F16), Factors::F16);
+        let (_, kernel) = all.iter().find(|(schedule, _)| schedule.boxes).expect("boxes");
+        let first = kernel.program.views.iter().find(|view| view.extents == [384, rows]);
+        assert_eq!(first.map(|view| view.lines), Some(rows), "{}", kernel.program);
+    }
+}
+
 /// Blocks that are too few share their iterations among tasks: a norm beside a product, and a product of few columns
 /// beside one of many.
 #[test]
