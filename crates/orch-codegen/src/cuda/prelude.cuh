@@ -513,25 +513,24 @@ template <int I, int J> ORC void o_set_halves(unsigned *p, unsigned a, unsigned 
 }
 /* Elements of an input to registers that are read much later; zeros if they are not there. The order of such loads is kept. */
 template <int BYTES> struct stream;
+#define ORC_STREAM8(name, hint, policy, ...) \
+    ORC void name(unsigned *r, const void *p, int real) { \
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.L1::no_allocate" hint ".v2.b32 {%0, %1}, [%2]" policy ";\n}" \
+            : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real) __VA_ARGS__); \
+    }
+#define ORC_STREAM16(name, hint, policy, ...) \
+    ORC void name(unsigned *r, const void *p, int real) { \
+        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.L1::no_allocate" hint ".v4.b32 {%0, %1, %2, %3}, [%4]" policy ";\n}" \
+            : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real) __VA_ARGS__); \
+    }
+#define ORC_BY_POLICY , "l"(o_policy())
 template <> struct stream<8> {
-    ORC void load(unsigned *r, const void *p, int real) {
-        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}"
-            : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real));
-    }
-    ORC void load_once(unsigned *r, const void *p, int real) {
-        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.L1::no_allocate.L2::cache_hint.v2.b32 {%0, %1}, [%2], %4;\n}"
-            : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real), "l"(o_policy()));
-    }
+    ORC_STREAM8(load, "", "", )
+    ORC_STREAM8(load_once, ".L2::cache_hint", ", %4", ORC_BY_POLICY)
 };
 template <> struct stream<16> {
-    ORC void load(unsigned *r, const void *p, int real) {
-        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
-            : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real));
-    }
-    ORC void load_once(unsigned *r, const void *p, int real) {
-        asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %6;\n}"
-            : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real), "l"(o_policy()));
-    }
+    ORC_STREAM16(load, "", "", )
+    ORC_STREAM16(load_once, ".L2::cache_hint", ", %6", ORC_BY_POLICY)
 };
 template <int BYTES> ORC void o_stream(unsigned *r, const void *p, bool real) { stream<BYTES>::load(r, p, real); }
 template <int BYTES> ORC void o_stream_once(unsigned *r, const void *p, bool real) { stream<BYTES>::load_once(r, p, real); }
