@@ -66,6 +66,13 @@ pub enum Scope {
     Scratch,
 }
 
+impl Buffer {
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        self.elems * self.dtype.size_bytes()
+    }
+}
+
 /// One statement.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Stmt {
@@ -252,8 +259,7 @@ impl ThreadProgram {
     /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are
     /// aligned to 128 bytes; those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
     pub fn shared_places(&self) -> (Vec<Option<usize>>, usize) {
-        let bytes = |buffer: &Buffer| buffer.elems * buffer.dtype.size_bytes();
-        let is_whole = |buffer: &Buffer| bytes(buffer).is_multiple_of(1 << 10);
+        let is_whole = |buffer: &Buffer| buffer.bytes().is_multiple_of(1 << 10);
         let mut places = vec![None; self.buffers.len()];
         let mut all = 0;
         for scope in [Scope::Shared, Scope::Recycled] {
@@ -262,7 +268,7 @@ impl ThreadProgram {
                 for (place, buffer) in places.iter_mut().zip(&self.buffers) {
                     if buffer.scope == scope && is_whole(buffer) == first {
                         *place = Some(end);
-                        end += bytes(buffer).next_multiple_of(128);
+                        end += buffer.bytes().next_multiple_of(128);
                     }
                 }
             }
@@ -274,7 +280,7 @@ impl ThreadProgram {
     /// Bytes of scratch that one worker needs, each buffer aligned to 64 bytes.
     pub fn scratch_bytes(&self) -> usize {
         (self.buffers.iter().filter(|b| b.scope == Scope::Scratch))
-            .map(|b| (b.elems * b.dtype.size_bytes()).next_multiple_of(64))
+            .map(|b| b.bytes().next_multiple_of(64))
             .sum()
     }
 

@@ -380,7 +380,7 @@ impl<'a> Memory<'a> {
 }
 
 fn check_global(buffer: &Buffer, global: &BufferData) -> Result<(), ExecError> {
-    if global.dtype == buffer.dtype && global.bytes.len() == buffer.elems * buffer.dtype.size_bytes() {
+    if global.dtype == buffer.dtype && global.bytes.len() == buffer.bytes() {
         return Ok(());
     }
     Err(ExecError::BufferType {

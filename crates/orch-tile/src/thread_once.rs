@@ -6,7 +6,7 @@
 //! once, right after other data filled the cache; attention over 16 MiB of keys and as many values gains 4 %.
 
 use crate::expr::{BufferId, Expr, ExprId};
-use crate::thread::{Stmt, ThreadProgram};
+use crate::thread::{Buffer, Stmt, ThreadProgram};
 use crate::thread_count::trips;
 use crate::thread_team::TeamStmt;
 use std::collections::BTreeSet;
@@ -18,18 +18,20 @@ const MUCH: usize = 16 << 20;
 /// than there are, which are masked out.
 const TWICE: f64 = 2.0;
 
-/// Bytes from on which a kernel takes so long that the next one may wait for all of it.
-const MOST_OF_ALL: usize = 64 << 20;
+/// Bytes from on which a kernel takes so long that the next one may wait beside all of it.
+const VERY_MUCH: usize = 64 << 20;
 
 /// The large arguments of a team's program of which all tasks together read no element twice, by the number of reads.
 pub fn read_once(program: &ThreadProgram) -> BTreeSet<BufferId> {
-    let Some(team) = &program.team else { return BTreeSet::new() };
+    let is_large = |buffer: &Buffer| buffer.scope.is_read_only() && buffer.bytes() >= MUCH;
+    let Some(team) = program.team.as_ref().filter(|_| program.buffers.iter().any(is_large)) else {
+        return BTreeSet::new();
+    };
     let mut reads = Reads { program, threads: team.threads as f64, elems: vec![0.0; program.buffers.len()] };
     reads.body(&program.body, program.tasks as f64);
     let is_once = |id: &BufferId| {
         let (buffer, read) = (program.buffer(*id), reads.elems[id.index()]);
-        let is_large = buffer.scope.is_read_only() && bytes(program, *id) >= MUCH;
-        is_large && read > 0.0 && read < TWICE * buffer.elems as f64
+        is_large(buffer) && read > 0.0 && read < TWICE * buffer.elems as f64
     };
     (0..program.buffers.len()).map(BufferId::new).filter(is_once).collect()
 }
@@ -37,15 +39,10 @@ pub fn read_once(program: &ThreadProgram) -> BTreeSet<BufferId> {
 /// Lets the next kernel be launched while all of one runs that streams very much: its tasks begin where the first ones of this
 /// one have ended, while memory still has others to serve. Elsewhere they would take what this kernel's tasks need.
 pub fn release_early(program: &mut ThreadProgram) {
-    let streamed: usize = read_once(program).into_iter().map(|id| bytes(program, id)).sum();
-    if streamed >= MOST_OF_ALL {
+    let streamed: usize = read_once(program).into_iter().map(|id| program.buffer(id).bytes()).sum();
+    if streamed >= VERY_MUCH {
         program.body.retain(|stmt| *stmt != Stmt::Team(TeamStmt::Release));
     }
-}
-
-fn bytes(program: &ThreadProgram, id: BufferId) -> usize {
-    let buffer = program.buffer(id);
-    buffer.elems * buffer.dtype.size_bytes()
 }
 
 /// Elements that are read of each buffer.
@@ -95,11 +92,11 @@ mod tests {
     use super::{read_once, release_early};
     use crate::{BufferId, ThreadProgram, parse_thread};
 
-    /// Tasks of 128 threads, each of which adds up 4096 elements; `body` in the loop, which has so many iterations.
+    /// 64 tasks of 128 threads that run `body` so many times; of `x` there are so many elements.
     fn program(elems: usize, iterations: usize, body: &str) -> ThreadProgram {
         let text = format!(
             "program k, 64 tasks task: i64 [0..=63]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
-             input x: f16[{elems}]\n  input s: f16[8388608]\n  output y: f32[8192]\n  shared a: f16[1024]\n{{\n\
+             input x: f16[{elems}]\n  output y: f32[8192]\n  shared a: f16[1024]\n{{\n\
              for i: i64 [0..={last}] = 0 to {iterations} step 1 {{\n{body}\n}}\nrelease\n\
              y[((task * 128) + thread)] = 0\n}}\n",
             last = iterations - 1
@@ -115,8 +112,8 @@ mod tests {
         assert!(of(1 << 23, 128, COPY).contains(&BufferId::new(0)));
         // A stage more than there are, masked out.
         assert!(of(1 << 23, 130, COPY).contains(&BufferId::new(0)));
-        let load = "let v: f16 = x[((i * 1024) + ((task * 131072) + (thread * 8))); 8]";
-        assert_eq!(of(1 << 23, 128, &load.replace("f16 =", "f16x8 =")).len(), 1);
+        let load = "let v: f16x8 = x[((i * 1024) + ((task * 131072) + (thread * 8))); 8]";
+        assert_eq!(of(1 << 23, 128, load).len(), 1);
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl FunctionEmitter<'_> {
             if buffer.scope == Scope::Scratch {
                 write!(args, ",\n        ({ty} *)((char *)scratch + {scratch_offset})")
                     .expect("writes to a string");
-                scratch_offset += (buffer.elems * buffer.dtype.size_bytes()).next_multiple_of(64);
+                scratch_offset += buffer.bytes().next_multiple_of(64);
             } else {
                 write!(args, ",\n        ({constant}{ty} *)buffers[{index}]").expect("writes to a string");
             }

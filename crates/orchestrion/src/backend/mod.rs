@@ -146,7 +146,7 @@ fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
     let (mut read, mut written) = (0usize, 0usize);
     let arguments = program.buffers.iter().filter(|buffer| buffer.scope.is_global());
     let buffers = arguments.map(|buffer| {
-        let len_bytes = buffer.elems * buffer.dtype.size_bytes();
+        let len_bytes = buffer.bytes();
         let (base, access, end) = match buffer.scope {
             Scope::Output => (Base::Arena, Access::Write, &mut written),
             _ => (Base::Constant(0), Access::Read, &mut read),

@@ -41,18 +41,20 @@ pub(super) struct Due {
 impl Lowering<'_> {
     /// Lets the copy engine bring the tiles that it can.
     pub fn box_tiles(&mut self, staged: &mut [Staged]) {
-        let swizzled = |staged: &&Staged| staged.view.lines.is_some();
-        let boxes = staged.iter().filter(swizzled).map(Self::least_boxes).max();
+        let least = |staged: &Staged| Some(Self::least_boxes(staged, staged.view.lines?[0]));
+        let boxes = staged.iter().filter_map(least).max();
         let Some(boxes) = boxes else { return };
         let mut slots = 0;
         for staged in staged {
-            let cut = staged.view.lines.zip(self.cut(staged, boxes));
-            let viewed = cut.and_then(|(lines, parts)| self.tensor_view(staged, (lines, parts[1])));
-            let Some(((lines, parts), (view, dims))) = cut.zip(viewed) else { continue };
-            self.boxed.push(staged.tile);
-            let view = self.program.add_view(view);
-            staged.boxes = Some(Boxes { view, first_slot: slots, lines, parts, dims });
-            slots += self.stages_of(staged.tile);
+            if let Some(lines) = staged.view.lines
+                && let Some(parts) = self.cut(staged, lines[0], boxes)
+                && let Some((view, dims)) = self.tensor_view(staged, lines, parts[1])
+            {
+                self.boxed.push(staged.tile);
+                let view = self.program.add_view(view);
+                staged.boxes = Some(Boxes { view, first_slot: slots, lines, parts, dims });
+                slots += self.stages_of(staged.tile);
+            }
         }
         if slots > 0 {
             self.program.slots = Slots { count: slots, boxes };
@@ -64,23 +66,20 @@ impl Lowering<'_> {
         products(self.steps).iter().any(|(_, second)| self.boxed.contains(second))
     }
 
-    /// The fewest boxes in which a tile comes.
-    fn least_boxes(staged: &Staged) -> usize {
-        let lines = staged.view.lines.map_or(1, |[line, _]| staged.view.padded[line]);
-        Self::panels(staged) * lines.div_ceil(MAX_BOX_LINES)
+    /// The fewest boxes in which a tile comes whose lines are along a dimension.
+    fn least_boxes(staged: &Staged, line: usize) -> usize {
+        Self::panels(staged, line) * staged.view.padded[line].div_ceil(MAX_BOX_LINES)
     }
 
     /// Boxes beside one another that a tile has.
-    fn panels(staged: &Staged) -> usize {
-        let lines = staged.view.lines.map_or(1, |[line, _]| staged.view.padded[line]);
-        staged.stage_elems / (lines * TILE_LINE)
+    fn panels(staged: &Staged, line: usize) -> usize {
+        staged.stage_elems / (staged.view.padded[line] * TILE_LINE)
     }
 
     /// A tile in so many boxes: those below one another, and lines from one to the next.
-    fn cut(&self, staged: &Staged, boxes: usize) -> Option<[usize; 2]> {
-        let [line, _] = staged.view.lines?;
+    fn cut(&self, staged: &Staged, line: usize, boxes: usize) -> Option<[usize; 2]> {
         let (padded, rows) = (staged.view.padded[line], self.steps.tiles[staged.tile].shape[line]);
-        let panels = Self::panels(staged);
+        let panels = Self::panels(staged, line);
         let parts = boxes / panels;
         let is_cut = |lines: &usize| lines.is_multiple_of(parts * BOX_LINES);
         let lines = [rows, padded].into_iter().find(is_cut).filter(|_| boxes.is_multiple_of(panels))?;
@@ -91,7 +90,8 @@ impl Lowering<'_> {
     fn tensor_view(
         &self,
         staged: &Staged,
-        ([line, inner], most): ([usize; 2], usize),
+        [line, inner]: [usize; 2],
+        most: usize,
     ) -> Option<(TensorView, Vec<usize>)> {
         let tensor = self.tensor_in_memory(staged.tile)?;
         let buffer = self.arguments[tensor.index()]?;

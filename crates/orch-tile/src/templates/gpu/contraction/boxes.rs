@@ -27,7 +27,7 @@ impl<'a> Boxes<'a> {
     pub fn of(lowering: &mut Lowering<'_>, operands: [&'a Operand; 2]) -> Option<[Self; 2]> {
         let viewed = [viewed(lowering, operands[0])?, viewed(lowering, operands[1])?];
         let mut found = operands.into_iter().zip(viewed).map(|(operand, (view, batch))| {
-            let panels = operand.stage_elems / (tile_lines(operand) * TILE_LINE);
+            let panels = operand.stride / TILE_LINE;
             Self { operand, view: lowering.program.add_view(view), panels, batch }
         });
         let both = [found.next()?, found.next()?];
@@ -101,11 +101,6 @@ impl Lowering<'_> {
     }
 }
 
-/// Lines of a factor's tile.
-fn tile_lines(operand: &Operand) -> usize {
-    operand.stage_elems / operand.stride
-}
-
 /// A factor as a view, if it is an array that the hardware takes. Boxes have no more rows of the first factor than there are:
 /// the copy engine takes longer over lines outside of an array than over others, and whatever is in their place is multiplied
 /// to sums that nobody stores.
@@ -130,8 +125,8 @@ fn viewed(lowering: &mut Lowering<'_>, operand: &Operand) -> Option<Viewed> {
         at.push(value);
     }
     let lines = match (side.number, operand.along) {
-        (0, Along::Terms) => tile_lines(operand).min(side.rows),
-        _ => tile_lines(operand),
+        (0, Along::Terms) => operand.lines().min(side.rows),
+        _ => operand.lines(),
     };
     let name = format!("{}_view", side.name);
     let view = View { name, buffer, offset: places.offset, extents, strides, lines };

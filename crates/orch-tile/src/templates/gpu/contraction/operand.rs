@@ -178,7 +178,7 @@ impl Operand {
             Along::Terms => lowering.schedule.block_k,
             Along::Rows => self.side.tile_rows,
         };
-        let lines = self.stage_elems / self.stride;
+        let lines = self.lines();
         let mut body = Vec::new();
         for (number, chunk) in self.chunks.iter().enumerate() {
             let exprs = &mut lowering.program.exprs;
@@ -198,6 +198,11 @@ impl Operand {
         body
     }
 
+    /// Lines of a tile.
+    pub fn lines(&self) -> usize {
+        self.stage_elems / self.stride
+    }
+
     /// Fills a stage with the tile of a step.
     pub fn fetch(&self, lowering: &mut Lowering<'_>, step: ExprId, stage: ExprId) -> Moved {
         let (mut now, mut later) = (Vec::new(), Vec::new());
@@ -211,7 +216,7 @@ impl Operand {
             let exprs = &mut lowering.program.exprs;
             let (line, at) = (exprs.var(chunk.line), exprs.var(chunk.at));
             let place = match lowering.schedule.tiles {
-                true => swizzled_place(exprs, self.stage_elems / self.stride, line, at),
+                true => swizzled_place(exprs, self.lines(), line, at),
                 false => exprs.linear_index(&[line, at], &[self.stride, 1]),
             };
             let to = exprs.linear_index(&[stage, place], &[self.stage_elems, 1]);
