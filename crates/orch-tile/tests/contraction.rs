@@ -248,7 +248,7 @@ fn matrix_products_of_adversarial_sizes() {
 /// steps before other kernels are awaited.
 #[test]
 fn products_of_tiles_run_on_while_the_next_are_copied() {
-    let (m, n, k) = (70, 136, 450);
+    let (m, n, k) = (130, 136, 450);
     for is_constant in [true, false] {
         let mut case = Case::new();
         let x = case.input(&[m, k]);
@@ -284,6 +284,32 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
             }
             assert!(count > 0, "{block_m} x {block_n}");
         }
+    }
+}
+
+/// Strips of long rows, which threads read faster than the copy engine, beside rows of terms; and no tile has a warp group
+/// without a row.
+#[test]
+fn few_rows_by_large_factors_are_tiled_as_these_lie() {
+    for (m, is_transposed) in [(8, false), (64, false), (8, true), (65, true)] {
+        let mut graph = PrimGraph::new("large");
+        let shapes = [vec![8, m, 4096], vec![8, 4096, 4096]];
+        let [x, mut w] = shapes.map(|shape| graph.add_input(format!("x{m}{}", shape[1]), DType::F16, shape));
+        if is_transposed {
+            w = graph.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[w]).expect("a valid primitive");
+        }
+        let y = graph.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]).expect("a valid primitive");
+        graph.add_output("y", y);
+        let layouts = layouts::assign(&graph);
+        let nodes: Vec<_> = graph.node_ids().collect();
+        let block = fuse::build(&graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "kernel")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        let is_wide = |schedule: &gpu::ContractionSchedule| schedule.block_n >= 2 * TILE_LINE;
+        let what = format!("{m} rows, transposed {is_transposed}: {:?}", schedules[0]);
+        assert_eq!(schedules[0].boxes || !is_wide(&schedules[0]), is_transposed, "{what}");
+        let tallest = schedules.iter().map(|schedule| schedule.block_m).max();
+        assert_eq!(tallest, Some(if m > 64 { 128 } else { 64 }), "{what}");
     }
 }
 
