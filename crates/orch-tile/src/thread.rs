@@ -120,7 +120,7 @@ pub enum Stmt {
         /// Taken when false.
         otherwise: Vec<Stmt>,
     },
-    /// Hints the hardware to bring a cache line closer.
+    /// Hints the hardware to bring a cache line into the second-level cache; it may lie outside of the buffer.
     Prefetch {
         /// Which buffer.
         buffer: BufferId,

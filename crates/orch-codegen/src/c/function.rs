@@ -173,7 +173,7 @@ impl FunctionEmitter<'_> {
             Stmt::Prefetch { buffer, offset } => {
                 let offset = self.eval(*offset);
                 let name = &self.buffers[buffer.index()];
-                self.line(&format!("__builtin_prefetch({name} + {});", offset.text));
+                self.line(&format!("__builtin_prefetch({name} + {}, 0, 2);", offset.text));
             }
             Stmt::Team(_) => unreachable!("unrolling refuses teams"),
             Stmt::Tile(stmt) => {

@@ -54,6 +54,8 @@ pub(super) struct Lowering<'a> {
     pub rows: RowsFrom,
     /// Where panels come from.
     pub panels: PanelsFrom,
+    /// Whether memory is what the product waits for, with panels in an argument.
+    pub waits_for_panels: bool,
     /// The program that is built.
     pub program: ThreadProgram,
     /// The buffer of each argument that is passed.
@@ -102,7 +104,8 @@ pub fn staging(block: &BlockProgram, form: &Form, engine: Engine) -> Staging {
         RowsFrom::Scratch(order) => (Some(order), None),
         RowsFrom::Argument { .. } => (None, row_bytes(block, &mut exprs, &flat, factors.0)),
     };
-    Staging { rows, panels: matches!(panels, PanelsFrom::Scratch), row_bytes }
+    let term_bytes = panels.term_bytes(exprs.dtype(factors.1));
+    Staging { rows, panels: matches!(panels, PanelsFrom::Scratch), row_bytes, term_bytes }
 }
 
 /// The factors over batch axes and flat coordinates, as the engine reads them.
@@ -147,6 +150,8 @@ impl<'a> Lowering<'a> {
         let width = schedule.vectors * lanes;
         let factor_type = source.dtype(a);
         let (rows, panels) = sources(block, &mut source, &form, &flat, (a, b), engine, width);
+        let staging = Staging { term_bytes: panels.term_bytes(factor_type), ..Staging::default() };
+        let waits_for_panels = staging.waits_for_panels((schedule.rows, width), extents, target);
         let row_blocks = extents.m.div_ceil(schedule.block_rows).max(1);
         let panel_blocks = extents.n.div_ceil(width).max(1).div_ceil(schedule.block_panels);
         let mut program = ThreadProgram::new(&block.name, extents.batch * row_blocks * panel_blocks);
@@ -169,6 +174,7 @@ impl<'a> Lowering<'a> {
             tiles: None,
             rows,
             panels,
+            waits_for_panels,
             program,
             arg_buffers: vec![None; block.args.len()],
             packed_buffer: None,

@@ -47,6 +47,16 @@ pub enum PanelsFrom {
     Scratch,
 }
 
+impl PanelsFrom {
+    /// Bytes between neighbouring terms of panels in an argument.
+    pub fn term_bytes(&self, dtype: orch_ir::DType) -> Option<usize> {
+        match self {
+            PanelsFrom::Argument { stride, .. } => Some(usize::try_from(*stride).ok()? * dtype.size_bytes()),
+            PanelsFrom::Packed(_) | PanelsFrom::Scratch => None,
+        }
+    }
+}
+
 /// Flat coordinates of a contraction, as variables of the block program's arena: substituting the axes by
 /// expressions of these turns multi-dimensional reads into matrix reads.
 #[derive(Clone, Debug)]

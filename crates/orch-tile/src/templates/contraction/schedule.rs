@@ -35,9 +35,12 @@ pub struct Extents {
     pub k: usize,
 }
 
+/// Bytes of a line of the caches.
+pub(super) const CACHE_LINE: usize = 64;
+
 /// Register tiles that keep the multiply-add units busy on targets with 32 vector registers; each leaves room
 /// for the loaded vectors of the second factor. Tiles of few rows serve products with few rows.
-const TILES_32: [(usize, usize); 22] = [
+const TILES_32: [(usize, usize); 23] = [
     (7, 4),
     (6, 4),
     (8, 3),
@@ -57,6 +60,7 @@ const TILES_32: [(usize, usize); 22] = [
     (24, 1),
     (16, 1),
     (10, 2),
+    (8, 2),
     (6, 3),
     (8, 1),
     (4, 2),
@@ -75,18 +79,50 @@ pub struct Staging {
     pub panels: bool,
     /// Bytes from one row of the first factor to the next, where they are read in place and evenly apart.
     pub row_bytes: Option<usize>,
+    /// Bytes from one term of the second factor to the next, where its panels are read in place.
+    pub term_bytes: Option<usize>,
 }
 
 impl Staging {
     /// Whether so many rows that are read at a time do not stay in the first-level cache, because their places in it
     /// are the same: lines this many bytes apart share as many places as it has ways.
     fn rows_collide(&self, rows: usize, target: &CpuTarget) -> bool {
-        const PERIOD: usize = 4096;
-        const LINE: usize = 64;
-        let Some(bytes) = self.row_bytes else { return false };
-        let places = PERIOD / (gcd(bytes as i64, PERIOD as i64) as usize).max(LINE);
-        rows.div_ceil(places) > target.l1_bytes / PERIOD
+        self.row_bytes.is_some_and(|bytes| collide(bytes, rows, target))
     }
+
+    /// Whether memory is what a product in register tiles of so many rows and columns waits for: few strips of rows read large
+    /// panels where they lie, each of which is a part of longer lines.
+    pub(super) fn waits_for_panels(
+        &self,
+        (rows, width): (usize, usize),
+        extents: Extents,
+        target: &CpuTarget,
+    ) -> bool {
+        let is_large = |bytes| bytes * extents.k > target.l2_bytes / 4;
+        let has_few_strips = extents.m.div_ceil(rows) <= MOST_STRIPS;
+        has_few_strips && extents.n > width && self.term_bytes.is_some_and(is_large)
+    }
+
+    /// The same of the lines of a panel, which each strip of rows reads again.
+    fn terms_collide(&self, terms: usize, target: &CpuTarget) -> bool {
+        self.term_bytes.is_some_and(|bytes| collide(bytes, terms, target))
+    }
+}
+
+/// Strips of rows, at most, that wait for memory: others are busy with multiplying.
+const MOST_STRIPS: usize = 8;
+
+/// Terms that such strips read of a panel before they read them of the next one: what lies in one page is read together.
+const STREAMED_TERMS: usize = 64;
+
+/// Columns of a task that reads so, at least.
+const STREAMED_COLUMNS: usize = 256;
+
+/// Whether so many lines that are so many bytes apart do not stay in the first-level cache.
+fn collide(bytes: usize, lines: usize, target: &CpuTarget) -> bool {
+    const PERIOD: usize = 4096;
+    let places = PERIOD / (gcd(bytes as i64, PERIOD as i64) as usize).max(CACHE_LINE);
+    lines.div_ceil(places) > target.l1_bytes / PERIOD
 }
 
 /// Multiply-adds that a unit could do while an element of a row comes from the second-level cache, every time it is read.
@@ -143,11 +179,18 @@ impl ContractionSchedule {
         limit: usize,
     ) -> Vec<Self> {
         let tiles: &[(usize, usize)] = if target.vector_registers >= 32 { &TILES_32 } else { &TILES_16 };
+        // Panels that do not divide the columns are copied.
+        let is_in_place = |(rows, vectors): &(usize, usize)| {
+            let width = vectors * lanes;
+            let waits = staging.waits_for_panels((*rows, width), extents, target);
+            !waits || extents.n.is_multiple_of(width)
+        };
         let mut ranked: Vec<(f64, Self)> = tiles
             .iter()
             .map(|&(rows, vectors)| {
                 (rows.min(extents.m.max(1)), vectors.min(extents.n.div_ceil(lanes).max(1)))
             })
+            .filter(is_in_place)
             .map(|(rows, vectors)| {
                 let schedule = Self::blocked(extents, staging, (rows, vectors), lanes, target);
                 (schedule.modelled_slots(extents, staging, lanes, target), schedule)
@@ -229,6 +272,13 @@ impl ContractionSchedule {
     ) -> Option<Self> {
         let Extents { batch, m, n, k } = extents;
         let (width, elem_bytes) = (vectors * lanes, target.vector_bytes / lanes);
+        if staging.waits_for_panels((rows, width), extents, target) && k > STREAMED_TERMS {
+            let panels = n.div_ceil(width).max(1);
+            let tasks = (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED).div_ceil(batch);
+            let panel_blocks = tasks.min(n / STREAMED_COLUMNS).max(1);
+            let (block_rows, block_panels) = (m.next_multiple_of(rows), panels.div_ceil(panel_blocks));
+            return Some(Self { rows, vectors, block_rows, block_panels, block_terms: STREAMED_TERMS });
+        }
         let whole = |count: usize| count.next_multiple_of(rows).min(m.next_multiple_of(rows));
         let block_rows = whole(m.div_ceil(m.div_ceil(MOST_BLOCK_ROWS).max(1)).max(1));
         let working_set = (block_rows + width) * k * elem_bytes;
@@ -259,8 +309,12 @@ impl ContractionSchedule {
         const TILE_SETUP: f64 = 48.0;
         /// What a load costs beside the multiply-adds that hide it.
         const ISSUE_SHARE: f64 = 0.1;
-        let panel_bytes = self.block_terms.min(extents.k) * self.vectors * target.vector_bytes;
-        let stream = if panel_bytes > target.l1_bytes / 2 { PANEL_VECTOR_SLOTS } else { 1.0 };
+        let terms = self.block_terms.min(extents.k);
+        let panel_bytes = terms * self.vectors * target.vector_bytes;
+        let is_streamed = panel_bytes > target.l1_bytes / 2
+            || staging.terms_collide(terms, target)
+            || staging.waits_for_panels((self.rows, self.vectors * lanes), extents, target);
+        let stream = if is_streamed { PANEL_VECTOR_SLOTS } else { 1.0 };
         let tile = |rows: usize, vectors: usize| {
             let collides = staging.rows_collide(rows, target);
             let (rows, vectors) = (rows as f64, vectors as f64);
