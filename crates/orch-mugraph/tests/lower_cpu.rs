@@ -245,6 +245,28 @@ fn products_take_factors_of_all_kinds() {
 }
 
 #[test]
+fn given_factors_are_asked_for_ahead() {
+    let plain = "s2 = matmul s0, s1; s3 = accumulate sum s2; store s3 [1]";
+    let computed = "s2 = exp s1; s3 = matmul s0, s2; s4 = accumulate sum s3; store s4 [1]";
+    // Columns of long lines, parts of short ones, whole lines, and what is computed.
+    for (columns, grid, rest, is_asked) in
+        [(640, 2, plain, true), (240, 1, plain, true), (32, 1, plain, false), (640, 2, computed, false)]
+    {
+        let right = format!("[48, {columns}]");
+        let body = format!("s0 = load t0 [-] 1; s1 = load t1 [1] 0; {rest}");
+        let graph = kernel(&["[8, 48]", &right], &format!("[{grid}] loop 3"), &body);
+        check(&graph);
+        let mut text = String::new();
+        outputs(&graph, &random_inputs(&graph, 5, 1.0), &row_major(&graph), |request| {
+            let kernel = cpu::lower(request, &X86_64_V4).unwrap_or_else(|e| panic!("{e}"));
+            text += &print_thread(&kernel.program);
+            kernel
+        });
+        assert_eq!(text.contains("prefetch "), is_asked, "{columns} columns, {rest}\n{text}");
+    }
+}
+
+#[test]
 fn sums_of_all_kinds_are_accumulated() {
     let graph = kernel(
         &["[6, 24]", "[24, 40]", "[6, 24]"],

@@ -438,6 +438,40 @@ fn long_sums_are_added_up_in_blocks_of_terms() {
     }
 }
 
+/// Few strips of rows by a factor that caches do not hold: terms are read in blocks, and asked for ahead, of arguments only.
+#[test]
+fn large_factors_of_few_rows_are_asked_for_ahead() {
+    let target = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
+    for (m, n, k, is_constant, is_asked, is_blocked) in [
+        (11, 96, 200, false, true, true),
+        (2, 512, 150, false, true, true),
+        (16, 320, 48, false, true, false),
+        // A line at a time, many rows, little, and what is packed.
+        (11, 32, 600, false, false, false),
+        (300, 96, 60, false, false, false),
+        (11, 64, 16, false, false, false),
+        (11, 96, 200, true, false, false),
+    ] {
+        let mut case = Case::new();
+        let x = case.input(&[2, m, k]);
+        let w = if is_constant { case.constant(&[2, k, n]) } else { case.input(&[2, k, n]) };
+        let y = case.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]);
+        let (block, expected, layout) = case.built(y);
+        let form = Form::of(&block).unwrap_or_else(|error| panic!("{error}"));
+        let staging = staging(&block, &form, Engine::Vectors);
+        let extents = Extents::of(&block, &form);
+        let schedule = ContractionSchedule::candidates(extents, staging, target.lanes(4), &target, 1)[0];
+        let what = format!("{m} x {n} x {k} {schedule:?}");
+        let kernel = lower(&block, &schedule, &target).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+        let text = kernel.program.to_string();
+        assert_eq!(text.contains("prefetch arg1["), is_asked, "{what}");
+        assert_eq!(schedule.block_terms == 64, is_blocked, "{what}");
+        let got = case.run_kernel(&block, &kernel, &what);
+        compare(&expected, &got, &layout, 1e-4, &what);
+    }
+}
+
 /// In one chain all terms of 1 after one of 2^24 are lost, each being half a unit in the last place.
 #[test]
 fn long_sums_are_several_chains() {

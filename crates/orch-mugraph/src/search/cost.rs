@@ -88,6 +88,8 @@ pub struct Machine {
     pub matrix_terms: usize,
     /// What it costs to lay out an element of a product's right factor, in operations of a product.
     pub pack_flops: f64,
+    /// Rows of a product up to which its right factor is read as it lies.
+    pub unpacked_rows: usize,
     /// Rows up to which a given right factor is streamed past them: it is not held.
     pub stream_rows: usize,
     /// Rows from which on factors are streamed in boxes where processors share blocks; 0 if never.
@@ -129,6 +131,7 @@ impl Default for Machine {
             matrix_columns: 1,
             matrix_terms: 0,
             pack_flops: 0.0,
+            unpacked_rows: 0,
             stream_rows: 0,
             box_rows: 0,
             is_timed: false,
@@ -276,7 +279,9 @@ impl Machine {
                     let waste = padded(rows, rows.max(self.matrix_rows))
                         * padded(columns, columns.next_multiple_of(self.matrix_columns));
                     let terms = (inner + self.matrix_terms) as f64;
-                    let packed = extents.elems(&sketch.dims[args[1]]) as f64 * self.pack_flops;
+                    let is_packed = rows > self.unpacked_rows;
+                    let right = extents.elems(&sketch.dims[args[1]]) as f64;
+                    let packed = if is_packed { right * self.pack_flops } else { 0.0 };
                     let is_late = sums_stay && sketch.has_product(args[0]);
                     let times = if is_late { blocks as f64 } else { times };
                     flops += times * (2.0 * elems as f64 * terms * waste + packed);

@@ -70,6 +70,12 @@ const LONGEST_CHAIN: usize = 1024;
 /// Strips of rows from which on it is worth copying a panel whose lines are far apart.
 const COPYING_STRIPS: usize = 3;
 
+/// Elements of a line of the caches.
+const LINE: usize = 64 / size_of::<f32>();
+
+/// Panels that another is asked for ahead of.
+const PANELS_AHEAD: usize = 2;
+
 /// Elements between lines from which on they count as far apart.
 const FAR_APART: usize = 256;
 
@@ -261,6 +267,7 @@ impl Lowering<'_> {
                 self.program.exprs.var(name)
             })
             .collect();
+        body.extend(self.ahead(product, panel, term));
         let rank = product.lhs.strides.len();
         let (between, step) = (product.lhs.strides[rank - 2], product.lhs.strides[rank - 1]);
         let exprs = &mut self.program.exprs;
@@ -282,6 +289,30 @@ impl Lowering<'_> {
             }
         }
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
+    }
+
+    /// Asks for what is read after a term of a panel that lies in an argument: a term of the next panel but one, or of the next
+    /// terms where lines are short. The hardware does not find that out in time, unless lines are read as a whole.
+    fn ahead(&mut self, product: &Product, panel: Panel, term: ExprId) -> Vec<Stmt> {
+        let (None, Some(view)) = (panel.packed, &product.rhs) else { return Vec::new() };
+        let between = view.strides[view.strides.len() - 2];
+        let elems = panel.lane.count * self.lanes;
+        let n = self.plan.nodes[product.node].shape.last().map_or(1, |extent| extent.full);
+        if !self.program.buffer(view.buffer).scope.is_global() || n <= elems {
+            return Vec::new();
+        }
+        let distance = if between < FAR_APART { product.terms.2 * between } else { PANELS_AHEAD * elems };
+        let exprs = &mut self.program.exprs;
+        let line = exprs.mul_const(term, between as i64);
+        let first = exprs.add2(view.offset, panel.lane.base);
+        let place = exprs.add2(first, line);
+        // Arguments may begin within a line, so that the last element lies in one more.
+        let elements = (0..elems).step_by(LINE).chain([elems - 1]);
+        let ask = |element: usize| {
+            let offset = exprs.add_const(place, (distance + element) as i64);
+            Stmt::Prefetch { buffer: view.buffer, offset }
+        };
+        elements.map(ask).collect()
     }
 
     /// A vector of the right factor.
