@@ -179,23 +179,24 @@ impl ContractionSchedule {
         limit: usize,
     ) -> Vec<Self> {
         let tiles: &[(usize, usize)] = if target.vector_registers >= 32 { &TILES_32 } else { &TILES_16 };
-        // Panels that do not divide the columns are copied.
-        let is_in_place = |(rows, vectors): &(usize, usize)| {
+        let fitted = |&(rows, vectors): &(usize, usize)| {
+            (rows.min(extents.m.max(1)), vectors.min(extents.n.div_ceil(lanes).max(1)))
+        };
+        let mut tiles: Vec<(usize, usize)> = tiles.iter().map(fitted).collect();
+        // Panels that do not divide the columns would be copied.
+        let is_in_place = |&(rows, vectors): &(usize, usize)| {
             let width = vectors * lanes;
-            let waits = staging.waits_for_panels((*rows, width), extents, target);
+            let waits = staging.waits_for_panels((rows, width), extents, target);
             !waits || extents.n.is_multiple_of(width)
         };
-        let mut ranked: Vec<(f64, Self)> = tiles
-            .iter()
-            .map(|&(rows, vectors)| {
-                (rows.min(extents.m.max(1)), vectors.min(extents.n.div_ceil(lanes).max(1)))
-            })
-            .filter(is_in_place)
-            .map(|(rows, vectors)| {
-                let schedule = Self::blocked(extents, staging, (rows, vectors), lanes, target);
-                (schedule.modelled_slots(extents, staging, lanes, target), schedule)
-            })
-            .collect();
+        if tiles.iter().any(is_in_place) {
+            tiles.retain(is_in_place);
+        }
+        let ranked = tiles.into_iter().map(|tile| {
+            let schedule = Self::blocked(extents, staging, tile, lanes, target);
+            (schedule.modelled_slots(extents, staging, lanes, target), schedule)
+        });
+        let mut ranked: Vec<(f64, Self)> = ranked.collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut schedules: Vec<Self> = Vec::new();
         for (_, schedule) in ranked {
@@ -376,11 +377,13 @@ mod tests {
 
     #[test]
     fn tiles_fit_the_problem() {
-        for (m, n) in [(1, 1), (1, 4096), (7, 5), (197, 768), (3136, 64), (49, 2048)] {
+        for (m, n) in [(1, 1), (1, 4096), (7, 5), (197, 768), (3136, 64), (49, 2048), (8, 100)] {
             let extents = Extents { batch: 1, m, n, k: 64 };
-            for (target, lanes) in [(&X86_64_V4, 16), (&X86_64_V3, 8)] {
-                let schedules =
-                    ContractionSchedule::candidates(extents, Staging::default(), lanes, target, 4);
+            let given = Staging { term_bytes: Some(1 << 20), ..Staging::default() };
+            let ways =
+                [(&X86_64_V4, 16), (&X86_64_V3, 8)].map(|way| [Staging::default(), given].map(|s| (way, s)));
+            for ((target, lanes), staging) in ways.into_iter().flatten() {
+                let schedules = ContractionSchedule::candidates(extents, staging, lanes, target, 4);
                 assert!(!schedules.is_empty());
                 for s in schedules {
                     assert!(s.rows <= m && s.block_rows.is_multiple_of(s.rows), "{s:?} for {extents:?}");
