@@ -155,6 +155,9 @@ const COPYING_TASKS: usize = 8;
 /// Least rows of a task that copies them.
 const MIN_COPIED_ROWS: usize = 96;
 
+/// Least columns of a task that copies rows which other tasks copy too.
+const MIN_COPYING_COLUMNS: usize = 160;
+
 /// Most rows of a task in scratch where rows are the inner coordinate: neighbouring terms stay within a page or two.
 const MOST_INNER_ROWS: usize = 384;
 
@@ -209,8 +212,8 @@ impl ContractionSchedule {
 
     /// Fills in the task blocking for a register tile.
     ///
-    /// A task's rows stay in the second-level cache while its panels pass by. Rows that are copied must meet all
-    /// panels, or each of several tasks would copy them; panels that are copied must meet all rows.
+    /// A task's rows stay in the second-level cache while its panels pass by. Rows that are copied meet all panels, or each of
+    /// several tasks copies them, which only few rows are worth; panels that are copied must meet all rows.
     fn blocked(
         extents: Extents,
         staging: Staging,
@@ -245,7 +248,10 @@ impl ContractionSchedule {
             (true, true) => (whole(cache_rows.min(m)), panels),
             (true, false) => {
                 let even = m.div_ceil(tasks.min(COPYING_TASKS)).max(MIN_COPIED_ROWS).min(cache_rows);
-                (whole(m.div_ceil(m.div_ceil(even))), panels)
+                let row_blocks = m.div_ceil(even).max(1);
+                let wanted = tasks.min(COPYING_TASKS).div_ceil(row_blocks);
+                let panel_blocks = wanted.min(n / MIN_COPYING_COLUMNS).max(1);
+                (whole(m.div_ceil(row_blocks)), panels.div_ceil(panel_blocks))
             }
             (false, true) => (whole(m), panels.div_ceil(tasks).max(1)),
             (false, false) => {
@@ -406,6 +412,21 @@ mod tests {
         assert_eq!(rows(4 * 8192 + 2048, &X86_64_V4), 16);
         assert_eq!(rows(4 * 8192 + 1024, &X86_64_V4), 16);
         assert_eq!(rows(4 * 8208, &X86_64_V4), 16);
+    }
+
+    #[test]
+    fn few_rows_that_are_copied_meet_parts_of_the_panels() {
+        let staging = Staging { rows: Some(RowOrder::TermsInner), ..Staging::default() };
+        let tasks = |m: usize, n: usize| {
+            let extents = Extents { batch: 1, m, n, k: 4096 };
+            let s = ContractionSchedule::candidates(extents, staging, 16, &X86_64_V4, 1)[0];
+            (m.div_ceil(s.block_rows), n.div_ceil(16 * s.vectors).div_ceil(s.block_panels))
+        };
+        assert_eq!(tasks(2, 6144).0, 1);
+        assert!(tasks(2, 6144).1 >= 4, "{:?}", tasks(2, 6144));
+        // Few columns, and rows enough.
+        assert_eq!(tasks(49, 128), (1, 1));
+        assert_eq!(tasks(3136, 64).1, 1);
     }
 
     #[test]
