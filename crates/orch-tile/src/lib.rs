@@ -57,7 +57,7 @@ pub use simplify::{Simplifier, prove, simplify};
 pub use storage::Storage;
 pub use substitute::{Access, Importer, Substitution, substitute};
 pub use target::{CpuTarget, GpuTarget};
-pub use thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+pub use thread::{Buffer, LoopKind, PANELS_AHEAD, Scope, Stmt, ThreadProgram};
 pub use thread_interp::{BufferData, ExecError, ExecOptions, Report, interpret};
 pub use thread_team::{Product, Spot, Team, TeamStmt};
 pub use thread_text::{ThreadTextError, parse_thread, print_thread};

@@ -150,7 +150,27 @@ impl Scope {
     }
 }
 
+/// Bytes of a line of a CPU's caches.
+pub const CACHE_LINE: usize = 64;
+
+/// Panels of columns after which follows the one that a product of few rows asks for: time enough for it to come.
+pub const PANELS_AHEAD: usize = 2;
+
 impl Stmt {
+    /// Asks for all lines in which so many elements of a buffer may lie, from an offset on.
+    pub fn prefetches(
+        exprs: &mut Exprs,
+        (buffer, dtype): (BufferId, DType),
+        offset: ExprId,
+        elems: usize,
+    ) -> Vec<Self> {
+        let step = CACHE_LINE / dtype.size_bytes();
+        // Arguments may begin within a line, so that the last element lies in one more.
+        let elements = (0..elems).step_by(step).chain([elems - 1]);
+        let ask = |element| Stmt::Prefetch { buffer, offset: exprs.add_const(offset, element as i64) };
+        elements.map(ask).collect()
+    }
+
     /// The expressions of this statement, not of those nested in it.
     pub fn operands(&self) -> Vec<ExprId> {
         match self {

@@ -10,7 +10,7 @@ use super::extent::Extent;
 use super::rows::{Cut, Fold, Lane};
 use crate::op::ReduceFn;
 use orch_ir::DType;
-use orch_tile::{BufferId, ExprId, LoopKind, Stmt, Type, VarId, Vectorizer, Widening};
+use orch_tile::{BufferId, ExprId, LoopKind, PANELS_AHEAD, Stmt, Type, VarId, Vectorizer, Widening};
 
 /// What happens to the elements that were there before.
 #[derive(Clone, Debug)]
@@ -69,12 +69,6 @@ const LONGEST_CHAIN: usize = 1024;
 
 /// Strips of rows from which on it is worth copying a panel whose lines are far apart.
 const COPYING_STRIPS: usize = 3;
-
-/// Elements of a line of the caches.
-const LINE: usize = 64 / size_of::<f32>();
-
-/// Panels that another is asked for ahead of.
-const PANELS_AHEAD: usize = 2;
 
 /// Elements between lines from which on they count as far apart.
 const FAR_APART: usize = 256;
@@ -302,17 +296,17 @@ impl Lowering<'_> {
             return Vec::new();
         }
         let distance = if between < FAR_APART { product.terms.2 * between } else { PANELS_AHEAD * elems };
+        let place = self.in_place(view, panel.lane, term);
+        let place = self.program.exprs.add_const(place, distance as i64);
+        Stmt::prefetches(&mut self.program.exprs, (view.buffer, view.dtype), place, elems)
+    }
+
+    /// Where a term of some columns of a right factor lies that is read in place.
+    fn in_place(&mut self, view: &View, lane: Lane, term: ExprId) -> ExprId {
         let exprs = &mut self.program.exprs;
-        let line = exprs.mul_const(term, between as i64);
-        let first = exprs.add2(view.offset, panel.lane.base);
-        let place = exprs.add2(first, line);
-        // Arguments may begin within a line, so that the last element lies in one more.
-        let elements = (0..elems).step_by(LINE).chain([elems - 1]);
-        let ask = |element: usize| {
-            let offset = exprs.add_const(place, (distance + element) as i64);
-            Stmt::Prefetch { buffer: view.buffer, offset }
-        };
-        elements.map(ask).collect()
+        let line = exprs.mul_const(term, view.strides[view.strides.len() - 2] as i64);
+        let first = exprs.add2(view.offset, lane.base);
+        exprs.add2(first, line)
     }
 
     /// A vector of the right factor.
@@ -324,14 +318,11 @@ impl Lowering<'_> {
         vector: usize,
     ) -> ExprId {
         let lanes = self.lanes;
-        let exprs = &mut self.program.exprs;
         match (panel.packed, &product.rhs) {
             (None, Some(view)) => {
-                let distance = (vector * lanes) as i64;
-                let line = exprs.mul_const(term, view.strides[view.strides.len() - 2] as i64);
-                let first = exprs.add2(view.offset, panel.lane.base);
-                let place = exprs.add2(first, line);
-                let place = exprs.add_const(place, distance);
+                let place = self.in_place(view, panel.lane, term);
+                let exprs = &mut self.program.exprs;
+                let place = exprs.add_const(place, (vector * lanes) as i64);
                 exprs.load(view.buffer, place, lanes, panel.lane.mask)
             }
             (packed, _) => {

@@ -5,6 +5,7 @@ use super::operand::RowOrder;
 use crate::affine::gcd;
 use crate::block::BlockProgram;
 use crate::target::CpuTarget;
+use crate::thread::CACHE_LINE;
 
 /// How a contraction is tiled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,9 +35,6 @@ pub struct Extents {
     /// Terms of each sum.
     pub k: usize,
 }
-
-/// Bytes of a line of the caches.
-pub(super) const CACHE_LINE: usize = 64;
 
 /// Register tiles that keep the multiply-add units busy on targets with 32 vector registers; each leaves room
 /// for the loaded vectors of the second factor. Tiles of few rows serve products with few rows.
@@ -170,6 +168,12 @@ impl Extents {
         let product = |axes: &[_]| axes.iter().map(|&axis| block.extent(axis)).product();
         Self { batch: product(&form.batch), m: product(&form.m), n: product(&form.n), k: product(&form.k) }
     }
+
+    /// Tasks in which the products are worth being cut.
+    fn tasks_wanted(self) -> usize {
+        let multiply_adds = self.batch * self.m * self.n * self.k;
+        (multiply_adds / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED)
+    }
 }
 
 impl ContractionSchedule {
@@ -241,8 +245,7 @@ impl ContractionSchedule {
             Some(RowOrder::RowsInner) => cache_rows.min(MOST_INNER_ROWS),
             _ => cache_rows,
         };
-        let tasks = (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED);
-        let tasks = tasks.div_ceil(batch.max(1));
+        let tasks = extents.tasks_wanted().div_ceil(batch.max(1));
         let whole = |count: usize| count.max(1).next_multiple_of(rows).min(m.max(1).next_multiple_of(rows));
         let (block_rows, block_panels) = match (staging.rows.is_some(), staging.panels) {
             (true, true) => (whole(cache_rows.min(m)), panels),
@@ -281,7 +284,7 @@ impl ContractionSchedule {
         let (width, elem_bytes) = (vectors * lanes, target.vector_bytes / lanes);
         if staging.waits_for_panels((rows, width), extents, target) && k > STREAMED_TERMS {
             let panels = n.div_ceil(width).max(1);
-            let tasks = (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED).div_ceil(batch);
+            let tasks = extents.tasks_wanted().div_ceil(batch.max(1));
             let panel_blocks = tasks.min(n / STREAMED_COLUMNS).max(1);
             let (block_rows, block_panels) = (m.next_multiple_of(rows), panels.div_ceil(panel_blocks));
             return Some(Self { rows, vectors, block_rows, block_panels, block_terms: STREAMED_TERMS });
@@ -299,8 +302,7 @@ impl ContractionSchedule {
         let panels = n.div_ceil(width).max(1);
         let row_blocks = m.div_ceil(block_rows);
         let room = (target.l2_bytes / 4 / (block_rows * width * elem_bytes)).max(1);
-        let tasks =
-            (batch * m * n * k / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED).div_ceil(batch * row_blocks);
+        let tasks = extents.tasks_wanted().div_ceil(batch * row_blocks);
         let panel_blocks =
             panels.div_ceil(room).max(tasks).min(panels.div_ceil(MIN_BLOCK_COLUMNS.div_ceil(width)));
         let block_panels = panels.div_ceil(panel_blocks.max(1));

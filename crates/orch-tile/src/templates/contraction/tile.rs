@@ -3,7 +3,6 @@
 use super::engine::Engine;
 use super::lower::{Lowering, prefix_mask};
 use super::operand::{PanelsFrom, RowOrder, RowsFrom};
-use super::schedule::CACHE_LINE;
 use super::stage::RowScratch;
 use super::{pairs, tiles};
 use crate::block::Stage;
@@ -11,7 +10,7 @@ use crate::expr::{BufferId, Expr, ExprId, Type, VarId};
 use crate::simplify::simplify;
 use crate::substitute::Substitution;
 use crate::templates::LONGEST_CHAIN;
-use crate::thread::{LoopKind, Stmt};
+use crate::thread::{LoopKind, PANELS_AHEAD, Stmt};
 
 /// One register tile.
 pub(super) struct Tile {
@@ -204,9 +203,6 @@ fn emit_sum(
     out
 }
 
-/// Panels that another is asked for ahead of.
-const PANELS_AHEAD: usize = 2;
-
 /// Asks for lines of a panel that lies in an argument before they are read, if memory is what the product waits for: those of
 /// the next panel but one, or of the next terms where there is none. Their terms are too far apart for the hardware to find
 /// out in time. On a Zen 5 core, 8 rows by 4096 x 4096 elements take 3.6 ms, not 7.2.
@@ -223,14 +219,8 @@ fn ahead(
         true => (PANELS_AHEAD * ctx.width()) as i64,
         false => schedule.block_terms.min(ctx.extents.k) as i64 * stride,
     };
-    // Arguments may begin within a line, so that the last element lies in one more.
-    let elems = (vectors * ctx.lanes) as i64;
-    let firsts = (0..elems).step_by(CACHE_LINE / ctx.factor_type.size_bytes()).chain([elems - 1]);
-    let ask = |element| {
-        let offset = ctx.program.exprs.add_const(line, distance + element);
-        Stmt::Prefetch { buffer, offset }
-    };
-    firsts.map(ask).collect()
+    let first = ctx.program.exprs.add_const(line, distance);
+    Stmt::prefetches(&mut ctx.program.exprs, (buffer, ctx.factor_type), first, vectors * ctx.lanes)
 }
 
 /// A panel that lies in an argument ends where the argument does, so its last vector is masked.

@@ -129,7 +129,7 @@ impl ContractionSchedule {
     }
 
     /// True if it is worth trying where the copy engine brings factors: short sums end before its first box comes, and threads
-    /// read [strips](Streamed::Strips) faster than it does. Six stages of 64 columns, and four of 128, leave room for two tasks.
+    /// read strips (see [`Self::memory_rate`]) faster than it does. Six stages of 64 columns, and four of 128, leave room for two tasks.
     fn is_beside_boxes(&self) -> bool {
         let stages = if self.block_n < WIDE { 6 } else { 4 };
         (self.block_k, self.stages, self.split) == (TILE_LINE, stages, 1)
@@ -185,20 +185,23 @@ impl ContractionSchedule {
             && self.block_m.is_multiple_of(self.split)
     }
 
-    /// Bytes per cycle that come from memory.
-    fn memory_rate(&self, streamed: Streamed) -> f64 {
-        let share = match streamed {
-            Streamed::Rows => 1.0,
-            Streamed::Strips if !self.tiles => 0.88,
-            Streamed::Strips if self.boxes => 0.92,
-            Streamed::Strips if self.block_n < WIDE => 0.96,
-            Streamed::Strips => 1.0,
+    /// Bytes per cycle that come from memory, by the direction in which elements of the second factor are neighbours: if they
+    /// are along its rows, a task reads a strip of each of its lines. Eight times 8 rows by 4096 x 4096 in f16, and again by as
+    /// much, on an H200: 122 us where threads copy strips of 128 or 256 columns, 127 of 64, 132 to 134 in boxes, 137 to 139 with
+    /// products of fragments.
+    fn memory_rate(&self, along: Along) -> f64 {
+        let share = match along {
+            Along::Terms => 1.0,
+            Along::Rows if !self.tiles => 0.88,
+            Along::Rows if self.boxes => 0.92,
+            Along::Rows if self.block_n < WIDE => 0.96,
+            Along::Rows => 1.0,
         };
         share * MEMORY_BYTES_PER_CYCLE
     }
 
     /// Modelled cycles of the whole grid, launch included.
-    fn cycles(&self, (extents, streamed): (Extents, Streamed), engine: Engine, target: &GpuTarget) -> f64 {
+    fn cycles(&self, (extents, along): (Extents, Along), engine: Engine, target: &GpuTarget) -> f64 {
         let Extents { batch, m, n, k } = extents;
         let speed = Speed::of(engine, self);
         let tasks = batch * m.div_ceil(self.block_m) * n.div_ceil(self.block_n) * self.split;
@@ -236,7 +239,7 @@ impl ContractionSchedule {
         let touched = (batch * (m * k + n * k + m * n) * size) as f64;
         // Memory waits for tasks that are alone on a multiprocessor, in each wave.
         let waits = if resident == 1 { waves } else { 1.0 };
-        let from_memory = touched / self.memory_rate(streamed) + waits * filling;
+        let from_memory = touched / self.memory_rate(along) + waits * filling;
         speed.launch + computing.max(from_cache).max(from_memory)
     }
 }
@@ -328,17 +331,6 @@ const MEMORY_BYTES_PER_CYCLE: f64 = 2450.0;
 
 /// Columns from which on a tile's lines are more than those of a box.
 const WIDE: usize = 2 * TILE_LINE;
-
-/// How the second factor lies in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Streamed {
-    /// Terms are neighbours, or what multiplies is not matrix units in half precision: as the model was fitted.
-    Rows,
-    /// Columns are neighbours, so that a task reads a strip of each row. Eight times 8 rows by 4096 x 4096 in f16, and again by
-    /// as much, on an H200: 122 us where threads copy strips of 128 or 256 columns, 127 of 64, 132 to 134 in boxes, 137 to 139
-    /// with products of fragments.
-    Strips,
-}
 
 /// Elements between rows of the sums in shared memory beyond the tile's width.
 pub(super) const SUM_PADDING: usize = 8;
@@ -435,12 +427,11 @@ pub fn schedules(
     // A task has no more rows than there are by a whole warp group.
     let spare = 16 * WARP_GROUP;
     space.retain(|schedule| schedule.block_m <= spare || schedule.block_m < extents.m + spare);
-    let mut streamed = Streamed::Rows;
+    // What multiplies no whole tiles is modelled as it was fitted, whatever the direction.
+    let mut streamed = Along::Terms;
     if space.iter().any(|schedule| schedule.tiles) {
         let along = natural_along(block, &form, engine);
-        if along[1] == Along::Rows {
-            streamed = Streamed::Strips;
-        }
+        streamed = along[1];
         let is_right = |schedule: &ContractionSchedule, factor: usize| {
             schedule.along(factor).is_none_or(|asked| along[factor] == asked)
         };
