@@ -237,7 +237,8 @@ fn encode(view: &BoxView, address: u64, step: &str, context: &Context) -> Result
             steps.as_ptr(),
             tensor_map::INTERLEAVE_NONE,
             tensor_map::SWIZZLE_128B,
-            tensor_map::PROMOTE_256B,
+            // With 256 bytes, boxes of strips of longer rows are read up to 10 % slower on an H200, and none faster.
+            tensor_map::PROMOTE_128B,
             tensor_map::FILL_ZEROS,
         )
     };

@@ -100,7 +100,7 @@ pub(super) mod tensor_map {
     pub(crate) const UINT16: i32 = 1;
     pub(crate) const INTERLEAVE_NONE: i32 = 0;
     pub(crate) const SWIZZLE_128B: i32 = 3;
-    pub(crate) const PROMOTE_256B: i32 = 3;
+    pub(crate) const PROMOTE_128B: i32 = 2;
     pub(crate) const FILL_ZEROS: i32 = 0;
 }
 

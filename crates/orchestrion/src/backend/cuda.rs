@@ -322,7 +322,7 @@ impl Backend for Cuda {
             let action = Action::Launch(Launch { function, shape, buffers: Vec::new(), views, call });
             program.steps.push(Step { name: kernel.name.clone(), action });
         }
-        let noise = place_buffers(&mut program, &kernels);
+        let noise = place_buffers(&mut program, chains);
         let mut executable =
             Executable::new(&context, program, ExecutableOptions::default()).map_err(device_error)?;
         executable.upload(&[&noise]).map_err(device_error)?;
@@ -353,18 +353,27 @@ impl Backend for Cuda {
     }
 }
 
-/// Places the arguments of kernels that are timed; gives what is read in an input. All kernels share the memory, but a chain
-/// hands on tensors of its own.
-fn place_buffers(program: &mut Program, kernels: &[KernelDesign]) -> Vec<u8> {
-    let of_kernels: Vec<_> = kernels.iter().map(|kernel| buffers(&kernel.design.kernel.program)).collect();
-    let read_bytes = of_kernels.iter().map(|(_, read, _)| *read).max().unwrap_or(0);
-    let written_bytes = of_kernels.iter().map(|(.., written)| *written).max().unwrap_or(0);
+/// Places the arguments of kernels that are timed; gives what is read in an input. Chains share the memory, but the kernels of
+/// one read tensors of their own, so that none finds in the cache what another has left there, and hand on others.
+fn place_buffers(program: &mut Program, chains: &[Vec<KernelDesign>]) -> Vec<u8> {
+    let mut placed = Vec::with_capacity(program.steps.len());
+    let (mut read_bytes, mut written_bytes) = (0, 0);
+    for chain in chains {
+        let mut first = 0;
+        for kernel in chain {
+            let (buffers, read, written) = buffers(&kernel.design.kernel.program);
+            placed.push((kernel, buffers, first));
+            first += read;
+            written_bytes = written_bytes.max(written);
+        }
+        read_bytes = read_bytes.max(first);
+    }
     // What is read lies behind what is written, as zeros, or in an input, as noise: a device runs at a higher clock on
     // zeros. Of indices only zeros are known to be some, and the host's memory may be smaller than the device's.
     let (is_noise, mut has_zeros) = (read_bytes <= MOST_NOISE, false);
     let mut end = written_bytes + read_bytes;
     let mut handed_on: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-    for ((step, kernel), (mut buffers, ..)) in program.steps.iter_mut().zip(kernels).zip(of_kernels) {
+    for (step, (kernel, mut buffers, first)) in program.steps.iter_mut().zip(placed) {
         for (at, buffer) in buffers.iter_mut().enumerate() {
             let is_float = kernel.design.kernel.program.buffers[at].dtype.is_float();
             if let Some((_, number)) = kernel.inner.iter().find(|(inner, _)| *inner == at) {
@@ -375,9 +384,10 @@ fn place_buffers(program: &mut Program, kernels: &[KernelDesign]) -> Vec<u8> {
                 });
                 (buffer.base, buffer.offset_bytes) = (Base::Arena, *place);
             } else if buffer.base == Base::Constant(0) && is_noise && is_float {
-                buffer.base = Base::Input(0);
+                (buffer.base, buffer.offset_bytes) = (Base::Input(0), first + buffer.offset_bytes);
             } else if buffer.base == Base::Constant(0) {
-                (buffer.base, buffer.offset_bytes) = (Base::Arena, written_bytes + buffer.offset_bytes);
+                (buffer.base, buffer.offset_bytes) =
+                    (Base::Arena, written_bytes + first + buffer.offset_bytes);
                 has_zeros = true;
             }
         }
