@@ -8,7 +8,7 @@ use crate::expr::Type;
 use crate::expr::{BufferId, ExprId, Exprs, VarId};
 use crate::thread_team::{Team, TeamStmt};
 use crate::thread_tile::{TileId, TileShape, TileStmt};
-use crate::thread_view::{SLOT_BYTES, Slots, View, ViewId};
+use crate::thread_view::{Slots, View, ViewId};
 use orch_ir::DType;
 
 /// A schedulable kernel.
@@ -273,7 +273,7 @@ impl ThreadProgram {
 
     /// Bytes of memory that the threads of a task share.
     pub fn shared_bytes(&self) -> usize {
-        self.shared_places().1 + self.slots.count * SLOT_BYTES
+        self.shared_places().1 + self.slots.bytes()
     }
 
     /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are

@@ -16,26 +16,70 @@ pub(crate) struct Slot {
     boxes: usize,
     /// Those of the turn that have been started.
     copies: Vec<Copy>,
+    /// How many times gates had been passed when the last of them was.
+    passes: usize,
+}
+
+/// The gates of a task.
+pub(crate) struct Gates {
+    /// Of each the turn that comes next, and which of all passes its last one was.
+    gates: Vec<(i64, usize)>,
+    passes: usize,
+    /// Of the passes the first ones, of which all threads know that all have come.
+    open: usize,
+}
+
+impl Gates {
+    pub(crate) fn of(program: &ThreadProgram) -> Gates {
+        Gates { gates: vec![(0, 0); program.slots.gates], passes: 0, open: 0 }
+    }
+
+    /// How many times gates have been passed.
+    pub(crate) fn passes(&self) -> usize {
+        self.passes
+    }
+
+    /// All threads come to a gate.
+    pub(crate) fn pass(&mut self, gate: i64, turn: i64) -> Result<(), ExecError> {
+        let (count, open) = (self.gates.len(), self.open);
+        let own = usize::try_from(gate).ok().and_then(|gate| self.gates.get_mut(gate));
+        let own = own.ok_or_else(|| divergence(&format!("there is no gate {gate}, there are {count}")))?;
+        if turn != own.0 {
+            return Err(divergence(&format!("turn {turn} of a gate is passed in its turn {}", own.0)));
+        }
+        if own.1 > open {
+            return Err(divergence("a gate is passed again before boxes that waited for it were awaited"));
+        }
+        self.passes += 1;
+        *own = (turn + 1, self.passes);
+        Ok(())
+    }
+
+    /// All threads have awaited a box that waited for so many passes.
+    pub(crate) fn open(&mut self, passes: usize) {
+        self.open = self.open.max(passes);
+    }
 }
 
 impl Slot {
     /// The slots of a task of a program.
     pub(crate) fn all(program: &ThreadProgram) -> Vec<Slot> {
-        let slot = |_| Slot { turn: 0, boxes: program.slots.boxes, copies: Vec::new() };
+        let slot = |_| Slot { turn: 0, boxes: program.slots.boxes, copies: Vec::new(), passes: 0 };
         (0..program.slots.count).map(slot).collect()
     }
 
-    /// Counts a box.
-    pub(crate) fn add(&mut self, copy: Copy) -> Result<(), ExecError> {
+    /// Counts a box that is started after so many passes of gates.
+    pub(crate) fn add(&mut self, copy: Copy, passes: usize) -> Result<(), ExecError> {
         if self.copies.len() == self.boxes {
             return Err(divergence("a slot is given a box of its next turn before this one was awaited"));
         }
         self.copies.push(copy);
+        self.passes = passes;
         Ok(())
     }
 
-    /// Ends a turn, whose boxes arrive.
-    pub(crate) fn end_turn(&mut self, turn: i64) -> Result<Vec<Copy>, ExecError> {
+    /// Ends a turn, whose boxes arrive; gives the passes of gates that they waited for, too.
+    pub(crate) fn end_turn(&mut self, turn: i64) -> Result<(Vec<Copy>, usize), ExecError> {
         if turn != self.turn {
             return Err(divergence(&format!("turn {turn} of a slot is awaited in its turn {}", self.turn)));
         }
@@ -43,7 +87,7 @@ impl Slot {
             return Err(divergence("a slot is awaited to which not all boxes are under way"));
         }
         self.turn += 1;
-        Ok(std::mem::take(&mut self.copies))
+        Ok((std::mem::take(&mut self.copies), self.passes))
     }
 }
 
@@ -76,7 +120,7 @@ impl Machine<'_> {
             }
         }
         for at in offset..offset + values.len() as i64 {
-            self.memory.start_copy(to.buffer, at)?;
+            self.memory.start_box(to.buffer, at)?;
         }
         Ok(Copy { buffer: to.buffer, offset, values })
     }

@@ -67,10 +67,14 @@ pub(crate) struct Memory<'a> {
     shared: Vec<Vec<[Touch; 2]>>,
     /// Elements of shared buffers that copies under way will write, and the worker that started them.
     in_flight: FxHashMap<(BufferId, usize), u32>,
-    /// Counts barriers; accesses to shared memory at one time may happen in any order.
+    /// Counts barriers and passes of gates.
     now: u32,
+    /// The time of the last barrier: accesses to shared memory since then may happen in any order.
+    task_time: u32,
     /// The time of the last barrier of the whole cluster.
     cluster_time: u32,
+    /// The time of the last pass of a gate, before which boxes know that all has been read.
+    gate_time: u32,
     /// Whether shared memory is the recycled buffers'.
     is_recycled: bool,
     threads: usize,
@@ -88,6 +92,15 @@ struct Touch {
     time: u32,
     /// Whether a thread of another task than the buffer's did it.
     is_peer: bool,
+}
+
+/// What is done with an element of shared memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    /// A box is started that will write it.
+    Box,
 }
 
 /// More than one thread.
@@ -136,7 +149,9 @@ impl<'a> Memory<'a> {
             shared,
             in_flight: FxHashMap::default(),
             now: 1,
+            task_time: 1,
             cluster_time: 1,
+            gate_time: 1,
             is_recycled: false,
             threads,
             worker: 0,
@@ -146,7 +161,7 @@ impl<'a> Memory<'a> {
 
     /// Starts a cluster of tasks: scratch and shared memory are undefined again.
     pub(crate) fn start_cluster(&mut self) {
-        (self.now, self.cluster_time) = (1, 1);
+        (self.now, self.task_time, self.cluster_time, self.gate_time) = (1, 1, 1, 1);
         self.is_recycled = false;
         for (id, buffer) in self.program.buffers.iter().enumerate() {
             match buffer.scope {
@@ -166,9 +181,16 @@ impl<'a> Memory<'a> {
     /// All threads of each task have come to a barrier, or all of the cluster.
     pub(crate) fn barrier(&mut self, whole_cluster: bool) {
         self.now += 1;
+        (self.task_time, self.gate_time) = (self.now, self.now);
         if whole_cluster {
             self.cluster_time = self.now;
         }
+    }
+
+    /// All threads of a task have come to a gate.
+    pub(crate) fn pass_gate(&mut self) {
+        self.now += 1;
+        self.gate_time = self.now;
     }
 
     /// Shared memory is the recycled buffers' from here on.
@@ -184,7 +206,15 @@ impl<'a> Memory<'a> {
     /// Marks an element that a copy will write.
     pub(crate) fn start_copy(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
-        self.shared_access(id, index, true)?;
+        self.shared_access(id, index, Access::Write)?;
+        self.in_flight.insert((id, index), self.worker);
+        Ok(())
+    }
+
+    /// Marks an element that a box will write.
+    pub(crate) fn start_box(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.shared_access(id, index, Access::Box)?;
         self.in_flight.insert((id, index), self.worker);
         Ok(())
     }
@@ -201,7 +231,7 @@ impl<'a> Memory<'a> {
         let index = self.position(id, offset)?;
         self.in_flight.remove(&(id, index));
         self.data[id.index()].set(index, value);
-        let before = Touch { who: SEVERAL, time: self.now - 1, is_peer: false };
+        let before = Touch { who: SEVERAL, time: self.task_time - 1, is_peer: false };
         self.shared[id.index()][index] = [before, Touch::default()];
         Ok(())
     }
@@ -228,7 +258,7 @@ impl<'a> Memory<'a> {
         value: Number,
     ) -> Result<(), ExecError> {
         let index = self.position_at(rank, id, offset)?;
-        self.shared_access(id, index, true)?;
+        self.shared_access(id, index, Access::Write)?;
         self.data[id.index()].set(index, value);
         Ok(())
     }
@@ -245,8 +275,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Checks and records an access to shared memory.
-    fn shared_access(&mut self, id: BufferId, index: usize, is_write: bool) -> Result<(), ExecError> {
-        let (me, now) = (self.place as u32 + 1, self.now);
+    fn shared_access(&mut self, id: BufferId, index: usize, access: Access) -> Result<(), ExecError> {
+        let (me, is_write) = (self.place as u32 + 1, access != Access::Read);
         let lives = (self.program.buffer(id).scope == Scope::Recycled) == self.is_recycled;
         if !lives {
             return Err(self.error_at(id, index, AccessProblem::Recycled));
@@ -259,19 +289,21 @@ impl<'a> Memory<'a> {
         if write.who == 0 && !is_write {
             return Err(self.error_at(id, index, AccessProblem::Uninitialised));
         }
-        let earlier = if is_write { [write, read] } else { [write, write] };
-        for touch in earlier {
-            // Touches by other threads that no barrier separates from this one.
-            let since = if is_peer || touch.is_peer { self.cluster_time } else { now };
+        let read_since = if access == Access::Box { self.gate_time } else { self.task_time };
+        let reads = (read, read_since);
+        let earlier = [(write, self.task_time), if is_write { reads } else { (write, self.task_time) }];
+        for (touch, since) in earlier {
+            // Touches by other threads that nothing separates from this one.
+            let since = if is_peer || touch.is_peer { self.cluster_time } else { since };
             if touch.who != 0 && touch.who != me && touch.time >= since {
                 return Err(self.race(id, index, touch.who.wrapping_sub(1)));
             }
         }
         let slot = &mut self.shared[id.index()][index][usize::from(!is_write)];
-        let is_shared_time = slot.who != 0 && slot.who != me && slot.time == now;
+        let is_shared_time = slot.who != 0 && slot.who != me && slot.time >= self.task_time;
         *slot = Touch {
             who: if is_shared_time { SEVERAL } else { me },
-            time: now,
+            time: self.now,
             is_peer: is_peer || is_shared_time && slot.is_peer,
         };
         Ok(())
@@ -311,7 +343,7 @@ impl<'a> Memory<'a> {
         let me = self.worker + 1;
         let buffer = self.program.buffer(id);
         if buffer.scope.is_shared() {
-            self.shared_access(id, index, false)?;
+            self.shared_access(id, index, Access::Read)?;
         } else if !buffer.scope.is_read_only() {
             match self.writer[id.index()][index] {
                 0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
@@ -341,7 +373,7 @@ impl<'a> Memory<'a> {
                 }
             }
             Scope::Shared | Scope::Recycled => {
-                self.shared_access(id, index, true)?;
+                self.shared_access(id, index, Access::Write)?;
                 self.data[id.index()].set(index, value);
                 return Ok(());
             }

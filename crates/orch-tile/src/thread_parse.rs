@@ -93,8 +93,14 @@ impl Parser {
             if word == "slots" {
                 let count = self.lexer.count()?;
                 self.lexer.expect("of")?;
-                self.program.slots = Slots { count, boxes: self.lexer.count()? };
+                let boxes = self.lexer.count()?;
                 self.lexer.expect("boxes")?;
+                let mut gates = 0;
+                if self.lexer.accept(",") {
+                    gates = self.lexer.count()?;
+                    self.lexer.expect("gates")?;
+                }
+                self.program.slots = Slots { count, boxes, gates };
                 continue;
             }
             let scope = match word.as_str() {
@@ -262,6 +268,11 @@ impl Parser {
                 let slot = self.expr()?;
                 self.lexer.expect(",")?;
                 TeamStmt::AwaitBoxes { slot, turn: self.expr()? }
+            }
+            "pass_gate" => {
+                let gate = self.expr()?;
+                self.lexer.expect(",")?;
+                TeamStmt::PassGate { gate, turn: self.expr()? }
             }
             "load_matrix" => {
                 let (to, from) = self.spots()?;

@@ -221,6 +221,15 @@ pub enum TeamStmt {
         /// Which turn.
         turn: ExprId,
     },
+    /// Tells a gate that the thread has read what boxes that are started from here on may overwrite: these wait for all
+    /// threads of the task to come here, and the threads themselves do not. What they have written is not ordered by it, as it
+    /// is by a barrier. A gate is used again, in its next turn, once boxes have been awaited that waited for it.
+    PassGate {
+        /// Which gate.
+        gate: ExprId,
+        /// Which turn of it, from 0.
+        turn: ExprId,
+    },
     /// Ends a group of copies.
     Commit,
     /// Waits until at most this many of the thread's groups are not done.
@@ -291,7 +300,7 @@ impl TeamStmt {
             | TeamStmt::Settle
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => Vec::new(),
-            TeamStmt::Shuffle { .. } | TeamStmt::AwaitBoxes { .. } => Vec::new(),
+            TeamStmt::Shuffle { .. } | TeamStmt::AwaitBoxes { .. } | TeamStmt::PassGate { .. } => Vec::new(),
             TeamStmt::Exceeds { sums, limits, .. } => vec![*sums, *limits],
             TeamStmt::Peer { from, .. } => vec![*from],
             TeamStmt::CopyBox { to, .. } | TeamStmt::Give { to, .. } => vec![*to],
@@ -312,6 +321,7 @@ impl TeamStmt {
             TeamStmt::Copy { real, mask, .. } => operands.extend(real.iter().chain(mask)),
             TeamStmt::CopyBox { at, slot, .. } => operands.extend(at.iter().chain([slot])),
             TeamStmt::AwaitBoxes { slot, turn } => operands.extend([slot, turn]),
+            TeamStmt::PassGate { gate, turn } => operands.extend([gate, turn]),
             _ => {}
         }
         operands
@@ -355,8 +365,8 @@ impl TeamStmt {
                 to.offset = map(to.offset);
                 at.iter_mut().chain([slot]).for_each(|id| *id = map(*id));
             }
-            TeamStmt::AwaitBoxes { slot, turn } => {
-                *slot = map(*slot);
+            TeamStmt::AwaitBoxes { slot: at, turn } | TeamStmt::PassGate { gate: at, turn } => {
+                *at = map(*at);
                 *turn = map(*turn);
             }
             TeamStmt::LoadMatrix { to, from, .. } => {

@@ -7,7 +7,7 @@
 
 use crate::expr::{BufferId, ExprId};
 use crate::thread::Stmt;
-use crate::thread_box_interp::{Slot, slot_at};
+use crate::thread_box_interp::{Gates, Slot, slot_at};
 use crate::thread_interp::{ExecError, Machine, Value};
 use crate::thread_product_interp::Running;
 use crate::thread_scalar::{self, Number};
@@ -28,8 +28,9 @@ pub(crate) struct Cluster {
     copies: Vec<Vec<Vec<Copy>>>,
     /// Of each warp group, its product of tiles that is under way.
     pub(crate) products: Vec<Option<Running>>,
-    /// The slots of each task.
+    /// The slots of each task, and its gates.
     slots: Vec<Vec<Slot>>,
+    gates: Vec<Gates>,
     presence: Presence,
 }
 
@@ -62,6 +63,7 @@ impl Machine<'_> {
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
                 products: vec![None; places.div_ceil(GROUP)],
                 slots: (0..team.cluster).map(|_| Slot::all(self.program)).collect(),
+                gates: (0..team.cluster).map(|_| Gates::of(self.program)).collect(),
                 presence: Presence::Unknown,
             };
             for place in 0..places {
@@ -256,11 +258,14 @@ impl Machine<'_> {
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
-            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } => {
+            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } | TeamStmt::PassGate { .. } => {
                 if active.len() < cluster.vars.len() {
                     return Err(divergence("some threads do not come to a statement about boxes"));
                 }
                 self.box_stmt(cluster, stmt)?;
+                if matches!(stmt, TeamStmt::PassGate { .. }) {
+                    self.read_on(cluster)?;
+                }
             }
             TeamStmt::Release | TeamStmt::Await => {}
             TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
@@ -302,7 +307,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Starts a copy of a box, or ends those of a turn, in each task of a cluster.
+    /// Starts a copy of a box, ends those of a turn, or passes a gate, in each task of a cluster.
     fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &TeamStmt) -> Result<(), ExecError> {
         let threads = cluster.vars.len() / cluster.slots.len();
         for rank in 0..cluster.slots.len() {
@@ -310,12 +315,19 @@ impl Machine<'_> {
             if let TeamStmt::AwaitBoxes { slot, turn } = stmt {
                 let (slot, turn) =
                     (self.common(cluster, &places, *slot)?, self.common(cluster, &places, *turn)?);
-                let copies = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
+                let (copies, passes) = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
+                cluster.gates[rank].open(passes);
                 self.at(cluster, places[0], |machine| machine.finish_boxes(copies))?;
+            } else if let TeamStmt::PassGate { gate, turn } = stmt {
+                let (gate, turn) =
+                    (self.common(cluster, &places, *gate)?, self.common(cluster, &places, *turn)?);
+                cluster.gates[rank].pass(gate, turn)?;
+                self.memory.pass_gate();
             } else if let TeamStmt::CopyBox { to, view, at, slot } = stmt {
                 let slot = self.common(cluster, &places, *slot)?;
                 let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
-                slot_at(&mut cluster.slots[rank], slot)?.add(copy)?;
+                let passes = cluster.gates[rank].passes();
+                slot_at(&mut cluster.slots[rank], slot)?.add(copy, passes)?;
             }
         }
         Ok(())

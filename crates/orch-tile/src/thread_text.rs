@@ -65,7 +65,7 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
 
 /// First words of the statements of teams.
-pub(crate) const TEAM_WORDS: [&str; 20] = [
+pub(crate) const TEAM_WORDS: [&str; 21] = [
     "barrier",
     "cluster_barrier",
     "join",
@@ -81,6 +81,7 @@ pub(crate) const TEAM_WORDS: [&str; 20] = [
     "copy",
     "copy_box",
     "await_boxes",
+    "pass_gate",
     "commit",
     "wait",
     "load_matrix",
@@ -239,7 +240,9 @@ impl Printer<'_> {
             );
         }
         if program.slots != Slots::default() {
-            text += &format!("  slots {} of {} boxes\n", program.slots.count, program.slots.boxes);
+            let Slots { count, boxes, gates } = program.slots;
+            let gates = if gates > 0 { format!(", {gates} gates") } else { String::new() };
+            text += &format!("  slots {count} of {boxes} boxes{gates}\n");
         }
         self.text = text + "{\n";
     }
@@ -397,6 +400,9 @@ impl Printer<'_> {
             }
             (TeamStmt::AwaitBoxes { slot, turn }, _) => {
                 format!("await_boxes {}, {}", self.expr(*slot, depth), self.expr(*turn, depth))
+            }
+            (TeamStmt::PassGate { gate, turn }, _) => {
+                format!("pass_gate {}, {}", self.expr(*gate, depth), self.expr(*turn, depth))
             }
             (TeamStmt::LoadMatrix { matrices, transposed, .. }, [to, from]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };

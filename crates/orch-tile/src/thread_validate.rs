@@ -284,6 +284,9 @@ impl Checker<'_> {
             TeamStmt::AwaitBoxes { .. } => {
                 (self.program.slots.count == 0).then_some("there are no slots to await")
             }
+            TeamStmt::PassGate { .. } => {
+                (self.program.slots.gates == 0).then_some("there are no gates to pass")
+            }
             TeamStmt::LoadMatrix { to, from, matrices, .. } => {
                 let is_right = scope_of(to) == Scope::Scratch
                     && scope_of(from).is_shared()
@@ -332,7 +335,7 @@ impl Checker<'_> {
                 self.expr(place, *rank);
                 self.expr(place, *value);
             }
-            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } => {
+            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } | TeamStmt::PassGate { .. } => {
                 stmt.operands().into_iter().for_each(|operand| self.index(place, operand));
             }
             TeamStmt::Copy { real, mask, .. } => {

@@ -52,13 +52,22 @@ pub struct View {
     pub lines: usize,
 }
 
-/// Counters of boxes that arrive.
+/// Counters of boxes that arrive, and of threads that make room for others.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Slots {
     /// Their number.
     pub count: usize,
     /// Boxes that each waits for.
     pub boxes: usize,
+    /// Gates, which wait for all threads of the task.
+    pub gates: usize,
+}
+
+impl Slots {
+    /// Bytes of shared memory that slots and gates take.
+    pub fn bytes(self) -> usize {
+        (self.count + self.gates) * SLOT_BYTES
+    }
 }
 
 /// Most extents of a view.
@@ -67,8 +76,8 @@ pub const MAX_VIEW_RANK: usize = 5;
 pub const MAX_BOX_LINES: usize = 256;
 /// Bytes that views start and have their strides at a multiple of.
 pub const VIEW_ALIGNMENT: usize = 16;
-/// Bytes of a slot in shared memory.
-pub const SLOT_BYTES: usize = 8;
+/// Bytes of a slot, or a gate, in shared memory.
+const SLOT_BYTES: usize = 8;
 /// Most extent of a view, and most bytes of a stride, of which the hardware keeps 40 bits.
 const MAX_EXTENT: usize = 1 << 32;
 const MAX_STRIDE_BYTES: usize = 1 << 40;

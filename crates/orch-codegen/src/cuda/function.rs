@@ -11,6 +11,7 @@ use crate::facts::Facts;
 use crate::names::Names;
 use orch_ir::DType;
 use orch_tile::thread_once::read_once;
+use orch_tile::thread_team::WARP;
 use orch_tile::{Bounds, BufferId, ExprId, GpuTarget, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
@@ -214,7 +215,7 @@ impl Emitter<'_> {
     /// Makes the slots ready before anything else is done.
     fn start_slots(&mut self) {
         let slots = self.program.slots;
-        if slots.count == 0 {
+        if slots.count + slots.gates == 0 {
             return;
         }
         let (_, at) = self.program.shared_places();
@@ -226,7 +227,11 @@ impl Emitter<'_> {
         for view in self.views.clone() {
             self.line(&format!("    o_prefetch_map(&{view});"));
         }
-        self.line(&format!("    o_start_slots<{}, {}>({name});", slots.count, slots.boxes));
+        let (count, warps) = (slots.count, self.program.team.as_ref().map_or(1, |team| team.threads / WARP));
+        if slots.gates > 0 {
+            self.line(&format!("    o_start_slots<{}, {warps}>({name} + {count});", slots.gates));
+        }
+        self.line(&format!("    o_start_slots<{count}, {}>({name});", slots.boxes));
         self.line("}");
         self.line("__syncthreads();");
         let copies = self.copies.clone();

@@ -450,6 +450,11 @@ template <int COUNT, int BOXES> ORC void o_start_slots(unsigned long long *slots
     ORC_UNROLL for (int i = 0; i < COUNT; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(o_address(slots + i)), "n"(BOXES) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+/* Tells a gate that a warp has come; who copies awaits it like a slot. */
+ORC void o_pass_gate(unsigned long long *gate) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(o_address(gate)) : "memory");
+}
 ORC void o_expect(unsigned slot, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(slot), "r"(bytes) : "memory"); }
 /* What `o_policy` gives on devices that have boxes. */
 #define ORC_BOX_POLICY 0x12f0000000000000ull

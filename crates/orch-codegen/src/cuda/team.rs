@@ -88,6 +88,12 @@ impl Emitter<'_> {
                 let (slot, turn) = (self.eval(*slot).text, self.eval(*turn).text);
                 self.line(&format!("o_await_boxes({} + {slot}, {turn});", self.slots));
             }
+            TeamStmt::PassGate { gate, turn } => {
+                let (gate, turn) = (self.eval(*gate).text, self.eval(*turn).text);
+                let gate = format!("{} + {} + {gate}", self.slots, self.program.slots.count);
+                self.line(&format!("o_pass_gate({gate});"));
+                self.line(&format!("if ({}) o_await_boxes({gate}, {turn});", self.copies));
+            }
             TeamStmt::LoadMatrix { to, from, matrices, transposed } => {
                 let (to, from) = (self.pair(to), self.place(from));
                 self.line(&format!("o_load_matrix<{matrices}, {transposed}>({to}, {from});"));

@@ -57,7 +57,7 @@ impl Lowering<'_> {
             }
         }
         if slots > 0 {
-            self.program.slots = Slots { count: slots, boxes };
+            self.program.slots = Slots { count: slots, boxes, gates: 0 };
         }
     }
 

@@ -58,6 +58,11 @@ impl Touched {
             || meets(&self.read, &next.written)
     }
 
+    /// Whether anything is written.
+    pub fn writes(&self) -> bool {
+        !self.written.is_empty()
+    }
+
     /// Whether a buffer is read.
     pub fn reads(&self, buffer: BufferId) -> bool {
         self.read.contains(&buffer)

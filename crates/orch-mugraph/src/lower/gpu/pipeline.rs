@@ -1,5 +1,6 @@
 //! The loop, and the copies of tiles that run ahead of it.
 
+use super::hazards::Touched;
 use super::lowering::Lowering;
 use super::steps::Step;
 use super::tensors::{Staged, any_copied};
@@ -68,6 +69,7 @@ impl Lowering<'_> {
         }
         let iteration = self.iteration;
         self.body = body;
+        let before = std::mem::take(&mut self.touched);
         self.start_iteration(looped, iteration);
         for tile in self.steps.in_stage(Stage::Loop) {
             match self.steps.tiles[tile].step {
@@ -78,6 +80,9 @@ impl Lowering<'_> {
         self.await_boxes(|_| true);
         self.lazy = None;
         let mut inner = std::mem::replace(&mut self.body, outer);
+        if turns == 1 && looped.iter().all(|staged| staged.boxes.is_some()) {
+            self.pass_gates(&mut inner, before, iteration);
+        }
         if turns > 1 {
             inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
         }
@@ -96,6 +101,21 @@ impl Lowering<'_> {
         self.body.extend(self.run_on.then_some(Stmt::Team(TeamStmt::Settle)));
         if is_copied {
             self.body.push(Stmt::Team(TeamStmt::Wait(0)));
+        }
+    }
+
+    /// Lets threads pass a gate instead of waiting for each other where an iteration begins, if they only read shared memory in
+    /// the loop: then just who copies boxes waits. Groups of warps that do not keep in step hide each other's waiting.
+    fn pass_gates(&mut self, inner: &mut [Stmt], before: Touched, iteration: ExprId) {
+        let is_barrier = |stmt: &Stmt| *stmt == Stmt::Team(TeamStmt::Barrier);
+        let Some(first) = inner.iter().position(is_barrier).filter(|_| self.plan.stages > 1) else { return };
+        let own = Touched::by(&self.program, inner);
+        let is_one = inner.iter().map(barriers).sum::<usize>() == 1;
+        if is_one && !own.writes() && !before.precedes(&own) {
+            let [gate, turn] = self.stage_and_turn(iteration, self.plan.stages);
+            inner[first] = Stmt::Team(TeamStmt::PassGate { gate, turn });
+            self.program.slots.gates = self.plan.stages;
+            self.touched.join(before);
         }
     }
 
@@ -164,4 +184,10 @@ impl Lowering<'_> {
             None => self.body.extend(copies),
         }
     }
+}
+
+/// Barriers of a statement, and of those in it.
+fn barriers(stmt: &Stmt) -> usize {
+    let own = usize::from(*stmt == Stmt::Team(TeamStmt::Barrier));
+    own + stmt.bodies().flatten().map(barriers).sum::<usize>()
 }
