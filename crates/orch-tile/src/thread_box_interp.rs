@@ -16,70 +16,86 @@ pub(crate) struct Slot {
     boxes: usize,
     /// Those of the turn that have been started.
     copies: Vec<Copy>,
-    /// How many times gates had been passed when the last of them was.
-    passes: usize,
+    /// The time of the pass of a gate that the last of them waited for.
+    awaited: u32,
 }
 
 /// The gates of a task.
 pub(crate) struct Gates {
-    /// Of each the turn that comes next, and which of all passes its last one was.
-    gates: Vec<(i64, usize)>,
-    passes: usize,
-    /// Of the passes the first ones, of which all threads know that all have come.
-    open: usize,
+    /// Of each the turn that comes next, and the time of its last pass.
+    gates: Vec<(i64, u32)>,
+    /// The last pass that boxes wait for.
+    awaited: u32,
+    /// The last pass of which all threads know that all have come.
+    open: u32,
 }
 
 impl Gates {
     pub(crate) fn of(program: &ThreadProgram) -> Gates {
-        Gates { gates: vec![(0, 0); program.slots.gates], passes: 0, open: 0 }
+        Gates { gates: vec![(0, 0); program.slots.gates], awaited: 0, open: 0 }
     }
 
-    /// How many times gates have been passed.
-    pub(crate) fn passes(&self) -> usize {
-        self.passes
+    /// The time of the last pass that boxes wait for.
+    pub(crate) fn awaited(&self) -> u32 {
+        self.awaited
     }
 
     /// All threads come to a gate.
-    pub(crate) fn pass(&mut self, gate: i64, turn: i64) -> Result<(), ExecError> {
-        let (count, open) = (self.gates.len(), self.open);
-        let own = usize::try_from(gate).ok().and_then(|gate| self.gates.get_mut(gate));
-        let own = own.ok_or_else(|| divergence(&format!("there is no gate {gate}, there are {count}")))?;
-        if turn != own.0 {
-            return Err(divergence(&format!("turn {turn} of a gate is passed in its turn {}", own.0)));
+    pub(crate) fn pass(&mut self, gate: i64, turn: i64, time: u32) -> Result<(), ExecError> {
+        let open = self.open;
+        let (next, last) = self.gate(gate)?;
+        if turn != *next {
+            return Err(divergence(&format!("turn {turn} of a gate is passed in its turn {next}")));
         }
-        if own.1 > open {
+        if *last > open {
             return Err(divergence("a gate is passed again before boxes that waited for it were awaited"));
         }
-        self.passes += 1;
-        *own = (turn + 1, self.passes);
+        (*next, *last) = (turn + 1, time);
         Ok(())
     }
 
-    /// All threads have awaited a box that waited for so many passes.
-    pub(crate) fn open(&mut self, passes: usize) {
-        self.open = self.open.max(passes);
+    /// Boxes wait for a gate; gives when it was passed.
+    pub(crate) fn wait(&mut self, gate: i64, turn: i64) -> Result<u32, ExecError> {
+        let (next, last) = self.gate(gate)?;
+        if turn != *next - 1 {
+            return Err(divergence(&format!("turn {turn} of a gate is awaited before its turn {next}")));
+        }
+        let last = *last;
+        self.awaited = self.awaited.max(last);
+        Ok(last)
+    }
+
+    /// All threads have awaited a box that waited for the passes up to one.
+    pub(crate) fn open(&mut self, awaited: u32) {
+        self.open = self.open.max(awaited);
+    }
+
+    fn gate(&mut self, number: i64) -> Result<&mut (i64, u32), ExecError> {
+        let count = self.gates.len();
+        let gate = usize::try_from(number).ok().and_then(|number| self.gates.get_mut(number));
+        gate.ok_or_else(|| divergence(&format!("there is no gate {number}, there are {count}")))
     }
 }
 
 impl Slot {
     /// The slots of a task of a program.
     pub(crate) fn all(program: &ThreadProgram) -> Vec<Slot> {
-        let slot = |_| Slot { turn: 0, boxes: program.slots.boxes, copies: Vec::new(), passes: 0 };
+        let slot = |_| Slot { turn: 0, boxes: program.slots.boxes, copies: Vec::new(), awaited: 0 };
         (0..program.slots.count).map(slot).collect()
     }
 
-    /// Counts a box that is started after so many passes of gates.
-    pub(crate) fn add(&mut self, copy: Copy, passes: usize) -> Result<(), ExecError> {
+    /// Counts a box that waits for the passes of gates up to one.
+    pub(crate) fn add(&mut self, copy: Copy, awaited: u32) -> Result<(), ExecError> {
         if self.copies.len() == self.boxes {
             return Err(divergence("a slot is given a box of its next turn before this one was awaited"));
         }
         self.copies.push(copy);
-        self.passes = passes;
+        self.awaited = awaited;
         Ok(())
     }
 
     /// Ends a turn, whose boxes arrive; gives the passes of gates that they waited for, too.
-    pub(crate) fn end_turn(&mut self, turn: i64) -> Result<(Vec<Copy>, usize), ExecError> {
+    pub(crate) fn end_turn(&mut self, turn: i64) -> Result<(Vec<Copy>, u32), ExecError> {
         if turn != self.turn {
             return Err(divergence(&format!("turn {turn} of a slot is awaited in its turn {}", self.turn)));
         }
@@ -87,7 +103,7 @@ impl Slot {
             return Err(divergence("a slot is awaited to which not all boxes are under way"));
         }
         self.turn += 1;
-        Ok((std::mem::take(&mut self.copies), self.passes))
+        Ok((std::mem::take(&mut self.copies), self.awaited))
     }
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Memory<'a> {
     task_time: u32,
     /// The time of the last barrier of the whole cluster.
     cluster_time: u32,
-    /// The time of the last pass of a gate, before which boxes know that all has been read.
+    /// The time before which boxes know that all has been read.
     gate_time: u32,
     /// Whether shared memory is the recycled buffers'.
     is_recycled: bool,
@@ -187,10 +187,15 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// All threads of a task have come to a gate.
-    pub(crate) fn pass_gate(&mut self) {
+    /// All threads of a task come to a gate; gives the time.
+    pub(crate) fn pass_gate(&mut self) -> u32 {
         self.now += 1;
-        self.gate_time = self.now;
+        self.now
+    }
+
+    /// Boxes know from here on that all has been read that was read before a gate was passed at some time.
+    pub(crate) fn await_gate(&mut self, time: u32) {
+        self.gate_time = self.gate_time.max(time);
     }
 
     /// Shared memory is the recycled buffers' from here on.

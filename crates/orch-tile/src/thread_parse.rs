@@ -274,6 +274,11 @@ impl Parser {
                 self.lexer.expect(",")?;
                 TeamStmt::PassGate { gate, turn: self.expr()? }
             }
+            "await_gate" => {
+                let gate = self.expr()?;
+                self.lexer.expect(",")?;
+                TeamStmt::AwaitGate { gate, turn: self.expr()? }
+            }
             "load_matrix" => {
                 let (to, from) = self.spots()?;
                 self.lexer.expect(",")?;

@@ -221,13 +221,20 @@ pub enum TeamStmt {
         /// Which turn.
         turn: ExprId,
     },
-    /// Tells a gate that the thread has read what boxes that are started from here on may overwrite: these wait for all
-    /// threads of the task to come here, and the threads themselves do not. What they have written is not ordered by it, as it
-    /// is by a barrier. A gate is used again, in its next turn, once boxes have been awaited that waited for it.
+    /// Tells a gate that the thread has come here, without waiting. A gate is passed again, in its next turn, once boxes have
+    /// been awaited that were started after it had been awaited.
     PassGate {
         /// Which gate.
         gate: ExprId,
         /// Which turn of it, from 0.
+        turn: ExprId,
+    },
+    /// Lets boxes that are started from here on wait for all threads of the task to have passed a gate: they may overwrite what
+    /// was read before it. Threads do not wait, and what they have written is not ordered, as it is by a barrier.
+    AwaitGate {
+        /// Which gate.
+        gate: ExprId,
+        /// Which turn of it, the last one in which it was passed.
         turn: ExprId,
     },
     /// Ends a group of copies.
@@ -300,7 +307,10 @@ impl TeamStmt {
             | TeamStmt::Settle
             | TeamStmt::Commit
             | TeamStmt::Wait(_) => Vec::new(),
-            TeamStmt::Shuffle { .. } | TeamStmt::AwaitBoxes { .. } | TeamStmt::PassGate { .. } => Vec::new(),
+            TeamStmt::Shuffle { .. }
+            | TeamStmt::AwaitBoxes { .. }
+            | TeamStmt::PassGate { .. }
+            | TeamStmt::AwaitGate { .. } => Vec::new(),
             TeamStmt::Exceeds { sums, limits, .. } => vec![*sums, *limits],
             TeamStmt::Peer { from, .. } => vec![*from],
             TeamStmt::CopyBox { to, .. } | TeamStmt::Give { to, .. } => vec![*to],
@@ -321,7 +331,9 @@ impl TeamStmt {
             TeamStmt::Copy { real, mask, .. } => operands.extend(real.iter().chain(mask)),
             TeamStmt::CopyBox { at, slot, .. } => operands.extend(at.iter().chain([slot])),
             TeamStmt::AwaitBoxes { slot, turn } => operands.extend([slot, turn]),
-            TeamStmt::PassGate { gate, turn } => operands.extend([gate, turn]),
+            TeamStmt::PassGate { gate, turn } | TeamStmt::AwaitGate { gate, turn } => {
+                operands.extend([gate, turn])
+            }
             _ => {}
         }
         operands
@@ -365,7 +377,9 @@ impl TeamStmt {
                 to.offset = map(to.offset);
                 at.iter_mut().chain([slot]).for_each(|id| *id = map(*id));
             }
-            TeamStmt::AwaitBoxes { slot: at, turn } | TeamStmt::PassGate { gate: at, turn } => {
+            TeamStmt::AwaitBoxes { slot: at, turn }
+            | TeamStmt::PassGate { gate: at, turn }
+            | TeamStmt::AwaitGate { gate: at, turn } => {
                 *at = map(*at);
                 *turn = map(*turn);
             }

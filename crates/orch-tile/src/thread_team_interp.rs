@@ -258,7 +258,10 @@ impl Machine<'_> {
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
-            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } | TeamStmt::PassGate { .. } => {
+            TeamStmt::CopyBox { .. }
+            | TeamStmt::AwaitBoxes { .. }
+            | TeamStmt::PassGate { .. }
+            | TeamStmt::AwaitGate { .. } => {
                 if active.len() < cluster.vars.len() {
                     return Err(divergence("some threads do not come to a statement about boxes"));
                 }
@@ -315,19 +318,23 @@ impl Machine<'_> {
             if let TeamStmt::AwaitBoxes { slot, turn } = stmt {
                 let (slot, turn) =
                     (self.common(cluster, &places, *slot)?, self.common(cluster, &places, *turn)?);
-                let (copies, passes) = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
-                cluster.gates[rank].open(passes);
+                let (copies, awaited) = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
+                cluster.gates[rank].open(awaited);
                 self.at(cluster, places[0], |machine| machine.finish_boxes(copies))?;
-            } else if let TeamStmt::PassGate { gate, turn } = stmt {
+            } else if let TeamStmt::PassGate { gate, turn } | TeamStmt::AwaitGate { gate, turn } = stmt {
                 let (gate, turn) =
                     (self.common(cluster, &places, *gate)?, self.common(cluster, &places, *turn)?);
-                cluster.gates[rank].pass(gate, turn)?;
-                self.memory.pass_gate();
+                match stmt {
+                    TeamStmt::PassGate { .. } => {
+                        cluster.gates[rank].pass(gate, turn, self.memory.pass_gate())?;
+                    }
+                    _ => self.memory.await_gate(cluster.gates[rank].wait(gate, turn)?),
+                }
             } else if let TeamStmt::CopyBox { to, view, at, slot } = stmt {
                 let slot = self.common(cluster, &places, *slot)?;
                 let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
-                let passes = cluster.gates[rank].passes();
-                slot_at(&mut cluster.slots[rank], slot)?.add(copy, passes)?;
+                let awaited = cluster.gates[rank].awaited();
+                slot_at(&mut cluster.slots[rank], slot)?.add(copy, awaited)?;
             }
         }
         Ok(())

@@ -65,7 +65,7 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
 
 /// First words of the statements of teams.
-pub(crate) const TEAM_WORDS: [&str; 21] = [
+pub(crate) const TEAM_WORDS: [&str; 22] = [
     "barrier",
     "cluster_barrier",
     "join",
@@ -82,6 +82,7 @@ pub(crate) const TEAM_WORDS: [&str; 21] = [
     "copy_box",
     "await_boxes",
     "pass_gate",
+    "await_gate",
     "commit",
     "wait",
     "load_matrix",
@@ -403,6 +404,9 @@ impl Printer<'_> {
             }
             (TeamStmt::PassGate { gate, turn }, _) => {
                 format!("pass_gate {}, {}", self.expr(*gate, depth), self.expr(*turn, depth))
+            }
+            (TeamStmt::AwaitGate { gate, turn }, _) => {
+                format!("await_gate {}, {}", self.expr(*gate, depth), self.expr(*turn, depth))
             }
             (TeamStmt::LoadMatrix { matrices, transposed, .. }, [to, from]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };

@@ -284,7 +284,7 @@ impl Checker<'_> {
             TeamStmt::AwaitBoxes { .. } => {
                 (self.program.slots.count == 0).then_some("there are no slots to await")
             }
-            TeamStmt::PassGate { .. } => {
+            TeamStmt::PassGate { .. } | TeamStmt::AwaitGate { .. } => {
                 (self.program.slots.gates == 0).then_some("there are no gates to pass")
             }
             TeamStmt::LoadMatrix { to, from, matrices, .. } => {
@@ -335,7 +335,10 @@ impl Checker<'_> {
                 self.expr(place, *rank);
                 self.expr(place, *value);
             }
-            TeamStmt::CopyBox { .. } | TeamStmt::AwaitBoxes { .. } | TeamStmt::PassGate { .. } => {
+            TeamStmt::CopyBox { .. }
+            | TeamStmt::AwaitBoxes { .. }
+            | TeamStmt::PassGate { .. }
+            | TeamStmt::AwaitGate { .. } => {
                 stmt.operands().into_iter().for_each(|operand| self.index(place, operand));
             }
             TeamStmt::Copy { real, mask, .. } => {

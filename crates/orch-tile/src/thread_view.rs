@@ -77,7 +77,7 @@ pub const MAX_BOX_LINES: usize = 256;
 /// Bytes that views start and have their strides at a multiple of.
 pub const VIEW_ALIGNMENT: usize = 16;
 /// Bytes of a slot, or a gate, in shared memory.
-const SLOT_BYTES: usize = 8;
+pub const SLOT_BYTES: usize = 8;
 /// Most extent of a view, and most bytes of a stride, of which the hardware keeps 40 bits.
 const MAX_EXTENT: usize = 1 << 32;
 const MAX_STRIDE_BYTES: usize = 1 << 40;

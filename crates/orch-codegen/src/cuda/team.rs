@@ -6,7 +6,7 @@ use super::running::Running;
 use super::types::CppType;
 use orch_ir::DType;
 use orch_tile::thread_team::WARP_GROUP;
-use orch_tile::{Product, Scope, Spot, TeamStmt, ThreadProgram};
+use orch_tile::{ExprId, Product, Scope, Spot, TeamStmt, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// Rows that a warp group multiplies.
@@ -88,10 +88,12 @@ impl Emitter<'_> {
                 let (slot, turn) = (self.eval(*slot).text, self.eval(*turn).text);
                 self.line(&format!("o_await_boxes({} + {slot}, {turn});", self.slots));
             }
-            TeamStmt::PassGate { gate, turn } => {
-                let (gate, turn) = (self.eval(*gate).text, self.eval(*turn).text);
-                let gate = format!("{} + {} + {gate}", self.slots, self.program.slots.count);
+            TeamStmt::PassGate { gate, .. } => {
+                let gate = self.gate(*gate);
                 self.line(&format!("o_pass_gate({gate});"));
+            }
+            TeamStmt::AwaitGate { gate, turn } => {
+                let (gate, turn) = (self.gate(*gate), self.eval(*turn).text);
                 self.line(&format!("if ({}) o_await_boxes({gate}, {turn});", self.copies));
             }
             TeamStmt::LoadMatrix { to, from, matrices, transposed } => {
@@ -121,6 +123,12 @@ impl Emitter<'_> {
     pub(super) fn place(&mut self, spot: &Spot) -> String {
         let offset = self.eval(spot.offset).text;
         format!("{} + {offset}", self.buffers[spot.buffer.index()])
+    }
+
+    /// A pointer to a gate: they lie behind the slots.
+    fn gate(&mut self, gate: ExprId) -> String {
+        let gate = self.eval(gate).text;
+        format!("{} + {} + {gate}", self.slots, self.program.slots.count)
     }
 
     /// A pointer to a pair of elements of a fragment.

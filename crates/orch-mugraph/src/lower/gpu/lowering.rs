@@ -79,6 +79,9 @@ pub(super) struct Lowering<'a> {
     pub overlap: Option<Overlap>,
     /// Tiles that come in boxes.
     pub boxed: Vec<usize>,
+    /// Whether threads pass gates in the loop, and whether that suffices.
+    pub gates: bool,
+    pub gates_suffice: bool,
     /// Whether products are under way when the loop ends.
     pub run_on: bool,
 }
@@ -96,6 +99,8 @@ pub(super) struct Plan {
     pub tiles: bool,
     /// Whether a product may run while what follows another one is computed.
     pub overlaps: bool,
+    /// Whether threads may pass gates instead of waiting for each other.
+    pub gates: bool,
     /// Whether elements of results are combined from few parts each.
     pub combines: bool,
     /// Whether one group of warps multiplies all products, which have few rows.
@@ -150,6 +155,8 @@ impl<'a> Lowering<'a> {
             due: Vec::new(),
             overlap: None,
             boxed: Vec::new(),
+            gates: false,
+            gates_suffice: true,
             run_on: false,
         };
         let mut body = Vec::new();

@@ -82,6 +82,7 @@ fn lower_steps(
         stages_all: !combines,
         tiles,
         overlaps: false,
+        gates: false,
         few_rows: boxes,
         combines,
         tasks,
@@ -107,7 +108,7 @@ fn lower_steps(
     let under_way = if boxes { target.shared_bytes } else { BYTES_UNDER_WAY };
     let iterations = steps.loop_range / tasks;
     let stages = choose_stages((block.blocks(), iterations), (bytes, more, under_way), target);
-    if stages > 1 { with(Plan { stages, overlaps: !boxes, ..one }) } else { Ok(kernel) }
+    if stages > 1 { with(Plan { stages, overlaps: !boxes, gates: !boxes, ..one }) } else { Ok(kernel) }
 }
 
 /// As many stages as let so many bytes be under way, if tiles take `bytes` in one stage and `more` in each further one.
@@ -180,7 +181,8 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
     if many { MANY_WARPS } else { FEW_WARPS }
 }
 
-/// The kernel of a plan; without overlap, if products that were to overlap turn out not to be of whole tiles.
+/// The kernel of a plan; without overlap, if products that were to overlap turn out not to be of whole tiles, and with barriers,
+/// if gates turn out not to order all that is shared.
 ///
 /// # Errors
 /// If boxes were to bring factors of few rows, and bring none; or tasks cannot share a block.
@@ -198,6 +200,9 @@ fn emit(
     }
     if lowering.overlap.as_ref().is_some_and(|overlap| !overlap.is_written()) {
         return emit(request, block, (steps, factors), Plan { overlaps: false, ..plan });
+    }
+    if !lowering.gates_suffice {
+        return emit(request, block, (steps, factors), Plan { gates: false, ..plan });
     }
     Ok(lowering.finish(bindings))
 }

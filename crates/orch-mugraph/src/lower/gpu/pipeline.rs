@@ -5,7 +5,11 @@ use super::lowering::Lowering;
 use super::steps::Step;
 use super::tensors::{Staged, any_copied};
 use crate::tiling::Stage;
+use orch_tile::thread_team::WARP_GROUP;
 use orch_tile::{ExprId, LoopKind, Stmt, TeamStmt};
+
+/// Stages from which on there are enough for copies to wait for an iteration that is over.
+const LEAST_GATED_STAGES: usize = 4;
 
 impl Lowering<'_> {
     /// Starts copying the tiles that do not change, and those of the first iterations; gives the tiles of the loop.
@@ -27,6 +31,11 @@ impl Lowering<'_> {
         }
         self.start_streams();
         self.overlap = self.find_overlap(&looped);
+        self.gates = self.plan.gates
+            && self.overlap.is_some()
+            && self.plan.warps > WARP_GROUP
+            && self.plan.stages >= LEAST_GATED_STAGES
+            && looped.iter().all(|staged| staged.boxes.is_some());
         let is_copied = any_copied(&looped);
         let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
         self.later_groups = if is_copied { ahead } else { 0 };
@@ -80,8 +89,10 @@ impl Lowering<'_> {
         self.await_boxes(|_| true);
         self.lazy = None;
         let mut inner = std::mem::replace(&mut self.body, outer);
-        if turns == 1 && looped.iter().all(|staged| staged.boxes.is_some()) {
-            self.pass_gates(&mut inner, before, iteration);
+        if self.gates {
+            let own = Touched::by(&self.program, &inner);
+            self.gates_suffice = !inner.iter().any(has_barrier) && !own.writes() && !before.precedes(&own);
+            self.touched.join(before);
         }
         if turns > 1 {
             inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
@@ -104,21 +115,6 @@ impl Lowering<'_> {
         }
     }
 
-    /// Lets threads pass a gate instead of waiting for each other where an iteration begins, if they only read shared memory in
-    /// the loop: then just who copies boxes waits. Groups of warps that do not keep in step hide each other's waiting.
-    fn pass_gates(&mut self, inner: &mut [Stmt], before: Touched, iteration: ExprId) {
-        let is_barrier = |stmt: &Stmt| *stmt == Stmt::Team(TeamStmt::Barrier);
-        let Some(first) = inner.iter().position(is_barrier).filter(|_| self.plan.stages > 1) else { return };
-        let own = Touched::by(&self.program, inner);
-        let is_one = inner.iter().map(barriers).sum::<usize>() == 1;
-        if is_one && !own.writes() && !before.precedes(&own) {
-            let [gate, turn] = self.stage_and_turn(iteration, self.plan.stages);
-            inner[first] = Stmt::Team(TeamStmt::PassGate { gate, turn });
-            self.program.slots.gates = self.plan.stages;
-            self.touched.join(before);
-        }
-    }
-
     /// Waits for the tiles of an iteration, or sees to it that they are awaited where they are read; and starts copying those
     /// of a later one.
     fn start_iteration(&mut self, looped: &[Staged], iteration: ExprId) {
@@ -126,7 +122,10 @@ impl Lowering<'_> {
         if stages > 1 && is_copied {
             self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
         }
-        self.barrier();
+        match self.gates {
+            true => self.pass_gate(iteration),
+            false => self.barrier(),
+        }
         if stages > 1 && !looped.is_empty() {
             let (later, others): (Vec<_>, Vec<_>) = looped.iter().partition(|staged| self.is_read_on(staged));
             self.copy_ahead(&others, iteration);
@@ -157,14 +156,30 @@ impl Lowering<'_> {
         }
     }
 
+    /// Lets threads tell that they begin an iteration, and copies wait for all to have begun the one before: groups of warps that
+    /// need not keep in step hide each other's waiting.
+    fn pass_gate(&mut self, iteration: ExprId) {
+        let stages = self.plan.stages;
+        self.program.slots.gates = stages;
+        let [gate, turn] = self.stage_and_turn(iteration, stages);
+        self.body.push(Stmt::Team(TeamStmt::PassGate { gate, turn }));
+        let before = self.program.exprs.add_const(iteration, -1);
+        let [gate, turn] = self.stage_and_turn(before, stages);
+        let zero = self.index(0);
+        let condition = self.program.exprs.lt(zero, iteration);
+        let then = vec![Stmt::Team(TeamStmt::AwaitGate { gate, turn })];
+        self.body.push(Stmt::If { condition, then, otherwise: Vec::new() });
+    }
+
     /// Whether a tile may be read still when the next iteration begins.
     fn is_read_on(&self, staged: &Staged) -> bool {
         self.is_read_later(staged.tile) || self.plan.few_rows && staged.boxes.is_some()
     }
 
-    /// How many iterations ahead a tile is copied: where the one before has been read.
+    /// How many iterations ahead a tile is copied: where the one before has been read, by all that have passed a gate if
+    /// there are gates.
     fn copied_ahead(&self, staged: &Staged) -> usize {
-        self.plan.stages - if self.is_read_on(staged) { 2 } else { 1 }
+        self.plan.stages - 1 - usize::from(self.is_read_on(staged)) - usize::from(self.gates)
     }
 
     /// Starts copying the tiles, equally far ahead, that are needed when those in shared memory have been used up.
@@ -186,8 +201,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Barriers of a statement, and of those in it.
-fn barriers(stmt: &Stmt) -> usize {
-    let own = usize::from(*stmt == Stmt::Team(TeamStmt::Barrier));
-    own + stmt.bodies().flatten().map(barriers).sum::<usize>()
+/// Whether a barrier is in a statement.
+fn has_barrier(stmt: &Stmt) -> bool {
+    *stmt == Stmt::Team(TeamStmt::Barrier) || stmt.bodies().flatten().any(has_barrier)
 }

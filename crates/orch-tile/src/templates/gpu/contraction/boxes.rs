@@ -7,7 +7,7 @@ use crate::expr::ExprId;
 use crate::templates::gpu::team::Lowers;
 use crate::thread::{LoopKind, Stmt};
 use crate::thread_team::{Spot, TILE_LINE, TeamStmt};
-use crate::thread_view::{View, ViewId};
+use crate::thread_view::{Slots, View, ViewId};
 
 /// One factor's tiles, as boxes.
 pub(super) struct Boxes<'a> {
@@ -33,7 +33,7 @@ impl<'a> Boxes<'a> {
         let both = [found.next()?, found.next()?];
         drop(found);
         let boxes = both.iter().map(|boxes| boxes.panels).sum();
-        lowering.program.slots = lowering.schedule.slots(boxes);
+        lowering.program.slots = Slots { count: lowering.schedule.stages, boxes, gates: 0 };
         Some(both)
     }
 
@@ -83,8 +83,8 @@ impl Lowering<'_> {
         let stage = self.bind(&mut inner, "stage", stage, stages);
         inner.push(Stmt::Team(TeamStmt::AwaitBoxes { slot: stage, turn }));
         inner.extend(self.multiply(boxes[0].operand, boxes[1].operand, stage));
-        // What the step before has multiplied, the thread has: once all have, its stage is free.
-        inner.push(Stmt::Team(TeamStmt::PassGate { gate: stage, turn }));
+        // What the step before has multiplied, all have: its stage is free.
+        inner.push(Stmt::Team(TeamStmt::Barrier));
         let limit = self.program.exprs.index(steps as i64);
         let condition = self.program.exprs.lt(later_step, limit);
         let mut then = Vec::new();

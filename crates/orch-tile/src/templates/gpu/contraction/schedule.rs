@@ -8,7 +8,7 @@ use crate::target::GpuTarget;
 use crate::templates::contraction::{Extents, Form};
 use crate::templates::gpu::{Factors, varied};
 use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP, WARP_GROUP};
-use crate::thread_view::Slots;
+use crate::thread_view::SLOT_BYTES;
 use orch_ir::DType;
 
 /// How a contraction is tiled.
@@ -104,11 +104,6 @@ impl ContractionSchedule {
         self.stages - 1 - usize::from(self.tiles && !self.boxes)
     }
 
-    /// What counts boxes, so many of each stage, and the steps that have been multiplied.
-    pub(super) fn slots(&self, boxes: usize) -> Slots {
-        Slots { count: self.stages, boxes, gates: self.stages }
-    }
-
     /// The direction in which elements of a factor's tiles have to be neighbours, if they have to be in one.
     pub(super) fn along(&self, factor: usize) -> Option<Along> {
         let is_asked = self.tiles && (factor == 0 || !self.block_n.is_multiple_of(TILE_LINE));
@@ -120,7 +115,7 @@ impl ContractionSchedule {
         if self.tiles {
             let factor = (self.block_m + self.block_n) * self.block_k;
             let tiles = self.stages * factor * engine.factor_type().size_bytes();
-            return self.with_sums(tiles, engine) + self.slots(0).bytes();
+            return self.with_sums(tiles, engine) + self.stages * SLOT_BYTES;
         }
         let pad = padding(engine, true).max(padding(engine, false));
         let factor = (self.block_m + self.block_n) * (self.block_k + pad) + 2 * self.block_k * pad;
