@@ -180,6 +180,37 @@ fn attention_takes_keys_and_values_in_boxes() {
     }
 }
 
+/// Two groups of warps tell each other how far they are, which only copies wait for; one group, or few stages, have barriers.
+#[test]
+fn groups_of_warps_pass_gates() {
+    for (attention, passes) in [
+        (Attention { heads: 1, rows: 128, keys: 512, range: 8, ..SMALL }, true),
+        (Attention { heads: 1, rows: 256, keys: 512, row_blocks: 2, range: 8, ..SMALL }, true),
+        (Attention { heads: 1, rows: 128, keys: 192, range: 3, ..SMALL }, false),
+        (Attention { heads: 1, keys: 512, range: 8, ..SMALL }, false),
+        (
+            Attention {
+                heads: 1,
+                rows: 128,
+                keys: 512,
+                range: 8,
+                mask: Some("causal(0, 1, 128, 512)"),
+                ..SMALL
+            },
+            true,
+        ),
+    ] {
+        for graph in forms(&attention) {
+            let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
+            let text = check(&graph, &inputs, &row_major(&graph, DType::F16));
+            let looped = text.split("for iteration").nth(1).expect("a loop");
+            let inner = looped.split("settle").next().expect("products that run on");
+            let gates = [count(inner, "pass_gate"), count(inner, "await_gate"), count(inner, "barrier")];
+            assert_eq!(gates, if passes { [1, 1, 0] } else { [0, 0, 1] }, "{attention:?}\n{text}");
+        }
+    }
+}
+
 /// Warps that share keys multiply fragments of tiles that come in boxes: of one query, of several, of more than a tile of rows.
 #[test]
 fn attention_of_few_queries_takes_boxes_too() {

@@ -165,8 +165,15 @@ mod tests {
     const STORE: &str = "  y[((task * 64) + thread)] = f32(s[((thread * 64) + ((thread % 8) * 8))])\n";
 
     fn result(body: &str) -> Result<Vec<f64>, ExecError> {
+        result_with(0, body)
+    }
+
+    /// The same with so many gates.
+    fn result_with(gates: usize, body: &str) -> Result<Vec<f64>, ExecError> {
+        let slots = if gates > 0 { format!("of 1 boxes, {gates} gates") } else { "of 1 boxes".to_owned() };
+        let header = HEADER.replace("of 1 boxes", &slots);
         let program =
-            parse_thread(&format!("{HEADER}{{\n{body}}}\n")).unwrap_or_else(|error| panic!("{error}"));
+            parse_thread(&format!("{header}{{\n{body}}}\n")).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(validate_thread(&program), Vec::<String>::new());
         let printed = program.to_string();
         assert_eq!(parse_thread(&printed).unwrap().to_string(), printed);
@@ -211,6 +218,44 @@ mod tests {
             let error = result(&body).unwrap_err().to_string();
             assert!(error.contains(problem), "{body}: {error}");
         }
+    }
+
+    #[test]
+    fn boxes_overwrite_what_was_read_before_a_gate() {
+        let read = format!("{COPY}  await_boxes 0, 0\n  let first: f16 = s[thread]\n");
+        let again = format!("{COPY}  await_boxes 0, 1\n");
+        let gate = "  pass_gate 0, 0\n  await_gate 0, 0\n";
+        assert_eq!(result_with(1, &format!("{read}{gate}{again}{STORE}")).unwrap(), expected());
+        // A gate is passed again once a box that waited for it was awaited.
+        let twice = format!("{read}{gate}{again}  pass_gate 0, 1\n{STORE}");
+        assert_eq!(result_with(1, &twice).unwrap(), expected());
+        // Another gate may be passed meanwhile; what is read before that one only is not known to have been.
+        let late = "  pass_gate 0, 0\n  let second: f16 = s[thread]\n  pass_gate 1, 0\n";
+        let both = format!("{read}{late}  await_gate 1, 0\n{again}{STORE}");
+        assert_eq!(result_with(2, &both).unwrap(), expected());
+        for (body, problem) in [
+            (format!("{read}  pass_gate 0, 0\n{again}"), "also accessed by"),
+            (format!("{read}{late}  await_gate 0, 0\n{again}"), "also accessed by"),
+            (
+                format!("{read}{gate}  pass_gate 0, 1\n{again}"),
+                "before boxes that waited for it were awaited",
+            ),
+            ("  pass_gate 0, 1\n".to_owned(), "turn 1 of a gate is passed in its turn 0"),
+            ("  await_gate 0, 0\n".to_owned(), "turn 0 of a gate is awaited before its turn 0"),
+            ("  pass_gate 2, 0\n".to_owned(), "there is no gate 2, there are 2"),
+            (format!("  if (thread < 32) {{\n{gate}  }}\n"), "some threads do not come"),
+            // What threads write themselves is not ordered.
+            (
+                format!("{read}  s[thread] = first\n{gate}  let other: f16 = s[(63 - thread)]\n"),
+                "also accessed by",
+            ),
+            (format!("{read}  barrier\n  s[thread] = first\n{gate}{again}"), "also accessed by"),
+        ] {
+            let error = result_with(2, &body).unwrap_err().to_string();
+            assert!(error.contains(problem), "{body}: {error}");
+        }
+        let program = parse_thread(&format!("{HEADER}{{\n{gate}}}\n")).unwrap();
+        assert!(validate_thread(&program).join("; ").contains("there are no gates to pass"));
     }
 
     #[test]

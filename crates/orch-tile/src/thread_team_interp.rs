@@ -3,7 +3,7 @@
 //! A statement that holds nothing of a team is run by one thread after the other. Loops around statements of a team
 //! have the same bounds in every thread; branches around them are taken by whole warps, and barriers met by all
 //! threads. Shared memory remembers who touched an element since the last barrier, so that a missing barrier is an
-//! error whatever the order.
+//! error whatever the order; and, of what boxes overwrite, who read it since the gate that they waited for was passed.
 
 use crate::expr::{BufferId, ExprId};
 use crate::thread::Stmt;

@@ -20,7 +20,7 @@
 //! - `x[offset; lanes if mask]` loads; a vector of offsets needs no lanes. `y[offset if mask] = value` stores.
 //! - `tile a: bf16[16, 32]` after the buffers declares a matrix tile; [`thread_tile`](crate::thread_tile) shows the
 //!   statements that work on them.
-//! - `view ..` and `slots ..` after the buffers declare what boxes are copied from, and what counts them;
+//! - `view ..` and `slots ..` after the buffers declare what boxes are copied from, and what counts them and who has read them;
 //!   [`thread_view`](crate::thread_view) has an example.
 //! - `team ..` before the buffers says which threads run a task; [`thread_team`](crate::thread_team) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
