@@ -28,6 +28,34 @@ pub(crate) struct Case {
 /// - the results are the same over a finite field, for random inputs, where the pattern has a meaning there;
 /// - the results agree in floating point: bit by bit, on special values too, for exact rules.
 pub(crate) fn check(rules: &'static [Rule], cases: &[Case]) {
+    check_all(rules, cases, |before, after, rule, place| {
+        same_over_field(before, after, place);
+        same_in_floats(before, after, rule.numerics, place);
+    });
+}
+
+/// Checks a family of rules that are identities of functions of one argument: as [`check`], but instead of over a field,
+/// results agree for arguments of all sizes, each relative to itself.
+pub(crate) fn check_functions(rules: &'static [Rule], cases: &[Case]) {
+    check_all(rules, cases, |before, after, rule, place| same_in_floats(before, after, rule.numerics, place));
+    let steps = (-2000..=2000).map(|step| f64::from(step) / 20.0);
+    let powers = (-149..128).flat_map(|power| [2f64.powi(power), -(2f64.powi(power))]);
+    let special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    let arguments: Vec<f64> = steps.chain(powers).chain(special).collect();
+    for case in cases {
+        let rule = rules.iter().find(|rule| rule.name == case.rule).expect("a rule of this family");
+        let graph = Sketch::build(case.build, [arguments.len(), 1, 1]).expect("a function of one argument");
+        let argument = [Tensor::from_f64(DType::F32, [arguments.len(), 1], &arguments)];
+        let [expected, given] = [graph.clone(), apply(&graph, rule).0]
+            .map(|graph| evaluate(&graph, &argument, &EvalOptions::wide())[0].to_f64());
+        for ((x, a), b) in arguments.iter().zip(&expected).zip(&given) {
+            let is_close = a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-6 * a.abs();
+            assert!(is_close, "{} at {x:e}: {a:e} became {b:e}", rule.name);
+        }
+    }
+}
+
+fn check_all(rules: &'static [Rule], cases: &[Case], same: impl Fn(&PrimGraph, &PrimGraph, &Rule, &str)) {
     for rule in rules {
         assert!(cases.iter().any(|case| case.rule == rule.name), "{} has no case", rule.name);
     }
@@ -43,8 +71,7 @@ pub(crate) fn check(rules: &'static [Rule], cases: &[Case]) {
                 let nodes = (report.nodes_before, report.nodes_after);
                 assert_eq!(nodes, case.nodes, "{place}:\n{}{}", print(&graph), print(&rewritten));
             }
-            same_over_field(&graph, &rewritten, &place);
-            same_in_floats(&graph, &rewritten, rule.numerics, &place);
+            same(&graph, &rewritten, rule, &place);
         }
     }
 }

@@ -4,6 +4,7 @@ mod arithmetic;
 mod bounds;
 mod broadcast;
 mod division;
+mod function;
 mod index;
 mod layout;
 mod logic;
@@ -27,6 +28,7 @@ pub const ALL: &[&[Rule]] = &[
     arithmetic::RULES,
     bounds::RULES,
     division::RULES,
+    function::RULES,
     scale::RULES,
     weights::RULES,
 ];
