@@ -22,6 +22,12 @@ pub(crate) struct Case {
     pub(crate) build: fn(&mut Sketch, [usize; 3]) -> TensorId,
 }
 
+impl Case {
+    fn rule_of<'r>(&self, rules: &'r [Rule]) -> &'r Rule {
+        rules.iter().find(|rule| rule.name == self.rule).expect("a rule of this family")
+    }
+}
+
 /// Checks a family of rules: for every rule there is a case; in each case the rule applies at the first size, and
 /// wherever it applies
 /// - the graph stays valid and has as many nodes as the case says;
@@ -43,7 +49,7 @@ pub(crate) fn check_functions(rules: &'static [Rule], cases: &[Case]) {
     let special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
     let arguments: Vec<f64> = steps.chain(powers).chain(special).collect();
     for case in cases {
-        let rule = rules.iter().find(|rule| rule.name == case.rule).expect("a rule of this family");
+        let rule = case.rule_of(rules);
         let graph = Sketch::build(case.build, [arguments.len(), 1, 1]).expect("a function of one argument");
         let argument = [Tensor::from_f64(DType::F32, [arguments.len(), 1], &arguments)];
         let [expected, given] = [graph.clone(), apply(&graph, rule).0]
@@ -60,7 +66,7 @@ fn check_all(rules: &'static [Rule], cases: &[Case], same: impl Fn(&PrimGraph, &
         assert!(cases.iter().any(|case| case.rule == rule.name), "{} has no case", rule.name);
     }
     for case in cases {
-        let rule = rules.iter().find(|rule| rule.name == case.rule).expect("a rule of this family");
+        let rule = case.rule_of(rules);
         for sizes in SIZES {
             let Some(graph) = Sketch::build(case.build, sizes) else { continue };
             let place = format!("{} at {sizes:?}", rule.name);

@@ -210,16 +210,17 @@ impl<'a> Memory<'a> {
 
     /// Marks an element that a copy will write.
     pub(crate) fn start_copy(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
-        let index = self.position(id, offset)?;
-        self.shared_access(id, index, Access::Write)?;
-        self.in_flight.insert((id, index), self.worker);
-        Ok(())
+        self.start(id, offset, Access::Write)
     }
 
     /// Marks an element that a box will write.
     pub(crate) fn start_box(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
+        self.start(id, offset, Access::Box)
+    }
+
+    fn start(&mut self, id: BufferId, offset: i64, access: Access) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
-        self.shared_access(id, index, Access::Box)?;
+        self.shared_access(id, index, access)?;
         self.in_flight.insert((id, index), self.worker);
         Ok(())
     }
@@ -295,9 +296,8 @@ impl<'a> Memory<'a> {
             return Err(self.error_at(id, index, AccessProblem::Uninitialised));
         }
         let read_since = if access == Access::Box { self.gate_time } else { self.task_time };
-        let reads = (read, read_since);
-        let earlier = [(write, self.task_time), if is_write { reads } else { (write, self.task_time) }];
-        for (touch, since) in earlier {
+        let reads = is_write.then_some((read, read_since));
+        for (touch, since) in [(write, self.task_time)].into_iter().chain(reads) {
             // Touches by other threads that nothing separates from this one.
             let since = if is_peer || touch.is_peer { self.cluster_time } else { since };
             if touch.who != 0 && touch.who != me && touch.time >= since {

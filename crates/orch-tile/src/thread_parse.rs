@@ -196,6 +196,13 @@ impl Parser {
         Ok(())
     }
 
+    /// A slot or a gate, and its turn.
+    fn in_turn(&mut self) -> Parsed<(ExprId, ExprId)> {
+        let number = self.expr()?;
+        self.lexer.expect(",")?;
+        Ok((number, self.expr()?))
+    }
+
     /// What follows the word of a statement of a team.
     fn team_stmt(&mut self, word: &str) -> Parsed<TeamStmt> {
         Ok(match word {
@@ -265,19 +272,16 @@ impl Parser {
                 TeamStmt::CopyBox { to, view, at, slot: self.expr()? }
             }
             "await_boxes" => {
-                let slot = self.expr()?;
-                self.lexer.expect(",")?;
-                TeamStmt::AwaitBoxes { slot, turn: self.expr()? }
+                let (slot, turn) = self.in_turn()?;
+                TeamStmt::AwaitBoxes { slot, turn }
             }
             "pass_gate" => {
-                let gate = self.expr()?;
-                self.lexer.expect(",")?;
-                TeamStmt::PassGate { gate, turn: self.expr()? }
+                let (gate, turn) = self.in_turn()?;
+                TeamStmt::PassGate { gate, turn }
             }
             "await_gate" => {
-                let gate = self.expr()?;
-                self.lexer.expect(",")?;
-                TeamStmt::AwaitGate { gate, turn: self.expr()? }
+                let (gate, turn) = self.in_turn()?;
+                TeamStmt::AwaitGate { gate, turn }
             }
             "load_matrix" => {
                 let (to, from) = self.spots()?;

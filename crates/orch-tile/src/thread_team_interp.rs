@@ -266,9 +266,6 @@ impl Machine<'_> {
                     return Err(divergence("some threads do not come to a statement about boxes"));
                 }
                 self.box_stmt(cluster, stmt)?;
-                if matches!(stmt, TeamStmt::PassGate { .. }) {
-                    self.read_on(cluster)?;
-                }
             }
             TeamStmt::Release | TeamStmt::Await => {}
             TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
@@ -310,34 +307,50 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Starts a copy of a box, ends those of a turn, or passes a gate, in each task of a cluster.
+    /// Starts a copy of a box, ends those of a turn, or passes or awaits a gate, in each task of a cluster.
     fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &TeamStmt) -> Result<(), ExecError> {
         let threads = cluster.vars.len() / cluster.slots.len();
         for rank in 0..cluster.slots.len() {
             let places: Vec<usize> = (rank * threads..(rank + 1) * threads).collect();
-            if let TeamStmt::AwaitBoxes { slot, turn } = stmt {
-                let (slot, turn) =
-                    (self.common(cluster, &places, *slot)?, self.common(cluster, &places, *turn)?);
-                let (copies, awaited) = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
-                cluster.gates[rank].open(awaited);
-                self.at(cluster, places[0], |machine| machine.finish_boxes(copies))?;
-            } else if let TeamStmt::PassGate { gate, turn } | TeamStmt::AwaitGate { gate, turn } = stmt {
-                let (gate, turn) =
-                    (self.common(cluster, &places, *gate)?, self.common(cluster, &places, *turn)?);
-                match stmt {
-                    TeamStmt::PassGate { .. } => {
-                        cluster.gates[rank].pass(gate, turn, self.memory.pass_gate())?;
-                    }
-                    _ => self.memory.await_gate(cluster.gates[rank].wait(gate, turn)?),
+            match stmt {
+                TeamStmt::AwaitBoxes { slot, turn } => {
+                    let (slot, turn) = self.in_turn(cluster, &places, [*slot, *turn])?;
+                    let (copies, awaited) = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
+                    cluster.gates[rank].open(awaited);
+                    self.at(cluster, places[0], |machine| machine.finish_boxes(copies))?;
                 }
-            } else if let TeamStmt::CopyBox { to, view, at, slot } = stmt {
-                let slot = self.common(cluster, &places, *slot)?;
-                let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
-                let awaited = cluster.gates[rank].awaited();
-                slot_at(&mut cluster.slots[rank], slot)?.add(copy, awaited)?;
+                TeamStmt::PassGate { gate, turn } => {
+                    let (gate, turn) = self.in_turn(cluster, &places, [*gate, *turn])?;
+                    cluster.gates[rank].pass(gate, turn, self.memory.pass_gate())?;
+                }
+                TeamStmt::AwaitGate { gate, turn } => {
+                    let (gate, turn) = self.in_turn(cluster, &places, [*gate, *turn])?;
+                    self.memory.await_gate(cluster.gates[rank].wait(gate, turn)?);
+                }
+                TeamStmt::CopyBox { to, view, at, slot } => {
+                    let slot = self.common(cluster, &places, *slot)?;
+                    let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
+                    let awaited = cluster.gates[rank].awaited();
+                    slot_at(&mut cluster.slots[rank], slot)?.add(copy, awaited)?;
+                }
+                _ => unreachable!("only statements about boxes"),
             }
         }
+        // What products under way read, they still read when all have come to a gate.
+        if matches!(stmt, TeamStmt::PassGate { .. }) {
+            self.read_on(cluster)?;
+        }
         Ok(())
+    }
+
+    /// The number of a slot or a gate, and its turn, which are the same for some threads.
+    fn in_turn(
+        &mut self,
+        cluster: &mut Cluster,
+        places: &[usize],
+        [number, turn]: [ExprId; 2],
+    ) -> Result<(i64, i64), ExecError> {
+        Ok((self.common(cluster, places, number)?, self.common(cluster, places, turn)?))
     }
 
     fn start_copy(&mut self, stmt: &TeamStmt) -> Result<Copy, ExecError> {

@@ -399,14 +399,18 @@ impl Printer<'_> {
                 let view = self.views.get(view.index()).cloned().unwrap_or_else(|| format!("\"{}\"", view.0));
                 format!("copy_box {to}, {view}[{}], {}", at.join(", "), self.expr(*slot, depth))
             }
-            (TeamStmt::AwaitBoxes { slot, turn }, _) => {
-                format!("await_boxes {}, {}", self.expr(*slot, depth), self.expr(*turn, depth))
-            }
-            (TeamStmt::PassGate { gate, turn }, _) => {
-                format!("pass_gate {}, {}", self.expr(*gate, depth), self.expr(*turn, depth))
-            }
-            (TeamStmt::AwaitGate { gate, turn }, _) => {
-                format!("await_gate {}, {}", self.expr(*gate, depth), self.expr(*turn, depth))
+            (
+                TeamStmt::AwaitBoxes { slot: number, turn }
+                | TeamStmt::PassGate { gate: number, turn }
+                | TeamStmt::AwaitGate { gate: number, turn },
+                _,
+            ) => {
+                let word = match stmt {
+                    TeamStmt::AwaitBoxes { .. } => "await_boxes",
+                    TeamStmt::PassGate { .. } => "pass_gate",
+                    _ => "await_gate",
+                };
+                format!("{word} {}, {}", self.expr(*number, depth), self.expr(*turn, depth))
             }
             (TeamStmt::LoadMatrix { matrices, transposed, .. }, [to, from]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };

@@ -23,17 +23,16 @@ pub(super) const RULES: &[Rule] = &[Rule {
 fn tanh_of_softplus(site: &mut Site<'_>) -> Option<TensorId> {
     let [soft] = site.root_map(UnaryFn::Tanh)?;
     let [lhs, rhs] = site.mapped(soft, BinaryFn::Add)?;
-    let (x, decay) = [(lhs, rhs), (rhs, lhs)].into_iter().find_map(|(positive, rest)| {
+    let (x, zero, decay) = [(lhs, rhs), (rhs, lhs)].into_iter().find_map(|(positive, rest)| {
         let (x, zero) = site.with_constant(positive, BinaryFn::Max)?;
         let [decay] = site.mapped(rest, UnaryFn::Log1p)?;
         let [negated] = site.mapped(decay, UnaryFn::Exp)?;
         let [size] = site.mapped(negated, UnaryFn::Neg)?;
         let is_softplus = site.mapped(size, UnaryFn::Abs) == Some([x]) && splat(site, zero) == Some(0.0);
-        (is_softplus && site.single(rest) && site.single(soft)).then_some((x, decay))
+        (is_softplus && site.single(rest) && site.single(soft)).then_some((x, zero, decay))
     })?;
     let (dtype, shape) = (site.dtype(x), site.shape(x).clone());
-    let [zero, one] = [0.0, 1.0].map(|value| site.full(dtype, value, &shape));
-    let (zero, one) = (zero?, one?);
+    let one = site.full(dtype, 1.0, &shape)?;
     let is_negative = site.map(CompareFn::Lt, &[x, zero])?;
     let u = site.map(ScalarFn::Select, &[is_negative, decay, one])?;
     let v = site.map(ScalarFn::Select, &[is_negative, one, decay])?;
