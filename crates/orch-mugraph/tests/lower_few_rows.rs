@@ -29,7 +29,7 @@ fn box_count(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Option<usi
 /// factor threads copy, beside one of many; and iterations that become more and shorter ones.
 #[test]
 fn large_factors_of_few_rows_come_in_boxes() {
-    for rows in [1, 16, 40, 64] {
+    for rows in [1, 16, 40, 64, 100, 128] {
         for graph in [
             normalised([rows, 512, 128], 2, 2),
             gated([rows, 384, 64], 1, 3),
@@ -51,7 +51,7 @@ fn large_factors_of_few_rows_come_in_boxes() {
 /// The copy engine is slow with rows that are not there: it brings none.
 #[test]
 fn boxes_have_the_rows_that_there_are() {
-    for rows in [1, 12, 16, 64] {
+    for rows in [1, 12, 16, 64, 72, 128] {
         let graph = gated([rows, 384, 64], 1, 3);
         let all = ways(&graph, &row_major(&graph, DType::F16), Factors::F16);
         let (_, kernel) = all.iter().find(|(schedule, _)| schedule.boxes).expect("boxes");
@@ -131,7 +131,7 @@ fn other_factors_do_not_come_in_boxes() {
         assert_eq!(box_count(&plain, &stored, Factors::F16), None, "{strides:?} {offset}");
     }
     for other in [
-        graph(80, 64, product),
+        graph(136, 64, product),
         graph(8, 32, product),
         graph(8, 64, "s2 = matmul s0, s1\n s3 = relu s2\n s4 = accumulate sum s3\n store s4 [0]"),
         graph(

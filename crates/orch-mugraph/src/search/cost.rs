@@ -400,7 +400,7 @@ impl Machine {
             processors: 1,
         };
         let boxes = Streaming {
-            rows: [if self.is_timed { self.box_rows.min(1) } else { self.box_rows }, self.stream_rows],
+            rows: [if self.is_timed { self.box_rows.min(1) } else { self.box_rows }, 2 * GROUP_ROWS],
             row_parts: 64,
             columns: 64,
             terms: 1024,

@@ -4,13 +4,13 @@
 //! registers ([`stream`](super::stream)) ask for at most 96 KiB, for less where they have many sums, and for more only after
 //! they have multiplied; all of them copy the first factor besides, which every block reads whole, and wait for each other in
 //! every long iteration. The copy engine is asked for several iterations at once, by one thread. So both factors come in
-//! [boxes](super::boxes) here, from which one group of four warps multiplies whole tiles, if the second one has lines of whole
+//! [boxes](super::boxes) here, from which groups of four warps multiply whole tiles, if the second one has lines of whole
 //! boxes: 64 neighbours, columns or terms. Blocks of 64 columns read the first factor half as often as blocks of 32, which
 //! only threads can load; where blocks are few, clusters run them ([`cluster`](super::cluster)).
 //!
 //! Rows beyond those that there are, up to the 64 of a product of tiles, are zeros that the copy engine writes, or rows of other
-//! blocks. All four warps have 16 rows each, the last ones often none: what is done with sums is little beside reading the
-//! factors. Whoever else reads a first factor, as a norm does, finds it in the same tiles.
+//! blocks. Each warp has 16 rows, the last ones often none: what is done with sums is little beside reading the factors. More
+//! than 64 rows take a second group. Whoever else reads a first factor, as a norm does, finds it in the same tiles.
 //!
 //! The search makes iterations long, so that they are few; here they become shorter ones of [`BOX_TERMS`] terms
 //! ([`refine`](super::refine)). Products run on while the next iteration begins, which copies to the tiles that the iteration
@@ -18,7 +18,7 @@
 
 use super::refine::refined;
 use super::steps::{Step, Steps};
-use super::tiles::GROUP_ROWS;
+use super::tiles::{GROUP_ROWS, most_terms};
 use crate::graph::{Accumulation, BlockGraph};
 use crate::op::Op;
 use crate::tiling::Stage;
@@ -28,6 +28,8 @@ use orch_tile::thread_team::MAX_TILE_COLUMNS;
 const BOX_TERMS: [usize; 2] = [128, 64];
 /// Most bytes of the factors of an iteration of more terms than the least.
 const MOST_BYTES: usize = 48 << 10;
+/// Most groups of warps.
+const MOST_GROUPS: usize = 2;
 /// Most registers of a thread for sums.
 const MOST_SUMS: usize = 160;
 
@@ -50,6 +52,7 @@ pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<FewR
     let terms = shape(second)[shape(second).len() - 2];
     let sums: usize = multiplied(&steps).map(|tile| shape(tile)[shape(tile).len() - 1] / 2).sum();
     let same = refined(&looped, &steps, 1).filter(|_| sums <= MOST_SUMS)?;
+    let groups = groups(&steps);
     let shorter = |&own: &usize| match terms.is_multiple_of(own) {
         true => Some((own, refined(&looped, &steps, terms / own)?)),
         false => None,
@@ -57,11 +60,22 @@ pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<FewR
     let as_it_is = (block.loop_range > 1).then_some((terms, same));
     let mut loops: Vec<(usize, BlockGraph)> = BOX_TERMS.iter().filter_map(shorter).chain(as_it_is).collect();
     let columns: usize = products.iter().map(|&(tile, _)| shape(tile)[shape(tile).len() - 1]).sum();
-    let bytes = |terms: usize| 2 * terms * (GROUP_ROWS + columns);
+    let bytes = |terms: usize| 2 * terms * (groups * GROUP_ROWS + columns);
+    loops.retain(|&(terms, _)| terms <= most_terms(groups));
     loops.sort_by_key(|&(terms, _)| if bytes(terms) <= MOST_BYTES { 0 } else { bytes(terms) });
-    let loops = loops.into_iter().map(|(_, block)| block).collect();
-    let rows = products.iter().map(|&(tile, _)| shape(tile)[shape(tile).len() - 2]).max();
-    Some(FewRows { rows: rows?, loops })
+    let loops: Vec<BlockGraph> = loops.into_iter().map(|(_, block)| block).collect();
+    (!loops.is_empty()).then(|| FewRows { rows: most_rows(&steps), loops })
+}
+
+/// The most rows of products.
+fn most_rows(steps: &Steps) -> usize {
+    let rows = |(tile, _): (usize, usize)| steps.tiles[tile].shape.iter().rev().nth(1).copied();
+    products(steps).into_iter().filter_map(rows).max().unwrap_or(1)
+}
+
+/// Groups of warps that have rows of their own.
+pub(super) fn groups(steps: &Steps) -> usize {
+    most_rows(steps).div_ceil(GROUP_ROWS)
 }
 
 /// The products of the loop.
@@ -75,10 +89,12 @@ pub(super) fn products(steps: &Steps) -> Vec<(usize, usize)> {
     multiplied(steps).filter_map(|product| Some((product, second_of(steps, product)?))).collect()
 }
 
-/// Whether a product has as few rows and columns as a group of warps has sums of.
+/// Whether a product has as few rows and columns as groups of warps have sums of.
 pub(super) fn is_few(shape: &[usize]) -> bool {
     match shape {
-        [lead @ .., m, n] => *m <= GROUP_ROWS && *n <= MAX_TILE_COLUMNS && crate::op::elems(lead) == 1,
+        [lead @ .., m, n] => {
+            *m <= MOST_GROUPS * GROUP_ROWS && *n <= MAX_TILE_COLUMNS && crate::op::elems(lead) == 1
+        }
         _ => false,
     }
 }

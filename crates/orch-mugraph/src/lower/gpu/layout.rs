@@ -8,7 +8,6 @@
 //! Sums of a [streamed](super::stream) factor have their columns in another order: of the 8 tiles of each 64 columns (of
 //! the 4 of each 32), column `i` of tile `j` is column `8i + j` (`4i + j`).
 
-use orch_tile::thread_team::WARP_GROUP;
 use orch_tile::{BufferId, ExprId};
 
 /// Rows of a tile of sums.
@@ -78,10 +77,10 @@ impl Rows {
         Some(Rows { lead: lead.to_vec(), m: *m, row_warps, column_warps: warps / row_warps })
     }
 
-    /// The layout over one group of warps that multiply whole tiles: each has rows of its own, if there are any.
-    pub fn of_group(shape: &[usize]) -> Option<Rows> {
+    /// The layout over warps that multiply whole tiles in groups: each has rows of its own, if there are any.
+    pub fn of_groups(shape: &[usize], warps: usize) -> Option<Rows> {
         let [lead @ .., m, _] = shape else { return None };
-        Some(Rows { lead: lead.to_vec(), m: *m, row_warps: WARP_GROUP, column_warps: 1 })
+        Some(Rows { lead: lead.to_vec(), m: *m, row_warps: warps, column_warps: 1 })
     }
 
     /// Leading elements.

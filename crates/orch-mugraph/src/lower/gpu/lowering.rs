@@ -103,7 +103,7 @@ pub(super) struct Plan {
     pub gates: bool,
     /// Whether elements of results are combined from few parts each.
     pub combines: bool,
-    /// Whether one group of warps multiplies all products, which have few rows.
+    /// Whether groups of warps multiply all products, which have few rows.
     pub few_rows: bool,
     /// Tasks that share the iterations of a block.
     pub tasks: usize,
@@ -185,7 +185,10 @@ impl Lowering<'_> {
 
     /// How warps share the rows of a tile.
     pub fn rows(&self, shape: &[usize]) -> Option<Rows> {
-        if self.plan.few_rows { Rows::of_group(shape) } else { Rows::of(shape, self.plan.warps) }
+        match self.plan.few_rows {
+            true => Rows::of_groups(shape, self.plan.warps),
+            false => Rows::of(shape, self.plan.warps),
+        }
     }
 
     /// Adds a group of statements, after a barrier if it needs one.

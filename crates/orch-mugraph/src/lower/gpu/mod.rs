@@ -73,7 +73,7 @@ fn lower_steps(
     (factors, Schedule { boxes, tasks }): (Factors, Schedule),
 ) -> Result<Kernel, CannotLower> {
     let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
-    let warps = if boxes { WARP_GROUP } else { choose_warps(steps, tiles) };
+    let warps = if boxes { few_rows::groups(steps) * WARP_GROUP } else { choose_warps(steps, tiles) };
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
     let combines = combine::combines_parts(steps);
     let one = Plan {

@@ -177,7 +177,7 @@ impl Lowering<'_> {
         let stages = self.stages_of(position);
         let (dtype, mut lines) = (stored.dtype, self.tile_lines(position, inner, stored.dtype));
         if let Some([line, inner]) = self.first_lines(position, inner, stored.dtype) {
-            (padded[line], lines) = (GROUP_ROWS, Some([line, inner]));
+            (padded[line], lines) = (self.groups() * GROUP_ROWS, Some([line, inner]));
         }
         let (view, stage_elems) = match lines {
             Some(lines) => self.new_tiles(dtype, &padded, lines, stages),

@@ -64,8 +64,8 @@ impl Lowering<'_> {
             && inner + 1 == rank
             && dtype == self.factor_type()
             && shape[inner].is_multiple_of(TILE_LINE)
-            && shape[inner] <= MAX_TILE_TERMS
-            && crate::op::elems(&shape[..inner]) <= GROUP_ROWS
+            && shape[inner] <= most_terms(self.groups())
+            && crate::op::elems(&shape[..inner]) <= self.groups() * GROUP_ROWS
             && crate::op::elems(&shape[..rank - 2]) == 1
             && self.steps.tiles.iter().any(|reader| reader.readers > 0 && is_first(reader));
         suits.then(|| [rank - 2, inner])
@@ -141,10 +141,21 @@ impl Lowering<'_> {
     /// The first factor of a product of few rows, if it is a tile that a group of warps multiplies from where it is.
     fn first_tile(&mut self, product: &Product) -> Option<Spot> {
         let First::Shared(view) = &product.first else { return None };
-        let (rank, zero) = (view.padded.len(), self.index(0));
-        let is_tile = view.lines == Some([rank - 2, rank - 1]) && view.padded[rank - 2] == GROUP_ROWS;
-        (self.plan.few_rows && is_tile)
-            .then(|| Spot { buffer: view.buffer, offset: self.offset(view, &vec![zero; rank]) })
+        let (rank, rows) = (view.padded.len(), self.groups() * GROUP_ROWS);
+        let is_tile = view.lines == Some([rank - 2, rank - 1]) && view.padded[rank - 2] == rows;
+        if !(self.plan.few_rows && is_tile) {
+            return None;
+        }
+        let mut coords = vec![self.index(0); rank];
+        let warps = self.index(WARP_GROUP);
+        let group = self.program.exprs.floor_div(self.warp, warps);
+        coords[rank - 2] = self.program.exprs.mul_const(group, GROUP_ROWS as i64);
+        Some(Spot { buffer: view.buffer, offset: self.offset(view, &coords) })
+    }
+
+    /// Groups of warps that multiply few rows.
+    pub fn groups(&self) -> usize {
+        self.plan.warps / WARP_GROUP
     }
 
     /// Whether a product may be under way when its iteration ends: boxes bring both factors, and leave them so long.
@@ -260,6 +271,12 @@ impl Lowering<'_> {
         let product = kind;
         Stmt::Team(TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on })
     }
+}
+
+/// Most terms of a first factor that so many groups of warps multiply from where it is: instructions find the parts of a line
+/// [`GROUP_ROWS`] lines apart.
+pub(super) fn most_terms(groups: usize) -> usize {
+    if groups == 1 { MAX_TILE_TERMS } else { TILE_LINE }
 }
 
 /// Elements that a thread has of so many terms of 16 rows.
