@@ -6,6 +6,7 @@ use crate::backend::{self, Backend, Object};
 use crate::candidates::{Candidates, Column, candidates, costs_us};
 use crate::implement::{Implementation, KernelDesign, Measured, Place, implement};
 use crate::manifest::{Manifest, PlanReport, Port};
+use crate::race::{self, Whole};
 use crate::remember::{Memory, Plan, StoredStep};
 use crate::signature::Signatures;
 use crate::tune::{self, Timer};
@@ -26,8 +27,35 @@ impl Model {
     pub fn compile(&self, options: &Options) -> Result<Artifact, Error> {
         let mut clock = Stages::new(options);
         let backend = &*clock.run("find compiler", || backend::find(options))?;
-        let kernel_compiler = backend.compiler()?;
-        let planned = self.planned(backend, &mut clock, options)?;
+        backend.compiler()?;
+        let mut planned = self.planned(backend, &mut clock, options)?;
+        let rivals: Vec<Whole> = planned.iter_mut().map_while(|planned| planned.whole.take()).collect();
+        let known: Vec<Option<f64>> = rivals.iter().map(|whole| whole.time_us).collect();
+        let is_race = options.records.is_none() && known.iter().any(Option::is_none);
+        let (mut artifact, mut times) = if is_race && rivals.len() == planned.len() {
+            let built = |planned| self.built(planned, backend, &mut clock, options);
+            let mut artifacts: Vec<Artifact> = planned.into_iter().map(built).collect::<Result<_, _>>()?;
+            let times = clock.run("race", || race::times(&artifacts, &rivals, options))?;
+            (artifacts.swap_remove(race::winner(&times)), times)
+        } else {
+            let winner = planned.swap_remove(race::winner(&known));
+            (self.built(winner, backend, &mut clock, options)?, known)
+        };
+        let winner = race::winner(&times);
+        times.get_mut(..=winner).into_iter().for_each(|first| first.rotate_right(1));
+        artifact.manifest.report.rivals_us = times.into_iter().flatten().collect();
+        artifact.manifest.report.stage_seconds = clock.seconds;
+        Ok(artifact)
+    }
+
+    /// A plan as an executable.
+    fn built(
+        &self,
+        planned: Planned,
+        backend: &dyn Backend,
+        clock: &mut Stages<'_>,
+        options: &Options,
+    ) -> Result<Artifact, Error> {
         let kernels = &planned.implementation.kernels;
         let sources = clock.run("lower", || sources(backend, kernels, options))?;
         let objects = clock.run("build", || build(backend, &sources, options))?;
@@ -42,7 +70,7 @@ impl Model {
             target: backend.target(),
             precision: options.precision,
             machine: backend.machine(),
-            kernel_compiler,
+            kernel_compiler: backend.compiler()?,
             inputs: planned.inputs,
             outputs: planned.outputs,
             arena_bytes,
@@ -51,7 +79,7 @@ impl Model {
             library_bytes: libraries.iter().map(Bytes::len).collect(),
             steps,
             proofs: planned.implementation.proofs,
-            report: PlanReport { stage_seconds: clock.seconds, ..planned.report },
+            report: planned.report,
         };
         Ok(Artifact { manifest, libraries, constants })
     }
@@ -63,21 +91,24 @@ impl Model {
     pub fn plan(&self, options: &Options) -> Result<Planned, Error> {
         let mut clock = Stages::new(options);
         let backend = clock.run("find compiler", || backend::find(options))?;
-        self.planned(&*backend, &mut clock, options)
+        Ok(self.planned(&*backend, &mut clock, options)?.swap_remove(0))
     }
 
+    /// The plan of the least cost, and others that may take less time as a whole.
     fn planned(
         &self,
         backend: &dyn Backend,
         clock: &mut Stages<'_>,
         options: &Options,
-    ) -> Result<Planned, Error> {
+    ) -> Result<Vec<Planned>, Error> {
         let graph = clock.run("rewrite", || {
             Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
         })?;
         let graph = clock.run("prepare", || Ok(backend.prepared(graph)))?;
         let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
-        let units = clock.run("identify", || Units::of(&graph, storage.layouts()).map_err(internal))?;
+        let units = clock.run("identify", || {
+            Units::of(&graph, storage.layouts(), backend.widens_f16()).map_err(internal)
+        })?;
         let signatures = Signatures::of(&graph, &storage);
         let place =
             Place { graph: &graph, storage: &storage, units: &units, signatures: &signatures, backend };
@@ -95,38 +126,42 @@ impl Model {
             None => None,
         };
         let is_remembered = known.is_some();
-        let (plan, mut implementation) = match known {
-            Some(known) => known,
+        let found = match known {
+            Some((plan, implementation)) => vec![Found { plan, implementation, whole: None }],
             None => {
-                let (plan, implementation) = search(place, clock, options)?;
+                let found = search(place, clock, options)?;
                 if !is_tuned {
-                    memory.put(&plan);
+                    found.iter().for_each(|found| memory.put(&found.plan));
                 }
-                (plan, implementation)
+                found
             }
         };
-        early::read_early(&mut implementation);
-        let assembly =
-            clock.run("plan", || assemble::assemble(&graph, &storage, &implementation, options))?;
-        let report = PlanReport {
-            operators: self.operators,
-            primitives: graph.nodes().len(),
-            units: units.members.len(),
-            candidates: plan.candidates,
-            refused: plan.refused,
-            is_complete: plan.is_complete,
-            distinct_kernels: plan.distinct,
-            solver_status: plan.status,
-            solver_gap: plan.gap,
-            modelled_us: plan.modelled_us,
-            without_superoptimizer_us: plan.without_superoptimizer_us,
-            is_remembered,
-            notes: library::notes(backend, options),
-            stage_seconds: Vec::new(),
+        let planned = |Found { plan, mut implementation, whole }| {
+            early::read_early(&mut implementation);
+            let assembly =
+                clock.run("plan", || assemble::assemble(&graph, &storage, &implementation, options))?;
+            let report = PlanReport {
+                operators: self.operators,
+                primitives: graph.nodes().len(),
+                units: units.members.len(),
+                candidates: plan.candidates,
+                refused: plan.refused,
+                is_complete: plan.is_complete,
+                distinct_kernels: plan.distinct,
+                solver_status: plan.status,
+                solver_gap: plan.gap,
+                modelled_us: plan.modelled_us,
+                without_superoptimizer_us: plan.without_superoptimizer_us,
+                rivals_us: Vec::new(),
+                is_remembered,
+                notes: library::notes(backend, options),
+                stage_seconds: Vec::new(),
+            };
+            let (inputs, outputs) =
+                (assemble::ports(&graph, &graph.inputs), assemble::ports(&graph, &graph.outputs));
+            Ok(Planned { implementation, assembly, inputs, outputs, report, whole })
         };
-        let (inputs, outputs) =
-            (assemble::ports(&graph, &graph.inputs), assemble::ports(&graph, &graph.outputs));
-        Ok(Planned { implementation, assembly, inputs, outputs, report })
+        found.into_iter().map(planned).collect()
     }
 }
 
@@ -137,14 +172,20 @@ pub struct Planned {
     pub(crate) inputs: Vec<Port>,
     pub(crate) outputs: Vec<Port>,
     pub(crate) report: PlanReport,
+    /// Its time, if it is one of several that are to be timed.
+    whole: Option<Whole>,
 }
 
-/// Finds a plan and its kernels. What no template serves is struck out of the candidates, and chosen again.
-fn search(
-    place: Place<'_>,
-    clock: &mut Stages<'_>,
-    options: &Options,
-) -> Result<(Plan, Implementation), Error> {
+/// A plan and its kernels.
+struct Found {
+    plan: Plan,
+    implementation: Implementation,
+    whole: Option<Whole>,
+}
+
+/// Finds plans and their kernels, the one of the least cost first. What no template serves is struck out of the candidates,
+/// and chosen again.
+fn search(place: Place<'_>, clock: &mut Stages<'_>, options: &Options) -> Result<Vec<Found>, Error> {
     let mut candidates = clock.run("candidates", || candidates(place, options))?;
     if options.superoptimize && options.fuse {
         let columns = &candidates.columns;
@@ -155,24 +196,50 @@ fn search(
         let columns = &candidates.columns;
         let Best { choice, timer, times } = best(place, columns, &candidates.signatures, clock, options)?;
         let mut measured = Measured::default();
+        let rivals = match &timer {
+            Some(_) if place.backend.overlaps_kernels() => {
+                let costs = tune::mixed(columns, &times);
+                let mut solve = |costs: &[f64]| choose(place.units, columns, costs);
+                clock.run("choose", || race::rivals(columns, choice, &costs, &mut solve))?
+            }
+            _ => vec![choice],
+        };
         let times = times.into_iter();
         measured.times.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
-        if let Some(timer) = timer {
-            clock.run("schedules", || timer.schedules(&choice, &mut measured))?;
-        }
-        let mut plan = plan_of(&candidates, &choice);
-        let chosen = plan.chosen();
-        match clock.run("implement", || implement(place, chosen, &measured, options))? {
-            Ok(implementation) => {
-                if plan.has_substitutes() {
-                    let plain: Vec<Column> = candidates.plain().cloned().collect();
-                    let without = best(place, &plain, &candidates.signatures, clock, options)?;
-                    plan.without_superoptimizer_us = Some(without.choice.objective_us);
-                }
-                return Ok((plan, implementation));
+        let mut found = Vec::new();
+        let mut struck = None;
+        for (number, choice) in rivals.iter().enumerate() {
+            if let Some(timer) = &timer {
+                clock.run("schedules", || timer.schedules(choice, &mut measured))?;
             }
-            Err(unserved) => candidates.strike(&unserved),
+            let plan = plan_of(&candidates, choice);
+            let chosen = plan.chosen();
+            match clock.run("implement", || implement(place, chosen, &measured, options))? {
+                Ok(implementation) => {
+                    let whole = timer.as_ref().filter(|_| rivals.len() > 1);
+                    let whole = whole.and_then(|timer| timer.whole(choice, &measured));
+                    found.push(Found { plan, implementation, whole });
+                }
+                Err(unserved) if number == 0 => {
+                    struck = Some(unserved);
+                    break;
+                }
+                // Others are not needed.
+                Err(_) => {}
+            }
         }
+        if let Some(unserved) = struck {
+            candidates.strike(&unserved);
+            continue;
+        }
+        if found.iter().any(|found| found.plan.has_substitutes()) {
+            let plain: Vec<Column> = candidates.plain().cloned().collect();
+            let without = best(place, &plain, &candidates.signatures, clock, options)?;
+            for found in found.iter_mut().filter(|found| found.plan.has_substitutes()) {
+                found.plan.without_superoptimizer_us = Some(without.choice.objective_us);
+            }
+        }
+        return Ok(found);
     }
 }
 

@@ -40,6 +40,7 @@ mod model;
 pub mod npy;
 mod options;
 mod parallel;
+mod race;
 mod remember;
 mod signature;
 mod speeds;

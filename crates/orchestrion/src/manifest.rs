@@ -257,6 +257,9 @@ pub struct PlanReport {
     /// The same of the cheapest plan without kernels that the superoptimizer found, if this plan has some.
     #[serde(default)]
     pub without_superoptimizer_us: Option<f64>,
+    /// Times of the plans that were timed whole, this one's first; none if there was no other.
+    #[serde(default)]
+    pub rivals_us: Vec<f64>,
     /// True if the plan was found before and is remembered; all above is of that time.
     pub is_remembered: bool,
     /// What was asked for and had no effect, and why.

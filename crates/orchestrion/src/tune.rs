@@ -6,6 +6,7 @@
 
 use crate::candidates::{Column, costs_us};
 use crate::implement::{KernelDesign, Measured, MeasuredCall, Place};
+use crate::race::Whole;
 use crate::{Error, Library, Options};
 use orch_plan::blp::{Choice, ColumnId};
 use orch_tune::{Database, Key, Records};
@@ -98,7 +99,7 @@ fn close(columns: &[Column], chosen: &[ColumnId], costs: &[f64]) -> Vec<usize> {
 }
 
 /// Measured costs where they are known; modelled ones elsewhere, times the median of measured over modelled.
-fn mixed(columns: &[Column], measured: &BTreeMap<usize, f64>) -> Vec<f64> {
+pub fn mixed(columns: &[Column], measured: &BTreeMap<usize, f64>) -> Vec<f64> {
     let time = |column: &Column| column.kernel.and_then(|kernel| measured.get(&kernel).copied());
     let mut seen = BTreeSet::new();
     let mut ratios: Vec<f64> = (columns.iter())
@@ -207,6 +208,25 @@ impl<'a> Timer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What a whole plan's time is kept under, and what it is if it is known: kernels of a GPU overlap.
+    pub fn whole(&self, choice: &Choice, measured: &Measured) -> Option<Whole> {
+        let mut program = String::new();
+        for id in &choice.columns {
+            let signature = &self.signatures[self.columns[id.index()].kernel?];
+            let ways = measured.schedules.get(signature).map(|all| all.join("; ")).unwrap_or_default();
+            let call = measured.calls.get(signature).map(|call| call.release.clone()).unwrap_or_default();
+            program += &format!("{signature}\n{ways} {call}\n");
+        }
+        let first = choice.columns.first()?.index();
+        let flags = format!("time of a plan, {}", self.options.precision.name());
+        let key = Key { program, flags, ..self.key(first, None)? };
+        let time_us = match &self.source {
+            Figures::Here { database } => database.as_ref().and_then(|database| database.get(&key)),
+            Figures::Records(records) => records.time(&key),
+        };
+        Some(Whole { key, time_us })
     }
 
     /// The fastest schedules of the kernels of some columns; none where there is no choice, or a kernel is not timed.
@@ -523,7 +543,7 @@ mod tests {
         let backend = crate::backend::find(&options).unwrap();
         let graph = backend.prepared(orch_ir::text::parse(LORA).unwrap_or_else(|error| panic!("{error:?}")));
         let storage = backend.storage(&graph);
-        let units = crate::units::Units::of(&graph, storage.layouts()).unwrap();
+        let units = crate::units::Units::of(&graph, storage.layouts(), backend.widens_f16()).unwrap();
         let signatures = crate::signature::Signatures::of(&graph, &storage);
         let backend = &*backend;
         let place =

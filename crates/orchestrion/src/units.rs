@@ -1,8 +1,8 @@
 //! Stage "identify", first half: the primitive graph as units that candidate kernels are made of.
 //!
 //! Three exact reductions keep the number of candidates small without losing a plan worth having:
-//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16 to
-//!   f32) belong to whoever reads them: computing them again costs nothing;
+//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16, and where
+//!   the device does so by the way f16, to f32) belong to whoever reads them: computing them again costs nothing;
 //! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it: storing
 //!   the value in between never pays;
 //! - everything else is a unit of one primitive.
@@ -21,12 +21,12 @@ pub struct Units {
 }
 
 impl Units {
-    /// Cuts a graph into units.
+    /// Cuts a graph into units, for a device that widens f16 at no cost or not.
     ///
     /// # Errors
     /// If the graph is not valid.
-    pub fn of(graph: &PrimGraph, layouts: &[Layout]) -> Result<Self, DagError> {
-        let free = free_nodes(graph, layouts);
+    pub fn of(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Result<Self, DagError> {
+        let free = free_nodes(graph, layouts, widens_f16);
         let owner = owners(graph, &free);
         let mut members: Vec<Vec<NodeId>> = Vec::new();
         let mut unit_of = vec![usize::MAX; graph.nodes().len()];
@@ -106,7 +106,7 @@ impl Units {
 }
 
 /// Primitives that cost nothing where they are read. Graph outputs must exist, so what produces one is not free.
-fn free_nodes(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
+fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bool> {
     let is_output = |node: NodeId| {
         graph.node(node).outputs.iter().any(|tensor| graph.outputs.iter().any(|(_, output)| output == tensor))
     };
@@ -116,7 +116,11 @@ fn free_nodes(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
             let node = graph.node(id);
             let is_free = match node.op {
                 PrimOp::Broadcast { .. } | PrimOp::Iota { .. } => true,
-                PrimOp::Map(ScalarFn::Cast(DType::F32)) => graph.dtype(node.inputs[0]) == DType::BF16,
+                PrimOp::Map(ScalarFn::Cast(DType::F32)) => match graph.dtype(node.inputs[0]) {
+                    DType::BF16 => true,
+                    DType::F16 => widens_f16,
+                    _ => false,
+                },
                 PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => is_view(graph, node, layouts),
                 _ => false,
             };
@@ -186,5 +190,36 @@ fn is_cheap(graph: &PrimGraph, id: NodeId) -> bool {
         ),
         PrimOp::Slice { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An input that two products read, and their sum.
+    const SUM: &str = "graph \"sum\" {
+  input \"x\" t0: f16[64, 512]
+  input \"w\" t1: f32[512, 512]
+  input \"v\" t2: f32[512, 512]
+  t3: f32[64, 512] = cast.f32 t0
+  t4: f32[64, 512] = contract t3, t1 labels=\"mk,kn->mn\"
+  t5: f32[64, 512] = contract t3, t2 labels=\"mk,kn->mn\"
+  t6: f32[64, 512] = add t4, t5
+  output \"o\" t6
+}
+";
+
+    #[test]
+    fn f16_is_widened_where_it_is_read_if_that_costs_nothing() {
+        let graph = orch_ir::text::parse(SUM).unwrap_or_else(|error| panic!("{error:?}"));
+        let layouts = orch_tile::layouts::assign_gpu(&graph);
+        let units =
+            |widens_f16| Units::of(&graph, &layouts, widens_f16).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!([units(false), units(true)].map(|units| units.members.len()), [4, 3]);
+        // What a product runs has the cast in it, and reads the input.
+        let nodes = units(true).primitives(&graph, &[NodeId(0)]);
+        assert_eq!(nodes, [NodeId(0), NodeId(1)]);
+        assert_eq!(units(true).dag.node(NodeId(0)).inputs, [TensorId::new(0), TensorId::new(1)]);
     }
 }

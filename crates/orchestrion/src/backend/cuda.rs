@@ -184,6 +184,10 @@ impl Backend for Cuda {
         matches!(self.precision, Precision::F16 | Precision::Bf16)
     }
 
+    fn widens_f16(&self) -> bool {
+        true
+    }
+
     fn storage(&self, graph: &PrimGraph) -> Storage {
         let layouts = layouts::assign_gpu(graph);
         match self.precision {
@@ -279,6 +283,10 @@ impl Backend for Cuda {
 
     fn measures(&self) -> bool {
         self.device.is_some()
+    }
+
+    fn overlaps_kernels(&self) -> bool {
+        self.target.has_early_launch
     }
 
     fn library(&self, library: Library) -> Result<String, String> {

@@ -53,6 +53,11 @@ pub trait Backend: Sync {
         false
     }
 
+    /// Whether kernels widen f16 to f32 at no cost where they read it, as they do bf16 everywhere.
+    fn widens_f16(&self) -> bool {
+        false
+    }
+
     /// How tensors are stored.
     fn storage(&self, graph: &PrimGraph) -> Storage;
 
@@ -91,6 +96,11 @@ pub trait Backend: Sync {
 
     /// True if kernels can be measured: the target is this machine.
     fn measures(&self) -> bool;
+
+    /// Whether kernels start before those that they follow have ended, so that a plan takes less than the sum of their times.
+    fn overlaps_kernels(&self) -> bool {
+        false
+    }
 
     /// The release of a library whose calls can be timed beside kernels.
     ///
@@ -159,7 +169,7 @@ fn buffers(program: &ThreadProgram) -> (Vec<BufferRef>, usize, usize) {
 }
 
 /// Bytes that are floats of either sign below 1, whatever their type.
-fn noise(len_bytes: usize) -> Vec<u8> {
+pub fn noise(len_bytes: usize) -> Vec<u8> {
     const BLOCK: usize = 1 << 20;
     let mut rng = Rng::new(0);
     let mut half = || {
