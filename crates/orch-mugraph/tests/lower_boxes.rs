@@ -11,7 +11,7 @@ use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Stored, gpu};
-use orch_mugraph::{MuGraph, Precision, VerifyOptions, interpret, print, stabilise};
+use orch_mugraph::{MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
 use orch_tile::print_thread;
 use orch_tile::target::{SM_80, SM_90};
 use orch_tile::templates::gpu::Factors;
@@ -218,6 +218,22 @@ fn groups_of_warps_pass_gates() {
             let gates = [count(inner, "pass_gate"), count(inner, "await_gate"), count(inner, "barrier")];
             assert_eq!(gates, if passes { [1, 1, 0] } else { [0, 0, 1] }, "{attention:?}\n{text}");
         }
+    }
+}
+
+/// Halves that leave a kernel are stored by rows, if they lie in rows; sums in f32, and columns, where threads have them.
+#[test]
+fn halves_are_stored_by_rows() {
+    for graph in forms(&SMALL) {
+        let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
+        let mut stored = row_major(&graph, DType::F16);
+        assert_eq!(count(&check(&graph, &inputs, &stored), "shared rows"), 1);
+        // The second result of the first kernel.
+        let sums = &mut stored[4];
+        sums.strides = vec![SMALL.rows * SMALL.columns, 1, SMALL.rows];
+        assert_eq!(count(&check(&graph, &inputs, &stored), "shared rows"), 0);
+        stored[4] = Stored::row_major(DType::F32, graph.shape(TensorId(4)));
+        assert_eq!(count(&check(&graph, &inputs, &stored), "shared rows"), 0);
     }
 }
 

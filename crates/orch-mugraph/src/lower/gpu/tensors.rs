@@ -13,7 +13,7 @@ use orch_ir::DType;
 use orch_tile::{ExprId, Scope, Spot, Stmt, TeamStmt};
 
 /// Bytes of a vector access.
-const VECTOR_BYTES: usize = 16;
+pub(super) const VECTOR_BYTES: usize = 16;
 
 /// A load whose tile is copied to shared memory as it is.
 #[derive(Clone, Debug)]
