@@ -29,21 +29,16 @@ impl Model {
         let backend = &*clock.run("find compiler", || backend::find(options))?;
         backend.compiler()?;
         let mut planned = self.planned(backend, &mut clock, options)?;
-        let rivals: Vec<Whole> = planned.iter_mut().map_while(|planned| planned.whole.take()).collect();
-        let known: Vec<Option<f64>> = rivals.iter().map(|whole| whole.time_us).collect();
-        let is_race = options.records.is_none() && known.iter().any(Option::is_none);
-        let (mut artifact, mut times) = if is_race && rivals.len() == planned.len() {
-            let built = |planned| self.built(planned, backend, &mut clock, options);
-            let mut artifacts: Vec<Artifact> = planned.into_iter().map(built).collect::<Result<_, _>>()?;
+        let rivals: Vec<Whole> = planned.iter_mut().filter_map(|planned| planned.whole.take()).collect();
+        let built = |planned| self.built(planned, backend, &mut clock, options);
+        let mut artifacts: Vec<Artifact> = planned.into_iter().map(built).collect::<Result<_, _>>()?;
+        if artifacts.len() > 1 {
             let times = clock.run("race", || race::times(&artifacts, &rivals, options))?;
-            (artifacts.swap_remove(race::winner(&times)), times)
-        } else {
-            let winner = planned.swap_remove(race::winner(&known));
-            (self.built(winner, backend, &mut clock, options)?, known)
-        };
-        let winner = race::winner(&times);
-        times.get_mut(..=winner).into_iter().for_each(|first| first.rotate_right(1));
-        artifact.manifest.report.rivals_us = times.into_iter().flatten().collect();
+            let winner = race::winner(&times);
+            artifacts.swap(0, winner);
+            artifacts[0].manifest.report.rivals_us = race::ordered(times, winner);
+        }
+        let mut artifact = artifacts.swap_remove(0);
         artifact.manifest.report.stage_seconds = clock.seconds;
         Ok(artifact)
     }
@@ -84,7 +79,7 @@ impl Model {
         Ok(Artifact { manifest, libraries, constants })
     }
 
-    /// Plans the kernels, without making code of them.
+    /// Plans the kernels, without making code of them: where plans are to be timed whole, the one of the least cost.
     ///
     /// # Errors
     /// As [`Model::compile`].
@@ -94,7 +89,7 @@ impl Model {
         Ok(self.planned(&*backend, &mut clock, options)?.swap_remove(0))
     }
 
-    /// The plan of the least cost, and others that may take less time as a whole.
+    /// The plan; or that of the least cost, and others that are to be timed against it.
     fn planned(
         &self,
         backend: &dyn Backend,
@@ -126,7 +121,7 @@ impl Model {
             None => None,
         };
         let is_remembered = known.is_some();
-        let found = match known {
+        let mut found = match known {
             Some((plan, implementation)) => vec![Found { plan, implementation, whole: None }],
             None => {
                 let found = search(place, clock, options)?;
@@ -136,6 +131,14 @@ impl Model {
                 found
             }
         };
+        let known: Vec<Option<f64>> = found.iter().map(Found::time_us).collect();
+        let is_race = backend.measures() && options.records.is_none() && known.contains(&None);
+        let mut rivals_us = Vec::new();
+        if found.len() > 1 && !is_race {
+            let winner = race::winner(&known);
+            found = vec![found.swap_remove(winner)];
+            rivals_us = race::ordered(known, winner);
+        }
         let planned = |Found { plan, mut implementation, whole }| {
             early::read_early(&mut implementation);
             let assembly =
@@ -152,7 +155,7 @@ impl Model {
                 solver_gap: plan.gap,
                 modelled_us: plan.modelled_us,
                 without_superoptimizer_us: plan.without_superoptimizer_us,
-                rivals_us: Vec::new(),
+                rivals_us: rivals_us.clone(),
                 is_remembered,
                 notes: library::notes(backend, options),
                 stage_seconds: Vec::new(),
@@ -181,6 +184,13 @@ struct Found {
     plan: Plan,
     implementation: Implementation,
     whole: Option<Whole>,
+}
+
+impl Found {
+    /// What it takes as a whole, if that is known.
+    fn time_us(&self) -> Option<f64> {
+        self.whole.as_ref()?.time_us
+    }
 }
 
 /// Finds plans and their kernels, the one of the least cost first. What no template serves is struck out of the candidates,
@@ -216,9 +226,15 @@ fn search(place: Place<'_>, clock: &mut Stages<'_>, options: &Options) -> Result
             let chosen = plan.chosen();
             match clock.run("implement", || implement(place, chosen, &measured, options))? {
                 Ok(implementation) => {
-                    let whole = timer.as_ref().filter(|_| rivals.len() > 1);
-                    let whole = whole.and_then(|timer| timer.whole(choice, &measured));
-                    found.push(Found { plan, implementation, whole });
+                    let whole = timer.as_ref().and_then(|timer| timer.whole(choice, &measured));
+                    let is_timed = whole.is_some();
+                    if number == 0 || is_timed {
+                        found.push(Found { plan, implementation, whole });
+                    }
+                    // Host routines are not timed.
+                    if !is_timed {
+                        break;
+                    }
                 }
                 Err(unserved) if number == 0 => {
                     struck = Some(unserved);
@@ -371,4 +387,75 @@ fn build(backend: &dyn Backend, sources: &[Source], options: &Options) -> Result
     let objects = backend.build(sources, options);
     options.progress.end();
     objects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Precision;
+    use orch_tune::Database;
+
+    /// A product, and two small ones whose result is added.
+    const LORA: &str = "graph \"lora\" {
+  input \"x\" t0: f16[16, 2048]
+  input \"w\" t1: f16[2048, 2048]
+  input \"a\" t2: f16[2048, 16]
+  input \"c\" t3: f16[16, 2048]
+  t4: f32[16, 2048] = cast.f32 t0
+  t5: f32[2048, 2048] = cast.f32 t1
+  t6: f32[2048, 16] = cast.f32 t2
+  t7: f32[16, 2048] = cast.f32 t3
+  t8: f32[16, 2048] = contract t4, t5 labels=\"mk,kn->mn\"
+  t9: f32[16, 16] = contract t4, t6 labels=\"mk,kr->mr\"
+  t10: f32[16, 2048] = contract t9, t7 labels=\"mr,rn->mn\"
+  t11: f32[16, 2048] = add t8, t10
+  t12: f16[16, 2048] = cast.f16 t11
+  output \"o\" t12
+}
+";
+
+    #[test]
+    fn times_of_whole_plans_decide_between_them() {
+        let folder = std::env::temp_dir().join(format!("orchestrion-race-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let records = folder.join("records");
+        std::fs::write(&records, "").unwrap();
+        let options = Options {
+            cache_dir: folder.clone(),
+            target: Some("cuda:sm_90".to_owned()),
+            precision: Precision::F16,
+            superoptimize: false,
+            records: Some(records.clone()),
+            ..Options::default()
+        };
+        let graph = orch_ir::text::parse(LORA).unwrap_or_else(|error| panic!("{error:?}"));
+        let backend = &*backend::find(&options).unwrap();
+        let prepared = backend.prepared(graph.clone());
+        let storage = backend.storage(&prepared);
+        let units = Units::of(&prepared, storage.layouts(), backend.widens_f16()).unwrap();
+        let signatures = Signatures::of(&prepared, &storage);
+        let place =
+            Place { graph: &prepared, storage: &storage, units: &units, signatures: &signatures, backend };
+        let found = search(place, &mut Stages::new(&options), &options).unwrap();
+        let names = |implementation: &Implementation| -> Vec<String> {
+            implementation.kernels.iter().map(|kernel| kernel.name.clone()).collect()
+        };
+        assert!(found.len() > 1 && found.iter().all(|found| found.time_us().is_none()));
+        assert_ne!(names(&found[0].implementation), names(&found[1].implementation));
+
+        // Without times the plan of the least cost is taken, and with times the fastest.
+        let model = Model::from_graph(graph);
+        let plain = model.plan(&options).unwrap();
+        assert_eq!(names(&plain.implementation), names(&found[0].implementation));
+        assert_eq!(plain.report.rivals_us, [0.0; 0]);
+        let database = Database::open(&folder.join("times")).unwrap();
+        for (found, time) in found.iter().zip([20.0, 15.0]) {
+            database.put(&found.whole.as_ref().unwrap().key, &time).unwrap();
+        }
+        database.export(&mut std::fs::File::create(&records).unwrap()).unwrap();
+        let raced = model.plan(&options).unwrap();
+        assert_eq!(names(&raced.implementation), names(&found[1].implementation));
+        assert_eq!(raced.report.rivals_us, [15.0, 20.0]);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
 }
