@@ -27,6 +27,7 @@ impl Model {
     pub fn compile(&self, options: &Options) -> Result<Artifact, Error> {
         let mut clock = Stages::new(options);
         let backend = &*clock.run("find compiler", || backend::find(options))?;
+        // Without one planning would be in vain.
         backend.compiler()?;
         let mut planned = self.planned(backend, &mut clock, options)?;
         let rivals: Vec<Whole> = planned.iter_mut().filter_map(|planned| planned.whole.take()).collect();
