@@ -203,7 +203,7 @@ fn search(place: Place<'_>, clock: &mut Stages<'_>, options: &Options) -> Result
         let choice = clock.run("choose", || choose(place.units, columns, &costs_us(columns)))?;
         clock.run("superoptimize", || candidates.superoptimize(place, &choice.columns, options))?;
     }
-    loop {
+    'again: loop {
         let columns = &candidates.columns;
         let Best { choice, timer, times } = best(place, columns, &candidates.signatures, clock, options)?;
         let mut measured = Measured::default();
@@ -218,7 +218,6 @@ fn search(place: Place<'_>, clock: &mut Stages<'_>, options: &Options) -> Result
         let times = times.into_iter();
         measured.times.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
         let mut found = Vec::new();
-        let mut struck = None;
         for (number, choice) in rivals.iter().enumerate() {
             if let Some(timer) = &timer {
                 clock.run("schedules", || timer.schedules(choice, &mut measured))?;
@@ -227,7 +226,8 @@ fn search(place: Place<'_>, clock: &mut Stages<'_>, options: &Options) -> Result
             let chosen = plan.chosen();
             match clock.run("implement", || implement(place, chosen, &measured, options))? {
                 Ok(implementation) => {
-                    let whole = timer.as_ref().and_then(|timer| timer.whole(choice, &measured));
+                    let timer = timer.as_ref().filter(|_| rivals.len() > 1);
+                    let whole = timer.and_then(|timer| timer.whole(choice, &measured));
                     let is_timed = whole.is_some();
                     if number == 0 || is_timed {
                         found.push(Found { plan, implementation, whole });
@@ -238,16 +238,12 @@ fn search(place: Place<'_>, clock: &mut Stages<'_>, options: &Options) -> Result
                     }
                 }
                 Err(unserved) if number == 0 => {
-                    struck = Some(unserved);
-                    break;
+                    candidates.strike(&unserved);
+                    continue 'again;
                 }
                 // Others are not needed.
                 Err(_) => {}
             }
-        }
-        if let Some(unserved) = struck {
-            candidates.strike(&unserved);
-            continue;
         }
         if found.iter().any(|found| found.plan.has_substitutes()) {
             let plain: Vec<Column> = candidates.plain().cloned().collect();
@@ -394,26 +390,8 @@ fn build(backend: &dyn Backend, sources: &[Source], options: &Options) -> Result
 mod tests {
     use super::*;
     use crate::Precision;
+    use crate::testing::{LORA, graph, with_place};
     use orch_tune::Database;
-
-    /// A product, and two small ones whose result is added.
-    const LORA: &str = "graph \"lora\" {
-  input \"x\" t0: f16[16, 2048]
-  input \"w\" t1: f16[2048, 2048]
-  input \"a\" t2: f16[2048, 16]
-  input \"c\" t3: f16[16, 2048]
-  t4: f32[16, 2048] = cast.f32 t0
-  t5: f32[2048, 2048] = cast.f32 t1
-  t6: f32[2048, 16] = cast.f32 t2
-  t7: f32[16, 2048] = cast.f32 t3
-  t8: f32[16, 2048] = contract t4, t5 labels=\"mk,kn->mn\"
-  t9: f32[16, 16] = contract t4, t6 labels=\"mk,kr->mr\"
-  t10: f32[16, 2048] = contract t9, t7 labels=\"mr,rn->mn\"
-  t11: f32[16, 2048] = add t8, t10
-  t12: f16[16, 2048] = cast.f16 t11
-  output \"o\" t12
-}
-";
 
     #[test]
     fn times_of_whole_plans_decide_between_them() {
@@ -429,34 +407,28 @@ mod tests {
             records: Some(records.clone()),
             ..Options::default()
         };
-        let graph = orch_ir::text::parse(LORA).unwrap_or_else(|error| panic!("{error:?}"));
-        let backend = &*backend::find(&options).unwrap();
-        let prepared = backend.prepared(graph.clone());
-        let storage = backend.storage(&prepared);
-        let units = Units::of(&prepared, storage.layouts(), backend.widens_f16()).unwrap();
-        let signatures = Signatures::of(&prepared, &storage);
-        let place =
-            Place { graph: &prepared, storage: &storage, units: &units, signatures: &signatures, backend };
-        let found = search(place, &mut Stages::new(&options), &options).unwrap();
-        let names = |implementation: &Implementation| -> Vec<String> {
-            implementation.kernels.iter().map(|kernel| kernel.name.clone()).collect()
-        };
-        assert!(found.len() > 1 && found.iter().all(|found| found.time_us().is_none()));
-        assert_ne!(names(&found[0].implementation), names(&found[1].implementation));
+        with_place(LORA, &options, |place| {
+            let found = search(place, &mut Stages::new(&options), &options).unwrap();
+            let names = |implementation: &Implementation| -> Vec<String> {
+                implementation.kernels.iter().map(|kernel| kernel.name.clone()).collect()
+            };
+            assert!(found.len() > 1 && found.iter().all(|found| found.time_us().is_none()));
+            assert_ne!(names(&found[0].implementation), names(&found[1].implementation));
 
-        // Without times the plan of the least cost is taken, and with times the fastest.
-        let model = Model::from_graph(graph);
-        let plain = model.plan(&options).unwrap();
-        assert_eq!(names(&plain.implementation), names(&found[0].implementation));
-        assert_eq!(plain.report.rivals_us, [0.0; 0]);
-        let database = Database::open(&folder.join("times")).unwrap();
-        for (found, time) in found.iter().zip([20.0, 15.0]) {
-            database.put(&found.whole.as_ref().unwrap().key, &time).unwrap();
-        }
-        database.export(&mut std::fs::File::create(&records).unwrap()).unwrap();
-        let raced = model.plan(&options).unwrap();
-        assert_eq!(names(&raced.implementation), names(&found[1].implementation));
-        assert_eq!(raced.report.rivals_us, [15.0, 20.0]);
+            // Without times the plan of the least cost is taken, and with times the fastest.
+            let model = Model::from_graph(graph(LORA));
+            let plain = model.plan(&options).unwrap();
+            assert_eq!(names(&plain.implementation), names(&found[0].implementation));
+            assert_eq!(plain.report.rivals_us, [0.0; 0]);
+            let database = Database::open(&folder.join("times")).unwrap();
+            for (found, time) in found.iter().zip([20.0, 15.0]) {
+                database.put(&found.whole.as_ref().unwrap().key, &time).unwrap();
+            }
+            database.export(&mut std::fs::File::create(&records).unwrap()).unwrap();
+            let raced = model.plan(&options).unwrap();
+            assert_eq!(names(&raced.implementation), names(&found[1].implementation));
+            assert_eq!(raced.report.rivals_us, [15.0, 20.0]);
+        });
         let _ = std::fs::remove_dir_all(&folder);
     }
 }

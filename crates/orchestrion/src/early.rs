@@ -65,7 +65,7 @@ mod tests {
             superoptimize: false,
             ..Options::default()
         };
-        let graph = orch_ir::text::parse(PAIR).unwrap_or_else(|error| panic!("{error:?}"));
+        let graph = crate::testing::graph(PAIR);
         let planned = Model::from_graph(graph).plan(&options).unwrap_or_else(|error| panic!("{error}"));
         let kernels = &planned.implementation.kernels;
         assert_eq!(kernels.len(), 2);

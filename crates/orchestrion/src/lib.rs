@@ -46,6 +46,8 @@ mod signature;
 mod speeds;
 mod substitute;
 pub mod superoptimize;
+#[cfg(test)]
+mod testing;
 mod tune;
 mod units;
 pub mod whole_file;

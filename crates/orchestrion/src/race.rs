@@ -10,7 +10,7 @@ use crate::backend::noise;
 use crate::candidates::Column;
 use crate::executable::{DeviceCache, RunOptions};
 use crate::manifest::{Port, typed};
-use crate::tune::Solve;
+use crate::tune::{Solve, fastest};
 use crate::{Artifact, Error, Executable, Options};
 use orch_plan::blp::Choice;
 use orch_tune::{Database, Key};
@@ -30,9 +30,6 @@ const CLOSE: f64 = 1.35;
 
 /// What a column costs that is not to be taken.
 const NEVER_US: f64 = 1e9;
-
-/// How much less time than the plan of the least sum another one has to take.
-const FASTER: f64 = 0.98;
 
 /// Rounds of the race, and runs of each plan in each but the first; one if a run takes so many microseconds.
 const ROUNDS: usize = 8;
@@ -100,14 +97,9 @@ fn are_same(a: &Choice, b: &Choice) -> bool {
     set(a) == set(b)
 }
 
-/// The number of the fastest plan: the first one, unless another is clearly faster. Plans without a time lose.
+/// The number of the fastest plan. Plans without a time lose.
 pub fn winner(times: &[Option<f64>]) -> usize {
-    let timed = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?)));
-    match (times.first(), timed.min_by(|a, b| a.1.total_cmp(&b.1))) {
-        (Some(Some(first)), Some((number, time))) if time < FASTER * first => number,
-        (Some(None), Some((number, _))) => number,
-        _ => 0,
-    }
+    fastest(times).map_or(0, |(number, _)| number)
 }
 
 /// The times that there are, the winner's first; none if it has none.
@@ -126,7 +118,7 @@ pub fn ordered(mut times: Vec<Option<f64>>, winner: usize) -> Vec<f64> {
 /// If the device fails.
 pub fn times(artifacts: &[Artifact], plans: &[Whole], options: &Options) -> Result<Vec<Option<f64>>, Error> {
     let run_options = RunOptions { cuda: options.cuda.clone(), ..RunOptions::default() };
-    let load = |artifact: &Artifact| {
+    let load = |artifact: &Artifact| -> Result<Executable, Error> {
         let mut executable = Executable::load(artifact.clone(), run_options.clone())?;
         let ports = &artifact.manifest;
         let inputs: Vec<Vec<u8>> = ports.inputs.iter().map(any_value).collect::<Result<_, _>>()?;
@@ -138,7 +130,7 @@ pub fn times(artifacts: &[Artifact], plans: &[Whole], options: &Options) -> Resu
     };
     // Several may be more than the device's memory holds.
     let mut executables: Vec<Option<Executable>> =
-        artifacts.iter().map(|artifact| load(artifact).map_err(|_: Error| ()).ok()).collect();
+        artifacts.iter().map(|artifact| load(artifact).ok()).collect();
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); artifacts.len()];
     for _ in 0..ROUNDS {
         for (executable, times) in executables.iter_mut().zip(&mut times) {

@@ -34,7 +34,7 @@ const BUDGET: Duration = Duration::from_secs(20);
 /// The same for the measurements of schedules, for each that a kernel may have.
 const SCHEDULE_BUDGET: Duration = Duration::from_millis(2500);
 
-/// How much less time another schedule than the preferred one has to take.
+/// How much less time another schedule or plan than the preferred one has to take.
 const FASTER: f64 = 0.98;
 
 /// Kernels that are timed in turn.
@@ -222,11 +222,15 @@ impl<'a> Timer<'a> {
         let first = choice.columns.first()?.index();
         let flags = format!("time of a plan, {}", self.options.precision.name());
         let key = Key { program, flags, ..self.key(first, None)? };
-        let time_us = match &self.source {
-            Figures::Here { database } => database.as_ref().and_then(|database| database.get(&key)),
-            Figures::Records(records) => records.time(&key),
-        };
-        Some(Whole { key, time_us })
+        Some(Whole { time_us: self.known(&key), key })
+    }
+
+    /// A time from the records or the database.
+    fn known(&self, key: &Key) -> Option<f64> {
+        match &self.source {
+            Figures::Here { database } => database.as_ref()?.get(key),
+            Figures::Records(records) => records.time(key),
+        }
     }
 
     /// The fastest schedules of the kernels of some columns; none where there is no choice, or a kernel is not timed.
@@ -307,13 +311,8 @@ impl<'a> Timer<'a> {
         deadline: Instant,
         run: impl Fn(&[usize]) -> Result<Vec<Option<f64>>, Error>,
     ) -> Result<Vec<Option<f64>>, Error> {
-        let database = match &self.source {
-            Figures::Here { database } => database.as_ref(),
-            Figures::Records(records) => {
-                return Ok(keys.iter().map(|key| records.time(key.as_ref()?)).collect());
-            }
-        };
-        let mut times: Vec<Option<f64>> = keys.iter().map(|key| database?.get(key.as_ref()?)).collect();
+        let mut times: Vec<Option<f64>> = keys.iter().map(|key| self.known(key.as_ref()?)).collect();
+        let Figures::Here { database } = &self.source else { return Ok(times) };
         let missing: Vec<usize> = (0..keys.len()).filter(|&number| times[number].is_none()).collect();
         for some in missing.chunks(TOGETHER) {
             if Instant::now() >= deadline {
@@ -397,9 +396,9 @@ fn fastest_way<'a>(
     Some((design, time, Some(MeasuredCall { library, release, own_us })))
 }
 
-/// The number and the time of the fastest schedule; the first, preferred one, unless another is clearly faster. `None` if
-/// none was timed.
-fn fastest(times: &[Option<f64>]) -> Option<(usize, f64)> {
+/// The number and the time of the fastest schedule or plan; the first, preferred one, unless another is clearly faster.
+/// `None` if none was timed.
+pub fn fastest(times: &[Option<f64>]) -> Option<(usize, f64)> {
     let timed = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?)));
     let fastest = timed.min_by(|a, b| a.1.total_cmp(&b.1))?;
     match times[0] {
@@ -427,6 +426,7 @@ fn read_records(path: &Path) -> Result<Records, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{LORA, with_place};
     use orch_ir::{NodeId, TensorId};
     use orch_plan::blp::{self, ChooseOptions, Problem};
     use orch_plan::enumerate::Candidate;
@@ -510,25 +510,6 @@ mod tests {
         assert_eq!((chosen, rounds.len()), (vec![0], 1));
     }
 
-    /// Sixteen rows by a large factor, and by two small ones.
-    const LORA: &str = "graph \"lora\" {
-  input \"x\" t0: f16[16, 4096]
-  input \"w\" t1: f16[4096, 4096]
-  input \"a\" t2: f16[4096, 16]
-  input \"c\" t3: f16[16, 4096]
-  t4: f32[16, 4096] = cast.f32 t0
-  t5: f32[4096, 4096] = cast.f32 t1
-  t6: f32[4096, 16] = cast.f32 t2
-  t7: f32[16, 4096] = cast.f32 t3
-  t8: f32[16, 4096] = contract t4, t5 labels=\"mk,kn->mn\"
-  t9: f32[16, 16] = contract t4, t6 labels=\"mk,kr->mr\"
-  t10: f32[16, 4096] = contract t9, t7 labels=\"mr,rn->mn\"
-  t11: f32[16, 4096] = add t8, t10
-  t12: f16[16, 4096] = cast.f16 t11
-  output \"o\" t12
-}
-";
-
     #[test]
     fn a_kernel_of_a_mugraph_runs_as_its_fastest_schedule_does() {
         let folder = std::env::temp_dir().join(format!("orchestrion-schedules-{}", std::process::id()));
@@ -540,70 +521,66 @@ mod tests {
             records: Some("none".into()),
             ..Options::default()
         };
-        let backend = crate::backend::find(&options).unwrap();
-        let graph = backend.prepared(orch_ir::text::parse(LORA).unwrap_or_else(|error| panic!("{error:?}")));
-        let storage = backend.storage(&graph);
-        let units = crate::units::Units::of(&graph, storage.layouts(), backend.widens_f16()).unwrap();
-        let signatures = crate::signature::Signatures::of(&graph, &storage);
-        let backend = &*backend;
-        let place =
-            Place { graph: &graph, storage: &storage, units: &units, signatures: &signatures, backend };
-        let mut candidates = crate::candidates::candidates(place, &options).unwrap();
-        let all: Vec<ColumnId> =
-            (0..candidates.columns.len()).map(|column| ColumnId(column as u32)).collect();
-        candidates.superoptimize(place, &all, &options).unwrap();
-        let columns = &candidates.columns;
-        let with_choice = |column: &Column| {
-            let designs = place.schedules(&[(column, Vec::new())], &options).unwrap().remove(0);
-            (column.substitute.is_some() && designs.len() == 1 && designs[0].len() == 3).then_some(designs)
-        };
-        let (column, designs) = columns
-            .iter()
-            .enumerate()
-            .find_map(|(at, column)| Some((at, with_choice(column)?)))
-            .expect("one of 64 blocks");
-        let names: Vec<&str> = designs[0].iter().map(|kernel| kernel.design.schedule.as_str()).collect();
-        assert!(
-            names[0].ends_with("1 task a block") && names[1].ends_with("2 tasks a block, few rows in boxes"),
-            "{names:?}"
-        );
+        with_place(LORA, &options, |place| {
+            let mut candidates = crate::candidates::candidates(place, &options).unwrap();
+            let all: Vec<ColumnId> =
+                (0..candidates.columns.len()).map(|column| ColumnId(column as u32)).collect();
+            candidates.superoptimize(place, &all, &options).unwrap();
+            let columns = &candidates.columns;
+            let with_choice = |column: &Column| {
+                let designs = place.schedules(&[(column, Vec::new())], &options).unwrap().remove(0);
+                (column.substitute.is_some() && designs.len() == 1 && designs[0].len() == 3)
+                    .then_some(designs)
+            };
+            let (column, designs) = columns
+                .iter()
+                .enumerate()
+                .find_map(|(at, column)| Some((at, with_choice(column)?)))
+                .expect("one of 64 blocks");
+            let names: Vec<&str> = designs[0].iter().map(|kernel| kernel.design.schedule.as_str()).collect();
+            assert!(
+                names[0].ends_with("1 task a block")
+                    && names[1].ends_with("2 tasks a block, few rows in boxes"),
+                "{names:?}"
+            );
 
-        let database = Database::open(&folder).unwrap();
-        let source = Figures::Here { database: Some(database) };
-        let timer = Timer {
-            place,
-            columns,
-            signatures: &candidates.signatures,
-            options: &options,
-            source,
-            deadline: Instant::now(),
-        };
-        let times = [9.0, 6.0, 7.0];
-        if let Figures::Here { database: Some(database) } = &timer.source {
-            for (name, time) in names.iter().zip(times) {
-                database.put(&timer.key(column, Some(name)).unwrap(), &time).unwrap();
+            let database = Database::open(&options.cache_dir).unwrap();
+            let source = Figures::Here { database: Some(database) };
+            let timer = Timer {
+                place,
+                columns,
+                signatures: &candidates.signatures,
+                options: &options,
+                source,
+                deadline: Instant::now(),
+            };
+            let times = [9.0, 6.0, 7.0];
+            if let Figures::Here { database: Some(database) } = &timer.source {
+                for (name, time) in names.iter().zip(times) {
+                    database.put(&timer.key(column, Some(name)).unwrap(), &time).unwrap();
+                }
             }
-        }
-        assert_eq!(timer.measure(&[column]).unwrap(), [Some(6.0)]);
-        let choice = Choice {
-            columns: vec![ColumnId(column as u32)],
-            ..solve(&[self::column(0, 0, 1, 1.0)], &[1.0], 1)
-        };
-        let mut measured = Measured::default();
-        timer.schedules(&choice, &mut measured).unwrap();
-        let signature = &candidates.signatures[columns[column].kernel.unwrap()];
-        assert_eq!(measured.schedules[signature], [names[1]]);
+            assert_eq!(timer.measure(&[column]).unwrap(), [Some(6.0)]);
+            let choice = Choice {
+                columns: vec![ColumnId(column as u32)],
+                ..solve(&[self::column(0, 0, 1, 1.0)], &[1.0], 1)
+            };
+            let mut measured = Measured::default();
+            timer.schedules(&choice, &mut measured).unwrap();
+            let signature = &candidates.signatures[columns[column].kernel.unwrap()];
+            assert_eq!(measured.schedules[signature], [names[1]]);
 
-        // The plan's kernel is that one; a schedule that is not there any more counts as the preferred one.
-        for (noted, taken) in [(names[1], names[1]), ("gone", names[0])] {
-            measured.schedules.insert(signature.clone(), vec![noted.to_owned()]);
-            let Column { candidate, substitute, .. } = &columns[column];
-            let chosen =
-                crate::remember::Chosen { candidate: candidate.clone(), substitute: substitute.clone() };
-            let made = crate::implement::implement(place, vec![chosen], &measured, &options).unwrap();
-            let made = made.unwrap_or_else(|unserved| panic!("{unserved:?}"));
-            assert_eq!(made.kernels[0].design.schedule, taken);
-        }
+            // The plan's kernel is that one; a schedule that is not there any more counts as the preferred one.
+            for (noted, taken) in [(names[1], names[1]), ("gone", names[0])] {
+                measured.schedules.insert(signature.clone(), vec![noted.to_owned()]);
+                let Column { candidate, substitute, .. } = &columns[column];
+                let chosen =
+                    crate::remember::Chosen { candidate: candidate.clone(), substitute: substitute.clone() };
+                let made = crate::implement::implement(place, vec![chosen], &measured, &options).unwrap();
+                let made = made.unwrap_or_else(|unserved| panic!("{unserved:?}"));
+                assert_eq!(made.kernels[0].design.schedule, taken);
+            }
+        });
         let _ = std::fs::remove_dir_all(&folder);
     }
 }

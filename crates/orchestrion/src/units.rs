@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn f16_is_widened_where_it_is_read_if_that_costs_nothing() {
-        let graph = orch_ir::text::parse(SUM).unwrap_or_else(|error| panic!("{error:?}"));
+        let graph = crate::testing::graph(SUM);
         let layouts = orch_tile::layouts::assign_gpu(&graph);
         let units =
             |widens_f16| Units::of(&graph, &layouts, widens_f16).unwrap_or_else(|error| panic!("{error}"));

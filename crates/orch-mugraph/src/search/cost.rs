@@ -400,7 +400,10 @@ impl Machine {
             processors: 1,
         };
         let boxes = Streaming {
-            rows: [if self.is_timed { self.box_rows.min(1) } else { self.box_rows }, 2 * GROUP_ROWS],
+            rows: [
+                if self.is_timed { self.box_rows.min(1) } else { self.box_rows },
+                MOST_GROUPS * GROUP_ROWS,
+            ],
             row_parts: 64,
             columns: 64,
             terms: 1024,

@@ -52,7 +52,8 @@ pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<FewR
     let terms = shape(second)[shape(second).len() - 2];
     let sums: usize = multiplied(&steps).map(|tile| shape(tile)[shape(tile).len() - 1] / 2).sum();
     let same = refined(&looped, &steps, 1).filter(|_| sums <= MOST_SUMS)?;
-    let groups = groups(&steps);
+    let rows = most_rows(&steps);
+    let groups = rows.div_ceil(GROUP_ROWS);
     let shorter = |&own: &usize| match terms.is_multiple_of(own) {
         true => Some((own, refined(&looped, &steps, terms / own)?)),
         false => None,
@@ -64,7 +65,7 @@ pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<FewR
     loops.retain(|&(terms, _)| terms <= most_terms(groups));
     loops.sort_by_key(|&(terms, _)| if bytes(terms) <= MOST_BYTES { 0 } else { bytes(terms) });
     let loops: Vec<BlockGraph> = loops.into_iter().map(|(_, block)| block).collect();
-    (!loops.is_empty()).then(|| FewRows { rows: most_rows(&steps), loops })
+    (!loops.is_empty()).then_some(FewRows { rows, loops })
 }
 
 /// The most rows of products.

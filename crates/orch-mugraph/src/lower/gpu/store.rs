@@ -32,20 +32,16 @@ impl Lowering<'_> {
     /// Whether registers are stored by way of shared memory: a thread has two neighbours, and warps would store to eight rows
     /// at a time as often as there are tiles of columns.
     fn is_gathered(&self, tile: usize, tensor: TensorId, at: &Fragments) -> bool {
-        let (tile, stored) = (&self.steps.tiles[tile], &self.request.stored[tensor.index()]);
-        let last = tile.shape.len() - 1;
-        let chunk = VECTOR_BYTES / stored.dtype.size_bytes();
-        let others = (0..last).filter(|&dim| self.request.graph.shape(tensor)[dim] > 1);
-        stored.dtype.size_bytes() == 2
+        let (shape, size) =
+            (&self.steps.tiles[tile].shape, self.request.stored[tensor.index()].dtype.size_bytes());
+        let (last, chunk) = (shape.len() - 1, VECTOR_BYTES / size);
+        size == 2
             && matches!(at.columns, Columns::Spread(_))
             && at.rows.column_warps == 1
             && at.column_tiles() >= GATHERED_TILES
-            && stored.strides[last] == 1
-            && stored.offset.is_multiple_of(chunk)
-            && others.into_iter().all(|dim| stored.strides[dim].is_multiple_of(chunk))
-            && !tile.ragged[last]
-            && tile.shape[last].is_multiple_of(chunk)
-            && crate::op::elems(&tile.shape) >= chunk * self.threads()
+            && self.has_chunks(tile, tensor, (last, chunk))
+            && !self.steps.tiles[tile].ragged[last]
+            && crate::op::elems(shape) >= chunk * self.threads()
     }
 
     /// Stores registers by whole rows, after they have been brought to shared memory.
@@ -56,11 +52,9 @@ impl Lowering<'_> {
         let view = self.new_view("rows", dtype, &shape, shape.len() - 1);
         let stmts = self.at_sites(at, &shape, &view, |this, point| this.value(tile, point));
         self.run_once(stmts);
-        self.each_element(&shape, |this, coords| {
+        self.store_each(tile, to, |this, coords| {
             let offset = this.offset(&view, coords);
-            let value = this.program.exprs.load(view.buffer, offset, 1, None);
-            let (offset, mask) = this.destination(tile, to, coords);
-            vec![Write { buffer, offset, value, mask }]
+            this.program.exprs.load(view.buffer, offset, 1, None)
         })
     }
 
@@ -89,11 +83,23 @@ impl Lowering<'_> {
     }
 
     fn store_elements(&mut self, tile: usize, to: (&[Option<usize>], TensorId)) -> Vec<Stmt> {
+        self.store_each(tile, to, |this, coords| {
+            this.value(tile, &Point { coords: coords.to_vec(), site: None })
+        })
+    }
+
+    /// Stores a value for each element of a tile.
+    fn store_each(
+        &mut self,
+        tile: usize,
+        to: (&[Option<usize>], TensorId),
+        value: impl FnOnce(&mut Self, &[ExprId]) -> ExprId,
+    ) -> Vec<Stmt> {
         let Some(buffer) = self.arguments[to.1.index()] else { return Vec::new() };
         let dtype = self.program.buffer(buffer).dtype;
         let shape = self.steps.tiles[tile].shape.clone();
         self.each_element(&shape, |this, coords| {
-            let value = this.value(tile, &Point { coords: coords.to_vec(), site: None });
+            let value = value(this, coords);
             let value = this.program.exprs.cast(dtype, value);
             let (offset, mask) = this.destination(tile, to, coords);
             vec![Write { buffer, offset, value, mask }]

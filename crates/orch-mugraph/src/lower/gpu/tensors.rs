@@ -152,6 +152,17 @@ impl Lowering<'_> {
             || self.plan.stages_all && (tile.readers > 1 || any_waits && !is_reduced)
     }
 
+    /// Whether a tile lies in a tensor in whole chunks of so many elements along a dimension.
+    pub fn has_chunks(&self, tile: usize, tensor: TensorId, (inner, chunk): (usize, usize)) -> bool {
+        let (tile, stored) = (&self.steps.tiles[tile], &self.request.stored[tensor.index()]);
+        let full = self.request.graph.shape(tensor);
+        let ends = if tile.ragged[inner] { full[inner] } else { 0 };
+        let mut others = (0..full.len()).filter(|&dim| dim != inner && full[dim] > 1);
+        stored.strides[inner] == 1
+            && [tile.shape[inner], stored.offset, ends].iter().all(|place| place.is_multiple_of(chunk))
+            && others.all(|dim| stored.strides[dim].is_multiple_of(chunk))
+    }
+
     /// How a load is copied, if its elements can be.
     fn staged(&mut self, position: usize) -> Option<Staged> {
         let tensor = self.tensor_in_memory(position)?;
@@ -163,15 +174,10 @@ impl Lowering<'_> {
         let rank = full.len();
         let inner = (0..rank).rev().find(|&dim| stored.strides[dim] == 1 && tile.shape[dim] > 1)?;
         let size = stored.dtype.size_bytes();
-        let suits = |chunk: usize| {
-            let others = (0..rank).filter(|&dim| dim != inner && full[dim] > 1);
-            let ends = if tile.ragged[inner] { full[inner] } else { 0 };
-            let places = [tile.shape[inner], stored.offset, ends];
-            chunk > 0
-                && places.iter().all(|place| place.is_multiple_of(chunk))
-                && others.into_iter().all(|dim| stored.strides[dim].is_multiple_of(chunk))
-        };
-        let chunk = [VECTOR_BYTES, 8, 4].map(|bytes| bytes / size).into_iter().find(|&chunk| suits(chunk))?;
+        let chunks = [VECTOR_BYTES, 8, 4].map(|bytes| bytes / size);
+        let chunk = chunks
+            .into_iter()
+            .find(|&chunk| chunk > 0 && self.has_chunks(position, tensor, (inner, chunk)))?;
         let terms = self.steps.term_dims(position);
         let mut padded = self.padded(&tile.shape, &terms, inner, stored.dtype);
         let stages = self.stages_of(position);

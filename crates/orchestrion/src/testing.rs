@@ -1,0 +1,42 @@
+//! What tests of several stages begin with.
+
+use crate::Options;
+use crate::backend::find;
+use crate::implement::Place;
+use crate::signature::Signatures;
+use crate::units::Units;
+use orch_ir::PrimGraph;
+
+/// Sixteen rows by a large factor, and by two small ones.
+pub const LORA: &str = "graph \"lora\" {
+  input \"x\" t0: f16[16, 4096]
+  input \"w\" t1: f16[4096, 4096]
+  input \"a\" t2: f16[4096, 16]
+  input \"c\" t3: f16[16, 4096]
+  t4: f32[16, 4096] = cast.f32 t0
+  t5: f32[4096, 4096] = cast.f32 t1
+  t6: f32[4096, 16] = cast.f32 t2
+  t7: f32[16, 4096] = cast.f32 t3
+  t8: f32[16, 4096] = contract t4, t5 labels=\"mk,kn->mn\"
+  t9: f32[16, 16] = contract t4, t6 labels=\"mk,kr->mr\"
+  t10: f32[16, 4096] = contract t9, t7 labels=\"mr,rn->mn\"
+  t11: f32[16, 4096] = add t8, t10
+  t12: f16[16, 4096] = cast.f16 t11
+  output \"o\" t12
+}
+";
+
+/// A graph from its text.
+pub fn graph(text: &str) -> PrimGraph {
+    orch_ir::text::parse(text).unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+/// Calls a function with a graph as the stages after "identify" see it.
+pub fn with_place(text: &str, options: &Options, body: impl FnOnce(Place<'_>)) {
+    let backend = &*find(options).unwrap();
+    let graph = backend.prepared(graph(text));
+    let storage = backend.storage(&graph);
+    let units = Units::of(&graph, storage.layouts(), backend.widens_f16()).unwrap();
+    let signatures = Signatures::of(&graph, &storage);
+    body(Place { graph: &graph, storage: &storage, units: &units, signatures: &signatures, backend });
+}
