@@ -9,7 +9,7 @@ use crate::artifact::Artifact;
 use crate::compile::internal;
 use crate::manifest::{Device, Manifest, Port, typed};
 use orch_ir::{Shape, Tensor};
-use orch_runtime::cuda::{CudaError, ExecutableError, SearchPaths, TimeOptions};
+use orch_runtime::cuda::{CudaError, ExecutableError, Row, SearchPaths, TimeOptions};
 use orch_runtime::program::RunError;
 use orch_runtime::{cpu, cuda};
 use std::sync::Arc;
@@ -122,15 +122,28 @@ impl Executable {
     /// If the executable is for a CPU, or as [`Executable::run_bytes`].
     pub fn device_times_us(&mut self, runs: usize, cache: DeviceCache) -> Result<Vec<f64>, Error> {
         match &mut self.inner {
-            Inner::Cpu(_) => {
-                Err(Error::Input("the executable is for a CPU, which has no clock of its own".to_owned()))
-            }
+            Inner::Cpu(_) => Err(no_clock()),
             Inner::Cuda(inner) => {
                 let flush_l2 = cache == DeviceCache::Cold;
                 let options = TimeOptions { replays: runs, flush_l2, ..TimeOptions::default() };
                 inner.time_runs(&options).map_err(device_error)
             }
         }
+    }
+
+    /// Several runs in a row on the inputs of the last run, to be timed by the GPU's own clock.
+    ///
+    /// # Errors
+    /// If the executable is for a CPU or has steps on the host, or the GPU lacks memory for the tensors of all runs.
+    pub fn in_a_row(&self, runs: usize) -> Result<RunsInARow, Error> {
+        let Inner::Cuda(inner) = &self.inner else { return Err(no_clock()) };
+        let row = Row::new(inner, runs).map_err(device_error)?;
+        let row = row.ok_or_else(|| {
+            Error::Input(
+                "the executable has steps that run on the host, so that no graph takes its runs".to_owned(),
+            )
+        })?;
+        Ok(RunsInARow { row })
     }
 
     /// Median time of each step over `runs` runs.
@@ -179,6 +192,26 @@ impl Executable {
         }
         Ok(())
     }
+}
+
+/// Runs in a row on a GPU: one graph, in which each run has tensors of its own and may start as the run before ends. So
+/// are the times that a device takes if it always has the next run at hand.
+pub struct RunsInARow {
+    row: Row,
+}
+
+impl RunsInARow {
+    /// Microseconds of one run, which is an equal share of all, for each of `replays` repetitions.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn times_us(&self, replays: usize) -> Result<Vec<f64>, Error> {
+        self.row.time(&TimeOptions { replays, ..TimeOptions::default() }).map_err(cuda_error)
+    }
+}
+
+fn no_clock() -> Error {
+    Error::Input("the executable is for a CPU, which has no clock of its own".to_owned())
 }
 
 /// The tensor in memory that starts at a cache line, as kernels like it best. Tensors that start within a word, as

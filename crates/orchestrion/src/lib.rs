@@ -55,7 +55,7 @@ pub mod whole_file;
 pub use artifact::Artifact;
 pub use compile::Planned;
 pub use error::Error;
-pub use executable::{DeviceCache, Executable, RunOptions, StepTime, aligned, check_input};
+pub use executable::{DeviceCache, Executable, RunOptions, RunsInARow, StepTime, aligned, check_input};
 pub use model::Model;
 pub use options::{Options, Precision, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};

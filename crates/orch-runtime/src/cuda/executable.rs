@@ -124,6 +124,14 @@ impl Executable {
         Ok(Self::prepare(stream, Arc::clone(&self.program), placement, self.options)?)
     }
 
+    /// A duplicate whose inputs on the device are the same.
+    pub(super) fn duplicate_with_inputs(&self) -> Result<Self, ExecutableError> {
+        let mut duplicate = self.duplicate()?;
+        duplicate.placement.inputs.begin_copy(&duplicate.stream, &self.placement.inputs)?;
+        duplicate.wait()?;
+        Ok(duplicate)
+    }
+
     fn prepare(
         stream: Stream,
         program: Arc<Program>,
@@ -475,32 +483,43 @@ impl Executable {
     }
 
     fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
+        if self.options.check_each_step || self.options.execution == Execution::Direct {
+            return Ok(Segment::Direct(steps));
+        }
+        let builder = GraphBuilder::new(self.stream.context())?;
+        self.add_steps(&builder, steps.clone(), GraphEnd::default())?;
+        Ok(Segment::Graph(steps, builder.build(&self.stream)?))
+    }
+
+    /// For each of these steps those of them that it waits for.
+    fn waits(&self, steps: Range<usize>) -> Vec<Vec<usize>> {
         match self.options.execution {
-            _ if self.options.check_each_step => Ok(Segment::Direct(steps)),
-            Execution::Direct => Ok(Segment::Direct(steps)),
-            Execution::StraightGraph => {
-                let waits = (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect());
-                Ok(Segment::Graph(steps.clone(), self.build_graph(steps, waits.collect())?))
+            Execution::Direct | Execution::StraightGraph => {
+                (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect()).collect()
             }
             Execution::BranchedGraph => {
-                let ranges: Vec<_> =
-                    self.program.steps[steps.clone()].iter().map(|step| step.buffers()).collect();
-                Ok(Segment::Graph(steps.clone(), self.build_graph(steps, dependencies(&ranges))?))
+                let ranges: Vec<_> = self.program.steps[steps].iter().map(|step| step.buffers()).collect();
+                dependencies(&ranges)
             }
         }
     }
 
-    /// The graph of these steps, of which each waits for others of them.
-    fn build_graph(&self, steps: Range<usize>, waits: Vec<Vec<usize>>) -> Result<Graph, CudaError> {
-        let builder = GraphBuilder::new(self.stream.context())?;
+    /// Adds these steps to a graph, behind what is in it; none of them is a host routine. Gives what comes last.
+    pub(super) fn add_steps(
+        &self,
+        builder: &GraphBuilder,
+        steps: Range<usize>,
+        start: GraphEnd,
+    ) -> Result<GraphEnd, CudaError> {
+        let waits = self.waits(steps.clone());
         let allow_early = self.options.allow_programmatic && builder.has_programmatic_edges();
         // For each step what those after it wait for: its node, or what it waits for itself if it does nothing.
-        let mut ends: Vec<Vec<Node>> = Vec::with_capacity(steps.len());
-        let mut is_kernel = Vec::with_capacity(steps.len());
+        let mut ends: Vec<GraphEnd> = Vec::with_capacity(steps.len());
         // What the last call that needs the workspace has left behind: the next one waits for it.
         let mut workspace_end: Vec<Node> = Vec::new();
         for (idx, waits) in steps.zip(&waits) {
-            let mut after: Vec<Node> = waits.iter().flat_map(|&step| ends[step].iter().copied()).collect();
+            let before = if waits.is_empty() { start.clone() } else { GraphEnd::of(&ends, waits) };
+            let mut after = before.nodes;
             let call = self.calls.of(idx);
             let captured = call.and_then(Call::captured);
             if call.is_some_and(Call::needs_workspace) {
@@ -512,9 +531,7 @@ impl Executable {
                 (Action::Launch(launch), None) => {
                     let (function, shape) = (&launch.function, &launch.shape);
                     // One edge, because a kernel waits for all that it may start early after at once.
-                    let is_early = allow_early
-                        && shape.is_programmatic
-                        && matches!(waits[..], [step] if is_kernel[step]);
+                    let is_early = allow_early && shape.is_programmatic && before.is_kernel;
                     let pointers = self.arguments[idx].pointers();
                     // SAFETY: these are the launch's own arguments, one for each tensor and view.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
@@ -530,10 +547,28 @@ impl Executable {
                 workspace_end.extend(node);
             }
             let is_launch = matches!(self.program.steps[idx].action, Action::Launch(_));
-            is_kernel.push(is_launch && captured.is_none());
-            ends.push(node.map_or(after, |node| vec![node]));
+            let is_kernel = is_launch && captured.is_none();
+            ends.push(GraphEnd { nodes: node.map_or(after, |node| vec![node]), is_kernel });
         }
-        builder.build(&self.stream)
+        let is_last = |idx: &usize| !waits.iter().any(|waits| waits.contains(idx));
+        let last: Vec<usize> = (0..ends.len()).filter(is_last).collect();
+        Ok(if last.is_empty() { start } else { GraphEnd::of(&ends, &last) })
+    }
+}
+
+/// What those wait for that come behind a part of a graph.
+#[derive(Clone, Default)]
+pub(super) struct GraphEnd {
+    nodes: Vec<Node>,
+    /// Whether it is one kernel, after which another one may start early.
+    is_kernel: bool,
+}
+
+impl GraphEnd {
+    /// Those of several steps together.
+    fn of(ends: &[Self], steps: &[usize]) -> Self {
+        let nodes = steps.iter().flat_map(|&step| ends[step].nodes.iter().copied()).collect();
+        Self { nodes, is_kernel: matches!(steps[..], [step] if ends[step].is_kernel) }
     }
 }
 

@@ -55,6 +55,11 @@ impl Packed {
         self.buffer.fill(stream, 0)
     }
 
+    /// Enqueues copying all of `from`, which holds tensors of the same sizes.
+    pub(super) fn begin_copy(&self, stream: &Stream, from: &Self) -> Result<(), CudaError> {
+        self.buffer.copy_from(stream, 0, &from.buffer, 0, self.buffer.len_bytes())
+    }
+
     fn address(&self, idx: usize) -> u64 {
         self.buffer.address() + self.starts[idx] as u64
     }

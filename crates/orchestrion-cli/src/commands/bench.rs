@@ -3,7 +3,7 @@
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::{DeviceCache, Error, Executable, Tensor};
+use orchestrion::{DeviceCache, Error, Executable, RunsInARow, Tensor};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ pub struct Arguments {
     /// Overwrite the GPU's second-level cache before each run, so that nothing is found there
     #[arg(long, requires = "device_only")]
     cold: bool,
+    /// Time N runs in a row, each on tensors of its own: what a run takes of a GPU that has the next one at hand
+    #[arg(long, value_name = "N", requires = "device_only", conflicts_with = "cold", value_parser = parse_row)]
+    in_a_row: Option<usize>,
     /// Also show the time of each step
     #[arg(long)]
     steps: bool,
@@ -52,13 +55,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let mut buffers = executable.output_buffers();
-    let clock = match (arguments.device_only, arguments.cold) {
-        (false, _) => Clock::Host,
-        (true, false) => Clock::Device(DeviceCache::Warm),
-        (true, true) => Clock::Device(DeviceCache::Cold),
+    begin(&mut executable, &inputs, &mut buffers)?;
+    let clock = match (arguments.device_only, arguments.in_a_row, arguments.cold) {
+        (false, ..) => Clock::Host,
+        (true, Some(runs), _) => Clock::Row(executable.in_a_row(runs)?),
+        (true, None, false) => Clock::Device(DeviceCache::Warm),
+        (true, None, true) => Clock::Device(DeviceCache::Cold),
     };
     let mut timed = Timed { executable: &mut executable, inputs: &inputs, buffers: &mut buffers, clock };
-    timed.begin()?;
     if arguments.serve {
         return serve(&mut timed, base_kib);
     }
@@ -66,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let start = Instant::now();
     let mut samples_ms = Vec::new();
     while samples_ms.len() < MIN_RUNS || start.elapsed() < budget {
-        samples_ms.extend(timed.runs_ms(clock.runs_at_once())?);
+        samples_ms.extend(timed.runs_ms(timed.clock.runs_at_once())?);
     }
     samples_ms.sort_by(f64::total_cmp);
     let (min, median) = (samples_ms[0], samples_ms[samples_ms.len() / 2]);
@@ -95,20 +99,29 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("expected a number of seconds from 0 to {MAX_SECONDS}"))
 }
 
+/// Most runs in a row.
+const MAX_ROW: usize = 1000;
+
+fn parse_row(text: &str) -> Result<usize, String> {
+    let runs = text.parse().ok().filter(|runs| (1..=MAX_ROW).contains(runs));
+    runs.ok_or_else(|| format!("expected a number of runs from 1 to {MAX_ROW}"))
+}
+
 /// Whose clock times a run.
-#[derive(Clone, Copy)]
 enum Clock {
     /// On a GPU from the launch until the host knows that it has ended.
     Host,
     /// The GPU's own.
     Device(DeviceCache),
+    /// The GPU's own, for runs in a row.
+    Row(RunsInARow),
 }
 
 impl Clock {
-    fn runs_at_once(self) -> usize {
+    fn runs_at_once(&self) -> usize {
         match self {
             Clock::Host => 1,
-            Clock::Device(_) => DEVICE_RUNS,
+            Clock::Device(_) | Clock::Row(_) => DEVICE_RUNS,
         }
     }
 }
@@ -121,23 +134,22 @@ struct Timed<'a> {
     clock: Clock,
 }
 
-impl Timed<'_> {
-    /// The first run: a GPU has the inputs from then on.
-    fn begin(&mut self) -> Result<(), Error> {
-        let given: Vec<&[u8]> = self.inputs.iter().map(|tensor| &tensor.bytes()[..]).collect();
-        let mut outputs: Vec<&mut [u8]> = self.buffers.iter_mut().map(Vec::as_mut_slice).collect();
-        self.executable.run_bytes(&given, &mut outputs)
-    }
+/// The first run: a GPU has the inputs from then on.
+fn begin(executable: &mut Executable, inputs: &[Tensor], buffers: &mut [Vec<u8>]) -> Result<(), Error> {
+    let given: Vec<&[u8]> = inputs.iter().map(|tensor| &tensor.bytes()[..]).collect();
+    let mut outputs: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+    executable.run_bytes(&given, &mut outputs)
+}
 
+impl Timed<'_> {
     /// Times of runs, in milliseconds.
     fn runs_ms(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
-        match self.clock {
-            Clock::Host => (0..runs).map(|_| self.run_ms()).collect(),
-            Clock::Device(cache) => {
-                let times_us = self.executable.device_times_us(runs, cache)?;
-                Ok(times_us.into_iter().map(|time_us| time_us / 1e3).collect())
-            }
-        }
+        let times_us = match &self.clock {
+            Clock::Host => return (0..runs).map(|_| self.run_ms()).collect(),
+            Clock::Device(cache) => self.executable.device_times_us(runs, *cache)?,
+            Clock::Row(row) => row.times_us(runs)?,
+        };
+        Ok(times_us.into_iter().map(|time_us| time_us / 1e3).collect())
     }
 
     /// Time of one run by the host's clock, in milliseconds.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cuda::testing::{Fake, floats, function};
-use crate::cuda::{BoxView, Launch, LaunchShape, Step, TimeOptions};
+use crate::cuda::{BoxView, Launch, LaunchShape, Row, Step, TimeOptions};
 use crate::program::{HostStep, TensorRef};
 use orch_ir::{DType, Tensor};
 
@@ -361,6 +361,61 @@ fn times_are_those_of_the_device() {
         let times: Vec<f64> = profile.iter().map(|step| step.median_us.round()).collect();
         assert_eq!(times, [5.0, 5.0, 5.0, 5.0, 2.0, 5.0]);
     }
+}
+
+#[test]
+fn runs_in_a_row_are_one_graph_on_tensors_of_their_own() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let early = |symbol, tensors: &[_]| {
+        let mut step = launch(&context, symbol, tensors);
+        let Action::Launch(launch) = &mut step.action else { panic!() };
+        launch.shape.is_programmatic = true;
+        step
+    };
+    let pair = vec![early("neg", &[input(0), arena(0)]), early("add", &[arena(0), CONSTANT, output(0)])];
+    let executable = |steps| {
+        let mut executable = executable(&context, program(steps, 1), Execution::BranchedGraph);
+        executable.upload(&[&floats([2.0; ELEMS])]).unwrap();
+        executable
+    };
+    let mut once = executable(pair);
+    fake.log();
+    let mut row = Row::new(&once, 3).unwrap().unwrap();
+    let log = fake.log();
+    // Behind what the three prepare for themselves.
+    let built: Vec<&str> = log.lines().filter(|line| line.contains("after")).skip(9).map(str::trim).collect();
+    assert_eq!(
+        built,
+        [
+            "node 0: neg 2x2 shared 0 after",
+            "node 1: add 2x2 shared 0 after",
+            "early after 0",
+            "node 2: neg 2x2 shared 0 after",
+            "early after 1",
+            "node 3: add 2x2 shared 0 after",
+            "early after 2",
+            "node 4: neg 2x2 shared 0 after",
+            "early after 3",
+            "node 5: add 2x2 shared 0 after",
+            "early after 4",
+        ]
+    );
+    let options = TimeOptions { warmup: 0, replays: 2, flush_l2: false };
+    let times = row.time(&options).unwrap();
+    // Two kernels of 5 us each.
+    assert!(times.len() == 2 && times.iter().all(|time| (time - 10.0).abs() < 1e-2), "{times:?}");
+    for run in row.runs_mut() {
+        let mut result = vec![0; BYTES];
+        run.download(&mut [&mut result]).unwrap();
+        assert_eq!(result, floats([-1.5; ELEMS]));
+    }
+    drop(row);
+    // The inputs are its own as before, and it has not run.
+    let mut result = vec![0; BYTES];
+    once.download(&mut [&mut result]).unwrap();
+    assert_eq!(result, floats([0.0; ELEMS]));
+    assert!(Row::new(&executable(vec![double(input(0), output(0))]), 3).unwrap().is_none());
 }
 
 #[test]
