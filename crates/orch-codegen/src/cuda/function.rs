@@ -37,7 +37,9 @@ pub struct Emitter<'a> {
     thread: String,
     /// Whether the thread's warp is the one that starts copies of boxes: to the compiler the same for all its lanes.
     pub(super) copies: String,
-    /// Whether threads write what matrix units read of shared memory on their own, to which that must be made known.
+    /// Swizzled tiles: what matrix units read of shared memory on their own.
+    pub(super) tiles: FxHashSet<BufferId>,
+    /// Whether threads write such tiles, which must be made known to matrix units.
     pub(super) publishes: bool,
     /// Whether the kernel may be launched before those that it waits for have ended.
     pub(super) is_launched_early: bool,
@@ -67,6 +69,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let views = program.views.iter().map(|view| names.fresh(&view.name)).collect();
     let slots = names.fresh("slots");
     let copies = names.fresh("copies");
+    let tiles = tiles_of(program);
     let mut emitter = Emitter {
         program,
         facts: Facts::new(program),
@@ -78,7 +81,8 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         slots,
         thread: thread.clone(),
         copies,
-        publishes: writes_factors(program),
+        publishes: writes_some(program, &tiles),
+        tiles,
         is_launched_early: target.has_early_launch,
         running: None,
         vars: FxHashMap::default(),
@@ -127,17 +131,20 @@ pub fn tile_products(program: &ThreadProgram) -> Vec<TileProduct> {
     found
 }
 
-/// True if threads write shared memory that products of tiles read.
-fn writes_factors(program: &ThreadProgram) -> bool {
-    let is_factor = |buffer: &BufferId| {
-        team_stmts(&program.body).any(|stmt| match stmt {
-            TeamStmt::MultiplyTiles { a, b, .. } => a.buffer == *buffer || b.buffer == *buffer,
-            _ => false,
-        })
-    };
+/// The buffers of shared memory that products of tiles read.
+fn tiles_of(program: &ThreadProgram) -> FxHashSet<BufferId> {
+    let factors = team_stmts(&program.body).filter_map(|stmt| match stmt {
+        TeamStmt::MultiplyTiles { a, b, .. } => Some([a.buffer, b.buffer]),
+        _ => None,
+    });
+    factors.flatten().filter(|&buffer| program.buffer(buffer).scope.is_shared()).collect()
+}
+
+/// True if threads write one of these buffers.
+fn writes_some(program: &ThreadProgram, buffers: &FxHashSet<BufferId>) -> bool {
     stmts(&program.body).any(|stmt| match stmt {
-        Stmt::Store { buffer, .. } => program.buffer(*buffer).scope.is_shared() && is_factor(buffer),
-        Stmt::Team(TeamStmt::Copy { to, .. }) => is_factor(&to.buffer),
+        Stmt::Store { buffer, .. } => buffers.contains(buffer),
+        Stmt::Team(TeamStmt::Copy { to, .. }) => buffers.contains(&to.buffer),
         _ => false,
     })
 }

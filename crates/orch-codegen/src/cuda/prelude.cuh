@@ -435,11 +435,15 @@ template <int A, int N, class T> ORC void o_give(const T *p, int offset, int ran
     ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::store(at + i * bytes, r.w + i * bytes / 4);
 }
 template <int A, class T> ORC void o_give(const T *p, int offset, int rank, T v) { o_give<A, 1, T>(p, offset, rank, vec<T, 1>{{v}}); }
+/* By way of the first-level cache. Past it, chunks of a line that go to several lines of shared memory, as those of padded
+   tiles do, are asked of the second-level cache one by one: 8 KiB that all multiprocessors read take four times as long on
+   an H200, in lines of 32 bytes nine times. Whole lines are 10 % faster past it. */
 template <int BYTES> ORC void o_copy(void *to, const void *from, int real) {
-    if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_address(to)), "l"(from), "r"(real) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(o_address(to)), "l"(from), "r"(real), "n"(BYTES) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(o_address(to)), "l"(from), "r"(real), "n"(BYTES) : "memory");
+}
+template <int BYTES> ORC void o_copy_by_lines(void *to, const void *from, int real) {
+    static_assert(BYTES == 16, "others go by way of the first-level cache");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_address(to)), "l"(from), "r"(real) : "memory");
 }
 ORC void o_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> ORC void o_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

@@ -71,8 +71,10 @@ impl Emitter<'_> {
                     Some(mask) => format!("{} ? {real} : 0", self.eval(*mask).text),
                     None => real,
                 };
+                // Chunks of a swizzled tile fill lines of 128 bytes, as they lie in memory.
+                let by_lines = if bytes == 16 && self.tiles.contains(&to.buffer) { "_by_lines" } else { "" };
                 let (to, from) = (self.place(to), self.place(from));
-                self.line(&format!("o_copy<{bytes}>({to}, {from}, {real});"));
+                self.line(&format!("o_copy{by_lines}<{bytes}>({to}, {from}, {real});"));
             }
             TeamStmt::CopyBox { to, view, at, slot } => {
                 let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();
