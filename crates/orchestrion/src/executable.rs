@@ -131,18 +131,33 @@ impl Executable {
         }
     }
 
-    /// Several runs in a row on the inputs of the last run, to be timed by the GPU's own clock.
+    /// Several runs in a row on the inputs of the last run, to be timed by the GPU's own clock. Each of them has computed the
+    /// same outputs, to the bit, unless libraries are called, which need not.
     ///
     /// # Errors
-    /// If the executable is for a CPU or has steps on the host, or the GPU lacks memory for the tensors of all runs.
-    pub fn in_a_row(&self, runs: usize) -> Result<RunsInARow, Error> {
-        let Inner::Cuda(inner) = &self.inner else { return Err(no_clock()) };
+    /// If the executable is for a CPU or has steps on the host, the GPU lacks memory for the tensors of all runs, or runs
+    /// differ.
+    pub fn in_a_row(&mut self, runs: usize) -> Result<RunsInARow, Error> {
+        let (mut once, mut again) = (self.output_buffers(), self.output_buffers());
+        let Inner::Cuda(inner) = &mut self.inner else { return Err(no_clock()) };
         let row = Row::new(inner, runs).map_err(device_error)?;
-        let row = row.ok_or_else(|| {
+        let mut row = row.ok_or_else(|| {
             Error::Input(
                 "the executable has steps that run on the host, so that no graph takes its runs".to_owned(),
             )
         })?;
+        let calls_library =
+            (0..self.manifest.steps.len()).any(|step| matches!(inner.call_of(step), Some(Ok(_))));
+        let mut expected: Vec<&mut [u8]> = once.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut found: Vec<&mut [u8]> = again.iter_mut().map(Vec::as_mut_slice).collect();
+        inner.download(&mut expected).map_err(device_error)?;
+        row.run().map_err(cuda_error)?;
+        for run in row.runs_mut().iter_mut().filter(|_| !calls_library) {
+            run.download(&mut found).map_err(device_error)?;
+            if found != expected {
+                return Err(Error::Internal("runs in a row do not compute what a run does alone".to_owned()));
+            }
+        }
         Ok(RunsInARow { row })
     }
 

@@ -4,6 +4,7 @@ use super::error::CudaError;
 use super::executable::{Executable, ExecutableError, GraphEnd};
 use super::graph::{Graph, GraphBuilder};
 use super::launch::Action;
+use super::stream::Stream;
 use super::timing::{TimeOptions, time_on_device};
 
 /// Runs of a program in a row, as one graph: each on tensors of its own, so that together they can be larger than a cache;
@@ -27,7 +28,7 @@ impl Row {
         }
         let runs = (0..runs.max(1)).map(|_| executable.duplicate_with_inputs());
         let runs = runs.collect::<Result<Vec<_>, _>>()?;
-        let stream = executable.stream();
+        let stream = runs[0].stream();
         let builder = GraphBuilder::new(stream.context())?;
         let mut end = GraphEnd::default();
         for run in &runs {
@@ -41,14 +42,29 @@ impl Row {
         &mut self.runs
     }
 
+    /// Runs all of them, and waits.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn run(&self) -> Result<(), CudaError> {
+        self.launch()?;
+        self.stream().synchronize()
+    }
+
     /// Times all of them: microseconds of one run, which is an equal share, for each repetition.
     ///
     /// # Errors
     /// If the device fails.
     pub fn time(&self, options: &TimeOptions) -> Result<Vec<f64>, CudaError> {
-        let stream = self.runs[0].stream();
-        let launch = || self.graph.launch(stream, || format!("launching {} runs in a row", self.runs.len()));
-        let times_us = time_on_device(stream, options, launch)?;
+        let times_us = time_on_device(self.stream(), options, || self.launch())?;
         Ok(times_us.into_iter().map(|time_us| time_us / self.runs.len() as f64).collect())
+    }
+
+    fn stream(&self) -> &Stream {
+        self.runs[0].stream()
+    }
+
+    fn launch(&self) -> Result<(), CudaError> {
+        self.graph.launch(self.stream(), || format!("launching {} runs in a row", self.runs.len()))
     }
 }

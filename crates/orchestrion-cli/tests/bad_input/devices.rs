@@ -34,6 +34,7 @@ const RUN: &str = "run good.orc --cuda-driver ./libcuda.so";
 /// Compiles with measurements on the device.
 pub const TUNED: &str =
     "compile good.onnx --target cuda --tune --nvrtc ./libnvrtc.so --cuda-driver ./libcuda.so -o good.orc";
+const IN_A_ROW: &str = "bench good.orc --cuda-driver ./libcuda.so --device-only --in-a-row 3 --seconds 0";
 const CHECKED: &str = "run good.orc --cuda-driver ./libcuda.so --check-steps";
 
 /// A call for which the driver is steered so.
@@ -72,6 +73,12 @@ fn devices() {
     session.observe_internal("an illegal address", RUN, command);
     let command = steered(&session, CHECKED, fault);
     session.observe_internal("an illegal address, looked for", CHECKED, command);
+
+    let command = steered(&session, IN_A_ROW, "set memory_total 1500");
+    session.observe("a device with too little memory for runs in a row", IN_A_ROW, command);
+    let output = session.command(IN_A_ROW).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.starts_with("median 5.0 us, best 5.0 us of "), "{said}");
 
     // A plan that is made by measured times needs the memory of each kernel alone.
     let command = steered(&session, TUNED, "set memory_total 600");

@@ -139,6 +139,8 @@ fn arguments() {
     session.case("a number of threads that is none", "run good.orc --threads some");
     session.case("a time that is none", "bench good.orc --seconds NaN");
     session.case("a time without end", "bench good.orc --seconds 1e300");
+    session.case("no runs in a row", "bench good.orc --device-only --in-a-row 0");
+    session.case("runs in a row on a CPU", "bench good.orc --device-only --in-a-row 3");
     session.case("a model for verification that is another", "verify good.orc --onnx x.npy");
     session.case("cases that are missing", "conformance missing");
     session.case("measurements that are none", "cache import x.npy");
