@@ -88,7 +88,7 @@ impl Proved {
     }
 }
 
-/// Finds the cheapest µGraphs of a program with one output, by `rank`, and proves them. `goes_on` is asked now and then.
+/// Finds the cheapest µGraphs of a program, by `rank`, and proves them. `goes_on` is asked now and then.
 ///
 /// # Errors
 /// If the search does not cover the program, or `goes_on` says no.

@@ -547,6 +547,37 @@ fn graphs_that_the_search_finds_are_computed() {
 }
 
 #[test]
+fn graphs_of_several_outputs_are_computed() {
+    for (inputs, body) in [
+        (
+            "t0 = input \"x\" [16, 64]\n t1 = input \"r\" [16, 64]",
+            "t2 = add t0, t1\n t3 = rms_norm(0) t2\n output \"sum\" t2\n output \"norm\" t3",
+        ),
+        (
+            "t0 = input \"x\" [16, 64]\n t1 = input \"w\" [64, 48]\n t2 = input \"u\" [64, 48]",
+            "t3 = rms_norm(0) t0\n t4 = matmul t3, t1\n t5 = matmul t3, t2\n output \"k\" t4\n output \"v\" t5",
+        ),
+        (
+            "t0 = input \"q\" [2, 16, 32]\n t1 = input \"k\" [2, 32, 64]\n t2 = input \"v\" [2, 64, 32]",
+            "t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n t7 = matmul t6, t2\n \
+             output \"o\" t7\n output \"sums\" t5",
+        ),
+    ] {
+        let program = valid(&format!("mugraph \"p\" {{\n {inputs}\n {body}\n}}\n"));
+        let options = SearchOptions { threads: 2, ..SearchOptions::default() };
+        let (found, _) = search(&program, &options).unwrap_or_else(|e| panic!("{e}"));
+        assert!(found.iter().any(|found| found.graph.kernels() == 1));
+        let inputs = random_inputs(&program, 5, 0.3);
+        for found in found.iter().take(4) {
+            for (factors, dtype, limit) in [KINDS[0], KINDS[3]] {
+                let inputs = rounded(&inputs, dtype);
+                check_stored(&found.graph, &inputs, &row_major(&found.graph, dtype), (factors, limit));
+            }
+        }
+    }
+}
+
+#[test]
 fn tiles_of_few_dimensions_are_computed() {
     for text in [
         "t0 = input \"x\" [40]\n t1 = block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = rms_norm(1/10) s0\n \

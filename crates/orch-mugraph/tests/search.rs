@@ -210,10 +210,77 @@ fn what_is_not_covered_is_said() {
         "mugraph \"g\" {\n t0 = input \"x\" [4, 6]\n t1 = largest(1) t0\n output \"o\" t1\n}\n",
         "t1: the search does not know largest(1)",
     );
-    refused(
-        "mugraph \"g\" {\n t0 = input \"x\" [4, 6]\n t1 = exp t0\n t2 = square t0\n output \"o\" t1\n output \"p\" t2\n}\n",
-        "2 outputs, the search takes one",
+}
+
+/// The cheapest µGraph of a program, which is proved, without its inputs.
+fn cheapest(body: &str) -> String {
+    let program = valid(&format!("mugraph \"g\" {{\n{body}}}\n"));
+    let (found, report) = run(&program);
+    assert_eq!(report.screened[1], 0, "what labels allow is right");
+    let graph = &found.first().expect("a µGraph").graph;
+    let proof = verify(&program, graph, &VerifyOptions::default());
+    assert!(proof.is_ok_and(|proof| proof.log2_bound < -80.0), "{}", print(graph));
+    best(&found, graph.kernels()).1
+}
+
+#[test]
+fn an_output_may_be_an_operand_of_another() {
+    let text = cheapest(
+        " t0 = input \"x\" [16, 256]\n t1 = input \"r\" [16, 256]\n t2 = add t0, t1\n t3 = rms_norm(0) t2\n \
+         output \"sum\" t2\n output \"norm\" t3\n",
     );
+    let expected = "\
+t2, t3 = block [16] loop 1 {
+s0 = load t0 [0] -
+s1 = load t1 [0] -
+s2 = add s0, s1
+s3 = rms_norm(0) s2
+store s3 [0]
+store s2 [0]
+}
+output \"sum\" t3
+output \"norm\" t2
+}
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn outputs_of_equal_widths_are_cut_alike() {
+    let products = |columns: usize| {
+        cheapest(&format!(
+            " t0 = input \"x\" [16, 512]\n t1 = input \"w\" [512, 1024]\n t2 = input \"u\" [512, {columns}]\n \
+             t3 = matmul t0, t1\n t4 = matmul t0, t2\n output \"k\" t3\n output \"v\" t4\n"
+        ))
+    };
+    let text = products(1024);
+    assert!(text.contains("load t1 [-, 1] -\ns2 = load t2 [-, 1] -"), "{text}");
+    // Blocks that cut one output along columns that the other one has not would store the other one again.
+    let text = products(512);
+    assert!(!text.contains("load t1 [-, 1]") && !text.contains("load t1 [1"), "{text}");
+}
+
+#[test]
+fn sums_that_attention_divides_by_may_be_outputs() {
+    let text = cheapest(
+        " t0 = input \"q\" [8, 16, 64]\n t1 = input \"k\" [8, 64, 4096]\n t2 = input \"v\" [8, 4096, 64]\n \
+         t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n t7 = matmul t6, t2\n \
+         output \"o\" t7\n output \"sums\" t5\n output \"again\" t5\n",
+    );
+    let (_, last) = text.split_once("t5, t6 = ").expect("two kernels, of which the last one stores twice");
+    let expected = "\
+s2 = sum(2) s0
+s3 = sum(2, 64) s1
+s4 = div s3, s2
+store s4 [0, 1]
+store s2 [0, 1]
+}
+output \"o\" t5
+output \"sums\" t6
+output \"again\" t6
+}
+";
+    assert!(last.ends_with(expected), "{text}");
 }
 
 /// 6144 columns in 128 blocks would be lines of 96 bytes, of which two sectors of 64 move.

@@ -5,7 +5,7 @@
 //! target are met: they are read off the e-graph's parents of each tile.
 
 use super::algebra::{Algebra, GRID, LOOP, RopeTerm, TILE, Term, WHOLE};
-use super::limits::{BlockLimits, Counts, Goal};
+use super::limits::{BlockLimits, Counts, Goal, Target};
 use super::tile::{Dim, Sketch, Source, Step, Structure, TileOp};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
@@ -56,10 +56,10 @@ pub fn search_block(
     (Vec::new(), counts)
 }
 
-/// Tiles among which the target is looked for.
+/// Tiles among which the targets are looked for.
 const REACHED: usize = 4096;
 
-/// True if the target is among all tiles that any number of operators gives, or there are too many to tell.
+/// True if all targets are among the tiles that any number of operators gives, or there are too many to tell.
 pub fn reaches(
     algebra: &Algebra,
     (structure, sources): (&Structure, &[Source]),
@@ -68,16 +68,15 @@ pub fn reaches(
 ) -> bool {
     let limits = BlockLimits { canonical_order: false, ..*limits };
     let Some(mut search) = Search::new(algebra, (structure, sources), goal, &limits) else { return false };
-    let mut seen = 0;
+    let (mut seen, mut missing) = (0, goal.targets.iter().collect::<Vec<&Target>>());
     while search.tiles.len() < REACHED {
-        let is_target = |tile: &Tile| {
-            tile.class == goal.target.0
+        let is = |tile: &Tile, (class, dims): &Target| {
+            tile.class == *class
                 && tile.stage != Stage::Loop
-                && structure
-                    .store(&tile.dims, algebra.free(tile.class))
-                    .is_some_and(|(dims, _)| dims == goal.target.1)
+                && structure.store(&tile.dims, algebra.free(tile.class)).is_some_and(|(own, _)| own == *dims)
         };
-        if search.tiles[seen..].iter().any(is_target) {
+        missing.retain(|target| !search.tiles[seen..].iter().any(|tile| is(tile, target)));
+        if missing.is_empty() {
             return true;
         }
         let from = std::mem::replace(&mut seen, search.tiles.len());
@@ -123,6 +122,9 @@ struct Tile {
 
 /// The order of operators: newest operand, operator, other operand.
 type Key = (usize, usize, usize);
+
+/// A tile that is stored, the dimensions of the tensor, and the dimension of each grid index.
+type Store = (usize, Vec<Dim>, Vec<usize>);
 
 struct Search<'a> {
     algebra: &'a Algebra,
@@ -171,8 +173,7 @@ impl<'a> Search<'a> {
         if left == 0 {
             return self.counts.prune(AT_LIMIT);
         }
-        let outputs = if self.goal.partial { self.limits.outputs } else { 1 };
-        if self.limits.closability && open > outputs + left {
+        if self.limits.closability && open > self.most_results() + left {
             return self.counts.prune(OPEN);
         }
         // Operators on older tiles alone come before the last one.
@@ -202,28 +203,43 @@ impl<'a> Search<'a> {
             .any(|known| known.class == tile.class && known.dims == tile.dims && known.stage <= tile.stage)
     }
 
-    /// Records what can be stored here. True if the target is reached, so that nothing need be added.
+    /// Results that a kernel may have.
+    fn most_results(&self) -> usize {
+        if self.goal.partial { self.limits.outputs } else { self.goal.targets.len() }
+    }
+
+    /// Records what can be stored here. True if the targets are reached, so that nothing need be added.
     fn close(&mut self, open: usize) -> bool {
-        let allowed = if self.goal.partial { self.limits.outputs } else { 1 };
-        if open > allowed {
+        if open > self.most_results() {
             return false;
         }
-        let results = || self.tiles.iter().enumerate().filter(|(_, tile)| tile.readers == 0);
         let is_computed = |tile: &Tile| tile.stage != Stage::Loop && !matches!(tile.step, Step::Load(_));
-        if !results().all(|(_, tile)| is_computed(tile)) {
-            return false;
-        }
-        let stores: Option<Vec<_>> = results()
-            .map(|(at, tile)| {
-                let free = self.algebra.free(tile.class);
-                self.structure.store(&tile.dims, free).map(|(dims, map)| (at, dims, map))
-            })
-            .collect();
-        let Some(stores) = stores else { return false };
-        let is_target = |(at, dims, _): &(usize, Vec<Dim>, Vec<usize>)| {
-            (self.tiles[*at].class, dims.as_slice()) == self.goal.target
+        let stored = |(at, tile): (usize, &Tile)| {
+            let free = self.algebra.free(tile.class);
+            let (dims, map) = self.structure.store(&tile.dims, free).filter(|_| is_computed(tile))?;
+            Some((at, dims, map))
         };
-        let reached = stores.len() == 1 && is_target(&stores[0]);
+        let is = |(at, dims, _): &Store, target: &Target| {
+            (self.tiles[*at].class, dims.as_slice()) == (target.0, target.1.as_slice())
+        };
+        let tiles = || self.tiles.iter().enumerate();
+        let unread: Option<Vec<Store>> = tiles().filter(|(_, tile)| tile.readers == 0).map(stored).collect();
+        let Some(mut stores) = unread else { return false };
+        // Of several targets one may be an operand of another.
+        if !self.goal.partial && stores.len() < self.goal.targets.len() {
+            let targets = self.goal.targets.iter();
+            let missing = targets.filter(|target| !stores.iter().any(|store| is(store, target)));
+            let read = |target: &Target| {
+                let mut read = tiles().filter(|(_, tile)| tile.readers > 0 && tile.class == target.0);
+                read.find_map(|tile| stored(tile).filter(|store| is(store, target)))
+            };
+            let found: Option<Vec<Store>> = missing.map(read).collect();
+            let Some(found) = found else { return false };
+            stores.extend(found);
+        }
+        let targets = self.goal.targets;
+        let reached = stores.len() == targets.len()
+            && targets.iter().all(|target| stores.iter().any(|store| is(store, target)));
         if reached || self.goal.partial {
             self.found.push(Sketch {
                 structure: self.structure.clone(),

@@ -1,6 +1,7 @@
 //! µGraphs from sketches and counts.
 
 use super::cost::{Beside, Extents, PartCounts};
+use super::limits::Target;
 use super::rope::{Rope, ropes};
 use super::tile::{Origin, Sketch, Step, TileOp};
 use crate::graph::{Accumulation, BlockGraph, GraphError, MuGraph, Node, TensorId, TileId};
@@ -9,14 +10,14 @@ use crate::op::{BinaryFn, Op, ReduceFn};
 /// A chain of kernels: sketches with counts.
 pub type Chain<'a> = [(&'a Sketch, &'a PartCounts)];
 
-/// The µGraph of a chain of kernels that computes a program's only output. `extents` are those of the labels,
-/// `constants` the program's in order.
+/// The µGraph of a chain of kernels, of which the last one stores the program's outputs, whose classes and dimensions are the
+/// `targets`. `extents` are those of the labels, `constants` the program's in order.
 ///
 /// # Errors
 /// If the sketches do not fit the program.
 pub fn build(
     program: &MuGraph,
-    chain: &Chain<'_>,
+    (chain, targets): (&Chain<'_>, &[Target]),
     extents: &[usize],
     constants: &[Op],
 ) -> Result<MuGraph, GraphError> {
@@ -46,9 +47,14 @@ pub fn build(
         stored = graph.block(kernel.block(&source)?)?;
         before = sketch.structure.grid.iter().copied().zip(counts.grid.iter().copied()).collect();
     }
-    let name = program.outputs().first().map_or("o", |(name, _)| name);
-    let last = stored.first().copied().ok_or_else(|| GraphError::new("graph", "nothing is stored"))?;
-    graph.output(name, last)?;
+    for ((name, _), (class, dims)) in program.outputs().iter().zip(targets) {
+        let stores = chain.last().map(|(sketch, _)| sketch.stores.iter().zip(&sketch.classes));
+        let at = stores.and_then(|mut stores| {
+            stores.position(|((_, own_dims, _), own)| own == class && own_dims == dims)
+        });
+        let tensor = at.and_then(|at| stored.get(at).copied());
+        graph.output(name, tensor.ok_or_else(|| GraphError::new("graph", "a result is not stored"))?)?;
+    }
     Ok(graph)
 }
 

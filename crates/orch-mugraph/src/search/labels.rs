@@ -1,4 +1,5 @@
-//! Labels: dimensions of the program that are the same index, as in Einstein's notation.
+//! Labels: dimensions of the program that are the same index, as in Einstein's notation. Indices of different outputs that
+//! run in parallel are taken for one.
 
 use crate::graph::{MuGraph, TensorId};
 use crate::verify::Classes;
@@ -44,10 +45,43 @@ impl Labels {
             }
             labels.dims.push(dims);
         }
+        labels.join_outputs(program);
         if labels.extents.len() > MOST {
             return Err(format!("{} different indices, {MOST} are searched at most", labels.extents.len()));
         }
         Ok(labels)
+    }
+
+    /// Makes one label of two that outputs have in the same place, with equal extents, where no tensor has both.
+    fn join_outputs(&mut self, program: &MuGraph) {
+        let Some(((_, first), others)) = program.outputs().split_first() else { return };
+        for (_, other) in others {
+            for dim in 0..self.dims(*first).len().min(self.dims(*other).len()) {
+                let ranks = [*first, *other].map(|id| self.dims(id).len());
+                let (Some(kept), Some(gone)) = (self.dims(*first)[dim], self.dims(*other)[dim]) else {
+                    continue;
+                };
+                let has_both =
+                    |dims: &Vec<Option<u8>>| [kept, gone].iter().all(|own| dims.contains(&Some(*own)));
+                let extents = [kept, gone].map(|label| self.extents[usize::from(label)]);
+                if ranks[0] != ranks[1]
+                    || kept == gone
+                    || extents[0] != extents[1]
+                    || self.dims.iter().any(has_both)
+                {
+                    continue;
+                }
+                let (kept, gone) = (kept.min(gone), kept.max(gone));
+                self.extents.remove(usize::from(gone));
+                for label in self.dims.iter_mut().flatten().flatten() {
+                    *label = match *label {
+                        own if own == gone => kept,
+                        own if own > gone => own - 1,
+                        own => own,
+                    };
+                }
+            }
+        }
     }
 
     /// The labels of a tensor's dimensions.

@@ -69,11 +69,14 @@ impl Counts {
     }
 }
 
+/// A result of the program: class and dimensions.
+pub type Target = (Id, Vec<Dim>);
+
 /// What a search within a kernel is for.
 pub struct Goal<'a> {
-    /// The program's result: class and dimensions.
-    pub target: (Id, &'a [Dim]),
-    /// True if results other than the target are wanted too.
+    /// The program's results, each once.
+    pub targets: &'a [Target],
+    /// True if other results are wanted too.
     pub partial: bool,
     /// Norms that the program takes, with their constants.
     pub norms: &'a [Rational],

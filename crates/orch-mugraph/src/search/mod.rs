@@ -6,6 +6,10 @@
 //! compute parts of it are first kernels, whose second kernel is searched once per set of results. What survives is built
 //! at small extents and screened by a random test; the best are then to be proved ([`crate::verify()`]) at full size.
 //!
+//! A program may have several outputs: the last kernel stores all of them. Dimensions of equal extent that different
+//! outputs have in the same place, and no tensor has both of, are taken for the same index ([`labels`]), so that blocks
+//! may cut all outputs alike.
+//!
 //! Rotary position embeddings are single operators (`rope`), whose parts are not searched for.
 //!
 //! In contrast to Mirage (OSDI'25, section 4): tiles carry classes of labelled expressions, so that partitions which mix
@@ -32,7 +36,7 @@ use build::build;
 use cost::{Beside, Machine, PartCounts};
 use egg::{Id, Language};
 use labels::Labels;
-use limits::{BlockLimits, Counts};
+use limits::{BlockLimits, Counts, Target};
 use pairs::Candidates;
 pub use progress::Progress;
 use rope::{Rope, ropes};
@@ -118,7 +122,7 @@ pub enum Outcome {
     Paused,
 }
 
-/// Searches for µGraphs of a program with one output.
+/// Searches for µGraphs of a program, whose outputs the last kernel stores.
 ///
 /// # Errors
 /// Says what about the program the search does not cover.
@@ -154,8 +158,8 @@ pub fn resume(
 /// Left because no counts make it cheap enough.
 const COST_BOUND: &str = "cost bound";
 
-/// Results of a first kernel: classes and dimensions.
-type Signature = Vec<(Id, Vec<Dim>)>;
+/// Results of a first kernel.
+type Signature = Vec<Target>;
 
 struct Context<'a> {
     program: &'a MuGraph,
@@ -163,7 +167,10 @@ struct Context<'a> {
     labels: Labels,
     algebra: Algebra,
     sources: Vec<Source>,
-    target: (Id, Vec<Dim>),
+    /// The program's results, each once.
+    targets: Vec<Target>,
+    /// The result that each output of the program is.
+    outputs: Vec<Target>,
     norms: Vec<Rational>,
     /// Labels that are summed somewhere.
     summed: BTreeSet<u8>,
@@ -175,14 +182,20 @@ type Task = (Structure, Vec<Source>);
 
 impl<'a> Context<'a> {
     fn new(program: &'a MuGraph, options: &'a SearchOptions) -> Result<Context<'a>, String> {
-        let [(_, output)] = program.outputs() else {
-            return Err(format!("{} outputs, the search takes one", program.outputs().len()));
-        };
+        if program.outputs().is_empty() {
+            return Err("it has no output".into());
+        }
         let labels = Labels::of(program)?;
         let algebra = Algebra::new(program, &labels)?;
         let sources = given(program, &labels, &algebra.tensors);
-        let dims = labels.dims(*output).iter().map(|label| Dim::whole(*label)).collect();
-        let target = (algebra.tensors[output.index()], dims);
+        let target = |(_, output): &(String, TensorId)| {
+            let dims = labels.dims(*output).iter().map(|label| Dim::whole(*label)).collect();
+            (algebra.tensors[output.index()], dims)
+        };
+        let outputs: Vec<Target> = program.outputs().iter().map(target).collect();
+        let mut targets = outputs.clone();
+        targets.sort();
+        targets.dedup();
         let mut norms = Vec::new();
         let mut summed = BTreeSet::new();
         for (_, node) in program.nodes() {
@@ -201,14 +214,16 @@ impl<'a> Context<'a> {
         norms.sort();
         norms.dedup();
         let ropes = ropes(program);
-        Ok(Context { program, options, labels, algebra, sources, target, norms, summed, ropes })
+        Ok(Context { program, options, labels, algebra, sources, targets, outputs, norms, summed, ropes })
     }
 
     /// Structures with the sources that they load. Grid indices are in order, so that no two differ by names only.
     fn tasks(&self, sources: &[Source], partial: bool) -> Vec<Task> {
         let labels: Vec<u8> = (0..self.labels.extents.len() as u8).collect();
-        let in_target =
-            |label: &u8| self.target.1.iter().flat_map(|dim| dim.atoms()).any(|atom| atom.label == *label);
+        let in_target = |label: &u8| {
+            let dims = self.targets.iter().flat_map(|(_, dims)| dims);
+            dims.flat_map(|dim| dim.atoms()).any(|atom| atom.label == *label)
+        };
         let mut grids: Vec<Vec<u8>> = vec![Vec::new()];
         for label in &labels {
             let more: Vec<Vec<u8>> = grids
@@ -273,7 +288,7 @@ impl<'a> Context<'a> {
     }
 
     /// Classes and dimensions of what a sketch stores.
-    fn program_result(&self, sketch: &Sketch) -> Vec<(Id, Vec<Dim>)> {
+    fn program_result(&self, sketch: &Sketch) -> Vec<Target> {
         sketch
             .stores
             .iter()
@@ -330,8 +345,9 @@ impl<'a> Context<'a> {
         results
     }
 
+    /// True if the program's results are all that a sketch stores.
     fn is_target(&self, sketch: &Sketch) -> bool {
-        self.program_result(sketch) == [self.target.clone()]
+        self.signature(sketch) == self.targets
     }
 
     fn add_single(&self, sketch: Sketch, candidates: &mut Candidates) {
@@ -358,7 +374,7 @@ impl<'a> Context<'a> {
             report.screened[0] += 1;
             let full: Vec<(&Sketch, &PartCounts)> =
                 chain.iter().map(|(sketch, counts)| (sketch, counts)).collect();
-            match build(self.program, &full, &self.labels.extents, &constants) {
+            match build(self.program, (&full, &self.outputs), &self.labels.extents, &constants) {
                 Ok(graph) if self.passes(&chain) => {
                     let alternatives = self.alternatives(&chain, &constants);
                     found.push(Found { graph, cost_us, alternatives });
@@ -372,7 +388,7 @@ impl<'a> Context<'a> {
     /// The same kernels with other counts, the cheapest ones.
     fn alternatives(&self, chain: &[(Sketch, PartCounts)], constants: &[Op]) -> Vec<(f64, MuGraph)> {
         let built = |chain: &[(&Sketch, &PartCounts)]| {
-            build(self.program, chain, &self.labels.extents, constants).ok()
+            build(self.program, (chain, &self.outputs), &self.labels.extents, constants).ok()
         };
         let (sketch, chosen) = match chain {
             [first, second] => return self.pairs_of_other_blocks([first, second], built),
@@ -417,7 +433,7 @@ impl<'a> Context<'a> {
         let small_chain: Vec<(&Sketch, &PartCounts)> =
             chain.iter().map(|(sketch, _)| sketch).zip(&counts).collect();
         let Ok(constants) = Algebra::constants(&small, &self.labels) else { return false };
-        let candidate = build(&small, &small_chain, &extents, &constants);
+        let candidate = build(&small, (&small_chain, &self.outputs), &extents, &constants);
         candidate.is_ok_and(|candidate| screen(&small, &candidate, Primes::SCREEN, 1).is_ok())
     }
 }

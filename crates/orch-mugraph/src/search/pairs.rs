@@ -100,7 +100,7 @@ impl Context<'_> {
         Some(())
     }
 
-    /// Kernels that compute the target from results of another.
+    /// Kernels that compute the targets from results of another.
     fn seconds(
         &self,
         signature: &Signature,
@@ -115,7 +115,7 @@ impl Context<'_> {
         let stored: Vec<Source> = stored.collect();
         // What is out of reach of one block that sees everything is out of reach of many.
         let one = Structure { grid: Vec::new(), looped: None };
-        let goal = Goal { target: (self.target.0, &self.target.1), partial: false, norms: &self.norms };
+        let goal = Goal { targets: &self.targets, partial: false, norms: &self.norms };
         let mut tasks = Vec::new();
         for subset in 0u32..1 << self.sources.len() {
             let chosen = self.sources.iter().enumerate().filter(|(at, _)| subset >> at & 1 == 1);

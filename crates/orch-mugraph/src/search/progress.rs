@@ -106,7 +106,7 @@ impl Progress {
 
 fn run_batch(context: &Context<'_>, batch: &[&Task], partial: bool) -> Vec<(Vec<Sketch>, Counts)> {
     let one = |(structure, sources): &Task| {
-        let goal = Goal { target: (context.target.0, &context.target.1), partial, norms: &context.norms };
+        let goal = Goal { targets: &context.targets, partial, norms: &context.norms };
         search_block(&context.algebra, (structure, sources), &goal, &context.limits(sources))
     };
     let threads = context.options.threads.clamp(1, BATCH);
