@@ -119,6 +119,16 @@ pub struct GpuTarget {
     pub l2_bytes: usize,
 }
 
+impl GpuTarget {
+    /// Tasks in clusters of so many that run at once if each takes a multiprocessor. Multiprocessors stand in groups, and what
+    /// a group has beyond whole clusters is of no use: by `cudaOccupancyMaxActiveClusters` an H200, with 132, runs 66
+    /// clusters of two, 30 of four and 15 of eight.
+    pub fn tasks_in_clusters(&self, cluster: usize) -> usize {
+        let useful = if cluster > 2 { self.multiprocessors * 10 / 11 } else { self.multiprocessors };
+        useful / cluster.max(1) * cluster
+    }
+}
+
 /// Ampere data centre GPUs (A100) and whatever is later and has no entry of its own.
 pub const SM_80: GpuTarget = GpuTarget {
     name: "sm_80",
@@ -150,3 +160,14 @@ pub const SM_90: GpuTarget = GpuTarget {
 
 /// Every GPU target.
 pub const GPU_TARGETS: [&GpuTarget; 2] = [&SM_90, &SM_80];
+
+#[cfg(test)]
+mod tests {
+    use super::{SM_80, SM_90};
+
+    #[test]
+    fn larger_clusters_leave_multiprocessors_out() {
+        assert_eq!([1, 2, 4, 8].map(|cluster| SM_90.tasks_in_clusters(cluster)), [132, 132, 120, 120]);
+        assert_eq!(SM_80.tasks_in_clusters(8) % 8, 0);
+    }
+}

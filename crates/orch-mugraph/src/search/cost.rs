@@ -106,6 +106,8 @@ pub struct Machine {
     pub memory_share: f64,
     /// Processors that may share the iterations of a block, at most, a power of two.
     pub most_sharing: usize,
+    /// Processors that are of use where more than two share each block.
+    pub in_clusters: usize,
     /// Bytes of sums that each of more than two of them exchanges with the others in a microsecond.
     pub exchange_bytes_per_us: f64,
 }
@@ -141,6 +143,7 @@ impl Default for Machine {
             waiting: None,
             memory_share: 1.0 / 3.0,
             most_sharing: 1,
+            in_clusters: 120,
             exchange_bytes_per_us: 1.0e4,
         }
     }
@@ -333,7 +336,7 @@ impl Machine {
         };
         let most = if sums > 0 { self.most_sharing } else { 1 };
         let may_share = |&sharing: &usize| {
-            blocks * sharing <= self.processors
+            blocks * sharing <= if sharing > 2 { self.in_clusters } else { self.processors }
                 && counts.looped.is_multiple_of(sharing)
                 && counts.looped >= LEAST_ITERATIONS * sharing
         };

@@ -120,6 +120,7 @@ impl Backend for Cpu {
             stream_rows: 0,
             box_rows: 0,
             most_sharing: 1,
+            in_clusters: 0,
             exchange_bytes_per_us: f64::INFINITY,
             is_timed: false,
             register_bytes: 0,

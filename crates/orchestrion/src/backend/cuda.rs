@@ -234,6 +234,7 @@ impl Backend for Cuda {
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,
             most_sharing: if self.target.has_clusters && element_bytes == 2 { MAX_CLUSTER } else { 1 },
+            in_clusters: self.target.tasks_in_clusters(MAX_CLUSTER),
             waiting: (self.target.has_tile_products && element_bytes == 2).then_some(WAITING),
             ..Machine::default()
         };

@@ -40,7 +40,7 @@ pub(super) fn may_share(
         return true;
     }
     let suits = target.has_clusters
-        && block.blocks() * tasks <= target.multiprocessors
+        && block.blocks() * tasks <= target.tasks_in_clusters(tasks)
         && block.loop_range.is_multiple_of(tasks)
         && block.loop_range / tasks >= least;
     suits && Steps::of(block, shapes).is_ok_and(|steps| sums_are_scratch(&steps))
