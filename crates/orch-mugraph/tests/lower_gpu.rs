@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::gpu::{KINDS, adapted, check_stored, gated, normalised, rounded};
+use common::gpu::{KINDS, adapted, check_lowered, check_stored, gated, normalised, rounded};
 use common::kernels::{outputs, row_major};
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_ir::DType;
@@ -17,6 +17,7 @@ use orch_mugraph::{
 use orch_tile::print_thread;
 use orch_tile::target::{SM_80, SM_90};
 use orch_tile::templates::gpu::Factors;
+use orch_tile::templates::kernel::Kernel;
 use std::collections::BTreeSet;
 
 fn check(graph: &MuGraph, inputs: &[Array<f64>]) {
@@ -592,12 +593,17 @@ fn tiles_of_few_dimensions_are_computed() {
     }
 }
 
+/// The kernel whose large factors of few rows threads load.
+fn by_threads(request: &Request<'_>, factors: Factors) -> Kernel {
+    gpu::lower_as(request, &SM_90, factors, gpu::Schedule::PLAIN).unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// Whether a kernel reads a factor straight to registers.
 fn streams(graph: &MuGraph, stored: &[Stored], factors: Factors) -> bool {
     let mut found = false;
     for (kernel, _) in graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_))) {
         let request = Request { graph, kernel, stored, name: "k" };
-        let kernel = gpu::lower(&request, &SM_90, factors).unwrap();
+        let kernel = by_threads(&request, factors);
         found |= kernel.program.buffers.iter().any(|buffer| buffer.name == "stream");
     }
     found
@@ -622,7 +628,8 @@ fn large_factors_of_few_rows_are_streamed() {
             assert!(streams(&graph, &row_major(&graph, DType::F16), Factors::F16), "{}", print(&graph));
             let inputs = random_inputs(&graph, 7, 0.3);
             for (factors, dtype, limit) in [KINDS[3], KINDS[4]] {
-                check_stored(&graph, &rounded(&inputs, dtype), &row_major(&graph, dtype), (factors, limit));
+                let (inputs, stored) = (rounded(&inputs, dtype), row_major(&graph, dtype));
+                check_lowered(&graph, &inputs, &stored, limit, |request| by_threads(request, factors));
             }
         }
     }
@@ -653,7 +660,7 @@ fn streams_have_remainders_and_cross_iterations() {
         let stored = row_major(&graph, DType::F16);
         assert!(streams(&graph, &stored, Factors::F16), "{}", print(&graph));
         let inputs = rounded(&random_inputs(&graph, 3, 0.3), DType::F16);
-        check_stored(&graph, &inputs, &stored, (Factors::F16, 1e-2));
+        check_lowered(&graph, &inputs, &stored, 1e-2, |request| by_threads(request, Factors::F16));
     }
 }
 

@@ -163,15 +163,13 @@ impl<'a> Finder<'a> {
     /// # Errors
     /// If the program is outside what is searched, or the work is cancelled.
     pub fn find(&self, wanted: &Wanted<'_>) -> Result<Searched, SuperoptimizeError> {
-        let is_timed = is_tuned(self.backend, self.options);
-        let mut search = SearchOptions {
+        let search = SearchOptions {
             threads: parallel::jobs(self.options),
             alternatives: ALTERNATIVES,
             below_us: wanted.below_us,
             ..self.backend.search_options()
         };
-        search.machine.is_timed = is_timed;
-        let (proofs, schedules) = match is_timed {
+        let (proofs, schedules) = match is_tuned(self.backend, self.options) {
             true => (TIMED_PROOFS, TIMED_SCHEDULES),
             false => (PROOFS, 1),
         };

@@ -92,10 +92,8 @@ pub struct Machine {
     pub unpacked_rows: usize,
     /// Rows up to which a given right factor is streamed past them: it is not held.
     pub stream_rows: usize,
-    /// Rows from which on factors are streamed in boxes where processors share blocks; 0 if never.
-    pub box_rows: usize,
-    /// Whether kernels are timed, so that boxes count for any number of rows.
-    pub is_timed: bool,
+    /// Whether factors of few rows are streamed in boxes where processors share blocks.
+    pub has_boxes: bool,
     /// Bytes of sums of products that registers hold.
     pub register_bytes: usize,
     /// What an elementwise operation costs, in operations of a product.
@@ -135,8 +133,7 @@ impl Default for Machine {
             pack_flops: 0.0,
             unpacked_rows: 0,
             stream_rows: 0,
-            box_rows: 0,
-            is_timed: false,
+            has_boxes: false,
             register_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
@@ -403,10 +400,7 @@ impl Machine {
             processors: 1,
         };
         let boxes = Streaming {
-            rows: [
-                if self.is_timed { self.box_rows.min(1) } else { self.box_rows },
-                MOST_GROUPS * GROUP_ROWS,
-            ],
+            rows: [usize::from(self.has_boxes), MOST_GROUPS * GROUP_ROWS],
             row_parts: 64,
             columns: 64,
             terms: 1024,

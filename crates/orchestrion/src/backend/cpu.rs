@@ -118,11 +118,10 @@ impl Backend for Cpu {
             unpacked_rows: 16,
             waiting: None,
             stream_rows: 0,
-            box_rows: 0,
+            has_boxes: false,
             most_sharing: 1,
             in_clusters: 0,
             exchange_bytes_per_us: f64::INFINITY,
-            is_timed: false,
             register_bytes: 0,
             // Operations of a tile are done several in a pass, which the figure is not of.
             scalar_flops: 0.5 * figures.fma_gflops_core / figures.cheap_gops_core,

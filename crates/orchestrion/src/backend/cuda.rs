@@ -225,11 +225,7 @@ impl Backend for Cuda {
             element_bytes,
             matrix_rows,
             stream_rows: if element_bytes == 2 { 64 } else { 0 },
-            box_rows: if self.target.has_tile_products && element_bytes == 2 {
-                lower::gpu::BOX_ROWS
-            } else {
-                0
-            },
+            has_boxes: self.target.has_tile_products && element_bytes == 2,
             register_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,

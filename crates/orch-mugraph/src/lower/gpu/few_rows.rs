@@ -33,16 +33,9 @@ const MOST_GROUPS: usize = 2;
 /// Most registers of a thread for sums.
 const MOST_SUMS: usize = 160;
 
-/// A block that multiplies few rows by large factors.
-pub(super) struct FewRows {
-    /// The most rows of its products.
-    pub rows: usize,
-    /// The same block with iterations of so many terms as suit boxes, the preferred number first.
-    pub loops: Vec<BlockGraph>,
-}
-
-/// A block as one that multiplies few rows by large factors; `None` if it adds up no products of few rows, or more.
-pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<FewRows> {
+/// A block that multiplies few rows by large factors, with iterations of so many terms as suit boxes, the preferred number
+/// first; `None` if it adds up no products of few rows, or more.
+pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<Vec<BlockGraph>> {
     // A loop of one iteration is none for the steps.
     let looped = BlockGraph { loop_range: block.loop_range.max(2), ..block.clone() };
     let steps = Steps::of(&looped, shapes).ok()?;
@@ -52,8 +45,7 @@ pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<FewR
     let terms = shape(second)[shape(second).len() - 2];
     let sums: usize = multiplied(&steps).map(|tile| shape(tile)[shape(tile).len() - 1] / 2).sum();
     let same = refined(&looped, &steps, 1).filter(|_| sums <= MOST_SUMS)?;
-    let rows = most_rows(&steps);
-    let groups = rows.div_ceil(GROUP_ROWS);
+    let groups = groups(&steps);
     let shorter = |&own: &usize| match terms.is_multiple_of(own) {
         true => Some((own, refined(&looped, &steps, terms / own)?)),
         false => None,
@@ -65,18 +57,14 @@ pub(super) fn few_rows(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<FewR
     loops.retain(|&(terms, _)| terms <= most_terms(groups));
     loops.sort_by_key(|&(terms, _)| if bytes(terms) <= MOST_BYTES { 0 } else { bytes(terms) });
     let loops: Vec<BlockGraph> = loops.into_iter().map(|(_, block)| block).collect();
-    (!loops.is_empty()).then_some(FewRows { rows, loops })
-}
-
-/// The most rows of products.
-fn most_rows(steps: &Steps) -> usize {
-    let rows = |(tile, _): (usize, usize)| steps.tiles[tile].shape.iter().rev().nth(1).copied();
-    products(steps).into_iter().filter_map(rows).max().unwrap_or(1)
+    (!loops.is_empty()).then_some(loops)
 }
 
 /// Groups of warps that have rows of their own.
 pub(super) fn groups(steps: &Steps) -> usize {
-    most_rows(steps).div_ceil(GROUP_ROWS)
+    let rows = |(tile, _): (usize, usize)| steps.tiles[tile].shape.iter().rev().nth(1).copied();
+    let most = products(steps).into_iter().filter_map(rows).max();
+    most.unwrap_or(1).div_ceil(GROUP_ROWS)
 }
 
 /// The products of the loop.

@@ -45,7 +45,7 @@ use orch_tile::templates::gpu::Factors;
 use orch_tile::templates::kernel::{Binding, Kernel};
 use orch_tile::thread_team::WARP_GROUP;
 use orch_tile::{ArgId, Buffer, GpuTarget, Scope, Stmt, TeamStmt};
-pub use schedules::{BOX_ROWS, Schedule, lower, lower_as, schedules};
+pub use schedules::{Schedule, lower, lower_as, schedules};
 use steps::{Step, Steps};
 
 /// Warps of a team, if its sums are few.

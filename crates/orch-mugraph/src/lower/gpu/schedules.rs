@@ -1,18 +1,15 @@
 //! The ways in which a block may be lowered, the preferred one first.
 //!
 //! Blocks that multiply few rows by large factors have several: which is the fastest depends on more than is modelled, and is
-//! measured where kernels are timed. On an H200, in microseconds: 64 rows by two factors of 4096 x 4096 take 33.7 where threads
-//! load them, in 128 blocks, and 29.0 in boxes, by 64 clusters of two tasks; 16 rows by one such factor 21.7 and 22.5, and if
-//! the cache has it 19.5 and 17.1. So boxes are preferred where the sums of many rows leave threads few registers to load to,
-//! and clusters keep all multiprocessors busy. (These boxes had 64 rows; with those that there are, 8 rows by two factors take
-//! 23.4, and a norm with a product 18.7.)
+//! measured where kernels are timed. Boxes are preferred where clusters of two tasks run blocks: of ten kernels of 2 to 128 rows
+//! on an H200 these took 0.45 to 0.75 of the time that threads take (8 rows by two factors of 4096 x 4096 24.4 instead of 33.4 us).
+//! One task a block took less still in two of them; without clusters, kernels of short loops took up to 20 % longer in boxes.
 //!
 //! Where blocks are few, tasks of a cluster may also share the iterations of other loops that hand on sums and maxima, as of
 //! attention. They are preferred where products are of whole tiles of rows, which keep a multiprocessor busy.
 
 use super::cluster::{may_share, sums_tiles};
 use super::few_rows::few_rows;
-use super::layout::TILE_ROWS;
 use super::steps::Steps;
 use super::{check_request, lower_steps, stream};
 use crate::graph::BlockGraph;
@@ -29,8 +26,6 @@ const MOST_TASKS: usize = 8;
 const MOST_BOX_TASKS: usize = 2;
 /// Least iterations of a task, of few rows and of others.
 const LEAST_ITERATIONS: [usize; 2] = [8, 2];
-/// Rows from which on boxes are preferred where clusters run blocks.
-pub const BOX_ROWS: usize = 2 * TILE_ROWS + 1;
 
 /// A way to lower a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,15 +64,14 @@ pub fn schedules(
     let few = few_rows(block, shapes).filter(|_| has_boxes);
     let boxes = few.is_some();
     let kind = usize::from(!boxes);
-    let rows = few.as_ref().map_or(0, |few| few.rows);
-    let loops = few.map_or_else(|| vec![block.clone()], |few| few.loops);
+    let loops = few.unwrap_or_else(|| vec![block.clone()]);
     let shares = |&tasks: &usize| {
         loops.iter().any(|block| may_share(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
     };
     let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
     let mut all: Vec<Schedule> = counts.filter(shares).map(|tasks| Schedule { boxes, tasks }).collect();
-    let prefers_sharing = if boxes { rows >= BOX_ROWS } else { has_boxes && sums_tiles(block, shapes) };
+    let prefers_sharing = boxes || has_boxes && sums_tiles(block, shapes);
     let first = usize::from(prefers_sharing && !all.is_empty());
     all.insert(first, Schedule::PLAIN);
     all.extend(boxes.then_some(Schedule { boxes, tasks: 1 }));
@@ -116,7 +110,7 @@ pub fn lower_as(
         return lower_by_threads(request, block, target, factors);
     }
     let loops = match schedule.boxes {
-        true => few_rows(block, shapes).map(|few| few.loops).unwrap_or_default(),
+        true => few_rows(block, shapes).unwrap_or_default(),
         false => vec![block.clone()],
     };
     let least = LEAST_ITERATIONS[usize::from(!schedule.boxes)];
