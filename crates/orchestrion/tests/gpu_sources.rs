@@ -393,8 +393,8 @@ fn streamed(target: &GpuTarget, kernels: &mut Kernels) {
 fn shared(target: &GpuTarget, kernels: &mut Kernels) {
     for rows in [1, 16] {
         let text = format!(
-            "mugraph \"a\" {{\n t0 = input \"q\" [32, {rows}, 64]\n t1 = input \"k\" [32, 64, 4096]\n \
-             t2 = input \"v\" [32, 4096, 64]\n t3 = block [32] loop 16 {{\n s0 = load t0 [0] -\n s1 = load t1 [0] 2\n \
+            "mugraph \"a\" {{\n t0 = input \"q\" [8, {rows}, 64]\n t1 = input \"k\" [8, 64, 4096]\n \
+             t2 = input \"v\" [8, 4096, 64]\n t3 = block [8] loop 16 {{\n s0 = load t0 [0] -\n s1 = load t1 [0] 2\n \
              s2 = load t2 [0] 1\n s3 = matmul s0, s1\n s4 = exp s3\n s5 = sum(2) s4\n s6 = accumulate sum s5\n \
              s7 = matmul s4, s2\n s8 = accumulate sum s7\n s9 = div s8, s6\n store s9 [0]\n }}\n output \"o\" t3\n}}\n"
         );
@@ -402,7 +402,7 @@ fn shared(target: &GpuTarget, kernels: &mut Kernels) {
         let of_graph =
             lowered(&graph, target, (Factors::F16, DType::F16), usize::MAX).expect("it is lowered");
         let tasks: Vec<usize> = of_graph.iter().map(|(schedule, _)| schedule.tasks).collect();
-        assert_eq!(tasks, if target.has_clusters { vec![1, 4, 2] } else { vec![1] });
+        assert_eq!(tasks, if target.has_clusters { vec![1, 8, 4, 2] } else { vec![1] });
         kernels
             .extend(of_graph.into_iter().map(|(schedule, kernel)| (format!("{schedule}: {text}"), kernel)));
     }
