@@ -138,7 +138,7 @@ impl Executable {
     /// If the executable is for a CPU or has steps on the host, the GPU lacks memory for the tensors of all runs, or runs
     /// differ.
     pub fn in_a_row(&mut self, runs: usize) -> Result<RunsInARow, Error> {
-        let (mut once, mut again) = (self.output_buffers(), self.output_buffers());
+        let buffers = [self.output_buffers(), self.output_buffers()];
         let Inner::Cuda(inner) = &mut self.inner else { return Err(no_clock()) };
         let row = Row::new(inner, runs).map_err(device_error)?;
         let mut row = row.ok_or_else(|| {
@@ -148,15 +148,8 @@ impl Executable {
         })?;
         let calls_library =
             (0..self.manifest.steps.len()).any(|step| matches!(inner.call_of(step), Some(Ok(_))));
-        let mut expected: Vec<&mut [u8]> = once.iter_mut().map(Vec::as_mut_slice).collect();
-        let mut found: Vec<&mut [u8]> = again.iter_mut().map(Vec::as_mut_slice).collect();
-        inner.download(&mut expected).map_err(device_error)?;
-        row.run().map_err(cuda_error)?;
-        for run in row.runs_mut().iter_mut().filter(|_| !calls_library) {
-            run.download(&mut found).map_err(device_error)?;
-            if found != expected {
-                return Err(Error::Internal("runs in a row do not compute what a run does alone".to_owned()));
-            }
+        if !calls_library {
+            ensure_alike(inner, &mut row, buffers)?;
         }
         Ok(RunsInARow { row })
     }
@@ -223,6 +216,27 @@ impl RunsInARow {
     pub fn times_us(&self, replays: usize) -> Result<Vec<f64>, Error> {
         self.row.time(&TimeOptions { replays, ..TimeOptions::default() }).map_err(cuda_error)
     }
+}
+
+/// Runs a row, and compares the outputs of each run with those of the last run alone; both are read to the buffers.
+fn ensure_alike(
+    alone: &mut cuda::Executable,
+    row: &mut Row,
+    [mut expected, mut found]: [Vec<Vec<u8>>; 2],
+) -> Result<(), Error> {
+    let read = |run: &mut cuda::Executable, outputs: &mut [Vec<u8>]| {
+        let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+        run.download(&mut outputs).map_err(device_error)
+    };
+    read(alone, &mut expected)?;
+    row.run().map_err(cuda_error)?;
+    for run in row.runs_mut() {
+        read(run, &mut found)?;
+        if found != expected {
+            return Err(Error::Internal("runs in a row do not compute what a run does alone".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 fn no_clock() -> Error {

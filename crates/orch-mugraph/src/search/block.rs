@@ -71,9 +71,7 @@ pub fn reaches(
     let (mut seen, mut missing) = (0, goal.targets.iter().collect::<Vec<&Target>>());
     while search.tiles.len() < REACHED {
         let is = |tile: &Tile, (class, dims): &Target| {
-            tile.class == *class
-                && tile.stage != Stage::Loop
-                && structure.store(&tile.dims, algebra.free(tile.class)).is_some_and(|(own, _)| own == *dims)
+            tile.class == *class && search.stored(tile).is_some_and(|(own, _)| own == *dims)
         };
         missing.retain(|target| !search.tiles[seen..].iter().any(|tile| is(tile, target)));
         if missing.is_empty() {
@@ -203,6 +201,12 @@ impl<'a> Search<'a> {
             .any(|known| known.class == tile.class && known.dims == tile.dims && known.stage <= tile.stage)
     }
 
+    /// The dimensions of the tensor that blocks store a tile to, and the dimension of each grid index; `None` if they cannot.
+    fn stored(&self, tile: &Tile) -> Option<(Vec<Dim>, Vec<usize>)> {
+        let stays = tile.stage != Stage::Loop;
+        stays.then(|| self.structure.store(&tile.dims, self.algebra.free(tile.class))).flatten()
+    }
+
     /// Results that a kernel may have.
     fn most_results(&self) -> usize {
         if self.goal.partial { self.limits.outputs } else { self.goal.targets.len() }
@@ -213,10 +217,9 @@ impl<'a> Search<'a> {
         if open > self.most_results() {
             return false;
         }
-        let is_computed = |tile: &Tile| tile.stage != Stage::Loop && !matches!(tile.step, Step::Load(_));
         let stored = |(at, tile): (usize, &Tile)| {
-            let free = self.algebra.free(tile.class);
-            let (dims, map) = self.structure.store(&tile.dims, free).filter(|_| is_computed(tile))?;
+            let is_computed = !matches!(tile.step, Step::Load(_));
+            let (dims, map) = is_computed.then(|| self.stored(tile)).flatten()?;
             Some((at, dims, map))
         };
         let is = |(at, dims, _): &Store, target: &Target| {

@@ -47,13 +47,10 @@ pub fn build(
         stored = graph.block(kernel.block(&source)?)?;
         before = sketch.structure.grid.iter().copied().zip(counts.grid.iter().copied()).collect();
     }
-    for ((name, _), (class, dims)) in program.outputs().iter().zip(targets) {
-        let stores = chain.last().map(|(sketch, _)| sketch.stores.iter().zip(&sketch.classes));
-        let at = stores.and_then(|mut stores| {
-            stores.position(|((_, own_dims, _), own)| own == class && own_dims == dims)
-        });
-        let tensor = at.and_then(|at| stored.get(at).copied());
-        graph.output(name, tensor.ok_or_else(|| GraphError::new("graph", "a result is not stored"))?)?;
+    let results = chain.last().map(|(sketch, _)| sketch.results()).unwrap_or_default();
+    for ((name, _), target) in program.outputs().iter().zip(targets) {
+        let tensor = results.iter().position(|result| result == target).and_then(|at| stored.get(at));
+        graph.output(name, *tensor.ok_or_else(|| GraphError::new("graph", "a result is not stored"))?)?;
     }
     Ok(graph)
 }

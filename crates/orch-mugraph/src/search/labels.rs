@@ -55,32 +55,33 @@ impl Labels {
     /// Makes one label of two that outputs have in the same place, with equal extents, where no tensor has both.
     fn join_outputs(&mut self, program: &MuGraph) {
         let Some(((_, first), others)) = program.outputs().split_first() else { return };
-        for (_, other) in others {
-            for dim in 0..self.dims(*first).len().min(self.dims(*other).len()) {
-                let ranks = [*first, *other].map(|id| self.dims(id).len());
-                let (Some(kept), Some(gone)) = (self.dims(*first)[dim], self.dims(*other)[dim]) else {
-                    continue;
-                };
-                let has_both =
-                    |dims: &Vec<Option<u8>>| [kept, gone].iter().all(|own| dims.contains(&Some(*own)));
-                let extents = [kept, gone].map(|label| self.extents[usize::from(label)]);
-                if ranks[0] != ranks[1]
-                    || kept == gone
-                    || extents[0] != extents[1]
-                    || self.dims.iter().any(has_both)
+        let rank = self.dims(*first).len();
+        for (_, other) in others.iter().filter(|(_, other)| program.shape(*other).len() == rank) {
+            for dim in 0..rank {
+                if let (Some(a), Some(b)) = (self.dims(*first)[dim], self.dims(*other)[dim])
+                    && self.are_parallel(a, b)
                 {
-                    continue;
-                }
-                let (kept, gone) = (kept.min(gone), kept.max(gone));
-                self.extents.remove(usize::from(gone));
-                for label in self.dims.iter_mut().flatten().flatten() {
-                    *label = match *label {
-                        own if own == gone => kept,
-                        own if own > gone => own - 1,
-                        own => own,
-                    };
+                    self.join(a.min(b), a.max(b));
                 }
             }
+        }
+    }
+
+    /// True for two labels of equal extents that no tensor has both of.
+    fn are_parallel(&self, a: u8, b: u8) -> bool {
+        let has_both = |dims: &Vec<Option<u8>>| dims.contains(&Some(a)) && dims.contains(&Some(b));
+        self.extents[usize::from(a)] == self.extents[usize::from(b)] && !self.dims.iter().any(has_both)
+    }
+
+    /// Puts a label in the place of a later one, which is gone.
+    fn join(&mut self, kept: u8, gone: u8) {
+        self.extents.remove(usize::from(gone));
+        for label in self.dims.iter_mut().flatten().flatten() {
+            *label = match *label {
+                own if own == gone => kept,
+                own if own > gone => own - 1,
+                own => own,
+            };
         }
     }
 

@@ -287,16 +287,6 @@ impl<'a> Context<'a> {
         BlockLimits { ops: limits.ops + own.sum::<usize>(), ..*limits }
     }
 
-    /// Classes and dimensions of what a sketch stores.
-    fn program_result(&self, sketch: &Sketch) -> Vec<Target> {
-        sketch
-            .stores
-            .iter()
-            .zip(&sketch.classes)
-            .map(|((_, dims, _), class)| (*class, dims.clone()))
-            .collect()
-    }
-
     /// The whole search; `None` if it pauses.
     fn search(&self, progress: &mut Progress) -> Option<(Vec<Found>, SearchReport)> {
         let options = self.options;
@@ -318,8 +308,9 @@ impl<'a> Context<'a> {
             report.structures += tasks.len();
             let mut partial: BTreeMap<Signature, Vec<Sketch>> = BTreeMap::new();
             for sketch in progress.run(self, &tasks, true, &mut counts)? {
-                if !self.is_target(&sketch) {
-                    partial.entry(self.signature(&sketch)).or_default().push(sketch);
+                let signature = signature(&sketch);
+                if signature != self.targets {
+                    partial.entry(signature).or_default().push(sketch);
                 }
             }
             report.signatures = partial.len();
@@ -337,17 +328,6 @@ impl<'a> Context<'a> {
             }
         };
         Some((found, report))
-    }
-
-    fn signature(&self, sketch: &Sketch) -> Signature {
-        let mut results = self.program_result(sketch);
-        results.sort();
-        results
-    }
-
-    /// True if the program's results are all that a sketch stores.
-    fn is_target(&self, sketch: &Sketch) -> bool {
-        self.signature(sketch) == self.targets
     }
 
     fn add_single(&self, sketch: Sketch, candidates: &mut Candidates) {
@@ -436,4 +416,11 @@ impl<'a> Context<'a> {
         let candidate = build(&small, (&small_chain, &self.outputs), &extents, &constants);
         candidate.is_ok_and(|candidate| screen(&small, &candidate, Primes::SCREEN, 1).is_ok())
     }
+}
+
+/// What a sketch stores, in an order that does not depend on its steps.
+fn signature(sketch: &Sketch) -> Signature {
+    let mut results = sketch.results();
+    results.sort();
+    results
 }

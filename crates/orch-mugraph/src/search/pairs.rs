@@ -132,7 +132,7 @@ impl Context<'_> {
 
     /// A sketch with its stores in the order of the signature.
     fn in_order(&self, sketch: &Sketch) -> Sketch {
-        let results = self.program_result(sketch);
+        let results = sketch.results();
         let mut order: Vec<usize> = (0..results.len()).collect();
         order.sort_by(|a, b| results[*a].cmp(&results[*b]));
         Sketch {

@@ -2,6 +2,7 @@
 
 use super::algebra::{GRID, LOOP, TILE, WHOLE};
 use super::labels::Labels;
+use super::limits::Target;
 use crate::graph::{MuGraph, TensorId};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
@@ -218,6 +219,12 @@ pub struct Sketch {
 }
 
 impl Sketch {
+    /// What is stored, in order.
+    pub fn results(&self) -> Vec<Target> {
+        let stores = self.stores.iter().zip(&self.classes);
+        stores.map(|((_, dims, _), class)| (*class, dims.clone())).collect()
+    }
+
     /// The steps that read a tile.
     pub fn readers(&self, tile: usize) -> impl Iterator<Item = usize> {
         let reads = move |at: &usize| match &self.steps[*at] {
