@@ -90,6 +90,17 @@ impl Model {
         Ok(self.planned(&*backend, &mut clock, options)?.swap_remove(0))
     }
 
+    /// The source of each kernel of the plan, in C or CUDA C++: what [`Model::compile`] would build. Needs no compiler of kernels.
+    ///
+    /// # Errors
+    /// As [`Model::compile`].
+    pub fn sources(&self, options: &Options) -> Result<Vec<Source>, Error> {
+        let mut clock = Stages::new(options);
+        let backend = clock.run("find compiler", || backend::find(options))?;
+        let planned = self.planned(&*backend, &mut clock, options)?.swap_remove(0);
+        clock.run("lower", || sources(&*backend, &planned.implementation.kernels, options))
+    }
+
     /// The plan; or that of the least cost, and others that are to be timed against it.
     fn planned(
         &self,

@@ -3,8 +3,9 @@
 use crate::CompileArguments;
 use crate::print::{note_line, outln};
 use clap::Args;
-use orchestrion::{Error, Model, whole_file};
-use std::path::PathBuf;
+use orchestrion::{Error, Model, Options, whole_file};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `compile`.
@@ -20,11 +21,17 @@ pub struct Arguments {
     /// Print the plan's report as JSON
     #[arg(long)]
     json: bool,
+    /// Write the source of each kernel, in C or CUDA C++, to this folder, and compile nothing: needs no NVRTC
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "json"])]
+    emit_source: Option<PathBuf>,
 }
 
 /// Compiles and reports what was found.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let options = arguments.compile.options();
+    if let Some(folder) = &arguments.emit_source {
+        return emit_source(&arguments.model, folder, &options);
+    }
     let name = arguments.model.file_stem().unwrap_or_default();
     let output = arguments.output.clone().unwrap_or_else(|| PathBuf::from(name).with_extension("orc"));
     whole_file::check(&output).map_err(|source| Error::File { path: output.clone(), source })?;
@@ -49,5 +56,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         report.solver_gap * 100.0,
         seconds,
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the source of each kernel of the plan to a file of its name.
+fn emit_source(model: &Path, folder: &Path, options: &Options) -> Result<ExitCode, Error> {
+    let sources = Model::load(model, options)?.sources(options)?;
+    let failed = |path: PathBuf| move |source| Error::File { path, source };
+    std::fs::create_dir_all(folder).map_err(failed(folder.to_owned()))?;
+    let is_cuda = options.target.as_deref().is_some_and(|target| target.starts_with("cuda"));
+    let extension = if is_cuda { "cu" } else { "c" };
+    for source in &sources {
+        let path = folder.join(format!("{}.{extension}", source.name));
+        whole_file::write(&path, |file| file.write_all(source.text.as_bytes())).map_err(failed(path))?;
+    }
+    outln!("{}: {} kernels", folder.display(), sources.len());
     Ok(ExitCode::SUCCESS)
 }
