@@ -80,7 +80,7 @@ fn tiled_product(m: usize, n: usize, k: usize) -> Kernel {
     let name = format!("product_{m}_{n}_{k}");
     let block = fuse::build(&graph, &nodes, &[y], &|_| Layout::row_major(2), name).unwrap();
     let design = design(&block, &target::X86_64_AMX).unwrap();
-    assert!(design.schedule.starts_with("contraction Tiles"), "{}", design.schedule);
+    assert!(design.schedule.starts_with("contraction tiles"), "{}", design.schedule);
     design.kernel
 }
 

@@ -31,8 +31,8 @@ fn check(g: &G, tiled: bool) {
 }
 
 fn check_with(g: &G, tiled: bool, layouts: &dyn Fn(TensorId) -> Layout) {
-    let tiles = if tiled { "Tiles" } else { "Pairs" };
-    for (target, engine) in [(&X86_64_V4_BF16, "Pairs"), (&X86_64_AMX, tiles), (&X86_64_V4, "Vectors")] {
+    let tiles = if tiled { "tiles" } else { "pairs" };
+    for (target, engine) in [(&X86_64_V4_BF16, "pairs"), (&X86_64_AMX, tiles), (&X86_64_V4, "vectors")] {
         run(g, target, engine, layouts);
     }
 }

@@ -274,7 +274,7 @@ fn large_kernels_use_wide_accesses() {
         // Long rows are kept in registers by a cluster with few elements a thread.
         if elems > 1 << 20 && name != "long rows" {
             assert!(
-                design.schedule.contains("anes: 4") || design.schedule.contains("anes: 8"),
+                design.schedule.contains("lanes=4") || design.schedule.contains("lanes=8"),
                 "{name}: {}",
                 design.schedule
             );

@@ -5,7 +5,7 @@ mod support;
 
 use orch_ir::{DType, ReduceOp};
 use orch_tile::target::{X86_64_V3, X86_64_V4};
-use orch_tile::templates::row;
+use orch_tile::templates::{Along, NestSchedule, contraction, gpu, row};
 use support::{G, cases};
 
 #[test]
@@ -92,4 +92,75 @@ fn depthwise_and_transposed_convolutions() {
 #[test]
 fn random_chains() {
     cases::random_chains(&|g| g.check_lowering());
+}
+
+/// Records of measured times and caches know kernels by these texts: a change here makes them forget.
+#[test]
+fn keys_of_schedules_are_stable() {
+    let keys = [
+        contraction::ContractionSchedule {
+            rows: 7,
+            vectors: 4,
+            block_rows: 14,
+            block_panels: 2,
+            block_terms: 256,
+        }
+        .to_string(),
+        contraction::Engine::Pairs.to_string(),
+        NestSchedule {
+            vector: Some(1),
+            lanes: 8,
+            vectors: 2,
+            block: Some((0, 4)),
+            tiled: true,
+            task_cycles: 20_000,
+        }
+        .to_string(),
+        gpu::contraction::ContractionSchedule {
+            block_m: 128,
+            block_n: 64,
+            block_k: 32,
+            warps_m: 4,
+            warps_n: 1,
+            stages: 3,
+            split: 2,
+            tiles: true,
+            boxes: true,
+        }
+        .to_string(),
+        gpu::attention::AttentionSchedule { row_warps: 2, key_warps: 4 }.to_string(),
+        gpu::pointwise::PointwiseSchedule { vector: Some(2), lanes: 4, block: None, threads: 256, turns: 2 }
+            .to_string(),
+        gpu::row::RowSchedule {
+            vector: Some((1, Along::Terms)),
+            lanes: 8,
+            members: 32,
+            groups: 4,
+            cluster: 1,
+            keep: true,
+            together: 2,
+        }
+        .to_string(),
+        gpu::transpose::TransposeSchedule {
+            source: 64,
+            vector: 32,
+            load_lanes: 8,
+            store_lanes: 4,
+            threads: 128,
+        }
+        .to_string(),
+    ];
+    assert_eq!(
+        keys,
+        [
+            "rows=7 vectors=4 block_rows=14 block_panels=2 block_k=256",
+            "pairs",
+            "vector_axis=1 block_axis=0 block=4 lanes=8 vectors=2 task_cycles=20000 tiled",
+            "tile=128x64x32 warps=4x1 stages=3 split_k=2 wgmma tma",
+            "row_warps=2 key_warps=4",
+            "vector_axis=2 lanes=4 threads=256 vectors=2",
+            "vector_axis=1 along=k lanes=8 threads=32x4 cluster=1 loads=2 keep",
+            "tile=64x32 load_lanes=8 store_lanes=4 threads=128",
+        ]
+    );
 }

@@ -30,7 +30,7 @@ pub enum CannotLower {
 pub struct Design {
     /// The kernel.
     pub kernel: Kernel,
-    /// Template and schedule, for people.
+    /// Template and schedule, for people and as the key of measured times: the text stays as it is while it means the same.
     pub schedule: String,
 }
 
@@ -49,7 +49,7 @@ fn nest_design(
 ) -> Option<Design> {
     let schedule = schedules.into_iter().next()?;
     let kernel = lower(block, &schedule).ok()?;
-    Some(Design { kernel, schedule: format!("{name} {schedule:?}") })
+    Some(Design { kernel, schedule: format!("{name} {schedule}") })
 }
 
 fn contraction_design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
@@ -60,5 +60,5 @@ fn contraction_design(block: &BlockProgram, target: &CpuTarget) -> Option<Design
     let staging = contraction::staging(block, &form, engine);
     let schedule = *engine.schedules(extents, staging, lanes, target, 1).first()?;
     let kernel = contraction::lower(block, &schedule, target).ok()?;
-    Some(Design { kernel, schedule: format!("contraction {engine:?} {schedule:?}") })
+    Some(Design { kernel, schedule: format!("contraction {engine} {schedule}") })
 }

@@ -246,7 +246,7 @@ impl Backend for Cuda {
         let schedules = lower::gpu::schedules(request, target, factors).unwrap_or_default();
         let design = |schedule| {
             let kernel = lower::gpu::lower_as(request, target, factors, schedule).ok()?;
-            Some(Design { kernel, schedule: format!("{}, {schedule}", mugraph_schedule(request)) })
+            Some(Design { kernel, schedule: format!("{} {schedule}", mugraph_schedule(request)) })
         };
         schedules.into_iter().filter_map(design).take(limit).collect()
     }

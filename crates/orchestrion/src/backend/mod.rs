@@ -124,9 +124,12 @@ pub trait Backend: Sync {
     fn times(&self, chains: &[Vec<KernelDesign>], options: &Options) -> Result<Vec<Option<f64>>, Error>;
 }
 
-/// What is chosen of a µGraph's kernel before it is lowered, in words.
+/// What is chosen of a µGraph's kernel before it is lowered, in the form of [`Design::schedule`].
 fn mugraph_schedule(request: &Request<'_>) -> String {
-    let block = request.block().map(|block| format!(", grid {:?}, loop of {}", block.grid, block.loop_range));
+    let block = request.block().map(|block| {
+        let grid: Vec<String> = block.grid.iter().map(usize::to_string).collect();
+        format!(" grid={} loop={}", grid.join("x"), block.loop_range)
+    });
     format!("µGraph{}", block.unwrap_or_default())
 }
 

@@ -41,12 +41,10 @@ impl Schedule {
     pub const PLAIN: Schedule = Schedule { boxes: false, tasks: 1 };
 }
 
+/// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Schedule { boxes, tasks } = self;
-        let (plural, rows) =
-            (if *tasks == 1 { "" } else { "s" }, if *boxes { ", few rows in boxes" } else { "" });
-        write!(f, "{tasks} task{plural} a block{rows}")
+        write!(f, "cluster={}{}", self.tasks, if self.boxes { " tma_operands" } else { "" })
     }
 }
 

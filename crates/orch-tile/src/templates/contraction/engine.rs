@@ -12,6 +12,7 @@ use crate::block::BlockProgram;
 use crate::expr::{Const, Expr, ExprId, Exprs};
 use crate::target::CpuTarget;
 use orch_ir::DType;
+use std::fmt;
 
 /// What multiplies the factors of a contraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +23,17 @@ pub enum Engine {
     Pairs,
     /// Matrix tiles of bf16, added to f32.
     Tiles,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Vectors => "vectors",
+            Engine::Pairs => "pairs",
+            Engine::Tiles => "tiles",
+        })
+    }
 }
 
 /// Least rows, columns and terms for which matrix tiles, mostly filled or not, beat vectors.

@@ -6,6 +6,7 @@ use crate::affine::gcd;
 use crate::block::BlockProgram;
 use crate::target::CpuTarget;
 use crate::thread::CACHE_LINE;
+use std::fmt;
 
 /// How a contraction is tiled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -21,6 +22,15 @@ pub struct ContractionSchedule {
     /// Terms that are summed for a task's whole block before the next are looked at; at least `k` if sums are
     /// finished one register tile after the other.
     pub block_terms: usize,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for ContractionSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, vectors, block_rows, block_panels, block_terms } = self;
+        write!(f, "rows={rows} vectors={vectors} block_rows={block_rows} block_panels={block_panels} ")?;
+        write!(f, "block_k={block_terms}")
+    }
 }
 
 /// Flattened extents of a contraction.

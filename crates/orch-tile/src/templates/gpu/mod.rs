@@ -74,7 +74,7 @@ fn all_designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit
     if attention::AttentionForm::of(block).is_ok() {
         let lower = |schedule: attention::AttentionSchedule| {
             let kernel = attention::lower(block, &schedule, factors).ok()?;
-            Some(Design { kernel, schedule: format!("attention {schedule:?}") })
+            Some(Design { kernel, schedule: format!("attention {schedule}") })
         };
         let schedules = attention::schedules(block, target, factors);
         return schedules.into_iter().take(limit).filter_map(lower).collect();
@@ -82,7 +82,7 @@ fn all_designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit
     let tiled = |limit: usize| {
         let lower = |schedule: &contraction::ContractionSchedule| {
             let kernel = contraction::lower(block, schedule, factors).ok()?;
-            Some(Design { kernel, schedule: format!("contraction {schedule:?}") })
+            Some(Design { kernel, schedule: format!("contraction {schedule}") })
         };
         contraction::schedules(block, target, factors, limit).iter().filter_map(lower).collect()
     };
@@ -158,12 +158,12 @@ impl NestDesign {
     fn lower(self, block: &BlockProgram) -> Option<Design> {
         let (kernel, schedule) = match self {
             NestDesign::Pointwise(schedule) => {
-                (pointwise::lower(block, &schedule).ok()?, format!("pointwise {schedule:?}"))
+                (pointwise::lower(block, &schedule).ok()?, format!("pointwise {schedule}"))
             }
             NestDesign::Transpose(schedule) => {
-                (transpose::lower(block, &schedule).ok()?, format!("transpose {schedule:?}"))
+                (transpose::lower(block, &schedule).ok()?, format!("transpose {schedule}"))
             }
-            NestDesign::Row(schedule) => (row::lower(block, &schedule).ok()?, format!("row {schedule:?}")),
+            NestDesign::Row(schedule) => (row::lower(block, &schedule).ok()?, format!("row {schedule}")),
         };
         Some(Design { kernel, schedule })
     }

@@ -22,6 +22,7 @@ use crate::templates::nest::window;
 use crate::templates::{Along, CannotLower, kernel::Kernel};
 use crate::thread::{LoopKind, Stmt};
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// How points are dealt out.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -36,6 +37,20 @@ pub struct PointwiseSchedule {
     pub threads: usize,
     /// Vectors of a thread, one for each turn of all threads of the task.
     pub turns: usize,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for PointwiseSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vector, lanes, block, threads, turns } = self;
+        if let Some(axis) = vector {
+            write!(f, "vector_axis={axis} ")?;
+        }
+        if let Some((axis, points)) = block {
+            write!(f, "block_axis={axis} block={points} ")?;
+        }
+        write!(f, "lanes={lanes} threads={threads} vectors={turns}")
+    }
 }
 
 /// Threads of a task.

@@ -25,6 +25,7 @@ use crate::templates::nest::tile::{Corner, Rows, Staged, Tiling, Turns};
 use crate::templates::{Along, CannotLower, kernel::Kernel};
 use crate::thread::{LoopKind, Scope, Stmt};
 use crate::thread_team::{TeamStmt, WARP};
+use std::fmt;
 use std::ops::Range;
 
 /// How tiles are moved.
@@ -40,6 +41,17 @@ pub struct TransposeSchedule {
     pub store_lanes: usize,
     /// Threads of a task.
     pub threads: usize,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for TransposeSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, vector, load_lanes, store_lanes, threads } = self;
+        write!(
+            f,
+            "tile={source}x{vector} load_lanes={load_lanes} store_lanes={store_lanes} threads={threads}"
+        )
+    }
 }
 
 /// Extents of tiles: along the operands' axis, and along the results'.

@@ -7,6 +7,7 @@ use super::tile::Tiling;
 use crate::block::Axis;
 use crate::expr::{Expr, VarId};
 use crate::target::CpuTarget;
+use std::fmt;
 
 /// How a loop nest is run.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -23,6 +24,21 @@ pub struct NestSchedule {
     pub tiled: bool,
     /// Work that a task should have at least.
     pub task_cycles: usize,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for NestSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vector, lanes, vectors, block, tiled, task_cycles } = self;
+        if let Some(axis) = vector {
+            write!(f, "vector_axis={axis} ")?;
+        }
+        if let Some((axis, points)) = block {
+            write!(f, "block_axis={axis} block={points} ")?;
+        }
+        write!(f, "lanes={lanes} vectors={vectors} task_cycles={task_cycles}")?;
+        f.write_str(if *tiled { " tiled" } else { "" })
+    }
 }
 
 /// Work that pays for handing out a task.
@@ -152,6 +168,16 @@ pub enum Along {
     Results,
     /// An axis that stages loop over: lanes are combined.
     Terms,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for Along {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Along::Results => "results",
+            Along::Terms => "k",
+        })
+    }
 }
 
 /// Axes over which every stage varies.

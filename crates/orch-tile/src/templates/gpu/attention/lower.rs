@@ -13,6 +13,7 @@ use crate::templates::kernel::{Binding, Kernel};
 use crate::thread::{Stmt, ThreadProgram};
 use crate::thread_team::{Product, TeamStmt, WARP};
 use orch_ir::DType;
+use std::fmt;
 
 /// Most keys of a row: as many scores as registers hold.
 pub const MAX_KEYS: usize = 256;
@@ -28,6 +29,13 @@ pub struct AttentionSchedule {
     pub row_warps: usize,
     /// Warps that share the keys of the same rows.
     pub key_warps: usize,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for AttentionSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "row_warps={} key_warps={}", self.row_warps, self.key_warps)
+    }
 }
 
 impl AttentionSchedule {

@@ -10,6 +10,7 @@ use crate::templates::gpu::{Factors, varied};
 use crate::thread_team::{MAX_CLUSTER, Product, TILE_LINE, WARP, WARP_GROUP};
 use crate::thread_view::SLOT_BYTES;
 use orch_ir::DType;
+use std::fmt;
 
 /// How a contraction is tiled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +33,19 @@ pub struct ContractionSchedule {
     pub tiles: bool,
     /// Whether the copy engine brings the factors of products of tiles, instead of the threads.
     pub boxes: bool,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for ContractionSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { block_m, block_n, block_k, warps_m, warps_n, stages, split, tiles, boxes } = self;
+        write!(
+            f,
+            "tile={block_m}x{block_n}x{block_k} warps={warps_m}x{warps_n} stages={stages} split_k={split}"
+        )?;
+        f.write_str(if *tiles { " wgmma" } else { "" })?;
+        f.write_str(if *boxes { " tma" } else { "" })
+    }
 }
 
 /// What multiplies.

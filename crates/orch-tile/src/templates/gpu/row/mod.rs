@@ -25,6 +25,7 @@ pub(super) use choose::serves;
 use crate::block::BlockProgram;
 use crate::target::GpuTarget;
 use crate::templates::{Along, CannotLower, kernel::Kernel};
+use std::fmt;
 
 /// How rows are dealt out.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -43,6 +44,18 @@ pub struct RowSchedule {
     pub keep: bool,
     /// Vectors that a thread loads before it uses the first of them, where values are not kept.
     pub together: usize,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for RowSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vector, lanes, members, groups, cluster, keep, together } = self;
+        if let Some((axis, along)) = vector {
+            write!(f, "vector_axis={axis} along={along} ")?;
+        }
+        write!(f, "lanes={lanes} threads={members}x{groups} cluster={cluster} loads={together}")?;
+        f.write_str(if *keep { " keep" } else { "" })
+    }
 }
 
 impl RowSchedule {
