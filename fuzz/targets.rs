@@ -61,13 +61,13 @@ pub fn prim(data: &[u8]) {
 /// The text of a thread program.
 pub fn thread(data: &[u8]) {
     let Some(text) = text(data) else { return };
-    let Ok(program) = orch_tile::parse_thread(text) else { return };
-    if !orch_tile::validate_thread(&program).is_empty() {
+    let Ok(program) = orch_thread::parse_thread(text) else { return };
+    if !orch_thread::validate_thread(&program).is_empty() {
         return;
     }
-    let printed = orch_tile::print_thread(&program);
-    let again = orch_tile::parse_thread(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
-    assert_eq!(orch_tile::print_thread(&again), printed);
+    let printed = orch_thread::print_thread(&program);
+    let again = orch_thread::parse_thread(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+    assert_eq!(orch_thread::print_thread(&again), printed);
 }
 
 /// The text of a µGraph.

@@ -6,11 +6,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// Crates whose code decides what a plan is.
-const DECIDING: [&str; 8] = [
+const DECIDING: [&str; 10] = [
     "orch-ir",
     "orch-fission",
     "orch-rewrite",
-    "orch-tile",
+    "orch-compute",
+    "orch-thread",
+    "orch-template",
     "orch-mugraph",
     "orch-plan",
     "orch-tune",

@@ -2,9 +2,10 @@
 //! `--print` to see the C instead. Times are of one thread on data that fits the second-level cache.
 
 use orch_codegen::c;
+use orch_compute::{Layout, fuse};
 use orch_ir::*;
-use orch_tile::templates::{injective, row};
-use orch_tile::{CpuTarget, Layout, Scope, ThreadProgram, fuse, target};
+use orch_template::{injective, row};
+use orch_thread::{CpuTarget, Scope, ThreadProgram, target};
 use std::fmt::Write as _;
 use std::process::Command;
 

@@ -31,7 +31,7 @@ mod types;
 mod unroll;
 
 use helper::Unit;
-use orch_tile::{CpuTarget, ThreadProgram};
+use orch_thread::{CpuTarget, ThreadProgram};
 use types::{Family, Isa};
 
 /// C text that defines one function per program.

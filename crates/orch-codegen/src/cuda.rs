@@ -7,7 +7,7 @@
 //! ```
 //!
 //! with the global buffers in order, none of which overlap unless both are only read. The grid is one-dimensional: a
-//! block per task, of [`Team::threads`](orch_tile::Team) threads, in clusters of [`Team::cluster`](orch_tile::Team), with
+//! block per task, of [`Team::threads`](orch_thread::Team) threads, in clusters of [`Team::cluster`](orch_thread::Team), with
 //! [`shared_bytes`](ThreadProgram::shared_bytes) of dynamic shared memory.
 //!
 //! Where the target has early launches, a kernel lets the next one be launched at once, and waits itself for the end of
@@ -29,7 +29,7 @@ mod running;
 mod team;
 mod types;
 
-use orch_tile::{GpuTarget, ThreadProgram};
+use orch_thread::{GpuTarget, ThreadProgram};
 
 /// What every file starts with.
 const PRELUDE: &str = include_str!("cuda/prelude.cuh");
@@ -60,8 +60,8 @@ pub fn flags() -> &'static [&'static str] {
 #[cfg(test)]
 mod tests {
     use super::emit;
-    use orch_tile::parse_thread;
-    use orch_tile::target::{SM_80, SM_90};
+    use orch_thread::parse_thread;
+    use orch_thread::target::{SM_80, SM_90};
 
     /// A kernel that begins while its inputs are written reads them after the wait, and not as constants.
     #[test]

@@ -1,8 +1,9 @@
 //! What the emitter needs to know of each expression before it writes text: what is evaluated to compute it, how
 //! often it is used, and how far out it may move.
 
+use orch_compute::{BufferId, Expr, ExprId, Exprs, VarId};
 use orch_ir::CompareFn;
-use orch_tile::{BufferId, Expr, ExprId, Exprs, Stmt, ThreadProgram, TileStmt, VarId};
+use orch_thread::{Stmt, ThreadProgram, TileStmt};
 
 /// How the lanes of an access are addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +58,7 @@ pub fn prefix(exprs: &Exprs, id: ExprId) -> Option<Prefix> {
     };
     match (exprs.get(*numbers), exprs.get(*bound)) {
         (Expr::Ramp { base, stride: 1, .. }, Expr::Splat(end, _))
-            if exprs.ty(*end) == orch_tile::Type::INDEX =>
+            if exprs.ty(*end) == orch_compute::Type::INDEX =>
         {
             Some(Prefix { base: *base, end: *end, inclusive })
         }

@@ -6,11 +6,11 @@
 mod support;
 
 use orch_codegen::c;
+use orch_compute::{Layout, fuse};
 use orch_ir::{Contract, DType, PrimGraph, PrimOp, ScalarFn, Tensor};
-use orch_tile::templates::{design, kernel::Kernel};
-use orch_tile::{
-    BufferData, ExecOptions, Layout, Scope, ThreadProgram, fuse, interpret, parse_thread, target,
-};
+use orch_template::design;
+use orch_thread::kernel::Kernel;
+use orch_thread::{BufferData, ExecOptions, Scope, ThreadProgram, interpret, parse_thread, target};
 use support::{Toolchain, run_compiled};
 
 /// Small integers as elements of any type.

@@ -3,8 +3,9 @@
 mod support;
 
 use orch_codegen::c;
+use orch_compute::Type;
 use orch_ir::DType;
-use orch_tile::{Buffer, BufferData, ExecOptions, LoopKind, Scope, Stmt, ThreadProgram, Type, interpret};
+use orch_thread::{Buffer, BufferData, ExecOptions, LoopKind, Scope, Stmt, ThreadProgram, interpret};
 
 const ROWS: usize = 8;
 const VECTORS: usize = 3;

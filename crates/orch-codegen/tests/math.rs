@@ -5,7 +5,7 @@ mod support;
 
 use orch_codegen::c;
 use orch_ir::{BinaryFn, DType, UnaryFn};
-use orch_tile::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use orch_thread::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use std::fmt::Write as _;
 use support::Toolchain;
 
@@ -59,7 +59,7 @@ fn reference(f: UnaryFn) -> &'static str {
 fn elementwise(
     name: String,
     lanes: usize,
-    f: impl Fn(&mut ThreadProgram, orch_tile::ExprId, orch_tile::ExprId) -> orch_tile::ExprId,
+    f: impl Fn(&mut ThreadProgram, orch_compute::ExprId, orch_compute::ExprId) -> orch_compute::ExprId,
 ) -> ThreadProgram {
     let mut p = ThreadProgram::new(name, 1);
     let buffer = |name: &str, scope| Buffer { name: name.into(), dtype: DType::F32, elems: BLOCK, scope };

@@ -4,8 +4,8 @@
 mod support;
 
 use orch_ir::DType;
-use orch_tile::thread_random::random_program;
-use orch_tile::{BufferData, ExecOptions, ThreadProgram, interpret};
+use orch_thread::random::random_program;
+use orch_thread::{BufferData, ExecOptions, ThreadProgram, interpret};
 use support::Toolchain;
 
 /// Programs per C file: enough that starting the compiler costs little.

@@ -2,7 +2,7 @@
 //! expected for `x86-64-v4` (the prelude left out). `ORCH_UPDATE=1 cargo test` rewrites the expectations.
 
 use orch_codegen::c;
-use orch_tile::{parse_thread, target, validate_thread};
+use orch_thread::{parse_thread, target, validate_thread};
 use std::path::Path;
 
 const SEPARATOR: &str = "----\n";
@@ -38,7 +38,7 @@ fn programs_become_the_expected_c() {
 
 #[test]
 fn emission_is_deterministic() {
-    let program = orch_tile::thread_random::random_program("p", 3).0;
+    let program = orch_thread::random::random_program("p", 3).0;
     for target in target::CPU_TARGETS {
         assert_eq!(c::emit(&[&program], target), c::emit(&[&program.clone()], target));
     }

@@ -4,7 +4,7 @@
 use orch_ir::DType;
 use orch_mugraph::lower::{Request, Stored, cpu};
 use orch_mugraph::{TensorId, parse};
-use orch_tile::target::CPU_TARGETS;
+use orch_thread::target::CPU_TARGETS;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

@@ -12,9 +12,9 @@ use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Stored, gpu};
 use orch_mugraph::{MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
-use orch_tile::print_thread;
-use orch_tile::target::{SM_80, SM_90};
-use orch_tile::templates::gpu::Factors;
+use orch_thread::Factors;
+use orch_thread::print_thread;
+use orch_thread::target::{SM_80, SM_90};
 
 /// Attention in one kernel.
 #[derive(Clone, Copy, Debug)]

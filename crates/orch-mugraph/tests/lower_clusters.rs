@@ -8,7 +8,7 @@ use common::kernels::row_major;
 use common::valid;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise};
-use orch_tile::print_thread;
+use orch_thread::print_thread;
 
 /// Attention of two heads in one kernel, of so many rows, keys and columns and iterations, with a mask of keys or without: the
 /// unstable and the stable form.

@@ -12,9 +12,9 @@ use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::{Request, Stored, cpu};
 use orch_mugraph::{InputKind, MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
-use orch_tile::target::{AARCH64, X86_64_V3, X86_64_V4};
-use orch_tile::templates::kernel::Kernel;
-use orch_tile::{BufferData, CpuTarget, print_thread};
+use orch_thread::kernel::Kernel;
+use orch_thread::target::{AARCH64, X86_64_V3, X86_64_V4};
+use orch_thread::{BufferData, CpuTarget, print_thread};
 
 const TARGETS: [&CpuTarget; 3] = [&X86_64_V4, &X86_64_V3, &AARCH64];
 

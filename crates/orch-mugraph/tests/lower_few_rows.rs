@@ -9,9 +9,9 @@ use orch_ir::DType;
 use orch_mugraph::lower::Stored;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::{MuGraph, print};
-use orch_tile::print_thread;
-use orch_tile::templates::gpu::Factors;
-use orch_tile::templates::kernel::Kernel;
+use orch_thread::Factors;
+use orch_thread::kernel::Kernel;
+use orch_thread::print_thread;
 
 /// How many boxes a kernel starts copying in its text.
 fn boxes(kernel: &Kernel) -> usize {

@@ -14,10 +14,10 @@ use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{
     BinaryFn, MuGraph, Node, Precision, TensorId, UnaryFn, VerifyOptions, interpret, print, stabilise,
 };
-use orch_tile::print_thread;
-use orch_tile::target::{SM_80, SM_90};
-use orch_tile::templates::gpu::Factors;
-use orch_tile::templates::kernel::Kernel;
+use orch_thread::Factors;
+use orch_thread::kernel::Kernel;
+use orch_thread::print_thread;
+use orch_thread::target::{SM_80, SM_90};
 use std::collections::BTreeSet;
 
 fn check(graph: &MuGraph, inputs: &[Array<f64>]) {

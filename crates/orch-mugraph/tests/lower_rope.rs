@@ -11,7 +11,7 @@ use orch_mugraph::lower::cpu;
 use orch_mugraph::programs::partial_rotary_attention;
 use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{MuGraph, Precision, VerifyOptions, interpret, print, stabilise};
-use orch_tile::target::{AARCH64, X86_64_V3, X86_64_V4};
+use orch_thread::target::{AARCH64, X86_64_V3, X86_64_V4};
 
 /// On all targets, of CPUs and with all factors of GPUs.
 fn check(graph: &MuGraph, scale: f64) {

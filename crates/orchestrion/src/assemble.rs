@@ -10,11 +10,12 @@ use crate::library::call_info;
 use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TeamInfo, ViewInfo};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
+use orch_compute::Storage;
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::{ALIGN_BYTES, Source};
-use orch_tile::templates::kernel::{Binding, PackedConstant};
-use orch_tile::{Storage, ThreadProgram, View};
+use orch_thread::kernel::{Binding, PackedConstant};
+use orch_thread::{ThreadProgram, View};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Steps, memory and constants of an executable.

@@ -7,12 +7,12 @@ use crate::chains::chains;
 use crate::implement::{Place, Unserved};
 use crate::substitute::{Offer, Spent, Substitute, offers};
 use crate::{Error, Options, parallel};
+use orch_compute::fuse;
 use orch_ir::{NodeId, TensorId};
 use orch_plan::blp::ColumnId;
 use orch_plan::dag::NodeKind;
 use orch_plan::enumerate::{Admission, AnchorPolicy, ReducePolicy, Verdict};
 use orch_plan::enumerate::{Candidate, EnumerationReport, Growing, KindRule, Limits, enumerate};
-use orch_tile::fuse;
 use std::collections::HashMap;
 
 /// All that may be chosen from.

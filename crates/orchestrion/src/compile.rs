@@ -15,7 +15,7 @@ use crate::{Error, Model, Options, early, library, parallel};
 use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_runtime::cpu::Source;
-use orch_tile::thread_validate::validate_thread;
+use orch_thread::validate::validate_thread;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

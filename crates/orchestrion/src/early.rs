@@ -2,9 +2,9 @@
 
 use crate::implement::{ColumnBody, Implementation};
 use orch_ir::TensorId;
-use orch_tile::templates::kernel::Binding;
-use orch_tile::thread_await::{await_late, mark_constant};
-use orch_tile::thread_once::release_early;
+use orch_thread::kernel::Binding;
+use orch_thread::passes::await_late::{await_late, mark_constant};
+use orch_thread::passes::read_once::release_early;
 use std::collections::BTreeSet;
 
 /// Lets kernels of teams start reading inputs and constants of the model before they wait for other kernels, and be launched
@@ -38,7 +38,7 @@ pub fn read_early(implementation: &mut Implementation) {
 #[cfg(test)]
 mod tests {
     use crate::{Model, Options, Precision};
-    use orch_tile::print_thread;
+    use orch_thread::print_thread;
 
     /// Two products in a row, all of whose factors are inputs of the model.
     const PAIR: &str = "graph \"pair\" {

@@ -10,7 +10,7 @@ use crate::{Error, Planned, check_input};
 use orch_ir::Tensor;
 use orch_mugraph::Certificate;
 use orch_runtime::program::HostRoutine;
-use orch_tile::thread_interp::{BufferData, ExecOptions, interpret};
+use orch_thread::interp::{BufferData, ExecOptions, interpret};
 
 /// All memory of a run.
 struct Memory<'a> {

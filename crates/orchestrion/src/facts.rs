@@ -1,8 +1,9 @@
 //! What a kernel does on a CPU, counted from its block program, for the cost model; and what of that holds anywhere.
 
+use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, Stage};
 use orch_ir::{BinaryFn, UnaryFn};
-use orch_tile::templates::contraction::{self, Engine, Form};
-use orch_tile::{ArgRole, BlockProgram, CpuTarget, Expr, ExprId, Stage};
+use orch_template::contraction::{self, Engine, Form};
+use orch_thread::CpuTarget;
 use orch_tune::cost::KernelFacts;
 
 /// Counts bytes and operations of one launch.
@@ -33,7 +34,8 @@ fn tasks(block: &BlockProgram, facts: &KernelFacts) -> u64 {
     let domain = |stage: &Stage| match stage {
         Stage::Reduce { domain, .. } | Stage::Store { domain, .. } => domain.clone(),
     };
-    let varies = |axis: &&orch_tile::Axis| block.stages.iter().all(|stage| domain(stage).contains(&axis.var));
+    let varies =
+        |axis: &&orch_compute::Axis| block.stages.iter().all(|stage| domain(stage).contains(&axis.var));
     let points: usize = block.axes.iter().filter(varies).map(|axis| axis.extent).product();
     let moved = (facts.bytes_read + facts.bytes_written) / 4;
     let operations =
@@ -49,9 +51,9 @@ const EFFICIENCY: f64 = 0.85;
 
 fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &mut KernelFacts) {
     let points =
-        |axes: &[orch_tile::VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+        |axes: &[orch_compute::VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
     match stage {
-        Stage::Reduce { domain, reduced, kind: orch_tile::ReduceKind::Dot { lhs, rhs }, .. } => {
+        Stage::Reduce { domain, reduced, kind: orch_compute::ReduceKind::Dot { lhs, rhs }, .. } => {
             let terms = points(domain) * points(reduced);
             match Form::of(block).map(|form| Engine::of(block, &form, target)) {
                 Ok(Engine::Tiles) => facts.tile_flops += 2 * terms,
@@ -111,11 +113,12 @@ pub fn operations(block: &BlockProgram, root: ExprId) -> Operations {
 
 /// How many elements of each argument are read, counting each time.
 pub fn reads(block: &BlockProgram) -> Vec<usize> {
-    let points = |axes: &[orch_tile::VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+    let points =
+        |axes: &[orch_compute::VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
     let mut reads = vec![0usize; block.args.len()];
     for stage in &block.stages {
         let (roots, times) = match stage {
-            Stage::Reduce { domain, reduced, kind: orch_tile::ReduceKind::Dot { lhs, rhs }, .. } => {
+            Stage::Reduce { domain, reduced, kind: orch_compute::ReduceKind::Dot { lhs, rhs }, .. } => {
                 (vec![*lhs, *rhs], points(domain) * points(reduced))
             }
             Stage::Reduce { domain, reduced, body, .. } => (vec![*body], points(domain) * points(reduced)),

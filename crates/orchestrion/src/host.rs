@@ -1,10 +1,10 @@
 //! Host routines: primitives that run through the reference interpreter, between kernels.
 
 use crate::manifest::{Slot, typed};
+use orch_compute::Layout;
 use orch_interp::{EvalOptions, evaluate, evaluate_node};
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor};
 use orch_runtime::program::HostRoutine;
-use orch_tile::Layout;
 
 /// A primitive graph that is interpreted on tensors in their memory layouts.
 pub struct InterpretedPart {

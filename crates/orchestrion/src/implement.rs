@@ -8,11 +8,11 @@ use crate::signature::{Signature, Signatures};
 use crate::substitute::{Operand, Substitute, SubstituteKernel};
 use crate::units::Units;
 use crate::{Error, Library, Options, explain, parallel};
+use orch_compute::{ArgRole, BlockProgram, Storage, fuse};
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
-use orch_tile::templates::Design;
-use orch_tile::{ArgRole, BlockProgram, Storage, fuse};
+use orch_template::Design;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What the plan runs.
@@ -313,7 +313,7 @@ impl Place<'_> {
                 kernel.call = with_call.and_then(|kernel| kernel.call);
                 kernel.call.iter_mut().for_each(|made| made.own_us = Some(call.own_us));
             }
-            let place = |arg: &orch_tile::block::Arg| position(arg.tensor).map(Arg::Place);
+            let place = |arg: &orch_compute::block::Arg| position(arg.tensor).map(Arg::Place);
             let args = block.args.iter().map(place).collect::<Option<_>>()?;
             return Some(vec![Link { kernel, args, ends: None }]);
         };

@@ -8,13 +8,13 @@ use crate::compile::is_tuned;
 use crate::implement::KernelDesign;
 use crate::manifest::CallInfo;
 use crate::{Library, Options};
+use orch_compute::BlockProgram;
+use orch_compute::expr::BufferId;
 use orch_ir::DType;
 use orch_runtime::cuda::{
     Computation, Convolution, Element, Matrix, MatrixOrder, MatrixProduct, Pixels, Sliding, Vector,
 };
-use orch_tile::BlockProgram;
-use orch_tile::expr::BufferId;
-use orch_tile::templates::gpu::contraction;
+use orch_template::gpu::contraction;
 
 /// A library call that computes what a kernel computes, from the same arguments.
 #[derive(Clone, Debug)]

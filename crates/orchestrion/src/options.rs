@@ -16,8 +16,8 @@ pub struct Options {
     /// Inputs whose value is fixed when compiling, by name: they become constants.
     pub fixed_inputs: BTreeMap<String, Tensor>,
     /// What to compile for: `cpu` or `None` for this machine's CPU, another one by a name of
-    /// [`orch_tile::target::CPU_TARGETS`]; `cuda` for this machine's GPU, another one by `cuda:` and a name of
-    /// [`orch_tile::target::GPU_TARGETS`].
+    /// [`orch_thread::target::CPU_TARGETS`]; `cuda` for this machine's GPU, another one by `cuda:` and a name of
+    /// [`orch_thread::target::GPU_TARGETS`].
     pub target: Option<String>,
     /// The C compiler; `None` looks for one.
     pub c_compiler: Option<PathBuf>,

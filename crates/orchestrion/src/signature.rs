@@ -1,7 +1,7 @@
 //! Canonical texts of candidate kernels: equal texts mean that one kernel serves both.
 
+use orch_compute::Storage;
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
-use orch_tile::Storage;
 use std::fmt::Write;
 
 /// What identifies a kernel, and the tensors of one use of it.

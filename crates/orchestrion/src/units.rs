@@ -7,9 +7,9 @@
 //!   the value in between never pays;
 //! - everything else is a unit of one primitive.
 
+use orch_compute::{Layout, layouts::is_view};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
-use orch_tile::{Layout, layouts::is_view};
 
 /// A primitive graph cut into units.
 pub struct Units {
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn f16_is_widened_where_it_is_read_if_that_costs_nothing() {
         let graph = crate::testing::graph(SUM);
-        let layouts = orch_tile::layouts::assign_gpu(&graph);
+        let layouts = orch_compute::layouts::assign_gpu(&graph);
         let units =
             |widens_f16| Units::of(&graph, &layouts, widens_f16).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!([units(false), units(true)].map(|units| units.members.len()), [4, 3]);

@@ -5,13 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// Processing order, as in `ARCHITECTURE.md`: a crate may depend on crates before it.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 15] = [
     "orch-ir",
     "orch-interp",
     "orch-onnx",
     "orch-fission",
     "orch-rewrite",
-    "orch-tile",
+    "orch-compute",
+    "orch-thread",
+    "orch-template",
     "orch-mugraph",
     "orch-codegen",
     "orch-plan",

@@ -3,6 +3,7 @@
 //! places, and what was asked for must be there.
 
 use orch_codegen::cuda;
+use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_ir::{
     BinaryFn, Contract, DType, NodeId, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
 };
@@ -11,12 +12,13 @@ use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::{Found, SearchOptions, search};
 use orch_mugraph::{MuGraph, Node, parse, programs, stabilise};
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
-use orch_tile::target::{GPU_TARGETS, GpuTarget};
-use orch_tile::templates::gpu::{Factors, attention, contraction, pointwise, row, transpose};
-use orch_tile::templates::kernel::Kernel;
-use orch_tile::thread::{Buffer, Scope};
-use orch_tile::thread_once::read_once;
-use orch_tile::{BlockProgram, Storage, fuse, layouts, validate_thread};
+use orch_template::gpu::{attention, contraction, pointwise, row, transpose};
+use orch_thread::Factors;
+use orch_thread::kernel::Kernel;
+use orch_thread::passes::read_once::read_once;
+use orch_thread::program::{Buffer, Scope};
+use orch_thread::target::{GPU_TARGETS, GpuTarget};
+use orch_thread::validate_thread;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,8 +5,8 @@ use super::function::FunctionEmitter;
 use super::helper::{Op, strip_parens};
 use super::types::CType;
 use crate::facts::Address;
+use orch_compute::BufferId;
 use orch_ir::DType;
-use orch_tile::BufferId;
 
 /// Where a load or store takes place.
 pub struct Place {

@@ -6,8 +6,8 @@ use super::helper::{Op, mask_of, strip_parens};
 use super::literal::{element_list, literal};
 use super::types::CType;
 use crate::facts;
+use orch_compute::{Expr, ExprId};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
-use orch_tile::{Expr, ExprId};
 
 /// C text of a value, in parentheses if it is composite, and its type.
 #[derive(Clone, PartialEq, Debug)]
@@ -136,7 +136,7 @@ impl FunctionEmitter<'_> {
             let (a, b) = (self.value_of(a), self.value_of(b));
             return self.logic(f, a, b);
         }
-        if ty == orch_tile::Type::INDEX && !self.facts.is_data(id) {
+        if ty == orch_compute::Type::INDEX && !self.facts.is_data(id) {
             // Index arithmetic does not overflow, so C's operators do.
             let operator = match f {
                 BinaryFn::Add => Some("+"),

@@ -12,8 +12,9 @@ use super::tile;
 use super::types::{CType, scalar_name};
 use crate::facts::{self, Changes, Facts, TASK_DEPTH};
 use crate::names::Names;
+use orch_compute::{Bounds, Expr, ExprId, VarId};
 use orch_ir::{BinaryFn, DType};
-use orch_tile::{Bounds, Expr, ExprId, LoopKind, Scope, Stmt, ThreadProgram, TileStmt, VarId};
+use orch_thread::{LoopKind, Scope, Stmt, ThreadProgram, TileStmt};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Constants as C text.
 
+use orch_compute::Const;
 use orch_ir::DType;
-use orch_tile::Const;
 
 /// A scalar constant; negative ones are in parentheses.
 pub fn literal(value: Const) -> String {

@@ -6,8 +6,9 @@
 //! Precondition: unrolled loops are expanded. Scalars stay as they are, because addresses are 64 bits wide.
 
 use crate::facts::{self, Address};
+use orch_compute::{Bounds, Expr, ExprId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
-use orch_tile::{Bounds, Expr, ExprId, Stmt, ThreadProgram};
+use orch_thread::{Stmt, ThreadProgram};
 use rustc_hash::FxHashMap;
 
 /// `program` with vectors of indices narrowed where that is exact.
@@ -177,7 +178,7 @@ fn is_narrowable(f: BinaryFn) -> bool {
 mod tests {
     use super::*;
     use crate::c::unroll::unroll;
-    use orch_tile::{parse_thread, validate_thread};
+    use orch_thread::{parse_thread, validate_thread};
 
     #[track_caller]
     fn narrows(statement: &str, expected: &str) {

@@ -3,7 +3,7 @@
 //! The tile number is part of the instruction, so tiles are not C variables. The intrinsics do not tell the compiler
 //! what memory they read, so a barrier stands before each load: what was stored before is in memory then.
 
-use orch_tile::{ThreadProgram, TileStmt};
+use orch_thread::{ThreadProgram, TileStmt};
 
 /// The most rows that a configuration describes, one entry each.
 const CONFIGURED: usize = 16;
@@ -15,7 +15,7 @@ pub fn lines(
     stmt: &TileStmt,
     offset: Option<&str>,
 ) -> Vec<String> {
-    let access = |tile: &orch_tile::TileId, stride: &i64| {
+    let access = |tile: &orch_thread::TileId, stride: &i64| {
         let buffer = &buffers[stmt.buffer().expect("an access names a buffer").index()];
         let stride_bytes = stride * program.tiles[tile.index()].dtype.size_bytes() as i64;
         format!("{}, {buffer} + {}, {stride_bytes}", tile.0, offset.expect("an access has an offset"))

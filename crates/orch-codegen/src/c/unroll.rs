@@ -5,7 +5,8 @@
 //! Runs first, so that everything after it sees straight code, shares subexpressions across iterations and finds
 //! each variable declared once.
 
-use orch_tile::{Expr, ExprId, LoopKind, Stmt, Substitution, ThreadProgram, VarId};
+use orch_compute::{Expr, ExprId, Substitution, VarId};
+use orch_thread::{LoopKind, Stmt, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// `program` without [`LoopKind::Unroll`].

@@ -1,7 +1,8 @@
 //! Which kernels may take functions by the hardware's approximations.
 
+use orch_compute::Expr;
 use orch_ir::{BinaryFn, UnaryFn};
-use orch_tile::{Expr, ThreadProgram};
+use orch_thread::ThreadProgram;
 
 /// True if a program reads or writes 16-bit floats in memory and has no function of floats that jumps.
 pub fn may_approximate(program: &ThreadProgram) -> bool {
@@ -24,7 +25,7 @@ fn jumps(program: &ThreadProgram, expr: &Expr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::may_approximate;
-    use orch_tile::parse_thread;
+    use orch_thread::parse_thread;
 
     fn approximates(dtype: &str, value: &str) -> bool {
         let text = format!(

@@ -2,8 +2,8 @@
 
 use super::function::Emitter;
 use super::types::{CppType, INT};
+use orch_compute::{Const, Expr, ExprId, Type};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
-use orch_tile::{Const, Expr, ExprId, Type};
 
 /// C++ text of a value, in parentheses if it is composite, and its type.
 #[derive(Clone, PartialEq, Debug)]
@@ -111,7 +111,7 @@ impl Emitter<'_> {
             BinaryFn::Mul => "*",
             _ => return self.call(id, &format!("o_{}", f.name()), &[a, b]),
         };
-        let is_index = self.program.exprs.ty(id) == orch_tile::Type::INDEX && !self.facts.is_data(id);
+        let is_index = self.program.exprs.ty(id) == orch_compute::Type::INDEX && !self.facts.is_data(id);
         if !is_index {
             return self.call(id, &format!("o_{}", f.name()), &[a, b]);
         }

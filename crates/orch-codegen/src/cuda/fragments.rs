@@ -1,8 +1,9 @@
 //! Scratch of 16-bit elements that is kept in words of two, as matrix instructions take it and registers are.
 
 use crate::facts::{self, Address};
+use orch_compute::{Bounds, BufferId, Expr, ExprId};
 use orch_ir::DType;
-use orch_tile::{Bounds, BufferId, Expr, ExprId, Scope, Stmt, TeamStmt, ThreadProgram};
+use orch_thread::{Scope, Stmt, TeamStmt, ThreadProgram};
 use rustc_hash::FxHashSet;
 
 /// The scratch that is kept in words.

@@ -9,10 +9,11 @@ use super::team::TileProduct;
 use super::types::{CppType, INT, element_name};
 use crate::facts::Facts;
 use crate::names::Names;
+use orch_compute::{Bounds, BufferId, ExprId, VarId};
 use orch_ir::DType;
-use orch_tile::thread_once::read_once;
-use orch_tile::thread_team::WARP;
-use orch_tile::{Bounds, BufferId, ExprId, GpuTarget, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram, VarId};
+use orch_thread::cta::WARP;
+use orch_thread::passes::read_once::read_once;
+use orch_thread::{GpuTarget, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -408,5 +409,5 @@ impl Emitter<'_> {
 }
 
 fn is_leaf(program: &ThreadProgram, id: ExprId) -> bool {
-    matches!(program.exprs.get(id), orch_tile::Expr::Const(_) | orch_tile::Expr::Var(_))
+    matches!(program.exprs.get(id), orch_compute::Expr::Const(_) | orch_compute::Expr::Var(_))
 }

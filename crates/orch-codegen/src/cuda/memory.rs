@@ -3,8 +3,9 @@
 use super::function::Emitter;
 use super::types::CppType;
 use crate::facts::{self, Address};
+use orch_compute::{BufferId, Expr, ExprId};
 use orch_ir::{BinaryFn, DType};
-use orch_tile::{BufferId, Expr, ExprId, Scope};
+use orch_thread::Scope;
 
 /// Bytes of the widest access.
 const WIDEST_BYTES: usize = 16;

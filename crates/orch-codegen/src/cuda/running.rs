@@ -5,8 +5,9 @@
 //! well be computed behind. Statements that change nothing, but might, keep both in their places.
 
 use super::function::Emitter;
+use orch_compute::{BufferId, Expr};
 use orch_ir::DType;
-use orch_tile::{BufferId, Expr, Scope, Spot, Stmt, ThreadProgram};
+use orch_thread::{Scope, Spot, Stmt, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// A product of tiles that may be under way.
@@ -75,8 +76,8 @@ fn loaded_by(program: &ThreadProgram, stmts: &[Stmt]) -> BTreeSet<BufferId> {
 #[cfg(test)]
 mod tests {
     use crate::cuda::emit;
-    use orch_tile::parse_thread;
-    use orch_tile::target::SM_90;
+    use orch_thread::parse_thread;
+    use orch_thread::target::SM_90;
 
     /// Sums of a product that ran on are read behind its end, and what was computed meanwhile is computed before it.
     #[test]

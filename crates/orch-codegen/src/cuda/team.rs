@@ -4,9 +4,10 @@ use super::expression::Value;
 use super::function::Emitter;
 use super::running::Running;
 use super::types::CppType;
+use orch_compute::ExprId;
 use orch_ir::DType;
-use orch_tile::thread_team::WARP_GROUP;
-use orch_tile::{ExprId, Product, Scope, Spot, TeamStmt, ThreadProgram};
+use orch_thread::cta::WARP_GROUP;
+use orch_thread::{Product, Scope, Spot, TeamStmt, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// Rows that a warp group multiplies.

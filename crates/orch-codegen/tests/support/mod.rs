@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use orch_codegen::c;
-use orch_tile::{BufferData, CpuTarget, Scope, ThreadProgram, target};
+use orch_thread::{BufferData, CpuTarget, Scope, ThreadProgram, target};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -8,8 +8,8 @@ pub mod cpu;
 pub mod gpu;
 
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId};
+use orch_compute::{ExprId, Exprs};
 use orch_ir::DType;
-use orch_tile::{ExprId, Exprs};
 
 /// How a tensor of a µGraph lies in memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -35,7 +35,7 @@ impl Stored {
     }
 }
 
-/// A kernel that is to be lowered. In the result, [`Binding::Arg`](orch_tile::templates::kernel::Binding) has the number
+/// A kernel that is to be lowered. In the result, [`Binding::Arg`](orch_thread::kernel::Binding) has the number
 /// of the tensor in the µGraph.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {

@@ -8,10 +8,10 @@ use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::{MuGraph, Node, Precision, interpret, print};
-use orch_tile::print_thread;
-use orch_tile::target::SM_90;
-use orch_tile::templates::gpu::Factors;
-use orch_tile::templates::kernel::Kernel;
+use orch_thread::Factors;
+use orch_thread::kernel::Kernel;
+use orch_thread::print_thread;
+use orch_thread::target::SM_90;
 
 /// Factors, the type of what is stored, and the relative error that they allow.
 pub const KINDS: [(Factors, DType, f64); 5] = [

@@ -8,8 +8,8 @@ use orch_mugraph::lower::{Request, Stored};
 use orch_mugraph::op::elems;
 use orch_mugraph::tiling::indices;
 use orch_mugraph::{MuGraph, Node, Precision, TensorId, print};
-use orch_tile::templates::kernel::{Binding, Kernel};
-use orch_tile::{BufferData, ExecOptions, Scope, interpret, print_thread, validate_thread};
+use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::{BufferData, ExecOptions, Scope, interpret, print_thread, validate_thread};
 
 /// Every tensor in row-major order.
 pub fn row_major(graph: &MuGraph, dtype: DType) -> Vec<Stored> {

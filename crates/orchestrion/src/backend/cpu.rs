@@ -8,6 +8,7 @@ use crate::implement::KernelDesign;
 use crate::manifest::Device;
 use crate::{Error, Options, Precision, compile, parallel, speeds};
 use bytes::Bytes;
+use orch_compute::{BlockProgram, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -17,9 +18,9 @@ use orch_runtime::cpu::{
     PoolOptions, Program, Source, Step, Tuning,
 };
 use orch_runtime::program::{Base, BufferRef};
-use orch_tile::templates::{self, Design};
-use orch_tile::thread_count::count;
-use orch_tile::{BlockProgram, CpuTarget, Storage, ThreadProgram, layouts};
+use orch_template::{self, Design};
+use orch_thread::count::count;
+use orch_thread::{CpuTarget, ThreadProgram};
 use orch_tune::MachineModel;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,7 +133,7 @@ impl Backend for Cpu {
     }
 
     fn designs(&self, block: &BlockProgram, _limit: usize) -> Vec<Design> {
-        templates::design(block, &self.target).into_iter().collect()
+        orch_template::design(block, &self.target).into_iter().collect()
     }
 
     fn design_mugraph(&self, request: &Request<'_>, _limit: usize) -> Vec<Design> {
@@ -280,7 +281,7 @@ fn check_precision(target: &CpuTarget, precision: Precision) -> Result<(), Error
         Precision::F32 => return Ok(()),
         Precision::Bf16 if target.has_bf16() => return Ok(()),
         Precision::Bf16 => {
-            let able: Vec<&str> = (orch_tile::target::CPU_TARGETS.iter())
+            let able: Vec<&str> = (orch_thread::target::CPU_TARGETS.iter())
                 .filter(|target| target.has_bf16())
                 .map(|target| target.name)
                 .collect();

@@ -8,6 +8,7 @@ use crate::executable::{box_view, cuda_error, device_error, launch_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Library, Options, Precision, compile, library, parallel};
+use orch_compute::{BlockProgram, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -19,12 +20,13 @@ use orch_runtime::cuda::{
     Program, Source, Step, TimeOptions,
 };
 use orch_runtime::program::Base;
-use orch_tile::target::{GPU_TARGETS, GpuTarget, SM_80};
-use orch_tile::templates::Design;
-use orch_tile::templates::gpu::{self, Factors};
-use orch_tile::templates::kernel::Binding;
-use orch_tile::thread_team::MAX_CLUSTER;
-use orch_tile::{BlockProgram, Storage, ThreadProgram, layouts};
+use orch_template::Design;
+use orch_template::gpu;
+use orch_thread::Factors;
+use orch_thread::ThreadProgram;
+use orch_thread::cta::MAX_CLUSTER;
+use orch_thread::kernel::Binding;
+use orch_thread::target::{GPU_TARGETS, GpuTarget, SM_80};
 use orch_tune::gpu::GpuModel;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

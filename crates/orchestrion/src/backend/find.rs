@@ -5,9 +5,9 @@ use super::cpu::Cpu;
 use super::cuda::Cuda;
 use crate::{Error, Options};
 use orch_runtime::{Feature, Machine};
-use orch_tile::CpuTarget;
-use orch_tile::target::{AARCH64, CPU_TARGETS, GPU_TARGETS};
-use orch_tile::target::{X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
+use orch_thread::CpuTarget;
+use orch_thread::target::{AARCH64, CPU_TARGETS, GPU_TARGETS};
+use orch_thread::target::{X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
 
 /// The tools for the target of the options: `cpu` or none for this machine's CPU, the name of another CPU target,
 /// `cuda` for this machine's GPU, `cuda:NAME` for another.

@@ -1,11 +1,11 @@
 //! What a GPU kernel does, counted from its block program, for the cost model.
 
 use crate::facts::{Operations, operations, reads};
+use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
 use orch_ir::DType;
-use orch_tile::templates::contraction::{Extents, Form};
-use orch_tile::templates::gpu::Factors;
-use orch_tile::templates::gpu::attention::AttentionForm;
-use orch_tile::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
+use orch_template::contraction::{Extents, Form};
+use orch_template::gpu::attention::AttentionForm;
+use orch_thread::Factors;
 use orch_tune::gpu::{AttentionFacts, GpuFacts, ProductFacts, Unit};
 
 /// Simple operations that it takes to find an element's place in memory, by itself and after a product, where whole
@@ -116,7 +116,7 @@ fn product(block: &BlockProgram, form: &Form, factors: Factors) -> ProductFacts 
 /// Bytes of the widest accesses that rows of all that a factor reads allow. Constants are laid out as kernels need them.
 fn access_bytes(block: &BlockProgram, factor: ExprId) -> u64 {
     const WIDEST: usize = 16;
-    let of_arg = |arg: &orch_tile::Arg| {
+    let of_arg = |arg: &orch_compute::Arg| {
         let strides = arg.layout.strides(&arg.shape);
         let starts =
             strides.iter().zip(&arg.shape[..]).filter(|&(&stride, &extent)| stride > 1 && extent > 1);
@@ -148,7 +148,7 @@ fn computing(block: &BlockProgram, factor: ExprId, unit: Unit) -> f64 {
 }
 
 /// The arguments that an expression reads.
-fn read_nodes(block: &BlockProgram, root: ExprId) -> impl Iterator<Item = &orch_tile::Arg> {
+fn read_nodes(block: &BlockProgram, root: ExprId) -> impl Iterator<Item = &orch_compute::Arg> {
     let nodes = block.exprs.reachable(&[root]).into_iter();
     nodes.filter_map(|id| match block.exprs.get(id) {
         Expr::Read { arg, .. } => Some(block.arg(*arg)),

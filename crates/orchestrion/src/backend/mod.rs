@@ -11,6 +11,7 @@ use crate::implement::KernelDesign;
 use crate::manifest::{Device, Resources};
 use crate::{Error, Library, Options};
 use bytes::Bytes;
+use orch_compute::{BlockProgram, Storage};
 use orch_ir::PrimGraph;
 use orch_ir::generate::Rng;
 use orch_mugraph::lower::Request;
@@ -18,9 +19,9 @@ use orch_mugraph::search::SearchOptions;
 use orch_runtime::cpu::Source;
 use orch_runtime::cuda::Computation;
 use orch_runtime::program::{Access, Base, BufferRef};
-use orch_tile::templates::Design;
-use orch_tile::templates::kernel::Binding;
-use orch_tile::{BlockProgram, Scope, Storage, ThreadProgram};
+use orch_template::Design;
+use orch_thread::kernel::Binding;
+use orch_thread::{Scope, ThreadProgram};
 
 /// 10^9 a second, in a microsecond.
 const GIGA_TO_MICRO: f64 = 1e3;

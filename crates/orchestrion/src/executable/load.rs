@@ -14,7 +14,7 @@ use orch_runtime::cuda::{
 };
 use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
 use orch_runtime::{cpu, cuda};
-use orch_tile::target::GPU_TARGETS;
+use orch_thread::target::GPU_TARGETS;
 use std::sync::Arc;
 
 /// Kernels that are modelled to take less than this run on the calling thread: waking another costs as much.
@@ -212,7 +212,7 @@ pub fn check_fits(needed_bytes: usize) -> Result<(), Error> {
 
 /// Asks the system for the right to use matrix tiles, if kernels may: looking at the machine does.
 fn request_tiles(manifest: &Manifest) -> Result<(), Error> {
-    let target = orch_tile::target::CPU_TARGETS.iter().find(|target| target.name == manifest.target);
+    let target = orch_thread::target::CPU_TARGETS.iter().find(|target| target.name == manifest.target);
     let has_tiles = target.is_some_and(|target| target.has_amx_bf16);
     if !has_tiles || orch_runtime::Machine::detect().has(orch_runtime::Feature::AmxBf16) {
         return Ok(());

@@ -4,8 +4,8 @@ use super::Lowering;
 use super::plan::{Map, Work};
 use crate::lower::partner;
 use crate::op::{BinaryFn, Op, UnaryFn};
+use orch_compute::{BufferId, ExprId};
 use orch_ir::{self as ir, DType};
-use orch_tile::{BufferId, ExprId};
 
 /// A tile in memory.
 #[derive(Clone, PartialEq, Debug)]

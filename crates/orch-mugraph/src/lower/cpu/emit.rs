@@ -12,8 +12,9 @@ use crate::graph::TensorId;
 use crate::lower::CannotLower;
 use crate::op::{ReduceFn, UnaryFn};
 use crate::tiling::Stage;
+use orch_compute::{ExprId, Type};
 use orch_ir as ir;
-use orch_tile::{ExprId, LoopKind, Stmt, Type};
+use orch_thread::{LoopKind, Stmt};
 
 impl Lowering<'_> {
     /// What a task does.
@@ -179,9 +180,9 @@ impl Lowering<'_> {
     fn sum_of_terms(
         &mut self,
         f: ReduceFn,
-        (var, end): (orch_tile::VarId, ExprId),
+        (var, end): (orch_compute::VarId, ExprId),
         write: Write,
-        along: Option<(orch_tile::VarId, super::rows::Lane)>,
+        along: Option<(orch_compute::VarId, super::rows::Lane)>,
     ) -> Vec<Stmt> {
         let lanes = along.map_or(1, |_| self.lanes);
         let (value, offset, mask) = match along {

@@ -2,7 +2,8 @@
 
 use super::Lowering;
 use crate::lower::CannotLower;
-use orch_tile::{ExprId, Stmt};
+use orch_compute::ExprId;
+use orch_thread::Stmt;
 
 /// How long a tile is along one dimension.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,8 +9,9 @@ use super::element::View;
 use super::extent::Extent;
 use super::rows::{Cut, Fold, Lane};
 use crate::op::ReduceFn;
+use orch_compute::{BufferId, ExprId, Type, VarId};
 use orch_ir::DType;
-use orch_tile::{BufferId, ExprId, LoopKind, PANELS_AHEAD, Stmt, Type, VarId, Vectorizer, Widening};
+use orch_thread::{LoopKind, PANELS_AHEAD, Stmt, Vectorizer, Widening};
 
 /// What happens to the elements that were there before.
 #[derive(Clone, Debug)]

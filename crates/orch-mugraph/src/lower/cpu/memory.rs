@@ -6,8 +6,9 @@ use super::extent::Extent;
 use super::home::Home;
 use super::plan::{Plan, Work};
 use crate::tiling::Stage;
+use orch_compute::BufferId;
 use orch_ir::DType;
-use orch_tile::{Buffer, BufferId, Scope};
+use orch_thread::{Buffer, Scope};
 
 /// When a tile is computed: tiles before the loop, in the loop and after it, each in order. Accumulators are computed in
 /// the loop.

@@ -22,9 +22,10 @@ use element::View;
 use extent::{Extent, Part};
 use home::Home;
 use matmul::Factor;
+use orch_compute::{ArgId, BufferId, ExprId, Simplifier};
 use orch_ir::DType;
-use orch_tile::templates::kernel::{Binding, Kernel};
-use orch_tile::{ArgId, Buffer, BufferId, CpuTarget, ExprId, Scope, Simplifier, Stmt, ThreadProgram};
+use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::{Buffer, CpuTarget, Scope, Stmt, ThreadProgram};
 use plan::{Plan, Work};
 
 /// Lowers a kernel to a program whose tasks are the blocks of its grid.
@@ -197,7 +198,7 @@ impl<'a> Lowering<'a> {
     /// Names a value; constants and variables need no other name.
     fn bind_value(&mut self, name: &str, value: ExprId, body: &mut Vec<Stmt>) -> ExprId {
         let exprs = &mut self.program.exprs;
-        if exprs.as_const(value).is_some() || matches!(exprs.get(value), orch_tile::Expr::Var(_)) {
+        if exprs.as_const(value).is_some() || matches!(exprs.get(value), orch_compute::Expr::Var(_)) {
             return value;
         }
         let ty = exprs.ty(value);

@@ -4,7 +4,8 @@ use super::Lowering;
 use super::element::View;
 use super::matmul::Product;
 use super::rows::Lane;
-use orch_tile::{BufferId, ExprId, LoopKind, Stmt, Vectorizer, Widening};
+use orch_compute::{BufferId, ExprId};
+use orch_thread::{LoopKind, Stmt, Vectorizer, Widening};
 
 /// Terms that are transposed at a time.
 const GROUP: usize = 4;

@@ -4,8 +4,9 @@ use super::element::View;
 use super::extent::Extent;
 use super::{Lowering, inner_dim};
 use crate::op::ReduceFn;
+use orch_compute::{BufferId, Expr, ExprId, Type, VarId, substitute};
 use orch_ir::{DType, ReduceOp};
-use orch_tile::{BufferId, Expr, ExprId, LoopKind, Stmt, Type, VarId, Vectorizer, Widening, substitute};
+use orch_thread::{LoopKind, Stmt, Vectorizer, Widening};
 use rustc_hash::FxHashMap;
 
 /// The elements of a tile, one after the other.

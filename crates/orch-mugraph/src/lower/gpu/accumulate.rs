@@ -12,8 +12,9 @@ use super::value::{Place, Point, View};
 use crate::graph::Accumulation;
 use crate::op::{Op, ReduceFn, UnaryFn};
 use crate::rational::Rational;
+use orch_compute::ExprId;
 use orch_ir::{DType, UnaryFn as ScalarUnary};
-use orch_tile::{ExprId, Scope, Stmt};
+use orch_thread::{Scope, Stmt};
 
 /// What sums are multiplied by when a running maximum grows: `e^(degree * (before - now))`.
 #[derive(Clone, Copy, PartialEq, Debug)]

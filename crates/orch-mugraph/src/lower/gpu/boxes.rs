@@ -9,9 +9,10 @@
 use super::few_rows::products;
 use super::lowering::Lowering;
 use super::tensors::Staged;
-use orch_tile::thread_team::TILE_LINE;
-use orch_tile::thread_view::MAX_BOX_LINES;
-use orch_tile::{BufferId, ExprId, Slots, Spot, Stmt, TeamStmt, View as TensorView, ViewId};
+use orch_compute::{BufferId, ExprId};
+use orch_thread::cta::TILE_LINE;
+use orch_thread::tma::MAX_BOX_LINES;
+use orch_thread::{Slots, Spot, Stmt, TeamStmt, View as TensorView, ViewId};
 
 /// Lines that boxes are cut at multiples of, which a swizzled tile repeats after.
 const BOX_LINES: usize = 8;

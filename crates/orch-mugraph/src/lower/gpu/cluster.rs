@@ -23,8 +23,9 @@ use crate::graph::{Accumulation, BlockGraph};
 use crate::lower::CannotLower;
 use crate::op::{Op, ReduceFn};
 use crate::tiling::Stage;
+use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
-use orch_tile::{BufferId, ExprId, GpuTarget, Scope, Spot, Stmt, TeamStmt, Type};
+use orch_thread::{GpuTarget, Scope, Spot, Stmt, TeamStmt};
 
 /// Sums that are exchanged at once.
 const LANES: usize = 4;

@@ -11,7 +11,7 @@ use super::reduce::reduction_of;
 use super::steps::{Step, Steps};
 use super::value::Point;
 use crate::op::{Op, ReduceFn};
-use orch_tile::ExprId;
+use orch_compute::ExprId;
 
 /// Parts of a sum or maximum, at most.
 const MOST_PARTS: usize = 32;

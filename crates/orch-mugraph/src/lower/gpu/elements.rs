@@ -1,7 +1,8 @@
 //! Loops in which the threads of a team share the elements of a tile, several neighbours at a time.
 
 use super::lowering::Lowering;
-use orch_tile::{BufferId, ExprId, Stmt, Vectorizer, Widening};
+use orch_compute::{BufferId, ExprId};
+use orch_thread::{Stmt, Vectorizer, Widening};
 
 /// Most neighbours at a time.
 const MOST_LANES: usize = 8;

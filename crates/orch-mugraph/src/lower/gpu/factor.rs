@@ -6,8 +6,8 @@ use super::steps::Step;
 use super::value::{Place, Point, View};
 use crate::op::Op;
 use orch_ir::DType;
-use orch_tile::Product as Kind;
-use orch_tile::templates::gpu::Factors;
+use orch_thread::Factors;
+use orch_thread::Product as Kind;
 
 impl Lowering<'_> {
     /// What matrix instructions multiply.

@@ -22,7 +22,7 @@ use super::tiles::{GROUP_ROWS, most_terms};
 use crate::graph::{Accumulation, BlockGraph};
 use crate::op::Op;
 use crate::tiling::Stage;
-use orch_tile::thread_team::MAX_TILE_COLUMNS;
+use orch_thread::cta::MAX_TILE_COLUMNS;
 
 /// Terms of an iteration, the preferred ones first.
 const BOX_TERMS: [usize; 2] = [128, 64];

@@ -4,7 +4,8 @@
 //! earlier ones that write what it reads, or touch what it writes. Copies under way are not counted: they are waited for
 //! where the pipeline says so.
 
-use orch_tile::{BufferId, Expr, ExprId, Stmt, TeamStmt, ThreadProgram};
+use orch_compute::{BufferId, Expr, ExprId};
+use orch_thread::{Stmt, TeamStmt, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// Shared buffers that statements read and write.

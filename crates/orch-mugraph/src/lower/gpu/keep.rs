@@ -8,8 +8,9 @@ use super::steps::Step;
 use super::value::{Place, Point};
 use crate::op::Op;
 use crate::tiling::Stage;
+use orch_compute::BufferId;
 use orch_ir::DType;
-use orch_tile::{BufferId, Scope, Stmt};
+use orch_thread::{Scope, Stmt};
 
 /// Simple operations that are made again rather than kept in registers.
 const CHEAP_IN_REGISTERS: usize = 2;

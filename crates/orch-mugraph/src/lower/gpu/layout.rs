@@ -8,7 +8,7 @@
 //! Sums of a [streamed](super::stream) factor have their columns in another order: of the 8 tiles of each 64 columns (of
 //! the 4 of each 32), column `i` of tile `j` is column `8i + j` (`4i + j`).
 
-use orch_tile::{BufferId, ExprId};
+use orch_compute::{BufferId, ExprId};
 
 /// Rows of a tile of sums.
 pub(super) const TILE_ROWS: usize = 16;

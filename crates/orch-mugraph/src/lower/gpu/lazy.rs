@@ -26,8 +26,9 @@ use super::steps::Step;
 use super::value::Place;
 use crate::graph::Accumulation;
 use crate::op::ReduceFn;
+use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
-use orch_tile::{BufferId, ExprId, Scope, Stmt, TeamStmt, Type};
+use orch_thread::{Scope, Stmt, TeamStmt};
 
 /// How far an element may be above the maximum of its row: exponentials stay below 256, which all types hold.
 const SLACK: f64 = 8.0 * std::f64::consts::LN_2;

@@ -11,12 +11,11 @@ use super::steps::Steps;
 use super::value::{Place, View};
 use crate::graph::BlockGraph;
 use crate::lower::Request;
+use orch_compute::{BufferId, ExprId, Simplifier, Type, VarId};
 use orch_ir::DType;
-use orch_tile::templates::gpu::Factors;
-use orch_tile::thread_team::WARP;
-use orch_tile::{
-    Buffer, BufferId, ExprId, LoopKind, Scope, Simplifier, Spot, Stmt, TeamStmt, ThreadProgram, Type, VarId,
-};
+use orch_thread::Factors;
+use orch_thread::cta::WARP;
+use orch_thread::{Buffer, LoopKind, Scope, Spot, Stmt, TeamStmt, ThreadProgram};
 use std::collections::BTreeMap;
 
 /// Elements of scratch that may be registers.

@@ -41,10 +41,11 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use layout::{Columns, Fragments, Rows};
 use lowering::{Lowering, Plan};
-use orch_tile::templates::gpu::Factors;
-use orch_tile::templates::kernel::{Binding, Kernel};
-use orch_tile::thread_team::WARP_GROUP;
-use orch_tile::{ArgId, Buffer, GpuTarget, Scope, Stmt, TeamStmt};
+use orch_compute::ArgId;
+use orch_thread::Factors;
+use orch_thread::cta::WARP_GROUP;
+use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::{Buffer, GpuTarget, Scope, Stmt, TeamStmt};
 pub use schedules::{Schedule, lower, lower_as, schedules};
 use steps::{Step, Steps};
 

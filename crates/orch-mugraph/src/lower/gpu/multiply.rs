@@ -8,8 +8,9 @@ use super::layout::{Columns, Fragments, Registers, Rows, Site, TILE_COLUMNS, TIL
 use super::lowering::Lowering;
 use super::value::{Place, View};
 use crate::tiling::Stage;
+use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
-use orch_tile::{BufferId, ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt, Type};
+use orch_thread::{LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt};
 
 /// Most registers of a thread for the sums of a product.
 const MOST_SUMS: usize = 256;

@@ -23,7 +23,7 @@ use super::tensors::Staged;
 use super::tiles::are_groups;
 use crate::op::Op;
 use crate::tiling::Stage;
-use orch_tile::{Scope, Stmt, TeamStmt};
+use orch_thread::{Scope, Stmt, TeamStmt};
 
 /// A product of the loop that is added an iteration later.
 #[derive(Clone, Debug)]

@@ -5,8 +5,9 @@ use super::lowering::Lowering;
 use super::steps::Step;
 use super::tensors::{Staged, any_copied};
 use crate::tiling::Stage;
-use orch_tile::thread_team::WARP_GROUP;
-use orch_tile::{ExprId, LoopKind, Stmt, TeamStmt};
+use orch_compute::ExprId;
+use orch_thread::cta::WARP_GROUP;
+use orch_thread::{LoopKind, Stmt, TeamStmt};
 
 /// Stages from which on there are enough for copies to wait for an iteration that is over.
 const LEAST_GATED_STAGES: usize = 4;

@@ -8,9 +8,10 @@ use super::layout::{Columns, Fragments, Registers};
 use super::lowering::Lowering;
 use super::value::{Place, Point, View};
 use crate::op::{Op, ReduceFn};
+use orch_compute::{BufferId, ExprId};
 use orch_ir::{DType, ReduceOp};
-use orch_tile::thread_team::WARP;
-use orch_tile::{BufferId, ExprId, LoopKind, Scope, Stmt, Widening, vectorize};
+use orch_thread::cta::WARP;
+use orch_thread::{LoopKind, Scope, Stmt, Widening, vectorize};
 
 /// Most results of a thread that are in registers.
 const MOST_ROUNDS: usize = 32;

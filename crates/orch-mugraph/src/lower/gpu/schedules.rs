@@ -14,9 +14,9 @@ use super::steps::Steps;
 use super::{check_request, lower_steps, stream};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};
-use orch_tile::GpuTarget;
-use orch_tile::templates::gpu::Factors;
-use orch_tile::templates::kernel::Kernel;
+use orch_thread::Factors;
+use orch_thread::GpuTarget;
+use orch_thread::kernel::Kernel;
 use std::collections::BTreeMap;
 use std::fmt;
 

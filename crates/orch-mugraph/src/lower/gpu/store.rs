@@ -11,7 +11,8 @@ use super::lowering::Lowering;
 use super::tensors::VECTOR_BYTES;
 use super::value::Point;
 use crate::graph::TensorId;
-use orch_tile::{ExprId, Stmt};
+use orch_compute::ExprId;
+use orch_thread::Stmt;
 
 /// Tiles of columns of a warp from on which its results are gathered.
 const GATHERED_TILES: usize = 4;

@@ -26,10 +26,11 @@ use crate::graph::Accumulation;
 use crate::lower::Request;
 use crate::op::Op;
 use crate::tiling::Stage;
+use orch_compute::{BufferId, ExprId};
 use orch_ir::DType;
-use orch_tile::templates::gpu::Factors;
-use orch_tile::thread_team::WARP;
-use orch_tile::{BufferId, ExprId, LoopKind, Scope, Spot, Stmt, TeamStmt};
+use orch_thread::Factors;
+use orch_thread::cta::WARP;
+use orch_thread::{LoopKind, Scope, Spot, Stmt, TeamStmt};
 use std::collections::BTreeMap;
 
 /// Terms of a unit.

@@ -4,8 +4,9 @@
 use super::layout::{Columns, Fragments, Registers};
 use super::lowering::Lowering;
 use super::value::{Place, Point};
+use orch_compute::Type;
 use orch_ir::DType;
-use orch_tile::{LoopKind, Scope, Stmt, Type};
+use orch_thread::{LoopKind, Scope, Stmt};
 
 /// Terms that are written out.
 const UNROLLED_TERMS: u32 = 4;

@@ -9,8 +9,9 @@ use crate::graph::TensorId;
 use crate::lower::Stored;
 use crate::op::Op;
 use crate::tiling::Stage;
+use orch_compute::ExprId;
 use orch_ir::DType;
-use orch_tile::{ExprId, Scope, Spot, Stmt, TeamStmt};
+use orch_thread::{Scope, Spot, Stmt, TeamStmt};
 
 /// Bytes of a vector access.
 pub(super) const VECTOR_BYTES: usize = 16;

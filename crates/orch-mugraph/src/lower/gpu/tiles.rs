@@ -11,9 +11,10 @@ use super::steps::{Step, Tile};
 use super::value::View;
 use crate::op::Op;
 use crate::tiling::Stage;
+use orch_compute::{BufferId, ExprId};
 use orch_ir::DType;
-use orch_tile::thread_team::{MAX_TILE_COLUMNS, MAX_TILE_TERMS, TILE_LINE, WARP_GROUP, swizzled_place};
-use orch_tile::{BufferId, ExprId, LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt};
+use orch_thread::cta::{MAX_TILE_COLUMNS, MAX_TILE_TERMS, TILE_LINE, WARP_GROUP, swizzled_place};
+use orch_thread::{LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt};
 
 /// Terms of fragments.
 const STEP_TERMS: usize = 16;

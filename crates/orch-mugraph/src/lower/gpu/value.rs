@@ -10,8 +10,9 @@ use super::reduce::reduction_of;
 use super::steps::Step;
 use crate::lower::partner;
 use crate::op::{BinaryFn, Op, UnaryFn};
+use orch_compute::{BufferId, Expr, ExprId, Exprs};
 use orch_ir::{BinaryFn as ScalarBinary, DType, UnaryFn as ScalarUnary};
-use orch_tile::{BufferId, Expr, ExprId, Exprs, Stmt};
+use orch_thread::Stmt;
 
 /// A tile in shared memory.
 #[derive(Clone, Debug)]

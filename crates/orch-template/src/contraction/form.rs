@@ -1,0 +1,123 @@
+//! What makes a block program a contraction: one dot product and the roles of its axes.
+
+use crate::CannotLower;
+use orch_compute::block::{BlockProgram, ReduceKind, Stage};
+use orch_compute::expr::{ArgId, Expr, ExprId, StageId, VarId};
+use orch_compute::simplify::Simplifier;
+use orch_ir::ReduceOp;
+
+/// A block program seen as `acc[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, then stores of
+/// expressions of `acc`. Vectors run along `n`.
+#[derive(Clone, Debug)]
+pub struct Form {
+    /// The name of the sum.
+    pub stage: StageId,
+    /// The factor that does not vary along `n`.
+    pub a: ExprId,
+    /// The factor that does not vary along `m`.
+    pub b: ExprId,
+    /// Axes of both factors.
+    pub batch: Vec<VarId>,
+    /// Axes of `a` alone (and those of neither).
+    pub m: Vec<VarId>,
+    /// Axes of `b` alone.
+    pub n: Vec<VarId>,
+    /// Summed axes, outermost first.
+    pub k: Vec<VarId>,
+}
+
+impl Form {
+    /// Recognises a contraction.
+    ///
+    /// # Errors
+    /// If the program has another number of reductions than one, or one that is not a dot product.
+    pub fn of(block: &BlockProgram) -> Result<Form, CannotLower> {
+        let mut reductions = block.stages.iter().filter(|stage| matches!(stage, Stage::Reduce { .. }));
+        let (Some(reduction), None) = (reductions.next(), reductions.next()) else {
+            return Err(CannotLower::NotThisTemplate("exactly one reduction is expected"));
+        };
+        let Stage::Reduce {
+            stage,
+            op: ReduceOp::Sum,
+            domain,
+            reduced,
+            kind: ReduceKind::Dot { lhs, rhs },
+            ..
+        } = reduction
+        else {
+            return Err(CannotLower::NotThisTemplate("the reduction is not a dot product"));
+        };
+        let in_lhs = block.exprs.free_vars(*lhs);
+        let in_rhs = block.exprs.free_vars(*rhs);
+        let pick = |left: bool, right: bool| -> Vec<VarId> {
+            domain
+                .iter()
+                .copied()
+                .filter(|var| in_lhs.contains(var) == left && in_rhs.contains(var) == right)
+                .collect()
+        };
+        let (lhs_only, rhs_only) = (pick(true, false), pick(false, true));
+        let mut form = Form {
+            stage: *stage,
+            a: *lhs,
+            b: *rhs,
+            batch: pick(true, true),
+            m: lhs_only,
+            n: rhs_only,
+            k: reduced.clone(),
+        };
+        if form.prefers_swap(block) {
+            std::mem::swap(&mut form.a, &mut form.b);
+            std::mem::swap(&mut form.m, &mut form.n);
+        }
+        form.m.splice(0..0, pick(false, false));
+        let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+        if points(&form.batch) > 1 && (points(&form.n) == 1 || points(&form.m) == 1) {
+            return Err(CannotLower::NotThisTemplate("each product has a single row or column"));
+        }
+        form.order_terms(block);
+        Ok(form)
+    }
+
+    /// Puts the summed axis along which the first factor is contiguous innermost, so that rows are read, and copied,
+    /// in whole vectors. Sums may be taken in any order.
+    fn order_terms(&mut self, block: &BlockProgram) {
+        let mut exprs = block.exprs.clone();
+        let mut simplifier = Simplifier::new();
+        let reads: Vec<(ArgId, Vec<ExprId>)> = (exprs.reachable(&[self.a]).into_iter())
+            .filter_map(|id| match exprs.get(id) {
+                Expr::Read { arg, index, .. } => Some((*arg, index.clone())),
+                _ => None,
+            })
+            .collect();
+        let reads: Vec<ExprId> = (reads.into_iter())
+            .map(|(arg, index)| {
+                let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
+                exprs.linear_index(&index, &strides)
+            })
+            .collect();
+        let mut distance = |var: VarId| {
+            let strides = reads.iter().filter_map(|&offset| simplifier.stride(&mut exprs, offset, var));
+            strides.map(i64::abs).max().unwrap_or(i64::MAX)
+        };
+        let mut keyed: Vec<(i64, VarId)> = self.k.iter().map(|&var| (distance(var), var)).collect();
+        keyed.sort_by_key(|&(distance, _)| std::cmp::Reverse(distance));
+        self.k = keyed.into_iter().map(|(_, var)| var).collect();
+    }
+
+    /// True if the results are contiguous along an axis of `a`, so that the factors should trade places: vectors
+    /// then store contiguously.
+    fn prefers_swap(&self, block: &BlockProgram) -> bool {
+        let innermost = block.stages.iter().find_map(|stage| match stage {
+            Stage::Store { arg, index, .. } => {
+                let order = block.arg(*arg).layout.order();
+                order.iter().rev().find_map(|&dim| {
+                    let axes = block.exprs.free_vars(index[dim]);
+                    axes.into_iter().filter(|axis| block.extent(*axis) > 1).max()
+                })
+            }
+            Stage::Reduce { .. } => None,
+        });
+        innermost.is_some_and(|axis| self.m.contains(&axis)) || (self.n.is_empty() && !self.m.is_empty())
+    }
+}

@@ -1,0 +1,236 @@
+//! How the register tile reads its two factors.
+
+use super::fill::row_order;
+use super::form::Form;
+use orch_compute::block::{ArgRole, BlockProgram};
+use orch_compute::expr::substitute::substitute;
+use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
+use orch_compute::simplify::simplify;
+use orch_thread::kernel::PackedConstant;
+
+/// The first factor's elements.
+#[derive(Clone, Debug)]
+pub enum RowsFrom {
+    /// An argument, at `base(batch, m) + stride * k`.
+    Argument {
+        /// Which.
+        arg: ArgId,
+        /// Elements between neighbouring terms.
+        stride: i64,
+    },
+    /// Scratch that the task fills.
+    Scratch(RowOrder),
+}
+
+/// How a task's rows lie in scratch. They are filled in vectors along the inner coordinate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowOrder {
+    /// `[block row][k]`: right where the terms of a row are neighbours in memory.
+    TermsInner,
+    /// `[k][block row]`: right where rows are, as pixels of a channels-first image.
+    RowsInner,
+}
+
+/// The second factor's panels.
+#[derive(Clone, Debug)]
+pub enum PanelsFrom {
+    /// A constant laid out as panels at compile time.
+    Packed(PackedConstant),
+    /// An argument whose columns are contiguous, `stride` elements between neighbouring terms.
+    Argument {
+        /// Which.
+        arg: ArgId,
+        /// Elements between neighbouring terms.
+        stride: i64,
+    },
+    /// Scratch that the task fills: `[k][column]`.
+    Scratch,
+}
+
+impl PanelsFrom {
+    /// Bytes between neighbouring terms of panels in an argument.
+    pub fn term_bytes(&self, dtype: orch_ir::DType) -> Option<usize> {
+        match self {
+            PanelsFrom::Argument { stride, .. } => Some(usize::try_from(*stride).ok()? * dtype.size_bytes()),
+            PanelsFrom::Packed(_) | PanelsFrom::Scratch => None,
+        }
+    }
+}
+
+/// Flat coordinates of a contraction, as variables of the block program's arena: substituting the axes by
+/// expressions of these turns multi-dimensional reads into matrix reads.
+#[derive(Clone, Debug)]
+pub struct Flat {
+    /// The row.
+    pub m: VarId,
+    /// The column.
+    pub n: VarId,
+    /// The term.
+    pub k: VarId,
+    /// What each row, column and term axis is in terms of those.
+    pub bindings: Vec<(VarId, ExprId)>,
+}
+
+impl Flat {
+    /// Declares the flat coordinates.
+    pub fn new(block: &BlockProgram, exprs: &mut Exprs, form: &Form) -> Self {
+        let mut bindings = Vec::new();
+        let mut flatten = |name: &str, axes: &[VarId]| {
+            let extents: Vec<usize> = axes.iter().map(|&axis| block.extent(axis)).collect();
+            let (var, linear) = exprs.fresh_index(name, extents.iter().product());
+            let index = exprs.unflatten(linear, &extents);
+            bindings.extend(axes.iter().copied().zip(index));
+            var
+        };
+        let (m, n, k) = (flatten("m", &form.m), flatten("n", &form.n), flatten("k", &form.k));
+        Self { m, n, k, bindings }
+    }
+}
+
+/// Chooses how the first factor is read. `a` is over batch axes and flat coordinates.
+pub fn rows_from(
+    block: &BlockProgram,
+    exprs: &mut Exprs,
+    form: &Form,
+    flat: &Flat,
+    a: ExprId,
+    factor_type: orch_ir::DType,
+) -> RowsFrom {
+    let in_place = plain_read(block, exprs, a)
+        .filter(|&(arg, _)| block.arg(arg).dtype == factor_type)
+        .and_then(|(arg, offset)| Some((arg, linear_in(exprs, offset, flat.k)?)));
+    match in_place {
+        Some((arg, stride)) => RowsFrom::Argument { arg, stride },
+        None => RowsFrom::Scratch(row_order(block, form, block_lanes(factor_type))),
+    }
+}
+
+/// Bytes from one row of the first factor to the next, if it is read from an argument and they are evenly apart.
+pub fn row_bytes(block: &BlockProgram, exprs: &mut Exprs, flat: &Flat, a: ExprId) -> Option<usize> {
+    let (arg, offset) = plain_read(block, exprs, a)?;
+    let stride = usize::try_from(linear_in(exprs, offset, flat.m)?).ok()?;
+    Some(stride * block.arg(arg).dtype.size_bytes())
+}
+
+/// Lanes by which orders of scratch are compared: those of the widest vectors.
+fn block_lanes(factor_type: orch_ir::DType) -> usize {
+    64 / factor_type.size_bytes()
+}
+
+/// Chooses how the second factor is read. `b` is over batch axes and flat coordinates.
+pub fn panels_from(
+    block: &BlockProgram,
+    exprs: &mut Exprs,
+    form: &Form,
+    flat: &Flat,
+    b: ExprId,
+    width: usize,
+    factor_type: orch_ir::DType,
+) -> PanelsFrom {
+    let Some((arg, offset)) = plain_read(block, exprs, b) else { return PanelsFrom::Scratch };
+    if block.arg(arg).dtype != factor_type {
+        return PanelsFrom::Scratch;
+    }
+    if block.arg(arg).role == ArgRole::Constant {
+        return pack(block, exprs, form, flat, (arg, offset), width)
+            .map_or(PanelsFrom::Scratch, PanelsFrom::Packed);
+    }
+    let columns = block_extent(exprs, flat.n);
+    match (linear_in(exprs, offset, flat.n), linear_in(exprs, offset, flat.k)) {
+        (Some(1), Some(stride)) if columns.is_multiple_of(width) || columns <= width => {
+            PanelsFrom::Argument { arg, stride }
+        }
+        _ => PanelsFrom::Scratch,
+    }
+}
+
+/// An expression that is nothing but an unguarded read, as argument and simplified element offset.
+pub(crate) fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) -> Option<(ArgId, ExprId)> {
+    let Expr::Read { arg, index, guard: None } = exprs.get(id).clone() else { return None };
+    let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
+    let offset = exprs.linear_index(&index, &strides);
+    Some((arg, simplify(exprs, offset)))
+}
+
+/// The constant step of `offset` per unit of `var`, if it is linear in it and nothing else varies with it.
+pub(super) fn linear_in(exprs: &mut Exprs, offset: ExprId, var: VarId) -> Option<i64> {
+    let extent = block_extent(exprs, var);
+    if extent <= 1 {
+        return Some(1);
+    }
+    let zero = exprs.index(0);
+    let base = substitute(exprs, offset, &[(var, zero)]);
+    let difference = exprs.sub(offset, base);
+    let difference = simplify(exprs, difference);
+    let at = exprs.var(var);
+    let one = exprs.index(1);
+    let step = substitute(exprs, difference, &[(var, one)]);
+    let stride = simplify(exprs, step);
+    let stride = exprs.as_int(stride)?;
+    let line = exprs.mul_const(at, stride);
+    let line = simplify(exprs, line);
+    (line == difference).then_some(stride)
+}
+
+fn block_extent(exprs: &Exprs, var: VarId) -> usize {
+    exprs.var_info(var).range.map_or(0, |(_, last)| last as usize + 1)
+}
+
+/// The packing recipe of a constant factor whose offset is a sum of a batch, a column and a term part.
+pub(crate) fn pack(
+    block: &BlockProgram,
+    exprs: &mut Exprs,
+    form: &Form,
+    flat: &Flat,
+    (arg, offset): (ArgId, ExprId),
+    width: usize,
+) -> Option<PackedConstant> {
+    if !block.arg(arg).layout.is_row_major() {
+        return None;
+    }
+    let batch_points = points(block, &form.batch);
+    let at = |exprs: &mut Exprs, batch: &[i64], n: i64, k: i64| -> Option<usize> {
+        let mut values: Vec<(VarId, i64)> = form.batch.iter().copied().zip(batch.iter().copied()).collect();
+        values.extend([(flat.n, n), (flat.k, k)]);
+        let value = exprs.evaluate(offset, &values)?;
+        usize::try_from(value).ok()
+    };
+    let origin = vec![0; form.batch.len()];
+    let (columns, terms) = (block_extent(exprs, flat.n), block_extent(exprs, flat.k));
+    let start = at(exprs, &origin, 0, 0)?;
+    let batch_offsets: Vec<usize> =
+        batch_points.iter().map(|point| at(exprs, point, 0, 0)).collect::<Option<_>>()?;
+    let last = batch_points.last()?.clone();
+    let relative = |value: Option<usize>| value.and_then(|v| v.checked_sub(start));
+    let k_offsets: Vec<usize> =
+        (0..terms as i64).map(|k| relative(at(exprs, &origin, 0, k))).collect::<Option<_>>()?;
+    let column_offsets =
+        (0..columns as i64).map(|n| relative(at(exprs, &origin, n, 0))).collect::<Option<_>>()?;
+    let packed = PackedConstant {
+        arg,
+        dtype: block.arg(arg).dtype,
+        width,
+        group: 1,
+        terms,
+        batch_offsets,
+        k_offsets,
+        column_offsets,
+    };
+    let corner = at(exprs, &last, columns as i64 - 1, terms as i64 - 1)?;
+    let sum = packed.batch_offsets.last()? + packed.k_offsets.last()? + packed.column_offsets.last()?;
+    (corner == sum).then_some(packed)
+}
+
+/// All index tuples of some axes, row-major.
+fn points(block: &BlockProgram, axes: &[VarId]) -> Vec<Vec<i64>> {
+    let mut points = vec![Vec::new()];
+    for &axis in axes {
+        points = points
+            .into_iter()
+            .flat_map(|point: Vec<i64>| {
+                (0..block.extent(axis) as i64).map(move |value| [&point[..], &[value]].concat())
+            })
+            .collect();
+    }
+    points
+}

@@ -1,0 +1,258 @@
+//! Filling scratch with the factors of a contraction that cannot be read where they are.
+
+use super::lower::Lowering;
+use super::operand::RowOrder;
+use super::pairs;
+use orch_compute::expr::substitute::Substitution;
+use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
+use orch_compute::simplify::simplify;
+use orch_thread::program::{LoopKind, Stmt};
+
+/// Scratch for a task's rows of the first factor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowScratch {
+    /// Where.
+    pub buffer: BufferId,
+    /// Which coordinate is the inner one.
+    pub order: RowOrder,
+    /// Elements between neighbours along the outer coordinate.
+    pub distance: usize,
+}
+
+/// Vectors that a copying loop moves per iteration.
+const COPY_UNROLL: u32 = 4;
+
+impl Lowering<'_> {
+    /// Computes the task's rows of the first factor into scratch.
+    pub fn fill_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
+        match scratch.order {
+            RowOrder::TermsInner => self.fill_rows_along_terms(scratch, first, end),
+            RowOrder::RowsInner => self.fill_rows_along_rows(scratch, first, end),
+        }
+    }
+
+    /// `[row][k]`: for each row a loop over each outer summed axis, vectors along the innermost, where the factor is
+    /// contiguous if it is anywhere.
+    fn fill_rows_along_terms(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
+        let RowScratch { buffer, distance, .. } = scratch;
+        let (row_var, row) = self.program.exprs.fresh_index("row", self.extents.m);
+        let exprs = &mut self.program.exprs;
+        let local = exprs.sub(row, first);
+        let row_line = exprs.mul_const(local, distance as i64);
+        let mut bindings = vec![(self.flat.m, row)];
+        let terms = self.form.k.clone();
+        let Some((&along, outer)) = terms.split_last() else { return Vec::new() };
+        let (loops, term) = self.loops_over(outer, self.block.extent(along), &mut bindings);
+        let line = self.program.exprs.add2(row_line, term);
+        let a = self.row_factor();
+        let body = self.fill_segment(buffer, a, &bindings, along, line);
+        let mut body = self.inside(loops, body);
+        body.extend(pairs::clear_row_end(self, buffer, row_line));
+        vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// One row's terms along the innermost summed axis. Where the padding around an image decides for all of them at
+    /// once, it is asked once.
+    fn fill_segment(
+        &mut self,
+        buffer: BufferId,
+        a: ExprId,
+        bindings: &[(VarId, ExprId)],
+        along: VarId,
+        line: ExprId,
+    ) -> Vec<Stmt> {
+        let guarded = match self.source.get(a).clone() {
+            Expr::Read { arg, index, guard: Some(guard) }
+                if !self.source.free_vars(guard).contains(&along) =>
+            {
+                Some((self.source.read(arg, index, None), guard))
+            }
+            _ => None,
+        };
+        let Some((inside, guard)) = guarded else {
+            return self.fill_along(buffer, a, bindings, along, line, None);
+        };
+        let element = self.source.dtype(a);
+        let zero = self.source.zero(element);
+        let condition = self.import_scalar(guard, bindings);
+        let then = self.fill_along(buffer, inside, bindings, along, line, None);
+        let otherwise = self.fill_along(buffer, zero, bindings, along, line, None);
+        vec![Stmt::If { condition, then, otherwise }]
+    }
+
+    /// `[k][row]`: for each term a loop over the lines of rows that share all but their innermost axis, vectors along
+    /// that. The first row is at `lanes`, so that a line's first vector may begin before it. Vectors are stored whole;
+    /// what they write past a line's end the next line writes again.
+    fn fill_rows_along_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
+        let RowScratch { buffer, distance, .. } = scratch;
+        let lanes = self.lanes as i64;
+        let Some((&along, outer_rows)) = self.form.m.split_last() else { return Vec::new() };
+        let extent = self.block.extent(along);
+        let line_count = self.extents.m / extent;
+        let (line_var, line) = self.program.exprs.fresh_index("line", line_count);
+        let outer_extents: Vec<usize> = outer_rows.iter().map(|&axis| self.block.extent(axis)).collect();
+        let places = self.program.exprs.unflatten(line, &outer_extents);
+        let mut bindings: Vec<(VarId, ExprId)> = outer_rows.iter().copied().zip(places).collect();
+
+        let (loops, term) = self.loops_over(&self.form.k.clone(), 1, &mut bindings);
+
+        let exprs = &mut self.program.exprs;
+        let line_start = exprs.mul_const(line, extent as i64);
+        let zero = exprs.index(0);
+        let before = exprs.sub(first, line_start);
+        let before = exprs.max(before, zero);
+        let lane_count = exprs.index(lanes);
+        let start = exprs.floor_div(before, lane_count);
+        let start = exprs.mul_const(start, lanes);
+        let start = simplify(exprs, start);
+        let past = exprs.sub(end, line_start);
+        let at = exprs.mul_const(term, distance as i64);
+        let at = exprs.add2(at, line_start);
+        let at = exprs.sub(at, first);
+        let at = exprs.add_const(at, lanes);
+        let a = simplify(&mut self.source, self.form.a);
+        let body = self.fill_along(buffer, a, &bindings, along, at, Some((start, past)));
+
+        let exprs = &mut self.program.exprs;
+        let line_rows = exprs.index(extent as i64);
+        let from = exprs.floor_div(first, line_rows);
+        let to = exprs.add_const(end, extent as i64 - 1);
+        let to = exprs.floor_div(to, line_rows);
+        let (from, to) = (simplify(exprs, from), simplify(exprs, to));
+        let kind = LoopKind::Serial;
+        let body = vec![Stmt::For { var: line_var, start: from, end: to, step: 1, kind, body }];
+        self.inside(loops, body)
+    }
+
+    /// The first factor over batch axes, the flat row, and the summed axes themselves.
+    fn row_factor(&mut self) -> ExprId {
+        let rows: Vec<(VarId, ExprId)> =
+            self.flat.bindings.iter().copied().filter(|(axis, _)| !self.form.k.contains(axis)).collect();
+        let mut flatten = Substitution::new(&rows);
+        let a = self.engine.factor(&mut self.source, self.form.a);
+        let a = flatten.apply(&mut self.source, a);
+        simplify(&mut self.source, a)
+    }
+
+    /// Computes one panel of the second factor into scratch, vectors along columns, zeros past the last one.
+    pub fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
+        let width = self.width();
+        let (k_var, k) = self.program.exprs.fresh_index("k", self.extents.k);
+        let exprs = &mut self.program.exprs;
+        let line = exprs.mul_const(k, width as i64);
+        let first_column = exprs.mul_const(panel, width as i64);
+        let end = exprs.index(self.extents.k as i64);
+        let zero = exprs.index(0);
+        let mut body = Vec::new();
+        for vector in 0..columns.div_ceil(self.lanes) {
+            let start = vector * self.lanes;
+            let first = self.program.exprs.add_const(first_column, start as i64);
+            let column = self.vector_index(&mut body, "column", first, self.extents.n);
+            let valid = (columns - start).min(self.lanes);
+            let mask = self.tail_mask(valid);
+            let value = self.import_vector(self.b, &[(self.flat.k, k)], (self.flat.n, column), mask);
+            let value = self.zero_where_not(mask, value);
+            let offset = self.program.exprs.add_const(line, start as i64);
+            body.push(Stmt::Store { buffer, offset, value, mask: None });
+        }
+        vec![Stmt::For { var: k_var, start: zero, end, step: 1, kind: LoopKind::Serial, body }]
+    }
+
+    /// `scratch[line + i] = expr at i` for `i` along a whole axis, in vectors; of a `span`, those vectors that begin at or
+    /// after its first and before its second bound. The last vector is stored whole: what it writes past the axis is
+    /// written again when its turn comes, for lines are filled in the order of their addresses, and the buffer has room
+    /// for one more vector. Masked stores are slow on some processors.
+    fn fill_along(
+        &mut self,
+        buffer: BufferId,
+        expr: ExprId,
+        bindings: &[(VarId, ExprId)],
+        along: VarId,
+        line: ExprId,
+        span: Option<(ExprId, ExprId)>,
+    ) -> Vec<Stmt> {
+        let (lanes, extent) = (self.lanes, self.block.extent(along));
+        let full = extent - extent % lanes;
+        let mut body = Vec::new();
+        if full > 0 {
+            let var = self.program.exprs.declare_index("i", full);
+            self.program.exprs.set_multiple_of(var, lanes as i64);
+            let value = self.import_vector(expr, bindings, (along, var), None);
+            let exprs = &mut self.program.exprs;
+            let at = exprs.var(var);
+            let offset = exprs.add2(line, at);
+            let offset = simplify(exprs, offset);
+            let limit = exprs.index(full as i64);
+            let (start, end, kind) = match span {
+                Some((start, past)) => (start, exprs.min(past, limit), LoopKind::Serial),
+                None => (exprs.index(0), limit, LoopKind::UnrollBy(COPY_UNROLL)),
+            };
+            let store = Stmt::Store { buffer, offset, value, mask: None };
+            body.push(Stmt::For { var, start, end, step: lanes as i64, kind, body: vec![store] });
+        }
+        if extent > full {
+            let mut last = Vec::new();
+            let first = self.program.exprs.index(full as i64);
+            let var = self.vector_index(&mut last, "i", first, extent);
+            let mask = self.tail_mask(extent - full);
+            let value = self.import_vector(expr, bindings, (along, var), mask);
+            let exprs = &mut self.program.exprs;
+            let offset = exprs.add_const(line, full as i64);
+            let offset = simplify(exprs, offset);
+            last.push(Stmt::Store { buffer, offset, value, mask: None });
+            match span {
+                None => body.extend(last),
+                Some((_, past)) => {
+                    let past_full = exprs.add_const(first, 1);
+                    let condition = exprs.ge(past, past_full);
+                    body.push(Stmt::If { condition, then: last, otherwise: Vec::new() });
+                }
+            }
+        }
+        body
+    }
+
+    /// Loops over axes, the innermost first, and the flat index that they make up, in steps of `inner`; each axis is
+    /// bound to its loop's variable.
+    fn loops_over(
+        &mut self,
+        axes: &[VarId],
+        inner: usize,
+        bindings: &mut Vec<(VarId, ExprId)>,
+    ) -> (Vec<(VarId, usize)>, ExprId) {
+        let mut loops = Vec::with_capacity(axes.len());
+        let mut index = self.program.exprs.index(0);
+        let mut stride = inner;
+        for &axis in axes.iter().rev() {
+            let extent = self.block.extent(axis);
+            let (var, value) = self.program.exprs.fresh_index("k", extent);
+            let exprs = &mut self.program.exprs;
+            let step = exprs.mul_const(value, stride as i64);
+            index = exprs.add2(index, step);
+            bindings.push((axis, value));
+            loops.push((var, extent));
+            stride *= extent;
+        }
+        (loops, index)
+    }
+
+    /// Statements inside loops, of which the innermost comes first.
+    fn inside(&mut self, loops: Vec<(VarId, usize)>, mut body: Vec<Stmt>) -> Vec<Stmt> {
+        for (var, extent) in loops {
+            let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(extent as i64));
+            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
+        }
+        body
+    }
+
+    /// A value whose masked-off lanes are zero, even if it is not a plain load.
+    fn zero_where_not(&mut self, mask: Option<ExprId>, value: ExprId) -> ExprId {
+        let Some(mask) = mask else { return value };
+        if matches!(self.program.exprs.get(value), orch_compute::expr::Expr::Load { .. }) {
+            return value;
+        }
+        let zero = self.program.exprs.zero(self.factor_type);
+        let zeros = self.program.exprs.splat(zero, self.lanes);
+        self.program.exprs.select(mask, value, zeros)
+    }
+}

@@ -1,0 +1,194 @@
+//! What accesses cost when neighbouring threads, and the lanes of each, lie along an axis.
+
+use crate::nest::cost::operation_cycles;
+use crate::nest::flat::{Nest, Step, Work};
+use crate::nest::place::{Lanes, Place};
+use orch_compute::block::Axis;
+use orch_compute::expr::{Expr, ExprId, Type, VarInfo};
+use std::collections::BTreeSet;
+
+/// Bytes of the widest access.
+pub(super) const WIDEST: usize = 16;
+
+/// Bytes that reading or writing a run of consecutive elements costs on top of its own.
+pub(super) const SHORT_RUN: f64 = 24.0;
+
+/// Bytes that memory delivers at least.
+const SECTOR: usize = 32;
+
+/// Part of the cost of an access to memory that one to a cache has.
+const CACHED: f64 = 0.1;
+
+/// What one thread does for one vector of points.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Effort {
+    /// Instructions.
+    pub instructions: f64,
+    /// Bytes that memory moves, those of broken sectors included.
+    pub bytes: f64,
+    /// Bytes of values that are loaded.
+    pub loaded: f64,
+}
+
+impl Effort {
+    /// This effort `count` times.
+    pub fn times(self, count: f64) -> Self {
+        let Self { instructions, bytes, loaded } = self;
+        Self { instructions: instructions * count, bytes: bytes * count, loaded: loaded * count }
+    }
+
+    /// Both efforts.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            instructions: self.instructions + other.instructions,
+            bytes: self.bytes + other.bytes,
+            loaded: self.loaded + other.loaded,
+        }
+    }
+}
+
+/// How lanes and threads meet memory.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Pattern {
+    /// The same element.
+    Uniform,
+    /// Consecutive elements, from a multiple of the lanes on or not.
+    Contiguous { is_aligned: bool },
+    /// Elements so many bytes apart.
+    Strided { bytes: usize },
+}
+
+impl Pattern {
+    /// The effort of an access to `lanes` elements of `size` bytes.
+    fn effort(self, size: usize, lanes: usize) -> Effort {
+        let all = (size * lanes) as f64;
+        match self {
+            Pattern::Uniform => Effort { instructions: 1.0, bytes: 0.125 * size as f64, loaded: size as f64 },
+            Pattern::Contiguous { is_aligned: true } => {
+                Effort { instructions: (size * lanes).div_ceil(WIDEST) as f64, bytes: all, loaded: all }
+            }
+            Pattern::Contiguous { is_aligned: false } => {
+                Effort { instructions: lanes as f64, bytes: 1.25 * all, loaded: all }
+            }
+            Pattern::Strided { bytes } => Effort {
+                instructions: 1.5 * lanes as f64,
+                bytes: lanes as f64 * bytes.clamp(size, SECTOR) as f64,
+                loaded: all,
+            },
+        }
+    }
+}
+
+/// The effort of a step at one vector of points along an axis (one point without an axis). Expressions in `known` are
+/// at hand; those that are met are added to it.
+pub(super) fn effort(
+    nest: &mut Nest,
+    step: &Step,
+    along: Option<(&Axis, usize)>,
+    known: &mut BTreeSet<ExprId>,
+) -> Effort {
+    let mut total = Effort { instructions: 2.0, ..Effort::default() };
+    let points = nest.points(&step.axes());
+    let roots = step.roots();
+    let new = nest.program.exprs.reachable_unless(&roots, |id| known.contains(&id));
+    for id in new {
+        if known.insert(id) {
+            total = total.plus(node_effort(nest, id, along, points));
+        }
+    }
+    if let Work::Store { buffer, offset, .. } = step.work {
+        let size = nest.program.buffer(buffer).dtype.size_bytes();
+        let stored = nest.program.exprs.load(buffer, offset, 1, None);
+        let store = pattern(nest, stored, along).map(|pattern| pattern.effort(size, lanes_of(along)));
+        total = total.plus(Effort { loaded: 0.0, ..store.unwrap_or_default() });
+    }
+    total
+}
+
+fn lanes_of(along: Option<(&Axis, usize)>) -> usize {
+    along.map_or(1, |(_, lanes)| lanes)
+}
+
+/// The effort of one load by itself.
+pub(super) fn load_effort(nest: &mut Nest, load: ExprId, along: (&Axis, usize)) -> Effort {
+    let size = nest.program.exprs.dtype(load).size_bytes();
+    pattern(nest, load, Some(along)).map(|pattern| pattern.effort(size, along.1)).unwrap_or_default()
+}
+
+/// The effort of one node of a step that is done at so many points.
+fn node_effort(nest: &mut Nest, id: ExprId, along: Option<(&Axis, usize)>, points: usize) -> Effort {
+    if let Expr::Load { buffer, .. } = *nest.program.exprs.get(id) {
+        let size = nest.program.exprs.dtype(id).size_bytes();
+        let effort = pattern(nest, id, along).map(|pattern| pattern.effort(size, lanes_of(along)));
+        let effort = effort.unwrap_or_default();
+        // Elements that are read at several points come from memory once.
+        let share = nest.program.buffer(buffer).elems as f64 / points.max(1) as f64;
+        return Effort { bytes: effort.bytes * share.clamp(CACHED, 1.0), ..effort };
+    }
+    // Costs are counted for vectors of a CPU, where an addition is half a cycle.
+    let instructions = 2.0 * operation_cycles(&nest.program.exprs, id) * lanes_of(along) as f64;
+    Effort { instructions, ..Effort::default() }
+}
+
+/// The pattern of a load along an axis; `None` if it loads nothing.
+fn pattern(nest: &mut Nest, load: ExprId, along: Option<(&Axis, usize)>) -> Option<Pattern> {
+    let Expr::Load { buffer, offset, .. } = *nest.program.exprs.get(load) else { return None };
+    let size = nest.program.exprs.dtype(load).size_bytes();
+    let Some((axis, lanes)) = along else { return Some(Pattern::Uniform) };
+    let stride = nest.simplifier.stride(&mut nest.program.exprs, offset, axis.var);
+    let strided = Pattern::Strided { bytes: stride.map_or(SECTOR, |s| size * s.unsigned_abs() as usize) };
+    if nest.constants.contains(&buffer) && stride.is_some_and(|stride| stride > 1) {
+        // Packed for this axis.
+        return Some(Pattern::Contiguous { is_aligned: true });
+    }
+    if lanes == 1 {
+        return Some(match stride {
+            Some(0) => Pattern::Uniform,
+            Some(1) => Pattern::Contiguous { is_aligned: true },
+            _ => strided,
+        });
+    }
+    let base = nest.program.exprs.declare(VarInfo {
+        name: "base".into(),
+        ty: Type::INDEX,
+        range: Some((0, axis.extent as i64 - 1)),
+        multiple_of: lanes as i64,
+    });
+    let base = nest.program.exprs.var(base);
+    let place = Place::default().along(Lanes { axis: axis.var, base, count: lanes, mask: None });
+    let wide = nest.value(&place, load);
+    match *nest.program.exprs.get(wide) {
+        Expr::Load { lanes: 1, .. } => Some(Pattern::Uniform),
+        Expr::Load { offset, .. } => Some(match contiguous_from(nest, offset) {
+            Some(first) => {
+                let range = nest.simplifier.range(&mut nest.program.exprs, first);
+                Pattern::Contiguous { is_aligned: range.is_multiple_of(lanes as i64) }
+            }
+            None => strided,
+        }),
+        _ => None,
+    }
+}
+
+/// The first of consecutive offsets.
+fn contiguous_from(nest: &Nest, offset: ExprId) -> Option<ExprId> {
+    match *nest.program.exprs.get(offset) {
+        Expr::Ramp { base, stride: 1, .. } => Some(base),
+        _ if nest.program.exprs.lanes(offset) == 1 => Some(offset),
+        _ => None,
+    }
+}
+
+/// The lanes worth trying along an axis: powers of two up to the widest access of the narrowest elements, the axis's
+/// extent a multiple of each unless `may_be_partial`.
+pub(super) fn lane_choices(nest: &Nest, axis: &Axis, may_be_partial: bool) -> Vec<usize> {
+    const MOST: usize = 8;
+    let sizes = nest.program.buffers.iter().map(|buffer| buffer.dtype.size_bytes());
+    let most = (WIDEST / sizes.min().unwrap_or(1)).min(MOST);
+    (0..=most.ilog2())
+        .map(|log| 1 << log)
+        .filter(|lanes| {
+            *lanes <= axis.extent.max(1) && (may_be_partial || axis.extent.is_multiple_of(*lanes))
+        })
+        .collect()
+}

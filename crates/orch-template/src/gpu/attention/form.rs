@@ -1,0 +1,136 @@
+//! What makes a block program attention.
+
+use crate::CannotLower;
+use orch_compute::block::{BlockProgram, ReduceKind, Stage};
+use orch_compute::expr::{Expr, ExprId, StageId, VarId};
+use orch_ir::ReduceOp;
+
+/// A block program seen as attention.
+#[derive(Clone, Debug)]
+pub struct AttentionForm {
+    /// The scores.
+    pub scores: StageId,
+    /// The first product's factor that varies over rows.
+    pub q: ExprId,
+    /// The one that varies over keys.
+    pub k: ExprId,
+    /// Axes summed by the first product.
+    pub terms: Vec<VarId>,
+    /// Maxima and sums over keys, in order.
+    pub statistics: Vec<Statistic>,
+    /// The second product.
+    pub output: StageId,
+    /// Its factor that is computed from scores.
+    pub p: ExprId,
+    /// Its other factor.
+    pub v: ExprId,
+    /// Axes of all factors.
+    pub batch: Vec<VarId>,
+    /// Axes of `q` and the results that `k` and `v` do not vary over.
+    pub rows: Vec<VarId>,
+    /// Axes summed by the second product.
+    pub keys: Vec<VarId>,
+    /// Axes of `v` and the results alone.
+    pub columns: Vec<VarId>,
+}
+
+/// A value per row.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Statistic {
+    /// Its name.
+    pub stage: StageId,
+    /// `Max` or `Sum`.
+    pub op: ReduceOp,
+    /// What is reduced over keys.
+    pub body: ExprId,
+}
+
+impl AttentionForm {
+    /// Recognises attention.
+    ///
+    /// # Errors
+    /// If the program has another structure.
+    pub fn of(block: &BlockProgram) -> Result<Self, CannotLower> {
+        let no = CannotLower::NotThisTemplate;
+        let reductions: Vec<&Stage> =
+            block.stages.iter().filter(|stage| matches!(stage, Stage::Reduce { .. })).collect();
+        let [first, between @ .., last] = &reductions[..] else {
+            return Err(no("two products are expected"));
+        };
+        let (scores, score_domain, terms, (a, b)) =
+            product(first).ok_or(no("the first stage is no product"))?;
+        let (output, domain, keys, (lhs, rhs)) = product(last).ok_or(no("the last stage is no product"))?;
+        let depends = |id: ExprId, stage: StageId| {
+            block.exprs.reachable(&[id]).into_iter().any(|id| *block.exprs.get(id) == Expr::Stage(stage))
+        };
+        let (p, v) = match (depends(lhs, scores), depends(rhs, scores)) {
+            (true, false) => (lhs, rhs),
+            (false, true) => (rhs, lhs),
+            _ => return Err(no("one factor of the last product is expected to depend on the first one's")),
+        };
+        let has = |id: ExprId, var: &VarId| block.exprs.free_vars(id).contains(var);
+        let is_over_keys = |id: ExprId| keys.iter().any(|key| has(id, key));
+        let (q, k) = match (is_over_keys(a), is_over_keys(b)) {
+            (false, true) => (a, b),
+            (true, false) => (b, a),
+            _ => return Err(no("one factor of the first product is expected to vary over keys")),
+        };
+        let statistics: Option<Vec<Statistic>> = between.iter().map(|stage| statistic(stage, keys)).collect();
+        let statistics =
+            statistics.ok_or(no("maxima and sums over keys are expected between the products"))?;
+        if !keys.iter().all(|key| score_domain.contains(key)) {
+            return Err(no("the last product is expected to sum over the scores"));
+        }
+        let of_scores = |var: &VarId| score_domain.contains(var);
+        let columns: Vec<VarId> = domain.iter().copied().filter(|var| !of_scores(var)).collect();
+        let is_batch = |var: &VarId| has(k, var) || has(v, var);
+        let outer = || domain.iter().copied().filter(of_scores);
+        let form = Self {
+            scores,
+            q,
+            k,
+            terms: terms.to_vec(),
+            statistics,
+            output,
+            p,
+            v,
+            batch: outer().filter(is_batch).collect(),
+            rows: outer().filter(|var| !is_batch(var)).collect(),
+            keys: keys.to_vec(),
+            columns,
+        };
+        let covered = form.batch.len() + form.rows.len() + keys.len();
+        let is_whole = covered == score_domain.len() && !form.columns.iter().any(|var| has(p, var));
+        if is_whole { Ok(form) } else { Err(no("axes that are neither batch, rows, keys nor columns")) }
+    }
+
+    /// The number of points of some axes.
+    pub fn points(block: &BlockProgram, axes: &[VarId]) -> usize {
+        axes.iter().map(|&axis| block.extent(axis)).product()
+    }
+}
+
+type Product<'a> = (StageId, &'a [VarId], &'a [VarId], (ExprId, ExprId));
+
+fn product(stage: &Stage) -> Option<Product<'_>> {
+    match stage {
+        Stage::Reduce { stage, domain, reduced, kind: ReduceKind::Dot { lhs, rhs }, .. } => {
+            Some((*stage, domain, reduced, (*lhs, *rhs)))
+        }
+        _ => None,
+    }
+}
+
+fn statistic(stage: &Stage, keys: &[VarId]) -> Option<Statistic> {
+    match stage {
+        Stage::Reduce {
+            stage,
+            op: op @ (ReduceOp::Max | ReduceOp::Sum),
+            reduced,
+            body,
+            kind: ReduceKind::Plain,
+            ..
+        } if reduced == keys => Some(Statistic { stage: *stage, op: *op, body: *body }),
+        _ => None,
+    }
+}

@@ -1,0 +1,327 @@
+//! Kernels whose threads work alone: elementwise functions, pooling windows, depthwise convolutions, short sums.
+//!
+//! The points over which every stage varies are dealt out to threads, each a few vectors: neighbouring threads have
+//! neighbouring vectors along the axis that makes most accesses contiguous, and a thread runs all stages at its
+//! points, one after the other. Windows are reduced for several neighbours along a second axis together, which share
+//! elements and weights.
+//!
+//! Numerics: as the row template of CPUs, sums of 16-bit floats in f32.
+
+use super::access::{Effort, effort, lane_choices};
+use super::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
+use super::points::{named, nest_of, unflatten};
+use crate::nest::emit::{Emitter, for_loop, neighbours};
+use crate::nest::flat::{Nest, Work};
+use crate::nest::pack::pack_constants;
+use crate::nest::place::{Lanes, Place};
+use crate::nest::plan::{MAX_UNROLLED_TERMS, Plan, order_by_output, outer_axes};
+use crate::nest::window;
+use crate::{Along, CannotLower};
+use orch_compute::block::{Axis, BlockProgram};
+use orch_compute::expr::{ExprId, VarInfo};
+use orch_thread::kernel::Kernel;
+use orch_thread::program::{LoopKind, Stmt};
+use orch_thread::target::GpuTarget;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// How points are dealt out.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PointwiseSchedule {
+    /// The axis of a thread's vectors and of neighbouring threads, as a position among the merged axes.
+    pub vector: Option<usize>,
+    /// Results of a vector.
+    pub lanes: usize,
+    /// Another axis, as a position among the merged axes, and how many of its points a thread computes together.
+    pub block: Option<(usize, usize)>,
+    /// Threads of a task.
+    pub threads: usize,
+    /// Vectors of a thread, one for each turn of all threads of the task.
+    pub turns: usize,
+}
+
+/// The key in records of measured times: it may not change while the schedule means the same.
+impl fmt::Display for PointwiseSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vector, lanes, block, threads, turns } = self;
+        if let Some(axis) = vector {
+            write!(f, "vector_axis={axis} ")?;
+        }
+        if let Some((axis, points)) = block {
+            write!(f, "block_axis={axis} block={points} ")?;
+        }
+        write!(f, "lanes={lanes} threads={threads} vectors={turns}")
+    }
+}
+
+/// Threads of a task.
+const THREADS: [usize; 2] = [128, 256];
+
+/// Turns of a task's threads.
+const TURNS: [usize; 3] = [1, 2, 4];
+
+/// Axes along which vectors are tried.
+const MAX_VECTOR_AXES: usize = 2;
+
+/// Terms of a loop whose loads are waited for together.
+const TOGETHER: usize = 8;
+
+/// Terms that one thread may add up.
+const MAX_TERMS: usize = 1 << 14;
+
+/// The schedules worth trying, the preferred one first; none if the template does not serve the program.
+pub fn schedules(block: &BlockProgram, target: &GpuTarget) -> Vec<PointwiseSchedule> {
+    ranked(block, target).into_iter().map(|(_, schedule)| schedule).collect()
+}
+
+/// Schedules with their estimated cycles, the preferred one first.
+pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, PointwiseSchedule)> {
+    let mut nest = nest_of(block);
+    if !serves(&nest) {
+        return Vec::new();
+    }
+    let mut ranked = Vec::new();
+    let rounds = rounds(&nest);
+    for VectorChoice { vector, lanes, effort } in vector_choices(&mut nest) {
+        let axis = vector.map(|position| nest.axes[position].clone());
+        let blocks = match &axis {
+            Some(axis) if has_windows(&nest) => window::blocks(&mut nest, axis.var),
+            _ => Vec::new(),
+        };
+        for block in std::iter::once(None).chain(blocks.into_iter().map(Some)) {
+            for (threads, turns) in THREADS.iter().flat_map(|&t| TURNS.map(|turns| (t, turns))) {
+                let schedule = PointwiseSchedule { vector, lanes, block, threads, turns };
+                let units = units(&nest, &schedule);
+                if turns > 1 && units.div_ceil(threads * turns) < target.multiprocessors {
+                    continue;
+                }
+                ranked.push((launch(&schedule, units, effort, rounds).cycles(target), schedule));
+            }
+        }
+    }
+    ranked.retain(|(cycles, _)| cycles.is_finite());
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    ranked
+}
+
+/// The kernel under a schedule.
+///
+/// # Errors
+/// If a stage's results vary over other axes than those that every stage varies over, or one thread would add too much.
+pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kernel, CannotLower> {
+    let mut nest = nest_of(block);
+    if !serves(&nest) {
+        return Err(CannotLower::NotThisTemplate("threads would not work alone"));
+    }
+    let vector = schedule.vector.map(|position| nest.axes[position].clone());
+    let block = schedule.block.map(|(position, count)| (nest.axes[position].var, count));
+    if let Some(vector) = &vector {
+        pack_constants(&mut nest, vector);
+    }
+    let mut outer = outer_axes(&nest);
+    outer.retain(|axis| Some(axis) != vector.as_ref());
+    order_by_output(&mut nest, &mut outer);
+    let along = vector.map(|axis| (axis, Along::Results));
+    let plan = Plan { block, ..Plan::at_places(outer, along, schedule.lanes) };
+    let mut emitter = Emitter::new(nest, &plan);
+    let body = task(&mut emitter, schedule);
+    let Nest { mut program, bindings, .. } = emitter.nest;
+    program.body = body;
+    Ok(Kernel { program, bindings })
+}
+
+/// True if the template serves the nest: every reduction has one result for a point, of few enough terms.
+pub(super) fn serves(nest: &Nest) -> bool {
+    let outer = outer_axes(nest);
+    let is_outer = |axis: &_| outer.iter().any(|outer| outer.var == *axis);
+    nest.steps.iter().all(|step| match &step.work {
+        Work::Reduce(reduction) => {
+            step.domain.iter().all(is_outer) && nest.points(&reduction.reduced) <= MAX_TERMS
+        }
+        Work::Store { .. } => true,
+    })
+}
+
+fn has_windows(nest: &Nest) -> bool {
+    nest.steps.iter().any(|step| matches!(step.work, Work::Reduce(_)))
+}
+
+/// An axis and lanes for vectors.
+struct VectorChoice {
+    /// The axis, as a position among the merged axes.
+    vector: Option<usize>,
+    lanes: usize,
+    /// A thread's effort for one vector.
+    effort: Effort,
+}
+
+/// Vector axes that make accesses cheap, each with all choices of lanes.
+fn vector_choices(nest: &mut Nest) -> Vec<VectorChoice> {
+    let outer = outer_axes(nest);
+    let mut by_axis: Vec<(f64, Vec<VectorChoice>)> = Vec::new();
+    for position in 0..nest.axes.len() {
+        let axis = nest.axes[position].clone();
+        if !outer.contains(&axis) || axis.extent < 2 {
+            continue;
+        }
+        let choices: Vec<VectorChoice> = (lane_choices(nest, &axis, true).into_iter())
+            .map(|lanes| {
+                let effort = unit_effort(nest, &outer, Some((&axis, lanes)));
+                VectorChoice { vector: Some(position), lanes, effort }
+            })
+            .collect();
+        let per_point = |choice: &VectorChoice| choice.effort.bytes / choice.lanes as f64;
+        let best = choices.iter().map(per_point).fold(f64::INFINITY, f64::min);
+        by_axis.push((best, choices));
+    }
+    by_axis.sort_by(|a, b| a.0.total_cmp(&b.0));
+    by_axis.truncate(MAX_VECTOR_AXES);
+    if by_axis.is_empty() {
+        return vec![VectorChoice { vector: None, lanes: 1, effort: unit_effort(nest, &outer, None) }];
+    }
+    by_axis.into_iter().flat_map(|(_, choices)| choices).collect()
+}
+
+/// What a thread does for one vector: every step at each of its points of axes that are not outer.
+fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -> Effort {
+    let mut total = Effort { instructions: 20.0, ..Effort::default() };
+    let mut known = BTreeSet::new();
+    for step in nest.steps.clone() {
+        let inner: Vec<_> =
+            step.axes().into_iter().filter(|axis| outer.iter().all(|outer| outer.var != *axis)).collect();
+        let points = nest.points(&inner) as f64;
+        if points > 1.0 {
+            // Values inside loops are of one iteration.
+            total = total.plus(effort(nest, &step, along, &mut BTreeSet::new()).times(points));
+        } else {
+            total = total.plus(effort(nest, &step, along, &mut known));
+        }
+    }
+    total
+}
+
+/// Times that a thread waits for loads in loops.
+fn rounds(nest: &Nest) -> f64 {
+    let loops = nest.steps.iter().map(|step| nest.points(step.reduced()));
+    loops.filter(|&terms| terms > MAX_UNROLLED_TERMS).map(|terms| (terms / TOGETHER) as f64).sum()
+}
+
+/// Vectors of all threads.
+fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
+    let granularity = |position: usize| match (schedule.vector, schedule.block) {
+        (Some(vector), _) if vector == position => schedule.lanes,
+        (_, Some((block, count))) if block == position => count,
+        _ => 1,
+    };
+    let outer = outer_axes(nest);
+    (nest.axes.iter().enumerate())
+        .filter(|(_, axis)| outer.contains(axis))
+        .map(|(position, axis)| axis.extent.div_ceil(granularity(position)))
+        .product()
+}
+
+fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f64) -> Launch {
+    // Neighbours of a window share about half of what they load.
+    let neighbours = schedule.block.map_or(1.0, |(_, count)| 0.5 + 0.5 * count as f64);
+    let effort = effort.times(neighbours * schedule.turns as f64);
+    let held = (effort.loaded / 4.0).min(128.0) as usize;
+    Launch {
+        tasks: units.div_ceil(schedule.threads * schedule.turns),
+        threads: schedule.threads,
+        registers: (BASE_REGISTERS + held).min(MAX_REGISTERS),
+        shared_bytes: 0,
+        effort,
+        in_flight: effort.loaded.min(256.0),
+        rounds: 1.0 + (effort.loaded / 512.0).floor() + rounds,
+        iterations: 0.0,
+        waits: 0.0,
+    }
+}
+
+/// The body of a task.
+fn task(emitter: &mut Emitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
+    let loops = emitter.plan.loops();
+    let units: usize = loops.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
+    let per_task = schedule.threads * schedule.turns;
+    let program = &mut emitter.nest.program;
+    let (task, thread) = (program.set_tasks(units.div_ceil(per_task)), program.set_team(schedule.threads, 1));
+    let tasks = program.tasks;
+    let exprs = &mut program.exprs;
+    let (task, thread) = (exprs.var(task), exprs.var(thread));
+    let first = exprs.mul_const(task, per_task as i64);
+    let (turn_var, turn) = exprs.fresh_index("turn", schedule.turns);
+    let turn = if schedule.turns == 1 { exprs.index(0) } else { turn };
+    let turned = exprs.mul_const(turn, schedule.threads as i64);
+    let unit = exprs.add2(first, turned);
+    let unit = exprs.add2(unit, thread);
+
+    let mut body = Vec::new();
+    let all = (tasks * per_task).max(1);
+    let unit = named(&mut emitter.nest, "unit", unit, (0, all - 1), 1, &mut body);
+    if units == tasks * per_task {
+        body.extend(at_unit(emitter, &loops, unit));
+    } else {
+        let exprs = &mut emitter.nest.program.exprs;
+        let end = exprs.index(units as i64);
+        let condition = exprs.lt(unit, end);
+        let mut then = Vec::new();
+        let unit = named(&mut emitter.nest, "unit", unit, (0, units.max(1) - 1), 1, &mut then);
+        then.extend(at_unit(emitter, &loops, unit));
+        body.push(Stmt::If { condition, then, otherwise: Vec::new() });
+    }
+    if schedule.turns == 1 {
+        return body;
+    }
+    let exprs = &mut emitter.nest.program.exprs;
+    let (start, end) = (exprs.index(0), exprs.index(schedule.turns as i64));
+    vec![for_loop(turn_var, start, end, 1, LoopKind::Unroll, body)]
+}
+
+/// All stages at the points of one unit.
+fn at_unit(emitter: &mut Emitter<'_>, loops: &[(Axis, usize)], unit: ExprId) -> Vec<Stmt> {
+    let mut out = Vec::new();
+    let firsts = unflatten(&mut emitter.nest, loops, unit, &mut out);
+    let mut place = Place::default();
+    let mut groups = Vec::new();
+    for ((axis, step), first) in loops.iter().zip(firsts) {
+        if *step == 1 {
+            place = place.with(axis.var, first);
+        } else {
+            groups.push((axis.clone(), *step, first));
+        }
+    }
+    out.extend(at_groups(emitter, &groups, vec![place]));
+    out
+}
+
+/// All stages at groups of neighbouring points of axes; a group that the end of the axis cuts is done point by point.
+fn at_groups(emitter: &mut Emitter<'_>, groups: &[(Axis, usize, ExprId)], places: Vec<Place>) -> Vec<Stmt> {
+    let Some(((axis, step, first), inner)) = groups.split_first() else { return emitter.point(places) };
+    let whole = if emitter.plan.vector.as_ref() == Some(axis) {
+        let along = Lanes { axis: axis.var, base: *first, count: *step, mask: None };
+        places.iter().map(|place| place.along(along)).collect()
+    } else {
+        let exprs = &mut emitter.nest.program.exprs;
+        let values = (0..*step).map(|offset| exprs.add_const(*first, offset as i64)).collect();
+        neighbours(&places, axis.var, values)
+    };
+    let then = at_groups(emitter, inner, whole);
+    if axis.extent.is_multiple_of(*step) {
+        return then;
+    }
+    let exprs = &mut emitter.nest.program.exprs;
+    let end = exprs.index(axis.extent as i64);
+    let last = exprs.add_const(end, -(*step as i64));
+    let condition = exprs.le(*first, last);
+    let VarInfo { name, .. } = exprs.var_info(axis.var).clone();
+    let (var, value) = exprs.fresh_index(name, axis.extent);
+    let single = places.iter().map(|place| place.with(axis.var, value)).collect();
+    let body = at_groups(emitter, inner, single);
+    let otherwise = vec![for_loop(var, *first, end, 1, LoopKind::Serial, body)];
+    let condition = emitter.nest.simplify(condition);
+    match emitter.nest.program.exprs.as_bool(condition) {
+        Some(true) => then,
+        Some(false) => otherwise,
+        None => vec![Stmt::If { condition, then, otherwise }],
+    }
+}

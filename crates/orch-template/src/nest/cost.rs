@@ -1,0 +1,110 @@
+//! A rough count of cycles of a loop nest, to choose between vector axes and to size tasks.
+
+use super::flat::{Nest, Step, Work};
+use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
+use orch_ir::{BinaryFn, DType, UnaryFn};
+use orch_thread::target::CpuTarget;
+
+/// What a nest costs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct NestCost {
+    /// Cycles of one core with data at hand.
+    pub cycles: f64,
+}
+
+/// Cycles per element of an access that steps over elements; tiles make it no worse.
+const STRIDED: f64 = 1.2;
+
+/// Cycles per element of an access without a pattern.
+const GATHERED: f64 = 2.0;
+
+/// Cycles to combine the lanes of an accumulator.
+const LANE_REDUCTION: f64 = 12.0;
+
+impl NestCost {
+    /// The cost with this axis along vectors of so many lanes.
+    pub fn of(nest: &mut Nest, vector: Option<(VarId, usize)>) -> Self {
+        let steps = nest.steps.clone();
+        Self { cycles: steps.iter().map(|step| step_cycles(nest, step, vector)).sum() }
+    }
+}
+
+fn step_cycles(nest: &mut Nest, step: &Step, vector: Option<(VarId, usize)>) -> f64 {
+    let axes = step.axes();
+    let points = nest.points(&axes) as f64;
+    let Some((axis, lanes)) = vector.filter(|(axis, _)| axes.contains(axis)) else {
+        return points * point_cycles(nest, step, None);
+    };
+    let extent = nest.extent(axis);
+    let vectors = points / extent.max(1) as f64 * extent.div_ceil(lanes) as f64;
+    let lane_reductions =
+        if step.reduced().contains(&axis) { nest.points(&step.domain) as f64 * LANE_REDUCTION } else { 0.0 };
+    vectors * point_cycles(nest, step, Some((axis, lanes))) + lane_reductions
+}
+
+/// Cycles of one element, or of one vector.
+fn point_cycles(nest: &mut Nest, step: &Step, vector: Option<(VarId, usize)>) -> f64 {
+    let roots = step.roots();
+    let Nest { program, simplifier, constants, .. } = nest;
+    let mut cycles = 0.5;
+    let mut access = |exprs: &mut Exprs, offset: ExprId, may_be_packed: bool| match vector {
+        None => 0.5,
+        Some((axis, lanes)) => match simplifier.stride(exprs, offset, axis) {
+            Some(0 | 1) => 0.5,
+            Some(_) if may_be_packed => 0.5,
+            Some(_) => STRIDED * lanes as f64,
+            None => GATHERED * lanes as f64,
+        },
+    };
+    for id in program.exprs.reachable(&roots) {
+        cycles += match program.exprs.get(id) {
+            &Expr::Load { buffer, offset, .. } => {
+                access(&mut program.exprs, offset, constants.contains(&buffer))
+            }
+            _ => operation_cycles(&program.exprs, id),
+        };
+    }
+    if let Work::Store { offset, .. } = step.work {
+        cycles += 2.0 * access(&mut program.exprs, offset, false);
+    }
+    cycles
+}
+
+/// Cycles of an operation on one element or vector; index arithmetic and accesses are free.
+pub(crate) fn operation_cycles(exprs: &Exprs, id: ExprId) -> f64 {
+    match exprs.get(id) {
+        _ if exprs.dtype(id) == DType::I64 => 0.0,
+        Expr::Unary(f, _) => unary_cycles(*f),
+        Expr::Binary(BinaryFn::Div, ..) => 6.0,
+        Expr::Binary(BinaryFn::Pow | BinaryFn::Atan2, ..) => 40.0,
+        Expr::Binary(BinaryFn::FloorMod | BinaryFn::TruncMod, ..) => 20.0,
+        Expr::Const(_) | Expr::Var(_) | Expr::Load { .. } => 0.0,
+        _ => 0.5,
+    }
+}
+
+fn unary_cycles(f: UnaryFn) -> f64 {
+    match f {
+        UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not => 0.5,
+        UnaryFn::Sign | UnaryFn::Ceil | UnaryFn::Floor | UnaryFn::RoundEven | UnaryFn::Trunc => 1.0,
+        UnaryFn::Sqrt | UnaryFn::Recip => 8.0,
+        UnaryFn::Exp | UnaryFn::Tanh | UnaryFn::Erf | UnaryFn::Log => 12.0,
+        _ => 30.0,
+    }
+}
+
+/// Lanes of the vectors that suit the widest type that is computed with; index arithmetic does not count.
+pub(crate) fn lanes_of(nest: &Nest, target: &CpuTarget) -> usize {
+    let exprs = &nest.program.exprs;
+    let mut widest = 1;
+    for step in &nest.steps {
+        let body = match &step.work {
+            Work::Reduce(reduction) => reduction.body,
+            Work::Store { body, .. } => *body,
+        };
+        widest = widest.max(exprs.dtype(body).size_bytes());
+        let sizes = exprs.reachable(&[body]).into_iter().map(|id| exprs.dtype(id));
+        widest = sizes.filter(|&dtype| dtype != DType::I64).map(DType::size_bytes).fold(widest, usize::max);
+    }
+    target.lanes(widest)
+}

@@ -1,0 +1,118 @@
+//! Where to cut loops so that guards hold for whole pieces: the border of a padded image, the parts of a
+//! concatenation.
+
+use super::emit::Emitter;
+use super::flat::{Nest, Work};
+use super::limits::conditions;
+use orch_compute::block::Axis;
+use orch_compute::expr::{Expr, ExprId, Type, VarId};
+use orch_ir::CompareFn;
+
+/// Cuts of one axis beyond which the code would grow without need: guards stay.
+const MAX_CUTS: usize = 6;
+
+/// A border up to this wide is cut into single points, each with its own code.
+const MAX_SINGLE_POINTS: i64 = 3;
+
+/// Parts of the vector axis have at least this many vectors: shorter ones are better masked.
+const MIN_VECTORS: usize = 2;
+
+impl Emitter<'_> {
+    /// The values at which the loop over an outer axis is cut, ascending.
+    pub fn cuts(&mut self, axis: &Axis) -> Vec<usize> {
+        let roots = self.guarded_roots();
+        let mut cuts = guard_cuts(&mut self.nest, &roots, axis);
+        if self.plan.vector.as_ref() == Some(axis) {
+            let shortest = self.plan.lanes * MIN_VECTORS;
+            let ends = [&[0], &cuts[..], &[axis.extent]].concat();
+            if ends.windows(2).any(|ends| ends[1] - ends[0] < shortest) {
+                cuts.clear();
+            }
+        }
+        if cuts.len() > MAX_CUTS { Vec::new() } else { cuts }
+    }
+
+    /// The expressions that are evaluated, without the guards that bound loops.
+    fn guarded_roots(&mut self) -> Vec<ExprId> {
+        let mut roots = Vec::new();
+        for step in self.nest.steps.clone() {
+            match &step.work {
+                Work::Store { body, .. } => roots.push(*body),
+                Work::Reduce(reduction) => {
+                    let axes = self.inner_axes(&reduction.reduced);
+                    let (looped, _) = self.plan.looped_and_unrolled(&axes);
+                    let (reduction, _) = self.limited(reduction, looped);
+                    roots.push(reduction.body);
+                }
+            }
+        }
+        roots
+    }
+}
+
+/// The values within an axis at which guards below `roots` may change, ascending.
+pub(super) fn guard_cuts(nest: &mut Nest, roots: &[ExprId], axis: &Axis) -> Vec<usize> {
+    let mut cuts: Vec<usize> = Vec::new();
+    for &root in roots {
+        for condition in conditions(&nest.program.exprs, root) {
+            let changes = changes(nest, condition, axis.var).into_iter();
+            cuts.extend(changes.filter_map(|cut| usize::try_from(cut).ok()));
+        }
+    }
+    cuts.retain(|&cut| 0 < cut && cut < axis.extent);
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts
+}
+
+/// The values of an axis at which a comparison may change, given the ranges of everything else in it.
+fn changes(nest: &mut Nest, condition: ExprId, axis: VarId) -> Vec<i64> {
+    let Expr::Compare(f, a, b) = *nest.program.exprs.get(condition) else { return Vec::new() };
+    if nest.program.exprs.ty(a) != Type::INDEX {
+        return Vec::new();
+    }
+    let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
+    // `factor * axis + rest` compared with 0, the factor positive.
+    let (a, b, f) = match simplifier.stride(exprs, a, axis).zip(simplifier.stride(exprs, b, axis)) {
+        Some((x, y)) if x > y => (a, b, f),
+        Some((x, y)) if x < y => (b, a, mirrored(f)),
+        _ => return Vec::new(),
+    };
+    let difference = exprs.sub(a, b);
+    let Some(factor) = simplifier.stride(exprs, difference, axis) else { return Vec::new() };
+    let own = exprs.var(axis);
+    let own = exprs.mul_const(own, factor);
+    let rest = exprs.sub(difference, own);
+    let range = simplifier.range(exprs, rest);
+    if range.low < -(1 << 40) || range.high > 1 << 40 {
+        return Vec::new();
+    }
+    // The smallest value of the axis with `factor * axis + rest >= bound`, for the largest and the smallest rest.
+    let first = |rest: i64, bound: i64| (bound - rest + factor - 1).div_euclid(factor);
+    let bounds: &[i64] = match f {
+        CompareFn::Ge | CompareFn::Lt => &[0],
+        CompareFn::Gt | CompareFn::Le => &[1],
+        CompareFn::Eq | CompareFn::Ne => &[0, 1],
+    };
+    let mut changes = Vec::new();
+    for &bound in bounds {
+        let (low, high) = (first(range.high, bound), first(range.low, bound));
+        if high - low <= MAX_SINGLE_POINTS {
+            changes.extend(low..=high);
+        } else {
+            changes.extend([low, high]);
+        }
+    }
+    changes
+}
+
+/// The comparison of `(b, a)` that says what `f` says of `(a, b)`.
+fn mirrored(f: CompareFn) -> CompareFn {
+    match f {
+        CompareFn::Lt => CompareFn::Gt,
+        CompareFn::Le => CompareFn::Ge,
+        CompareFn::Gt => CompareFn::Lt,
+        CompareFn::Ge => CompareFn::Le,
+        CompareFn::Eq | CompareFn::Ne => f,
+    }
+}

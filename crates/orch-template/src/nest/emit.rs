@@ -1,0 +1,483 @@
+//! Tasks, loops over outer axes, and in their middle one stage after the other.
+
+use super::flat::{Nest, Step, Work};
+use super::place::{Lanes, Place};
+use super::plan::Plan;
+use super::tile::{Corner, Rows, Staged};
+use orch_compute::block::Axis;
+use orch_compute::expr::{BufferId, ExprId, Type, VarId, VarInfo};
+use orch_thread::kernel::Kernel;
+use orch_thread::program::{LoopKind, Scope, Stmt};
+
+/// Emission of one nest.
+pub(crate) struct Emitter<'a> {
+    pub nest: Nest,
+    pub plan: &'a Plan,
+    /// Where results go that vary over more than the outer axes, by placeholder.
+    pub arrays: Vec<Array>,
+    /// What stages save for later ones.
+    pub saves: Vec<Save>,
+    /// Loads that are staged in tiles.
+    pub staged: Option<(Corner, Vec<Staged>)>,
+}
+
+/// A value that a stage saves.
+#[derive(Clone, Debug)]
+pub(crate) struct Save {
+    /// Stands for the value in the stage itself.
+    pub placeholder: VarId,
+    /// The value.
+    pub value: ExprId,
+    /// Where it is saved.
+    pub array: Array,
+}
+
+/// Scratch that holds a value for each point of some axes, at the current point of the outer ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Array {
+    /// The placeholder whose values it holds.
+    pub holds: VarId,
+    /// The scratch.
+    pub buffer: BufferId,
+    /// Element offset in terms of the axes, and of `lane` if the vector axis is an outer one.
+    pub offset: ExprId,
+}
+
+/// The values of an axis that a task loops over.
+struct Span {
+    axis: Axis,
+    start: ExprId,
+    end: ExprId,
+    granularity: usize,
+    /// True if this is not the whole axis in every task.
+    is_chunk: bool,
+    /// Pieces of the axis, in order, within which guards do not change: first value and end.
+    pieces: Vec<(usize, usize)>,
+}
+
+/// Emits the nest as a kernel.
+pub(crate) fn emit(nest: Nest, plan: &Plan) -> Kernel {
+    let mut emitter = Emitter::new(nest, plan);
+    emitter.declare_arrays();
+    let vector = plan.vector.as_ref().map(|axis| axis.var);
+    emitter.declare_saves(&mut |emitter, placeholder, axes| {
+        let mut axes = axes.to_vec();
+        axes.sort_by_key(|&axis| (Some(axis) == vector, axis));
+        emitter.declare_array(placeholder, axes)
+    });
+    if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
+        emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, Rows::Packed));
+    }
+    let body = emitter.task();
+    let Nest { mut program, bindings, .. } = emitter.nest;
+    program.body = body;
+    Kernel { program, bindings }
+}
+
+impl<'a> Emitter<'a> {
+    /// An emitter that has emitted nothing.
+    pub fn new(nest: Nest, plan: &'a Plan) -> Self {
+        Self { nest, plan, arrays: Vec::new(), saves: Vec::new(), staged: None }
+    }
+}
+
+impl Emitter<'_> {
+    /// Gives results that vary over inner axes scratch, and lets later stages load them from there.
+    fn declare_arrays(&mut self) {
+        let outer: Vec<VarId> = self.plan.loops().iter().map(|(axis, _)| axis.var).collect();
+        let steps = self.nest.steps.clone();
+        for step in &steps {
+            let Work::Reduce(reduction) = &step.work else { continue };
+            let mut axes: Vec<VarId> =
+                step.domain.iter().copied().filter(|axis| !outer.contains(axis)).collect();
+            if axes.is_empty() {
+                continue;
+            }
+            let vector = self.plan.vector.as_ref().map(|axis| axis.var);
+            axes.sort_by_key(|&axis| (Some(axis) == vector, axis));
+            let array = self.declare_array(reduction.result, axes);
+            let dtype = self.nest.program.var_type(reduction.result).dtype;
+            debug_assert_eq!(self.nest.program.buffer(array.buffer).dtype, dtype);
+            let load = self.nest.program.exprs.load(array.buffer, array.offset, 1, None);
+            self.nest.substitute(&[(reduction.result, load)]);
+            self.arrays.push(array);
+        }
+    }
+
+    /// Gives shared values scratch (`array` of placeholder and axes): the stage that computes one refers to it by a
+    /// placeholder, later ones load it.
+    pub fn declare_saves(&mut self, array: &mut dyn FnMut(&mut Self, VarId, &[VarId]) -> Array) {
+        // Values that are saved may be parts of others that are saved later.
+        let mut known: Vec<(ExprId, ExprId)> = Vec::new();
+        for shared in &self.plan.shared {
+            let value = known.iter().fold(shared.value, |value, &part| self.nest.replace(value, &[part]));
+            let ty = self.nest.program.exprs.ty(value);
+            let exprs = &mut self.nest.program.exprs;
+            let placeholder = exprs.declare_register(format!("saved{}", self.saves.len()), ty);
+            let named = exprs.var(placeholder);
+            let array = array(self, placeholder, &shared.axes);
+            let load = self.nest.program.exprs.load(array.buffer, array.offset, 1, None);
+            let mut steps = std::mem::take(&mut self.nest.steps);
+            for (position, step) in steps.iter_mut().enumerate().skip(shared.step) {
+                let instead = if position == shared.step { named } else { load };
+                step.map_roots(|root| self.nest.replace(root, &[(value, instead)]));
+            }
+            self.nest.steps = steps;
+            known.push((value, load));
+            self.saves.push(Save { placeholder, value, array });
+        }
+    }
+
+    /// Computes and saves the shared values that `roots` refer to by placeholder; the place with them defined.
+    pub fn save_shared(&mut self, roots: &[ExprId], place: &Place, out: &mut Vec<Stmt>) -> Place {
+        let mut place = place.clone();
+        for save in self.saves.clone() {
+            let exprs = &self.nest.program.exprs;
+            if !roots.iter().any(|&root| exprs.depends_on(root, save.placeholder)) {
+                continue;
+            }
+            let value = self.nest.full_value(&place, save.value);
+            let ty = self.nest.program.exprs.ty(value);
+            let name = self.nest.program.exprs.var_info(save.placeholder).name.clone();
+            let var = self.nest.program.exprs.declare_register(name, ty);
+            out.push(Stmt::Let(var, value));
+            let value = self.nest.program.exprs.var(var);
+            place.define(save.placeholder, value);
+            let named = self.nest.program.exprs.var(save.placeholder);
+            out.push(self.store(&place, save.array.buffer, save.array.offset, named));
+        }
+        place
+    }
+
+    fn declare_array(&mut self, holds: VarId, axes: Vec<VarId>) -> Array {
+        let width = if self.plan.vector_is_outer { self.plan.lanes * self.plan.vectors } else { 1 };
+        let points = self.nest.points(&axes);
+        let (dtype, name) = {
+            let info = self.nest.program.exprs.var_info(holds);
+            (info.ty.dtype, format!("{}_row", info.name))
+        };
+        let buffer = self.nest.scratch(&name, dtype, (points * width).max(1));
+        let mut offset = self.nest.program.exprs.index(0);
+        for &axis in &axes {
+            let extent = self.nest.extent(axis) as i64;
+            let exprs = &mut self.nest.program.exprs;
+            let value = exprs.var(axis);
+            let scaled = exprs.mul_const(offset, extent);
+            offset = exprs.add2(scaled, value);
+        }
+        if let (true, Some(vector)) = (self.plan.vector_is_outer, &self.plan.vector) {
+            // The vectors that are in work at a time start at a multiple of their width.
+            let exprs = &mut self.nest.program.exprs;
+            let (value, lanes) = (exprs.var(vector.var), exprs.index(width as i64));
+            let lane = exprs.floor_rem(value, lanes);
+            let scaled = exprs.mul_const(offset, width as i64);
+            offset = exprs.add2(scaled, lane);
+        }
+        let offset = self.nest.simplify(offset);
+        Array { holds, buffer, offset }
+    }
+
+    /// The body of a task.
+    fn task(&mut self) -> Vec<Stmt> {
+        let loops = self.plan.loops();
+        let (spread, chunk) = (self.plan.spread, self.plan.chunk);
+        let mut counts: Vec<usize> = loops[..spread].iter().map(|(axis, _)| axis.extent).collect();
+        if let Some(chunk) = chunk {
+            counts.push(loops[spread].0.extent.div_ceil(chunk));
+        }
+        let task = self.nest.program.set_tasks(counts.iter().product());
+        let exprs = &mut self.nest.program.exprs;
+        let task = exprs.var(task);
+        let numbers = exprs.unflatten(task, &counts);
+
+        let mut body = Vec::new();
+        let mut place = Place::default();
+        for ((axis, _), &number) in loops[..spread].iter().zip(&numbers) {
+            let value = self.nest.simplify(number);
+            if axis.extent == 1 {
+                let zero = self.nest.program.exprs.index(0);
+                place = place.with(axis.var, zero);
+            } else {
+                body.push(Stmt::Let(axis.var, value));
+            }
+        }
+        let mut spans = Vec::new();
+        for (position, (axis, granularity)) in loops.iter().enumerate().skip(spread) {
+            let exprs = &mut self.nest.program.exprs;
+            let whole = (exprs.index(0), exprs.index(axis.extent as i64));
+            let is_chunk = position == spread && chunk.is_some();
+            let (start, end) = match chunk {
+                Some(chunk) if is_chunk => self.chunk_bounds(&mut body, numbers[spread], axis, chunk),
+                _ => whole,
+            };
+            let pieces = self.pieces(axis, if is_chunk { *granularity } else { 1 });
+            spans.push(Span { axis: axis.clone(), start, end, granularity: *granularity, is_chunk, pieces });
+        }
+        body.extend(self.outer_loops(&spans, vec![place]));
+        body
+    }
+
+    /// The bounds of a task's chunk of an axis.
+    fn chunk_bounds(
+        &mut self,
+        body: &mut Vec<Stmt>,
+        number: ExprId,
+        axis: &Axis,
+        chunk: usize,
+    ) -> (ExprId, ExprId) {
+        let number = self.nest.simplify(number);
+        let exprs = &mut self.nest.program.exprs;
+        if axis.extent <= chunk {
+            return (exprs.index(0), exprs.index(axis.extent as i64));
+        }
+        let first = exprs.mul_const(number, chunk as i64);
+        let last_chunk = (axis.extent.div_ceil(chunk).max(1) - 1) * chunk;
+        let start = exprs.declare(VarInfo {
+            name: "start".into(),
+            ty: Type::INDEX,
+            range: Some((0, last_chunk as i64)),
+            multiple_of: chunk as i64,
+        });
+        body.push(Stmt::Let(start, first));
+        let start = exprs.var(start);
+        let past = exprs.add_const(start, chunk as i64);
+        let extent = exprs.index(axis.extent as i64);
+        let end = exprs.min(past, extent);
+        (start, self.nest.simplify(end))
+    }
+
+    /// The pieces of an axis between cuts. Vectors of a chunk lie at multiples of `granularity`, so cuts of the vector
+    /// axis elsewhere are left out.
+    fn pieces(&mut self, axis: &Axis, granularity: usize) -> Vec<(usize, usize)> {
+        let mut cuts = self.cuts(axis);
+        if self.plan.vector.as_ref() == Some(axis) {
+            cuts.retain(|cut| cut.is_multiple_of(granularity));
+        }
+        let ends = [&[0], &cuts[..], &[axis.extent]].concat();
+        ends.windows(2).map(|ends| (ends[0], ends[1])).collect()
+    }
+
+    /// Loops over the remaining spans.
+    fn outer_loops(&mut self, spans: &[Span], places: Vec<Place>) -> Vec<Stmt> {
+        let Some((span, inner)) = spans.split_first() else { return self.point(places) };
+        if self.plan.tiling.as_ref().is_some_and(|tiling| tiling.source == span.axis) {
+            return places.iter().flat_map(|place| self.tile_loops((span.start, span.end), place)).collect();
+        }
+        if span.granularity == span.axis.extent && span.granularity > 1 && !self.is_vector(span) {
+            let values =
+                (0..span.axis.extent).map(|value| self.nest.program.exprs.index(value as i64)).collect();
+            let all = neighbours(&places, span.axis.var, values);
+            return self.outer_loops(inner, all);
+        }
+        let mut out = Vec::new();
+        for &piece in &span.pieces {
+            if self.is_vector(span) {
+                out.extend(self.vector_loop(span, piece, &places));
+            } else {
+                out.extend(self.piece_loop(span, piece, inner, &places));
+            }
+        }
+        out
+    }
+
+    fn is_vector(&self, span: &Span) -> bool {
+        self.plan.vector_is_outer && self.plan.vector.as_ref() == Some(&span.axis)
+    }
+
+    /// The loop over a piece of an axis that is not along vectors.
+    fn piece_loop(
+        &mut self,
+        span: &Span,
+        (low, high): (usize, usize),
+        inner: &[Span],
+        places: &[Place],
+    ) -> Vec<Stmt> {
+        if high - low == 1 {
+            let value = self.nest.program.exprs.index(low as i64);
+            let bound = places.iter().map(|place| place.with(span.axis.var, value)).collect();
+            let body = self.outer_loops(inner, bound);
+            return self.if_in_chunk(span, value, body);
+        }
+        let mut out = Vec::new();
+        let together = span.granularity;
+        let mut start = self.at_least(span.start, low, span.is_chunk);
+        let end = self.bounded(span.end, high, span.is_chunk);
+        if together > 1 && high - low >= together {
+            let base = self.loop_var(&span.axis, low, high - together, 1);
+            let first = self.nest.program.exprs.var(base);
+            let values =
+                (0..together).map(|offset| self.nest.program.exprs.add_const(first, offset as i64)).collect();
+            let body = self.outer_loops(inner, neighbours(places, span.axis.var, values));
+            let exprs = &mut self.nest.program.exprs;
+            let past = exprs.add_const(end, 1 - together as i64);
+            let count = exprs.sub(end, start);
+            let (step, zero) = (exprs.index(together as i64), exprs.index(0));
+            let blocks = exprs.floor_div(count, step);
+            let blocks = exprs.max(blocks, zero);
+            let done = exprs.mul_const(blocks, together as i64);
+            let rest = exprs.add2(start, done);
+            let (past, rest) = (self.nest.simplify(past), self.nest.simplify(rest));
+            out.push(for_loop(base, start, past, together, LoopKind::Serial, body));
+            start = rest;
+        }
+        if start != end {
+            let var = self.loop_var(&span.axis, low, high - 1, 1);
+            let value = self.nest.program.exprs.var(var);
+            let bound = places.iter().map(|place| place.with(span.axis.var, value)).collect();
+            let body = self.outer_loops(inner, bound);
+            out.push(for_loop(var, start, end, 1, LoopKind::Serial, body));
+        }
+        out
+    }
+
+    /// Runs `body` if the task's chunk of the axis has this value.
+    fn if_in_chunk(&mut self, span: &Span, value: ExprId, body: Vec<Stmt>) -> Vec<Stmt> {
+        if !span.is_chunk {
+            return body;
+        }
+        let exprs = &mut self.nest.program.exprs;
+        let (after, before) = (exprs.le(span.start, value), exprs.lt(value, span.end));
+        let condition = exprs.and(after, before);
+        let condition = self.nest.simplify(condition);
+        vec![Stmt::If { condition, then: body, otherwise: Vec::new() }]
+    }
+
+    /// `min(end, bound)`, where `end` may be smaller.
+    pub fn bounded(&mut self, end: ExprId, bound: usize, is_chunk: bool) -> ExprId {
+        let bound = self.nest.program.exprs.index(bound as i64);
+        if !is_chunk {
+            return bound;
+        }
+        let end = self.nest.program.exprs.min(end, bound);
+        self.nest.simplify(end)
+    }
+
+    /// `max(start, bound)`, where `start` may be larger.
+    pub fn at_least(&mut self, start: ExprId, bound: usize, is_chunk: bool) -> ExprId {
+        let bound = self.nest.program.exprs.index(bound as i64);
+        if !is_chunk {
+            return bound;
+        }
+        let start = self.nest.program.exprs.max(start, bound);
+        self.nest.simplify(start)
+    }
+
+    /// A loop variable with values `low..=high` that are multiples of `step`.
+    pub fn loop_var(&mut self, axis: &Axis, low: usize, high: usize, step: usize) -> VarId {
+        let exprs = &mut self.nest.program.exprs;
+        let name = exprs.var_info(axis.var).name.clone();
+        exprs.declare(VarInfo {
+            name,
+            ty: Type::INDEX,
+            range: Some((low as i64, high as i64)),
+            multiple_of: step as i64,
+        })
+    }
+
+    /// The loop over a piece of an outer vector axis.
+    fn vector_loop(&mut self, span: &Span, (low, high): (usize, usize), places: &[Place]) -> Vec<Stmt> {
+        let (lanes, together) = (self.plan.lanes, span.granularity);
+        let full_blocks = low + (high - low) / together * together;
+        let full_vectors = low + (high - low) / lanes * lanes;
+        let aligned = |step: usize| if low.is_multiple_of(step) { step } else { 1 };
+        let mut out = Vec::new();
+        if full_blocks > low {
+            let start = self.at_least(span.start, low, span.is_chunk);
+            let end = self.bounded(span.end, full_blocks, span.is_chunk);
+            let base = self.loop_var(&span.axis, low, full_blocks - together, aligned(together));
+            let wide = self.vectors(places, &span.axis, base, together / lanes);
+            let body = self.point(wide);
+            let kind = if self.is_injective() { LoopKind::UnrollBy(2) } else { LoopKind::Serial };
+            out.push(for_loop(base, start, end, together, kind, body));
+        }
+        if full_vectors > full_blocks {
+            let start = self.at_least(span.start, full_blocks, span.is_chunk);
+            let end = self.bounded(span.end, full_vectors, span.is_chunk);
+            let base = self.loop_var(&span.axis, full_blocks, full_vectors - lanes, aligned(lanes));
+            let wide = self.vectors(places, &span.axis, base, 1);
+            let body = self.point(wide);
+            out.push(for_loop(base, start, end, lanes, LoopKind::Serial, body));
+        }
+        if full_vectors < high {
+            let base = self.nest.program.exprs.index(full_vectors as i64);
+            let partial = self.nest.lanes_below(span.axis.var, base, lanes, high);
+            let tail = places.iter().map(|place| place.along(partial)).collect();
+            let body = self.point(tail);
+            let last = self.nest.program.exprs.index(high as i64 - 1);
+            out.extend(self.if_in_chunk(span, last, body));
+        }
+        out
+    }
+
+    /// Each place at `count` neighbouring vectors.
+    fn vectors(&mut self, places: &[Place], axis: &Axis, base: VarId, count: usize) -> Vec<Place> {
+        let lanes = self.plan.lanes;
+        let base = self.nest.program.exprs.var(base);
+        let mut wide = Vec::new();
+        for place in places {
+            for number in 0..count {
+                let first = self.nest.program.exprs.add_const(base, (number * lanes) as i64);
+                wide.push(place.along(Lanes { axis: axis.var, base: first, count: lanes, mask: None }));
+            }
+        }
+        wide
+    }
+
+    fn is_injective(&self) -> bool {
+        self.nest.steps.iter().all(|step| matches!(step.work, Work::Store { .. }))
+    }
+
+    /// All stages at the current point of the outer axes, or at several neighbouring ones.
+    pub fn point(&mut self, mut places: Vec<Place>) -> Vec<Stmt> {
+        let steps = self.nest.steps.clone();
+        let mut out = Vec::new();
+        let mut rest = &steps[..];
+        while let Some(step) = rest.first() {
+            match &step.work {
+                Work::Reduce(reduction) => {
+                    out.extend(self.reduce_step(step, reduction, &mut places));
+                    rest = &rest[1..];
+                }
+                Work::Store { .. } => {
+                    let same = |other: &Step| {
+                        matches!(other.work, Work::Store { .. }) && other.domain == step.domain
+                    };
+                    let count = rest.iter().take_while(|other| same(other)).count();
+                    let stores = &rest[..count];
+                    out.extend(self.store_steps(stores, &places));
+                    rest = &rest[count..];
+                }
+            }
+        }
+        out
+    }
+
+    /// Axes of a step that are not outer, the vector axis last.
+    pub fn inner_axes(&self, axes: &[VarId]) -> Vec<Axis> {
+        let outer: Vec<VarId> = self.plan.loops().iter().map(|(axis, _)| axis.var).collect();
+        let vector = self.plan.vector.as_ref().map(|axis| axis.var);
+        let mut inner: Vec<Axis> = (axes.iter())
+            .filter(|axis| !outer.contains(axis))
+            .map(|&var| Axis { var, extent: self.nest.extent(var) })
+            .collect();
+        inner.sort_by_key(|axis| Some(axis.var) == vector);
+        inner
+    }
+}
+
+/// Each place at each of these values of an axis.
+pub(crate) fn neighbours(places: &[Place], axis: VarId, values: Vec<ExprId>) -> Vec<Place> {
+    places.iter().flat_map(|place| values.iter().map(|&value| place.with(axis, value))).collect()
+}
+
+/// A loop with a constant positive step.
+pub(crate) fn for_loop(
+    var: VarId,
+    start: ExprId,
+    end: ExprId,
+    step: usize,
+    kind: LoopKind,
+    body: Vec<Stmt>,
+) -> Stmt {
+    Stmt::For { var, start, end, step: step as i64, kind, body }
+}

@@ -1,0 +1,283 @@
+//! A block program over buffers: reads are loads at element offsets, results of stages are placeholders.
+
+use orch_compute::block::{ArgRole, Axis, BlockProgram, ReduceKind, Stage};
+use orch_compute::expr::ArgId;
+use orch_compute::expr::substitute::{Access, Importer, Substitution};
+use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId};
+use orch_compute::simplify::Simplifier;
+use orch_ir::ReduceOp;
+use orch_thread::kernel::Binding;
+use orch_thread::program::{Buffer, Scope, ThreadProgram};
+
+/// A block program in the arena of the thread program that it becomes.
+pub(crate) struct Nest {
+    /// The program, with buffers and no statements.
+    pub program: ThreadProgram,
+    /// For the program's arena.
+    pub simplifier: Simplifier,
+    /// What the buffers are.
+    pub bindings: Vec<Binding>,
+    /// Buffers of constants that are stored row-major: those may be packed.
+    pub constants: Vec<BufferId>,
+    /// Axes; merged ones are gone.
+    pub axes: Vec<Axis>,
+    /// Stages, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A stage.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// Axes the result varies over.
+    pub domain: Vec<VarId>,
+    /// What is done at each of its points.
+    pub work: Work,
+}
+
+/// What a stage does at one point of its domain.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// Combines the values of `body`.
+    Reduce(Reduction),
+    /// Writes `body`.
+    Store {
+        /// The output.
+        buffer: BufferId,
+        /// Element offset.
+        offset: ExprId,
+        /// What is written.
+        body: ExprId,
+    },
+}
+
+/// A reduction over axes.
+#[derive(Clone, Debug)]
+pub(crate) struct Reduction {
+    /// How values are combined.
+    pub op: ReduceOp,
+    /// Axes that are reduced.
+    pub reduced: Vec<VarId>,
+    /// A scalar expression over domain and reduced axes.
+    pub body: ExprId,
+    /// For sums of products, the factors.
+    pub factors: Option<(ExprId, ExprId)>,
+    /// Stands for the result in later scalar expressions.
+    pub result: VarId,
+}
+
+impl Step {
+    /// The axes that the step loops over: its domain, and what it reduces.
+    pub fn axes(&self) -> Vec<VarId> {
+        match &self.work {
+            Work::Reduce(reduction) => [&self.domain[..], &reduction.reduced].concat(),
+            Work::Store { .. } => self.domain.clone(),
+        }
+    }
+
+    /// The axes that are reduced.
+    pub fn reduced(&self) -> &[VarId] {
+        match &self.work {
+            Work::Reduce(reduction) => &reduction.reduced,
+            Work::Store { .. } => &[],
+        }
+    }
+
+    /// What stands for the result of a reduction.
+    pub fn result(&self) -> Option<VarId> {
+        match &self.work {
+            Work::Reduce(reduction) => Some(reduction.result),
+            Work::Store { .. } => None,
+        }
+    }
+
+    /// The expressions that are evaluated at each point.
+    pub fn roots(&self) -> Vec<ExprId> {
+        match &self.work {
+            Work::Reduce(reduction) => vec![reduction.body],
+            Work::Store { offset, body, .. } => vec![*offset, *body],
+        }
+    }
+
+    /// Replaces each expression by `map` of it.
+    pub fn map_roots(&mut self, mut map: impl FnMut(ExprId) -> ExprId) {
+        match &mut self.work {
+            Work::Reduce(reduction) => {
+                reduction.body = map(reduction.body);
+                reduction.factors = reduction.factors.map(|(lhs, rhs)| (map(lhs), map(rhs)));
+            }
+            Work::Store { offset, body, .. } => {
+                *offset = map(*offset);
+                *body = map(*body);
+            }
+        }
+    }
+}
+
+impl Nest {
+    /// The extent of an axis.
+    pub fn extent(&self, var: VarId) -> usize {
+        self.axes.iter().find(|axis| axis.var == var).map_or(1, |axis| axis.extent)
+    }
+
+    /// The product of extents.
+    pub fn points(&self, axes: &[VarId]) -> usize {
+        axes.iter().map(|&axis| self.extent(axis)).product()
+    }
+
+    /// The normal form of an expression.
+    pub fn simplify(&mut self, id: ExprId) -> ExprId {
+        self.simplifier.simplify(&mut self.program.exprs, id)
+    }
+
+    /// Replaces variables in every step.
+    pub fn substitute(&mut self, bindings: &[(VarId, ExprId)]) {
+        let mut substitution = Substitution::new(bindings);
+        let (program, simplifier) = (&mut self.program, &mut self.simplifier);
+        for step in &mut self.steps {
+            step.map_roots(|root| {
+                let replaced = substitution.apply(&mut program.exprs, root);
+                simplifier.simplify(&mut program.exprs, replaced)
+            });
+        }
+    }
+
+    /// Adds scratch for `elems` elements.
+    pub fn scratch(&mut self, name: &str, dtype: orch_ir::DType, elems: usize) -> BufferId {
+        self.program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Scratch })
+    }
+}
+
+/// Copies a block program into the arena of a fresh thread program.
+pub(crate) fn flatten(block: &BlockProgram) -> Nest {
+    let mut program = ThreadProgram::new(&block.name, 1);
+    for (number, arg) in block.args.iter().enumerate() {
+        let scope = Scope::from(arg.role);
+        let name = format!("arg{number}");
+        program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
+    }
+    let bindings = (0..block.args.len()).map(|number| Binding::Arg(ArgId::new(number))).collect();
+    let is_constant = |number: &usize| {
+        let arg = &block.args[*number];
+        arg.role == ArgRole::Constant && arg.layout.is_row_major()
+    };
+    let constants = (0..block.args.len()).filter(is_constant).map(BufferId::new).collect();
+    let (simplifier, axes, steps) = (Simplifier::new(), Vec::new(), Vec::new());
+    let mut nest = Nest { program, simplifier, bindings, constants, axes, steps };
+    let mut flattening =
+        Flattening { block, importer: Importer::new(), vars: Vec::new(), results: Vec::new() };
+    for axis in &block.axes {
+        let name = &block.exprs.var_info(axis.var).name;
+        let (var, value) = nest.program.exprs.fresh_index(name, axis.extent);
+        flattening.importer.bind(axis.var, value);
+        flattening.vars.push((axis.var, var));
+        nest.axes.push(Axis { var, extent: axis.extent });
+    }
+    for stage in &block.stages {
+        let step = flattening.step(&mut nest, stage);
+        nest.steps.push(step);
+    }
+    nest
+}
+
+/// Moves stores that need no reduction to the front, and lets what follows load what they have stored instead of
+/// computing it again: a residual sum that is stored and normalised.
+pub(crate) fn store_early(nest: &mut Nest) {
+    let results: Vec<VarId> = nest.steps.iter().filter_map(Step::result).collect();
+    let exprs = &nest.program.exprs;
+    let needs_reduction = |step: &Step| match step.work {
+        Work::Store { body, .. } => results.iter().any(|&result| exprs.depends_on(body, result)),
+        Work::Reduce(_) => true,
+    };
+    nest.steps.sort_by_cached_key(needs_reduction);
+    let mut steps = std::mem::take(&mut nest.steps);
+    for position in 0..steps.len() {
+        let Work::Store { buffer, offset, body } = steps[position].work else { continue };
+        let exprs = &mut nest.program.exprs;
+        if matches!(exprs.get(body), Expr::Load { .. } | Expr::Const(_) | Expr::Var(_) | Expr::Cast(..)) {
+            continue;
+        }
+        let stored = exprs.load(buffer, offset, 1, None);
+        let domain = steps[position].domain.clone();
+        let mut is_later_loop = false;
+        for step in &mut steps[position + 1..] {
+            let axes = step.axes();
+            is_later_loop |= matches!(step.work, Work::Reduce(_)) || step.domain != domain;
+            if is_later_loop && domain.iter().all(|axis| axes.contains(axis)) {
+                step.map_roots(|root| nest.replace(root, &[(body, stored)]));
+            }
+        }
+    }
+    nest.steps = steps;
+}
+
+struct Flattening<'a> {
+    block: &'a BlockProgram,
+    importer: Importer,
+    /// Axes there and here.
+    vars: Vec<(VarId, VarId)>,
+    /// The placeholder of each stage so far.
+    results: Vec<VarId>,
+}
+
+impl Flattening<'_> {
+    fn step(&mut self, nest: &mut Nest, stage: &Stage) -> Step {
+        match stage {
+            Stage::Reduce { stage, op, domain, reduced, body, kind } => {
+                let dtype = op.result(self.block.exprs.dtype(*body));
+                let body = self.import(nest, *body);
+                let factors = match kind {
+                    ReduceKind::Dot { lhs, rhs } => Some((self.import(nest, *lhs), self.import(nest, *rhs))),
+                    ReduceKind::Plain => product(nest, *op, body),
+                };
+                let result = nest.program.exprs.declare_register(stage.to_string(), Type::scalar(dtype));
+                self.results.push(result);
+                let reduced = self.axes(reduced);
+                let work = Work::Reduce(Reduction { op: *op, reduced, body, factors, result });
+                Step { domain: self.axes(domain), work }
+            }
+            Stage::Store { arg, index, domain, body } => {
+                let output = self.block.arg(*arg);
+                let index: Vec<ExprId> =
+                    index.iter().map(|&component| self.import(nest, component)).collect();
+                let offset = nest.program.exprs.linear_index(&index, &output.layout.strides(&output.shape));
+                let offset = nest.simplify(offset);
+                let body = self.import(nest, *body);
+                Step {
+                    domain: self.axes(domain),
+                    work: Work::Store { buffer: BufferId::new(arg.index()), offset, body },
+                }
+            }
+        }
+    }
+
+    fn axes(&self, axes: &[VarId]) -> Vec<VarId> {
+        let here = |axis: &VarId| self.vars.iter().find(|(there, _)| there == axis).map(|&(_, here)| here);
+        axes.iter().filter_map(here).collect()
+    }
+
+    fn import(&mut self, nest: &mut Nest, root: ExprId) -> ExprId {
+        let (block, results) = (self.block, &self.results);
+        let Nest { program, simplifier, .. } = nest;
+        self.importer.import(&block.exprs, &mut program.exprs, root, |exprs, access| match access {
+            Access::Read { arg, index, guard } => {
+                let source = block.arg(arg);
+                let offset = exprs.linear_index(index, &source.layout.strides(&source.shape));
+                let offset = simplifier.simplify(exprs, offset);
+                exprs.load(BufferId::new(arg.index()), offset, 1, guard)
+            }
+            Access::Stage(stage) => exprs.var(results[stage.index()]),
+        })
+    }
+}
+
+/// The factors of a sum of float products: those are summed with one rounding each.
+fn product(nest: &Nest, op: ReduceOp, body: ExprId) -> Option<(ExprId, ExprId)> {
+    match *nest.program.exprs.get(body) {
+        Expr::Binary(orch_ir::BinaryFn::Mul, lhs, rhs)
+            if op == ReduceOp::Sum && nest.program.exprs.dtype(body).is_float() =>
+        {
+            Some((lhs, rhs))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,484 @@
+//! Reducing stages: accumulators, the loops over reduced axes, and the combination of lanes.
+
+use super::emit::{Emitter, for_loop};
+use super::flat::{Reduction, Step};
+use super::limits::{Limit, limits};
+use super::place::{Lanes, Place};
+use crate::LONGEST_CHAIN;
+use orch_compute::block::Axis;
+use orch_compute::expr::{Const, Expr, ExprId, Type, VarId, VarInfo};
+use orch_ir::{DType, ReduceOp};
+use orch_thread::program::{LoopKind, Stmt};
+
+/// A running result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accumulator {
+    pub value: VarId,
+    /// Of arg-reductions: where the value was found.
+    pub index: Option<VarId>,
+}
+
+/// Emits one term of a reduction at places, added to accumulators.
+type EmitTerm<'e, 'f> = dyn FnMut(&mut Emitter<'e>, &Reduction, &[Place], &[Accumulator]) -> Vec<Stmt> + 'f;
+
+/// A loop over some values of an axis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loop {
+    pub var: VarId,
+    pub start: ExprId,
+    pub end: ExprId,
+    pub step: usize,
+    /// Points of the whole axis.
+    pub extent: usize,
+    /// How it runs.
+    pub kind: LoopKind,
+}
+
+impl Loop {
+    fn around(self, body: Vec<Stmt>) -> Stmt {
+        for_loop(self.var, self.start, self.end, self.step, self.kind, body)
+    }
+}
+
+impl<'e> Emitter<'e> {
+    /// A reducing stage at some places; its placeholder is defined there afterwards, or its array filled.
+    pub fn reduce_step(&mut self, step: &Step, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+        let array = self.arrays.iter().find(|array| array.holds == reduction.result).cloned();
+        let Some(array) = array else { return self.reduce_at(reduction, places) };
+        let axes = self.inner_axes(&step.domain);
+        let result = self.nest.program.exprs.var(reduction.result);
+        self.inner_loops(&axes, places, &mut |emitter, places| {
+            let mut places = places.to_vec();
+            let mut out = emitter.reduce_at(reduction, &mut places);
+            for place in &places {
+                out.push(emitter.store(place, array.buffer, array.offset, result));
+            }
+            out
+        })
+    }
+
+    /// Reduces at each place.
+    pub fn reduce_at(&mut self, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+        let axes = self.inner_axes(&reduction.reduced);
+        let along_vectors = axes.last().cloned().filter(|axis| {
+            self.plan.vector.as_ref() == Some(axis) && places.iter().all(|place| place.lanes.is_none())
+        });
+        let mut out = Vec::new();
+        match along_vectors {
+            None => {
+                let accumulators: Vec<Accumulator> =
+                    places.iter().map(|place| self.accumulator(reduction, place.width(), &mut out)).collect();
+                let mut term = |emitter: &mut Self, reduction: &Reduction, places: &[Place], accs: &[_]| {
+                    (places.iter().zip(accs))
+                        .flat_map(|(place, acc)| emitter.accumulate(reduction, place, *acc, None))
+                        .collect()
+                };
+                out.extend(self.bounded_terms(reduction, &axes, places, &accumulators, 1, &mut term));
+                for (place, acc) in places.iter_mut().zip(accumulators) {
+                    let result = acc.index.unwrap_or(acc.value);
+                    let result = self.nest.program.exprs.var(result);
+                    place.define(reduction.result, result);
+                }
+            }
+            Some(axis) => {
+                let outer = &axes[..axes.len() - 1];
+                for place in places.iter_mut() {
+                    let result = self.reduce_along(reduction, place, outer, &axis, &mut out);
+                    place.define(reduction.result, result);
+                }
+            }
+        }
+        out
+    }
+
+    /// Reduces at one place with lanes along a reduced axis.
+    fn reduce_along(
+        &mut self,
+        reduction: &Reduction,
+        place: &Place,
+        outer: &[Axis],
+        axis: &Axis,
+        out: &mut Vec<Stmt>,
+    ) -> ExprId {
+        let lanes = self.plan.lanes;
+        let most = if reduction.op.is_arg() { 1 } else { self.plan.vectors };
+        let count = axis.extent.div_ceil(lanes).clamp(1, most);
+        let accumulators: Vec<Accumulator> =
+            (0..count).map(|_| self.accumulator(reduction, lanes, out)).collect();
+        let places = std::slice::from_ref(place);
+        let mut line = |emitter: &mut Self, reduction: &Reduction, places: &[Place], accs: &[_]| {
+            places.iter().flat_map(|place| emitter.line(reduction, place, axis, accs)).collect()
+        };
+        let terms = axis.extent.div_ceil(lanes * count);
+        out.extend(self.bounded_terms(reduction, outer, places, &accumulators, terms, &mut line));
+        let result = self.combine_lanes(reduction, &accumulators);
+        let ty = self.nest.program.exprs.ty(result);
+        let name = self.nest.program.exprs.var_info(reduction.result).name.clone();
+        let var = self.nest.program.exprs.declare_register(name, ty);
+        out.push(Stmt::Let(var, result));
+        self.nest.program.exprs.var(var)
+    }
+
+    /// One line along the vector axis, its vectors dealt out to the accumulators.
+    fn line(&mut self, reduction: &Reduction, place: &Place, axis: &Axis, accs: &[Accumulator]) -> Vec<Stmt> {
+        let lanes = self.plan.lanes;
+        let together = lanes * accs.len();
+        let blocks = axis.extent / together * together;
+        let mut out = Vec::new();
+        let is_loop = blocks > together;
+        if is_loop {
+            let base = self.loop_var(axis, 0, blocks - together, together);
+            let first = self.nest.program.exprs.var(base);
+            let exprs = &mut self.nest.program.exprs;
+            let (start, end) = (exprs.index(0), exprs.index(blocks as i64));
+            let kind = LoopKind::Serial;
+            let line = Loop { var: base, start, end, step: together, extent: blocks, kind };
+            out.extend(self.loop_in_chains(reduction, line, 1, accs, &mut |emitter, accs| {
+                let mut body = Vec::new();
+                for (number, &acc) in accs.iter().enumerate() {
+                    let base = emitter.nest.program.exprs.add_const(first, (number * lanes) as i64);
+                    let along = place.along(Lanes { axis: axis.var, base, count: lanes, mask: None });
+                    body.extend(emitter.accumulate(reduction, &along, acc, None));
+                }
+                body
+            }));
+        }
+        let first = if is_loop { blocks } else { 0 };
+        for (number, base) in (first..axis.extent).step_by(lanes).enumerate() {
+            let first = self.nest.program.exprs.index(base as i64);
+            let along = if base + lanes > axis.extent {
+                self.nest.lanes_below(axis.var, first, lanes, axis.extent)
+            } else {
+                Lanes { axis: axis.var, base: first, count: lanes, mask: None }
+            };
+            let place = place.along(along);
+            out.extend(self.accumulate(reduction, &place, accs[number % accs.len()], along.mask));
+        }
+        out
+    }
+
+    /// `body` at every point of the axes: the innermost ones unrolled as far as there are few terms, loops around
+    /// them that skip what guards exclude. `body` is given the reduction without those guards; it adds `terms` to each
+    /// accumulator.
+    fn bounded_terms(
+        &mut self,
+        reduction: &Reduction,
+        axes: &[Axis],
+        places: &[Place],
+        accs: &[Accumulator],
+        terms: usize,
+        body: &mut EmitTerm<'e, '_>,
+    ) -> Vec<Stmt> {
+        let (looped, unrolled) = self.plan.looped_and_unrolled(axes);
+        let (reduction, limits) = self.limited(reduction, looped);
+        let mut out = Vec::new();
+        let mut loops = Vec::new();
+        let mut places = places.to_vec();
+        for axis in looped {
+            let (start, end) = self.limited_bounds(axis, &limits, &places[0], &mut out);
+            let (var, bound) = self.loop_over(axis, &places);
+            loops.push(Loop { var, start, end, step: 1, extent: axis.extent, kind: LoopKind::Serial });
+            places = bound;
+        }
+        let terms = unrolled.iter().fold(terms, |terms, axis| terms.saturating_mul(axis.extent));
+        out.extend(self.loops_in_chains(&reduction, &loops, terms, accs, &mut |emitter, accs| {
+            emitter.unrolled_terms(unrolled, &places, &mut |emitter, places| {
+                body(emitter, &reduction, places, accs)
+            })
+        }));
+        out
+    }
+
+    /// `body` in loops. It adds `terms` to each accumulator it is given.
+    fn loops_in_chains(
+        &mut self,
+        reduction: &Reduction,
+        loops: &[Loop],
+        terms: usize,
+        accs: &[Accumulator],
+        body: &mut dyn FnMut(&mut Self, &[Accumulator]) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let Some((outer, inner)) = loops.split_first() else { return body(self, accs) };
+        let terms_inside = inner.iter().fold(terms, |terms, inner| terms.saturating_mul(inner.extent));
+        let mut inside =
+            |emitter: &mut Self, accs: &[_]| emitter.loops_in_chains(reduction, inner, terms, accs, body);
+        if terms_inside > LONGEST_CHAIN && !inner.is_empty() {
+            return vec![outer.around(inside(self, accs))];
+        }
+        self.loop_in_chains(reduction, *outer, terms_inside, accs, &mut inside)
+    }
+
+    /// `body` in a loop, where it adds `terms` to each accumulator it is given. Where a sum's chains would be too long,
+    /// pieces of the loop have accumulators of their own.
+    pub fn loop_in_chains(
+        &mut self,
+        reduction: &Reduction,
+        whole: Loop,
+        terms: usize,
+        accs: &[Accumulator],
+        body: &mut dyn FnMut(&mut Self, &[Accumulator]) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let Loop { start, end, step, extent, .. } = whole;
+        let points = extent / step;
+        let is_sum =
+            reduction.op == ReduceOp::Sum && self.nest.program.exprs.dtype(reduction.body).is_float();
+        if !is_sum || points.saturating_mul(terms) <= LONGEST_CHAIN {
+            return vec![whole.around(body(self, accs))];
+        }
+        let piece = points.div_ceil(points.div_ceil((LONGEST_CHAIN / terms).max(1))) * step;
+        let exprs = &mut self.nest.program.exprs;
+        let name = format!("{}_first", exprs.var_info(whole.var).name);
+        let first = exprs.declare(VarInfo {
+            name,
+            ty: Type::INDEX,
+            range: Some((0, extent as i64 - 1)),
+            multiple_of: exprs.var_info(whole.var).multiple_of,
+        });
+        let first_value = exprs.var(first);
+        let past = exprs.add_const(first_value, piece as i64);
+        let is_even = extent.is_multiple_of(piece)
+            && exprs.as_int(start) == Some(0)
+            && exprs.as_int(end) == Some(extent as i64);
+        let past = if is_even { past } else { exprs.min(past, end) };
+        let mut out = Vec::new();
+        let fresh: Vec<Accumulator> = (accs.iter())
+            .map(|acc| {
+                let width = self.nest.program.exprs.var_info(acc.value).ty.lanes;
+                self.accumulator(reduction, width, &mut out)
+            })
+            .collect();
+        out.push(Loop { start: first_value, end: past, ..whole }.around(body(self, &fresh)));
+        for (acc, part) in accs.iter().zip(fresh) {
+            let exprs = &mut self.nest.program.exprs;
+            let (sum, part) = (exprs.var(acc.value), exprs.var(part.value));
+            let sum = self.combine(reduction.op, sum, part);
+            out.push(Stmt::Assign(acc.value, sum));
+        }
+        vec![Loop { var: first, step: piece, kind: LoopKind::Serial, ..whole }.around(out)]
+    }
+
+    /// The reduction without guards that bound the loops over these axes, and the bounds.
+    pub(super) fn limited(&mut self, reduction: &Reduction, looped: &[Axis]) -> (Reduction, Vec<Limit>) {
+        let vars: Vec<VarId> = looped.iter().map(|axis| axis.var).collect();
+        let plan = self.plan;
+        let differs = |var: VarId| {
+            plan.vector.as_ref().is_some_and(|axis| axis.var == var)
+                || plan.block.is_some_and(|(axis, _)| axis == var)
+        };
+        limits(&mut self.nest, reduction, &vars, &|var| !differs(var))
+    }
+
+    /// The bounds of the loop over a reduced axis.
+    fn limited_bounds(
+        &mut self,
+        axis: &Axis,
+        limits: &[Limit],
+        place: &Place,
+        out: &mut Vec<Stmt>,
+    ) -> (ExprId, ExprId) {
+        let (mut start, mut end) = self.bounds(axis);
+        for limit in limits.iter().filter(|limit| limit.axis == axis.var) {
+            let bound = self.nest.value(place, limit.bound);
+            let exprs = &mut self.nest.program.exprs;
+            if limit.is_start {
+                start = exprs.max(start, bound);
+            } else {
+                end = exprs.min(end, bound);
+            }
+        }
+        let name = self.nest.program.exprs.var_info(axis.var).name.clone();
+        let mut named = |bound: ExprId, what: &str| {
+            let bound = self.nest.simplify(bound);
+            if self.nest.program.exprs.as_int(bound).is_some() {
+                return bound;
+            }
+            let var = self.nest.program.exprs.declare_index(format!("{name}_{what}"), 0);
+            out.push(Stmt::Let(var, bound));
+            self.nest.program.exprs.var(var)
+        };
+        (named(start, "start"), named(end, "end"))
+    }
+
+    /// `body` at every point of the axes, one after the other.
+    fn unrolled_terms(
+        &mut self,
+        axes: &[Axis],
+        places: &[Place],
+        body: &mut dyn FnMut(&mut Self, &[Place]) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let Some((axis, inner)) = axes.split_first() else { return body(self, places) };
+        let mut out = Vec::new();
+        for value in 0..axis.extent {
+            let value = self.nest.program.exprs.index(value as i64);
+            let bound: Vec<Place> = places.iter().map(|place| place.with(axis.var, value)).collect();
+            out.extend(self.unrolled_terms(inner, &bound, body));
+        }
+        out
+    }
+
+    /// Declares an accumulator that holds nothing.
+    pub fn accumulator(&mut self, reduction: &Reduction, width: usize, out: &mut Vec<Stmt>) -> Accumulator {
+        let exprs = &mut self.nest.program.exprs;
+        let dtype = exprs.dtype(reduction.body);
+        let name = exprs.var_info(reduction.result).name.clone();
+        let value = exprs.declare_register(format!("{name}_acc"), Type::vector(dtype, width));
+        let identity = identity(reduction.op, dtype);
+        let identity = exprs.add(Expr::Const(identity));
+        let identity = exprs.splat(identity, width);
+        out.push(Stmt::Register(value, identity));
+        let index = reduction.op.is_arg().then(|| {
+            let index = exprs.declare_register(format!("{name}_at"), Type::vector(DType::I64, width));
+            let zero = exprs.index(0);
+            let zero = exprs.splat(zero, width);
+            out.push(Stmt::Register(index, zero));
+            index
+        });
+        Accumulator { value, index }
+    }
+
+    /// Adds a term to an accumulator, in the lanes of `mask` if there is one.
+    pub fn accumulate(
+        &mut self,
+        reduction: &Reduction,
+        place: &Place,
+        acc: Accumulator,
+        mask: Option<ExprId>,
+    ) -> Vec<Stmt> {
+        let mut out = Vec::new();
+        let place = &self.save_shared(&[reduction.body], place, &mut out);
+        if let Some(index) = acc.index {
+            out.extend(self.accumulate_extremum(reduction, place, acc.value, index, mask));
+            return out;
+        }
+        let old = self.nest.program.exprs.var(acc.value);
+        let new = match reduction.factors.filter(|_| self.nest.program.exprs.dtype(old).is_float()) {
+            Some((lhs, rhs)) => {
+                let (lhs, rhs) = (self.nest.full_value(place, lhs), self.nest.full_value(place, rhs));
+                let zero = |id: ExprId| self.nest.program.exprs.as_const(id).is_some_and(|c| c.is_float(0.0));
+                if zero(lhs) || zero(rhs) { old } else { self.nest.program.exprs.fma(lhs, rhs, old) }
+            }
+            None => {
+                let term = self.nest.full_value(place, reduction.body);
+                self.combine(reduction.op, old, term)
+            }
+        };
+        if new == old {
+            return out;
+        }
+        let exprs = &mut self.nest.program.exprs;
+        let new = match mask {
+            Some(mask) => exprs.select(mask, new, old),
+            None => new,
+        };
+        out.push(Stmt::Assign(acc.value, new));
+        out
+    }
+
+    /// A value-reduction of two values.
+    pub fn combine(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
+        let exprs = &mut self.nest.program.exprs;
+        match op {
+            ReduceOp::Sum => exprs.add2(a, b),
+            ReduceOp::Prod => exprs.mul(a, b),
+            ReduceOp::Max | ReduceOp::ArgMax { .. } => exprs.max(a, b),
+            ReduceOp::Min | ReduceOp::ArgMin { .. } => exprs.min(a, b),
+        }
+    }
+
+    /// Takes a term and its position where it beats what was found so far.
+    fn accumulate_extremum(
+        &mut self,
+        reduction: &Reduction,
+        place: &Place,
+        value: VarId,
+        index: VarId,
+        mask: Option<ExprId>,
+    ) -> Vec<Stmt> {
+        let term = self.nest.full_value(place, reduction.body);
+        let axis = self.nest.program.exprs.var(reduction.reduced[0]);
+        let at = self.nest.full_value(place, axis);
+        let exprs = &mut self.nest.program.exprs;
+        let (old, old_at) = (exprs.var(value), exprs.var(index));
+        let mut beats = match reduction.op {
+            ReduceOp::ArgMax { last: false } => exprs.gt(term, old),
+            ReduceOp::ArgMax { last: true } => exprs.ge(term, old),
+            ReduceOp::ArgMin { last: true } => exprs.le(term, old),
+            _ => exprs.lt(term, old),
+        };
+        if exprs.dtype(term).is_float() {
+            let is_last =
+                matches!(reduction.op, ReduceOp::ArgMax { last: true } | ReduceOp::ArgMin { last: true });
+            let mut is_nan = exprs.is_nan(term);
+            if !is_last {
+                let was_nan = exprs.is_nan(old);
+                let was_number = exprs.not(was_nan);
+                is_nan = exprs.and(is_nan, was_number);
+            }
+            beats = exprs.or(beats, is_nan);
+        }
+        if let Some(mask) = mask {
+            beats = exprs.and(beats, mask);
+        }
+        // The flags are named: assigning the value must not change them for the position.
+        let flags = exprs.declare_register("beats", exprs.ty(beats));
+        let named = exprs.var(flags);
+        let new_at = exprs.select(named, at, old_at);
+        let new = exprs.select(named, term, old);
+        vec![Stmt::Let(flags, beats), Stmt::Assign(index, new_at), Stmt::Assign(value, new)]
+    }
+
+    /// The result of all lanes of all accumulators.
+    pub fn combine_lanes(&mut self, reduction: &Reduction, accs: &[Accumulator]) -> ExprId {
+        let mut values: Vec<ExprId> = accs.iter().map(|acc| self.nest.program.exprs.var(acc.value)).collect();
+        if let Some(index) = accs[0].index {
+            return self.extremum_position(reduction.op, values[0], index);
+        }
+        while values.len() > 1 {
+            let half = values.len().div_ceil(2);
+            for position in half..values.len() {
+                values[position - half] =
+                    self.combine(reduction.op, values[position - half], values[position]);
+            }
+            values.truncate(half);
+        }
+        self.nest.program.exprs.reduce_lanes(reduction.op, values[0])
+    }
+
+    /// Of the lanes that hold the extremum, the first or last position.
+    pub fn extremum_position(&mut self, op: ReduceOp, value: ExprId, index: VarId) -> ExprId {
+        let (extremum, is_last) = match op {
+            ReduceOp::ArgMax { last } => (ReduceOp::Max, last),
+            ReduceOp::ArgMin { last } => (ReduceOp::Min, last),
+            other => (other, false),
+        };
+        let exprs = &mut self.nest.program.exprs;
+        let best = exprs.reduce_lanes(extremum, value);
+        let mut is_best = exprs.eq(value, best);
+        if exprs.dtype(value).is_float() {
+            let is_nan = exprs.is_nan(value);
+            is_best = exprs.or(is_best, is_nan);
+        }
+        let (never, pick) = if is_last { (-1, ReduceOp::Max) } else { (i64::MAX, ReduceOp::Min) };
+        let (at, never) = (exprs.var(index), exprs.index(never));
+        let candidates = exprs.select(is_best, at, never);
+        exprs.reduce_lanes(pick, candidates)
+    }
+}
+
+/// The value that changes no other.
+pub(crate) fn identity(op: ReduceOp, dtype: DType) -> Const {
+    let extreme = |highest: bool| {
+        if dtype.is_float() {
+            return Const::float(dtype, if highest { f64::INFINITY } else { f64::NEG_INFINITY });
+        }
+        let (low, high) = orch_compute::expr::fold::int_range(dtype);
+        Const::int(dtype, if highest { high } else { low })
+    };
+    match op {
+        ReduceOp::Sum => Const { dtype, bits: 0 },
+        ReduceOp::Prod if dtype.is_float() => Const::float(dtype, 1.0),
+        ReduceOp::Prod => Const::int(dtype, 1),
+        ReduceOp::Max | ReduceOp::ArgMax { .. } => extreme(false),
+        ReduceOp::Min | ReduceOp::ArgMin { .. } => extreme(true),
+    }
+}

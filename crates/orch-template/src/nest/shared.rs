@@ -1,0 +1,117 @@
+//! Costly values that several stages compute are computed once: the first stage that needs them leaves them in
+//! scratch, as softmax does with its exponentials.
+
+use super::cost::operation_cycles;
+use super::flat::{Nest, Step, Work};
+use orch_compute::block::Axis;
+use orch_compute::expr::{Expr, ExprId, VarId};
+use std::collections::BTreeSet;
+
+/// A value that a stage saves for later ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    /// The stage that saves it, as a position among the steps.
+    pub step: usize,
+    /// What is saved.
+    pub value: ExprId,
+    /// The axes it varies over, apart from outer ones.
+    pub axes: Vec<VarId>,
+}
+
+/// Operations, in cycles per vector, from which on a value is worth a store and a load.
+const MIN_CYCLES: f64 = 6.0;
+
+/// Loads from which on a value is worth a store and a load.
+const MIN_LOADS: usize = 3;
+
+/// Whether a value that varies over axes is worth saving, where others are saved already.
+pub(crate) type IsWorthSaving = fn(&Nest, ExprId, &BTreeSet<ExprId>) -> bool;
+
+/// The values worth saving, by stage.
+pub(crate) fn shared_values(nest: &Nest, outer: &[Axis], is_worth_saving: IsWorthSaving) -> Vec<Shared> {
+    let mut shared = Vec::new();
+    for (position, step) in nest.steps.iter().enumerate() {
+        let axes = inner_axes(step, outer);
+        let later: Vec<&Step> = (nest.steps[position + 1..].iter())
+            .filter(|other| inner_axes(other, outer) == axes && !is_same_loop(step, other))
+            .collect();
+        if axes.is_empty() || later.is_empty() {
+            continue;
+        }
+        let known: BTreeSet<ExprId> = shared.iter().map(|shared: &Shared| shared.value).collect();
+        let used: BTreeSet<ExprId> =
+            later.iter().flat_map(|step| nest.program.exprs.reachable(&step.roots())).collect();
+        let is_wanted = |id: ExprId| {
+            used.contains(&id) && varies_over(nest, id, &axes) && is_worth_saving(nest, id, &known)
+        };
+        for value in outermost(nest, &step.roots(), &known, &is_wanted) {
+            shared.push(Shared { step: position, value, axes: axes.iter().copied().collect() });
+        }
+    }
+    shared
+}
+
+/// The axes that a step loops over at a point of the outer axes.
+fn inner_axes(step: &Step, outer: &[Axis]) -> BTreeSet<VarId> {
+    step.axes().into_iter().filter(|axis| outer.iter().all(|other| other.var != *axis)).collect()
+}
+
+/// True for stores that run in one loop.
+fn is_same_loop(a: &Step, b: &Step) -> bool {
+    matches!((&a.work, &b.work), (Work::Store { .. }, Work::Store { .. }))
+}
+
+/// Subexpressions that satisfy a condition and are not part of another one that does, nor of a known one.
+fn outermost(
+    nest: &Nest,
+    roots: &[ExprId],
+    known: &BTreeSet<ExprId>,
+    condition: &dyn Fn(ExprId) -> bool,
+) -> Vec<ExprId> {
+    let mut found = Vec::new();
+    let mut seen = known.clone();
+    let mut pending = roots.to_vec();
+    while let Some(id) = pending.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        if condition(id) {
+            found.push(id);
+        } else {
+            nest.program.exprs.get(id).for_each_operand(|operand| pending.push(operand));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// True if the value varies over all of the axes and is no index.
+fn varies_over(nest: &Nest, value: ExprId, axes: &BTreeSet<VarId>) -> bool {
+    let exprs = &nest.program.exprs;
+    if exprs.ty(value) == orch_compute::expr::Type::INDEX {
+        return false;
+    }
+    let vars = exprs.free_vars(value);
+    axes.iter().all(|axis| vars.contains(axis))
+}
+
+/// True if the value costs more than to save it in memory.
+pub(super) fn costs_more_than_scratch(nest: &Nest, value: ExprId, _: &BTreeSet<ExprId>) -> bool {
+    let exprs = &nest.program.exprs;
+    if matches!(exprs.get(value), Expr::Load { .. }) {
+        return false;
+    }
+    let parts = exprs.reachable(&[value]);
+    let loads = parts.iter().filter(|&&id| matches!(exprs.get(id), Expr::Load { .. })).count();
+    let cycles: f64 = parts.iter().map(|&id| operation_cycles(exprs, id)).sum();
+    loads >= MIN_LOADS || cycles >= MIN_CYCLES
+}
+
+/// True if the value costs more than to keep it in registers: it loads something that is not saved, or is costly.
+pub(crate) fn costs_more_than_registers(nest: &Nest, value: ExprId, saved: &BTreeSet<ExprId>) -> bool {
+    let exprs = &nest.program.exprs;
+    let parts = exprs.reachable_unless(&[value], |id| saved.contains(&id));
+    let loads = parts.iter().any(|&id| matches!(exprs.get(id), Expr::Load { .. }));
+    let cycles: f64 = parts.iter().map(|&id| operation_cycles(exprs, id)).sum();
+    loads || cycles >= MIN_CYCLES
+}

@@ -1,0 +1,124 @@
+//! The attention template against the reference interpreter, through the interpreter of thread programs, which checks
+//! bounds, races and reads of undefined scratch.
+
+mod support;
+
+use orch_ir::*;
+use orch_template::gpu::{attention, designs};
+use orch_thread::Factors;
+use orch_thread::target::SM_90;
+use orch_thread::validate_thread;
+use support::{G, run_kernel};
+
+/// What differs between attentions.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    heads: usize,
+    rows: usize,
+    keys: usize,
+    terms: usize,
+    columns: usize,
+    /// Keys are given as `[term][key]`.
+    keys_last: bool,
+    /// An additive mask per (row, key).
+    masked: bool,
+    dtype: DType,
+}
+
+const PLAIN: Shape = Shape {
+    heads: 2,
+    rows: 16,
+    keys: 16,
+    terms: 16,
+    columns: 16,
+    keys_last: false,
+    masked: false,
+    dtype: DType::F16,
+};
+
+/// `softmax(q * k / 2 + mask) * v`, heads merged.
+fn attention_of(shape: Shape) -> G {
+    let Shape { heads, rows, keys, terms, columns, .. } = shape;
+    let mut g = G::new();
+    let q = g.input(shape.dtype, &[heads, rows, terms]);
+    let k_dims = if shape.keys_last { [heads, terms, keys] } else { [heads, keys, terms] };
+    let k = g.input(shape.dtype, &k_dims);
+    let v = g.input(shape.dtype, &[heads, keys, columns]);
+    let wide = |g: &mut G, x| {
+        if shape.dtype == DType::F32 { x } else { g.op(PrimOp::Map(ScalarFn::Cast(DType::F32)), &[x]) }
+    };
+    let (q, k, v) = (wide(&mut g, q), wide(&mut g, k), wide(&mut g, v));
+    let k = if shape.keys_last { k } else { g.transpose(k, &[0, 2, 1]) };
+    let s = g.op(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
+    let half = g.fill(0.5, &[heads, rows, keys]);
+    let mut s = g.binary(BinaryFn::Mul, s, half);
+    if shape.masked {
+        let mask = g.f32(&[rows, keys]);
+        let mask = g.op(PrimOp::Broadcast { shape: [heads, rows, keys].into(), dims: vec![1, 2] }, &[mask]);
+        s = g.binary(BinaryFn::Add, s, mask);
+    }
+    let p = g.softmax(s, &[2]);
+    let o = g.op(PrimOp::Contract(Contract::matmul(1)), &[p, v]);
+    let o = g.transpose(o, &[1, 0, 2]);
+    let o = g.reshape(o, &[rows, heads * columns]);
+    g.output(o);
+    g
+}
+
+fn check(shape: Shape) {
+    let g = attention_of(shape);
+    let block = g.check();
+    let inputs = g.inputs(7);
+    let expected = g.expected(&inputs);
+    let values = g.arguments(&block, &inputs);
+    let schedules = attention::schedules(&block, &SM_90, Factors::F16);
+    assert!(!schedules.is_empty(), "{shape:?}");
+    for schedule in &schedules {
+        let kernel = attention::lower(&block, schedule, Factors::F16).unwrap();
+        assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{shape:?} {schedule:?}");
+        for (expected, given) in expected.iter().zip(run_kernel(&block, &kernel, &values)) {
+            for (want, got) in expected.to_f64().iter().zip(given.to_f64()) {
+                assert!((want - got).abs() < 4e-3, "{shape:?} {schedule:?}: {got}, expected {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whole_tiles() {
+    check(PLAIN);
+    check(Shape { rows: 32, keys: 48, terms: 32, columns: 16, ..PLAIN });
+}
+
+#[test]
+fn ragged_tiles() {
+    check(Shape { rows: 7, keys: 11, terms: 8, columns: 8, ..PLAIN });
+    check(Shape { heads: 1, rows: 1, keys: 2, terms: 3, columns: 5, ..PLAIN });
+    check(Shape { rows: 20, keys: 70, ..PLAIN });
+    check(Shape { heads: 1, rows: 18, keys: 128, ..PLAIN });
+    check(Shape { heads: 1, rows: 16, keys: 256, terms: 32, columns: 32, ..PLAIN });
+    check(Shape { rows: 17, keys: 33, terms: 24, columns: 40, ..PLAIN });
+}
+
+#[test]
+fn keys_as_columns_and_masks() {
+    check(Shape { keys: 24, keys_last: true, ..PLAIN });
+    check(Shape { rows: 18, keys: 19, masked: true, ..PLAIN });
+}
+
+#[test]
+fn factors_that_are_computed() {
+    check(Shape { rows: 5, keys: 13, dtype: DType::F32, ..PLAIN });
+    check(Shape { dtype: DType::BF16, ..PLAIN });
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for shape in [Shape { keys: 257, ..PLAIN }, Shape { terms: 144, ..PLAIN }] {
+        let block = attention_of(shape).build().unwrap();
+        assert!(designs(&block, &SM_90, Factors::F16, 1).is_empty(), "{shape:?}");
+    }
+    let block = attention_of(PLAIN).build().unwrap();
+    assert!(designs(&block, &SM_90, Factors::F32, 1).is_empty());
+    assert!(designs(&block, &SM_90, Factors::F16, 1)[0].schedule.starts_with("attention"));
+}

@@ -1,0 +1,595 @@
+//! The contraction template against the reference interpreter, through the interpreter of thread programs, which
+//! checks bounds, races and reads of undefined scratch.
+
+mod support;
+
+use orch_compute::layouts;
+use orch_compute::{BlockProgram, Layout, fuse};
+use orch_interp::{EvalOptions, evaluate};
+use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
+use orch_template::contraction::{ContractionSchedule, Engine, Extents, Form, RowOrder, lower, staging};
+use orch_template::gpu::contraction as gpu;
+use orch_thread::Factors;
+use orch_thread::cta::TILE_LINE;
+use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::passes::await_late::await_late;
+use orch_thread::target::{SM_90, X86_64_V3, X86_64_V4};
+use orch_thread::{BufferData, CpuTarget, ExecOptions, interpret, parse_thread, validate_thread};
+use support::square_window;
+
+/// Most multiply-adds of a product for which everything that multiplies is tried.
+const SMALL_PRODUCT: usize = 10_000;
+
+/// A graph with one output, and values of its inputs and constants.
+struct Case {
+    graph: PrimGraph,
+    inputs: Vec<Tensor>,
+}
+
+fn values(shape: &[usize], seed: usize) -> Tensor {
+    let elems: usize = shape.iter().product();
+    let data = (0..elems).map(|i| ((i * 37 + seed * 11) % 23) as f32 / 8.0 - 1.25).collect();
+    Tensor::from_vec(shape.to_vec(), data)
+}
+
+/// The same values in half precision, which has all of them.
+fn half(tensor: &Tensor) -> Tensor {
+    Tensor::from_f64(DType::F16, tensor.shape().clone(), &tensor.to_f64())
+}
+
+impl Case {
+    fn new() -> Self {
+        Self { graph: PrimGraph::new("case"), inputs: Vec::new() }
+    }
+
+    fn input(&mut self, shape: &[usize]) -> TensorId {
+        let name = format!("x{}", self.inputs.len());
+        self.inputs.push(values(shape, self.inputs.len()));
+        self.graph.add_input(name, DType::F32, shape.to_vec())
+    }
+
+    fn half_input(&mut self, shape: &[usize]) -> TensorId {
+        let name = format!("x{}", self.inputs.len());
+        self.inputs.push(half(&values(shape, self.inputs.len())));
+        self.graph.add_input(name, DType::F16, shape.to_vec())
+    }
+
+    fn half_constant(&mut self, shape: &[usize]) -> TensorId {
+        self.graph.add_constant(half(&values(shape, 99)))
+    }
+
+    /// The graph as one kernel, what it computes, and how that is laid out.
+    fn built(&mut self, result: TensorId) -> (BlockProgram, Tensor, Layout) {
+        self.graph.add_output("y", result);
+        let layouts = layouts::assign(&self.graph);
+        let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
+        let nodes: Vec<_> = self.graph.node_ids().collect();
+        let block = fuse::build(&self.graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel");
+        let block = block.unwrap_or_else(|error| panic!("{error}"));
+        (block, expected[0].clone(), layouts[result.index()].clone())
+    }
+
+    fn constant(&mut self, shape: &[usize]) -> TensorId {
+        self.graph.add_constant(values(shape, 99))
+    }
+
+    fn add(&mut self, op: PrimOp, inputs: &[TensorId]) -> TensorId {
+        self.graph.add(op, inputs).expect("a valid primitive")
+    }
+
+    /// Adds a bias along `dim` and a rectifier: an epilogue.
+    fn bias_relu(&mut self, x: TensorId, dim: usize) -> TensorId {
+        let shape = self.graph.shape(x).clone();
+        let bias = self.constant(&[shape[dim]]);
+        let bias = self.add(PrimOp::Broadcast { shape: shape.clone(), dims: vec![dim] }, &[bias]);
+        let sum = self.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[x, bias]);
+        let zero = self.graph.add_constant(Tensor::scalar(0.0f32));
+        let zero = self.add(PrimOp::Broadcast { shape, dims: vec![] }, &[zero]);
+        self.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Max)), &[sum, zero])
+    }
+
+    /// Runs the whole graph as one kernel and compares.
+    fn check(self, result: TensorId, layouts: Option<Vec<Layout>>, what: &str) {
+        self.check_on(&[&X86_64_V4, &X86_64_V3], result, layouts, what, |_| ());
+    }
+
+    /// Runs the whole graph as one kernel of a GPU, whatever multiplies where the product is small, under some of the
+    /// schedules that waste least, and compares.
+    fn check_on_gpu(&self, block: &BlockProgram, expected: &Tensor, layout: &Layout, what: &str) {
+        let form = Form::of(block).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let Extents { batch, m, n, k } = Extents::of(block, &form);
+        for (factors, tolerance) in
+            [(Factors::F16, 5e-3), (Factors::F32, 1e-4), (Factors::Tf32, 2e-2), (Factors::Bf16, 4e-2)]
+        {
+            if factors != Factors::F16 && batch * m * n * k > SMALL_PRODUCT {
+                continue;
+            }
+            let mut schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
+            assert!((20..=200).contains(&schedules.len()), "{} schedules", schedules.len());
+            // Multiply-adds, those beyond the borders of the product as well.
+            schedules.sort_by_key(|schedule| {
+                let tile = m.next_multiple_of(schedule.block_m) * n.next_multiple_of(schedule.block_n);
+                tile * k.next_multiple_of(schedule.block_k * schedule.split)
+            });
+            // Of each kind one that differs from test to test.
+            let of_kind = |is_kind: fn(&gpu::ContractionSchedule) -> bool| {
+                let kind: Vec<_> = schedules.iter().filter(|schedule| is_kind(schedule)).take(8).collect();
+                let at = what.len() * 7 + block.args.len() * 31;
+                (!kind.is_empty()).then(|| kind[at % kind.len()])
+            };
+            let kinds = [
+                of_kind(|schedule| schedule.split == 1 && !schedule.tiles),
+                of_kind(|schedule| schedule.split > 1 && !schedule.tiles),
+                of_kind(|schedule| schedule.tiles),
+                of_kind(|schedule| schedule.tiles && schedule.block_n % TILE_LINE == 0),
+            ];
+            for schedule in kinds.into_iter().flatten() {
+                let what = format!("{what} {factors:?} {schedule:?}");
+                let kernel =
+                    gpu::lower(block, schedule, factors).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+                let got = self.run_kernel(block, &kernel, &what);
+                compare(expected, &got, layout, tolerance, &what);
+            }
+        }
+    }
+
+    /// As [`Self::check`], on these targets; `seen` is told each schedule.
+    fn check_on(
+        mut self,
+        targets: &[&CpuTarget],
+        result: TensorId,
+        layouts: Option<Vec<Layout>>,
+        what: &str,
+        mut seen: impl FnMut(&ContractionSchedule),
+    ) {
+        self.graph.add_output("y", result);
+        let layouts = layouts.unwrap_or_else(|| layouts::assign(&self.graph));
+        let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
+        let nodes: Vec<_> = self.graph.node_ids().collect();
+        let block = fuse::build(&self.graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel")
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        for target in targets {
+            let form = Form::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let lanes = target.lanes(4);
+            for schedule in ContractionSchedule::candidates(
+                Extents::of(&block, &form),
+                staging(&block, &form, Engine::Vectors),
+                lanes,
+                target,
+                3,
+            ) {
+                seen(&schedule);
+                let got = self.run(&block, &schedule, target, what);
+                let what = format!("{what} {schedule:?}");
+                compare(&expected[0], &got, &layouts[result.index()], 1e-4, &what);
+            }
+        }
+        if !what.starts_with("long chain") {
+            self.check_on_gpu(&block, &expected[0], &layouts[result.index()], what);
+        }
+    }
+
+    fn run(
+        &self,
+        block: &BlockProgram,
+        schedule: &ContractionSchedule,
+        target: &CpuTarget,
+        what: &str,
+    ) -> Vec<f64> {
+        let kernel = lower(block, schedule, target).unwrap_or_else(|error| panic!("{what}: {error}"));
+        self.run_kernel(block, &kernel, &format!("{what} {schedule:?}"))
+    }
+
+    fn run_kernel(&self, block: &BlockProgram, kernel: &Kernel, what: &str) -> Vec<f64> {
+        let value = |tensor: TensorId| {
+            let given = self.graph.inputs.iter().position(|(_, input)| *input == tensor);
+            given.map(|i| &self.inputs[i]).or_else(|| self.graph.constant(tensor)).cloned()
+        };
+        let mut output = None;
+        let mut buffers: Vec<BufferData> = Vec::new();
+        for binding in &kernel.bindings {
+            let buffer = match binding {
+                Binding::Arg(arg) => {
+                    let arg = block.arg(*arg);
+                    value(arg.tensor).map(|tensor| BufferData::from_tensor(&tensor)).unwrap_or_else(|| {
+                        output = Some(buffers.len());
+                        BufferData::zeros(arg.dtype, arg.shape.elems())
+                    })
+                }
+                Binding::Packed(packed) => {
+                    let source = value(block.arg(packed.arg).tensor).expect("constants have values");
+                    BufferData { dtype: packed.dtype, bytes: packed.pack(&source) }
+                }
+            };
+            buffers.push(buffer);
+        }
+        let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        let output = output.expect("a kernel writes something");
+        assert_eq!(report.unwritten[output], 0, "{what} leaves elements unwritten");
+        buffers[output].to_tensor([buffers[output].elems()]).expect("as many elements").to_f64()
+    }
+}
+
+/// Compares an output in `layout` with the row-major expectation.
+fn compare(expected: &Tensor, got: &[f64], layout: &Layout, tolerance: f64, what: &str) {
+    let shape = expected.shape();
+    let (row_major, stored) = (shape.strides(), layout.strides(shape));
+    for (position, want) in expected.to_f64().into_iter().enumerate() {
+        let at: usize =
+            (0..shape.rank()).map(|dim| position / row_major[dim] % shape[dim] * stored[dim]).sum();
+        let error = (got[at] - want).abs() / want.abs().max(1.0);
+        assert!(error < tolerance, "{what}: element {position} is {}, expected {want}", got[at]);
+    }
+}
+
+#[test]
+fn matrix_products_of_adversarial_sizes() {
+    for (m, n, k) in [(1, 1, 3), (1, 50, 7), (13, 1, 5), (7, 16, 8), (9, 17, 31), (29, 49, 3), (16, 96, 16)] {
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let w = case.constant(&[k, n]);
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        case.check(y, None, &format!("constant weights {m}x{n}x{k}"));
+
+        let mut case = Case::new();
+        let (x, w) = (case.input(&[m, k]), case.input(&[k, n]));
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        case.check(y, None, &format!("computed weights {m}x{n}x{k}"));
+    }
+}
+
+/// Tiles of either direction, of one and of three warp groups, while the next steps are copied; the constants' first
+/// steps before other kernels are awaited.
+#[test]
+fn products_of_tiles_run_on_while_the_next_are_copied() {
+    let (m, n, k) = (130, 136, 450);
+    for is_constant in [true, false] {
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let w = if is_constant { case.constant(&[k, n]) } else { case.input(&[k, n]) };
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        case.graph.add_output("y", y);
+        let layouts = layouts::assign(&case.graph);
+        let expected = evaluate(&case.graph, &case.inputs, &EvalOptions::default()).expect("the oracle runs");
+        let nodes: Vec<_> = case.graph.node_ids().collect();
+        let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "kernel")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        for (block_m, block_n, split) in [(64, 64, 1), (64, 128, 2), (192, 128, 1)] {
+            let is_meant = |schedule: &&gpu::ContractionSchedule| {
+                let of_tile = schedule.tiles && (schedule.block_m, schedule.block_n) == (block_m, block_n);
+                of_tile && schedule.split == split
+            };
+            let mut count = 0;
+            for schedule in schedules.iter().filter(is_meant) {
+                let what = format!("constant {is_constant} {schedule:?}");
+                let mut kernel =
+                    gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+                await_late(&mut kernel.program);
+                assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+                let text = kernel.program.to_string();
+                let (copied, awaited) = (text.find("arg1["), text.find("  await\n"));
+                assert_eq!(is_constant, copied < awaited, "{what}");
+                assert!(text.contains("transposed, runs_on"), "{what}");
+                let got = case.run_kernel(&block, &kernel, &what);
+                compare(&expected[0], &got, &layouts[y.index()], 5e-3, &what);
+                count += 1;
+            }
+            assert!(count > 0, "{block_m} x {block_n}");
+        }
+    }
+}
+
+/// Strips of long rows, which threads read faster than the copy engine, beside rows of terms; and no tile has a warp group
+/// without a row.
+#[test]
+fn few_rows_by_large_factors_are_tiled_as_these_lie() {
+    for (m, is_transposed) in [(8, false), (64, false), (8, true), (65, true)] {
+        let mut graph = PrimGraph::new("large");
+        let shapes = [vec![8, m, 4096], vec![8, 4096, 4096]];
+        let [x, mut w] = shapes.map(|shape| graph.add_input(format!("x{m}{}", shape[1]), DType::F16, shape));
+        if is_transposed {
+            w = graph.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[w]).expect("a valid primitive");
+        }
+        let y = graph.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]).expect("a valid primitive");
+        graph.add_output("y", y);
+        let layouts = layouts::assign(&graph);
+        let nodes: Vec<_> = graph.node_ids().collect();
+        let block = fuse::build(&graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "kernel")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        let is_wide = |schedule: &gpu::ContractionSchedule| schedule.block_n >= 2 * TILE_LINE;
+        let what = format!("{m} rows, transposed {is_transposed}: {:?}", schedules[0]);
+        assert_eq!(schedules[0].boxes || !is_wide(&schedules[0]), is_transposed, "{what}");
+        let tallest = schedules.iter().map(|schedule| schedule.block_m).max();
+        assert_eq!(tallest, Some(if m > 64 { 128 } else { 64 }), "{what}");
+    }
+}
+
+/// Factors of 16 bits that lie as plain arrays come by the copy engine, whatever their order, offsets and remainders.
+#[test]
+fn the_copy_engine_brings_plain_factors() {
+    // Heads, rows, columns and terms; whether the second factor is a constant, and whether it lies transposed.
+    for (heads, m, n, k, is_constant, is_transposed) in [
+        (1, 70, 136, 456, false, false),
+        (1, 70, 136, 456, true, false),
+        (1, 1, 64, 200, false, true),
+        (1, 130, 72, 128, true, true),
+        (3, 33, 72, 64, false, true),
+        (2, 65, 64, 72, false, false),
+    ] {
+        let mut case = Case::new();
+        let x = case.half_input(&[m, heads, k]);
+        let x = case.add(PrimOp::Transpose { perm: vec![1, 0, 2] }, &[x]);
+        let shape = if is_transposed { [heads, n, k] } else { [heads, k, n] };
+        let w = if is_constant { case.half_constant(&shape) } else { case.half_input(&shape) };
+        let w = match is_transposed {
+            true => case.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[w]),
+            false => w,
+        };
+        let y = case.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]);
+        let what = format!("{heads} x {m} x {n} x {k}");
+        let (block, expected, layout) = case.built(y);
+        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        assert!((20..=200).contains(&schedules.len()), "{what}: {} schedules", schedules.len());
+        let with_boxes: Vec<_> = schedules.iter().filter(|schedule| schedule.boxes).collect();
+        let (stride, least) = (with_boxes.len() / 3, with_boxes.iter().min_by_key(|s| s.block_m * s.block_n));
+        for schedule in with_boxes.iter().step_by(stride.max(1)).chain(least) {
+            let what = format!("{what} {schedule:?}");
+            let mut kernel =
+                gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+            await_late(&mut kernel.program);
+            assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+            let text = kernel.program.to_string();
+            assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");
+            assert!(!text.contains("copy a_tiles"), "{what}");
+            let (copied, awaited) = (text.find("copy_box b_tiles"), text.find("  await\n"));
+            assert_eq!(is_constant, copied < awaited, "{what}");
+            let got = case.run_kernel(&block, &kernel, &what);
+            compare(&expected, &got, &layout, 5e-3, &what);
+        }
+    }
+}
+
+/// Factors that are the first elements of longer rows come by whole accesses, of which what lies beyond is zeros: the copy
+/// engine stops there, and threads copy what is real of the last 16 bytes.
+#[test]
+fn odd_factors_with_longer_rows_are_copied_as_they_are() {
+    for (m, n, k, row) in [(21, 30, 19, 32), (17, 18, 23, 24)] {
+        for is_half in [false, true] {
+            let mut case = Case::new();
+            let given = [[m, row], [k, row]].map(|shape| match is_half {
+                true => case.half_input(&shape),
+                false => case.input(&shape),
+            });
+            let mut first = |tensor, sizes: [usize; 2]| {
+                let slice = PrimOp::Slice { starts: vec![0; 2], steps: vec![1; 2], sizes: sizes.to_vec() };
+                case.add(slice, &[tensor])
+            };
+            let factors = [first(given[0], [m, k]), first(given[1], [k, n])];
+            let y = case.add(PrimOp::Contract(Contract::matmul(0)), &factors);
+            let what = format!("{m} x {n} x {k} of rows of {row}");
+            let (block, expected, layout) = case.built(y);
+            let multiplied = if is_half { Factors::F16 } else { Factors::F32 };
+            let schedules = gpu::schedules(&block, &SM_90, multiplied, usize::MAX);
+            let is_tried = |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n < 8192;
+            let mut seen = [false; 2];
+            for schedule in schedules.iter().filter(is_tried).step_by(9) {
+                let what = format!("{what} {schedule:?}");
+                let kernel = gpu::lower(&block, schedule, multiplied).expect("its own schedule");
+                assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+                let text = kernel.program.to_string();
+                assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");
+                let whole = if is_half { ", 8 real" } else { ", 4 real" };
+                assert!(text.contains(if schedule.boxes { "copy_box a_tiles" } else { whole }), "{what}");
+                seen[usize::from(schedule.boxes)] = true;
+                let got = case.run_kernel(&block, &kernel, &what);
+                compare(&expected, &got, &layout, if is_half { 5e-3 } else { 1e-4 }, &what);
+            }
+            assert_eq!(seen, [true, is_half], "{what}");
+        }
+    }
+}
+
+/// What starts or has strides at no multiple of 16 bytes, is computed, or gathered, threads bring.
+#[test]
+fn the_copy_engine_is_not_asked_for_what_it_cannot_bring() {
+    for (k, is_computed) in [(100, false), (128, true)] {
+        let mut case = Case::new();
+        let mut x = case.half_input(&[64, k]);
+        let w = case.half_input(&[k, 64]);
+        if is_computed {
+            x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[x]);
+        }
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let (block, ..) = case.built(y);
+        let mut schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        assert!(schedules.iter().any(|schedule| schedule.tiles), "{k}");
+        assert!(schedules.iter().all(|schedule| !schedule.boxes), "{k}");
+        let schedule = schedules.iter_mut().find(|schedule| schedule.tiles).expect("one of tiles");
+        schedule.boxes = true;
+        assert!(gpu::lower(&block, schedule, Factors::F16).is_err(), "{k}");
+    }
+}
+
+/// With small caches even short sums are added up in parts.
+#[test]
+fn long_sums_are_added_up_in_blocks_of_terms() {
+    let target = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
+    for (m, n, k, packed) in [(29, 49, 1027, true), (300, 20, 600, true), (13, 130, 1100, false)] {
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let x = if m == 300 { case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[x]) } else { x };
+        let w = if packed { case.constant(&[k, n]) } else { case.input(&[k, n]) };
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        let mut blocked = 0;
+        case.check_on(&[&target], y, None, &format!("{m}x{n}x{k}"), |schedule| {
+            blocked += usize::from(schedule.block_terms < k);
+        });
+        assert!(!packed || blocked > 0, "{m}x{n}x{k} is not blocked");
+    }
+}
+
+/// Few strips of rows by a factor that caches do not hold: terms are read in blocks, and asked for ahead, of arguments only.
+#[test]
+fn large_factors_of_few_rows_are_asked_for_ahead() {
+    let target = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
+    for (m, n, k, is_constant, is_asked, is_blocked) in [
+        (11, 96, 200, false, true, true),
+        (2, 512, 150, false, true, true),
+        (16, 320, 48, false, true, false),
+        // A line at a time, many rows, little, and what is packed.
+        (11, 32, 600, false, false, false),
+        (300, 96, 60, false, false, false),
+        (11, 64, 16, false, false, false),
+        (11, 96, 200, true, false, false),
+    ] {
+        let mut case = Case::new();
+        let x = case.input(&[2, m, k]);
+        let w = if is_constant { case.constant(&[2, k, n]) } else { case.input(&[2, k, n]) };
+        let y = case.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]);
+        let (block, expected, layout) = case.built(y);
+        let form = Form::of(&block).unwrap_or_else(|error| panic!("{error}"));
+        let staging = staging(&block, &form, Engine::Vectors);
+        let extents = Extents::of(&block, &form);
+        let schedule = ContractionSchedule::candidates(extents, staging, target.lanes(4), &target, 1)[0];
+        let what = format!("{m} x {n} x {k} {schedule:?}");
+        let kernel = lower(&block, &schedule, &target).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+        let text = kernel.program.to_string();
+        assert_eq!(text.contains("prefetch arg1["), is_asked, "{what}");
+        assert_eq!(schedule.block_terms == 64, is_blocked, "{what}");
+        let got = case.run_kernel(&block, &kernel, &what);
+        compare(&expected, &got, &layout, 1e-4, &what);
+    }
+}
+
+/// In one chain all terms of 1 after one of 2^24 are lost, each being half a unit in the last place.
+#[test]
+fn long_sums_are_several_chains() {
+    for packed in [true, false] {
+        let (m, n, k) = (2, 20, 4096);
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let values = (0..m * k).map(|i| if i % k == 0 { f32::exp2(24.0) } else { 1.0 }).collect();
+        case.inputs[0] = Tensor::from_vec([m, k], values);
+        let ones = Tensor::from_vec([k, n], vec![1.0f32; k * n]);
+        let w = if packed {
+            case.graph.add_constant(ones)
+        } else {
+            let w = case.input(&[k, n]);
+            case.inputs[1] = ones;
+            w
+        };
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        // GPUs add all terms of a part up in one chain.
+        case.check(y, None, &format!("long chain, packed {packed}"));
+    }
+}
+
+#[test]
+fn batched_products_with_a_transposed_factor() {
+    for (heads, s, t, d) in [(1, 5, 7, 3), (3, 9, 17, 16), (2, 33, 20, 8)] {
+        let mut case = Case::new();
+        let (q, k) = (case.input(&[heads, s, d]), case.input(&[heads, t, d]));
+        let k = case.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]);
+        let scores = case.add(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
+        case.check(scores, None, &format!("scores {heads} {s} {t} {d}"));
+    }
+}
+
+#[test]
+fn long_epilogues_run_as_a_loop() {
+    let mut case = Case::new();
+    let x = case.input(&[19, 12]);
+    let w = case.constant(&[12, 37]);
+    let mut y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+    for f in [UnaryFn::Tanh, UnaryFn::Exp, UnaryFn::Erf, UnaryFn::Sin] {
+        y = case.add(PrimOp::Map(ScalarFn::Unary(f)), &[y]);
+    }
+    let other = case.input(&[19, 37]);
+    let y = case.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Mul)), &[y, other]);
+    case.check(y, None, "long epilogue");
+}
+
+#[test]
+fn producers_are_fused_into_the_rows() {
+    let mut case = Case::new();
+    let x = case.input(&[21, 10]);
+    let x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Exp)), &[x]);
+    let w = case.constant(&[10, 18]);
+    let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+    case.check(y, None, "prologue");
+}
+
+#[test]
+fn heads_are_merged_by_the_store() {
+    let mut case = Case::new();
+    let (p, v) = (case.input(&[2, 3, 5, 7]), case.input(&[2, 3, 7, 4]));
+    let o = case.add(PrimOp::Contract(Contract::matmul(2)), &[p, v]);
+    let o = case.add(PrimOp::Transpose { perm: vec![0, 2, 1, 3] }, &[o]);
+    let o = case.add(PrimOp::Reshape { shape: [2, 5, 12].into() }, &[o]);
+    case.check(o, None, "merged heads");
+}
+
+#[test]
+fn convolutions() {
+    let shapes = [
+        (3, 16, 9, square_window(3, 1, 1, 1), 1),
+        (5, 7, 8, square_window(3, 2, 1, 1), 1),
+        (16, 33, 6, square_window(1, 1, 0, 1), 1),
+        (4, 20, 7, square_window(1, 2, 0, 1), 1),
+        (8, 12, 7, square_window(3, 1, 2, 2), 4),
+        (2, 3, 11, square_window(7, 2, 3, 1), 1),
+    ];
+    for (channels, maps, size, window, groups) in shapes {
+        for channels_last in [false, true] {
+            let mut case = Case::new();
+            let x = case.input(&[2, channels, size, size]);
+            let kernel = window.kernel[0];
+            let w = case.constant(&[maps, channels / groups, kernel, kernel]);
+            let what = format!("{channels}->{maps} {window:?} groups {groups} channels-last {channels_last}");
+            let y = case.add(PrimOp::Conv(ConvSpec { window: window.clone(), groups }), &[x, w]);
+            let y = case.bias_relu(y, 1);
+            let mut layouts: Vec<Layout> =
+                case.graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
+            if channels_last {
+                layouts[y.index()] = Layout::channels_last(4);
+            }
+            case.check(y, Some(layouts), &what);
+        }
+    }
+}
+
+/// Pixels of a channels-first image are neighbours in memory, its channels are not: scratch is filled along pixels.
+/// Blocks of rows begin and end anywhere in a line of pixels.
+#[test]
+fn stems_are_filled_along_pixels() {
+    let target = CpuTarget { l2_bytes: 8 << 10, ..X86_64_V4 };
+    for (size, pad, stride) in [(32, 1, 1), (37, 0, 1), (21, 2, 1)] {
+        let mut case = Case::new();
+        let x = case.input(&[2, 3, size, size]);
+        let w = case.constant(&[20, 3, 3, 3]);
+        let spec = ConvSpec { window: square_window(3, stride, pad, 1), groups: 1 };
+        let y = case.add(PrimOp::Conv(spec), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        let mut layouts: Vec<Layout> =
+            case.graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
+        layouts[y.index()] = Layout::channels_last(4);
+        let nodes: Vec<_> = case.graph.node_ids().collect();
+        let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "stem").unwrap();
+        let order = staging(&block, &Form::of(&block).unwrap(), Engine::Vectors).rows;
+        assert_eq!(order, Some(RowOrder::RowsInner), "{size} {pad}");
+        let mut blocks = 0;
+        let what = format!("stem {size} padded by {pad}");
+        case.check_on(&[&target], y, Some(layouts), &what, |schedule| {
+            blocks = blocks.max(schedule.block_rows)
+        });
+        assert!(blocks < size * size, "one block is no test of their borders");
+    }
+}

@@ -1,0 +1,146 @@
+//! Contractions whose factors hold bf16, on targets that multiply it: dot products of pairs and matrix tiles, through
+//! the interpreter of thread programs, against the reference interpreter.
+
+mod support;
+
+use orch_compute::Layout;
+use orch_ir::*;
+use orch_template::{Design, design};
+use orch_thread::target::{X86_64_AMX, X86_64_V4, X86_64_V4_BF16};
+use orch_thread::{CpuTarget, parse_thread, validate_thread};
+use support::{G, run_kernel, square_window};
+
+/// A tensor rounded to bf16 and widened again, unless it is given as bf16.
+fn narrowed(g: &mut G, x: TensorId) -> TensorId {
+    let x = match g.0.dtype(x) {
+        DType::BF16 => x,
+        _ => g.op(PrimOp::Map(ScalarFn::Cast(DType::BF16)), &[x]),
+    };
+    g.op(PrimOp::Map(ScalarFn::Cast(DType::F32)), &[x])
+}
+
+fn constant(g: &mut G, dims: &[usize]) -> TensorId {
+    let elems: usize = dims.iter().product();
+    let values: Vec<f64> = (0..elems).map(|i| ((i * 37 + 11) % 23) as f64 / 8.0 - 1.25).collect();
+    g.0.add_constant(Tensor::from_f64(DType::BF16, dims.to_vec(), &values))
+}
+
+/// Runs the graph as one kernel for all targets in row-major order; `tiled` says whether it is large enough for matrix
+/// tiles.
+fn check(g: &G, tiled: bool) {
+    check_with(g, tiled, &|tensor| Layout::row_major(g.0.shape(tensor).rank()));
+}
+
+fn check_with(g: &G, tiled: bool, layouts: &dyn Fn(TensorId) -> Layout) {
+    let tiles = if tiled { "tiles" } else { "pairs" };
+    for (target, engine) in [(&X86_64_V4_BF16, "pairs"), (&X86_64_AMX, tiles), (&X86_64_V4, "vectors")] {
+        run(g, target, engine, layouts);
+    }
+}
+
+fn run(g: &G, target: &CpuTarget, engine: &str, layouts: &dyn Fn(TensorId) -> Layout) {
+    let block = g.build_with(layouts).expect("a kernel");
+    let Design { kernel, schedule } = design(&block, target).expect("a template serves it");
+    assert!(schedule.starts_with(&format!("contraction {engine} ")), "{schedule}\n{block}");
+    assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{schedule}\n{}", kernel.program);
+    let text = kernel.program.to_string();
+    assert_eq!(parse_thread(&text).expect("its own text").to_string(), text);
+    let inputs = g.inputs(5);
+    let outputs = run_kernel(&block, &kernel, &g.arguments(&block, &inputs));
+    g.compare(&block, &g.expected(&inputs), &outputs);
+}
+
+#[test]
+fn matrix_products_of_adversarial_sizes() {
+    let sizes = [
+        (1, 1, 2),
+        (1, 50, 7),
+        (13, 1, 5),
+        (3, 40, 33),
+        (4, 8, 16),
+        (7, 16, 32),
+        (9, 17, 31),
+        (16, 33, 64),
+        (29, 49, 64),
+        (37, 31, 40),
+        (40, 96, 32),
+        (49, 20, 96),
+    ];
+    for (m, n, k) in sizes {
+        let tiled = m >= 4 && n >= 8 && k >= 16;
+        for dtype in [DType::BF16, DType::F32] {
+            // Constant weights, and an epilogue that rounds again.
+            let mut g = G::new();
+            let (x, w) = (g.input(dtype, &[m, k]), constant(&mut g, &[k, n]));
+            let (x, w) = (narrowed(&mut g, x), narrowed(&mut g, w));
+            let y = g.op(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+            let y = g.unary(UnaryFn::Abs, y);
+            let y = g.op(PrimOp::Map(ScalarFn::Cast(DType::BF16)), &[y]);
+            g.output(y);
+            check(&g, tiled);
+            // Both factors computed.
+            let mut g = G::new();
+            let (x, w) = (g.input(dtype, &[m, k]), g.input(DType::BF16, &[k, n]));
+            let (x, w) = (narrowed(&mut g, x), narrowed(&mut g, w));
+            let y = g.op(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+            g.output(y);
+            check(&g, tiled);
+        }
+    }
+}
+
+#[test]
+fn batched_products_with_a_transposed_factor() {
+    for (heads, s, t, d) in [(1, 5, 9, 3), (3, 18, 17, 32), (2, 33, 20, 18)] {
+        let mut g = G::new();
+        let (q, k) = (g.input(DType::BF16, &[s, heads, d]), g.input(DType::BF16, &[t, heads, d]));
+        let (q, k) = (g.transpose(q, &[1, 0, 2]), g.transpose(k, &[1, 2, 0]));
+        let (q, k) = (narrowed(&mut g, q), narrowed(&mut g, k));
+        let y = g.op(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
+        g.output(y);
+        check(&g, d >= 16);
+    }
+}
+
+#[test]
+fn producers_are_rounded_where_they_are_copied() {
+    let mut g = G::new();
+    let (x, w) = (g.f32(&[21, 10]), constant(&mut g, &[10, 18]));
+    let x = g.unary(UnaryFn::Exp, x);
+    let (x, w) = (narrowed(&mut g, x), narrowed(&mut g, w));
+    let y = g.op(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+    g.output(y);
+    check(&g, false);
+}
+
+#[test]
+fn convolutions() {
+    let shapes = [
+        (3, 16, 9, square_window(3, 1, 1, 1), 1),
+        (5, 7, 8, square_window(3, 2, 1, 1), 1),
+        (16, 33, 6, square_window(1, 1, 0, 1), 1),
+        (32, 40, 6, square_window(1, 1, 0, 1), 1),
+        (32, 20, 7, square_window(1, 2, 0, 1), 1),
+        (8, 24, 7, square_window(3, 1, 2, 2), 2),
+        (2, 9, 11, square_window(7, 2, 3, 1), 1),
+    ];
+    for (channels, maps, size, window, groups) in shapes {
+        for dtype in [DType::BF16, DType::F32] {
+            let mut g = G::new();
+            let kernel = window.kernel[0];
+            let x = g.input(dtype, &[2, channels, size, size]);
+            let w = constant(&mut g, &[maps, channels / groups, kernel, kernel]);
+            let (x, w) = (narrowed(&mut g, x), narrowed(&mut g, w));
+            let y = g.op(PrimOp::Conv(ConvSpec { window: window.clone(), groups }), &[x, w]);
+            let y = g.unary(UnaryFn::Neg, y);
+            g.output(y);
+            let k = channels / groups * kernel * kernel;
+            // Vectors run along positions in one order, and along channels in the other.
+            check(&g, maps / groups >= 4 && k >= 16);
+            check_with(&g, maps / groups >= 8 && k >= 16, &|tensor| match g.0.constant(tensor) {
+                Some(_) => Layout::row_major(4),
+                None => Layout::channels_last(4),
+            });
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The injective and row templates at adversarial shapes: every schedule and target through the interpreter of
+//! thread programs, which checks bounds, races and undefined scratch, against the reference interpreter.
+
+mod support;
+
+use orch_ir::{DType, ReduceOp};
+use orch_template::{Along, NestSchedule, contraction, gpu, row};
+use orch_thread::target::{X86_64_V3, X86_64_V4};
+use support::{G, cases};
+
+#[test]
+fn elementwise() {
+    cases::elementwise(&|g| g.check_lowering());
+}
+
+#[test]
+fn mixed_types_and_broadcasts() {
+    cases::mixed_types_and_broadcasts(&|g| g.check_lowering());
+}
+
+#[test]
+fn moved_elements() {
+    cases::moved_elements(&|g| g.check_lowering());
+}
+
+#[test]
+fn concatenations_and_gathers() {
+    cases::concatenations_and_gathers(&|g| g.check_lowering());
+}
+
+#[test]
+fn softmax_and_normalisation() {
+    cases::softmax_and_normalisation(&|g| g.check_lowering());
+}
+
+#[test]
+fn every_reduction_of_every_type() {
+    cases::every_reduction_of_every_type(&|g| g.check_lowering());
+}
+
+#[test]
+fn long_sums_are_several_chains() {
+    cases::long_sums_are_several_chains(&|g| g.check_lowering());
+}
+
+/// A reduction of columns.
+fn columns(op: ReduceOp, shape: [usize; 2]) -> G {
+    let mut g = G::new();
+    let x = g.input(DType::F32, &shape);
+    let y = g.reduce(op, x, &[0]);
+    g.output(y);
+    g
+}
+
+/// Terms that lie pages apart are read in pieces as long as there are registers for.
+#[test]
+fn columns_of_long_rows() {
+    for shape in [[40, 1024], [33, 1100], [7, 5000]] {
+        for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMin { last: true }] {
+            columns(op, shape).check_lowering();
+        }
+    }
+    for (target, length, vectors) in
+        [(&X86_64_V4, 1024, 16), (&X86_64_V3, 1024, 8), (&X86_64_V4, 1023, 4), (&X86_64_V3, 1023, 4)]
+    {
+        let block = columns(ReduceOp::Sum, [100, length]).build().expect("a kernel");
+        let schedule = row::schedules(&block, target).swap_remove(0);
+        assert_eq!(schedule.vectors, vectors, "{length} on {}", target.name);
+    }
+}
+
+#[test]
+fn stages_of_inner_axes() {
+    cases::stages_of_inner_axes(&|g| g.check_lowering());
+}
+
+#[test]
+fn group_normalisation() {
+    cases::group_normalisation(&|g| g.check_lowering());
+}
+
+#[test]
+fn pooling() {
+    cases::pooling(&|g| g.check_lowering());
+}
+
+#[test]
+fn depthwise_and_transposed_convolutions() {
+    cases::depthwise_and_transposed_convolutions(&|g| g.check_lowering());
+}
+
+#[test]
+fn random_chains() {
+    cases::random_chains(&|g| g.check_lowering());
+}
+
+/// Records of measured times and caches know kernels by these texts: a change here makes them forget.
+#[test]
+fn keys_of_schedules_are_stable() {
+    let keys = [
+        contraction::ContractionSchedule {
+            rows: 7,
+            vectors: 4,
+            block_rows: 14,
+            block_panels: 2,
+            block_terms: 256,
+        }
+        .to_string(),
+        contraction::Engine::Pairs.to_string(),
+        NestSchedule {
+            vector: Some(1),
+            lanes: 8,
+            vectors: 2,
+            block: Some((0, 4)),
+            tiled: true,
+            task_cycles: 20_000,
+        }
+        .to_string(),
+        gpu::contraction::ContractionSchedule {
+            block_m: 128,
+            block_n: 64,
+            block_k: 32,
+            warps_m: 4,
+            warps_n: 1,
+            stages: 3,
+            split: 2,
+            tiles: true,
+            boxes: true,
+        }
+        .to_string(),
+        gpu::attention::AttentionSchedule { row_warps: 2, key_warps: 4 }.to_string(),
+        gpu::pointwise::PointwiseSchedule { vector: Some(2), lanes: 4, block: None, threads: 256, turns: 2 }
+            .to_string(),
+        gpu::row::RowSchedule {
+            vector: Some((1, Along::Terms)),
+            lanes: 8,
+            members: 32,
+            groups: 4,
+            cluster: 1,
+            keep: true,
+            together: 2,
+        }
+        .to_string(),
+        gpu::transpose::TransposeSchedule {
+            source: 64,
+            vector: 32,
+            load_lanes: 8,
+            store_lanes: 4,
+            threads: 128,
+        }
+        .to_string(),
+    ];
+    assert_eq!(
+        keys,
+        [
+            "rows=7 vectors=4 block_rows=14 block_panels=2 block_k=256",
+            "pairs",
+            "vector_axis=1 block_axis=0 block=4 lanes=8 vectors=2 task_cycles=20000 tiled",
+            "tile=128x64x32 warps=4x1 stages=3 split_k=2 wgmma tma",
+            "row_warps=2 key_warps=4",
+            "vector_axis=2 lanes=4 threads=256 vectors=2",
+            "vector_axis=1 along=k lanes=8 threads=32x4 cluster=1 loads=2 keep",
+            "tile=64x32 load_lanes=8 store_lanes=4 threads=128",
+        ]
+    );
+}

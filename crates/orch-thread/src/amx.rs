@@ -1,0 +1,257 @@
+//! Matrix tiles of thread programs: registers of rows, and the statements that work on them (Intel AMX).
+//!
+//! A program declares its tiles with their shapes; the emitted kernel configures the hardware for them once per call.
+//! Tiles belong to one worker, and are undefined when a task starts.
+//!
+//! ```text
+//!   tile acc: f32[16, 16]
+//!   tile a: bf16[16, 32]
+//!   tile b: bf16[16, 32]
+//! {
+//!   tile_zero acc
+//!   tile_load a, x[0], stride 64
+//!   tile_load b, packed[0], stride 32
+//!   tile_dot acc, a, b
+//!   tile_store acc, y[0], stride 16
+//! }
+//! ```
+//!
+//! `tile_dot` adds a matrix product whose second factor holds pairs of terms side by side:
+//! `acc[m, n] += sum over k of a[m, 2k] * b[k, 2n] + a[m, 2k + 1] * b[k, 2n + 1]`. The interpreter adds the products in
+//! the order of the terms with one rounding each; hardware may take the odd product of a pair first, and reads and
+//! writes subnormals as zeros.
+
+use crate::program::ThreadProgram;
+use orch_compute::expr::scalar::{self, Number};
+use orch_compute::expr::{BufferId, ExprId};
+use orch_ir::DType;
+
+/// A matrix tile of a thread program, a position in [`ThreadProgram::tiles`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TileId(pub u32);
+
+impl TileId {
+    /// The position in the program's table.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A matrix tile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TileShape {
+    /// Readable name.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub columns: usize,
+}
+
+/// Tiles that the hardware has.
+pub const MAX_TILES: usize = 8;
+/// Rows of the largest tile.
+pub const MAX_TILE_ROWS: usize = 16;
+/// Bytes of the longest row of a tile.
+pub const MAX_TILE_ROW_BYTES: usize = 64;
+
+/// A statement on tiles.
+#[derive(Clone, PartialEq, Debug)]
+pub enum TileStmt {
+    /// Sets all elements to zero.
+    Zero(TileId),
+    /// Reads the rows of a tile from a buffer.
+    Load {
+        /// Which tile.
+        tile: TileId,
+        /// Which buffer.
+        buffer: BufferId,
+        /// Element offset of the first row.
+        offset: ExprId,
+        /// Elements between the starts of neighbouring rows.
+        stride: i64,
+    },
+    /// Adds the product of two tiles to a third.
+    Dot {
+        /// The sums, `f32[m, n]`.
+        sum: TileId,
+        /// The first factor, `bf16[m, 2k]`.
+        a: TileId,
+        /// The second factor in pairs of terms, `bf16[k, 2n]`.
+        b: TileId,
+    },
+    /// Writes the rows of a tile to a buffer.
+    Store {
+        /// Which tile.
+        tile: TileId,
+        /// Which buffer.
+        buffer: BufferId,
+        /// Element offset of the first row.
+        offset: ExprId,
+        /// Elements between the starts of neighbouring rows.
+        stride: i64,
+    },
+}
+
+impl TileStmt {
+    /// The element offset of an access to memory.
+    pub fn offset(&self) -> Option<ExprId> {
+        match self {
+            TileStmt::Load { offset, .. } | TileStmt::Store { offset, .. } => Some(*offset),
+            TileStmt::Zero(_) | TileStmt::Dot { .. } => None,
+        }
+    }
+
+    /// The buffer that is read or written.
+    pub fn buffer(&self) -> Option<BufferId> {
+        match self {
+            TileStmt::Load { buffer, .. } | TileStmt::Store { buffer, .. } => Some(*buffer),
+            TileStmt::Zero(_) | TileStmt::Dot { .. } => None,
+        }
+    }
+
+    /// The tiles that take part.
+    pub fn tiles(&self) -> Vec<TileId> {
+        match self {
+            TileStmt::Zero(tile) | TileStmt::Load { tile, .. } | TileStmt::Store { tile, .. } => vec![*tile],
+            TileStmt::Dot { sum, a, b } => vec![*sum, *a, *b],
+        }
+    }
+
+    /// The same statement with its offset replaced by `map` of it.
+    pub fn map_offset(&self, map: impl FnOnce(ExprId) -> ExprId) -> Self {
+        let mut mapped = self.clone();
+        if let TileStmt::Load { offset, .. } | TileStmt::Store { offset, .. } = &mut mapped {
+            *offset = map(*offset);
+        }
+        mapped
+    }
+}
+
+/// What keeps the tiles of a program from being hardware's.
+pub(crate) fn check_tiles(program: &ThreadProgram) -> Vec<String> {
+    let mut problems = Vec::new();
+    if program.tiles.len() > MAX_TILES {
+        problems.push(format!("{} tiles, there are {MAX_TILES}", program.tiles.len()));
+    }
+    for tile in &program.tiles {
+        let row_bytes = tile.columns * tile.dtype.size_bytes();
+        let is_shape =
+            (1..=MAX_TILE_ROWS).contains(&tile.rows) && (1..=MAX_TILE_ROW_BYTES).contains(&row_bytes);
+        if !is_shape || !row_bytes.is_multiple_of(4) {
+            problems.push(format!(
+                "tile {} has {} rows of {row_bytes} bytes; up to {MAX_TILE_ROWS} rows of up to {MAX_TILE_ROW_BYTES} \
+                 bytes, a multiple of 4, are expected",
+                tile.name, tile.rows
+            ));
+        }
+    }
+    problems
+}
+
+/// What is wrong with a statement on tiles, its offset apart.
+pub(crate) fn check_tile_stmt(program: &ThreadProgram, stmt: &TileStmt) -> Option<String> {
+    let mut shapes = Vec::new();
+    for tile in stmt.tiles() {
+        match program.tiles.get(tile.index()) {
+            Some(shape) => shapes.push(shape),
+            None => return Some(format!("there is no tile {}", tile.0)),
+        }
+    }
+    match (stmt, &shapes[..]) {
+        (TileStmt::Load { buffer, .. } | TileStmt::Store { buffer, .. }, [tile]) => {
+            let held = program.buffers.get(buffer.index())?.dtype;
+            (held != tile.dtype)
+                .then(|| format!("tile {} is {}, {buffer} holds {held}", tile.name, tile.dtype))
+        }
+        (TileStmt::Dot { .. }, [sum, a, b]) => {
+            let types = (sum.dtype, a.dtype, b.dtype) == (DType::F32, DType::BF16, DType::BF16);
+            let extents = (sum.rows, 2 * sum.columns, 2 * b.rows) == (a.rows, b.columns, a.columns);
+            (!types || !extents).then(|| {
+                let text = |tile: &TileShape| format!("{}[{}, {}]", tile.dtype, tile.rows, tile.columns);
+                format!(
+                    "{} += {} * {}: f32[m, n], bf16[m, 2k] and bf16[k, 2n] are expected",
+                    text(sum),
+                    text(a),
+                    text(b)
+                )
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The sums after a product, given the elements of the three tiles in row-major order.
+pub(crate) fn dot(
+    sums: &[Number],
+    a: &[Number],
+    b: &[Number],
+    columns: usize,
+    terms: usize,
+) -> Option<Vec<Number>> {
+    let element = |(at, &sum): (usize, &Number)| {
+        let (row, column) = (at / columns, at % columns);
+        (0..terms).try_fold(sum, |sum, term| {
+            let factor = b[term / 2 * 2 * columns + 2 * column + term % 2];
+            scalar::fma(DType::F32, a[row * terms + term], factor, sum)
+        })
+    };
+    sums.iter().enumerate().map(element).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{BufferData, ExecOptions, interpret, parse_thread, validate_thread};
+    use orch_ir::{DType, Tensor};
+
+    const HEADER: &str = "program k, 1 tasks task: i64 [0..=0]\n  input x: bf16[6]\n  input w: bf16[12]\n  \
+                          output y: f32[6]\n  tile sum: f32[2, 3]\n  tile a: bf16[2, 2]\n  tile b: bf16[1, 6]\n";
+
+    fn program(body: &str) -> crate::ThreadProgram {
+        parse_thread(&format!("{HEADER}{{\n{body}}}\n")).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn pairs_of_terms_are_multiplied() {
+        let program = program(
+            "tile_zero sum\ntile_load a, x[0], stride 3\ntile_load b, w[6], stride 6\ntile_dot sum, a, b\n\
+             tile_dot sum, a, b\ntile_store sum, y[0], stride 3\n",
+        );
+        assert_eq!(validate_thread(&program), Vec::<String>::new());
+        let bf16 =
+            |values: &[f64]| BufferData::from_tensor(&Tensor::from_f64(DType::BF16, [values.len()], values));
+        let x = bf16(&[1.0, 2.0, 99.0, 3.0, 4.0, 99.0]);
+        let w = bf16(&[9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
+        let mut buffers = [x, w, BufferData::zeros(DType::F32, 6)];
+        interpret(&program, &mut buffers, &ExecOptions::default()).unwrap();
+        let sums = buffers[2].to_tensor([6]).unwrap().to_f64();
+        assert_eq!(sums, [42.0, 84.0, 126.0, 86.0, 172.0, 258.0]);
+    }
+
+    #[test]
+    fn a_tile_has_a_value_before_it_is_read() {
+        let program = program("tile_store sum, y[0], stride 3\n");
+        let mut buffers =
+            program.buffers.iter().map(|b| BufferData::zeros(b.dtype, b.elems)).collect::<Vec<_>>();
+        let error = interpret(&program, &mut buffers, &ExecOptions::default()).unwrap_err();
+        assert_eq!(error.to_string(), "sum is read before it has a value");
+    }
+
+    #[test]
+    fn tiles_fit_the_hardware_and_each_other() {
+        let mut program =
+            program("tile_dot sum, b, a\ntile_load sum, x[0], stride 3\ntile_store a, x[0], stride 3\n");
+        program.tiles[0].rows = 17;
+        assert_eq!(
+            validate_thread(&program),
+            [
+                "tile sum has 17 rows of 12 bytes; up to 16 rows of up to 64 bytes, a multiple of 4, are expected",
+                "body.0: f32[17, 3] += bf16[1, 6] * bf16[2, 2]: f32[m, n], bf16[m, 2k] and bf16[k, 2n] are expected",
+                "body.1: tile sum is f32, b0 holds bf16",
+                "body.2: the input b0 is stored to",
+            ]
+        );
+    }
+}

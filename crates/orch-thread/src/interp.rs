@@ -1,0 +1,535 @@
+//! The interpreter of thread programs: exact semantics, slowly, with every access checked.
+//!
+//! Tasks run one after the other; threads of a team in lockstep (`thread_team_interp.rs`). An access out of bounds, a read of scratch that the task has not written, two
+//! tasks touching one element where one of them writes, a loop variable or binding outside its declared range, and
+//! a floor division by less than one are errors, so a program that runs here without one is free of them on these
+//! inputs. The order of [`ReduceLanes`](orch_compute::Expr::ReduceLanes) is a tree of halves: lane `i` combines with lane
+//! `i + n / 2` until one is left.
+//!
+//! The program is taken to be valid ([`crate::validate`]); an invalid one gives an error or a panic of the
+//! interpreter, never a wrong result without a notice.
+
+mod cta;
+mod memory;
+mod tma;
+mod wgmma;
+
+use crate::amx::{TileId, TileStmt, dot};
+use crate::interp::memory::Memory;
+pub use crate::interp::memory::{AccessProblem, BufferData};
+use crate::program::{Stmt, ThreadProgram};
+use orch_compute::expr::scalar::{self, Number};
+use orch_compute::expr::{Const, Expr, ExprId, VarId};
+use orch_ir::{BinaryFn, DType, ReduceOp};
+use std::rc::Rc;
+
+/// Limits of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecOptions {
+    /// Statements that may be executed before the run is given up.
+    pub max_statements: u64,
+}
+
+impl Default for ExecOptions {
+    fn default() -> Self {
+        Self { max_statements: 1 << 32 }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Report {
+    /// Statements executed.
+    pub statements: u64,
+    /// Elements loaded.
+    pub loads: u64,
+    /// Elements stored.
+    pub stores: u64,
+    /// For each global buffer, how many elements of an output were never written (0 for inputs).
+    pub unwritten: Vec<usize>,
+}
+
+/// Why a run stopped.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum ExecError {
+    /// Wrong number of global buffers.
+    #[error("the program has {expected} global buffers, {given} were given")]
+    BufferCount {
+        /// Global buffers of the program.
+        expected: usize,
+        /// Buffers given.
+        given: usize,
+    },
+    /// A scratch buffer stands before a global one.
+    #[error("buffer {buffer} is out of order: global buffers come before scratch")]
+    BufferOrder {
+        /// The buffer's name.
+        buffer: String,
+    },
+    /// A global buffer of another type or size than declared.
+    #[error("buffer {buffer} holds {} x {}, but {} x {} were given", expected.1, expected.0, given.1, given.0)]
+    BufferType {
+        /// The buffer's name.
+        buffer: String,
+        /// Declared type and number of elements.
+        expected: (DType, usize),
+        /// Given type and number of elements.
+        given: (DType, usize),
+    },
+    /// An access beyond the end or before the start of a buffer.
+    #[error("task {task}: {buffer}[{offset}] is out of bounds, the buffer has {elems} elements")]
+    OutOfBounds {
+        /// The buffer's name.
+        buffer: String,
+        /// Its number of elements.
+        elems: usize,
+        /// The element accessed.
+        offset: i64,
+        /// The task.
+        task: usize,
+    },
+    /// An access that is in bounds but forbidden.
+    #[error("task {task}: {buffer}[{index}] is {problem}")]
+    Access {
+        /// The buffer's name.
+        buffer: String,
+        /// The element.
+        index: usize,
+        /// The task.
+        task: usize,
+        /// What is wrong.
+        problem: AccessProblem,
+    },
+    /// A variable's value contradicts what is declared of it.
+    #[error("task {task}: {name} = {value}, but it is declared {declared}")]
+    VarRange {
+        /// The variable's name.
+        name: String,
+        /// Its value.
+        value: i64,
+        /// The declaration.
+        declared: String,
+        /// The task.
+        task: usize,
+    },
+    /// A variable is read before it has a value.
+    #[error("{name} is read before it has a value")]
+    Unbound {
+        /// The variable's name.
+        name: String,
+    },
+    /// A floor division by zero or less.
+    #[error("floor division of {dividend} by {divisor}: the divisor must be positive")]
+    FloorDivisor {
+        /// The dividend.
+        dividend: i128,
+        /// The divisor.
+        divisor: i128,
+    },
+    /// An expression that thread programs do not have, or on a type for which it is not defined.
+    #[error("{node} is not defined here")]
+    Undefined {
+        /// The node.
+        node: String,
+    },
+    /// Threads of a team do not come to a common statement together.
+    #[error("{problem}")]
+    Divergence {
+        /// Which statement, and who is missing.
+        problem: String,
+    },
+    /// The program is still running.
+    #[error("stopped after {limit} statements")]
+    Limit {
+        /// [`ExecOptions::max_statements`].
+        limit: u64,
+    },
+}
+
+/// Runs a program on its global buffers, which are updated in place when it succeeds.
+///
+/// # Errors
+/// At the first violation; `buffers` are then as they were.
+pub fn interpret(
+    program: &ThreadProgram,
+    buffers: &mut [BufferData],
+    options: &ExecOptions,
+) -> Result<Report, ExecError> {
+    let memory = Memory::new(program, buffers)?;
+    let mut machine = Machine {
+        program,
+        memory,
+        vars: vec![None; program.exprs.vars().len()],
+        tiles: vec![None; program.tiles.len()],
+        cache: Cache::default(),
+        task: 0,
+        report: Report::default(),
+        options: *options,
+    };
+    match &program.team {
+        None => (0..program.tasks).try_for_each(|task| {
+            machine.start(task, 0)?;
+            machine.run(&program.body)
+        })?,
+        Some(team) => machine.run_teams(team)?,
+    }
+    let Machine { memory, mut report, .. } = machine;
+    report.unwritten = memory.unwritten();
+    buffers.clone_from_slice(&memory.into_globals());
+    Ok(report)
+}
+
+/// The lanes of a value.
+pub(crate) type Value = Rc<[Number]>;
+
+/// Values of the expressions of the current statement.
+#[derive(Default)]
+struct Cache {
+    values: Vec<Option<(u64, Value)>>,
+    statement: u64,
+}
+
+impl Cache {
+    fn get(&self, id: ExprId) -> Option<Value> {
+        match self.values.get(id.index())? {
+            Some((statement, value)) if *statement == self.statement => Some(Rc::clone(value)),
+            _ => None,
+        }
+    }
+
+    fn set(&mut self, id: ExprId, value: &Value) {
+        if self.values.len() <= id.index() {
+            self.values.resize(id.index() + 1, None);
+        }
+        self.values[id.index()] = Some((self.statement, Rc::clone(value)));
+    }
+}
+
+pub(crate) struct Machine<'a> {
+    pub(crate) program: &'a ThreadProgram,
+    pub(crate) memory: Memory<'a>,
+    pub(crate) vars: Vec<Option<Value>>,
+    /// The elements of each tile in row-major order, once it has some.
+    tiles: Vec<Option<Vec<Number>>>,
+    cache: Cache,
+    task: usize,
+    pub(crate) report: Report,
+    options: ExecOptions,
+}
+
+impl Machine<'_> {
+    /// Starts the worker at a place of the cluster that begins with task `first`; place 0 starts the cluster.
+    pub(crate) fn start(&mut self, first: usize, place: usize) -> Result<(), ExecError> {
+        self.vars.fill(None);
+        self.tiles.fill(None);
+        if place == 0 {
+            self.memory.start_cluster();
+        }
+        let team = self.program.team.as_ref();
+        let threads = team.map_or(1, |team| team.threads);
+        self.switch_to(first, place);
+        self.bind(self.program.task, Rc::new([Number::Int(self.task as i128)]))?;
+        match team {
+            Some(team) => self.bind(team.thread, Rc::new([Number::Int((place % threads) as i128)])),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets statements be those of the worker at a place of a cluster.
+    pub(crate) fn switch_to(&mut self, first: usize, place: usize) {
+        self.task = first + place / self.program.team.as_ref().map_or(1, |team| team.threads);
+        self.memory.switch_to(first, place);
+        self.cache.statement += 1;
+    }
+
+    pub(crate) fn run(&mut self, body: &[Stmt]) -> Result<(), ExecError> {
+        for stmt in body {
+            self.step()?;
+            self.execute(stmt)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn step(&mut self) -> Result<(), ExecError> {
+        self.cache.statement += 1;
+        self.report.statements += 1;
+        if self.report.statements > self.options.max_statements {
+            return Err(ExecError::Limit { limit: self.options.max_statements });
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, stmt: &Stmt) -> Result<(), ExecError> {
+        match stmt {
+            Stmt::Comment(_) => Ok(()),
+            Stmt::Let(var, value) | Stmt::Register(var, value) | Stmt::Assign(var, value) => {
+                let value = self.eval(*value)?;
+                self.bind(*var, value)
+            }
+            Stmt::Store { buffer, offset, value, mask } => {
+                let value = self.eval(*value)?;
+                let mask = mask.map(|mask| self.eval(mask)).transpose()?;
+                for (lane, offset) in self.active(*offset, value.len(), mask.as_ref())? {
+                    self.report.stores += 1;
+                    self.memory.store(*buffer, offset, value[lane])?;
+                }
+                Ok(())
+            }
+            Stmt::For { var, start, end, step, kind: _, body } => {
+                let (start, end) = (self.eval_index(*start)?, self.eval_index(*end)?);
+                let mut value = start;
+                while value < end {
+                    self.bind(*var, Rc::new([Number::Int(value.into())]))?;
+                    self.run(body)?;
+                    self.step()?;
+                    value += step;
+                }
+                Ok(())
+            }
+            Stmt::If { condition, then, otherwise } => {
+                let taken = self.eval(*condition)?[0].is_true();
+                self.run(if taken { then } else { otherwise })
+            }
+            // A hint may point anywhere, but its address is computed.
+            Stmt::Prefetch { buffer: _, offset } => self.eval(*offset).map(|_| ()),
+            Stmt::Tile(stmt) => self.tile_stmt(stmt),
+            Stmt::Team(stmt) => Err(ExecError::Undefined { node: format!("{stmt:?} without a team") }),
+        }
+    }
+
+    fn tile_stmt(&mut self, stmt: &TileStmt) -> Result<(), ExecError> {
+        match stmt {
+            TileStmt::Zero(tile) => {
+                let shape = &self.program.tiles[tile.index()];
+                self.tiles[tile.index()] = Some(vec![Number::Float(0.0); shape.rows * shape.columns]);
+            }
+            TileStmt::Load { tile, buffer, offset, stride } => {
+                let mut values = Vec::new();
+                for at in self.tile_offsets(*tile, *offset, *stride)? {
+                    self.report.loads += 1;
+                    values.push(self.memory.load(*buffer, at)?);
+                }
+                self.tiles[tile.index()] = Some(values);
+            }
+            TileStmt::Dot { sum, a, b } => {
+                let (columns, terms) =
+                    (self.program.tiles[sum.index()].columns, self.program.tiles[a.index()].columns);
+                let (sums, a, b) = (self.tile(*sum)?, self.tile(*a)?, self.tile(*b)?);
+                let result = dot(sums, a, b, columns, terms);
+                let node = || ExecError::Undefined { node: format!("{stmt:?}") };
+                self.tiles[sum.index()] = Some(result.ok_or_else(node)?);
+            }
+            TileStmt::Store { tile, buffer, offset, stride } => {
+                let values = self.tile(*tile)?.to_vec();
+                let offsets = self.tile_offsets(*tile, *offset, *stride)?;
+                for (value, at) in values.into_iter().zip(offsets) {
+                    self.report.stores += 1;
+                    self.memory.store(*buffer, at, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tile(&self, tile: TileId) -> Result<&[Number], ExecError> {
+        let name = || self.program.tiles[tile.index()].name.clone();
+        self.tiles[tile.index()].as_deref().ok_or_else(|| ExecError::Unbound { name: name() })
+    }
+
+    /// The element offsets of a tile in memory, row by row.
+    fn tile_offsets(&mut self, tile: TileId, offset: ExprId, stride: i64) -> Result<Vec<i64>, ExecError> {
+        let first = self.eval_index(offset)?;
+        let shape = &self.program.tiles[tile.index()];
+        let (rows, columns) = (shape.rows as i64, shape.columns as i64);
+        Ok((0..rows).flat_map(|row| (0..columns).map(move |column| first + row * stride + column)).collect())
+    }
+
+    /// Binds a variable and checks what is declared of it.
+    pub(crate) fn bind(&mut self, var: VarId, value: Value) -> Result<(), ExecError> {
+        let info = self.program.exprs.var_info(var);
+        if let (1, Some(v)) = (info.ty.lanes, value[0].as_i64()) {
+            let in_range = info.range.is_none_or(|(low, high)| (low..=high).contains(&v));
+            if !in_range || v % info.multiple_of != 0 {
+                let range = info.range.map_or(String::new(), |(low, high)| format!("in {low}..={high}, "));
+                return Err(ExecError::VarRange {
+                    name: info.name.clone(),
+                    value: v,
+                    declared: format!("{range}a multiple of {}", info.multiple_of),
+                    task: self.task,
+                });
+            }
+        }
+        self.vars[var.index()] = Some(value);
+        Ok(())
+    }
+
+    pub(crate) fn eval_index(&mut self, id: ExprId) -> Result<i64, ExecError> {
+        let value = self.eval(id)?[0];
+        value.as_i64().ok_or_else(|| self.undefined(id))
+    }
+
+    /// The lanes of an access that take part, with their element offsets.
+    fn active(
+        &mut self,
+        offset: ExprId,
+        lanes: usize,
+        mask: Option<&Value>,
+    ) -> Result<Vec<(usize, i64)>, ExecError> {
+        let offsets = self.eval(offset)?;
+        let mut active = Vec::with_capacity(lanes);
+        for lane in (0..lanes).filter(|&lane| mask.is_none_or(|mask| mask[lane].is_true())) {
+            let position = match &*offsets {
+                [first] => first.as_i64().and_then(|first| first.checked_add(lane as i64)),
+                each => each[lane].as_i64(),
+            };
+            active.push((lane, position.ok_or_else(|| self.undefined(offset))?));
+        }
+        Ok(active)
+    }
+
+    pub(crate) fn eval(&mut self, id: ExprId) -> Result<Value, ExecError> {
+        if let Some(value) = self.cache.get(id) {
+            return Ok(value);
+        }
+        let value = self.eval_node(id)?;
+        debug_assert_eq!(value.len(), self.program.exprs.lanes(id));
+        self.cache.set(id, &value);
+        Ok(value)
+    }
+
+    fn eval_node(&mut self, id: ExprId) -> Result<Value, ExecError> {
+        let exprs = &self.program.exprs;
+        let dtype = exprs.dtype(id);
+        Ok(match exprs.get(id) {
+            Expr::Const(Const { dtype, bits }) => Rc::new([Number::from_bits(*dtype, *bits)]),
+            Expr::Var(var) => {
+                let name = || exprs.var_info(*var).name.clone();
+                self.vars[var.index()].clone().ok_or_else(|| ExecError::Unbound { name: name() })?
+            }
+            Expr::Unary(f, a) => self.lanewise(id, [*a], |[x]| scalar::unary(*f, dtype, x))?,
+            Expr::Binary(f, a, b) => self.lanewise(id, [*a, *b], |[x, y]| scalar::binary(*f, dtype, x, y))?,
+            Expr::Compare(f, a, b) => {
+                self.lanewise(id, [*a, *b], |[x, y]| Some(Number::bool(scalar::compare(*f, x, y))))?
+            }
+            Expr::Select(condition, a, b) => {
+                self.lanewise(id, [*condition, *a, *b], |[c, x, y]| Some(if c.is_true() { x } else { y }))?
+            }
+            Expr::Cast(to, a) => self.lanewise(id, [*a], |[x]| Some(x.cast(*to)))?,
+            Expr::IsNan(a) => self.lanewise(id, [*a], |[x]| match x {
+                Number::Float(v) => Some(Number::bool(v.is_nan())),
+                Number::Int(_) => None,
+            })?,
+            Expr::IsInf(a) => self.lanewise(id, [*a], |[x]| match x {
+                Number::Float(v) => Some(Number::bool(v.is_infinite())),
+                Number::Int(_) => None,
+            })?,
+            Expr::Fma(a, b, c) => self.lanewise(id, [*a, *b, *c], |[x, y, z]| scalar::fma(dtype, x, y, z))?,
+            Expr::DotPairs(a, b, c) => {
+                let (a, b, c) = (self.eval(*a)?, self.eval(*b)?, self.eval(*c)?);
+                let sum = |(lane, &sum): (usize, &Number)| {
+                    (2 * lane..2 * lane + 2)
+                        .try_fold(sum, |sum, at| scalar::fma(DType::F32, a[at % a.len()], b[at], sum))
+                };
+                let sums: Option<Value> = c.iter().enumerate().map(sum).collect();
+                sums.ok_or_else(|| self.undefined(id))?
+            }
+            Expr::Interleave(a, b) => {
+                let (a, b) = (self.eval(*a)?, self.eval(*b)?);
+                a.iter().zip(&*b).flat_map(|(&a, &b)| [a, b]).collect()
+            }
+            Expr::FloorDiv(a, b) => self.floor_division(id, *a, *b, scalar::floor_div)?,
+            Expr::FloorRem(a, b) => {
+                self.floor_division(id, *a, *b, |x, y| x - scalar::floor_div(x, y) * y)?
+            }
+            Expr::Load { buffer, offset, lanes, mask } => {
+                let mask = mask.map(|mask| self.eval(mask)).transpose()?;
+                let zero = if dtype.is_float() { Number::Float(0.0) } else { Number::Int(0) };
+                let mut values = vec![zero; *lanes];
+                for (lane, offset) in self.active(*offset, *lanes, mask.as_ref())? {
+                    self.report.loads += 1;
+                    values[lane] = self.memory.load(*buffer, offset)?;
+                }
+                values.into()
+            }
+            Expr::Splat(a, lanes) => vec![self.eval(*a)?[0]; *lanes].into(),
+            Expr::Ramp { base, stride, lanes } => {
+                let Number::Int(base) = self.eval(*base)?[0] else { return Err(self.undefined(id)) };
+                (0..*lanes as i128)
+                    .map(|lane| Number::Int(base + i128::from(*stride) * lane).round_to(dtype))
+                    .collect()
+            }
+            Expr::ReduceLanes(op, a) => {
+                let lanes = self.eval(*a)?;
+                let value = reduce_lanes(*op, dtype, &lanes).ok_or_else(|| self.undefined(id))?;
+                Rc::new([value])
+            }
+            Expr::Read { .. } | Expr::Stage(_) => return Err(self.undefined(id)),
+        })
+    }
+
+    /// Applies `f` lane by lane; `None` from it means that the node is not defined for its type.
+    fn lanewise<const N: usize>(
+        &mut self,
+        id: ExprId,
+        operands: [ExprId; N],
+        f: impl Fn([Number; N]) -> Option<Number>,
+    ) -> Result<Value, ExecError> {
+        let mut values: [Value; N] = std::array::from_fn(|_| Rc::from([]));
+        for (value, operand) in values.iter_mut().zip(operands) {
+            *value = self.eval(operand)?;
+        }
+        (0..self.program.exprs.lanes(id))
+            .map(|lane| f(std::array::from_fn(|n| values[n][lane])).ok_or_else(|| self.undefined(id)))
+            .collect()
+    }
+
+    fn floor_division(
+        &mut self,
+        id: ExprId,
+        a: ExprId,
+        b: ExprId,
+        f: impl Fn(i128, i128) -> i128,
+    ) -> Result<Value, ExecError> {
+        let divisors = self.eval(b)?;
+        let dividends = self.eval(a)?;
+        for (&dividend, &divisor) in dividends.iter().zip(&*divisors) {
+            if let (Number::Int(dividend), Number::Int(divisor @ ..=0)) = (dividend, divisor) {
+                return Err(ExecError::FloorDivisor { dividend, divisor });
+            }
+        }
+        self.lanewise(id, [a, b], |[x, y]| match (x, y) {
+            (Number::Int(x), Number::Int(y)) => Some(Number::Int(f(x, y))),
+            _ => None,
+        })
+    }
+
+    fn undefined(&self, id: ExprId) -> ExecError {
+        ExecError::Undefined { node: format!("{:?}", self.program.exprs.get(id)) }
+    }
+}
+
+/// Combines lanes as a tree of halves; `f16` and `bf16` accumulate in `f32`.
+fn reduce_lanes(op: ReduceOp, dtype: DType, lanes: &[Number]) -> Option<Number> {
+    let f = match op {
+        ReduceOp::Sum if dtype == DType::Bool => BinaryFn::Or,
+        ReduceOp::Prod if dtype == DType::Bool => BinaryFn::And,
+        ReduceOp::Sum => BinaryFn::Add,
+        ReduceOp::Prod => BinaryFn::Mul,
+        ReduceOp::Max => BinaryFn::Max,
+        ReduceOp::Min => BinaryFn::Min,
+        ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => return None,
+    };
+    let acc = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+    let mut values = lanes.to_vec();
+    while values.len() > 1 {
+        let half = values.len() / 2;
+        for lane in 0..half {
+            values[lane] = scalar::binary(f, acc, values[lane], values[lane + half])?;
+        }
+        values.truncate(half);
+    }
+    Some(values.first()?.round_to(dtype))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,553 @@
+//! Teams in the interpreter: all threads of a cluster in lockstep.
+//!
+//! A statement that holds nothing of a team is run by one thread after the other. Loops around statements of a team
+//! have the same bounds in every thread; branches around them are taken by whole warps, and barriers met by all
+//! threads. Shared memory remembers who touched an element since the last barrier, so that a missing barrier is an
+//! error whatever the order; and, of what boxes overwrite, who read it since the gate that they waited for was passed.
+
+use crate::cta::{Product, Spot, Team, TeamStmt, WARP, WARP_GROUP};
+use crate::interp::tma::{Gates, Slot, slot_at};
+use crate::interp::wgmma::Running;
+use crate::interp::{ExecError, Machine, Value};
+use crate::program::Stmt;
+use orch_compute::expr::scalar::{self, Number};
+use orch_compute::expr::{BufferId, ExprId};
+use orch_ir::{CompareFn, DType};
+use std::rc::Rc;
+
+/// Threads of a warp group.
+pub(crate) const GROUP: usize = WARP * WARP_GROUP;
+
+/// The threads of a cluster between statements.
+pub(crate) struct Cluster {
+    /// The first task.
+    first: usize,
+    /// Variables of each thread.
+    vars: Vec<Vec<Option<Value>>>,
+    /// Groups of copies of each thread that are not done; the last one is open.
+    copies: Vec<Vec<Vec<Copy>>>,
+    /// Of each warp group, its product of tiles that is under way.
+    pub(crate) products: Vec<Option<Running>>,
+    /// The slots of each task, and its gates.
+    slots: Vec<Vec<Slot>>,
+    gates: Vec<Gates>,
+    presence: Presence,
+}
+
+/// What tasks of a cluster know of each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// Nothing: others may not have started.
+    Unknown,
+    /// They have told that they run, and not waited for the others.
+    Told,
+    /// All run.
+    Known,
+}
+
+/// A copy under way.
+pub(crate) struct Copy {
+    pub(crate) buffer: BufferId,
+    pub(crate) offset: i64,
+    pub(crate) values: Vec<Number>,
+}
+
+impl Machine<'_> {
+    /// Runs all tasks of a program with a team.
+    pub(crate) fn run_teams(&mut self, team: &Team) -> Result<(), ExecError> {
+        let places = team.threads * team.cluster;
+        for first in (0..self.program.tasks).step_by(team.cluster) {
+            let mut cluster = Cluster {
+                first,
+                vars: Vec::with_capacity(places),
+                copies: (0..places).map(|_| vec![Vec::new()]).collect(),
+                products: vec![None; places.div_ceil(GROUP)],
+                slots: (0..team.cluster).map(|_| Slot::all(self.program)).collect(),
+                gates: (0..team.cluster).map(|_| Gates::of(self.program)).collect(),
+                presence: Presence::Unknown,
+            };
+            for place in 0..places {
+                self.start(first, place)?;
+                cluster.vars.push(self.vars.clone());
+            }
+            let everyone: Vec<usize> = (0..places).collect();
+            self.list(&mut cluster, &self.program.body, &everyone)?;
+            if self.memory.has_copies() {
+                return Err(divergence("a task ends before its copies are waited for"));
+            }
+            if cluster.presence == Presence::Told {
+                return Err(divergence("a task ends before it has waited for those that joined the cluster"));
+            }
+            if cluster.products.iter().any(Option::is_some) {
+                return Err(divergence("a task ends before its products are waited for"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets `act` be done by the thread at a place.
+    pub(crate) fn at<T>(
+        &mut self,
+        cluster: &mut Cluster,
+        place: usize,
+        act: impl FnOnce(&mut Self) -> Result<T, ExecError>,
+    ) -> Result<T, ExecError> {
+        std::mem::swap(&mut self.vars, &mut cluster.vars[place]);
+        self.switch_to(cluster.first, place);
+        let result = act(self);
+        std::mem::swap(&mut self.vars, &mut cluster.vars[place]);
+        result
+    }
+
+    fn list(&mut self, cluster: &mut Cluster, body: &[Stmt], active: &[usize]) -> Result<(), ExecError> {
+        for stmt in body {
+            if !is_of_team(stmt) {
+                for &place in active {
+                    self.at(cluster, place, |machine| machine.run(std::slice::from_ref(stmt)))?;
+                }
+                continue;
+            }
+            self.step()?;
+            match stmt {
+                Stmt::For { var, start, end, step, body, .. } => {
+                    let start = self.common(cluster, active, *start)?;
+                    let end = self.common(cluster, active, *end)?;
+                    let mut value = start;
+                    while value < end {
+                        for &place in active {
+                            let number: Value = Rc::new([Number::Int(value.into())]);
+                            self.at(cluster, place, |machine| machine.bind(*var, number))?;
+                        }
+                        self.list(cluster, body, active)?;
+                        self.step()?;
+                        value += step;
+                    }
+                }
+                Stmt::If { condition, then, otherwise } => {
+                    let (mut taken, mut refused) = (Vec::new(), Vec::new());
+                    for &place in active {
+                        let holds = self.at(cluster, place, |machine| machine.eval(*condition))?[0].is_true();
+                        if holds { &mut taken } else { &mut refused }.push(place);
+                    }
+                    for (side, body) in [(taken, then), (refused, otherwise)] {
+                        if !side.is_empty() {
+                            self.list(cluster, body, &side)?;
+                        }
+                    }
+                }
+                Stmt::Team(stmt) => self.team_stmt(cluster, stmt, active)?,
+                _ => unreachable!("only loops, branches and the team's own statements are of a team"),
+            }
+        }
+        Ok(())
+    }
+
+    /// The value that an index has in every active thread.
+    pub(crate) fn common(
+        &mut self,
+        cluster: &mut Cluster,
+        active: &[usize],
+        id: ExprId,
+    ) -> Result<i64, ExecError> {
+        let mut common = None;
+        for &place in active {
+            let value = self.at(cluster, place, |machine| machine.eval_index(id))?;
+            if common.is_some_and(|common| common != value) {
+                return Err(divergence("threads differ in the bounds of a loop that they run together"));
+            }
+            common = Some(value);
+        }
+        Ok(common.unwrap_or(0))
+    }
+
+    fn team_stmt(
+        &mut self,
+        cluster: &mut Cluster,
+        stmt: &TeamStmt,
+        active: &[usize],
+    ) -> Result<(), ExecError> {
+        match stmt {
+            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Recycle => {
+                if active.len() < cluster.vars.len() {
+                    return Err(divergence("some threads do not come to a barrier"));
+                }
+                if *stmt == TeamStmt::ClusterBarrier && cluster.presence == Presence::Told {
+                    return Err(divergence(
+                        "a barrier of the cluster comes before those that joined it are awaited",
+                    ));
+                }
+                if *stmt == TeamStmt::ClusterBarrier {
+                    cluster.presence = Presence::Known;
+                }
+                self.memory.barrier(*stmt == TeamStmt::ClusterBarrier);
+                self.read_on(cluster)?;
+                if *stmt == TeamStmt::Recycle {
+                    if self.memory.has_copies() {
+                        return Err(divergence(
+                            "shared memory is recycled before copies to it are waited for",
+                        ));
+                    }
+                    self.memory.recycle();
+                }
+            }
+            TeamStmt::Shuffle { var, value, with } => {
+                for warp in warps(active)? {
+                    let mut values = Vec::with_capacity(WARP);
+                    for &place in warp {
+                        values.push(self.at(cluster, place, |machine| machine.eval(*value))?);
+                    }
+                    for (lane, &place) in warp.iter().enumerate() {
+                        let given = Rc::clone(&values[(lane ^ with) % WARP]);
+                        self.at(cluster, place, |machine| machine.bind(*var, given))?;
+                    }
+                }
+            }
+            TeamStmt::Exceeds { var, sums, count, limits } => {
+                for warp in warps(active)? {
+                    let sums = self.fragment(cluster, warp, *sums, *count)?;
+                    let limits = self.fragment(cluster, warp, *limits, 2)?;
+                    let exceeds = sums.iter().zip(&limits).any(|(sums, limits)| exceed(sums, limits));
+                    for &place in warp {
+                        let value: Value = Rc::new([Number::bool(exceeds)]);
+                        self.at(cluster, place, |machine| machine.bind(*var, value))?;
+                    }
+                }
+            }
+            TeamStmt::Peer { var, rank, from } => {
+                let lanes = self.program.var_type(*var).lanes as i64;
+                for &place in active {
+                    self.at(cluster, place, |machine| {
+                        let rank = machine.eval_index(*rank)?;
+                        let offset = machine.eval_index(from.offset)?;
+                        let values: Result<Value, ExecError> = (0..lanes)
+                            .map(|lane| machine.memory.load_from(rank, from.buffer, offset + lane))
+                            .collect();
+                        machine.bind(*var, values?)
+                    })?;
+                }
+            }
+            TeamStmt::Join | TeamStmt::AwaitJoined => {
+                let (before, after) = match stmt {
+                    TeamStmt::Join => (Presence::Unknown, Presence::Told),
+                    _ => (Presence::Told, Presence::Known),
+                };
+                if active.len() < cluster.vars.len() || cluster.presence != before {
+                    return Err(divergence(
+                        "the cluster is joined, and then those that joined awaited, once by all threads",
+                    ));
+                }
+                cluster.presence = after;
+            }
+            TeamStmt::Give { to, rank, value } => {
+                if cluster.presence != Presence::Known {
+                    return Err(divergence("something is given to a task that may not have started"));
+                }
+                for &place in active {
+                    self.at(cluster, place, |machine| {
+                        let (rank, offset) = (machine.eval_index(*rank)?, machine.eval_index(to.offset)?);
+                        let values = machine.eval(*value)?;
+                        (offset..).zip(values.iter()).try_for_each(|(offset, &value)| {
+                            machine.memory.store_to(rank, to.buffer, offset, value)
+                        })
+                    })?;
+                }
+            }
+            TeamStmt::Copy { .. } => {
+                for &place in active {
+                    let copy = self.at(cluster, place, |machine| machine.start_copy(stmt))?;
+                    cluster.copies[place].last_mut().expect("a group is open").push(copy);
+                }
+            }
+            TeamStmt::CopyBox { .. }
+            | TeamStmt::AwaitBoxes { .. }
+            | TeamStmt::PassGate { .. }
+            | TeamStmt::AwaitGate { .. } => {
+                if active.len() < cluster.vars.len() {
+                    return Err(divergence("some threads do not come to a statement about boxes"));
+                }
+                self.box_stmt(cluster, stmt)?;
+            }
+            TeamStmt::Release | TeamStmt::Await => {}
+            TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
+            TeamStmt::Wait(groups) => {
+                for &place in active {
+                    let done = cluster.copies[place].len().saturating_sub(groups + 1);
+                    let copies: Vec<Copy> = cluster.copies[place].drain(..done).flatten().collect();
+                    self.at(cluster, place, |machine| {
+                        for Copy { buffer, offset, values } in copies {
+                            for (at, value) in (offset..).zip(values) {
+                                machine.memory.finish_copy(buffer, at, value)?;
+                            }
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+            TeamStmt::LoadMatrix { to, from, matrices, transposed } => {
+                for warp in warps(active)? {
+                    self.load_matrices(cluster, warp, (*to, *from), *matrices, *transposed)?;
+                }
+            }
+            TeamStmt::MultiplyTiles { .. } | TeamStmt::Settle => {
+                let groups: Vec<&[usize]> = active.chunk_by(|a, b| a / GROUP == b / GROUP).collect();
+                for group in groups {
+                    if group.len() != GROUP {
+                        return Err(divergence("some warps of a group do not come to a product of tiles"));
+                    }
+                    self.settle(cluster, group)?;
+                    self.multiply_tiles(cluster, group, stmt)?;
+                }
+            }
+            TeamStmt::Multiply { product, sum, a, b } => {
+                for warp in warps(active)? {
+                    self.multiply(cluster, warp, *product, [*sum, *a, *b])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a copy of a box, ends those of a turn, or passes or awaits a gate, in each task of a cluster.
+    fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &TeamStmt) -> Result<(), ExecError> {
+        let threads = cluster.vars.len() / cluster.slots.len();
+        for rank in 0..cluster.slots.len() {
+            let places: Vec<usize> = (rank * threads..(rank + 1) * threads).collect();
+            match stmt {
+                TeamStmt::AwaitBoxes { slot, turn } => {
+                    let (slot, turn) = self.in_turn(cluster, &places, [*slot, *turn])?;
+                    let (copies, awaited) = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
+                    cluster.gates[rank].open(awaited);
+                    self.at(cluster, places[0], |machine| machine.finish_boxes(copies))?;
+                }
+                TeamStmt::PassGate { gate, turn } => {
+                    let (gate, turn) = self.in_turn(cluster, &places, [*gate, *turn])?;
+                    cluster.gates[rank].pass(gate, turn, self.memory.pass_gate())?;
+                }
+                TeamStmt::AwaitGate { gate, turn } => {
+                    let (gate, turn) = self.in_turn(cluster, &places, [*gate, *turn])?;
+                    self.memory.await_gate(cluster.gates[rank].wait(gate, turn)?);
+                }
+                TeamStmt::CopyBox { to, view, at, slot } => {
+                    let slot = self.common(cluster, &places, *slot)?;
+                    let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
+                    let awaited = cluster.gates[rank].awaited();
+                    slot_at(&mut cluster.slots[rank], slot)?.add(copy, awaited)?;
+                }
+                _ => unreachable!("only statements about boxes"),
+            }
+        }
+        // What products under way read, they still read when all have come to a gate.
+        if matches!(stmt, TeamStmt::PassGate { .. }) {
+            self.read_on(cluster)?;
+        }
+        Ok(())
+    }
+
+    /// The number of a slot or a gate, and its turn, which are the same for some threads.
+    fn in_turn(
+        &mut self,
+        cluster: &mut Cluster,
+        places: &[usize],
+        [number, turn]: [ExprId; 2],
+    ) -> Result<(i64, i64), ExecError> {
+        Ok((self.common(cluster, places, number)?, self.common(cluster, places, turn)?))
+    }
+
+    fn start_copy(&mut self, stmt: &TeamStmt) -> Result<Copy, ExecError> {
+        let TeamStmt::Copy { to, from, elems, real, mask } = *stmt else {
+            unreachable!("only copies are started");
+        };
+        let offset = self.eval_index(to.offset)?;
+        let is_real = match mask {
+            Some(mask) => self.eval(mask)?[0].is_true(),
+            None => true,
+        };
+        let dtype = self.program.buffer(to.buffer).dtype;
+        let zero = if dtype.is_float() { Number::Float(0.0) } else { Number::Int(0) };
+        let mut values = vec![zero; elems];
+        if is_real {
+            let source = self.eval_index(from.offset)?;
+            self.aligned(from, source, elems)?;
+            let real = match real {
+                Some(real) => self.eval_index(real)?,
+                None => elems as i64,
+            };
+            if !(0..=elems as i64).contains(&real) {
+                return Err(ExecError::Divergence {
+                    problem: format!("{real} of the {elems} elements of a copy are real"),
+                });
+            }
+            for (at, value) in (source..source + real).zip(&mut values) {
+                self.report.loads += 1;
+                *value = self.memory.load(from.buffer, at)?;
+            }
+        }
+        self.aligned(to, offset, elems)?;
+        for at in offset..offset + elems as i64 {
+            self.memory.start_copy(to.buffer, at)?;
+        }
+        Ok(Copy { buffer: to.buffer, offset, values })
+    }
+
+    /// Copies and matrix rows start at multiples of their size.
+    fn aligned(&self, spot: Spot, offset: i64, elems: usize) -> Result<(), ExecError> {
+        if offset % elems as i64 == 0 {
+            return Ok(());
+        }
+        let name = &self.program.buffer(spot.buffer).name;
+        Err(divergence(&format!(
+            "{name}[{offset}] is not at a multiple of the {elems} elements of the access"
+        )))
+    }
+
+    fn load_matrices(
+        &mut self,
+        cluster: &mut Cluster,
+        warp: &[usize],
+        (to, from): (Spot, Spot),
+        matrices: usize,
+        transposed: bool,
+    ) -> Result<(), ExecError> {
+        let mut rows = Vec::with_capacity(8 * matrices);
+        for &place in &warp[..8 * matrices] {
+            rows.push(self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(from.offset)?;
+                machine.aligned(from, offset, 8)?;
+                let row: Result<Vec<Number>, ExecError> =
+                    (offset..offset + 8).map(|at| machine.memory.load_factor(from.buffer, at)).collect();
+                row
+            })?);
+        }
+        for (lane, &place) in warp.iter().enumerate() {
+            self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(to.offset)?;
+                for matrix in 0..matrices {
+                    for half in 0..2 {
+                        let (major, minor) = (lane / 4, 2 * (lane % 4) + half);
+                        let (row, column) = if transposed { (minor, major) } else { (major, minor) };
+                        let value = rows[8 * matrix + row][column];
+                        machine.memory.store(to.buffer, offset + (2 * matrix + half) as i64, value)?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn multiply(
+        &mut self,
+        cluster: &mut Cluster,
+        warp: &[usize],
+        product: Product,
+        [sum, a, b]: [Spot; 3],
+    ) -> Result<(), ExecError> {
+        let terms = product.terms();
+        let per_thread = |elems: usize| elems / WARP;
+        let a_elems = self.fragment(cluster, warp, a, per_thread(16 * terms))?;
+        let b_elems = self.fragment(cluster, warp, b, per_thread(8 * terms))?;
+        let sums = self.fragment(cluster, warp, sum, 4)?;
+        let mut a_tile = vec![vec![Number::Float(0.0); terms]; 16];
+        let mut b_tile = vec![vec![Number::Float(0.0); 8]; terms];
+        for lane in 0..WARP {
+            let (g, c) = (lane / 4, lane % 4);
+            for (at, &value) in a_elems[lane].iter().enumerate() {
+                let [row, column] = first_place(product, lane, at);
+                a_tile[row][column] = factor(product, value);
+            }
+            for (at, &value) in b_elems[lane].iter().enumerate() {
+                let row = match product {
+                    Product::Tf32 => c + 4 * at,
+                    _ => 2 * c + at % 2 + 8 * (at / 2),
+                };
+                b_tile[row][g] = factor(product, value);
+            }
+        }
+        for (lane, &place) in warp.iter().enumerate() {
+            let (g, c) = (lane / 4, lane % 4);
+            let mut results = Vec::with_capacity(4);
+            for (at, &start) in sums[lane].iter().enumerate() {
+                let (row, column) = (g + 8 * (at / 2), 2 * c + at % 2);
+                let total = (0..terms).try_fold(start, |total, k| {
+                    scalar::fma(DType::F32, a_tile[row][k], b_tile[k][column], total)
+                });
+                results.push(total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?);
+            }
+            self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(sum.offset)?;
+                for (at, value) in (offset..).zip(results) {
+                    machine.memory.store(sum.buffer, at, value)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The elements that each of some threads holds of fragments.
+    pub(crate) fn fragment(
+        &mut self,
+        cluster: &mut Cluster,
+        warp: &[usize],
+        spot: Spot,
+        elems: usize,
+    ) -> Result<Vec<Vec<Number>>, ExecError> {
+        let mut all = Vec::with_capacity(WARP);
+        for &place in warp {
+            all.push(self.at(cluster, place, |machine| {
+                let offset = machine.eval_index(spot.offset)?;
+                let elems: Result<Vec<Number>, ExecError> =
+                    (offset..offset + elems as i64).map(|at| machine.memory.load(spot.buffer, at)).collect();
+                elems
+            })?);
+        }
+        Ok(all)
+    }
+}
+
+/// Whether one of a thread's sums is above the limit of its row, or a limit has a sign.
+fn exceed(sums: &[Number], limits: &[Number]) -> bool {
+    let above = |(at, sum): (usize, &Number)| scalar::compare(CompareFn::Lt, limits[at / 2 % 2], *sum);
+    sums.iter().enumerate().any(above) || limits.iter().any(|limit| limit.to_bits(DType::F32) >> 31 == 1)
+}
+
+/// The row and the term of an element that a lane has of a fragment of first factors.
+pub(crate) fn first_place(product: Product, lane: usize, at: usize) -> [usize; 2] {
+    let (g, c) = (lane / 4, lane % 4);
+    match product {
+        Product::Tf32 => [g + 8 * (at % 2), c + 4 * (at / 2)],
+        Product::F16 | Product::Bf16 => [g + 8 * (at / 2 % 2), 2 * c + at % 2 + 8 * (at / 4)],
+    }
+}
+
+/// A factor as the matrix unit sees it.
+pub(crate) fn factor(product: Product, value: Number) -> Number {
+    match (product, value) {
+        // 13 of the 23 bits of the fraction are ignored.
+        (Product::Tf32, Number::Float(value)) => {
+            Number::Float(f64::from(f32::from_bits((value as f32).to_bits() & !0x1fff)))
+        }
+        _ => value,
+    }
+}
+
+/// The active threads in whole warps.
+fn warps(active: &[usize]) -> Result<Vec<&[usize]>, ExecError> {
+    let warps: Vec<&[usize]> = active.chunk_by(|a, b| a / WARP == b / WARP).collect();
+    match warps.iter().all(|warp| warp.len() == WARP) {
+        true => Ok(warps),
+        false => Err(divergence("some threads of a warp do not come to a statement of the warp")),
+    }
+}
+
+/// True if a statement is, or holds, one of a team.
+fn is_of_team(stmt: &Stmt) -> bool {
+    matches!(stmt, Stmt::Team(_)) || stmt.bodies().any(|body| body.iter().any(is_of_team))
+}
+
+pub(crate) fn divergence(problem: &str) -> ExecError {
+    ExecError::Divergence { problem: problem.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

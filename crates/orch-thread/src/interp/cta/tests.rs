@@ -1,0 +1,370 @@
+//! Tests of teams in the interpreter.
+
+use crate::{BufferData, ExecError, ExecOptions, interpret, parse_thread, validate_thread};
+use orch_ir::{DType, Tensor};
+
+const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  team 64 threads thread: i64 [0..=63], clusters of 2\n  \
+                      input x: f32[128]\n  output y: f32[128]\n  shared s: f32[64]\n";
+
+fn run(header: &str, body: &str, buffers: &mut [BufferData]) -> Result<(), ExecError> {
+    let text = format!("{header}{{\n{body}}}\n");
+    let program = parse_thread(&text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(validate_thread(&program), Vec::<String>::new());
+    let printed = program.to_string();
+    assert_eq!(parse_thread(&printed).unwrap().to_string(), printed);
+    interpret(&program, buffers, &ExecOptions::default()).map(|_| ())
+}
+
+fn floats(values: impl IntoIterator<Item = f64>, dtype: DType) -> BufferData {
+    let values: Vec<f64> = values.into_iter().collect();
+    BufferData::from_tensor(&Tensor::from_f64(dtype, [values.len()], &values))
+}
+
+/// What 128 threads in two tasks make of `0, 1, 2, ..`.
+fn result(body: &str) -> Result<Vec<f64>, ExecError> {
+    let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+    run(HEADER, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
+}
+
+const COPY: &str = "  copy s[thread], x[((task * 64) + thread)], 1\n  commit\n  wait 0\n";
+
+#[test]
+fn threads_exchange_values_through_shared_memory() {
+    let body = format!("{COPY}  barrier\n  y[((task * 64) + thread)] = s[(63 - thread)]\n");
+    let expected: Vec<f64> =
+        (0..2).flat_map(|task| (0..64).rev().map(move |t| f64::from(64 * task + t))).collect();
+    assert_eq!(result(&body).unwrap(), expected);
+}
+
+#[test]
+fn tasks_of_a_cluster_exchange_values() {
+    let body = format!(
+        "{COPY}  cluster_barrier\n  peer v: f32 = s[thread], (1 - task)\n  y[((task * 64) + thread)] = v\n"
+    );
+    let expected: Vec<f64> = (64..128).chain(0..64).map(f64::from).collect();
+    assert_eq!(result(&body).unwrap(), expected);
+}
+
+#[test]
+fn tasks_of_a_cluster_give_values() {
+    let store = "  y[((task * 64) + thread)] = s[(63 - thread)]\n";
+    let give = "  give s[thread], (1 - task) = x[((task * 64) + thread)]\n";
+    let expected: Vec<f64> = (64..128).rev().chain((0..64).rev()).map(f64::from).collect();
+    for before in ["  join\n  await_joined\n", "  join\n  barrier\n  await_joined\n", "  cluster_barrier\n"] {
+        assert_eq!(result(&format!("{before}{give}  cluster_barrier\n{store}")).unwrap(), expected);
+    }
+    for (body, problem) in [
+        // The other task may not run.
+        (format!("{give}  cluster_barrier\n{store}"), "may not have started"),
+        (format!("  join\n{give}  await_joined\n"), "may not have started"),
+        // A barrier of the task does not order what the other one gives.
+        (format!("  join\n  await_joined\n{give}  barrier\n{store}"), "also accessed by"),
+        (format!("  join\n  await_joined\n  s[thread] = 0.0\n  barrier\n{give}"), "also accessed by"),
+        // Hardware counts arrivals in turn.
+        ("  join\n  cluster_barrier\n  await_joined\n".to_owned(), "before those that joined it are awaited"),
+        ("  await_joined\n".to_owned(), "once by all threads"),
+        ("  join\n  join\n".to_owned(), "once by all threads"),
+        ("  join\n".to_owned(), "ends before it has waited"),
+        ("  cluster_barrier\n  give s[thread], 2 = 1.0\n".to_owned(), "rank that the cluster does not have"),
+    ] {
+        let error = result(&body).unwrap_err();
+        assert!(error.to_string().contains(problem), "{body}: {error}");
+    }
+}
+
+#[test]
+fn lanes_are_shuffled() {
+    let body = "  shuffle v: f32 = x[((task * 64) + thread)], 5\n  y[((task * 64) + thread)] = v\n";
+    let expected: Vec<f64> = (0..128).map(|at| f64::from(at ^ 5)).collect();
+    assert_eq!(result(body).unwrap(), expected);
+}
+
+/// A warp is told of any of its sums above the limit of its row, and of limits with a sign.
+#[test]
+fn sums_exceed_limits() {
+    let header = format!("{HEADER}  scratch sums: f32[8]\n  scratch limits: f32[2]\n");
+    let answers = |sum: &str, [place, low, high]: [&str; 3]| {
+        let body = format!(
+            "  for i: i64 [0..=7] = 0 to 8 step 1 unroll {{\nsums[i] = 1.0\n}}\n  sums[{place}] = {sum}\n  \
+             limits[0] = {low}\n  limits[1] = {high}\n  exceeds is_above: bool = sums[0], 8, limits[0]\n  \
+             y[((task * 64) + thread)] = select(is_above, 1.0, 0.0)\n"
+        );
+        let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+        run(&header, &body, &mut buffers).unwrap_or_else(|error| panic!("{error}"));
+        let told = buffers[1].to_tensor([128]).unwrap().to_f64();
+        [0, 32, 64, 96].map(|warp| {
+            assert!(told[warp..warp + 32].iter().all(|lane| *lane == told[warp]));
+            told[warp] == 1.0
+        })
+    };
+    // One lane of the second warp of the second task.
+    let sum = "x[((task * 64) + thread)]";
+    let last = [false, false, false, true];
+    for (place, limits, expected) in [
+        ("0", ["126.5", "1.0"], last),
+        ("5", ["126.5", "1.0"], last),
+        ("2", ["1.0", "126.5"], last),
+        ("7", ["1.0", "126.5"], last),
+        // Of the other row, equal to the limit, and below zero.
+        ("2", ["1.0", "127.0"], [false; 4]),
+        ("2", ["1.0", "-1.0"], [true; 4]),
+    ] {
+        assert_eq!(answers(sum, [place, limits[0], limits[1]]), expected, "{place}: {limits:?}");
+    }
+}
+
+#[test]
+fn what_is_not_ordered_is_a_race() {
+    let store = "  y[((task * 64) + thread)] = s[(63 - thread)]\n";
+    for body in [
+        // No barrier between the copy and the reads.
+        format!("{COPY}{store}"),
+        // The copy is not waited for.
+        format!("  copy s[thread], x[thread], 1\n  commit\n  barrier\n{store}  wait 0\n"),
+        // A barrier of the task does not order what other tasks read.
+        format!("{COPY}  barrier\n  peer v: f32 = s[thread], (1 - task)\n"),
+        // Written again while others may still read.
+        format!("{COPY}  barrier\n{store}  s[thread] = 0.0\n"),
+        "  s[0] = 0.0\n".to_owned(),
+    ] {
+        let error = result(&body).unwrap_err();
+        assert!(error.to_string().contains("also accessed by"), "{body}: {error}");
+    }
+}
+
+#[test]
+fn memory_is_recycled_once_nobody_uses_it() {
+    let header = HEADER.replace("  shared s", "  shared s: f32[64]\n  recycled r");
+    let run = |body: &str| {
+        let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+        run(&header, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
+    };
+    let store = "  r[thread] = 1.0\n  barrier\n  y[((task * 64) + thread)] = r[(63 - thread)]\n";
+    assert_eq!(run(&format!("{COPY}  recycle\n{store}")).unwrap(), [1.0; 128]);
+    for body in [
+        format!("{COPY}{store}"),
+        format!("{COPY}  recycle\n  y[((task * 64) + thread)] = s[thread]\n"),
+        format!("  copy s[thread], x[thread], 1\n  commit\n  recycle\n{store}  wait 0\n"),
+    ] {
+        assert!(run(&body).is_err(), "{body}");
+    }
+}
+
+#[test]
+fn threads_meet_at_barriers() {
+    for body in [
+        "  if (thread < 32) {\n    barrier\n  }\n",
+        "  if (thread < 8) {\n    shuffle v: f32 = 0.0, 1\n  }\n",
+        "  for i: i64 [0..=63] = 0 to thread step 1 {\n    barrier\n  }\n",
+    ] {
+        assert!(matches!(result(body), Err(ExecError::Divergence { .. })), "{body}");
+    }
+    assert!(result("  if (thread < 32) {\n    shuffle v: f32 = 0.0, 1\n  }\n").is_ok());
+}
+
+#[test]
+fn fragments_are_matrices() {
+    let header = "program k, 1 tasks task: i64 [0..=0]\n  team 32 threads thread: i64 [0..=31], clusters of 1\n  \
+                  input a: f16[256]\n  input b: f16[128]\n  output y: f32[128]\n  shared sa: f16[256]\n  \
+                  shared sb: f16[128]\n  scratch fa: f16[8]\n  scratch fb: f16[4]\n  scratch fc: f32[4]\n";
+    // `a` is [16, 16] and `b` is [16, 8], both row-major; `b` is read transposed.
+    let body = "  copy sa[(thread * 8)], a[(thread * 8)], 8\n  if (thread < 16) {\n    \
+                copy sb[(thread * 8)], b[(thread * 8)], 8\n  }\n  commit\n  wait 0\n  barrier\n  \
+                load_matrix fa[0], sa[(((thread % 16) * 16) + ((thread // 16) * 8))], 4\n  \
+                load_matrix fb[0], sb[((thread % 16) * 8)], 2, transposed\n  \
+                for i: i64 [0..=3] = 0 to 4 step 1 unroll {\n    fc[i] = 1.0\n  }\n  \
+                multiply f16, fc[0], fa[0], fb[0]\n  \
+                for j: i64 [0..=3] = 0 to 4 step 1 unroll {\n    \
+                y[(((((thread // 4) + ((j // 2) * 8)) * 8) + ((thread % 4) * 2)) + (j % 2))] = fc[j]\n  }\n";
+    let a = |row: usize, k: usize| ((3 * row + 5 * k) % 7) as f64 - 3.0;
+    let b = |k: usize, column: usize| ((2 * k + column) % 5) as f64 - 2.0;
+    let mut buffers = [
+        floats((0..256).map(|at| a(at / 16, at % 16)), DType::F16),
+        floats((0..128).map(|at| b(at / 8, at % 8)), DType::F16),
+        BufferData::zeros(DType::F32, 128),
+    ];
+    run(header, body, &mut buffers).unwrap();
+    let expected: Vec<f64> =
+        (0..128).map(|at| 1.0 + (0..16).map(|k| a(at / 8, k) * b(k, at % 8)).sum::<f64>()).collect();
+    assert_eq!(buffers[2].to_tensor([128]).unwrap().to_f64(), expected);
+}
+
+/// Copies a tile of lines of `elems` elements, row-major from `first` of `from`, to a swizzled one at `to`.
+fn copied_tile(from: &str, [lines, elems]: [usize; 2], to: usize) -> String {
+    let (parts, chunks) = (elems / 8, lines * elems / 8);
+    let (line, part) = (format!("({from}_chunk // {parts})"), format!("({from}_chunk % {parts})"));
+    // Part `p` of line `r` goes to place `p xor r % 8`: bit by bit, for there is no `xor`.
+    let differs = |bit: usize| format!("((({line} // {bit}) + ({part} // {bit})) % 2)");
+    let place = format!("(({} + ({} * 2)) + ({} * 4))", differs(1), differs(2), differs(4));
+    let to = format!("(((((({part} // 8) * {lines}) + {line}) * 64) + ({place} * 8)) + {to})");
+    format!(
+        "for {from}_i: i64 [0..={last}] = 0 to {rounds} step 1 {{\nlet {from}_chunk: i64 = (({from}_i * 128) + thread)\nif ({from}_chunk < {chunks}) {{\n\
+         copy s[{to}], {from}[({from}_chunk * 8)], 8\n}}\n}}\n",
+        last = chunks.div_ceil(128) - 1,
+        rounds = chunks.div_ceil(128),
+    )
+}
+
+/// How factors of a product of tiles are given.
+#[derive(Clone, Copy, Debug)]
+struct TileProduct {
+    columns: usize,
+    terms: usize,
+    is_fragment: bool,
+    transposed: bool,
+}
+
+impl TileProduct {
+    /// The head of a program that multiplies `a[64, terms]` by `b`, both row-major.
+    fn header(&self) -> String {
+        let Self { columns, terms, .. } = self;
+        format!(
+            "program k, 1 tasks task: i64 [0..=0]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
+             input a: f16[{}]\n  input b: f16[{}]\n  output y: f32[{}]\n  shared s: f16[{}]\n  \
+             scratch sums: f32[{}]\n  scratch f: f16[{}]\n",
+            64 * terms,
+            columns * terms,
+            64 * columns,
+            (64 + columns) * terms,
+            columns / 2,
+            terms / 2,
+        )
+    }
+
+    /// The body, `b` at a place of shared memory.
+    fn body(&self, b_at: usize) -> String {
+        let Self { columns, terms, is_fragment, transposed } = *self;
+        let row = "(((thread // 32) * 16) + ((thread % 32) // 4))";
+        let sums = columns / 2;
+        let b_lines = if transposed { [terms, columns] } else { [columns, terms] };
+        let mut text = copied_tile("b", b_lines, b_at);
+        text += &match is_fragment {
+            true => format!(
+                "for e: i64 [0..={last}] = 0 to {elems} step 1 unroll {{\nf[e] = a[((({row} + (((e // 2) % 2) * 8)) * {terms}) \
+                 + ((((e // 8) * 16) + (((e % 8) // 4) * 8)) + (((thread % 4) * 2) + (e % 2))))]\n}}\n",
+                elems = terms / 2,
+                last = terms / 2 - 1,
+            ),
+            false => copied_tile("a", [64, terms], 0),
+        };
+        let (a, turned) = (if is_fragment { "f" } else { "s" }, if transposed { ", transposed" } else { "" });
+        text + &format!(
+            "commit\nwait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\nsums[j] = 1.0\n}}\n\
+             multiply_tiles f16, sums[0], {a}[0], s[{b_at}], {columns}, {terms}{turned}\n\
+             for j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\n\
+             y[(((({row} + (((j // 2) % 2) * 8)) * {columns}) + ((j // 4) * 8)) \
+             + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
+            last = sums - 1,
+        )
+    }
+
+    fn a(row: usize, k: usize) -> f64 {
+        ((3 * row + 5 * k) % 7) as f64 - 3.0
+    }
+
+    fn b(column: usize, k: usize) -> f64 {
+        ((2 * k + 3 * column) % 5) as f64 - 2.0
+    }
+
+    fn buffers(&self) -> [BufferData; 3] {
+        let Self { columns, terms, transposed, .. } = *self;
+        let b = |at: usize| match transposed {
+            true => Self::b(at % columns, at / columns),
+            false => Self::b(at / terms, at % terms),
+        };
+        [
+            floats((0..64 * terms).map(|at| Self::a(at / terms, at % terms)), DType::F16),
+            floats((0..columns * terms).map(b), DType::F16),
+            BufferData::zeros(DType::F32, 64 * columns),
+        ]
+    }
+
+    fn expected(&self) -> Vec<f64> {
+        let Self { columns, terms, .. } = *self;
+        let sum = |row, column| (0..terms).map(|k| Self::a(row, k) * Self::b(column, k)).sum::<f64>();
+        (0..64 * columns).map(|at| 1.0 + sum(at / columns, at % columns)).collect()
+    }
+}
+
+#[test]
+fn swizzled_tiles_are_matrices() {
+    // Columns, terms, whether the first factor is in fragments, and whether the second one is transposed.
+    for (columns, terms, is_fragment, transposed) in [
+        (24, 64, false, false),
+        (64, 128, false, false),
+        (128, 64, false, true),
+        (64, 192, true, false),
+        (8, 64, true, false),
+        (64, 16, true, true),
+        (128, 48, true, true),
+    ] {
+        let product = TileProduct { columns, terms, is_fragment, transposed };
+        let mut results = product.buffers();
+        run(&product.header(), &product.body(64 * terms), &mut results).unwrap();
+        assert_eq!(results[2].to_tensor([64 * columns]).unwrap().to_f64(), product.expected(), "{product:?}");
+    }
+}
+
+#[test]
+fn tiles_start_at_lines_that_warp_groups_agree_on() {
+    let product = TileProduct { columns: 24, terms: 64, is_fragment: false, transposed: false };
+    // Lines are swizzled by their number from the start of a tile.
+    let header = product.header().replace("5632", "5696");
+    let error = run(&header, &product.body(4096 + 64), &mut product.buffers()).unwrap_err();
+    assert!(error.to_string().contains("does not start at a multiple of 1024 bytes"), "{error}");
+    let half = product.body(4096).replace("multiply_tiles", "if (thread < 64) {\nmultiply_tiles");
+    let half = half.replace(", 24, 64\n", ", 24, 64\n}\n");
+    let error = run(&header, &half, &mut product.buffers()).unwrap_err();
+    assert!(error.to_string().contains("some warps of a group do not come"), "{error}");
+}
+
+#[test]
+fn products_that_run_on_are_waited_for() {
+    let product = TileProduct { columns: 24, terms: 64, is_fragment: false, transposed: false };
+    let run = |body: &str| {
+        let mut results = product.buffers();
+        run(&product.header(), body, &mut results).map(|()| results[2].to_tensor([64 * 24]).unwrap().to_f64())
+    };
+    let body = product.body(4096);
+    let running = |after: &str| body.replace(", 24, 64\n", &format!(", 24, 64, runs_on\n{after}"));
+    assert_eq!(run(&running("settle\n")).unwrap(), product.expected());
+    let error = run(&running("")).unwrap_err();
+    assert!(error.to_string().contains("before it is written"), "{error}");
+    // The barrier does not wait for the product, which still reads what is overwritten.
+    let error = run(&running("barrier\ns[thread] = b[thread]\nsettle\n")).unwrap_err();
+    assert!(error.to_string().contains("also accessed by"), "{error}");
+    assert!(run(&running("settle\nbarrier\ns[thread] = b[thread]\n")).is_ok());
+    let end = body.find("for j: i64 [0..=11] = 0 to 12 step 1 unroll {\ny[").expect("the stores");
+    let error = run(&running("")[..end + ", runs_on".len()]).unwrap_err();
+    assert!(error.to_string().contains("a task ends before its products"), "{error}");
+}
+
+#[test]
+fn fragments_stay_while_their_product_is_under_way() {
+    let product = TileProduct { columns: 24, terms: 64, is_fragment: true, transposed: false };
+    let run = |after: &str| {
+        let body = product.body(4096).replace(", 24, 64\n", &format!(", 24, 64, runs_on\n{after}"));
+        run(&product.header(), &body, &mut product.buffers())
+    };
+    assert!(run("settle\nf[0] = f16(0.25)\n").is_ok());
+    let error = run("f[0] = f16(77.0)\nsettle\n").unwrap_err();
+    assert!(error.to_string().contains("overwritten"), "{error}");
+}
+
+#[test]
+fn places_of_swizzled_tiles_are_taken_once() {
+    use crate::cta::{swizzled, swizzled_place};
+    use orch_compute::{Exprs, Simplifier};
+    let (lines, elems) = (24, 128);
+    let mut places: Vec<usize> =
+        (0..lines * elems).map(|at| swizzled(lines, at / elems, at % elems)).collect();
+    for (at, &place) in places.iter().enumerate() {
+        let mut exprs = Exprs::default();
+        let [line, at] = [at / elems, at % elems].map(|value| exprs.index(value as i64));
+        let expr = swizzled_place(&mut exprs, lines, line, at);
+        let expr = Simplifier::new().simplify(&mut exprs, expr);
+        assert_eq!(exprs.as_int(expr), Some(place as i64));
+    }
+    places.sort_unstable();
+    assert!(places.into_iter().eq(0..lines * elems));
+}

@@ -1,0 +1,451 @@
+//! Buffers of the thread-program interpreter: element storage with bounds, initialisation and race checks.
+
+use crate::interp::ExecError;
+use crate::program::{Buffer, Scope, ThreadProgram};
+use orch_compute::expr::BufferId;
+use orch_compute::expr::scalar::Number;
+use orch_ir::{DType, Shape, Tensor, TensorSizeError};
+use rustc_hash::FxHashMap;
+
+/// The elements of one global buffer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BufferData {
+    /// Element type.
+    pub dtype: DType,
+    /// Elements, little-endian.
+    pub bytes: Vec<u8>,
+}
+
+impl BufferData {
+    /// A buffer of zeros.
+    pub fn zeros(dtype: DType, elems: usize) -> Self {
+        Self { dtype, bytes: vec![0; elems * dtype.size_bytes()] }
+    }
+
+    /// The elements of a tensor, in row-major order.
+    pub fn from_tensor(tensor: &Tensor) -> Self {
+        Self { dtype: tensor.dtype(), bytes: tensor.bytes().to_vec() }
+    }
+
+    /// The elements as a tensor.
+    ///
+    /// # Errors
+    /// If `shape` has another number of elements.
+    pub fn to_tensor(&self, shape: impl Into<Shape>) -> Result<Tensor, TensorSizeError> {
+        Tensor::from_bytes(self.dtype, shape.into(), self.bytes.clone().into())
+    }
+
+    /// The number of elements.
+    pub fn elems(&self) -> usize {
+        self.bytes.len() / self.dtype.size_bytes()
+    }
+
+    fn get(&self, index: usize) -> Number {
+        let size = self.dtype.size_bytes();
+        let mut bits = [0u8; 8];
+        bits[..size].copy_from_slice(&self.bytes[index * size..][..size]);
+        Number::from_bits(self.dtype, u64::from_le_bytes(bits))
+    }
+
+    fn set(&mut self, index: usize, value: Number) {
+        let size = self.dtype.size_bytes();
+        let bits = value.to_bits(self.dtype).to_le_bytes();
+        self.bytes[index * size..][..size].copy_from_slice(&bits[..size]);
+    }
+}
+
+/// All buffers of a running program, with what each worker did to each element. A worker is a task, or a thread of a
+/// team; workers of one cluster have places `0..` in it, and scratch buffers have a part for each.
+pub(crate) struct Memory<'a> {
+    program: &'a ThreadProgram,
+    data: Vec<BufferData>,
+    /// Per element of an output or scratch buffer: 0, or 1 + the worker that wrote it.
+    writer: Vec<Vec<u32>>,
+    /// Per element of an output buffer: 0, or 1 + the worker that read it.
+    reader: Vec<Vec<u32>>,
+    /// Per element of a shared buffer: the last write and the last read.
+    shared: Vec<Vec<[Touch; 2]>>,
+    /// Elements of shared buffers that copies under way will write, and the worker that started them.
+    in_flight: FxHashMap<(BufferId, usize), u32>,
+    /// Counts barriers and passes of gates.
+    now: u32,
+    /// The time of the last barrier: accesses to shared memory since then may happen in any order.
+    task_time: u32,
+    /// The time of the last barrier of the whole cluster.
+    cluster_time: u32,
+    /// The time before which boxes know that all has been read.
+    gate_time: u32,
+    /// Whether shared memory is the recycled buffers'.
+    is_recycled: bool,
+    threads: usize,
+    /// The number of the current worker among all workers of the program.
+    worker: u32,
+    /// The place of the current worker in its cluster.
+    place: usize,
+}
+
+/// When a shared element was last read or written, and by whom.
+#[derive(Clone, Copy, Default)]
+struct Touch {
+    /// 0, or 1 + the place of the thread in the cluster, or [`SEVERAL`].
+    who: u32,
+    time: u32,
+    /// Whether a thread of another task than the buffer's did it.
+    is_peer: bool,
+}
+
+/// What is done with an element of shared memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    /// A box is started that will write it.
+    Box,
+}
+
+/// More than one thread.
+const SEVERAL: u32 = u32::MAX;
+
+impl<'a> Memory<'a> {
+    /// Takes the contents of global buffers; scratch starts undefined.
+    pub(crate) fn new(program: &'a ThreadProgram, globals: &[BufferData]) -> Result<Self, ExecError> {
+        let expected = program.buffers.iter().filter(|b| b.scope.is_global()).count();
+        let (threads, cluster) = program.team.as_ref().map_or((1, 1), |team| (team.threads, team.cluster));
+        let parts = |scope: Scope| match scope {
+            Scope::Input | Scope::Constant | Scope::Output => 1,
+            Scope::Shared | Scope::Recycled => cluster,
+            Scope::Scratch => threads * cluster,
+        };
+        if expected != globals.len() {
+            return Err(ExecError::BufferCount { expected, given: globals.len() });
+        }
+        let mut data = Vec::new();
+        for (index, buffer) in program.buffers.iter().enumerate() {
+            match globals.get(index) {
+                Some(global) if buffer.scope.is_global() => {
+                    check_global(buffer, global)?;
+                    data.push(global.clone());
+                }
+                None if !buffer.scope.is_global() => {
+                    data.push(BufferData::zeros(buffer.dtype, buffer.elems * parts(buffer.scope)));
+                }
+                _ => return Err(ExecError::BufferOrder { buffer: buffer.name.clone() }),
+            }
+        }
+        let table = |tracked: &dyn Fn(Scope) -> bool| {
+            let elems = |b: &Buffer| if tracked(b.scope) { b.elems * parts(b.scope) } else { 0 };
+            program.buffers.iter().map(|b| vec![0; elems(b)]).collect()
+        };
+        let writer = table(&|scope| matches!(scope, Scope::Output | Scope::Scratch));
+        let reader = table(&|scope| scope == Scope::Output);
+        let shared = (program.buffers.iter())
+            .map(|b| vec![[Touch::default(); 2]; if b.scope.is_shared() { b.elems * cluster } else { 0 }])
+            .collect();
+        Ok(Self {
+            program,
+            data,
+            writer,
+            reader,
+            shared,
+            in_flight: FxHashMap::default(),
+            now: 1,
+            task_time: 1,
+            cluster_time: 1,
+            gate_time: 1,
+            is_recycled: false,
+            threads,
+            worker: 0,
+            place: 0,
+        })
+    }
+
+    /// Starts a cluster of tasks: scratch and shared memory are undefined again.
+    pub(crate) fn start_cluster(&mut self) {
+        (self.now, self.task_time, self.cluster_time, self.gate_time) = (1, 1, 1, 1);
+        self.is_recycled = false;
+        for (id, buffer) in self.program.buffers.iter().enumerate() {
+            match buffer.scope {
+                Scope::Scratch => self.writer[id].fill(0),
+                Scope::Shared | Scope::Recycled => self.shared[id].fill([Touch::default(); 2]),
+                Scope::Input | Scope::Constant | Scope::Output => {}
+            }
+        }
+    }
+
+    /// Lets accesses be those of the worker at a place of the cluster that starts with task `first`.
+    pub(crate) fn switch_to(&mut self, first: usize, place: usize) {
+        self.place = place;
+        self.worker = (first * self.threads + place) as u32;
+    }
+
+    /// All threads of each task have come to a barrier, or all of the cluster.
+    pub(crate) fn barrier(&mut self, whole_cluster: bool) {
+        self.now += 1;
+        (self.task_time, self.gate_time) = (self.now, self.now);
+        if whole_cluster {
+            self.cluster_time = self.now;
+        }
+    }
+
+    /// All threads of a task come to a gate; gives the time.
+    pub(crate) fn pass_gate(&mut self) -> u32 {
+        self.now += 1;
+        self.now
+    }
+
+    /// Boxes know from here on that all has been read that was read before a gate was passed at some time.
+    pub(crate) fn await_gate(&mut self, time: u32) {
+        self.gate_time = self.gate_time.max(time);
+    }
+
+    /// Shared memory is the recycled buffers' from here on.
+    pub(crate) fn recycle(&mut self) {
+        self.is_recycled = true;
+    }
+
+    /// True if a copy has been started that is not done.
+    pub(crate) fn has_copies(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// Marks an element that a copy will write.
+    pub(crate) fn start_copy(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
+        self.start(id, offset, Access::Write)
+    }
+
+    /// Marks an element that a box will write.
+    pub(crate) fn start_box(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
+        self.start(id, offset, Access::Box)
+    }
+
+    fn start(&mut self, id: BufferId, offset: i64, access: Access) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.shared_access(id, index, access)?;
+        self.in_flight.insert((id, index), self.worker);
+        Ok(())
+    }
+
+    /// Writes an element whose copy is done.
+    pub(crate) fn finish_copy(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.in_flight.remove(&(id, index));
+        self.store(id, offset, value)
+    }
+
+    /// Writes an element of a box that has arrived: the task's threads, all of which have awaited it, may read it.
+    pub(crate) fn finish_box(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.in_flight.remove(&(id, index));
+        self.data[id.index()].set(index, value);
+        let before = Touch { who: SEVERAL, time: self.task_time - 1, is_peer: false };
+        self.shared[id.index()][index] = [before, Touch::default()];
+        Ok(())
+    }
+
+    /// Whether a scratch element of the current worker is known; it is not while a product that writes it is under way.
+    pub(crate) fn set_known(&mut self, id: BufferId, offset: i64, is_known: bool) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.writer[id.index()][index] = if is_known { self.worker + 1 } else { 0 };
+        Ok(())
+    }
+
+    /// Reads an element of the shared buffer of the task at another rank of the cluster.
+    pub(crate) fn load_from(&mut self, rank: i64, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+        let index = self.position_at(rank, id, offset)?;
+        self.load_at(id, index)
+    }
+
+    /// Writes an element of the shared buffer of the task at a rank of the cluster.
+    pub(crate) fn store_to(
+        &mut self,
+        rank: i64,
+        id: BufferId,
+        offset: i64,
+        value: Number,
+    ) -> Result<(), ExecError> {
+        let index = self.position_at(rank, id, offset)?;
+        self.shared_access(id, index, Access::Write)?;
+        self.data[id.index()].set(index, value);
+        Ok(())
+    }
+
+    /// The position of an element in the data of its shared buffer, in the part of the task at a rank.
+    fn position_at(&self, rank: i64, id: BufferId, offset: i64) -> Result<usize, ExecError> {
+        let elems = self.program.buffer(id).elems;
+        let cluster = self.data[id.index()].elems() / elems.max(1);
+        let within = self.position(id, offset)? % elems.max(1);
+        match usize::try_from(rank).ok().filter(|&rank| rank < cluster) {
+            Some(rank) => Ok(rank * elems + within),
+            None => Err(self.error_at(id, within, AccessProblem::NoSuchRank)),
+        }
+    }
+
+    /// Checks and records an access to shared memory.
+    fn shared_access(&mut self, id: BufferId, index: usize, access: Access) -> Result<(), ExecError> {
+        let (me, is_write) = (self.place as u32 + 1, access != Access::Read);
+        let lives = (self.program.buffer(id).scope == Scope::Recycled) == self.is_recycled;
+        if !lives {
+            return Err(self.error_at(id, index, AccessProblem::Recycled));
+        }
+        let is_peer = self.place / self.threads != index / self.program.buffer(id).elems;
+        if let Some(&worker) = self.in_flight.get(&(id, index)) {
+            return Err(self.race(id, index, worker));
+        }
+        let [write, read] = self.shared[id.index()][index];
+        if write.who == 0 && !is_write {
+            return Err(self.error_at(id, index, AccessProblem::Uninitialised));
+        }
+        let read_since = if access == Access::Box { self.gate_time } else { self.task_time };
+        let reads = is_write.then_some((read, read_since));
+        for (touch, since) in [(write, self.task_time)].into_iter().chain(reads) {
+            // Touches by other threads that nothing separates from this one.
+            let since = if is_peer || touch.is_peer { self.cluster_time } else { since };
+            if touch.who != 0 && touch.who != me && touch.time >= since {
+                return Err(self.race(id, index, touch.who.wrapping_sub(1)));
+            }
+        }
+        let slot = &mut self.shared[id.index()][index][usize::from(!is_write)];
+        let is_shared_time = slot.who != 0 && slot.who != me && slot.time >= self.task_time;
+        *slot = Touch {
+            who: if is_shared_time { SEVERAL } else { me },
+            time: self.now,
+            is_peer: is_peer || is_shared_time && slot.is_peer,
+        };
+        Ok(())
+    }
+
+    /// The global buffers after the run.
+    pub(crate) fn into_globals(mut self) -> Vec<BufferData> {
+        self.data.truncate(self.program.buffers.iter().filter(|b| b.scope.is_global()).count());
+        self.data
+    }
+
+    /// For each global buffer, how many elements of an output no task has written.
+    pub(crate) fn unwritten(&self) -> Vec<usize> {
+        (self.program.buffers.iter().zip(&self.writer))
+            .filter(|(buffer, _)| buffer.scope.is_global())
+            .map(|(_, writer)| writer.iter().filter(|&&w| w == 0).count())
+            .collect()
+    }
+
+    /// Reads one element.
+    pub(crate) fn load(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+        let index = self.position(id, offset)?;
+        self.load_at(id, index)
+    }
+
+    /// Reads one element for a matrix unit: NaN if nobody has written it, as rows of a first factor whose sums nobody needs.
+    pub(crate) fn load_factor(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+        match self.load(id, offset) {
+            Err(ExecError::Access { problem: AccessProblem::Uninitialised, .. }) => {
+                Ok(Number::Float(f64::NAN))
+            }
+            loaded => loaded,
+        }
+    }
+
+    fn load_at(&mut self, id: BufferId, index: usize) -> Result<Number, ExecError> {
+        let me = self.worker + 1;
+        let buffer = self.program.buffer(id);
+        if buffer.scope.is_shared() {
+            self.shared_access(id, index, Access::Read)?;
+        } else if !buffer.scope.is_read_only() {
+            match self.writer[id.index()][index] {
+                0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
+                writer if writer != me => return Err(self.race(id, index, writer - 1)),
+                _ => {}
+            }
+        }
+        if buffer.scope == Scope::Output {
+            self.reader[id.index()][index] = me;
+        }
+        Ok(self.data[id.index()].get(index))
+    }
+
+    /// Writes one element.
+    pub(crate) fn store(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        let me = self.worker + 1;
+        match self.program.buffer(id).scope {
+            Scope::Input | Scope::Constant => {
+                return Err(self.error_at(id, index, AccessProblem::StoreToInput));
+            }
+            Scope::Output => {
+                for other in [self.writer[id.index()][index], self.reader[id.index()][index]] {
+                    if other != 0 && other != me {
+                        return Err(self.race(id, index, other - 1));
+                    }
+                }
+            }
+            Scope::Shared | Scope::Recycled => {
+                self.shared_access(id, index, Access::Write)?;
+                self.data[id.index()].set(index, value);
+                return Ok(());
+            }
+            Scope::Scratch => {}
+        }
+        self.writer[id.index()][index] = me;
+        self.data[id.index()].set(index, value);
+        Ok(())
+    }
+
+    /// The position of an element in the data of its buffer, in the part of the current worker.
+    fn position(&self, id: BufferId, offset: i64) -> Result<usize, ExecError> {
+        let buffer = self.program.buffer(id);
+        let part = match buffer.scope {
+            Scope::Input | Scope::Constant | Scope::Output => 0,
+            Scope::Shared | Scope::Recycled => self.place / self.threads,
+            Scope::Scratch => self.place,
+        };
+        let index = usize::try_from(offset).ok().filter(|&index| index < buffer.elems);
+        index.map(|index| part * buffer.elems + index).ok_or_else(|| ExecError::OutOfBounds {
+            buffer: buffer.name.clone(),
+            elems: buffer.elems,
+            offset,
+            task: self.worker as usize,
+        })
+    }
+
+    fn race(&self, id: BufferId, index: usize, other: u32) -> ExecError {
+        self.error_at(id, index, AccessProblem::Race { other: other as usize })
+    }
+
+    fn error_at(&self, id: BufferId, index: usize, problem: AccessProblem) -> ExecError {
+        let buffer = self.program.buffer(id).name.clone();
+        ExecError::Access { buffer, index, task: self.worker as usize, problem }
+    }
+}
+
+fn check_global(buffer: &Buffer, global: &BufferData) -> Result<(), ExecError> {
+    if global.dtype == buffer.dtype && global.bytes.len() == buffer.bytes() {
+        return Ok(());
+    }
+    Err(ExecError::BufferType {
+        buffer: buffer.name.clone(),
+        expected: (buffer.dtype, buffer.elems),
+        given: (global.dtype, global.elems()),
+    })
+}
+
+/// What is wrong with an access that is in bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AccessProblem {
+    /// A read of an element that the task has not written, of an output or of scratch.
+    #[error("read before it is written")]
+    Uninitialised,
+    /// A write to a buffer that is only read.
+    #[error("written, but the buffer is an input")]
+    StoreToInput,
+    /// Another task, or thread of the team, also accessed the element, and one of the accesses is a write.
+    #[error("also accessed by task {other}, with at least one write: tasks may run at the same time")]
+    Race {
+        /// The other task or thread.
+        other: usize,
+    },
+    /// An access to shared memory that another buffer has at that time.
+    #[error("in memory that has another use at that time")]
+    Recycled,
+    /// An access to a task that is not in the cluster.
+    #[error("at a rank that the cluster does not have")]
+    NoSuchRank,
+}

@@ -1,0 +1,291 @@
+//! Boxes in the interpreter: what is copied by the copy engine, and the slots that count it.
+
+use crate::cta::{Spot, TILE_ALIGNMENT, TILE_LINE, swizzled};
+use crate::interp::cta::{Copy, divergence};
+use crate::interp::{ExecError, Machine};
+use crate::program::ThreadProgram;
+use crate::tma::ViewId;
+use orch_compute::expr::ExprId;
+use orch_compute::expr::scalar::Number;
+
+/// A counter of boxes that arrive.
+pub(crate) struct Slot {
+    /// The turn that has begun.
+    turn: i64,
+    /// Boxes that each turn waits for.
+    boxes: usize,
+    /// Those of the turn that have been started.
+    copies: Vec<Copy>,
+    /// The time of the pass of a gate that the last of them waited for.
+    awaited: u32,
+}
+
+/// The gates of a task.
+pub(crate) struct Gates {
+    /// Of each the turn that comes next, and the time of its last pass.
+    gates: Vec<(i64, u32)>,
+    /// The last pass that boxes wait for.
+    awaited: u32,
+    /// The last pass of which all threads know that all have come.
+    open: u32,
+}
+
+impl Gates {
+    pub(crate) fn of(program: &ThreadProgram) -> Gates {
+        Gates { gates: vec![(0, 0); program.slots.gates], awaited: 0, open: 0 }
+    }
+
+    /// The time of the last pass that boxes wait for.
+    pub(crate) fn awaited(&self) -> u32 {
+        self.awaited
+    }
+
+    /// All threads come to a gate.
+    pub(crate) fn pass(&mut self, gate: i64, turn: i64, time: u32) -> Result<(), ExecError> {
+        let open = self.open;
+        let (next, last) = self.gate(gate)?;
+        if turn != *next {
+            return Err(divergence(&format!("turn {turn} of a gate is passed in its turn {next}")));
+        }
+        if *last > open {
+            return Err(divergence("a gate is passed again before boxes that waited for it were awaited"));
+        }
+        (*next, *last) = (turn + 1, time);
+        Ok(())
+    }
+
+    /// Boxes wait for a gate; gives when it was passed.
+    pub(crate) fn wait(&mut self, gate: i64, turn: i64) -> Result<u32, ExecError> {
+        let (next, last) = self.gate(gate)?;
+        if turn != *next - 1 {
+            return Err(divergence(&format!("turn {turn} of a gate is awaited before its turn {next}")));
+        }
+        let last = *last;
+        self.awaited = self.awaited.max(last);
+        Ok(last)
+    }
+
+    /// All threads have awaited a box that waited for the passes up to one.
+    pub(crate) fn open(&mut self, awaited: u32) {
+        self.open = self.open.max(awaited);
+    }
+
+    fn gate(&mut self, number: i64) -> Result<&mut (i64, u32), ExecError> {
+        let count = self.gates.len();
+        let gate = usize::try_from(number).ok().and_then(|number| self.gates.get_mut(number));
+        gate.ok_or_else(|| divergence(&format!("there is no gate {number}, there are {count}")))
+    }
+}
+
+impl Slot {
+    /// The slots of a task of a program.
+    pub(crate) fn all(program: &ThreadProgram) -> Vec<Slot> {
+        let slot = |_| Slot { turn: 0, boxes: program.slots.boxes, copies: Vec::new(), awaited: 0 };
+        (0..program.slots.count).map(slot).collect()
+    }
+
+    /// Counts a box that waits for the passes of gates up to one.
+    pub(crate) fn add(&mut self, copy: Copy, awaited: u32) -> Result<(), ExecError> {
+        if self.copies.len() == self.boxes {
+            return Err(divergence("a slot is given a box of its next turn before this one was awaited"));
+        }
+        self.copies.push(copy);
+        self.awaited = awaited;
+        Ok(())
+    }
+
+    /// Ends a turn, whose boxes arrive; gives the passes of gates that they waited for, too.
+    pub(crate) fn end_turn(&mut self, turn: i64) -> Result<(Vec<Copy>, u32), ExecError> {
+        if turn != self.turn {
+            return Err(divergence(&format!("turn {turn} of a slot is awaited in its turn {}", self.turn)));
+        }
+        if self.copies.len() < self.boxes {
+            return Err(divergence("a slot is awaited to which not all boxes are under way"));
+        }
+        self.turn += 1;
+        Ok((std::mem::take(&mut self.copies), self.awaited))
+    }
+}
+
+/// The slot of this number.
+pub(crate) fn slot_at(slots: &mut [Slot], number: i64) -> Result<&mut Slot, ExecError> {
+    let count = slots.len();
+    let slot = usize::try_from(number).ok().and_then(|number| slots.get_mut(number));
+    slot.ok_or_else(|| divergence(&format!("there is no slot {number}, there are {count}")))
+}
+
+impl Machine<'_> {
+    /// Starts copying a box.
+    pub(crate) fn start_box(&mut self, to: Spot, view: ViewId, at: &[ExprId]) -> Result<Copy, ExecError> {
+        let offset = self.eval_index(to.offset)?;
+        if offset % TILE_ALIGNMENT as i64 != 0 {
+            return Err(divergence("a box does not start at a multiple of 1024 bytes"));
+        }
+        let first: Result<Vec<i64>, ExecError> = at.iter().map(|&at| self.eval_index(at)).collect();
+        let (first, view) = (first?, &self.program.views[view.index()]);
+        let mut values = vec![Number::Float(0.0); view.box_elems()];
+        for line in 0..view.lines {
+            for within in 0..TILE_LINE {
+                let mut place = first.clone();
+                place[0] += within as i64;
+                place[1] += line as i64;
+                if let Some(from) = view.place(&place) {
+                    self.report.loads += 1;
+                    values[swizzled(view.lines, line, within)] = self.memory.load(view.buffer, from)?;
+                }
+            }
+        }
+        for at in offset..offset + values.len() as i64 {
+            self.memory.start_box(to.buffer, at)?;
+        }
+        Ok(Copy { buffer: to.buffer, offset, values })
+    }
+
+    /// Writes boxes that have arrived.
+    pub(crate) fn finish_boxes(&mut self, copies: Vec<Copy>) -> Result<(), ExecError> {
+        for Copy { buffer, offset, values } in copies {
+            for (at, value) in (offset..).zip(values) {
+                self.memory.finish_box(buffer, at, value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{BufferData, ExecError, ExecOptions, interpret, parse_thread, validate_thread};
+    use orch_ir::{DType, Tensor};
+
+    /// Boxes of 64 lines of an array of 60 lines of 128 elements, `0, 1, 2, ..`.
+    const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  \
+        team 64 threads thread: i64 [0..=63], clusters of 2\n  input x: f16[8192]\n  output y: f32[128]\n  \
+        shared s: f16[8256]\n  view v: x[512], extents 128 60, strides 128, 64 lines\n  slots 2 of 1 boxes\n";
+    const COPY: &str = "  copy_box s[0], v[64, (task * 8)], 0\n";
+    const STORE: &str = "  y[((task * 64) + thread)] = f32(s[((thread * 64) + ((thread % 8) * 8))])\n";
+
+    fn result(body: &str) -> Result<Vec<f64>, ExecError> {
+        result_with(0, body)
+    }
+
+    /// The same with so many gates.
+    fn result_with(gates: usize, body: &str) -> Result<Vec<f64>, ExecError> {
+        let slots = if gates > 0 { format!("of 1 boxes, {gates} gates") } else { "of 1 boxes".to_owned() };
+        let header = HEADER.replace("of 1 boxes", &slots);
+        let program =
+            parse_thread(&format!("{header}{{\n{body}}}\n")).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(validate_thread(&program), Vec::<String>::new());
+        let printed = program.to_string();
+        assert_eq!(parse_thread(&printed).unwrap().to_string(), printed);
+        let x: Vec<f64> = (0..8192).map(|at| f64::from(at / 128)).collect();
+        let x = BufferData::from_tensor(&Tensor::from_f64(DType::F16, [x.len()], &x));
+        let mut buffers = [x, BufferData::zeros(DType::F32, 128)];
+        interpret(&program, &mut buffers, &ExecOptions::default())?;
+        Ok(buffers[1].to_tensor([128]).unwrap().to_f64())
+    }
+
+    /// The first elements of the lines of each task's box: those after the last line are zero.
+    fn expected() -> Vec<f64> {
+        let line = |task: usize, line: usize| if 8 * task + line < 60 { 4 + 8 * task + line } else { 0 };
+        (0..128).map(|at| line(at / 64, at % 64) as f64).collect()
+    }
+
+    #[test]
+    fn boxes_arrive_swizzled_with_zeros_outside() {
+        assert_eq!(result(&format!("{COPY}  await_boxes 0, 0\n{STORE}")).unwrap(), expected());
+        // A slot is used again once its turn is awaited, and its memory once all have read it.
+        let again = format!(
+            "{COPY}  await_boxes 0, 0\n  let first: f16 = s[thread]\n  barrier\n{COPY}  await_boxes 0, 1\n{STORE}"
+        );
+        assert_eq!(result(&again).unwrap(), expected());
+    }
+
+    #[test]
+    fn what_is_not_ordered_is_an_error() {
+        let read = "  let first: f16 = s[thread]\n";
+        for (body, problem) in [
+            (format!("{COPY}{STORE}  await_boxes 0, 0\n"), "also accessed by"),
+            (format!("{COPY}  await_boxes 0, 0\n{read}{COPY}  await_boxes 0, 1\n"), "also accessed by"),
+            (format!("{COPY}  await_boxes 0, 1\n"), "turn 1 of a slot is awaited in its turn 0"),
+            (COPY.to_owned() + &COPY.replace("s[0]", "s[4096]"), "before this one was awaited"),
+            ("  await_boxes 1, 0\n".to_owned(), "not all boxes are under way"),
+            (COPY.to_owned(), "before its copies are waited for"),
+            (COPY.replace(", 0\n", ", 2\n"), "there is no slot 2"),
+            (COPY.replace("s[0]", "s[64]"), "does not start at a multiple of 1024 bytes"),
+            (COPY.replace("s[0]", "s[8192]"), "out of bounds, the buffer has 8256 elements"),
+            (format!("  if (thread < 32) {{\n{COPY}  }}\n"), "some threads do not come"),
+        ] {
+            let error = result(&body).unwrap_err().to_string();
+            assert!(error.contains(problem), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn boxes_overwrite_what_was_read_before_a_gate() {
+        let read = format!("{COPY}  await_boxes 0, 0\n  let first: f16 = s[thread]\n");
+        let again = format!("{COPY}  await_boxes 0, 1\n");
+        let gate = "  pass_gate 0, 0\n  await_gate 0, 0\n";
+        assert_eq!(result_with(1, &format!("{read}{gate}{again}{STORE}")).unwrap(), expected());
+        // A gate is passed again once a box that waited for it was awaited.
+        let twice = format!("{read}{gate}{again}  pass_gate 0, 1\n{STORE}");
+        assert_eq!(result_with(1, &twice).unwrap(), expected());
+        // Another gate may be passed meanwhile; what is read before that one only is not known to have been.
+        let late = "  pass_gate 0, 0\n  let second: f16 = s[thread]\n  pass_gate 1, 0\n";
+        let both = format!("{read}{late}  await_gate 1, 0\n{again}{STORE}");
+        assert_eq!(result_with(2, &both).unwrap(), expected());
+        for (body, problem) in [
+            (format!("{read}  pass_gate 0, 0\n{again}"), "also accessed by"),
+            (format!("{read}{late}  await_gate 0, 0\n{again}"), "also accessed by"),
+            (
+                format!("{read}{gate}  pass_gate 0, 1\n{again}"),
+                "before boxes that waited for it were awaited",
+            ),
+            ("  pass_gate 0, 1\n".to_owned(), "turn 1 of a gate is passed in its turn 0"),
+            ("  await_gate 0, 0\n".to_owned(), "turn 0 of a gate is awaited before its turn 0"),
+            ("  pass_gate 2, 0\n".to_owned(), "there is no gate 2, there are 2"),
+            (format!("  if (thread < 32) {{\n{gate}  }}\n"), "some threads do not come"),
+            // What threads write themselves is not ordered.
+            (
+                format!("{read}  s[thread] = first\n{gate}  let other: f16 = s[(63 - thread)]\n"),
+                "also accessed by",
+            ),
+            (format!("{read}  barrier\n  s[thread] = first\n{gate}{again}"), "also accessed by"),
+        ] {
+            let error = result_with(2, &body).unwrap_err().to_string();
+            assert!(error.contains(problem), "{body}: {error}");
+        }
+        let program = parse_thread(&format!("{HEADER}{{\n{gate}}}\n")).unwrap();
+        assert!(validate_thread(&program).join("; ").contains("there are no gates to pass"));
+    }
+
+    #[test]
+    fn views_are_the_hardwares() {
+        let problems = |header: &str, body: &str| {
+            let program = parse_thread(&format!("{header}{{\n{body}}}\n"));
+            validate_thread(&program.unwrap_or_else(|error| panic!("{error}"))).join("; ")
+        };
+        for (from, to, problem) in [
+            ("x: f16", "x: f32", "of 16-bit elements"),
+            ("x[512]", "x[511]", "at multiples of 16 bytes"),
+            ("strides 128", "strides 132", "at multiples of 16 bytes"),
+            ("extents 128 60", "extents 128 61", "ends outside of the 8192 elements of x"),
+            ("extents 128 60", "extents 128 0", "extents [128, 0]"),
+            ("strides 128", "strides 128 128", "2 extents and 2 strides"),
+            ("64 lines", "257 lines", "257 lines"),
+            ("slots 2 of 1", "slots 2 of 0", "2 slots of 0 boxes"),
+        ] {
+            let found = problems(&HEADER.replace(from, to), "");
+            assert!(found.contains(problem), "{to}: {found}");
+        }
+        let without = HEADER.replace("  slots 2 of 1 boxes\n", "");
+        assert!(problems(&without, "  await_boxes 0, 0\n").contains("no slots to await"));
+        assert!(problems(&without, COPY).contains("counted by a slot"));
+        let flat = COPY.replace("[64, (task * 8)]", "[64]");
+        assert!(problems(HEADER, &flat).contains("as many coordinates as its view"));
+        let real = COPY.replace("(task * 8)", "f32(task)");
+        assert!(problems(HEADER, &real).contains("an index is f32"));
+        assert!(problems(HEADER, "  await\n").is_empty());
+        let early = problems(HEADER, &format!("{COPY}  await\n  await_boxes 0, 0\n"));
+        assert!(early.contains("touched before the kernels that write it are awaited"), "{early}");
+    }
+}

@@ -1,0 +1,35 @@
+//! Thread programs: what each worker of a kernel does, in explicit loops, buffers and vectors, on GPUs by the threads of a CTA.
+//!
+//! Statements ([`program`], [`cta`], [`tma`], [`amx`]); text form, parser, validator, interpreter and a generator of random
+//! valid programs ([`text`], [`validate`], [`interp`], [`random`]); passes ([`passes`]); task mappings from workers to elements
+//! (Hidet, ASPLOS'23, section 5.1; [`mapping`]); targets as capability numbers ([`target`]).
+//!
+//! This crate writes no source text, reads no files and knows no device beyond the capability numbers it is given.
+
+pub mod amx;
+pub mod count;
+pub mod cta;
+pub mod interp;
+pub mod kernel;
+pub mod mapping;
+mod operands;
+pub mod passes;
+pub mod program;
+pub mod random;
+pub mod target;
+pub mod text;
+pub mod tma;
+pub mod validate;
+pub mod vectorize;
+
+pub use amx::{TileId, TileShape, TileStmt};
+pub use cta::{Product, Spot, Team, TeamStmt};
+pub use interp::{BufferData, ExecError, ExecOptions, Report, interpret};
+pub use mapping::{Covering, LoweredMapping, TaskMapping, covering};
+pub use operands::Factors;
+pub use program::{Buffer, LoopKind, PANELS_AHEAD, Scope, Stmt, ThreadProgram};
+pub use target::{CpuTarget, GpuTarget};
+pub use text::{ThreadTextError, parse_thread, print_thread};
+pub use tma::{Slots, View, ViewId};
+pub use validate::validate_thread;
+pub use vectorize::{LoadCounts, Vectorized, Vectorizer, Widening, vectorize};

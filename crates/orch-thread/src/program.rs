@@ -1,0 +1,323 @@
+//! Thread programs: explicit loops, buffers and vector registers, one step above C or CUDA C++.
+//!
+//! A program is a grid of independent tasks. Every task runs the body with [`ThreadProgram::task`] bound to its
+//! number, by one worker or by a [`Team`] of threads; tasks may run in any order and at the same time, so they write disjoint elements and read nothing that
+//! another task writes. Scratch buffers belong to one worker at a time and are undefined when a task starts.
+
+use crate::amx::{TileId, TileShape, TileStmt};
+use crate::cta::{Team, TeamStmt};
+use crate::tma::{Slots, View, ViewId};
+use orch_compute::ArgRole;
+use orch_compute::expr::Type;
+use orch_compute::expr::{BufferId, ExprId, Exprs, VarId};
+use orch_ir::DType;
+
+/// A schedulable kernel.
+#[derive(Clone, Debug)]
+pub struct ThreadProgram {
+    /// The C function's name.
+    pub name: String,
+    /// The arena of all expressions.
+    pub exprs: Exprs,
+    /// Buffers; a [`BufferId`] is a position here. Global ones come first, in the order of the ABI.
+    pub buffers: Vec<Buffer>,
+    /// Matrix tiles; a [`TileId`] is a position here.
+    pub tiles: Vec<TileShape>,
+    /// Views of arguments; a [`ViewId`] is a position here.
+    pub views: Vec<View>,
+    /// Counters of boxes that arrive in shared memory.
+    pub slots: Slots,
+    /// The number of tasks.
+    pub tasks: usize,
+    /// The task number.
+    pub task: VarId,
+    /// The threads that run a task together; `None` is one worker.
+    pub team: Option<Team>,
+    /// What each task does.
+    pub body: Vec<Stmt>,
+}
+
+/// Memory that a program addresses by element offset.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    /// Readable name.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements.
+    pub elems: usize,
+    /// Where it lives.
+    pub scope: Scope,
+}
+
+/// Where a buffer lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// A kernel argument that is read.
+    Input,
+    /// A kernel argument that is read and never changes: no kernel of the model writes it.
+    Constant,
+    /// A kernel argument that is written (and read back only by the same task).
+    Output,
+    /// Memory that the threads of a team share, at least 128-byte aligned, undefined when a task starts.
+    Shared,
+    /// The same memory put to another use: undefined until [`TeamStmt::Recycle`], from which on the shared buffers are.
+    Recycled,
+    /// Scratch of one worker, or of one thread of a team; 64-byte aligned.
+    Scratch,
+}
+
+impl Buffer {
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        self.elems * self.dtype.size_bytes()
+    }
+}
+
+/// One statement.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Stmt {
+    /// A comment for readers of the generated code.
+    Comment(String),
+    /// Binds a variable that is never assigned again.
+    Let(VarId, ExprId),
+    /// Declares a register that is assigned later, with its first value.
+    Register(VarId, ExprId),
+    /// Assigns a register.
+    Assign(VarId, ExprId),
+    /// Stores a scalar or vector to consecutive elements from `offset` on; lanes whose `mask` is false are not
+    /// accessed. A vector offset scatters.
+    Store {
+        /// Which buffer.
+        buffer: BufferId,
+        /// Element offset.
+        offset: ExprId,
+        /// What to store.
+        value: ExprId,
+        /// Which lanes; `None` is all.
+        mask: Option<ExprId>,
+    },
+    /// `for (var = start; var < end; var += step)`; the variable's declared range must hold.
+    For {
+        /// Loop variable.
+        var: VarId,
+        /// First value.
+        start: ExprId,
+        /// Values stay below this.
+        end: ExprId,
+        /// Increment, positive.
+        step: i64,
+        /// How to run the loop.
+        kind: LoopKind,
+        /// What to repeat.
+        body: Vec<Stmt>,
+    },
+    /// Runs one of two branches; the condition is a scalar boolean.
+    If {
+        /// Condition.
+        condition: ExprId,
+        /// Taken when true.
+        then: Vec<Stmt>,
+        /// Taken when false.
+        otherwise: Vec<Stmt>,
+    },
+    /// Hints the hardware to bring a cache line into the second-level cache; it may lie outside of the buffer.
+    Prefetch {
+        /// Which buffer.
+        buffer: BufferId,
+        /// Element offset.
+        offset: ExprId,
+    },
+    /// Works on matrix tiles.
+    Tile(TileStmt),
+    /// Is done by threads of a team together.
+    Team(TeamStmt),
+}
+
+/// Where a kernel has an argument of its block program.
+impl From<ArgRole> for Scope {
+    fn from(role: ArgRole) -> Self {
+        match role {
+            ArgRole::Input => Scope::Input,
+            ArgRole::Constant => Scope::Constant,
+            ArgRole::Output => Scope::Output,
+        }
+    }
+}
+
+impl Scope {
+    /// True for arguments of the kernel.
+    pub fn is_global(self) -> bool {
+        matches!(self, Scope::Input | Scope::Constant | Scope::Output)
+    }
+
+    /// True for arguments of the kernel that are only read.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, Scope::Input | Scope::Constant)
+    }
+
+    /// True for memory of a team.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Scope::Shared | Scope::Recycled)
+    }
+}
+
+/// Bytes of a line of a CPU's caches.
+pub const CACHE_LINE: usize = 64;
+
+/// Panels of columns after which follows the one that a product of few rows asks for: time enough for it to come.
+pub const PANELS_AHEAD: usize = 2;
+
+impl Stmt {
+    /// Asks for all lines in which so many elements of a buffer may lie, from an offset on.
+    pub fn prefetches(
+        exprs: &mut Exprs,
+        (buffer, dtype): (BufferId, DType),
+        offset: ExprId,
+        elems: usize,
+    ) -> Vec<Self> {
+        let step = CACHE_LINE / dtype.size_bytes();
+        // Arguments may begin within a line, so that the last element lies in one more.
+        let elements = (0..elems).step_by(step).chain([elems - 1]);
+        let ask = |element| Stmt::Prefetch { buffer, offset: exprs.add_const(offset, element as i64) };
+        elements.map(ask).collect()
+    }
+
+    /// The expressions of this statement, not of those nested in it.
+    pub fn operands(&self) -> Vec<ExprId> {
+        match self {
+            Stmt::Comment(_) => Vec::new(),
+            Stmt::Let(_, value) | Stmt::Register(_, value) | Stmt::Assign(_, value) => vec![*value],
+            Stmt::Store { offset, value, mask, .. } => [*offset, *value].into_iter().chain(*mask).collect(),
+            Stmt::For { start, end, .. } => vec![*start, *end],
+            Stmt::If { condition, .. } => vec![*condition],
+            Stmt::Prefetch { offset, .. } => vec![*offset],
+            Stmt::Tile(stmt) => stmt.offset().into_iter().collect(),
+            Stmt::Team(stmt) => stmt.operands(),
+        }
+    }
+
+    /// The statement lists nested in this statement.
+    pub fn bodies(&self) -> impl Iterator<Item = &[Stmt]> {
+        let (first, second): (&[Stmt], &[Stmt]) = match self {
+            Stmt::For { body, .. } => (body, &[]),
+            Stmt::If { then, otherwise, .. } => (then, otherwise),
+            _ => (&[], &[]),
+        };
+        [first, second].into_iter()
+    }
+}
+
+/// How a loop runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoopKind {
+    /// One iteration after the other.
+    Serial,
+    /// Fully unrolled; start and end are constants.
+    Unroll,
+    /// Serial, with a hint to the C compiler to unroll by this factor.
+    UnrollBy(u32),
+}
+
+/// Builds statement lists with less noise.
+impl ThreadProgram {
+    /// A program without statements.
+    pub fn new(name: impl Into<String>, tasks: usize) -> Self {
+        let mut exprs = Exprs::new();
+        let task = exprs.declare_index("task", tasks);
+        Self {
+            name: name.into(),
+            exprs,
+            buffers: Vec::new(),
+            tiles: Vec::new(),
+            views: Vec::new(),
+            slots: Slots::default(),
+            tasks,
+            task,
+            team: None,
+            body: Vec::new(),
+        }
+    }
+
+    /// True if a statement waits for the kernels before; if not, the program does so first of all.
+    pub fn awaits(&self) -> bool {
+        self.body.iter().any(|stmt| matches!(stmt, Stmt::Team(TeamStmt::Await)))
+    }
+
+    /// Adds a buffer.
+    pub fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
+        let id = self.exprs.declare_buffer(buffer.dtype);
+        debug_assert_eq!(id.index(), self.buffers.len());
+        self.buffers.push(buffer);
+        id
+    }
+
+    /// Adds a matrix tile.
+    pub fn add_tile(&mut self, tile: TileShape) -> TileId {
+        self.tiles.push(tile);
+        TileId(u32::try_from(self.tiles.len() - 1).expect("a handful of tiles"))
+    }
+
+    /// Adds a view.
+    pub fn add_view(&mut self, view: View) -> ViewId {
+        self.views.push(view);
+        ViewId(u32::try_from(self.views.len() - 1).expect("a handful of views"))
+    }
+
+    /// The buffer with this id.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.index()]
+    }
+
+    /// Sets the number of tasks and declares the task number anew, before anything mentions it.
+    pub fn set_tasks(&mut self, tasks: usize) -> VarId {
+        self.tasks = tasks;
+        self.task = self.exprs.declare_index("task", tasks);
+        self.task
+    }
+
+    /// Lets `threads` threads run each task together; the variable is the thread's number.
+    pub fn set_team(&mut self, threads: usize, cluster: usize) -> VarId {
+        let thread = self.exprs.declare_index("thread", threads);
+        self.team = Some(Team { threads, thread, cluster, loads_ahead: false });
+        thread
+    }
+
+    /// Bytes of memory that the threads of a task share.
+    pub fn shared_bytes(&self) -> usize {
+        self.shared_places().1 + self.slots.bytes()
+    }
+
+    /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are
+    /// aligned to 128 bytes; those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
+    pub fn shared_places(&self) -> (Vec<Option<usize>>, usize) {
+        let is_whole = |buffer: &Buffer| buffer.bytes().is_multiple_of(1 << 10);
+        let mut places = vec![None; self.buffers.len()];
+        let mut all = 0;
+        for scope in [Scope::Shared, Scope::Recycled] {
+            let mut end = 0;
+            for first in [true, false] {
+                for (place, buffer) in places.iter_mut().zip(&self.buffers) {
+                    if buffer.scope == scope && is_whole(buffer) == first {
+                        *place = Some(end);
+                        end += buffer.bytes().next_multiple_of(128);
+                    }
+                }
+            }
+            all = all.max(end);
+        }
+        (places, all)
+    }
+
+    /// Bytes of scratch that one worker needs, each buffer aligned to 64 bytes.
+    pub fn scratch_bytes(&self) -> usize {
+        (self.buffers.iter().filter(|b| b.scope == Scope::Scratch))
+            .map(|b| b.bytes().next_multiple_of(64))
+            .sum()
+    }
+
+    /// The type of a variable.
+    pub fn var_type(&self, var: VarId) -> Type {
+        self.exprs.var_info(var).ty
+    }
+}
