@@ -7,7 +7,7 @@
 //! ```
 //!
 //! with the global buffers in order, none of which overlap unless both are only read. The grid is one-dimensional: a
-//! block per task, of [`Team::threads`](orch_thread::Team) threads, in clusters of [`Team::cluster`](orch_thread::Team), with
+//! block per task, of [`Cta::threads`](orch_thread::CTA) threads, in clusters of [`Cta::cluster`](orch_thread::CTA), with
 //! [`shared_bytes`](ThreadProgram::shared_bytes) of dynamic shared memory.
 //!
 //! Where the target has early launches, a kernel lets the next one be launched at once, and waits itself for the end of
@@ -18,15 +18,15 @@
 //! blow such an error up. All other kernels compute them to the last place or two.
 //!
 //! The text is C++17 for NVRTC without any header: what kernels use is in a prelude, matrix and copy instructions are
-//! inline PTX. Programs are taken to be valid and to have a team; others may panic.
+//! inline PTX. Programs are taken to be valid and to have a CTA; others may panic.
 
 mod approximate;
+mod cta;
 mod expression;
 mod fragments;
 mod function;
 mod memory;
 mod running;
-mod team;
 mod types;
 
 use orch_thread::{GpuTarget, ThreadProgram};
@@ -37,9 +37,9 @@ const PRELUDE: &str = include_str!("cuda/prelude.cuh");
 /// CUDA C++ text that defines one kernel.
 ///
 /// # Panics
-/// If the program is not valid or has no team.
+/// If the program is not valid or has no CTA.
 pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
-    let tiles: String = function::tile_products(program).iter().map(team::TileProduct::text).collect();
+    let tiles: String = function::tile_products(program).iter().map(cta::TileProduct::text).collect();
     let approximate = if approximate::may_approximate(program) { "#define ORC_APPROXIMATE\n" } else { "" };
     let kernel = function::emit(program, target);
     format!("/* Generated for {}. */\n{approximate}{PRELUDE}{tiles}\n{kernel}", target.name)
@@ -68,13 +68,14 @@ mod tests {
     fn inputs_of_early_kernels_are_read_after_the_wait() {
         let program = parse_thread(
             "program k, 1 tasks task: i64 [0..=0]\n  input x: f32[32]\n  output y: f32[32]\n  \
-             team 32 threads thread: i64 [0..=31], clusters of 1\n{\ny[thread] = x[thread]\n}\n",
+             cta 32 threads thread: i64 [0..=31], clusters of 1\n{\ny[thread] = x[thread]\n}\n",
         )
         .unwrap_or_else(|error| panic!("{error}"));
         let early = emit(&program, &SM_90);
         let kernel = &early[early.find("extern \"C\"").expect("a kernel")..];
         let place = |text: &str| kernel.find(text).unwrap_or_else(|| panic!("no `{text}` in {kernel}"));
-        let order = ["o_await();", "x = o_after_await(x);", "y[thread] = x[thread];"].map(place);
+        let order =
+            ["o_grid_dependency_wait();", "x = o_after_await(x);", "y[thread] = x[thread];"].map(place);
         assert!(order.is_sorted(), "{kernel}");
         assert!(!early.contains("__ldg") && !early.contains("global.nc"));
         assert!(!emit(&program, &SM_80).contains("= o_after_await("));

@@ -3,7 +3,7 @@
 
 use orch_compute::{BufferId, Expr, ExprId, Exprs, VarId};
 use orch_ir::CompareFn;
-use orch_thread::{Stmt, ThreadProgram, TileStmt};
+use orch_thread::{AmxStmt, Stmt, ThreadProgram};
 
 /// How the lanes of an access are addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,8 +91,8 @@ pub fn roots(exprs: &Exprs, stmt: &Stmt) -> Vec<ExprId> {
         Stmt::For { start, end, .. } => vec![*start, *end],
         Stmt::If { condition, .. } => vec![*condition],
         Stmt::Prefetch { offset, .. } => vec![*offset],
-        Stmt::Tile(stmt) => stmt.offset().into_iter().collect(),
-        Stmt::Team(stmt) => stmt.operands(),
+        Stmt::Amx(stmt) => stmt.offset().into_iter().collect(),
+        Stmt::Cta(stmt) => stmt.operands(),
     }
 }
 
@@ -222,7 +222,7 @@ fn mark_data_vars(exprs: &Exprs, stmts: &[Stmt], data_var: &mut [bool]) {
                 data_var[var.index()] =
                     reachable.into_iter().any(|id| is_data(exprs, id, data_var, |_| false));
             }
-            Stmt::Team(stmt) => stmt.declares().into_iter().for_each(|var| data_var[var.index()] = true),
+            Stmt::Cta(stmt) => stmt.declares().into_iter().for_each(|var| data_var[var.index()] = true),
             Stmt::For { body, .. } => mark_data_vars(exprs, body, data_var),
             Stmt::If { then, otherwise, .. } => {
                 mark_data_vars(exprs, then, data_var);
@@ -256,14 +256,14 @@ impl VarTable {
                     self.visit(then, depth + 1);
                     self.visit(otherwise, depth + 1);
                 }
-                Stmt::Team(stmt) => {
+                Stmt::Cta(stmt) => {
                     stmt.declares().into_iter().for_each(|var| self.depth[var.index()] = depth)
                 }
                 Stmt::Comment(_)
                 | Stmt::Assign(..)
                 | Stmt::Store { .. }
                 | Stmt::Prefetch { .. }
-                | Stmt::Tile(_) => {}
+                | Stmt::Amx(_) => {}
             }
         }
     }
@@ -290,7 +290,7 @@ impl Changes {
         for stmt in stmts {
             match stmt {
                 Stmt::Assign(var, _) => self.registers.push(*var),
-                Stmt::Store { buffer, .. } | Stmt::Tile(TileStmt::Store { buffer, .. }) => {
+                Stmt::Store { buffer, .. } | Stmt::Amx(AmxStmt::Store { buffer, .. }) => {
                     self.buffers.push(*buffer);
                 }
                 Stmt::For { body, .. } => self.add(body),
@@ -302,8 +302,8 @@ impl Changes {
                 | Stmt::Let(..)
                 | Stmt::Register(..)
                 | Stmt::Prefetch { .. }
-                | Stmt::Tile(_) => {}
-                Stmt::Team(stmt) => self.buffers.extend(stmt.written()),
+                | Stmt::Amx(_) => {}
+                Stmt::Cta(stmt) => self.buffers.extend(stmt.written()),
             }
         }
     }

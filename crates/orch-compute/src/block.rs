@@ -43,7 +43,7 @@ pub struct BlockProgram {
     pub stages: Vec<Stage>,
     /// Whether a factor of a contraction may be beyond the range of f16 ([`Storage::is_wide`](crate::Storage::is_wide)):
     /// nothing on the way to its products may be rounded to that.
-    pub has_wide_factors: bool,
+    pub has_wide_operands: bool,
 }
 
 /// A tensor argument.

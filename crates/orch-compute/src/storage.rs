@@ -10,9 +10,9 @@
 //!   numbers of masks, which would become infinite;
 //! - in f16, long sums of products of data and what is as large (`storage/sums.rs`): linear attention before its division.
 //!   They are *wide*: contractions that read them do not round them to f16 as factors either
-//!   ([`BlockProgram::has_wide_factors`]). bf16 has the range of f32.
+//!   ([`BlockProgram::has_wide_operands`]). bf16 has the range of f32.
 //!
-//! [`BlockProgram::has_wide_factors`]: crate::BlockProgram::has_wide_factors
+//! [`BlockProgram::has_wide_operands`]: crate::BlockProgram::has_wide_operands
 
 mod sums;
 

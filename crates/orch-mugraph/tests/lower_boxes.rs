@@ -12,7 +12,7 @@ use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Stored, gpu};
 use orch_mugraph::{MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::print_thread;
 use orch_thread::target::{SM_80, SM_90};
 
@@ -89,8 +89,8 @@ impl Attention {
 /// Runs the kernels of a µGraph, compares, and gives the text of the first one.
 fn check(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> String {
     let (factors, limit) = match stored[0].dtype {
-        DType::F16 => (Factors::F16, 1e-2),
-        _ => (Factors::Bf16, 5e-2),
+        DType::F16 => (OperandPrecision::F16, 1e-2),
+        _ => (OperandPrecision::Bf16, 5e-2),
     };
     let mut first = None;
     let expected = interpret(graph, inputs, Precision::F32).unwrap();
@@ -208,7 +208,7 @@ fn groups_of_warps_pass_gates() {
             // Tasks of a cluster would have iterations too few for that.
             let mut text = String::new();
             check_lowered(&graph, &inputs, &stored, 1e-2, |request| {
-                let kernel = gpu::lower_as(request, &SM_90, Factors::F16, Schedule::PLAIN);
+                let kernel = gpu::lower_as(request, &SM_90, OperandPrecision::F16, Schedule::PLAIN);
                 let kernel = kernel.unwrap_or_else(|e| panic!("{e}\n{}", print(&graph)));
                 text = print_thread(&kernel.program);
                 kernel
@@ -321,13 +321,13 @@ fn products_with_leading_elements_take_boxes() {
         (
             "t0 = input \"x\" [2, 64, 64]\n t1 = input \"w\" [2, 64, 128]\n",
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
-            "slots 1 of 4 boxes",
+            "mbarriers 1 full of 4 loads",
         ),
         // More lines than a box has.
         (
             "t0 = input \"x\" [128, 320]\n t1 = input \"w\" [320, 64]\n",
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
-            "slots 1 of 2 boxes",
+            "mbarriers 1 full of 2 loads",
         ),
         // Two factors, of which one is before the loop.
         (

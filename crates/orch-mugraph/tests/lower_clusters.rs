@@ -64,7 +64,7 @@ fn attention_of_few_queries_is_shared() {
 fn tasks_exchange_what_their_warps_have_added() {
     let [_, graph] = attention([1, 512, 64], 8, None);
     let all = ways(&graph, &row_major(&graph, KINDS[3].1), KINDS[3].0);
-    let (_, kernel) = all.iter().find(|(schedule, _)| schedule.tasks == 4).expect("four tasks");
+    let (_, kernel) = all.iter().find(|(schedule, _)| schedule.ctas == 4).expect("four tasks");
     let exchanged = kernel.program.buffers.iter().filter(|buffer| buffer.name.starts_with("exchange"));
     let elems: Vec<usize> = exchanged.map(|buffer| buffer.elems).collect();
     // Of each thread a maximum and a sum of two rows, and eight sums of 16 rows by 64 columns.
@@ -87,7 +87,7 @@ fn check_shared(cases: &[Case]) {
             for (factors, dtype, limit) in [&KINDS[3..4], &KINDS[..usize::from(extents[0] == 40)]].concat() {
                 let stored = row_major(graph, dtype);
                 let all = ways(graph, &stored, factors);
-                let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.tasks).collect();
+                let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.ctas).collect();
                 let expected = [&[1][..], tasks].concat();
                 // Products of whole tiles keep a multiprocessor busy alone.
                 let has_tiles = extents[0].is_multiple_of(64);
@@ -95,11 +95,11 @@ fn check_shared(cases: &[Case]) {
                 let mut sorted = shared.clone();
                 sorted.sort_by_key(|&tasks| (tasks > 1, std::cmp::Reverse(tasks)));
                 assert_eq!(sorted, expected, "{factors:?} {}", print(graph));
-                for (schedule, kernel) in all.iter().filter(|(schedule, _)| schedule.tasks > 1) {
+                for (schedule, kernel) in all.iter().filter(|(schedule, _)| schedule.ctas > 1) {
                     // One for maxima, one for sums, two if each task combines some of them, and one at the end.
                     let barriers = print_thread(&kernel.program).matches("cluster_barrier").count();
                     let least = 2 + usize::from(has_maxima);
-                    assert_eq!(kernel.program.tasks, 2 * schedule.tasks);
+                    assert_eq!(kernel.program.tasks, 2 * schedule.ctas);
                     assert!((least..=least + 1).contains(&barriers), "{barriers} barriers");
                 }
                 check_ways(graph, &stored, (factors, dtype, limit));

@@ -9,7 +9,7 @@ use orch_ir::DType;
 use orch_mugraph::lower::Stored;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::{MuGraph, print};
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
 use orch_thread::print_thread;
 
@@ -19,9 +19,10 @@ fn boxes(kernel: &Kernel) -> usize {
 }
 
 /// How many boxes the kernel of a graph starts copying, if its factors may come in boxes and each block is a task.
-fn box_count(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Option<usize> {
+fn box_count(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Option<usize> {
     let all = ways(graph, stored, factors);
-    let (_, kernel) = all.iter().find(|(schedule, _)| *schedule == Schedule { boxes: true, tasks: 1 })?;
+    let (_, kernel) =
+        all.iter().find(|(schedule, _)| *schedule == Schedule { tma_operands: true, ctas: 1 })?;
     Some(boxes(kernel))
 }
 
@@ -53,9 +54,9 @@ fn large_factors_of_few_rows_come_in_boxes() {
 fn boxes_have_the_rows_that_there_are() {
     for rows in [1, 12, 16, 64, 72, 128] {
         let graph = gated([rows, 384, 64], 1, 3);
-        let all = ways(&graph, &row_major(&graph, DType::F16), Factors::F16);
-        let (_, kernel) = all.iter().find(|(schedule, _)| schedule.boxes).expect("boxes");
-        let first = kernel.program.views.iter().find(|view| view.extents == [384, rows]);
+        let all = ways(&graph, &row_major(&graph, DType::F16), OperandPrecision::F16);
+        let (_, kernel) = all.iter().find(|(schedule, _)| schedule.tma_operands).expect("boxes");
+        let first = kernel.program.tensor_maps.iter().find(|view| view.extents == [384, rows]);
         assert_eq!(first.map(|view| view.lines), Some(rows), "{}", kernel.program);
     }
 }
@@ -66,9 +67,9 @@ fn boxes_have_the_rows_that_there_are() {
 fn few_blocks_are_run_by_clusters() {
     for (graph, tasks) in [(normalised([9, 1024, 128], 2, 16), 4), (adapted([8, 4096, 128], 2, 2), 4)] {
         let stored = row_major(&graph, DType::F16);
-        let all = ways(&graph, &stored, Factors::F16);
+        let all = ways(&graph, &stored, OperandPrecision::F16);
         let (_, shared) =
-            all.iter().find(|(way, _)| *way == Schedule { boxes: true, tasks: 2 }).expect("clusters");
+            all.iter().find(|(way, _)| *way == Schedule { tma_operands: true, ctas: 2 }).expect("clusters");
         assert_eq!(shared.program.tasks, tasks, "{}", print(&graph));
         check_ways(&graph, &stored, KINDS[3]);
     }
@@ -105,12 +106,12 @@ fn boxes_suit_remainders_heads_and_orders() {
         if let Some(strides) = strides {
             stored[1].strides = strides;
         }
-        assert_eq!(box_count(&graph, &stored, Factors::F16), Some(boxes), "{}", print(&graph));
+        assert_eq!(box_count(&graph, &stored, OperandPrecision::F16), Some(boxes), "{}", print(&graph));
         check_ways(&graph, &stored, KINDS[3]);
     }
 }
 
-/// Factors that are no arrays of whole lines for the copy engine, and loops whose iterations are not parts of sums.
+/// OperandPrecision that are no arrays of whole lines for the copy engine, and loops whose iterations are not parts of sums.
 #[test]
 fn other_factors_do_not_come_in_boxes() {
     let graph = |rows: usize, columns: usize, body: &str| {
@@ -122,13 +123,13 @@ fn other_factors_do_not_come_in_boxes() {
     let product = "s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0]";
     let plain = graph(8, 64, product);
     let f16 = row_major(&plain, DType::F16);
-    assert_ne!(box_count(&plain, &f16, Factors::F16), None);
-    assert_eq!(box_count(&plain, &f16, Factors::Bf16), None);
-    assert_eq!(box_count(&plain, &row_major(&plain, DType::F32), Factors::F16), None);
+    assert_ne!(box_count(&plain, &f16, OperandPrecision::F16), None);
+    assert_eq!(box_count(&plain, &f16, OperandPrecision::Bf16), None);
+    assert_eq!(box_count(&plain, &row_major(&plain, DType::F32), OperandPrecision::F16), None);
     for (strides, offset) in [([65, 1], 0), ([64, 1], 4)] {
         let mut stored = f16.clone();
         stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
-        assert_eq!(box_count(&plain, &stored, Factors::F16), None, "{strides:?} {offset}");
+        assert_eq!(box_count(&plain, &stored, OperandPrecision::F16), None, "{strides:?} {offset}");
     }
     for other in [
         graph(136, 64, product),
@@ -142,7 +143,7 @@ fn other_factors_do_not_come_in_boxes() {
         ),
     ] {
         assert_eq!(
-            box_count(&other, &row_major(&other, DType::F16), Factors::F16),
+            box_count(&other, &row_major(&other, DType::F16), OperandPrecision::F16),
             None,
             "{}",
             print(&other)

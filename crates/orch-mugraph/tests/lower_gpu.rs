@@ -14,7 +14,7 @@ use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{
     BinaryFn, MuGraph, Node, Precision, TensorId, UnaryFn, VerifyOptions, interpret, print, stabilise,
 };
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
 use orch_thread::print_thread;
 use orch_thread::target::{SM_80, SM_90};
@@ -59,7 +59,7 @@ fn stable_split_attention_is_computed() {
     let mut inputs = random_inputs(&program, 11, 1.0);
     inputs[0] = inputs[0].map(|x| 30.0 / 4.0 * x);
     // Logits of a standard deviation of 30 leave no digits of rounded factors.
-    check_stored(&graph, &inputs, &row_major(&graph, DType::F32), (Factors::F32, 1e-4));
+    check_stored(&graph, &inputs, &row_major(&graph, DType::F32), (OperandPrecision::F32, 1e-4));
     inputs[0] = inputs[0].map(|x| x / 30.0);
     check(&graph, &inputs);
 }
@@ -77,7 +77,7 @@ fn few_parts_are_combined_without_barriers() {
         check(&graph, &random_inputs(&graph, 5, 1.0));
         let (kernel, stored) = (TensorId(3), row_major(&graph, DType::F32));
         let request = Request { graph: &graph, kernel, stored: &stored, name: "k" };
-        let kernel = gpu::lower(&request, &SM_90, Factors::F16).unwrap_or_else(|e| panic!("{e}"));
+        let kernel = gpu::lower(&request, &SM_90, OperandPrecision::F16).unwrap_or_else(|e| panic!("{e}"));
         let text = print_thread(&kernel.program);
         assert_eq!(text.contains("barrier") || text.contains("shared"), !is_apart, "{text}");
     }
@@ -125,7 +125,7 @@ fn fused_attention_is_computed() {
 /// of those whose second factor is transposed.
 fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [usize; 2] {
     let mut counts = [0, 0];
-    let factors = if stored[0].dtype == DType::F16 { Factors::F16 } else { Factors::Bf16 };
+    let factors = if stored[0].dtype == DType::F16 { OperandPrecision::F16 } else { OperandPrecision::Bf16 };
     outputs(graph, inputs, stored, |request| {
         let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
         let text = print_thread(&kernel.program);
@@ -140,7 +140,7 @@ fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [us
         assert!(!print_thread(&plain.program).contains("multiply_tiles"));
         kernel
     });
-    let limit = if factors == Factors::F16 { 1e-2 } else { 5e-2 };
+    let limit = if factors == OperandPrecision::F16 { 1e-2 } else { 5e-2 };
     check_stored(graph, inputs, stored, (factors, limit));
     counts
 }
@@ -307,7 +307,7 @@ fn remainders_that_are_combined_are_refused() {
             stored: &stored,
             name: "k",
         };
-        let error = gpu::lower(&request, &SM_80, Factors::F32).unwrap_err();
+        let error = gpu::lower(&request, &SM_80, OperandPrecision::F32).unwrap_err();
         assert!(error.0.contains("remainder"), "{error}");
     }
 }
@@ -325,7 +325,7 @@ fn tiles_that_do_not_fit_are_refused() {
         stored: &stored,
         name: "k",
     };
-    let error = gpu::lower(&request, &SM_80, Factors::Tf32).unwrap_err();
+    let error = gpu::lower(&request, &SM_80, OperandPrecision::Tf32).unwrap_err();
     assert!(error.0.contains("bytes"), "{error}");
 }
 
@@ -363,7 +363,7 @@ fn every_function_is_computed_in_registers_and_in_shared_memory() {
 fn check_infinite(graph: &MuGraph, inputs: &[Array<f64>]) {
     let finite = |array: &Array<f64>| array.map(|x| if x.is_finite() { x } else { -1.0 });
     let expected = interpret(graph, inputs, Precision::F32).unwrap();
-    for (factors, limit) in [(Factors::F32, 1e-5), (Factors::F16, 2e-2)] {
+    for (factors, limit) in [(OperandPrecision::F32, 1e-5), (OperandPrecision::F16, 2e-2)] {
         let given = outputs(graph, inputs, &row_major(graph, DType::F32), |request| {
             gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)))
         });
@@ -440,7 +440,7 @@ fn tensors_lie_anywhere() {
         let mut inputs = rounded(&inputs, dtype);
         let (first, second) = inputs[0].data.split_at_mut(256);
         second.copy_from_slice(first);
-        for factors in [Factors::F32, Factors::Tf32, Factors::F16] {
+        for factors in [OperandPrecision::F32, OperandPrecision::Tf32, OperandPrecision::F16] {
             check_stored(&graph, &inputs, &stored, (factors, 1e-2));
         }
     }
@@ -485,9 +485,10 @@ fn fewer_tiles_are_ahead_where_memory_is_short() {
         loop {
             let mut fits = true;
             let given = outputs(&graph, &inputs, &stored, |request| {
-                let kernel = gpu::lower(request, &target, Factors::F16);
+                let kernel = gpu::lower(request, &target, OperandPrecision::F16);
                 fits = kernel.is_ok();
-                let kernel = kernel.unwrap_or_else(|_| gpu::lower(request, &SM_90, Factors::F16).unwrap());
+                let kernel =
+                    kernel.unwrap_or_else(|_| gpu::lower(request, &SM_90, OperandPrecision::F16).unwrap());
                 target.shared_bytes = kernel.program.shared_bytes() - 1;
                 kernel
             });
@@ -594,12 +595,12 @@ fn tiles_of_few_dimensions_are_computed() {
 }
 
 /// The kernel whose large factors of few rows threads load.
-fn by_threads(request: &Request<'_>, factors: Factors) -> Kernel {
+fn by_threads(request: &Request<'_>, factors: OperandPrecision) -> Kernel {
     gpu::lower_as(request, &SM_90, factors, gpu::Schedule::PLAIN).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Whether a kernel reads a factor straight to registers.
-fn streams(graph: &MuGraph, stored: &[Stored], factors: Factors) -> bool {
+fn streams(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> bool {
     let mut found = false;
     for (kernel, _) in graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_))) {
         let request = Request { graph, kernel, stored, name: "k" };
@@ -625,7 +626,11 @@ fn large_factors_of_few_rows_are_streamed() {
             adapted([rows, 512, 128], 2, 2),
             single,
         ] {
-            assert!(streams(&graph, &row_major(&graph, DType::F16), Factors::F16), "{}", print(&graph));
+            assert!(
+                streams(&graph, &row_major(&graph, DType::F16), OperandPrecision::F16),
+                "{}",
+                print(&graph)
+            );
             let inputs = random_inputs(&graph, 7, 0.3);
             for (factors, dtype, limit) in [KINDS[3], KINDS[4]] {
                 let (inputs, stored) = (rounded(&inputs, dtype), row_major(&graph, dtype));
@@ -658,9 +663,9 @@ fn streams_have_remainders_and_cross_iterations() {
             along[0], along[1]
         ));
         let stored = row_major(&graph, DType::F16);
-        assert!(streams(&graph, &stored, Factors::F16), "{}", print(&graph));
+        assert!(streams(&graph, &stored, OperandPrecision::F16), "{}", print(&graph));
         let inputs = rounded(&random_inputs(&graph, 3, 0.3), DType::F16);
-        check_lowered(&graph, &inputs, &stored, 1e-2, |request| by_threads(request, Factors::F16));
+        check_lowered(&graph, &inputs, &stored, 1e-2, |request| by_threads(request, OperandPrecision::F16));
     }
 }
 
@@ -702,7 +707,7 @@ fn sums_of_products_are_added_straight() {
              store s8 [-]\n }}\n output \"o\" t4\n}}\n"
         ));
         let stored = row_major(&graph, DType::F16);
-        assert_eq!(streams(&graph, &stored, Factors::F16), streamed, "{}", print(&graph));
+        assert_eq!(streams(&graph, &stored, OperandPrecision::F16), streamed, "{}", print(&graph));
         check(&graph, &random_inputs(&graph, 5, 0.3));
     }
 }
@@ -718,25 +723,25 @@ fn other_factors_are_not_streamed() {
     };
     let plain = graph(16, "store s3 [0]");
     let f16 = row_major(&plain, DType::F16);
-    assert!(streams(&plain, &f16, Factors::F16));
+    assert!(streams(&plain, &f16, OperandPrecision::F16));
     // Types that differ, neighbours along the terms, lines that no vector divides.
-    assert!(!streams(&plain, &row_major(&plain, DType::F32), Factors::F16));
-    assert!(!streams(&plain, &f16, Factors::Bf16));
+    assert!(!streams(&plain, &row_major(&plain, DType::F32), OperandPrecision::F16));
+    assert!(!streams(&plain, &f16, OperandPrecision::Bf16));
     for (strides, offset) in [([1, 256], 0), ([65, 1], 0), ([64, 1], 4)] {
         let mut stored = f16.clone();
         stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
-        assert!(!streams(&plain, &stored, Factors::F16), "{strides:?} {offset}");
+        assert!(!streams(&plain, &stored, OperandPrecision::F16), "{strides:?} {offset}");
     }
     // Many rows, and a tile that is read twice.
     for other in [
         graph(80, "store s3 [0]"),
         graph(16, "s4 = sum(0) s1\n s5 = accumulate sum s4\n s6 = add s3, s5\n store s6 [0]"),
     ] {
-        assert!(!streams(&other, &row_major(&other, DType::F16), Factors::F16), "{}", print(&other));
+        assert!(!streams(&other, &row_major(&other, DType::F16), OperandPrecision::F16), "{}", print(&other));
     }
     // Attention: a product of a product, which stays in registers.
     let (_, fused) = fused_attention([1, 16, 256, 64], 1, 2);
-    assert!(!streams(&fused, &row_major(&fused, DType::F16), Factors::F16));
+    assert!(!streams(&fused, &row_major(&fused, DType::F16), OperandPrecision::F16));
 }
 
 #[test]
@@ -771,7 +776,8 @@ fn attention_in_odd_tiles_is_computed() {
 ";
     let graph = orch_mugraph::parse(text).unwrap();
     let inputs = random_inputs(&graph, 3, 0.5);
-    for (factors, dtype, limit) in KINDS.into_iter().filter(|(factors, ..)| *factors == Factors::F16) {
+    for (factors, dtype, limit) in KINDS.into_iter().filter(|(factors, ..)| *factors == OperandPrecision::F16)
+    {
         let mut stored = row_major(&graph, dtype);
         stored[2].strides = vec![16_000, 1, 64];
         check_stored(&graph, &rounded(&inputs, dtype), &stored, (factors, limit));

@@ -104,7 +104,7 @@ impl Setting {
         let function = self.module.function(symbol).unwrap();
         Step {
             name: symbol.to_owned(),
-            action: Action::Launch(Launch { function, shape, buffers, views: Vec::new(), call: None }),
+            action: Action::Launch(Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None }),
         }
     }
 

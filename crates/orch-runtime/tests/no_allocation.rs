@@ -84,7 +84,7 @@ fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda
         function,
         shape: cuda::LaunchShape { cluster: 2, is_programmatic: true, ..cuda::LaunchShape::new(2, 4) },
         buffers: vec![BufferRef::read(Base::Input(0), 0, SIZE), write(0)],
-        views: Vec::new(),
+        tensor_maps: Vec::new(),
         call: None,
     };
     let program = cuda::Program {

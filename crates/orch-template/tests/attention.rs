@@ -5,7 +5,7 @@ mod support;
 
 use orch_ir::*;
 use orch_template::gpu::{attention, designs};
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::target::SM_90;
 use orch_thread::validate_thread;
 use support::{G, run_kernel};
@@ -71,10 +71,10 @@ fn check(shape: Shape) {
     let inputs = g.inputs(7);
     let expected = g.expected(&inputs);
     let values = g.arguments(&block, &inputs);
-    let schedules = attention::schedules(&block, &SM_90, Factors::F16);
+    let schedules = attention::schedules(&block, &SM_90, OperandPrecision::F16);
     assert!(!schedules.is_empty(), "{shape:?}");
     for schedule in &schedules {
-        let kernel = attention::lower(&block, schedule, Factors::F16).unwrap();
+        let kernel = attention::lower(&block, schedule, OperandPrecision::F16).unwrap();
         assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{shape:?} {schedule:?}");
         for (expected, given) in expected.iter().zip(run_kernel(&block, &kernel, &values)) {
             for (want, got) in expected.to_f64().iter().zip(given.to_f64()) {
@@ -116,9 +116,9 @@ fn factors_that_are_computed() {
 fn what_does_not_fit_is_refused() {
     for shape in [Shape { keys: 257, ..PLAIN }, Shape { terms: 144, ..PLAIN }] {
         let block = attention_of(shape).build().unwrap();
-        assert!(designs(&block, &SM_90, Factors::F16, 1).is_empty(), "{shape:?}");
+        assert!(designs(&block, &SM_90, OperandPrecision::F16, 1).is_empty(), "{shape:?}");
     }
     let block = attention_of(PLAIN).build().unwrap();
-    assert!(designs(&block, &SM_90, Factors::F32, 1).is_empty());
-    assert!(designs(&block, &SM_90, Factors::F16, 1)[0].schedule.starts_with("attention"));
+    assert!(designs(&block, &SM_90, OperandPrecision::F32, 1).is_empty());
+    assert!(designs(&block, &SM_90, OperandPrecision::F16, 1)[0].schedule.starts_with("attention"));
 }

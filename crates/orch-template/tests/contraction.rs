@@ -9,8 +9,8 @@ use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
 use orch_template::contraction::{ContractionSchedule, Engine, Extents, Form, RowOrder, lower, staging};
 use orch_template::gpu::contraction as gpu;
-use orch_thread::Factors;
-use orch_thread::cta::TILE_LINE;
+use orch_thread::OperandPrecision;
+use orch_thread::cta::SWIZZLE_ROW;
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::passes::await_late::await_late;
 use orch_thread::target::{SM_90, X86_64_V3, X86_64_V4};
@@ -98,10 +98,13 @@ impl Case {
     fn check_on_gpu(&self, block: &BlockProgram, expected: &Tensor, layout: &Layout, what: &str) {
         let form = Form::of(block).unwrap_or_else(|error| panic!("{what}: {error}"));
         let Extents { batch, m, n, k } = Extents::of(block, &form);
-        for (factors, tolerance) in
-            [(Factors::F16, 5e-3), (Factors::F32, 1e-4), (Factors::Tf32, 2e-2), (Factors::Bf16, 4e-2)]
-        {
-            if factors != Factors::F16 && batch * m * n * k > SMALL_PRODUCT {
+        for (factors, tolerance) in [
+            (OperandPrecision::F16, 5e-3),
+            (OperandPrecision::F32, 1e-4),
+            (OperandPrecision::Tf32, 2e-2),
+            (OperandPrecision::Bf16, 4e-2),
+        ] {
+            if factors != OperandPrecision::F16 && batch * m * n * k > SMALL_PRODUCT {
                 continue;
             }
             let mut schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
@@ -109,7 +112,7 @@ impl Case {
             // Multiply-adds, those beyond the borders of the product as well.
             schedules.sort_by_key(|schedule| {
                 let tile = m.next_multiple_of(schedule.block_m) * n.next_multiple_of(schedule.block_n);
-                tile * k.next_multiple_of(schedule.block_k * schedule.split)
+                tile * k.next_multiple_of(schedule.block_k * schedule.split_k)
             });
             // Of each kind one that differs from test to test.
             let of_kind = |is_kind: fn(&gpu::ContractionSchedule) -> bool| {
@@ -118,10 +121,10 @@ impl Case {
                 (!kind.is_empty()).then(|| kind[at % kind.len()])
             };
             let kinds = [
-                of_kind(|schedule| schedule.split == 1 && !schedule.tiles),
-                of_kind(|schedule| schedule.split > 1 && !schedule.tiles),
-                of_kind(|schedule| schedule.tiles),
-                of_kind(|schedule| schedule.tiles && schedule.block_n % TILE_LINE == 0),
+                of_kind(|schedule| schedule.split_k == 1 && !schedule.wgmma),
+                of_kind(|schedule| schedule.split_k > 1 && !schedule.wgmma),
+                of_kind(|schedule| schedule.wgmma),
+                of_kind(|schedule| schedule.wgmma && schedule.block_n % SWIZZLE_ROW == 0),
             ];
             for schedule in kinds.into_iter().flatten() {
                 let what = format!("{what} {factors:?} {schedule:?}");
@@ -258,21 +261,21 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
         let nodes: Vec<_> = case.graph.node_ids().collect();
         let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "kernel")
             .unwrap_or_else(|error| panic!("{error}"));
-        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
         for (block_m, block_n, split) in [(64, 64, 1), (64, 128, 2), (192, 128, 1)] {
             let is_meant = |schedule: &&gpu::ContractionSchedule| {
-                let of_tile = schedule.tiles && (schedule.block_m, schedule.block_n) == (block_m, block_n);
-                of_tile && schedule.split == split
+                let of_tile = schedule.wgmma && (schedule.block_m, schedule.block_n) == (block_m, block_n);
+                of_tile && schedule.split_k == split
             };
             let mut count = 0;
             for schedule in schedules.iter().filter(is_meant) {
                 let what = format!("constant {is_constant} {schedule:?}");
-                let mut kernel =
-                    gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let mut kernel = gpu::lower(&block, schedule, OperandPrecision::F16)
+                    .unwrap_or_else(|e| panic!("{what}: {e}"));
                 await_late(&mut kernel.program);
                 assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
                 let text = kernel.program.to_string();
-                let (copied, awaited) = (text.find("arg1["), text.find("  await\n"));
+                let (copied, awaited) = (text.find("arg1["), text.find("  grid_dependency_wait\n"));
                 assert_eq!(is_constant, copied < awaited, "{what}");
                 assert!(text.contains("transposed, runs_on"), "{what}");
                 let got = case.run_kernel(&block, &kernel, &what);
@@ -301,8 +304,8 @@ fn few_rows_by_large_factors_are_tiled_as_these_lie() {
         let nodes: Vec<_> = graph.node_ids().collect();
         let block = fuse::build(&graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "kernel")
             .unwrap_or_else(|error| panic!("{error}"));
-        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
-        let is_wide = |schedule: &gpu::ContractionSchedule| schedule.block_n >= 2 * TILE_LINE;
+        let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
+        let is_wide = |schedule: &gpu::ContractionSchedule| schedule.block_n >= 2 * SWIZZLE_ROW;
         let what = format!("{m} rows, transposed {is_transposed}: {:?}", schedules[0]);
         assert_eq!(schedules[0].boxes || !is_wide(&schedules[0]), is_transposed, "{what}");
         let tallest = schedules.iter().map(|schedule| schedule.block_m).max();
@@ -310,7 +313,7 @@ fn few_rows_by_large_factors_are_tiled_as_these_lie() {
     }
 }
 
-/// Factors of 16 bits that lie as plain arrays come by the copy engine, whatever their order, offsets and remainders.
+/// OperandPrecision of 16 bits that lie as plain arrays come by the copy engine, whatever their order, offsets and remainders.
 #[test]
 fn the_copy_engine_brings_plain_factors() {
     // Heads, rows, columns and terms; whether the second factor is a constant, and whether it lies transposed.
@@ -334,20 +337,20 @@ fn the_copy_engine_brings_plain_factors() {
         let y = case.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]);
         let what = format!("{heads} x {m} x {n} x {k}");
         let (block, expected, layout) = case.built(y);
-        let schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
+        let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
         assert!((20..=200).contains(&schedules.len()), "{what}: {} schedules", schedules.len());
-        let with_boxes: Vec<_> = schedules.iter().filter(|schedule| schedule.boxes).collect();
+        let with_boxes: Vec<_> = schedules.iter().filter(|schedule| schedule.tma).collect();
         let (stride, least) = (with_boxes.len() / 3, with_boxes.iter().min_by_key(|s| s.block_m * s.block_n));
         for schedule in with_boxes.iter().step_by(stride.max(1)).chain(least) {
             let what = format!("{what} {schedule:?}");
             let mut kernel =
-                gpu::lower(&block, schedule, Factors::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
+                gpu::lower(&block, schedule, OperandPrecision::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
             await_late(&mut kernel.program);
             assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
             let text = kernel.program.to_string();
             assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");
-            assert!(!text.contains("copy a_tiles"), "{what}");
-            let (copied, awaited) = (text.find("copy_box b_tiles"), text.find("  await\n"));
+            assert!(!text.contains("cp_async a_tiles"), "{what}");
+            let (copied, awaited) = (text.find("tma_load b_tiles"), text.find("  grid_dependency_wait\n"));
             assert_eq!(is_constant, copied < awaited, "{what}");
             let got = case.run_kernel(&block, &kernel, &what);
             compare(&expected, &got, &layout, 5e-3, &what);
@@ -355,7 +358,7 @@ fn the_copy_engine_brings_plain_factors() {
     }
 }
 
-/// Factors that are the first elements of longer rows come by whole accesses, of which what lies beyond is zeros: the copy
+/// OperandPrecision that are the first elements of longer rows come by whole accesses, of which what lies beyond is zeros: the copy
 /// engine stops there, and threads copy what is real of the last 16 bytes.
 #[test]
 fn odd_factors_with_longer_rows_are_copied_as_they_are() {
@@ -374,7 +377,7 @@ fn odd_factors_with_longer_rows_are_copied_as_they_are() {
             let y = case.add(PrimOp::Contract(Contract::matmul(0)), &factors);
             let what = format!("{m} x {n} x {k} of rows of {row}");
             let (block, expected, layout) = case.built(y);
-            let multiplied = if is_half { Factors::F16 } else { Factors::F32 };
+            let multiplied = if is_half { OperandPrecision::F16 } else { OperandPrecision::F32 };
             let schedules = gpu::schedules(&block, &SM_90, multiplied, usize::MAX);
             let is_tried = |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n < 8192;
             let mut seen = [false; 2];
@@ -385,8 +388,8 @@ fn odd_factors_with_longer_rows_are_copied_as_they_are() {
                 let text = kernel.program.to_string();
                 assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");
                 let whole = if is_half { ", 8 real" } else { ", 4 real" };
-                assert!(text.contains(if schedule.boxes { "copy_box a_tiles" } else { whole }), "{what}");
-                seen[usize::from(schedule.boxes)] = true;
+                assert!(text.contains(if schedule.tma { "tma_load a_tiles" } else { whole }), "{what}");
+                seen[usize::from(schedule.tma)] = true;
                 let got = case.run_kernel(&block, &kernel, &what);
                 compare(&expected, &got, &layout, if is_half { 5e-3 } else { 1e-4 }, &what);
             }
@@ -407,12 +410,12 @@ fn the_copy_engine_is_not_asked_for_what_it_cannot_bring() {
         }
         let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
         let (block, ..) = case.built(y);
-        let mut schedules = gpu::schedules(&block, &SM_90, Factors::F16, usize::MAX);
-        assert!(schedules.iter().any(|schedule| schedule.tiles), "{k}");
-        assert!(schedules.iter().all(|schedule| !schedule.boxes), "{k}");
-        let schedule = schedules.iter_mut().find(|schedule| schedule.tiles).expect("one of tiles");
-        schedule.boxes = true;
-        assert!(gpu::lower(&block, schedule, Factors::F16).is_err(), "{k}");
+        let mut schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
+        assert!(schedules.iter().any(|schedule| schedule.wgmma), "{k}");
+        assert!(schedules.iter().all(|schedule| !schedule.tma), "{k}");
+        let schedule = schedules.iter_mut().find(|schedule| schedule.wgmma).expect("one of tiles");
+        schedule.tma = true;
+        assert!(gpu::lower(&block, schedule, OperandPrecision::F16).is_err(), "{k}");
     }
 }
 

@@ -9,7 +9,7 @@ use orch_ir::{
 use orch_template::gpu::contraction::{Convolution, Pixels, Sliding, convolution};
 use orch_template::gpu::designs;
 use orch_thread::BufferData;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::kernel::Binding;
 use orch_thread::target::SM_90;
 
@@ -136,13 +136,13 @@ impl Case {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn is_none(&mut self, result: TensorId, factors: Factors) -> bool {
+    fn is_none(&mut self, result: TensorId, factors: OperandPrecision) -> bool {
         let block = self.block(result);
         convolution(&block, factors).is_none()
     }
 
     /// The convolution that the whole graph is, compared with what the graph computes.
-    fn convolution(&mut self, result: TensorId, factors: Factors) -> Convolution {
+    fn convolution(&mut self, result: TensorId, factors: OperandPrecision) -> Convolution {
         let block = self.block(result);
         let conv = convolution(&block, factors).unwrap_or_else(|| panic!("no convolution:\n{block}"));
         let got = self.computed(&block, &conv);
@@ -151,7 +151,7 @@ impl Case {
         let layout = &self.layouts()[result.index()];
         let shape = self.graph.shape(result).clone();
         let (own, logical) = (layout.strides(&shape), Layout::row_major(shape.rank()).strides(&shape));
-        let tolerance = if factors == Factors::F32 { 1e-5 } else { 1e-2 };
+        let tolerance = if factors == OperandPrecision::F32 { 1e-5 } else { 1e-2 };
         for (place, want) in expected[0].to_f64().into_iter().enumerate() {
             let at: usize = (0..shape.rank()).map(|dim| place / logical[dim] % shape[dim] * own[dim]).sum();
             let got = got[at];
@@ -241,11 +241,11 @@ impl Case {
     }
 }
 
-const PRECISIONS: [(DType, Factors); 4] = [
-    (DType::F32, Factors::F32),
-    (DType::F32, Factors::Tf32),
-    (DType::F16, Factors::F16),
-    (DType::BF16, Factors::Bf16),
+const PRECISIONS: [(DType, OperandPrecision); 4] = [
+    (DType::F32, OperandPrecision::F32),
+    (DType::F32, OperandPrecision::Tf32),
+    (DType::F16, OperandPrecision::F16),
+    (DType::BF16, OperandPrecision::Bf16),
 ];
 
 #[test]
@@ -274,7 +274,7 @@ fn windows_of_every_kind_are_convolutions() {
             let y = case.finished(y, dtype, Epilogue::default());
             let conv = case.convolution(y, factors);
             assert_eq!((conv.images, conv.channels, conv.maps), (shape[0], shape[1], maps));
-            assert_eq!((conv.dtype, conv.is_tf32), (dtype, factors == Factors::Tf32));
+            assert_eq!((conv.dtype, conv.is_tf32), (dtype, factors == OperandPrecision::Tf32));
             let is_as_stated = |sliding: Sliding, dim: usize| {
                 sliding.padding == window.low[dim]
                     && sliding.window == window.kernel[dim]
@@ -328,7 +328,7 @@ fn products_of_pixels_by_a_matrix_are_convolutions() {
     let (x, w) = (case.input(DType::F16, &[2, 8, 3, 5]), case.constant(DType::F16, &[6, 8, 3, 3]));
     case.row_major.push(w);
     let y = case.convolve(x, w, three());
-    let conv = case.convolution(y, Factors::F16);
+    let conv = case.convolution(y, OperandPrecision::F16);
     assert!(matches!(conv.bindings[conv.filter.0.index()], Binding::Packed(_)));
     // Terms that are padded with zeros are none of the library's.
     let mut case = Case::new();
@@ -336,7 +336,7 @@ fn products_of_pixels_by_a_matrix_are_convolutions() {
     let contract = Contract { lhs: vec![0, 1, 2, 3], rhs: vec![4, 1], out: vec![0, 2, 3, 4] };
     let y = case.add(PrimOp::Contract(contract), &[x, w]);
     let y = case.add(PrimOp::Transpose { perm: vec![0, 3, 1, 2] }, &[y]);
-    assert!(case.is_none(y, Factors::F16));
+    assert!(case.is_none(y, OperandPrecision::F16));
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn parts_of_images_are_convolutions() {
     let x = case
         .add(PrimOp::Slice { starts: vec![0, 4, 0, 0], steps: vec![1; 4], sizes: vec![2, 4, 4, 5] }, &[x]);
     let y = case.convolve(x, w, three());
-    let conv = case.convolution(y, Factors::F32);
+    let conv = case.convolution(y, OperandPrecision::F32);
     assert_eq!((conv.input.offset, conv.input.pixel, conv.channels), (4, 8, 4));
 }
 
@@ -428,20 +428,20 @@ fn everything_else_is_refused() {
         let mut case = Case::new();
         let (x, w) = (case.input(DType::F32, &[2, 8, 6, 4]), case.constant(DType::F32, &[6, 8, 3, 3]));
         let y = change(&mut case, x, w);
-        assert!(case.is_none(y, Factors::F32), "{what}");
+        assert!(case.is_none(y, OperandPrecision::F32), "{what}");
     }
-    // Factors that are rounded on the way, results of another type, and types that are not multiplied.
+    // OperandPrecision that are rounded on the way, results of another type, and types that are not multiplied.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[2, 8, 6, 4]), case.constant(DType::F32, &[6, 8, 3, 3]));
     let y = case.convolve(x, w, three());
-    assert!(case.is_none(y, Factors::F16));
+    assert!(case.is_none(y, OperandPrecision::F16));
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F16, &[2, 8, 6, 4]), case.constant(DType::F16, &[6, 8, 3, 3]));
     let (x, w) = (case.cast(DType::F32, x), case.cast(DType::F32, w));
     let y = case.convolve(x, w, three());
-    assert!(case.is_none(y, Factors::F16));
+    assert!(case.is_none(y, OperandPrecision::F16));
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F64, &[2, 8, 6, 4]), case.constant(DType::F64, &[6, 8, 3, 3]));
     let y = case.convolve(x, w, three());
-    assert!(case.is_none(y, Factors::F32));
+    assert!(case.is_none(y, OperandPrecision::F32));
 }

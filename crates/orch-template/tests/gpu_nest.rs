@@ -6,7 +6,7 @@ mod support;
 use orch_compute::Layout;
 use orch_ir::*;
 use orch_template::gpu::{design, pointwise, row, transpose};
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::parse_thread;
 use orch_thread::passes::read_once::read_once;
 use orch_thread::target::{GPU_TARGETS, SM_90};
@@ -265,7 +265,7 @@ fn schedule_spaces_are_small() {
 fn large_kernels_use_wide_accesses() {
     for (name, g) in large() {
         let block = g.build().expect("a kernel");
-        let design = design(&block, &SM_90, Factors::F32).expect("a design");
+        let design = design(&block, &SM_90, OperandPrecision::F32).expect("a design");
         let template = match name {
             "elementwise" | "depthwise" => "pointwise",
             "transpose" => "transpose",
@@ -326,8 +326,8 @@ fn columns_keep_memory_busy() {
         let block = column_sums(DType::F16, rows, columns, is_product).build().expect("a kernel");
         let schedule = row::schedules(&block, &SM_90).swap_remove(0);
         let program = row::lower(&block, &schedule).expect("its own schedule").program;
-        let team = program.team.as_ref().expect("a team");
-        assert!(team.loads_ahead, "{program}");
+        let cta = program.cta.as_ref().expect("a cta");
+        assert!(cta.loads_ahead, "{program}");
         // The caches hold the smallest matrix.
         let is_streamed = !read_once(&program).is_empty();
         assert_eq!(is_streamed, 2 * rows * columns >= 16 << 20, "{program}");

@@ -7,7 +7,7 @@ use orch_ir::{BinaryFn, Contract, DType, PrimGraph, PrimOp, ScalarFn, Tensor, Te
 use orch_template::gpu::contraction::{Matrix, MatrixOrder, MatrixProduct, product};
 use orch_template::gpu::designs;
 use orch_thread::BufferData;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::kernel::Binding;
 use orch_thread::target::SM_90;
 
@@ -75,12 +75,12 @@ impl Case {
     }
 
     /// The product that the whole graph is, compared with what the graph computes.
-    fn product(&mut self, result: TensorId, factors: Factors) -> MatrixProduct {
+    fn product(&mut self, result: TensorId, factors: OperandPrecision) -> MatrixProduct {
         let block = self.block(result);
         let product = product(&block, factors).expect("a product of matrices in memory");
         let got = self.computed(&block, &product);
         let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
-        let tolerance = if factors == Factors::F32 { 1e-5 } else { 1e-2 };
+        let tolerance = if factors == OperandPrecision::F32 { 1e-5 } else { 1e-2 };
         for (got, want) in got.iter().zip(expected[0].to_f64()) {
             assert!((got - want).abs() <= tolerance * want.abs().max(1.0), "{got} instead of {want}");
         }
@@ -91,7 +91,7 @@ impl Case {
         product
     }
 
-    fn is_none(&mut self, result: TensorId, factors: Factors) -> bool {
+    fn is_none(&mut self, result: TensorId, factors: OperandPrecision) -> bool {
         let block = self.block(result);
         product(&block, factors).is_none()
     }
@@ -151,11 +151,11 @@ impl Case {
     }
 }
 
-const PRECISIONS: [(DType, Factors); 4] = [
-    (DType::F32, Factors::F32),
-    (DType::F32, Factors::Tf32),
-    (DType::F16, Factors::F16),
-    (DType::BF16, Factors::Bf16),
+const PRECISIONS: [(DType, OperandPrecision); 4] = [
+    (DType::F32, OperandPrecision::F32),
+    (DType::F32, OperandPrecision::Tf32),
+    (DType::F16, OperandPrecision::F16),
+    (DType::BF16, OperandPrecision::Bf16),
 ];
 
 #[test]
@@ -182,7 +182,7 @@ fn factors_of_any_order_and_type_are_products() {
             // Constants are laid out anew, term by term.
             assert_eq!(product.b.order, order(is_constant || flip_b));
             assert_eq!((product.factors, product.stored, product.bias), (dtype, dtype, None));
-            assert_eq!(product.is_tf32, factors == Factors::Tf32);
+            assert_eq!(product.is_tf32, factors == OperandPrecision::Tf32);
         }
     }
 }
@@ -196,7 +196,7 @@ fn batches_at_equal_distances_are_products() {
     let w = case.input(DType::F16, &[3, 5, 8]);
     let w = case.transpose(w, &[0, 2, 1]);
     let y = case.multiply(1, x, w);
-    let product = case.product(y, Factors::F16);
+    let product = case.product(y, OperandPrecision::F16);
     assert_eq!((product.a.lead, product.a.batch, product.b.batch, product.result.batch), (24, 8, 40, 45));
 
     // Rows of several dimensions are rows, and batches of several are batches, where they follow one another.
@@ -204,18 +204,18 @@ fn batches_at_equal_distances_are_products() {
     let (x, w) = (case.input(DType::F32, &[2, 4, 7]), case.constant(DType::F32, &[7, 6]));
     let y = case.add(PrimOp::Reshape { shape: [8, 7].into() }, &[x]);
     let y = case.multiply(0, y, w);
-    assert_eq!(case.product(y, Factors::F32).extents.m, 8);
+    assert_eq!(case.product(y, OperandPrecision::F32).extents.m, 8);
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[2, 3, 4, 7]), case.input(DType::F32, &[2, 3, 7, 5]));
     let y = case.multiply(2, x, w);
-    assert_eq!(case.product(y, Factors::F32).extents.batch, 6);
+    assert_eq!(case.product(y, OperandPrecision::F32).extents.batch, 6);
 
     // Where they do not, there is no distance between one and the next.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[2, 4, 3, 7]), case.input(DType::F32, &[2, 3, 7, 5]));
     let x = case.transpose(x, &[0, 2, 1, 3]);
     let y = case.multiply(2, x, w);
-    assert!(case.is_none(y, Factors::F32));
+    assert!(case.is_none(y, OperandPrecision::F32));
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn sums_may_be_stored_as_they_are() {
     let (x, w) = (case.input(DType::F16, &[5, 7]), case.input(DType::F16, &[7, 6]));
     let (x, w) = (case.cast(DType::F32, x), case.cast(DType::F32, w));
     let y = case.multiply(0, x, w);
-    let product = case.product(y, Factors::F16);
+    let product = case.product(y, OperandPrecision::F16);
     assert_eq!((product.factors, product.stored), (DType::F16, DType::F32));
 }
 
@@ -341,22 +341,22 @@ fn everything_else_is_refused() {
         let mut case = Case::new();
         let (x, w) = (case.input(DType::F32, &[5, 7]), case.constant(DType::F32, &[7, 6]));
         let y = change(&mut case, x, w);
-        assert!(case.is_none(y, Factors::F32), "{what}");
+        assert!(case.is_none(y, OperandPrecision::F32), "{what}");
     }
-    // Factors that are rounded on the way.
+    // OperandPrecision that are rounded on the way.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[5, 7]), case.input(DType::F32, &[7, 6]));
     let y = case.multiply(0, x, w);
-    assert!(case.is_none(y, Factors::F16));
+    assert!(case.is_none(y, OperandPrecision::F16));
     // Types that no matrix unit multiplies, and products of nothing.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F64, &[5, 7]), case.input(DType::F64, &[7, 6]));
     let y = case.multiply(0, x, w);
-    assert!(case.is_none(y, Factors::F32));
+    assert!(case.is_none(y, OperandPrecision::F32));
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[5, 0]), case.input(DType::F32, &[0, 6]));
     let y = case.multiply(0, x, w);
-    assert!(case.is_none(y, Factors::F32));
+    assert!(case.is_none(y, OperandPrecision::F32));
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn parts_of_arrays_are_products() {
     let (x, w) = (case.input(DType::F32, &[5, 14]), case.input(DType::F32, &[7, 6]));
     let x = case.add(PrimOp::Slice { starts: vec![0, 7], steps: vec![1, 1], sizes: vec![5, 7] }, &[x]);
     let y = case.multiply(0, x, w);
-    let product = case.product(y, Factors::F32);
+    let product = case.product(y, OperandPrecision::F32);
     assert_eq!((product.a.offset, product.a.lead), (7, 14));
 }
 
@@ -384,7 +384,7 @@ fn wide_factors_are_no_f16() {
     let of = |result: TensorId| {
         let nodes: Vec<_> = case.graph.producer(result).into_iter().collect();
         let block = fuse::build_stored(&case.graph, &nodes, &[result], &storage, "kernel").expect("a kernel");
-        (product(&block, Factors::F16), block.has_wide_factors)
+        (product(&block, OperandPrecision::F16), block.has_wide_operands)
     };
     let told = |(product, is_wide): (Option<MatrixProduct>, bool)| {
         let types = product.map(|product| (product.factors, product.stored, product.is_tf32));
@@ -392,6 +392,6 @@ fn wide_factors_are_no_f16() {
     };
     assert_eq!(told(of(sums)), (Some((DType::F16, DType::F32, false)), false));
     assert_eq!(told(of(square)), (Some((DType::F32, DType::F32, true)), true));
-    // Factors of both types are not in memory as they are multiplied.
+    // OperandPrecision of both types are not in memory as they are multiplied.
     assert_eq!(told(of(mixed)), (None, true));
 }

@@ -123,9 +123,9 @@ fn keys_of_schedules_are_stable() {
             warps_m: 4,
             warps_n: 1,
             stages: 3,
-            split: 2,
-            tiles: true,
-            boxes: true,
+            split_k: 2,
+            wgmma: true,
+            tma: true,
         }
         .to_string(),
         gpu::attention::AttentionSchedule { row_warps: 2, key_warps: 4 }.to_string(),

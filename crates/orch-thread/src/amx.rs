@@ -39,7 +39,7 @@ impl TileId {
 
 /// A matrix tile.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TileShape {
+pub struct AmxShape {
     /// Readable name.
     pub name: String,
     /// Element type.
@@ -59,7 +59,7 @@ pub const MAX_TILE_ROW_BYTES: usize = 64;
 
 /// A statement on tiles.
 #[derive(Clone, PartialEq, Debug)]
-pub enum TileStmt {
+pub enum AmxStmt {
     /// Sets all elements to zero.
     Zero(TileId),
     /// Reads the rows of a tile from a buffer.
@@ -95,35 +95,35 @@ pub enum TileStmt {
     },
 }
 
-impl TileStmt {
+impl AmxStmt {
     /// The element offset of an access to memory.
     pub fn offset(&self) -> Option<ExprId> {
         match self {
-            TileStmt::Load { offset, .. } | TileStmt::Store { offset, .. } => Some(*offset),
-            TileStmt::Zero(_) | TileStmt::Dot { .. } => None,
+            AmxStmt::Load { offset, .. } | AmxStmt::Store { offset, .. } => Some(*offset),
+            AmxStmt::Zero(_) | AmxStmt::Dot { .. } => None,
         }
     }
 
     /// The buffer that is read or written.
     pub fn buffer(&self) -> Option<BufferId> {
         match self {
-            TileStmt::Load { buffer, .. } | TileStmt::Store { buffer, .. } => Some(*buffer),
-            TileStmt::Zero(_) | TileStmt::Dot { .. } => None,
+            AmxStmt::Load { buffer, .. } | AmxStmt::Store { buffer, .. } => Some(*buffer),
+            AmxStmt::Zero(_) | AmxStmt::Dot { .. } => None,
         }
     }
 
     /// The tiles that take part.
     pub fn tiles(&self) -> Vec<TileId> {
         match self {
-            TileStmt::Zero(tile) | TileStmt::Load { tile, .. } | TileStmt::Store { tile, .. } => vec![*tile],
-            TileStmt::Dot { sum, a, b } => vec![*sum, *a, *b],
+            AmxStmt::Zero(tile) | AmxStmt::Load { tile, .. } | AmxStmt::Store { tile, .. } => vec![*tile],
+            AmxStmt::Dot { sum, a, b } => vec![*sum, *a, *b],
         }
     }
 
     /// The same statement with its offset replaced by `map` of it.
     pub fn map_offset(&self, map: impl FnOnce(ExprId) -> ExprId) -> Self {
         let mut mapped = self.clone();
-        if let TileStmt::Load { offset, .. } | TileStmt::Store { offset, .. } = &mut mapped {
+        if let AmxStmt::Load { offset, .. } | AmxStmt::Store { offset, .. } = &mut mapped {
             *offset = map(*offset);
         }
         mapped
@@ -152,7 +152,7 @@ pub(crate) fn check_tiles(program: &ThreadProgram) -> Vec<String> {
 }
 
 /// What is wrong with a statement on tiles, its offset apart.
-pub(crate) fn check_tile_stmt(program: &ThreadProgram, stmt: &TileStmt) -> Option<String> {
+pub(crate) fn check_tile_stmt(program: &ThreadProgram, stmt: &AmxStmt) -> Option<String> {
     let mut shapes = Vec::new();
     for tile in stmt.tiles() {
         match program.tiles.get(tile.index()) {
@@ -161,16 +161,16 @@ pub(crate) fn check_tile_stmt(program: &ThreadProgram, stmt: &TileStmt) -> Optio
         }
     }
     match (stmt, &shapes[..]) {
-        (TileStmt::Load { buffer, .. } | TileStmt::Store { buffer, .. }, [tile]) => {
+        (AmxStmt::Load { buffer, .. } | AmxStmt::Store { buffer, .. }, [tile]) => {
             let held = program.buffers.get(buffer.index())?.dtype;
             (held != tile.dtype)
                 .then(|| format!("tile {} is {}, {buffer} holds {held}", tile.name, tile.dtype))
         }
-        (TileStmt::Dot { .. }, [sum, a, b]) => {
+        (AmxStmt::Dot { .. }, [sum, a, b]) => {
             let types = (sum.dtype, a.dtype, b.dtype) == (DType::F32, DType::BF16, DType::BF16);
             let extents = (sum.rows, 2 * sum.columns, 2 * b.rows) == (a.rows, b.columns, a.columns);
             (!types || !extents).then(|| {
-                let text = |tile: &TileShape| format!("{}[{}, {}]", tile.dtype, tile.rows, tile.columns);
+                let text = |tile: &AmxShape| format!("{}[{}, {}]", tile.dtype, tile.rows, tile.columns);
                 format!(
                     "{} += {} * {}: f32[m, n], bf16[m, 2k] and bf16[k, 2n] are expected",
                     text(sum),
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn pairs_of_terms_are_multiplied() {
         let program = program(
-            "tile_zero sum\ntile_load a, x[0], stride 3\ntile_load b, w[6], stride 6\ntile_dot sum, a, b\n\
-             tile_dot sum, a, b\ntile_store sum, y[0], stride 3\n",
+            "amx_zero sum\namx_load a, x[0], stride 3\namx_load b, w[6], stride 6\namx_dot sum, a, b\n\
+             amx_dot sum, a, b\namx_store sum, y[0], stride 3\n",
         );
         assert_eq!(validate_thread(&program), Vec::<String>::new());
         let bf16 =
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_tile_has_a_value_before_it_is_read() {
-        let program = program("tile_store sum, y[0], stride 3\n");
+        let program = program("amx_store sum, y[0], stride 3\n");
         let mut buffers =
             program.buffers.iter().map(|b| BufferData::zeros(b.dtype, b.elems)).collect::<Vec<_>>();
         let error = interpret(&program, &mut buffers, &ExecOptions::default()).unwrap_err();
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn tiles_fit_the_hardware_and_each_other() {
         let mut program =
-            program("tile_dot sum, b, a\ntile_load sum, x[0], stride 3\ntile_store a, x[0], stride 3\n");
+            program("amx_dot sum, b, a\namx_load sum, x[0], stride 3\namx_store a, x[0], stride 3\n");
         program.tiles[0].rows = 17;
         assert_eq!(
             validate_thread(&program),

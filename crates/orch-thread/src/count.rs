@@ -59,7 +59,7 @@ impl Counter<'_> {
 
     fn stmt(&self, stmt: &Stmt) -> InstructionCounts {
         match stmt {
-            Stmt::Comment(_) | Stmt::Prefetch { .. } | Stmt::Tile(_) | Stmt::Team(_) => {
+            Stmt::Comment(_) | Stmt::Prefetch { .. } | Stmt::Amx(_) | Stmt::Cta(_) => {
                 InstructionCounts::default()
             }
             Stmt::Let(_, value) | Stmt::Register(_, value) | Stmt::Assign(_, value) => self.exprs(&[*value]),

@@ -1,6 +1,6 @@
 //! The interpreter of thread programs: exact semantics, slowly, with every access checked.
 //!
-//! Tasks run one after the other; threads of a team in lockstep (`thread_team_interp.rs`). An access out of bounds, a read of scratch that the task has not written, two
+//! Tasks run one after the other; threads of a CTA in lockstep (`thread_team_interp.rs`). An access out of bounds, a read of scratch that the task has not written, two
 //! tasks touching one element where one of them writes, a loop variable or binding outside its declared range, and
 //! a floor division by less than one are errors, so a program that runs here without one is free of them on these
 //! inputs. The order of [`ReduceLanes`](orch_compute::Expr::ReduceLanes) is a tree of halves: lane `i` combines with lane
@@ -14,7 +14,7 @@ mod memory;
 mod tma;
 mod wgmma;
 
-use crate::amx::{TileId, TileStmt, dot};
+use crate::amx::{AmxStmt, TileId, dot};
 use crate::interp::memory::Memory;
 pub use crate::interp::memory::{AccessProblem, BufferData};
 use crate::program::{Stmt, ThreadProgram};
@@ -132,7 +132,7 @@ pub enum ExecError {
         /// The node.
         node: String,
     },
-    /// Threads of a team do not come to a common statement together.
+    /// Threads of a CTA do not come to a common statement together.
     #[error("{problem}")]
     Divergence {
         /// Which statement, and who is missing.
@@ -166,12 +166,12 @@ pub fn interpret(
         report: Report::default(),
         options: *options,
     };
-    match &program.team {
+    match &program.cta {
         None => (0..program.tasks).try_for_each(|task| {
             machine.start(task, 0)?;
             machine.run(&program.body)
         })?,
-        Some(team) => machine.run_teams(team)?,
+        Some(cta) => machine.run_ctas(cta)?,
     }
     let Machine { memory, mut report, .. } = machine;
     report.unwritten = memory.unwritten();
@@ -225,19 +225,19 @@ impl Machine<'_> {
         if place == 0 {
             self.memory.start_cluster();
         }
-        let team = self.program.team.as_ref();
-        let threads = team.map_or(1, |team| team.threads);
+        let cta = self.program.cta.as_ref();
+        let threads = cta.map_or(1, |cta| cta.threads);
         self.switch_to(first, place);
         self.bind(self.program.task, Rc::new([Number::Int(self.task as i128)]))?;
-        match team {
-            Some(team) => self.bind(team.thread, Rc::new([Number::Int((place % threads) as i128)])),
+        match cta {
+            Some(cta) => self.bind(cta.thread, Rc::new([Number::Int((place % threads) as i128)])),
             None => Ok(()),
         }
     }
 
     /// Lets statements be those of the worker at a place of a cluster.
     pub(crate) fn switch_to(&mut self, first: usize, place: usize) {
-        self.task = first + place / self.program.team.as_ref().map_or(1, |team| team.threads);
+        self.task = first + place / self.program.cta.as_ref().map_or(1, |cta| cta.threads);
         self.memory.switch_to(first, place);
         self.cache.statement += 1;
     }
@@ -292,18 +292,18 @@ impl Machine<'_> {
             }
             // A hint may point anywhere, but its address is computed.
             Stmt::Prefetch { buffer: _, offset } => self.eval(*offset).map(|_| ()),
-            Stmt::Tile(stmt) => self.tile_stmt(stmt),
-            Stmt::Team(stmt) => Err(ExecError::Undefined { node: format!("{stmt:?} without a team") }),
+            Stmt::Amx(stmt) => self.tile_stmt(stmt),
+            Stmt::Cta(stmt) => Err(ExecError::Undefined { node: format!("{stmt:?} without a cta") }),
         }
     }
 
-    fn tile_stmt(&mut self, stmt: &TileStmt) -> Result<(), ExecError> {
+    fn tile_stmt(&mut self, stmt: &AmxStmt) -> Result<(), ExecError> {
         match stmt {
-            TileStmt::Zero(tile) => {
+            AmxStmt::Zero(tile) => {
                 let shape = &self.program.tiles[tile.index()];
                 self.tiles[tile.index()] = Some(vec![Number::Float(0.0); shape.rows * shape.columns]);
             }
-            TileStmt::Load { tile, buffer, offset, stride } => {
+            AmxStmt::Load { tile, buffer, offset, stride } => {
                 let mut values = Vec::new();
                 for at in self.tile_offsets(*tile, *offset, *stride)? {
                     self.report.loads += 1;
@@ -311,7 +311,7 @@ impl Machine<'_> {
                 }
                 self.tiles[tile.index()] = Some(values);
             }
-            TileStmt::Dot { sum, a, b } => {
+            AmxStmt::Dot { sum, a, b } => {
                 let (columns, terms) =
                     (self.program.tiles[sum.index()].columns, self.program.tiles[a.index()].columns);
                 let (sums, a, b) = (self.tile(*sum)?, self.tile(*a)?, self.tile(*b)?);
@@ -319,7 +319,7 @@ impl Machine<'_> {
                 let node = || ExecError::Undefined { node: format!("{stmt:?}") };
                 self.tiles[sum.index()] = Some(result.ok_or_else(node)?);
             }
-            TileStmt::Store { tile, buffer, offset, stride } => {
+            AmxStmt::Store { tile, buffer, offset, stride } => {
                 let values = self.tile(*tile)?.to_vec();
                 let offsets = self.tile_offsets(*tile, *offset, *stride)?;
                 for (value, at) in values.into_iter().zip(offsets) {

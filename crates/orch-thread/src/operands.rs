@@ -4,23 +4,23 @@ use orch_compute::BlockProgram;
 
 /// What contractions of f32 multiply. Sums are f32 in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Factors {
+pub enum OperandPrecision {
     /// f32, on scalar units.
     F32,
     /// f32 of which the matrix units take 10 bits of the fraction.
     Tf32,
-    /// Factors rounded to f16.
+    /// OperandPrecision rounded to f16.
     F16,
-    /// Factors rounded to bf16.
+    /// OperandPrecision rounded to bf16.
     Bf16,
 }
 
-impl Factors {
+impl OperandPrecision {
     /// What the contractions of a block program multiply where others multiply this: factors that are beyond the range of
     /// f16 keep that of f32.
     pub fn within(self, block: &BlockProgram) -> Self {
         match self {
-            Factors::F16 if block.has_wide_factors => Factors::Tf32,
+            OperandPrecision::F16 if block.has_wide_operands => OperandPrecision::Tf32,
             factors => factors,
         }
     }

@@ -1,12 +1,12 @@
 //! Thread programs: explicit loops, buffers and vector registers, one step above C or CUDA C++.
 //!
 //! A program is a grid of independent tasks. Every task runs the body with [`ThreadProgram::task`] bound to its
-//! number, by one worker or by a [`Team`] of threads; tasks may run in any order and at the same time, so they write disjoint elements and read nothing that
+//! number, by one worker or by a [`Cta`] of threads; tasks may run in any order and at the same time, so they write disjoint elements and read nothing that
 //! another task writes. Scratch buffers belong to one worker at a time and are undefined when a task starts.
 
-use crate::amx::{TileId, TileShape, TileStmt};
-use crate::cta::{Team, TeamStmt};
-use crate::tma::{Slots, View, ViewId};
+use crate::amx::{AmxShape, AmxStmt, TileId};
+use crate::cta::{Cta, CtaStmt};
+use crate::tma::{Mbarriers, TensorMap, TensorMapId};
 use orch_compute::ArgRole;
 use orch_compute::expr::Type;
 use orch_compute::expr::{BufferId, ExprId, Exprs, VarId};
@@ -22,17 +22,17 @@ pub struct ThreadProgram {
     /// Buffers; a [`BufferId`] is a position here. Global ones come first, in the order of the ABI.
     pub buffers: Vec<Buffer>,
     /// Matrix tiles; a [`TileId`] is a position here.
-    pub tiles: Vec<TileShape>,
-    /// Views of arguments; a [`ViewId`] is a position here.
-    pub views: Vec<View>,
+    pub tiles: Vec<AmxShape>,
+    /// Views of arguments; a [`TensorMapId`] is a position here.
+    pub tensor_maps: Vec<TensorMap>,
     /// Counters of boxes that arrive in shared memory.
-    pub slots: Slots,
+    pub mbarriers: Mbarriers,
     /// The number of tasks.
     pub tasks: usize,
     /// The task number.
     pub task: VarId,
     /// The threads that run a task together; `None` is one worker.
-    pub team: Option<Team>,
+    pub cta: Option<Cta>,
     /// What each task does.
     pub body: Vec<Stmt>,
 }
@@ -59,11 +59,11 @@ pub enum Scope {
     Constant,
     /// A kernel argument that is written (and read back only by the same task).
     Output,
-    /// Memory that the threads of a team share, at least 128-byte aligned, undefined when a task starts.
+    /// Memory that the threads of a CTA share, at least 128-byte aligned, undefined when a task starts.
     Shared,
-    /// The same memory put to another use: undefined until [`TeamStmt::Recycle`], from which on the shared buffers are.
-    Recycled,
-    /// Scratch of one worker, or of one thread of a team; 64-byte aligned.
+    /// The same memory put to another use: undefined until [`CtaStmt::ReuseShared`], from which on the shared buffers are.
+    ReusedShared,
+    /// Scratch of one worker, or of one thread of a CTA; 64-byte aligned.
     Scratch,
 }
 
@@ -129,9 +129,9 @@ pub enum Stmt {
         offset: ExprId,
     },
     /// Works on matrix tiles.
-    Tile(TileStmt),
-    /// Is done by threads of a team together.
-    Team(TeamStmt),
+    Amx(AmxStmt),
+    /// Is done by threads of a CTA together.
+    Cta(CtaStmt),
 }
 
 /// Where a kernel has an argument of its block program.
@@ -156,9 +156,9 @@ impl Scope {
         matches!(self, Scope::Input | Scope::Constant)
     }
 
-    /// True for memory of a team.
+    /// True for memory of a CTA.
     pub fn is_shared(self) -> bool {
-        matches!(self, Scope::Shared | Scope::Recycled)
+        matches!(self, Scope::Shared | Scope::ReusedShared)
     }
 }
 
@@ -166,7 +166,7 @@ impl Scope {
 pub const CACHE_LINE: usize = 64;
 
 /// Panels of columns after which follows the one that a product of few rows asks for: time enough for it to come.
-pub const PANELS_AHEAD: usize = 2;
+pub const PREFETCH_PANELS: usize = 2;
 
 impl Stmt {
     /// Asks for all lines in which so many elements of a buffer may lie, from an offset on.
@@ -192,8 +192,8 @@ impl Stmt {
             Stmt::For { start, end, .. } => vec![*start, *end],
             Stmt::If { condition, .. } => vec![*condition],
             Stmt::Prefetch { offset, .. } => vec![*offset],
-            Stmt::Tile(stmt) => stmt.offset().into_iter().collect(),
-            Stmt::Team(stmt) => stmt.operands(),
+            Stmt::Amx(stmt) => stmt.offset().into_iter().collect(),
+            Stmt::Cta(stmt) => stmt.operands(),
         }
     }
 
@@ -230,18 +230,18 @@ impl ThreadProgram {
             exprs,
             buffers: Vec::new(),
             tiles: Vec::new(),
-            views: Vec::new(),
-            slots: Slots::default(),
+            tensor_maps: Vec::new(),
+            mbarriers: Mbarriers::default(),
             tasks,
             task,
-            team: None,
+            cta: None,
             body: Vec::new(),
         }
     }
 
     /// True if a statement waits for the kernels before; if not, the program does so first of all.
     pub fn awaits(&self) -> bool {
-        self.body.iter().any(|stmt| matches!(stmt, Stmt::Team(TeamStmt::Await)))
+        self.body.iter().any(|stmt| matches!(stmt, Stmt::Cta(CtaStmt::GridDependencyWait)))
     }
 
     /// Adds a buffer.
@@ -253,15 +253,15 @@ impl ThreadProgram {
     }
 
     /// Adds a matrix tile.
-    pub fn add_tile(&mut self, tile: TileShape) -> TileId {
+    pub fn add_tile(&mut self, tile: AmxShape) -> TileId {
         self.tiles.push(tile);
         TileId(u32::try_from(self.tiles.len() - 1).expect("a handful of tiles"))
     }
 
     /// Adds a view.
-    pub fn add_view(&mut self, view: View) -> ViewId {
-        self.views.push(view);
-        ViewId(u32::try_from(self.views.len() - 1).expect("a handful of views"))
+    pub fn add_tensor_map(&mut self, tensor_map: TensorMap) -> TensorMapId {
+        self.tensor_maps.push(tensor_map);
+        TensorMapId(u32::try_from(self.tensor_maps.len() - 1).expect("a handful of tensor_maps"))
     }
 
     /// The buffer with this id.
@@ -277,15 +277,15 @@ impl ThreadProgram {
     }
 
     /// Lets `threads` threads run each task together; the variable is the thread's number.
-    pub fn set_team(&mut self, threads: usize, cluster: usize) -> VarId {
+    pub fn set_cta(&mut self, threads: usize, cluster: usize) -> VarId {
         let thread = self.exprs.declare_index("thread", threads);
-        self.team = Some(Team { threads, thread, cluster, loads_ahead: false });
+        self.cta = Some(Cta { threads, thread, cluster, loads_ahead: false });
         thread
     }
 
     /// Bytes of memory that the threads of a task share.
     pub fn shared_bytes(&self) -> usize {
-        self.shared_places().1 + self.slots.bytes()
+        self.shared_places().1 + self.mbarriers.bytes()
     }
 
     /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are
@@ -294,7 +294,7 @@ impl ThreadProgram {
         let is_whole = |buffer: &Buffer| buffer.bytes().is_multiple_of(1 << 10);
         let mut places = vec![None; self.buffers.len()];
         let mut all = 0;
-        for scope in [Scope::Shared, Scope::Recycled] {
+        for scope in [Scope::Shared, Scope::ReusedShared] {
             let mut end = 0;
             for first in [true, false] {
                 for (place, buffer) in places.iter_mut().zip(&self.buffers) {

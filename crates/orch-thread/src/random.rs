@@ -107,7 +107,7 @@ impl Generator {
             let elems = match scope {
                 Scope::Input | Scope::Constant => 40 + self.random.below(30),
                 Scope::Output => OWN_ELEMS * tasks,
-                Scope::Shared | Scope::Recycled | Scope::Scratch => OWN_ELEMS,
+                Scope::Shared | Scope::ReusedShared | Scope::Scratch => OWN_ELEMS,
             };
             let dtype = self.random.pick(&DType::ALL);
             self.program.add_buffer(Buffer { name: format!("b{number}"), dtype, elems, scope });
@@ -457,7 +457,7 @@ impl Generator {
                 let index = self.bounded(OWN_ELEMS - (lanes - 1));
                 (self.own(buffer, index), None)
             }
-            Scope::Input | Scope::Constant | Scope::Shared | Scope::Recycled | Scope::Scratch => {
+            Scope::Input | Scope::Constant | Scope::Shared | Scope::ReusedShared | Scope::Scratch => {
                 self.place(elems, lanes)
             }
         };

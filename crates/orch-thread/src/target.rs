@@ -100,21 +100,21 @@ pub struct GpuTarget {
     /// What NVRTC calls it after `-arch=`.
     pub arch: &'static str,
     /// Multiprocessors.
-    pub multiprocessors: usize,
+    pub sms: usize,
     /// Shared memory that one task may use.
     pub shared_bytes: usize,
     /// Shared memory of a multiprocessor, 1 KiB of which each resident task takes on top of its own.
-    pub multiprocessor_shared_bytes: usize,
+    pub sm_shared_bytes: usize,
     /// 32-bit registers of a multiprocessor.
-    pub registers: usize,
+    pub sm_registers: usize,
     /// Resident threads of a multiprocessor.
-    pub threads: usize,
+    pub sm_threads: usize,
     /// True if tasks may run in clusters and read each other's shared memory.
     pub has_clusters: bool,
     /// True if a kernel may be launched before the one that it waits for has ended.
-    pub has_early_launch: bool,
+    pub has_pdl: bool,
     /// True if groups of four warps multiply whole tiles of shared memory.
-    pub has_tile_products: bool,
+    pub has_wgmma: bool,
     /// Second-level cache in bytes.
     pub l2_bytes: usize,
 }
@@ -123,8 +123,8 @@ impl GpuTarget {
     /// Tasks in clusters of so many that run at once if each takes a multiprocessor. Multiprocessors stand in groups, and what
     /// a group has beyond whole clusters is of no use: by `cudaOccupancyMaxActiveClusters` an H200, with 132, runs 66
     /// clusters of two, 30 of four and 15 of eight.
-    pub fn tasks_in_clusters(&self, cluster: usize) -> usize {
-        let useful = if cluster > 2 { self.multiprocessors * 10 / 11 } else { self.multiprocessors };
+    pub fn ctas_in_clusters(&self, cluster: usize) -> usize {
+        let useful = if cluster > 2 { self.sms * 10 / 11 } else { self.sms };
         useful / cluster.max(1) * cluster
     }
 }
@@ -133,14 +133,14 @@ impl GpuTarget {
 pub const SM_80: GpuTarget = GpuTarget {
     name: "sm_80",
     arch: "sm_80",
-    multiprocessors: 108,
+    sms: 108,
     shared_bytes: 163 << 10,
-    multiprocessor_shared_bytes: 164 << 10,
-    registers: 64 << 10,
-    threads: 2048,
+    sm_shared_bytes: 164 << 10,
+    sm_registers: 64 << 10,
+    sm_threads: 2048,
     has_clusters: false,
-    has_early_launch: false,
-    has_tile_products: false,
+    has_pdl: false,
+    has_wgmma: false,
     l2_bytes: 40 << 20,
 };
 
@@ -148,12 +148,12 @@ pub const SM_80: GpuTarget = GpuTarget {
 pub const SM_90: GpuTarget = GpuTarget {
     name: "sm_90",
     arch: "sm_90a",
-    multiprocessors: 132,
+    sms: 132,
     shared_bytes: 227 << 10,
-    multiprocessor_shared_bytes: 228 << 10,
+    sm_shared_bytes: 228 << 10,
     has_clusters: true,
-    has_early_launch: true,
-    has_tile_products: true,
+    has_pdl: true,
+    has_wgmma: true,
     l2_bytes: 50 << 20,
     ..SM_80
 };
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn larger_clusters_leave_multiprocessors_out() {
-        assert_eq!([1, 2, 4, 8].map(|cluster| SM_90.tasks_in_clusters(cluster)), [132, 132, 120, 120]);
-        assert_eq!(SM_80.tasks_in_clusters(8) % 8, 0);
+        assert_eq!([1, 2, 4, 8].map(|cluster| SM_90.ctas_in_clusters(cluster)), [132, 132, 120, 120]);
+        assert_eq!(SM_80.ctas_in_clusters(8) % 8, 0);
     }
 }

@@ -22,7 +22,7 @@
 //!   statements that work on them.
 //! - `view ..` and `slots ..` after the buffers declare what boxes are copied from, and what counts them and who has read them;
 //!   [`thread_view`](crate::tma) has an example.
-//! - `team ..` before the buffers says which threads run a task; [`thread_team`](crate::cta) has an example.
+//! - `cta ..` before the buffers says which threads run a task; [`cta`](crate::cta) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
 //!   `+ - * / // %` and comparisons, which are infix and always in parentheses.
@@ -30,10 +30,10 @@
 mod parse;
 mod token;
 
-use crate::amx::{TileId, TileStmt};
-use crate::cta::{Team, TeamStmt};
+use crate::amx::{AmxStmt, TileId};
+use crate::cta::{Cta, CtaStmt};
 use crate::program::{LoopKind, Scope, Stmt, ThreadProgram};
-use crate::tma::Slots;
+use crate::tma::Mbarriers;
 use orch_compute::expr::{BufferId, Const, Expr, ExprId, Type, VarId};
 use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
@@ -61,41 +61,41 @@ pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
     (">=", CompareFn::Ge),
 ];
 
-/// Words that are not names of variables or buffers unless in quotes, besides [`TILE_WORDS`] and [`TEAM_WORDS`].
+/// Words that are not names of variables or buffers unless in quotes, besides [`AMX_WORDS`] and [`CTA_WORDS`].
 const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "true", "false", "to", "step"];
 
 /// First words of the statements on matrix tiles.
-pub(crate) const TILE_WORDS: [&str; 4] = ["tile_zero", "tile_load", "tile_dot", "tile_store"];
+pub(crate) const AMX_WORDS: [&str; 4] = ["amx_zero", "amx_load", "amx_dot", "amx_store"];
 
-/// First words of the statements of teams.
-pub(crate) const TEAM_WORDS: [&str; 22] = [
+/// First words of the statements of CTAs.
+pub(crate) const CTA_WORDS: [&str; 22] = [
     "barrier",
     "cluster_barrier",
-    "join",
-    "await_joined",
-    "recycle",
-    "release",
-    "await",
-    "settle",
+    "cluster_arrive",
+    "cluster_wait",
+    "reuse_shared",
+    "launch_dependents",
+    "grid_dependency_wait",
+    "wgmma_wait",
     "shuffle",
     "exceeds",
-    "peer",
-    "give",
-    "copy",
-    "copy_box",
-    "await_boxes",
-    "pass_gate",
-    "await_gate",
-    "commit",
-    "wait",
-    "load_matrix",
-    "multiply",
-    "multiply_tiles",
+    "load_dsmem",
+    "store_dsmem",
+    "cp_async",
+    "tma_load",
+    "mbarrier_wait_full",
+    "mbarrier_arrive_empty",
+    "mbarrier_wait_empty",
+    "cp_async_commit",
+    "cp_async_wait",
+    "ldmatrix",
+    "mma",
+    "wgmma",
 ];
 
 /// True for a word that is not the name of a variable or buffer unless in quotes.
 pub(crate) fn is_keyword(word: &str) -> bool {
-    KEYWORDS.contains(&word) || TILE_WORDS.contains(&word) || TEAM_WORDS.contains(&word)
+    KEYWORDS.contains(&word) || AMX_WORDS.contains(&word) || CTA_WORDS.contains(&word)
 }
 
 /// The text of a program.
@@ -105,15 +105,15 @@ pub fn print_thread(program: &ThreadProgram) -> String {
         vars: FxHashMap::default(),
         buffers: Vec::new(),
         tiles: Vec::new(),
-        views: Vec::new(),
+        tensor_maps: Vec::new(),
         uses: FxHashMap::default(),
         labels: FxHashMap::default(),
         text: String::new(),
     };
     let mut names = Names::default();
     printer.vars.insert(program.task, names.token(&program.exprs.var_info(program.task).name));
-    if let Some(team) = &program.team {
-        printer.vars.insert(team.thread, names.token(&program.exprs.var_info(team.thread).name));
+    if let Some(cta) = &program.cta {
+        printer.vars.insert(cta.thread, names.token(&program.exprs.var_info(cta.thread).name));
     }
     printer.name_vars(&program.body, &mut names);
     let mut names = Names::default();
@@ -121,7 +121,8 @@ pub fn print_thread(program: &ThreadProgram) -> String {
     let mut names = Names::default();
     printer.tiles = program.tiles.iter().map(|tile| names.token(&tile.name)).collect();
     let mut names = Names::default();
-    printer.views = program.views.iter().map(|view| names.token(&view.name)).collect();
+    printer.tensor_maps =
+        program.tensor_maps.iter().map(|tensor_map| names.token(&tensor_map.name)).collect();
     printer.count(&program.body);
     printer.header();
     printer.list(&program.body, 1);
@@ -170,7 +171,7 @@ struct Printer<'a> {
     vars: FxHashMap<VarId, String>,
     buffers: Vec<String>,
     tiles: Vec<String>,
-    views: Vec<String>,
+    tensor_maps: Vec<String>,
     /// Places that an expression occurs in.
     uses: FxHashMap<ExprId, usize>,
     /// Expressions that have been given a `%n`.
@@ -183,7 +184,7 @@ impl Printer<'_> {
         for stmt in stmts {
             let declared = match stmt {
                 Stmt::Let(var, _) | Stmt::Register(var, _) | Stmt::For { var, .. } => Some(*var),
-                Stmt::Team(stmt) => stmt.declares(),
+                Stmt::Cta(stmt) => stmt.declares(),
                 _ => None,
             };
             if let Some(var) = declared {
@@ -216,10 +217,10 @@ impl Printer<'_> {
         let program = self.program;
         let task = self.declaration(program.task);
         let mut text = format!("program {}, {} tasks {task}\n", program.name, program.tasks);
-        if let Some(Team { threads, thread, cluster, loads_ahead }) = &program.team {
+        if let Some(Cta { threads, thread, cluster, loads_ahead }) = &program.cta {
             let thread = self.declaration(*thread);
             let ahead = if *loads_ahead { ", loads ahead" } else { "" };
-            text += &format!("  team {threads} threads {thread}, clusters of {cluster}{ahead}\n");
+            text += &format!("  cta {threads} threads {thread}, clusters of {cluster}{ahead}\n");
         }
         for (buffer, name) in program.buffers.iter().zip(&self.buffers) {
             let scope = match buffer.scope {
@@ -227,7 +228,7 @@ impl Printer<'_> {
                 Scope::Constant => "constant",
                 Scope::Output => "output",
                 Scope::Shared => "shared",
-                Scope::Recycled => "recycled",
+                Scope::ReusedShared => "reused_shared",
                 Scope::Scratch => "scratch",
             };
             text += &format!("  {scope} {name}: {}[{}]\n", buffer.dtype, buffer.elems);
@@ -235,18 +236,18 @@ impl Printer<'_> {
         for (tile, name) in program.tiles.iter().zip(&self.tiles) {
             text += &format!("  tile {name}: {}[{}, {}]\n", tile.dtype, tile.rows, tile.columns);
         }
-        for (view, name) in program.views.iter().zip(&self.views) {
+        for (tensor_map, name) in program.tensor_maps.iter().zip(&self.tensor_maps) {
             let list = |counts: &[usize]| counts.iter().map(|count| format!(" {count}")).collect::<String>();
-            let (buffer, offset, lines) = (self.buffer(view.buffer), view.offset, view.lines);
-            let (extents, strides) = (list(&view.extents), list(&view.strides));
+            let (buffer, offset, rows) = (self.buffer(tensor_map.buffer), tensor_map.offset, tensor_map.rows);
+            let (extents, strides) = (list(&tensor_map.extents), list(&tensor_map.strides));
             text += &format!(
-                "  view {name}: {buffer}[{offset}], extents{extents}, strides{strides}, {lines} lines\n"
+                "  tensor_map {name}: {buffer}[{offset}], extents{extents}, strides{strides}, {rows} rows\n"
             );
         }
-        if program.slots != Slots::default() {
-            let Slots { count, boxes, gates } = program.slots;
-            let gates = if gates > 0 { format!(", {gates} gates") } else { String::new() };
-            text += &format!("  slots {count} of {boxes} boxes{gates}\n");
+        if program.mbarriers != Mbarriers::default() {
+            let Mbarriers { full, loads, empty } = program.mbarriers;
+            let empty = if empty > 0 { format!(", {empty} empty") } else { String::new() };
+            text += &format!("  mbarriers {full} full of {loads} loads{empty}\n");
         }
         self.text = text + "{\n";
     }
@@ -332,101 +333,108 @@ impl Printer<'_> {
                 let name = self.buffer(*buffer);
                 self.line(depth, &format!("prefetch {name}[{offset}]"));
             }
-            Stmt::Tile(stmt) => {
+            Stmt::Amx(stmt) => {
                 let text = self.tile_stmt(stmt, depth);
                 self.line(depth, &text);
             }
-            Stmt::Team(stmt) => {
-                let text = self.team_stmt(stmt, depth);
+            Stmt::Cta(stmt) => {
+                let text = self.cta_stmt(stmt, depth);
                 self.line(depth, &text);
             }
         }
     }
 
-    fn tile_stmt(&mut self, stmt: &TileStmt, depth: usize) -> String {
+    fn tile_stmt(&mut self, stmt: &AmxStmt, depth: usize) -> String {
         let offset = stmt.offset().map_or(String::new(), |offset| self.expr(offset, depth));
         let buffer = stmt.buffer().map_or(String::new(), |buffer| self.buffer(buffer));
         match stmt {
-            TileStmt::Zero(tile) => format!("tile_zero {}", self.tile(*tile)),
-            TileStmt::Load { tile, stride, .. } => {
-                format!("tile_load {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
+            AmxStmt::Zero(tile) => format!("amx_zero {}", self.tile(*tile)),
+            AmxStmt::Load { tile, stride, .. } => {
+                format!("amx_load {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
             }
-            TileStmt::Dot { sum, a, b } => {
-                format!("tile_dot {}, {}, {}", self.tile(*sum), self.tile(*a), self.tile(*b))
+            AmxStmt::Dot { sum, a, b } => {
+                format!("amx_dot {}, {}, {}", self.tile(*sum), self.tile(*a), self.tile(*b))
             }
-            TileStmt::Store { tile, stride, .. } => {
-                format!("tile_store {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
+            AmxStmt::Store { tile, stride, .. } => {
+                format!("amx_store {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
             }
         }
     }
 
-    fn team_stmt(&mut self, stmt: &TeamStmt, depth: usize) -> String {
-        let spots: Vec<String> = (stmt.spots().into_iter())
-            .map(|spot| {
-                let offset = self.expr(spot.offset, depth);
-                format!("{}[{offset}]", self.buffer(spot.buffer))
+    fn cta_stmt(&mut self, stmt: &CtaStmt, depth: usize) -> String {
+        let locations: Vec<String> = (stmt.locations().into_iter())
+            .map(|location| {
+                let offset = self.expr(location.offset, depth);
+                format!("{}[{offset}]", self.buffer(location.buffer))
             })
             .collect();
-        match (stmt, &spots[..]) {
-            (TeamStmt::Barrier, _) => "barrier".to_owned(),
-            (TeamStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
-            (TeamStmt::Join, _) => "join".to_owned(),
-            (TeamStmt::AwaitJoined, _) => "await_joined".to_owned(),
-            (TeamStmt::Recycle, _) => "recycle".to_owned(),
-            (TeamStmt::Release, _) => "release".to_owned(),
-            (TeamStmt::Await, _) => "await".to_owned(),
-            (TeamStmt::Settle, _) => "settle".to_owned(),
-            (TeamStmt::Commit, _) => "commit".to_owned(),
-            (TeamStmt::Wait(groups), _) => format!("wait {groups}"),
-            (TeamStmt::Shuffle { var, value, with }, _) => {
+        match (stmt, &locations[..]) {
+            (CtaStmt::Barrier, _) => "barrier".to_owned(),
+            (CtaStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
+            (CtaStmt::ClusterArrive, _) => "cluster_arrive".to_owned(),
+            (CtaStmt::ClusterWait, _) => "cluster_wait".to_owned(),
+            (CtaStmt::ReuseShared, _) => "reuse_shared".to_owned(),
+            (CtaStmt::LaunchDependents, _) => "launch_dependents".to_owned(),
+            (CtaStmt::GridDependencyWait, _) => "grid_dependency_wait".to_owned(),
+            (CtaStmt::WgmmaWait, _) => "wgmma_wait".to_owned(),
+            (CtaStmt::CpAsyncCommit, _) => "cp_async_commit".to_owned(),
+            (CtaStmt::CpAsyncWait(groups), _) => format!("cp_async_wait {groups}"),
+            (CtaStmt::Shuffle { var, value, with }, _) => {
                 let value = self.expr(*value, depth);
                 format!("shuffle {} = {value}, {with}", self.declaration(*var))
             }
-            (TeamStmt::Exceeds { var, count, .. }, [sums, limits]) => {
+            (CtaStmt::Exceeds { var, count, .. }, [sums, limits]) => {
                 format!("exceeds {} = {sums}, {count}, {limits}", self.declaration(*var))
             }
-            (TeamStmt::Peer { var, rank, .. }, [from]) => {
+            (CtaStmt::LoadDsmem { var, rank, .. }, [from]) => {
                 let rank = self.expr(*rank, depth);
-                format!("peer {} = {from}, {rank}", self.declaration(*var))
+                format!("load_dsmem {} = {from}, {rank}", self.declaration(*var))
             }
-            (TeamStmt::Give { rank, value, .. }, [to]) => {
-                format!("give {to}, {} = {}", self.expr(*rank, depth), self.expr(*value, depth))
+            (CtaStmt::StoreDsmem { rank, value, .. }, [to]) => {
+                format!("store_dsmem {to}, {} = {}", self.expr(*rank, depth), self.expr(*value, depth))
             }
-            (TeamStmt::Copy { elems, real, mask, .. }, [to, from]) => {
+            (CtaStmt::CpAsync { elems, real, mask, .. }, [to, from]) => {
                 let real = real.map_or(String::new(), |real| format!(" real {}", self.expr(real, depth)));
                 let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));
-                format!("copy {to}, {from}, {elems}{real}{mask}")
+                format!("cp_async {to}, {from}, {elems}{real}{mask}")
             }
-            (TeamStmt::CopyBox { view, at, slot, .. }, [to]) => {
+            (CtaStmt::TmaLoad { map: tensor_map, at, mbarrier, .. }, [to]) => {
                 let at: Vec<String> = at.iter().map(|&at| self.expr(at, depth)).collect();
-                let view = self.views.get(view.index()).cloned().unwrap_or_else(|| format!("\"{}\"", view.0));
-                format!("copy_box {to}, {view}[{}], {}", at.join(", "), self.expr(*slot, depth))
+                let tensor_map = self
+                    .tensor_maps
+                    .get(tensor_map.index())
+                    .cloned()
+                    .unwrap_or_else(|| format!("\"{}\"", tensor_map.0));
+                format!("tma_load {to}, {tensor_map}[{}], {}", at.join(", "), self.expr(*mbarrier, depth))
             }
             (
-                TeamStmt::AwaitBoxes { slot: number, turn }
-                | TeamStmt::PassGate { gate: number, turn }
-                | TeamStmt::AwaitGate { gate: number, turn },
+                CtaStmt::MbarrierWaitFull { mbarrier: number, phase }
+                | CtaStmt::MbarrierArriveEmpty { mbarrier: number, phase }
+                | CtaStmt::MbarrierWaitEmpty { mbarrier: number, phase },
                 _,
             ) => {
                 let word = match stmt {
-                    TeamStmt::AwaitBoxes { .. } => "await_boxes",
-                    TeamStmt::PassGate { .. } => "pass_gate",
-                    _ => "await_gate",
+                    CtaStmt::MbarrierWaitFull { .. } => "mbarrier_wait_full",
+                    CtaStmt::MbarrierArriveEmpty { .. } => "mbarrier_arrive_empty",
+                    _ => "mbarrier_wait_empty",
                 };
-                format!("{word} {}, {}", self.expr(*number, depth), self.expr(*turn, depth))
+                format!("{word} {}, {}", self.expr(*number, depth), self.expr(*phase, depth))
             }
-            (TeamStmt::LoadMatrix { matrices, transposed, .. }, [to, from]) => {
+            (CtaStmt::Ldmatrix { matrices, transposed, .. }, [to, from]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };
-                format!("load_matrix {to}, {from}, {matrices}{transposed}")
+                format!("ldmatrix {to}, {from}, {matrices}{transposed}")
             }
-            (TeamStmt::MultiplyTiles { product, columns, terms, transposed, runs_on, .. }, [sum, a, b]) => {
+            (
+                CtaStmt::Wgmma { ty: product, n: columns, k: terms, transposed, is_async: runs_on, .. },
+                [sum, a, b],
+            ) => {
                 let transposed = if *transposed { ", transposed" } else { "" };
-                let runs_on = if *runs_on { ", runs_on" } else { "" };
+                let runs_on = if *runs_on { ", async" } else { "" };
                 let name = product.name();
-                format!("multiply_tiles {name}, {sum}, {a}, {b}, {columns}, {terms}{transposed}{runs_on}")
+                format!("wgmma {name}, {sum}, {a}, {b}, {columns}, {terms}{transposed}{runs_on}")
             }
-            (TeamStmt::Multiply { product, .. }, [sum, a, b]) => {
-                format!("multiply {}, {sum}, {a}, {b}", product.name())
+            (CtaStmt::Mma { ty: product, .. }, [sum, a, b]) => {
+                format!("mma {}, {sum}, {a}, {b}", product.name())
             }
             _ => unreachable!("each statement has its number of places"),
         }
@@ -578,20 +586,20 @@ mod tests {
 
     #[test]
     fn statements_of_teams_are_read_back() {
-        let text = "program k, 2 tasks task: i64 [0..=1]\n  team 128 threads thread: i64 [0..=127], clusters of 2\n  \
-                    input x: f16[8192]\n  shared s: f16[8192]\n  shared g: f32[128]\n  recycled r: f16[64]\n  scratch sums: f32[4]\n  \
+        let text = "program k, 2 tasks task: i64 [0..=1]\n  cta 128 threads thread: i64 [0..=127], clusters of 2\n  \
+                    input x: f16[8192]\n  shared s: f16[8192]\n  shared g: f32[128]\n  reused_shared r: f16[64]\n  scratch sums: f32[4]\n  \
                     scratch factors: f16[12]\n{\n  \
-                    await\n  %0 = (thread * 8)\n  copy s[%0], x[%0], 8\n  \
-                    copy s[%0], x[0], 8, if (thread < 32)\n  commit\n  wait 1\n  barrier\n  \
-                    load_matrix factors[0], s[%0], 4\n  \
-                    load_matrix factors[8], s[%0], 2, transposed\n  \
-                    multiply f16, sums[0], factors[0], factors[8]\n  \
-                    multiply_tiles f16, sums[0], s[0], s[4096], 8, 64\n  \
-                    multiply_tiles f16, sums[0], factors[0], s[4096], 64, 16, transposed\n  release\n  \
-                    multiply_tiles f16, sums[0], s[0], s[4096], 8, 64, runs_on\n  \
-                    multiply_tiles f16, sums[0], factors[0], s[4096], 64, 16, transposed, runs_on\n  settle\n  cluster_barrier\n  \
-                    peer other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  recycle\n  \
-                    r[0] = v\n  join\n  await_joined\n  give g[thread], task = 1.0\n}\n";
+                    grid_dependency_wait\n  %0 = (thread * 8)\n  cp_async s[%0], x[%0], 8\n  \
+                    cp_async s[%0], x[0], 8, if (thread < 32)\n  cp_async_commit\n  cp_async_wait 1\n  barrier\n  \
+                    ldmatrix factors[0], s[%0], 4\n  \
+                    ldmatrix factors[8], s[%0], 2, transposed\n  \
+                    mma f16, sums[0], factors[0], factors[8]\n  \
+                    wgmma f16, sums[0], s[0], s[4096], 8, 64\n  \
+                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed\n  launch_dependents\n  \
+                    wgmma f16, sums[0], s[0], s[4096], 8, 64, async\n  \
+                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed, async\n  wgmma_wait\n  cluster_barrier\n  \
+                    load_dsmem other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  reuse_shared\n  \
+                    r[0] = v\n  cluster_arrive\n  cluster_wait\n  store_dsmem g[thread], task = 1.0\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(program.to_string(), text);
         assert_eq!(crate::validate_thread(&program), Vec::<String>::new());

@@ -1,94 +1,95 @@
-//! Views: arguments of a kernel as arrays, boxes of which the copy engine brings to shared memory (PTX's tensor maps).
+//! Tensor maps and the mbarriers that count TMA loads of their tiles (PTX: `cp.async.bulk.tensor`, `mbarrier`).
 //!
-//! A program declares its views, and slots: counters of boxes that arrive. One statement of the whole team starts
-//! the copy of a box; when as many boxes as a slot waits for have arrived, its turn ends and the next one begins. What
-//! has arrived may be read by the threads that have awaited the turn, without a barrier.
+//! A tensor map describes a read-only argument as an array of two to five extents. One TMA load, issued once by the whole CTA,
+//! copies a tile of it to shared memory asynchronously. A *full* mbarrier completes a phase when as many loads as it expects
+//! have arrived; threads that have waited for that phase may read the tiles without a barrier. An *empty* mbarrier completes a
+//! phase when all threads of the CTA have arrived at it: they have read a stage, and later loads may overwrite it.
 //!
 //! ```text
-//!   team 128 threads thread: i64 [0..=127], clusters of 1
+//!   cta 128 threads thread: i64 [0..=127], clusters of 1
 //!   input x: f16[98304]
 //!   shared s: f16[8192]
-//!   view rows: x[0], extents 768 128, strides 768, 64 lines
-//!   slots 2 of 1 boxes
+//!   tensor_map rows: x[0], extents 768 128, strides 768, 64 rows
+//!   mbarriers 2 full of 1 loads
 //! {
-//!   copy_box s[0], rows[64, 0], 0
-//!   await_boxes 0, 0
+//!   tma_load s[0], rows[64, 0], 0
+//!   mbarrier_wait_full 0, 0
 //! }
 //! ```
 //!
-//! A box is a [swizzled](crate::cta::swizzled) tile of a panel: [`TILE_LINE`] neighbouring elements of the first
-//! extent, from the first coordinate on, of so many lines, which are neighbours in the second extent, at one place of all
-//! others. Elements outside of the view are zero.
+//! A tile is [swizzled](crate::cta::swizzled): [`SWIZZLE_ROW`] consecutive elements of the first extent, from the first
+//! coordinate on, of `rows` consecutive places of the second extent, at one place of all others. Elements outside of the tensor
+//! map are zero.
 
-use crate::cta::TILE_LINE;
+use crate::cta::SWIZZLE_ROW;
 use crate::program::{Buffer, ThreadProgram};
 use orch_compute::expr::BufferId;
 
-/// A view of a thread program, a position in [`ThreadProgram::views`].
+/// A tensor map of a thread program, a position in [`ThreadProgram::tensor_maps`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ViewId(pub u32);
+pub struct TensorMapId(pub u32);
 
-impl ViewId {
+impl TensorMapId {
     /// The position in the program's table.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A read-only argument as an array.
+/// A read-only argument as an array, in the form of a `CUtensorMap`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct View {
+pub struct TensorMap {
     /// Readable name.
     pub name: String,
     /// The argument.
     pub buffer: BufferId,
     /// Where its first element is.
     pub offset: usize,
-    /// Its extents, that of neighbouring elements first: 2 to [`MAX_VIEW_RANK`].
+    /// Its extents in elements, that of consecutive elements first: 2 to [`MAX_TENSOR_MAP_RANK`].
     pub extents: Vec<usize>,
-    /// Elements from one place of each extent but the first to the next.
+    /// The stride of each extent but the first, in elements.
     pub strides: Vec<usize>,
-    /// Lines of a box.
-    pub lines: usize,
+    /// Rows of a tile: places of the second extent.
+    pub rows: usize,
 }
 
-/// Counters of boxes that arrive, and of threads that make room for others.
+/// The mbarriers of a CTA, in shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Slots {
-    /// Their number.
-    pub count: usize,
-    /// Boxes that each waits for.
-    pub boxes: usize,
-    /// Gates, which wait for all threads of the task.
-    pub gates: usize,
+pub struct Mbarriers {
+    /// Full mbarriers, which count loads that arrive.
+    pub full: usize,
+    /// Loads that complete a phase of a full mbarrier.
+    pub loads: usize,
+    /// Empty mbarriers, of which all threads of the CTA complete a phase.
+    pub empty: usize,
 }
 
-impl Slots {
-    /// Bytes of shared memory that slots and gates take.
+impl Mbarriers {
+    /// Bytes of shared memory that they take.
     pub fn bytes(self) -> usize {
-        (self.count + self.gates) * SLOT_BYTES
+        (self.full + self.empty) * MBARRIER_BYTES
     }
 }
 
-/// Most extents of a view.
-pub const MAX_VIEW_RANK: usize = 5;
-/// Most lines of a box.
-pub const MAX_BOX_LINES: usize = 256;
-/// Bytes that views start and have their strides at a multiple of.
-pub const VIEW_ALIGNMENT: usize = 16;
-/// Bytes of a slot, or a gate, in shared memory.
-pub const SLOT_BYTES: usize = 8;
-/// Most extent of a view, and most bytes of a stride, of which the hardware keeps 40 bits.
+/// Most extents of a tensor map.
+pub const MAX_TENSOR_MAP_RANK: usize = 5;
+/// Most rows of a tile.
+pub const MAX_TMA_ROWS: usize = 256;
+/// Bytes that the start and the strides of a tensor map are multiples of.
+pub const TENSOR_MAP_ALIGNMENT: usize = 16;
+/// Bytes of an mbarrier in shared memory.
+pub const MBARRIER_BYTES: usize = 8;
+/// Largest extent, and largest stride in bytes, of which the hardware keeps 40 bits.
 const MAX_EXTENT: usize = 1 << 32;
 const MAX_STRIDE_BYTES: usize = 1 << 40;
 
-impl View {
-    /// Elements of a box.
-    pub fn box_elems(&self) -> usize {
-        self.lines * TILE_LINE
+impl TensorMap {
+    /// Elements of a tile.
+    pub fn tile_elems(&self) -> usize {
+        self.rows * SWIZZLE_ROW
     }
 
-    /// The place in the buffer of an element of the view; `None` outside of it.
+    /// The offset in the buffer, in elements, of an element of the tensor map; `None` outside of it.
     pub fn place(&self, at: &[i64]) -> Option<i64> {
         let mut place = self.offset as i64;
         let strides = std::iter::once(1).chain(self.strides.iter().copied());
@@ -101,37 +102,37 @@ impl View {
         Some(place)
     }
 
-    /// True if the hardware takes it.
-    pub fn is_taken(&self, buffer: &Buffer) -> bool {
+    /// True if the hardware can encode it.
+    pub fn is_encodable(&self, buffer: &Buffer) -> bool {
         self.problem(buffer).is_none()
     }
 
-    /// What keeps it from being the hardware's.
+    /// Why the hardware cannot encode it.
     fn problem(&self, buffer: &Buffer) -> Option<String> {
         let size = buffer.dtype.size_bytes();
-        if !buffer.scope.is_read_only() || TILE_LINE * size != 128 {
-            return Some("views are of read-only arguments of 16-bit elements".to_owned());
+        if !buffer.scope.is_read_only() || SWIZZLE_ROW * size != 128 {
+            return Some("tensor_maps are of read-only arguments of 16-bit elements".to_owned());
         }
-        let is_ranked = (2..=MAX_VIEW_RANK).contains(&self.extents.len());
+        let is_ranked = (2..=MAX_TENSOR_MAP_RANK).contains(&self.extents.len());
         if !is_ranked || self.strides.len() + 1 != self.extents.len() {
             return Some(format!(
-                "{} extents and {} strides: 2 to {MAX_VIEW_RANK}, and one less, are expected",
+                "{} extents and {} strides: 2 to {MAX_TENSOR_MAP_RANK}, and one less, are expected",
                 self.extents.len(),
                 self.strides.len()
             ));
         }
         let is_extent = |&extent: &usize| (1..=MAX_EXTENT).contains(&extent);
-        if !self.extents.iter().all(is_extent) || !(1..=MAX_BOX_LINES).contains(&self.lines) {
+        if !self.extents.iter().all(is_extent) || !(1..=MAX_TMA_ROWS).contains(&self.rows) {
             return Some(format!(
-                "extents {:?} in boxes of {} lines: 1 to {MAX_BOX_LINES} are expected",
-                self.extents, self.lines
+                "extents {:?} in loads of {} lines: 1 to {MAX_TMA_ROWS} are expected",
+                self.extents, self.rows
             ));
         }
-        let is_place = |&elems: &usize| (elems * size).is_multiple_of(VIEW_ALIGNMENT);
+        let is_place = |&elems: &usize| (elems * size).is_multiple_of(TENSOR_MAP_ALIGNMENT);
         let is_stride = |elems: &usize| is_place(elems) && elems * size < MAX_STRIDE_BYTES;
         if !is_place(&self.offset) || !self.strides.iter().all(is_stride) {
             return Some(format!(
-                "it does not start, or has strides, at multiples of {VIEW_ALIGNMENT} bytes"
+                "it does not start, or has strides, at multiples of {TENSOR_MAP_ALIGNMENT} bytes"
             ));
         }
         let last: Vec<i64> = self.extents.iter().map(|&extent| extent as i64 - 1).collect();
@@ -140,21 +141,22 @@ impl View {
     }
 }
 
-/// What keeps the views and slots of a program from being hardware's.
-pub(crate) fn check_views(program: &ThreadProgram) -> Vec<String> {
+/// Why the hardware cannot have the tensor maps and mbarriers of a program.
+pub(crate) fn check_tensor_maps(program: &ThreadProgram) -> Vec<String> {
     let mut problems = Vec::new();
-    for view in &program.views {
-        let problem = match program.buffers.get(view.buffer.index()) {
-            Some(buffer) => view.problem(buffer),
-            None => Some(format!("there is no buffer {}", view.buffer)),
+    for tensor_map in &program.tensor_maps {
+        let problem = match program.buffers.get(tensor_map.buffer.index()) {
+            Some(buffer) => tensor_map.problem(buffer),
+            None => Some(format!("there is no buffer {}", tensor_map.buffer)),
         };
-        problems.extend(problem.map(|problem| format!("view {}: {problem}", view.name)));
+        problems.extend(problem.map(|problem| format!("tensor_map {}: {problem}", tensor_map.name)));
     }
-    if (program.slots.count == 0) != (program.slots.boxes == 0) {
-        problems.push(format!("{} slots of {} boxes", program.slots.count, program.slots.boxes));
+    if (program.mbarriers.full == 0) != (program.mbarriers.loads == 0) {
+        problems
+            .push(format!("{} full mbarriers of {} loads", program.mbarriers.full, program.mbarriers.loads));
     }
-    if program.slots.count > 0 && program.team.is_none() {
-        problems.push("slots without a team".to_owned());
+    if program.mbarriers.full > 0 && program.cta.is_none() {
+        problems.push("mbarriers without a cta".to_owned());
     }
     problems
 }

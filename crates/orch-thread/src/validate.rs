@@ -9,18 +9,18 @@
 //!    to, and what is stored has the buffer's type; what is bound has the variable's type;
 //! 5. loop variables are integer scalars with bounds of their type, steps and unroll factors are positive, bounds of
 //!    unrolled loops depend on enclosing unrolled loops at most; conditions are boolean scalars;
-//! 6. teams are whole warps of at most 1024 threads, clusters divide the tasks; only programs with a team have shared
-//!    buffers and statements of a team, whose copies and matrices go to shared memory and scratch of the right types;
+//! 6. CTAs are whole warps of at most 1024 threads, clusters divide the tasks; only programs with a CTA have shared
+//!    buffers and statements of a CTA, whose copies and matrices go to shared memory and scratch of the right types;
 //!    shared memory is recycled once at most;
 //! 7. views are the hardware's, and boxes of them go to shared memory of their type;
 //! 8. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
 
-use crate::amx::{TileStmt, check_tile_stmt, check_tiles};
-use crate::cta::{MAX_CLUSTER, MAX_THREADS, MAX_TILE_COLUMNS, MAX_TILE_TERMS, TILE_LINE, TeamStmt, WARP};
+use crate::amx::{AmxStmt, check_tile_stmt, check_tiles};
+use crate::cta::{CtaStmt, MAX_CLUSTER, MAX_THREADS, MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP};
 use crate::program::{LoopKind, Scope, Stmt, ThreadProgram};
-use crate::tma::check_views;
+use crate::tma::check_tensor_maps;
 use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId};
 use orch_ir::{DType, ReduceOp};
 use std::collections::BTreeSet;
@@ -42,8 +42,8 @@ pub fn validate_thread(program: &ThreadProgram) -> Vec<String> {
     };
     checker.header();
     checker.states[program.task.index()] = VarState::Fixed;
-    if let Some(team) = &program.team {
-        checker.states[team.thread.index()] = VarState::Fixed;
+    if let Some(cta) = &program.cta {
+        checker.states[cta.thread.index()] = VarState::Fixed;
     }
     checker.list("body", &program.body);
     checker.problems
@@ -102,19 +102,17 @@ impl Checker<'_> {
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
         }
         self.problems.extend(check_tiles(program));
-        self.problems.extend(check_views(program));
+        self.problems.extend(check_tensor_maps(program));
         let shares = program.buffers.iter().any(|buffer| buffer.scope.is_shared());
-        match &program.team {
-            Some(team) => {
-                let is_team = (1..=MAX_THREADS).contains(&team.threads) && team.threads.is_multiple_of(WARP);
-                self.expect(is_team, || format!("a team has {} threads", team.threads));
+        match &program.cta {
+            Some(cta) => {
+                let is_cta = (1..=MAX_THREADS).contains(&cta.threads) && cta.threads.is_multiple_of(WARP);
+                self.expect(is_cta, || format!("a cta has {} threads", cta.threads));
                 let is_cluster =
-                    (1..=MAX_CLUSTER).contains(&team.cluster) && program.tasks.is_multiple_of(team.cluster);
-                self.expect(is_cluster, || {
-                    format!("{} tasks in clusters of {}", program.tasks, team.cluster)
-                });
+                    (1..=MAX_CLUSTER).contains(&cta.cluster) && program.tasks.is_multiple_of(cta.cluster);
+                self.expect(is_cluster, || format!("{} tasks in clusters of {}", program.tasks, cta.cluster));
             }
-            None => self.expect(!shares, || "shared memory without a team".to_owned()),
+            None => self.expect(!shares, || "shared memory without a cta".to_owned()),
         }
         for (index, var) in program.exprs.vars().iter().enumerate() {
             let is_index = !var.ty.dtype.is_float() && var.ty.lanes == 1;
@@ -133,7 +131,7 @@ impl Checker<'_> {
             let place = format!("{path}.{index}");
             match stmt {
                 Stmt::Let(var, _) | Stmt::Register(var, _) => declared.push(*var),
-                Stmt::Team(stmt) => declared.extend(stmt.declares()),
+                Stmt::Cta(stmt) => declared.extend(stmt.declares()),
                 _ => {}
             }
             self.stmt(&place, stmt);
@@ -190,12 +188,12 @@ impl Checker<'_> {
                 let ty = self.program.exprs.ty(*offset);
                 self.expect(ty == Type::INDEX, || format!("{place}: the offset is {}", type_text(ty)));
             }
-            Stmt::Tile(stmt) => self.tile_stmt(place, stmt),
-            Stmt::Team(stmt) => self.team_stmt(place, stmt),
+            Stmt::Amx(stmt) => self.tile_stmt(place, stmt),
+            Stmt::Cta(stmt) => self.cta_stmt(place, stmt),
         }
     }
 
-    fn tile_stmt(&mut self, place: &str, stmt: &TileStmt) {
+    fn tile_stmt(&mut self, place: &str, stmt: &AmxStmt) {
         if let Some(problem) = check_tile_stmt(self.program, stmt) {
             self.problems.push(format!("{place}: {problem}"));
         }
@@ -203,64 +201,64 @@ impl Checker<'_> {
             self.access(place, buffer, offset, 1, None);
             let info = self.program.buffers.get(buffer.index());
             let is_read_only = info.is_some_and(|info| info.scope.is_read_only());
-            let is_store = matches!(stmt, TileStmt::Store { .. });
+            let is_store = matches!(stmt, AmxStmt::Store { .. });
             self.expect(!is_store || !is_read_only, || format!("{place}: the input {buffer} is stored to"));
         }
     }
 
-    fn team_stmt(&mut self, place: &str, stmt: &TeamStmt) {
-        self.expect(self.program.team.is_some(), || format!("{place}: there is no team"));
-        for spot in stmt.spots() {
-            self.access(place, spot.buffer, spot.offset, 1, None);
-            if spot.buffer.index() >= self.program.buffers.len() {
+    fn cta_stmt(&mut self, place: &str, stmt: &CtaStmt) {
+        self.expect(self.program.cta.is_some(), || format!("{place}: there is no cta"));
+        for location in stmt.locations() {
+            self.access(place, location.buffer, location.offset, 1, None);
+            if location.buffer.index() >= self.program.buffers.len() {
                 return;
             }
         }
-        let scope_of = |spot: &crate::cta::Spot| self.program.buffer(spot.buffer).scope;
-        let dtype_of = |spot: &crate::cta::Spot| self.program.buffer(spot.buffer).dtype;
+        let scope_of = |location: &crate::cta::Location| self.program.buffer(location.buffer).scope;
+        let dtype_of = |location: &crate::cta::Location| self.program.buffer(location.buffer).dtype;
         let problem = match stmt {
-            TeamStmt::Barrier
-            | TeamStmt::ClusterBarrier
-            | TeamStmt::Release
-            | TeamStmt::Settle
-            | TeamStmt::Commit
-            | TeamStmt::Wait(_) => None,
-            TeamStmt::Join | TeamStmt::AwaitJoined => {
+            CtaStmt::Barrier
+            | CtaStmt::ClusterBarrier
+            | CtaStmt::LaunchDependents
+            | CtaStmt::WgmmaWait
+            | CtaStmt::CpAsyncCommit
+            | CtaStmt::CpAsyncWait(_) => None,
+            CtaStmt::ClusterArrive | CtaStmt::ClusterWait => {
                 (!is_outermost(place)).then_some("the cluster is joined inside of a statement")
             }
-            TeamStmt::Await => {
+            CtaStmt::GridDependencyWait => {
                 let is_expected = self.has_awaited == Some(false) && is_outermost(place);
                 self.has_awaited = Some(true);
                 (!is_expected)
                     .then_some("the kernels before are awaited a second time, or inside of a statement")
             }
-            TeamStmt::Recycle => {
+            CtaStmt::ReuseShared => {
                 std::mem::replace(&mut self.is_recycled, true).then_some("memory is recycled a second time")
             }
-            TeamStmt::Shuffle { with, .. } => {
+            CtaStmt::Shuffle { with, .. } => {
                 (!(1..WARP).contains(with)).then_some("the lane is outside of the warp")
             }
-            TeamStmt::Exceeds { var, sums, count, limits } => {
+            CtaStmt::Exceeds { var, accs: sums, count, limits } => {
                 let are_floats = [sums, limits]
                     .into_iter()
-                    .all(|spot| scope_of(spot) == Scope::Scratch && dtype_of(spot) == DType::F32);
+                    .all(|location| scope_of(location) == Scope::Scratch && dtype_of(location) == DType::F32);
                 let is_right = are_floats
                     && count.is_multiple_of(4)
                     && self.program.var_type(*var) == Type::scalar(DType::Bool);
                 (!is_right)
                     .then_some("a boolean says whether sums, in fours, exceed limits, both scratch of f32")
             }
-            TeamStmt::Peer { var, from, .. } => {
+            CtaStmt::LoadDsmem { var, from, .. } => {
                 let is_right =
                     scope_of(from).is_shared() && self.program.var_type(*var).dtype == dtype_of(from);
                 (!is_right).then_some("a register is read from shared memory of its type")
             }
-            TeamStmt::Give { to, value, .. } => {
+            CtaStmt::StoreDsmem { to, value, .. } => {
                 let given = self.program.exprs.dtype(*value);
                 let is_right = scope_of(to).is_shared() && given == dtype_of(to) && given.size_bytes() >= 4;
                 (!is_right).then_some("elements of 4 bytes or more are given to shared memory of their type")
             }
-            TeamStmt::Copy { to, from, elems, .. } => {
+            CtaStmt::CpAsync { to, from, elems, .. } => {
                 let bytes = elems * dtype_of(to).size_bytes();
                 let is_right = scope_of(to).is_shared()
                     && scope_of(from).is_read_only()
@@ -269,23 +267,25 @@ impl Checker<'_> {
                 (!is_right)
                     .then_some("4, 8 or 16 bytes are copied from an input to shared memory of its type")
             }
-            TeamStmt::CopyBox { to, view, at, .. } => match self.program.views.get(view.index()) {
-                Some(view) if self.known_buffer(place, view.buffer) => {
-                    let is_right = scope_of(to) == Scope::Shared
-                        && dtype_of(to) == self.program.buffer(view.buffer).dtype
-                        && at.len() == view.extents.len()
-                        && self.program.slots.count > 0;
-                    (!is_right).then_some("a box, of as many coordinates as its view, goes to shared memory of its type and is counted by a slot")
+            CtaStmt::TmaLoad { to, map: tensor_map, at, .. } => {
+                match self.program.tensor_maps.get(tensor_map.index()) {
+                    Some(tensor_map) if self.known_buffer(place, tensor_map.buffer) => {
+                        let is_right = scope_of(to) == Scope::Shared
+                            && dtype_of(to) == self.program.buffer(tensor_map.buffer).dtype
+                            && at.len() == tensor_map.extents.len()
+                            && self.program.mbarriers.full > 0;
+                        (!is_right).then_some("a box, of as many coordinates as its tensor_map, goes to shared memory of its type and is counted by a mbarrier")
+                    }
+                    _ => Some("there is no such tensor_map"),
                 }
-                _ => Some("there is no such view"),
-            },
-            TeamStmt::AwaitBoxes { .. } => {
-                (self.program.slots.count == 0).then_some("there are no slots to await")
             }
-            TeamStmt::PassGate { .. } | TeamStmt::AwaitGate { .. } => {
-                (self.program.slots.gates == 0).then_some("there are no gates to pass")
+            CtaStmt::MbarrierWaitFull { .. } => {
+                (self.program.mbarriers.full == 0).then_some("there are no mbarriers to await")
             }
-            TeamStmt::LoadMatrix { to, from, matrices, .. } => {
+            CtaStmt::MbarrierArriveEmpty { .. } | CtaStmt::MbarrierWaitEmpty { .. } => {
+                (self.program.mbarriers.empty == 0).then_some("there are no empty to pass")
+            }
+            CtaStmt::Ldmatrix { to, from, matrices, .. } => {
                 let is_right = scope_of(to) == Scope::Scratch
                     && scope_of(from).is_shared()
                     && dtype_of(to) == dtype_of(from)
@@ -294,18 +294,18 @@ impl Checker<'_> {
                 (!is_right)
                     .then_some("1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch")
             }
-            TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, .. } => {
+            CtaStmt::Wgmma { ty: product, acc: sum, a, b, n: columns, k: terms, transposed, .. } => {
                 let is_right = scope_of(sum) == Scope::Scratch
                     && dtype_of(sum) == DType::F32
                     && scope_of(b).is_shared()
                     && (scope_of(a).is_shared() || scope_of(a) == Scope::Scratch)
-                    && [a, b].into_iter().all(|spot| dtype_of(spot) == product.dtype())
+                    && [a, b].into_iter().all(|location| dtype_of(location) == product.dtype())
                     && product.dtype().size_bytes() == 2;
                 let terms_in_lines = scope_of(a).is_shared() || !transposed;
-                let column_parts = if *transposed { TILE_LINE } else { 8 };
-                let term_parts = if terms_in_lines { TILE_LINE } else { product.terms() };
-                let fits = (1..=MAX_TILE_COLUMNS).contains(columns)
-                    && (1..=MAX_TILE_TERMS).contains(terms)
+                let column_parts = if *transposed { SWIZZLE_ROW } else { 8 };
+                let term_parts = if terms_in_lines { SWIZZLE_ROW } else { product.terms() };
+                let fits = (1..=MAX_WGMMA_N).contains(columns)
+                    && (1..=MAX_WGMMA_K).contains(terms)
                     && columns.is_multiple_of(column_parts)
                     && terms.is_multiple_of(term_parts);
                 match (is_right, fits) {
@@ -316,10 +316,10 @@ impl Checker<'_> {
                     (true, true) => None,
                 }
             }
-            TeamStmt::Multiply { product, sum, a, b } => {
-                let is_right = [sum, a, b].into_iter().all(|spot| scope_of(spot) == Scope::Scratch)
+            CtaStmt::Mma { ty: product, acc: sum, a, b } => {
+                let is_right = [sum, a, b].into_iter().all(|location| scope_of(location) == Scope::Scratch)
                     && dtype_of(sum) == DType::F32
-                    && [a, b].into_iter().all(|spot| dtype_of(spot) == product.dtype());
+                    && [a, b].into_iter().all(|location| dtype_of(location) == product.dtype());
                 (!is_right).then_some("fragments are scratch, factors of the product's type, sums of f32")
             }
         };
@@ -327,19 +327,19 @@ impl Checker<'_> {
             self.problems.push(format!("{place}: {problem}"));
         }
         match stmt {
-            TeamStmt::Shuffle { value, .. } => self.expr(place, *value),
-            TeamStmt::Peer { rank, .. } => self.expr(place, *rank),
-            TeamStmt::Give { rank, value, .. } => {
+            CtaStmt::Shuffle { value, .. } => self.expr(place, *value),
+            CtaStmt::LoadDsmem { rank, .. } => self.expr(place, *rank),
+            CtaStmt::StoreDsmem { rank, value, .. } => {
                 self.expr(place, *rank);
                 self.expr(place, *value);
             }
-            TeamStmt::CopyBox { .. }
-            | TeamStmt::AwaitBoxes { .. }
-            | TeamStmt::PassGate { .. }
-            | TeamStmt::AwaitGate { .. } => {
+            CtaStmt::TmaLoad { .. }
+            | CtaStmt::MbarrierWaitFull { .. }
+            | CtaStmt::MbarrierArriveEmpty { .. }
+            | CtaStmt::MbarrierWaitEmpty { .. } => {
                 stmt.operands().into_iter().for_each(|operand| self.index(place, operand));
             }
-            TeamStmt::Copy { real, mask, .. } => {
+            CtaStmt::CpAsync { real, mask, .. } => {
                 real.iter().for_each(|&real| self.index(place, real));
                 if let Some(mask) = mask {
                     self.expr(place, *mask);
@@ -635,27 +635,27 @@ mod tests {
             let text = format!("program k, 3 tasks task: i64 [0..=2]\n{header}{{\n{body}}}\n");
             crate::parse_thread(&text).unwrap_or_else(|error| panic!("{error}"))
         };
-        let team = "  team 48 threads thread: i64 [0..=47], clusters of 2\n";
-        violations(&program(team, ""), &["a team has 48 threads", "3 tasks in clusters of 2"]);
+        let cta = "  cta 48 threads thread: i64 [0..=47], clusters of 2\n";
+        violations(&program(cta, ""), &["a cta has 48 threads", "3 tasks in clusters of 2"]);
         violations(
             &program("  shared s: f32[8]\n", "barrier\n"),
-            &["shared memory without a team", "body.0: there is no team"],
+            &["shared memory without a cta", "body.0: there is no cta"],
         );
-        let header = "  team 128 threads thread: i64 [0..=127], clusters of 1\n  input x: f16[8192]\n  \
+        let header = "  cta 128 threads thread: i64 [0..=127], clusters of 1\n  input x: f16[8192]\n  \
                       shared s: f16[8192]\n  shared t: f32[8]\n  scratch f: f16[8]\n  scratch sums: f32[64]\n";
-        let body = "copy s[0], x[0], 1\ncopy t[0], x[0], 4\ncopy s[0], x[0], 4, if thread\n\
-                    shuffle v: f16 = x[0], 32\npeer w: f16 = t[0], 0\npeer v: f16 = x[0], 0\n\
-                    load_matrix sums[0], t[0], 1\nload_matrix f[0], s[0], 3\n\
-                    multiply bf16, sums[0], f[0], f[0]\nmultiply f16, f[0], f[0], f[0]\n\
-                    multiply_tiles tf32, sums[0], t[0], t[0], 8, 64\nmultiply_tiles f16, f[0], s[0], s[0], 8, 64\n\
-                    multiply_tiles f16, sums[0], x[0], s[0], 8, 64\nmultiply_tiles f16, sums[0], s[0], f[0], 8, 64\n\
-                    multiply_tiles f16, sums[0], s[0], s[4096], 12, 64\n\
-                    multiply_tiles f16, sums[0], s[0], s[4096], 264, 64\n\
-                    multiply_tiles f16, sums[0], f[0], s[0], 8, 16\n\
-                    multiply_tiles f16, sums[0], f[0], s[0], 8, 16, transposed\n\
-                    multiply_tiles f16, sums[0], s[0], s[0], 64, 16, transposed\n\
-                    multiply_tiles f16, sums[0], f[0], s[0], 64, 16, transposed\ncopy s[0], x[0], 8\n\
-                    give s[0], 0 = s[0]\ngive t[0], 0 = 1.0_f64\nif (thread < 1) {\njoin\n}\n";
+        let body = "cp_async s[0], x[0], 1\ncp_async t[0], x[0], 4\ncp_async s[0], x[0], 4, if thread\n\
+                    shuffle v: f16 = x[0], 32\nload_dsmem w: f16 = t[0], 0\nload_dsmem v: f16 = x[0], 0\n\
+                    ldmatrix sums[0], t[0], 1\nldmatrix f[0], s[0], 3\n\
+                    mma bf16, sums[0], f[0], f[0]\nmma f16, f[0], f[0], f[0]\n\
+                    wgmma tf32, sums[0], t[0], t[0], 8, 64\nwgmma f16, f[0], s[0], s[0], 8, 64\n\
+                    wgmma f16, sums[0], x[0], s[0], 8, 64\nwgmma f16, sums[0], s[0], f[0], 8, 64\n\
+                    wgmma f16, sums[0], s[0], s[4096], 12, 64\n\
+                    wgmma f16, sums[0], s[0], s[4096], 264, 64\n\
+                    wgmma f16, sums[0], f[0], s[0], 8, 16\n\
+                    wgmma f16, sums[0], f[0], s[0], 8, 16, transposed\n\
+                    wgmma f16, sums[0], s[0], s[0], 64, 16, transposed\n\
+                    wgmma f16, sums[0], f[0], s[0], 64, 16, transposed\ncp_async s[0], x[0], 8\n\
+                    store_dsmem s[0], 0 = s[0]\nstore_dsmem t[0], 0 = 1.0_f64\nif (thread < 1) {\ncluster_arrive\n}\n";
         let copies = "4, 8 or 16 bytes are copied from an input to shared memory of its type";
         let matrices = "1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch";
         let fragments = "fragments are scratch, factors of the product's type, sums of f32";
@@ -693,7 +693,7 @@ mod tests {
             validate_thread(&program(header, body)),
             expected.into_iter().chain([joined]).collect::<Vec<_>>()
         );
-        let twice = "if (thread < 1) {\nrecycle\n}\nrecycle\n";
+        let twice = "if (thread < 1) {\nreuse_shared\n}\nreuse_shared\n";
         violations(&program(header, twice), &["body.1: memory is recycled a second time"]);
     }
 }

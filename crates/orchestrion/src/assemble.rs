@@ -7,7 +7,9 @@ use crate::backend::{Object, Work};
 use crate::explain;
 use crate::implement::{Column, ColumnBody, Implementation, KernelDesign};
 use crate::library::call_info;
-use crate::manifest::{ActionInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TeamInfo, ViewInfo};
+use crate::manifest::{
+    ActionInfo, CtaInfo, KernelInfo, Place, Port, Resources, Slot, StepInfo, TensorMapInfo,
+};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_compute::Storage;
@@ -15,7 +17,7 @@ use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::{ALIGN_BYTES, Source};
 use orch_thread::kernel::{Binding, PackedConstant};
-use orch_thread::{ThreadProgram, View};
+use orch_thread::{TensorMap, ThreadProgram};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Steps, memory and constants of an executable.
@@ -332,14 +334,14 @@ pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<Source>, objects: &[O
     (kernels.iter().zip(sources).zip(objects).enumerate())
         .map(|(library, ((kernel, source), object))| {
             let program = &kernel.design.kernel.program;
-            let team = team_info(program, object.resources);
+            let cta = cta_info(program, object.resources);
             KernelInfo {
                 name: kernel.name.clone(),
                 symbol: program.name.clone(),
                 library,
                 tasks: program.tasks,
                 scratch_bytes: program.scratch_bytes(),
-                team,
+                cta,
                 schedule: kernel.design.schedule.clone(),
                 call: kernel.call.as_ref().map(call_info),
                 source: source.text,
@@ -349,24 +351,24 @@ pub fn kernel_infos(kernels: &[KernelDesign], sources: Vec<Source>, objects: &[O
 }
 
 /// A view as the device is told of it.
-fn view_info(program: &ThreadProgram, view: &View) -> ViewInfo {
-    let size = program.buffer(view.buffer).dtype.size_bytes();
-    ViewInfo {
-        argument: view.buffer.index(),
-        offset_bytes: view.offset * size,
-        extents: view.extents.iter().map(|&extent| extent as u64).collect(),
-        strides_bytes: view.strides.iter().map(|&stride| (stride * size) as u64).collect(),
-        lines: view.lines as u32,
+fn tensor_map_info(program: &ThreadProgram, map: &TensorMap) -> TensorMapInfo {
+    let size = program.buffer(map.buffer).dtype.size_bytes();
+    TensorMapInfo {
+        argument: map.buffer.index(),
+        offset_bytes: map.offset * size,
+        extents: map.extents.iter().map(|&extent| extent as u64).collect(),
+        strides_bytes: map.strides.iter().map(|&stride| (stride * size) as u64).collect(),
+        rows: map.rows as u32,
     }
 }
 
 /// How a GPU runs a program; `None` for programs of single workers.
-pub fn team_info(program: &ThreadProgram, resources: Option<Resources>) -> Option<TeamInfo> {
-    program.team.as_ref().map(|team| TeamInfo {
-        threads: team.threads,
-        cluster: team.cluster,
+pub fn cta_info(program: &ThreadProgram, resources: Option<Resources>) -> Option<CtaInfo> {
+    program.cta.as_ref().map(|cta| CtaInfo {
+        threads: cta.threads,
+        cluster: cta.cluster,
         shared_bytes: program.shared_bytes(),
-        views: program.views.iter().map(|view| view_info(program, view)).collect(),
+        tensor_maps: program.tensor_maps.iter().map(|map| tensor_map_info(program, map)).collect(),
         resources,
     })
 }

@@ -7,7 +7,7 @@ use orch_thread::passes::await_late::{await_late, mark_constant};
 use orch_thread::passes::read_once::release_early;
 use std::collections::BTreeSet;
 
-/// Lets kernels of teams start reading inputs and constants of the model before they wait for other kernels, and be launched
+/// Lets kernels of CTAs start reading inputs and constants of the model before they wait for other kernels, and be launched
 /// while others stream very much.
 pub fn read_early(implementation: &mut Implementation) {
     let columns = &implementation.columns;
@@ -15,7 +15,7 @@ pub fn read_early(implementation: &mut Implementation) {
         columns.iter().flat_map(|column| column.outputs.iter().copied()).collect();
     for (number, design) in implementation.kernels.iter_mut().enumerate() {
         let kernel = &mut design.design.kernel;
-        if kernel.program.team.is_none() {
+        if kernel.program.cta.is_none() {
             continue;
         }
         // One kernel may run for several columns: what it reads early none of them has from another kernel.

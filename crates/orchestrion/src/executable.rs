@@ -2,7 +2,7 @@
 
 mod load;
 
-pub(crate) use load::{box_view, check_fits, chunking, launch_shape};
+pub(crate) use load::{check_fits, chunking, launch_shape, tensor_map_shape};
 
 use crate::Error;
 use crate::artifact::Artifact;

@@ -61,7 +61,7 @@ fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &
                 Ok(Engine::Pairs) => facts.fma_flops += terms,
                 Ok(Engine::Vectors) | Err(_) => facts.fma_flops += 2 * terms,
             }
-            // Factors are computed once per element that they vary over, not once per term.
+            // OperandPrecision are computed once per element that they vary over, not once per term.
             for factor in [*lhs, *rhs] {
                 let axes = block.exprs.free_vars(factor);
                 add_operations(block, factor, points(&axes), facts);

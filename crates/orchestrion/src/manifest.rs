@@ -92,7 +92,8 @@ pub struct KernelInfo {
     /// Scratch per thread.
     pub scratch_bytes: usize,
     /// How a GPU runs each task; `None` on CPUs.
-    pub team: Option<TeamInfo>,
+    #[serde(alias = "team")]
+    pub cta: Option<CtaInfo>,
     /// The template and schedule, for people.
     pub schedule: String,
     /// A library call that was faster, and is made instead where it can be.
@@ -116,33 +117,34 @@ pub struct CallInfo {
 
 /// How a GPU runs a task of a kernel.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct TeamInfo {
+pub struct CtaInfo {
     /// Threads of a task.
     pub threads: usize,
     /// Consecutive tasks that run at the same time; 1 if each runs by itself.
     pub cluster: usize,
     /// Memory that the threads of a task share.
     pub shared_bytes: usize,
-    /// Arguments that it reads through the copy engine, in the order of its last parameters.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub views: Vec<ViewInfo>,
+    /// The tensor maps that it is given, in the order of its last parameters.
+    #[serde(default, alias = "views", skip_serializing_if = "Vec::is_empty")]
+    pub tensor_maps: Vec<TensorMapInfo>,
     /// What the compiler made of it, if it tells.
     pub resources: Option<Resources>,
 }
 
-/// A kernel's argument of 16-bit elements that the copy engine reads in boxes.
+/// A tensor map: a kernel's argument of 16-bit elements, as TMA loads it in tiles.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ViewInfo {
+pub struct TensorMapInfo {
     /// Which argument.
     pub argument: usize,
     /// Where its first element is.
     pub offset_bytes: usize,
-    /// Its extents, that of neighbouring elements first.
+    /// Its extents in elements, that of consecutive elements first.
     pub extents: Vec<u64>,
-    /// Bytes from one place of each extent but the first to the next.
+    /// The stride of each extent but the first, in bytes.
     pub strides_bytes: Vec<u64>,
-    /// Lines of a box.
-    pub lines: u32,
+    /// Rows of a tile.
+    #[serde(alias = "lines")]
+    pub rows: u32,
 }
 
 /// What a thread of a GPU kernel takes.

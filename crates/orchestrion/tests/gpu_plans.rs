@@ -94,8 +94,8 @@ fn networks_compile_without_a_gpu() {
         };
         assert_eq!((artifact.manifest.device, artifact.manifest.target.as_str()), (Device::Cuda, "sm_90"));
         for kernel in &artifact.manifest.kernels {
-            let team = kernel.team.as_ref().expect("kernels of GPUs have threads");
-            let resources = team.resources.expect("the compiler tells");
+            let cta = kernel.cta.as_ref().expect("kernels of GPUs have threads");
+            let resources = cta.resources.expect("the compiler tells");
             assert!((1..=255).contains(&resources.registers), "{}: {resources:?}", kernel.name);
             assert_eq!(resources.spill_bytes, 0, "{}", kernel.name);
         }

@@ -13,7 +13,7 @@ use orch_mugraph::search::{Found, SearchOptions, search};
 use orch_mugraph::{MuGraph, Node, parse, programs, stabilise};
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_template::gpu::{attention, contraction, pointwise, row, transpose};
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
 use orch_thread::passes::read_once::read_once;
 use orch_thread::program::{Buffer, Scope};
@@ -99,7 +99,7 @@ impl Graph {
     }
 }
 
-/// A matrix product with a bias and a nonlinear function. Factors that are not weights have neighbours along either
+/// A matrix product with a bias and a nonlinear function. OperandPrecision that are not weights have neighbours along either
 /// direction.
 fn product([m, n, k]: [usize; 3], has_weights: bool, dtype: DType) -> BlockProgram {
     let mut graph = Graph::new();
@@ -182,10 +182,10 @@ type Kernels = Vec<(String, Kernel)>;
 /// Products under the preferred schedules of each kind.
 fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
     for (factors, dtype) in [
-        (Factors::F32, DType::F32),
-        (Factors::Tf32, DType::F32),
-        (Factors::F16, DType::F16),
-        (Factors::Bf16, DType::BF16),
+        (OperandPrecision::F32, DType::F32),
+        (OperandPrecision::Tf32, DType::F32),
+        (OperandPrecision::F16, DType::F16),
+        (OperandPrecision::Bf16, DType::BF16),
     ] {
         for has_weights in [true, false] {
             let block = product([500, 768, 1000], has_weights, dtype);
@@ -206,9 +206,10 @@ fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
 fn wide_contractions(target: &GpuTarget, kernels: &mut Kernels) {
     for extents in [[4096, 17, 16], [4096, 64, 64]] {
         let block = wide_product(extents, DType::F16);
-        assert!(block.has_wide_factors, "{block}");
-        for schedule in contraction::schedules(&block, target, Factors::F16, SCHEDULES) {
-            let kernel = contraction::lower(&block, &schedule, Factors::F16).expect("its own schedule");
+        assert!(block.has_wide_operands, "{block}");
+        for schedule in contraction::schedules(&block, target, OperandPrecision::F16, SCHEDULES) {
+            let kernel =
+                contraction::lower(&block, &schedule, OperandPrecision::F16).expect("its own schedule");
             let is_shared = |buffer: &&Buffer| buffer.scope == Scope::Shared;
             let mut tiles = kernel.program.buffers.iter().filter(is_shared);
             assert!(tiles.all(|buffer| buffer.dtype == DType::F32), "{schedule:?}");
@@ -219,12 +220,12 @@ fn wide_contractions(target: &GpuTarget, kernels: &mut Kernels) {
 
 /// Whether sums are split over clusters, whole tiles are multiplied, and the copy engine brings them.
 fn kind(schedule: &contraction::ContractionSchedule) -> [bool; 3] {
-    [schedule.split > 1, schedule.tiles, schedule.boxes]
+    [schedule.split_k > 1, schedule.wgmma, schedule.tma]
 }
 
 /// Attention of sequences under the preferred schedules.
 fn attentions(target: &GpuTarget, kernels: &mut Kernels) {
-    for (factors, dtype) in [(Factors::F16, DType::F16), (Factors::Bf16, DType::BF16)] {
+    for (factors, dtype) in [(OperandPrecision::F16, DType::F16), (OperandPrecision::Bf16, DType::BF16)] {
         for (keys, terms) in [(100, 32), (197, 64), (256, 64)] {
             let block = attend(keys, terms, dtype);
             let schedules = attention::schedules(&block, target, factors);
@@ -302,7 +303,7 @@ fn stable(graph: &MuGraph) -> Option<MuGraph> {
 fn lowered(
     graph: &MuGraph,
     target: &GpuTarget,
-    (factors, dtype): (Factors, DType),
+    (factors, dtype): (OperandPrecision, DType),
     limit: usize,
 ) -> Option<Vec<(Schedule, Kernel)>> {
     let row_major = |shape: &Vec<usize>| Stored::row_major(dtype, shape);
@@ -323,7 +324,7 @@ fn lowered(
 
 /// The kernels of the cheapest µGraph that is lowered, of each program.
 fn mugraphs(found: &[(&str, Vec<MuGraph>)], target: &GpuTarget, kernels: &mut Kernels) {
-    for (factors, dtype) in [(Factors::F32, DType::F32), (Factors::F16, DType::F16)] {
+    for (factors, dtype) in [(OperandPrecision::F32, DType::F32), (OperandPrecision::F16, DType::F16)] {
         for (name, candidates) in found {
             let best = candidates
                 .iter()
@@ -376,14 +377,14 @@ fn streamed(target: &GpuTarget, kernels: &mut Kernels) {
     for text in texts {
         let graph = parse(&format!("mugraph \"s\" {{\n {text}\n}}\n")).expect("a graph");
         let of_graph =
-            lowered(&graph, target, (Factors::F16, DType::F16), usize::MAX).expect("it is lowered");
-        let has_boxes = target.has_tile_products && !text.contains("[128]");
+            lowered(&graph, target, (OperandPrecision::F16, DType::F16), usize::MAX).expect("it is lowered");
+        let has_boxes = target.has_wgmma && !text.contains("[128]");
         let shares = has_boxes && text.contains("[64]");
         assert_eq!(of_graph.len(), 1 + usize::from(has_boxes) + usize::from(shares), "{text}");
         for (schedule, kernel) in of_graph {
             let streams = kernel.program.buffers.iter().any(|buffer| buffer.name == "stream");
-            match schedule.boxes {
-                true => assert!(!streams && !kernel.program.views.is_empty(), "{text}"),
+            match schedule.tma_operands {
+                true => assert!(!streams && !kernel.program.tensor_maps.is_empty(), "{text}"),
                 false => assert!(streams || text == gated(64, 64, 16), "{text}"),
             }
             kernels.push((format!("{schedule}: {text}"), kernel));
@@ -402,8 +403,8 @@ fn shared(target: &GpuTarget, kernels: &mut Kernels) {
         );
         let graph = stable(&parse(&text).expect("a graph")).expect("a stable form");
         let of_graph =
-            lowered(&graph, target, (Factors::F16, DType::F16), usize::MAX).expect("it is lowered");
-        let tasks: Vec<usize> = of_graph.iter().map(|(schedule, _)| schedule.tasks).collect();
+            lowered(&graph, target, (OperandPrecision::F16, DType::F16), usize::MAX).expect("it is lowered");
+        let tasks: Vec<usize> = of_graph.iter().map(|(schedule, _)| schedule.ctas).collect();
         assert_eq!(tasks, if target.has_clusters { vec![1, 8, 4, 2] } else { vec![1] });
         kernels
             .extend(of_graph.into_iter().map(|(schedule, kernel)| (format!("{schedule}: {text}"), kernel)));
@@ -438,8 +439,8 @@ fn problem(nvrtc: &Nvrtc, target: &GpuTarget, kernel: &Kernel) -> Option<String>
         Err(error) => return Some(error.to_string()),
     };
     let [resources] = &cubin.kernels[..] else { return Some(format!("{} kernels", cubin.kernels.len())) };
-    let threads = program.team.as_ref().map_or(1, |team| team.threads);
-    let registers = (target.registers / threads).min(NAMED_REGISTERS) as u32;
+    let threads = program.cta.as_ref().map_or(1, |cta| cta.threads);
+    let registers = (target.sm_registers / threads).min(NAMED_REGISTERS) as u32;
     let spilled = resources.spill_store_bytes + resources.spill_load_bytes;
     let is_right = resources.registers <= registers
         && spilled <= MAX_SPILL_BYTES
@@ -479,9 +480,9 @@ fn sources_compile_without_spills() {
         attentions(target, &mut kernels);
         nests(target, &mut kernels);
         let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));
-        assert_eq!(has("tiles: true"), target.has_tile_products);
-        assert_eq!(has("boxes: true"), target.has_tile_products);
-        assert_eq!(has("split: 2") || has("split: 4"), target.has_clusters);
+        assert_eq!(has("tiles: true"), target.has_wgmma);
+        assert_eq!(has("boxes: true"), target.has_wgmma);
+        assert_eq!(has("split_k: 2") || has("split_k: 4"), target.has_clusters);
         check(&nvrtc, target, &kernels);
     }
 }

@@ -14,7 +14,7 @@ use crate::facts::{self, Changes, Facts, TASK_DEPTH};
 use crate::names::Names;
 use orch_compute::{Bounds, Expr, ExprId, VarId};
 use orch_ir::{BinaryFn, DType};
-use orch_thread::{LoopKind, Scope, Stmt, ThreadProgram, TileStmt};
+use orch_thread::{AmxStmt, LoopKind, Scope, Stmt, ThreadProgram};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 
@@ -116,7 +116,7 @@ impl FunctionEmitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input | Scope::Constant => "reads",
                     Scope::Output => "writes",
-                    Scope::Shared | Scope::Recycled | Scope::Scratch => "scratch",
+                    Scope::Shared | Scope::ReusedShared | Scope::Scratch => "scratch",
                 };
                 format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)
             })
@@ -176,13 +176,13 @@ impl FunctionEmitter<'_> {
                 let name = &self.buffers[buffer.index()];
                 self.line(&format!("__builtin_prefetch({name} + {}, 0, 2);", offset.text));
             }
-            Stmt::Team(_) => unreachable!("unrolling refuses teams"),
-            Stmt::Tile(stmt) => {
+            Stmt::Cta(_) => unreachable!("unrolling refuses ctas"),
+            Stmt::Amx(stmt) => {
                 let offset = stmt.offset().map(|offset| self.eval(offset).text);
                 for line in tile::lines(self.program, &self.buffers, stmt, offset.as_deref()) {
                     self.line(&line);
                 }
-                if let TileStmt::Store { buffer, .. } = stmt {
+                if let AmxStmt::Store { buffer, .. } = stmt {
                     self.forget(&Changes { registers: vec![], buffers: vec![*buffer] });
                 }
             }

@@ -59,8 +59,8 @@ impl Narrower {
                 Stmt::If { condition, then: self.list(then), otherwise: self.list(otherwise) }
             }
             Stmt::Prefetch { buffer, offset } => Stmt::Prefetch { buffer, offset: self.expr(offset) },
-            Stmt::Tile(stmt) => Stmt::Tile(stmt.map_offset(|offset| self.expr(offset))),
-            Stmt::Team(stmt) => Stmt::Team(stmt.map_operands(|operand| self.expr(operand))),
+            Stmt::Amx(stmt) => Stmt::Amx(stmt.map_offset(|offset| self.expr(offset))),
+            Stmt::Cta(stmt) => Stmt::Cta(stmt.map_operands(|operand| self.expr(operand))),
         }
     }
 

@@ -3,7 +3,7 @@
 //! The tile number is part of the instruction, so tiles are not C variables. The intrinsics do not tell the compiler
 //! what memory they read, so a barrier stands before each load: what was stored before is in memory then.
 
-use orch_thread::{ThreadProgram, TileStmt};
+use orch_thread::{AmxStmt, ThreadProgram};
 
 /// The most rows that a configuration describes, one entry each.
 const CONFIGURED: usize = 16;
@@ -12,7 +12,7 @@ const CONFIGURED: usize = 16;
 pub fn lines(
     program: &ThreadProgram,
     buffers: &[String],
-    stmt: &TileStmt,
+    stmt: &AmxStmt,
     offset: Option<&str>,
 ) -> Vec<String> {
     let access = |tile: &orch_thread::TileId, stride: &i64| {
@@ -21,13 +21,13 @@ pub fn lines(
         format!("{}, {buffer} + {}, {stride_bytes}", tile.0, offset.expect("an access has an offset"))
     };
     match stmt {
-        TileStmt::Zero(tile) => vec![format!("_tile_zero({});", tile.0)],
-        TileStmt::Load { tile, stride, .. } => vec![
+        AmxStmt::Zero(tile) => vec![format!("_tile_zero({});", tile.0)],
+        AmxStmt::Load { tile, stride, .. } => vec![
             "__asm__ volatile(\"\" ::: \"memory\");".to_owned(),
             format!("_tile_loadd({});", access(tile, stride)),
         ],
-        TileStmt::Dot { sum, a, b } => vec![format!("_tile_dpbf16ps({}, {}, {});", sum.0, a.0, b.0)],
-        TileStmt::Store { tile, stride, .. } => vec![
+        AmxStmt::Dot { sum, a, b } => vec![format!("_tile_dpbf16ps({}, {}, {});", sum.0, a.0, b.0)],
+        AmxStmt::Store { tile, stride, .. } => vec![
             format!("_tile_stored({});", access(tile, stride)),
             "__asm__ volatile(\"\" ::: \"memory\");".to_owned(),
         ],

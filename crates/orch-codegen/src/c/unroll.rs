@@ -104,10 +104,10 @@ impl Expander {
             Stmt::Prefetch { buffer, offset } => {
                 result.push(Stmt::Prefetch { buffer: *buffer, offset: self.expr(*offset, env) });
             }
-            Stmt::Tile(stmt) => {
-                result.push(Stmt::Tile(stmt.map_offset(|offset| self.expr(offset, env))));
+            Stmt::Amx(stmt) => {
+                result.push(Stmt::Amx(stmt.map_offset(|offset| self.expr(offset, env))));
             }
-            Stmt::Team(_) => panic!("C has no teams of threads; the program is for a GPU"),
+            Stmt::Cta(_) => panic!("C has no ctas of threads; the program is for a GPU"),
         }
     }
 
@@ -179,8 +179,8 @@ fn declarations(stmts: &[Stmt], declared: &mut Vec<VarId>) {
             | Stmt::Assign(..)
             | Stmt::Store { .. }
             | Stmt::Prefetch { .. }
-            | Stmt::Tile(_)
-            | Stmt::Team(_) => {}
+            | Stmt::Amx(_)
+            | Stmt::Cta(_) => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::facts::{self, Address};
 use orch_compute::{Bounds, BufferId, Expr, ExprId};
 use orch_ir::DType;
-use orch_thread::{Scope, Stmt, TeamStmt, ThreadProgram};
+use orch_thread::{CtaStmt, Scope, Stmt, ThreadProgram};
 use rustc_hash::FxHashSet;
 
 /// The scratch that is kept in words.
@@ -55,15 +55,13 @@ fn visit(
     for stmt in stmts {
         roots.extend(stmt.operands());
         match stmt {
-            Stmt::Team(TeamStmt::LoadMatrix { to, .. }) => {
+            Stmt::Cta(CtaStmt::Ldmatrix { to, .. }) => {
                 used.insert(to.buffer);
             }
-            Stmt::Team(TeamStmt::Multiply { product, a, b, .. }) if product.dtype() != DType::F32 => {
+            Stmt::Cta(CtaStmt::Mma { ty: product, a, b, .. }) if product.dtype() != DType::F32 => {
                 used.extend([a.buffer, b.buffer]);
             }
-            Stmt::Team(TeamStmt::MultiplyTiles { a, .. })
-                if program.buffer(a.buffer).scope == Scope::Scratch =>
-            {
+            Stmt::Cta(CtaStmt::Wgmma { a, .. }) if program.buffer(a.buffer).scope == Scope::Scratch => {
                 used.insert(a.buffer);
             }
             Stmt::Store { buffer, offset, value, mask } => accesses.push(Access {

@@ -3,9 +3,9 @@
 //! An expression that is used more than once and does not depend on registers or memory is named in the block where it
 //! is first needed; NVRTC moves it out of loops. One that does is named for the statement that needs it.
 
+use super::cta::TileProduct;
 use super::expression::Value;
 use super::running::Running;
-use super::team::TileProduct;
 use super::types::{CppType, INT, element_name};
 use crate::facts::Facts;
 use crate::names::Names;
@@ -13,7 +13,7 @@ use orch_compute::{Bounds, BufferId, ExprId, VarId};
 use orch_ir::DType;
 use orch_thread::cta::WARP;
 use orch_thread::passes::read_once::read_once;
-use orch_thread::{GpuTarget, LoopKind, Scope, Stmt, TeamStmt, ThreadProgram};
+use orch_thread::{CtaStmt, GpuTarget, LoopKind, Scope, Stmt, ThreadProgram};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -33,8 +33,8 @@ pub struct Emitter<'a> {
     /// Arguments that caches need not keep.
     pub(super) once: BTreeSet<BufferId>,
     /// Names of the views, of the slots, and of the thread's number.
-    pub(super) views: Vec<String>,
-    pub(super) slots: String,
+    pub(super) tensor_maps: Vec<String>,
+    pub(super) mbarriers: String,
     thread: String,
     /// Whether the thread's warp is the one that starts copies of boxes: to the compiler the same for all its lanes.
     pub(super) copies: String,
@@ -62,13 +62,13 @@ struct Block {
 
 /// The kernel of a program.
 pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
-    let team = program.team.as_ref().expect("a kernel's program has a team");
+    let cta = program.cta.as_ref().expect("a kernel's program has a cta");
     let mut names = Names::default();
     let task = names.fresh(&program.exprs.var_info(program.task).name);
-    let thread = names.fresh(&program.exprs.var_info(team.thread).name);
+    let thread = names.fresh(&program.exprs.var_info(cta.thread).name);
     let buffers = program.buffers.iter().map(|buffer| names.fresh(&buffer.name)).collect();
-    let views = program.views.iter().map(|view| names.fresh(&view.name)).collect();
-    let slots = names.fresh("slots");
+    let tensor_maps = program.tensor_maps.iter().map(|tensor_map| names.fresh(&tensor_map.name)).collect();
+    let mbarriers = names.fresh("mbarriers");
     let copies = names.fresh("copies");
     let tiles = tiles_of(program);
     let mut emitter = Emitter {
@@ -78,13 +78,13 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         buffers,
         fragments: super::fragments::of(program),
         once: read_once(program),
-        views,
-        slots,
+        tensor_maps,
+        mbarriers,
         thread: thread.clone(),
         copies,
         publishes: writes_some(program, &tiles),
         tiles,
-        is_launched_early: target.has_early_launch,
+        is_launched_early: target.has_pdl,
         running: None,
         vars: FxHashMap::default(),
         names,
@@ -93,14 +93,14 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     };
     let index = |text: String| Value { text, ty: CppType { element: INT, lanes: 1 } };
     emitter.vars.insert(program.task, index(task.clone()));
-    emitter.vars.insert(team.thread, index(thread.clone()));
+    emitter.vars.insert(cta.thread, index(thread.clone()));
     emitter.declare_buffers();
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
     emitter.start_slots();
-    if target.has_early_launch {
-        if !team_stmts(&program.body).any(|stmt| *stmt == TeamStmt::Release) {
-            emitter.line("o_release();");
+    if target.has_pdl {
+        if !cta_stmts(&program.body).any(|stmt| *stmt == CtaStmt::LaunchDependents) {
+            emitter.line("o_launch_dependents();");
         }
         if !program.awaits() {
             emitter.await_inputs();
@@ -109,14 +109,14 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     emitter.list(&program.body);
     let body = emitter.blocks.pop().expect("the kernel's block").lines;
     let cluster =
-        if team.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", team.cluster) } else { String::new() };
+        if cta.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", cta.cluster) } else { String::new() };
     // Without the second bound the compiler saves registers by loading late, only four or five values at a time.
-    let resident = if team.loads_ahead { ", 1" } else { "" };
+    let resident = if cta.loads_ahead { ", 1" } else { "" };
     format!(
         "/* {tasks} tasks. {summary} */\nextern \"C\" __global__ void{cluster} __launch_bounds__({threads}{resident}) {name}({params}) {{\n\
          {body}}}\n",
         tasks = program.tasks,
-        threads = team.threads,
+        threads = cta.threads,
         summary = emitter.summary(),
         name = program.name,
         params = emitter.params(),
@@ -126,7 +126,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
 /// The products of tiles, each kind once.
 pub fn tile_products(program: &ThreadProgram) -> Vec<TileProduct> {
     let mut found: Vec<TileProduct> =
-        team_stmts(&program.body).filter_map(|stmt| TileProduct::of(program, stmt)).collect();
+        cta_stmts(&program.body).filter_map(|stmt| TileProduct::of(program, stmt)).collect();
     found.sort_unstable_by_key(TileProduct::name);
     found.dedup();
     found
@@ -134,8 +134,8 @@ pub fn tile_products(program: &ThreadProgram) -> Vec<TileProduct> {
 
 /// The buffers of shared memory that products of tiles read.
 fn tiles_of(program: &ThreadProgram) -> FxHashSet<BufferId> {
-    let factors = team_stmts(&program.body).filter_map(|stmt| match stmt {
-        TeamStmt::MultiplyTiles { a, b, .. } => Some([a.buffer, b.buffer]),
+    let factors = cta_stmts(&program.body).filter_map(|stmt| match stmt {
+        CtaStmt::Wgmma { a, b, .. } => Some([a.buffer, b.buffer]),
         _ => None,
     });
     factors.flatten().filter(|&buffer| program.buffer(buffer).scope.is_shared()).collect()
@@ -145,7 +145,7 @@ fn tiles_of(program: &ThreadProgram) -> FxHashSet<BufferId> {
 fn writes_some(program: &ThreadProgram, buffers: &FxHashSet<BufferId>) -> bool {
     stmts(&program.body).any(|stmt| match stmt {
         Stmt::Store { buffer, .. } => buffers.contains(buffer),
-        Stmt::Team(TeamStmt::Copy { to, .. }) => buffers.contains(&to.buffer),
+        Stmt::Cta(CtaStmt::CpAsync { to, .. }) => buffers.contains(&to.buffer),
         _ => false,
     })
 }
@@ -155,15 +155,15 @@ fn stmts(list: &[Stmt]) -> Box<dyn Iterator<Item = &Stmt> + '_> {
     Box::new(list.iter().flat_map(|stmt| std::iter::once(stmt).chain(stmt.bodies().flat_map(stmts))))
 }
 
-/// The statements of the team, inner ones included.
-fn team_stmts(list: &[Stmt]) -> impl Iterator<Item = &TeamStmt> {
-    stmts(list).filter_map(|stmt| if let Stmt::Team(stmt) = stmt { Some(stmt) } else { None })
+/// The statements of the CTA, inner ones included.
+fn cta_stmts(list: &[Stmt]) -> impl Iterator<Item = &CtaStmt> {
+    stmts(list).filter_map(|stmt| if let Stmt::Cta(stmt) = stmt { Some(stmt) } else { None })
 }
 
 impl Emitter<'_> {
     /// Waits for the kernels before, and ties all reads of inputs to what comes before this line.
     pub(super) fn await_inputs(&mut self) {
-        self.line("o_await();");
+        self.line("o_grid_dependency_wait();");
         let inputs = self.program.buffers.iter().zip(&self.buffers);
         let inputs = inputs.filter(|(buffer, _)| buffer.scope == Scope::Input).map(|(_, name)| name.clone());
         for name in inputs.collect::<Vec<String>>() {
@@ -178,7 +178,11 @@ impl Emitter<'_> {
                 let constant = if buffer.scope.is_read_only() { "const " } else { "" };
                 format!("{constant}{} *__restrict__ {name}", element_name(buffer.dtype))
             })
-            .chain(self.views.iter().map(|view| format!("const __grid_constant__ tensor_map {view}")))
+            .chain(
+                self.tensor_maps
+                    .iter()
+                    .map(|tensor_map| format!("const __grid_constant__ tensor_map {tensor_map}")),
+            )
             .collect();
         params.join(", ")
     }
@@ -190,7 +194,7 @@ impl Emitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input | Scope::Constant => "reads",
                     Scope::Output => "writes",
-                    Scope::Shared | Scope::Recycled => "shares",
+                    Scope::Shared | Scope::ReusedShared => "shares",
                     Scope::Scratch => "keeps",
                 };
                 format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)
@@ -208,7 +212,7 @@ impl Emitter<'_> {
             let (name, element) = (self.buffers[number].clone(), element_name(buffer.dtype));
             match buffer.scope {
                 Scope::Input | Scope::Constant | Scope::Output => {}
-                Scope::Shared | Scope::Recycled => {
+                Scope::Shared | Scope::ReusedShared => {
                     let at = places[number].expect("shared buffers have places");
                     self.line(&format!("{element} *const {name} = ({element} *)(shared_memory + {at});"));
                 }
@@ -222,24 +226,24 @@ impl Emitter<'_> {
 
     /// Makes the slots ready before anything else is done.
     fn start_slots(&mut self) {
-        let slots = self.program.slots;
-        if slots.count + slots.gates == 0 {
+        let mbarriers = self.program.mbarriers;
+        if mbarriers.full + mbarriers.empty == 0 {
             return;
         }
         let (_, at) = self.program.shared_places();
-        let (name, thread) = (self.slots.clone(), self.thread.clone());
+        let (name, thread) = (self.mbarriers.clone(), self.thread.clone());
         self.line(&format!(
             "unsigned long long *const {name} = (unsigned long long *)(shared_memory + {at});"
         ));
         self.line(&format!("if ({thread} == 0) {{"));
-        for view in self.views.clone() {
-            self.line(&format!("    o_prefetch_map(&{view});"));
+        for tensor_map in self.tensor_maps.clone() {
+            self.line(&format!("    o_prefetch_map(&{tensor_map});"));
         }
-        let (count, warps) = (slots.count, self.program.team.as_ref().map_or(1, |team| team.threads / WARP));
-        if slots.gates > 0 {
-            self.line(&format!("    o_start_slots<{}, {warps}>({name} + {count});", slots.gates));
+        let (count, warps) = (mbarriers.full, self.program.cta.as_ref().map_or(1, |cta| cta.threads / WARP));
+        if mbarriers.empty > 0 {
+            self.line(&format!("    o_init_mbarriers<{}, {warps}>({name} + {count});", mbarriers.empty));
         }
-        self.line(&format!("    o_start_slots<{count}, {}>({name});", slots.boxes));
+        self.line(&format!("    o_init_mbarriers<{count}, {}>({name});", mbarriers.loads));
         self.line("}");
         self.line("__syncthreads();");
         let copies = self.copies.clone();
@@ -249,7 +253,7 @@ impl Emitter<'_> {
     fn list(&mut self, stmts: &[Stmt]) {
         for (at, stmt) in stmts.iter().enumerate() {
             self.texts.clear();
-            if *stmt == Stmt::Team(TeamStmt::Settle) {
+            if *stmt == Stmt::Cta(CtaStmt::WgmmaWait) {
                 self.hold_stored(&stmts[at + 1..]);
             }
             self.stmt(stmt);
@@ -301,8 +305,8 @@ impl Emitter<'_> {
             }
             // The hardware hides latency by other warps.
             Stmt::Prefetch { .. } => {}
-            Stmt::Tile(_) => panic!("GPUs have no matrix tiles of this kind"),
-            Stmt::Team(stmt) => self.team_stmt(stmt),
+            Stmt::Amx(_) => panic!("GPUs have no matrix tiles of this kind"),
+            Stmt::Cta(stmt) => self.cta_stmt(stmt),
         }
     }
 

@@ -376,8 +376,8 @@ ORC void o_cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 /* The other tasks of the cluster are told that this one runs; those that have told so are awaited. */
-ORC void o_join() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-ORC void o_await_joined() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+ORC void o_cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+ORC void o_cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 template <class T> ORC T o_shuffle_(T a, int with) { return __shfl_xor_sync(0xffffffffu, a, with); }
 ORC f16 o_shuffle_(f16 a, int with) { return f16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
 ORC bf16 o_shuffle_(bf16 a, int with) { return bf16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
@@ -418,7 +418,7 @@ template <> struct peer<16> {
     ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(p) : "memory"); }
     ORC void store(unsigned p, const unsigned *w) { asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory"); }
 };
-template <int N, int A, class T> ORC vec<T, N> o_peer(const T *p, int rank) {
+template <int N, int A, class T> ORC vec<T, N> o_load_dsmem(const T *p, int rank) {
     union { vec<T, N> v; unsigned w[sizeof(T) * N / 4]; } r;
     unsigned at;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(o_address(p)), "r"(rank));
@@ -426,7 +426,7 @@ template <int N, int A, class T> ORC vec<T, N> o_peer(const T *p, int rank) {
     ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::load(r.w + i * bytes / 4, at + i * bytes);
     return r.v;
 }
-template <int A, int N, class T> ORC void o_give(const T *p, int offset, int rank, vec<T, N> v) {
+template <int A, int N, class T> ORC void o_store_dsmem(const T *p, int offset, int rank, vec<T, N> v) {
     union { vec<T, N> v; unsigned w[sizeof(T) * N / 4]; } r = {v};
     unsigned at;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(o_address(p)), "r"(rank));
@@ -434,7 +434,7 @@ template <int A, int N, class T> ORC void o_give(const T *p, int offset, int ran
     const int bytes = sizeof(T) * A;
     ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::store(at + i * bytes, r.w + i * bytes / 4);
 }
-template <int A, class T> ORC void o_give(const T *p, int offset, int rank, T v) { o_give<A, 1, T>(p, offset, rank, vec<T, 1>{{v}}); }
+template <int A, class T> ORC void o_store_dsmem(const T *p, int offset, int rank, T v) { o_store_dsmem<A, 1, T>(p, offset, rank, vec<T, 1>{{v}}); }
 /* By way of the first-level cache. Past it, chunks of a line that go to several lines of shared memory, as those of padded
    tiles do, are asked of the second-level cache one by one: 8 KiB that all multiprocessors read take four times as long on
    an H200, in lines of 32 bytes nine times. Whole lines are 10 % faster past it. */
@@ -445,17 +445,17 @@ template <int BYTES> ORC void o_copy_by_lines(void *to, const void *from, int re
     static_assert(BYTES == 16, "others go by way of the first-level cache");
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_address(to)), "l"(from), "r"(real) : "memory");
 }
-ORC void o_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+ORC void o_cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> ORC void o_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 /* Boxes of views, copied by the copy engine; slots count those that arrive. */
 struct alignas(64) tensor_map { unsigned long long words[16]; };
 ORC void o_prefetch_map(const tensor_map *view) { asm volatile("prefetch.tensormap [%0];" ::"l"(view) : "memory"); }
-template <int COUNT, int BOXES> ORC void o_start_slots(unsigned long long *slots) {
+template <int COUNT, int BOXES> ORC void o_init_mbarriers(unsigned long long *slots) {
     ORC_UNROLL for (int i = 0; i < COUNT; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(o_address(slots + i)), "n"(BOXES) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 /* Tells a gate that a warp has come; who copies awaits it like a slot. */
-ORC void o_pass_gate(unsigned long long *gate) {
+ORC void o_mbarrier_arrive(unsigned long long *gate) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(o_address(gate)) : "memory");
 }
@@ -463,7 +463,7 @@ ORC void o_expect(unsigned slot, int bytes) { asm volatile("mbarrier.arrive.expe
 /* What `o_policy` gives on devices that have boxes. */
 #define ORC_BOX_POLICY 0x12f0000000000000ull
 #define ORC_COPY_BOX(rank, places, policy, operands, ...) \
-    template <int BYTES> ORC void o_copy_box(void *to, const tensor_map *view, unsigned long long *slot, __VA_ARGS__) { \
+    template <int BYTES> ORC void o_tma_load(void *to, const tensor_map *view, unsigned long long *slot, __VA_ARGS__) { \
         o_expect(o_address(slot), BYTES); \
         asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {" places "}], [%2];" \
             ::"r"(o_address(to)), "l"(view), "r"(o_address(slot)), ORC_OPERANDS operands : "memory"); \
@@ -478,10 +478,10 @@ ORC_COPY_BOX("2d", "%3, %4", "%5", ("r"(a), "r"(b)), int a, int b)
 ORC_COPY_BOX("3d", "%3, %4, %5", "%6", ("r"(a), "r"(b), "r"(c)), int a, int b, int c)
 ORC_COPY_BOX("4d", "%3, %4, %5, %6", "%7", ("r"(a), "r"(b), "r"(c), "r"(d)), int a, int b, int c, int d)
 ORC_COPY_BOX("5d", "%3, %4, %5, %6, %7", "%8", ("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)), int a, int b, int c, int d, int e)
-ORC void o_await_boxes(unsigned long long *slot, int turn) {
+ORC void o_mbarrier_wait(unsigned long long *slot, int turn) {
     asm volatile("{\n.reg .pred q;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 q, [%0], %1;\n@!q bra again;\n}" ::"r"(o_address(slot)), "r"(turn & 1) : "memory");
 }
-template <int N, bool T> ORC void o_load_matrix(unsigned *r, const void *row) {
+template <int N, bool T> ORC void o_ldmatrix(unsigned *r, const void *row) {
     unsigned p = o_address(row);
     if (N == 4 && !T) asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p));
     if (N == 4 && T) asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p));
@@ -544,13 +544,13 @@ template <> struct stream<16> {
 template <int BYTES> ORC void o_stream(unsigned *r, const void *p, bool real) { stream<BYTES>::load(r, p, real); }
 template <int BYTES> ORC void o_stream_once(unsigned *r, const void *p, bool real) { stream<BYTES>::load_once(r, p, real); }
 /* Lets the next kernel be launched; waits for the end of the kernels before this one. */
-ORC void o_release() { asm volatile("griddepcontrol.launch_dependents;"); }
-ORC void o_await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+ORC void o_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+ORC void o_grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /* Makes writes to shared memory known to the matrix units and the copy engine. */
 ORC void o_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /* Waits for the products of tiles of the warp group. */
 template <int N> ORC void o_hold(float *c) { ORC_UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory"); }
-ORC void o_settle() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+ORC void o_wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 /* A tile of lines of 128 bytes, swizzled, for matrix instructions; `panel` times 16 bytes from one panel of columns to the next. */
 ORC unsigned long long o_tile(const void *p, unsigned long long panel) {
     return (unsigned long long)((o_address(p) & 0x3ffff) >> 4) | panel << 16 | 64ull << 32 | 1ull << 62;

@@ -7,14 +7,14 @@
 use super::function::Emitter;
 use orch_compute::{BufferId, Expr};
 use orch_ir::DType;
-use orch_thread::{Scope, Spot, Stmt, ThreadProgram};
+use orch_thread::{Location, Scope, Stmt, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// A product of tiles that may be under way.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Running {
     /// Its first sum.
-    pub sum: Spot,
+    pub sum: Location,
     /// Sums of a thread.
     pub count: usize,
     /// Scratch that was stored to since.
@@ -82,18 +82,18 @@ mod tests {
     /// Sums of a product that ran on are read behind its end, and what was computed meanwhile is computed before it.
     #[test]
     fn nothing_moves_across_the_end_of_a_product() {
-        let text = "program k, 1 tasks task: i64 [0..=0]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
+        let text = "program k, 1 tasks task: i64 [0..=0]\n  cta 128 threads thread: i64 [0..=127], clusters of 1\n  \
              input x: f32[128]\n  output y: f32[128]\n  shared s: f16[8192]\n  scratch sums: f32[32]\n  scratch e: f32[4]\n  \
              scratch unread: f32[8]\n  scratch before: f32[16]\n{\n\
              for i: i64 [0..=31] = 0 to 32 step 1 unroll {\nsums[i] = 0.0\n}\nbefore[0] = x[thread]\n\
-             multiply_tiles f16, sums[0], s[0], s[4096], 64, 64, runs_on\n\
-             e[0] = exp(x[thread])\nunread[0] = x[thread]\nsettle\ny[thread] = ((sums[0] * e[0]) + before[0])\n}\n";
+             wgmma f16, sums[0], s[0], s[4096], 64, 64, async\n\
+             e[0] = exp(x[thread])\nunread[0] = x[thread]\nwgmma_wait\ny[thread] = ((sums[0] * e[0]) + before[0])\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));
         let source = emit(&program, &SM_90);
         let kernel = &source[source.find("extern \"C\"").expect("a kernel")..];
         let place = |text: &str| kernel.find(text).unwrap_or_else(|| panic!("no `{text}` in {kernel}"));
         let order =
-            ["e[0] =", "o_hold<4>(e);", "o_settle();", "o_hold<32>(sums + 0);", "y[thread] ="].map(place);
+            ["e[0] =", "o_hold<4>(e);", "o_wgmma_wait();", "o_hold<32>(sums + 0);", "y[thread] ="].map(place);
         assert!(order.is_sorted(), "{kernel}");
         assert_eq!(kernel.matches("o_hold<").count(), 2, "{kernel}");
     }

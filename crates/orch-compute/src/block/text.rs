@@ -8,7 +8,7 @@ use std::fmt;
 impl fmt::Display for BlockProgram {
     /// One line per argument, the axes, one line per stage.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "block {}{}", self.name, if self.has_wide_factors { ", wide factors" } else { "" })?;
+        writeln!(f, "block {}{}", self.name, if self.has_wide_operands { ", wide factors" } else { "" })?;
         for (number, arg) in self.args.iter().enumerate() {
             let role = match arg.role {
                 ArgRole::Input => "input",

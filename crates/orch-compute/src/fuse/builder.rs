@@ -120,7 +120,7 @@ impl<'a> Builder<'a> {
     pub fn finish(self, name: String) -> BlockProgram {
         let axes = self.axes.iter().map(|axis| Axis { var: axis.var, extent: axis.extent }).collect();
         let Self { exprs, args, stages, .. } = self;
-        BlockProgram { name, exprs, args, axes, stages, has_wide_factors: false }
+        BlockProgram { name, exprs, args, axes, stages, has_wide_operands: false }
     }
 
     /// The node of this kernel that computes a tensor.

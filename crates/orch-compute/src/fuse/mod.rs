@@ -105,12 +105,12 @@ pub fn build_stored(
 ) -> Result<BlockProgram, CannotFuse> {
     let stored = |tensor: TensorId| (storage.layout(tensor).clone(), storage.dtype(tensor));
     let block = build_with(graph, nodes, outputs, &stored, name.into())?;
-    let has_wide_factors = nodes.iter().map(|&node| graph.node(node)).any(|node| {
+    let has_wide_operands = nodes.iter().map(|&node| graph.node(node)).any(|node| {
         let multiplies =
             matches!(node.op, PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. });
         multiplies && node.inputs.iter().any(|&factor| storage.is_wide(factor))
     });
-    Ok(BlockProgram { has_wide_factors, ..block })
+    Ok(BlockProgram { has_wide_operands, ..block })
 }
 
 fn build_with(

@@ -1,7 +1,7 @@
 //! The way down: kernels of a µGraph as thread programs, for CPUs and for GPUs.
 //!
 //! A block of the grid is a task. Its tiles live in scratch memory (CPUs), or in shared memory and the registers of a
-//! team (GPUs). What a kernel computes has been proved before; how its tiles are computed is decided here, under limits
+//! CTA (GPUs). What a kernel computes has been proved before; how its tiles are computed is decided here, under limits
 //! that the target states.
 
 pub mod cpu;

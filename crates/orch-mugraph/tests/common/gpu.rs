@@ -8,18 +8,18 @@ use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::{MuGraph, Node, Precision, interpret, print};
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
 use orch_thread::print_thread;
 use orch_thread::target::SM_90;
 
-/// Factors, the type of what is stored, and the relative error that they allow.
-pub const KINDS: [(Factors, DType, f64); 5] = [
-    (Factors::F32, DType::F32, 1e-5),
-    (Factors::Tf32, DType::F32, 5e-3),
-    (Factors::F16, DType::F32, 5e-3),
-    (Factors::F16, DType::F16, 1e-2),
-    (Factors::Bf16, DType::BF16, 5e-2),
+/// OperandPrecision, the type of what is stored, and the relative error that they allow.
+pub const KINDS: [(OperandPrecision, DType, f64); 5] = [
+    (OperandPrecision::F32, DType::F32, 1e-5),
+    (OperandPrecision::Tf32, DType::F32, 5e-3),
+    (OperandPrecision::F16, DType::F32, 5e-3),
+    (OperandPrecision::F16, DType::F16, 1e-2),
+    (OperandPrecision::Bf16, DType::BF16, 5e-2),
 ];
 
 /// Inputs as a type holds them.
@@ -33,7 +33,7 @@ pub fn check_stored(
     graph: &MuGraph,
     inputs: &[Array<f64>],
     stored: &[Stored],
-    (factors, limit): (Factors, f64),
+    (factors, limit): (OperandPrecision, f64),
 ) {
     check_lowered(graph, inputs, stored, limit, |request| {
         gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)))
@@ -57,7 +57,7 @@ pub fn check_lowered(
 }
 
 /// The ways in which the kernel of a graph is lowered, the preferred one first.
-pub fn ways(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Vec<(Schedule, Kernel)> {
+pub fn ways(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Vec<(Schedule, Kernel)> {
     let (kernel, _) = graph.nodes().find(|(_, node)| matches!(node, Node::Block(_))).unwrap();
     let request = Request { graph, kernel, stored, name: "k" };
     let schedules = gpu::schedules(&request, &SM_90, factors).unwrap().into_iter();
@@ -69,7 +69,11 @@ pub fn ways(graph: &MuGraph, stored: &[Stored], factors: Factors) -> Vec<(Schedu
 }
 
 /// Compares what a graph's kernel computes, in each of its ways, with what it means.
-pub fn check_ways(graph: &MuGraph, stored: &[Stored], (factors, dtype, limit): (Factors, DType, f64)) {
+pub fn check_ways(
+    graph: &MuGraph,
+    stored: &[Stored],
+    (factors, dtype, limit): (OperandPrecision, DType, f64),
+) {
     let inputs = rounded(&random_inputs(graph, 7, 0.3), dtype);
     for (_, kernel) in ways(graph, stored, factors) {
         check_lowered(graph, &inputs, stored, limit, |_| kernel.clone());

@@ -14,14 +14,14 @@ pub struct Launch {
     /// Its tensors, in its order.
     pub buffers: Vec<BufferRef>,
     /// What it reads through the copy engine: its last parameters, in its order.
-    pub views: Vec<BoxView>,
+    pub tensor_maps: Vec<TensorMapShape>,
     /// A call that is made instead of the launch where the library takes it.
     pub call: Option<LibraryCall>,
 }
 
 /// A tensor of 16-bit elements that the copy engine reads in boxes of lines of 128 bytes, which it swizzles.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BoxView {
+pub struct TensorMapShape {
     /// Which of the launch's tensors.
     pub argument: usize,
     /// Where its first element is.
@@ -31,7 +31,7 @@ pub struct BoxView {
     /// Bytes from one place of each extent but the first to the next.
     pub strides_bytes: Vec<u64>,
     /// Lines of a box, which are neighbours in the second extent.
-    pub lines: u32,
+    pub rows: u32,
 }
 
 /// What a step does.
@@ -50,14 +50,15 @@ impl KernelLaunch for Launch {
 
     fn violations(&self) -> Vec<String> {
         let mut violations = self.shape.violations();
-        let is_view = |view: &&BoxView| {
-            view.argument < self.buffers.len()
-                && (2..=5).contains(&view.extents.len())
-                && view.strides_bytes.len() + 1 == view.extents.len()
+        let is_map = |map: &&TensorMapShape| {
+            map.argument < self.buffers.len()
+                && (2..=5).contains(&map.extents.len())
+                && map.strides_bytes.len() + 1 == map.extents.len()
         };
-        if !self.views.iter().all(|view| is_view(&view)) {
-            violations
-                .push("has a view that is not of one of its tensors, or not of 2 to 5 extents".to_owned());
+        if !self.tensor_maps.iter().all(|map| is_map(&map)) {
+            violations.push(
+                "has a tensor map that is not of one of its tensors, or not of 2 to 5 extents".to_owned(),
+            );
         }
         if let Some(call) = &self.call {
             violations.extend(call.violations(&self.buffers));

@@ -44,7 +44,7 @@ pub use device::{Capability, Context, Device, DeviceInfo, Version};
 pub use driver::Driver;
 pub use error::CudaError;
 pub use executable::{BoundaryArgument, Executable, ExecutableError, ExecutableOptions, Execution};
-pub use launch::{Action, BoxView, Launch, Program, Step};
+pub use launch::{Action, Launch, Program, Step, TensorMapShape};
 pub use library::{Computation, Libraries, Library, LibraryCall};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use module::{Function, FunctionAttributes, LaunchShape, Module};

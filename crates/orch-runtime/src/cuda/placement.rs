@@ -2,10 +2,10 @@
 
 use super::device::Context;
 use super::error::{CudaError, size};
-use super::launch::{Action, BoxView, Program, Step};
+use super::launch::{Action, Program, Step, TensorMapShape};
 use super::memory::DeviceBuffer;
 use super::stream::Stream;
-use super::sys::{TensorMap, tensor_map};
+use super::sys::{EncodedTensorMap, tensor_map};
 use crate::program::{Base, BufferRef};
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     pointers: Box<[*mut c_void]>,
     /// What the pointers point to.
     _addresses: Box<[u64]>,
-    _maps: Box<[TensorMap]>,
+    _maps: Box<[EncodedTensorMap]>,
 }
 
 // SAFETY: the pointers are to memory that this value owns.
@@ -201,12 +201,12 @@ impl Arguments {
     /// If the driver does not take a view.
     pub(super) fn of(step: &Step, placement: &Placement, context: &Context) -> Result<Self, CudaError> {
         let (buffers, views) = match &step.action {
-            Action::Launch(launch) => (&launch.buffers[..], &launch.views[..]),
+            Action::Launch(launch) => (&launch.buffers[..], &launch.tensor_maps[..]),
             Action::Copy { .. } | Action::Host(_) => (&[][..], &[][..]),
         };
         let mut addresses: Box<[u64]> = buffers.iter().map(|buffer| placement.address(buffer)).collect();
-        let map = |view: &BoxView| encode(view, addresses[view.argument], &step.name, context);
-        let mut maps: Box<[TensorMap]> = views.iter().map(map).collect::<Result<_, _>>()?;
+        let map = |view: &TensorMapShape| encode(view, addresses[view.argument], &step.name, context);
+        let mut maps: Box<[EncodedTensorMap]> = views.iter().map(map).collect::<Result<_, _>>()?;
         let to_addresses = addresses.iter_mut().map(|address| (&raw mut *address).cast());
         let to_maps = maps.iter_mut().map(|map| (&raw mut *map).cast());
         Ok(Self { pointers: to_addresses.chain(to_maps).collect(), _addresses: addresses, _maps: maps })
@@ -222,13 +222,18 @@ impl Arguments {
 const LINE_ELEMS: c_uint = 64;
 
 /// What the copy engine needs to know of a view of a tensor at an address.
-fn encode(view: &BoxView, address: u64, step: &str, context: &Context) -> Result<TensorMap, CudaError> {
+fn encode(
+    view: &TensorMapShape,
+    address: u64,
+    step: &str,
+    context: &Context,
+) -> Result<EncodedTensorMap, CudaError> {
     let driver = context.enter()?;
     let rank = view.extents.len();
     let mut box_extents = vec![1; rank];
-    (box_extents[0], box_extents[1]) = (LINE_ELEMS, view.lines);
+    (box_extents[0], box_extents[1]) = (LINE_ELEMS, view.rows);
     let steps: Vec<c_uint> = vec![1; rank];
-    let mut map = TensorMap([0; 16]);
+    let mut map = EncodedTensorMap([0; 16]);
     // SAFETY: the lists have as many elements as the rank says, the strides one less, and the driver reads them only here.
     let status = unsafe {
         (driver.api.encode_tensor_map)(

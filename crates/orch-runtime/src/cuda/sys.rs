@@ -61,7 +61,7 @@ symbol_table! {
             fn(*mut c_int, Handle, c_int, usize) -> Status;
         occupancy_clusters = c"cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfig) -> Status;
         encode_tensor_map = c"cuTensorMapEncodeTiled": fn(
-            *mut TensorMap, c_int, c_uint, Address, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int, c_int, c_int
+            *mut EncodedTensorMap, c_int, c_uint, Address, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int, c_int, c_int
         ) -> Status;
         launch = c"cuLaunchKernelEx":
             fn(*const LaunchConfig, Handle, *const *mut c_void, *const *mut c_void) -> Status;
@@ -92,7 +92,7 @@ pub(super) type GraphAddEdges =
 /// `CUtensorMap`.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-pub(super) struct TensorMap(pub(super) [u64; 16]);
+pub(super) struct EncodedTensorMap(pub(super) [u64; 16]);
 
 /// Values of `CUtensorMapDataType`, `CUtensorMapInterleave`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion` and
 /// `CUtensorMapFloatOOBfill`.
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(size_of::<KernelNode>(), 72);
         assert_eq!(size_of::<CopyNode>(), 200);
         assert_eq!(size_of::<EdgeData>(), 8);
-        assert_eq!((size_of::<TensorMap>(), align_of::<TensorMap>()), (128, 64));
+        assert_eq!((size_of::<EncodedTensorMap>(), align_of::<EncodedTensorMap>()), (128, 64));
         assert_eq!(std::mem::offset_of!(KernelNode, arguments), 40);
         assert_eq!(std::mem::offset_of!(LaunchConfig, stream), 32);
         assert_eq!(std::mem::offset_of!(CopyNode, width_bytes), 176);

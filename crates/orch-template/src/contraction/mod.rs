@@ -9,7 +9,7 @@
 //! section 4.2.
 //!
 //! Numerics: each element is a sum of chains, at most about a thousand fused multiply-adds in the order of `k` each,
-//! in the type of the sum. Factors that hold bf16 values are read as bf16 where the target multiplies that
+//! in the type of the sum. OperandPrecision that hold bf16 values are read as bf16 where the target multiplies that
 //! ([`Engine`]); their sums stay f32.
 
 mod engine;

@@ -10,7 +10,7 @@ use orch_compute::block::Stage;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId};
 use orch_compute::simplify::simplify;
-use orch_thread::program::{LoopKind, PANELS_AHEAD, Stmt};
+use orch_thread::program::{LoopKind, PREFETCH_PANELS, Stmt};
 
 /// One register tile.
 pub(super) struct Tile {
@@ -215,8 +215,8 @@ fn ahead(
         return Vec::new();
     }
     let schedule = ctx.schedule;
-    let distance = match schedule.block_panels > PANELS_AHEAD {
-        true => (PANELS_AHEAD * ctx.width()) as i64,
+    let distance = match schedule.block_panels > PREFETCH_PANELS {
+        true => (PREFETCH_PANELS * ctx.width()) as i64,
         false => schedule.block_terms.min(ctx.extents.k) as i64 * stride,
     };
     let first = ctx.program.exprs.add_const(line, distance);

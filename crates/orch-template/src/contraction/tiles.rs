@@ -13,7 +13,7 @@ use super::tile::{Sums, Tile, bind_offset, emit_epilogue_loop, panel_address};
 use orch_compute::expr::{BufferId, Expr, ExprId};
 use orch_compute::simplify::simplify;
 use orch_ir::DType;
-use orch_thread::amx::{MAX_TILE_ROWS, TileId, TileShape, TileStmt};
+use orch_thread::amx::{AmxShape, AmxStmt, MAX_TILE_ROWS, TileId};
 use orch_thread::program::{LoopKind, Stmt};
 use orch_thread::target::CpuTarget;
 
@@ -55,7 +55,7 @@ pub(super) fn declare(ctx: &mut Lowering<'_>) -> TileSet {
     let rows = MAX_TILE_ROWS.min(ctx.schedule.rows);
     let (row_tiles, column_tiles) = (ctx.schedule.rows.div_ceil(rows), ctx.schedule.vectors);
     let mut add =
-        |name: String, dtype, rows, columns| ctx.program.add_tile(TileShape { name, dtype, rows, columns });
+        |name: String, dtype, rows, columns| ctx.program.add_tile(AmxShape { name, dtype, rows, columns });
     let sums = (0..row_tiles)
         .map(|i| (0..column_tiles).map(|j| add(format!("sum_{i}_{j}"), DType::F32, rows, COLUMNS)).collect())
         .collect();
@@ -84,7 +84,7 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> V
     let (panel_buffer, panel_base, _) = panel_address(ctx, tile, &mut out);
     let width = ctx.width() as i64;
     for row in &set.sums[..row_tiles] {
-        out.extend(row[..column_tiles].iter().map(|&sum| Stmt::Tile(TileStmt::Zero(sum))));
+        out.extend(row[..column_tiles].iter().map(|&sum| Stmt::Amx(AmxStmt::Zero(sum))));
     }
 
     let exprs = &mut ctx.program.exprs;
@@ -95,16 +95,16 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> V
     let mut body = Vec::new();
     for (i, &(buffer, base, stride)) in rows.iter().enumerate() {
         let offset = exprs.add2(base, term);
-        body.push(Stmt::Tile(TileStmt::Load { tile: set.a[i], buffer, offset, stride }));
+        body.push(Stmt::Amx(AmxStmt::Load { tile: set.a[i], buffer, offset, stride }));
         for (j, &b) in set.b[..column_tiles].iter().enumerate() {
             if i == 0 {
                 let line = exprs.mul_const(term, width);
                 let line = exprs.add2(panel_base, line);
                 let offset = exprs.add_const(line, (2 * j * COLUMNS) as i64);
                 let stride = 2 * width;
-                body.push(Stmt::Tile(TileStmt::Load { tile: b, buffer: panel_buffer, offset, stride }));
+                body.push(Stmt::Amx(AmxStmt::Load { tile: b, buffer: panel_buffer, offset, stride }));
             }
-            body.push(Stmt::Tile(TileStmt::Dot { sum: set.sums[i][j], a: set.a[i], b }));
+            body.push(Stmt::Amx(AmxStmt::Dot { sum: set.sums[i][j], a: set.a[i], b }));
         }
     }
     let (zero, end) = (exprs.index(0), exprs.index(ctx.terms as i64));
@@ -116,7 +116,7 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> V
             let first = (start + skipped as i64) * sums.line as i64 + (j * COLUMNS) as i64;
             let offset = ctx.program.exprs.index(first);
             let (buffer, stride) = (sums.buffer, sums.line as i64);
-            out.push(Stmt::Tile(TileStmt::Store { tile: sum, buffer, offset, stride }));
+            out.push(Stmt::Amx(AmxStmt::Store { tile: sum, buffer, offset, stride }));
         }
     }
     let sums = Sums { skipped_rows: skipped, ..sums };

@@ -6,7 +6,7 @@
 
 use orch_compute::expr::substitute::{Substitution, replace};
 use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, VarId};
-use orch_thread::cta::TeamStmt;
+use orch_thread::cta::CtaStmt;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use rustc_hash::FxHashMap;
 
@@ -135,7 +135,7 @@ impl Found {
     /// False if the body does what turns of a group must not do out of order.
     fn look(&mut self, program: &mut ThreadProgram, body: &[Stmt], guard: Option<ExprId>) -> bool {
         body.iter().all(|stmt| match stmt {
-            Stmt::Comment(_) | Stmt::Team(TeamStmt::Peer { .. }) => true,
+            Stmt::Comment(_) | Stmt::Cta(CtaStmt::LoadDsmem { .. }) => true,
             Stmt::Let(var, value) => {
                 self.take(program, *value, guard);
                 let value = Substitution::new(&self.bound).apply(&mut program.exprs, *value);
@@ -210,7 +210,7 @@ mod tests {
     use orch_ir::{DType, Tensor};
     use orch_thread::{BufferData, ExecOptions, interpret, parse_thread, validate_thread};
 
-    const HEADER: &str = "program k, 1 tasks task: i64 [0..=0]\n  team 32 threads thread: i64 [0..=31], clusters of 1\n  \
+    const HEADER: &str = "program k, 1 tasks task: i64 [0..=0]\n  cta 32 threads thread: i64 [0..=31], clusters of 1\n  \
                           input x: f32[200]\n  output y: f32[200]\n";
 
     /// The text with loads ahead, and `y` of `x = 0, 1, 2, ..` before and after.

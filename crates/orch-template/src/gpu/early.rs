@@ -7,7 +7,7 @@
 use super::ahead::with;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
-use orch_thread::cta::TeamStmt;
+use orch_thread::cta::CtaStmt;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -33,8 +33,8 @@ pub fn read_early(program: &mut ThreadProgram) {
 
 /// True for a barrier behind which there are sums of other threads.
 fn is_exchange(stmt: &Stmt) -> bool {
-    use TeamStmt::{AwaitJoined, Barrier, ClusterBarrier, Recycle};
-    matches!(stmt, Stmt::Team(Barrier | ClusterBarrier | Recycle | AwaitJoined))
+    use CtaStmt::{Barrier, ClusterBarrier, ClusterWait, ReuseShared};
+    matches!(stmt, Stmt::Cta(Barrier | ClusterBarrier | ReuseShared | ClusterWait))
 }
 
 /// Buffers that statements read or write.
@@ -47,10 +47,10 @@ fn touched(program: &ThreadProgram, stmts: &[Stmt]) -> BTreeSet<BufferId> {
                 buffers.insert(*buffer);
             }
         }
-        if let Stmt::Team(stmt) = stmt {
-            buffers.extend(stmt.spots().iter().map(|spot| spot.buffer));
-            if let TeamStmt::CopyBox { view, .. } = stmt {
-                buffers.extend(program.views.get(view.index()).map(|view| view.buffer));
+        if let Stmt::Cta(stmt) = stmt {
+            buffers.extend(stmt.locations().iter().map(|location| location.buffer));
+            if let CtaStmt::TmaLoad { map: view, .. } = stmt {
+                buffers.extend(program.tensor_maps.get(view.index()).map(|view| view.buffer));
             }
         }
         pending.extend(stmt.bodies().flatten());
@@ -118,7 +118,7 @@ impl Reads {
                 continue;
             }
             let offset = Substitution::new(&self.bound).apply(&mut program.exprs, offset);
-            let thread = program.team.as_ref().map(|team| team.thread);
+            let thread = program.cta.as_ref().map(|cta| cta.thread);
             let known = [Some(program.task), thread, Some(var)];
             let is_known = |id: ExprId| match program.exprs.get(id) {
                 Expr::Load { .. } => false,
@@ -148,13 +148,13 @@ impl Reads {
 
     /// The statements with the reads: of constants first of all, of inputs ahead of the first loop.
     fn written(self, mut body: Vec<Stmt>, late: usize) -> Vec<Stmt> {
-        let awaited = body.iter().position(|stmt| matches!(stmt, Stmt::Team(TeamStmt::Await)));
+        let awaited = body.iter().position(|stmt| matches!(stmt, Stmt::Cta(CtaStmt::GridDependencyWait)));
         let after = awaited.map_or(0, |at| at + 1);
         let is_loop = |stmt: &Stmt| matches!(stmt, Stmt::For { .. });
         let first_loop = after + body[after..late.max(after)].iter().position(is_loop).unwrap_or(0);
         body.splice(first_loop..first_loop, self.inputs);
         if awaited.is_none() && !self.constants.is_empty() {
-            body.insert(0, Stmt::Team(TeamStmt::Await));
+            body.insert(0, Stmt::Cta(CtaStmt::GridDependencyWait));
         }
         let first = awaited.unwrap_or(0);
         body.splice(first..first, self.constants);
@@ -168,7 +168,7 @@ mod tests {
     use orch_ir::{DType, Tensor};
     use orch_thread::{BufferData, ExecOptions, interpret, parse_thread, validate_thread};
 
-    const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  team 32 threads thread: i64 [0..=31], clusters of 1\n  \
+    const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  cta 32 threads thread: i64 [0..=31], clusters of 1\n  \
                           input x: f32[64]\n  input r: f32[64]\n  constant c: f32[32]\n  output y: f32[64]\n  shared s: f32[32]\n";
 
     /// The statements with reads done early.
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_is_awaited_is_not_read_before() {
-        let body = format!("await\n{}", looped("y[at] = ((s[thread] * c[thread]) + r[at])\n"));
+        let body = format!("grid_dependency_wait\n{}", looped("y[at] = ((s[thread] * c[thread]) + r[at])\n"));
         let text = read_first(&body);
         let places = ["= c[", "await", "= r["].map(|part| text.find(part));
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{text}");

@@ -52,9 +52,9 @@ pub(super) struct Launch {
 impl Launch {
     /// Resident tasks of a multiprocessor; none if one task does not fit.
     pub fn resident(&self, target: &GpuTarget) -> usize {
-        let by_threads = target.threads / self.threads;
-        let by_registers = target.registers / (self.threads * self.registers.next_multiple_of(8));
-        let by_shared = target.multiprocessor_shared_bytes / (self.shared_bytes + 1024);
+        let by_threads = target.sm_threads / self.threads;
+        let by_registers = target.sm_registers / (self.threads * self.registers.next_multiple_of(8));
+        let by_shared = target.sm_shared_bytes / (self.shared_bytes + 1024);
         if self.shared_bytes > target.shared_bytes {
             return 0;
         }
@@ -64,7 +64,7 @@ impl Launch {
     /// True if all tasks run at the same time even if they are in clusters, to which some multiprocessors are of no use.
     pub fn runs_at_once(&self, target: &GpuTarget) -> bool {
         const IN_CLUSTERS: f64 = 0.85;
-        let places = self.resident(target) * target.multiprocessors;
+        let places = self.resident(target) * target.sms;
         self.tasks as f64 <= IN_CLUSTERS * places as f64
     }
 
@@ -74,7 +74,7 @@ impl Launch {
         if resident == 0 {
             return f64::INFINITY;
         }
-        let most = self.tasks.div_ceil(target.multiprocessors);
+        let most = self.tasks.div_ceil(target.sms);
         let together = resident.min(most);
         let waves = most.div_ceil(resident) as f64;
         let threads = (most * self.threads) as f64;

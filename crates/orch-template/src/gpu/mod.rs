@@ -1,28 +1,28 @@
-//! Templates for GPUs: block programs as thread programs of teams.
+//! Templates for GPUs: block programs as thread programs of CTAs.
 
 mod access;
 mod ahead;
 pub mod attention;
 pub mod contraction;
+mod cta;
 mod early;
 mod estimate;
 mod points;
 pub mod pointwise;
 pub mod row;
-mod team;
 pub mod transpose;
 
 use crate::Design;
 use ahead::load_ahead;
 use early::read_early;
 use orch_compute::block::BlockProgram;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::target::GpuTarget;
 use std::collections::BTreeSet;
 
 /// True if a block program has the structure that a template serves. Whether there is a schedule for it is seen only by
 /// [`design`], which takes much longer.
-pub fn serves(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> bool {
+pub fn serves(block: &BlockProgram, target: &GpuTarget, factors: OperandPrecision) -> bool {
     if attention::AttentionForm::of(block).is_ok() {
         return !attention::schedules(block, target, factors).is_empty();
     }
@@ -33,12 +33,17 @@ pub fn serves(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> boo
 }
 
 /// Lowers a block program with the first template that serves it, under the schedule that its model prefers.
-pub fn design(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Option<Design> {
+pub fn design(block: &BlockProgram, target: &GpuTarget, factors: OperandPrecision) -> Option<Design> {
     designs(block, target, factors, 1).into_iter().next()
 }
 
 /// At most `limit` designs, the one that the template's model prefers first.
-pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
+pub fn designs(
+    block: &BlockProgram,
+    target: &GpuTarget,
+    factors: OperandPrecision,
+    limit: usize,
+) -> Vec<Design> {
     let mut found = all_designs(block, target, factors, limit);
     for Design { kernel, .. } in &mut found {
         read_early(&mut kernel.program);
@@ -47,7 +52,12 @@ pub fn designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit
     found
 }
 
-fn all_designs(block: &BlockProgram, target: &GpuTarget, factors: Factors, limit: usize) -> Vec<Design> {
+fn all_designs(
+    block: &BlockProgram,
+    target: &GpuTarget,
+    factors: OperandPrecision,
+    limit: usize,
+) -> Vec<Design> {
     if attention::AttentionForm::of(block).is_ok() {
         let lower = |schedule: attention::AttentionSchedule| {
             let kernel = attention::lower(block, &schedule, factors).ok()?;

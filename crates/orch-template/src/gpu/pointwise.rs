@@ -92,7 +92,7 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Poin
             for (threads, turns) in THREADS.iter().flat_map(|&t| TURNS.map(|turns| (t, turns))) {
                 let schedule = PointwiseSchedule { vector, lanes, block, threads, turns };
                 let units = units(&nest, &schedule);
-                if turns > 1 && units.div_ceil(threads * turns) < target.multiprocessors {
+                if turns > 1 && units.div_ceil(threads * turns) < target.sms {
                     continue;
                 }
                 ranked.push((launch(&schedule, units, effort, rounds).cycles(target), schedule));
@@ -244,7 +244,7 @@ fn task(emitter: &mut Emitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
     let units: usize = loops.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
     let per_task = schedule.threads * schedule.turns;
     let program = &mut emitter.nest.program;
-    let (task, thread) = (program.set_tasks(units.div_ceil(per_task)), program.set_team(schedule.threads, 1));
+    let (task, thread) = (program.set_tasks(units.div_ceil(per_task)), program.set_cta(schedule.threads, 1));
     let tasks = program.tasks;
     let exprs = &mut program.exprs;
     let (task, thread) = (exprs.var(task), exprs.var(thread));

@@ -22,7 +22,7 @@ use crate::nest::tile::{Corner, Rows, Staged, Tiling, Turns};
 use crate::{Along, CannotLower};
 use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{ExprId, VarId};
-use orch_thread::cta::{TeamStmt, WARP};
+use orch_thread::cta::{CtaStmt, WARP};
 use orch_thread::kernel::Kernel;
 use orch_thread::program::{LoopKind, Scope, Stmt};
 use orch_thread::target::GpuTarget;
@@ -305,7 +305,7 @@ impl Tiles<'_> {
         let tasks = axes.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
         let nest = &mut self.emitter.nest;
         let task = nest.program.set_tasks(tasks);
-        let thread = nest.program.set_team(self.schedule.threads, 1);
+        let thread = nest.program.set_cta(self.schedule.threads, 1);
         let (task, thread) = (nest.program.exprs.var(task), nest.program.exprs.var(thread));
         let mut body = Vec::new();
         let firsts = unflatten(nest, axes, task, &mut body);
@@ -330,7 +330,7 @@ impl Tiles<'_> {
                     .collect()
             },
         ));
-        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.push(Stmt::Cta(CtaStmt::Barrier));
         body.extend(self.pass(
             (across, along),
             self.schedule.store_lanes,

@@ -1,12 +1,12 @@
-//! Teams in the interpreter: all threads of a cluster in lockstep.
+//! CTAs in the interpreter: all threads of a cluster in lockstep.
 //!
-//! A statement that holds nothing of a team is run by one thread after the other. Loops around statements of a team
+//! A statement that holds nothing of a CTA is run by one thread after the other. Loops around statements of a CTA
 //! have the same bounds in every thread; branches around them are taken by whole warps, and barriers met by all
 //! threads. Shared memory remembers who touched an element since the last barrier, so that a missing barrier is an
 //! error whatever the order; and, of what boxes overwrite, who read it since the gate that they waited for was passed.
 
-use crate::cta::{Product, Spot, Team, TeamStmt, WARP, WARP_GROUP};
-use crate::interp::tma::{Gates, Slot, slot_at};
+use crate::cta::{Cta, CtaStmt, Location, MmaType, WARP, WARP_GROUP};
+use crate::interp::tma::{EmptyBarriers, FullBarrier, full_at};
 use crate::interp::wgmma::Running;
 use crate::interp::{ExecError, Machine, Value};
 use crate::program::Stmt;
@@ -29,8 +29,8 @@ pub(crate) struct Cluster {
     /// Of each warp group, its product of tiles that is under way.
     pub(crate) products: Vec<Option<Running>>,
     /// The slots of each task, and its gates.
-    slots: Vec<Vec<Slot>>,
-    gates: Vec<Gates>,
+    mbarriers: Vec<Vec<FullBarrier>>,
+    empty: Vec<EmptyBarriers>,
     presence: Presence,
 }
 
@@ -53,17 +53,17 @@ pub(crate) struct Copy {
 }
 
 impl Machine<'_> {
-    /// Runs all tasks of a program with a team.
-    pub(crate) fn run_teams(&mut self, team: &Team) -> Result<(), ExecError> {
-        let places = team.threads * team.cluster;
-        for first in (0..self.program.tasks).step_by(team.cluster) {
+    /// Runs all tasks of a program with a CTA.
+    pub(crate) fn run_ctas(&mut self, cta: &Cta) -> Result<(), ExecError> {
+        let places = cta.threads * cta.cluster;
+        for first in (0..self.program.tasks).step_by(cta.cluster) {
             let mut cluster = Cluster {
                 first,
                 vars: Vec::with_capacity(places),
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
                 products: vec![None; places.div_ceil(GROUP)],
-                slots: (0..team.cluster).map(|_| Slot::all(self.program)).collect(),
-                gates: (0..team.cluster).map(|_| Gates::of(self.program)).collect(),
+                mbarriers: (0..cta.cluster).map(|_| FullBarrier::all(self.program)).collect(),
+                empty: (0..cta.cluster).map(|_| EmptyBarriers::of(self.program)).collect(),
                 presence: Presence::Unknown,
             };
             for place in 0..places {
@@ -101,7 +101,7 @@ impl Machine<'_> {
 
     fn list(&mut self, cluster: &mut Cluster, body: &[Stmt], active: &[usize]) -> Result<(), ExecError> {
         for stmt in body {
-            if !is_of_team(stmt) {
+            if !is_of_cta(stmt) {
                 for &place in active {
                     self.at(cluster, place, |machine| machine.run(std::slice::from_ref(stmt)))?;
                 }
@@ -135,8 +135,8 @@ impl Machine<'_> {
                         }
                     }
                 }
-                Stmt::Team(stmt) => self.team_stmt(cluster, stmt, active)?,
-                _ => unreachable!("only loops, branches and the team's own statements are of a team"),
+                Stmt::Cta(stmt) => self.cta_stmt(cluster, stmt, active)?,
+                _ => unreachable!("only loops, branches and the cta's own statements are of a cta"),
             }
         }
         Ok(())
@@ -160,28 +160,23 @@ impl Machine<'_> {
         Ok(common.unwrap_or(0))
     }
 
-    fn team_stmt(
-        &mut self,
-        cluster: &mut Cluster,
-        stmt: &TeamStmt,
-        active: &[usize],
-    ) -> Result<(), ExecError> {
+    fn cta_stmt(&mut self, cluster: &mut Cluster, stmt: &CtaStmt, active: &[usize]) -> Result<(), ExecError> {
         match stmt {
-            TeamStmt::Barrier | TeamStmt::ClusterBarrier | TeamStmt::Recycle => {
+            CtaStmt::Barrier | CtaStmt::ClusterBarrier | CtaStmt::ReuseShared => {
                 if active.len() < cluster.vars.len() {
                     return Err(divergence("some threads do not come to a barrier"));
                 }
-                if *stmt == TeamStmt::ClusterBarrier && cluster.presence == Presence::Told {
+                if *stmt == CtaStmt::ClusterBarrier && cluster.presence == Presence::Told {
                     return Err(divergence(
                         "a barrier of the cluster comes before those that joined it are awaited",
                     ));
                 }
-                if *stmt == TeamStmt::ClusterBarrier {
+                if *stmt == CtaStmt::ClusterBarrier {
                     cluster.presence = Presence::Known;
                 }
-                self.memory.barrier(*stmt == TeamStmt::ClusterBarrier);
+                self.memory.barrier(*stmt == CtaStmt::ClusterBarrier);
                 self.read_on(cluster)?;
-                if *stmt == TeamStmt::Recycle {
+                if *stmt == CtaStmt::ReuseShared {
                     if self.memory.has_copies() {
                         return Err(divergence(
                             "shared memory is recycled before copies to it are waited for",
@@ -190,7 +185,7 @@ impl Machine<'_> {
                     self.memory.recycle();
                 }
             }
-            TeamStmt::Shuffle { var, value, with } => {
+            CtaStmt::Shuffle { var, value, with } => {
                 for warp in warps(active)? {
                     let mut values = Vec::with_capacity(WARP);
                     for &place in warp {
@@ -202,7 +197,7 @@ impl Machine<'_> {
                     }
                 }
             }
-            TeamStmt::Exceeds { var, sums, count, limits } => {
+            CtaStmt::Exceeds { var, accs: sums, count, limits } => {
                 for warp in warps(active)? {
                     let sums = self.fragment(cluster, warp, *sums, *count)?;
                     let limits = self.fragment(cluster, warp, *limits, 2)?;
@@ -213,7 +208,7 @@ impl Machine<'_> {
                     }
                 }
             }
-            TeamStmt::Peer { var, rank, from } => {
+            CtaStmt::LoadDsmem { var, rank, from } => {
                 let lanes = self.program.var_type(*var).lanes as i64;
                 for &place in active {
                     self.at(cluster, place, |machine| {
@@ -226,9 +221,9 @@ impl Machine<'_> {
                     })?;
                 }
             }
-            TeamStmt::Join | TeamStmt::AwaitJoined => {
+            CtaStmt::ClusterArrive | CtaStmt::ClusterWait => {
                 let (before, after) = match stmt {
-                    TeamStmt::Join => (Presence::Unknown, Presence::Told),
+                    CtaStmt::ClusterArrive => (Presence::Unknown, Presence::Told),
                     _ => (Presence::Told, Presence::Known),
                 };
                 if active.len() < cluster.vars.len() || cluster.presence != before {
@@ -238,7 +233,7 @@ impl Machine<'_> {
                 }
                 cluster.presence = after;
             }
-            TeamStmt::Give { to, rank, value } => {
+            CtaStmt::StoreDsmem { to, rank, value } => {
                 if cluster.presence != Presence::Known {
                     return Err(divergence("something is given to a task that may not have started"));
                 }
@@ -252,24 +247,24 @@ impl Machine<'_> {
                     })?;
                 }
             }
-            TeamStmt::Copy { .. } => {
+            CtaStmt::CpAsync { .. } => {
                 for &place in active {
                     let copy = self.at(cluster, place, |machine| machine.start_copy(stmt))?;
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
-            TeamStmt::CopyBox { .. }
-            | TeamStmt::AwaitBoxes { .. }
-            | TeamStmt::PassGate { .. }
-            | TeamStmt::AwaitGate { .. } => {
+            CtaStmt::TmaLoad { .. }
+            | CtaStmt::MbarrierWaitFull { .. }
+            | CtaStmt::MbarrierArriveEmpty { .. }
+            | CtaStmt::MbarrierWaitEmpty { .. } => {
                 if active.len() < cluster.vars.len() {
-                    return Err(divergence("some threads do not come to a statement about boxes"));
+                    return Err(divergence("some threads do not come to a statement about loads"));
                 }
                 self.box_stmt(cluster, stmt)?;
             }
-            TeamStmt::Release | TeamStmt::Await => {}
-            TeamStmt::Commit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
-            TeamStmt::Wait(groups) => {
+            CtaStmt::LaunchDependents | CtaStmt::GridDependencyWait => {}
+            CtaStmt::CpAsyncCommit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
+            CtaStmt::CpAsyncWait(groups) => {
                 for &place in active {
                     let done = cluster.copies[place].len().saturating_sub(groups + 1);
                     let copies: Vec<Copy> = cluster.copies[place].drain(..done).flatten().collect();
@@ -283,22 +278,22 @@ impl Machine<'_> {
                     })?;
                 }
             }
-            TeamStmt::LoadMatrix { to, from, matrices, transposed } => {
+            CtaStmt::Ldmatrix { to, from, matrices, transposed } => {
                 for warp in warps(active)? {
                     self.load_matrices(cluster, warp, (*to, *from), *matrices, *transposed)?;
                 }
             }
-            TeamStmt::MultiplyTiles { .. } | TeamStmt::Settle => {
+            CtaStmt::Wgmma { .. } | CtaStmt::WgmmaWait => {
                 let groups: Vec<&[usize]> = active.chunk_by(|a, b| a / GROUP == b / GROUP).collect();
                 for group in groups {
                     if group.len() != GROUP {
                         return Err(divergence("some warps of a group do not come to a product of tiles"));
                     }
-                    self.settle(cluster, group)?;
-                    self.multiply_tiles(cluster, group, stmt)?;
+                    self.wgmma_wait(cluster, group)?;
+                    self.wgmma(cluster, group, stmt)?;
                 }
             }
-            TeamStmt::Multiply { product, sum, a, b } => {
+            CtaStmt::Mma { ty: product, acc: sum, a, b } => {
                 for warp in warps(active)? {
                     self.multiply(cluster, warp, *product, [*sum, *a, *b])?;
                 }
@@ -308,53 +303,55 @@ impl Machine<'_> {
     }
 
     /// Starts a copy of a box, ends those of a turn, or passes or awaits a gate, in each task of a cluster.
-    fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &TeamStmt) -> Result<(), ExecError> {
-        let threads = cluster.vars.len() / cluster.slots.len();
-        for rank in 0..cluster.slots.len() {
+    fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &CtaStmt) -> Result<(), ExecError> {
+        let threads = cluster.vars.len() / cluster.mbarriers.len();
+        for rank in 0..cluster.mbarriers.len() {
             let places: Vec<usize> = (rank * threads..(rank + 1) * threads).collect();
             match stmt {
-                TeamStmt::AwaitBoxes { slot, turn } => {
-                    let (slot, turn) = self.in_turn(cluster, &places, [*slot, *turn])?;
-                    let (copies, awaited) = slot_at(&mut cluster.slots[rank], slot)?.end_turn(turn)?;
-                    cluster.gates[rank].open(awaited);
-                    self.at(cluster, places[0], |machine| machine.finish_boxes(copies))?;
+                CtaStmt::MbarrierWaitFull { mbarrier, phase } => {
+                    let (mbarrier, phase) = self.in_phase(cluster, &places, [*mbarrier, *phase])?;
+                    let (copies, awaited) =
+                        full_at(&mut cluster.mbarriers[rank], mbarrier)?.end_phase(phase)?;
+                    cluster.empty[rank].open(awaited);
+                    self.at(cluster, places[0], |machine| machine.finish_loads(copies))?;
                 }
-                TeamStmt::PassGate { gate, turn } => {
-                    let (gate, turn) = self.in_turn(cluster, &places, [*gate, *turn])?;
-                    cluster.gates[rank].pass(gate, turn, self.memory.pass_gate())?;
+                CtaStmt::MbarrierArriveEmpty { mbarrier, phase } => {
+                    let (mbarrier, phase) = self.in_phase(cluster, &places, [*mbarrier, *phase])?;
+                    cluster.empty[rank].pass(mbarrier, phase, self.memory.arrive_empty())?;
                 }
-                TeamStmt::AwaitGate { gate, turn } => {
-                    let (gate, turn) = self.in_turn(cluster, &places, [*gate, *turn])?;
-                    self.memory.await_gate(cluster.gates[rank].wait(gate, turn)?);
+                CtaStmt::MbarrierWaitEmpty { mbarrier, phase } => {
+                    let (mbarrier, phase) = self.in_phase(cluster, &places, [*mbarrier, *phase])?;
+                    self.memory.wait_empty(cluster.empty[rank].wait(mbarrier, phase)?);
                 }
-                TeamStmt::CopyBox { to, view, at, slot } => {
-                    let slot = self.common(cluster, &places, *slot)?;
-                    let copy = self.at(cluster, places[0], |machine| machine.start_box(*to, *view, at))?;
-                    let awaited = cluster.gates[rank].awaited();
-                    slot_at(&mut cluster.slots[rank], slot)?.add(copy, awaited)?;
+                CtaStmt::TmaLoad { to, map: tensor_map, at, mbarrier } => {
+                    let mbarrier = self.common(cluster, &places, *mbarrier)?;
+                    let copy =
+                        self.at(cluster, places[0], |machine| machine.start_tma(*to, *tensor_map, at))?;
+                    let awaited = cluster.empty[rank].awaited();
+                    full_at(&mut cluster.mbarriers[rank], mbarrier)?.add(copy, awaited)?;
                 }
-                _ => unreachable!("only statements about boxes"),
+                _ => unreachable!("only statements about loads"),
             }
         }
         // What products under way read, they still read when all have come to a gate.
-        if matches!(stmt, TeamStmt::PassGate { .. }) {
+        if matches!(stmt, CtaStmt::MbarrierArriveEmpty { .. }) {
             self.read_on(cluster)?;
         }
         Ok(())
     }
 
     /// The number of a slot or a gate, and its turn, which are the same for some threads.
-    fn in_turn(
+    fn in_phase(
         &mut self,
         cluster: &mut Cluster,
         places: &[usize],
-        [number, turn]: [ExprId; 2],
+        [number, phase]: [ExprId; 2],
     ) -> Result<(i64, i64), ExecError> {
-        Ok((self.common(cluster, places, number)?, self.common(cluster, places, turn)?))
+        Ok((self.common(cluster, places, number)?, self.common(cluster, places, phase)?))
     }
 
-    fn start_copy(&mut self, stmt: &TeamStmt) -> Result<Copy, ExecError> {
-        let TeamStmt::Copy { to, from, elems, real, mask } = *stmt else {
+    fn start_copy(&mut self, stmt: &CtaStmt) -> Result<Copy, ExecError> {
+        let CtaStmt::CpAsync { to, from, elems, real, mask } = *stmt else {
             unreachable!("only copies are started");
         };
         let offset = self.eval_index(to.offset)?;
@@ -390,11 +387,11 @@ impl Machine<'_> {
     }
 
     /// Copies and matrix rows start at multiples of their size.
-    fn aligned(&self, spot: Spot, offset: i64, elems: usize) -> Result<(), ExecError> {
+    fn aligned(&self, location: Location, offset: i64, elems: usize) -> Result<(), ExecError> {
         if offset % elems as i64 == 0 {
             return Ok(());
         }
-        let name = &self.program.buffer(spot.buffer).name;
+        let name = &self.program.buffer(location.buffer).name;
         Err(divergence(&format!(
             "{name}[{offset}] is not at a multiple of the {elems} elements of the access"
         )))
@@ -404,7 +401,7 @@ impl Machine<'_> {
         &mut self,
         cluster: &mut Cluster,
         warp: &[usize],
-        (to, from): (Spot, Spot),
+        (to, from): (Location, Location),
         matrices: usize,
         transposed: bool,
     ) -> Result<(), ExecError> {
@@ -439,8 +436,8 @@ impl Machine<'_> {
         &mut self,
         cluster: &mut Cluster,
         warp: &[usize],
-        product: Product,
-        [sum, a, b]: [Spot; 3],
+        product: MmaType,
+        [sum, a, b]: [Location; 3],
     ) -> Result<(), ExecError> {
         let terms = product.terms();
         let per_thread = |elems: usize| elems / WARP;
@@ -457,7 +454,7 @@ impl Machine<'_> {
             }
             for (at, &value) in b_elems[lane].iter().enumerate() {
                 let row = match product {
-                    Product::Tf32 => c + 4 * at,
+                    MmaType::Tf32 => c + 4 * at,
                     _ => 2 * c + at % 2 + 8 * (at / 2),
                 };
                 b_tile[row][g] = factor(product, value);
@@ -489,15 +486,16 @@ impl Machine<'_> {
         &mut self,
         cluster: &mut Cluster,
         warp: &[usize],
-        spot: Spot,
+        location: Location,
         elems: usize,
     ) -> Result<Vec<Vec<Number>>, ExecError> {
         let mut all = Vec::with_capacity(WARP);
         for &place in warp {
             all.push(self.at(cluster, place, |machine| {
-                let offset = machine.eval_index(spot.offset)?;
-                let elems: Result<Vec<Number>, ExecError> =
-                    (offset..offset + elems as i64).map(|at| machine.memory.load(spot.buffer, at)).collect();
+                let offset = machine.eval_index(location.offset)?;
+                let elems: Result<Vec<Number>, ExecError> = (offset..offset + elems as i64)
+                    .map(|at| machine.memory.load(location.buffer, at))
+                    .collect();
                 elems
             })?);
         }
@@ -512,19 +510,19 @@ fn exceed(sums: &[Number], limits: &[Number]) -> bool {
 }
 
 /// The row and the term of an element that a lane has of a fragment of first factors.
-pub(crate) fn first_place(product: Product, lane: usize, at: usize) -> [usize; 2] {
+pub(crate) fn first_place(product: MmaType, lane: usize, at: usize) -> [usize; 2] {
     let (g, c) = (lane / 4, lane % 4);
     match product {
-        Product::Tf32 => [g + 8 * (at % 2), c + 4 * (at / 2)],
-        Product::F16 | Product::Bf16 => [g + 8 * (at / 2 % 2), 2 * c + at % 2 + 8 * (at / 4)],
+        MmaType::Tf32 => [g + 8 * (at % 2), c + 4 * (at / 2)],
+        MmaType::F16 | MmaType::Bf16 => [g + 8 * (at / 2 % 2), 2 * c + at % 2 + 8 * (at / 4)],
     }
 }
 
 /// A factor as the matrix unit sees it.
-pub(crate) fn factor(product: Product, value: Number) -> Number {
+pub(crate) fn factor(product: MmaType, value: Number) -> Number {
     match (product, value) {
         // 13 of the 23 bits of the fraction are ignored.
-        (Product::Tf32, Number::Float(value)) => {
+        (MmaType::Tf32, Number::Float(value)) => {
             Number::Float(f64::from(f32::from_bits((value as f32).to_bits() & !0x1fff)))
         }
         _ => value,
@@ -540,9 +538,9 @@ fn warps(active: &[usize]) -> Result<Vec<&[usize]>, ExecError> {
     }
 }
 
-/// True if a statement is, or holds, one of a team.
-fn is_of_team(stmt: &Stmt) -> bool {
-    matches!(stmt, Stmt::Team(_)) || stmt.bodies().any(|body| body.iter().any(is_of_team))
+/// True if a statement is, or holds, one of a CTA.
+fn is_of_cta(stmt: &Stmt) -> bool {
+    matches!(stmt, Stmt::Cta(_)) || stmt.bodies().any(|body| body.iter().any(is_of_cta))
 }
 
 pub(crate) fn divergence(problem: &str) -> ExecError {

@@ -55,7 +55,7 @@ impl BufferData {
 }
 
 /// All buffers of a running program, with what each worker did to each element. A worker is a task, or a thread of a
-/// team; workers of one cluster have places `0..` in it, and scratch buffers have a part for each.
+/// CTA; workers of one cluster have places `0..` in it, and scratch buffers have a part for each.
 pub(crate) struct Memory<'a> {
     program: &'a ThreadProgram,
     data: Vec<BufferData>,
@@ -110,10 +110,10 @@ impl<'a> Memory<'a> {
     /// Takes the contents of global buffers; scratch starts undefined.
     pub(crate) fn new(program: &'a ThreadProgram, globals: &[BufferData]) -> Result<Self, ExecError> {
         let expected = program.buffers.iter().filter(|b| b.scope.is_global()).count();
-        let (threads, cluster) = program.team.as_ref().map_or((1, 1), |team| (team.threads, team.cluster));
+        let (threads, cluster) = program.cta.as_ref().map_or((1, 1), |cta| (cta.threads, cta.cluster));
         let parts = |scope: Scope| match scope {
             Scope::Input | Scope::Constant | Scope::Output => 1,
-            Scope::Shared | Scope::Recycled => cluster,
+            Scope::Shared | Scope::ReusedShared => cluster,
             Scope::Scratch => threads * cluster,
         };
         if expected != globals.len() {
@@ -166,7 +166,7 @@ impl<'a> Memory<'a> {
         for (id, buffer) in self.program.buffers.iter().enumerate() {
             match buffer.scope {
                 Scope::Scratch => self.writer[id].fill(0),
-                Scope::Shared | Scope::Recycled => self.shared[id].fill([Touch::default(); 2]),
+                Scope::Shared | Scope::ReusedShared => self.shared[id].fill([Touch::default(); 2]),
                 Scope::Input | Scope::Constant | Scope::Output => {}
             }
         }
@@ -188,13 +188,13 @@ impl<'a> Memory<'a> {
     }
 
     /// All threads of a task come to a gate; gives the time.
-    pub(crate) fn pass_gate(&mut self) -> u32 {
+    pub(crate) fn arrive_empty(&mut self) -> u32 {
         self.now += 1;
         self.now
     }
 
     /// Boxes know from here on that all has been read that was read before a gate was passed at some time.
-    pub(crate) fn await_gate(&mut self, time: u32) {
+    pub(crate) fn wait_empty(&mut self, time: u32) {
         self.gate_time = self.gate_time.max(time);
     }
 
@@ -214,7 +214,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Marks an element that a box will write.
-    pub(crate) fn start_box(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
+    pub(crate) fn start_tma(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
         self.start(id, offset, Access::Box)
     }
 
@@ -233,7 +233,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Writes an element of a box that has arrived: the task's threads, all of which have awaited it, may read it.
-    pub(crate) fn finish_box(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
+    pub(crate) fn finish_tma(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
         self.in_flight.remove(&(id, index));
         self.data[id.index()].set(index, value);
@@ -283,7 +283,7 @@ impl<'a> Memory<'a> {
     /// Checks and records an access to shared memory.
     fn shared_access(&mut self, id: BufferId, index: usize, access: Access) -> Result<(), ExecError> {
         let (me, is_write) = (self.place as u32 + 1, access != Access::Read);
-        let lives = (self.program.buffer(id).scope == Scope::Recycled) == self.is_recycled;
+        let lives = (self.program.buffer(id).scope == Scope::ReusedShared) == self.is_recycled;
         if !lives {
             return Err(self.error_at(id, index, AccessProblem::Recycled));
         }
@@ -304,12 +304,12 @@ impl<'a> Memory<'a> {
                 return Err(self.race(id, index, touch.who.wrapping_sub(1)));
             }
         }
-        let slot = &mut self.shared[id.index()][index][usize::from(!is_write)];
-        let is_shared_time = slot.who != 0 && slot.who != me && slot.time >= self.task_time;
-        *slot = Touch {
+        let mbarrier = &mut self.shared[id.index()][index][usize::from(!is_write)];
+        let is_shared_time = mbarrier.who != 0 && mbarrier.who != me && mbarrier.time >= self.task_time;
+        *mbarrier = Touch {
             who: if is_shared_time { SEVERAL } else { me },
             time: self.now,
-            is_peer: is_peer || is_shared_time && slot.is_peer,
+            is_peer: is_peer || is_shared_time && mbarrier.is_peer,
         };
         Ok(())
     }
@@ -377,7 +377,7 @@ impl<'a> Memory<'a> {
                     }
                 }
             }
-            Scope::Shared | Scope::Recycled => {
+            Scope::Shared | Scope::ReusedShared => {
                 self.shared_access(id, index, Access::Write)?;
                 self.data[id.index()].set(index, value);
                 return Ok(());
@@ -394,7 +394,7 @@ impl<'a> Memory<'a> {
         let buffer = self.program.buffer(id);
         let part = match buffer.scope {
             Scope::Input | Scope::Constant | Scope::Output => 0,
-            Scope::Shared | Scope::Recycled => self.place / self.threads,
+            Scope::Shared | Scope::ReusedShared => self.place / self.threads,
             Scope::Scratch => self.place,
         };
         let index = usize::try_from(offset).ok().filter(|&index| index < buffer.elems);
@@ -436,7 +436,7 @@ pub enum AccessProblem {
     /// A write to a buffer that is only read.
     #[error("written, but the buffer is an input")]
     StoreToInput,
-    /// Another task, or thread of the team, also accessed the element, and one of the accesses is a write.
+    /// Another task, or thread of the CTA, also accessed the element, and one of the accesses is a write.
     #[error("also accessed by task {other}, with at least one write: tasks may run at the same time")]
     Race {
         /// The other task or thread.

@@ -164,7 +164,7 @@ fn f16_sums_accumulate_in_f32() {
 fn fma_rounds_once() {
     let epsilon = f64::from(f32::EPSILON);
     let (a, b, c) = (Number::Float(1.0 + epsilon), Number::Float(1.0 - epsilon), Number::Float(-1.0));
-    assert_eq!(thread_scalar::fma(DType::F32, a, b, c), Some(Number::Float(-epsilon * epsilon)));
-    let product = thread_scalar::binary(BinaryFn::Mul, DType::F32, a, b).unwrap();
-    assert_eq!(thread_scalar::binary(BinaryFn::Add, DType::F32, product, c), Some(Number::Float(0.0)));
+    assert_eq!(scalar::fma(DType::F32, a, b, c), Some(Number::Float(-epsilon * epsilon)));
+    let product = scalar::binary(BinaryFn::Mul, DType::F32, a, b).unwrap();
+    assert_eq!(scalar::binary(BinaryFn::Add, DType::F32, product, c), Some(Number::Float(0.0)));
 }

@@ -1,19 +1,19 @@
 //! Boxes in the interpreter: what is copied by the copy engine, and the slots that count it.
 
-use crate::cta::{Spot, TILE_ALIGNMENT, TILE_LINE, swizzled};
+use crate::cta::{Location, SWIZZLE_ALIGNMENT, SWIZZLE_ROW, swizzled};
 use crate::interp::cta::{Copy, divergence};
 use crate::interp::{ExecError, Machine};
 use crate::program::ThreadProgram;
-use crate::tma::ViewId;
+use crate::tma::TensorMapId;
 use orch_compute::expr::ExprId;
 use orch_compute::expr::scalar::Number;
 
 /// A counter of boxes that arrive.
-pub(crate) struct Slot {
+pub(crate) struct FullBarrier {
     /// The turn that has begun.
-    turn: i64,
+    phase: i64,
     /// Boxes that each turn waits for.
-    boxes: usize,
+    loads: usize,
     /// Those of the turn that have been started.
     copies: Vec<Copy>,
     /// The time of the pass of a gate that the last of them waited for.
@@ -21,18 +21,18 @@ pub(crate) struct Slot {
 }
 
 /// The gates of a task.
-pub(crate) struct Gates {
+pub(crate) struct EmptyBarriers {
     /// Of each the turn that comes next, and the time of its last pass.
-    gates: Vec<(i64, u32)>,
+    empty: Vec<(i64, u32)>,
     /// The last pass that boxes wait for.
     awaited: u32,
     /// The last pass of which all threads know that all have come.
     open: u32,
 }
 
-impl Gates {
-    pub(crate) fn of(program: &ThreadProgram) -> Gates {
-        Gates { gates: vec![(0, 0); program.slots.gates], awaited: 0, open: 0 }
+impl EmptyBarriers {
+    pub(crate) fn of(program: &ThreadProgram) -> EmptyBarriers {
+        EmptyBarriers { empty: vec![(0, 0); program.mbarriers.empty], awaited: 0, open: 0 }
     }
 
     /// The time of the last pass that boxes wait for.
@@ -41,24 +41,28 @@ impl Gates {
     }
 
     /// All threads come to a gate.
-    pub(crate) fn pass(&mut self, gate: i64, turn: i64, time: u32) -> Result<(), ExecError> {
+    pub(crate) fn pass(&mut self, mbarrier: i64, phase: i64, time: u32) -> Result<(), ExecError> {
         let open = self.open;
-        let (next, last) = self.gate(gate)?;
-        if turn != *next {
-            return Err(divergence(&format!("turn {turn} of a gate is passed in its turn {next}")));
+        let (next, last) = self.mbarrier(mbarrier)?;
+        if phase != *next {
+            return Err(divergence(&format!("phase {phase} of a mbarrier is passed in its phase {next}")));
         }
         if *last > open {
-            return Err(divergence("a gate is passed again before boxes that waited for it were awaited"));
+            return Err(divergence(
+                "a mbarrier is passed again before loads that waited for it were awaited",
+            ));
         }
-        (*next, *last) = (turn + 1, time);
+        (*next, *last) = (phase + 1, time);
         Ok(())
     }
 
     /// Boxes wait for a gate; gives when it was passed.
-    pub(crate) fn wait(&mut self, gate: i64, turn: i64) -> Result<u32, ExecError> {
-        let (next, last) = self.gate(gate)?;
-        if turn != *next - 1 {
-            return Err(divergence(&format!("turn {turn} of a gate is awaited before its turn {next}")));
+    pub(crate) fn wait(&mut self, mbarrier: i64, phase: i64) -> Result<u32, ExecError> {
+        let (next, last) = self.mbarrier(mbarrier)?;
+        if phase != *next - 1 {
+            return Err(divergence(&format!(
+                "phase {phase} of a mbarrier is awaited before its phase {next}"
+            )));
         }
         let last = *last;
         self.awaited = self.awaited.max(last);
@@ -70,24 +74,27 @@ impl Gates {
         self.open = self.open.max(awaited);
     }
 
-    fn gate(&mut self, number: i64) -> Result<&mut (i64, u32), ExecError> {
-        let count = self.gates.len();
-        let gate = usize::try_from(number).ok().and_then(|number| self.gates.get_mut(number));
-        gate.ok_or_else(|| divergence(&format!("there is no gate {number}, there are {count}")))
+    fn mbarrier(&mut self, number: i64) -> Result<&mut (i64, u32), ExecError> {
+        let count = self.empty.len();
+        let mbarrier = usize::try_from(number).ok().and_then(|number| self.empty.get_mut(number));
+        mbarrier.ok_or_else(|| divergence(&format!("there is no mbarrier {number}, there are {count}")))
     }
 }
 
-impl Slot {
+impl FullBarrier {
     /// The slots of a task of a program.
-    pub(crate) fn all(program: &ThreadProgram) -> Vec<Slot> {
-        let slot = |_| Slot { turn: 0, boxes: program.slots.boxes, copies: Vec::new(), awaited: 0 };
-        (0..program.slots.count).map(slot).collect()
+    pub(crate) fn all(program: &ThreadProgram) -> Vec<FullBarrier> {
+        let mbarrier =
+            |_| FullBarrier { phase: 0, loads: program.mbarriers.loads, copies: Vec::new(), awaited: 0 };
+        (0..program.mbarriers.full).map(mbarrier).collect()
     }
 
     /// Counts a box that waits for the passes of gates up to one.
     pub(crate) fn add(&mut self, copy: Copy, awaited: u32) -> Result<(), ExecError> {
-        if self.copies.len() == self.boxes {
-            return Err(divergence("a slot is given a box of its next turn before this one was awaited"));
+        if self.copies.len() == self.loads {
+            return Err(divergence(
+                "a mbarrier is given a box of its next phase before this one was awaited",
+            ));
         }
         self.copies.push(copy);
         self.awaited = awaited;
@@ -95,57 +102,66 @@ impl Slot {
     }
 
     /// Ends a turn, whose boxes arrive; gives the passes of gates that they waited for, too.
-    pub(crate) fn end_turn(&mut self, turn: i64) -> Result<(Vec<Copy>, u32), ExecError> {
-        if turn != self.turn {
-            return Err(divergence(&format!("turn {turn} of a slot is awaited in its turn {}", self.turn)));
+    pub(crate) fn end_phase(&mut self, phase: i64) -> Result<(Vec<Copy>, u32), ExecError> {
+        if phase != self.phase {
+            return Err(divergence(&format!(
+                "phase {phase} of a mbarrier is awaited in its phase {}",
+                self.phase
+            )));
         }
-        if self.copies.len() < self.boxes {
-            return Err(divergence("a slot is awaited to which not all boxes are under way"));
+        if self.copies.len() < self.loads {
+            return Err(divergence("a mbarrier is awaited to which not all loads are under way"));
         }
-        self.turn += 1;
+        self.phase += 1;
         Ok((std::mem::take(&mut self.copies), self.awaited))
     }
 }
 
 /// The slot of this number.
-pub(crate) fn slot_at(slots: &mut [Slot], number: i64) -> Result<&mut Slot, ExecError> {
-    let count = slots.len();
-    let slot = usize::try_from(number).ok().and_then(|number| slots.get_mut(number));
-    slot.ok_or_else(|| divergence(&format!("there is no slot {number}, there are {count}")))
+pub(crate) fn full_at(mbarriers: &mut [FullBarrier], number: i64) -> Result<&mut FullBarrier, ExecError> {
+    let count = mbarriers.len();
+    let mbarrier = usize::try_from(number).ok().and_then(|number| mbarriers.get_mut(number));
+    mbarrier.ok_or_else(|| divergence(&format!("there is no mbarrier {number}, there are {count}")))
 }
 
 impl Machine<'_> {
     /// Starts copying a box.
-    pub(crate) fn start_box(&mut self, to: Spot, view: ViewId, at: &[ExprId]) -> Result<Copy, ExecError> {
+    pub(crate) fn start_tma(
+        &mut self,
+        to: Location,
+        tensor_map: TensorMapId,
+        at: &[ExprId],
+    ) -> Result<Copy, ExecError> {
         let offset = self.eval_index(to.offset)?;
-        if offset % TILE_ALIGNMENT as i64 != 0 {
+        if offset % SWIZZLE_ALIGNMENT as i64 != 0 {
             return Err(divergence("a box does not start at a multiple of 1024 bytes"));
         }
         let first: Result<Vec<i64>, ExecError> = at.iter().map(|&at| self.eval_index(at)).collect();
-        let (first, view) = (first?, &self.program.views[view.index()]);
-        let mut values = vec![Number::Float(0.0); view.box_elems()];
-        for line in 0..view.lines {
-            for within in 0..TILE_LINE {
+        let (first, tensor_map) = (first?, &self.program.tensor_maps[tensor_map.index()]);
+        let mut values = vec![Number::Float(0.0); tensor_map.tile_elems()];
+        for line in 0..tensor_map.rows {
+            for within in 0..SWIZZLE_ROW {
                 let mut place = first.clone();
                 place[0] += within as i64;
                 place[1] += line as i64;
-                if let Some(from) = view.place(&place) {
+                if let Some(from) = tensor_map.place(&place) {
                     self.report.loads += 1;
-                    values[swizzled(view.lines, line, within)] = self.memory.load(view.buffer, from)?;
+                    values[swizzled(tensor_map.rows, line, within)] =
+                        self.memory.load(tensor_map.buffer, from)?;
                 }
             }
         }
         for at in offset..offset + values.len() as i64 {
-            self.memory.start_box(to.buffer, at)?;
+            self.memory.start_tma(to.buffer, at)?;
         }
         Ok(Copy { buffer: to.buffer, offset, values })
     }
 
     /// Writes boxes that have arrived.
-    pub(crate) fn finish_boxes(&mut self, copies: Vec<Copy>) -> Result<(), ExecError> {
+    pub(crate) fn finish_loads(&mut self, copies: Vec<Copy>) -> Result<(), ExecError> {
         for Copy { buffer, offset, values } in copies {
             for (at, value) in (offset..).zip(values) {
-                self.memory.finish_box(buffer, at, value)?;
+                self.memory.finish_tma(buffer, at, value)?;
             }
         }
         Ok(())
@@ -159,9 +175,9 @@ mod tests {
 
     /// Boxes of 64 lines of an array of 60 lines of 128 elements, `0, 1, 2, ..`.
     const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  \
-        team 64 threads thread: i64 [0..=63], clusters of 2\n  input x: f16[8192]\n  output y: f32[128]\n  \
-        shared s: f16[8256]\n  view v: x[512], extents 128 60, strides 128, 64 lines\n  slots 2 of 1 boxes\n";
-    const COPY: &str = "  copy_box s[0], v[64, (task * 8)], 0\n";
+        cta 64 threads thread: i64 [0..=63], clusters of 2\n  input x: f16[8192]\n  output y: f32[128]\n  \
+        shared s: f16[8256]\n  tensor_map v: x[512], extents 128 60, strides 128, 64 lines\n  mbarriers 2 of 1 loads\n";
+    const COPY: &str = "  tma_load s[0], v[64, (task * 8)], 0\n";
     const STORE: &str = "  y[((task * 64) + thread)] = f32(s[((thread * 64) + ((thread % 8) * 8))])\n";
 
     fn result(body: &str) -> Result<Vec<f64>, ExecError> {
@@ -169,9 +185,10 @@ mod tests {
     }
 
     /// The same with so many gates.
-    fn result_with(gates: usize, body: &str) -> Result<Vec<f64>, ExecError> {
-        let slots = if gates > 0 { format!("of 1 boxes, {gates} gates") } else { "of 1 boxes".to_owned() };
-        let header = HEADER.replace("of 1 boxes", &slots);
+    fn result_with(empty: usize, body: &str) -> Result<Vec<f64>, ExecError> {
+        let mbarriers =
+            if empty > 0 { format!("of 1 loads, {empty} empty") } else { "of 1 loads".to_owned() };
+        let header = HEADER.replace("of 1 loads", &mbarriers);
         let program =
             parse_thread(&format!("{header}{{\n{body}}}\n")).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(validate_thread(&program), Vec::<String>::new());
@@ -206,11 +223,11 @@ mod tests {
         for (body, problem) in [
             (format!("{COPY}{STORE}  await_boxes 0, 0\n"), "also accessed by"),
             (format!("{COPY}  await_boxes 0, 0\n{read}{COPY}  await_boxes 0, 1\n"), "also accessed by"),
-            (format!("{COPY}  await_boxes 0, 1\n"), "turn 1 of a slot is awaited in its turn 0"),
+            (format!("{COPY}  await_boxes 0, 1\n"), "phase 1 of a mbarrier is awaited in its phase 0"),
             (COPY.to_owned() + &COPY.replace("s[0]", "s[4096]"), "before this one was awaited"),
-            ("  await_boxes 1, 0\n".to_owned(), "not all boxes are under way"),
+            ("  mbarrier_wait_full 1, 0\n".to_owned(), "not all loads are under way"),
             (COPY.to_owned(), "before its copies are waited for"),
-            (COPY.replace(", 0\n", ", 2\n"), "there is no slot 2"),
+            (COPY.replace(", 0\n", ", 2\n"), "there is no mbarrier 2"),
             (COPY.replace("s[0]", "s[64]"), "does not start at a multiple of 1024 bytes"),
             (COPY.replace("s[0]", "s[8192]"), "out of bounds, the buffer has 8256 elements"),
             (format!("  if (thread < 32) {{\n{COPY}  }}\n"), "some threads do not come"),
@@ -224,38 +241,38 @@ mod tests {
     fn boxes_overwrite_what_was_read_before_a_gate() {
         let read = format!("{COPY}  await_boxes 0, 0\n  let first: f16 = s[thread]\n");
         let again = format!("{COPY}  await_boxes 0, 1\n");
-        let gate = "  pass_gate 0, 0\n  await_gate 0, 0\n";
-        assert_eq!(result_with(1, &format!("{read}{gate}{again}{STORE}")).unwrap(), expected());
+        let mbarrier = "  arrive_empty 0, 0\n  wait_empty 0, 0\n";
+        assert_eq!(result_with(1, &format!("{read}{mbarrier}{again}{STORE}")).unwrap(), expected());
         // A gate is passed again once a box that waited for it was awaited.
-        let twice = format!("{read}{gate}{again}  pass_gate 0, 1\n{STORE}");
+        let twice = format!("{read}{mbarrier}{again}  arrive_empty 0, 1\n{STORE}");
         assert_eq!(result_with(1, &twice).unwrap(), expected());
         // Another gate may be passed meanwhile; what is read before that one only is not known to have been.
-        let late = "  pass_gate 0, 0\n  let second: f16 = s[thread]\n  pass_gate 1, 0\n";
-        let both = format!("{read}{late}  await_gate 1, 0\n{again}{STORE}");
+        let late = "  arrive_empty 0, 0\n  let second: f16 = s[thread]\n  arrive_empty 1, 0\n";
+        let both = format!("{read}{late}  wait_empty 1, 0\n{again}{STORE}");
         assert_eq!(result_with(2, &both).unwrap(), expected());
         for (body, problem) in [
-            (format!("{read}  pass_gate 0, 0\n{again}"), "also accessed by"),
-            (format!("{read}{late}  await_gate 0, 0\n{again}"), "also accessed by"),
+            (format!("{read}  arrive_empty 0, 0\n{again}"), "also accessed by"),
+            (format!("{read}{late}  wait_empty 0, 0\n{again}"), "also accessed by"),
             (
-                format!("{read}{gate}  pass_gate 0, 1\n{again}"),
-                "before boxes that waited for it were awaited",
+                format!("{read}{mbarrier}  arrive_empty 0, 1\n{again}"),
+                "before loads that waited for it were awaited",
             ),
-            ("  pass_gate 0, 1\n".to_owned(), "turn 1 of a gate is passed in its turn 0"),
-            ("  await_gate 0, 0\n".to_owned(), "turn 0 of a gate is awaited before its turn 0"),
-            ("  pass_gate 2, 0\n".to_owned(), "there is no gate 2, there are 2"),
-            (format!("  if (thread < 32) {{\n{gate}  }}\n"), "some threads do not come"),
+            ("  arrive_empty 0, 1\n".to_owned(), "phase 1 of a mbarrier is passed in its phase 0"),
+            ("  wait_empty 0, 0\n".to_owned(), "phase 0 of a mbarrier is awaited before its phase 0"),
+            ("  arrive_empty 2, 0\n".to_owned(), "there is no mbarrier 2, there are 2"),
+            (format!("  if (thread < 32) {{\n{mbarrier}  }}\n"), "some threads do not come"),
             // What threads write themselves is not ordered.
             (
-                format!("{read}  s[thread] = first\n{gate}  let other: f16 = s[(63 - thread)]\n"),
+                format!("{read}  s[thread] = first\n{mbarrier}  let other: f16 = s[(63 - thread)]\n"),
                 "also accessed by",
             ),
-            (format!("{read}  barrier\n  s[thread] = first\n{gate}{again}"), "also accessed by"),
+            (format!("{read}  barrier\n  s[thread] = first\n{mbarrier}{again}"), "also accessed by"),
         ] {
             let error = result_with(2, &body).unwrap_err().to_string();
             assert!(error.contains(problem), "{body}: {error}");
         }
-        let program = parse_thread(&format!("{HEADER}{{\n{gate}}}\n")).unwrap();
-        assert!(validate_thread(&program).join("; ").contains("there are no gates to pass"));
+        let program = parse_thread(&format!("{HEADER}{{\n{mbarrier}}}\n")).unwrap();
+        assert!(validate_thread(&program).join("; ").contains("there are no empty to pass"));
     }
 
     #[test]
@@ -272,20 +289,20 @@ mod tests {
             ("extents 128 60", "extents 128 0", "extents [128, 0]"),
             ("strides 128", "strides 128 128", "2 extents and 2 strides"),
             ("64 lines", "257 lines", "257 lines"),
-            ("slots 2 of 1", "slots 2 of 0", "2 slots of 0 boxes"),
+            ("mbarriers 2 of 1", "mbarriers 2 of 0", "2 mbarriers of 0 loads"),
         ] {
             let found = problems(&HEADER.replace(from, to), "");
             assert!(found.contains(problem), "{to}: {found}");
         }
-        let without = HEADER.replace("  slots 2 of 1 boxes\n", "");
-        assert!(problems(&without, "  await_boxes 0, 0\n").contains("no slots to await"));
-        assert!(problems(&without, COPY).contains("counted by a slot"));
+        let without = HEADER.replace("  mbarriers 2 of 1 loads\n", "");
+        assert!(problems(&without, "  mbarrier_wait_full 0, 0\n").contains("no mbarriers to await"));
+        assert!(problems(&without, COPY).contains("counted by a mbarrier"));
         let flat = COPY.replace("[64, (task * 8)]", "[64]");
-        assert!(problems(HEADER, &flat).contains("as many coordinates as its view"));
+        assert!(problems(HEADER, &flat).contains("as many coordinates as its tensor_map"));
         let real = COPY.replace("(task * 8)", "f32(task)");
         assert!(problems(HEADER, &real).contains("an index is f32"));
-        assert!(problems(HEADER, "  await\n").is_empty());
-        let early = problems(HEADER, &format!("{COPY}  await\n  await_boxes 0, 0\n"));
+        assert!(problems(HEADER, "  grid_dependency_wait\n").is_empty());
+        let early = problems(HEADER, &format!("{COPY}  await\n  mbarrier_wait_full 0, 0\n"));
         assert!(early.contains("touched before the kernels that write it are awaited"), "{early}");
     }
 }

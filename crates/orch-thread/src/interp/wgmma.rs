@@ -1,6 +1,6 @@
 //! Products of tiles in the interpreter: what they add, and what must not be touched while they are under way.
 
-use crate::cta::{Product, Spot, TILE_ALIGNMENT, TeamStmt, WARP, WARP_GROUP, swizzled};
+use crate::cta::{CtaStmt, Location, MmaType, SWIZZLE_ALIGNMENT, WARP, WARP_GROUP, swizzled};
 use crate::interp::cta::{Cluster, GROUP, divergence, factor, first_place};
 use crate::interp::{ExecError, Machine};
 use crate::program::Scope;
@@ -17,18 +17,27 @@ pub(crate) struct Running {
     /// What it reads of shared memory.
     reads: Vec<(BufferId, Range<i64>)>,
     /// The first factor, where it is in scratch, and what each thread has of it.
-    held: Option<(Spot, Vec<Vec<Number>>)>,
+    held: Option<(Location, Vec<Vec<Number>>)>,
 }
 
 impl Machine<'_> {
     /// Adds a product of tiles by a warp group.
-    pub(crate) fn multiply_tiles(
+    pub(crate) fn wgmma(
         &mut self,
         cluster: &mut Cluster,
         group: &[usize],
-        stmt: &TeamStmt,
+        stmt: &CtaStmt,
     ) -> Result<(), ExecError> {
-        let TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on } = *stmt
+        let CtaStmt::Wgmma {
+            ty: product,
+            acc: sum,
+            a,
+            b,
+            n: columns,
+            k: terms,
+            transposed,
+            is_async: runs_on,
+        } = *stmt
         else {
             return Ok(());
         };
@@ -62,10 +71,10 @@ impl Machine<'_> {
         if runs_on {
             let first = self.common(cluster, group, sum.offset)?;
             let mut reads = Vec::new();
-            for (spot, elems) in [(a, rows * terms), (b, columns * terms)] {
-                if self.program.buffer(spot.buffer).scope.is_shared() {
-                    let start = self.common(cluster, group, spot.offset)?;
-                    reads.push((spot.buffer, start..start + elems as i64));
+            for (location, elems) in [(a, rows * terms), (b, columns * terms)] {
+                if self.program.buffer(location.buffer).scope.is_shared() {
+                    let start = self.common(cluster, group, location.offset)?;
+                    reads.push((location.buffer, start..start + elems as i64));
                 }
             }
             let held = match self.program.buffer(a.buffer).scope {
@@ -79,13 +88,13 @@ impl Machine<'_> {
     }
 
     /// Ends the product that is under way in a warp group.
-    pub(crate) fn settle(&mut self, cluster: &mut Cluster, group: &[usize]) -> Result<(), ExecError> {
+    pub(crate) fn wgmma_wait(&mut self, cluster: &mut Cluster, group: &[usize]) -> Result<(), ExecError> {
         let number = group[0] / GROUP;
         let Some(Running { sums: (buffer, first, count), held, .. }) = cluster.products[number].take() else {
             return Ok(());
         };
-        if let Some((spot, values)) = held {
-            let now = self.fragment(cluster, group, spot, values[0].len())?;
+        if let Some((location, values)) = held {
+            let now = self.fragment(cluster, group, location, values[0].len())?;
             let is_nan = |number: &Number| matches!(number, Number::Float(value) if value.is_nan());
             let differs = |(a, b): (&Number, &Number)| a != b && !(is_nan(a) && is_nan(b));
             if values.iter().flatten().zip(now.iter().flatten()).any(differs) {
@@ -123,17 +132,17 @@ impl Machine<'_> {
         &mut self,
         cluster: &mut Cluster,
         group: &[usize],
-        (product, spot): (Product, Spot),
+        (product, location): (MmaType, Location),
         [lines, elems]: [usize; 2],
     ) -> Result<Vec<Vec<Number>>, ExecError> {
-        let start = self.common(cluster, group, spot.offset)?;
-        if start % TILE_ALIGNMENT as i64 != 0 {
+        let start = self.common(cluster, group, location.offset)?;
+        if start % SWIZZLE_ALIGNMENT as i64 != 0 {
             return Err(divergence("a tile does not start at a multiple of 1024 bytes"));
         }
         self.at(cluster, group[0], |machine| {
             let mut element = |line, at| {
                 let place = start + swizzled(lines, line, at) as i64;
-                machine.memory.load_factor(spot.buffer, place).map(|value| factor(product, value))
+                machine.memory.load_factor(location.buffer, place).map(|value| factor(product, value))
             };
             (0..lines).map(|line| (0..elems).map(|at| element(line, at)).collect()).collect()
         })
@@ -144,11 +153,11 @@ impl Machine<'_> {
         &mut self,
         cluster: &mut Cluster,
         group: &[usize],
-        (product, spot): (Product, Spot),
+        (product, location): (MmaType, Location),
         terms: usize,
     ) -> Result<Vec<Vec<Number>>, ExecError> {
         let mut rows = vec![vec![Number::Float(0.0); terms]; 16 * WARP_GROUP];
-        let held = self.fragment(cluster, group, spot, terms / 2)?;
+        let held = self.fragment(cluster, group, location, terms / 2)?;
         for (thread, elems) in held.into_iter().enumerate() {
             let (warp, lane) = (thread / WARP, thread % WARP);
             for (at, value) in elems.into_iter().enumerate() {

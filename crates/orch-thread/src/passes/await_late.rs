@@ -1,22 +1,22 @@
 //! Waiting for the kernels before no sooner than must be.
 //!
 //! On a device that launches a kernel while those before it still run, what no kernel of the model writes (weights, and inputs
-//! of the model) can be on its way meanwhile. Here [`TeamStmt::Await`] moves behind all that touches only such buffers, and
+//! of the model) can be on its way meanwhile. Here [`CtaStmt::GridDependencyWait`] moves behind all that touches only such buffers, and
 //! copies of them to shared memory move ahead of it where they stand behind copies of others:
 //!
 //! ```text
 //!   await                   copy w_tile[0], w[0], 8
-//!   copy x_tile[0], x[0]    copy w_tile[8], w[8], 8
-//!   copy w_tile[0], w[0]    await
+//!   cp_async x_tile[0], x[0]    copy w_tile[8], w[8], 8
+//!   cp_async w_tile[0], w[0]    await
 //!   commit             ->   copy x_tile[0], x[0], 8
-//!   copy x_tile[8], x[8]    commit
-//!   copy w_tile[8], w[8]    copy x_tile[8], x[8], 8
+//!   cp_async x_tile[8], x[8]    commit
+//!   cp_async w_tile[8], w[8]    copy x_tile[8], x[8], 8
 //!   commit                  commit
 //! ```
 //!
 //! A copy then belongs to an earlier group than before, so that it is waited for no later.
 
-use crate::cta::TeamStmt;
+use crate::cta::CtaStmt;
 use crate::program::{Scope, Stmt, ThreadProgram};
 use orch_compute::expr::{BufferId, Expr, VarId};
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ pub fn await_late(program: &mut ThreadProgram) {
     }
 }
 
-const AWAIT: Stmt = Stmt::Team(TeamStmt::Await);
+const AWAIT: Stmt = Stmt::Cta(CtaStmt::GridDependencyWait);
 
 /// The statements that follow the wait.
 #[derive(Default)]
@@ -129,9 +129,9 @@ impl Found {
                     found.set.insert(*var);
                 }
                 Stmt::Store { buffer, .. } | Stmt::Prefetch { buffer, .. } => found.touch(program, *buffer),
-                Stmt::Team(stmt) => found.team_stmt(program, stmt),
-                // No worker without a team waits for other kernels.
-                Stmt::Tile(_) => found.is_ordering = true,
+                Stmt::Cta(stmt) => found.cta_stmt(program, stmt),
+                // No worker without a CTA waits for other kernels.
+                Stmt::Amx(_) => found.is_ordering = true,
                 Stmt::Comment(_) | Stmt::If { .. } => {}
             }
             pending.extend(stmt.bodies().flatten());
@@ -139,14 +139,16 @@ impl Found {
         found
     }
 
-    fn team_stmt(&mut self, program: &ThreadProgram, stmt: &TeamStmt) {
+    fn cta_stmt(&mut self, program: &ThreadProgram, stmt: &CtaStmt) {
         self.set.extend(stmt.declares());
-        stmt.spots().iter().for_each(|spot| self.touch(program, spot.buffer));
+        stmt.locations().iter().for_each(|location| self.touch(program, location.buffer));
         match stmt {
-            TeamStmt::CopyBox { view, .. } => self.touch(program, program.views[view.index()].buffer),
-            TeamStmt::Commit => self.ends_group = true,
-            TeamStmt::Copy { .. } => {}
-            TeamStmt::Release => self.is_last = true,
+            CtaStmt::TmaLoad { map: tensor_map, .. } => {
+                self.touch(program, program.tensor_maps[tensor_map.index()].buffer)
+            }
+            CtaStmt::CpAsyncCommit => self.ends_group = true,
+            CtaStmt::CpAsync { .. } => {}
+            CtaStmt::LaunchDependents => self.is_last = true,
             _ => self.is_ordering = true,
         }
     }
@@ -155,7 +157,7 @@ impl Found {
         match program.buffer(buffer).scope {
             Scope::Input | Scope::Output => self.awaits = true,
             Scope::Constant => self.reads_constants = true,
-            Scope::Shared | Scope::Recycled | Scope::Scratch => drop(self.own.insert(buffer)),
+            Scope::Shared | Scope::ReusedShared | Scope::Scratch => drop(self.own.insert(buffer)),
         }
     }
 }
@@ -166,7 +168,7 @@ mod tests {
     use crate::{BufferData, ExecOptions, interpret, parse_thread, validate_thread};
     use orch_ir::{DType, Tensor};
 
-    const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  team 32 threads thread: i64 [0..=31], clusters of 1\n  \
+    const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  cta 32 threads thread: i64 [0..=31], clusters of 1\n  \
                           input x: f32[64]\n  constant w: f32[64]\n  output y: f32[64]\n  shared a: f32[64]\n  \
                           shared b: f32[64]\n";
 
@@ -198,15 +200,15 @@ mod tests {
         assert_eq!(text.matches("await").count(), 1, "{text}");
     }
 
-    const END: &str = "commit\nwait 0\nbarrier\ny[((task * 32) + thread)] = (a[thread] + b[(31 - thread)])\n";
+    const END: &str = "cp_async_commit\ncp_async_wait 0\nbarrier\ny[((task * 32) + thread)] = (a[thread] + b[(31 - thread)])\n";
 
     #[test]
     fn copies_of_constants_come_before_the_wait() {
         let text = late(&format!(
-            "let at: i64 = (thread * 1)\ncopy a[at], x[at], 1\ncopy b[at], w[at], 1\ncommit\n\
-             copy a[(at + 32)], x[(at + 32)], 1\ncopy b[(at + 32)], w[(at + 32)], 1\n{END}"
+            "let at: i64 = (thread * 1)\ncp_async a[at], x[at], 1\ncp_async b[at], w[at], 1\ncp_async_commit\n\
+             cp_async a[(at + 32)], x[(at + 32)], 1\ncp_async b[(at + 32)], w[(at + 32)], 1\n{END}"
         ));
-        assert_order(&text, &["w[at]", "w[%0]", "await", "x[at]", "commit", "x[%0]", "wait 0"]);
+        assert_order(&text, &["w[at]", "w[%0]", "await", "x[at]", "commit", "x[%0]", "cp_async_wait 0"]);
     }
 
     #[test]
@@ -217,14 +219,18 @@ mod tests {
 
     #[test]
     fn a_wait_that_is_there_moves() {
-        let text = late(&format!("await\ncopy b[thread], w[thread], 1\ncopy a[thread], x[thread], 1\n{END}"));
+        let text = late(&format!(
+            "grid_dependency_wait\ncp_async b[thread], w[thread], 1\ncp_async a[thread], x[thread], 1\n{END}"
+        ));
         assert_order(&text, &["w[thread]", "await", "x[thread]"]);
     }
 
     #[test]
     fn what_reads_constants_only_is_done_before_results_are_written() {
-        let text = late(&format!("copy a[thread], w[thread], 1\ncopy b[thread], w[(63 - thread)], 1\n{END}"));
-        assert_order(&text, &["(63 - thread)", "wait 0", "barrier", "await", "y["]);
+        let text = late(&format!(
+            "cp_async a[thread], w[thread], 1\ncp_async b[thread], w[(63 - thread)], 1\n{END}"
+        ));
+        assert_order(&text, &["(63 - thread)", "cp_async_wait 0", "barrier", "await", "y["]);
     }
 
     #[test]
@@ -232,16 +238,16 @@ mod tests {
         let place = "let at: i64 = min(i64(x[thread]), 31)\n";
         for body in [
             // The place is another kernel's.
-            format!("{place}copy a[thread], x[thread], 1\ncopy b[thread], w[at], 1\n{END}"),
+            format!("{place}copy a[thread], x[thread], 1\ncp_async b[thread], w[at], 1\n{END}"),
             // The copy overwrites what another kernel's was copied to and read from.
             format!(
-                "copy a[thread], x[thread], 1\ncommit\nwait 0\nlet v: f32 = a[thread]\ncopy a[thread], w[thread], 1\n\
+                "cp_async a[thread], x[thread], 1\ncp_async_commit\ncp_async_wait 0\nlet v: f32 = a[thread]\ncp_async a[thread], w[thread], 1\n\
                      b[thread] = v\n{END}"
             ),
             // Threads are waited for in between.
-            format!("b[thread] = x[thread]\nbarrier\ncopy a[thread], w[thread], 1\n{END}"),
+            format!("b[thread] = x[thread]\nbarrier\ncp_async a[thread], w[thread], 1\n{END}"),
             // Nothing is constant.
-            format!("copy a[thread], x[thread], 1\ncopy b[thread], x[thread], 1\n{END}"),
+            format!("cp_async a[thread], x[thread], 1\ncp_async b[thread], x[thread], 1\n{END}"),
         ] {
             let text = late(&body);
             assert!(!text.contains("await"), "{text}");

@@ -6,7 +6,7 @@
 //! once, right after other data filled the cache; attention over 16 MiB of keys and as many values gains 4 %.
 
 use crate::count::trips;
-use crate::cta::TeamStmt;
+use crate::cta::CtaStmt;
 use crate::program::{Buffer, Stmt, ThreadProgram};
 use orch_compute::expr::{BufferId, Expr, ExprId};
 use std::collections::BTreeSet;
@@ -21,13 +21,13 @@ const TWICE: f64 = 2.0;
 /// Bytes from on which a kernel takes so long that the next one may wait beside all of it.
 const VERY_MUCH: usize = 64 << 20;
 
-/// The large arguments of a team's program of which all tasks together read no element twice, by the number of reads.
+/// The large arguments of a CTA's program of which all tasks together read no element twice, by the number of reads.
 pub fn read_once(program: &ThreadProgram) -> BTreeSet<BufferId> {
     let is_large = |buffer: &Buffer| buffer.scope.is_read_only() && buffer.bytes() >= MUCH;
-    let Some(team) = program.team.as_ref().filter(|_| program.buffers.iter().any(is_large)) else {
+    let Some(cta) = program.cta.as_ref().filter(|_| program.buffers.iter().any(is_large)) else {
         return BTreeSet::new();
     };
-    let mut reads = Reads { program, threads: team.threads as f64, elems: vec![0.0; program.buffers.len()] };
+    let mut reads = Reads { program, threads: cta.threads as f64, elems: vec![0.0; program.buffers.len()] };
     reads.body(&program.body, program.tasks as f64);
     let is_once = |id: &BufferId| {
         let (buffer, read) = (program.buffer(*id), reads.elems[id.index()]);
@@ -41,7 +41,7 @@ pub fn read_once(program: &ThreadProgram) -> BTreeSet<BufferId> {
 pub fn release_early(program: &mut ThreadProgram) {
     let streamed: usize = read_once(program).into_iter().map(|id| program.buffer(id).bytes()).sum();
     if streamed >= VERY_MUCH {
-        program.body.retain(|stmt| *stmt != Stmt::Team(TeamStmt::Release));
+        program.body.retain(|stmt| *stmt != Stmt::Cta(CtaStmt::LaunchDependents));
     }
 }
 
@@ -58,12 +58,12 @@ impl Reads<'_> {
         for stmt in body {
             self.loads(&stmt.operands(), times * self.threads);
             match stmt {
-                Stmt::Team(TeamStmt::Copy { from, elems, .. }) => {
+                Stmt::Cta(CtaStmt::CpAsync { from, elems, .. }) => {
                     self.elems[from.buffer.index()] += times * self.threads * *elems as f64;
                 }
-                Stmt::Team(TeamStmt::CopyBox { view, .. }) => {
-                    let view = &self.program.views[view.index()];
-                    self.elems[view.buffer.index()] += times * view.box_elems() as f64;
+                Stmt::Cta(CtaStmt::TmaLoad { map: tensor_map, .. }) => {
+                    let tensor_map = &self.program.tensor_maps[tensor_map.index()];
+                    self.elems[tensor_map.buffer.index()] += times * tensor_map.tile_elems() as f64;
                 }
                 _ => {}
             }
@@ -96,16 +96,16 @@ mod tests {
     /// 64 tasks of 128 threads that run `body` so many times; of `x` there are so many elements.
     fn program(elems: usize, iterations: usize, body: &str) -> ThreadProgram {
         let text = format!(
-            "program k, 64 tasks task: i64 [0..=63]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
+            "program k, 64 tasks task: i64 [0..=63]\n  cta 128 threads thread: i64 [0..=127], clusters of 1\n  \
              input x: f16[{elems}]\n  output y: f32[8192]\n  shared a: f16[1024]\n{{\n\
-             for i: i64 [0..={last}] = 0 to {iterations} step 1 {{\n{body}\n}}\nrelease\n\
+             for i: i64 [0..={last}] = 0 to {iterations} step 1 {{\n{body}\n}}\nlaunch_dependents\n\
              y[((task * 128) + thread)] = 0\n}}\n",
             last = iterations - 1
         );
         parse_thread(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
-    const COPY: &str = "copy a[(thread * 8)], x[((i * 1024) + ((task * 131072) + (thread * 8)))], 8";
+    const COPY: &str = "cp_async a[(thread * 8)], x[((i * 1024) + ((task * 131072) + (thread * 8)))], 8";
 
     #[test]
     fn what_each_task_reads_a_part_of_is_read_once() {

@@ -3,12 +3,12 @@
 //! Types of operands are checked here, because the arena takes them for granted; everything else is for
 //! [`validate_thread`](crate::validate_thread).
 
-use crate::amx::{TileId, TileShape, TileStmt};
-use crate::cta::{Product, Spot, Team, TeamStmt};
+use crate::amx::{AmxShape, AmxStmt, TileId};
+use crate::cta::{Cta, CtaStmt, Location, MmaType};
 use crate::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use crate::text::token::{Lexer, Token};
-use crate::text::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH, TEAM_WORDS, TILE_WORDS};
-use crate::tma::{Slots, View, ViewId};
+use crate::text::{AMX_WORDS, COMPARISONS, CTA_WORDS, INFIX, MAX_PRINTED_DEPTH};
+use crate::tma::{Mbarriers, TensorMap, TensorMapId};
 use orch_compute::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 use rustc_hash::FxHashMap;
@@ -36,7 +36,7 @@ pub fn parse_thread(text: &str) -> Parsed<ThreadProgram> {
         vars: FxHashMap::default(),
         buffers: FxHashMap::default(),
         tiles: FxHashMap::default(),
-        views: FxHashMap::default(),
+        tensor_maps: FxHashMap::default(),
         labels: FxHashMap::default(),
         block_depth: 0,
         expr_depth: 0,
@@ -53,7 +53,7 @@ struct Parser {
     vars: FxHashMap<String, VarId>,
     buffers: FxHashMap<String, BufferId>,
     tiles: FxHashMap<String, TileId>,
-    views: FxHashMap<String, ViewId>,
+    tensor_maps: FxHashMap<String, TensorMapId>,
     labels: FxHashMap<String, ExprId>,
     block_depth: usize,
     expr_depth: usize,
@@ -82,25 +82,26 @@ impl Parser {
                 self.tile_declaration()?;
                 continue;
             }
-            if word == "team" {
-                self.team_declaration()?;
+            if word == "cta" {
+                self.cta_declaration()?;
                 continue;
             }
-            if word == "view" {
-                self.view_declaration()?;
+            if word == "tensor_map" {
+                self.tensor_map_declaration()?;
                 continue;
             }
-            if word == "slots" {
-                let count = self.lexer.count()?;
+            if word == "mbarriers" {
+                let full = self.lexer.count()?;
+                self.lexer.expect("full")?;
                 self.lexer.expect("of")?;
-                let boxes = self.lexer.count()?;
-                self.lexer.expect("boxes")?;
-                let mut gates = 0;
+                let loads = self.lexer.count()?;
+                self.lexer.expect("loads")?;
+                let mut empty = 0;
                 if self.lexer.accept(",") {
-                    gates = self.lexer.count()?;
-                    self.lexer.expect("gates")?;
+                    empty = self.lexer.count()?;
+                    self.lexer.expect("empty")?;
                 }
-                self.program.slots = Slots { count, boxes, gates };
+                self.program.mbarriers = Mbarriers { full, loads, empty };
                 continue;
             }
             let scope = match word.as_str() {
@@ -108,11 +109,10 @@ impl Parser {
                 "constant" => Scope::Constant,
                 "output" => Scope::Output,
                 "shared" => Scope::Shared,
-                "recycled" => Scope::Recycled,
+                "reused_shared" => Scope::ReusedShared,
                 "scratch" => Scope::Scratch,
                 other => {
-                    let expected =
-                        "input, constant, output, shared, recycled, scratch, tile, view, slots, team or {";
+                    let expected = "input, constant, output, shared, recycled, scratch, tile, tensor_map, mbarriers, cta or {";
                     return self.error(format!("{expected} is expected, not {other}"));
                 }
             };
@@ -140,15 +140,15 @@ impl Parser {
         self.lexer.expect(",")?;
         let columns = self.lexer.count()?;
         self.lexer.expect("]")?;
-        let id = self.program.add_tile(TileShape { name, dtype, rows, columns });
+        let id = self.program.add_tile(AmxShape { name, dtype, rows, columns });
         match self.tiles.insert(token.clone(), id) {
             None => Ok(()),
             Some(_) => self.error(format!("tile {token} is declared twice")),
         }
     }
 
-    /// `name: buffer[offset], extents 768 128, strides 768, 64 lines`.
-    fn view_declaration(&mut self) -> Parsed<()> {
+    /// `name: buffer[offset], extents 768 128, strides 768, 64 rows`.
+    fn tensor_map_declaration(&mut self) -> Parsed<()> {
         let (token, name) = self.lexer.name()?;
         self.lexer.expect(":")?;
         let buffer = self.buffer()?;
@@ -160,12 +160,12 @@ impl Parser {
         let extents = self.counts()?;
         self.lexer.expect("strides")?;
         let strides = self.counts()?;
-        let lines = self.lexer.count()?;
-        self.lexer.expect("lines")?;
-        let id = self.program.add_view(View { name, buffer, offset, extents, strides, lines });
-        match self.views.insert(token.clone(), id) {
+        let rows = self.lexer.count()?;
+        self.lexer.expect("rows")?;
+        let id = self.program.add_tensor_map(TensorMap { name, buffer, offset, extents, strides, rows });
+        match self.tensor_maps.insert(token.clone(), id) {
             None => Ok(()),
-            Some(_) => self.error(format!("view {token} is declared twice")),
+            Some(_) => self.error(format!("tensor_map {token} is declared twice")),
         }
     }
 
@@ -179,7 +179,7 @@ impl Parser {
     }
 
     /// `128 threads thread: i64 [0..=127], clusters of 1`, and perhaps `, loads ahead`.
-    fn team_declaration(&mut self) -> Parsed<()> {
+    fn cta_declaration(&mut self) -> Parsed<()> {
         let threads = self.lexer.count()?;
         self.lexer.expect("threads")?;
         let thread = self.declaration()?;
@@ -192,60 +192,60 @@ impl Parser {
             self.lexer.expect("loads")?;
             self.lexer.expect("ahead")?;
         }
-        self.program.team = Some(Team { threads, thread, cluster, loads_ahead });
+        self.program.cta = Some(Cta { threads, thread, cluster, loads_ahead });
         Ok(())
     }
 
     /// A slot or a gate, and its turn.
-    fn in_turn(&mut self) -> Parsed<(ExprId, ExprId)> {
+    fn in_phase(&mut self) -> Parsed<(ExprId, ExprId)> {
         let number = self.expr()?;
         self.lexer.expect(",")?;
         Ok((number, self.expr()?))
     }
 
-    /// What follows the word of a statement of a team.
-    fn team_stmt(&mut self, word: &str) -> Parsed<TeamStmt> {
+    /// What follows the word of a statement of a CTA.
+    fn cta_stmt(&mut self, word: &str) -> Parsed<CtaStmt> {
         Ok(match word {
-            "barrier" => TeamStmt::Barrier,
-            "cluster_barrier" => TeamStmt::ClusterBarrier,
-            "join" => TeamStmt::Join,
-            "await_joined" => TeamStmt::AwaitJoined,
-            "recycle" => TeamStmt::Recycle,
-            "release" => TeamStmt::Release,
-            "await" => TeamStmt::Await,
-            "settle" => TeamStmt::Settle,
-            "commit" => TeamStmt::Commit,
-            "wait" => TeamStmt::Wait(self.lexer.count()?),
+            "barrier" => CtaStmt::Barrier,
+            "cluster_barrier" => CtaStmt::ClusterBarrier,
+            "cluster_arrive" => CtaStmt::ClusterArrive,
+            "cluster_wait" => CtaStmt::ClusterWait,
+            "reuse_shared" => CtaStmt::ReuseShared,
+            "launch_dependents" => CtaStmt::LaunchDependents,
+            "grid_dependency_wait" => CtaStmt::GridDependencyWait,
+            "wgmma_wait" => CtaStmt::WgmmaWait,
+            "cp_async_commit" => CtaStmt::CpAsyncCommit,
+            "cp_async_wait" => CtaStmt::CpAsyncWait(self.lexer.count()?),
             "shuffle" => {
                 let (var, value) = self.binding()?;
                 self.lexer.expect(",")?;
-                TeamStmt::Shuffle { var, value, with: self.lexer.count()? }
+                CtaStmt::Shuffle { var, value, with: self.lexer.count()? }
             }
             "exceeds" => {
                 let var = self.declaration()?;
                 self.lexer.expect("=")?;
-                let sums = self.spot()?;
+                let sums = self.location()?;
                 self.lexer.expect(",")?;
                 let count = self.lexer.count()?;
                 self.lexer.expect(",")?;
-                TeamStmt::Exceeds { var, sums, count, limits: self.spot()? }
+                CtaStmt::Exceeds { var, accs: sums, count, limits: self.location()? }
             }
-            "peer" => {
+            "load_dsmem" => {
                 let var = self.declaration()?;
                 self.lexer.expect("=")?;
-                let from = self.spot()?;
+                let from = self.location()?;
                 self.lexer.expect(",")?;
-                TeamStmt::Peer { var, from, rank: self.expr()? }
+                CtaStmt::LoadDsmem { var, from, rank: self.expr()? }
             }
-            "give" => {
-                let to = self.spot()?;
+            "store_dsmem" => {
+                let to = self.location()?;
                 self.lexer.expect(",")?;
                 let rank = self.expr()?;
                 self.lexer.expect("=")?;
-                TeamStmt::Give { to, rank, value: self.expr()? }
+                CtaStmt::StoreDsmem { to, rank, value: self.expr()? }
             }
-            "copy" => {
-                let (to, from) = self.spots()?;
+            "cp_async" => {
+                let (to, from) = self.locations()?;
                 self.lexer.expect(",")?;
                 let elems = self.lexer.count()?;
                 let (mut real, mut mask) = (None, None);
@@ -256,12 +256,12 @@ impl Parser {
                     self.lexer.expect("if")?;
                     mask = Some(self.expr()?);
                 }
-                TeamStmt::Copy { to, from, elems, real, mask }
+                CtaStmt::CpAsync { to, from, elems, real, mask }
             }
-            "copy_box" => {
-                let to = self.spot()?;
+            "tma_load" => {
+                let to = self.location()?;
                 self.lexer.expect(",")?;
-                let view = self.view()?;
+                let tensor_map = self.tensor_map()?;
                 self.lexer.expect("[")?;
                 let mut at = vec![self.expr()?];
                 while self.lexer.accept(",") {
@@ -269,53 +269,62 @@ impl Parser {
                 }
                 self.lexer.expect("]")?;
                 self.lexer.expect(",")?;
-                TeamStmt::CopyBox { to, view, at, slot: self.expr()? }
+                CtaStmt::TmaLoad { to, map: tensor_map, at, mbarrier: self.expr()? }
             }
-            "await_boxes" => {
-                let (slot, turn) = self.in_turn()?;
-                TeamStmt::AwaitBoxes { slot, turn }
+            "mbarrier_wait_full" => {
+                let (mbarrier, phase) = self.in_phase()?;
+                CtaStmt::MbarrierWaitFull { mbarrier, phase }
             }
-            "pass_gate" => {
-                let (gate, turn) = self.in_turn()?;
-                TeamStmt::PassGate { gate, turn }
+            "mbarrier_arrive_empty" => {
+                let (mbarrier, phase) = self.in_phase()?;
+                CtaStmt::MbarrierArriveEmpty { mbarrier, phase }
             }
-            "await_gate" => {
-                let (gate, turn) = self.in_turn()?;
-                TeamStmt::AwaitGate { gate, turn }
+            "mbarrier_wait_empty" => {
+                let (mbarrier, phase) = self.in_phase()?;
+                CtaStmt::MbarrierWaitEmpty { mbarrier, phase }
             }
-            "load_matrix" => {
-                let (to, from) = self.spots()?;
+            "ldmatrix" => {
+                let (to, from) = self.locations()?;
                 self.lexer.expect(",")?;
                 let matrices = self.lexer.count()?;
-                TeamStmt::LoadMatrix { to, from, matrices, transposed: self.transposed()? }
+                CtaStmt::Ldmatrix { to, from, matrices, transposed: self.transposed()? }
             }
             _ => {
                 let name = self.lexer.word()?;
-                let products = [Product::F16, Product::Bf16, Product::Tf32];
+                let products = [MmaType::F16, MmaType::Bf16, MmaType::Tf32];
                 let Some(product) = products.into_iter().find(|product| product.name() == name) else {
                     return self.error(format!("there is no product of {name}"));
                 };
                 self.lexer.expect(",")?;
-                let sum = self.spot()?;
+                let sum = self.location()?;
                 self.lexer.expect(",")?;
-                let (a, b) = self.spots()?;
-                if word == "multiply" {
-                    return Ok(TeamStmt::Multiply { product, sum, a, b });
+                let (a, b) = self.locations()?;
+                if word == "mma" {
+                    return Ok(CtaStmt::Mma { ty: product, acc: sum, a, b });
                 }
                 self.lexer.expect(",")?;
                 let columns = self.lexer.count()?;
                 self.lexer.expect(",")?;
                 let terms = self.lexer.count()?;
-                let mut words = [("transposed", false), ("runs_on", false)];
+                let mut words = [("transposed", false), ("async", false)];
                 while self.lexer.accept(",") {
                     let word = self.lexer.word()?;
                     match words.iter_mut().find(|(name, is_there)| *name == word && !is_there) {
                         Some((_, is_there)) => *is_there = true,
-                        None => return self.error(format!("transposed or runs_on is expected, not {word}")),
+                        None => return self.error(format!("transposed or async is expected, not {word}")),
                     }
                 }
                 let [(_, transposed), (_, runs_on)] = words;
-                TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on }
+                CtaStmt::Wgmma {
+                    ty: product,
+                    acc: sum,
+                    a,
+                    b,
+                    n: columns,
+                    k: terms,
+                    transposed,
+                    is_async: runs_on,
+                }
             }
         })
     }
@@ -330,31 +339,31 @@ impl Parser {
     }
 
     /// `buffer[offset]`.
-    fn spot(&mut self) -> Parsed<Spot> {
+    fn location(&mut self) -> Parsed<Location> {
         let buffer = self.buffer()?;
         self.lexer.expect("[")?;
         let offset = self.expr()?;
         self.lexer.expect("]")?;
-        Ok(Spot { buffer, offset })
+        Ok(Location { buffer, offset })
     }
 
-    fn spots(&mut self) -> Parsed<(Spot, Spot)> {
-        let first = self.spot()?;
+    fn locations(&mut self) -> Parsed<(Location, Location)> {
+        let first = self.location()?;
         self.lexer.expect(",")?;
-        Ok((first, self.spot()?))
+        Ok((first, self.location()?))
     }
 
     /// The operands of `tile_zero`, `tile_load`, `tile_dot` or `tile_store`.
-    fn tile_stmt(&mut self, word: &str) -> Parsed<TileStmt> {
+    fn tile_stmt(&mut self, word: &str) -> Parsed<AmxStmt> {
         let tile = self.tile()?;
-        if word == "tile_zero" {
-            return Ok(TileStmt::Zero(tile));
+        if word == "amx_zero" {
+            return Ok(AmxStmt::Zero(tile));
         }
         self.lexer.expect(",")?;
-        if word == "tile_dot" {
+        if word == "amx_dot" {
             let a = self.tile()?;
             self.lexer.expect(",")?;
-            return Ok(TileStmt::Dot { sum: tile, a, b: self.tile()? });
+            return Ok(AmxStmt::Dot { sum: tile, a, b: self.tile()? });
         }
         let buffer = self.buffer()?;
         self.lexer.expect("[")?;
@@ -364,8 +373,8 @@ impl Parser {
         self.lexer.expect("stride")?;
         let stride = self.lexer.integer()?;
         Ok(match word {
-            "tile_load" => TileStmt::Load { tile, buffer, offset, stride },
-            _ => TileStmt::Store { tile, buffer, offset, stride },
+            "amx_load" => AmxStmt::Load { tile, buffer, offset, stride },
+            _ => AmxStmt::Store { tile, buffer, offset, stride },
         })
     }
 
@@ -377,11 +386,11 @@ impl Parser {
         }
     }
 
-    fn view(&mut self) -> Parsed<ViewId> {
+    fn tensor_map(&mut self) -> Parsed<TensorMapId> {
         let (token, _) = self.lexer.name()?;
-        match self.views.get(&token) {
-            Some(&view) => Ok(view),
-            None => self.error(format!("there is no view {token}")),
+        match self.tensor_maps.get(&token) {
+            Some(&tensor_map) => Ok(tensor_map),
+            None => self.error(format!("there is no tensor_map {token}")),
         }
     }
 
@@ -493,10 +502,10 @@ impl Parser {
             let offset = self.expr()?;
             self.lexer.expect("]")?;
             Stmt::Prefetch { buffer, offset }
-        } else if let Some(word) = TILE_WORDS.into_iter().find(|word| self.lexer.accept(word)) {
-            Stmt::Tile(self.tile_stmt(word)?)
-        } else if let Some(word) = TEAM_WORDS.into_iter().find(|word| self.lexer.accept(word)) {
-            Stmt::Team(self.team_stmt(word)?)
+        } else if let Some(word) = AMX_WORDS.into_iter().find(|word| self.lexer.accept(word)) {
+            Stmt::Amx(self.tile_stmt(word)?)
+        } else if let Some(word) = CTA_WORDS.into_iter().find(|word| self.lexer.accept(word)) {
+            Stmt::Cta(self.cta_stmt(word)?)
         } else {
             self.assignment()?
         };

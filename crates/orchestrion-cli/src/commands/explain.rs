@@ -3,7 +3,7 @@
 use crate::print::{note_line, outln};
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::manifest::{ActionInfo, CallInfo, KernelInfo, Manifest, Resources, TeamInfo};
+use orchestrion::manifest::{ActionInfo, CallInfo, CtaInfo, KernelInfo, Manifest, Resources};
 use orchestrion::{Error, Executable};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -109,13 +109,13 @@ fn counted(number: usize, of: &str) -> String {
 }
 
 /// How a GPU launches a kernel, and what the compiler made of it.
-fn launch(kernel: &KernelInfo, team: &TeamInfo) -> String {
-    let mut text = format!("{} blocks of {} threads", kernel.tasks, team.threads);
-    if team.cluster > 1 {
-        text += &format!(" in clusters of {}", team.cluster);
+fn launch(kernel: &KernelInfo, cta: &CtaInfo) -> String {
+    let mut text = format!("{} blocks of {} threads", kernel.tasks, cta.threads);
+    if cta.cluster > 1 {
+        text += &format!(" in clusters of {}", cta.cluster);
     }
-    text += &format!(", {:.1} KiB shared", team.shared_bytes as f64 / 1024.0);
-    if let Some(Resources { registers, stack_bytes, spill_bytes }) = team.resources {
+    text += &format!(", {:.1} KiB shared", cta.shared_bytes as f64 / 1024.0);
+    if let Some(Resources { registers, stack_bytes, spill_bytes }) = cta.resources {
         text +=
             &format!(", {registers} registers, {spill_bytes} bytes spilled, {stack_bytes} bytes of stack");
     }
@@ -176,8 +176,8 @@ fn print_plan(manifest: &Manifest, measured: &[Measured]) {
                 outln!("   {}", call(info, of_step));
             }
             outln!("   {}", kernel.map_or("no such kernel", |kernel| &kernel.schedule));
-            if let Some((kernel, team)) = kernel.and_then(|kernel| Some((kernel, kernel.team.as_ref()?))) {
-                outln!("   {}", launch(kernel, team));
+            if let Some((kernel, cta)) = kernel.and_then(|kernel| Some((kernel, kernel.cta.as_ref()?))) {
+                outln!("   {}", launch(kernel, cta));
             }
         }
         if let Some(proof) = step.proof.and_then(|proof| manifest.proofs.get(proof)) {

@@ -2,9 +2,9 @@
 
 use super::gpu_facts::facts;
 use super::{ALIGN, Backend, GIGA_TO_MICRO, Object, Work, buffers, mugraph_schedule, noise};
-use crate::assemble::team_info;
+use crate::assemble::cta_info;
 use crate::compile::internal;
-use crate::executable::{box_view, cuda_error, device_error, launch_shape};
+use crate::executable::{cuda_error, device_error, launch_shape, tensor_map_shape};
 use crate::implement::KernelDesign;
 use crate::manifest::{self, Resources};
 use crate::{Error, Library, Options, Precision, compile, library, parallel};
@@ -22,7 +22,7 @@ use orch_runtime::cuda::{
 use orch_runtime::program::Base;
 use orch_template::Design;
 use orch_template::gpu;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::ThreadProgram;
 use orch_thread::cta::MAX_CLUSTER;
 use orch_thread::kernel::Binding;
@@ -87,7 +87,7 @@ impl Cuda {
             target: target.clone(),
             arch: target.arch.to_owned(),
             machine: format!("any {}", target.name),
-            figures: GpuModel::usual(target.name, target.multiprocessors, target.l2_bytes),
+            figures: GpuModel::usual(target.name, target.sms, target.l2_bytes),
             precision: options.precision,
             device: None,
             nvrtc,
@@ -96,12 +96,12 @@ impl Cuda {
         }
     }
 
-    fn factors(&self) -> Factors {
+    fn factors(&self) -> OperandPrecision {
         match self.precision {
-            Precision::F32 => Factors::F32,
-            Precision::Tf32 => Factors::Tf32,
-            Precision::F16 => Factors::F16,
-            Precision::Bf16 => Factors::Bf16,
+            Precision::F32 => OperandPrecision::F32,
+            Precision::Tf32 => OperandPrecision::Tf32,
+            Precision::F16 => OperandPrecision::F16,
+            Precision::Bf16 => OperandPrecision::Bf16,
         }
     }
 
@@ -111,7 +111,7 @@ impl Cuda {
         if let Some(&known) = self.alone_us.get() {
             return Ok(known);
         }
-        let early = self.target.has_early_launch;
+        let early = self.target.has_pdl;
         let text = if early { NOTHING_EARLY } else { NOTHING };
         let source = Source { name: "nothing".to_owned(), text: text.to_owned() };
         let object = self.build(&[source], options)?.swap_remove(0);
@@ -124,7 +124,7 @@ impl Cuda {
                 function: function.clone(),
                 shape,
                 buffers: Vec::new(),
-                views: Vec::new(),
+                tensor_maps: Vec::new(),
                 call: None,
             }),
         };
@@ -227,13 +227,13 @@ impl Backend for Cuda {
             element_bytes,
             matrix_rows,
             stream_rows: if element_bytes == 2 { 64 } else { 0 },
-            has_boxes: self.target.has_tile_products && element_bytes == 2,
+            has_boxes: self.target.has_wgmma && element_bytes == 2,
             register_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,
             most_sharing: if self.target.has_clusters && element_bytes == 2 { MAX_CLUSTER } else { 1 },
-            in_clusters: self.target.tasks_in_clusters(MAX_CLUSTER),
-            waiting: (self.target.has_tile_products && element_bytes == 2).then_some(WAITING),
+            in_clusters: self.target.ctas_in_clusters(MAX_CLUSTER),
+            waiting: (self.target.has_wgmma && element_bytes == 2).then_some(WAITING),
             ..Machine::default()
         };
         SearchOptions { machine, ..SearchOptions::default() }
@@ -285,7 +285,7 @@ impl Backend for Cuda {
     }
 
     fn overlaps_kernels(&self) -> bool {
-        self.target.has_early_launch
+        self.target.has_pdl
     }
 
     fn library(&self, library: Library) -> Result<String, String> {
@@ -320,13 +320,13 @@ impl Backend for Cuda {
             let thread = &kernel.design.kernel.program;
             let module = Module::load(&context, &kernel.name, &object.bytes).map_err(cuda_error)?;
             let function = module.function(&thread.name).map_err(cuda_error)?;
-            let team = team_info(thread, object.resources);
-            let team = team.ok_or_else(|| internal(format!("kernel {} has no team", kernel.name)))?;
-            let shape = launch_shape(thread.tasks, &team, self.target.has_early_launch);
+            let cta = cta_info(thread, object.resources);
+            let cta = cta.ok_or_else(|| internal(format!("kernel {} has no cta", kernel.name)))?;
+            let shape = launch_shape(thread.tasks, &cta, self.target.has_pdl);
             let shape = shape.ok_or_else(|| internal(format!("kernel {} is too large", kernel.name)))?;
-            let views = team.views.iter().map(box_view).collect();
+            let tensor_maps = cta.tensor_maps.iter().map(tensor_map_shape).collect();
             let call = kernel.call.as_ref().and_then(|call| self.libraries.call(&call.computation));
-            let action = Action::Launch(Launch { function, shape, buffers: Vec::new(), views, call });
+            let action = Action::Launch(Launch { function, shape, buffers: Vec::new(), tensor_maps, call });
             program.steps.push(Step { name: kernel.name.clone(), action });
         }
         let noise = place_buffers(&mut program, chains);
@@ -445,11 +445,11 @@ pub fn gpu_target(info: &DeviceInfo) -> Result<GpuTarget, Error> {
         ))
     })?;
     Ok(GpuTarget {
-        multiprocessors: info.multiprocessors as usize,
+        sms: info.multiprocessors as usize,
         shared_bytes: info.shared_bytes_per_block as usize,
-        multiprocessor_shared_bytes: info.shared_bytes_per_multiprocessor as usize,
-        registers: info.registers_per_multiprocessor as usize,
-        threads: info.threads_per_multiprocessor as usize,
+        sm_shared_bytes: info.shared_bytes_per_multiprocessor as usize,
+        sm_registers: info.registers_per_multiprocessor as usize,
+        sm_threads: info.threads_per_multiprocessor as usize,
         l2_bytes: info.l2_bytes as usize,
         ..table.clone()
     })

@@ -5,7 +5,7 @@ use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId
 use orch_ir::DType;
 use orch_template::contraction::{Extents, Form};
 use orch_template::gpu::attention::AttentionForm;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_tune::gpu::{AttentionFacts, GpuFacts, ProductFacts, Unit};
 
 /// Simple operations that it takes to find an element's place in memory, by itself and after a product, where whole
@@ -18,7 +18,7 @@ const TASK_ELEMS: usize = 512;
 const ROW_TASKS: usize = 8;
 
 /// Counts bytes and operations of one launch.
-pub fn facts(block: &BlockProgram, factors: Factors) -> GpuFacts {
+pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuFacts {
     let mut facts = GpuFacts { tasks: tasks(block), ..GpuFacts::default() };
     for (arg, reads) in block.args.iter().zip(reads(block)) {
         let size = arg.dtype.size_bytes();
@@ -89,15 +89,15 @@ fn tasks(block: &BlockProgram) -> u64 {
     block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
 }
 
-fn product(block: &BlockProgram, form: &Form, factors: Factors) -> ProductFacts {
+fn product(block: &BlockProgram, form: &Form, factors: OperandPrecision) -> ProductFacts {
     let Extents { batch, m, n, k } = Extents::of(block, form);
     let pair = [form.a, form.b];
     let is_f32 = block.exprs.dtype(form.a) == DType::F32;
     let unit = match factors.within(block) {
         _ if !is_f32 => Unit::Scalar,
-        Factors::F16 | Factors::Bf16 => Unit::Half,
-        Factors::Tf32 => Unit::Tf32,
-        Factors::F32 => Unit::Scalar,
+        OperandPrecision::F16 | OperandPrecision::Bf16 => Unit::Half,
+        OperandPrecision::Tf32 => Unit::Tf32,
+        OperandPrecision::F32 => Unit::Scalar,
     };
     let bytes =
         |factor| read_nodes(block, factor).map(|arg| arg.dtype.size_bytes() as u64).max().unwrap_or(4);

@@ -4,13 +4,13 @@ use super::{RunOptions, cuda_error, device_error};
 use crate::compile::internal;
 use crate::host::InterpretedPart;
 use crate::manifest::{
-    ActionInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, TeamInfo, ViewInfo, typed,
+    ActionInfo, CtaInfo, KernelInfo, Manifest, Place, Port, Slot, StepInfo, TensorMapInfo, typed,
 };
 use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Chunking, Library, Pool, PoolOptions};
 use orch_runtime::cuda::{
-    BoxView, Context, CudaError, Device, Driver, ExecutableOptions, LaunchShape, Module,
+    Context, CudaError, Device, Driver, ExecutableOptions, LaunchShape, Module, TensorMapShape,
 };
 use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
 use orch_runtime::{cpu, cuda};
@@ -70,19 +70,19 @@ pub fn on_gpu(
     // Measured on an H200: early launches save up to a tenth of a model's time in half precision, and cost up to a fifth
     // in f32, where kernels are long.
     let is_half = matches!(manifest.precision, Precision::F16 | Precision::Bf16);
-    let is_early = is_half && target.is_some_and(|target| target.has_early_launch);
+    let is_early = is_half && target.is_some_and(|target| target.has_pdl);
     let calls = manifest.kernels.iter().filter_map(|kernel| kernel.call.as_ref());
     let libraries = cuda::Libraries::load(calls.map(|call| call.computation.library()), &options.cuda);
     let launch = |step: &StepInfo, info: &KernelInfo| {
         let module = modules.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
-        let team = info.team.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
-        let shape = launch_shape(info.tasks, team, is_early)
+        let cta = info.cta.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
+        let shape = launch_shape(info.tasks, cta, is_early)
             .ok_or_else(|| inconsistent(step, "has a kernel that is too large"))?;
         let function = module.function(&info.symbol).map_err(cuda_error)?;
         let buffers = step.slots.iter().map(buffer_ref).collect();
         let call = info.call.as_ref().and_then(|call| libraries.call(&call.computation));
-        let views = team.views.iter().map(box_view).collect();
-        Ok(cuda::Launch { function, shape, buffers, views, call })
+        let tensor_maps = cta.tensor_maps.iter().map(tensor_map_shape).collect();
+        Ok(cuda::Launch { function, shape, buffers, tensor_maps, call })
     };
     let program = program(manifest, constants, &launch)?;
     let options =
@@ -93,24 +93,24 @@ pub fn on_gpu(
 }
 
 /// A view as the runtime takes it.
-pub fn box_view(info: &ViewInfo) -> BoxView {
-    BoxView {
+pub fn tensor_map_shape(info: &TensorMapInfo) -> TensorMapShape {
+    TensorMapShape {
         argument: info.argument,
         offset_bytes: info.offset_bytes,
         extents: info.extents.clone(),
         strides_bytes: info.strides_bytes.clone(),
-        lines: info.lines,
+        rows: info.rows,
     }
 }
 
 /// How a GPU launches a kernel; `None` if no GPU has as many blocks or threads.
-pub fn launch_shape(tasks: usize, team: &TeamInfo, is_programmatic: bool) -> Option<LaunchShape> {
+pub fn launch_shape(tasks: usize, cta: &CtaInfo, is_programmatic: bool) -> Option<LaunchShape> {
     let number = |count: usize| u32::try_from(count).ok();
     Some(LaunchShape {
-        cluster: number(team.cluster)?,
-        shared_bytes: number(team.shared_bytes)?,
+        cluster: number(cta.cluster)?,
+        shared_bytes: number(cta.shared_bytes)?,
         is_programmatic,
-        ..LaunchShape::new(number(tasks)?, number(team.threads)?)
+        ..LaunchShape::new(number(tasks)?, number(cta.threads)?)
     })
 }
 

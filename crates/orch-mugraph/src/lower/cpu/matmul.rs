@@ -11,7 +11,7 @@ use super::rows::{Cut, Fold, Lane};
 use crate::op::ReduceFn;
 use orch_compute::{BufferId, ExprId, Type, VarId};
 use orch_ir::DType;
-use orch_thread::{LoopKind, PANELS_AHEAD, Stmt, Vectorizer, Widening};
+use orch_thread::{LoopKind, PREFETCH_PANELS, Stmt, Vectorizer, Widening};
 
 /// What happens to the elements that were there before.
 #[derive(Clone, Debug)]
@@ -296,7 +296,7 @@ impl Lowering<'_> {
         if !self.program.buffer(view.buffer).scope.is_global() || n <= elems {
             return Vec::new();
         }
-        let distance = if between < FAR_APART { product.terms.2 * between } else { PANELS_AHEAD * elems };
+        let distance = if between < FAR_APART { product.terms.2 * between } else { PREFETCH_PANELS * elems };
         let place = self.in_place(view, panel.lane, term);
         let place = self.program.exprs.add_const(place, distance as i64);
         Stmt::prefetches(&mut self.program.exprs, (view.buffer, view.dtype), place, elems)

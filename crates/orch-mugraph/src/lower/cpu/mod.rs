@@ -69,7 +69,7 @@ struct Lowering<'a> {
     outputs: Vec<BufferId>,
     /// Of each tile its scratch, once it has some.
     tiles: Vec<Option<View>>,
-    /// Factors of running maxima: maximum, degree, where.
+    /// OperandPrecision of running maxima: maximum, degree, where.
     factors: Vec<(usize, f64, Factor)>,
     /// Reductions that are computed together with what they reduce.
     reduced: Vec<usize>,

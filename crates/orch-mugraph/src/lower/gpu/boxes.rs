@@ -10,9 +10,9 @@ use super::few_rows::products;
 use super::lowering::Lowering;
 use super::tensors::Staged;
 use orch_compute::{BufferId, ExprId};
-use orch_thread::cta::TILE_LINE;
-use orch_thread::tma::MAX_BOX_LINES;
-use orch_thread::{Slots, Spot, Stmt, TeamStmt, View as TensorView, ViewId};
+use orch_thread::cta::SWIZZLE_ROW;
+use orch_thread::tma::MAX_TMA_ROWS;
+use orch_thread::{CtaStmt, Location, Mbarriers, Stmt, TensorMap, TensorMapId};
 
 /// Lines that boxes are cut at multiples of, which a swizzled tile repeats after.
 const BOX_LINES: usize = 8;
@@ -20,7 +20,7 @@ const BOX_LINES: usize = 8;
 /// How a tile comes in boxes.
 #[derive(Clone, Debug)]
 pub(super) struct Boxes {
-    view: ViewId,
+    view: TensorMapId,
     /// The slot of its first stage.
     first_slot: usize,
     /// The dimensions of lines and of their elements.
@@ -52,13 +52,13 @@ impl Lowering<'_> {
                 && let Some((view, dims)) = self.tensor_view(staged, lines, parts[1])
             {
                 self.boxed.push(staged.tile);
-                let view = self.program.add_view(view);
+                let view = self.program.add_tensor_map(view);
                 staged.boxes = Some(Boxes { view, first_slot: slots, lines, parts, dims });
                 slots += self.stages_of(staged.tile);
             }
         }
         if slots > 0 {
-            self.program.slots = Slots { count: slots, boxes, gates: 0 };
+            self.program.mbarriers = Mbarriers { full: slots, loads: boxes, empty: 0 };
         }
     }
 
@@ -69,12 +69,12 @@ impl Lowering<'_> {
 
     /// The fewest boxes in which a tile comes whose lines are along a dimension.
     fn least_boxes(staged: &Staged, line: usize) -> usize {
-        Self::panels(staged, line) * staged.view.padded[line].div_ceil(MAX_BOX_LINES)
+        Self::panels(staged, line) * staged.view.padded[line].div_ceil(MAX_TMA_ROWS)
     }
 
     /// Boxes beside one another that a tile has.
     fn panels(staged: &Staged, line: usize) -> usize {
-        staged.stage_elems / (staged.view.padded[line] * TILE_LINE)
+        staged.stage_elems / (staged.view.padded[line] * SWIZZLE_ROW)
     }
 
     /// A tile in so many boxes: those below one another, and lines from one to the next.
@@ -93,25 +93,25 @@ impl Lowering<'_> {
         staged: &Staged,
         [line, inner]: [usize; 2],
         most: usize,
-    ) -> Option<(TensorView, Vec<usize>)> {
+    ) -> Option<(TensorMap, Vec<usize>)> {
         let tensor = self.tensor_in_memory(staged.tile)?;
         let buffer = self.arguments[tensor.index()]?;
         let (stored, full) = (&self.request.stored[tensor.index()], self.request.graph.shape(tensor));
         let others = (0..full.len()).rev().filter(|&dim| ![line, inner].contains(&dim) && full[dim] > 1);
         let dims: Vec<usize> = [inner, line].into_iter().chain(others).collect();
-        let view = TensorView {
+        let view = TensorMap {
             name: format!("{}_view", self.program.buffer(buffer).name),
             buffer,
             offset: stored.offset,
             extents: dims.iter().map(|&dim| full[dim]).collect(),
             // Of a single line the stride is anything.
             strides: (dims[1..].iter())
-                .map(|&dim| if full[dim] == 1 { TILE_LINE } else { stored.strides[dim] })
+                .map(|&dim| if full[dim] == 1 { SWIZZLE_ROW } else { stored.strides[dim] })
                 .collect(),
-            lines: self.steps.tiles[staged.tile].shape[line].min(most),
+            rows: self.steps.tiles[staged.tile].shape[line].min(most),
         };
         let is_plain = stored.strides[inner] == 1 && view.strides.iter().all(|&stride| stride > 0);
-        (is_plain && view.is_taken(self.program.buffer(buffer))).then_some((view, dims))
+        (is_plain && view.is_encodable(self.program.buffer(buffer))).then_some((view, dims))
     }
 
     /// Statements that start copying a tile of an iteration to a stage, in boxes.
@@ -124,7 +124,7 @@ impl Lowering<'_> {
         let [line, inner] = boxes.lines;
         let mut counts = staged.view.padded.clone();
         counts[line] = boxes.parts[0];
-        counts[inner] /= TILE_LINE;
+        counts[inner] /= SWIZZLE_ROW;
         let base = self.program.exprs.mul_const(stage, staged.stage_elems as i64);
         let slot = self.program.exprs.add_const(stage, boxes.first_slot as i64);
         let mut stmts = Vec::new();
@@ -132,13 +132,13 @@ impl Lowering<'_> {
             let number = self.index(number);
             let mut coords = self.program.exprs.unflatten(number, &counts);
             coords[line] = self.program.exprs.mul_const(coords[line], boxes.parts[1] as i64);
-            coords[inner] = self.program.exprs.mul_const(coords[inner], TILE_LINE as i64);
+            coords[inner] = self.program.exprs.mul_const(coords[inner], SWIZZLE_ROW as i64);
             let offset = self.offset(&super::value::View { base, ..staged.view.clone() }, &coords);
             let (position, _) = self.position(staged.tile, &coords, iteration);
             let at = boxes.dims.iter().map(|&dim| position[dim]);
             let at = at.map(|id| self.simplifier.simplify(&mut self.program.exprs, id)).collect();
-            let to = Spot { buffer: staged.view.buffer, offset };
-            stmts.push(Stmt::Team(TeamStmt::CopyBox { to, view: boxes.view, at, slot }));
+            let to = Location { buffer: staged.view.buffer, offset };
+            stmts.push(Stmt::Cta(CtaStmt::TmaLoad { to, map: boxes.view, at, mbarrier: slot }));
         }
         stmts
     }
@@ -169,6 +169,6 @@ impl Lowering<'_> {
 impl Due {
     /// The statement that awaits it.
     pub fn awaited(self) -> Stmt {
-        Stmt::Team(TeamStmt::AwaitBoxes { slot: self.slot, turn: self.turn })
+        Stmt::Cta(CtaStmt::MbarrierWaitFull { mbarrier: self.slot, phase: self.turn })
     }
 }

@@ -25,7 +25,7 @@ use crate::op::{Op, ReduceFn};
 use crate::tiling::Stage;
 use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
-use orch_thread::{GpuTarget, Scope, Spot, Stmt, TeamStmt};
+use orch_thread::{CtaStmt, GpuTarget, Location, Scope, Stmt};
 
 /// Sums that are exchanged at once.
 const LANES: usize = 4;
@@ -41,7 +41,7 @@ pub(super) fn may_share(
         return true;
     }
     let suits = target.has_clusters
-        && block.blocks() * tasks <= target.tasks_in_clusters(tasks)
+        && block.blocks() * tasks <= target.ctas_in_clusters(tasks)
         && block.loop_range.is_multiple_of(tasks)
         && block.loop_range / tasks >= least;
     suits && Steps::of(block, shapes).is_ok_and(|steps| sums_are_scratch(&steps))
@@ -132,7 +132,7 @@ impl Lowering<'_> {
             let [now, before] = places;
             let (now, before) = (now?, before?);
             for register in 0..now.at.registers() {
-                let Spot { buffer, offset } = self.place(now.buffer, register);
+                let Location { buffer, offset } = self.place(now.buffer, register);
                 let value = self.program.exprs.load(buffer, offset, 1, None);
                 self.body.push(Stmt::Store { buffer: before.buffer, offset, value, mask: None });
             }
@@ -243,7 +243,7 @@ impl Lowering<'_> {
     }
 
     fn cluster_barrier(&mut self) {
-        self.body.push(Stmt::Team(TeamStmt::ClusterBarrier));
+        self.body.push(Stmt::Cta(CtaStmt::ClusterBarrier));
         self.touched = Touched::default();
     }
 
@@ -261,29 +261,29 @@ impl Lowering<'_> {
     /// Waits for all threads of a cluster, whose tasks then no longer read each other's sums.
     pub fn leave_cluster(&mut self) {
         if self.plan.tasks > 1 {
-            self.body.push(Stmt::Team(TeamStmt::ClusterBarrier));
+            self.body.push(Stmt::Cta(CtaStmt::ClusterBarrier));
         }
     }
 
     /// Where a thread leaves a part of its sums for the other tasks: neighbouring threads side by side.
-    fn exchange_place(&mut self, buffer: BufferId, part: ExprId, elems: usize) -> Spot {
+    fn exchange_place(&mut self, buffer: BufferId, part: ExprId, elems: usize) -> Location {
         let (threads, lanes) = (self.threads(), lanes(elems));
         let exprs = &mut self.program.exprs;
         let offset = exprs.linear_index(&[part, self.thread], &[threads * lanes, lanes]);
-        Spot { buffer, offset: self.simplifier.simplify(&mut self.program.exprs, offset) }
+        Location { buffer, offset: self.simplifier.simplify(&mut self.program.exprs, offset) }
     }
 
     /// A part of scratch.
-    fn part(&mut self, buffer: BufferId, part: ExprId, elems: usize) -> Spot {
-        Spot { buffer, offset: self.program.exprs.mul_const(part, lanes(elems) as i64) }
+    fn part(&mut self, buffer: BufferId, part: ExprId, elems: usize) -> Location {
+        Location { buffer, offset: self.program.exprs.mul_const(part, lanes(elems) as i64) }
     }
 
     /// What the thread of the same number of a task left.
-    fn of_peer(&mut self, rank: ExprId, from: Spot, lanes: usize) -> ExprId {
+    fn of_peer(&mut self, rank: ExprId, from: Location, lanes: usize) -> ExprId {
         let exprs = &mut self.program.exprs;
         let var = exprs.declare_register("part", Type { dtype: DType::F32, lanes });
         let part = exprs.var(var);
-        self.body.push(Stmt::Team(TeamStmt::Peer { var, rank, from }));
+        self.body.push(Stmt::Cta(CtaStmt::LoadDsmem { var, rank, from }));
         part
     }
 }

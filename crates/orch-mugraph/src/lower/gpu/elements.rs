@@ -1,4 +1,4 @@
-//! Loops in which the threads of a team share the elements of a tile, several neighbours at a time.
+//! Loops in which the threads of a CTA share the elements of a tile, several neighbours at a time.
 
 use super::lowering::Lowering;
 use orch_compute::{BufferId, ExprId};

@@ -1,4 +1,4 @@
-//! Factors of matrix products in shared memory: which types and shapes products take, and how tiles come to them.
+//! OperandPrecision of matrix products in shared memory: which types and shapes products take, and how tiles come to them.
 
 use super::elements::Write;
 use super::lowering::Lowering;
@@ -6,23 +6,23 @@ use super::steps::Step;
 use super::value::{Place, Point, View};
 use crate::op::Op;
 use orch_ir::DType;
-use orch_thread::Factors;
-use orch_thread::Product as Kind;
+use orch_thread::MmaType;
+use orch_thread::OperandPrecision;
 
 impl Lowering<'_> {
     /// What matrix instructions multiply.
-    pub fn product_kind(&self) -> Option<Kind> {
+    pub fn product_kind(&self) -> Option<MmaType> {
         match self.factors {
-            Factors::F32 => None,
-            Factors::Tf32 => Some(Kind::Tf32),
-            Factors::F16 => Some(Kind::F16),
-            Factors::Bf16 => Some(Kind::Bf16),
+            OperandPrecision::F32 => None,
+            OperandPrecision::Tf32 => Some(MmaType::Tf32),
+            OperandPrecision::F16 => Some(MmaType::F16),
+            OperandPrecision::Bf16 => Some(MmaType::Bf16),
         }
     }
 
     /// Type of factors that are brought to shared memory.
     pub fn factor_type(&self) -> DType {
-        self.product_kind().map_or(DType::F32, Kind::dtype)
+        self.product_kind().map_or(DType::F32, MmaType::dtype)
     }
 
     pub fn is_half(&self) -> bool {
@@ -133,9 +133,9 @@ impl Lowering<'_> {
     /// Terms that a product adds at a time.
     pub fn product_terms(&self) -> usize {
         match self.factors {
-            Factors::F16 | Factors::Bf16 => 16,
-            Factors::Tf32 => 8,
-            Factors::F32 => 1,
+            OperandPrecision::F16 | OperandPrecision::Bf16 => 16,
+            OperandPrecision::Tf32 => 8,
+            OperandPrecision::F32 => 1,
         }
     }
 }

@@ -22,7 +22,7 @@ use super::tiles::{GROUP_ROWS, most_terms};
 use crate::graph::{Accumulation, BlockGraph};
 use crate::op::Op;
 use crate::tiling::Stage;
-use orch_thread::cta::MAX_TILE_COLUMNS;
+use orch_thread::cta::MAX_WGMMA_N;
 
 /// Terms of an iteration, the preferred ones first.
 const BOX_TERMS: [usize; 2] = [128, 64];
@@ -82,7 +82,7 @@ pub(super) fn products(steps: &Steps) -> Vec<(usize, usize)> {
 pub(super) fn is_few(shape: &[usize]) -> bool {
     match shape {
         [lead @ .., m, n] => {
-            *m <= MOST_GROUPS * GROUP_ROWS && *n <= MAX_TILE_COLUMNS && crate::op::elems(lead) == 1
+            *m <= MOST_GROUPS * GROUP_ROWS && *n <= MAX_WGMMA_N && crate::op::elems(lead) == 1
         }
         _ => false,
     }

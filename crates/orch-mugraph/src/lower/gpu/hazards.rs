@@ -5,7 +5,7 @@
 //! where the pipeline says so.
 
 use orch_compute::{BufferId, Expr, ExprId};
-use orch_thread::{Stmt, TeamStmt, ThreadProgram};
+use orch_thread::{CtaStmt, Stmt, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// Shared buffers that statements read and write.
@@ -38,10 +38,10 @@ impl Touched {
                 Stmt::Store { buffer, .. } if program.buffer(*buffer).scope.is_shared() => {
                     self.written.insert(*buffer);
                 }
-                Stmt::Team(TeamStmt::LoadMatrix { from, .. }) => {
+                Stmt::Cta(CtaStmt::Ldmatrix { from, .. }) => {
                     self.read.insert(from.buffer);
                 }
-                Stmt::Team(TeamStmt::MultiplyTiles { a, b, .. }) => {
+                Stmt::Cta(CtaStmt::Wgmma { a, b, .. }) => {
                     let factors = [a, b].map(|spot| spot.buffer);
                     self.read.extend(factors.iter().filter(|&&at| program.buffer(at).scope.is_shared()));
                 }

@@ -1,4 +1,4 @@
-//! Where the elements of a tile in registers are: the layout of sums of matrix products, spread over the warps of a team.
+//! Where the elements of a tile in registers are: the layout of sums of matrix products, spread over the warps of a CTA.
 //!
 //! Warps stand in rows and columns. Each has, of the last two dimensions, tiles of 16 rows below one another and of 8
 //! columns beside one another; of these, thread `t` has rows `g` and `g + 8` and columns `2c` and `2c + 1`, where

@@ -28,7 +28,7 @@ use crate::graph::Accumulation;
 use crate::op::ReduceFn;
 use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
-use orch_thread::{Scope, Stmt, TeamStmt};
+use orch_thread::{CtaStmt, Scope, Stmt};
 
 /// How far an element may be above the maximum of its row: exponentials stay below 256, which all types hold.
 const SLACK: f64 = 8.0 * std::f64::consts::LN_2;
@@ -91,7 +91,7 @@ impl Lowering<'_> {
         let sums = self.registers_of(&elements);
         let (sums, count) = (self.place(sums, 0), elements.at.registers());
         let first_limit = self.place(limits, 0);
-        self.run(vec![Stmt::Team(TeamStmt::Exceeds { var, sums, count, limits: first_limit })]);
+        self.run(vec![Stmt::Cta(CtaStmt::Exceeds { var, accs: sums, count, limits: first_limit })]);
 
         let outer = std::mem::take(&mut self.body);
         self.reduce(from, how, elements.tile);

@@ -13,9 +13,9 @@ use crate::graph::BlockGraph;
 use crate::lower::Request;
 use orch_compute::{BufferId, ExprId, Simplifier, Type, VarId};
 use orch_ir::DType;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::cta::WARP;
-use orch_thread::{Buffer, LoopKind, Scope, Spot, Stmt, TeamStmt, ThreadProgram};
+use orch_thread::{Buffer, CtaStmt, Location, LoopKind, Scope, Stmt, ThreadProgram};
 use std::collections::BTreeMap;
 
 /// Elements of scratch that may be registers.
@@ -27,7 +27,7 @@ const UNROLLED_ROUNDS: usize = 4;
 pub(super) struct Lowering<'a> {
     pub request: &'a Request<'a>,
     pub steps: &'a Steps,
-    pub factors: Factors,
+    pub factors: OperandPrecision,
     pub plan: Plan,
     pub program: ThreadProgram,
     pub simplifier: Simplifier,
@@ -113,11 +113,11 @@ impl<'a> Lowering<'a> {
     pub fn new(
         request: &'a Request<'a>,
         (block, steps): (&BlockGraph, &'a Steps),
-        factors: Factors,
+        factors: OperandPrecision,
         plan: Plan,
     ) -> Lowering<'a> {
         let mut program = ThreadProgram::new(request.name, block.blocks() * plan.tasks);
-        let thread = program.set_team(plan.warps * WARP, plan.tasks);
+        let thread = program.set_cta(plan.warps * WARP, plan.tasks);
         let (thread, task) = (program.exprs.var(thread), program.exprs.var(program.task));
         let zero = program.exprs.index(0);
         let tiles = steps.tiles.len();
@@ -177,7 +177,7 @@ impl<'a> Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Threads of the team.
+    /// Threads of the CTA.
     pub fn threads(&self) -> usize {
         self.plan.warps * WARP
     }
@@ -208,13 +208,13 @@ impl Lowering<'_> {
     pub fn wait_for(&mut self, groups: usize) {
         self.under_way.drain(..groups);
         let left = self.under_way.len() + self.later_groups;
-        self.body.push(Stmt::Team(TeamStmt::Wait(left)));
+        self.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(left)));
         self.barrier();
     }
 
     /// Adds a barrier.
     pub fn barrier(&mut self) {
-        self.body.push(Stmt::Team(TeamStmt::Barrier));
+        self.body.push(Stmt::Cta(CtaStmt::Barrier));
         self.touched = Touched::default();
     }
 
@@ -234,8 +234,8 @@ impl Lowering<'_> {
     }
 
     /// A constant place of a buffer.
-    pub fn place(&mut self, buffer: BufferId, offset: usize) -> Spot {
-        Spot { buffer, offset: self.index(offset) }
+    pub fn place(&mut self, buffer: BufferId, offset: usize) -> Location {
+        Location { buffer, offset: self.index(offset) }
     }
 
     /// Binds an index with values `0..extent`, multiples of `factor`, to a name; a constant stays one.
@@ -267,7 +267,7 @@ impl Lowering<'_> {
     /// The value that another lane gives.
     pub fn shuffled(&mut self, body: &mut Vec<Stmt>, value: ExprId, with: usize) -> ExprId {
         let var = self.program.exprs.declare_register("other", Type::scalar(DType::F32));
-        body.push(Stmt::Team(TeamStmt::Shuffle { var, value, with }));
+        body.push(Stmt::Cta(CtaStmt::Shuffle { var, value, with }));
         self.program.exprs.var(var)
     }
 

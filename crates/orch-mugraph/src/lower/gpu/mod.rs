@@ -1,6 +1,6 @@
-//! Block graphs as thread programs of teams.
+//! Block graphs as thread programs of CTAs.
 //!
-//! A block is a task of a team of [`FEW_WARPS`] or [`MANY_WARPS`] warps, or a cluster of tasks that share its iterations
+//! A block is a task of a CTA of [`FEW_WARPS`] or [`MANY_WARPS`] warps, or a cluster of tasks that share its iterations
 //! (`cluster`). Each tile is in one of three places (`value::Place`): in shared memory; in registers, in the layout in which
 //! matrix instructions leave sums (`layout`); or nowhere, computed from its operands where an element of it is needed (`keep`
 //! decides). Tiles of tensors are copied to shared memory, those of the loop several iterations ahead (`tensors`, `pipeline`),
@@ -42,16 +42,16 @@ use crate::tiling::Stage;
 use layout::{Columns, Fragments, Rows};
 use lowering::{Lowering, Plan};
 use orch_compute::ArgId;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::cta::WARP_GROUP;
 use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::{Buffer, GpuTarget, Scope, Stmt, TeamStmt};
+use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
 pub use schedules::{Schedule, lower, lower_as, schedules};
 use steps::{Step, Steps};
 
-/// Warps of a team, if its sums are few.
+/// Warps of a CTA, if its sums are few.
 pub const FEW_WARPS: usize = 4;
-/// Warps of a team, if its sums are many.
+/// Warps of a CTA, if its sums are many.
 pub const MANY_WARPS: usize = 8;
 /// Registers of a thread for sums, from which on more warps share them.
 const MANY_SUMS: usize = 128;
@@ -71,9 +71,9 @@ fn lower_steps(
     request: &Request<'_>,
     (block, steps): (&BlockGraph, &Steps),
     target: &GpuTarget,
-    (factors, Schedule { boxes, tasks }): (Factors, Schedule),
+    (factors, Schedule { tma_operands: boxes, ctas: tasks }): (OperandPrecision, Schedule),
 ) -> Result<Kernel, CannotLower> {
-    let tiles = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
+    let tiles = target.has_wgmma && matches!(factors, OperandPrecision::F16 | OperandPrecision::Bf16);
     let warps = if boxes { few_rows::groups(steps) * WARP_GROUP } else { choose_warps(steps, tiles) };
     let with = |plan: Plan| emit(request, block, (steps, factors), plan);
     let combines = combine::combines_parts(steps);
@@ -121,7 +121,7 @@ fn choose_stages(
     let most = MOST_STAGES.min(loop_range);
     let fitting = |resident: usize| (target.shared_bytes / resident).saturating_sub(bytes) / more.max(1) + 1;
     // Two blocks of a multiprocessor hide each other's waiting.
-    let resident = if blocks > target.multiprocessors && fitting(2) > 1 { 2 } else { 1 };
+    let resident = if blocks > target.sms && fitting(2) > 1 { 2 } else { 1 };
     let wanted = under_way.div_ceil(more.max(1) * resident) + 1;
     let stages = wanted.min(fitting(resident)).clamp(1, most);
     // Of a power of two the stage of an iteration is found by one instruction instead of seven.
@@ -190,7 +190,7 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
 fn emit(
     request: &Request<'_>,
     block: &BlockGraph,
-    (steps, factors): (&Steps, Factors),
+    (steps, factors): (&Steps, OperandPrecision),
     plan: Plan,
 ) -> Result<Kernel, CannotLower> {
     let mut lowering = Lowering::new(request, (block, steps), factors, plan);
@@ -214,12 +214,12 @@ impl Lowering<'_> {
         let mut body = self.body;
         if !self.first.is_empty() {
             // Names of the threads' places come before anything else.
-            let (at, barrier) = (self.names, Stmt::Team(TeamStmt::Barrier));
+            let (at, barrier) = (self.names, Stmt::Cta(CtaStmt::Barrier));
             body.splice(at..at, self.first.into_iter().chain([barrier]));
         }
         self.program.body = body;
-        if let Some(team) = self.program.team.as_mut() {
-            team.loads_ahead |= self.plan.combines;
+        if let Some(cta) = self.program.cta.as_mut() {
+            cta.loads_ahead |= self.plan.combines;
         }
         Kernel { program: self.program, bindings }
     }
@@ -266,7 +266,7 @@ impl Lowering<'_> {
             self.store(*tile, grid, tensor);
         }
         if !self.under_way.is_empty() {
-            self.body.push(Stmt::Team(TeamStmt::Wait(0)));
+            self.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
         }
         self.await_boxes(|_| true);
         self.leave_cluster();

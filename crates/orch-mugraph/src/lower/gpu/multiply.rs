@@ -10,7 +10,7 @@ use super::value::{Place, View};
 use crate::tiling::Stage;
 use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
-use orch_thread::{LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt};
+use orch_thread::{CtaStmt, Location, LoopKind, MmaType, Scope, Stmt};
 
 /// Most registers of a thread for the sums of a product.
 const MOST_SUMS: usize = 256;
@@ -124,7 +124,7 @@ impl Lowering<'_> {
     /// Adds a product to its sums.
     pub fn add_product(&mut self, product: &Product) {
         let stmts = match (self.product_kind(), self.lines_are_terms(product)) {
-            (Some(Kind::Tf32), _) => self.add_words(product),
+            (Some(MmaType::Tf32), _) => self.add_words(product),
             (Some(kind), Some(transposed)) => self.add_tiles(product, kind, transposed),
             (Some(kind), None) => self.add_halves(product, kind),
             (None, _) => self.add_scalars(product),
@@ -139,7 +139,7 @@ impl Lowering<'_> {
         (side, view): (Side, &View),
         lead: ExprId,
         (row, term): (ExprId, ExprId),
-    ) -> Spot {
+    ) -> Location {
         let at = usize::from(side == Side::Second);
         let mut coords = self.program.exprs.unflatten(lead, &product.sum.at.rows.lead);
         for (coord, &extent) in coords.iter_mut().zip(&product.leads[at]) {
@@ -148,7 +148,7 @@ impl Lowering<'_> {
             }
         }
         coords.extend(if side == Side::First { [row, term] } else { [term, row] });
-        Spot { buffer: view.buffer, offset: self.offset(view, &coords) }
+        Location { buffer: view.buffer, offset: self.offset(view, &coords) }
     }
 
     /// The first row of a tile of rows of the warp, or column of a tile of columns.
@@ -203,7 +203,7 @@ impl Lowering<'_> {
     }
 
     /// 16-bit factors: matrices of 8 x 8 from shared memory.
-    fn add_halves(&mut self, product: &Product, kind: Kind) -> Vec<Stmt> {
+    fn add_halves(&mut self, product: &Product, kind: MmaType) -> Vec<Stmt> {
         let at = product.sum.at.clone();
         let (rows, columns) = (at.rows.row_tiles(), at.column_tiles());
         let a = self.add_buffer("a_part", kind.dtype(), rows * 8, Scope::Scratch);
@@ -235,9 +235,9 @@ impl Lowering<'_> {
                             let column_tile = this.program.exprs.add_const(column, half as i64);
                             let site = Site { at: at.clone(), lead, row_tile, column_tile, half: 0, side: 0 };
                             let offset = this.register(&site, &at);
-                            let sum = Spot { buffer: product.sum.buffer, offset };
+                            let sum = Location { buffer: product.sum.buffer, offset };
                             let (a, b) = (this.place(a, 8 * row), this.place(b, 4 * half));
-                            stmts.push(Stmt::Team(TeamStmt::Multiply { product: kind, sum, a, b }));
+                            stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: sum, a, b }));
                         }
                     }
                     stmts
@@ -254,7 +254,7 @@ impl Lowering<'_> {
         product: &Product,
         (side, view): (Side, &View),
         (lead, tile, term): (ExprId, ExprId, ExprId),
-        (to, matrices): (Spot, usize),
+        (to, matrices): (Location, usize),
     ) -> Stmt {
         let rank = view.strides.len();
         let (row_dim, term_dim) =
@@ -278,7 +278,7 @@ impl Lowering<'_> {
             }
         };
         let from = self.factor_place(product, (side, view), lead, (row, term));
-        Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices, transposed: !along_terms })
+        Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices, transposed: !along_terms })
     }
 
     /// Sums of an earlier product as a first factor: two of its tiles of columns are 16 terms.
@@ -287,7 +287,7 @@ impl Lowering<'_> {
         from: &Fragments,
         tile: usize,
         (lead, row_tile, step): (ExprId, ExprId, ExprId),
-        (kind, to): (Kind, Spot),
+        (kind, to): (MmaType, Location),
     ) -> Vec<Stmt> {
         let shape = self.steps.tiles[tile].shape.clone();
         let mut stmts = Vec::new();
@@ -333,7 +333,7 @@ impl Lowering<'_> {
     /// f32 factors on matrix units: fragments by single elements.
     fn add_words(&mut self, product: &Product) -> Vec<Stmt> {
         let First::Shared(first) = &product.first else { return Vec::new() };
-        let kind = Kind::Tf32;
+        let kind = MmaType::Tf32;
         let at = product.sum.at.clone();
         let (rows, columns) = (at.rows.row_tiles(), at.column_tiles());
         let a = self.add_buffer("a_part", DType::F32, rows * 4, Scope::Scratch);
@@ -343,7 +343,7 @@ impl Lowering<'_> {
             this.each_step(product, 8, |this, _, term| {
                 let mut body = Vec::new();
                 let term = this.program.exprs.add2(term, within);
-                let fetch = |this: &mut Self, side, view, (tile, row, later), to: Spot| {
+                let fetch = |this: &mut Self, side, view, (tile, row, later), to: Location| {
                     let start = this.tile_start(&at, side, tile);
                     let row_in = this.program.exprs.add_const(group, row);
                     let row = this.program.exprs.add2(start, row_in);
@@ -367,9 +367,9 @@ impl Lowering<'_> {
                         let row_tile = this.index(row);
                         let site =
                             Site { at: at.clone(), lead, row_tile, column_tile: tile, half: 0, side: 0 };
-                        let sum = Spot { buffer: product.sum.buffer, offset: this.register(&site, &at) };
+                        let sum = Location { buffer: product.sum.buffer, offset: this.register(&site, &at) };
                         let (a, b) = (this.place(a, 4 * row), this.place(b, 0));
-                        stmts.push(Stmt::Team(TeamStmt::Multiply { product: kind, sum, a, b }));
+                        stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: sum, a, b }));
                     }
                     stmts
                 };
@@ -401,7 +401,7 @@ impl Lowering<'_> {
                     let row_tile = this.index(part / 2);
                     let [row, _] = this.row_and_column(&site(row_tile, zero, part % 2, 0));
                     let value = this.factor_element(product, (Side::First, first), lead, (row, term));
-                    let Spot { buffer, offset } = this.place(a, part);
+                    let Location { buffer, offset } = this.place(a, part);
                     body.push(Stmt::Store { buffer, offset, value, mask: None });
                 }
                 let columns = at.column_tiles();

@@ -23,7 +23,7 @@ use super::tensors::Staged;
 use super::tiles::are_groups;
 use crate::op::Op;
 use crate::tiling::Stage;
-use orch_thread::{Scope, Stmt, TeamStmt};
+use orch_thread::{CtaStmt, Scope, Stmt};
 
 /// A product of the loop that is added an iteration later.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl Lowering<'_> {
         let then = vec![due.awaited(), added(self, &product, true)];
         let first = self.index(0);
         let condition = self.program.exprs.lt(first, self.iteration);
-        let otherwise = vec![Stmt::Team(TeamStmt::Settle)];
+        let otherwise = vec![Stmt::Cta(CtaStmt::WgmmaWait)];
         self.body.insert(place, Stmt::If { condition, then, otherwise });
 
         let next = self.program.exprs.add_const(self.iteration, 1);
@@ -148,7 +148,7 @@ impl Lowering<'_> {
         if let Some(condition) = self.below(next, self.own_iterations()) {
             self.body.push(Stmt::If { condition, then: vec![due.awaited()], otherwise: Vec::new() });
         }
-        self.body.push(Stmt::Team(TeamStmt::Settle));
+        self.body.push(Stmt::Cta(CtaStmt::WgmmaWait));
         if let Some(rescale) = rescale {
             self.rescale_registers(&registers, rescale);
         }

@@ -7,7 +7,7 @@ use super::tensors::{Staged, any_copied};
 use crate::tiling::Stage;
 use orch_compute::ExprId;
 use orch_thread::cta::WARP_GROUP;
-use orch_thread::{LoopKind, Stmt, TeamStmt};
+use orch_thread::{CtaStmt, LoopKind, Stmt};
 
 /// Stages from which on there are enough for copies to wait for an iteration that is over.
 const LEAST_GATED_STAGES: usize = 4;
@@ -26,7 +26,7 @@ impl Lowering<'_> {
             if staged.boxes.is_some() {
                 self.expect_boxes(staged, zero);
             } else {
-                self.body.push(Stmt::Team(TeamStmt::Commit));
+                self.body.push(Stmt::Cta(CtaStmt::CpAsyncCommit));
                 self.under_way.push(staged.view.buffer);
             }
         }
@@ -48,7 +48,7 @@ impl Lowering<'_> {
                     self.body.extend(copies);
                 }
             }
-            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
+            self.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
         }
         looped
     }
@@ -100,7 +100,7 @@ impl Lowering<'_> {
         }
         let held = std::mem::take(&mut self.held_firsts);
         if !held.is_empty() && !has_waited {
-            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Wait(stages - 1))));
+            self.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 1))));
             self.barrier();
         }
         self.body.extend(held);
@@ -110,9 +110,9 @@ impl Lowering<'_> {
         let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
         self.body.push(whole);
         self.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
-        self.body.extend(self.run_on.then_some(Stmt::Team(TeamStmt::Settle)));
+        self.body.extend(self.run_on.then_some(Stmt::Cta(CtaStmt::WgmmaWait)));
         if is_copied {
-            self.body.push(Stmt::Team(TeamStmt::Wait(0)));
+            self.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
         }
     }
 
@@ -121,7 +121,7 @@ impl Lowering<'_> {
     fn start_iteration(&mut self, looped: &[Staged], iteration: ExprId) {
         let (stages, is_copied) = (self.plan.stages, any_copied(looped));
         if stages > 1 && is_copied {
-            self.body.push(Stmt::Team(TeamStmt::Wait(stages - 2)));
+            self.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 2)));
         }
         match self.gates {
             true => self.pass_gate(iteration),
@@ -130,7 +130,7 @@ impl Lowering<'_> {
         if stages > 1 && !looped.is_empty() {
             let (later, others): (Vec<_>, Vec<_>) = looped.iter().partition(|staged| self.is_read_on(staged));
             self.copy_ahead(&others, iteration);
-            self.body.extend(is_copied.then_some(Stmt::Team(TeamStmt::Commit)));
+            self.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
             self.copy_ahead(&later, iteration);
         }
         if stages == 1 && !looped.is_empty() {
@@ -140,7 +140,7 @@ impl Lowering<'_> {
                 self.body.extend(copies);
             }
             if is_copied {
-                self.body.extend([TeamStmt::Commit, TeamStmt::Wait(0)].map(Stmt::Team));
+                self.body.extend([CtaStmt::CpAsyncCommit, CtaStmt::CpAsyncWait(0)].map(Stmt::Cta));
                 self.barrier();
             }
         }
@@ -161,14 +161,14 @@ impl Lowering<'_> {
     /// need not keep in step hide each other's waiting.
     fn pass_gate(&mut self, iteration: ExprId) {
         let stages = self.plan.stages;
-        self.program.slots.gates = stages;
+        self.program.mbarriers.empty = stages;
         let [gate, turn] = self.stage_and_turn(iteration, stages);
-        self.body.push(Stmt::Team(TeamStmt::PassGate { gate, turn }));
+        self.body.push(Stmt::Cta(CtaStmt::MbarrierArriveEmpty { mbarrier: gate, phase: turn }));
         let before = self.program.exprs.add_const(iteration, -1);
         let [gate, turn] = self.stage_and_turn(before, stages);
         let zero = self.index(0);
         let condition = self.program.exprs.lt(zero, iteration);
-        let then = vec![Stmt::Team(TeamStmt::AwaitGate { gate, turn })];
+        let then = vec![Stmt::Cta(CtaStmt::MbarrierWaitEmpty { mbarrier: gate, phase: turn })];
         self.body.push(Stmt::If { condition, then, otherwise: Vec::new() });
     }
 
@@ -204,5 +204,5 @@ impl Lowering<'_> {
 
 /// Whether a barrier is in a statement.
 fn has_barrier(stmt: &Stmt) -> bool {
-    *stmt == Stmt::Team(TeamStmt::Barrier) || stmt.bodies().flatten().any(has_barrier)
+    *stmt == Stmt::Cta(CtaStmt::Barrier) || stmt.bodies().flatten().any(has_barrier)
 }

@@ -14,8 +14,8 @@ use super::steps::Steps;
 use super::{check_request, lower_steps, stream};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};
-use orch_thread::Factors;
 use orch_thread::GpuTarget;
+use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,20 +31,20 @@ const LEAST_ITERATIONS: [usize; 2] = [8, 2];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schedule {
     /// Whether factors of few rows come in boxes; otherwise threads load large ones to registers.
-    pub boxes: bool,
+    pub tma_operands: bool,
     /// Tasks that share the iterations of a block, one cluster.
-    pub tasks: usize,
+    pub ctas: usize,
 }
 
 impl Schedule {
     /// Each block is a task, and threads load large factors of few rows.
-    pub const PLAIN: Schedule = Schedule { boxes: false, tasks: 1 };
+    pub const PLAIN: Schedule = Schedule { tma_operands: false, ctas: 1 };
 }
 
 /// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cluster={}{}", self.tasks, if self.boxes { " tma_operands" } else { "" })
+        write!(f, "cluster={}{}", self.ctas, if self.tma_operands { " tma_operands" } else { "" })
     }
 }
 
@@ -55,10 +55,10 @@ impl fmt::Display for Schedule {
 pub fn schedules(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: Factors,
+    factors: OperandPrecision,
 ) -> Result<Vec<Schedule>, CannotLower> {
     let (block, shapes) = (request.block()?, request.graph.shapes());
-    let has_boxes = target.has_tile_products && matches!(factors, Factors::F16 | Factors::Bf16);
+    let has_boxes = target.has_wgmma && matches!(factors, OperandPrecision::F16 | OperandPrecision::Bf16);
     let few = few_rows(block, shapes).filter(|_| has_boxes);
     let boxes = few.is_some();
     let kind = usize::from(!boxes);
@@ -68,11 +68,12 @@ pub fn schedules(
     };
     let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
-    let mut all: Vec<Schedule> = counts.filter(shares).map(|tasks| Schedule { boxes, tasks }).collect();
+    let mut all: Vec<Schedule> =
+        counts.filter(shares).map(|tasks| Schedule { tma_operands: boxes, ctas: tasks }).collect();
     let prefers_sharing = boxes || has_boxes && sums_tiles(block, shapes);
     let first = usize::from(prefers_sharing && !all.is_empty());
     all.insert(first, Schedule::PLAIN);
-    all.extend(boxes.then_some(Schedule { boxes, tasks: 1 }));
+    all.extend(boxes.then_some(Schedule { tma_operands: boxes, ctas: 1 }));
     Ok(all)
 }
 
@@ -84,7 +85,11 @@ pub fn schedules(
 /// # Errors
 /// If there is no block graph, a remainder lies along a dimension that is combined or looped over, the request does not
 /// fit the graph, or tiles do not fit the target's shared memory.
-pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Result<Kernel, CannotLower> {
+pub fn lower(
+    request: &Request<'_>,
+    target: &GpuTarget,
+    factors: OperandPrecision,
+) -> Result<Kernel, CannotLower> {
     let mut schedules = schedules(request, target, factors)?.into_iter();
     let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != Schedule::PLAIN);
     let boxed = preferred.find_map(|schedule| lower_as(request, target, factors, schedule).ok());
@@ -98,7 +103,7 @@ pub fn lower(request: &Request<'_>, target: &GpuTarget, factors: Factors) -> Res
 pub fn lower_as(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: Factors,
+    factors: OperandPrecision,
     schedule: Schedule,
 ) -> Result<Kernel, CannotLower> {
     let block = request.block()?;
@@ -107,13 +112,13 @@ pub fn lower_as(
     if schedule == Schedule::PLAIN {
         return lower_by_threads(request, block, target, factors);
     }
-    let loops = match schedule.boxes {
+    let loops = match schedule.tma_operands {
         true => few_rows(block, shapes).unwrap_or_default(),
         false => vec![block.clone()],
     };
-    let least = LEAST_ITERATIONS[usize::from(!schedule.boxes)];
+    let least = LEAST_ITERATIONS[usize::from(!schedule.tma_operands)];
     let mut reason = CannotLower(format!("no loop for {schedule}"));
-    for block in loops.iter().filter(|block| may_share(block, shapes, (schedule.tasks, least), target)) {
+    for block in loops.iter().filter(|block| may_share(block, shapes, (schedule.ctas, least), target)) {
         let steps = Steps::of(block, shapes)?;
         match lower_steps(request, (block, &steps), target, (factors, schedule)) {
             Ok(kernel) => return Ok(kernel),
@@ -128,7 +133,7 @@ fn lower_by_threads(
     request: &Request<'_>,
     block: &BlockGraph,
     target: &GpuTarget,
-    factors: Factors,
+    factors: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
     let mut steps = Steps::of(block, request.graph.shapes())?;
     (steps.streams, steps.turns) = stream::streams(request, &steps, factors);

@@ -308,7 +308,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Factors of a product of concatenations, pairs that are multiplied with each other.
+    /// OperandPrecision of a product of concatenations, pairs that are multiplied with each other.
     fn parts(&self, lhs: usize, rhs: usize) -> Option<Vec<[usize; 2]>> {
         let concat = |tile: usize| match &self.tiles[tile].step {
             Step::Op { op: Op::Concat { dim }, args } => Some((*dim, args.clone())),

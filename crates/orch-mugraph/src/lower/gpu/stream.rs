@@ -28,9 +28,9 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_compute::{BufferId, ExprId};
 use orch_ir::DType;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::cta::WARP;
-use orch_thread::{LoopKind, Scope, Spot, Stmt, TeamStmt};
+use orch_thread::{CtaStmt, Location, LoopKind, Scope, Stmt};
 use std::collections::BTreeMap;
 
 /// Terms of a unit.
@@ -82,13 +82,13 @@ impl Stream {
 pub(super) fn streams(
     request: &Request<'_>,
     steps: &Steps,
-    factors: Factors,
+    factors: OperandPrecision,
 ) -> (BTreeMap<usize, Stream>, usize) {
     let none = (BTreeMap::new(), 1);
     let dtype = match factors {
-        Factors::F32 | Factors::Tf32 => return none,
-        Factors::F16 => DType::F16,
-        Factors::Bf16 => DType::BF16,
+        OperandPrecision::F32 | OperandPrecision::Tf32 => return none,
+        OperandPrecision::F16 => DType::F16,
+        OperandPrecision::Bf16 => DType::BF16,
     };
     let suits = |&tile: &usize| suits(request, steps, tile, dtype);
     let products: Vec<usize> = (0..steps.tiles.len()).filter(suits).collect();
@@ -245,7 +245,7 @@ impl Lowering<'_> {
             // A mask, not a branch around the loads: their results would be copied, and waited for, where branches meet.
             let mask = self.program.exprs.and_guard(is_needed, exists);
             let value = self.program.exprs.load(from, offset, stream.neighbours, mask);
-            let Spot { buffer, offset } = self.loaded(tile, stream, (slot, group), (line, 0));
+            let Location { buffer, offset } = self.loaded(tile, stream, (slot, group), (line, 0));
             stmts.push(Stmt::Store { buffer, offset, value, mask: None });
         }
         stmts
@@ -265,11 +265,11 @@ impl Lowering<'_> {
         stream: &Stream,
         (slot, group): (usize, usize),
         (line, column): (usize, usize),
-    ) -> Spot {
+    ) -> Location {
         let per_turn = stream.ahead * stream.groups * stream.unit_elems();
         let first = self.program.exprs.mul_const(self.turn, per_turn as i64);
         let within = (slot * stream.groups + group) * stream.unit_elems() + line * stream.neighbours + column;
-        Spot { buffer: self.streamed[&tile], offset: self.program.exprs.add_const(first, within as i64) }
+        Location { buffer: self.streamed[&tile], offset: self.program.exprs.add_const(first, within as i64) }
     }
 
     /// Multiplies two tiles, the second one streamed.
@@ -328,9 +328,10 @@ impl Lowering<'_> {
                             let lead = this.index(0);
                             let site =
                                 Site { at: sums.at.clone(), lead, row_tile, column_tile, half: 0, side: 0 };
-                            let sum = Spot { buffer: sums.buffer, offset: this.register(&site, &sums.at) };
+                            let sum =
+                                Location { buffer: sums.buffer, offset: this.register(&site, &sums.at) };
                             let (a, b) = (this.place(a, 8 * row), this.place(b, 0));
-                            body.push(Stmt::Team(TeamStmt::Multiply { product: kind, sum, a, b }));
+                            body.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: sum, a, b }));
                         }
                     }
                     let (iteration, later) = next;
@@ -371,7 +372,7 @@ impl Lowering<'_> {
             if 8 * half >= m {
                 let zero = self.program.exprs.zero(dtype);
                 let value = self.program.exprs.splat(zero, 2);
-                stmts.extend(to.map(|Spot { buffer, offset }| Stmt::Store {
+                stmts.extend(to.map(|Location { buffer, offset }| Stmt::Store {
                     buffer,
                     offset,
                     value,
@@ -387,10 +388,10 @@ impl Lowering<'_> {
             let is_line = view.strides[rank - 1] == 1 && view.strides[rank - 2].is_multiple_of(LINES);
             if is_line {
                 let value = self.program.exprs.load(view.buffer, from, LINES, None);
-                let Spot { buffer, offset } = self.place(x, 0);
+                let Location { buffer, offset } = self.place(x, 0);
                 stmts.push(Stmt::Store { buffer, offset, value, mask: None });
             }
-            for (pair, Spot { buffer, offset }) in to.into_iter().enumerate() {
+            for (pair, Location { buffer, offset }) in to.into_iter().enumerate() {
                 let exprs = &mut self.program.exprs;
                 let value = match is_line {
                     true => {
@@ -424,11 +425,11 @@ impl Lowering<'_> {
         let mut stmts = Vec::new();
         for pair in 0..2 {
             let [left, right] = [2 * pair, 2 * pair + 1].map(|line| {
-                let Spot { buffer, offset } = self.loaded(tile, stream, unit, (line, column));
+                let Location { buffer, offset } = self.loaded(tile, stream, unit, (line, column));
                 self.program.exprs.load(buffer, offset, 1, None)
             });
             let value = self.program.exprs.interleave(left, right);
-            let Spot { buffer, offset } = self.place(b, 2 * pair);
+            let Location { buffer, offset } = self.place(b, 2 * pair);
             stmts.push(Stmt::Store { buffer, offset, value, mask: None });
         }
         stmts

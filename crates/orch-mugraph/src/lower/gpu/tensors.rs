@@ -11,7 +11,7 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_compute::ExprId;
 use orch_ir::DType;
-use orch_thread::{Scope, Spot, Stmt, TeamStmt};
+use orch_thread::{CtaStmt, Location, Scope, Stmt};
 
 /// Bytes of a vector access.
 pub(super) const VECTOR_BYTES: usize = 16;
@@ -251,11 +251,11 @@ impl Lowering<'_> {
                 let inside = this.below(coords[dim], shape[dim]);
                 mask = this.program.exprs.and_guard(mask, inside);
             }
-            let from = Spot { buffer, offset: this.tensor_offset(tensor, &position) };
+            let from = Location { buffer, offset: this.tensor_offset(tensor, &position) };
             let base = this.program.exprs.mul_const(slot, *stage_elems as i64);
             let to = this.offset(&View { base, ..view.clone() }, &coords);
-            let to = Spot { buffer: view.buffer, offset: to };
-            body.push(Stmt::Team(TeamStmt::Copy { to, from, elems: *chunk, real: None, mask }));
+            let to = Location { buffer: view.buffer, offset: to };
+            body.push(Stmt::Cta(CtaStmt::CpAsync { to, from, elems: *chunk, real: None, mask }));
             match exists {
                 Some(condition) => vec![Stmt::If { condition, then: body, otherwise: Vec::new() }],
                 None => body,

@@ -13,8 +13,8 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_compute::{BufferId, ExprId};
 use orch_ir::DType;
-use orch_thread::cta::{MAX_TILE_COLUMNS, MAX_TILE_TERMS, TILE_LINE, WARP_GROUP, swizzled_place};
-use orch_thread::{LoopKind, Product as Kind, Scope, Spot, Stmt, TeamStmt};
+use orch_thread::cta::{MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP_GROUP, swizzled_offset};
+use orch_thread::{CtaStmt, Location, LoopKind, MmaType, Scope, Stmt};
 
 /// Terms of fragments.
 const STEP_TERMS: usize = 16;
@@ -44,10 +44,10 @@ impl Lowering<'_> {
         let is_same = products.iter().all(|(dims, _)| *dims == [terms, columns]);
         let by_groups = products.iter().any(|(_, by_groups)| *by_groups);
         let line = if inner == terms { columns } else { terms };
-        let is_whole = shape[inner].is_multiple_of(TILE_LINE)
+        let is_whole = shape[inner].is_multiple_of(SWIZZLE_ROW)
             && shape[terms].is_multiple_of(STEP_TERMS)
             && shape[columns].is_multiple_of(8)
-            && (!by_groups || shape[terms] <= MAX_TILE_TERMS && shape[columns] <= MAX_TILE_COLUMNS);
+            && (!by_groups || shape[terms] <= MAX_WGMMA_K && shape[columns] <= MAX_WGMMA_N);
         (is_same && is_whole && [terms, columns].contains(&inner)).then_some([line, inner])
     }
 
@@ -64,7 +64,7 @@ impl Lowering<'_> {
             && self.steps.tiles[tile].stage == Stage::Loop
             && inner + 1 == rank
             && dtype == self.factor_type()
-            && shape[inner].is_multiple_of(TILE_LINE)
+            && shape[inner].is_multiple_of(SWIZZLE_ROW)
             && shape[inner] <= most_terms(self.groups())
             && crate::op::elems(&shape[..inner]) <= self.groups() * GROUP_ROWS
             && crate::op::elems(&shape[..rank - 2]) == 1
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         count: usize,
     ) -> (View, usize) {
         let mut strides = vec![1; shape.len()];
-        strides[line] = TILE_LINE;
+        strides[line] = SWIZZLE_ROW;
         let mut elems = shape[line] * shape[inner];
         for dim in (0..shape.len()).rev().filter(|dim| ![line, inner].contains(dim)) {
             strides[dim] = elems;
@@ -130,7 +130,7 @@ impl Lowering<'_> {
     /// The place of an element in a swizzled tile.
     pub fn place_in_tile(&mut self, view: &View, [line, inner]: [usize; 2], coords: &[ExprId]) -> ExprId {
         let exprs = &mut self.program.exprs;
-        let within = swizzled_place(exprs, view.padded[line], coords[line], coords[inner]);
+        let within = swizzled_offset(exprs, view.padded[line], coords[line], coords[inner]);
         let mut outer = coords.to_vec();
         for dim in [line, inner] {
             outer[dim] = exprs.index(0);
@@ -140,7 +140,7 @@ impl Lowering<'_> {
     }
 
     /// The first factor of a product of few rows, if it is a tile that a group of warps multiplies from where it is.
-    fn first_tile(&mut self, product: &Product) -> Option<Spot> {
+    fn first_tile(&mut self, product: &Product) -> Option<Location> {
         let First::Shared(view) = &product.first else { return None };
         let (rank, rows) = (view.padded.len(), self.groups() * GROUP_ROWS);
         let is_tile = view.lines == Some([rank - 2, rank - 1]) && view.padded[rank - 2] == rows;
@@ -151,7 +151,7 @@ impl Lowering<'_> {
         let warps = self.index(WARP_GROUP);
         let group = self.program.exprs.floor_div(self.warp, warps);
         coords[rank - 2] = self.program.exprs.mul_const(group, GROUP_ROWS as i64);
-        Some(Spot { buffer: view.buffer, offset: self.offset(view, &coords) })
+        Some(Location { buffer: view.buffer, offset: self.offset(view, &coords) })
     }
 
     /// Groups of warps that multiply few rows.
@@ -196,7 +196,7 @@ impl Lowering<'_> {
             let rows = product.sum.at.rows.row_tiles();
             let parts = this.program.exprs.unflatten(fragment, &[fragments / rows, rows]);
             let to = this.program.exprs.mul_const(fragment, first_elems(product.terms) as i64);
-            this.first_fragments(product, kind, (parts[0], parts[1]), Spot { buffer, offset: to })
+            this.first_fragments(product, kind, (parts[0], parts[1]), Location { buffer, offset: to })
         });
         self.held_firsts.extend(loads);
         Some(buffer)
@@ -206,13 +206,13 @@ impl Lowering<'_> {
     pub fn first_fragments(
         &mut self,
         product: &Product,
-        kind: Kind,
+        kind: MmaType,
         (lead, row): (ExprId, ExprId),
-        to: Spot,
+        to: Location,
     ) -> Vec<Stmt> {
         self.repeated("step", product.terms / STEP_TERMS, LoopKind::Unroll, |this, step| {
             let offset = this.program.exprs.linear_index(&[to.offset, step], &[1, STEP_ELEMS]);
-            let to = Spot { buffer: to.buffer, offset };
+            let to = Location { buffer: to.buffer, offset };
             match &product.first {
                 First::Shared(view) => {
                     let term = this.program.exprs.mul_const(step, STEP_TERMS as i64);
@@ -224,7 +224,7 @@ impl Lowering<'_> {
     }
 
     /// Adds a product of whole tiles.
-    pub fn add_tiles(&mut self, product: &Product, kind: Kind, transposed: bool) -> Vec<Stmt> {
+    pub fn add_tiles(&mut self, product: &Product, kind: MmaType, transposed: bool) -> Vec<Stmt> {
         let at = product.sum.at.clone();
         let (zero, kinds) = (self.index(0), (kind, transposed));
         if let Some(tile) = self.first_tile(product) {
@@ -241,10 +241,10 @@ impl Lowering<'_> {
                 let a = match (product.held, part) {
                     (Some(buffer), _) => {
                         let fragment = this.program.exprs.linear_index(&[lead, row], &[rows, 1]);
-                        Spot { buffer, offset: this.program.exprs.mul_const(fragment, elems as i64) }
+                        Location { buffer, offset: this.program.exprs.mul_const(fragment, elems as i64) }
                     }
                     (None, Some(buffer)) => {
-                        let to = Spot { buffer, offset: zero };
+                        let to = Location { buffer, offset: zero };
                         body.extend(this.first_fragments(product, kind, (lead, row), to));
                         to
                     }
@@ -260,24 +260,33 @@ impl Lowering<'_> {
     pub fn tile_product(
         &mut self,
         product: &Product,
-        (kind, transposed): (Kind, bool),
+        (kind, transposed): (MmaType, bool),
         (lead, row_tile): (ExprId, ExprId),
-        (a, runs_on): (Spot, bool),
+        (a, runs_on): (Location, bool),
     ) -> Stmt {
         let (at, zero) = (product.sum.at.clone(), self.index(0));
         let (columns, terms) = (at.n(), product.terms);
         let b = self.factor_place(product, (Side::Second, &product.second), lead, (zero, zero));
         let site = Site { at: at.clone(), lead, row_tile, column_tile: zero, half: 0, side: 0 };
-        let sum = Spot { buffer: product.sum.buffer, offset: self.register(&site, &at) };
+        let sum = Location { buffer: product.sum.buffer, offset: self.register(&site, &at) };
         let product = kind;
-        Stmt::Team(TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on })
+        Stmt::Cta(CtaStmt::Wgmma {
+            ty: product,
+            acc: sum,
+            a,
+            b,
+            n: columns,
+            k: terms,
+            transposed,
+            is_async: runs_on,
+        })
     }
 }
 
 /// Most terms of a first factor that so many groups of warps multiply from where it is: instructions find the parts of a line
 /// [`GROUP_ROWS`] lines apart.
 pub(super) fn most_terms(groups: usize) -> usize {
-    if groups == 1 { MAX_TILE_TERMS } else { TILE_LINE }
+    if groups == 1 { MAX_WGMMA_K } else { SWIZZLE_ROW }
 }
 
 /// Elements that a thread has of so many terms of 16 rows.

@@ -58,7 +58,7 @@ fn step(
 ) -> Step {
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(1, 1) };
     let call = Some(LibraryCall::Product(Ok(Arc::clone(library)), product.clone()));
-    let launch = Launch { function: function(context, "neg"), shape, buffers, views: Vec::new(), call };
+    let launch = Launch { function: function(context, "neg"), shape, buffers, tensor_maps: Vec::new(), call };
     Step { name: "product".into(), action: Action::Launch(launch) }
 }
 
@@ -134,7 +134,7 @@ fn chain(context: &Context, library: &Arc<CublasLt>) -> Program {
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(2, 2) };
     let negate = |from, to| {
         let (function, buffers) = (function(context, "neg"), vec![from, to]);
-        let launch = Launch { function, shape, buffers, views: Vec::new(), call: None };
+        let launch = Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None };
         Step { name: "negate".into(), action: Action::Launch(launch) }
     };
     let multiply = |buffers: [BufferRef; 3]| step(context, library, &product, buffers.to_vec());

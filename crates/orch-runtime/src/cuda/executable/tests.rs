@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cuda::testing::{Fake, floats, function};
-use crate::cuda::{BoxView, Launch, LaunchShape, Row, Step, TimeOptions};
+use crate::cuda::{Launch, LaunchShape, Row, Step, TensorMapShape, TimeOptions};
 use crate::program::{HostStep, TensorRef};
 use orch_ir::{DType, Tensor};
 
@@ -42,7 +42,7 @@ fn launch(context: &Context, symbol: &str, tensors: &[(Base, usize)]) -> Step {
         function: function(context, symbol),
         shape,
         buffers,
-        views: Vec::new(),
+        tensor_maps: Vec::new(),
         call: None,
     });
     Step { name: format!("{symbol} to {}", write(*last)), action }
@@ -141,15 +141,15 @@ fn graphs_are_built_from_the_bytes_that_steps_share() {
 }
 
 /// A launch that reads its input in boxes too.
-fn boxed(context: &Context, view: BoxView) -> Program {
+fn boxed(context: &Context, view: TensorMapShape) -> Program {
     let mut step = launch(context, "neg", &[input(0), output(0)]);
     let Action::Launch(launch) = &mut step.action else { unreachable!("it is a launch") };
-    launch.views.push(view);
+    launch.tensor_maps.push(view);
     program(vec![step], 1)
 }
 
-fn view() -> BoxView {
-    BoxView { argument: 0, offset_bytes: 0, extents: vec![2, 2], strides_bytes: vec![16], lines: 64 }
+fn view() -> TensorMapShape {
+    TensorMapShape { argument: 0, offset_bytes: 0, extents: vec![2, 2], strides_bytes: vec![16], rows: 64 }
 }
 
 #[test]
@@ -170,19 +170,19 @@ fn views_are_told_to_the_driver_once() {
 fn views_that_are_none_are_refused() {
     let fake = Fake::new();
     let context = fake.context();
-    let error = |view: BoxView| {
+    let error = |view: TensorMapShape| {
         let made = Executable::new(&context, boxed(&context, view), ExecutableOptions::default());
         made.expect_err("it is refused").to_string()
     };
     for view in [
-        BoxView { argument: 2, ..view() },
-        BoxView { extents: vec![2], strides_bytes: vec![], ..view() },
-        BoxView { strides_bytes: vec![], ..view() },
+        TensorMapShape { argument: 2, ..view() },
+        TensorMapShape { extents: vec![2], strides_bytes: vec![], ..view() },
+        TensorMapShape { strides_bytes: vec![], ..view() },
     ] {
         let error = error(view);
         assert!(error.contains("a view that is not of one of its tensors"), "{error}");
     }
-    let error = error(BoxView { strides_bytes: vec![8], ..view() });
+    let error = error(TensorMapShape { strides_bytes: vec![8], ..view() });
     assert!(error.contains("preparing the view") && error.contains("of step `neg to"), "{error}");
 }
 

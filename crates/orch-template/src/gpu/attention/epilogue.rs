@@ -1,10 +1,10 @@
 //! From sums in registers to the stores of the block program, through shared memory.
 
 use super::lower::Lowering;
-use crate::gpu::team::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
+use crate::gpu::cta::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
 use orch_compute::expr::{ExprId, Type};
 use orch_ir::DType;
-use orch_thread::cta::{TeamStmt, WARP};
+use orch_thread::cta::{CtaStmt, WARP};
 use orch_thread::program::{LoopKind, Scope, Stmt};
 
 /// Elements between rows of the sums beyond their width.
@@ -16,7 +16,7 @@ impl Lowering<'_> {
         let columns = self.sizes.padded_columns();
         let (rows, stride) = (self.task_rows(), columns + PADDING);
         let key_warps = self.schedule.key_warps;
-        let shared = self.add_buffer("results", DType::F32, key_warps * rows * stride, Scope::Recycled);
+        let shared = self.add_buffer("results", DType::F32, key_warps * rows * stride, Scope::ReusedShared);
         let sums = self.sums.expect("the second product comes first");
         let mut body = Vec::new();
         let (group, within) = (self.of_lane(4, 8, 1), self.of_lane(1, 4, 2));
@@ -34,7 +34,7 @@ impl Lowering<'_> {
                 body.push(Stmt::Store { buffer: shared, offset, value, mask: None });
             }
         }
-        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.push(Stmt::Cta(CtaStmt::Barrier));
 
         let lanes = result_lanes(self.block, self.sizes.columns);
         let (across, threads) = (columns / lanes, WARP * self.schedule.warps());

@@ -3,14 +3,14 @@
 use super::form::AttentionForm;
 use super::tile::Tile;
 use crate::CannotLower;
-use crate::gpu::team::{Lowers, import};
+use crate::gpu::cta::{Lowers, import};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{ArgId, BufferId, ExprId, Exprs, StageId, Type, VarId};
 use orch_compute::simplify::Simplifier;
 use orch_ir::DType;
-use orch_thread::Factors;
+use orch_thread::OperandPrecision;
 use orch_thread::Scope;
-use orch_thread::cta::{Product, TeamStmt, WARP};
+use orch_thread::cta::{CtaStmt, MmaType, WARP};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::program::{Stmt, ThreadProgram};
 use orch_thread::target::GpuTarget;
@@ -78,7 +78,11 @@ impl Sizes {
 }
 
 /// The schedules worth trying, the preferred one first; none if the template does not serve the program.
-pub fn schedules(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> Vec<AttentionSchedule> {
+pub fn schedules(
+    block: &BlockProgram,
+    target: &GpuTarget,
+    factors: OperandPrecision,
+) -> Vec<AttentionSchedule> {
     let Ok(form) = AttentionForm::of(block) else { return Vec::new() };
     if product(block, &form, factors).is_none() {
         return Vec::new();
@@ -98,7 +102,7 @@ pub fn schedules(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> 
     // As many rows share the keys as leave tasks for all multiprocessors, and as many warps the rows as have keys to
     // share: a warp by itself waits for each of its products.
     let cost = |schedule: &AttentionSchedule| {
-        let turns = tasks(schedule.row_warps).div_ceil(target.multiprocessors);
+        let turns = tasks(schedule.row_warps).div_ceil(target.sms);
         let keys = sizes.keys.div_ceil(schedule.key_warps).next_multiple_of(16);
         let bring =
             (sizes.keys * (sizes.terms + sizes.columns)) as f64 / schedule.warps().min(4) as f64 / 8.0;
@@ -112,14 +116,14 @@ pub fn schedules(block: &BlockProgram, target: &GpuTarget, factors: Factors) -> 
     found
 }
 
-fn product(block: &BlockProgram, form: &AttentionForm, factors: Factors) -> Option<Product> {
+fn product(block: &BlockProgram, form: &AttentionForm, factors: OperandPrecision) -> Option<MmaType> {
     if block.exprs.dtype(form.q) != DType::F32 {
         return None;
     }
     match factors.within(block) {
-        Factors::F16 => Some(Product::F16),
-        Factors::Bf16 => Some(Product::Bf16),
-        Factors::F32 | Factors::Tf32 => None,
+        OperandPrecision::F16 => Some(MmaType::F16),
+        OperandPrecision::Bf16 => Some(MmaType::Bf16),
+        OperandPrecision::F32 | OperandPrecision::Tf32 => None,
     }
 }
 
@@ -130,7 +134,7 @@ fn product(block: &BlockProgram, form: &AttentionForm, factors: Factors) -> Opti
 pub fn lower(
     block: &BlockProgram,
     schedule: &AttentionSchedule,
-    factors: Factors,
+    factors: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
     let form = AttentionForm::of(block)?;
     let product =
@@ -143,7 +147,7 @@ pub(super) struct Lowering<'a> {
     pub block: &'a BlockProgram,
     pub source: Exprs,
     pub form: AttentionForm,
-    pub product: Product,
+    pub product: MmaType,
     pub schedule: AttentionSchedule,
     pub sizes: Sizes,
     pub program: ThreadProgram,
@@ -172,13 +176,13 @@ impl<'a> Lowering<'a> {
     fn new(
         block: &'a BlockProgram,
         form: AttentionForm,
-        product: Product,
+        product: MmaType,
         schedule: AttentionSchedule,
     ) -> Self {
         let sizes = Sizes::of(block, &form);
         let tasks = sizes.batch * sizes.rows.div_ceil(WARP_ROWS * schedule.row_warps);
         let mut program = ThreadProgram::new(&block.name, tasks);
-        let thread = program.set_team(WARP * schedule.warps(), 1);
+        let thread = program.set_cta(WARP * schedule.warps(), 1);
         let thread = program.exprs.var(thread);
         let zero = program.exprs.index(0);
         Self {
@@ -229,18 +233,18 @@ impl<'a> Lowering<'a> {
         let v = Tile::of_values(&mut self, v);
         body.extend(q.fill(&mut self));
         body.extend(k.fill(&mut self));
-        body.push(Stmt::Team(TeamStmt::Commit));
+        body.push(Stmt::Cta(CtaStmt::CpAsyncCommit));
         body.extend(v.fill(&mut self));
-        body.push(Stmt::Team(TeamStmt::Commit));
-        body.push(Stmt::Team(TeamStmt::Wait(1)));
-        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.push(Stmt::Cta(CtaStmt::CpAsyncCommit));
+        body.push(Stmt::Cta(CtaStmt::CpAsyncWait(1)));
+        body.push(Stmt::Cta(CtaStmt::Barrier));
         body.extend(self.score(&q, &k));
         body.extend(self.statistics());
-        body.push(Stmt::Team(TeamStmt::Wait(0)));
-        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
+        body.push(Stmt::Cta(CtaStmt::Barrier));
         body.extend(self.weigh(&v));
-        body.push(Stmt::Team(TeamStmt::Release));
-        body.push(Stmt::Team(TeamStmt::Recycle));
+        body.push(Stmt::Cta(CtaStmt::LaunchDependents));
+        body.push(Stmt::Cta(CtaStmt::ReuseShared));
         body.extend(self.epilogue());
         Kernel { program: ThreadProgram { body, ..self.program }, bindings }
     }

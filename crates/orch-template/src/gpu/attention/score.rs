@@ -6,10 +6,10 @@
 
 use super::lower::{Lowering, WARP_ROWS};
 use super::tile::Tile;
-use crate::gpu::team::Lowers;
+use crate::gpu::cta::Lowers;
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_ir::{DType, ReduceOp};
-use orch_thread::cta::{Spot, TeamStmt};
+use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::program::{Scope, Stmt};
 
 impl Lowering<'_> {
@@ -33,23 +33,18 @@ impl Lowering<'_> {
             let term = this.program.exprs.add2(step, q_term);
             let from = q.place(this, q_row, term);
             let to = this.constant_place(a, 0);
-            body.push(Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices: 4, transposed: !q.along_inner }));
+            body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: !q.along_inner }));
             for pair in 0..parts / 2 {
                 let exprs = &mut this.program.exprs;
                 let key = exprs.add_const(k_row, 16 * pair as i64);
                 let term = exprs.add2(step, k_term);
                 let from = k.place(this, key, term);
                 let to = this.constant_place(b, 0);
-                body.push(Stmt::Team(TeamStmt::LoadMatrix {
-                    to,
-                    from,
-                    matrices: 4,
-                    transposed: !k.along_inner,
-                }));
+                body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: !k.along_inner }));
                 for half in 0..2 {
                     let sum = this.constant_place(scores, 4 * (2 * pair + half));
                     let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
-                    body.push(Stmt::Team(TeamStmt::Multiply { product, sum, a, b }));
+                    body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
                 }
             }
             body
@@ -148,7 +143,7 @@ impl Lowering<'_> {
                 let mut value = self.program.exprs.var(register);
                 for with in [1, 2] {
                     let var = self.program.exprs.declare_register("other", Type::scalar(DType::F32));
-                    body.push(Stmt::Team(TeamStmt::Shuffle { var, value, with }));
+                    body.push(Stmt::Cta(CtaStmt::Shuffle { var, value, with }));
                     let other = self.program.exprs.var(var);
                     let both = self.combined(statistic.op, value, other);
                     value = self.let_value(&mut body, "statistic", both);
@@ -190,7 +185,7 @@ impl Lowering<'_> {
         let (lane, zero) = (self.of_lane(1, 4, 1), self.program.exprs.index(0));
         let condition = self.program.exprs.eq(lane, zero);
         body.push(Stmt::If { condition, then: stores, otherwise: Vec::new() });
-        body.push(Stmt::Team(TeamStmt::Barrier));
+        body.push(Stmt::Cta(CtaStmt::Barrier));
         (0..of_warp.len())
             .map(|half| {
                 let row = self.task_row(half);
@@ -242,7 +237,7 @@ impl Lowering<'_> {
                     this.program.exprs.cast(product.dtype(), value)
                 });
                 let value = this.program.exprs.interleave(pair[0], pair[1]);
-                let Spot { buffer, offset } = this.constant_place(a, 2 * quarter);
+                let Location { buffer, offset } = this.constant_place(a, 2 * quarter);
                 body.push(Stmt::Store { buffer, offset, value, mask: None });
             }
             let first = this.program.exprs.mul_const(step, 16);
@@ -253,16 +248,11 @@ impl Lowering<'_> {
                 let key = exprs.add2(first, v_key);
                 let from = v.place(this, key, column);
                 let to = this.constant_place(b, 0);
-                body.push(Stmt::Team(TeamStmt::LoadMatrix {
-                    to,
-                    from,
-                    matrices: 4,
-                    transposed: v.along_inner,
-                }));
+                body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: v.along_inner }));
                 for half in 0..2 {
                     let sum = this.constant_place(sums, 4 * (2 * pair + half));
                     let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
-                    body.push(Stmt::Team(TeamStmt::Multiply { product, sum, a, b }));
+                    body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
                 }
             }
             body

@@ -1,9 +1,9 @@
-//! Factors in shared memory.
+//! OperandPrecision in shared memory.
 
 use super::lower::Lowering;
-use crate::gpu::team::{Lowers, copied_from, lanes_below, or_zero};
+use crate::gpu::cta::{Lowers, copied_from, lanes_below, or_zero};
 use orch_compute::expr::{BufferId, ExprId, Type, VarId};
-use orch_thread::cta::{Spot, TeamStmt, WARP};
+use orch_thread::cta::{CtaStmt, Location, WARP};
 use orch_thread::program::{Scope, Stmt};
 use orch_thread::vectorize::{LoadCounts, Widening, vectorize};
 
@@ -116,9 +116,12 @@ impl Tile {
     }
 
     /// The place of element `[outer][inner]`.
-    pub fn place(&self, lowering: &mut Lowering<'_>, outer: ExprId, inner: ExprId) -> Spot {
+    pub fn place(&self, lowering: &mut Lowering<'_>, outer: ExprId, inner: ExprId) -> Location {
         let place = if self.along_inner { [outer, inner] } else { [inner, outer] };
-        Spot { buffer: self.buffer, offset: lowering.program.exprs.linear_index(&place, &[self.stride, 1]) }
+        Location {
+            buffer: self.buffer,
+            offset: lowering.program.exprs.linear_index(&place, &[self.stride, 1]),
+        }
     }
 
     /// Statements that fill the tile; zeros beyond the factor's end.
@@ -168,7 +171,7 @@ impl Tile {
             let value = self.vector(lowering, self.along_inner, (outer, inner), (None, None));
             let (from, own) = lowering.copied_from(value).expect("what is copied can be, as was probed");
             let mask = lowering.program.exprs.and_guard(own, guard);
-            return vec![Stmt::Team(TeamStmt::Copy { to, from, elems: LANES, real: None, mask })];
+            return vec![Stmt::Cta(CtaStmt::CpAsync { to, from, elems: LANES, real: None, mask })];
         }
         let (moving, extent) =
             if self.along_inner { (inner, self.inner.extent) } else { (outer, self.outer.extent) };
@@ -226,7 +229,7 @@ impl Lowering<'_> {
     }
 
     /// The place from which these can be copied as they are, and the condition.
-    fn copied_from(&mut self, value: ExprId) -> Option<(Spot, Option<ExprId>)> {
+    fn copied_from(&mut self, value: ExprId) -> Option<(Location, Option<ExprId>)> {
         let ty = self.factor_type();
         copied_from(&mut self.program.exprs, &mut self.simplifier, value, ty)
     }

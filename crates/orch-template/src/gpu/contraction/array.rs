@@ -1,8 +1,8 @@
-//! Factors and results that are arrays in memory: the copy engine and libraries take them as they are.
+//! OperandPrecision and results that are arrays in memory: the copy engine and libraries take them as they are.
 
 use super::lower::Lowering;
 use super::operand::Side;
-use crate::gpu::team::Lowers;
+use crate::gpu::cta::Lowers;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
 
 /// A factor whose elements have places that are linear in row, term and batch axes.

@@ -1,18 +1,18 @@
-//! Factors that the copy engine brings: plain arrays, in boxes of a view.
+//! OperandPrecision that the copy engine brings: plain arrays, in boxes of a view.
 
 use super::array::Array;
 use super::lower::Lowering;
 use super::operand::{Along, Operand};
-use crate::gpu::team::Lowers;
+use crate::gpu::cta::Lowers;
 use orch_compute::expr::ExprId;
-use orch_thread::cta::{Spot, TILE_LINE, TeamStmt};
+use orch_thread::cta::{CtaStmt, Location, SWIZZLE_ROW};
 use orch_thread::program::{LoopKind, Stmt};
-use orch_thread::tma::{Slots, View, ViewId};
+use orch_thread::tma::{Mbarriers, TensorMap, TensorMapId};
 
 /// One factor's tiles, as boxes.
 pub(super) struct Boxes<'a> {
     operand: &'a Operand,
-    view: ViewId,
+    tensor_map: TensorMapId,
     /// Boxes beside one another that make a tile.
     panels: usize,
     /// The task's place in the extents of the view beyond the first two.
@@ -20,20 +20,20 @@ pub(super) struct Boxes<'a> {
 }
 
 /// A view, and the task's place in its extents beyond the first two.
-type Viewed = (View, Vec<ExprId>);
+type Viewed = (TensorMap, Vec<ExprId>);
 
 impl<'a> Boxes<'a> {
     /// Those of both factors, if the copy engine can bring both.
     pub fn of(lowering: &mut Lowering<'_>, operands: [&'a Operand; 2]) -> Option<[Self; 2]> {
         let viewed = [viewed(lowering, operands[0])?, viewed(lowering, operands[1])?];
-        let mut found = operands.into_iter().zip(viewed).map(|(operand, (view, batch))| {
-            let panels = operand.stride / TILE_LINE;
-            Self { operand, view: lowering.program.add_view(view), panels, batch }
+        let mut found = operands.into_iter().zip(viewed).map(|(operand, (tensor_map, batch))| {
+            let panels = operand.stride / SWIZZLE_ROW;
+            Self { operand, tensor_map: lowering.program.add_tensor_map(tensor_map), panels, batch }
         });
         let both = [found.next()?, found.next()?];
         drop(found);
         let boxes = both.iter().map(|boxes| boxes.panels).sum();
-        lowering.program.slots = Slots { count: lowering.schedule.stages, boxes, gates: 0 };
+        lowering.program.mbarriers = Mbarriers { full: lowering.schedule.stages, loads: boxes, empty: 0 };
         Some(both)
     }
 
@@ -45,13 +45,13 @@ impl<'a> Boxes<'a> {
         let elems = self.operand.stage_elems / self.panels;
         let mut copy = |panel| {
             let offset = exprs.add_const(first, (panel * elems) as i64);
-            let to = Spot { buffer: self.operand.buffer, offset };
+            let to = Location { buffer: self.operand.buffer, offset };
             let (inner, outer) = match self.operand.along {
-                Along::Terms => (exprs.add_const(first_term, (panel * TILE_LINE) as i64), corner),
-                Along::Rows => (exprs.add_const(corner, (panel * TILE_LINE) as i64), first_term),
+                Along::Terms => (exprs.add_const(first_term, (panel * SWIZZLE_ROW) as i64), corner),
+                Along::Rows => (exprs.add_const(corner, (panel * SWIZZLE_ROW) as i64), first_term),
             };
             let at = [inner, outer].into_iter().chain(self.batch.iter().copied()).collect();
-            Stmt::Team(TeamStmt::CopyBox { to, view: self.view, at, slot: stage })
+            Stmt::Cta(CtaStmt::TmaLoad { to, map: self.tensor_map, at, mbarrier: stage })
         };
         (0..self.panels).map(&mut copy).collect()
     }
@@ -81,10 +81,10 @@ impl Lowering<'_> {
         let mut inner = Vec::new();
         let turn = self.bind(&mut inner, "turn", turn, steps.div_ceil(stages));
         let stage = self.bind(&mut inner, "stage", stage, stages);
-        inner.push(Stmt::Team(TeamStmt::AwaitBoxes { slot: stage, turn }));
+        inner.push(Stmt::Cta(CtaStmt::MbarrierWaitFull { mbarrier: stage, phase: turn }));
         inner.extend(self.multiply(boxes[0].operand, boxes[1].operand, stage));
         // What the step before has multiplied, all have: its stage is free.
-        inner.push(Stmt::Team(TeamStmt::Barrier));
+        inner.push(Stmt::Cta(CtaStmt::Barrier));
         let limit = self.program.exprs.index(steps as i64);
         let condition = self.program.exprs.lt(later_step, limit);
         let mut then = Vec::new();
@@ -96,7 +96,7 @@ impl Lowering<'_> {
         inner.push(Stmt::If { condition, then, otherwise: Vec::new() });
         let start = self.program.exprs.index(0);
         body.push(Stmt::For { var, start, end: limit, step: 1, kind: LoopKind::Serial, body: inner });
-        body.extend([TeamStmt::Settle, TeamStmt::Release, self.end_of_steps()].map(Stmt::Team));
+        body.extend([CtaStmt::WgmmaWait, CtaStmt::LaunchDependents, self.end_of_steps()].map(Stmt::Cta));
         body
     }
 }
@@ -113,7 +113,7 @@ fn viewed(lowering: &mut Lowering<'_>, operand: &Operand) -> Option<Viewed> {
         Along::Rows => [(places.row, side.rows), (places.line, terms)],
     };
     // Of a single line the stride is anything.
-    let outer = if outer_extent == 1 { TILE_LINE } else { outer };
+    let outer = if outer_extent == 1 { SWIZZLE_ROW } else { outer };
     if inner != 1 || outer == 0 {
         return None;
     }
@@ -129,7 +129,7 @@ fn viewed(lowering: &mut Lowering<'_>, operand: &Operand) -> Option<Viewed> {
         _ => operand.lines(),
     };
     let name = format!("{}_view", side.name);
-    let view = View { name, buffer, offset: places.offset, extents, strides, lines };
+    let tensor_map = TensorMap { name, buffer, offset: places.offset, extents, strides, rows: lines };
     let buffer = lowering.program.buffers.get(buffer.index())?;
-    view.is_taken(buffer).then_some((view, at))
+    tensor_map.is_encodable(buffer).then_some((tensor_map, at))
 }

@@ -16,13 +16,13 @@ use super::operand::Side;
 use super::product::{ANY_SCHEDULE, added};
 use super::schedule::Engine;
 use crate::contraction::Form;
-use crate::gpu::team::{Lowers, stores_of};
+use crate::gpu::cta::{Lowers, stores_of};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::{Simplifier, simplify};
 use orch_ir::{BinaryFn, DType};
-use orch_thread::Factors;
-use orch_thread::cta::Product;
+use orch_thread::OperandPrecision;
+use orch_thread::cta::MmaType;
 use orch_thread::kernel::Binding;
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ pub struct Pixels {
 const MAX_POINTS: usize = 1 << 16;
 
 /// A block program as a convolution; `None` if it is not exactly that.
-pub fn convolution(block: &BlockProgram, factors: Factors) -> Option<Convolution> {
+pub fn convolution(block: &BlockProgram, factors: OperandPrecision) -> Option<Convolution> {
     let form = Form::of(block).ok()?;
     let engine = Engine::of(block, &form, factors)?;
     let is_multiplied = matches!(engine, Engine::Matrix(_) | Engine::Scalar(DType::F32));
@@ -121,7 +121,7 @@ pub fn convolution(block: &BlockProgram, factors: Factors) -> Option<Convolution
     Some(Convolution {
         bindings,
         dtype,
-        is_tf32: engine == Engine::Matrix(Product::Tf32),
+        is_tf32: engine == Engine::Matrix(MmaType::Tf32),
         images: axes.extent(block, axes.image),
         channels: axes.extent(block, axes.channel),
         maps: axes.extent(block, axes.map),

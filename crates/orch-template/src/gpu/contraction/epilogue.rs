@@ -3,9 +3,9 @@
 use super::lower::Lowering;
 use super::operand::Along;
 use super::schedule::SUM_PADDING;
-use crate::gpu::team::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
+use crate::gpu::cta::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
 use orch_compute::expr::{ExprId, Type};
-use orch_thread::cta::TeamStmt;
+use orch_thread::cta::CtaStmt;
 use orch_thread::program::{LoopKind, Stmt};
 
 impl Lowering<'_> {
@@ -18,10 +18,10 @@ impl Lowering<'_> {
     pub fn epilogue(&mut self, a: Along, b: Along) -> Vec<Stmt> {
         let schedule = self.schedule;
         let mut body = self.spill_sums(a, b);
-        body.push(Stmt::Team(if self.is_split() { TeamStmt::ClusterBarrier } else { TeamStmt::Barrier }));
+        body.push(Stmt::Cta(if self.is_split() { CtaStmt::ClusterBarrier } else { CtaStmt::Barrier }));
 
         let lanes = result_lanes(self.block, self.extents.n);
-        let rows = schedule.block_m / schedule.split;
+        let rows = schedule.block_m / schedule.split_k;
         let across = schedule.block_n / lanes;
         let (count, threads) = (rows * across, schedule.threads());
         let rounds = count.div_ceil(threads);
@@ -79,9 +79,9 @@ impl Lowering<'_> {
 
     /// Neighbouring sums of the task's rows, of all tasks of the cluster, in the type of the block program's.
     fn total(&mut self, offset: ExprId, lanes: usize, body: &mut Vec<Stmt>) -> ExprId {
-        let part_elems = self.schedule.block_m / self.schedule.split * self.sum_stride();
+        let part_elems = self.schedule.block_m / self.schedule.split_k * self.sum_stride();
         let mut total = self.program.exprs.load(self.sums, offset, lanes, None);
-        for other in 1..self.schedule.split {
+        for other in 1..self.schedule.split_k {
             let exprs = &mut self.program.exprs;
             let offset = exprs.add_const(offset, (other * part_elems) as i64);
             let part = exprs.load(self.sums, offset, lanes, None);

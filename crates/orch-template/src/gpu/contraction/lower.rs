@@ -6,13 +6,13 @@ use super::schedule::{ContractionSchedule, Engine, SUM_PADDING};
 use crate::CannotLower;
 use crate::contraction::operand::Flat;
 use crate::contraction::{Extents, Form};
-use crate::gpu::team::{Lowers, import};
+use crate::gpu::cta::{Lowers, import};
 use orch_compute::block::{ArgRole, BlockProgram, Stage};
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Exprs, Type, VarId};
 use orch_compute::simplify::{Simplifier, simplify};
-use orch_thread::Factors;
-use orch_thread::cta::{TeamStmt, WARP};
+use orch_thread::OperandPrecision;
+use orch_thread::cta::{CtaStmt, WARP};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::program::{LoopKind, Scope, Stmt, ThreadProgram};
 
@@ -73,7 +73,7 @@ pub(super) struct Lowering<'a> {
 pub fn lower(
     block: &BlockProgram,
     schedule: &ContractionSchedule,
-    factors: Factors,
+    factors: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
     let form = Form::of(block)?;
     let engine = Engine::of(block, &form, factors)
@@ -102,8 +102,8 @@ impl<'a> Lowering<'a> {
         let flat = Flat::new(block, &mut source, &form);
         let tiles =
             extents.batch * extents.m.div_ceil(schedule.block_m) * extents.n.div_ceil(schedule.block_n);
-        let mut program = ThreadProgram::new(&block.name, tiles * schedule.split);
-        let thread = program.set_team(schedule.threads(), schedule.split);
+        let mut program = ThreadProgram::new(&block.name, tiles * schedule.split_k);
+        let thread = program.set_cta(schedule.threads(), schedule.split_k);
         let thread = program.exprs.var(thread);
         let zero = program.exprs.index(0);
         let sum = program.exprs.declare_register("sum", Type::scalar(source.dtype(form.a)));
@@ -146,10 +146,10 @@ impl<'a> Lowering<'a> {
         let (sum_type, sum_elems) =
             (self.engine.sum_type(), schedule.block_m * (schedule.block_n + SUM_PADDING));
         // Others may give theirs while this task still multiplies.
-        let scope = if self.is_split() { Scope::Shared } else { Scope::Recycled };
+        let scope = if self.is_split() { Scope::Shared } else { Scope::ReusedShared };
         self.sums = self.add_buffer("sums", sum_type, sum_elems, scope);
 
-        let moved = if self.schedule.boxes {
+        let moved = if self.schedule.tma {
             let boxes = Boxes::of(&mut self, [&a, &b]);
             let boxes = boxes
                 .ok_or(CannotLower::NotThisTemplate("a factor is no array that the copy engine reads"))?;
@@ -207,8 +207,8 @@ impl<'a> Lowering<'a> {
         let schedule = self.schedule;
         let (rows, columns) = (m.div_ceil(schedule.block_m), n.div_ceil(schedule.block_n));
         let task = self.program.exprs.var(self.program.task);
-        let parts = self.program.exprs.unflatten(task, &[batch, rows * columns, schedule.split]);
-        self.rank = self.bind(body, "rank", parts[2], schedule.split);
+        let parts = self.program.exprs.unflatten(task, &[batch, rows * columns, schedule.split_k]);
+        self.rank = self.bind(body, "rank", parts[2], schedule.split_k);
         self.batch = self.bind(body, "batch", parts[0], batch);
         let tile = self.bind(body, "tile", parts[1], rows * columns);
         let (row, column) = self.raster(tile, rows, columns);
@@ -243,17 +243,17 @@ impl<'a> Lowering<'a> {
 
     /// Whether tasks of a cluster share the terms of a tile.
     pub fn is_split(&self) -> bool {
-        self.schedule.split > 1
+        self.schedule.split_k > 1
     }
 
     /// Steps of one task.
     pub fn steps(&self) -> usize {
-        self.extents.k.div_ceil(self.schedule.block_k).div_ceil(self.schedule.split)
+        self.extents.k.div_ceil(self.schedule.block_k).div_ceil(self.schedule.split_k)
     }
 
     /// One more than the largest term that any step of any task looks at.
     pub fn padded_terms(&self) -> usize {
-        self.steps() * self.schedule.split * self.schedule.block_k
+        self.steps() * self.schedule.split_k * self.schedule.block_k
     }
 
     /// The first term of a step.
@@ -275,7 +275,7 @@ impl<'a> Lowering<'a> {
             if stage < steps {
                 body.extend(self.first_fetch(&[a, b], stage));
             }
-            body.push(Stmt::Team(TeamStmt::Commit));
+            body.push(Stmt::Cta(CtaStmt::CpAsyncCommit));
         }
         body.extend(self.join());
         body.push(self.clear_sums());
@@ -287,36 +287,36 @@ impl<'a> Lowering<'a> {
         let mut inner = Vec::new();
         let stage = self.bind(&mut inner, "stage", stage, stages);
         let later_stage = self.bind(&mut inner, "later_stage", later_stage, stages);
-        inner.push(Stmt::Team(TeamStmt::Wait(ahead - 1)));
-        inner.push(Stmt::Team(TeamStmt::Barrier));
+        inner.push(Stmt::Cta(CtaStmt::CpAsyncWait(ahead - 1)));
+        inner.push(Stmt::Cta(CtaStmt::Barrier));
         let mut later = Vec::new();
         for operand in [a, b] {
             let moved = operand.fetch(self, later_step, later_stage);
             inner.extend(moved.now);
             later.extend(moved.later);
         }
-        inner.push(Stmt::Team(TeamStmt::Commit));
+        inner.push(Stmt::Cta(CtaStmt::CpAsyncCommit));
         inner.extend(self.multiply(a, b, stage));
         inner.extend(later);
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(steps as i64));
         body.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body: inner });
-        body.push(Stmt::Team(TeamStmt::Wait(0)));
-        if self.schedule.tiles {
-            body.push(Stmt::Team(TeamStmt::Settle));
+        body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
+        if self.schedule.wgmma {
+            body.push(Stmt::Cta(CtaStmt::WgmmaWait));
         }
-        body.push(Stmt::Team(TeamStmt::Release));
-        body.push(Stmt::Team(self.end_of_steps()));
+        body.push(Stmt::Cta(CtaStmt::LaunchDependents));
+        body.push(Stmt::Cta(self.end_of_steps()));
         body
     }
 
     /// Tells the others of the cluster that this task runs.
     pub fn join(&self) -> Option<Stmt> {
-        self.is_split().then_some(Stmt::Team(TeamStmt::Join))
+        self.is_split().then_some(Stmt::Cta(CtaStmt::ClusterArrive))
     }
 
     /// What is between the last step and the exchange of sums.
-    pub fn end_of_steps(&self) -> TeamStmt {
-        if self.is_split() { TeamStmt::AwaitJoined } else { TeamStmt::Recycle }
+    pub fn end_of_steps(&self) -> CtaStmt {
+        if self.is_split() { CtaStmt::ClusterWait } else { CtaStmt::ReuseShared }
     }
 
     /// Declares the thread's sums, as zeros.

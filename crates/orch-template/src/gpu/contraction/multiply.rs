@@ -3,9 +3,9 @@
 use super::lower::Lowering;
 use super::operand::{Along, Operand};
 use super::schedule::Engine;
-use crate::gpu::team::Lowers;
+use crate::gpu::cta::Lowers;
 use orch_compute::expr::{BufferId, ExprId, Exprs};
-use orch_thread::cta::{Product, Spot, TeamStmt, WARP_GROUP};
+use orch_thread::cta::{CtaStmt, Location, MmaType, WARP_GROUP};
 use orch_thread::program::{Scope, Stmt};
 
 /// Rows of the lanes of a warp on scalar units.
@@ -46,8 +46,8 @@ impl Lowering<'_> {
     /// Adds the products of the tiles in a stage.
     pub fn multiply(&mut self, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
         match self.engine {
-            Engine::Matrix(product) if self.schedule.tiles => self.multiply_tiles(product, a, b, stage),
-            Engine::Matrix(Product::Tf32) => self.multiply_words(a, b, stage),
+            Engine::Matrix(product) if self.schedule.wgmma => self.multiply_tiles(product, a, b, stage),
+            Engine::Matrix(MmaType::Tf32) => self.multiply_words(a, b, stage),
             Engine::Matrix(product) => self.multiply_halves(product, a, b, stage),
             Engine::Scalar(_) => self.multiply_scalars(a, b, stage),
         }
@@ -61,7 +61,7 @@ impl Lowering<'_> {
         stage: ExprId,
         row: ExprId,
         term: ExprId,
-    ) -> Spot {
+    ) -> Location {
         let first = match which {
             Which::First => self.program.exprs.mul_const(self.warp[0], self.schedule.warp_m() as i64),
             Which::Second => self.program.exprs.mul_const(self.warp[1], self.schedule.warp_n() as i64),
@@ -73,7 +73,7 @@ impl Lowering<'_> {
             Along::Rows => (term, row),
         };
         let place = exprs.linear_index(&[stage, line], &[operand.stage_elems, operand.stride]);
-        Spot { buffer: operand.buffer, offset: exprs.add2(place, at) }
+        Location { buffer: operand.buffer, offset: exprs.add2(place, at) }
     }
 
     fn sum(&mut self, value: ExprId, other: ExprId) -> ExprId {
@@ -81,7 +81,7 @@ impl Lowering<'_> {
     }
 
     /// 16-bit factors: matrices of 8 x 8 from shared memory.
-    fn multiply_halves(&mut self, product: Product, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
+    fn multiply_halves(&mut self, product: MmaType, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
         let (rows, columns) = (self.schedule.warp_m() / 16, self.schedule.warp_n() / 8);
         let a_fragments = self.add_buffer("a_part", product.dtype(), rows * 8, Scope::Scratch);
         let b_fragments = self.add_buffer("b_part", product.dtype(), columns * 4, Scope::Scratch);
@@ -98,7 +98,7 @@ impl Lowering<'_> {
                 let from = this.tile_place(a, Which::First, stage, at, term);
                 let to = this.constant_place(a_fragments, 8 * row);
                 let transposed = a.along == Along::Rows;
-                body.push(Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices: 4, transposed }));
+                body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed }));
             }
             for column in (0..columns).step_by(2) {
                 let at = this.program.exprs.add_const(b_row, 8 * column as i64);
@@ -107,14 +107,14 @@ impl Lowering<'_> {
                 let to = this.constant_place(b_fragments, 4 * column);
                 let transposed = b.along == Along::Rows;
                 let matrices = if column + 1 < columns { 4 } else { 2 };
-                body.push(Stmt::Team(TeamStmt::LoadMatrix { to, from, matrices, transposed }));
+                body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices, transposed }));
             }
             for row in 0..rows {
                 for column in 0..columns {
                     let sum = this.constant_place(sums, 4 * (row * columns + column));
                     let a = this.constant_place(a_fragments, 8 * row);
                     let b = this.constant_place(b_fragments, 4 * column);
-                    body.push(Stmt::Team(TeamStmt::Multiply { product, sum, a, b }));
+                    body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
                 }
             }
             body
@@ -122,7 +122,7 @@ impl Lowering<'_> {
     }
 
     /// 16-bit factors: whole tiles of shared memory, a group of warps at a time.
-    fn multiply_tiles(&mut self, product: Product, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
+    fn multiply_tiles(&mut self, product: MmaType, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
         let exprs = &mut self.program.exprs;
         let warps = exprs.index(WARP_GROUP as i64);
         let group = exprs.floor_div(self.warp[0], warps);
@@ -130,17 +130,18 @@ impl Lowering<'_> {
         let a_place = exprs.linear_index(&[stage, group], &[a.stage_elems, group_elems]);
         let b_place = exprs.mul_const(stage, b.stage_elems as i64);
         let transposed = b.along == Along::Rows;
-        let a = Spot { buffer: a.buffer, offset: a_place };
-        let b = Spot { buffer: b.buffer, offset: b_place };
+        let a = Location { buffer: a.buffer, offset: a_place };
+        let b = Location { buffer: b.buffer, offset: b_place };
         let sum = self.constant_place(self.registers, 0);
         let (columns, terms) = (self.schedule.block_n, self.schedule.block_k);
-        let stmt = TeamStmt::MultiplyTiles { product, sum, a, b, columns, terms, transposed, runs_on: true };
-        vec![Stmt::Team(stmt)]
+        let stmt =
+            CtaStmt::Wgmma { ty: product, acc: sum, a, b, n: columns, k: terms, transposed, is_async: true };
+        vec![Stmt::Cta(stmt)]
     }
 
     /// f32 factors on matrix units: fragments by single elements.
     fn multiply_words(&mut self, a: &Operand, b: &Operand, stage: ExprId) -> Vec<Stmt> {
-        let product = Product::Tf32;
+        let product = MmaType::Tf32;
         let (rows, columns) = (self.schedule.warp_m() / 16, self.schedule.warp_n() / 8);
         let a_fragments = self.add_buffer("a_part", product.dtype(), rows * 4, Scope::Scratch);
         let b_fragments = self.add_buffer("b_part", product.dtype(), columns * 2, Scope::Scratch);
@@ -156,7 +157,7 @@ impl Lowering<'_> {
                 let term = this.program.exprs.add_const(term, later as i64);
                 let from = this.tile_place(operand, which, stage, row, term);
                 let value = this.program.exprs.load(from.buffer, from.offset, 1, None);
-                let Spot { buffer, offset } = to;
+                let Location { buffer, offset } = to;
                 body.push(Stmt::Store { buffer, offset, value, mask: None });
             };
             for row in 0..rows {
@@ -176,7 +177,7 @@ impl Lowering<'_> {
                     let sum = this.constant_place(sums, 4 * (row * columns + column));
                     let a = this.constant_place(a_fragments, 4 * row);
                     let b = this.constant_place(b_fragments, 2 * column);
-                    body.push(Stmt::Team(TeamStmt::Multiply { product, sum, a, b }));
+                    body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
                 }
             }
             body
@@ -314,11 +315,11 @@ impl Lowering<'_> {
 
     /// Gives sums to the task of the cluster that adds up their row.
     fn give(&mut self, row: ExprId, column: ExprId, value: ExprId) -> Stmt {
-        let (split, stride) = (self.schedule.split, self.sum_stride());
+        let (split, stride) = (self.schedule.split_k, self.sum_stride());
         let rows = self.schedule.block_m / split;
         let exprs = &mut self.program.exprs;
         let parts = exprs.unflatten(row, &[split, rows]);
         let offset = exprs.linear_index(&[self.rank, parts[1], column], &[rows * stride, stride, 1]);
-        Stmt::Team(TeamStmt::Give { to: Spot { buffer: self.sums, offset }, rank: parts[0], value })
+        Stmt::Cta(CtaStmt::StoreDsmem { to: Location { buffer: self.sums, offset }, rank: parts[0], value })
     }
 }

@@ -4,12 +4,12 @@ use super::lower::Lowering;
 use super::schedule::{Engine, padding};
 use crate::contraction::Form;
 use crate::contraction::operand::{Flat, pack, plain_read};
-use crate::gpu::team::{Lowers, WIDEST_BYTES, copied_from, lanes_below, or_zero};
+use crate::gpu::cta::{Lowers, WIDEST_BYTES, copied_from, lanes_below, or_zero};
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::substitute::{Substitution, replace};
 use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, Type, VarId};
 use orch_compute::simplify::{Simplifier, simplify};
-use orch_thread::cta::{Spot, TeamStmt, swizzled_place};
+use orch_thread::cta::{CtaStmt, Location, swizzled_offset};
 use orch_thread::kernel::PackedConstant;
 use orch_thread::program::{Scope, Stmt};
 use orch_thread::vectorize::{LoadCounts, Widening, vectorize};
@@ -128,7 +128,7 @@ impl Operand {
             let by_rows = gathers(lowering, Along::Rows) < gathers(lowering, Along::Terms);
             (if by_rows { Along::Rows } else { Along::Terms }, widest)
         });
-        let is_swizzled = lowering.schedule.tiles;
+        let is_swizzled = lowering.schedule.wgmma;
         let along = asked.unwrap_or(along);
         let pad = if is_swizzled { 0 } else { padding(lowering.engine, along == Along::Terms) };
         let (lines, line) = match along {
@@ -215,12 +215,12 @@ impl Operand {
         for chunk in &self.chunks {
             let exprs = &mut lowering.program.exprs;
             let (line, at) = (exprs.var(chunk.line), exprs.var(chunk.at));
-            let place = match lowering.schedule.tiles {
-                true => swizzled_place(exprs, self.lines(), line, at),
+            let place = match lowering.schedule.wgmma {
+                true => swizzled_offset(exprs, self.lines(), line, at),
                 false => exprs.linear_index(&[line, at], &[self.stride, 1]),
             };
             let to = exprs.linear_index(&[stage, place], &[self.stage_elems, 1]);
-            let to = Spot { buffer: self.buffer, offset: to };
+            let to = Location { buffer: self.buffer, offset: to };
             let corner = lowering.corner[self.side.number];
             let (row, term) = match self.along {
                 Along::Terms => (exprs.add2(corner, line), exprs.add2(first_term, at)),
@@ -245,7 +245,7 @@ impl Operand {
         Moved { now, later }
     }
 
-    fn copy(&self, lowering: &mut Lowering<'_>, to: Spot, row: ExprId, term: ExprId) -> Stmt {
+    fn copy(&self, lowering: &mut Lowering<'_>, to: Location, row: ExprId, term: ExprId) -> Stmt {
         let value = self.side.vector(lowering, self.along, (row, term), self.lanes, None, None);
         let (from, own) =
             lowering.copied_from(value, self.lanes).expect("what is copied can be, as was probed");
@@ -261,7 +261,7 @@ impl Operand {
             let left = exprs.sub(extent, first);
             exprs.min(left, lanes)
         });
-        Stmt::Team(TeamStmt::Copy { to, from, elems: self.lanes, real, mask })
+        Stmt::Cta(CtaStmt::CpAsync { to, from, elems: self.lanes, real, mask })
     }
 
     fn compute(
@@ -293,7 +293,7 @@ impl Operand {
 
 impl Lowering<'_> {
     /// The place from which `lanes` neighbouring elements of a factor can be copied as they are, and the condition.
-    fn copied_from(&mut self, value: ExprId, lanes: usize) -> Option<(Spot, Option<ExprId>)> {
+    fn copied_from(&mut self, value: ExprId, lanes: usize) -> Option<(Location, Option<ExprId>)> {
         let ty = Type { dtype: self.engine.factor_type(), lanes };
         copied_from(&mut self.program.exprs, &mut self.simplifier, value, ty)
     }

@@ -9,12 +9,12 @@ use super::array::{Anywhere, Array, Places};
 use super::lower::Lowering;
 use super::schedule::{ContractionSchedule, Engine};
 use crate::contraction::{Extents, Form};
-use crate::gpu::team::stores_of;
+use crate::gpu::cta::stores_of;
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{BufferId, Expr, ExprId};
 use orch_ir::{BinaryFn, DType};
-use orch_thread::Factors;
-use orch_thread::cta::Product;
+use orch_thread::OperandPrecision;
+use orch_thread::cta::MmaType;
 use orch_thread::kernel::Binding;
 
 /// A product of matrices that are in memory.
@@ -74,16 +74,16 @@ pub(super) const ANY_SCHEDULE: ContractionSchedule = ContractionSchedule {
     warps_m: 1,
     warps_n: 1,
     stages: 2,
-    split: 1,
-    tiles: false,
-    boxes: false,
+    split_k: 1,
+    wgmma: false,
+    tma: false,
 };
 
 /// A block program as a product of matrices; `None` if it is not exactly that.
-pub fn product(block: &BlockProgram, factors: Factors) -> Option<MatrixProduct> {
+pub fn product(block: &BlockProgram, factors: OperandPrecision) -> Option<MatrixProduct> {
     let form = Form::of(block).ok()?;
     let engine = Engine::of(block, &form, factors)?;
-    let is_tf32 = engine == Engine::Matrix(Product::Tf32);
+    let is_tf32 = engine == Engine::Matrix(MmaType::Tf32);
     let is_multiplied = matches!(engine, Engine::Matrix(_) | Engine::Scalar(DType::F32));
     let mut lowering = Lowering::new(block, form, engine, ANY_SCHEDULE);
     let extents = lowering.extents;

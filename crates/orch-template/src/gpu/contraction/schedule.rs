@@ -7,10 +7,10 @@ use crate::contraction::{Extents, Form};
 use crate::gpu::varied;
 use orch_compute::block::BlockProgram;
 use orch_ir::DType;
-use orch_thread::Factors;
-use orch_thread::cta::{MAX_CLUSTER, Product, TILE_LINE, WARP, WARP_GROUP};
+use orch_thread::OperandPrecision;
+use orch_thread::cta::{MAX_CLUSTER, MmaType, SWIZZLE_ROW, WARP, WARP_GROUP};
 use orch_thread::target::GpuTarget;
-use orch_thread::tma::SLOT_BYTES;
+use orch_thread::tma::MBARRIER_BYTES;
 use std::fmt;
 
 /// How a contraction is tiled.
@@ -29,23 +29,23 @@ pub struct ContractionSchedule {
     /// Steps whose factors are in shared memory at once.
     pub stages: usize,
     /// Tasks of a cluster that share the terms of a tile.
-    pub split: usize,
+    pub split_k: usize,
     /// Whether groups of four warps multiply whole tiles of shared memory, instead of each warp fragments.
-    pub tiles: bool,
+    pub wgmma: bool,
     /// Whether the copy engine brings the factors of products of tiles, instead of the threads.
-    pub boxes: bool,
+    pub tma: bool,
 }
 
 /// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for ContractionSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { block_m, block_n, block_k, warps_m, warps_n, stages, split, tiles, boxes } = self;
+        let Self { block_m, block_n, block_k, warps_m, warps_n, stages, split_k, wgmma, tma } = self;
         write!(
             f,
-            "tile={block_m}x{block_n}x{block_k} warps={warps_m}x{warps_n} stages={stages} split_k={split}"
+            "tile={block_m}x{block_n}x{block_k} warps={warps_m}x{warps_n} stages={stages} split_k={split_k}"
         )?;
-        f.write_str(if *tiles { " wgmma" } else { "" })?;
-        f.write_str(if *boxes { " tma" } else { "" })
+        f.write_str(if *wgmma { " wgmma" } else { "" })?;
+        f.write_str(if *tma { " tma" } else { "" })
     }
 }
 
@@ -55,18 +55,18 @@ pub enum Engine {
     /// Multiply-adds of the type of the sum.
     Scalar(DType),
     /// Matrix instructions that add in f32.
-    Matrix(Product),
+    Matrix(MmaType),
 }
 
 impl Engine {
     /// What multiplies a contraction; `None` if nothing does.
-    pub fn of(block: &BlockProgram, form: &Form, factors: Factors) -> Option<Self> {
+    pub fn of(block: &BlockProgram, form: &Form, factors: OperandPrecision) -> Option<Self> {
         let sum = block.exprs.dtype(form.a);
         match (sum, factors.within(block)) {
-            (DType::F32, Factors::F32) => Some(Engine::Scalar(DType::F32)),
-            (DType::F32, Factors::Tf32) => Some(Engine::Matrix(Product::Tf32)),
-            (DType::F32, Factors::F16) | (DType::F16, _) => Some(Engine::Matrix(Product::F16)),
-            (DType::F32, Factors::Bf16) | (DType::BF16, _) => Some(Engine::Matrix(Product::Bf16)),
+            (DType::F32, OperandPrecision::F32) => Some(Engine::Scalar(DType::F32)),
+            (DType::F32, OperandPrecision::Tf32) => Some(Engine::Matrix(MmaType::Tf32)),
+            (DType::F32, OperandPrecision::F16) | (DType::F16, _) => Some(Engine::Matrix(MmaType::F16)),
+            (DType::F32, OperandPrecision::Bf16) | (DType::BF16, _) => Some(Engine::Matrix(MmaType::Bf16)),
             (DType::F64 | DType::I32 | DType::I64 | DType::U32 | DType::U64, _) => Some(Engine::Scalar(sum)),
             _ => None,
         }
@@ -93,7 +93,7 @@ impl Engine {
 /// in different banks.
 pub(super) fn padding(engine: Engine, k_inner: bool) -> usize {
     match engine {
-        Engine::Matrix(Product::Tf32) if !k_inner => 8,
+        Engine::Matrix(MmaType::Tf32) if !k_inner => 8,
         _ => 16 / engine.factor_type().size_bytes(),
     }
 }
@@ -116,21 +116,21 @@ impl ContractionSchedule {
 
     /// Steps that copies run ahead of products. Where threads copy, products of tiles still read the stage before.
     pub fn ahead(&self) -> usize {
-        self.stages - 1 - usize::from(self.tiles && !self.boxes)
+        self.stages - 1 - usize::from(self.wgmma && !self.tma)
     }
 
     /// The direction in which elements of a factor's tiles have to be neighbours, if they have to be in one.
     pub(super) fn along(&self, factor: usize) -> Option<Along> {
-        let is_asked = self.tiles && (factor == 0 || !self.block_n.is_multiple_of(TILE_LINE));
+        let is_asked = self.wgmma && (factor == 0 || !self.block_n.is_multiple_of(SWIZZLE_ROW));
         is_asked.then_some(Along::Terms)
     }
 
     /// Bytes of shared memory, at most.
     pub fn shared_bytes(&self, engine: Engine) -> usize {
-        if self.tiles {
+        if self.wgmma {
             let factor = (self.block_m + self.block_n) * self.block_k;
             let tiles = self.stages * factor * engine.factor_type().size_bytes();
-            return self.with_sums(tiles, engine) + self.stages * SLOT_BYTES;
+            return self.with_sums(tiles, engine) + self.stages * MBARRIER_BYTES;
         }
         let pad = padding(engine, true).max(padding(engine, false));
         let factor = (self.block_m + self.block_n) * (self.block_k + pad) + 2 * self.block_k * pad;
@@ -140,14 +140,14 @@ impl ContractionSchedule {
     /// Sums take the place of factors, or a place beside them if other tasks give them.
     fn with_sums(&self, factor_bytes: usize, engine: Engine) -> usize {
         let sums = self.sum_bytes(engine);
-        if self.split > 1 { factor_bytes + sums } else { factor_bytes.max(sums) }
+        if self.split_k > 1 { factor_bytes + sums } else { factor_bytes.max(sums) }
     }
 
     /// True if it is worth trying where the copy engine brings factors: short sums end before its first box comes, and threads
     /// read strips (see [`Self::memory_rate`]) faster than it does. Six stages of 64 columns, and four of 128, leave room for two tasks.
     fn is_beside_boxes(&self) -> bool {
         let stages = if self.block_n < WIDE { 6 } else { 4 };
-        (self.block_k, self.stages, self.split) == (TILE_LINE, stages, 1)
+        (self.block_k, self.stages, self.split_k) == (SWIZZLE_ROW, stages, 1)
     }
 
     fn sum_bytes(&self, engine: Engine) -> usize {
@@ -164,10 +164,10 @@ impl ContractionSchedule {
                     * words
                     * (self.warp_m() / LANE_ROWS + self.warp_n() / LANE_COLUMNS)
             }
-            Engine::Matrix(_) if self.tiles => 0,
+            Engine::Matrix(_) if self.wgmma => 0,
             Engine::Matrix(_) => self.warp_m() / 4 + self.warp_n() / 4,
         };
-        sums + fragments + if self.tiles { 40 } else { 48 }
+        sums + fragments + if self.wgmma { 40 } else { 48 }
     }
 
     /// Terms whose factors a thread has in registers at once on scalar units: 16 bytes of each, or half as many beside
@@ -180,9 +180,10 @@ impl ContractionSchedule {
 
     /// Tasks that a multiprocessor holds at once.
     fn resident(&self, engine: Engine, target: &GpuTarget) -> usize {
-        let by_shared = target.multiprocessor_shared_bytes / (self.shared_bytes(engine) + 1024);
-        let by_threads = target.threads / self.threads();
-        let by_registers = target.registers / (self.registers(engine).next_multiple_of(8) * self.threads());
+        let by_shared = target.sm_shared_bytes / (self.shared_bytes(engine) + 1024);
+        let by_threads = target.sm_threads / self.threads();
+        let by_registers =
+            target.sm_registers / (self.registers(engine).next_multiple_of(8) * self.threads());
         by_shared.min(by_threads).min(by_registers)
     }
 
@@ -196,8 +197,8 @@ impl ContractionSchedule {
             && self.shared_bytes(engine) <= target.shared_bytes
             && self.registers(engine) <= 232
             && self.resident(engine, target) > 0
-            && (self.split == 1 || target.has_clusters)
-            && self.block_m.is_multiple_of(self.split)
+            && (self.split_k == 1 || target.has_clusters)
+            && self.block_m.is_multiple_of(self.split_k)
     }
 
     /// Bytes per cycle that come from memory, by the direction in which elements of the second factor are neighbours: if they
@@ -207,8 +208,8 @@ impl ContractionSchedule {
     fn memory_rate(&self, along: Along) -> f64 {
         let share = match along {
             Along::Terms => 1.0,
-            Along::Rows if !self.tiles => 0.88,
-            Along::Rows if self.boxes => 0.92,
+            Along::Rows if !self.wgmma => 0.88,
+            Along::Rows if self.tma => 0.92,
             Along::Rows if self.block_n < WIDE => 0.96,
             Along::Rows => 1.0,
         };
@@ -219,9 +220,9 @@ impl ContractionSchedule {
     fn cycles(&self, (extents, along): (Extents, Along), engine: Engine, target: &GpuTarget) -> f64 {
         let Extents { batch, m, n, k } = extents;
         let speed = Speed::of(engine, self);
-        let tasks = batch * m.div_ceil(self.block_m) * n.div_ceil(self.block_n) * self.split;
-        let steps = k.div_ceil(self.block_k).div_ceil(self.split).max(1) as f64;
-        let per_multiprocessor = tasks.div_ceil(target.multiprocessors);
+        let tasks = batch * m.div_ceil(self.block_m) * n.div_ceil(self.block_n) * self.split_k;
+        let steps = k.div_ceil(self.block_k).div_ceil(self.split_k).max(1) as f64;
+        let per_multiprocessor = tasks.div_ceil(target.sms);
         let resident = self.resident(engine, target);
         let waves = per_multiprocessor.div_ceil(resident) as f64;
         let beside = per_multiprocessor.min(resident) as f64;
@@ -237,7 +238,7 @@ impl ContractionSchedule {
         let work = match engine {
             Engine::Scalar(_) => multiplying.max(copying),
             // Matrix units read shared memory while copies write it.
-            Engine::Matrix(_) if self.tiles => {
+            Engine::Matrix(_) if self.wgmma => {
                 let reads =
                     self.warps_m / WARP_GROUP * (16 * WARP_GROUP + self.block_n) * self.block_k * size;
                 (multiplying + copying).max((reads as f64 + bytes) / speed.shared)
@@ -246,8 +247,8 @@ impl ContractionSchedule {
         };
         let alone = (work + speed.step).max(speed.latency / self.ahead() as f64);
         let step = alone.max(beside * work + 0.3 * speed.step);
-        let results = (self.block_m * self.block_n / self.split / self.threads()) as f64;
-        let merge = if self.split > 1 { speed.merge + speed.merge_part * self.split as f64 } else { 0.0 };
+        let results = (self.block_m * self.block_n / self.split_k / self.threads()) as f64;
+        let merge = if self.split_k > 1 { speed.merge + speed.merge_part * self.split_k as f64 } else { 0.0 };
         let filling = speed.fixed + speed.result * results + merge;
         let computing = waves * (steps * step + filling);
         let from_cache = tasks as f64 * steps * bytes / speed.cache + filling;
@@ -332,9 +333,9 @@ impl Speed {
             launch: 3230.0,
         };
         match engine {
-            Engine::Matrix(_) if schedule.boxes => boxes,
-            Engine::Matrix(_) if schedule.tiles => matrix,
-            Engine::Matrix(Product::Tf32) => Self { rate: 865.0, rereads: 2.9, step: 0.0, ..matrix },
+            Engine::Matrix(_) if schedule.tma => boxes,
+            Engine::Matrix(_) if schedule.wgmma => matrix,
+            Engine::Matrix(MmaType::Tf32) => Self { rate: 865.0, rereads: 2.9, step: 0.0, ..matrix },
             Engine::Matrix(_) => Self { rate: 1729.0, rereads: 2.9, step: 0.0, ..matrix },
             Engine::Scalar(DType::F32) => scalar,
             Engine::Scalar(_) => Self { rate: 30.0, ..scalar },
@@ -345,7 +346,7 @@ impl Speed {
 const MEMORY_BYTES_PER_CYCLE: f64 = 2450.0;
 
 /// Columns from which on a tile's lines are more than those of a box.
-const WIDE: usize = 2 * TILE_LINE;
+const WIDE: usize = 2 * SWIZZLE_ROW;
 
 /// Elements between rows of the sums in shared memory beyond the tile's width.
 pub(super) const SUM_PADDING: usize = 8;
@@ -416,7 +417,7 @@ const GROUP_TILES: [(usize, usize); 15] = [
 const GROUP_STEPS: [(usize, usize); 6] = [(128, 6), (64, 6), (128, 4), (64, 4), (128, 3), (64, 3)];
 
 /// True for a contraction of a type that something multiplies.
-pub fn is_served(block: &BlockProgram, factors: Factors) -> bool {
+pub fn is_served(block: &BlockProgram, factors: OperandPrecision) -> bool {
     Form::of(block).is_ok_and(|form| Engine::of(block, &form, factors).is_some())
 }
 
@@ -432,7 +433,7 @@ pub fn is_thin(block: &BlockProgram) -> bool {
 pub fn schedules(
     block: &BlockProgram,
     target: &GpuTarget,
-    factors: Factors,
+    factors: OperandPrecision,
     limit: usize,
 ) -> Vec<ContractionSchedule> {
     let Ok(form) = Form::of(block) else { return Vec::new() };
@@ -444,17 +445,17 @@ pub fn schedules(
     space.retain(|schedule| schedule.block_m <= spare || schedule.block_m < extents.m + spare);
     // What multiplies no whole tiles is modelled as it was fitted, whatever the direction.
     let mut streamed = Along::Terms;
-    if space.iter().any(|schedule| schedule.tiles) {
+    if space.iter().any(|schedule| schedule.wgmma) {
         let along = natural_along(block, &form, engine);
         streamed = along[1];
         let is_right = |schedule: &ContractionSchedule, factor: usize| {
             schedule.along(factor).is_none_or(|asked| along[factor] == asked)
         };
         space.retain(|schedule| is_right(schedule, 0) && is_right(schedule, 1));
-        let with_boxes = space.iter().find(|schedule| schedule.boxes);
+        let with_boxes = space.iter().find(|schedule| schedule.tma);
         let has_boxes = with_boxes.is_some_and(|&schedule| takes_boxes(block, form, engine, schedule));
         space.retain(|schedule| {
-            !schedule.tiles || schedule.boxes == has_boxes || has_boxes && schedule.is_beside_boxes()
+            !schedule.wgmma || schedule.tma == has_boxes || has_boxes && schedule.is_beside_boxes()
         });
     }
     let mut ranked: Vec<(f64, ContractionSchedule)> = (space.into_iter())
@@ -464,7 +465,7 @@ pub fn schedules(
     let ranked = ranked.into_iter().map(|(_, schedule)| schedule);
     // With matrix units those that differ in stages and steps only are of one kind.
     let kind = |schedule: &ContractionSchedule| {
-        let ContractionSchedule { block_m, block_n, warps_m, split, boxes, .. } = *schedule;
+        let ContractionSchedule { block_m, block_n, warps_m, split_k: split, tma: boxes, .. } = *schedule;
         matches!(engine, Engine::Matrix(_)).then_some((block_m, block_n, warps_m, split, boxes))
     };
     varied(ranked, kind).take(limit).collect()
@@ -474,9 +475,9 @@ pub fn schedules(
 pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = ContractionSchedule> + '_ {
     let steps: &[(usize, usize)] = match engine {
         Engine::Scalar(_) => &SCALAR_STEPS,
-        Engine::Matrix(Product::Tf32) => &TF32_STEPS,
+        Engine::Matrix(MmaType::Tf32) => &TF32_STEPS,
         // Where products of tiles are faster, the other ones are not worth many schedules.
-        Engine::Matrix(_) if target.has_tile_products => &STEPS[..1],
+        Engine::Matrix(_) if target.has_wgmma => &STEPS[..1],
         Engine::Matrix(_) => &STEPS,
     };
     let splits = [1, 2, 4, MAX_CLUSTER];
@@ -491,9 +492,9 @@ pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = 
                     warps_m,
                     warps_n,
                     stages,
-                    split,
-                    tiles: false,
-                    boxes: false,
+                    split_k: split,
+                    wgmma: false,
+                    tma: false,
                 })
             })
         })
@@ -503,8 +504,8 @@ pub(super) fn space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = 
 
 /// Every schedule with products of whole tiles, where the target has them.
 fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = ContractionSchedule> + use<> {
-    let is_half = matches!(engine, Engine::Matrix(Product::F16 | Product::Bf16));
-    let tiles: &[(usize, usize)] = if is_half && target.has_tile_products { &GROUP_TILES } else { &[] };
+    let is_half = matches!(engine, Engine::Matrix(MmaType::F16 | MmaType::Bf16));
+    let tiles: &[(usize, usize)] = if is_half && target.has_wgmma { &GROUP_TILES } else { &[] };
     tiles.iter().flat_map(|&(block_m, block_n)| {
         let steps = GROUP_STEPS.into_iter().filter(move |&(block_k, _)| is_step(block_m, block_n, block_k));
         let ways = steps.flat_map(|step| [(step, true), (step, false)]);
@@ -518,9 +519,9 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
                 warps_m: block_m / 16,
                 warps_n: 1,
                 stages,
-                split,
-                tiles: true,
-                boxes,
+                split_k: split,
+                wgmma: true,
+                tma: boxes,
             })
         })
     })
@@ -528,5 +529,5 @@ fn group_space(engine: Engine, target: &GpuTarget) -> impl Iterator<Item = Contr
 
 /// True if a tile of whole tiles may take so many terms in a step. Long steps save small ones waiting.
 fn is_step(block_m: usize, block_n: usize, block_k: usize) -> bool {
-    block_k == TILE_LINE || block_m == 16 * WARP_GROUP && (64..=128).contains(&block_n)
+    block_k == SWIZZLE_ROW || block_m == 16 * WARP_GROUP && (64..=128).contains(&block_n)
 }

@@ -240,7 +240,7 @@ impl Rows {
                 let (min_threads, resident) = CLUSTERS_OF_COLUMNS;
                 if threads >= min_threads {
                     let tasks = self.points.div_ceil(groups);
-                    let clusters = self.clusters(tasks, members, resident * target.multiprocessors, target);
+                    let clusters = self.clusters(tasks, members, resident * target.sms, target);
                     found.extend(clusters.map(|cluster| (members, groups, cluster)));
                 }
             }
@@ -259,7 +259,7 @@ impl Rows {
             }
             let (min_threads, resident) = CLUSTERS_OF_ROWS;
             if members >= min_threads {
-                let clusters = self.clusters(self.points, members, resident * target.multiprocessors, target);
+                let clusters = self.clusters(self.points, members, resident * target.sms, target);
                 found.extend(clusters.map(|cluster| (members, 1, cluster)));
             }
         }

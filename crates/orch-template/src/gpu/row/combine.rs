@@ -5,7 +5,7 @@ use super::lower::Rows;
 use crate::Along;
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_ir::{DType, ReduceOp};
-use orch_thread::cta::{Spot, TeamStmt, WARP};
+use orch_thread::cta::{CtaStmt, Location, WARP};
 use orch_thread::program::{Buffer, Scope, Stmt};
 
 /// What has been found so far; scalars, or a vector with a result in each lane.
@@ -73,7 +73,7 @@ impl Rows<'_> {
     ) -> Partial {
         for with in (0..count.ilog2()).map(|log| apart << log) {
             let mut other = |value: ExprId| {
-                self.declared("other", value, |var| TeamStmt::Shuffle { var, value, with }, out)
+                self.declared("other", value, |var| CtaStmt::Shuffle { var, value, with }, out)
             };
             let there = Partial { value: other(partial.value), index: partial.index.map(&mut other) };
             partial = self.merge(op, partial, there, out);
@@ -97,7 +97,7 @@ impl Rows<'_> {
         let is_first = exprs.eq(lane, zero);
         let then = self.put(exchange, partial, warp);
         out.push(Stmt::If { condition: is_first, then, otherwise: Vec::new() });
-        out.push(Stmt::Team(TeamStmt::Barrier));
+        out.push(Stmt::Cta(CtaStmt::Barrier));
         let exprs = &mut self.emitter.nest.program.exprs;
         let count = exprs.index(warps as i64);
         let first = exprs.mul_const(self.group, warps as i64);
@@ -113,7 +113,7 @@ impl Rows<'_> {
         let is_first = self.is_first_of_task();
         let then = self.put(exchange, partial, self.group);
         out.push(Stmt::If { condition: is_first, then, otherwise: Vec::new() });
-        out.push(Stmt::Team(TeamStmt::ClusterBarrier));
+        out.push(Stmt::Cta(CtaStmt::ClusterBarrier));
         self.merge_peers(op, partial, exchange, self.group, out)
     }
 
@@ -133,8 +133,8 @@ impl Rows<'_> {
         for rank in 0..self.schedule.cluster {
             let rank = self.emitter.nest.program.exprs.index(rank as i64);
             let mut peer = |buffer: BufferId, like: ExprId| {
-                let from = Spot { buffer, offset };
-                self.declared("peer", like, |var| TeamStmt::Peer { var, rank, from }, out)
+                let from = Location { buffer, offset };
+                self.declared("peer", like, |var| CtaStmt::LoadDsmem { var, rank, from }, out)
             };
             let value = peer(exchange.values, like.value);
             let index = exchange.indices.zip(like.index).map(|(buffer, like)| peer(buffer, like));
@@ -176,7 +176,7 @@ impl Rows<'_> {
         } else {
             out.extend(put);
         }
-        out.push(Stmt::Team(TeamStmt::Barrier));
+        out.push(Stmt::Cta(CtaStmt::Barrier));
 
         let shares = Shares::of(groups * lanes, self.schedule.threads());
         let mut sums = self.exchange(partial, groups, lanes);
@@ -196,7 +196,7 @@ impl Rows<'_> {
         let is_sharing = self.is_below(shares.count);
         out.extend(self.if_true(is_sharing, then));
         if cluster > 1 {
-            out.push(Stmt::Team(TeamStmt::ClusterBarrier));
+            out.push(Stmt::Cta(CtaStmt::ClusterBarrier));
             let totals = self.exchange(partial, groups, lanes);
             // Whole warps read what other tasks have.
             let mut then = Vec::new();
@@ -208,7 +208,7 @@ impl Rows<'_> {
             out.extend(self.if_true(is_in_warps, then));
             sums = totals;
         }
-        out.push(Stmt::Team(TeamStmt::Barrier));
+        out.push(Stmt::Cta(CtaStmt::Barrier));
         self.get(sums, self.group, lanes, out)
     }
 
@@ -312,18 +312,18 @@ impl Rows<'_> {
         exprs.var(var)
     }
 
-    /// A variable of the type of `like` that a statement of the team declares.
+    /// A variable of the type of `like` that a statement of the CTA declares.
     fn declared(
         &mut self,
         name: &str,
         like: ExprId,
-        stmt: impl FnOnce(orch_compute::expr::VarId) -> TeamStmt,
+        stmt: impl FnOnce(orch_compute::expr::VarId) -> CtaStmt,
         out: &mut Vec<Stmt>,
     ) -> ExprId {
         let exprs = &mut self.emitter.nest.program.exprs;
         let ty: Type = exprs.ty(like);
         let var = exprs.declare_register(name, ty);
-        out.push(Stmt::Team(stmt(var)));
+        out.push(Stmt::Cta(stmt(var)));
         exprs.var(var)
     }
 }

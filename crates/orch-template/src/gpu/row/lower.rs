@@ -14,7 +14,7 @@ use crate::{Along, CannotLower};
 use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, ExprId, VarId};
 use orch_ir::ReduceOp;
-use orch_thread::cta::{TeamStmt, WARP};
+use orch_thread::cta::{CtaStmt, WARP};
 use orch_thread::kernel::Kernel;
 use orch_thread::program::{LoopKind, Stmt};
 
@@ -49,11 +49,11 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     let slot = nest.program.exprs.declare_index("slot", 0);
     let tasks = points(&plan).div_ceil(schedule.groups) * schedule.cluster;
     nest.program.set_tasks(tasks);
-    let thread = nest.program.set_team(schedule.threads(), schedule.cluster);
+    let thread = nest.program.set_cta(schedule.threads(), schedule.cluster);
     let thread = nest.program.exprs.var(thread);
     let along = vector.map(|(_, along)| along);
-    if let Some(team) = &mut nest.program.team {
-        team.loads_ahead = schedule.loads_ahead();
+    if let Some(cta) = &mut nest.program.cta {
+        cta.loads_ahead = schedule.loads_ahead();
     }
     let emitter = Emitter::new(nest, &plan);
     let (group, member) = (thread, thread);
@@ -225,7 +225,7 @@ impl<'a> Rows<'a> {
         }
         if self.schedule.cluster > 1 {
             // Others may still read this task's shared memory.
-            body.push(Stmt::Team(TeamStmt::ClusterBarrier));
+            body.push(Stmt::Cta(CtaStmt::ClusterBarrier));
         }
         body
     }
@@ -412,7 +412,7 @@ impl<'a> Rows<'a> {
             out.push(emitter.store(&places[0], array.buffer, array.offset, result));
             out
         }));
-        out.push(Stmt::Team(TeamStmt::Barrier));
+        out.push(Stmt::Cta(CtaStmt::Barrier));
     }
 
     /// Stores over one domain, of which `inner` are not outer.

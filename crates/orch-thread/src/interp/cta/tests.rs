@@ -1,9 +1,9 @@
-//! Tests of teams in the interpreter.
+//! Tests of CTAs in the interpreter.
 
 use crate::{BufferData, ExecError, ExecOptions, interpret, parse_thread, validate_thread};
 use orch_ir::{DType, Tensor};
 
-const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  team 64 threads thread: i64 [0..=63], clusters of 2\n  \
+const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  cta 64 threads thread: i64 [0..=63], clusters of 2\n  \
                       input x: f32[128]\n  output y: f32[128]\n  shared s: f32[64]\n";
 
 fn run(header: &str, body: &str, buffers: &mut [BufferData]) -> Result<(), ExecError> {
@@ -26,7 +26,8 @@ fn result(body: &str) -> Result<Vec<f64>, ExecError> {
     run(HEADER, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
 }
 
-const COPY: &str = "  copy s[thread], x[((task * 64) + thread)], 1\n  commit\n  wait 0\n";
+const COPY: &str =
+    "  cp_async s[thread], x[((task * 64) + thread)], 1\n  cp_async_commit\n  cp_async_wait 0\n";
 
 #[test]
 fn threads_exchange_values_through_shared_memory() {
@@ -39,7 +40,7 @@ fn threads_exchange_values_through_shared_memory() {
 #[test]
 fn tasks_of_a_cluster_exchange_values() {
     let body = format!(
-        "{COPY}  cluster_barrier\n  peer v: f32 = s[thread], (1 - task)\n  y[((task * 64) + thread)] = v\n"
+        "{COPY}  cluster_barrier\n  load_dsmem v: f32 = s[thread], (1 - task)\n  y[((task * 64) + thread)] = v\n"
     );
     let expected: Vec<f64> = (64..128).chain(0..64).map(f64::from).collect();
     assert_eq!(result(&body).unwrap(), expected);
@@ -48,24 +49,37 @@ fn tasks_of_a_cluster_exchange_values() {
 #[test]
 fn tasks_of_a_cluster_give_values() {
     let store = "  y[((task * 64) + thread)] = s[(63 - thread)]\n";
-    let give = "  give s[thread], (1 - task) = x[((task * 64) + thread)]\n";
+    let give = "  store_dsmem s[thread], (1 - task) = x[((task * 64) + thread)]\n";
     let expected: Vec<f64> = (64..128).rev().chain((0..64).rev()).map(f64::from).collect();
-    for before in ["  join\n  await_joined\n", "  join\n  barrier\n  await_joined\n", "  cluster_barrier\n"] {
+    for before in [
+        "  cluster_arrive\n  cluster_wait\n",
+        "  cluster_arrive\n  barrier\n  cluster_wait\n",
+        "  cluster_barrier\n",
+    ] {
         assert_eq!(result(&format!("{before}{give}  cluster_barrier\n{store}")).unwrap(), expected);
     }
     for (body, problem) in [
         // The other task may not run.
         (format!("{give}  cluster_barrier\n{store}"), "may not have started"),
-        (format!("  join\n{give}  await_joined\n"), "may not have started"),
+        (format!("  cluster_arrive\n{give}  await_joined\n"), "may not have started"),
         // A barrier of the task does not order what the other one gives.
-        (format!("  join\n  await_joined\n{give}  barrier\n{store}"), "also accessed by"),
-        (format!("  join\n  await_joined\n  s[thread] = 0.0\n  barrier\n{give}"), "also accessed by"),
+        (format!("  cluster_arrive\n  cluster_wait\n{give}  barrier\n{store}"), "also accessed by"),
+        (
+            format!("  cluster_arrive\n  cluster_wait\n  s[thread] = 0.0\n  barrier\n{give}"),
+            "also accessed by",
+        ),
         // Hardware counts arrivals in turn.
-        ("  join\n  cluster_barrier\n  await_joined\n".to_owned(), "before those that joined it are awaited"),
-        ("  await_joined\n".to_owned(), "once by all threads"),
-        ("  join\n  join\n".to_owned(), "once by all threads"),
-        ("  join\n".to_owned(), "ends before it has waited"),
-        ("  cluster_barrier\n  give s[thread], 2 = 1.0\n".to_owned(), "rank that the cluster does not have"),
+        (
+            "  cluster_arrive\n  cluster_barrier\n  cluster_wait\n".to_owned(),
+            "before those that joined it are awaited",
+        ),
+        ("  cluster_wait\n".to_owned(), "once by all threads"),
+        ("  cluster_arrive\n  cluster_arrive\n".to_owned(), "once by all threads"),
+        ("  cluster_arrive\n".to_owned(), "ends before it has waited"),
+        (
+            "  cluster_barrier\n  store_dsmem s[thread], 2 = 1.0\n".to_owned(),
+            "rank that the cluster does not have",
+        ),
     ] {
         let error = result(&body).unwrap_err();
         assert!(error.to_string().contains(problem), "{body}: {error}");
@@ -120,9 +134,9 @@ fn what_is_not_ordered_is_a_race() {
         // No barrier between the copy and the reads.
         format!("{COPY}{store}"),
         // The copy is not waited for.
-        format!("  copy s[thread], x[thread], 1\n  commit\n  barrier\n{store}  wait 0\n"),
+        format!("  cp_async s[thread], x[thread], 1\n  cp_async_commit\n  barrier\n{store}  wait 0\n"),
         // A barrier of the task does not order what other tasks read.
-        format!("{COPY}  barrier\n  peer v: f32 = s[thread], (1 - task)\n"),
+        format!("{COPY}  barrier\n  load_dsmem v: f32 = s[thread], (1 - task)\n"),
         // Written again while others may still read.
         format!("{COPY}  barrier\n{store}  s[thread] = 0.0\n"),
         "  s[0] = 0.0\n".to_owned(),
@@ -144,7 +158,7 @@ fn memory_is_recycled_once_nobody_uses_it() {
     for body in [
         format!("{COPY}{store}"),
         format!("{COPY}  recycle\n  y[((task * 64) + thread)] = s[thread]\n"),
-        format!("  copy s[thread], x[thread], 1\n  commit\n  recycle\n{store}  wait 0\n"),
+        format!("  cp_async s[thread], x[thread], 1\n  cp_async_commit\n  reuse_shared\n{store}  wait 0\n"),
     ] {
         assert!(run(&body).is_err(), "{body}");
     }
@@ -164,16 +178,16 @@ fn threads_meet_at_barriers() {
 
 #[test]
 fn fragments_are_matrices() {
-    let header = "program k, 1 tasks task: i64 [0..=0]\n  team 32 threads thread: i64 [0..=31], clusters of 1\n  \
+    let header = "program k, 1 tasks task: i64 [0..=0]\n  cta 32 threads thread: i64 [0..=31], clusters of 1\n  \
                   input a: f16[256]\n  input b: f16[128]\n  output y: f32[128]\n  shared sa: f16[256]\n  \
                   shared sb: f16[128]\n  scratch fa: f16[8]\n  scratch fb: f16[4]\n  scratch fc: f32[4]\n";
     // `a` is [16, 16] and `b` is [16, 8], both row-major; `b` is read transposed.
-    let body = "  copy sa[(thread * 8)], a[(thread * 8)], 8\n  if (thread < 16) {\n    \
-                copy sb[(thread * 8)], b[(thread * 8)], 8\n  }\n  commit\n  wait 0\n  barrier\n  \
-                load_matrix fa[0], sa[(((thread % 16) * 16) + ((thread // 16) * 8))], 4\n  \
-                load_matrix fb[0], sb[((thread % 16) * 8)], 2, transposed\n  \
+    let body = "  cp_async sa[(thread * 8)], a[(thread * 8)], 8\n  if (thread < 16) {\n    \
+                cp_async sb[(thread * 8)], b[(thread * 8)], 8\n  }\n  cp_async_commit\n  cp_async_wait 0\n  barrier\n  \
+                ldmatrix fa[0], sa[(((thread % 16) * 16) + ((thread // 16) * 8))], 4\n  \
+                ldmatrix fb[0], sb[((thread % 16) * 8)], 2, transposed\n  \
                 for i: i64 [0..=3] = 0 to 4 step 1 unroll {\n    fc[i] = 1.0\n  }\n  \
-                multiply f16, fc[0], fa[0], fb[0]\n  \
+                mma f16, fc[0], fa[0], fb[0]\n  \
                 for j: i64 [0..=3] = 0 to 4 step 1 unroll {\n    \
                 y[(((((thread // 4) + ((j // 2) * 8)) * 8) + ((thread % 4) * 2)) + (j % 2))] = fc[j]\n  }\n";
     let a = |row: usize, k: usize| ((3 * row + 5 * k) % 7) as f64 - 3.0;
@@ -199,7 +213,7 @@ fn copied_tile(from: &str, [lines, elems]: [usize; 2], to: usize) -> String {
     let to = format!("(((((({part} // 8) * {lines}) + {line}) * 64) + ({place} * 8)) + {to})");
     format!(
         "for {from}_i: i64 [0..={last}] = 0 to {rounds} step 1 {{\nlet {from}_chunk: i64 = (({from}_i * 128) + thread)\nif ({from}_chunk < {chunks}) {{\n\
-         copy s[{to}], {from}[({from}_chunk * 8)], 8\n}}\n}}\n",
+         cp_async s[{to}], {from}[({from}_chunk * 8)], 8\n}}\n}}\n",
         last = chunks.div_ceil(128) - 1,
         rounds = chunks.div_ceil(128),
     )
@@ -219,7 +233,7 @@ impl TileProduct {
     fn header(&self) -> String {
         let Self { columns, terms, .. } = self;
         format!(
-            "program k, 1 tasks task: i64 [0..=0]\n  team 128 threads thread: i64 [0..=127], clusters of 1\n  \
+            "program k, 1 tasks task: i64 [0..=0]\n  cta 128 threads thread: i64 [0..=127], clusters of 1\n  \
              input a: f16[{}]\n  input b: f16[{}]\n  output y: f32[{}]\n  shared s: f16[{}]\n  \
              scratch sums: f32[{}]\n  scratch f: f16[{}]\n",
             64 * terms,
@@ -249,8 +263,8 @@ impl TileProduct {
         };
         let (a, turned) = (if is_fragment { "f" } else { "s" }, if transposed { ", transposed" } else { "" });
         text + &format!(
-            "commit\nwait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\nsums[j] = 1.0\n}}\n\
-             multiply_tiles f16, sums[0], {a}[0], s[{b_at}], {columns}, {terms}{turned}\n\
+            "cp_async_commit\ncp_async_wait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\nsums[j] = 1.0\n}}\n\
+             wgmma f16, sums[0], {a}[0], s[{b_at}], {columns}, {terms}{turned}\n\
              for j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\n\
              y[(((({row} + (((j // 2) % 2) * 8)) * {columns}) + ((j // 4) * 8)) \
              + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
@@ -312,7 +326,7 @@ fn tiles_start_at_lines_that_warp_groups_agree_on() {
     let header = product.header().replace("5632", "5696");
     let error = run(&header, &product.body(4096 + 64), &mut product.buffers()).unwrap_err();
     assert!(error.to_string().contains("does not start at a multiple of 1024 bytes"), "{error}");
-    let half = product.body(4096).replace("multiply_tiles", "if (thread < 64) {\nmultiply_tiles");
+    let half = product.body(4096).replace("wgmma", "if (thread < 64) {\nmultiply_tiles");
     let half = half.replace(", 24, 64\n", ", 24, 64\n}\n");
     let error = run(&header, &half, &mut product.buffers()).unwrap_err();
     assert!(error.to_string().contains("some warps of a group do not come"), "{error}");
@@ -326,14 +340,14 @@ fn products_that_run_on_are_waited_for() {
         run(&product.header(), body, &mut results).map(|()| results[2].to_tensor([64 * 24]).unwrap().to_f64())
     };
     let body = product.body(4096);
-    let running = |after: &str| body.replace(", 24, 64\n", &format!(", 24, 64, runs_on\n{after}"));
-    assert_eq!(run(&running("settle\n")).unwrap(), product.expected());
+    let running = |after: &str| body.replace(", 24, 64\n", &format!(", 24, 64, async\n{after}"));
+    assert_eq!(run(&running("wgmma_wait\n")).unwrap(), product.expected());
     let error = run(&running("")).unwrap_err();
     assert!(error.to_string().contains("before it is written"), "{error}");
     // The barrier does not wait for the product, which still reads what is overwritten.
-    let error = run(&running("barrier\ns[thread] = b[thread]\nsettle\n")).unwrap_err();
+    let error = run(&running("barrier\ns[thread] = b[thread]\nwgmma_wait\n")).unwrap_err();
     assert!(error.to_string().contains("also accessed by"), "{error}");
-    assert!(run(&running("settle\nbarrier\ns[thread] = b[thread]\n")).is_ok());
+    assert!(run(&running("wgmma_wait\nbarrier\ns[thread] = b[thread]\n")).is_ok());
     let end = body.find("for j: i64 [0..=11] = 0 to 12 step 1 unroll {\ny[").expect("the stores");
     let error = run(&running("")[..end + ", runs_on".len()]).unwrap_err();
     assert!(error.to_string().contains("a task ends before its products"), "{error}");
@@ -343,17 +357,17 @@ fn products_that_run_on_are_waited_for() {
 fn fragments_stay_while_their_product_is_under_way() {
     let product = TileProduct { columns: 24, terms: 64, is_fragment: true, transposed: false };
     let run = |after: &str| {
-        let body = product.body(4096).replace(", 24, 64\n", &format!(", 24, 64, runs_on\n{after}"));
+        let body = product.body(4096).replace(", 24, 64\n", &format!(", 24, 64, async\n{after}"));
         run(&product.header(), &body, &mut product.buffers())
     };
-    assert!(run("settle\nf[0] = f16(0.25)\n").is_ok());
-    let error = run("f[0] = f16(77.0)\nsettle\n").unwrap_err();
+    assert!(run("wgmma_wait\nf[0] = f16(0.25)\n").is_ok());
+    let error = run("f[0] = f16(77.0)\nwgmma_wait\n").unwrap_err();
     assert!(error.to_string().contains("overwritten"), "{error}");
 }
 
 #[test]
 fn places_of_swizzled_tiles_are_taken_once() {
-    use crate::cta::{swizzled, swizzled_place};
+    use crate::cta::{swizzled, swizzled_offset};
     use orch_compute::{Exprs, Simplifier};
     let (lines, elems) = (24, 128);
     let mut places: Vec<usize> =
@@ -361,7 +375,7 @@ fn places_of_swizzled_tiles_are_taken_once() {
     for (at, &place) in places.iter().enumerate() {
         let mut exprs = Exprs::default();
         let [line, at] = [at / elems, at % elems].map(|value| exprs.index(value as i64));
-        let expr = swizzled_place(&mut exprs, lines, line, at);
+        let expr = swizzled_offset(&mut exprs, lines, line, at);
         let expr = Simplifier::new().simplify(&mut exprs, expr);
         assert_eq!(exprs.as_int(expr), Some(place as i64));
     }

@@ -1,4 +1,4 @@
-//! Statements of teams.
+//! Statements of CTAs.
 
 use super::expression::Value;
 use super::function::Emitter;
@@ -7,61 +7,61 @@ use super::types::CppType;
 use orch_compute::ExprId;
 use orch_ir::DType;
 use orch_thread::cta::WARP_GROUP;
-use orch_thread::{Product, Scope, Spot, TeamStmt, ThreadProgram};
+use orch_thread::{CtaStmt, Location, MmaType, Scope, ThreadProgram};
 use std::collections::BTreeSet;
 
 /// Rows that a warp group multiplies.
 const GROUP_ROWS: usize = 16 * WARP_GROUP;
 
 impl Emitter<'_> {
-    pub(super) fn team_stmt(&mut self, stmt: &TeamStmt) {
+    pub(super) fn cta_stmt(&mut self, stmt: &CtaStmt) {
         match stmt {
-            TeamStmt::Barrier | TeamStmt::Recycle => {
+            CtaStmt::Barrier | CtaStmt::ReuseShared => {
                 if self.publishes {
                     self.line("o_publish();");
                 }
                 self.line("__syncthreads();");
             }
-            TeamStmt::Release if self.is_launched_early => self.line("o_release();"),
-            TeamStmt::Await if self.is_launched_early => self.await_inputs(),
-            TeamStmt::Release | TeamStmt::Await => {}
-            TeamStmt::Settle => {
-                self.line("o_settle();");
+            CtaStmt::LaunchDependents if self.is_launched_early => self.line("o_launch_dependents();"),
+            CtaStmt::GridDependencyWait if self.is_launched_early => self.await_inputs(),
+            CtaStmt::LaunchDependents | CtaStmt::GridDependencyWait => {}
+            CtaStmt::WgmmaWait => {
+                self.line("o_wgmma_wait();");
                 self.hold_sums(None);
             }
-            TeamStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
-            TeamStmt::Join => self.line("o_join();"),
-            TeamStmt::AwaitJoined => self.line("o_await_joined();"),
-            TeamStmt::Commit => self.line("o_commit();"),
-            TeamStmt::Wait(groups) => self.line(&format!("o_wait<{groups}>();")),
-            TeamStmt::Shuffle { var, value, with } => {
+            CtaStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
+            CtaStmt::ClusterArrive => self.line("o_cluster_arrive();"),
+            CtaStmt::ClusterWait => self.line("o_cluster_wait();"),
+            CtaStmt::CpAsyncCommit => self.line("o_cp_async_commit();"),
+            CtaStmt::CpAsyncWait(groups) => self.line(&format!("o_wait<{groups}>();")),
+            CtaStmt::Shuffle { var, value, with } => {
                 let value = self.eval(*value);
                 let text = format!("o_shuffle({}, {with})", value.text);
                 self.declare("const ", *var, Value { text, ty: value.ty });
             }
-            TeamStmt::Exceeds { var, sums, count, limits } => {
+            CtaStmt::Exceeds { var, accs: sums, count, limits } => {
                 let (sums, limits) = (self.place(sums), self.place(limits));
                 let text = format!("o_exceed<{count}>({sums}, {limits})");
                 self.declare("const ", *var, Value { text, ty: CppType::of(DType::Bool, 1) });
             }
-            TeamStmt::Peer { var, rank, from } => {
+            CtaStmt::LoadDsmem { var, rank, from } => {
                 let ty = self.program.var_type(*var);
                 let rank = self.eval(*rank).text;
                 let width = self.aligned(from.offset, ty.lanes, ty.dtype);
                 let place = self.place(from);
-                let read = format!("o_peer<{}, {width}>({place}, {rank})", ty.lanes);
+                let read = format!("o_load_dsmem<{}, {width}>({place}, {rank})", ty.lanes);
                 let text = if ty.lanes == 1 { format!("{read}.v[0]") } else { read };
                 self.declare("const ", *var, Value { text, ty: CppType::of(ty.dtype, ty.lanes) });
             }
-            TeamStmt::Give { to, rank, value } => {
+            CtaStmt::StoreDsmem { to, rank, value } => {
                 let value = self.eval(*value);
                 let width = self.aligned(to.offset, value.ty.lanes, self.program.buffer(to.buffer).dtype);
                 let (offset, rank) = (self.eval(to.offset).text, self.eval(*rank).text);
                 let buffer = &self.buffers[to.buffer.index()];
-                let give = format!("o_give<{width}>({buffer}, {offset}, {rank}, {});", value.text);
+                let give = format!("o_store_dsmem<{width}>({buffer}, {offset}, {rank}, {});", value.text);
                 self.line(&give);
             }
-            TeamStmt::Copy { to, from, elems, real, mask } => {
+            CtaStmt::CpAsync { to, from, elems, real, mask } => {
                 let size = self.program.buffer(to.buffer).dtype.size_bytes();
                 let bytes = elems * size;
                 let real = match real {
@@ -77,33 +77,35 @@ impl Emitter<'_> {
                 let (to, from) = (self.place(to), self.place(from));
                 self.line(&format!("o_copy{by_lines}<{bytes}>({to}, {from}, {real});"));
             }
-            TeamStmt::CopyBox { to, view, at, slot } => {
+            CtaStmt::TmaLoad { to, map: tensor_map, at, mbarrier } => {
                 let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();
-                let (to, slot) = (self.place(to), self.eval(*slot).text);
-                let own = &self.program.views[view.index()];
-                let (bytes, once) = (own.box_elems() * 2, self.once(own.buffer));
-                let (view, slots) = (&self.views[view.index()], &self.slots);
+                let (to, mbarrier) = (self.place(to), self.eval(*mbarrier).text);
+                let own = &self.program.tensor_maps[tensor_map.index()];
+                let (bytes, once) = (own.tile_elems() * 2, self.once(own.buffer));
+                let (tensor_map, mbarriers) = (&self.tensor_maps[tensor_map.index()], &self.mbarriers);
                 let at = at.join(", ");
-                let copy = format!("o_copy_box{once}<{bytes}>({to}, &{view}, {slots} + {slot}, {at});");
+                let copy = format!(
+                    "o_tma_load{once}<{bytes}>({to}, &{tensor_map}, {mbarriers} + {mbarrier}, {at});"
+                );
                 self.line(&format!("if ({} && o_elected()) {copy}", self.copies));
             }
-            TeamStmt::AwaitBoxes { slot, turn } => {
-                let (slot, turn) = (self.eval(*slot).text, self.eval(*turn).text);
-                self.line(&format!("o_await_boxes({} + {slot}, {turn});", self.slots));
+            CtaStmt::MbarrierWaitFull { mbarrier, phase } => {
+                let (mbarrier, phase) = (self.eval(*mbarrier).text, self.eval(*phase).text);
+                self.line(&format!("o_mbarrier_wait({} + {mbarrier}, {phase});", self.mbarriers));
             }
-            TeamStmt::PassGate { gate, .. } => {
-                let gate = self.gate(*gate);
-                self.line(&format!("o_pass_gate({gate});"));
+            CtaStmt::MbarrierArriveEmpty { mbarrier, .. } => {
+                let mbarrier = self.mbarrier(*mbarrier);
+                self.line(&format!("o_mbarrier_arrive({mbarrier});"));
             }
-            TeamStmt::AwaitGate { gate, turn } => {
-                let (gate, turn) = (self.gate(*gate), self.eval(*turn).text);
-                self.line(&format!("if ({}) o_await_boxes({gate}, {turn});", self.copies));
+            CtaStmt::MbarrierWaitEmpty { mbarrier, phase } => {
+                let (mbarrier, phase) = (self.mbarrier(*mbarrier), self.eval(*phase).text);
+                self.line(&format!("if ({}) o_mbarrier_wait({mbarrier}, {phase});", self.copies));
             }
-            TeamStmt::LoadMatrix { to, from, matrices, transposed } => {
+            CtaStmt::Ldmatrix { to, from, matrices, transposed } => {
                 let (to, from) = (self.pair(to), self.place(from));
-                self.line(&format!("o_load_matrix<{matrices}, {transposed}>({to}, {from});"));
+                self.line(&format!("o_ldmatrix<{matrices}, {transposed}>({to}, {from});"));
             }
-            TeamStmt::MultiplyTiles { sum, a, b, .. } => {
+            CtaStmt::Wgmma { acc: sum, a, b, .. } => {
                 let kind = TileProduct::of(self.program, stmt).expect("it multiplies tiles");
                 let a = if kind.is_fragment { self.pair(a) } else { self.place(a) };
                 let (sums, b) = (self.place(sum), self.place(b));
@@ -111,11 +113,11 @@ impl Emitter<'_> {
                 let running = Running { sum: *sum, count: kind.columns / 2, stored: BTreeSet::new() };
                 self.hold_sums(kind.runs_on.then_some(running));
             }
-            TeamStmt::Multiply { product, sum, a, b } => {
+            CtaStmt::Mma { ty: product, acc: sum, a, b } => {
                 let sum = self.place(sum);
                 let (a, b) = match product {
-                    Product::Tf32 => (self.place(a), self.place(b)),
-                    Product::F16 | Product::Bf16 => (self.pair(a), self.pair(b)),
+                    MmaType::Tf32 => (self.place(a), self.place(b)),
+                    MmaType::F16 | MmaType::Bf16 => (self.pair(a), self.pair(b)),
                 };
                 self.line(&format!("o_multiply_{}({sum}, {a}, {b});", product.name()));
             }
@@ -123,28 +125,28 @@ impl Emitter<'_> {
     }
 
     /// A pointer to an element.
-    pub(super) fn place(&mut self, spot: &Spot) -> String {
-        let offset = self.eval(spot.offset).text;
-        format!("{} + {offset}", self.buffers[spot.buffer.index()])
+    pub(super) fn place(&mut self, location: &Location) -> String {
+        let offset = self.eval(location.offset).text;
+        format!("{} + {offset}", self.buffers[location.buffer.index()])
     }
 
     /// A pointer to a gate: they lie behind the slots.
-    fn gate(&mut self, gate: ExprId) -> String {
-        let gate = self.eval(gate).text;
-        format!("{} + {} + {gate}", self.slots, self.program.slots.count)
+    fn mbarrier(&mut self, mbarrier: ExprId) -> String {
+        let mbarrier = self.eval(mbarrier).text;
+        format!("{} + {} + {mbarrier}", self.mbarriers, self.program.mbarriers.full)
     }
 
     /// A pointer to a pair of elements of a fragment.
-    fn pair(&mut self, spot: &Spot) -> String {
-        let offset = self.eval(spot.offset).text;
-        format!("{} + ({offset}) / 2", self.buffers[spot.buffer.index()])
+    fn pair(&mut self, location: &Location) -> String {
+        let offset = self.eval(location.offset).text;
+        format!("{} + ({offset}) / 2", self.buffers[location.buffer.index()])
     }
 }
 
 /// A product of tiles: PTX's `wgmma` has its sizes and registers in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TileProduct {
-    product: Product,
+    product: MmaType,
     columns: usize,
     terms: usize,
     /// Whether the first factor is in registers.
@@ -155,8 +157,10 @@ pub struct TileProduct {
 
 impl TileProduct {
     /// What a statement multiplies, if it multiplies tiles.
-    pub fn of(program: &ThreadProgram, stmt: &TeamStmt) -> Option<TileProduct> {
-        let TeamStmt::MultiplyTiles { product, a, columns, terms, transposed, runs_on, .. } = *stmt else {
+    pub fn of(program: &ThreadProgram, stmt: &CtaStmt) -> Option<TileProduct> {
+        let CtaStmt::Wgmma { ty: product, a, n: columns, k: terms, transposed, is_async: runs_on, .. } =
+            *stmt
+        else {
             return None;
         };
         let is_fragment = program.buffer(a.buffer).scope == Scope::Scratch;
@@ -168,8 +172,8 @@ impl TileProduct {
         let Self { product, columns, terms, .. } = self;
         let first = if self.is_fragment { "_fragments" } else { "" };
         let second = if self.transposed { "_transposed" } else { "" };
-        let third = if self.runs_on { "_run_on" } else { "" };
-        format!("o_multiply_tiles_{}_{columns}_{terms}{first}{second}{third}", product.name())
+        let third = if self.runs_on { "_async" } else { "" };
+        format!("o_wgmma_{}_{columns}_{terms}{first}{second}{third}", product.name())
     }
 
     /// Its function. All steps of 16 terms are under way at the same time, and nothing comes between them.
@@ -184,12 +188,12 @@ impl TileProduct {
         let b_first = sums + words * steps;
         let mut lines = vec!["wgmma.fence.sync.aligned;".to_owned()];
         for step in 0..steps {
-            let (a, turns) = match is_fragment {
+            let (a, phases) = match is_fragment {
                 true => (registers(sums + 4 * step, 4), format!("{}", u8::from(transposed))),
                 false => (format!("%{}", sums + step), format!("0, {}", u8::from(transposed))),
             };
             lines.push(format!(
-                "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{name}.{name} {}, {a}, %{}, 1, 1, 1, {turns};",
+                "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{name}.{name} {}, {a}, %{}, 1, 1, 1, {phases};",
                 registers(0, sums),
                 b_first + step,
             ));

@@ -1,11 +1,11 @@
-//! What lowerings to teams share: names, loops, places of lanes, and the way from block programs to loads and stores.
+//! What lowerings to CTAs share: names, loops, places of lanes, and the way from block programs to loads and stores.
 
 use orch_compute::block::{BlockProgram, Stage};
 use orch_compute::expr::substitute::{Access, Importer, Substitution};
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Exprs, StageId, Type, VarId};
 use orch_compute::simplify::{Simplifier, simplify};
 use orch_ir::DType;
-use orch_thread::cta::Spot;
+use orch_thread::cta::Location;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::vectorize::{Vectorizer, Widening};
 
@@ -14,7 +14,7 @@ pub(super) const WIDEST_BYTES: usize = 16;
 /// Most vectors of results that a thread has under way at once.
 pub(super) const RESULTS_UNDER_WAY: u32 = 4;
 
-/// A kernel of a team while it is written.
+/// A kernel of a CTA while it is written.
 pub(super) trait Lowers: Sized {
     /// The program, and what is known of its expressions.
     fn writing(&mut self) -> (&mut ThreadProgram, &mut Simplifier);
@@ -109,8 +109,8 @@ pub(super) trait Lowers: Sized {
     }
 
     /// A place that is known when compiling.
-    fn constant_place(&mut self, buffer: BufferId, offset: usize) -> Spot {
-        Spot { buffer, offset: self.writing().0.exprs.index(offset as i64) }
+    fn constant_place(&mut self, buffer: BufferId, offset: usize) -> Location {
+        Location { buffer, offset: self.writing().0.exprs.index(offset as i64) }
     }
 
     /// Stores of block level, as of [`stores_of`], where `lanes` neighbouring results have the variable `each` from
@@ -222,7 +222,7 @@ pub(super) fn copied_from(
     simplifier: &mut Simplifier,
     value: ExprId,
     ty: Type,
-) -> Option<(Spot, Option<ExprId>)> {
+) -> Option<(Location, Option<ExprId>)> {
     let Expr::Load { buffer, offset, mask, .. } = *exprs.get(value) else { return None };
     let mask = match mask {
         Some(mask) => Some(exprs.uniform(mask)?),
@@ -230,7 +230,7 @@ pub(super) fn copied_from(
     };
     let is_vector = exprs.ty(value) == ty && exprs.lanes(offset) == 1;
     let is_aligned = is_vector && simplifier.range(exprs, offset).is_multiple_of(ty.lanes as i64);
-    is_aligned.then_some((Spot { buffer, offset }, mask))
+    is_aligned.then_some((Location { buffer, offset }, mask))
 }
 
 /// The lanes whose position, from `first` on, is below `extent`; `None` if all are.
