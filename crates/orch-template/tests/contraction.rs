@@ -307,7 +307,7 @@ fn few_rows_by_large_factors_are_tiled_as_these_lie() {
         let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
         let is_wide = |schedule: &gpu::ContractionSchedule| schedule.block_n >= 2 * SWIZZLE_ROW;
         let what = format!("{m} rows, transposed {is_transposed}: {:?}", schedules[0]);
-        assert_eq!(schedules[0].boxes || !is_wide(&schedules[0]), is_transposed, "{what}");
+        assert_eq!(schedules[0].tma || !is_wide(&schedules[0]), is_transposed, "{what}");
         let tallest = schedules.iter().map(|schedule| schedule.block_m).max();
         assert_eq!(tallest, Some(if m > 64 { 128 } else { 64 }), "{what}");
     }

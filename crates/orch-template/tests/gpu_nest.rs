@@ -315,7 +315,7 @@ fn columns_of_all_heights() {
 /// Sums of columns that lie beside one another leave no multiprocessor without work and none with few loads under way.
 #[test]
 fn columns_keep_memory_busy() {
-    let (multiprocessors, threads) = (SM_90.multiprocessors, SM_90.threads);
+    let (sms, threads) = (SM_90.sms, SM_90.sm_threads);
     for (rows, columns, is_product) in [
         (1024, 4096, false),
         (8192, 8192, false),
@@ -336,8 +336,8 @@ fn columns_keep_memory_busy() {
         let tasks = program.tasks;
         let what = format!("{rows} x {columns}: {tasks} tasks of {schedule:?}");
         assert_eq!(schedule.lanes, 8, "{what}");
-        assert!(10 * tasks >= 9 * multiprocessors, "{what}");
-        let resident = (tasks * schedule.threads()).min(multiprocessors * threads) / multiprocessors;
+        assert!(10 * tasks >= 9 * sms, "{what}");
+        let resident = (tasks * schedule.threads()).min(sms * threads) / sms;
         let under_way = resident * schedule.together * schedule.lanes * DType::F16.size_bytes();
         println!("{what}: {under_way} bytes under way");
         assert!(under_way >= 32 << 10, "{what}: {under_way} bytes under way");
