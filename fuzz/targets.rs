@@ -13,13 +13,12 @@ use orchestrion::{Artifact, Executable, RunOptions, npy};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 7] = [
     ("onnx", onnx),
     ("tensor", tensor),
     ("prim", prim),
     ("thread", thread),
     ("mugraph", mugraph),
-    ("saved", saved),
     ("artifact", artifact),
     ("npy", npy_file),
 ];
@@ -76,13 +75,6 @@ pub fn mugraph(data: &[u8]) {
     let Ok(graph) = orch_mugraph::parse(text) else { return };
     reads_itself(&graph);
     let _ = orch_mugraph::validate(&graph);
-}
-
-/// A saved set of µGraphs in the published form.
-pub fn saved(data: &[u8]) {
-    let Some(text) = text(data) else { return };
-    let Ok(graphs) = orch_mugraph::json::import_saved(text) else { return };
-    graphs.iter().for_each(reads_itself);
 }
 
 fn reads_itself(graph: &orch_mugraph::MuGraph) {

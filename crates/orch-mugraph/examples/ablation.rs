@@ -3,9 +3,13 @@
 //!
 //! `cargo run --release -p orch-mugraph --example ablation > bench/results/mugraph-ablation.md`
 
-use orch_mugraph::programs::programs;
+#[allow(dead_code)]
+#[path = "../tests/common/programs.rs"]
+mod programs;
+
 use orch_mugraph::search::limits::BlockLimits;
 use orch_mugraph::search::{SearchOptions, search};
+use programs::programs;
 use std::time::Instant;
 
 /// States per structure at which a search without a rule is given up.

@@ -2,9 +2,13 @@
 //!
 //! `cargo run --release -p orch-mugraph --example proofs > bench/results/mugraph-proofs.md`
 
-use orch_mugraph::programs::programs;
+#[allow(dead_code)]
+#[path = "../tests/common/programs.rs"]
+mod programs;
+
 use orch_mugraph::verify::screen;
 use orch_mugraph::{Primes, Rejection, VerifyOptions, parse, verify};
+use programs::programs;
 use std::time::Instant;
 
 /// A program and a µGraph that computes it.

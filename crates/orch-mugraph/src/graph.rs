@@ -56,7 +56,8 @@ pub struct GraphError {
 }
 
 impl GraphError {
-    pub(crate) fn new(place: impl fmt::Display, problem: impl Into<String>) -> GraphError {
+    /// What is wrong, and where.
+    pub fn new(place: impl fmt::Display, problem: impl Into<String>) -> GraphError {
         GraphError { place: place.to_string(), problem: problem.into() }
     }
 }

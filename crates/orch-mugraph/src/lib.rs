@@ -1,5 +1,5 @@
-//! µGraphs: programs on three levels (kernels; the blocks of a kernel; the registers of a thread), and what is needed to
-//! trust, to find and to lower them. After Mirage (OSDI'25): the µGraph (section 2), abstract expressions (section 4), and
+//! µGraphs: programs on two levels (kernels, and the blocks of a kernel), and what is needed to trust, to find and to lower
+//! them. After Mirage (OSDI'25): the µGraph (section 2), abstract expressions (section 4), and
 //! equivalence by polynomial identity testing (section 5), with a bound of our own.
 //!
 //! This crate compiles nothing, measures nothing and reads no models.
@@ -9,16 +9,13 @@ pub mod eval;
 pub mod extract;
 pub mod floats;
 pub mod graph;
-pub mod json;
 pub mod lower;
 pub mod op;
-pub mod programs;
 pub mod rational;
 pub mod search;
 pub mod stabilise;
 pub mod superoptimize;
 pub mod text;
-pub mod thread;
 pub mod tiling;
 mod validate;
 pub mod verify;

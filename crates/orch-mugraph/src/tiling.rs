@@ -117,7 +117,7 @@ pub fn tile_shapes(
 ///
 /// # Errors
 /// If operands do not suit.
-pub(crate) fn tile_shape(
+pub fn tile_shape(
     node: &TileNode,
     tiles: &[Vec<usize>],
     (block, tensors): (&BlockGraph, &[Vec<usize>]),

@@ -5,7 +5,6 @@ mod common;
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
-use orch_mugraph::thread::chains;
 use orch_mugraph::{MuGraph, Node, Precision, interpret};
 
 /// The relative error of `candidate` against `program`.
@@ -85,20 +84,6 @@ fn rotary_embedding_is_made_of_index_and_map_operators() {
     let (cos, sin) = (Array::full(&[2, 4], 0.0), Array::full(&[2, 4], 1.0));
     let result = interpret(&graph, &[x, cos, sin], Precision::F64).unwrap();
     assert_eq!(result[0].data, [-3., -4., 1., 2., -7., -8., 5., 6.]);
-}
-
-#[test]
-fn chains_of_the_thread_level_keep_sums_and_maps_in_registers() {
-    let graph = mugraph("gated_mlp");
-    let block = graph.nodes().find_map(|(_, node)| match node {
-        Node::Block(block) => Some(block),
-        _ => None,
-    });
-    let chains = chains(block.unwrap(), graph.shapes()).unwrap();
-    let shown: Vec<(Vec<u32>, bool)> =
-        chains.iter().map(|chain| (chain.tiles.iter().map(|tile| tile.0).collect(), chain.shared)).collect();
-    let loads = [(vec![0], true), (vec![1], true), (vec![2], true)];
-    assert_eq!(shown, [&loads[..], &[(vec![3, 4, 7, 8], false), (vec![5, 6], true)]].concat());
 }
 
 #[test]

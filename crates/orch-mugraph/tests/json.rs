@@ -4,9 +4,9 @@ mod common;
 
 use common::program;
 use common::saved::{NONE, SavedGraph};
+use common::saved_form::{import_saved, to_json};
 use common::saved_sets::good_sets;
 use common::wrong_qknorm::{Extents, Logits, forms};
-use orch_mugraph::json::{import_saved, to_json};
 use orch_mugraph::{parse, print};
 use serde_json::{Value, json};
 

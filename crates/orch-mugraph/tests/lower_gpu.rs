@@ -90,8 +90,7 @@ fn fused_attention(
     range: usize,
 ) -> (MuGraph, MuGraph) {
     let mut program = MuGraph::new("attention");
-    let result =
-        orch_mugraph::programs::attention(&mut program, [heads, rows, keys, columns], false).unwrap();
+    let result = common::programs::attention(&mut program, [heads, rows, keys, columns], false).unwrap();
     program.output("o", result).unwrap();
     let fused = valid(&format!(
         "mugraph \"fused\" {{\n t0 = input \"q\" [{heads}, {rows}, {columns}]\n \

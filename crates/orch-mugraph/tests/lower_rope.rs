@@ -4,11 +4,11 @@ mod common;
 
 use common::gpu::{KINDS, check_stored, check_ways, rounded};
 use common::kernels::{outputs, row_major};
+use common::programs::partial_rotary_attention;
 use common::{random_inputs, valid};
 use orch_ir::DType;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::cpu;
-use orch_mugraph::programs::partial_rotary_attention;
 use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{MuGraph, Precision, VerifyOptions, interpret, print, stabilise};
 use orch_thread::target::{AARCH64, X86_64_V3, X86_64_V4};

@@ -7,7 +7,7 @@ use orch_mugraph::array::Array;
 use orch_mugraph::search::{Found, SearchOptions, SearchReport, search};
 use orch_mugraph::verify::degree::degrees;
 use orch_mugraph::{
-    MuGraph, Precision, Rejection, Unstable, VerifyOptions, interpret, json, parse, print, stabilise, verify,
+    MuGraph, Precision, Rejection, Unstable, VerifyOptions, interpret, parse, print, stabilise, verify,
 };
 
 fn run(program: &MuGraph) -> (Vec<Found>, SearchReport) {
@@ -45,7 +45,7 @@ fn a_rotation_turns_pairs() {
 
 #[test]
 fn the_saved_form_names_dimension_and_distance() {
-    let text = json::to_json(&rope(6)).to_string();
+    let text = serde_json::to_string(&rope(6)).unwrap();
     assert!(text.contains(r#""Rotate":{"dim":1,"group":6}"#), "{text}");
     assert_eq!(parse(&print(&rope(6))).unwrap(), rope(6));
 }

@@ -3,12 +3,12 @@
 
 mod common;
 
+use common::saved_form::import_saved;
 use common::saved_sets::{SavedSet, good_sets};
 use common::wrong_qknorm::{Extents, Form, Logits, forms};
 use common::{mugraph, random_inputs};
 use orch_mugraph::array::Array;
 use orch_mugraph::eval::outputs;
-use orch_mugraph::json::import_saved;
 use orch_mugraph::verify::residues::{Residues, TestBase};
 use orch_mugraph::verify::{MaxMode, lax};
 use orch_mugraph::{

@@ -2,11 +2,12 @@
 
 mod common;
 
+use common::programs;
 use common::{program, valid};
 use orch_mugraph::search::cost::Machine;
 use orch_mugraph::search::limits::BlockLimits;
 use orch_mugraph::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume, search};
-use orch_mugraph::{MuGraph, VerifyOptions, print, programs, stabilise, verify};
+use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise, verify};
 
 fn run(program: &MuGraph) -> (Vec<Found>, SearchReport) {
     search(program, &SearchOptions { threads: 2, ..SearchOptions::default() })

@@ -166,11 +166,6 @@ fn mugraphs() {
     exercise("mugraph");
 }
 
-#[test]
-fn saved_mugraphs() {
-    exercise("saved");
-}
-
 /// Changes to what is refused as a whole would find nothing.
 #[test]
 fn manifests_of_the_corpus_are_read() {

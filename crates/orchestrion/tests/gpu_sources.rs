@@ -2,6 +2,10 @@
 //! without spilled registers. NVRTC needs no GPU; it is taken from the environment variable `ORCHESTRION_TEST_NVRTC` or from the usual
 //! places, and what was asked for must be there.
 
+#[allow(dead_code)]
+#[path = "../../orch-mugraph/tests/common/programs.rs"]
+mod programs;
+
 use orch_codegen::cuda;
 use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_ir::{
@@ -10,7 +14,7 @@ use orch_ir::{
 use orch_mugraph::lower::gpu::Schedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::{Found, SearchOptions, search};
-use orch_mugraph::{MuGraph, Node, parse, programs, stabilise};
+use orch_mugraph::{MuGraph, Node, parse, stabilise};
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_template::gpu::{attention, contraction, pointwise, row, transpose};
 use orch_thread::OperandPrecision;

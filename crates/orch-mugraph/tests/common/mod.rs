@@ -3,14 +3,16 @@
 
 pub mod gpu;
 pub mod kernels;
+pub mod programs;
 pub mod random;
 pub mod regions;
 pub mod saved;
+pub mod saved_form;
 pub mod saved_sets;
 pub mod wrong_qknorm;
 
 use orch_mugraph::array::Array;
-use orch_mugraph::{MuGraph, parse, programs, validate};
+use orch_mugraph::{MuGraph, parse, validate};
 use std::path::Path;
 
 /// A µGraph of `tests/mugraphs`.

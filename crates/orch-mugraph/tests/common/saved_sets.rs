@@ -2,8 +2,9 @@
 //! each has, the first graph's kernels, grids and loops, and what the published search varies (grids, loops, which kernels
 //! are predefined, when sums are made). Only the first graphs are the published ones; the others are of the same kinds.
 
+use super::programs;
 use super::saved::{NONE, Saved, SavedGraph};
-use orch_mugraph::{MuGraph, programs};
+use orch_mugraph::MuGraph;
 use serde_json::Value;
 
 /// A saved set and the program that its graphs compute.

@@ -7,8 +7,9 @@
 //! published search varies: the place of each norm, of the exponential and of the sum, how blocks' results are put together,
 //! and the order of operands.
 
+use super::programs;
 use super::saved::{NONE, Saved, SavedBlock, SavedGraph};
-use orch_mugraph::{MuGraph, programs};
+use orch_mugraph::MuGraph;
 use serde_json::Value;
 
 /// Heads, rows, keys and columns of an attention. The columns divide the rows and the keys.

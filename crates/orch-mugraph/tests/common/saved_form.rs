@@ -5,10 +5,10 @@
 //! `redtox_ld_sum` keeps `reduction_dimx` elements, `red_ld_rms` is the root of the mean square. Shapes that are saved are
 //! compared with those that operators give. Strides, layouts, addresses and types of elements are passed over.
 
-use crate::graph::{Accumulation, BlockGraph, MuGraph, TensorId, TileId, TileNode};
-use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
-use crate::rational::Rational;
-use crate::tiling::{MAX_BLOCKS, MAX_LOOP, tile_shape};
+use orch_mugraph::graph::{Accumulation, BlockGraph, MuGraph, TensorId, TileId, TileNode};
+use orch_mugraph::op::{BinaryFn, Op, ReduceFn, UnaryFn};
+use orch_mugraph::rational::Rational;
+use orch_mugraph::tiling::{MAX_BLOCKS, MAX_LOOP, tile_shape};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;

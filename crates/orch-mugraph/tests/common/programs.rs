@@ -1,9 +1,9 @@
 //! The benchmark programs of the Mirage papers, as graphs of predefined kernels: twelve of arXiv 2405.05751 and six of
 //! OSDI'25, with the shapes of the published repository. And two of ours, with rotary position embeddings.
 
-use crate::graph::{GraphError, MuGraph, TensorId};
-use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
-use crate::rational::Rational;
+use orch_mugraph::graph::{GraphError, MuGraph, TensorId};
+use orch_mugraph::op::{BinaryFn, Op, ReduceFn, UnaryFn};
+use orch_mugraph::rational::Rational;
 
 /// A program by name.
 #[derive(Clone, Debug)]
