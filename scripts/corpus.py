@@ -11,7 +11,7 @@ kernel into OUT.tsv: model, target, precision, number, name, hash. Nothing is co
 the models whose names contain one of the words, --targets the configurations, as in cuda:sm_90/f16; --keep keeps the sources.
 
 A hash is of the source without comments and white space, with each identifier that the source itself may choose replaced by the
-number of its first appearance: what is renamed hashes alike. Keywords, types, intrinsics and assembly count as they are.
+number of its first appearance, in the file or in its function: what is renamed hashes alike. Keywords, types, intrinsics and assembly count as they are.
 
 `compare` lists the kernels that differ, are gone or are new; the exit code is 1 if there are any.
 scripts/corpus.sh does all of it for two commits.
@@ -41,18 +41,59 @@ FIXED = re.compile(
     r"|sinf?|cosf?|memcpy|memset)$"
 )
 TOKEN = re.compile(
-    r'//[^\n]*|/\*.*?\*/|\s+|(?P<string>"(?:\\.|[^"\\])*")|(?P<word>[A-Za-z_]\w*)|(?P<other>\d[\w.]*|.)', re.S
+    r'//[^\n]*|/\*.*?\*/|[ \t]+|\\\n|(?P<line>\n)|(?P<string>"(?:\\.|[^"\\])*")|(?P<word>[A-Za-z_]\w*)|(?P<other>\d[\w.]*|.)', re.S
 )
 
 
-def normalised(text):
-    """The source with what may be renamed numbered, without comments."""
-    numbers, out = {}, []
+def top_level_items(text):
+    """Lists of tokens, one of each function, declaration and preprocessor line; a token is its kind and text."""
+    item, depth = [], 0
     for token in TOKEN.finditer(text):
-        if word := token["word"]:
-            out.append(word if FIXED.match(word) else f"#{numbers.setdefault(word, len(numbers))}")
-        elif kept := token["string"] or token["other"]:
-            out.append(kept)
+        kind = token.lastgroup
+        if kind == "line" and item and item[0] == ("other", "#"):
+            yield item
+            item = []
+        if kind in (None, "line"):
+            continue
+        item.append((kind, token[0]))
+        is_line = item[0] == ("other", "#")
+        depth += {"{": 1, "}": -1}.get(token[0], 0) if kind == "other" and not is_line else 0
+        if not is_line and depth == 0 and kind == "other" and token[0] in ";}":
+            yield item
+            item = []
+    yield item
+
+
+def named_outside(item):
+    """The names that an item gives or uses outside of its parameters and body: of functions, types, macros."""
+    depth, before = 0, None
+    for kind, text in item:
+        if kind == "other":
+            depth += {"{": 1, "(": 1, "<": 1, "}": -1, ")": -1, ">": -1}.get(text, 0)
+        elif kind == "word" and depth <= 0 and not FIXED.match(text):
+            yield text
+        before = text
+        if item[0] == ("other", "#") and before == "(":
+            return
+
+
+def normalised(text):
+    """The source with what may be renamed numbered, without comments: names of the file over the file, others in their item."""
+    items = list(top_level_items(text))
+    outside = {}
+    for item in items:
+        for name in named_outside(item):
+            outside.setdefault(name, len(outside))
+    out = []
+    for item in items:
+        inside = {}
+        for kind, text in item:
+            if kind != "word" or FIXED.match(text):
+                out.append(text)
+            elif text in outside:
+                out.append(f"@{outside[text]}")
+            else:
+                out.append(f"#{inside.setdefault(text, len(inside))}")
     return " ".join(out)
 
 
