@@ -5,7 +5,7 @@ mod common;
 use common::{mugraph, program, random_inputs, resized, valid};
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
-use orch_mugraph::{MuGraph, Node, Precision, interpret};
+use orch_mugraph::{MuGraph, Precision, interpret};
 
 /// The relative error of `candidate` against `program`.
 fn error(program: &MuGraph, candidate: &MuGraph) -> f64 {
