@@ -1,7 +1,7 @@
 //! What a kernel costs by its sketch and counts, and the counts that cost least.
 
 use super::algebra::{LOOP, WHOLE};
-use super::tile::{Atom, Dim, Origin, Sketch, Step, TileOp};
+use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, TileOp};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ const GROUP_ROWS: usize = 64;
 const GROUP_COLUMNS: usize = 64;
 /// Groups of warps that a block has at most.
 const MOST_GROUPS: usize = 2;
-/// Microseconds in which two processors that share a block add up each other's sums.
+/// Microseconds in which two cores that share a block add up each other's sums.
 const EXCHANGE_US: f64 = 0.5;
 /// Iterations that each of them runs at least.
 const LEAST_ITERATIONS: usize = 2;
@@ -34,13 +34,13 @@ struct Streaming {
     /// Most sums of all products of a block.
     sums: usize,
     /// Processors that share a block, all at once.
-    processors: usize,
+    cores: usize,
 }
 
 /// How long groups of warps, of [`GROUP_ROWS`] rows each, wait for products and exponentials in turn, which others of the
 /// processor hide. Times are of [`GROUP_COLUMNS`] columns, as multiples of what they take if enough groups share a processor.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct LatencyHiding {
     /// A group alone, each iteration.
     pub iteration: f64,
     /// A group alone, besides, by columns.
@@ -51,9 +51,9 @@ pub struct Waiting {
 
 /// Figures of a machine.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Machine {
+pub struct SearchDevice {
     /// Processors, each of which runs blocks.
-    pub processors: usize,
+    pub cores: usize,
     /// Bytes of tiles that a block may hold.
     pub tile_bytes: usize,
     /// Memory bandwidth in bytes per microsecond.
@@ -67,13 +67,13 @@ pub struct Machine {
     /// The time to start a kernel in microseconds.
     pub launch_us: f64,
     /// How loops of products and exponentials wait; `None` if they do not.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<LatencyHiding>,
     /// How much of the lesser of moving and computing is not hidden by the other, if there is one iteration.
-    pub exposed: f64,
+    pub unoverlapped: f64,
     /// The time of one iteration that nothing can hide, in microseconds.
     pub iteration_us: f64,
     /// Bytes that move in the time that it takes to begin with a run of neighbouring elements.
-    pub run_bytes: usize,
+    pub burst_bytes: usize,
     /// Neighbouring bytes that only move together.
     pub sector_bytes: usize,
     /// Bytes of an element.
@@ -81,66 +81,66 @@ pub struct Machine {
     /// Bytes of an element of what one kernel hands to another.
     pub partial_bytes: usize,
     /// Rows that matrix units multiply at least.
-    pub matrix_rows: usize,
+    pub mma_m: usize,
     /// Columns of which they multiply a multiple.
-    pub matrix_columns: usize,
+    pub mma_n: usize,
     /// Terms of a product in whose time its sums are read and written.
-    pub matrix_terms: usize,
+    pub mma_k: usize,
     /// What it costs to lay out an element of a product's right factor, in operations of a product.
     pub pack_flops: f64,
     /// Rows of a product up to which its right factor is read as it lies.
     pub unpacked_rows: usize,
     /// Rows up to which a given right factor is streamed past them: it is not held.
-    pub stream_rows: usize,
-    /// Whether factors of few rows are streamed in boxes where processors share blocks.
-    pub has_boxes: bool,
+    pub skinny_rows: usize,
+    /// Whether factors of few rows are streamed in boxes where cores share blocks.
+    pub has_tma: bool,
     /// Bytes of sums of products that registers hold.
-    pub register_bytes: usize,
+    pub accumulator_bytes: usize,
     /// What an elementwise operation costs, in operations of a product.
     pub scalar_flops: f64,
     /// The same of exponentials, roots, divisions and the like.
     pub special_flops: f64,
-    /// The share of the processors that saturates the memory.
-    pub memory_share: f64,
+    /// The share of the cores that saturates the memory.
+    pub saturating_share: f64,
     /// Processors that may share the iterations of a block, at most, a power of two.
-    pub most_sharing: usize,
+    pub max_cluster: usize,
     /// Processors that are of use where more than two share each block.
-    pub in_clusters: usize,
+    pub cores_in_clusters: usize,
     /// Bytes of sums that each of more than two of them exchanges with the others in a microsecond.
     pub exchange_bytes_per_us: f64,
 }
 
-impl Default for Machine {
+impl Default for SearchDevice {
     /// A current data-centre GPU with 16-bit elements.
     fn default() -> Self {
-        Machine {
-            processors: 132,
+        SearchDevice {
+            cores: 132,
             tile_bytes: 160 << 10,
             memory_bytes_per_us: 4.3e6,
             cache_bytes_per_us: 1.0e7,
             cache_bytes: 32 << 20,
             flops_per_us: 7.9e8,
             launch_us: 2.0,
-            exposed: 1.0,
+            unoverlapped: 1.0,
             iteration_us: 0.25,
-            run_bytes: 8,
+            burst_bytes: 8,
             sector_bytes: 64,
             element_bytes: 2,
             partial_bytes: 4,
-            matrix_rows: 16,
-            matrix_columns: 1,
-            matrix_terms: 0,
+            mma_m: 16,
+            mma_n: 1,
+            mma_k: 0,
             pack_flops: 0.0,
             unpacked_rows: 0,
-            stream_rows: 0,
-            has_boxes: false,
-            register_bytes: 0,
+            skinny_rows: 0,
+            has_tma: false,
+            accumulator_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
             waiting: None,
-            memory_share: 1.0 / 3.0,
-            most_sharing: 1,
-            in_clusters: 120,
+            saturating_share: 1.0 / 3.0,
+            max_cluster: 1,
+            cores_in_clusters: 120,
             exchange_bytes_per_us: 1.0e4,
         }
     }
@@ -155,9 +155,9 @@ pub struct PartCounts {
     pub looped: usize,
 }
 
-/// Extents of all that a kernel touches.
+/// KernelExtents of all that a kernel touches.
 #[derive(Clone, Copy)]
-pub struct Extents<'a> {
+pub struct KernelExtents<'a> {
     /// Of the labels.
     pub labels: &'a [usize],
     /// The kernel.
@@ -177,7 +177,7 @@ pub struct Beside<'a> {
     pub is_read: bool,
 }
 
-impl Extents<'_> {
+impl KernelExtents<'_> {
     fn grid_count(&self, label: u8) -> usize {
         let at = self.sketch.structure.grid.iter().position(|own| *own == label);
         at.map_or(1, |at| self.counts.grid[at])
@@ -230,9 +230,9 @@ impl Extents<'_> {
     }
 }
 
-impl Machine {
+impl SearchDevice {
     /// The modelled time of a kernel in microseconds, if its tiles fit.
-    pub fn kernel_us(&self, extents: &Extents<'_>) -> Option<f64> {
+    pub fn kernel_us(&self, extents: &KernelExtents<'_>) -> Option<f64> {
         let (sketch, counts) = (extents.sketch, extents.counts);
         let blocks: usize = counts.grid.iter().product();
         let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
@@ -242,10 +242,10 @@ impl Machine {
             let elems = extents.elems(&sketch.dims[at]);
             let bytes = elems * self.element_bytes;
             // Sums of products that are added up in registers: nothing else is done with them before the loop ends.
-            let sums_stay = self.register_bytes > 0 && sketch.is_sum_of_products(at);
+            let sums_stay = self.accumulator_bytes > 0 && sketch.is_sum_of_products(at);
             let times = blocks as f64 * if sketch.in_loop[at] { counts.looped as f64 } else { 1.0 };
             match step {
-                Step::Load(source) => {
+                SketchStep::Load(source) => {
                     let source = &sketch.sources[*source];
                     let is_given = matches!(source.origin, Origin::Program(_));
                     let element_bytes = if is_given { self.element_bytes } else { self.partial_bytes };
@@ -256,7 +256,7 @@ impl Machine {
                         held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
                     }
                     let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
-                    let run_moved = run.next_multiple_of(self.sector_bytes) + self.run_bytes;
+                    let run_moved = run.next_multiple_of(self.sector_bytes) + self.burst_bytes;
                     let moved = times * bytes as f64 * run_moved as f64 / run.max(1) as f64;
                     let whole = extents.elems(&source.dims) * element_bytes;
                     cache += if is_given { moved } else { HANDED_ON * moved };
@@ -267,7 +267,7 @@ impl Machine {
                         false => moved,
                     };
                 }
-                Step::Op(TileOp::Matmul, args) => {
+                SketchStep::Op(TileOp::Matmul, args) => {
                     match sums_stay {
                         true => registers += elems * self.partial_bytes,
                         false => held += 2 * bytes,
@@ -276,9 +276,9 @@ impl Machine {
                     let rows = sketch.dims[at].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
                     let columns = sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
                     let padded = |extent: usize, whole: usize| whole as f64 / extent.max(1) as f64;
-                    let waste = padded(rows, rows.max(self.matrix_rows))
-                        * padded(columns, columns.next_multiple_of(self.matrix_columns));
-                    let terms = (inner + self.matrix_terms) as f64;
+                    let waste = padded(rows, rows.max(self.mma_m))
+                        * padded(columns, columns.next_multiple_of(self.mma_n));
+                    let terms = (inner + self.mma_k) as f64;
                     let is_packed = rows > self.unpacked_rows;
                     let right = extents.elems(&sketch.dims[args[1]]) as f64;
                     let packed = if is_packed { right * self.pack_flops } else { 0.0 };
@@ -286,15 +286,15 @@ impl Machine {
                     let times = if is_late { blocks as f64 } else { times };
                     flops += times * (2.0 * elems as f64 * terms * waste + packed);
                 }
-                Step::Op(..) | Step::Accumulate(_) if sums_stay => {
+                SketchStep::Op(..) | SketchStep::Accumulate(_) if sums_stay => {
                     flops += blocks as f64 * self.scalar_flops * elems as f64;
                 }
-                Step::Op(op, _) => {
+                SketchStep::Op(op, _) => {
                     held += bytes / 2;
                     let each = if op.is_special() { self.special_flops } else { self.scalar_flops };
                     flops += times * each * (op.count() * elems) as f64;
                 }
-                Step::Accumulate(_) => {
+                SketchStep::Accumulate(_) => {
                     held += bytes / 2;
                     flops += times * self.scalar_flops * elems as f64;
                 }
@@ -307,33 +307,33 @@ impl Machine {
             memory += if is_read && bytes <= self.cache_bytes { 0.0 } else { bytes as f64 };
             cache += if is_read { HANDED_ON * bytes as f64 } else { bytes as f64 };
         }
-        held += registers.saturating_sub(self.register_bytes);
+        held += registers.saturating_sub(self.accumulator_bytes);
         if held > self.tile_bytes {
             return None;
         }
-        // Only where processors may share more than what is streamed.
-        let sums = if sharing == 1 && self.most_sharing > 1 { self.shared_sums(extents) } else { 0 };
+        // Only where cores may share more than what is streamed.
+        let sums = if sharing == 1 && self.max_cluster > 1 { self.shared_sums(extents) } else { 0 };
         let time = |sharing: usize| {
             let tasks = blocks * sharing;
-            let waves = tasks.div_ceil(self.processors);
-            let busy = tasks as f64 / (waves * self.processors) as f64;
-            // A share of the processors saturates the memory; each has its own way to the cache.
-            let pull = (tasks as f64 / self.processors as f64 / self.memory_share).min(1.0);
+            let waves = tasks.div_ceil(self.cores);
+            let busy = tasks as f64 / (waves * self.cores) as f64;
+            // A share of the cores saturates the memory; each has its own way to the cache.
+            let pull = (tasks as f64 / self.cores as f64 / self.saturating_share).min(1.0);
             let moved =
                 (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
             let computed = flops / self.flops_per_us / busy * self.waiting(extents, tasks, loaded);
             // The first tiles are waited for.
             let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
-            let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
+            let time = moved.max(computed) + self.unoverlapped * moved.min(computed) / rounds;
             // Of two each has the sums of the other once, of more the first has them after all have combined a part.
             let times = if streams.is_empty() { (sharing - 1).min(2) as f64 / 2.0 } else { 0.0 };
             let exchanged = times * sums as f64 / self.exchange_bytes_per_us;
             let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2()) + exchanged;
             self.launch_us + time + exchange_us + rounds * self.iteration_us
         };
-        let most = if sums > 0 { self.most_sharing } else { 1 };
+        let most = if sums > 0 { self.max_cluster } else { 1 };
         let may_share = |&sharing: &usize| {
-            blocks * sharing <= if sharing > 2 { self.in_clusters } else { self.processors }
+            blocks * sharing <= if sharing > 2 { self.cores_in_clusters } else { self.cores }
                 && counts.looped.is_multiple_of(sharing)
                 && counts.looped >= LEAST_ITERATIONS * sharing
         };
@@ -342,18 +342,18 @@ impl Machine {
         Some(shared.fold(alone, f64::min))
     }
 
-    /// The bytes of sums of a block that processors may share: only sums leave its loop, those of products are of whole tiles,
+    /// The bytes of sums of a block that cores may share: only sums leave its loop, those of products are of whole tiles,
     /// and no other kernel adds up what it stores. Otherwise 0.
-    fn shared_sums(&self, extents: &Extents<'_>) -> usize {
-        let Extents { sketch, beside, .. } = extents;
+    fn shared_sums(&self, extents: &KernelExtents<'_>) -> usize {
+        let KernelExtents { sketch, beside, .. } = extents;
         let mut bytes = 0;
         for (at, step) in sketch.steps.iter().enumerate() {
-            let Step::Accumulate(from) = step else { continue };
+            let SketchStep::Accumulate(from) = step else { continue };
             let dims = &sketch.dims[at];
             let rows = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
             let suits = match &sketch.steps[*from] {
-                Step::Op(TileOp::Matmul, _) => rows.is_multiple_of(GROUP_ROWS),
-                Step::Op(TileOp::Sum(_), _) => true,
+                SketchStep::Op(TileOp::Matmul, _) => rows.is_multiple_of(GROUP_ROWS),
+                SketchStep::Op(TileOp::Sum(_), _) => true,
                 _ => false,
             };
             if !suits || sketch.readers(*from).count() > 1 {
@@ -365,12 +365,12 @@ impl Machine {
     }
 
     /// How many times as long a loop takes because few groups of warps share a processor; blocks have so many bytes of loads.
-    fn waiting(&self, extents: &Extents<'_>, tasks: usize, loaded: usize) -> f64 {
+    fn waiting(&self, extents: &KernelExtents<'_>, tasks: usize, loaded: usize) -> f64 {
         let sketch = extents.sketch;
         let looped = || (0..sketch.steps.len()).filter(|&at| sketch.in_loop[at]);
-        let is_special = |at: usize| matches!(&sketch.steps[at], Step::Op(op, _) if op.is_special());
+        let is_special = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(op, _) if op.is_special());
         let product = |at: usize| match (&sketch.steps[at], sketch.dims[at].as_slice()) {
-            (Step::Op(TileOp::Matmul, _), [.., rows, columns]) => {
+            (SketchStep::Op(TileOp::Matmul, _), [.., rows, columns]) => {
                 Some([*columns, *rows].map(|dim| extents.dim(dim)))
             }
             _ => None,
@@ -378,7 +378,7 @@ impl Machine {
         let product = looped().find_map(product).filter(|_| looped().any(is_special));
         let (Some(waiting), Some([columns, rows])) = (self.waiting, product) else { return 1.0 };
         let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
-        let resident = tasks.div_ceil(self.processors).min(self.tile_bytes / loaded.max(1)).max(1);
+        let resident = tasks.div_ceil(self.cores).min(self.tile_bytes / loaded.max(1)).max(1);
         let most = if columns > GROUP_COLUMNS { 3 } else { 4 };
         let groups = (own * resident).min(most) as f64;
         if own == 0 {
@@ -389,50 +389,49 @@ impl Machine {
     }
 
     /// The loads that are streamed, right factors of products of few rows whose sums stay in registers; and how many
-    /// processors share a block.
-    fn streams(&self, extents: &Extents<'_>, blocks: usize) -> (Vec<usize>, usize) {
+    /// cores share a block.
+    fn streams(&self, extents: &KernelExtents<'_>, blocks: usize) -> (Vec<usize>, usize) {
         let threads = Streaming {
-            rows: [1, self.stream_rows],
-            row_parts: self.matrix_rows,
+            rows: [1, self.skinny_rows],
+            row_parts: self.mma_m,
             columns: 32,
             terms: 1,
             sums: 4096,
-            processors: 1,
+            cores: 1,
         };
         let boxes = Streaming {
-            rows: [usize::from(self.has_boxes), MOST_GROUPS * GROUP_ROWS],
+            rows: [usize::from(self.has_tma), MOST_GROUPS * GROUP_ROWS],
             row_parts: 64,
             columns: 64,
             terms: 1024,
             sums: 16_384,
-            processors: 2,
+            cores: 2,
         };
         // Of two kernels, the first one's blocks share what is summed already.
         let Beside { before, is_read } = extents.beside;
         let is_alone = before.is_empty() && !is_read;
         let fits = |way: &Streaming| {
-            let is_at_once = way.processors == 1 || blocks * way.processors <= self.processors;
-            way.rows[0] > 0 && is_at_once && (way.processors == 1 || is_alone)
+            let is_at_once = way.cores == 1 || blocks * way.cores <= self.cores;
+            way.rows[0] > 0 && is_at_once && (way.cores == 1 || is_alone)
         };
         let found = |way: Streaming| {
             let sums = |load: usize| Some((load, self.streamed_sums(extents, load, &way)?));
             let found: Vec<(usize, usize)> = (0..extents.sketch.steps.len()).filter_map(sums).collect();
             let fit = found.iter().map(|(_, sums)| sums).sum::<usize>() <= way.sums;
-            (fit && !found.is_empty())
-                .then(|| (found.into_iter().map(|(load, _)| load).collect(), way.processors))
+            (fit && !found.is_empty()).then(|| (found.into_iter().map(|(load, _)| load).collect(), way.cores))
         };
         [boxes, threads].into_iter().filter(fits).find_map(found).unwrap_or((Vec::new(), 1))
     }
 
     /// The sums of the product that a load is streamed past, if it may be.
-    fn streamed_sums(&self, extents: &Extents<'_>, load: usize, way: &Streaming) -> Option<usize> {
+    fn streamed_sums(&self, extents: &KernelExtents<'_>, load: usize, way: &Streaming) -> Option<usize> {
         let sketch = extents.sketch;
         let mut readers = sketch.readers(load);
-        let (Some(reader), None, Step::Load(_)) = (readers.next(), readers.next(), &sketch.steps[load])
+        let (Some(reader), None, SketchStep::Load(_)) = (readers.next(), readers.next(), &sketch.steps[load])
         else {
             return None;
         };
-        let Step::Op(TileOp::Matmul, args) = &sketch.steps[reader] else { return None };
+        let SketchStep::Op(TileOp::Matmul, args) = &sketch.steps[reader] else { return None };
         let extent = |dims: &[Dim], from_last: usize| {
             dims.iter().rev().nth(from_last).map_or(1, |dim| extents.dim(*dim))
         };
@@ -504,7 +503,7 @@ impl Machine {
                 continue;
             }
             let counts = PartCounts { grid: counts, looped };
-            let extents = Extents { labels, sketch, counts: &counts, beside };
+            let extents = KernelExtents { labels, sketch, counts: &counts, beside };
             if let Some(cost) = self.kernel_us(&extents) {
                 best.push((cost, counts));
             }
