@@ -446,7 +446,7 @@ impl SearchDevice {
     }
 
     /// How many times as long a loop takes because few warp groups share an SM; `loaded` is the bytes of loaded tiles of a block.
-    fn waiting(&self, extents: &KernelExtents<'_>, tasks: usize, loaded: usize) -> f64 {
+    fn waiting(&self, extents: &KernelExtents<'_>, ctas: usize, loaded: usize) -> f64 {
         let sketch = extents.sketch;
         let looped = || (0..sketch.steps.len()).filter(|&at| sketch.in_loop[at]);
         let is_special = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(op, _) if op.is_special());
@@ -459,7 +459,7 @@ impl SearchDevice {
         let product = looped().find_map(product).filter(|_| looped().any(is_special));
         let (Some(waiting), Some([columns, rows])) = (self.waiting, product) else { return 1.0 };
         let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
-        let resident = tasks.div_ceil(self.cores).min(self.tile_bytes / loaded.max(1)).max(1);
+        let resident = ctas.div_ceil(self.cores).min(self.tile_bytes / loaded.max(1)).max(1);
         let most = if columns > GROUP_COLUMNS { 3 } else { 4 };
         let groups = (own * resident).min(most) as f64;
         if own == 0 {

@@ -2,7 +2,7 @@
 //!
 //! `e^a` becomes `e^(a - guard(m))` with the maximum `m` per row: within the tile, and running where the loop is summed
 //! over; accumulators of degree d become sums that are rescaled by d. Where blocks of the grid share a row, their tiles
-//! leave with the block's maximum beside them, and whoever reads them first multiplies by `e^(d (m - guard(M)))`, where `M`
+//! leave with the block's maximum beside them, and what reads them first multiplies by `e^(d (m - guard(M)))`, where `M`
 //! is the largest over the blocks.
 
 use super::homogeneity::{Axis, AxisGroup, Dependence, Refusal, ValueKey, refuse};

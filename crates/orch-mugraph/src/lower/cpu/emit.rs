@@ -1,4 +1,4 @@
-//! The statements of a task: one pass per tile in scratch, in the order of the block graph.
+//! The statements of a work item: one pass per tile in scratch, in the order of the block graph.
 
 use super::element::TileView;
 use super::extent::Extent;
@@ -17,7 +17,7 @@ use orch_ir as ir;
 use orch_thread::{LoopKind, Stmt};
 
 impl CpuBlockEmitter<'_> {
-    /// What a task does.
+    /// What a work item does.
     pub fn task(&mut self, grid: &[usize], stores: &[&[Option<usize>]]) -> Result<Vec<Stmt>, CannotLower> {
         let mut body = Vec::new();
         let task = self.program.exprs.var(self.program.task);
@@ -141,7 +141,7 @@ impl CpuBlockEmitter<'_> {
         self.reduce_across(node.args[0], (f, dim, keep), &node.shape, &view)
     }
 
-    /// A reduction with vectors along another dimension than that of the terms.
+    /// A reduction with vectors along another dimension than the reduced one.
     fn reduce_across(
         &mut self,
         source: usize,
@@ -295,7 +295,7 @@ impl CpuBlockEmitter<'_> {
         self.pass(&walk, vec![write], Vec::new())
     }
 
-    /// A running maximum, and the factors of the sums that are relative to it.
+    /// A running maximum, and what the accumulators that are relative to it are rescaled by.
     fn running_max(&mut self, tile: usize) -> Vec<Stmt> {
         let node = self.plan.nodes[tile].clone();
         let (view, walk, before) = self.kept_sum(tile);
@@ -312,7 +312,7 @@ impl CpuBlockEmitter<'_> {
         self.pass(&walk, writes, Vec::new())
     }
 
-    /// The degrees of the sums that are relative to a running maximum.
+    /// The degrees of the accumulators that are relative to a running maximum.
     fn degrees(&self, max: usize) -> Vec<f64> {
         let mut degrees = Vec::new();
         for (node, home) in self.plan.nodes.iter().zip(&self.homes) {

@@ -2,7 +2,7 @@
 //!
 //! An elementwise tile is computed where it is read, unless that repeats much work: several readers, readers that repeat
 //! it, readers in the loop of what does not change there. Loads and operators that only move elements are computed where
-//! they are read as well; a matrix product reads its left factor from memory, which may be that of the tensor.
+//! they are read as well; a matrix product reads its left operand from memory, which may be that of the tensor.
 
 use super::plan::{CpuTilePlan, Map, PlanNode, Work};
 use super::{CpuBlockEmitter, inner_dim};
@@ -32,7 +32,7 @@ struct Use {
     in_loop: bool,
     /// True if it has to be in memory, as f32.
     in_memory: bool,
-    /// Of the left factor of a product, the columns of the right one.
+    /// Of the left operand of a product, the columns of the right one.
     columns: usize,
 }
 
@@ -154,7 +154,7 @@ fn weight(map: &Map) -> usize {
     }
 }
 
-/// Elements between rows that compete for the same lines of the first-level cache are multiples of this.
+/// Elements between rows that map to the same lines of L1 are multiples of this.
 const ALIASING_ELEMS: usize = 512;
 
 impl CpuBlockEmitter<'_> {

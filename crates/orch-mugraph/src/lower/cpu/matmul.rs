@@ -1,7 +1,7 @@
 //! Matrix products of tiles.
 //!
-//! Sums of `rows x vectors` are kept in registers while terms pass by: a vector per column vector of the right factor and
-//! one broadcast element per row of the left one. The right factor is read where it lies if its columns are neighbours
+//! Accumulators of `rows x vectors` are kept in registers over the loop along the K dimension: a vector per column vector of the right operand and
+//! one broadcast element per row of the left one. The right operand is read where it lies if its columns are neighbours
 //! there and few rows are computed with it; else panels of it, as wide as the registers' columns, are copied first.
 
 use super::CpuBlockEmitter;
@@ -37,13 +37,13 @@ pub(super) struct MatmulOperand {
 pub(super) struct MatmulStep {
     /// The node.
     pub node: usize,
-    /// The left factor, from its first row and term on.
+    /// The left operand, from its first row and `k` on.
     lhs: TileView,
-    /// The right factor where it lies, if it is read there.
+    /// The right operand where it lies, if it is read there.
     rhs: Option<TileView>,
-    /// The right factor, if terms and not columns are neighbours there.
+    /// The right operand, if it is contiguous along the K dimension instead of along columns.
     pub across: Option<TileView>,
-    /// The index of the right factor within the batch.
+    /// The index of the right operand within the batch.
     pub rhs_batch: Vec<ExprId>,
     /// The index of the result within the batch.
     batch: Vec<ExprId>,
@@ -65,7 +65,7 @@ struct Panel {
 /// Terms that are added up at a time.
 const CHAIN: usize = 512;
 
-/// More terms than this are added up in several chains.
+/// A longer K dimension than this is added up in several chains.
 const LONGEST_CHAIN: usize = 1024;
 
 /// Strips of rows from which on it is worth copying a panel whose lines are far apart.
@@ -119,7 +119,7 @@ impl CpuBlockEmitter<'_> {
         self.around(&walk, body)
     }
 
-    /// A product of so many terms that they are added up in several chains, each added to the result.
+    /// A product whose K dimension is so long that it is added up in several chains, each added to the result.
     fn chains(&mut self, product: MatmulStep) -> Vec<Stmt> {
         let shape = self.plan.nodes[product.node].shape.clone();
         let rank = shape.len();
@@ -159,7 +159,7 @@ impl CpuBlockEmitter<'_> {
         self.pass(&walk, vec![write], Vec::new())
     }
 
-    /// An element of a factor.
+    /// An element of an operand.
     pub fn factor(&mut self, factor: &MatmulOperand, index: &[ExprId]) -> ExprId {
         let index = self.repeated(factor.max, index);
         let place = self.place(&factor.view, &index);
@@ -203,7 +203,7 @@ impl CpuBlockEmitter<'_> {
         })
     }
 
-    /// More than any number of a term.
+    /// More than any index along the K dimension.
     pub fn terms_bound(&self, product: &MatmulStep) -> usize {
         let lhs = self.plan.nodes[product.node].args[0];
         self.plan.nodes[lhs].shape.last().map_or(1, |extent| extent.full)
@@ -248,7 +248,7 @@ impl CpuBlockEmitter<'_> {
         body
     }
 
-    /// The loop over terms.
+    /// The loop along the K dimension.
     fn terms(&mut self, product: &MatmulStep, panel: Panel, row: ExprId, sums: &[Vec<VarId>]) -> Stmt {
         let (start, end, _) = product.terms;
         let ty = Type::vector(DType::F32, self.lanes);
@@ -286,8 +286,8 @@ impl CpuBlockEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Asks for what is read after a term of a panel that lies in an argument: a term of the next panel but one, or of the next
-    /// terms where lines are short. The hardware does not find that out in time, unless lines are read as a whole.
+    /// Prefetches what is read after row `k` of a panel in memory: row `k` of the next panel but one, or the next
+    /// rows where they are short. The hardware prefetcher is late here, unless cache lines are read as a whole.
     fn ahead(&mut self, product: &MatmulStep, panel: Panel, term: ExprId) -> Vec<Stmt> {
         let (None, Some(view)) = (panel.packed, &product.rhs) else { return Vec::new() };
         let between = view.strides[view.strides.len() - 2];
@@ -302,7 +302,7 @@ impl CpuBlockEmitter<'_> {
         Stmt::prefetches(&mut self.program.exprs, (view.buffer, view.dtype), place, elems)
     }
 
-    /// Where a term of some columns of a right factor lies that is read in place.
+    /// The address of `[k, columns]` of a right operand that is read in place.
     fn in_place(&mut self, view: &TileView, lane: Lane, term: ExprId) -> ExprId {
         let exprs = &mut self.program.exprs;
         let line = exprs.mul_const(term, view.strides[view.strides.len() - 2] as i64);
@@ -310,7 +310,7 @@ impl CpuBlockEmitter<'_> {
         exprs.add2(first, line)
     }
 
-    /// A vector of the right factor.
+    /// A vector of the right operand.
     fn column_vector(
         &mut self,
         product: &MatmulStep,
@@ -334,7 +334,7 @@ impl CpuBlockEmitter<'_> {
         }
     }
 
-    /// Brings the sums of a register tile to the result.
+    /// Stores the accumulators of a register tile to the result.
     fn finished(
         &mut self,
         product: &MatmulStep,
@@ -371,7 +371,7 @@ impl CpuBlockEmitter<'_> {
         out
     }
 
-    /// The factors of a vector of the result.
+    /// What a vector of the result is scaled by.
     fn factor_vector(
         &mut self,
         factor: &MatmulOperand,
@@ -389,7 +389,7 @@ impl CpuBlockEmitter<'_> {
         self.program.exprs.splat(wide, self.lanes)
     }
 
-    /// True if results are better computed one by one, with vectors along the terms.
+    /// True if results are better computed one by one, with vectors along the K dimension.
     fn suits_dots(&self, shape: &[Extent], (lhs, rhs): (&TileView, &TileView)) -> bool {
         let rank = shape.len();
         let rhs_terms = (rhs.strides[rank - 2], rhs.strides[rank - 1]);
@@ -397,7 +397,7 @@ impl CpuBlockEmitter<'_> {
         shape[rank - 1].full == 1 || is_across && shape[rank - 2].full <= FEW_ROWS
     }
 
-    /// A product with vectors along the terms.
+    /// A product with vectors along the K dimension.
     fn dots(
         &mut self,
         node: usize,
@@ -434,8 +434,8 @@ impl CpuBlockEmitter<'_> {
     }
 }
 
-/// Most rows for which products are computed one by one where the right factor is transposed.
+/// Most rows for which products are computed one by one where the right operand is transposed.
 const FEW_ROWS: usize = 4;
 
-/// Multiply-adds that have to be under way to keep a unit busy.
+/// Multiply-adds in flight that keep a unit busy.
 const LATENCY_SLOTS: usize = 8;

@@ -142,7 +142,7 @@ impl CpuBlockEmitter<'_> {
         if line.is_multiple_of(ALIASING_ELEMS) { line + self.lanes } else { line }
     }
 
-    /// Scratch for the panels of right factors, which follow one another.
+    /// Scratch for the panels of right operands, which follow one another.
     pub fn panel_buffer(&mut self, elems: usize) -> BufferId {
         let elems = elems.max(self.lanes);
         match self.panel {

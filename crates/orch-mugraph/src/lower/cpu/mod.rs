@@ -1,4 +1,4 @@
-//! Kernels as thread programs for CPUs: a block is a task of one worker, its tiles lie in scratch.
+//! Kernels as thread programs for CPUs: a block is a work item of one thread, its tiles are in scratch memory.
 //!
 //! Stages, in this order: the plan (compound operators expanded, extents of tiles as functions of block and iteration),
 //! homes (which tiles lie in scratch, which are computed where they are read), then one pass per tile in scratch: what
@@ -28,7 +28,7 @@ use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CpuTarget, Scope, Stmt, ThreadProgram};
 use plan::{CpuTilePlan, Work};
 
-/// Lowers a kernel to a program whose tasks are the blocks of its grid.
+/// Lowers a kernel to a program whose work items are the blocks of its grid.
 ///
 /// # Errors
 /// If the kernel is a predefined one, its block graph is not valid, or operands' extents differ in blocks with remainders.
@@ -79,7 +79,7 @@ struct CpuBlockEmitter<'a> {
     tenants: Vec<(usize, BufferId)>,
     /// Scratch whose tile is not needed any more.
     free: Vec<BufferId>,
-    /// Scratch for panels of right factors.
+    /// Scratch for panels of right operands.
     panel: Option<BufferId>,
 }
 

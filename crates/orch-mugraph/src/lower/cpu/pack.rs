@@ -1,4 +1,4 @@
-//! Panels: copies of some columns of a right factor, as `[vector][term][lane]`.
+//! Panels: copies of some columns of a right operand, as `[vector][k][lane]`.
 
 use super::CpuBlockEmitter;
 use super::element::TileView;
@@ -11,7 +11,7 @@ use orch_thread::{LoopKind, Stmt, Vectorizer, Widening};
 const GROUP: usize = 4;
 
 impl CpuBlockEmitter<'_> {
-    /// Copies a panel of the right factor.
+    /// Copies a panel of the right operand.
     pub fn pack(&mut self, product: &MatmulStep, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
         let (start, end, _) = product.terms;
         let Some(view) = product.across.as_ref().filter(|_| lane.mask.is_none()) else {
@@ -45,7 +45,7 @@ impl CpuBlockEmitter<'_> {
         exprs.add_const(line, (vector * product.terms.2 * self.lanes) as i64)
     }
 
-    /// Copies some terms of a panel, vector by vector.
+    /// Copies a range of the K dimension of a panel, vector by vector.
     fn pack_terms(
         &mut self,
         product: &MatmulStep,
@@ -72,7 +72,7 @@ impl CpuBlockEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Copies a panel of a factor whose terms are neighbours in memory: a few terms of every column are loaded at once.
+    /// Copies a panel of an operand that is contiguous along the K dimension: a few elements of each column are loaded at once.
     fn transpose(
         &mut self,
         product: &MatmulStep,

@@ -46,7 +46,7 @@ pub(super) struct Fold {
     pub f: ReduceFn,
     /// The elements.
     pub value: ExprId,
-    /// Of sums, what they are multiplied by.
+    /// Of accumulators, what they are multiplied by.
     pub times: Option<ExprId>,
     /// What was there before.
     pub before: Option<ExprId>,
