@@ -259,7 +259,7 @@ impl MuGraph {
         self.nodes().find(|(first, _)| *first == tensor).map(|(_, node)| node)
     }
 
-    /// The mask that a tensor is, if it has no operands: whoever reads it computes it.
+    /// The mask that a tensor is, if it has no operands: the kernel that reads it computes it.
     pub fn computed_mask(&self, tensor: TensorId) -> Option<&Op> {
         match self.definition(tensor) {
             Some(Node::Op { op, args }) if args.is_empty() => Some(op),
@@ -290,7 +290,7 @@ impl MuGraph {
         &self.shapes
     }
 
-    /// The number of kernels. What has no operands is no kernel: whoever reads a mask computes it.
+    /// The number of kernels. What has no operands is no kernel: the kernel that reads a mask computes it.
     pub fn kernels(&self) -> usize {
         self.nodes.iter().filter(|node| !node.args().is_empty()).count()
     }

@@ -166,15 +166,15 @@ fn same_blocks_last(ranked: &mut Vec<(f64, MuGraph)>) {
     ranked.extend(first.into_iter().chain(again));
 }
 
-/// Takes turns between the numbers of kernels, the first one's first: models are least comparable between these.
+/// Alternates between the numbers of kernels, that of the first one first: modelled times are least comparable between these.
 fn kernels_in_turns(ranked: &mut [(f64, MuGraph)]) {
     let Some(first) = ranked.first().map(|(_, graph)| grids(graph).len()) else { return };
-    let mut turns = BTreeMap::<usize, usize>::new();
+    let mut ranks = BTreeMap::<usize, usize>::new();
     ranked.sort_by_cached_key(|(_, graph)| {
         let kernels = grids(graph).len();
-        let turn = turns.entry(kernels).or_default();
-        *turn += 1;
-        (*turn, kernels != first)
+        let rank = ranks.entry(kernels).or_default();
+        *rank += 1;
+        (*rank, kernels != first)
     });
 }
 

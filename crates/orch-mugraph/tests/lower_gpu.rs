@@ -9,7 +9,7 @@ use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::lower::{Request, Stored, gpu};
-use orch_mugraph::search::cost::Machine;
+use orch_mugraph::search::cost::SearchDevice;
 use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{
     BinaryFn, MuGraph, Node, Precision, TensorId, UnaryFn, VerifyOptions, interpret, print, stabilise,
@@ -516,10 +516,10 @@ fn eight_warps_share_rows_and_columns() {
 }
 
 /// What the search finds for small programs, relative to maxima where that is possible. Where the machine that
-/// costs are modelled for has few processors, graphs have few blocks, each of which has much to do.
+/// costs are modelled for has few cores, graphs have few blocks, each of which has much to do.
 #[test]
 fn graphs_that_the_search_finds_are_computed() {
-    for (name, sizes, processors) in [
+    for (name, sizes, cores) in [
         ("gqa_inc", [(4096, 64), (64, 16), (8, 8)], 4),
         ("mlp_adapter", [(8192, 64), (16, 16), (8, 8)], 4),
         ("osdi_rmsnorm", [(4096, 64), (6144, 48), (2, 2)], 4),
@@ -528,7 +528,7 @@ fn graphs_that_the_search_finds_are_computed() {
         ("moe", [(4096, 32), (8, 2), (2, 2)], 128),
     ] {
         let program = resized(&program(name), &sizes);
-        let machine = Machine { processors, ..Machine::default() };
+        let machine = SearchDevice { cores, ..SearchDevice::default() };
         let options = SearchOptions { threads: 2, machine, ..SearchOptions::default() };
         let (found, _) = search(&program, &options).unwrap();
         assert!(!found.is_empty(), "{name}");

@@ -4,7 +4,7 @@ mod common;
 
 use common::programs;
 use common::{program, valid};
-use orch_mugraph::search::cost::Machine;
+use orch_mugraph::search::cost::SearchDevice;
 use orch_mugraph::search::limits::BlockLimits;
 use orch_mugraph::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume, search};
 use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise, verify};
@@ -290,7 +290,7 @@ fn lines_of_tiles_are_whole_sectors() {
     let program = programs::programs(1).expect("small shapes").into_iter().find(|p| p.name == "osdi_rmsnorm");
     let program = program.expect("one of the programs").graph;
     let costs = |sector_bytes: usize| {
-        let machine = Machine { sector_bytes, ..Machine::default() };
+        let machine = SearchDevice { sector_bytes, ..SearchDevice::default() };
         let options = SearchOptions { threads: 2, alternatives: 24, machine, ..SearchOptions::default() };
         let (found, _) = search(&program, &options).unwrap_or_else(|e| panic!("{e}"));
         let best = &found[0];
@@ -304,14 +304,14 @@ fn lines_of_tiles_are_whole_sectors() {
     assert!(whole < torn && whole == whole_alone && torn > torn_alone, "{whole} {torn} {torn_alone}");
 }
 
-/// The grid of the cheapest kernel of a program where processors may share blocks.
-fn shared_grid(program: &MuGraph, has_boxes: bool) -> String {
-    let machine = Machine {
+/// The grid of the cheapest kernel of a program where cores may share blocks.
+fn shared_grid(program: &MuGraph, has_tma: bool) -> String {
+    let machine = SearchDevice {
         cache_bytes_per_us: 6.3e6,
-        stream_rows: 64,
-        has_boxes,
-        register_bytes: 96 << 10,
-        ..Machine::default()
+        skinny_rows: 64,
+        has_tma,
+        accumulator_bytes: 96 << 10,
+        ..SearchDevice::default()
     };
     let options = SearchOptions { threads: 2, kernels: 1, machine, ..SearchOptions::default() };
     let (found, _) = search(program, &options).unwrap_or_else(|e| panic!("{e}"));
@@ -319,7 +319,7 @@ fn shared_grid(program: &MuGraph, has_boxes: bool) -> String {
     text.lines().next().and_then(|line| line.split(['[', ']']).nth(1)).unwrap_or_default().to_owned()
 }
 
-/// Two processors share blocks of 64 columns, which boxes bring, of many rows. That they share heads of attention is
+/// Two cores share blocks of 64 columns, which boxes bring, of many rows. That they share heads of attention is
 /// not counted with: on an H200 two kernels, of parts of the keys and of their sum, took 10 to 25 % less time.
 #[test]
 fn processors_share_blocks() {
@@ -331,11 +331,11 @@ fn processors_share_blocks() {
         ))
     };
     let grids = [(gated(64), true), (gated(64), false), (gated(16), true)];
-    assert_eq!(grids.map(|(program, has_boxes)| shared_grid(&program, has_boxes)), ["64", "128", "128"]);
+    assert_eq!(grids.map(|(program, has_tma)| shared_grid(&program, has_tma)), ["64", "128", "128"]);
     let attention = valid(
         "mugraph \"a\" {\n t0 = input \"q\" [32, 16, 64]\n t1 = input \"k\" [32, 64, 4096]\n \
          t2 = input \"v\" [32, 4096, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
          t7 = matmul t6, t2\n output \"o\" t7\n}\n",
     );
-    assert_eq!([false, true].map(|has_boxes| shared_grid(&attention, has_boxes)), ["32, 2, 2"; 2]);
+    assert_eq!([false, true].map(|has_tma| shared_grid(&attention, has_tma)), ["32, 2, 2"; 2]);
 }

@@ -17,7 +17,7 @@ const SMALL: [usize; 2] = [2, 4];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Prologue {
     Nothing,
-    /// What nobody else reads.
+    /// What nothing else reads.
     Own,
     /// What others read too, and compute for themselves: a norm of the input of several products.
     Shared,
@@ -145,7 +145,7 @@ impl<'a> Readers<'a> {
         End::Always
     }
 
-    /// True for elementwise primitives between a product or convolution outside and whoever stores its result.
+    /// True for elementwise primitives between a product or convolution outside and the kernel that stores its result.
     fn is_epilogue(&self, id: NodeId, members: &BTreeSet<NodeId>) -> bool {
         self.is_map(id)
             && self.rotaries.get(id).is_none()
@@ -247,7 +247,7 @@ fn grow(readers: &Readers<'_>, sink: NodeId, levels: usize, prologue: Prologue) 
     prune(readers, sink, members, &own, prologue)
 }
 
-/// True for what may be a member: products that nobody else needs and that are worth computing within the region.
+/// True for what may be a member: products that nothing else reads and that are worth computing within the region.
 fn belongs(readers: &Readers<'_>, id: NodeId, reach: Reach, levels: usize) -> bool {
     if !readers.is_known(id) {
         return false;

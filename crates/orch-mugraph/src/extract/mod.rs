@@ -127,7 +127,7 @@ fn have(regions: &[Region], node: NodeId) -> bool {
     regions.iter().any(|region| region.nodes.contains(&node))
 }
 
-/// Takes in the rounding of a region's output to half precision: whoever stores a result rounds it.
+/// Takes in the rounding of a region's output to f16 or bf16: the kernel that stores a result rounds it.
 fn round(graph: &PrimGraph, consumers: &[Vec<NodeId>], region: &mut Region) {
     let tensor = region.output.tensor;
     let is_output = graph.outputs.iter().any(|(_, output)| *output == tensor);

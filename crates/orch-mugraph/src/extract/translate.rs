@@ -155,7 +155,7 @@ impl Translation<'_> {
     }
 
     /// What an operand's dimensions run over. A tensor from outside that is repeated along a dimension is so anew for
-    /// whoever reads it.
+    /// the operator that reads it.
     fn operand(&mut self, operand: Operand) -> Option<Vec<Dim>> {
         let is_outside = operand.part.is_some() || !self.is_inner(operand.tensor);
         if is_outside && !self.views.contains_key(&operand) {
@@ -262,7 +262,7 @@ impl Translation<'_> {
         Some(result)
     }
 
-    /// The number of elements along its axis that a rotary position embedding turns.
+    /// The number of elements along its axis that a rotary position embedding rotates.
     fn turned(&self, rotary: &Rotary) -> usize {
         rotary.part.map_or(self.graph.shape(rotary.operand)[rotary.axis], |part| part.size)
     }

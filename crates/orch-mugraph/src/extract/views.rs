@@ -4,7 +4,7 @@ use orch_ir::{DType, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
 
 /// Extents and strides whose product a dimension is, outermost first; extents of 1 are left out, and what could be one
 /// factor is. A stride is the number of elements of the source from one index to the next one; 0 for what is repeated.
-pub(super) type OperandPrecision = Vec<(usize, usize)>;
+pub(super) type StrideFactors = Vec<(usize, usize)>;
 
 /// Some elements along an axis, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Strided {
     /// The stored tensor.
     pub(super) source: TensorId,
     /// Each dimension as seen.
-    pub(super) dims: Vec<OperandPrecision>,
+    pub(super) dims: Vec<StrideFactors>,
     /// The first element.
     pub(super) offset: usize,
     /// The primitives that the view stands for.
@@ -74,7 +74,7 @@ fn stored(graph: &PrimGraph, tensor: TensorId) -> Strided {
 
 /// Takes some elements of a dimension; how many elements of the source lie before them. `None` if the dimension has no
 /// single stride.
-fn cut(factors: &mut OperandPrecision, start: usize, step: usize, size: usize) -> Option<usize> {
+fn cut(factors: &mut StrideFactors, start: usize, step: usize, size: usize) -> Option<usize> {
     match factors[..] {
         [] => Some(0),
         [(_, stride)] => {
@@ -92,7 +92,7 @@ fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Stride
         // Widening is done where the element is read.
         PrimOp::Map(ScalarFn::Cast(DType::F32)) => {}
         PrimOp::Broadcast { dims, .. } => {
-            let mut repeated: Vec<OperandPrecision> =
+            let mut repeated: Vec<StrideFactors> =
                 shape.iter().map(|&extent| joined(vec![(extent, 0)])).collect();
             for (from, &to) in dims.iter().enumerate() {
                 if graph.shape(node.inputs[0])[from] == shape[to] {
@@ -118,8 +118,8 @@ fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Stride
 }
 
 /// The factors cut into dimensions of a shape, innermost first; `None` if extents do not divide each other.
-fn reshaped(mut factors: OperandPrecision, shape: &[usize]) -> Option<Vec<OperandPrecision>> {
-    let mut dims = vec![OperandPrecision::new(); shape.len()];
+fn reshaped(mut factors: StrideFactors, shape: &[usize]) -> Option<Vec<StrideFactors>> {
+    let mut dims = vec![StrideFactors::new(); shape.len()];
     for (dim, &extent) in dims.iter_mut().zip(shape).rev() {
         let mut wanted = extent;
         while wanted != 1 {
@@ -139,8 +139,8 @@ fn reshaped(mut factors: OperandPrecision, shape: &[usize]) -> Option<Vec<Operan
 }
 
 /// The same without extents of 1, with neighbours joined where a single stride serves both.
-fn joined(factors: OperandPrecision) -> OperandPrecision {
-    let mut joined = OperandPrecision::new();
+fn joined(factors: StrideFactors) -> StrideFactors {
+    let mut joined = StrideFactors::new();
     for (extent, stride) in factors.into_iter().filter(|(extent, _)| *extent != 1) {
         match joined.last_mut() {
             Some(outer) if outer.1 == extent * stride => *outer = (outer.0 * extent, stride),

@@ -1,6 +1,6 @@
 //! The way down: kernels of a µGraph as thread programs, for CPUs and for GPUs.
 //!
-//! A block of the grid is a task. Its tiles live in scratch memory (CPUs), or in shared memory and the registers of a
+//! A block of the grid is a CTA on a GPU and a work item on a CPU. Its tiles live in scratch memory (CPUs), or in shared memory and the registers of a
 //! CTA (GPUs). What a kernel computes has been proved before; how its tiles are computed is decided here, under limits
 //! that the target states.
 

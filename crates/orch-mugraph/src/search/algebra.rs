@@ -86,33 +86,33 @@ pub const WHOLE: u8 = 7;
 struct Indices;
 
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Facts {
+struct ClassFacts {
     free: u64,
     part: Option<u32>,
 }
 
 impl Analysis<Term> for Indices {
-    type Data = Facts;
+    type Data = ClassFacts;
 
-    fn make(egraph: &mut EGraph<Term, Self>, node: &Term, _: Id) -> Facts {
+    fn make(egraph: &mut EGraph<Term, Self>, node: &Term, _: Id) -> ClassFacts {
         let leaf = match node {
             Term::Leaf(name) => free_of_leaf(name.as_str()),
             _ => 0,
         };
         let free = node.children().iter().fold(leaf, |free, child| free | egraph[*child].data.free);
         match node {
-            Term::Part(part) => Facts { free: 0, part: Some(*part) },
+            Term::Part(part) => ClassFacts { free: 0, part: Some(*part) },
             Term::Sum([part, _]) => {
                 let part = egraph[*part].data.part.unwrap_or(0);
-                Facts { free: free & !(1 << part), part: None }
+                ClassFacts { free: free & !(1 << part), part: None }
             }
             // The axis has the indices that operands alone have: of angles before they are spread, and of parts.
-            Term::Rope([axis, ..]) => Facts { free: free & !egraph[*axis].data.free, part: None },
-            _ => Facts { free, part: None },
+            Term::Rope([axis, ..]) => ClassFacts { free: free & !egraph[*axis].data.free, part: None },
+            _ => ClassFacts { free, part: None },
         }
     }
 
-    fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
+    fn merge(&mut self, a: &mut ClassFacts, b: ClassFacts) -> DidMerge {
         let joint = a.free & b.free;
         let merged = DidMerge(a.free != joint, b.free != joint);
         a.free = joint;

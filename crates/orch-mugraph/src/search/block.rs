@@ -6,7 +6,7 @@
 
 use super::algebra::{Algebra, GRID, LOOP, RopeTerm, TILE, Term, WHOLE};
 use super::limits::{BlockLimits, Counts, Goal, Target};
-use super::tile::{Dim, Sketch, Source, Step, Structure, TileOp};
+use super::tile::{Dim, Sketch, SketchStep, Source, Structure, TileOp};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
 use crate::tiling::Stage;
@@ -70,7 +70,7 @@ pub fn reaches(
     let Some(mut search) = Search::new(algebra, (structure, sources), goal, &limits) else { return false };
     let (mut seen, mut missing) = (0, goal.targets.iter().collect::<Vec<&Target>>());
     while search.tiles.len() < REACHED {
-        let is = |tile: &Tile, (class, dims): &Target| {
+        let is = |tile: &SketchTile, (class, dims): &Target| {
             tile.class == *class && search.stored(tile).is_some_and(|(own, _)| own == *dims)
         };
         missing.retain(|target| !search.tiles[seen..].iter().any(|tile| is(tile, target)));
@@ -110,11 +110,11 @@ fn search_depth(
 }
 
 #[derive(Clone, Debug)]
-struct Tile {
+struct SketchTile {
     class: Id,
     dims: Vec<Dim>,
     stage: Stage,
-    step: Step,
+    step: SketchStep,
     readers: usize,
 }
 
@@ -130,7 +130,7 @@ struct Search<'a> {
     sources: &'a [Source],
     goal: &'a Goal<'a>,
     limits: &'a BlockLimits,
-    tiles: Vec<Tile>,
+    tiles: Vec<SketchTile>,
     counts: Counts,
     found: Vec<Sketch>,
     /// Classes of terms that are no part of the target, where such are followed.
@@ -150,9 +150,9 @@ impl<'a> Search<'a> {
     ) -> Option<Search<'a>> {
         let load = |(at, source): (usize, &Source)| {
             let (dims, stage) = structure.load(source)?;
-            Some(Tile { class: source.class, dims, stage, step: Step::Load(at), readers: 0 })
+            Some(SketchTile { class: source.class, dims, stage, step: SketchStep::Load(at), readers: 0 })
         };
-        let tiles = sources.iter().enumerate().map(load).collect::<Option<Vec<Tile>>>()?;
+        let tiles = sources.iter().enumerate().map(load).collect::<Option<Vec<SketchTile>>>()?;
         let (counts, found, foreign) = (Counts::default(), Vec::new(), FxHashMap::default());
         Some(Search { algebra, structure, sources, goal, limits, tiles, counts, found, foreign })
     }
@@ -195,14 +195,14 @@ impl<'a> Search<'a> {
     }
 
     /// True if there is a tile of this value, known no later.
-    fn has(&self, tile: &Tile) -> bool {
+    fn has(&self, tile: &SketchTile) -> bool {
         self.tiles
             .iter()
             .any(|known| known.class == tile.class && known.dims == tile.dims && known.stage <= tile.stage)
     }
 
     /// The dimensions of the tensor that blocks store a tile to, and the dimension of each grid index; `None` if they cannot.
-    fn stored(&self, tile: &Tile) -> Option<(Vec<Dim>, Vec<usize>)> {
+    fn stored(&self, tile: &SketchTile) -> Option<(Vec<Dim>, Vec<usize>)> {
         let stays = tile.stage != Stage::Loop;
         stays.then(|| self.structure.store(&tile.dims, self.algebra.free(tile.class))).flatten()
     }
@@ -217,8 +217,8 @@ impl<'a> Search<'a> {
         if open > self.most_results() {
             return false;
         }
-        let stored = |(at, tile): (usize, &Tile)| {
-            let is_computed = !matches!(tile.step, Step::Load(_));
+        let stored = |(at, tile): (usize, &SketchTile)| {
+            let is_computed = !matches!(tile.step, SketchStep::Load(_));
             let (dims, map) = is_computed.then(|| self.stored(tile)).flatten()?;
             Some((at, dims, map))
         };
@@ -283,7 +283,7 @@ impl<'a> Search<'a> {
     }
 
     /// All operators that may be added, with a newest operand at or after a position.
-    fn next_tiles(&mut self, from: usize) -> Vec<(Key, Tile)> {
+    fn next_tiles(&mut self, from: usize) -> Vec<(Key, SketchTile)> {
         let mut next = Vec::new();
         for at in from..self.tiles.len() {
             self.sums(at, &mut next);
@@ -304,7 +304,7 @@ impl<'a> Search<'a> {
     }
 
     /// The operators that a term of the target stands for, with `at` as the newest operand.
-    fn parent(&mut self, at: usize, term: &Term, class: Id, next: &mut Vec<(Key, Tile)>) {
+    fn parent(&mut self, at: usize, term: &Term, class: Id, next: &mut Vec<(Key, SketchTile)>) {
         let own = self.tiles[at].class;
         if let Term::Mul([a, b]) = term
             && a == b
@@ -341,7 +341,7 @@ impl<'a> Search<'a> {
     }
 
     /// All operators with `at` as the newest operand, part of the target or not.
-    fn everything(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
+    fn everything(&mut self, at: usize, next: &mut Vec<(Key, SketchTile)>) {
         let own = self.tiles[at].class;
         for f in [UnaryFn::Exp, UnaryFn::Square, UnaryFn::Sqrt, UnaryFn::Silu] {
             if let Some(class) = Term::unary(f, own).and_then(|term| self.class(term, 0)) {
@@ -360,18 +360,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn unary(&mut self, at: usize, f: UnaryFn, class: Id, next: &mut Vec<(Key, Tile)>) {
+    fn unary(&mut self, at: usize, f: UnaryFn, class: Id, next: &mut Vec<(Key, SketchTile)>) {
         let code = 10 + UnaryFn::NAMES.iter().position(|(known, _)| *known == f).unwrap_or(0);
         let tile = &self.tiles[at];
-        let step = Step::Op(TileOp::Unary(f), vec![at]);
+        let step = SketchStep::Op(TileOp::Unary(f), vec![at]);
         next.push((
             (at, code, 0),
-            Tile { class, dims: tile.dims.clone(), stage: tile.stage, step, readers: 0 },
+            SketchTile { class, dims: tile.dims.clone(), stage: tile.stage, step, readers: 0 },
         ));
     }
 
     /// Elementwise, and, for products, as matrices.
-    fn binary(&mut self, f: BinaryFn, (a, b): (usize, usize), class: Id, next: &mut Vec<(Key, Tile)>) {
+    fn binary(&mut self, f: BinaryFn, (a, b): (usize, usize), class: Id, next: &mut Vec<(Key, SketchTile)>) {
         let (lhs, rhs) = (&self.tiles[a], &self.tiles[b]);
         let stages = [lhs.stage, rhs.stage];
         let stage = lhs.stage.max(rhs.stage);
@@ -384,18 +384,18 @@ impl<'a> Search<'a> {
         if let Some(dims) = joined {
             let (a, b) = if f.commutes() { (other, newest) } else { (a, b) };
             let code = 30 + 2 * f as usize + usize::from(a > b);
-            let step = Step::Op(TileOp::Binary(f), vec![a, b]);
-            next.push(((newest, code, other), Tile { class, dims, stage, step, readers: 0 }));
+            let step = SketchStep::Op(TileOp::Binary(f), vec![a, b]);
+            next.push(((newest, code, other), SketchTile { class, dims, stage, step, readers: 0 }));
         } else if f != BinaryFn::Mul || product.is_none() {
             self.counts.prune("indices");
         }
         if let (BinaryFn::Mul, Some((dims, inner))) = (f, product)
             && let Some(class) = self.sum(class, inner.label, inner.parts)
         {
-            let step = Step::Op(TileOp::Matmul, vec![a, b]);
+            let step = SketchStep::Op(TileOp::Matmul, vec![a, b]);
             next.push((
                 (newest, 50 + usize::from(a > b), other),
-                Tile { class, dims, stage, step, readers: 0 },
+                SketchTile { class, dims, stage, step, readers: 0 },
             ));
         }
         // A product commutes; a matrix product has the operands in one order only.
@@ -404,17 +404,17 @@ impl<'a> Search<'a> {
             && let Some((dims, inner)) = matrix_dims(&self.tiles[b].dims, &self.tiles[a].dims)
             && let Some(class) = self.sum(class, inner.label, inner.parts)
         {
-            let step = Step::Op(TileOp::Matmul, vec![b, a]);
+            let step = SketchStep::Op(TileOp::Matmul, vec![b, a]);
             next.push((
                 (newest, 50 + usize::from(b > a), other),
-                Tile { class, dims, stage, step, readers: 0 },
+                SketchTile { class, dims, stage, step, readers: 0 },
             ));
         }
     }
 
     /// Sums along dimensions, and over the iterations.
-    fn sums(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
-        let Tile { class, dims, stage, step, .. } = self.tiles[at].clone();
+    fn sums(&mut self, at: usize, next: &mut Vec<(Key, SketchTile)>) {
+        let SketchTile { class, dims, stage, step, .. } = self.tiles[at].clone();
         for (dim, own) in dims.iter().enumerate() {
             let outer = own.outer.map(|atom| (atom, TileOp::SumOuter(dim)));
             let inner = own.inner.filter(|_| own.outer.is_none()).map(|atom| (atom, TileOp::Sum(dim)));
@@ -422,24 +422,25 @@ impl<'a> Search<'a> {
                 let Some(class) = self.sum(class, atom.label, atom.parts) else { continue };
                 let mut dims = dims.clone();
                 dims[dim] = if own.outer.is_some() { Dim { outer: None, ..*own } } else { Dim::default() };
-                let step = Step::Op(op, vec![at]);
-                next.push(((at, 2 + dim, 0), Tile { class, dims, stage, step, readers: 0 }));
+                let step = SketchStep::Op(op, vec![at]);
+                next.push(((at, 2 + dim, 0), SketchTile { class, dims, stage, step, readers: 0 }));
             }
         }
         let Some(label) = self.structure.looped.filter(|_| stage == Stage::Loop) else { return };
-        if matches!(step, Step::Load(_))
+        if matches!(step, SketchStep::Load(_))
             || dims.iter().flat_map(|dim| dim.atoms()).any(|atom| atom.label == label)
         {
             return self.counts.prune("accumulated as loaded");
         }
         if let Some(class) = self.sum(class, label, self.structure.loop_parts(label)) {
-            let tile = Tile { class, dims, stage: Stage::After, step: Step::Accumulate(at), readers: 0 };
+            let tile =
+                SketchTile { class, dims, stage: Stage::After, step: SketchStep::Accumulate(at), readers: 0 };
             next.push(((at, 1, 0), tile));
         }
     }
 
-    fn constants(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
-        let Tile { class: own, dims, stage, .. } = self.tiles[at].clone();
+    fn constants(&mut self, at: usize, next: &mut Vec<(Key, SketchTile)>) {
+        let SketchTile { class: own, dims, stage, .. } = self.tiles[at].clone();
         let algebra = self.algebra;
         for (position, (op, constant)) in algebra.constants.iter().enumerate() {
             if algebra.constants[..position].iter().any(|(_, known)| known == constant) {
@@ -451,13 +452,16 @@ impl<'a> Search<'a> {
                 Term::Add([*constant, own])
             };
             let Some(class) = self.class(term, 0) else { continue };
-            let step = Step::Op(TileOp::Constant(position), vec![at]);
-            next.push(((at, 60 + position, 0), Tile { class, dims: dims.clone(), stage, step, readers: 0 }));
+            let step = SketchStep::Op(TileOp::Constant(position), vec![at]);
+            next.push((
+                (at, 60 + position, 0),
+                SketchTile { class, dims: dims.clone(), stage, step, readers: 0 },
+            ));
         }
     }
 
     /// Rotary position embeddings, with `at` as the newest operand, along a dimension that is whole.
-    fn rope(&mut self, at: usize, term: [Id; 6], class: Id, next: &mut Vec<(Key, Tile)>) {
+    fn rope(&mut self, at: usize, term: [Id; 6], class: Id, next: &mut Vec<(Key, SketchTile)>) {
         let [axis, _, operands @ ..] = term;
         let algebra = self.algebra;
         for (position, rope) in algebra.ropes.iter().enumerate().filter(|(_, rope)| rope.axis == axis) {
@@ -476,8 +480,11 @@ impl<'a> Search<'a> {
                 }
                 let Some(dims) = self.rope_dims(rope, &args) else { continue };
                 let others = args.iter().fold(0, |number, arg| number * self.tiles.len() + arg);
-                let step = Step::Op(TileOp::Rope(position), args);
-                next.push(((at, 120 + position, others), Tile { class, dims, stage, step, readers: 0 }));
+                let step = SketchStep::Op(TileOp::Rope(position), args);
+                next.push((
+                    (at, 120 + position, others),
+                    SketchTile { class, dims, stage, step, readers: 0 },
+                ));
             }
         }
     }
@@ -507,8 +514,8 @@ impl<'a> Search<'a> {
     }
 
     /// Norms along a last dimension that is whole.
-    fn norms(&mut self, at: usize, next: &mut Vec<(Key, Tile)>) {
-        let Tile { class: own, dims, stage, .. } = self.tiles[at].clone();
+    fn norms(&mut self, at: usize, next: &mut Vec<(Key, SketchTile)>) {
+        let SketchTile { class: own, dims, stage, .. } = self.tiles[at].clone();
         let Some(last) = dims.last().filter(|dim| dim.outer.is_none()).and_then(|dim| dim.inner) else {
             return;
         };
@@ -530,21 +537,21 @@ impl<'a> Search<'a> {
             };
             let scales = algebra.constants.iter().filter(|(op, _)| matches!(op, crate::Op::Scale(_)));
             if let Some(class) = scales.map(|(_, id)| *id).find_map(norm) {
-                let step = Step::Op(TileOp::RmsNorm(*eps), vec![at]);
+                let step = SketchStep::Op(TileOp::RmsNorm(*eps), vec![at]);
                 next.push((
                     (at, 90 + position, 0),
-                    Tile { class, dims: dims.clone(), stage, step, readers: 0 },
+                    SketchTile { class, dims: dims.clone(), stage, step, readers: 0 },
                 ));
             }
         }
     }
 }
 
-fn operands(step: &Step) -> Vec<usize> {
+fn operands(step: &SketchStep) -> Vec<usize> {
     match step {
-        Step::Load(_) => Vec::new(),
-        Step::Op(_, args) => args.clone(),
-        Step::Accumulate(arg) => vec![*arg],
+        SketchStep::Load(_) => Vec::new(),
+        SketchStep::Op(_, args) => args.clone(),
+        SketchStep::Accumulate(arg) => vec![*arg],
     }
 }
 

@@ -1,9 +1,9 @@
 //! µGraphs from sketches and counts.
 
-use super::cost::{Beside, Extents, PartCounts};
+use super::cost::{Beside, KernelExtents, PartCounts};
 use super::limits::Target;
 use super::rope::{Rope, ropes};
-use super::tile::{Origin, Sketch, Step, TileOp};
+use super::tile::{Origin, Sketch, SketchStep, TileOp};
 use crate::graph::{Accumulation, BlockGraph, GraphError, MuGraph, Node, TensorId, TileId};
 use crate::op::{BinaryFn, Op, ReduceFn};
 
@@ -38,8 +38,8 @@ pub fn build(
     let mut stored: Vec<TensorId> = Vec::new();
     for (sketch, counts) in chain {
         let beside = Beside { before: &before, ..Beside::default() };
-        let extents = Extents { labels: extents, sketch, counts, beside };
-        let kernel = Kernel { extents, constants, ropes: &ropes };
+        let extents = KernelExtents { labels: extents, sketch, counts, beside };
+        let kernel = SketchKernel { extents, constants, ropes: &ropes };
         let source = |origin: Origin| match origin {
             Origin::Program(id) => given[id.index()],
             Origin::Stored(at) => stored.get(at).copied(),
@@ -55,13 +55,13 @@ pub fn build(
     Ok(graph)
 }
 
-struct Kernel<'a> {
-    extents: Extents<'a>,
+struct SketchKernel<'a> {
+    extents: KernelExtents<'a>,
     constants: &'a [Op],
     ropes: &'a [Rope],
 }
 
-impl Kernel<'_> {
+impl SketchKernel<'_> {
     fn block(&self, tensor: &dyn Fn(Origin) -> Option<TensorId>) -> Result<BlockGraph, GraphError> {
         let (sketch, counts) = (self.extents.sketch, self.extents.counts);
         let structure = &sketch.structure;
@@ -72,7 +72,7 @@ impl Kernel<'_> {
         let mut tiles: Vec<TileId> = Vec::new();
         for step in &sketch.steps {
             let tile = match step {
-                Step::Load(at) => {
+                SketchStep::Load(at) => {
                     let source = &sketch.sources[*at];
                     let dim_of = |label: u8| {
                         source.dims.iter().position(|dim| dim.inner.is_some_and(|atom| atom.label == label))
@@ -84,13 +84,13 @@ impl Kernel<'_> {
                         .ok_or_else(|| GraphError::new("load", "a tensor is missing"))?;
                     block.load(id, &map, structure.looped.and_then(dim_of))
                 }
-                Step::Accumulate(arg) => block.accumulate(Accumulation::Sum, tiles[*arg]),
-                Step::Op(TileOp::Rope(at), args) => {
+                SketchStep::Accumulate(arg) => block.accumulate(Accumulation::Sum, tiles[*arg]),
+                SketchStep::Op(TileOp::Rope(at), args) => {
                     let rope = self.ropes.get(*at);
                     let rope = rope.ok_or_else(|| GraphError::new("rope", "a rotation is missing"))?;
                     rotated(&mut block, rope, &args.iter().map(|arg| tiles[*arg]).collect::<Vec<_>>())
                 }
-                Step::Op(op, args) => {
+                SketchStep::Op(op, args) => {
                     let op = self.op(*op, args[0])?;
                     let args: Vec<TileId> = args.iter().map(|arg| tiles[*arg]).collect();
                     block.op(op, &args)

@@ -1,59 +1,60 @@
 //! What a kernel costs by its sketch and counts, and the counts that cost least.
 
 use super::algebra::{LOOP, WHOLE};
-use super::tile::{Atom, Dim, Origin, Sketch, Step, TileOp};
+use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, TileOp};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
 use serde::{Deserialize, Serialize};
 
 /// Most counts that are tried for an index: those of a power of two, and of three times one, all.
 const MOST_DIVISORS: usize = 24;
-/// Terms of which streamed factors have multiples.
+/// The K dimension of streamed operands is a multiple of this.
 const STREAM_TERMS: usize = 128;
-/// How many times as long bytes take that one kernel stores for the next one to load: all of them at once, not all the while.
+/// How many times as long bytes take that one kernel stores and the next one loads: all move at once, at its end and at the start.
 const HANDED_ON: f64 = 2.0;
-/// Rows that a group of warps multiplies, and columns of which registers hold those of four groups.
+/// Rows of a warp group (`m` of wgmma), and columns of which the registers of an SM hold the accumulators of four warp groups.
 const GROUP_ROWS: usize = 64;
 const GROUP_COLUMNS: usize = 64;
-/// Groups of warps that a block has at most.
+/// Most warp groups of a block.
 const MOST_GROUPS: usize = 2;
-/// Microseconds in which two processors that share a block add up each other's sums.
+/// Microseconds in which the two CTAs of a cluster add up their split-K accumulators.
 const EXCHANGE_US: f64 = 0.5;
-/// Iterations that each of them runs at least.
+/// Least iterations of each of them.
 const LEAST_ITERATIONS: usize = 2;
 
-/// A way to stream given right factors past few rows: they are not held.
+/// A way to stream the right operand of a skinny GEMM, of which shared memory does not hold all that a block reads.
 struct Streaming {
-    /// Least and most rows.
+    /// Least and most rows (`m`).
     rows: [usize; 2],
-    /// Rows and columns that are multiplied at once.
+    /// Rows and columns of the accumulator of an instruction.
     row_parts: usize,
     columns: usize,
-    /// Least terms of all iterations.
+    /// Least K dimension over all iterations.
     terms: usize,
-    /// Most sums of all products of a block.
+    /// Most accumulator elements of all products of a block.
     sums: usize,
-    /// Processors that share a block, all at once.
-    processors: usize,
+    /// CTAs of a cluster that share a block; all clusters run at once.
+    cores: usize,
 }
 
-/// How long groups of warps, of [`GROUP_ROWS`] rows each, wait for products and exponentials in turn, which others of the
-/// processor hide. Times are of [`GROUP_COLUMNS`] columns, as multiples of what they take if enough groups share a processor.
+/// How much of the latency of a loop of products and exponentials other warp groups of the SM hide. A warp group of [`GROUP_ROWS`]
+/// rows waits for its product, then for its exponentials. Times are of [`GROUP_COLUMNS`] columns, as multiples of the time with
+/// enough warp groups on an SM.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Waiting {
-    /// A group alone, each iteration.
+pub struct LatencyHiding {
+    /// One warp group alone: each iteration.
     pub iteration: f64,
-    /// A group alone, besides, by columns.
+    /// One warp group alone: in addition, by columns.
     pub columns: f64,
-    /// As many groups as one likes.
+    /// Any number of warp groups.
     pub busy: f64,
 }
 
-/// Figures of a machine.
+/// Figures of a device, as far as the search models it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Machine {
-    /// Processors, each of which runs blocks.
-    pub processors: usize,
+pub struct SearchDevice {
+    /// SMs of a GPU, cores of a CPU: each runs blocks.
+    pub cores: usize,
     /// Bytes of tiles that a block may hold.
     pub tile_bytes: usize,
     /// Memory bandwidth in bytes per microsecond.
@@ -66,81 +67,81 @@ pub struct Machine {
     pub flops_per_us: f64,
     /// The time to start a kernel in microseconds.
     pub launch_us: f64,
-    /// How loops of products and exponentials wait; `None` if they do not.
-    pub waiting: Option<Waiting>,
-    /// How much of the lesser of moving and computing is not hidden by the other, if there is one iteration.
-    pub exposed: f64,
+    /// How latencies of products and exponentials are hidden; `None` if they are not modelled.
+    pub waiting: Option<LatencyHiding>,
+    /// The part of the shorter of moving and computing that does not overlap with the longer, if there is one iteration.
+    pub unoverlapped: f64,
     /// The time of one iteration that nothing can hide, in microseconds.
     pub iteration_us: f64,
-    /// Bytes that move in the time that it takes to begin with a run of neighbouring elements.
-    pub run_bytes: usize,
-    /// Neighbouring bytes that only move together.
+    /// The cost of starting a run of consecutive elements, in bytes that move in that time.
+    pub burst_bytes: usize,
+    /// Bytes of a sector: consecutive bytes that move together.
     pub sector_bytes: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
     /// Bytes of an element of what one kernel hands to another.
     pub partial_bytes: usize,
-    /// Rows that matrix units multiply at least.
-    pub matrix_rows: usize,
-    /// Columns of which they multiply a multiple.
-    pub matrix_columns: usize,
-    /// Terms of a product in whose time its sums are read and written.
-    pub matrix_terms: usize,
-    /// What it costs to lay out an element of a product's right factor, in operations of a product.
+    /// Rows (`m`) of the matrix instruction: fewer take as long.
+    pub mma_m: usize,
+    /// Columns (`n`) of the matrix instruction: products take multiples of it.
+    pub mma_n: usize,
+    /// The cost of reading and writing accumulators, as an addition to the K dimension.
+    pub mma_k: usize,
+    /// The cost of packing an element of the right operand, in operations of a product.
     pub pack_flops: f64,
-    /// Rows of a product up to which its right factor is read as it lies.
+    /// Most rows of a product whose right operand is not packed.
     pub unpacked_rows: usize,
-    /// Rows up to which a given right factor is streamed past them: it is not held.
-    pub stream_rows: usize,
-    /// Whether factors of few rows are streamed in boxes where processors share blocks.
-    pub has_boxes: bool,
-    /// Bytes of sums of products that registers hold.
-    pub register_bytes: usize,
+    /// Most rows of a skinny GEMM whose right operand goes from memory straight to registers.
+    pub skinny_rows: usize,
+    /// Whether TMA streams the right operands of skinny GEMMs where clusters share blocks.
+    pub has_tma: bool,
+    /// Bytes of accumulators that the registers of an SM hold; 0 if none stay there.
+    pub accumulator_bytes: usize,
     /// What an elementwise operation costs, in operations of a product.
     pub scalar_flops: f64,
     /// The same of exponentials, roots, divisions and the like.
     pub special_flops: f64,
-    /// The share of the processors that saturates the memory.
-    pub memory_share: f64,
-    /// Processors that may share the iterations of a block, at most, a power of two.
-    pub most_sharing: usize,
-    /// Processors that are of use where more than two share each block.
-    pub in_clusters: usize,
-    /// Bytes of sums that each of more than two of them exchanges with the others in a microsecond.
+    /// The share of the cores that saturates the memory bandwidth.
+    pub saturating_share: f64,
+    /// Most CTAs of a cluster that share the iterations of a block, a power of two.
+    pub max_cluster: usize,
+    /// SMs that clusters of more than two CTAs can use.
+    pub cores_in_clusters: usize,
+    /// Bytes of accumulators that each CTA of such a cluster exchanges with the others in a microsecond.
     pub exchange_bytes_per_us: f64,
 }
 
-impl Default for Machine {
+impl Default for SearchDevice {
     /// A current data-centre GPU with 16-bit elements.
     fn default() -> Self {
-        Machine {
-            processors: 132,
+        SearchDevice {
+            cores: 132,
             tile_bytes: 160 << 10,
             memory_bytes_per_us: 4.3e6,
             cache_bytes_per_us: 1.0e7,
             cache_bytes: 32 << 20,
             flops_per_us: 7.9e8,
             launch_us: 2.0,
-            exposed: 1.0,
+            unoverlapped: 1.0,
             iteration_us: 0.25,
-            run_bytes: 8,
+            burst_bytes: 8,
             sector_bytes: 64,
             element_bytes: 2,
             partial_bytes: 4,
-            matrix_rows: 16,
-            matrix_columns: 1,
-            matrix_terms: 0,
+            mma_m: 16,
+            mma_n: 1,
+            mma_k: 0,
             pack_flops: 0.0,
             unpacked_rows: 0,
-            stream_rows: 0,
-            has_boxes: false,
-            register_bytes: 0,
+            skinny_rows: 0,
+            has_tma: false,
+            accumulator_bytes: 0,
             scalar_flops: 16.0,
             special_flops: 16.0,
             waiting: None,
-            memory_share: 1.0 / 3.0,
-            most_sharing: 1,
-            in_clusters: 120,
+            saturating_share: 1.0 / 3.0,
+            max_cluster: 1,
+            cores_in_clusters: 120,
             exchange_bytes_per_us: 1.0e4,
         }
     }
@@ -155,9 +156,9 @@ pub struct PartCounts {
     pub looped: usize,
 }
 
-/// Extents of all that a kernel touches.
+/// KernelExtents of all that a kernel touches.
 #[derive(Clone, Copy)]
-pub struct Extents<'a> {
+pub struct KernelExtents<'a> {
     /// Of the labels.
     pub labels: &'a [usize],
     /// The kernel.
@@ -177,7 +178,17 @@ pub struct Beside<'a> {
     pub is_read: bool,
 }
 
-impl Extents<'_> {
+impl KernelExtents<'_> {
+    /// Blocks of the grid.
+    fn blocks(&self) -> f64 {
+        self.counts.grid.iter().product::<usize>() as f64
+    }
+
+    /// How often all blocks together run a step.
+    fn times(&self, at: usize) -> f64 {
+        self.blocks() * if self.sketch.in_loop[at] { self.counts.looped as f64 } else { 1.0 }
+    }
+
     fn grid_count(&self, label: u8) -> usize {
         let at = self.sketch.structure.grid.iter().position(|own| *own == label);
         at.map_or(1, |at| self.counts.grid[at])
@@ -230,130 +241,200 @@ impl Extents<'_> {
     }
 }
 
-impl Machine {
-    /// The modelled time of a kernel in microseconds, if its tiles fit.
-    pub fn kernel_us(&self, extents: &Extents<'_>) -> Option<f64> {
-        let (sketch, counts) = (extents.sketch, extents.counts);
-        let blocks: usize = counts.grid.iter().product();
-        let (mut held, mut cache, mut memory, mut flops) = (0, 0.0, 0.0, 0.0);
-        let (mut registers, mut loaded) = (0, 0);
+/// What all blocks of a kernel move and compute, and what one of them holds.
+#[derive(Default)]
+struct Totals {
+    /// Bytes of tiles that a block holds: in shared memory, or in the cache of a core.
+    held_bytes: usize,
+    /// Bytes of accumulators of products that a block holds in registers.
+    accumulator_bytes: usize,
+    /// Bytes of tiles that a block loads and holds, those of the next iteration included.
+    loaded_bytes: usize,
+    /// Bytes that pass the shared cache.
+    cache_bytes: f64,
+    /// Bytes that pass the memory.
+    memory_bytes: f64,
+    /// Operations, in those of a product.
+    flops: f64,
+}
+
+impl Totals {
+    /// Adds a load of a tile; a tile that is streamed to registers is not held.
+    fn add_load(
+        &mut self,
+        device: &SearchDevice,
+        extents: &KernelExtents<'_>,
+        at: usize,
+        source: usize,
+        is_streamed: bool,
+    ) {
+        let sketch = extents.sketch;
+        let source = &sketch.sources[source];
+        let is_given = matches!(source.origin, Origin::Program(_));
+        let element_bytes = if is_given { device.element_bytes } else { device.partial_bytes };
+        let bytes = extents.elems(&sketch.dims[at]) * element_bytes;
+        if !(is_given && is_streamed) {
+            // Tiles of the next iteration are loaded while this one runs.
+            let stages = if sketch.in_loop[at] { 2 } else { 1 };
+            self.loaded_bytes += stages * bytes;
+            self.held_bytes += stages * bytes;
+        }
+        let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
+        let run_moved = run.next_multiple_of(device.sector_bytes) + device.burst_bytes;
+        let moved = extents.times(at) * bytes as f64 * run_moved as f64 / run.max(1) as f64;
+        let whole = extents.elems(&source.dims) * element_bytes;
+        self.cache_bytes += if is_given { moved } else { HANDED_ON * moved };
+        self.memory_bytes += match whole <= device.cache_bytes {
+            true if is_given => whole as f64,
+            // The kernel before has just stored it.
+            true => 0.0,
+            false => moved,
+        };
+    }
+
+    /// Adds a product `[m, k] x [k, n]` of tiles.
+    fn add_matmul(&mut self, device: &SearchDevice, extents: &KernelExtents<'_>, at: usize, args: &[usize]) {
+        let sketch = extents.sketch;
+        let dims = &sketch.dims[at];
+        let elems = extents.elems(dims);
+        let stays = device.keeps_accumulator(sketch, at);
+        match stays {
+            true => self.accumulator_bytes += elems * device.partial_bytes,
+            false => self.held_bytes += 2 * (elems * device.element_bytes),
+        }
+        let k = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
+        let m = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
+        let n = dims.last().map_or(1, |dim| extents.dim(*dim));
+        let padded = |extent: usize, whole: usize| whole as f64 / extent.max(1) as f64;
+        let waste = padded(m, m.max(device.mma_m)) * padded(n, n.next_multiple_of(device.mma_n));
+        let terms = (k + device.mma_k) as f64;
+        let is_packed = m > device.unpacked_rows;
+        let right = extents.elems(&sketch.dims[args[1]]) as f64;
+        let packed = if is_packed { right * device.pack_flops } else { 0.0 };
+        // A product of an accumulator runs once, after the loop.
+        let is_late = stays && sketch.has_product(args[0]);
+        let times = if is_late { extents.blocks() } else { extents.times(at) };
+        self.flops += times * (2.0 * elems as f64 * terms * waste + packed);
+    }
+
+    /// Adds an operator on each element, or (`None`) the accumulation of a tile over the loop.
+    fn add_elementwise(
+        &mut self,
+        device: &SearchDevice,
+        extents: &KernelExtents<'_>,
+        at: usize,
+        op: Option<&TileOp>,
+    ) {
+        let sketch = extents.sketch;
+        let elems = extents.elems(&sketch.dims[at]);
+        if device.keeps_accumulator(sketch, at) {
+            self.flops += extents.blocks() * device.scalar_flops * elems as f64;
+            return;
+        }
+        self.held_bytes += elems * device.element_bytes / 2;
+        let Some(op) = op else {
+            self.flops += extents.times(at) * device.scalar_flops * elems as f64;
+            return;
+        };
+        let each = if op.is_special() { device.special_flops } else { device.scalar_flops };
+        self.flops += extents.times(at) * each * (op.count() * elems) as f64;
+    }
+
+    /// Adds a result; one that the next kernel reads stays in the cache if it fits.
+    fn add_store(&mut self, device: &SearchDevice, extents: &KernelExtents<'_>, dims: &[Dim]) {
+        let is_read = extents.beside.is_read;
+        let element_bytes = if is_read { device.partial_bytes } else { device.element_bytes };
+        let bytes = extents.elems(dims) * element_bytes;
+        self.memory_bytes += if is_read && bytes <= device.cache_bytes { 0.0 } else { bytes as f64 };
+        self.cache_bytes += if is_read { HANDED_ON * bytes as f64 } else { bytes as f64 };
+    }
+}
+
+impl SearchDevice {
+    /// The modelled time of a kernel in microseconds; `None` if its tiles do not fit.
+    ///
+    /// Loads, operators and stores are added up to bytes and operations of all blocks ([`Totals`]). The time is that of moving
+    /// or computing, whichever is longer, and of the part of the shorter one that does not overlap ([`Self::time_us`]).
+    pub fn kernel_us(&self, extents: &KernelExtents<'_>) -> Option<f64> {
+        let sketch = extents.sketch;
+        let blocks: usize = extents.counts.grid.iter().product();
         let (streams, sharing) = self.streams(extents, blocks);
+        let mut totals = Totals::default();
         for (at, step) in sketch.steps.iter().enumerate() {
-            let elems = extents.elems(&sketch.dims[at]);
-            let bytes = elems * self.element_bytes;
-            // Sums of products that are added up in registers: nothing else is done with them before the loop ends.
-            let sums_stay = self.register_bytes > 0 && sketch.is_sum_of_products(at);
-            let times = blocks as f64 * if sketch.in_loop[at] { counts.looped as f64 } else { 1.0 };
             match step {
-                Step::Load(source) => {
-                    let source = &sketch.sources[*source];
-                    let is_given = matches!(source.origin, Origin::Program(_));
-                    let element_bytes = if is_given { self.element_bytes } else { self.partial_bytes };
-                    let bytes = elems * element_bytes;
-                    // Tiles of the next iteration are loaded meanwhile.
-                    if !(is_given && streams.contains(&at)) {
-                        loaded += if sketch.in_loop[at] { 2 * bytes } else { bytes };
-                        held += if sketch.in_loop[at] { 2 * bytes } else { bytes };
-                    }
-                    let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
-                    let run_moved = run.next_multiple_of(self.sector_bytes) + self.run_bytes;
-                    let moved = times * bytes as f64 * run_moved as f64 / run.max(1) as f64;
-                    let whole = extents.elems(&source.dims) * element_bytes;
-                    cache += if is_given { moved } else { HANDED_ON * moved };
-                    memory += match whole <= self.cache_bytes {
-                        true if is_given => whole as f64,
-                        // It was stored just before.
-                        true => 0.0,
-                        false => moved,
-                    };
+                SketchStep::Load(source) => {
+                    totals.add_load(self, extents, at, *source, streams.contains(&at))
                 }
-                Step::Op(TileOp::Matmul, args) => {
-                    match sums_stay {
-                        true => registers += elems * self.partial_bytes,
-                        false => held += 2 * bytes,
-                    }
-                    let inner = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
-                    let rows = sketch.dims[at].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
-                    let columns = sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
-                    let padded = |extent: usize, whole: usize| whole as f64 / extent.max(1) as f64;
-                    let waste = padded(rows, rows.max(self.matrix_rows))
-                        * padded(columns, columns.next_multiple_of(self.matrix_columns));
-                    let terms = (inner + self.matrix_terms) as f64;
-                    let is_packed = rows > self.unpacked_rows;
-                    let right = extents.elems(&sketch.dims[args[1]]) as f64;
-                    let packed = if is_packed { right * self.pack_flops } else { 0.0 };
-                    let is_late = sums_stay && sketch.has_product(args[0]);
-                    let times = if is_late { blocks as f64 } else { times };
-                    flops += times * (2.0 * elems as f64 * terms * waste + packed);
-                }
-                Step::Op(..) | Step::Accumulate(_) if sums_stay => {
-                    flops += blocks as f64 * self.scalar_flops * elems as f64;
-                }
-                Step::Op(op, _) => {
-                    held += bytes / 2;
-                    let each = if op.is_special() { self.special_flops } else { self.scalar_flops };
-                    flops += times * each * (op.count() * elems) as f64;
-                }
-                Step::Accumulate(_) => {
-                    held += bytes / 2;
-                    flops += times * self.scalar_flops * elems as f64;
-                }
+                SketchStep::Op(TileOp::Matmul, args) => totals.add_matmul(self, extents, at, args),
+                SketchStep::Op(op, _) => totals.add_elementwise(self, extents, at, Some(op)),
+                SketchStep::Accumulate(_) => totals.add_elementwise(self, extents, at, None),
             }
         }
         for (_, dims, _) in &sketch.stores {
-            let is_read = extents.beside.is_read;
-            let element_bytes = if is_read { self.partial_bytes } else { self.element_bytes };
-            let bytes = extents.elems(dims) * element_bytes;
-            memory += if is_read && bytes <= self.cache_bytes { 0.0 } else { bytes as f64 };
-            cache += if is_read { HANDED_ON * bytes as f64 } else { bytes as f64 };
+            totals.add_store(self, extents, dims);
         }
-        held += registers.saturating_sub(self.register_bytes);
-        if held > self.tile_bytes {
+        let held_bytes = totals.held_bytes + totals.accumulator_bytes.saturating_sub(self.accumulator_bytes);
+        if held_bytes > self.tile_bytes {
             return None;
         }
-        // Only where processors may share more than what is streamed.
-        let sums = if sharing == 1 && self.most_sharing > 1 { self.shared_sums(extents) } else { 0 };
+        // Larger clusters than the streamed operands need are tried only where a block is not shared already.
+        let sums = if sharing == 1 && self.max_cluster > 1 { self.shared_sums(extents) } else { 0 };
         let time = |sharing: usize| {
-            let tasks = blocks * sharing;
-            let waves = tasks.div_ceil(self.processors);
-            let busy = tasks as f64 / (waves * self.processors) as f64;
-            // A share of the processors saturates the memory; each has its own way to the cache.
-            let pull = (tasks as f64 / self.processors as f64 / self.memory_share).min(1.0);
-            let moved =
-                (memory / self.memory_bytes_per_us / pull).max(cache / self.cache_bytes_per_us / busy);
-            let computed = flops / self.flops_per_us / busy * self.waiting(extents, tasks, loaded);
-            // The first tiles are waited for.
-            let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
-            let time = moved.max(computed) + self.exposed * moved.min(computed) / rounds;
-            // Of two each has the sums of the other once, of more the first has them after all have combined a part.
+            // Two CTAs exchange their accumulators once; of more, the first has the result after all have combined a part.
             let times = if streams.is_empty() { (sharing - 1).min(2) as f64 / 2.0 } else { 0.0 };
             let exchanged = times * sums as f64 / self.exchange_bytes_per_us;
             let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2()) + exchanged;
-            self.launch_us + time + exchange_us + rounds * self.iteration_us
+            self.time_us(extents, &totals, sharing, exchange_us)
         };
-        let most = if sums > 0 { self.most_sharing } else { 1 };
+        let most = if sums > 0 { self.max_cluster } else { 1 };
+        let looped = extents.counts.looped;
         let may_share = |&sharing: &usize| {
-            blocks * sharing <= if sharing > 2 { self.in_clusters } else { self.processors }
-                && counts.looped.is_multiple_of(sharing)
-                && counts.looped >= LEAST_ITERATIONS * sharing
+            blocks * sharing <= if sharing > 2 { self.cores_in_clusters } else { self.cores }
+                && looped.is_multiple_of(sharing)
+                && looped >= LEAST_ITERATIONS * sharing
         };
         let shared = (1..=most.ilog2()).map(|log| 1 << log).filter(may_share).map(time);
         let alone = time(sharing);
         Some(shared.fold(alone, f64::min))
     }
 
-    /// The bytes of sums of a block that processors may share: only sums leave its loop, those of products are of whole tiles,
-    /// and no other kernel adds up what it stores. Otherwise 0.
-    fn shared_sums(&self, extents: &Extents<'_>) -> usize {
-        let Extents { sketch, beside, .. } = extents;
+    /// The time of a kernel in microseconds, if each block is run by a cluster of `sharing` CTAs that split its loop and take
+    /// `exchange_us` to add up their accumulators.
+    fn time_us(&self, extents: &KernelExtents<'_>, totals: &Totals, sharing: usize, exchange_us: f64) -> f64 {
+        let counts = extents.counts;
+        let blocks: usize = counts.grid.iter().product();
+        let ctas = blocks * sharing;
+        let waves = ctas.div_ceil(self.cores);
+        let busy = ctas as f64 / (waves * self.cores) as f64;
+        // A share of the cores saturates the memory; each has its own path to the cache.
+        let pull = (ctas as f64 / self.cores as f64 / self.saturating_share).min(1.0);
+        let moved = (totals.memory_bytes / self.memory_bytes_per_us / pull)
+            .max(totals.cache_bytes / self.cache_bytes_per_us / busy);
+        let computed =
+            totals.flops / self.flops_per_us / busy * self.waiting(extents, ctas, totals.loaded_bytes);
+        // Nothing hides the loads of the first iteration.
+        let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
+        let time = moved.max(computed) + self.unoverlapped * moved.min(computed) / rounds;
+        self.launch_us + time + exchange_us + rounds * self.iteration_us
+    }
+
+    /// Whether registers hold what a step adds up: accumulators of products that nothing else reads before the loop ends.
+    fn keeps_accumulator(&self, sketch: &Sketch, at: usize) -> bool {
+        self.accumulator_bytes > 0 && sketch.is_sum_of_products(at)
+    }
+
+    /// The bytes of accumulators of a block that a cluster may share (split-K): only accumulators leave its loop, those of
+    /// products have whole warp groups of rows, and no other kernel adds up what it stores. Otherwise 0.
+    fn shared_sums(&self, extents: &KernelExtents<'_>) -> usize {
+        let KernelExtents { sketch, beside, .. } = extents;
         let mut bytes = 0;
         for (at, step) in sketch.steps.iter().enumerate() {
-            let Step::Accumulate(from) = step else { continue };
+            let SketchStep::Accumulate(from) = step else { continue };
             let dims = &sketch.dims[at];
             let rows = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
             let suits = match &sketch.steps[*from] {
-                Step::Op(TileOp::Matmul, _) => rows.is_multiple_of(GROUP_ROWS),
-                Step::Op(TileOp::Sum(_), _) => true,
+                SketchStep::Op(TileOp::Matmul, _) => rows.is_multiple_of(GROUP_ROWS),
+                SketchStep::Op(TileOp::Sum(_), _) => true,
                 _ => false,
             };
             if !suits || sketch.readers(*from).count() > 1 {
@@ -364,13 +445,13 @@ impl Machine {
         if beside.before.is_empty() && !beside.is_read { bytes } else { 0 }
     }
 
-    /// How many times as long a loop takes because few groups of warps share a processor; blocks have so many bytes of loads.
-    fn waiting(&self, extents: &Extents<'_>, tasks: usize, loaded: usize) -> f64 {
+    /// How many times as long a loop takes because few warp groups share an SM; `loaded` is the bytes of loaded tiles of a block.
+    fn waiting(&self, extents: &KernelExtents<'_>, ctas: usize, loaded: usize) -> f64 {
         let sketch = extents.sketch;
         let looped = || (0..sketch.steps.len()).filter(|&at| sketch.in_loop[at]);
-        let is_special = |at: usize| matches!(&sketch.steps[at], Step::Op(op, _) if op.is_special());
+        let is_special = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(op, _) if op.is_special());
         let product = |at: usize| match (&sketch.steps[at], sketch.dims[at].as_slice()) {
-            (Step::Op(TileOp::Matmul, _), [.., rows, columns]) => {
+            (SketchStep::Op(TileOp::Matmul, _), [.., rows, columns]) => {
                 Some([*columns, *rows].map(|dim| extents.dim(dim)))
             }
             _ => None,
@@ -378,7 +459,7 @@ impl Machine {
         let product = looped().find_map(product).filter(|_| looped().any(is_special));
         let (Some(waiting), Some([columns, rows])) = (self.waiting, product) else { return 1.0 };
         let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
-        let resident = tasks.div_ceil(self.processors).min(self.tile_bytes / loaded.max(1)).max(1);
+        let resident = ctas.div_ceil(self.cores).min(self.tile_bytes / loaded.max(1)).max(1);
         let most = if columns > GROUP_COLUMNS { 3 } else { 4 };
         let groups = (own * resident).min(most) as f64;
         if own == 0 {
@@ -388,55 +469,54 @@ impl Machine {
         ((alone / groups).powi(3) + waiting.busy.powi(3)).cbrt()
     }
 
-    /// The loads that are streamed, right factors of products of few rows whose sums stay in registers; and how many
-    /// processors share a block.
-    fn streams(&self, extents: &Extents<'_>, blocks: usize) -> (Vec<usize>, usize) {
-        let threads = Streaming {
-            rows: [1, self.stream_rows],
-            row_parts: self.matrix_rows,
+    /// The loads that are streamed: right operands of skinny GEMMs whose accumulators stay in registers; and how many CTAs
+    /// share a block.
+    fn streams(&self, extents: &KernelExtents<'_>, blocks: usize) -> (Vec<usize>, usize) {
+        let by_threads = Streaming {
+            rows: [1, self.skinny_rows],
+            row_parts: self.mma_m,
             columns: 32,
             terms: 1,
             sums: 4096,
-            processors: 1,
+            cores: 1,
         };
-        let boxes = Streaming {
-            rows: [usize::from(self.has_boxes), MOST_GROUPS * GROUP_ROWS],
+        let by_tma = Streaming {
+            rows: [usize::from(self.has_tma), MOST_GROUPS * GROUP_ROWS],
             row_parts: 64,
             columns: 64,
             terms: 1024,
             sums: 16_384,
-            processors: 2,
+            cores: 2,
         };
-        // Of two kernels, the first one's blocks share what is summed already.
+        // The blocks of the first of two kernels split the reduction already.
         let Beside { before, is_read } = extents.beside;
         let is_alone = before.is_empty() && !is_read;
         let fits = |way: &Streaming| {
-            let is_at_once = way.processors == 1 || blocks * way.processors <= self.processors;
-            way.rows[0] > 0 && is_at_once && (way.processors == 1 || is_alone)
+            let is_at_once = way.cores == 1 || blocks * way.cores <= self.cores;
+            way.rows[0] > 0 && is_at_once && (way.cores == 1 || is_alone)
         };
         let found = |way: Streaming| {
             let sums = |load: usize| Some((load, self.streamed_sums(extents, load, &way)?));
             let found: Vec<(usize, usize)> = (0..extents.sketch.steps.len()).filter_map(sums).collect();
             let fit = found.iter().map(|(_, sums)| sums).sum::<usize>() <= way.sums;
-            (fit && !found.is_empty())
-                .then(|| (found.into_iter().map(|(load, _)| load).collect(), way.processors))
+            (fit && !found.is_empty()).then(|| (found.into_iter().map(|(load, _)| load).collect(), way.cores))
         };
-        [boxes, threads].into_iter().filter(fits).find_map(found).unwrap_or((Vec::new(), 1))
+        [by_tma, by_threads].into_iter().filter(fits).find_map(found).unwrap_or((Vec::new(), 1))
     }
 
-    /// The sums of the product that a load is streamed past, if it may be.
-    fn streamed_sums(&self, extents: &Extents<'_>, load: usize, way: &Streaming) -> Option<usize> {
+    /// The accumulator elements of the product that reads a load, if the load may be streamed.
+    fn streamed_sums(&self, extents: &KernelExtents<'_>, load: usize, way: &Streaming) -> Option<usize> {
         let sketch = extents.sketch;
         let mut readers = sketch.readers(load);
-        let (Some(reader), None, Step::Load(_)) = (readers.next(), readers.next(), &sketch.steps[load])
+        let (Some(reader), None, SketchStep::Load(_)) = (readers.next(), readers.next(), &sketch.steps[load])
         else {
             return None;
         };
-        let Step::Op(TileOp::Matmul, args) = &sketch.steps[reader] else { return None };
+        let SketchStep::Op(TileOp::Matmul, args) = &sketch.steps[reader] else { return None };
         let extent = |dims: &[Dim], from_last: usize| {
             dims.iter().rev().nth(from_last).map_or(1, |dim| extents.dim(*dim))
         };
-        let (factor, result) = (&sketch.dims[load], &sketch.dims[reader]);
+        let (operand, result) = (&sketch.dims[load], &sketch.dims[reader]);
         let (rows, columns) = (extent(result, 1), extent(result, 0));
         let suits = args[1] == load
             && !sketch.has_product(args[0])
@@ -445,8 +525,8 @@ impl Machine {
             && sketch.in_loop[load] == sketch.in_loop[reader]
             && (!sketch.in_loop[load] || sketch.is_accumulated(reader))
             && columns.is_multiple_of(way.columns)
-            && extent(factor, 1).is_multiple_of(STREAM_TERMS)
-            && extent(factor, 1) * extents.counts.looped >= way.terms;
+            && extent(operand, 1).is_multiple_of(STREAM_TERMS)
+            && extent(operand, 1) * extents.counts.looped >= way.terms;
         suits.then(|| rows.next_multiple_of(way.row_parts) * columns)
     }
 
@@ -504,7 +584,7 @@ impl Machine {
                 continue;
             }
             let counts = PartCounts { grid: counts, looped };
-            let extents = Extents { labels, sketch, counts: &counts, beside };
+            let extents = KernelExtents { labels, sketch, counts: &counts, beside };
             if let Some(cost) = self.kernel_us(&extents) {
                 best.push((cost, counts));
             }

@@ -33,7 +33,7 @@ use crate::rational::Rational;
 use crate::verify::{Primes, resize, screen};
 use algebra::{Algebra, Term};
 use build::build;
-use cost::{Beside, Machine, PartCounts};
+use cost::{Beside, PartCounts, SearchDevice};
 use egg::{Id, Language};
 use labels::Labels;
 use limits::{BlockLimits, Counts, Target};
@@ -50,7 +50,7 @@ pub struct SearchOptions {
     /// What a block may hold and do.
     pub limits: BlockLimits,
     /// The machine that costs are modelled for.
-    pub machine: Machine,
+    pub machine: SearchDevice,
     /// Kernels of a µGraph: 1 or 2.
     pub kernels: usize,
     /// Threads.
@@ -68,7 +68,7 @@ pub struct SearchOptions {
 
 impl Default for SearchOptions {
     fn default() -> Self {
-        let (limits, machine) = (BlockLimits::default(), Machine::default());
+        let (limits, machine) = (BlockLimits::default(), SearchDevice::default());
         let below_us = f64::INFINITY;
         SearchOptions {
             limits,

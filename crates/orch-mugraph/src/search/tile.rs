@@ -190,7 +190,7 @@ impl TileOp {
 
 /// A definition of a tile.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Step {
+pub enum SketchStep {
     /// A load of a source, by position.
     Load(usize),
     /// An operator on earlier tiles.
@@ -205,7 +205,7 @@ pub struct Sketch {
     /// How it is cut.
     pub structure: Structure,
     /// Definitions.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SketchStep>,
     /// Dimensions of each tile.
     pub dims: Vec<Vec<Dim>>,
     /// When each tile is known.
@@ -228,9 +228,9 @@ impl Sketch {
     /// The steps that read a tile.
     pub fn readers(&self, tile: usize) -> impl Iterator<Item = usize> {
         let reads = move |at: &usize| match &self.steps[*at] {
-            Step::Load(_) => false,
-            Step::Op(_, args) => args.contains(&tile),
-            Step::Accumulate(from) => *from == tile,
+            SketchStep::Load(_) => false,
+            SketchStep::Op(_, args) => args.contains(&tile),
+            SketchStep::Accumulate(from) => *from == tile,
         };
         (0..self.steps.len()).filter(reads)
     }
@@ -240,9 +240,11 @@ impl Sketch {
         let mut readers = self.readers(tile);
         let (Some(reader), None) = (readers.next(), readers.next()) else { return false };
         match &self.steps[reader] {
-            Step::Load(_) => false,
-            Step::Accumulate(_) => true,
-            Step::Op(op, _) => matches!(op, TileOp::Binary(BinaryFn::Add)) && self.is_accumulated(reader),
+            SketchStep::Load(_) => false,
+            SketchStep::Accumulate(_) => true,
+            SketchStep::Op(op, _) => {
+                matches!(op, TileOp::Binary(BinaryFn::Add)) && self.is_accumulated(reader)
+            }
         }
     }
 
@@ -250,21 +252,23 @@ impl Sketch {
     /// up to. The first factor of a product has none in it, or is one by what the loop does not change.
     pub fn is_sum_of_products(&self, tile: usize) -> bool {
         match &self.steps[tile] {
-            Step::Accumulate(from) => self.is_sum_of_products(*from),
+            SketchStep::Accumulate(from) => self.is_sum_of_products(*from),
             _ => self.is_accumulated(tile) && self.adds_products(tile),
         }
     }
 
     fn adds_products(&self, tile: usize) -> bool {
         match &self.steps[tile] {
-            Step::Op(TileOp::Matmul, args) => {
-                let is_product = matches!(self.steps[args[0]], Step::Op(TileOp::Matmul, _));
+            SketchStep::Op(TileOp::Matmul, args) => {
+                let is_product = matches!(self.steps[args[0]], SketchStep::Op(TileOp::Matmul, _));
                 match is_product && !self.in_loop[args[1]] {
                     true => self.adds_products(args[0]),
                     false => !self.has_product(args[0]),
                 }
             }
-            Step::Op(TileOp::Binary(BinaryFn::Add), args) => args.iter().all(|&arg| self.adds_products(arg)),
+            SketchStep::Op(TileOp::Binary(BinaryFn::Add), args) => {
+                args.iter().all(|&arg| self.adds_products(arg))
+            }
             _ => false,
         }
     }
@@ -272,9 +276,11 @@ impl Sketch {
     /// True if a tile is made of a product.
     pub fn has_product(&self, tile: usize) -> bool {
         match &self.steps[tile] {
-            Step::Load(_) => false,
-            Step::Accumulate(from) => self.has_product(*from),
-            Step::Op(op, args) => *op == TileOp::Matmul || args.iter().any(|&arg| self.has_product(arg)),
+            SketchStep::Load(_) => false,
+            SketchStep::Accumulate(from) => self.has_product(*from),
+            SketchStep::Op(op, args) => {
+                *op == TileOp::Matmul || args.iter().any(|&arg| self.has_product(arg))
+            }
         }
     }
 

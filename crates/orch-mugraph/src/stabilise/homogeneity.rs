@@ -27,10 +27,10 @@ pub enum Axis {
 }
 
 /// What a dimension runs over, outermost first: an axis or something else, and the extent.
-pub type Extents = Vec<(Option<Axis>, usize)>;
+pub type AxisExtents = Vec<(Option<Axis>, usize)>;
 
 /// Where an exponential is: the first tensor of its kernel, and its tile.
-pub type Place = (TensorId, Option<u32>);
+pub type ValueKey = (TensorId, Option<u32>);
 
 /// Why a program has no stable form by subtracting maxima.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub struct Dependence {
     /// Its degree, not 0.
     pub degree: Rational,
     /// What each dimension runs over.
-    pub dims: Vec<Extents>,
+    pub dims: Vec<AxisExtents>,
     /// What the iteration of the loop runs over.
     pub along_loop: BTreeSet<Axis>,
     /// What was summed.
@@ -59,21 +59,21 @@ pub struct Dependence {
 
 /// The analysis of one exponential.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct AxisGroup {
     /// The exponential.
-    pub place: Place,
+    pub place: ValueKey,
     /// Axes that are summed.
     pub reduced: BTreeSet<Axis>,
     /// Values of degree other than 0, by place.
-    pub values: BTreeMap<Place, Dependence>,
+    pub values: BTreeMap<ValueKey, Dependence>,
 }
 
 /// Analyses one exponential.
 ///
 /// # Errors
 /// The first value for which a condition does not hold.
-pub fn analyse(graph: &MuGraph, place: Place) -> Result<Group, Refusal> {
-    let mut walk = Walk { graph, place, reduced: None, summed: BTreeSet::new(), divided: false };
+pub fn analyse(graph: &MuGraph, place: ValueKey) -> Result<AxisGroup, Refusal> {
+    let mut walk = DependenceWalk { graph, place, reduced: None, summed: BTreeSet::new(), divided: false };
     walk.values()?;
     let reduced = std::mem::take(&mut walk.summed);
     walk.reduced = Some(reduced.clone());
@@ -81,33 +81,33 @@ pub fn analyse(graph: &MuGraph, place: Place) -> Result<Group, Refusal> {
     if !walk.divided {
         return Err(refuse(place, "is never divided by its sum"));
     }
-    Ok(Group { place, reduced, values })
+    Ok(AxisGroup { place, reduced, values })
 }
 
-pub(super) fn refuse((kernel, tile): Place, reason: impl Into<String>) -> Refusal {
+pub(super) fn refuse((kernel, tile): ValueKey, reason: impl Into<String>) -> Refusal {
     let tile = tile.map_or(String::new(), |tile| format!(", s{tile}"));
     Refusal { place: format!("{kernel}{tile}"), reason: reason.into() }
 }
 
-struct Walk<'a> {
+struct DependenceWalk<'a> {
     graph: &'a MuGraph,
-    place: Place,
+    place: ValueKey,
     /// Known in the second pass.
     reduced: Option<BTreeSet<Axis>>,
     summed: BTreeSet<Axis>,
     divided: bool,
 }
 
-type Values = BTreeMap<Place, Dependence>;
+type Values = BTreeMap<ValueKey, Dependence>;
 
-impl Walk<'_> {
+impl DependenceWalk<'_> {
     fn values(&mut self) -> Result<Values, Refusal> {
         let mut values = Values::new();
         for (first, node) in self.graph.nodes() {
             match node {
                 Node::Input { .. } => {}
                 Node::Op { op, args } => {
-                    let args: Vec<Place> = args.iter().map(|arg| (*arg, None)).collect();
+                    let args: Vec<ValueKey> = args.iter().map(|arg| (*arg, None)).collect();
                     let shapes: Vec<Vec<usize>> =
                         args.iter().map(|arg| self.graph.shape(arg.0).to_vec()).collect();
                     self.define(&mut values, (first, None), op, (&args, &shapes))?;
@@ -144,7 +144,7 @@ impl Walk<'_> {
                 TileNode::Op { op, args } => {
                     let shapes: Vec<Vec<usize>> =
                         args.iter().map(|arg| shapes[arg.index()].clone()).collect();
-                    let args: Vec<Place> = args.iter().map(|arg| (first, Some(arg.0))).collect();
+                    let args: Vec<ValueKey> = args.iter().map(|arg| (first, Some(arg.0))).collect();
                     self.define(values, place, op, (&args, &shapes))?;
                     if place == self.place {
                         let in_loop = stages[position] == Stage::Loop;
@@ -188,7 +188,7 @@ impl Walk<'_> {
     /// What a load sees of a value.
     fn part(
         &self,
-        place: Place,
+        place: ValueKey,
         mut value: Dependence,
         block: &BlockGraph,
         (grid, along_loop): (&[Option<usize>], Option<usize>),
@@ -229,9 +229,9 @@ impl Walk<'_> {
     fn define(
         &mut self,
         values: &mut Values,
-        place: Place,
+        place: ValueKey,
         op: &Op,
-        (args, shapes): (&[Place], &[Vec<usize>]),
+        (args, shapes): (&[ValueKey], &[Vec<usize>]),
     ) -> Result<(), Refusal> {
         let given: Vec<Option<Dependence>> = args.iter().map(|arg| values.get(arg).cloned()).collect();
         if given.iter().any(Option::is_some)
@@ -245,7 +245,7 @@ impl Walk<'_> {
     /// The dependence of a result, of which an operand has a degree other than 0.
     fn apply(
         &mut self,
-        place: Place,
+        place: ValueKey,
         op: &Op,
         args: &[Option<Dependence>],
         shapes: &[Vec<usize>],
@@ -344,7 +344,7 @@ impl Walk<'_> {
 
     fn divide(
         &mut self,
-        place: Place,
+        place: ValueKey,
         value: Option<Dependence>,
         divisor: Dependence,
         shapes: &[Vec<usize>],
@@ -367,14 +367,14 @@ impl Walk<'_> {
     }
 
     /// Both values elementwise: their rows must be the same.
-    fn join(&self, place: Place, a: &Dependence, b: &Dependence) -> Result<Dependence, Refusal> {
+    fn join(&self, place: ValueKey, a: &Dependence, b: &Dependence) -> Result<Dependence, Refusal> {
         if let Some(reduced) = &self.reduced {
             let row = |axes: &mut dyn Iterator<Item = Axis>| -> Vec<Axis> {
                 axes.filter(|axis| !reduced.contains(axis)).collect()
             };
             let rows = |value: &Dependence| -> Vec<Vec<Axis>> {
                 let dims = value.dims.iter();
-                let of_dim = |dim: &Extents| {
+                let of_dim = |dim: &AxisExtents| {
                     row(&mut dim.iter().filter(|(_, extent)| *extent > 1).filter_map(|(axis, _)| *axis))
                 };
                 dims.map(of_dim).chain([row(&mut value.along_loop.iter().copied())]).collect()
@@ -383,7 +383,7 @@ impl Walk<'_> {
                 return Err(refuse(place, "combines different rows of the exponential"));
             }
         }
-        let longer = |(a, b): (&Extents, &Extents)| {
+        let longer = |(a, b): (&AxisExtents, &AxisExtents)| {
             let size =
                 |dim: &[(Option<Axis>, usize)]| dim.iter().map(|(_, extent)| extent).product::<usize>();
             if size(a) >= size(b) { a.clone() } else { b.clone() }
@@ -435,7 +435,7 @@ fn spread(value: Dependence, own: &[usize], other: &[usize]) -> Dependence {
 }
 
 /// Takes a number of parts from the outermost factors; returns their axes.
-fn take(dim: &mut Extents, mut parts: usize) -> Vec<Axis> {
+fn take(dim: &mut AxisExtents, mut parts: usize) -> Vec<Axis> {
     let mut axes = Vec::new();
     while parts > 1 {
         let Some((axis, extent)) = dim.first_mut() else { break };

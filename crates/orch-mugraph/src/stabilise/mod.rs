@@ -9,7 +9,7 @@
 mod homogeneity;
 mod rewrite;
 
-pub use homogeneity::{Axis, Dependence, Extents, Group, Place, Refusal, analyse};
+pub use homogeneity::{Axis, AxisExtents, AxisGroup, Dependence, Refusal, ValueKey, analyse};
 pub use rewrite::rewrite;
 
 use crate::eval::{EvalError, Site, outputs};
@@ -25,7 +25,7 @@ pub struct Stable {
     /// The µGraph.
     pub graph: MuGraph,
     /// What was rewritten, in order.
-    pub groups: Vec<Group>,
+    pub groups: Vec<AxisGroup>,
     /// That it computes the program.
     pub certificate: Certificate,
 }
@@ -69,7 +69,7 @@ pub fn stabilise(
 }
 
 /// The first exponential whose exponents have no maximum subtracted.
-pub fn unstable(graph: &MuGraph) -> Option<Place> {
+pub fn unstable(graph: &MuGraph) -> Option<ValueKey> {
     let exp = Op::Unary(UnaryFn::Exp);
     for (first, node) in graph.nodes() {
         match node {
@@ -122,7 +122,12 @@ fn is_relative_tile(nodes: &[TileNode], at: usize) -> bool {
 
 /// A random test that the outputs do not change if each row of an exponential is multiplied by a factor of its own. Inputs
 /// are such that the program, whose roots are those of the µGraph, has meaning.
-fn check_invariance(program: &MuGraph, graph: &MuGraph, group: &Group, seed: u64) -> Result<(), Unstable> {
+fn check_invariance(
+    program: &MuGraph,
+    graph: &MuGraph,
+    group: &AxisGroup,
+    seed: u64,
+) -> Result<(), Unstable> {
     let outside = |problem: String| Unstable::Rejected(Rejection::Outside(problem));
     let pair = Pair::new(program, graph)?;
     let base = TestBase::new(Primes::FULL, scramble(seed));
@@ -150,7 +155,7 @@ fn check_invariance(program: &MuGraph, graph: &MuGraph, group: &Group, seed: u64
 }
 
 /// A factor per row: equal along the axes that are summed.
-fn scaling(graph: &MuGraph, group: &Group) -> Scaling {
+fn scaling(graph: &MuGraph, group: &AxisGroup) -> Scaling {
     let grid = graph.nodes().find_map(|(first, node)| match node {
         Node::Block(block) if first == group.place.0 => Some(block.grid.clone()),
         _ => None,

@@ -2,10 +2,10 @@
 //!
 //! `e^a` becomes `e^(a - guard(m))` with the maximum `m` per row: within the tile, and running where the loop is summed
 //! over; accumulators of degree d become sums that are rescaled by d. Where blocks of the grid share a row, their tiles
-//! leave with the block's maximum beside them, and whoever reads them first multiplies by `e^(d (m - guard(M)))`, where `M`
+//! leave with the block's maximum beside them, and what reads them first multiplies by `e^(d (m - guard(M)))`, where `M`
 //! is the largest over the blocks.
 
-use super::homogeneity::{Axis, Dependence, Group, Place, Refusal, refuse};
+use super::homogeneity::{Axis, AxisGroup, Dependence, Refusal, ValueKey, refuse};
 use crate::graph::{Accumulation, BlockGraph, GraphError, MuGraph, Node, TensorId, TileId, TileNode};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::rational::Rational;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 ///
 /// # Errors
 /// If maxima cannot be handed over where kernels meet.
-pub fn rewrite(graph: &MuGraph, group: &Group) -> Result<MuGraph, Refusal> {
+pub fn rewrite(graph: &MuGraph, group: &AxisGroup) -> Result<MuGraph, Refusal> {
     let mut rewriter = Rewriter {
         graph,
         group,
@@ -52,7 +52,7 @@ struct Export {
 
 struct Rewriter<'a> {
     graph: &'a MuGraph,
-    group: &'a Group,
+    group: &'a AxisGroup,
     new: MuGraph,
     /// New tensors by old ones.
     tensors: Vec<TensorId>,
@@ -237,7 +237,7 @@ impl Rewriter<'_> {
     fn accumulation(
         &self,
         how: Accumulation,
-        tile: Place,
+        tile: ValueKey,
         running: Option<TileId>,
         tiles: &[TileId],
     ) -> Accumulation {
@@ -325,7 +325,7 @@ impl Rewriter<'_> {
     }
 
     /// The rows of a stored tile must lie as in the exponential.
-    fn check_rows(&self, place: Place, value: &Dependence, max_shape: &[usize]) -> Result<(), Refusal> {
+    fn check_rows(&self, place: ValueKey, value: &Dependence, max_shape: &[usize]) -> Result<(), Refusal> {
         let in_place = |(dim, &extent): (usize, &usize)| {
             extent == 1 || value.dims[dim].iter().any(|(axis, _)| *axis == Some(Axis::Dim(dim)))
         };

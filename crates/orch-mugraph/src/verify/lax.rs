@@ -12,7 +12,7 @@ use crate::rational::Rational;
 
 /// What is known of a value before anything is computed, and what of it is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Facts {
+pub struct LaxFacts {
     /// It may be an exponent.
     pub has_q: bool,
     /// It may be minus infinity.
@@ -28,23 +28,23 @@ pub struct Facts {
 ///
 /// # Errors
 /// The first value outside, and why.
-pub fn lax(graph: &MuGraph, max: MaxMode) -> Result<Table<Facts>, String> {
-    let mut table = Table::filled(graph, &Facts::default());
+pub fn lax(graph: &MuGraph, max: MaxMode) -> Result<Table<LaxFacts>, String> {
+    let mut table = Table::filled(graph, &LaxFacts::default());
     for (first, node) in graph.nodes() {
         match node {
             Node::Input { .. } => table.tensors[first.index()].has_q = true,
             Node::Op { op, args } => {
-                let args: Vec<Facts> = args.iter().map(|arg| table.tensors[arg.index()]).collect();
+                let args: Vec<LaxFacts> = args.iter().map(|arg| table.tensors[arg.index()]).collect();
                 let facts = typed(op, &args).map_err(|problem| format!("{first}: {problem}"))?;
                 table.tensors[first.index()] = facts;
             }
             Node::Block(block) => {
-                let mut tiles: Vec<Facts> = Vec::with_capacity(block.nodes.len());
+                let mut tiles: Vec<LaxFacts> = Vec::with_capacity(block.nodes.len());
                 for (position, node) in block.nodes.iter().enumerate() {
                     let facts = match node {
                         TileNode::Load { tensor, .. } => Ok(table.tensors[tensor.index()]),
                         TileNode::Op { op, args } => {
-                            let args: Vec<Facts> = args.iter().map(|arg| tiles[arg.index()]).collect();
+                            let args: Vec<LaxFacts> = args.iter().map(|arg| tiles[arg.index()]).collect();
                             typed(op, &args)
                         }
                         TileNode::RunningMax { tile } => Ok(tiles[tile.index()]),
@@ -70,19 +70,19 @@ pub fn lax(graph: &MuGraph, max: MaxMode) -> Result<Table<Facts>, String> {
 }
 
 /// The type of a result.
-fn typed(op: &Op, args: &[Facts]) -> Result<Facts, String> {
+fn typed(op: &Op, args: &[LaxFacts]) -> Result<LaxFacts, String> {
     let has_q = args.iter().all(|arg| arg.has_q);
-    let finite = Facts { has_q, ..Facts::default() };
+    let finite = LaxFacts { has_q, ..LaxFacts::default() };
     let infinite = args.iter().any(|arg| arg.may_be_infinite);
-    let either = Facts { may_be_infinite: infinite, ..finite };
+    let either = LaxFacts { may_be_infinite: infinite, ..finite };
     let refuse_infinite =
         |facts| if infinite { Err("minus infinity has no meaning here".into()) } else { Ok(facts) };
     match op {
         Op::Unary(UnaryFn::Exp) if !has_q => Err("an exponential of an exponential".into()),
-        Op::Unary(UnaryFn::Exp) => Ok(Facts::default()),
+        Op::Unary(UnaryFn::Exp) => Ok(LaxFacts::default()),
         Op::Unary(UnaryFn::Silu | UnaryFn::Sigmoid | UnaryFn::Tanh | UnaryFn::Gelu) => {
             if has_q {
-                refuse_infinite(Facts::default())
+                refuse_infinite(LaxFacts::default())
             } else {
                 Err("an exponential of an exponential".into())
             }
@@ -94,7 +94,7 @@ fn typed(op: &Op, args: &[Facts]) -> Result<Facts, String> {
         Op::Binary(BinaryFn::Add | BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. } => Ok(either),
         Op::Binary(BinaryFn::Sub) if args[1].may_be_infinite => Err("subtracts minus infinity".into()),
         Op::Binary(BinaryFn::Sub) => Ok(either),
-        Op::Binary(BinaryFn::Mask) => Ok(Facts { has_q: args[0].has_q, may_be_infinite: true, ..finite }),
+        Op::Binary(BinaryFn::Mask) => Ok(LaxFacts { has_q: args[0].has_q, may_be_infinite: true, ..finite }),
         Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) => Ok(either),
         Op::Slice { .. } | Op::Repeat { .. } | Op::Concat { .. } => Ok(either),
         Op::Causal { .. } | Op::Below { .. } => Ok(finite),
@@ -106,7 +106,7 @@ fn typed(op: &Op, args: &[Facts]) -> Result<Facts, String> {
     }
 }
 
-fn accumulated(how: Accumulation, tile: Facts, tiles: &[Facts]) -> Result<Facts, String> {
+fn accumulated(how: Accumulation, tile: LaxFacts, tiles: &[LaxFacts]) -> Result<LaxFacts, String> {
     match how {
         Accumulation::Max => Ok(tile),
         _ if tile.may_be_infinite => Err("sums minus infinity".into()),
@@ -114,12 +114,12 @@ fn accumulated(how: Accumulation, tile: Facts, tiles: &[Facts]) -> Result<Facts,
         Accumulation::RescaledSum { max, .. } if !tiles[max.index()].has_q => {
             Err("an exponential of an exponential".into())
         }
-        Accumulation::RescaledSum { .. } => Ok(Facts::default()),
+        Accumulation::RescaledSum { .. } => Ok(LaxFacts::default()),
     }
 }
 
 /// Marks what is needed, from the outputs up.
-fn demand(graph: &MuGraph, max: MaxMode, table: &mut Table<Facts>) {
+fn demand(graph: &MuGraph, max: MaxMode, table: &mut Table<LaxFacts>) {
     let nodes: Vec<(TensorId, &Node)> = graph.nodes().collect();
     for (first, node) in nodes.into_iter().rev() {
         match node {
@@ -166,13 +166,13 @@ fn demand(graph: &MuGraph, max: MaxMode, table: &mut Table<Facts>) {
     }
 }
 
-fn need(facts: &mut Facts, (p, q): (bool, bool)) {
+fn need(facts: &mut LaxFacts, (p, q): (bool, bool)) {
     facts.needs_p |= p;
     facts.needs_q |= q && facts.has_q;
 }
 
 /// Which residues of an operand are needed for those of a result.
-fn wanted(op: &Op, operand: usize, (result, max): (Facts, MaxMode)) -> (bool, bool) {
+fn wanted(op: &Op, operand: usize, (result, max): (LaxFacts, MaxMode)) -> (bool, bool) {
     let (p, q) = (result.needs_p, result.needs_q);
     let any = p || q;
     match op {

@@ -35,7 +35,7 @@ use crate::graph::{MuGraph, Node, TileNode};
 use crate::op::{BinaryFn, Op, ReduceFn};
 use degree::{degrees, log2_error};
 use field::Stream;
-use lax::{Facts, lax};
+use lax::{LaxFacts, lax};
 use residues::{Exponents, Filter, Residues, TestBase};
 use table::Table;
 
@@ -132,7 +132,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) candidate: &'a MuGraph,
     /// What maxima are.
     pub(crate) max: MaxMode,
-    facts: [Table<Facts>; 2],
+    facts: [Table<LaxFacts>; 2],
     needs: Vec<(bool, bool)>,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Pair<'a> {
     }
 
     /// What is known of the candidate's tensors and tiles.
-    pub(crate) fn candidate_facts(&self) -> &Table<Facts> {
+    pub(crate) fn candidate_facts(&self) -> &Table<LaxFacts> {
         &self.facts[1]
     }
 

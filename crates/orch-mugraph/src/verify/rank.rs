@@ -6,7 +6,7 @@
 //! of each output; equal exponents are one exponential.
 
 use super::field::{Modulus, Primes, Stream};
-use super::lax::{Facts, lax};
+use super::lax::{LaxFacts, lax};
 use super::residues::{Exponents, INFINITE, MaxMode, Residues, TestBase};
 use super::sample::sample;
 use super::table::Table;
@@ -78,7 +78,7 @@ type Kept = BTreeMap<Site, Arc<Array<u64>>>;
 
 struct Probe<'a> {
     small: &'a MuGraph,
-    facts: &'a Table<Facts>,
+    facts: &'a Table<LaxFacts>,
     base: &'a TestBase,
 }
 

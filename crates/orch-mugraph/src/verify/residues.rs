@@ -6,7 +6,7 @@
 //! random order, or (see [`MaxMode`]) symbols of their own.
 
 use super::field::{Modulus, Powers, Primes, Stream, scramble};
-use super::lax::Facts;
+use super::lax::LaxFacts;
 use super::table::Table;
 use crate::array::Array;
 use crate::eval::{Domain, EvalError, Site, apply_rms_norm};
@@ -98,7 +98,7 @@ pub struct ResidueDomain<'a> {
     p: Modulus,
     q: Modulus,
     powers: Arc<Powers>,
-    facts: &'a Table<Facts>,
+    facts: &'a Table<LaxFacts>,
     key: u64,
     /// What a maximum is.
     pub max: MaxMode,
@@ -137,7 +137,7 @@ impl TestBase {
     }
 
     /// A domain for a µGraph with these facts.
-    pub fn domain<'a>(&self, facts: &'a Table<Facts>, max: MaxMode) -> ResidueDomain<'a> {
+    pub fn domain<'a>(&self, facts: &'a Table<LaxFacts>, max: MaxMode) -> ResidueDomain<'a> {
         ResidueDomain {
             p: self.p,
             q: self.q,

@@ -4,7 +4,7 @@
 //! are squares. So inputs are uniform among those for which the program's roots exist.
 
 use super::field::Stream;
-use super::lax::Facts;
+use super::lax::LaxFacts;
 use super::residues::{MaxMode, Residues, TestBase};
 use super::table::Table;
 use crate::array::Array;
@@ -22,7 +22,7 @@ const ROUNDS: usize = 200;
 /// If no inputs were found for which all roots exist.
 pub fn sample(
     program: &MuGraph,
-    facts: &Table<Facts>,
+    facts: &Table<LaxFacts>,
     needs: &[(bool, bool)],
     base: &TestBase,
     stream: &mut Stream,
@@ -40,7 +40,7 @@ pub fn sample(
     let mut partial = facts.clone();
     for (facts, relevant) in partial.tensors.iter_mut().zip(&relevant) {
         if !relevant {
-            *facts = Facts { needs_p: false, needs_q: false, ..*facts };
+            *facts = LaxFacts { needs_p: false, needs_q: false, ..*facts };
         }
     }
     for _ in 0..ROUNDS {

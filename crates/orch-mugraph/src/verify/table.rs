@@ -1,4 +1,4 @@
-//! Facts about every tensor and tile of a µGraph.
+//! LaxFacts about every tensor and tile of a µGraph.
 
 use crate::eval::Site;
 use crate::graph::{MuGraph, Node, TensorId};

@@ -12,7 +12,7 @@ use orch_compute::{BlockProgram, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
-use orch_mugraph::search::cost::Machine;
+use orch_mugraph::search::cost::SearchDevice;
 use orch_runtime::cpu::{
     Action, CompileCache, CompileError, Compiler, CompilerOptions, Executable, Launch, Library, Pool,
     PoolOptions, Program, Source, Step, Tuning,
@@ -97,37 +97,37 @@ impl Backend for Cpu {
         let figures = &self.figures;
         let threads = f64::from(figures.threads);
         let l2_bytes = usize::try_from(figures.l2_bytes).unwrap_or(usize::MAX);
-        let machine = Machine {
-            processors: figures.threads as usize,
+        let machine = SearchDevice {
+            cores: figures.threads as usize,
             tile_bytes: l2_bytes / 2,
             memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs_all,
             cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs_core * threads,
             cache_bytes: l2_bytes * figures.threads as usize,
             flops_per_us: GIGA_TO_MICRO * figures.fma_gflops_all,
             launch_us: figures.launch_parallel_us,
-            exposed: 0.0,
+            unoverlapped: 0.0,
             iteration_us: 0.0,
-            run_bytes: 256,
+            burst_bytes: 256,
             sector_bytes: 64,
             element_bytes: size_of::<f32>(),
             partial_bytes: size_of::<f32>(),
             // Fewer rows wait for right factors from the second-level cache.
-            matrix_rows: 8,
-            matrix_columns: self.target.lanes(size_of::<f32>()),
-            matrix_terms: 8,
+            mma_m: 8,
+            mma_n: self.target.lanes(size_of::<f32>()),
+            mma_k: 8,
             pack_flops: 8.0,
             unpacked_rows: 16,
             waiting: None,
-            stream_rows: 0,
-            has_boxes: false,
-            most_sharing: 1,
-            in_clusters: 0,
+            skinny_rows: 0,
+            has_tma: false,
+            max_cluster: 1,
+            cores_in_clusters: 0,
             exchange_bytes_per_us: f64::INFINITY,
-            register_bytes: 0,
+            accumulator_bytes: 0,
             // Operations of a tile are done several in a pass, which the figure is not of.
             scalar_flops: 0.5 * figures.fma_gflops_core / figures.cheap_gops_core,
             special_flops: figures.fma_gflops_core / figures.transcendental_gops_core,
-            memory_share: (figures.memory_gbs_all / figures.memory_gbs_core / threads).min(1.0),
+            saturating_share: (figures.memory_gbs_all / figures.memory_gbs_core / threads).min(1.0),
         };
         SearchOptions { machine, kernels: 1, ..SearchOptions::default() }
     }

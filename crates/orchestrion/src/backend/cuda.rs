@@ -12,7 +12,7 @@ use orch_compute::{BlockProgram, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
-use orch_mugraph::search::cost::{Machine, Waiting};
+use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
 use orch_rewrite::RowAlignment;
 use orch_runtime::cuda::{
     Action, Computation, Context, Cubin, CubinCache, CudaError, Device, DeviceInfo, Driver, Executable,
@@ -42,7 +42,7 @@ const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 
 
 /// Of attention on an H200: 64 keys by 64 rows take a group of warps 0.63 us alone, 0.38 us each if there are two on a
 /// multiprocessor, and 0.29 us if there are four.
-const WAITING: Waiting = Waiting { iteration: 0.87, columns: 1.31, busy: 0.94 };
+const WAITING: LatencyHiding = LatencyHiding { iteration: 0.87, columns: 1.31, busy: 0.94 };
 
 /// A GPU, its figures and NVRTC.
 pub struct Cuda {
@@ -211,13 +211,13 @@ impl Backend for Cuda {
 
     fn search_options(&self) -> SearchOptions {
         let figures = &self.figures;
-        let (gflops, element_bytes, matrix_rows) = match self.precision {
+        let (gflops, element_bytes, mma_m) = match self.precision {
             Precision::F32 => (SCALAR_PRODUCTS * figures.f32_gflops, 4, 1),
             Precision::Tf32 => (figures.tf32_gflops, 4, 16),
             Precision::F16 | Precision::Bf16 => (figures.half_gflops, 2, 16),
         };
-        let machine = Machine {
-            processors: figures.multiprocessors as usize,
+        let machine = SearchDevice {
+            cores: figures.multiprocessors as usize,
             tile_bytes: self.target.shared_bytes * 7 / 10,
             memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs,
             cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs,
@@ -225,16 +225,16 @@ impl Backend for Cuda {
             flops_per_us: GIGA_TO_MICRO * gflops,
             launch_us: figures.launch_us + figures.latency_us,
             element_bytes,
-            matrix_rows,
-            stream_rows: if element_bytes == 2 { 64 } else { 0 },
-            has_boxes: self.target.has_wgmma && element_bytes == 2,
-            register_bytes: 96 << 10,
+            mma_m,
+            skinny_rows: if element_bytes == 2 { 64 } else { 0 },
+            has_tma: self.target.has_wgmma && element_bytes == 2,
+            accumulator_bytes: 96 << 10,
             scalar_flops: 2.0 * gflops / figures.f32_gflops,
             special_flops: gflops / figures.special_gops,
-            most_sharing: if self.target.has_clusters && element_bytes == 2 { MAX_CLUSTER } else { 1 },
-            in_clusters: self.target.ctas_in_clusters(MAX_CLUSTER),
+            max_cluster: if self.target.has_clusters && element_bytes == 2 { MAX_CLUSTER } else { 1 },
+            cores_in_clusters: self.target.ctas_in_clusters(MAX_CLUSTER),
             waiting: (self.target.has_wgmma && element_bytes == 2).then_some(WAITING),
-            ..Machine::default()
+            ..SearchDevice::default()
         };
         SearchOptions { machine, ..SearchOptions::default() }
     }

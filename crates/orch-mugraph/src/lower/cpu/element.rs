@@ -1,6 +1,6 @@
 //! Elements of tiles as scalar expressions, and where tiles lie in memory.
 
-use super::Lowering;
+use super::CpuBlockEmitter;
 use super::plan::{Map, Work};
 use crate::lower::partner;
 use crate::op::{BinaryFn, Op, UnaryFn};
@@ -9,7 +9,7 @@ use orch_ir::{self as ir, DType};
 
 /// A tile in memory.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct View {
+pub(super) struct TileView {
     /// The memory.
     pub buffer: BufferId,
     /// Its element type.
@@ -20,15 +20,15 @@ pub(super) struct View {
     pub strides: Vec<usize>,
 }
 
-impl Lowering<'_> {
+impl CpuBlockEmitter<'_> {
     /// The place of an element of a view.
-    pub fn place(&mut self, view: &View, index: &[ExprId]) -> ExprId {
+    pub fn place(&mut self, view: &TileView, index: &[ExprId]) -> ExprId {
         let distance = self.program.exprs.linear_index(index, &view.strides);
         self.program.exprs.add2(view.offset, distance)
     }
 
     /// Where a tile lies in memory, if it does.
-    pub fn view(&mut self, tile: usize) -> Option<View> {
+    pub fn view(&mut self, tile: usize) -> Option<TileView> {
         if let Some(view) = &self.tiles[tile] {
             return Some(view.clone());
         }
@@ -38,23 +38,23 @@ impl Lowering<'_> {
                 let starts: Vec<ExprId> = parts.iter().map(|part| self.span(part).0).collect();
                 let stored = &self.request.stored[tensor.index()];
                 let offset = self.program.exprs.index(stored.offset as i64);
-                let whole = View {
+                let whole = TileView {
                     buffer: self.inputs.iter().find(|(id, _)| *id == tensor)?.1,
                     dtype: stored.dtype,
                     offset,
                     strides: stored.strides.clone(),
                 };
-                Some(View { offset: self.place(&whole, &starts), ..whole })
+                Some(TileView { offset: self.place(&whole, &starts), ..whole })
             }
             Work::Transpose(perm) => {
                 let view = self.view(node.args[0])?;
                 let strides = perm.iter().map(|&dim| view.strides[dim]).collect();
-                Some(View { strides, ..view })
+                Some(TileView { strides, ..view })
             }
             Work::Slice { dim, start } => {
                 let view = self.view(node.args[0])?;
                 let skipped = (start * view.strides[dim]) as i64;
-                Some(View { offset: self.program.exprs.add_const(view.offset, skipped), ..view })
+                Some(TileView { offset: self.program.exprs.add_const(view.offset, skipped), ..view })
             }
             _ => None,
         }
@@ -89,7 +89,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn load(&mut self, view: &View, index: &[ExprId]) -> ExprId {
+    fn load(&mut self, view: &TileView, index: &[ExprId]) -> ExprId {
         let place = self.place(view, index);
         self.program.exprs.load(view.buffer, place, 1, None)
     }

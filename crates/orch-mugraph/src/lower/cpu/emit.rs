@@ -1,13 +1,13 @@
-//! The statements of a task: one pass per tile in scratch, in the order of the block graph.
+//! The statements of a work item: one pass per tile in scratch, in the order of the block graph.
 
-use super::element::View;
+use super::element::TileView;
 use super::extent::Extent;
 use super::home::Home;
-use super::matmul::{Factor, Finish};
+use super::matmul::{Finish, MatmulOperand};
 use super::memory::time;
 use super::plan::Work;
 use super::rows::{Cut, Fold, Walk, Write};
-use super::{Lowering, inner_dim};
+use super::{CpuBlockEmitter, inner_dim};
 use crate::graph::TensorId;
 use crate::lower::CannotLower;
 use crate::op::{ReduceFn, UnaryFn};
@@ -16,8 +16,8 @@ use orch_compute::{ExprId, Type};
 use orch_ir as ir;
 use orch_thread::{LoopKind, Stmt};
 
-impl Lowering<'_> {
-    /// What a task does.
+impl CpuBlockEmitter<'_> {
+    /// What a work item does.
     pub fn task(&mut self, grid: &[usize], stores: &[&[Option<usize>]]) -> Result<Vec<Stmt>, CannotLower> {
         let mut body = Vec::new();
         let task = self.program.exprs.var(self.program.task);
@@ -141,13 +141,13 @@ impl Lowering<'_> {
         self.reduce_across(node.args[0], (f, dim, keep), &node.shape, &view)
     }
 
-    /// A reduction with vectors along another dimension than that of the terms.
+    /// A reduction with vectors along another dimension than the reduced one.
     fn reduce_across(
         &mut self,
         source: usize,
         (f, dim, keep): (ReduceFn, usize, usize),
         shape: &[Extent],
-        view: &View,
+        view: &TileView,
     ) -> Vec<Stmt> {
         let extent = self.plan.nodes[source].shape[dim].clone();
         let walk = self.walk(shape);
@@ -218,7 +218,7 @@ impl Lowering<'_> {
             let value = self.element(arg, &walk.index);
             let skipped = self.program.exprs.mul_const(start, view.strides[dim] as i64);
             let offset = self.program.exprs.add2(view.offset, skipped);
-            let write = self.write(&walk, &View { offset, ..view.clone() }, value);
+            let write = self.write(&walk, &TileView { offset, ..view.clone() }, value);
             body.extend(self.pass(&walk, vec![write], Vec::new()));
             let len = self.len(&shape[dim].len);
             start = self.program.exprs.add2(start, len);
@@ -244,7 +244,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn fill(&mut self, view: &View, f: ReduceFn) -> Stmt {
+    fn fill(&mut self, view: &TileView, f: ReduceFn) -> Stmt {
         let elems = self.program.buffer(view.buffer).elems;
         let neutral = self.neutral(f);
         let value = self.program.exprs.splat(neutral, self.lanes);
@@ -256,7 +256,7 @@ impl Lowering<'_> {
     }
 
     /// The scratch of an accumulator, the walk over it, and an element.
-    fn kept_sum(&mut self, tile: usize) -> (View, Walk, ExprId) {
+    fn kept_sum(&mut self, tile: usize) -> (TileView, Walk, ExprId) {
         let shape = self.plan.nodes[tile].shape.clone();
         let view = self.tiles[tile].clone().expect("accumulators are declared first");
         let walk = self.walk(&shape);
@@ -295,7 +295,7 @@ impl Lowering<'_> {
         self.pass(&walk, vec![write], Vec::new())
     }
 
-    /// A running maximum, and the factors of the sums that are relative to it.
+    /// A running maximum, and what the accumulators that are relative to it are rescaled by.
     fn running_max(&mut self, tile: usize) -> Vec<Stmt> {
         let node = self.plan.nodes[tile].clone();
         let (view, walk, before) = self.kept_sum(tile);
@@ -306,13 +306,13 @@ impl Lowering<'_> {
             let factor = self.rescaling((before, now), degree);
             let view = self.scratch("factor", &node.shape);
             writes.push(self.write(&walk, &view, factor));
-            self.factors.push((tile, degree, Factor { view, max: tile }));
+            self.factors.push((tile, degree, MatmulOperand { view, max: tile }));
         }
         writes.push(self.write(&walk, &view, now));
         self.pass(&walk, writes, Vec::new())
     }
 
-    /// The degrees of the sums that are relative to a running maximum.
+    /// The degrees of the accumulators that are relative to a running maximum.
     fn degrees(&self, max: usize) -> Vec<f64> {
         let mut degrees = Vec::new();
         for (node, home) in self.plan.nodes.iter().zip(&self.homes) {
@@ -360,7 +360,7 @@ impl Lowering<'_> {
                 offset = self.program.exprs.add2(offset, distance);
             }
         }
-        let view = View { buffer: self.outputs[number], dtype, offset, strides };
+        let view = TileView { buffer: self.outputs[number], dtype, offset, strides };
         let is_line = |dim: &usize| shape[*dim].full > 1 && view.strides[*dim] == 1;
         let inner = (0..shape.len()).find(is_line).or_else(|| inner_dim(&shape));
         let walk = self.walk_along(&shape, inner);

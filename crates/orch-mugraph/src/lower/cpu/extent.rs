@@ -1,6 +1,6 @@
 //! Extents of tiles: at most `full`, and as long as their block and iteration leave.
 
-use super::Lowering;
+use super::CpuBlockEmitter;
 use crate::lower::CannotLower;
 use orch_compute::ExprId;
 use orch_thread::Stmt;
@@ -95,7 +95,7 @@ impl Part {
     }
 }
 
-impl Lowering<'_> {
+impl CpuBlockEmitter<'_> {
     /// Where a part starts, and its length.
     pub fn span(&mut self, part: &Part) -> (ExprId, ExprId) {
         match self.spans.iter().find(|(known, ..)| known == part) {

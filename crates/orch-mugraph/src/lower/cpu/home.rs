@@ -2,10 +2,10 @@
 //!
 //! An elementwise tile is computed where it is read, unless that repeats much work: several readers, readers that repeat
 //! it, readers in the loop of what does not change there. Loads and operators that only move elements are computed where
-//! they are read as well; a matrix product reads its left factor from memory, which may be that of the tensor.
+//! they are read as well; a matrix product reads its left operand from memory, which may be that of the tensor.
 
-use super::plan::{Map, Plan, PlanNode, Work};
-use super::{Lowering, inner_dim};
+use super::plan::{CpuTilePlan, Map, PlanNode, Work};
+use super::{CpuBlockEmitter, inner_dim};
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
 use crate::tiling::Stage;
 use orch_ir::DType;
@@ -32,7 +32,7 @@ struct Use {
     in_loop: bool,
     /// True if it has to be in memory, as f32.
     in_memory: bool,
-    /// Of the left factor of a product, the columns of the right one.
+    /// Of the left operand of a product, the columns of the right one.
     columns: usize,
 }
 
@@ -40,7 +40,7 @@ struct Use {
 const CHEAP: usize = 3;
 
 /// The homes of all tiles; those that nothing reads have none.
-pub(super) fn homes(ctx: &Lowering<'_>) -> Vec<Home> {
+pub(super) fn homes(ctx: &CpuBlockEmitter<'_>) -> Vec<Home> {
     let plan = &ctx.plan;
     let weights = weights(plan);
     let mut uses = vec![Use::default(); plan.nodes.len()];
@@ -78,7 +78,7 @@ pub(super) fn homes(ctx: &Lowering<'_>) -> Vec<Home> {
     homes
 }
 
-fn is_worth_repeating(ctx: &Lowering<'_>, at: usize, all: &Use, weight: usize) -> bool {
+fn is_worth_repeating(ctx: &CpuBlockEmitter<'_>, at: usize, all: &Use, weight: usize) -> bool {
     let is_invariant = ctx.plan.nodes[at].stage == Stage::Invariant && ctx.loop_range > 1;
     !(all.in_memory
         || is_invariant && all.in_loop
@@ -87,7 +87,7 @@ fn is_worth_repeating(ctx: &Lowering<'_>, at: usize, all: &Use, weight: usize) -
 }
 
 /// The accumulator that a product can be added to at once.
-fn accumulator_of((plan, homes): (&Plan, &[Home]), at: usize, all: &Use) -> Option<usize> {
+fn accumulator_of((plan, homes): (&CpuTilePlan, &[Home]), at: usize, all: &Use) -> Option<usize> {
     let is_sum = |(node, home): (&PlanNode, &Home)| {
         *home == Home::Scratch
             && node.args.first() == Some(&at)
@@ -97,7 +97,7 @@ fn accumulator_of((plan, homes): (&Plan, &[Home]), at: usize, all: &Use) -> Opti
 }
 
 /// How a tile reads one of its operands.
-fn read_by(plan: &Plan, reader: usize, number: usize, home: Home, all: &Use) -> Use {
+fn read_by(plan: &CpuTilePlan, reader: usize, number: usize, home: Home, all: &Use) -> Use {
     let node = &plan.nodes[reader];
     let operand = &plan.nodes[node.args[number]].shape;
     let inner = inner_dim(&node.shape);
@@ -130,7 +130,7 @@ fn read_by(plan: &Plan, reader: usize, number: usize, home: Home, all: &Use) -> 
 }
 
 /// Roughly how many operations an element of each tile takes, given those that are certainly stored.
-fn weights(plan: &Plan) -> Vec<usize> {
+fn weights(plan: &CpuTilePlan) -> Vec<usize> {
     let mut weights: Vec<usize> = Vec::with_capacity(plan.nodes.len());
     for node in &plan.nodes {
         let args = || node.args.iter().map(|&arg| weights[arg]).sum::<usize>();
@@ -154,10 +154,10 @@ fn weight(map: &Map) -> usize {
     }
 }
 
-/// Elements between rows that compete for the same lines of the first-level cache are multiples of this.
+/// Elements between rows that map to the same lines of L1 are multiples of this.
 const ALIASING_ELEMS: usize = 512;
 
-impl Lowering<'_> {
+impl CpuBlockEmitter<'_> {
     /// True if a product reads a load well where it lies: f32 in memory, whose rows do not push each other out of the
     /// cache while many columns pass by.
     fn suits_in_place(&self, load: usize, columns: usize) -> bool {

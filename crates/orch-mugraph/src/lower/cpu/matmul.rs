@@ -1,11 +1,11 @@
 //! Matrix products of tiles.
 //!
-//! Sums of `rows x vectors` are kept in registers while terms pass by: a vector per column vector of the right factor and
-//! one broadcast element per row of the left one. The right factor is read where it lies if its columns are neighbours
+//! Accumulators of `rows x vectors` are kept in registers over the loop along the K dimension: a vector per column vector of the right operand and
+//! one broadcast element per row of the left one. The right operand is read where it lies if its columns are neighbours
 //! there and few rows are computed with it; else panels of it, as wide as the registers' columns, are copied first.
 
-use super::Lowering;
-use super::element::View;
+use super::CpuBlockEmitter;
+use super::element::TileView;
 use super::extent::Extent;
 use super::rows::{Cut, Fold, Lane};
 use crate::op::ReduceFn;
@@ -21,34 +21,34 @@ pub(super) enum Finish {
     /// They are added to.
     Add,
     /// They are multiplied by a factor, whose extents of 1 are repeated, and added to.
-    Rescale(Factor),
+    Rescale(MatmulOperand),
 }
 
 /// By what accumulators are multiplied when the running maximum changes.
 #[derive(Clone, Debug)]
-pub(super) struct Factor {
+pub(super) struct MatmulOperand {
     /// Where it lies.
-    pub view: View,
+    pub view: TileView,
     /// The running maximum, which has its shape.
     pub max: usize,
 }
 
 /// One product of a batch.
-pub(super) struct Product {
+pub(super) struct MatmulStep {
     /// The node.
     pub node: usize,
-    /// The left factor, from its first row and term on.
-    lhs: View,
-    /// The right factor where it lies, if it is read there.
-    rhs: Option<View>,
-    /// The right factor, if terms and not columns are neighbours there.
-    pub across: Option<View>,
-    /// The index of the right factor within the batch.
+    /// The left operand, from its first row and `k` on.
+    lhs: TileView,
+    /// The right operand where it lies, if it is read there.
+    rhs: Option<TileView>,
+    /// The right operand, if it is contiguous along the K dimension instead of along columns.
+    pub across: Option<TileView>,
+    /// The index of the right operand within the batch.
     pub rhs_batch: Vec<ExprId>,
     /// The index of the result within the batch.
     batch: Vec<ExprId>,
     /// The result.
-    into: View,
+    into: TileView,
     /// Terms: the first, one more than the last, and how many at most.
     pub terms: (ExprId, ExprId, usize),
     finish: Finish,
@@ -65,7 +65,7 @@ struct Panel {
 /// Terms that are added up at a time.
 const CHAIN: usize = 512;
 
-/// More terms than this are added up in several chains.
+/// A longer K dimension than this is added up in several chains.
 const LONGEST_CHAIN: usize = 1024;
 
 /// Strips of rows from which on it is worth copying a panel whose lines are far apart.
@@ -74,9 +74,9 @@ const COPYING_STRIPS: usize = 3;
 /// Elements between lines from which on they count as far apart.
 const FAR_APART: usize = 256;
 
-impl Lowering<'_> {
+impl CpuBlockEmitter<'_> {
     /// A product into a tile.
-    pub fn matmul(&mut self, node: usize, into: &View, finish: Finish) -> Vec<Stmt> {
+    pub fn matmul(&mut self, node: usize, into: &TileView, finish: Finish) -> Vec<Stmt> {
         let shape = self.plan.nodes[node].shape.clone();
         let args = self.plan.nodes[node].args.clone();
         let rank = shape.len();
@@ -88,23 +88,23 @@ impl Lowering<'_> {
         let walk = self.walk_along(&shape[..rank - 2], None);
         let batch = walk.index.clone();
         let zero = self.program.exprs.index(0);
-        let shift = |ctx: &mut Self, view: &View, batch: &[ExprId]| {
+        let shift = |ctx: &mut Self, view: &TileView, batch: &[ExprId]| {
             let index = [batch, &[zero, zero]].concat();
-            View { offset: ctx.place(view, &index), ..view.clone() }
+            TileView { offset: ctx.place(view, &index), ..view.clone() }
         };
         let [lhs_batch, rhs_batch] = [0, 1].map(|number| {
             self.repeated(args[number], &[&batch[..], &[zero, zero]].concat())[..rank - 2].to_vec()
         });
         let (rows, _) = self.register_tile(&shape);
-        let in_place = |view: &View| {
+        let in_place = |view: &TileView| {
             let is_far = view.strides[rank - 2] >= FAR_APART;
             view.strides[rank - 1] == 1 && !(is_far && shape[rank - 2].full.div_ceil(rows) >= COPYING_STRIPS)
         };
         let rhs = rhs.map(|view| shift(self, &view, &rhs_batch));
-        let is_across = |view: &View| view.strides[rank - 2] == 1 && view.strides[rank - 1] != 1;
+        let is_across = |view: &TileView| view.strides[rank - 2] == 1 && view.strides[rank - 1] != 1;
         let terms = &self.plan.nodes[args[0]].shape[rank - 1].clone();
         let end = self.len(&terms.len);
-        let product = Product {
+        let product = MatmulStep {
             node,
             lhs: shift(self, &lhs, &lhs_batch),
             across: rhs.clone().filter(is_across),
@@ -119,8 +119,8 @@ impl Lowering<'_> {
         self.around(&walk, body)
     }
 
-    /// A product of so many terms that they are added up in several chains, each added to the result.
-    fn chains(&mut self, product: Product) -> Vec<Stmt> {
+    /// A product whose K dimension is so long that it is added up in several chains, each added to the result.
+    fn chains(&mut self, product: MatmulStep) -> Vec<Stmt> {
         let shape = self.plan.nodes[product.node].shape.clone();
         let rank = shape.len();
         let mut out = Vec::new();
@@ -132,16 +132,16 @@ impl Lowering<'_> {
         let past = self.program.exprs.add_const(first, CHAIN as i64);
         let end = self.program.exprs.min(past, all);
         let end = self.simplify(end);
-        let chain = Product { terms: (first, end, CHAIN), finish: Finish::Add, ..product };
+        let chain = MatmulStep { terms: (first, end, CHAIN), finish: Finish::Add, ..product };
         let body = self.columns(&chain);
         out.push(Stmt::For { var, start, end: all, step: CHAIN as i64, kind: LoopKind::Serial, body });
         out
     }
 
     /// The first value of a result that chains are added to. Lines are overwritten with what pads them.
-    fn before_chains(&mut self, product: &Product, shape: &[Extent]) -> Vec<Stmt> {
+    fn before_chains(&mut self, product: &MatmulStep, shape: &[Extent]) -> Vec<Stmt> {
         let rank = product.into.strides.len();
-        let into = View { strides: product.into.strides[rank - 2..].to_vec(), ..product.into.clone() };
+        let into = TileView { strides: product.into.strides[rank - 2..].to_vec(), ..product.into.clone() };
         let Finish::Rescale(factor) = &product.finish else {
             let columns = Extent::fixed(shape[1].full.next_multiple_of(self.lanes));
             let walk = self.walk(&[shape[0].clone(), columns]);
@@ -159,8 +159,8 @@ impl Lowering<'_> {
         self.pass(&walk, vec![write], Vec::new())
     }
 
-    /// An element of a factor.
-    pub fn factor(&mut self, factor: &Factor, index: &[ExprId]) -> ExprId {
+    /// An element of an operand.
+    pub fn factor(&mut self, factor: &MatmulOperand, index: &[ExprId]) -> ExprId {
         let index = self.repeated(factor.max, index);
         let place = self.place(&factor.view, &index);
         self.program.exprs.load(factor.view.buffer, place, 1, None)
@@ -187,7 +187,7 @@ impl Lowering<'_> {
     }
 
     /// All columns, panel by panel.
-    fn columns(&mut self, product: &Product) -> Vec<Stmt> {
+    fn columns(&mut self, product: &MatmulStep) -> Vec<Stmt> {
         let shape = self.plan.nodes[product.node].shape.clone();
         let (rows, vectors) = self.register_tile(&shape);
         let n = &shape[shape.len() - 1];
@@ -203,14 +203,14 @@ impl Lowering<'_> {
         })
     }
 
-    /// More than any number of a term.
-    pub fn terms_bound(&self, product: &Product) -> usize {
+    /// More than any index along the K dimension.
+    pub fn terms_bound(&self, product: &MatmulStep) -> usize {
         let lhs = self.plan.nodes[product.node].args[0];
         self.plan.nodes[lhs].shape.last().map_or(1, |extent| extent.full)
     }
 
     /// All rows of a panel, strip by strip.
-    fn strips(&mut self, product: &Product, panel: Panel, rows: usize) -> Vec<Stmt> {
+    fn strips(&mut self, product: &MatmulStep, panel: Panel, rows: usize) -> Vec<Stmt> {
         let shape = &self.plan.nodes[product.node].shape;
         let m = shape[shape.len() - 2].clone();
         let len = self.len(&m.len);
@@ -225,7 +225,7 @@ impl Lowering<'_> {
     /// One register tile.
     fn register_tile_sums(
         &mut self,
-        product: &Product,
+        product: &MatmulStep,
         panel: Panel,
         (row, rows): (ExprId, usize),
     ) -> Vec<Stmt> {
@@ -248,8 +248,8 @@ impl Lowering<'_> {
         body
     }
 
-    /// The loop over terms.
-    fn terms(&mut self, product: &Product, panel: Panel, row: ExprId, sums: &[Vec<VarId>]) -> Stmt {
+    /// The loop along the K dimension.
+    fn terms(&mut self, product: &MatmulStep, panel: Panel, row: ExprId, sums: &[Vec<VarId>]) -> Stmt {
         let (start, end, _) = product.terms;
         let ty = Type::vector(DType::F32, self.lanes);
         let (var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
@@ -286,9 +286,9 @@ impl Lowering<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Asks for what is read after a term of a panel that lies in an argument: a term of the next panel but one, or of the next
-    /// terms where lines are short. The hardware does not find that out in time, unless lines are read as a whole.
-    fn ahead(&mut self, product: &Product, panel: Panel, term: ExprId) -> Vec<Stmt> {
+    /// Prefetches what is read after row `k` of a panel in memory: row `k` of the next panel but one, or the next
+    /// rows where they are short. The hardware prefetcher is late here, unless cache lines are read as a whole.
+    fn ahead(&mut self, product: &MatmulStep, panel: Panel, term: ExprId) -> Vec<Stmt> {
         let (None, Some(view)) = (panel.packed, &product.rhs) else { return Vec::new() };
         let between = view.strides[view.strides.len() - 2];
         let elems = panel.lane.count * self.lanes;
@@ -302,18 +302,18 @@ impl Lowering<'_> {
         Stmt::prefetches(&mut self.program.exprs, (view.buffer, view.dtype), place, elems)
     }
 
-    /// Where a term of some columns of a right factor lies that is read in place.
-    fn in_place(&mut self, view: &View, lane: Lane, term: ExprId) -> ExprId {
+    /// The address of `[k, columns]` of a right operand that is read in place.
+    fn in_place(&mut self, view: &TileView, lane: Lane, term: ExprId) -> ExprId {
         let exprs = &mut self.program.exprs;
         let line = exprs.mul_const(term, view.strides[view.strides.len() - 2] as i64);
         let first = exprs.add2(view.offset, lane.base);
         exprs.add2(first, line)
     }
 
-    /// A vector of the right factor.
+    /// A vector of the right operand.
     fn column_vector(
         &mut self,
-        product: &Product,
+        product: &MatmulStep,
         panel: Panel,
         (start, term): (ExprId, ExprId),
         vector: usize,
@@ -334,8 +334,14 @@ impl Lowering<'_> {
         }
     }
 
-    /// Brings the sums of a register tile to the result.
-    fn finished(&mut self, product: &Product, panel: Panel, row: ExprId, sums: &[Vec<VarId>]) -> Vec<Stmt> {
+    /// Stores the accumulators of a register tile to the result.
+    fn finished(
+        &mut self,
+        product: &MatmulStep,
+        panel: Panel,
+        row: ExprId,
+        sums: &[Vec<VarId>],
+    ) -> Vec<Stmt> {
         let mut out = Vec::new();
         let into = &product.into;
         let between = into.strides[into.strides.len() - 2];
@@ -365,10 +371,10 @@ impl Lowering<'_> {
         out
     }
 
-    /// The factors of a vector of the result.
+    /// What a vector of the result is scaled by.
     fn factor_vector(
         &mut self,
-        factor: &Factor,
+        factor: &MatmulOperand,
         batch: &[ExprId],
         row: ExprId,
         (lane, vector): (Lane, usize),
@@ -383,16 +389,22 @@ impl Lowering<'_> {
         self.program.exprs.splat(wide, self.lanes)
     }
 
-    /// True if results are better computed one by one, with vectors along the terms.
-    fn suits_dots(&self, shape: &[Extent], (lhs, rhs): (&View, &View)) -> bool {
+    /// True if results are better computed one by one, with vectors along the K dimension.
+    fn suits_dots(&self, shape: &[Extent], (lhs, rhs): (&TileView, &TileView)) -> bool {
         let rank = shape.len();
         let rhs_terms = (rhs.strides[rank - 2], rhs.strides[rank - 1]);
         let is_across = lhs.strides[rank - 1] == 1 && rhs_terms.0 == 1 && rhs_terms.1 != 1;
         shape[rank - 1].full == 1 || is_across && shape[rank - 2].full <= FEW_ROWS
     }
 
-    /// A product with vectors along the terms.
-    fn dots(&mut self, node: usize, (lhs, rhs): (&View, &View), into: &View, finish: Finish) -> Vec<Stmt> {
+    /// A product with vectors along the K dimension.
+    fn dots(
+        &mut self,
+        node: usize,
+        (lhs, rhs): (&TileView, &TileView),
+        into: &TileView,
+        finish: Finish,
+    ) -> Vec<Stmt> {
         let args = self.plan.nodes[node].args.clone();
         let shape = self.plan.nodes[node].shape.clone();
         let rank = shape.len();
@@ -400,7 +412,7 @@ impl Lowering<'_> {
         let walk = self.walk_along(&[&shape[..], &[terms]].concat(), Some(rank));
         let (row, column, term) = (walk.index[rank - 2], walk.index[rank - 1], walk.index[rank]);
         let index = walk.index[..rank].to_vec();
-        let mut factor = |number: usize, view: &View, ends: [ExprId; 2]| {
+        let mut factor = |number: usize, view: &TileView, ends: [ExprId; 2]| {
             let index = [&index[..rank - 2], &ends].concat();
             let index = self.repeated(args[number], &index);
             let place = self.place(view, &index);
@@ -422,8 +434,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Most rows for which products are computed one by one where the right factor is transposed.
+/// Most rows for which products are computed one by one where the right operand is transposed.
 const FEW_ROWS: usize = 4;
 
-/// Multiply-adds that have to be under way to keep a unit busy.
+/// Multiply-adds in flight that keep a unit busy.
 const LATENCY_SLOTS: usize = 8;

@@ -1,10 +1,10 @@
 //! Scratch: where tiles are put, and what is put there when they are not needed any more.
 
-use super::Lowering;
-use super::element::View;
+use super::CpuBlockEmitter;
+use super::element::TileView;
 use super::extent::Extent;
 use super::home::Home;
-use super::plan::{Plan, Work};
+use super::plan::{CpuTilePlan, Work};
 use crate::tiling::Stage;
 use orch_compute::BufferId;
 use orch_ir::DType;
@@ -12,11 +12,11 @@ use orch_thread::{Buffer, Scope};
 
 /// When a tile is computed: tiles before the loop, in the loop and after it, each in order. Accumulators are computed in
 /// the loop.
-pub(super) fn time(plan: &Plan, tile: usize) -> usize {
+pub(super) fn time(plan: &CpuTilePlan, tile: usize) -> usize {
     phase(plan, tile) * plan.nodes.len() + tile
 }
 
-fn phase(plan: &Plan, tile: usize) -> usize {
+fn phase(plan: &CpuTilePlan, tile: usize) -> usize {
     let node = &plan.nodes[tile];
     match (node.stage, &node.work) {
         (_, Work::Accumulate(_) | Work::Rescaled { .. }) | (Stage::Loop, _) => 1,
@@ -26,7 +26,7 @@ fn phase(plan: &Plan, tile: usize) -> usize {
 }
 
 /// When each tile is read for the last time, by whatever is computed where it is read.
-pub(super) fn ends(ctx: &Lowering<'_>) -> Vec<usize> {
+pub(super) fn ends(ctx: &CpuBlockEmitter<'_>) -> Vec<usize> {
     let plan = &ctx.plan;
     let mut ends = vec![0; plan.nodes.len()];
     for &stored in &plan.stored {
@@ -45,9 +45,9 @@ pub(super) fn ends(ctx: &Lowering<'_>) -> Vec<usize> {
     ends
 }
 
-impl Lowering<'_> {
+impl CpuBlockEmitter<'_> {
     /// Scratch for a tile.
-    pub fn scratch_for(&mut self, tile: usize, name: &str) -> View {
+    pub fn scratch_for(&mut self, tile: usize, name: &str) -> TileView {
         let shape = self.plan.nodes[tile].shape.clone();
         let view = self.scratch(name, &shape);
         if self.is_given_back(tile) {
@@ -57,7 +57,7 @@ impl Lowering<'_> {
     }
 
     /// Scratch for an elementwise tile: that of an operand which is read here for the last time, or other.
-    pub fn scratch_in_place(&mut self, tile: usize) -> View {
+    pub fn scratch_in_place(&mut self, tile: usize) -> TileView {
         let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
         self.operands(tile, true, (&mut here, &mut elsewhere));
         let now = time(&self.plan, tile);
@@ -105,7 +105,7 @@ impl Lowering<'_> {
     }
 
     /// Scratch for a tile of a shape, in row-major order with lines of whole vectors.
-    pub fn scratch(&mut self, name: &str, shape: &[Extent]) -> View {
+    pub fn scratch(&mut self, name: &str, shape: &[Extent]) -> TileView {
         let mut strides = vec![1; shape.len()];
         let mut elems = 1;
         for (dim, extent) in shape.iter().enumerate().rev() {
@@ -116,7 +116,7 @@ impl Lowering<'_> {
             }
         }
         let buffer = self.memory(name, elems.next_multiple_of(self.lanes));
-        View { buffer, dtype: DType::F32, offset: self.program.exprs.index(0), strides }
+        TileView { buffer, dtype: DType::F32, offset: self.program.exprs.index(0), strides }
     }
 
     /// Scratch of at least so many elements: some that is free, if need be made larger, or new.
@@ -142,7 +142,7 @@ impl Lowering<'_> {
         if line.is_multiple_of(ALIASING_ELEMS) { line + self.lanes } else { line }
     }
 
-    /// Scratch for the panels of right factors, which follow one another.
+    /// Scratch for the panels of right operands, which follow one another.
     pub fn panel_buffer(&mut self, elems: usize) -> BufferId {
         let elems = elems.max(self.lanes);
         match self.panel {

@@ -1,4 +1,4 @@
-//! Kernels as thread programs for CPUs: a block is a task of one worker, its tiles lie in scratch.
+//! Kernels as thread programs for CPUs: a block is a work item of one thread, its tiles are in scratch memory.
 //!
 //! Stages, in this order: the plan (compound operators expanded, extents of tiles as functions of block and iteration),
 //! homes (which tiles lie in scratch, which are computed where they are read), then one pass per tile in scratch: what
@@ -18,24 +18,24 @@ mod rows;
 
 use super::{CannotLower, Request};
 use crate::graph::TensorId;
-use element::View;
+use element::TileView;
 use extent::{Extent, Part};
 use home::Home;
-use matmul::Factor;
+use matmul::MatmulOperand;
 use orch_compute::{ArgId, BufferId, ExprId, Simplifier};
 use orch_ir::DType;
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CpuTarget, Scope, Stmt, ThreadProgram};
-use plan::{Plan, Work};
+use plan::{CpuTilePlan, Work};
 
-/// Lowers a kernel to a program whose tasks are the blocks of its grid.
+/// Lowers a kernel to a program whose work items are the blocks of its grid.
 ///
 /// # Errors
 /// If the kernel is a predefined one, its block graph is not valid, or operands' extents differ in blocks with remainders.
 pub fn lower(request: &Request<'_>, target: &CpuTarget) -> Result<Kernel, CannotLower> {
     let block = request.block()?;
-    let plan = Plan::of(request, block)?;
-    let mut ctx = Lowering::new(request, target, plan, (&block.grid, block.loop_range));
+    let plan = CpuTilePlan::of(request, block)?;
+    let mut ctx = CpuBlockEmitter::new(request, target, plan, (&block.grid, block.loop_range));
     ctx.arguments()?;
     ctx.homes = home::homes(&ctx);
     ctx.ends = memory::ends(&ctx);
@@ -46,10 +46,10 @@ pub fn lower(request: &Request<'_>, target: &CpuTarget) -> Result<Kernel, Cannot
 }
 
 /// State of the lowering of one kernel.
-struct Lowering<'a> {
+struct CpuBlockEmitter<'a> {
     request: &'a Request<'a>,
     target: &'a CpuTarget,
-    plan: Plan,
+    plan: CpuTilePlan,
     /// Of each tile where it is.
     homes: Vec<Home>,
     program: ThreadProgram,
@@ -68,9 +68,9 @@ struct Lowering<'a> {
     /// Memory of the results.
     outputs: Vec<BufferId>,
     /// Of each tile its scratch, once it has some.
-    tiles: Vec<Option<View>>,
+    tiles: Vec<Option<TileView>>,
     /// OperandPrecision of running maxima: maximum, degree, where.
-    factors: Vec<(usize, f64, Factor)>,
+    factors: Vec<(usize, f64, MatmulOperand)>,
     /// Reductions that are computed together with what they reduce.
     reduced: Vec<usize>,
     /// Of each tile when it is read for the last time.
@@ -79,7 +79,7 @@ struct Lowering<'a> {
     tenants: Vec<(usize, BufferId)>,
     /// Scratch whose tile is not needed any more.
     free: Vec<BufferId>,
-    /// Scratch for panels of right factors.
+    /// Scratch for panels of right operands.
     panel: Option<BufferId>,
 }
 
@@ -88,16 +88,16 @@ fn inner_dim(shape: &[Extent]) -> Option<usize> {
     shape.iter().rposition(|extent| extent.full > 1)
 }
 
-impl<'a> Lowering<'a> {
+impl<'a> CpuBlockEmitter<'a> {
     fn new(
         request: &'a Request<'a>,
         target: &'a CpuTarget,
-        plan: Plan,
+        plan: CpuTilePlan,
         (grid, loop_range): (&[usize], usize),
-    ) -> Lowering<'a> {
+    ) -> CpuBlockEmitter<'a> {
         let mut program = ThreadProgram::new(request.name, crate::op::elems(grid));
         let iteration = program.exprs.index(0);
-        Lowering {
+        CpuBlockEmitter {
             request,
             target,
             homes: Vec::new(),

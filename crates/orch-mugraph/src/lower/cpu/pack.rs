@@ -1,8 +1,8 @@
-//! Panels: copies of some columns of a right factor, as `[vector][term][lane]`.
+//! Panels: copies of some columns of a right operand, as `[vector][k][lane]`.
 
-use super::Lowering;
-use super::element::View;
-use super::matmul::Product;
+use super::CpuBlockEmitter;
+use super::element::TileView;
+use super::matmul::MatmulStep;
 use super::rows::Lane;
 use orch_compute::{BufferId, ExprId};
 use orch_thread::{LoopKind, Stmt, Vectorizer, Widening};
@@ -10,9 +10,9 @@ use orch_thread::{LoopKind, Stmt, Vectorizer, Widening};
 /// Terms that are transposed at a time.
 const GROUP: usize = 4;
 
-impl Lowering<'_> {
-    /// Copies a panel of the right factor.
-    pub fn pack(&mut self, product: &Product, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
+impl CpuBlockEmitter<'_> {
+    /// Copies a panel of the right operand.
+    pub fn pack(&mut self, product: &MatmulStep, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
         let (start, end, _) = product.terms;
         let Some(view) = product.across.as_ref().filter(|_| lane.mask.is_none()) else {
             return vec![self.pack_terms(product, lane, buffer, (start, end))];
@@ -35,7 +35,7 @@ impl Lowering<'_> {
     /// The place of a vector in a panel.
     pub fn panel_place(
         &mut self,
-        product: &Product,
+        product: &MatmulStep,
         (start, term): (ExprId, ExprId),
         vector: usize,
     ) -> ExprId {
@@ -45,10 +45,10 @@ impl Lowering<'_> {
         exprs.add_const(line, (vector * product.terms.2 * self.lanes) as i64)
     }
 
-    /// Copies some terms of a panel, vector by vector.
+    /// Copies a range of the K dimension of a panel, vector by vector.
     fn pack_terms(
         &mut self,
-        product: &Product,
+        product: &MatmulStep,
         lane: Lane,
         buffer: BufferId,
         (start, end): (ExprId, ExprId),
@@ -72,11 +72,11 @@ impl Lowering<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Copies a panel of a factor whose terms are neighbours in memory: a few terms of every column are loaded at once.
+    /// Copies a panel of an operand that is contiguous along the K dimension: a few elements of each column are loaded at once.
     fn transpose(
         &mut self,
-        product: &Product,
-        view: &View,
+        product: &MatmulStep,
+        view: &TileView,
         lane: Lane,
         (buffer, past): (BufferId, ExprId),
     ) -> Stmt {

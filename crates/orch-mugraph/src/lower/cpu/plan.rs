@@ -10,7 +10,7 @@ use crate::tiling::{Stage, stages};
 
 /// The work of a block.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct CpuTilePlan {
     /// What is computed, operands first.
     pub nodes: Vec<PlanNode>,
     /// For each store of the block graph the node that is stored.
@@ -107,12 +107,12 @@ pub(super) enum Map {
     Binary(BinaryFn),
 }
 
-impl Plan {
+impl CpuTilePlan {
     /// The plan of a kernel.
     ///
     /// # Errors
     /// If the block graph is not valid, or operands' extents differ in some blocks.
-    pub fn of(request: &Request<'_>, block: &BlockGraph) -> Result<Plan, CannotLower> {
+    pub fn of(request: &Request<'_>, block: &BlockGraph) -> Result<CpuTilePlan, CannotLower> {
         let stages = stages(block).map_err(|e| CannotLower(e.to_string()))?;
         let mut builder = Builder { request, block, nodes: Vec::new(), tiles: Vec::new() };
         for (node, stage) in block.nodes.iter().zip(stages) {
@@ -120,7 +120,7 @@ impl Plan {
             builder.tiles.push(tile);
         }
         let stored = block.stores.iter().map(|store| builder.tile(store.tile)).collect::<Result<_, _>>()?;
-        Ok(Plan { nodes: builder.nodes, stored })
+        Ok(CpuTilePlan { nodes: builder.nodes, stored })
     }
 
     /// The parts of tensors that are loaded.

@@ -1,8 +1,8 @@
 //! Passes over tiles: loops over all dimensions but one, along which elements go through vectors.
 
-use super::element::View;
+use super::element::TileView;
 use super::extent::Extent;
-use super::{Lowering, inner_dim};
+use super::{CpuBlockEmitter, inner_dim};
 use crate::op::ReduceFn;
 use orch_compute::{BufferId, Expr, ExprId, Type, VarId, substitute};
 use orch_ir::{DType, ReduceOp};
@@ -46,7 +46,7 @@ pub(super) struct Fold {
     pub f: ReduceFn,
     /// The elements.
     pub value: ExprId,
-    /// Of sums, what they are multiplied by.
+    /// Of accumulators, what they are multiplied by.
     pub times: Option<ExprId>,
     /// What was there before.
     pub before: Option<ExprId>,
@@ -82,7 +82,7 @@ pub(super) struct Cut<'a> {
 /// Vectors in flight when elements are combined.
 const ACCUMULATORS: usize = 4;
 
-impl Lowering<'_> {
+impl CpuBlockEmitter<'_> {
     /// The elements of a shape, vectors along a dimension.
     pub fn walk_along(&mut self, shape: &[Extent], inner: Option<usize>) -> Walk {
         let mut walk = Walk { index: Vec::new(), inner: None, loops: Vec::new() };
@@ -109,7 +109,7 @@ impl Lowering<'_> {
     }
 
     /// What a pass over a walk stores to a view.
-    pub fn write(&mut self, walk: &Walk, view: &View, value: ExprId) -> Write {
+    pub fn write(&mut self, walk: &Walk, view: &TileView, value: ExprId) -> Write {
         let place = self.place(view, &walk.index);
         let stride = walk.inner.map_or(1, |inner| view.strides[inner.dim]);
         let value = self.program.exprs.cast(view.dtype, value);
@@ -420,7 +420,7 @@ struct Hoister {
 }
 
 impl Hoister {
-    fn root(&mut self, ctx: &mut Lowering<'_>, root: ExprId, out: &mut Vec<Stmt>) -> ExprId {
+    fn root(&mut self, ctx: &mut CpuBlockEmitter<'_>, root: ExprId, out: &mut Vec<Stmt>) -> ExprId {
         for id in ctx.program.exprs.reachable(&[root]) {
             if self.done.contains_key(&id) {
                 continue;
@@ -446,7 +446,7 @@ impl Hoister {
     }
 
     /// An operand of what changes: as it is, rebuilt, or named.
-    fn operand(&mut self, ctx: &mut Lowering<'_>, id: ExprId, out: &mut Vec<Stmt>) -> ExprId {
+    fn operand(&mut self, ctx: &mut CpuBlockEmitter<'_>, id: ExprId, out: &mut Vec<Stmt>) -> ExprId {
         match self.varies[&id] {
             (false, true) => {
                 if let Some(&name) = self.names.get(&id) {
