@@ -357,6 +357,27 @@ fn low_rank_products_are_taken_in() {
 }
 
 #[test]
+fn branches_are_summed_before_a_product() {
+    // As SKNet: branches beside each other, summed, averaged over the image, and squeezed. All tensors of a program have
+    // a dimension of branches, of which the result has one element.
+    let text = "graph \"selective kernel\" {
+  input \"x\" $x: f32[3, 2, 6, 4, 4]
+  input \"w\" $w: f32[7, 6]
+  const $c: f32[] = [0.0625]
+  $both: f32[3, 6, 4, 4] = reduce.sum $x axes=[1]
+  $sum: f32[3, 6] = reduce.sum $both axes=[2, 3]
+  $cs: f32[3, 6] = broadcast $c dims=[]
+  $mean: f32[3, 6] = mul $sum, $cs
+  $o: f32[3, 7] = contract $mean, $w labels=\"ac,bc->ab\"
+  output \"o\" $o
+}";
+    let found = checked(text);
+    assert_eq!(ops(&found[1].program), "sum(1) sum(2) matmul scale(1/16)");
+    assert_eq!(found[1].inputs[0].strides, [192, 96, 1, 16]);
+    assert_eq!(found[1].output.strides, [7, 0, 0, 1]);
+}
+
+#[test]
 fn normalised_steps_are_one_region() {
     let text = "graph \"step\" {
   input \"h\" $h: f32[3, 16]

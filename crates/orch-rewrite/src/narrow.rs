@@ -69,11 +69,14 @@ impl Forms {
         }
         for id in graph.node_ids().rev() {
             let node = graph.node(id);
-            let is_narrow = node.outputs.iter().any(|output| forms.narrow[output.index()]);
-            if is_narrow && moves_elements(&node.op) {
-                forms.narrow[node.inputs[0].index()] = true;
-            } else if is_narrow {
-                forms.wide[node.outputs[0].index()] = true;
+            for output in &node.outputs {
+                if !forms.narrow[output.index()] {
+                    continue;
+                }
+                match moves_elements(&node.op) {
+                    true => forms.narrow[node.inputs[0].index()] = true,
+                    false => forms.wide[output.index()] = true,
+                }
             }
             if node.outputs.iter().any(|output| forms.wide[output.index()]) {
                 let is_rounded = pays(graph, node);
@@ -132,16 +135,14 @@ impl Narrower<'_> {
                 self.wide[old.index()] = Some(new);
             }
         }
-        let first = node.outputs[0];
-        if !forms.narrow[first.index()] {
-            return;
-        }
-        if moves_elements(&node.op) {
-            let input = known(self.narrow[node.inputs[0].index()]);
-            let moved = self.result.add(node.op.clone(), &[input]).expect("moving takes every type");
-            self.narrow[first.index()] = Some(moved);
-        } else {
-            self.round(first);
+        for &output in node.outputs.iter().filter(|output| forms.narrow[output.index()]) {
+            if moves_elements(&node.op) {
+                let input = known(self.narrow[node.inputs[0].index()]);
+                let moved = self.result.add(node.op.clone(), &[input]).expect("moving takes every type");
+                self.narrow[output.index()] = Some(moved);
+            } else {
+                self.round(output);
+            }
         }
     }
 
@@ -285,6 +286,35 @@ mod tests {
   output "v" t11
 }"#,
         );
+    }
+
+    #[test]
+    fn any_result_of_a_primitive_is_rounded() {
+        // The last state of a recurrent layer is its second result.
+        let layer = r#"  input "x" t0: f32[5, 1, 3]
+  input "w" t1: f32[1, 6, 3]
+  input "r" t2: f32[1, 6, 2]
+  input "b" t3: f32[1, 12]
+  input "lengths" t4: i32[1]
+  input "h" t5: f32[1, 1, 2]
+  const t6: HALF[2, 1] = [1, 2]
+  (t7: f32[5, 1, 1, 2], t8: f32[1, 1, 2]) = gru t0, t1, t2, t3, t4, t5 hidden=2 directions=[forward] ATTRIBUTES"#;
+        let attributes = r#"activations=["sigmoid", "tanh"] alphas=[0.0, 0.0] betas=[0.0, 0.0] batch_major=false linear_before_reset=false"#;
+        let layer = layer.replace("ATTRIBUTES", attributes);
+        let given = r#"
+  t9: f32[1, 2] = reshape t8
+  t10: f32[1, 1] = contract t9, t6 labels="ab,bc->ac"
+  output "y" t10"#;
+        let expected = r#"
+  t9: bf16[1, 1, 2] = cast.bf16 t8
+  t10: bf16[1, 2] = reshape t9
+  t11: f32[1, 2] = cast.f32 t10
+  t12: f32[2, 1] = cast.f32 t6
+  t13: f32[1, 1] = contract t11, t12 labels="ab,bc->ac"
+  output "y" t13"#;
+        let graph =
+            |dtype: &str, rest: &str| format!("graph \"g\" {{\n{}{rest}\n}}", layer.replace("HALF", dtype));
+        check(&graph("f32", given), &graph("bf16", expected));
     }
 
     #[test]

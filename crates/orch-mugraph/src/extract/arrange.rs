@@ -165,7 +165,9 @@ pub(super) fn arrange(graph: &PrimGraph, translated: Translated, limits: &Region
     };
     let result = emitter.emit(root, order)?;
     emitter.program.output("o", result).ok()?;
-    let strides = emitter.slots(order).into_iter().map(|label| label.map_or(0, |label| output[&label]));
+    // The result may lack a batch label that a reduction sums: that dimension has an extent of 1.
+    let stride = |label: Option<Label>| label.and_then(|label| output.get(&label)).copied().unwrap_or(0);
+    let strides = emitter.slots(order).into_iter().map(stride);
     Some(Arranged {
         output: strides.collect(),
         program: emitter.program,
