@@ -61,7 +61,7 @@ pub(super) fn row_addresses(
     }
 }
 
-/// Buffer, first offset and distance between terms of the tile's panel.
+/// Buffer, first offset and distance between neighbours along K of the tile's panel.
 pub(super) fn panel_address(
     ctx: &mut ContractionEmitter<'_>,
     tile: &RegisterTile,

@@ -1,4 +1,4 @@
-//! Register tiles whose operands are pairs of bf16: the loop over pairs of terms, and panels that work items pack.
+//! Register tiles whose operands are pairs of bf16: the loop over pairs along K (`vdpbf16ps`), and panels that work items pack.
 
 use super::address::{panel_address, row_addresses};
 use super::emitter::{ContractionEmitter, RegisterTile, prefix_mask};
@@ -6,7 +6,7 @@ use orch_compute::expr::{BufferId, ExprId, Type, VarId};
 use orch_ir::DType;
 use orch_thread::program::{LoopKind, Stmt};
 
-/// The loop over pairs of terms: one load per panel vector, one pair per row, `rows * vectors` dot products.
+/// The loop over pairs along K: one load per panel vector, one pair per row, `rows * vectors` dot products.
 pub(super) fn emit_sum(
     ctx: &mut ContractionEmitter<'_>,
     tile: &RegisterTile,
@@ -48,7 +48,7 @@ pub(super) fn emit_sum(
     out
 }
 
-/// Computes one panel of the second operand into scratch as `[pair][column][2]`, zeros past the last column and term.
+/// Computes one panel of the second operand into scratch as `[pair][column][2]`, zeros past the last column and past `k`.
 pub(super) fn fill_panel(
     ctx: &mut ContractionEmitter<'_>,
     buffer: BufferId,
@@ -85,7 +85,7 @@ pub(super) fn fill_panel(
     out
 }
 
-/// Which terms of a pair there are.
+/// Which elements of a pair there are; `k` may be odd.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PresentTerms {
     Whole,
@@ -134,7 +134,7 @@ fn fill_pair(
     body
 }
 
-/// Zeros in the scratch row at `line` from its last term on, so that what is multiplied with the panel's zeros is finite.
+/// Zeros in the scratch row at `line` from element `k` on, so that what is multiplied with the panel's zeros is finite.
 pub(super) fn clear_row_end(
     ctx: &mut ContractionEmitter<'_>,
     buffer: BufferId,

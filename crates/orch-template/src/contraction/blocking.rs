@@ -29,7 +29,7 @@ impl CpuMathUnit {
     }
 }
 
-/// The only schedule: four tiles of sums share two tiles of each operand, which fills the eight that there are.
+/// The only schedule: four accumulator tiles share two tiles of each operand, which fills the eight that there are.
 fn amx_schedule(
     extents: GemmShape,
     staging: Staging,
@@ -74,7 +74,7 @@ const TILES_32: [(usize, usize); 23] = [
 const TILES_16: [(usize, usize); 12] =
     [(6, 2), (4, 3), (5, 2), (4, 2), (3, 4), (3, 3), (2, 5), (2, 4), (1, 8), (1, 4), (12, 1), (8, 1)];
 
-/// Terms that such strips read of a panel before they read them of the next one: what lies in one page is read together.
+/// Steps of K that such row tiles read of a panel before they go on to the next one: what lies in one page is read together.
 const STREAMED_TERMS: usize = 64;
 
 /// Columns of a work item that reads so, at least.
@@ -89,13 +89,13 @@ const PANEL_VECTOR_SLOTS: f64 = 5.5;
 /// Bytes of the second operand's panel and the first operand's block that should stay in the L2.
 const CACHE_SHARE: f64 = 0.5;
 
-/// Share of the L2 that a block of rows and a panel may take before their terms are blocked.
+/// Share of the L2 that a block of rows and a panel may take before K is blocked.
 const BLOCKING_SHARE: f64 = 0.75;
 
 /// Terms of a block, about: its part of a panel leaves the L2 to the rows.
 const BLOCK_TERMS: usize = 512;
 
-/// Most rows of a block whose terms are blocked.
+/// Most rows of a block for which K is blocked.
 const MOST_BLOCK_ROWS: usize = 256;
 
 /// Least columns of such a block: its rows may have to be copied for them.
@@ -113,7 +113,7 @@ const MIN_COPIED_ROWS: usize = 96;
 /// Least columns of a work item that copies rows which other work items copy too.
 const MIN_COPYING_COLUMNS: usize = 160;
 
-/// Most rows of a work item in scratch where rows are the inner coordinate: neighbouring terms stay within a page or two.
+/// Most rows of a work item in scratch where rows are the inner coordinate: neighbours along K stay within a page or two.
 const MOST_INNER_ROWS: usize = 384;
 
 /// Work items per thread that even out their lengths.
@@ -178,7 +178,7 @@ impl CpuContractionSchedule {
             .unwrap_or_else(|| Self::whole_k(extents, staging, (rows, vectors), lanes, target))
     }
 
-    /// The work item blocking where sums are finished one register tile after the other.
+    /// The work item blocking where each register tile walks all of K before the next one.
     pub(super) fn whole_k(
         extents: GemmShape,
         staging: Staging,
@@ -220,8 +220,8 @@ impl CpuContractionSchedule {
         Self { rows, vectors, block_rows, block_panels, block_k: k }
     }
 
-    /// The work item blocking for sums so long that a panel and a block of rows do not stay in the L2:
-    /// partial sums of a block are kept, and added to a few hundred terms at a time.
+    /// The work item blocking for K so long that a panel and a block of rows do not stay in the L2:
+    /// the accumulators of a block are kept in scratch, and K is walked a few hundred elements at a time.
     fn blocked_k(
         extents: GemmShape,
         staging: Staging,

@@ -65,7 +65,7 @@ pub(super) struct ContractionEmitter<'a> {
     pub row_scratch: Option<RowScratch>,
     /// Scratch panel.
     pub panel_scratch: Option<BufferId>,
-    /// Scratch for sums that are not stored from registers.
+    /// Scratch for accumulators that are not stored from registers.
     pub accumulator_scratch: Option<AccumulatorScratch>,
     /// Batch axes of the block program as expressions of the program's work item.
     pub batch_values: Vec<(VarId, ExprId)>,
@@ -86,7 +86,7 @@ pub(super) struct RowScratch {
     pub distance: usize,
 }
 
-/// Scratch that holds sums between their computation and the epilogue: of one register tile, or of a work item's block.
+/// Scratch that holds accumulators between their computation and the epilogue: of one register tile, or of a work item's block.
 #[derive(Clone, Copy)]
 pub(super) struct AccumulatorScratch {
     /// Where.
@@ -189,7 +189,7 @@ impl<'a> ContractionEmitter<'a> {
         self.schedule.vectors * self.lanes
     }
 
-    /// Steps of the loop over terms.
+    /// Iterations of the loop over K.
     pub fn steps(&self) -> usize {
         self.terms / self.math_unit.group()
     }

@@ -7,7 +7,7 @@ use orch_compute::expr::{Expr, ExprId, Type, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::program::{LoopKind, Stmt};
 
-/// Where the sums of a tile's first row are.
+/// Offset of the accumulators of a tile's first row in scratch, laid out as `[row, column]`.
 pub(super) fn sums_base(
     ctx: &mut ContractionEmitter<'_>,
     tile: &RegisterTile,
@@ -53,7 +53,7 @@ pub(super) fn emit_epilogue_loop(
     vec![Stmt::For { var: row_var, start: zero, end, step: 1, kind: LoopKind::Serial, body }]
 }
 
-/// The stores of the block program for one vector of sums at row `row`.
+/// The stores of the block program for one vector of accumulators at row `row`.
 pub(super) fn emit_stores(
     ctx: &mut ContractionEmitter<'_>,
     tile: &RegisterTile,

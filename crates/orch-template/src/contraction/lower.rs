@@ -166,7 +166,7 @@ impl ContractionEmitter<'_> {
         body
     }
 
-    /// The loop over strips of equal height.
+    /// The loop over row tiles of equal height.
     fn walk_strips(
         &mut self,
         strips: &RowTiles,

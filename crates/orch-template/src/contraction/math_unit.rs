@@ -40,7 +40,7 @@ pub(super) const AMX_COLUMNS: usize = 16;
 /// Accumulator tiles along rows and along columns: two by two share two tiles of each operand.
 pub(super) const AMX_SIDE: usize = 2;
 
-/// Least rows, columns and terms for which matrix tiles, mostly filled or not, beat vectors.
+/// Least rows, columns and K for which matrix tiles, mostly filled or not, beat vectors.
 const LEAST_TILED: GemmShape = GemmShape { batch: 1, m: 4, n: 8, k: 16 };
 
 impl CpuMathUnit {

@@ -10,7 +10,7 @@
 //!
 //! Numerics: each element is a sum of chains, at most about a thousand fused multiply-adds in the order of `k` each,
 //! in the type of the sum. Operands that hold bf16 values are read as bf16 where the target multiplies that
-//! ([`CpuMathUnit`]); their sums stay f32.
+//! ([`CpuMathUnit`]); the accumulators stay f32.
 
 mod address;
 mod amx;

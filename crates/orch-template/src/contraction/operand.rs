@@ -16,7 +16,7 @@ pub enum RowsFrom {
     Argument {
         /// Which.
         arg: ArgId,
-        /// Elements between neighbouring terms.
+        /// Elements between neighbours along K.
         stride: i64,
     },
     /// Scratch that the work item fills.
@@ -28,11 +28,11 @@ pub enum RowsFrom {
 pub enum PanelsFrom {
     /// A constant laid out as panels at compile time.
     Packed(PackedConstant),
-    /// An argument whose columns are contiguous, `stride` elements between neighbouring terms.
+    /// An argument whose columns are contiguous, `stride` elements between neighbours along K.
     Argument {
         /// Which.
         arg: ArgId,
-        /// Elements between neighbouring terms.
+        /// Elements between neighbours along K.
         stride: i64,
     },
     /// Scratch that the work item fills: `[k][column]`.
@@ -40,7 +40,7 @@ pub enum PanelsFrom {
 }
 
 impl PanelsFrom {
-    /// Bytes between neighbouring terms of panels in an argument.
+    /// Bytes between neighbours along K of panels in an argument.
     pub fn term_bytes(&self, dtype: orch_ir::DType) -> Option<usize> {
         match self {
             PanelsFrom::Argument { stride, .. } => Some(usize::try_from(*stride).ok()? * dtype.size_bytes()),
@@ -57,9 +57,9 @@ pub struct FlatAxes {
     pub m: VarId,
     /// The column.
     pub n: VarId,
-    /// The term.
+    /// The K index.
     pub k: VarId,
-    /// What each row, column and term axis is in terms of those.
+    /// What each row, column and K axis is in terms of those.
     pub bindings: Vec<(VarId, ExprId)>,
 }
 
@@ -249,7 +249,7 @@ fn block_extent(exprs: &Exprs, var: VarId) -> usize {
     exprs.var_info(var).range.map_or(0, |(_, last)| last as usize + 1)
 }
 
-/// The packing recipe of a constant operand whose offset is a sum of a batch, a column and a term part.
+/// The packing recipe of a constant operand whose offset is a sum of a batch, a column and a K part.
 pub(crate) fn pack(
     block: &BlockProgram,
     exprs: &mut Exprs,

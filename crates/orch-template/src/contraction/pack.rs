@@ -40,8 +40,8 @@ impl ContractionEmitter<'_> {
         vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
-    /// One row's terms along the innermost summed axis. Where the padding around an image decides for all of them at
-    /// once, it is asked once.
+    /// One row's elements along the innermost K axis. Where the padding around an image decides for all of them at
+    /// once, it is tested once.
     fn fill_segment(
         &mut self,
         buffer: BufferId,
@@ -69,7 +69,7 @@ impl ContractionEmitter<'_> {
         vec![Stmt::If { condition, then, otherwise }]
     }
 
-    /// `[k][row]`: for each term a loop over the lines of rows that share all but their innermost axis, vectors along
+    /// `[k][row]`: for each `k` a loop over the lines of rows that share all but their innermost axis, vectors along
     /// that. The first row is at `lanes`, so that a line's first vector may begin before it. Vectors are stored whole;
     /// what they write past a line's end the next line writes again.
     fn fill_rows_along_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
@@ -149,7 +149,7 @@ impl ContractionEmitter<'_> {
 
     /// `scratch[line + i] = expr at i` for `i` along a whole axis, in vectors; of a `span`, those vectors that begin at or
     /// after its first and before its second bound. The last vector is stored whole: what it writes past the axis is
-    /// written again when its turn comes, for lines are filled in the order of their addresses, and the buffer has room
+    /// written again with the next line, for lines are filled in the order of their addresses, and the buffer has room
     /// for one more vector. Masked stores are slow on some CPUs.
     fn fill_along(
         &mut self,

@@ -17,7 +17,7 @@ pub struct PackingWork {
 /// How a work item's rows lie in scratch. They are filled in vectors along the inner coordinate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowOrder {
-    /// `[block row][k]`: right where the terms of a row are neighbours in memory.
+    /// `[block row][k]`: right where the elements of a row along K are neighbours in memory.
     KInner,
     /// `[k][block row]`: right where rows are, as pixels of a channels-first image.
     RowsInner,

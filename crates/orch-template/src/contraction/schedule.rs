@@ -13,7 +13,7 @@ pub struct CpuContractionSchedule {
     pub block_rows: usize,
     /// Panels that one work item computes.
     pub block_panels: usize,
-    /// Terms that are summed for a work item's whole block before the next are looked at; at least `k` if sums are
+    /// Iterations of K that are done for a work item's whole block before the next ones; at least `k` if accumulators are
     /// finished one register tile after the other.
     pub block_k: usize,
 }
@@ -28,10 +28,10 @@ impl fmt::Display for CpuContractionSchedule {
 }
 
 impl CpuContractionSchedule {
-    /// How `m` rows are cut into strips.
+    /// How `m` rows are cut into row tiles.
     ///
-    /// Where the rows of a last strip would leave most of the registers idle, and the last block of rows has room,
-    /// several strips are one row shorter instead: 197 rows in strips of 8 are 22 of 8 and 3 of 7, not 24 of 8 and 5.
+    /// Where the rows of a last row tile would leave most of the registers idle, and the last block of rows has room,
+    /// several row tiles are one row shorter instead: 197 rows in tiles of 8 are 22 of 8 and 3 of 7, not 24 of 8 and 5.
     pub fn row_split(&self, m: usize) -> RowSplit {
         let strips = m.div_ceil(self.rows);
         let short = strips * self.rows - m;
@@ -44,13 +44,13 @@ impl CpuContractionSchedule {
     }
 }
 
-/// Strips of rows: first the full ones, then shorter ones, all of which belong to the last block of rows.
+/// Row tiles: first the full ones, then shorter ones, all of which belong to the last block of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RowSplit {
-    /// Strips of the schedule's rows.
+    /// Row tiles of the schedule's rows.
     pub full: usize,
-    /// Rows of each shorter strip.
+    /// Rows of each shorter tile.
     pub rest_rows: usize,
-    /// Shorter strips.
+    /// Shorter row tiles.
     pub rests: usize,
 }

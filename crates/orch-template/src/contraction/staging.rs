@@ -19,7 +19,7 @@ pub struct Staging {
     pub panels: bool,
     /// Bytes from one row of the first operand to the next, where they are read in place and evenly apart.
     pub row_bytes: Option<usize>,
-    /// Bytes from one term of the second operand to the next, where its panels are read in place.
+    /// Bytes from one step along K of the second operand to the next, where its panels are read in place.
     pub term_bytes: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ impl Staging {
         self.row_bytes.is_some_and(|bytes| collide(bytes, rows, target))
     }
 
-    /// Whether memory is what a product in register tiles of so many rows and columns waits for: few strips of rows read large
+    /// Whether memory is what a product in register tiles of so many rows and columns waits for: few row tiles read large
     /// panels where they lie, each of which is a part of longer lines.
     pub(super) fn waits_for_panels(
         &self,
@@ -49,7 +49,7 @@ impl Staging {
     }
 }
 
-/// Strips of rows, at most, that wait for memory: others are busy with multiplying.
+/// Row tiles, at most, that wait for memory: others are busy with multiplying.
 const MOST_STRIPS: usize = 8;
 
 /// Whether so many lines that are so many bytes apart do not stay in the L1.
