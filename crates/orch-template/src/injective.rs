@@ -4,8 +4,8 @@
 //! with vectors along the axis that makes most accesses contiguous, partial vectors masked, and tasks of equal
 //! shares of the outermost axes. Numerics: one evaluation per element, as the block program says.
 
-use super::CannotLower;
-use super::nest::{self, NestSchedule};
+use crate::design::CannotLower;
+use crate::nest::{self, NestSchedule};
 use orch_compute::block::{BlockProgram, Stage};
 use orch_thread::kernel::Kernel;
 use orch_thread::target::CpuTarget;

@@ -9,8 +9,8 @@
 //! Numerics: sums along vectors have as many partial sums as accumulators have lanes; sums of products round once
 //! per term.
 
-use super::CannotLower;
-use super::nest::{self, NestSchedule};
+use crate::design::CannotLower;
+use crate::nest::{self, NestSchedule};
 use orch_compute::block::{BlockProgram, Stage};
 use orch_thread::kernel::Kernel;
 use orch_thread::target::CpuTarget;

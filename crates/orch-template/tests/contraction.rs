@@ -7,7 +7,9 @@ use orch_compute::layouts;
 use orch_compute::{BlockProgram, Layout, fuse};
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
-use orch_template::contraction::{ContractionSchedule, Engine, Extents, Form, RowOrder, lower, staging};
+use orch_template::contraction::{
+    ContractionForm, CpuContractionSchedule, CpuMathUnit, GemmShape, RowOrder, lower, staging,
+};
 use orch_template::gpu::contraction as gpu;
 use orch_thread::OperandPrecision;
 use orch_thread::cta::SWIZZLE_ROW;
@@ -96,8 +98,8 @@ impl Case {
     /// Runs the whole graph as one kernel of a GPU, whatever multiplies where the product is small, under some of the
     /// schedules that waste least, and compares.
     fn check_on_gpu(&self, block: &BlockProgram, expected: &Tensor, layout: &Layout, what: &str) {
-        let form = Form::of(block).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let Extents { batch, m, n, k } = Extents::of(block, &form);
+        let form = ContractionForm::of(block).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let GemmShape { batch, m, n, k } = GemmShape::of(block, &form);
         for (factors, tolerance) in [
             (OperandPrecision::F16, 5e-3),
             (OperandPrecision::F32, 1e-4),
@@ -144,7 +146,7 @@ impl Case {
         result: TensorId,
         layouts: Option<Vec<Layout>>,
         what: &str,
-        mut seen: impl FnMut(&ContractionSchedule),
+        mut seen: impl FnMut(&CpuContractionSchedule),
     ) {
         self.graph.add_output("y", result);
         let layouts = layouts.unwrap_or_else(|| layouts::assign(&self.graph));
@@ -153,11 +155,11 @@ impl Case {
         let block = fuse::build(&self.graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel")
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         for target in targets {
-            let form = Form::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
             let lanes = target.lanes(4);
-            for schedule in ContractionSchedule::candidates(
-                Extents::of(&block, &form),
-                staging(&block, &form, Engine::Vectors),
+            for schedule in CpuContractionSchedule::candidates(
+                GemmShape::of(&block, &form),
+                staging(&block, &form, CpuMathUnit::Fma),
                 lanes,
                 target,
                 3,
@@ -176,7 +178,7 @@ impl Case {
     fn run(
         &self,
         block: &BlockProgram,
-        schedule: &ContractionSchedule,
+        schedule: &CpuContractionSchedule,
         target: &CpuTarget,
         what: &str,
     ) -> Vec<f64> {
@@ -432,7 +434,7 @@ fn long_sums_are_added_up_in_blocks_of_terms() {
         let y = case.bias_relu(y, 1);
         let mut blocked = 0;
         case.check_on(&[&target], y, None, &format!("{m}x{n}x{k}"), |schedule| {
-            blocked += usize::from(schedule.block_terms < k);
+            blocked += usize::from(schedule.block_k < k);
         });
         assert!(!packed || blocked > 0, "{m}x{n}x{k} is not blocked");
     }
@@ -457,16 +459,16 @@ fn large_factors_of_few_rows_are_asked_for_ahead() {
         let w = if is_constant { case.constant(&[2, k, n]) } else { case.input(&[2, k, n]) };
         let y = case.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]);
         let (block, expected, layout) = case.built(y);
-        let form = Form::of(&block).unwrap_or_else(|error| panic!("{error}"));
-        let staging = staging(&block, &form, Engine::Vectors);
-        let extents = Extents::of(&block, &form);
-        let schedule = ContractionSchedule::candidates(extents, staging, target.lanes(4), &target, 1)[0];
+        let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{error}"));
+        let staging = staging(&block, &form, CpuMathUnit::Fma);
+        let extents = GemmShape::of(&block, &form);
+        let schedule = CpuContractionSchedule::candidates(extents, staging, target.lanes(4), &target, 1)[0];
         let what = format!("{m} x {n} x {k} {schedule:?}");
         let kernel = lower(&block, &schedule, &target).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
         let text = kernel.program.to_string();
         assert_eq!(text.contains("prefetch arg1["), is_asked, "{what}");
-        assert_eq!(schedule.block_terms == 64, is_blocked, "{what}");
+        assert_eq!(schedule.block_k == 64, is_blocked, "{what}");
         let got = case.run_kernel(&block, &kernel, &what);
         compare(&expected, &got, &layout, 1e-4, &what);
     }
@@ -586,7 +588,7 @@ fn stems_are_filled_along_pixels() {
         layouts[y.index()] = Layout::channels_last(4);
         let nodes: Vec<_> = case.graph.node_ids().collect();
         let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "stem").unwrap();
-        let order = staging(&block, &Form::of(&block).unwrap(), Engine::Vectors).rows;
+        let order = staging(&block, &ContractionForm::of(&block).unwrap(), CpuMathUnit::Fma).rows;
         assert_eq!(order, Some(RowOrder::RowsInner), "{size} {pad}");
         let mut blocks = 0;
         let what = format!("stem {size} padded by {pad}");

@@ -4,7 +4,7 @@
 mod support;
 
 use orch_ir::{DType, ReduceOp};
-use orch_template::{Along, NestSchedule, contraction, gpu, row};
+use orch_template::{LaneAxis, NestSchedule, contraction, gpu, row};
 use orch_thread::target::{X86_64_V3, X86_64_V4};
 use support::{G, cases};
 
@@ -98,15 +98,15 @@ fn random_chains() {
 #[test]
 fn keys_of_schedules_are_stable() {
     let keys = [
-        contraction::ContractionSchedule {
+        contraction::CpuContractionSchedule {
             rows: 7,
             vectors: 4,
             block_rows: 14,
             block_panels: 2,
-            block_terms: 256,
+            block_k: 256,
         }
         .to_string(),
-        contraction::Engine::Pairs.to_string(),
+        contraction::CpuMathUnit::Bf16Dot.to_string(),
         NestSchedule {
             vector: Some(1),
             lanes: 8,
@@ -132,7 +132,7 @@ fn keys_of_schedules_are_stable() {
         gpu::pointwise::PointwiseSchedule { vector: Some(2), lanes: 4, block: None, threads: 256, turns: 2 }
             .to_string(),
         gpu::row::RowSchedule {
-            vector: Some((1, Along::Terms)),
+            vector: Some((1, LaneAxis::Reduced)),
             lanes: 8,
             members: 32,
             groups: 4,

@@ -2,7 +2,7 @@
 
 use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, Stage};
 use orch_ir::{BinaryFn, UnaryFn};
-use orch_template::contraction::{self, Engine, Form};
+use orch_template::contraction::{self, ContractionForm, CpuMathUnit};
 use orch_thread::CpuTarget;
 use orch_tune::cost::KernelFacts;
 
@@ -19,7 +19,7 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
     for stage in &block.stages {
         count_stage(block, stage, target, &mut facts);
     }
-    let fill = contraction::fill(block, target, FILL_LANES);
+    let fill = contraction::packing_work(block, target, FILL_LANES);
     facts.cheap_ops += 2 * fill.lanes;
     facts.scattered_accesses += fill.gathered;
     facts.tasks = tasks(block, &facts);
@@ -55,11 +55,11 @@ fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &
     match stage {
         Stage::Reduce { domain, reduced, kind: orch_compute::ReduceKind::Dot { lhs, rhs }, .. } => {
             let terms = points(domain) * points(reduced);
-            match Form::of(block).map(|form| Engine::of(block, &form, target)) {
-                Ok(Engine::Tiles) => facts.tile_flops += 2 * terms,
+            match ContractionForm::of(block).map(|form| CpuMathUnit::of(block, &form, target)) {
+                Ok(CpuMathUnit::Amx) => facts.tile_flops += 2 * terms,
                 // Two products take the place of one.
-                Ok(Engine::Pairs) => facts.fma_flops += terms,
-                Ok(Engine::Vectors) | Err(_) => facts.fma_flops += 2 * terms,
+                Ok(CpuMathUnit::Bf16Dot) => facts.fma_flops += terms,
+                Ok(CpuMathUnit::Fma) | Err(_) => facts.fma_flops += 2 * terms,
             }
             // OperandPrecision are computed once per element that they vary over, not once per term.
             for factor in [*lhs, *rhs] {

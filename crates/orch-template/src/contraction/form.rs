@@ -1,6 +1,6 @@
 //! What makes a block program a contraction: one dot product and the roles of its axes.
 
-use crate::CannotLower;
+use crate::design::CannotLower;
 use orch_compute::block::{BlockProgram, ReduceKind, Stage};
 use orch_compute::expr::{ArgId, Expr, ExprId, StageId, VarId};
 use orch_compute::simplify::Simplifier;
@@ -9,14 +9,14 @@ use orch_ir::ReduceOp;
 /// A block program seen as `acc[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, then stores of
 /// expressions of `acc`. Vectors run along `n`.
 #[derive(Clone, Debug)]
-pub struct Form {
+pub struct ContractionForm {
     /// The name of the sum.
     pub stage: StageId,
-    /// The factor that does not vary along `n`.
+    /// The operand that does not vary along `n`.
     pub a: ExprId,
-    /// The factor that does not vary along `m`.
+    /// The operand that does not vary along `m`.
     pub b: ExprId,
-    /// Axes of both factors.
+    /// Axes of both operands.
     pub batch: Vec<VarId>,
     /// Axes of `a` alone (and those of neither).
     pub m: Vec<VarId>,
@@ -26,12 +26,12 @@ pub struct Form {
     pub k: Vec<VarId>,
 }
 
-impl Form {
+impl ContractionForm {
     /// Recognises a contraction.
     ///
     /// # Errors
     /// If the program has another number of reductions than one, or one that is not a dot product.
-    pub fn of(block: &BlockProgram) -> Result<Form, CannotLower> {
+    pub fn of(block: &BlockProgram) -> Result<ContractionForm, CannotLower> {
         let mut reductions = block.stages.iter().filter(|stage| matches!(stage, Stage::Reduce { .. }));
         let (Some(reduction), None) = (reductions.next(), reductions.next()) else {
             return Err(CannotLower::NotThisTemplate("exactly one reduction is expected"));
@@ -57,7 +57,7 @@ impl Form {
                 .collect()
         };
         let (lhs_only, rhs_only) = (pick(true, false), pick(false, true));
-        let mut form = Form {
+        let mut form = ContractionForm {
             stage: *stage,
             a: *lhs,
             b: *rhs,
@@ -75,13 +75,13 @@ impl Form {
         if points(&form.batch) > 1 && (points(&form.n) == 1 || points(&form.m) == 1) {
             return Err(CannotLower::NotThisTemplate("each product has a single row or column"));
         }
-        form.order_terms(block);
+        form.order_k(block);
         Ok(form)
     }
 
-    /// Puts the summed axis along which the first factor is contiguous innermost, so that rows are read, and copied,
-    /// in whole vectors. Sums may be taken in any order.
-    fn order_terms(&mut self, block: &BlockProgram) {
+    /// Puts the summed axis along which the first operand is contiguous innermost, so that rows are read, and copied,
+    /// in whole vectors. Products may be added up in any order.
+    fn order_k(&mut self, block: &BlockProgram) {
         let mut exprs = block.exprs.clone();
         let mut simplifier = Simplifier::new();
         let reads: Vec<(ArgId, Vec<ExprId>)> = (exprs.reachable(&[self.a]).into_iter())
@@ -105,7 +105,7 @@ impl Form {
         self.k = keyed.into_iter().map(|(_, var)| var).collect();
     }
 
-    /// True if the results are contiguous along an axis of `a`, so that the factors should trade places: vectors
+    /// True if the results are contiguous along an axis of `a`, so that the operands should trade places: vectors
     /// then store contiguously.
     fn prefers_swap(&self, block: &BlockProgram) -> bool {
         let innermost = block.stages.iter().find_map(|stage| match stage {
@@ -119,5 +119,26 @@ impl Form {
             Stage::Reduce { .. } => None,
         });
         innermost.is_some_and(|axis| self.m.contains(&axis)) || (self.n.is_empty() && !self.m.is_empty())
+    }
+}
+
+/// Flattened extents of a contraction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GemmShape {
+    /// Independent products.
+    pub batch: usize,
+    /// Rows.
+    pub m: usize,
+    /// Columns, along vectors.
+    pub n: usize,
+    /// Terms of each sum.
+    pub k: usize,
+}
+
+impl GemmShape {
+    /// The extents of a recognised contraction.
+    pub fn of(block: &BlockProgram, form: &ContractionForm) -> Self {
+        let product = |axes: &[_]| axes.iter().map(|&axis| block.extent(axis)).product();
+        Self { batch: product(&form.batch), m: product(&form.m), n: product(&form.n), k: product(&form.k) }
     }
 }

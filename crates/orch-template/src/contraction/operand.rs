@@ -1,54 +1,46 @@
-//! How the register tile reads its two factors.
+//! How the register tile reads its two operands.
 
-use super::fill::row_order;
-use super::form::Form;
+use super::form::ContractionForm;
+use super::math_unit::{AMX_K, CpuMathUnit};
+use super::pack_cost::{RowOrder, row_order};
 use orch_compute::block::{ArgRole, BlockProgram};
-use orch_compute::expr::substitute::substitute;
+use orch_compute::expr::substitute::{Substitution, substitute};
 use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::kernel::PackedConstant;
 
-/// The first factor's elements.
+/// The first operand's elements.
 #[derive(Clone, Debug)]
 pub enum RowsFrom {
     /// An argument, at `base(batch, m) + stride * k`.
     Argument {
         /// Which.
         arg: ArgId,
-        /// Elements between neighbouring terms.
+        /// Elements between neighbours along K.
         stride: i64,
     },
-    /// Scratch that the task fills.
+    /// Scratch that the work item fills.
     Scratch(RowOrder),
 }
 
-/// How a task's rows lie in scratch. They are filled in vectors along the inner coordinate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RowOrder {
-    /// `[block row][k]`: right where the terms of a row are neighbours in memory.
-    TermsInner,
-    /// `[k][block row]`: right where rows are, as pixels of a channels-first image.
-    RowsInner,
-}
-
-/// The second factor's panels.
+/// The second operand's panels.
 #[derive(Clone, Debug)]
 pub enum PanelsFrom {
     /// A constant laid out as panels at compile time.
     Packed(PackedConstant),
-    /// An argument whose columns are contiguous, `stride` elements between neighbouring terms.
+    /// An argument whose columns are contiguous, `stride` elements between neighbours along K.
     Argument {
         /// Which.
         arg: ArgId,
-        /// Elements between neighbouring terms.
+        /// Elements between neighbours along K.
         stride: i64,
     },
-    /// Scratch that the task fills: `[k][column]`.
+    /// Scratch that the work item fills: `[k][column]`.
     Scratch,
 }
 
 impl PanelsFrom {
-    /// Bytes between neighbouring terms of panels in an argument.
+    /// Bytes between neighbours along K of panels in an argument.
     pub fn term_bytes(&self, dtype: orch_ir::DType) -> Option<usize> {
         match self {
             PanelsFrom::Argument { stride, .. } => Some(usize::try_from(*stride).ok()? * dtype.size_bytes()),
@@ -57,23 +49,23 @@ impl PanelsFrom {
     }
 }
 
-/// Flat coordinates of a contraction, as variables of the block program's arena: substituting the axes by
+/// FlatAxes coordinates of a contraction, as variables of the block program's arena: substituting the axes by
 /// expressions of these turns multi-dimensional reads into matrix reads.
 #[derive(Clone, Debug)]
-pub struct Flat {
+pub struct FlatAxes {
     /// The row.
     pub m: VarId,
     /// The column.
     pub n: VarId,
-    /// The term.
+    /// The K index.
     pub k: VarId,
-    /// What each row, column and term axis is in terms of those.
+    /// What each row, column and K axis is in terms of those.
     pub bindings: Vec<(VarId, ExprId)>,
 }
 
-impl Flat {
+impl FlatAxes {
     /// Declares the flat coordinates.
-    pub fn new(block: &BlockProgram, exprs: &mut Exprs, form: &Form) -> Self {
+    pub fn new(block: &BlockProgram, exprs: &mut Exprs, form: &ContractionForm) -> Self {
         let mut bindings = Vec::new();
         let mut flatten = |name: &str, axes: &[VarId]| {
             let extents: Vec<usize> = axes.iter().map(|&axis| block.extent(axis)).collect();
@@ -87,48 +79,129 @@ impl Flat {
     }
 }
 
-/// Chooses how the first factor is read. `a` is over batch axes and flat coordinates.
+/// Chooses how the first operand is read. `a` is over batch axes and flat coordinates.
 pub fn rows_from(
     block: &BlockProgram,
     exprs: &mut Exprs,
-    form: &Form,
-    flat: &Flat,
+    form: &ContractionForm,
+    flat: &FlatAxes,
     a: ExprId,
-    factor_type: orch_ir::DType,
+    operand_type: orch_ir::DType,
 ) -> RowsFrom {
     let in_place = plain_read(block, exprs, a)
-        .filter(|&(arg, _)| block.arg(arg).dtype == factor_type)
+        .filter(|&(arg, _)| block.arg(arg).dtype == operand_type)
         .and_then(|(arg, offset)| Some((arg, linear_in(exprs, offset, flat.k)?)));
     match in_place {
         Some((arg, stride)) => RowsFrom::Argument { arg, stride },
-        None => RowsFrom::Scratch(row_order(block, form, block_lanes(factor_type))),
+        None => RowsFrom::Scratch(row_order(block, form, block_lanes(operand_type))),
     }
 }
 
-/// Bytes from one row of the first factor to the next, if it is read from an argument and they are evenly apart.
-pub fn row_bytes(block: &BlockProgram, exprs: &mut Exprs, flat: &Flat, a: ExprId) -> Option<usize> {
+impl CpuMathUnit {
+    /// The rows as the math_unit can read them; rows that it cannot read in place are copied.
+    fn rows(
+        self,
+        block: &BlockProgram,
+        exprs: &mut Exprs,
+        flat: &FlatAxes,
+        a: ExprId,
+        rows: RowsFrom,
+    ) -> RowsFrom {
+        if self == CpuMathUnit::Fma {
+            return rows;
+        }
+        let in_terms = RowsFrom::Scratch(RowOrder::KInner);
+        let RowsFrom::Argument { stride, .. } = rows else { return in_terms };
+        let terms = exprs.var_info(flat.k).range.map_or(0, |(_, last)| last as usize + 1);
+        let is_readable = match self {
+            CpuMathUnit::Fma | CpuMathUnit::Bf16Dot => stride == 1 && terms.is_multiple_of(2),
+            CpuMathUnit::Amx => {
+                stride == 1
+                    && terms.is_multiple_of(AMX_K)
+                    && argument_row_distance(block, exprs, flat, a).is_some()
+            }
+        };
+        if is_readable { rows } else { in_terms }
+    }
+
+    /// The panels as the math_unit can read them.
+    pub fn panels(self, panels: PanelsFrom) -> PanelsFrom {
+        match panels {
+            PanelsFrom::Argument { .. } if self != CpuMathUnit::Fma => PanelsFrom::Scratch,
+            PanelsFrom::Packed(mut packed) => {
+                packed.group = self.group();
+                packed.terms = packed.k_offsets.len().next_multiple_of(self.terms());
+                PanelsFrom::Packed(packed)
+            }
+            PanelsFrom::Argument { .. } | PanelsFrom::Scratch => panels,
+        }
+    }
+}
+
+/// Elements between neighbouring rows of a operand that is read in place, if they are at equal distances.
+pub(super) fn argument_row_distance(
+    block: &BlockProgram,
+    exprs: &mut Exprs,
+    flat: &FlatAxes,
+    a: ExprId,
+) -> Option<i64> {
+    let (_, offset) = plain_read(block, exprs, a)?;
+    linear_in(exprs, offset, flat.m)
+}
+
+/// The operands over batch axes and flat coordinates, as the math_unit reads them.
+pub(super) fn flat_operands(
+    exprs: &mut Exprs,
+    form: &ContractionForm,
+    flat: &FlatAxes,
+    math_unit: CpuMathUnit,
+) -> (ExprId, ExprId) {
+    let (a, b) = (math_unit.factor(exprs, form.a), math_unit.factor(exprs, form.b));
+    let mut flatten = Substitution::new(&flat.bindings);
+    let (a, b) = (flatten.apply(exprs, a), flatten.apply(exprs, b));
+    (simplify(exprs, a), simplify(exprs, b))
+}
+
+/// Where the math_unit reads the operands, whose panels are `width` columns wide.
+pub(super) fn sources(
+    block: &BlockProgram,
+    exprs: &mut Exprs,
+    form: &ContractionForm,
+    flat: &FlatAxes,
+    (a, b): (ExprId, ExprId),
+    math_unit: CpuMathUnit,
+    width: usize,
+) -> (RowsFrom, PanelsFrom) {
+    let operand_type = exprs.dtype(a);
+    let rows = rows_from(block, exprs, form, flat, a, operand_type);
+    let rows = math_unit.rows(block, exprs, flat, a, rows);
+    let panels = panels_from(block, exprs, form, flat, b, width, operand_type);
+    (rows, math_unit.panels(panels))
+}
+/// Bytes from one row of the first operand to the next, if it is read from an argument and they are evenly apart.
+pub fn row_bytes(block: &BlockProgram, exprs: &mut Exprs, flat: &FlatAxes, a: ExprId) -> Option<usize> {
     let (arg, offset) = plain_read(block, exprs, a)?;
     let stride = usize::try_from(linear_in(exprs, offset, flat.m)?).ok()?;
     Some(stride * block.arg(arg).dtype.size_bytes())
 }
 
 /// Lanes by which orders of scratch are compared: those of the widest vectors.
-fn block_lanes(factor_type: orch_ir::DType) -> usize {
-    64 / factor_type.size_bytes()
+fn block_lanes(operand_type: orch_ir::DType) -> usize {
+    64 / operand_type.size_bytes()
 }
 
-/// Chooses how the second factor is read. `b` is over batch axes and flat coordinates.
+/// Chooses how the second operand is read. `b` is over batch axes and flat coordinates.
 pub fn panels_from(
     block: &BlockProgram,
     exprs: &mut Exprs,
-    form: &Form,
-    flat: &Flat,
+    form: &ContractionForm,
+    flat: &FlatAxes,
     b: ExprId,
     width: usize,
-    factor_type: orch_ir::DType,
+    operand_type: orch_ir::DType,
 ) -> PanelsFrom {
     let Some((arg, offset)) = plain_read(block, exprs, b) else { return PanelsFrom::Scratch };
-    if block.arg(arg).dtype != factor_type {
+    if block.arg(arg).dtype != operand_type {
         return PanelsFrom::Scratch;
     }
     if block.arg(arg).role == ArgRole::Constant {
@@ -176,12 +249,12 @@ fn block_extent(exprs: &Exprs, var: VarId) -> usize {
     exprs.var_info(var).range.map_or(0, |(_, last)| last as usize + 1)
 }
 
-/// The packing recipe of a constant factor whose offset is a sum of a batch, a column and a term part.
+/// The packing recipe of a constant operand whose offset is a sum of a batch, a column and a K part.
 pub(crate) fn pack(
     block: &BlockProgram,
     exprs: &mut Exprs,
-    form: &Form,
-    flat: &Flat,
+    form: &ContractionForm,
+    flat: &FlatAxes,
     (arg, offset): (ArgId, ExprId),
     width: usize,
 ) -> Option<PackedConstant> {

@@ -1,8 +1,8 @@
 //! What accesses cost when neighbouring threads, and the lanes of each, lie along an axis.
 
 use crate::nest::cost::operation_cycles;
-use crate::nest::flat::{Nest, Step, Work};
-use crate::nest::place::{Lanes, Place};
+use crate::nest::flat::{Nest, NestStage, StageWork};
+use crate::nest::point::{IterationPoint, Lanes};
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Type, VarInfo};
 use std::collections::BTreeSet;
@@ -83,7 +83,7 @@ impl Pattern {
 /// at hand; those that are met are added to it.
 pub(super) fn effort(
     nest: &mut Nest,
-    step: &Step,
+    step: &NestStage,
     along: Option<(&Axis, usize)>,
     known: &mut BTreeSet<ExprId>,
 ) -> Effort {
@@ -96,7 +96,7 @@ pub(super) fn effort(
             total = total.plus(node_effort(nest, id, along, points));
         }
     }
-    if let Work::Store { buffer, offset, .. } = step.work {
+    if let StageWork::Store { buffer, offset, .. } = step.work {
         let size = nest.program.buffer(buffer).dtype.size_bytes();
         let stored = nest.program.exprs.load(buffer, offset, 1, None);
         let store = pattern(nest, stored, along).map(|pattern| pattern.effort(size, lanes_of(along)));
@@ -155,7 +155,7 @@ fn pattern(nest: &mut Nest, load: ExprId, along: Option<(&Axis, usize)>) -> Opti
         multiple_of: lanes as i64,
     });
     let base = nest.program.exprs.var(base);
-    let place = Place::default().along(Lanes { axis: axis.var, base, count: lanes, mask: None });
+    let place = IterationPoint::default().along(Lanes { axis: axis.var, base, count: lanes, mask: None });
     let wide = nest.value(&place, load);
     match *nest.program.exprs.get(wide) {
         Expr::Load { lanes: 1, .. } => Some(Pattern::Uniform),

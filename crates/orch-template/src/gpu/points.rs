@@ -1,6 +1,6 @@
 //! Nests as the templates for GPUs see them: sums of 16-bit floats in f32, points of axes from numbers.
 
-use crate::nest::flat::{Nest, Reduction, Work, flatten};
+use crate::nest::flat::{Nest, NestReduction, StageWork, flatten};
 use crate::nest::merge::merge_axes;
 use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{Expr, ExprId, Type, VarInfo};
@@ -17,8 +17,8 @@ pub(super) fn nest_of(block: &BlockProgram) -> Nest {
 
 /// Lets reductions of 16-bit floats be of f32; what reads them gets the rounded results.
 fn reduce_in_f32(nest: &mut Nest) {
-    for position in 0..nest.steps.len() {
-        let Work::Reduce(mut reduction) = nest.steps[position].work.clone() else { continue };
+    for position in 0..nest.stages.len() {
+        let StageWork::Reduce(mut reduction) = nest.stages[position].work.clone() else { continue };
         if !nest.program.exprs.dtype(reduction.body).is_half() {
             continue;
         }
@@ -29,12 +29,12 @@ fn reduce_in_f32(nest: &mut Nest) {
         if !reduction.op.is_arg() {
             round_result(nest, &mut reduction);
         }
-        nest.steps[position].work = Work::Reduce(reduction);
+        nest.stages[position].work = StageWork::Reduce(reduction);
     }
 }
 
 /// Gives a reduction an f32 result, and lets later steps read its rounding to the old type.
-fn round_result(nest: &mut Nest, reduction: &mut Reduction) {
+fn round_result(nest: &mut Nest, reduction: &mut NestReduction) {
     let exprs = &mut nest.program.exprs;
     let VarInfo { name, ty, .. } = exprs.var_info(reduction.result).clone();
     let wide = exprs.declare_register(name, Type::scalar(DType::F32));

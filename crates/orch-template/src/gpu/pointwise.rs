@@ -10,13 +10,13 @@
 use super::access::{Effort, effort, lane_choices};
 use super::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
 use super::points::{named, nest_of, unflatten};
-use crate::nest::emit::{Emitter, for_loop, neighbours};
-use crate::nest::flat::{Nest, Work};
+use crate::nest::emit::{NestEmitter, for_loop, neighbours};
+use crate::nest::flat::{Nest, StageWork};
 use crate::nest::pack::pack_constants;
-use crate::nest::place::{Lanes, Place};
-use crate::nest::plan::{MAX_UNROLLED_TERMS, Plan, order_by_output, outer_axes};
+use crate::nest::plan::{MAX_UNROLLED_TERMS, NestPlan, order_by_output, outer_axes};
+use crate::nest::point::{IterationPoint, Lanes};
 use crate::nest::window;
-use crate::{Along, CannotLower};
+use crate::{CannotLower, LaneAxis};
 use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{ExprId, VarInfo};
 use orch_thread::kernel::Kernel;
@@ -121,9 +121,9 @@ pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kerne
     let mut outer = outer_axes(&nest);
     outer.retain(|axis| Some(axis) != vector.as_ref());
     order_by_output(&mut nest, &mut outer);
-    let along = vector.map(|axis| (axis, Along::Results));
-    let plan = Plan { block, ..Plan::at_places(outer, along, schedule.lanes) };
-    let mut emitter = Emitter::new(nest, &plan);
+    let along = vector.map(|axis| (axis, LaneAxis::Output));
+    let plan = NestPlan { block, ..NestPlan::at_points(outer, along, schedule.lanes) };
+    let mut emitter = NestEmitter::new(nest, &plan);
     let body = task(&mut emitter, schedule);
     let Nest { mut program, bindings, .. } = emitter.nest;
     program.body = body;
@@ -134,16 +134,16 @@ pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kerne
 pub(super) fn serves(nest: &Nest) -> bool {
     let outer = outer_axes(nest);
     let is_outer = |axis: &_| outer.iter().any(|outer| outer.var == *axis);
-    nest.steps.iter().all(|step| match &step.work {
-        Work::Reduce(reduction) => {
+    nest.stages.iter().all(|step| match &step.work {
+        StageWork::Reduce(reduction) => {
             step.domain.iter().all(is_outer) && nest.points(&reduction.reduced) <= MAX_TERMS
         }
-        Work::Store { .. } => true,
+        StageWork::Store { .. } => true,
     })
 }
 
 fn has_windows(nest: &Nest) -> bool {
-    nest.steps.iter().any(|step| matches!(step.work, Work::Reduce(_)))
+    nest.stages.iter().any(|step| matches!(step.work, StageWork::Reduce(_)))
 }
 
 /// An axis and lanes for vectors.
@@ -186,7 +186,7 @@ fn vector_choices(nest: &mut Nest) -> Vec<VectorChoice> {
 fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -> Effort {
     let mut total = Effort { instructions: 20.0, ..Effort::default() };
     let mut known = BTreeSet::new();
-    for step in nest.steps.clone() {
+    for step in nest.stages.clone() {
         let inner: Vec<_> =
             step.axes().into_iter().filter(|axis| outer.iter().all(|outer| outer.var != *axis)).collect();
         let points = nest.points(&inner) as f64;
@@ -202,7 +202,7 @@ fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -
 
 /// Times that a thread waits for loads in loops.
 fn rounds(nest: &Nest) -> f64 {
-    let loops = nest.steps.iter().map(|step| nest.points(step.reduced()));
+    let loops = nest.stages.iter().map(|step| nest.points(step.reduced()));
     loops.filter(|&terms| terms > MAX_UNROLLED_TERMS).map(|terms| (terms / TOGETHER) as f64).sum()
 }
 
@@ -239,7 +239,7 @@ fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f6
 }
 
 /// The body of a task.
-fn task(emitter: &mut Emitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
+fn task(emitter: &mut NestEmitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
     let loops = emitter.plan.loops();
     let units: usize = loops.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
     let per_task = schedule.threads * schedule.turns;
@@ -278,10 +278,10 @@ fn task(emitter: &mut Emitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
 }
 
 /// All stages at the points of one unit.
-fn at_unit(emitter: &mut Emitter<'_>, loops: &[(Axis, usize)], unit: ExprId) -> Vec<Stmt> {
+fn at_unit(emitter: &mut NestEmitter<'_>, loops: &[(Axis, usize)], unit: ExprId) -> Vec<Stmt> {
     let mut out = Vec::new();
     let firsts = unflatten(&mut emitter.nest, loops, unit, &mut out);
-    let mut place = Place::default();
+    let mut place = IterationPoint::default();
     let mut groups = Vec::new();
     for ((axis, step), first) in loops.iter().zip(firsts) {
         if *step == 1 {
@@ -295,8 +295,12 @@ fn at_unit(emitter: &mut Emitter<'_>, loops: &[(Axis, usize)], unit: ExprId) -> 
 }
 
 /// All stages at groups of neighbouring points of axes; a group that the end of the axis cuts is done point by point.
-fn at_groups(emitter: &mut Emitter<'_>, groups: &[(Axis, usize, ExprId)], places: Vec<Place>) -> Vec<Stmt> {
-    let Some(((axis, step, first), inner)) = groups.split_first() else { return emitter.point(places) };
+fn at_groups(
+    emitter: &mut NestEmitter<'_>,
+    groups: &[(Axis, usize, ExprId)],
+    places: Vec<IterationPoint>,
+) -> Vec<Stmt> {
+    let Some(((axis, step, first), inner)) = groups.split_first() else { return emitter.stages_at(places) };
     let whole = if emitter.plan.vector.as_ref() == Some(axis) {
         let along = Lanes { axis: axis.var, base: *first, count: *step, mask: None };
         places.iter().map(|place| place.along(along)).collect()

@@ -14,12 +14,12 @@
 use super::access::{Effort, SHORT_RUN, effort, lane_choices, load_effort};
 use super::estimate::{BASE_REGISTERS, Launch};
 use super::points::{nest_of, unflatten};
-use crate::nest::emit::{Emitter, for_loop};
-use crate::nest::flat::{Nest, Work};
-use crate::nest::place::{Lanes, Place};
-use crate::nest::plan::{Plan, order_by_output, outer_axes};
-use crate::nest::tile::{Corner, Rows, Staged, Tiling, Turns};
-use crate::{Along, CannotLower};
+use crate::nest::emit::{NestEmitter, for_loop};
+use crate::nest::flat::{Nest, StageWork};
+use crate::nest::plan::{NestPlan, order_by_output, outer_axes};
+use crate::nest::point::{IterationPoint, Lanes};
+use crate::nest::tiling::{Corner, StagedLoad, TileLayout, Tiling, XorSwizzle};
+use crate::{CannotLower, LaneAxis};
 use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{ExprId, VarId};
 use orch_thread::cta::{CtaStmt, WARP};
@@ -138,10 +138,10 @@ pub fn lower(block: &BlockProgram, schedule: &TransposeSchedule) -> Result<Kerne
     let mut axes: Vec<(Axis, usize)> = outer.iter().map(|axis| (axis.clone(), 1)).collect();
     axes.extend([(tiling.source.clone(), schedule.source), (vector.clone(), schedule.vector)]);
     outer.push(tiling.source.clone());
-    let plan = Plan::at_places(outer, Some((vector.clone(), Along::Results)), schedule.store_lanes);
-    let mut emitter = Emitter::new(nest, &plan);
+    let plan = NestPlan::at_points(outer, Some((vector.clone(), LaneAxis::Output)), schedule.store_lanes);
+    let mut emitter = NestEmitter::new(nest, &plan);
     let (corner, staged) =
-        emitter.stage_loads(&tiling, &vector, Scope::Shared, Rows::Turned(schedule.turns()));
+        emitter.stage_loads(&tiling, &vector, Scope::Shared, TileLayout::Swizzled(schedule.turns()));
     let mut tiles = Tiles { emitter, schedule, source: tiling.source, vector, corner, staged };
     let body = tiles.task(&axes);
     let Nest { mut program, bindings, .. } = tiles.emitter.nest;
@@ -161,8 +161,8 @@ impl TransposeSchedule {
     }
 
     /// How rows of a tile lie in shared memory.
-    fn turns(&self) -> Turns {
-        Turns { part: self.store_lanes, parts: self.vector / self.store_lanes, alike: self.load_lanes }
+    fn turns(&self) -> XorSwizzle {
+        XorSwizzle { part: self.store_lanes, parts: self.vector / self.store_lanes, alike: self.load_lanes }
     }
 }
 
@@ -177,10 +177,10 @@ struct Transposition {
 impl Transposition {
     fn of(nest: &mut Nest) -> Option<Self> {
         let outer = outer_axes(nest);
-        let first = nest.steps.first()?.clone();
-        let Work::Store { offset, .. } = first.work else { return None };
+        let first = nest.stages.first()?.clone();
+        let StageWork::Store { offset, .. } = first.work else { return None };
         let is_alike = |domain: &[VarId]| domain.len() == first.domain.len();
-        if !nest.steps.iter().all(|step| step.result().is_none() && is_alike(&step.domain))
+        if !nest.stages.iter().all(|step| step.result().is_none() && is_alike(&step.domain))
             || outer.len() != nest.axes.len()
         {
             return None;
@@ -205,7 +205,7 @@ impl Transposition {
     /// What a thread does for a vector of results, staged loads apart.
     fn store_effort(&self, nest: &mut Nest, lanes: usize) -> Effort {
         let mut known = self.tiling.loads.iter().copied().collect();
-        let steps = nest.steps.clone();
+        let steps = nest.stages.clone();
         let efforts = steps.iter().map(|step| effort(nest, step, Some((&self.vector, lanes)), &mut known));
         efforts.fold(Effort::default(), Effort::plus)
     }
@@ -254,8 +254,9 @@ impl Transposition {
 fn bank_accesses(schedule: &TransposeSchedule, size: usize) -> [usize; 2] {
     let TransposeSchedule { source, vector, load_lanes, store_lanes, .. } = *schedule;
     let turns = schedule.turns();
-    let place =
-        |row: usize, column: usize| row % source * vector + turns.place(row % source, column % vector);
+    let place = |row: usize, column: usize| {
+        row % source * vector + turns.swizzled_column(row % source, column % vector)
+    };
     let written = |thread: usize, lane: usize| {
         let (column, row) = (thread / (source / load_lanes), thread % (source / load_lanes));
         place(row * load_lanes + lane, column)
@@ -291,12 +292,12 @@ fn busiest_bank(bytes: usize, threads: Range<usize>, element: impl Fn(usize) -> 
 
 /// Emission of one kernel.
 struct Tiles<'a> {
-    emitter: Emitter<'a>,
+    emitter: NestEmitter<'a>,
     schedule: &'a TransposeSchedule,
     source: Axis,
     vector: Axis,
     corner: Corner,
-    staged: Vec<Staged>,
+    staged: Vec<StagedLoad>,
 }
 
 impl Tiles<'_> {
@@ -311,7 +312,7 @@ impl Tiles<'_> {
         let firsts = unflatten(nest, axes, task, &mut body);
         let (others, corner) = firsts.split_at(axes.len() - 2);
         let mut place =
-            Place::default().with(self.corner.source, corner[0]).with(self.corner.vector, corner[1]);
+            IterationPoint::default().with(self.corner.source, corner[0]).with(self.corner.vector, corner[1]);
         for ((axis, _), first) in axes.iter().zip(others) {
             place = place.with(axis.var, *first);
         }
@@ -336,7 +337,7 @@ impl Tiles<'_> {
             self.schedule.store_lanes,
             &place,
             thread,
-            &mut |tiles, place| tiles.emitter.point(vec![place.clone()]),
+            &mut |tiles, place| tiles.emitter.stages_at(vec![place.clone()]),
         ));
         body
     }
@@ -347,9 +348,9 @@ impl Tiles<'_> {
         &mut self,
         (rows, columns): ((&Axis, usize, ExprId), (&Axis, usize, ExprId)),
         lanes: usize,
-        place: &Place,
+        place: &IterationPoint,
         thread: ExprId,
-        body: &mut dyn FnMut(&mut Self, &Place) -> Vec<Stmt>,
+        body: &mut dyn FnMut(&mut Self, &IterationPoint) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
         let threads = self.schedule.threads;
         let turns = rows.1 * columns.1 / lanes / threads;

@@ -1,6 +1,6 @@
 //! A rough count of cycles of a loop nest, to choose between vector axes and to size tasks.
 
-use super::flat::{Nest, Step, Work};
+use super::flat::{Nest, NestStage, StageWork};
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 use orch_thread::target::CpuTarget;
@@ -24,27 +24,30 @@ const LANE_REDUCTION: f64 = 12.0;
 impl NestCost {
     /// The cost with this axis along vectors of so many lanes.
     pub fn of(nest: &mut Nest, vector: Option<(VarId, usize)>) -> Self {
-        let steps = nest.steps.clone();
-        Self { cycles: steps.iter().map(|step| step_cycles(nest, step, vector)).sum() }
+        let stages = nest.stages.clone();
+        Self { cycles: stages.iter().map(|stage| stage_cycles(nest, stage, vector)).sum() }
     }
 }
 
-fn step_cycles(nest: &mut Nest, step: &Step, vector: Option<(VarId, usize)>) -> f64 {
-    let axes = step.axes();
+fn stage_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize)>) -> f64 {
+    let axes = stage.axes();
     let points = nest.points(&axes) as f64;
     let Some((axis, lanes)) = vector.filter(|(axis, _)| axes.contains(axis)) else {
-        return points * point_cycles(nest, step, None);
+        return points * point_cycles(nest, stage, None);
     };
     let extent = nest.extent(axis);
     let vectors = points / extent.max(1) as f64 * extent.div_ceil(lanes) as f64;
-    let lane_reductions =
-        if step.reduced().contains(&axis) { nest.points(&step.domain) as f64 * LANE_REDUCTION } else { 0.0 };
-    vectors * point_cycles(nest, step, Some((axis, lanes))) + lane_reductions
+    let lane_reductions = if stage.reduced().contains(&axis) {
+        nest.points(&stage.domain) as f64 * LANE_REDUCTION
+    } else {
+        0.0
+    };
+    vectors * point_cycles(nest, stage, Some((axis, lanes))) + lane_reductions
 }
 
 /// Cycles of one element, or of one vector.
-fn point_cycles(nest: &mut Nest, step: &Step, vector: Option<(VarId, usize)>) -> f64 {
-    let roots = step.roots();
+fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize)>) -> f64 {
+    let roots = stage.roots();
     let Nest { program, simplifier, constants, .. } = nest;
     let mut cycles = 0.5;
     let mut access = |exprs: &mut Exprs, offset: ExprId, may_be_packed: bool| match vector {
@@ -64,7 +67,7 @@ fn point_cycles(nest: &mut Nest, step: &Step, vector: Option<(VarId, usize)>) ->
             _ => operation_cycles(&program.exprs, id),
         };
     }
-    if let Work::Store { offset, .. } = step.work {
+    if let StageWork::Store { offset, .. } = stage.work {
         cycles += 2.0 * access(&mut program.exprs, offset, false);
     }
     cycles
@@ -97,10 +100,10 @@ fn unary_cycles(f: UnaryFn) -> f64 {
 pub(crate) fn lanes_of(nest: &Nest, target: &CpuTarget) -> usize {
     let exprs = &nest.program.exprs;
     let mut widest = 1;
-    for step in &nest.steps {
-        let body = match &step.work {
-            Work::Reduce(reduction) => reduction.body,
-            Work::Store { body, .. } => *body,
+    for stage in &nest.stages {
+        let body = match &stage.work {
+            StageWork::Reduce(reduction) => reduction.body,
+            StageWork::Store { body, .. } => *body,
         };
         widest = widest.max(exprs.dtype(body).size_bytes());
         let sizes = exprs.reachable(&[body]).into_iter().map(|id| exprs.dtype(id));

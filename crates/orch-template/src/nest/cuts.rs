@@ -1,54 +1,14 @@
 //! Where to cut loops so that guards hold for whole pieces: the border of a padded image, the parts of a
 //! concatenation.
 
-use super::emit::Emitter;
-use super::flat::{Nest, Work};
+use super::flat::Nest;
 use super::limits::conditions;
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Type, VarId};
 use orch_ir::CompareFn;
 
-/// Cuts of one axis beyond which the code would grow without need: guards stay.
-const MAX_CUTS: usize = 6;
-
 /// A border up to this wide is cut into single points, each with its own code.
 const MAX_SINGLE_POINTS: i64 = 3;
-
-/// Parts of the vector axis have at least this many vectors: shorter ones are better masked.
-const MIN_VECTORS: usize = 2;
-
-impl Emitter<'_> {
-    /// The values at which the loop over an outer axis is cut, ascending.
-    pub fn cuts(&mut self, axis: &Axis) -> Vec<usize> {
-        let roots = self.guarded_roots();
-        let mut cuts = guard_cuts(&mut self.nest, &roots, axis);
-        if self.plan.vector.as_ref() == Some(axis) {
-            let shortest = self.plan.lanes * MIN_VECTORS;
-            let ends = [&[0], &cuts[..], &[axis.extent]].concat();
-            if ends.windows(2).any(|ends| ends[1] - ends[0] < shortest) {
-                cuts.clear();
-            }
-        }
-        if cuts.len() > MAX_CUTS { Vec::new() } else { cuts }
-    }
-
-    /// The expressions that are evaluated, without the guards that bound loops.
-    fn guarded_roots(&mut self) -> Vec<ExprId> {
-        let mut roots = Vec::new();
-        for step in self.nest.steps.clone() {
-            match &step.work {
-                Work::Store { body, .. } => roots.push(*body),
-                Work::Reduce(reduction) => {
-                    let axes = self.inner_axes(&reduction.reduced);
-                    let (looped, _) = self.plan.looped_and_unrolled(&axes);
-                    let (reduction, _) = self.limited(reduction, looped);
-                    roots.push(reduction.body);
-                }
-            }
-        }
-        roots
-    }
-}
 
 /// The values within an axis at which guards below `roots` may change, ascending.
 pub(super) fn guard_cuts(nest: &mut Nest, roots: &[ExprId], axis: &Axis) -> Vec<usize> {

@@ -1,24 +1,24 @@
 //! Tasks, loops over outer axes, and in their middle one stage after the other.
 
-use super::flat::{Nest, Step, Work};
-use super::place::{Lanes, Place};
-use super::plan::Plan;
-use super::tile::{Corner, Rows, Staged};
+use super::flat::{Nest, NestStage, StageWork};
+use super::plan::NestPlan;
+use super::point::{IterationPoint, Lanes};
+use super::tiling::{Corner, StagedLoad, TileLayout};
 use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, ExprId, Type, VarId, VarInfo};
 use orch_thread::kernel::Kernel;
 use orch_thread::program::{LoopKind, Scope, Stmt};
 
 /// Emission of one nest.
-pub(crate) struct Emitter<'a> {
+pub(crate) struct NestEmitter<'a> {
     pub nest: Nest,
-    pub plan: &'a Plan,
+    pub plan: &'a NestPlan,
     /// Where results go that vary over more than the outer axes, by placeholder.
-    pub arrays: Vec<Array>,
+    pub arrays: Vec<ScratchArray>,
     /// What stages save for later ones.
     pub saves: Vec<Save>,
     /// Loads that are staged in tiles.
-    pub staged: Option<(Corner, Vec<Staged>)>,
+    pub staged: Option<(Corner, Vec<StagedLoad>)>,
 }
 
 /// A value that a stage saves.
@@ -29,12 +29,12 @@ pub(crate) struct Save {
     /// The value.
     pub value: ExprId,
     /// Where it is saved.
-    pub array: Array,
+    pub array: ScratchArray,
 }
 
 /// Scratch that holds a value for each point of some axes, at the current point of the outer ones.
 #[derive(Clone, Debug)]
-pub(crate) struct Array {
+pub(crate) struct ScratchArray {
     /// The placeholder whose values it holds.
     pub holds: VarId,
     /// The scratch.
@@ -44,7 +44,7 @@ pub(crate) struct Array {
 }
 
 /// The values of an axis that a task loops over.
-struct Span {
+struct AxisSpan {
     axis: Axis,
     start: ExprId,
     end: ExprId,
@@ -56,8 +56,8 @@ struct Span {
 }
 
 /// Emits the nest as a kernel.
-pub(crate) fn emit(nest: Nest, plan: &Plan) -> Kernel {
-    let mut emitter = Emitter::new(nest, plan);
+pub(crate) fn emit(nest: Nest, plan: &NestPlan) -> Kernel {
+    let mut emitter = NestEmitter::new(nest, plan);
     emitter.declare_arrays();
     let vector = plan.vector.as_ref().map(|axis| axis.var);
     emitter.declare_saves(&mut |emitter, placeholder, axes| {
@@ -66,7 +66,7 @@ pub(crate) fn emit(nest: Nest, plan: &Plan) -> Kernel {
         emitter.declare_array(placeholder, axes)
     });
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
-        emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, Rows::Packed));
+        emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, TileLayout::RowMajor));
     }
     let body = emitter.task();
     let Nest { mut program, bindings, .. } = emitter.nest;
@@ -74,22 +74,22 @@ pub(crate) fn emit(nest: Nest, plan: &Plan) -> Kernel {
     Kernel { program, bindings }
 }
 
-impl<'a> Emitter<'a> {
+impl<'a> NestEmitter<'a> {
     /// An emitter that has emitted nothing.
-    pub fn new(nest: Nest, plan: &'a Plan) -> Self {
+    pub fn new(nest: Nest, plan: &'a NestPlan) -> Self {
         Self { nest, plan, arrays: Vec::new(), saves: Vec::new(), staged: None }
     }
 }
 
-impl Emitter<'_> {
+impl NestEmitter<'_> {
     /// Gives results that vary over inner axes scratch, and lets later stages load them from there.
     fn declare_arrays(&mut self) {
         let outer: Vec<VarId> = self.plan.loops().iter().map(|(axis, _)| axis.var).collect();
-        let steps = self.nest.steps.clone();
-        for step in &steps {
-            let Work::Reduce(reduction) = &step.work else { continue };
+        let stages = self.nest.stages.clone();
+        for stage in &stages {
+            let StageWork::Reduce(reduction) = &stage.work else { continue };
             let mut axes: Vec<VarId> =
-                step.domain.iter().copied().filter(|axis| !outer.contains(axis)).collect();
+                stage.domain.iter().copied().filter(|axis| !outer.contains(axis)).collect();
             if axes.is_empty() {
                 continue;
             }
@@ -106,7 +106,7 @@ impl Emitter<'_> {
 
     /// Gives shared values scratch (`array` of placeholder and axes): the stage that computes one refers to it by a
     /// placeholder, later ones load it.
-    pub fn declare_saves(&mut self, array: &mut dyn FnMut(&mut Self, VarId, &[VarId]) -> Array) {
+    pub fn declare_saves(&mut self, array: &mut dyn FnMut(&mut Self, VarId, &[VarId]) -> ScratchArray) {
         // Values that are saved may be parts of others that are saved later.
         let mut known: Vec<(ExprId, ExprId)> = Vec::new();
         for shared in &self.plan.shared {
@@ -117,39 +117,44 @@ impl Emitter<'_> {
             let named = exprs.var(placeholder);
             let array = array(self, placeholder, &shared.axes);
             let load = self.nest.program.exprs.load(array.buffer, array.offset, 1, None);
-            let mut steps = std::mem::take(&mut self.nest.steps);
-            for (position, step) in steps.iter_mut().enumerate().skip(shared.step) {
-                let instead = if position == shared.step { named } else { load };
-                step.map_roots(|root| self.nest.replace(root, &[(value, instead)]));
+            let mut stages = std::mem::take(&mut self.nest.stages);
+            for (position, stage) in stages.iter_mut().enumerate().skip(shared.stage) {
+                let instead = if position == shared.stage { named } else { load };
+                stage.map_roots(|root| self.nest.replace(root, &[(value, instead)]));
             }
-            self.nest.steps = steps;
+            self.nest.stages = stages;
             known.push((value, load));
             self.saves.push(Save { placeholder, value, array });
         }
     }
 
-    /// Computes and saves the shared values that `roots` refer to by placeholder; the place with them defined.
-    pub fn save_shared(&mut self, roots: &[ExprId], place: &Place, out: &mut Vec<Stmt>) -> Place {
-        let mut place = place.clone();
+    /// Computes and saves the shared values that `roots` refer to by placeholder; the point with them defined.
+    pub fn save_shared(
+        &mut self,
+        roots: &[ExprId],
+        point: &IterationPoint,
+        out: &mut Vec<Stmt>,
+    ) -> IterationPoint {
+        let mut point = point.clone();
         for save in self.saves.clone() {
             let exprs = &self.nest.program.exprs;
             if !roots.iter().any(|&root| exprs.depends_on(root, save.placeholder)) {
                 continue;
             }
-            let value = self.nest.full_value(&place, save.value);
+            let value = self.nest.full_value(&point, save.value);
             let ty = self.nest.program.exprs.ty(value);
             let name = self.nest.program.exprs.var_info(save.placeholder).name.clone();
             let var = self.nest.program.exprs.declare_register(name, ty);
             out.push(Stmt::Let(var, value));
             let value = self.nest.program.exprs.var(var);
-            place.define(save.placeholder, value);
+            point.define(save.placeholder, value);
             let named = self.nest.program.exprs.var(save.placeholder);
-            out.push(self.store(&place, save.array.buffer, save.array.offset, named));
+            out.push(self.store(&point, save.array.buffer, save.array.offset, named));
         }
-        place
+        point
     }
 
-    fn declare_array(&mut self, holds: VarId, axes: Vec<VarId>) -> Array {
+    fn declare_array(&mut self, holds: VarId, axes: Vec<VarId>) -> ScratchArray {
         let width = if self.plan.vector_is_outer { self.plan.lanes * self.plan.vectors } else { 1 };
         let points = self.nest.points(&axes);
         let (dtype, name) = {
@@ -174,7 +179,7 @@ impl Emitter<'_> {
             offset = exprs.add2(scaled, lane);
         }
         let offset = self.nest.simplify(offset);
-        Array { holds, buffer, offset }
+        ScratchArray { holds, buffer, offset }
     }
 
     /// The body of a task.
@@ -191,12 +196,12 @@ impl Emitter<'_> {
         let numbers = exprs.unflatten(task, &counts);
 
         let mut body = Vec::new();
-        let mut place = Place::default();
+        let mut point = IterationPoint::default();
         for ((axis, _), &number) in loops[..spread].iter().zip(&numbers) {
             let value = self.nest.simplify(number);
             if axis.extent == 1 {
                 let zero = self.nest.program.exprs.index(0);
-                place = place.with(axis.var, zero);
+                point = point.with(axis.var, zero);
             } else {
                 body.push(Stmt::Let(axis.var, value));
             }
@@ -211,9 +216,16 @@ impl Emitter<'_> {
                 _ => whole,
             };
             let pieces = self.pieces(axis, if is_chunk { *granularity } else { 1 });
-            spans.push(Span { axis: axis.clone(), start, end, granularity: *granularity, is_chunk, pieces });
+            spans.push(AxisSpan {
+                axis: axis.clone(),
+                start,
+                end,
+                granularity: *granularity,
+                is_chunk,
+                pieces,
+            });
         }
-        body.extend(self.outer_loops(&spans, vec![place]));
+        body.extend(self.outer_loops(&spans, vec![point]));
         body
     }
 
@@ -246,55 +258,44 @@ impl Emitter<'_> {
         (start, self.nest.simplify(end))
     }
 
-    /// The pieces of an axis between cuts. Vectors of a chunk lie at multiples of `granularity`, so cuts of the vector
-    /// axis elsewhere are left out.
-    fn pieces(&mut self, axis: &Axis, granularity: usize) -> Vec<(usize, usize)> {
-        let mut cuts = self.cuts(axis);
-        if self.plan.vector.as_ref() == Some(axis) {
-            cuts.retain(|cut| cut.is_multiple_of(granularity));
-        }
-        let ends = [&[0], &cuts[..], &[axis.extent]].concat();
-        ends.windows(2).map(|ends| (ends[0], ends[1])).collect()
-    }
-
     /// Loops over the remaining spans.
-    fn outer_loops(&mut self, spans: &[Span], places: Vec<Place>) -> Vec<Stmt> {
-        let Some((span, inner)) = spans.split_first() else { return self.point(places) };
+    fn outer_loops(&mut self, spans: &[AxisSpan], points: Vec<IterationPoint>) -> Vec<Stmt> {
+        let Some((span, inner)) = spans.split_first() else { return self.stages_at(points) };
         if self.plan.tiling.as_ref().is_some_and(|tiling| tiling.source == span.axis) {
-            return places.iter().flat_map(|place| self.tile_loops((span.start, span.end), place)).collect();
+            return points.iter().flat_map(|point| self.tile_loops((span.start, span.end), point)).collect();
         }
         if span.granularity == span.axis.extent && span.granularity > 1 && !self.is_vector(span) {
             let values =
                 (0..span.axis.extent).map(|value| self.nest.program.exprs.index(value as i64)).collect();
-            let all = neighbours(&places, span.axis.var, values);
+            let all = neighbours(&points, span.axis.var, values);
             return self.outer_loops(inner, all);
         }
         let mut out = Vec::new();
         for &piece in &span.pieces {
             if self.is_vector(span) {
-                out.extend(self.vector_loop(span, piece, &places));
+                out.extend(self.vector_loop(span, piece, &points));
             } else {
-                out.extend(self.piece_loop(span, piece, inner, &places));
+                out.extend(self.piece_loop(span, piece, inner, &points));
             }
         }
         out
     }
 
-    fn is_vector(&self, span: &Span) -> bool {
+    fn is_vector(&self, span: &AxisSpan) -> bool {
         self.plan.vector_is_outer && self.plan.vector.as_ref() == Some(&span.axis)
     }
 
     /// The loop over a piece of an axis that is not along vectors.
     fn piece_loop(
         &mut self,
-        span: &Span,
+        span: &AxisSpan,
         (low, high): (usize, usize),
-        inner: &[Span],
-        places: &[Place],
+        inner: &[AxisSpan],
+        points: &[IterationPoint],
     ) -> Vec<Stmt> {
         if high - low == 1 {
             let value = self.nest.program.exprs.index(low as i64);
-            let bound = places.iter().map(|place| place.with(span.axis.var, value)).collect();
+            let bound = points.iter().map(|point| point.with(span.axis.var, value)).collect();
             let body = self.outer_loops(inner, bound);
             return self.if_in_chunk(span, value, body);
         }
@@ -307,7 +308,7 @@ impl Emitter<'_> {
             let first = self.nest.program.exprs.var(base);
             let values =
                 (0..together).map(|offset| self.nest.program.exprs.add_const(first, offset as i64)).collect();
-            let body = self.outer_loops(inner, neighbours(places, span.axis.var, values));
+            let body = self.outer_loops(inner, neighbours(points, span.axis.var, values));
             let exprs = &mut self.nest.program.exprs;
             let past = exprs.add_const(end, 1 - together as i64);
             let count = exprs.sub(end, start);
@@ -323,7 +324,7 @@ impl Emitter<'_> {
         if start != end {
             let var = self.loop_var(&span.axis, low, high - 1, 1);
             let value = self.nest.program.exprs.var(var);
-            let bound = places.iter().map(|place| place.with(span.axis.var, value)).collect();
+            let bound = points.iter().map(|point| point.with(span.axis.var, value)).collect();
             let body = self.outer_loops(inner, bound);
             out.push(for_loop(var, start, end, 1, LoopKind::Serial, body));
         }
@@ -331,7 +332,7 @@ impl Emitter<'_> {
     }
 
     /// Runs `body` if the task's chunk of the axis has this value.
-    fn if_in_chunk(&mut self, span: &Span, value: ExprId, body: Vec<Stmt>) -> Vec<Stmt> {
+    fn if_in_chunk(&mut self, span: &AxisSpan, value: ExprId, body: Vec<Stmt>) -> Vec<Stmt> {
         if !span.is_chunk {
             return body;
         }
@@ -375,7 +376,12 @@ impl Emitter<'_> {
     }
 
     /// The loop over a piece of an outer vector axis.
-    fn vector_loop(&mut self, span: &Span, (low, high): (usize, usize), places: &[Place]) -> Vec<Stmt> {
+    fn vector_loop(
+        &mut self,
+        span: &AxisSpan,
+        (low, high): (usize, usize),
+        points: &[IterationPoint],
+    ) -> Vec<Stmt> {
         let (lanes, together) = (self.plan.lanes, span.granularity);
         let full_blocks = low + (high - low) / together * together;
         let full_vectors = low + (high - low) / lanes * lanes;
@@ -385,8 +391,8 @@ impl Emitter<'_> {
             let start = self.at_least(span.start, low, span.is_chunk);
             let end = self.bounded(span.end, full_blocks, span.is_chunk);
             let base = self.loop_var(&span.axis, low, full_blocks - together, aligned(together));
-            let wide = self.vectors(places, &span.axis, base, together / lanes);
-            let body = self.point(wide);
+            let wide = self.vectors(points, &span.axis, base, together / lanes);
+            let body = self.stages_at(wide);
             let kind = if self.is_injective() { LoopKind::UnrollBy(2) } else { LoopKind::Serial };
             out.push(for_loop(base, start, end, together, kind, body));
         }
@@ -394,57 +400,63 @@ impl Emitter<'_> {
             let start = self.at_least(span.start, full_blocks, span.is_chunk);
             let end = self.bounded(span.end, full_vectors, span.is_chunk);
             let base = self.loop_var(&span.axis, full_blocks, full_vectors - lanes, aligned(lanes));
-            let wide = self.vectors(places, &span.axis, base, 1);
-            let body = self.point(wide);
+            let wide = self.vectors(points, &span.axis, base, 1);
+            let body = self.stages_at(wide);
             out.push(for_loop(base, start, end, lanes, LoopKind::Serial, body));
         }
         if full_vectors < high {
             let base = self.nest.program.exprs.index(full_vectors as i64);
             let partial = self.nest.lanes_below(span.axis.var, base, lanes, high);
-            let tail = places.iter().map(|place| place.along(partial)).collect();
-            let body = self.point(tail);
+            let tail = points.iter().map(|point| point.along(partial)).collect();
+            let body = self.stages_at(tail);
             let last = self.nest.program.exprs.index(high as i64 - 1);
             out.extend(self.if_in_chunk(span, last, body));
         }
         out
     }
 
-    /// Each place at `count` neighbouring vectors.
-    fn vectors(&mut self, places: &[Place], axis: &Axis, base: VarId, count: usize) -> Vec<Place> {
+    /// Each point at `count` neighbouring vectors.
+    fn vectors(
+        &mut self,
+        points: &[IterationPoint],
+        axis: &Axis,
+        base: VarId,
+        count: usize,
+    ) -> Vec<IterationPoint> {
         let lanes = self.plan.lanes;
         let base = self.nest.program.exprs.var(base);
         let mut wide = Vec::new();
-        for place in places {
+        for point in points {
             for number in 0..count {
                 let first = self.nest.program.exprs.add_const(base, (number * lanes) as i64);
-                wide.push(place.along(Lanes { axis: axis.var, base: first, count: lanes, mask: None }));
+                wide.push(point.along(Lanes { axis: axis.var, base: first, count: lanes, mask: None }));
             }
         }
         wide
     }
 
     fn is_injective(&self) -> bool {
-        self.nest.steps.iter().all(|step| matches!(step.work, Work::Store { .. }))
+        self.nest.stages.iter().all(|stage| matches!(stage.work, StageWork::Store { .. }))
     }
 
     /// All stages at the current point of the outer axes, or at several neighbouring ones.
-    pub fn point(&mut self, mut places: Vec<Place>) -> Vec<Stmt> {
-        let steps = self.nest.steps.clone();
+    pub fn stages_at(&mut self, mut points: Vec<IterationPoint>) -> Vec<Stmt> {
+        let stages = self.nest.stages.clone();
         let mut out = Vec::new();
-        let mut rest = &steps[..];
-        while let Some(step) = rest.first() {
-            match &step.work {
-                Work::Reduce(reduction) => {
-                    out.extend(self.reduce_step(step, reduction, &mut places));
+        let mut rest = &stages[..];
+        while let Some(stage) = rest.first() {
+            match &stage.work {
+                StageWork::Reduce(reduction) => {
+                    out.extend(self.reduce_stage(stage, reduction, &mut points));
                     rest = &rest[1..];
                 }
-                Work::Store { .. } => {
-                    let same = |other: &Step| {
-                        matches!(other.work, Work::Store { .. }) && other.domain == step.domain
+                StageWork::Store { .. } => {
+                    let same = |other: &NestStage| {
+                        matches!(other.work, StageWork::Store { .. }) && other.domain == stage.domain
                     };
                     let count = rest.iter().take_while(|other| same(other)).count();
                     let stores = &rest[..count];
-                    out.extend(self.store_steps(stores, &places));
+                    out.extend(self.store_stages(stores, &points));
                     rest = &rest[count..];
                 }
             }
@@ -465,9 +477,9 @@ impl Emitter<'_> {
     }
 }
 
-/// Each place at each of these values of an axis.
-pub(crate) fn neighbours(places: &[Place], axis: VarId, values: Vec<ExprId>) -> Vec<Place> {
-    places.iter().flat_map(|place| values.iter().map(|&value| place.with(axis, value))).collect()
+/// Each point at each of these values of an axis.
+pub(crate) fn neighbours(points: &[IterationPoint], axis: VarId, values: Vec<ExprId>) -> Vec<IterationPoint> {
+    points.iter().flat_map(|point| values.iter().map(|&value| point.with(axis, value))).collect()
 }
 
 /// A loop with a constant positive step.

@@ -22,23 +22,23 @@ pub(crate) struct Nest {
     /// Axes; merged ones are gone.
     pub axes: Vec<Axis>,
     /// Stages, in order.
-    pub steps: Vec<Step>,
+    pub stages: Vec<NestStage>,
 }
 
 /// A stage.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct NestStage {
     /// Axes the result varies over.
     pub domain: Vec<VarId>,
     /// What is done at each of its points.
-    pub work: Work,
+    pub work: StageWork,
 }
 
 /// What a stage does at one point of its domain.
 #[derive(Clone, Debug)]
-pub(crate) enum Work {
+pub(crate) enum StageWork {
     /// Combines the values of `body`.
-    Reduce(Reduction),
+    Reduce(NestReduction),
     /// Writes `body`.
     Store {
         /// The output.
@@ -52,7 +52,7 @@ pub(crate) enum Work {
 
 /// A reduction over axes.
 #[derive(Clone, Debug)]
-pub(crate) struct Reduction {
+pub(crate) struct NestReduction {
     /// How values are combined.
     pub op: ReduceOp,
     /// Axes that are reduced.
@@ -65,47 +65,47 @@ pub(crate) struct Reduction {
     pub result: VarId,
 }
 
-impl Step {
-    /// The axes that the step loops over: its domain, and what it reduces.
+impl NestStage {
+    /// The axes that the stage loops over: its domain, and what it reduces.
     pub fn axes(&self) -> Vec<VarId> {
         match &self.work {
-            Work::Reduce(reduction) => [&self.domain[..], &reduction.reduced].concat(),
-            Work::Store { .. } => self.domain.clone(),
+            StageWork::Reduce(reduction) => [&self.domain[..], &reduction.reduced].concat(),
+            StageWork::Store { .. } => self.domain.clone(),
         }
     }
 
     /// The axes that are reduced.
     pub fn reduced(&self) -> &[VarId] {
         match &self.work {
-            Work::Reduce(reduction) => &reduction.reduced,
-            Work::Store { .. } => &[],
+            StageWork::Reduce(reduction) => &reduction.reduced,
+            StageWork::Store { .. } => &[],
         }
     }
 
     /// What stands for the result of a reduction.
     pub fn result(&self) -> Option<VarId> {
         match &self.work {
-            Work::Reduce(reduction) => Some(reduction.result),
-            Work::Store { .. } => None,
+            StageWork::Reduce(reduction) => Some(reduction.result),
+            StageWork::Store { .. } => None,
         }
     }
 
     /// The expressions that are evaluated at each point.
     pub fn roots(&self) -> Vec<ExprId> {
         match &self.work {
-            Work::Reduce(reduction) => vec![reduction.body],
-            Work::Store { offset, body, .. } => vec![*offset, *body],
+            StageWork::Reduce(reduction) => vec![reduction.body],
+            StageWork::Store { offset, body, .. } => vec![*offset, *body],
         }
     }
 
     /// Replaces each expression by `map` of it.
     pub fn map_roots(&mut self, mut map: impl FnMut(ExprId) -> ExprId) {
         match &mut self.work {
-            Work::Reduce(reduction) => {
+            StageWork::Reduce(reduction) => {
                 reduction.body = map(reduction.body);
                 reduction.factors = reduction.factors.map(|(lhs, rhs)| (map(lhs), map(rhs)));
             }
-            Work::Store { offset, body, .. } => {
+            StageWork::Store { offset, body, .. } => {
                 *offset = map(*offset);
                 *body = map(*body);
             }
@@ -129,12 +129,12 @@ impl Nest {
         self.simplifier.simplify(&mut self.program.exprs, id)
     }
 
-    /// Replaces variables in every step.
+    /// Replaces variables in every stage.
     pub fn substitute(&mut self, bindings: &[(VarId, ExprId)]) {
         let mut substitution = Substitution::new(bindings);
         let (program, simplifier) = (&mut self.program, &mut self.simplifier);
-        for step in &mut self.steps {
-            step.map_roots(|root| {
+        for stage in &mut self.stages {
+            stage.map_roots(|root| {
                 let replaced = substitution.apply(&mut program.exprs, root);
                 simplifier.simplify(&mut program.exprs, replaced)
             });
@@ -161,8 +161,8 @@ pub(crate) fn flatten(block: &BlockProgram) -> Nest {
         arg.role == ArgRole::Constant && arg.layout.is_row_major()
     };
     let constants = (0..block.args.len()).filter(is_constant).map(BufferId::new).collect();
-    let (simplifier, axes, steps) = (Simplifier::new(), Vec::new(), Vec::new());
-    let mut nest = Nest { program, simplifier, bindings, constants, axes, steps };
+    let (simplifier, axes, stages) = (Simplifier::new(), Vec::new(), Vec::new());
+    let mut nest = Nest { program, simplifier, bindings, constants, axes, stages };
     let mut flattening =
         Flattening { block, importer: Importer::new(), vars: Vec::new(), results: Vec::new() };
     for axis in &block.axes {
@@ -173,8 +173,8 @@ pub(crate) fn flatten(block: &BlockProgram) -> Nest {
         nest.axes.push(Axis { var, extent: axis.extent });
     }
     for stage in &block.stages {
-        let step = flattening.step(&mut nest, stage);
-        nest.steps.push(step);
+        let stage = flattening.stage(&mut nest, stage);
+        nest.stages.push(stage);
     }
     nest
 }
@@ -182,32 +182,32 @@ pub(crate) fn flatten(block: &BlockProgram) -> Nest {
 /// Moves stores that need no reduction to the front, and lets what follows load what they have stored instead of
 /// computing it again: a residual sum that is stored and normalised.
 pub(crate) fn store_early(nest: &mut Nest) {
-    let results: Vec<VarId> = nest.steps.iter().filter_map(Step::result).collect();
+    let results: Vec<VarId> = nest.stages.iter().filter_map(NestStage::result).collect();
     let exprs = &nest.program.exprs;
-    let needs_reduction = |step: &Step| match step.work {
-        Work::Store { body, .. } => results.iter().any(|&result| exprs.depends_on(body, result)),
-        Work::Reduce(_) => true,
+    let needs_reduction = |stage: &NestStage| match stage.work {
+        StageWork::Store { body, .. } => results.iter().any(|&result| exprs.depends_on(body, result)),
+        StageWork::Reduce(_) => true,
     };
-    nest.steps.sort_by_cached_key(needs_reduction);
-    let mut steps = std::mem::take(&mut nest.steps);
-    for position in 0..steps.len() {
-        let Work::Store { buffer, offset, body } = steps[position].work else { continue };
+    nest.stages.sort_by_cached_key(needs_reduction);
+    let mut stages = std::mem::take(&mut nest.stages);
+    for position in 0..stages.len() {
+        let StageWork::Store { buffer, offset, body } = stages[position].work else { continue };
         let exprs = &mut nest.program.exprs;
         if matches!(exprs.get(body), Expr::Load { .. } | Expr::Const(_) | Expr::Var(_) | Expr::Cast(..)) {
             continue;
         }
         let stored = exprs.load(buffer, offset, 1, None);
-        let domain = steps[position].domain.clone();
+        let domain = stages[position].domain.clone();
         let mut is_later_loop = false;
-        for step in &mut steps[position + 1..] {
-            let axes = step.axes();
-            is_later_loop |= matches!(step.work, Work::Reduce(_)) || step.domain != domain;
+        for stage in &mut stages[position + 1..] {
+            let axes = stage.axes();
+            is_later_loop |= matches!(stage.work, StageWork::Reduce(_)) || stage.domain != domain;
             if is_later_loop && domain.iter().all(|axis| axes.contains(axis)) {
-                step.map_roots(|root| nest.replace(root, &[(body, stored)]));
+                stage.map_roots(|root| nest.replace(root, &[(body, stored)]));
             }
         }
     }
-    nest.steps = steps;
+    nest.stages = stages;
 }
 
 struct Flattening<'a> {
@@ -220,7 +220,7 @@ struct Flattening<'a> {
 }
 
 impl Flattening<'_> {
-    fn step(&mut self, nest: &mut Nest, stage: &Stage) -> Step {
+    fn stage(&mut self, nest: &mut Nest, stage: &Stage) -> NestStage {
         match stage {
             Stage::Reduce { stage, op, domain, reduced, body, kind } => {
                 let dtype = op.result(self.block.exprs.dtype(*body));
@@ -232,8 +232,8 @@ impl Flattening<'_> {
                 let result = nest.program.exprs.declare_register(stage.to_string(), Type::scalar(dtype));
                 self.results.push(result);
                 let reduced = self.axes(reduced);
-                let work = Work::Reduce(Reduction { op: *op, reduced, body, factors, result });
-                Step { domain: self.axes(domain), work }
+                let work = StageWork::Reduce(NestReduction { op: *op, reduced, body, factors, result });
+                NestStage { domain: self.axes(domain), work }
             }
             Stage::Store { arg, index, domain, body } => {
                 let output = self.block.arg(*arg);
@@ -242,9 +242,9 @@ impl Flattening<'_> {
                 let offset = nest.program.exprs.linear_index(&index, &output.layout.strides(&output.shape));
                 let offset = nest.simplify(offset);
                 let body = self.import(nest, *body);
-                Step {
+                NestStage {
                     domain: self.axes(domain),
-                    work: Work::Store { buffer: BufferId::new(arg.index()), offset, body },
+                    work: StageWork::Store { buffer: BufferId::new(arg.index()), offset, body },
                 }
             }
         }

@@ -4,13 +4,14 @@
 //! In a pooling window at `h`, the guard `h * s + k - p >= 0` of the padding bounds the loop over `k` from below by
 //! `ceil((p - h * s) / 1)`.
 
-use super::flat::{Nest, Reduction};
+use super::flat::{Nest, NestReduction};
+use super::identity::identity;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, CompareFn, ReduceOp};
 
 /// A bound of a loop over a reduced axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
+pub(super) struct LoopBound {
     /// The axis.
     pub axis: VarId,
     /// True for the first value, false for the end.
@@ -23,10 +24,10 @@ pub(super) struct Limit {
 /// no axis but those that `is_usable` admits, for loops over `looped` axes.
 pub(super) fn limits(
     nest: &mut Nest,
-    reduction: &Reduction,
+    reduction: &NestReduction,
     looped: &[VarId],
     is_usable: &dyn Fn(VarId) -> bool,
-) -> (Reduction, Vec<Limit>) {
+) -> (NestReduction, Vec<LoopBound>) {
     let mut reduction = reduction.clone();
     let mut limits = Vec::new();
     for condition in conditions(&nest.program.exprs, reduction.body) {
@@ -75,7 +76,7 @@ pub(super) fn conjuncts(exprs: &Exprs, condition: ExprId) -> Vec<ExprId> {
 fn vanishes(exprs: &Exprs, op: ReduceOp, term: ExprId, condition: ExprId) -> bool {
     let has = |guard: ExprId| conjuncts(exprs, guard).contains(&condition);
     let is_identity = |id: ExprId| match *exprs.get(id) {
-        Expr::Const(c) => !op.is_arg() && c == super::reduce::identity(op, c.dtype),
+        Expr::Const(c) => !op.is_arg() && c == identity(op, c.dtype),
         _ => false,
     };
     match *exprs.get(term) {
@@ -97,7 +98,7 @@ fn limit(
     axis: VarId,
     reduced: &[VarId],
     is_usable: &dyn Fn(VarId) -> bool,
-) -> Option<Limit> {
+) -> Option<LoopBound> {
     let Expr::Compare(f, a, b) = *nest.program.exprs.get(condition) else { return None };
     if nest.program.exprs.ty(a) != orch_compute::expr::Type::INDEX {
         return None;
@@ -126,5 +127,5 @@ fn limit(
     let divisor = exprs.index(factor);
     let bound = exprs.floor_div(rounded, divisor);
     let bound = simplifier.simplify(exprs, bound);
-    Some(Limit { axis, is_start, bound })
+    Some(LoopBound { axis, is_start, bound })
 }

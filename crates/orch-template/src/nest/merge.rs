@@ -1,6 +1,6 @@
 //! Merging of axes that are contiguous in every access: an elementwise kernel has one axis, whatever its rank.
 
-use super::flat::{Nest, Step};
+use super::flat::{Nest, NestStage};
 use orch_compute::block::Axis;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{Expr, ExprId, VarId};
@@ -8,18 +8,18 @@ use orch_compute::expr::{Expr, ExprId, VarId};
 /// Merges pairs of axes until no two can be.
 pub(crate) fn merge_axes(nest: &mut Nest) {
     nest.axes
-        .retain(|axis| axis.extent != 1 || nest.steps.iter().any(|step| step.axes().contains(&axis.var)));
+        .retain(|axis| axis.extent != 1 || nest.stages.iter().any(|stage| stage.axes().contains(&axis.var)));
     while let Some((outer, inner)) = mergeable_pair(nest) {
         merge(nest, outer, inner);
     }
 }
 
-/// Two axes of which the second steps through what lies between two steps of the first.
+/// Two axes, outer and inner, where the whole inner axis spans one step of the outer one.
 fn mergeable_pair(nest: &mut Nest) -> Option<(Axis, Axis)> {
     let axes = nest.axes.clone();
     for inner in &axes {
         for outer in &axes {
-            let same_role = nest.steps.iter().all(|step| role(step, outer.var) == role(step, inner.var));
+            let same_role = nest.stages.iter().all(|stage| role(stage, outer.var) == role(stage, inner.var));
             if outer.var != inner.var
                 && same_role
                 && strides_allow(nest, outer, inner)
@@ -32,14 +32,14 @@ fn mergeable_pair(nest: &mut Nest) -> Option<(Axis, Axis)> {
     None
 }
 
-/// Whether a step has the axis in its domain, reduces it, or neither.
-fn role(step: &Step, var: VarId) -> (bool, bool) {
-    (step.domain.contains(&var), step.reduced().contains(&var))
+/// Whether a stage has the axis in its domain, reduces it, or neither.
+fn role(stage: &NestStage, var: VarId) -> (bool, bool) {
+    (stage.domain.contains(&var), stage.reduced().contains(&var))
 }
 
 /// A quick test: one access of each buffer at most can tell that the pair does not merge.
 fn strides_allow(nest: &mut Nest, outer: &Axis, inner: &Axis) -> bool {
-    let roots: Vec<ExprId> = nest.steps.iter().flat_map(Step::roots).collect();
+    let roots: Vec<ExprId> = nest.stages.iter().flat_map(NestStage::roots).collect();
     let Nest { program, simplifier, .. } = nest;
     for id in program.exprs.reachable(&roots) {
         let Expr::Load { offset, .. } = *program.exprs.get(id) else { continue };
@@ -58,7 +58,7 @@ fn strides_allow(nest: &mut Nest, outer: &Axis, inner: &Axis) -> bool {
 fn merges(nest: &mut Nest, outer: &Axis, inner: &Axis) -> bool {
     let (merged, bindings) = merged_axis(nest, outer, inner);
     let mut substitution = Substitution::new(&bindings);
-    let roots: Vec<ExprId> = nest.steps.iter().flat_map(Step::roots).collect();
+    let roots: Vec<ExprId> = nest.stages.iter().flat_map(NestStage::roots).collect();
     roots.into_iter().all(|root| {
         let replaced = substitution.apply(&mut nest.program.exprs, root);
         let replaced = nest.simplify(replaced);
@@ -94,9 +94,9 @@ fn merge(nest: &mut Nest, outer: Axis, inner: Axis) {
         }
         axes.retain(|&axis| axis != inner.var);
     };
-    for step in &mut nest.steps {
-        rename(&mut step.domain);
-        if let super::flat::Work::Reduce(reduction) = &mut step.work {
+    for stage in &mut nest.stages {
+        rename(&mut stage.domain);
+        if let super::flat::StageWork::Reduce(reduction) = &mut stage.work {
             rename(&mut reduction.reduced);
         }
     }

@@ -1,31 +1,37 @@
 //! Loop nests: how block programs without matrix products become thread programs. The injective and the row
-//! template choose the schedule; what they share is here. The templates for GPUs have tasks and loops of their own
-//! and share what happens at a place.
+//! template choose the schedule; what they share is here. The templates for GPUs have grids and loops of their own
+//! and share what happens at a point.
 //!
 //! - [`flat`]: the block program over buffers and element offsets, its axes merged where memory is contiguous;
-//! - [`plan`]: which axes are *outer* (every stage varies over them), which axis lies along vectors, what a task is;
-//! - [`emit`]: tasks and loops over outer axes, and within them one stage after the other;
+//! - [`choose`]: the schedules worth trying, by the cost model in [`cost`];
+//! - [`plan`]: which axes are *outer* (every stage varies over them), which axis lies along vectors, what a work item is;
+//! - [`emit`]: work items and loops over outer axes, and within them one stage after the other;
+//! - [`pieces`], [`cuts`] and [`limits`]: loops are cut, or bounded, where guards change;
 //! - [`reduce`] and [`store`]: a stage at one point, or at one vector of points, of the outer axes;
-//! - [`tile`]: staging through scratch where an operand is contiguous along another axis than the result;
-//! - [`place`]: the value of a scalar expression at such a place.
+//! - [`tiling`] and [`tile`]: staging through scratch where an operand is contiguous along another axis than the result;
+//! - [`point`]: the value of a scalar expression at such a point.
 
+mod choose;
 pub(super) mod cost;
 mod cuts;
 pub(super) mod emit;
 pub(super) mod flat;
+mod identity;
 mod limits;
 pub(super) mod merge;
 pub(super) mod pack;
-pub(super) mod place;
+mod pieces;
 pub(super) mod plan;
+pub(super) mod point;
 pub(super) mod reduce;
 mod replace;
 pub(super) mod shared;
 mod store;
-pub(super) mod tile;
+mod tile;
+pub(super) mod tiling;
 pub(super) mod window;
 
-pub use plan::{Along, NestSchedule};
+pub use plan::{LaneAxis, NestSchedule};
 
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
@@ -34,13 +40,13 @@ use orch_thread::target::CpuTarget;
 /// The schedules worth trying, the preferred one first.
 pub(super) fn schedules(block: &BlockProgram, target: &CpuTarget) -> Vec<NestSchedule> {
     let mut nest = nest_of(block);
-    plan::schedules(&mut nest, target)
+    choose::schedules(&mut nest, target)
 }
 
 /// The thread program under a schedule.
 pub(super) fn lower(block: &BlockProgram, schedule: &NestSchedule) -> Kernel {
     let mut nest = nest_of(block);
-    let plan = plan::Plan::new(&mut nest, schedule);
+    let plan = plan::NestPlan::new(&mut nest, schedule);
     if let Some(vector) = &plan.vector {
         pack::pack_constants(&mut nest, vector);
     }

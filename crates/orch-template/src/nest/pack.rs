@@ -21,7 +21,7 @@ struct Access {
 
 /// Replaces strided loads of constants along the vector axis by contiguous loads of packed ones.
 pub(crate) fn pack_constants(nest: &mut Nest, vector: &Axis) {
-    let roots: Vec<ExprId> = nest.steps.iter().flat_map(super::flat::Step::roots).collect();
+    let roots: Vec<ExprId> = nest.stages.iter().flat_map(super::flat::NestStage::roots).collect();
     for id in nest.program.exprs.reachable(&roots) {
         let Expr::Load { buffer, offset, mask: None, .. } = *nest.program.exprs.get(id) else { continue };
         if !nest.constants.contains(&buffer) {
@@ -29,11 +29,11 @@ pub(crate) fn pack_constants(nest: &mut Nest, vector: &Axis) {
         }
         let Some(access) = access(nest, buffer, offset, vector) else { continue };
         let packed = pack(nest, buffer, &access, vector);
-        let mut steps = std::mem::take(&mut nest.steps);
-        for step in &mut steps {
-            step.map_roots(|root| nest.replace(root, &[(id, packed)]));
+        let mut stages = std::mem::take(&mut nest.stages);
+        for stage in &mut stages {
+            stage.map_roots(|root| nest.replace(root, &[(id, packed)]));
         }
-        nest.steps = steps;
+        nest.stages = stages;
     }
 }
 

@@ -1,12 +1,11 @@
 //! Schedules of loop nests, and what follows from one.
 
-use super::cost::{NestCost, lanes_of};
-use super::flat::{Nest, Work};
-use super::shared::{Shared, costs_more_than_scratch, shared_values};
-use super::tile::Tiling;
+use super::cost::NestCost;
+use super::flat::{Nest, StageWork};
+use super::shared::{SharedValue, costs_more_than_scratch, shared_values};
+use super::tiling::Tiling;
 use orch_compute::block::Axis;
-use orch_compute::expr::{Expr, VarId};
-use orch_thread::target::CpuTarget;
+use orch_compute::expr::VarId;
 use std::fmt;
 
 /// How a loop nest is run.
@@ -41,9 +40,6 @@ impl fmt::Display for NestSchedule {
     }
 }
 
-/// Work that pays for handing out a task.
-const TASK_CYCLES: usize = 20_000;
-
 /// Tasks beyond which splitting further does not pay.
 const MAX_TASKS: usize = 4096;
 
@@ -53,18 +49,9 @@ const ENOUGH_TASKS: usize = 64;
 /// Reductions of at most this many terms (vectors apart) are unrolled.
 pub(crate) const MAX_UNROLLED_TERMS: usize = 32;
 
-/// Reductions of at most this many terms are windows: neighbouring results are computed together.
-const MAX_WINDOW_TERMS: usize = 128;
-
-/// Vectors computed together where a reduction's additions would wait for each other.
-const ACCUMULATORS: usize = 4;
-
-/// Bytes between terms from which on each is on a page of its own.
-const PAGE_BYTES: i64 = 4096;
-
 /// A schedule applied to a nest.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct NestPlan {
     /// Axes over which every stage varies, outermost first, without the vector axis.
     pub outer: Vec<Axis>,
     /// The axis along vectors.
@@ -80,109 +67,35 @@ pub(crate) struct Plan {
     /// Tiles of the last outer axis and the vector axis, where operands lie across the result.
     pub tiling: Option<Tiling>,
     /// Values that stages save for later ones.
-    pub shared: Vec<Shared>,
+    pub shared: Vec<SharedValue>,
     /// How many of the outer axes (the vector axis last, if it is one) are spread over tasks, point by point.
     pub spread: usize,
     /// The chunk of the next axis that a task does, if that is spread too.
     pub chunk: Option<usize>,
 }
 
-/// Schedules worth trying, the preferred one first.
-pub(crate) fn schedules(nest: &mut Nest, target: &CpuTarget) -> Vec<NestSchedule> {
-    const MAX_SCHEDULES: usize = 6;
-    let mut ranked: Vec<(f64, Option<usize>, usize)> = Vec::new();
-    let scalar = NestCost::of(nest, None).cycles;
-    ranked.push((scalar, None, 1));
-    for position in 0..nest.axes.len() {
-        let axis = nest.axes[position].clone();
-        let lanes = lanes_of(nest, target).min(axis.extent.next_power_of_two());
-        if axis.extent > 1 && lanes > 1 {
-            ranked.push((NestCost::of(nest, Some((axis.var, lanes))).cycles, Some(position), lanes));
-        }
-    }
-    ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
-    let best = ranked[0].0;
-    let mut schedules = Vec::new();
-    for (cycles, vector, lanes) in ranked {
-        if cycles > 4.0 * best && !schedules.is_empty() {
-            break;
-        }
-        schedules.extend(variants(nest, vector, lanes, target));
-    }
-    schedules.truncate(MAX_SCHEDULES);
-    schedules
-}
-
-/// Schedules with this vector axis.
-fn variants(nest: &mut Nest, vector: Option<usize>, lanes: usize, target: &CpuTarget) -> Vec<NestSchedule> {
-    let schedule =
-        NestSchedule { vector, lanes, vectors: 1, block: None, tiled: true, task_cycles: TASK_CYCLES };
-    let Some(position) = vector else { return vec![schedule] };
-    let axis = nest.axes[position].clone();
-    let is_outer = outer_axes(nest).iter().any(|outer| outer.var == axis.var);
-    let reductions = nest.steps.iter().filter(|step| matches!(step.work, Work::Reduce(_)));
-    let longest = reductions.map(|step| nest.points(step.reduced())).max().unwrap_or(0);
-    // Memory gives short pieces of many pages slowly.
-    let accumulators =
-        if is_outer && has_far_terms(nest) { target.vector_registers / 2 } else { ACCUMULATORS };
-    let available = (axis.extent / lanes).clamp(1, accumulators);
-    if longest == 0 {
-        let outer = outer_axes(nest);
-        let is_tiled = is_outer && Tiling::of(nest, &outer, &axis, lanes).is_some();
-        let untiled = is_tiled.then(|| NestSchedule { tiled: false, ..schedule.clone() });
-        return [schedule].into_iter().chain(untiled).collect();
-    }
-    let together = NestSchedule { vectors: available, ..schedule.clone() };
-    let mut variants = Vec::new();
-    if is_outer && longest <= MAX_WINDOW_TERMS {
-        let blocks = super::window::blocks(nest, axis.var);
-        variants
-            .extend(blocks.into_iter().map(|block| NestSchedule { block: Some(block), ..schedule.clone() }));
-    }
-    if !is_outer || longest > MAX_UNROLLED_TERMS {
-        variants.push(together);
-    }
-    if !variants.contains(&schedule) {
-        variants.push(schedule);
-    }
-    variants
-}
-
-/// True if a reduction reads terms that lie pages apart.
-fn has_far_terms(nest: &mut Nest) -> bool {
-    nest.steps.clone().iter().any(|step| {
-        let Some(&innermost) = step.reduced().last() else { return false };
-        nest.program.exprs.reachable(&step.roots()).into_iter().any(|id| {
-            let Expr::Load { offset, .. } = *nest.program.exprs.get(id) else { return false };
-            let size = nest.program.exprs.dtype(id).size_bytes() as i64;
-            let stride = nest.simplifier.stride(&mut nest.program.exprs, offset, innermost);
-            stride.is_some_and(|stride| stride.abs() * size >= PAGE_BYTES)
-        })
-    })
-}
-
 /// What vectors lie along.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Along {
+pub enum LaneAxis {
     /// An axis over which every stage varies: lanes are results of their own.
-    Results,
+    Output,
     /// An axis that stages loop over: lanes are combined.
-    Terms,
+    Reduced,
 }
 
 /// The key in records of measured times: it may not change while the schedule means the same.
-impl fmt::Display for Along {
+impl fmt::Display for LaneAxis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Along::Results => "results",
-            Along::Terms => "k",
+            LaneAxis::Output => "results",
+            LaneAxis::Reduced => "k",
         })
     }
 }
 
 /// Axes over which every stage varies.
 pub(crate) fn outer_axes(nest: &Nest) -> Vec<Axis> {
-    let is_outer = |axis: &&Axis| nest.steps.iter().all(|step| step.domain.contains(&axis.var));
+    let is_outer = |axis: &&Axis| nest.stages.iter().all(|stage| stage.domain.contains(&axis.var));
     nest.axes.iter().filter(is_outer).cloned().collect()
 }
 
@@ -190,18 +103,18 @@ pub(crate) fn outer_axes(nest: &Nest) -> Vec<Axis> {
 fn needs_arrays(nest: &Nest) -> bool {
     let outer = outer_axes(nest);
     let is_inner = |axis: &VarId| outer.iter().all(|other| other.var != *axis);
-    (nest.steps.iter())
-        .filter(|step| matches!(step.work, Work::Reduce(_)))
-        .any(|step| step.domain.iter().any(is_inner))
+    (nest.stages.iter())
+        .filter(|stage| matches!(stage.work, StageWork::Reduce(_)))
+        .any(|stage| stage.domain.iter().any(is_inner))
 }
 
-impl Plan {
-    /// The plan of a nest whose tasks and outer loops are another's concern: at a place, `vector` is along vectors of
+impl NestPlan {
+    /// The plan of a nest whose tasks and outer loops are another's concern: at a point, `vector` is along vectors of
     /// `lanes`, and is one of the outer axes or not.
-    pub fn at_places(outer: Vec<Axis>, vector: Option<(Axis, Along)>, lanes: usize) -> Self {
-        let vector_is_outer = matches!(vector, Some((_, Along::Results)));
+    pub fn at_points(outer: Vec<Axis>, vector: Option<(Axis, LaneAxis)>, lanes: usize) -> Self {
+        let vector_is_outer = matches!(vector, Some((_, LaneAxis::Output)));
         let vector = vector.map(|(axis, _)| axis);
-        Plan {
+        NestPlan {
             outer,
             vector,
             vector_is_outer,
@@ -222,7 +135,7 @@ impl Plan {
         let vector_is_outer = vector.as_ref().is_some_and(|vector| outer.contains(vector));
         outer.retain(|axis| Some(axis) != vector.as_ref());
         order_by_output(nest, &mut outer);
-        let is_injective = nest.steps.iter().all(|step| matches!(step.work, Work::Store { .. }));
+        let is_injective = nest.stages.iter().all(|stage| matches!(stage.work, StageWork::Store { .. }));
         let tiled = vector.as_ref().filter(|_| schedule.tiled && is_injective && vector_is_outer);
         let tiling = tiled.and_then(|vector| Tiling::of(nest, &outer, vector, schedule.lanes));
         if let Some(tiling) = &tiling {
@@ -235,7 +148,7 @@ impl Plan {
         let block = schedule.block.filter(|_| !needs_arrays);
         let block = block.map(|(position, count)| (nest.axes[position].var, count));
         let lanes = if vector.is_some() { schedule.lanes } else { 1 };
-        let mut plan = Plan {
+        let mut plan = NestPlan {
             outer,
             vector,
             vector_is_outer,
@@ -315,9 +228,9 @@ impl Plan {
 
 /// Orders axes as the last output's elements lie, outermost first.
 pub(crate) fn order_by_output(nest: &mut Nest, axes: &mut [Axis]) {
-    let offset = nest.steps.iter().rev().find_map(|step| match step.work {
-        Work::Store { offset, .. } => Some(offset),
-        Work::Reduce(_) => None,
+    let offset = nest.stages.iter().rev().find_map(|stage| match stage.work {
+        StageWork::Store { offset, .. } => Some(offset),
+        StageWork::Reduce(_) => None,
     });
     let Some(offset) = offset else { return };
     let Nest { program, simplifier, .. } = nest;

@@ -1,29 +1,31 @@
 //! Reducing stages: accumulators, the loops over reduced axes, and the combination of lanes.
 
-use super::emit::{Emitter, for_loop};
-use super::flat::{Reduction, Step};
-use super::limits::{Limit, limits};
-use super::place::{Lanes, Place};
-use crate::LONGEST_CHAIN;
+use super::emit::{NestEmitter, for_loop};
+use super::flat::{NestReduction, NestStage};
+use super::identity::identity;
+use super::limits::{LoopBound, limits};
+use super::point::{IterationPoint, Lanes};
+use crate::design::LONGEST_CHAIN;
 use orch_compute::block::Axis;
-use orch_compute::expr::{Const, Expr, ExprId, Type, VarId, VarInfo};
+use orch_compute::expr::{Expr, ExprId, Type, VarId, VarInfo};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::program::{LoopKind, Stmt};
 
 /// A running result.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Accumulator {
+pub(crate) struct AccumulatorVars {
     pub value: VarId,
     /// Of arg-reductions: where the value was found.
     pub index: Option<VarId>,
 }
 
-/// Emits one term of a reduction at places, added to accumulators.
-type EmitTerm<'e, 'f> = dyn FnMut(&mut Emitter<'e>, &Reduction, &[Place], &[Accumulator]) -> Vec<Stmt> + 'f;
+/// Emits one term of a reduction at points, added to accumulators.
+type EmitTerm<'e, 'f> =
+    dyn FnMut(&mut NestEmitter<'e>, &NestReduction, &[IterationPoint], &[AccumulatorVars]) -> Vec<Stmt> + 'f;
 
 /// A loop over some values of an axis.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Loop {
+pub(crate) struct ReductionLoop {
     pub var: VarId,
     pub start: ExprId,
     pub end: ExprId,
@@ -34,68 +36,74 @@ pub(crate) struct Loop {
     pub kind: LoopKind,
 }
 
-impl Loop {
+impl ReductionLoop {
     fn around(self, body: Vec<Stmt>) -> Stmt {
         for_loop(self.var, self.start, self.end, self.step, self.kind, body)
     }
 }
 
-impl<'e> Emitter<'e> {
-    /// A reducing stage at some places; its placeholder is defined there afterwards, or its array filled.
-    pub fn reduce_step(&mut self, step: &Step, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+impl<'e> NestEmitter<'e> {
+    /// A reducing stage at some points; its placeholder is defined there afterwards, or its array filled.
+    pub fn reduce_stage(
+        &mut self,
+        stage: &NestStage,
+        reduction: &NestReduction,
+        points: &mut [IterationPoint],
+    ) -> Vec<Stmt> {
         let array = self.arrays.iter().find(|array| array.holds == reduction.result).cloned();
-        let Some(array) = array else { return self.reduce_at(reduction, places) };
-        let axes = self.inner_axes(&step.domain);
+        let Some(array) = array else { return self.reduce_at(reduction, points) };
+        let axes = self.inner_axes(&stage.domain);
         let result = self.nest.program.exprs.var(reduction.result);
-        self.inner_loops(&axes, places, &mut |emitter, places| {
-            let mut places = places.to_vec();
-            let mut out = emitter.reduce_at(reduction, &mut places);
-            for place in &places {
-                out.push(emitter.store(place, array.buffer, array.offset, result));
+        self.inner_loops(&axes, points, &mut |emitter, points| {
+            let mut points = points.to_vec();
+            let mut out = emitter.reduce_at(reduction, &mut points);
+            for point in &points {
+                out.push(emitter.store(point, array.buffer, array.offset, result));
             }
             out
         })
     }
 
-    /// Reduces at each place.
-    pub fn reduce_at(&mut self, reduction: &Reduction, places: &mut [Place]) -> Vec<Stmt> {
+    /// Reduces at each point.
+    pub fn reduce_at(&mut self, reduction: &NestReduction, points: &mut [IterationPoint]) -> Vec<Stmt> {
         let axes = self.inner_axes(&reduction.reduced);
         let along_vectors = axes.last().cloned().filter(|axis| {
-            self.plan.vector.as_ref() == Some(axis) && places.iter().all(|place| place.lanes.is_none())
+            self.plan.vector.as_ref() == Some(axis) && points.iter().all(|point| point.lanes.is_none())
         });
         let mut out = Vec::new();
         match along_vectors {
             None => {
-                let accumulators: Vec<Accumulator> =
-                    places.iter().map(|place| self.accumulator(reduction, place.width(), &mut out)).collect();
-                let mut term = |emitter: &mut Self, reduction: &Reduction, places: &[Place], accs: &[_]| {
-                    (places.iter().zip(accs))
-                        .flat_map(|(place, acc)| emitter.accumulate(reduction, place, *acc, None))
-                        .collect()
-                };
-                out.extend(self.bounded_terms(reduction, &axes, places, &accumulators, 1, &mut term));
-                for (place, acc) in places.iter_mut().zip(accumulators) {
+                let accumulators: Vec<AccumulatorVars> =
+                    points.iter().map(|point| self.accumulator(reduction, point.width(), &mut out)).collect();
+                let mut term =
+                    |emitter: &mut Self, reduction: &NestReduction, points: &[IterationPoint], accs: &[_]| {
+                        (points.iter().zip(accs))
+                            .flat_map(|(point, acc)| emitter.accumulate(reduction, point, *acc, None))
+                            .collect()
+                    };
+                out.extend(self.bounded_terms(reduction, &axes, points, &accumulators, 1, &mut term));
+                for (point, acc) in points.iter_mut().zip(accumulators) {
                     let result = acc.index.unwrap_or(acc.value);
                     let result = self.nest.program.exprs.var(result);
-                    place.define(reduction.result, result);
+                    point.define(reduction.result, result);
                 }
             }
             Some(axis) => {
                 let outer = &axes[..axes.len() - 1];
-                for place in places.iter_mut() {
-                    let result = self.reduce_along(reduction, place, outer, &axis, &mut out);
-                    place.define(reduction.result, result);
+                for point in points.iter_mut() {
+                    let result = self.reduce_along(reduction, point, outer, &axis, &mut out);
+                    point.define(reduction.result, result);
                 }
             }
         }
         out
     }
 
-    /// Reduces at one place with lanes along a reduced axis.
+    /// Reduces at one point with lanes along a reduced axis.
     fn reduce_along(
         &mut self,
-        reduction: &Reduction,
-        place: &Place,
+        reduction: &NestReduction,
+        point: &IterationPoint,
         outer: &[Axis],
         axis: &Axis,
         out: &mut Vec<Stmt>,
@@ -103,14 +111,15 @@ impl<'e> Emitter<'e> {
         let lanes = self.plan.lanes;
         let most = if reduction.op.is_arg() { 1 } else { self.plan.vectors };
         let count = axis.extent.div_ceil(lanes).clamp(1, most);
-        let accumulators: Vec<Accumulator> =
+        let accumulators: Vec<AccumulatorVars> =
             (0..count).map(|_| self.accumulator(reduction, lanes, out)).collect();
-        let places = std::slice::from_ref(place);
-        let mut line = |emitter: &mut Self, reduction: &Reduction, places: &[Place], accs: &[_]| {
-            places.iter().flat_map(|place| emitter.line(reduction, place, axis, accs)).collect()
-        };
+        let points = std::slice::from_ref(point);
+        let mut line =
+            |emitter: &mut Self, reduction: &NestReduction, points: &[IterationPoint], accs: &[_]| {
+                points.iter().flat_map(|point| emitter.line(reduction, point, axis, accs)).collect()
+            };
         let terms = axis.extent.div_ceil(lanes * count);
-        out.extend(self.bounded_terms(reduction, outer, places, &accumulators, terms, &mut line));
+        out.extend(self.bounded_terms(reduction, outer, points, &accumulators, terms, &mut line));
         let result = self.combine_lanes(reduction, &accumulators);
         let ty = self.nest.program.exprs.ty(result);
         let name = self.nest.program.exprs.var_info(reduction.result).name.clone();
@@ -120,7 +129,13 @@ impl<'e> Emitter<'e> {
     }
 
     /// One line along the vector axis, its vectors dealt out to the accumulators.
-    fn line(&mut self, reduction: &Reduction, place: &Place, axis: &Axis, accs: &[Accumulator]) -> Vec<Stmt> {
+    fn line(
+        &mut self,
+        reduction: &NestReduction,
+        point: &IterationPoint,
+        axis: &Axis,
+        accs: &[AccumulatorVars],
+    ) -> Vec<Stmt> {
         let lanes = self.plan.lanes;
         let together = lanes * accs.len();
         let blocks = axis.extent / together * together;
@@ -132,12 +147,12 @@ impl<'e> Emitter<'e> {
             let exprs = &mut self.nest.program.exprs;
             let (start, end) = (exprs.index(0), exprs.index(blocks as i64));
             let kind = LoopKind::Serial;
-            let line = Loop { var: base, start, end, step: together, extent: blocks, kind };
+            let line = ReductionLoop { var: base, start, end, step: together, extent: blocks, kind };
             out.extend(self.loop_in_chains(reduction, line, 1, accs, &mut |emitter, accs| {
                 let mut body = Vec::new();
                 for (number, &acc) in accs.iter().enumerate() {
                     let base = emitter.nest.program.exprs.add_const(first, (number * lanes) as i64);
-                    let along = place.along(Lanes { axis: axis.var, base, count: lanes, mask: None });
+                    let along = point.along(Lanes { axis: axis.var, base, count: lanes, mask: None });
                     body.extend(emitter.accumulate(reduction, &along, acc, None));
                 }
                 body
@@ -151,8 +166,8 @@ impl<'e> Emitter<'e> {
             } else {
                 Lanes { axis: axis.var, base: first, count: lanes, mask: None }
             };
-            let place = place.along(along);
-            out.extend(self.accumulate(reduction, &place, accs[number % accs.len()], along.mask));
+            let point = point.along(along);
+            out.extend(self.accumulate(reduction, &point, accs[number % accs.len()], along.mask));
         }
         out
     }
@@ -162,10 +177,10 @@ impl<'e> Emitter<'e> {
     /// accumulator.
     fn bounded_terms(
         &mut self,
-        reduction: &Reduction,
+        reduction: &NestReduction,
         axes: &[Axis],
-        places: &[Place],
-        accs: &[Accumulator],
+        points: &[IterationPoint],
+        accs: &[AccumulatorVars],
         terms: usize,
         body: &mut EmitTerm<'e, '_>,
     ) -> Vec<Stmt> {
@@ -173,17 +188,24 @@ impl<'e> Emitter<'e> {
         let (reduction, limits) = self.limited(reduction, looped);
         let mut out = Vec::new();
         let mut loops = Vec::new();
-        let mut places = places.to_vec();
+        let mut points = points.to_vec();
         for axis in looped {
-            let (start, end) = self.limited_bounds(axis, &limits, &places[0], &mut out);
-            let (var, bound) = self.loop_over(axis, &places);
-            loops.push(Loop { var, start, end, step: 1, extent: axis.extent, kind: LoopKind::Serial });
-            places = bound;
+            let (start, end) = self.limited_bounds(axis, &limits, &points[0], &mut out);
+            let (var, bound) = self.loop_over(axis, &points);
+            loops.push(ReductionLoop {
+                var,
+                start,
+                end,
+                step: 1,
+                extent: axis.extent,
+                kind: LoopKind::Serial,
+            });
+            points = bound;
         }
         let terms = unrolled.iter().fold(terms, |terms, axis| terms.saturating_mul(axis.extent));
         out.extend(self.loops_in_chains(&reduction, &loops, terms, accs, &mut |emitter, accs| {
-            emitter.unrolled_terms(unrolled, &places, &mut |emitter, places| {
-                body(emitter, &reduction, places, accs)
+            emitter.unrolled_terms(unrolled, &points, &mut |emitter, points| {
+                body(emitter, &reduction, points, accs)
             })
         }));
         out
@@ -192,11 +214,11 @@ impl<'e> Emitter<'e> {
     /// `body` in loops. It adds `terms` to each accumulator it is given.
     fn loops_in_chains(
         &mut self,
-        reduction: &Reduction,
-        loops: &[Loop],
+        reduction: &NestReduction,
+        loops: &[ReductionLoop],
         terms: usize,
-        accs: &[Accumulator],
-        body: &mut dyn FnMut(&mut Self, &[Accumulator]) -> Vec<Stmt>,
+        accs: &[AccumulatorVars],
+        body: &mut dyn FnMut(&mut Self, &[AccumulatorVars]) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
         let Some((outer, inner)) = loops.split_first() else { return body(self, accs) };
         let terms_inside = inner.iter().fold(terms, |terms, inner| terms.saturating_mul(inner.extent));
@@ -212,13 +234,13 @@ impl<'e> Emitter<'e> {
     /// pieces of the loop have accumulators of their own.
     pub fn loop_in_chains(
         &mut self,
-        reduction: &Reduction,
-        whole: Loop,
+        reduction: &NestReduction,
+        whole: ReductionLoop,
         terms: usize,
-        accs: &[Accumulator],
-        body: &mut dyn FnMut(&mut Self, &[Accumulator]) -> Vec<Stmt>,
+        accs: &[AccumulatorVars],
+        body: &mut dyn FnMut(&mut Self, &[AccumulatorVars]) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
-        let Loop { start, end, step, extent, .. } = whole;
+        let ReductionLoop { start, end, step, extent, .. } = whole;
         let points = extent / step;
         let is_sum =
             reduction.op == ReduceOp::Sum && self.nest.program.exprs.dtype(reduction.body).is_float();
@@ -241,24 +263,28 @@ impl<'e> Emitter<'e> {
             && exprs.as_int(end) == Some(extent as i64);
         let past = if is_even { past } else { exprs.min(past, end) };
         let mut out = Vec::new();
-        let fresh: Vec<Accumulator> = (accs.iter())
+        let fresh: Vec<AccumulatorVars> = (accs.iter())
             .map(|acc| {
                 let width = self.nest.program.exprs.var_info(acc.value).ty.lanes;
                 self.accumulator(reduction, width, &mut out)
             })
             .collect();
-        out.push(Loop { start: first_value, end: past, ..whole }.around(body(self, &fresh)));
+        out.push(ReductionLoop { start: first_value, end: past, ..whole }.around(body(self, &fresh)));
         for (acc, part) in accs.iter().zip(fresh) {
             let exprs = &mut self.nest.program.exprs;
             let (sum, part) = (exprs.var(acc.value), exprs.var(part.value));
             let sum = self.combine(reduction.op, sum, part);
             out.push(Stmt::Assign(acc.value, sum));
         }
-        vec![Loop { var: first, step: piece, kind: LoopKind::Serial, ..whole }.around(out)]
+        vec![ReductionLoop { var: first, step: piece, kind: LoopKind::Serial, ..whole }.around(out)]
     }
 
     /// The reduction without guards that bound the loops over these axes, and the bounds.
-    pub(super) fn limited(&mut self, reduction: &Reduction, looped: &[Axis]) -> (Reduction, Vec<Limit>) {
+    pub(super) fn limited(
+        &mut self,
+        reduction: &NestReduction,
+        looped: &[Axis],
+    ) -> (NestReduction, Vec<LoopBound>) {
         let vars: Vec<VarId> = looped.iter().map(|axis| axis.var).collect();
         let plan = self.plan;
         let differs = |var: VarId| {
@@ -272,13 +298,13 @@ impl<'e> Emitter<'e> {
     fn limited_bounds(
         &mut self,
         axis: &Axis,
-        limits: &[Limit],
-        place: &Place,
+        limits: &[LoopBound],
+        point: &IterationPoint,
         out: &mut Vec<Stmt>,
     ) -> (ExprId, ExprId) {
         let (mut start, mut end) = self.bounds(axis);
         for limit in limits.iter().filter(|limit| limit.axis == axis.var) {
-            let bound = self.nest.value(place, limit.bound);
+            let bound = self.nest.value(point, limit.bound);
             let exprs = &mut self.nest.program.exprs;
             if limit.is_start {
                 start = exprs.max(start, bound);
@@ -303,21 +329,26 @@ impl<'e> Emitter<'e> {
     fn unrolled_terms(
         &mut self,
         axes: &[Axis],
-        places: &[Place],
-        body: &mut dyn FnMut(&mut Self, &[Place]) -> Vec<Stmt>,
+        points: &[IterationPoint],
+        body: &mut dyn FnMut(&mut Self, &[IterationPoint]) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
-        let Some((axis, inner)) = axes.split_first() else { return body(self, places) };
+        let Some((axis, inner)) = axes.split_first() else { return body(self, points) };
         let mut out = Vec::new();
         for value in 0..axis.extent {
             let value = self.nest.program.exprs.index(value as i64);
-            let bound: Vec<Place> = places.iter().map(|place| place.with(axis.var, value)).collect();
+            let bound: Vec<IterationPoint> = points.iter().map(|point| point.with(axis.var, value)).collect();
             out.extend(self.unrolled_terms(inner, &bound, body));
         }
         out
     }
 
     /// Declares an accumulator that holds nothing.
-    pub fn accumulator(&mut self, reduction: &Reduction, width: usize, out: &mut Vec<Stmt>) -> Accumulator {
+    pub fn accumulator(
+        &mut self,
+        reduction: &NestReduction,
+        width: usize,
+        out: &mut Vec<Stmt>,
+    ) -> AccumulatorVars {
         let exprs = &mut self.nest.program.exprs;
         let dtype = exprs.dtype(reduction.body);
         let name = exprs.var_info(reduction.result).name.clone();
@@ -333,32 +364,32 @@ impl<'e> Emitter<'e> {
             out.push(Stmt::Register(index, zero));
             index
         });
-        Accumulator { value, index }
+        AccumulatorVars { value, index }
     }
 
     /// Adds a term to an accumulator, in the lanes of `mask` if there is one.
     pub fn accumulate(
         &mut self,
-        reduction: &Reduction,
-        place: &Place,
-        acc: Accumulator,
+        reduction: &NestReduction,
+        point: &IterationPoint,
+        acc: AccumulatorVars,
         mask: Option<ExprId>,
     ) -> Vec<Stmt> {
         let mut out = Vec::new();
-        let place = &self.save_shared(&[reduction.body], place, &mut out);
+        let point = &self.save_shared(&[reduction.body], point, &mut out);
         if let Some(index) = acc.index {
-            out.extend(self.accumulate_extremum(reduction, place, acc.value, index, mask));
+            out.extend(self.accumulate_extremum(reduction, point, acc.value, index, mask));
             return out;
         }
         let old = self.nest.program.exprs.var(acc.value);
         let new = match reduction.factors.filter(|_| self.nest.program.exprs.dtype(old).is_float()) {
             Some((lhs, rhs)) => {
-                let (lhs, rhs) = (self.nest.full_value(place, lhs), self.nest.full_value(place, rhs));
+                let (lhs, rhs) = (self.nest.full_value(point, lhs), self.nest.full_value(point, rhs));
                 let zero = |id: ExprId| self.nest.program.exprs.as_const(id).is_some_and(|c| c.is_float(0.0));
                 if zero(lhs) || zero(rhs) { old } else { self.nest.program.exprs.fma(lhs, rhs, old) }
             }
             None => {
-                let term = self.nest.full_value(place, reduction.body);
+                let term = self.nest.full_value(point, reduction.body);
                 self.combine(reduction.op, old, term)
             }
         };
@@ -388,15 +419,15 @@ impl<'e> Emitter<'e> {
     /// Takes a term and its position where it beats what was found so far.
     fn accumulate_extremum(
         &mut self,
-        reduction: &Reduction,
-        place: &Place,
+        reduction: &NestReduction,
+        point: &IterationPoint,
         value: VarId,
         index: VarId,
         mask: Option<ExprId>,
     ) -> Vec<Stmt> {
-        let term = self.nest.full_value(place, reduction.body);
+        let term = self.nest.full_value(point, reduction.body);
         let axis = self.nest.program.exprs.var(reduction.reduced[0]);
-        let at = self.nest.full_value(place, axis);
+        let at = self.nest.full_value(point, axis);
         let exprs = &mut self.nest.program.exprs;
         let (old, old_at) = (exprs.var(value), exprs.var(index));
         let mut beats = match reduction.op {
@@ -428,7 +459,7 @@ impl<'e> Emitter<'e> {
     }
 
     /// The result of all lanes of all accumulators.
-    pub fn combine_lanes(&mut self, reduction: &Reduction, accs: &[Accumulator]) -> ExprId {
+    pub fn combine_lanes(&mut self, reduction: &NestReduction, accs: &[AccumulatorVars]) -> ExprId {
         let mut values: Vec<ExprId> = accs.iter().map(|acc| self.nest.program.exprs.var(acc.value)).collect();
         if let Some(index) = accs[0].index {
             return self.extremum_position(reduction.op, values[0], index);
@@ -462,23 +493,5 @@ impl<'e> Emitter<'e> {
         let (at, never) = (exprs.var(index), exprs.index(never));
         let candidates = exprs.select(is_best, at, never);
         exprs.reduce_lanes(pick, candidates)
-    }
-}
-
-/// The value that changes no other.
-pub(crate) fn identity(op: ReduceOp, dtype: DType) -> Const {
-    let extreme = |highest: bool| {
-        if dtype.is_float() {
-            return Const::float(dtype, if highest { f64::INFINITY } else { f64::NEG_INFINITY });
-        }
-        let (low, high) = orch_compute::expr::fold::int_range(dtype);
-        Const::int(dtype, if highest { high } else { low })
-    };
-    match op {
-        ReduceOp::Sum => Const { dtype, bits: 0 },
-        ReduceOp::Prod if dtype.is_float() => Const::float(dtype, 1.0),
-        ReduceOp::Prod => Const::int(dtype, 1),
-        ReduceOp::Max | ReduceOp::ArgMax { .. } => extreme(false),
-        ReduceOp::Min | ReduceOp::ArgMin { .. } => extreme(true),
     }
 }

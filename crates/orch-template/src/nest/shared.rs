@@ -2,16 +2,16 @@
 //! scratch, as softmax does with its exponentials.
 
 use super::cost::operation_cycles;
-use super::flat::{Nest, Step, Work};
+use super::flat::{Nest, NestStage, StageWork};
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, VarId};
 use std::collections::BTreeSet;
 
 /// A value that a stage saves for later ones.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
-    /// The stage that saves it, as a position among the steps.
-    pub step: usize,
+pub(crate) struct SharedValue {
+    /// The stage that saves it, as a position among the stages.
+    pub stage: usize,
     /// What is saved.
     pub value: ExprId,
     /// The axes it varies over, apart from outer ones.
@@ -28,37 +28,37 @@ const MIN_LOADS: usize = 3;
 pub(crate) type IsWorthSaving = fn(&Nest, ExprId, &BTreeSet<ExprId>) -> bool;
 
 /// The values worth saving, by stage.
-pub(crate) fn shared_values(nest: &Nest, outer: &[Axis], is_worth_saving: IsWorthSaving) -> Vec<Shared> {
+pub(crate) fn shared_values(nest: &Nest, outer: &[Axis], is_worth_saving: IsWorthSaving) -> Vec<SharedValue> {
     let mut shared = Vec::new();
-    for (position, step) in nest.steps.iter().enumerate() {
-        let axes = inner_axes(step, outer);
-        let later: Vec<&Step> = (nest.steps[position + 1..].iter())
-            .filter(|other| inner_axes(other, outer) == axes && !is_same_loop(step, other))
+    for (position, stage) in nest.stages.iter().enumerate() {
+        let axes = inner_axes(stage, outer);
+        let later: Vec<&NestStage> = (nest.stages[position + 1..].iter())
+            .filter(|other| inner_axes(other, outer) == axes && !is_same_loop(stage, other))
             .collect();
         if axes.is_empty() || later.is_empty() {
             continue;
         }
-        let known: BTreeSet<ExprId> = shared.iter().map(|shared: &Shared| shared.value).collect();
+        let known: BTreeSet<ExprId> = shared.iter().map(|shared: &SharedValue| shared.value).collect();
         let used: BTreeSet<ExprId> =
-            later.iter().flat_map(|step| nest.program.exprs.reachable(&step.roots())).collect();
+            later.iter().flat_map(|stage| nest.program.exprs.reachable(&stage.roots())).collect();
         let is_wanted = |id: ExprId| {
             used.contains(&id) && varies_over(nest, id, &axes) && is_worth_saving(nest, id, &known)
         };
-        for value in outermost(nest, &step.roots(), &known, &is_wanted) {
-            shared.push(Shared { step: position, value, axes: axes.iter().copied().collect() });
+        for value in outermost(nest, &stage.roots(), &known, &is_wanted) {
+            shared.push(SharedValue { stage: position, value, axes: axes.iter().copied().collect() });
         }
     }
     shared
 }
 
-/// The axes that a step loops over at a point of the outer axes.
-fn inner_axes(step: &Step, outer: &[Axis]) -> BTreeSet<VarId> {
-    step.axes().into_iter().filter(|axis| outer.iter().all(|other| other.var != *axis)).collect()
+/// The axes that a stage loops over at a point of the outer axes.
+fn inner_axes(stage: &NestStage, outer: &[Axis]) -> BTreeSet<VarId> {
+    stage.axes().into_iter().filter(|axis| outer.iter().all(|other| other.var != *axis)).collect()
 }
 
 /// True for stores that run in one loop.
-fn is_same_loop(a: &Step, b: &Step) -> bool {
-    matches!((&a.work, &b.work), (Work::Store { .. }, Work::Store { .. }))
+fn is_same_loop(a: &NestStage, b: &NestStage) -> bool {
+    matches!((&a.work, &b.work), (StageWork::Store { .. }, StageWork::Store { .. }))
 }
 
 /// Subexpressions that satisfy a condition and are not part of another one that does, nor of a known one.

@@ -1,58 +1,58 @@
 //! Storing stages: loops over what is not outer, and the stores themselves.
 
-use super::emit::{Emitter, for_loop};
-use super::flat::{Step, Work};
-use super::place::{Lanes, Place};
+use super::emit::{NestEmitter, for_loop};
+use super::flat::{NestStage, StageWork};
+use super::point::{IterationPoint, Lanes};
 use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
 use orch_thread::program::{LoopKind, Stmt};
 
-impl Emitter<'_> {
+impl NestEmitter<'_> {
     /// Stores over one domain.
-    pub fn store_steps(&mut self, steps: &[Step], places: &[Place]) -> Vec<Stmt> {
-        let Some(first) = steps.first() else { return Vec::new() };
+    pub fn store_stages(&mut self, stages: &[NestStage], points: &[IterationPoint]) -> Vec<Stmt> {
+        let Some(first) = stages.first() else { return Vec::new() };
         let inner = self.inner_axes(&first.domain);
-        let stores: Vec<(BufferId, ExprId, ExprId)> = (steps.iter())
-            .filter_map(|step| match step.work {
-                Work::Store { buffer, offset, body } => Some((buffer, offset, body)),
-                Work::Reduce(_) => None,
+        let stores: Vec<(BufferId, ExprId, ExprId)> = (stages.iter())
+            .filter_map(|stage| match stage.work {
+                StageWork::Store { buffer, offset, body } => Some((buffer, offset, body)),
+                StageWork::Reduce(_) => None,
             })
             .collect();
-        self.inner_loops(&inner, places, &mut |emitter, places| {
+        self.inner_loops(&inner, points, &mut |emitter, points| {
             let mut out = Vec::new();
-            for place in places {
+            for point in points {
                 let bodies: Vec<ExprId> = stores.iter().map(|&(_, _, body)| body).collect();
-                let place = emitter.save_shared(&bodies, place, &mut out);
+                let point = emitter.save_shared(&bodies, point, &mut out);
                 for &(buffer, offset, body) in &stores {
-                    out.push(emitter.store(&place, buffer, offset, body));
+                    out.push(emitter.store(&point, buffer, offset, body));
                 }
             }
             out
         })
     }
 
-    /// Loops over inner axes (the vector axis last, if it is one) around `body`, which is given the places.
+    /// Loops over inner axes (the vector axis last, if it is one) around `body`, which is given the points.
     pub fn inner_loops(
         &mut self,
         axes: &[Axis],
-        places: &[Place],
-        body: &mut dyn FnMut(&mut Self, &[Place]) -> Vec<Stmt>,
+        points: &[IterationPoint],
+        body: &mut dyn FnMut(&mut Self, &[IterationPoint]) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
-        let Some((axis, inner)) = axes.split_first() else { return body(self, places) };
+        let Some((axis, inner)) = axes.split_first() else { return body(self, points) };
         if inner.is_empty() && self.plan.vector.as_ref() == Some(axis) {
-            return self.inner_vector_loop(axis, places, body);
+            return self.inner_vector_loop(axis, points, body);
         }
-        let (var, places) = self.loop_over(axis, places);
-        let statements = self.inner_loops(inner, &places, body);
+        let (var, points) = self.loop_over(axis, points);
+        let statements = self.inner_loops(inner, &points, body);
         let (start, end) = self.bounds(axis);
         vec![for_loop(var, start, end, 1, LoopKind::Serial, statements)]
     }
 
-    /// A fresh loop variable for an axis, and the places at its value.
-    pub fn loop_over(&mut self, axis: &Axis, places: &[Place]) -> (VarId, Vec<Place>) {
+    /// A fresh loop variable for an axis, and the points at its value.
+    pub fn loop_over(&mut self, axis: &Axis, points: &[IterationPoint]) -> (VarId, Vec<IterationPoint>) {
         let var = self.loop_var(axis, 0, axis.extent.max(1) - 1, 1);
         let value = self.nest.program.exprs.var(var);
-        (var, places.iter().map(|place| place.with(axis.var, value)).collect())
+        (var, points.iter().map(|point| point.with(axis.var, value)).collect())
     }
 
     /// The constant bounds of an axis.
@@ -64,8 +64,8 @@ impl Emitter<'_> {
     fn inner_vector_loop(
         &mut self,
         axis: &Axis,
-        places: &[Place],
-        body: &mut dyn FnMut(&mut Self, &[Place]) -> Vec<Stmt>,
+        points: &[IterationPoint],
+        body: &mut dyn FnMut(&mut Self, &[IterationPoint]) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
         let lanes = self.plan.lanes;
         let full = axis.extent / lanes * lanes;
@@ -74,7 +74,7 @@ impl Emitter<'_> {
             let base = self.loop_var(axis, 0, full - lanes, lanes);
             let first = self.nest.program.exprs.var(base);
             let along = Lanes { axis: axis.var, base: first, count: lanes, mask: None };
-            let wide: Vec<Place> = places.iter().map(|place| place.along(along)).collect();
+            let wide: Vec<IterationPoint> = points.iter().map(|point| point.along(along)).collect();
             let statements = body(self, &wide);
             let exprs = &mut self.nest.program.exprs;
             let (start, end) = (exprs.index(0), exprs.index(full as i64));
@@ -83,20 +83,20 @@ impl Emitter<'_> {
         if full < axis.extent {
             let base = self.nest.program.exprs.index(full as i64);
             let partial = self.nest.lanes_below(axis.var, base, lanes, axis.extent);
-            let tail: Vec<Place> = places.iter().map(|place| place.along(partial)).collect();
+            let tail: Vec<IterationPoint> = points.iter().map(|point| point.along(partial)).collect();
             out.extend(body(self, &tail));
         }
         out
     }
 
     /// One store of a value or vector.
-    pub fn store(&mut self, place: &Place, buffer: BufferId, offset: ExprId, body: ExprId) -> Stmt {
-        let value = self.nest.full_value(place, body);
-        let offset = self.nest.value(place, offset);
+    pub fn store(&mut self, point: &IterationPoint, buffer: BufferId, offset: ExprId, body: ExprId) -> Stmt {
+        let value = self.nest.full_value(point, body);
+        let offset = self.nest.value(point, offset);
         let offset = match *self.nest.program.exprs.get(offset) {
             Expr::Ramp { base, stride: 1, .. } => base,
             _ => offset,
         };
-        Stmt::Store { buffer, offset, value, mask: place.mask() }
+        Stmt::Store { buffer, offset, value, mask: point.mask() }
     }
 }

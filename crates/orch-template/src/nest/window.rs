@@ -1,7 +1,7 @@
 //! Blocking of windows: neighbouring results of a pooling or depthwise convolution share weights and elements.
 
 use super::cuts::guard_cuts;
-use super::flat::{Nest, Reduction, Step, Work};
+use super::flat::{Nest, NestReduction, NestStage, StageWork};
 use super::plan::{MAX_UNROLLED_TERMS, outer_axes};
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, VarId};
@@ -14,10 +14,10 @@ const MAX_WHOLE: usize = 8;
 
 /// Axes of the results, as positions among the nest's axes, with how many neighbours to compute together; best first.
 pub(crate) fn blocks(nest: &mut Nest, vector: VarId) -> Vec<(usize, usize)> {
-    let windows: Vec<(Step, Reduction)> = (nest.steps.iter())
-        .filter_map(|step| match &step.work {
-            Work::Reduce(reduction) => Some((step.clone(), reduction.clone())),
-            Work::Store { .. } => None,
+    let windows: Vec<(NestStage, NestReduction)> = (nest.stages.iter())
+        .filter_map(|stage| match &stage.work {
+            StageWork::Reduce(reduction) => Some((stage.clone(), reduction.clone())),
+            StageWork::Store { .. } => None,
         })
         .collect();
     let mut ranked: Vec<(f64, usize, usize)> = Vec::new();
@@ -30,8 +30,8 @@ pub(crate) fn blocks(nest: &mut Nest, vector: VarId) -> Vec<(usize, usize)> {
         let cuts = guard_cuts(nest, &roots, &axis);
         let ends = [&[0], &cuts[..], &[axis.extent]].concat();
         let interior = ends.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
-        let shares: Vec<Sharing> =
-            windows.iter().map(|(_, reduction)| Sharing::of(nest, reduction, &axis)).collect();
+        let shares: Vec<WindowReuse> =
+            windows.iter().map(|(_, reduction)| WindowReuse::of(nest, reduction, &axis)).collect();
         let innermost = shares.iter().map(|sharing| sharing.innermost).max().unwrap_or(1);
         let cost = |count: usize| shares.iter().map(|sharing| sharing.cycles(count)).sum::<f64>();
         let single = cost(1);
@@ -57,7 +57,7 @@ pub(crate) fn blocks(nest: &mut Nest, vector: VarId) -> Vec<(usize, usize)> {
 }
 
 /// How a window's terms share loads between neighbours along an axis.
-struct Sharing {
+struct WindowReuse {
     /// Terms of the innermost reduced axis.
     innermost: usize,
     /// All terms.
@@ -68,12 +68,12 @@ struct Sharing {
     distances: Vec<usize>,
 }
 
-impl Sharing {
-    fn of(nest: &mut Nest, reduction: &Reduction, axis: &Axis) -> Self {
+impl WindowReuse {
+    fn of(nest: &mut Nest, reduction: &NestReduction, axis: &Axis) -> Self {
         let terms = nest.points(&reduction.reduced);
         let last = reduction.reduced.last().copied();
         let innermost = last.map_or(1, |last| nest.extent(last));
-        let mut sharing = Sharing { innermost, terms, invariant: 0, distances: Vec::new() };
+        let mut sharing = WindowReuse { innermost, terms, invariant: 0, distances: Vec::new() };
         let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
         for id in exprs.reachable(&[reduction.body]) {
             let Expr::Load { offset, .. } = *exprs.get(id) else { continue };

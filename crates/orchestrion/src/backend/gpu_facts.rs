@@ -3,7 +3,7 @@
 use crate::facts::{Operations, operations, reads};
 use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
 use orch_ir::DType;
-use orch_template::contraction::{Extents, Form};
+use orch_template::contraction::{ContractionForm, GemmShape};
 use orch_template::gpu::attention::AttentionForm;
 use orch_thread::OperandPrecision;
 use orch_tune::gpu::{AttentionFacts, GpuFacts, ProductFacts, Unit};
@@ -28,7 +28,7 @@ pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuFacts {
             ArgRole::Constant => facts.constant_bytes += (arg.shape.elems().min(reads) * size) as u64,
         }
     }
-    facts.product = Form::of(block).ok().map(|form| product(block, &form, factors));
+    facts.product = ContractionForm::of(block).ok().map(|form| product(block, &form, factors));
     facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
     let has_products = facts.product.is_some() || facts.attention.is_some();
@@ -89,8 +89,8 @@ fn tasks(block: &BlockProgram) -> u64 {
     block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
 }
 
-fn product(block: &BlockProgram, form: &Form, factors: OperandPrecision) -> ProductFacts {
-    let Extents { batch, m, n, k } = Extents::of(block, form);
+fn product(block: &BlockProgram, form: &ContractionForm, factors: OperandPrecision) -> ProductFacts {
+    let GemmShape { batch, m, n, k } = GemmShape::of(block, form);
     let pair = [form.a, form.b];
     let is_f32 = block.exprs.dtype(form.a) == DType::F32;
     let unit = match factors.within(block) {

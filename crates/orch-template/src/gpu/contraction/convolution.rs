@@ -15,7 +15,7 @@ use super::lower::Lowering;
 use super::operand::Side;
 use super::product::{ANY_SCHEDULE, added};
 use super::schedule::Engine;
-use crate::contraction::Form;
+use crate::contraction::ContractionForm;
 use crate::gpu::cta::{Lowers, stores_of};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Exprs, VarId};
@@ -96,7 +96,7 @@ const MAX_POINTS: usize = 1 << 16;
 
 /// A block program as a convolution; `None` if it is not exactly that.
 pub fn convolution(block: &BlockProgram, factors: OperandPrecision) -> Option<Convolution> {
-    let form = Form::of(block).ok()?;
+    let form = ContractionForm::of(block).ok()?;
     let engine = Engine::of(block, &form, factors)?;
     let is_multiplied = matches!(engine, Engine::Matrix(_) | Engine::Scalar(DType::F32));
     let axes = form.m.iter().chain(&form.n).chain(&form.k);

@@ -4,8 +4,8 @@ use super::boxes::Boxes;
 use super::operand::{Operand, Side};
 use super::schedule::{ContractionSchedule, Engine, SUM_PADDING};
 use crate::CannotLower;
-use crate::contraction::operand::Flat;
-use crate::contraction::{Extents, Form};
+use crate::contraction::operand::FlatAxes;
+use crate::contraction::{ContractionForm, GemmShape};
 use crate::gpu::cta::{Lowers, import};
 use orch_compute::block::{ArgRole, BlockProgram, Stage};
 use orch_compute::expr::substitute::Substitution;
@@ -26,15 +26,15 @@ pub(super) struct Lowering<'a> {
     /// Its arena, with the flat coordinates added.
     pub source: Exprs,
     /// The roles of its axes.
-    pub form: Form,
+    pub form: ContractionForm,
     /// What multiplies.
     pub engine: Engine,
     /// The factors over batch axes and flat coordinates, in the type that is multiplied.
     pub factors: [ExprId; 2],
     /// The flat coordinates.
-    pub flat: Flat,
+    pub flat: FlatAxes,
     /// Their extents.
-    pub extents: Extents,
+    pub extents: GemmShape,
     /// How it is tiled.
     pub schedule: ContractionSchedule,
     /// The program that is built.
@@ -75,7 +75,7 @@ pub fn lower(
     schedule: &ContractionSchedule,
     factors: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
-    let form = Form::of(block)?;
+    let form = ContractionForm::of(block)?;
     let engine = Engine::of(block, &form, factors)
         .ok_or(CannotLower::NotThisTemplate("nothing multiplies this type"))?;
     Lowering::new(block, form, engine, *schedule).emit()
@@ -84,7 +84,7 @@ pub fn lower(
 /// True if the copy engine brings the factors of a contraction under a schedule with products of whole tiles.
 pub(super) fn takes_boxes(
     block: &BlockProgram,
-    form: Form,
+    form: ContractionForm,
     engine: Engine,
     schedule: ContractionSchedule,
 ) -> bool {
@@ -96,10 +96,15 @@ pub(super) fn takes_boxes(
 }
 
 impl<'a> Lowering<'a> {
-    pub fn new(block: &'a BlockProgram, form: Form, engine: Engine, schedule: ContractionSchedule) -> Self {
+    pub fn new(
+        block: &'a BlockProgram,
+        form: ContractionForm,
+        engine: Engine,
+        schedule: ContractionSchedule,
+    ) -> Self {
         let mut source = block.exprs.clone();
-        let extents = Extents::of(block, &form);
-        let flat = Flat::new(block, &mut source, &form);
+        let extents = GemmShape::of(block, &form);
+        let flat = FlatAxes::new(block, &mut source, &form);
         let tiles =
             extents.batch * extents.m.div_ceil(schedule.block_m) * extents.n.div_ceil(schedule.block_n);
         let mut program = ThreadProgram::new(&block.name, tiles * schedule.split_k);
@@ -203,7 +208,7 @@ impl<'a> Lowering<'a> {
 
     /// Binds the task's batch, tile and rank.
     pub fn place_task(&mut self, body: &mut Vec<Stmt>) {
-        let Extents { batch, m, n, .. } = self.extents;
+        let GemmShape { batch, m, n, .. } = self.extents;
         let schedule = self.schedule;
         let (rows, columns) = (m.div_ceil(schedule.block_m), n.div_ceil(schedule.block_n));
         let task = self.program.exprs.var(self.program.task);

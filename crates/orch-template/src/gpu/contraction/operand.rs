@@ -2,8 +2,8 @@
 
 use super::lower::Lowering;
 use super::schedule::{Engine, padding};
-use crate::contraction::Form;
-use crate::contraction::operand::{Flat, pack, plain_read};
+use crate::contraction::ContractionForm;
+use crate::contraction::operand::{FlatAxes, pack, plain_read};
 use crate::gpu::cta::{Lowers, WIDEST_BYTES, copied_from, lanes_below, or_zero};
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::substitute::{Substitution, replace};
@@ -53,7 +53,7 @@ impl Side {
         if lowering.block.arg(arg).role != ArgRole::Constant {
             return None;
         }
-        let flat = Flat { n: self.row, ..lowering.flat.clone() };
+        let flat = FlatAxes { n: self.row, ..lowering.flat.clone() };
         let mut packed = pack(lowering.block, &mut lowering.source, &lowering.form, &flat, (arg, offset), 1)?;
         packed.terms = packed.terms.next_multiple_of(WIDEST_BYTES / packed.dtype.size_bytes());
         Some(packed)
@@ -324,9 +324,9 @@ fn loads_first(exprs: &mut Exprs, root: ExprId, name: &str) -> (Vec<Stmt>, ExprI
 }
 
 /// The direction in which each factor is contiguous: terms for constants, which are laid out so.
-pub(super) fn natural_along(block: &BlockProgram, form: &Form, engine: Engine) -> [Along; 2] {
+pub(super) fn natural_along(block: &BlockProgram, form: &ContractionForm, engine: Engine) -> [Along; 2] {
     let mut source = block.exprs.clone();
-    let flat = Flat::new(block, &mut source, form);
+    let flat = FlatAxes::new(block, &mut source, form);
     [(form.a, flat.m), (form.b, flat.n)].map(|(factor, row)| {
         let flattened = Substitution::new(&flat.bindings).apply(&mut source, factor);
         let typed = source.cast(engine.factor_type(), flattened);

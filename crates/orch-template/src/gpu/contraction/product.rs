@@ -8,7 +8,7 @@
 use super::array::{Anywhere, Array, Places};
 use super::lower::Lowering;
 use super::schedule::{ContractionSchedule, Engine};
-use crate::contraction::{Extents, Form};
+use crate::contraction::{ContractionForm, GemmShape};
 use crate::gpu::cta::stores_of;
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{BufferId, Expr, ExprId};
@@ -21,7 +21,7 @@ use orch_thread::kernel::Binding;
 #[derive(Clone, PartialEq, Debug)]
 pub struct MatrixProduct {
     /// Its extents.
-    pub extents: Extents,
+    pub extents: GemmShape,
     /// What is passed for each buffer that the matrices name, as for a kernel.
     pub bindings: Vec<Binding>,
     /// Element type of the factors.
@@ -81,13 +81,13 @@ pub(super) const ANY_SCHEDULE: ContractionSchedule = ContractionSchedule {
 
 /// A block program as a product of matrices; `None` if it is not exactly that.
 pub fn product(block: &BlockProgram, factors: OperandPrecision) -> Option<MatrixProduct> {
-    let form = Form::of(block).ok()?;
+    let form = ContractionForm::of(block).ok()?;
     let engine = Engine::of(block, &form, factors)?;
     let is_tf32 = engine == Engine::Matrix(MmaType::Tf32);
     let is_multiplied = matches!(engine, Engine::Matrix(_) | Engine::Scalar(DType::F32));
     let mut lowering = Lowering::new(block, form, engine, ANY_SCHEDULE);
     let extents = lowering.extents;
-    let Extents { batch, m, n, k } = extents;
+    let GemmShape { batch, m, n, k } = extents;
     if !is_multiplied || [batch, m, n, k].contains(&0) {
         return None;
     }
@@ -161,7 +161,7 @@ fn result(lowering: &mut Lowering<'_>) -> Option<Stored> {
     let bindings = lowering.flat.bindings.clone();
     let stores = stores_of(lowering.block, &mut lowering.source, &bindings);
     let &[(arg, offset, body)] = &stores[..] else { return None };
-    let Extents { m, n, .. } = lowering.extents;
+    let GemmShape { m, n, .. } = lowering.extents;
     let anywhere = Anywhere::new(lowering, (lowering.flat.m, m), lowering.flat.n, n);
     let (offset, body) = (anywhere.import(lowering, offset), anywhere.import(lowering, body));
     let places = anywhere.places(lowering, offset)?;
@@ -218,7 +218,7 @@ pub(super) fn added(lowering: &Lowering<'_>, body: ExprId, stored: DType) -> Opt
 
 /// The first element of a vector that has one for each column, whatever row and batch.
 fn vector(lowering: &Lowering<'_>, places: &Places) -> Option<usize> {
-    let Extents { m, n, .. } = lowering.extents;
+    let GemmShape { m, n, .. } = lowering.extents;
     let is_same = (m == 1 || places.row == 0) && places.batch.iter().all(|&stride| stride == 0);
     (is_same && (n == 1 || places.line == 1)).then_some(places.offset)
 }

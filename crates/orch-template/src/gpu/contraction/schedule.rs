@@ -3,7 +3,7 @@
 use super::lower::takes_boxes;
 use super::multiply::{LANE_COLUMNS, LANE_ROWS};
 use super::operand::{Along, natural_along};
-use crate::contraction::{Extents, Form};
+use crate::contraction::{ContractionForm, GemmShape};
 use crate::gpu::varied;
 use orch_compute::block::BlockProgram;
 use orch_ir::DType;
@@ -60,7 +60,7 @@ pub enum Engine {
 
 impl Engine {
     /// What multiplies a contraction; `None` if nothing does.
-    pub fn of(block: &BlockProgram, form: &Form, factors: OperandPrecision) -> Option<Self> {
+    pub fn of(block: &BlockProgram, form: &ContractionForm, factors: OperandPrecision) -> Option<Self> {
         let sum = block.exprs.dtype(form.a);
         match (sum, factors.within(block)) {
             (DType::F32, OperandPrecision::F32) => Some(Engine::Scalar(DType::F32)),
@@ -217,8 +217,8 @@ impl ContractionSchedule {
     }
 
     /// Modelled cycles of the whole grid, launch included.
-    fn cycles(&self, (extents, along): (Extents, Along), engine: Engine, target: &GpuTarget) -> f64 {
-        let Extents { batch, m, n, k } = extents;
+    fn cycles(&self, (extents, along): (GemmShape, Along), engine: Engine, target: &GpuTarget) -> f64 {
+        let GemmShape { batch, m, n, k } = extents;
         let speed = Speed::of(engine, self);
         let tasks = batch * m.div_ceil(self.block_m) * n.div_ceil(self.block_n) * self.split_k;
         let steps = k.div_ceil(self.block_k).div_ceil(self.split_k).max(1) as f64;
@@ -418,13 +418,13 @@ const GROUP_STEPS: [(usize, usize); 6] = [(128, 6), (64, 6), (128, 4), (64, 4), 
 
 /// True for a contraction of a type that something multiplies.
 pub fn is_served(block: &BlockProgram, factors: OperandPrecision) -> bool {
-    Form::of(block).is_ok_and(|form| Engine::of(block, &form, factors).is_some())
+    ContractionForm::of(block).is_ok_and(|form| Engine::of(block, &form, factors).is_some())
 }
 
 /// True for a contraction with one row or one column.
 pub fn is_thin(block: &BlockProgram) -> bool {
-    Form::of(block).is_ok_and(|form| {
-        let extents = Extents::of(block, &form);
+    ContractionForm::of(block).is_ok_and(|form| {
+        let extents = GemmShape::of(block, &form);
         extents.m == 1 || extents.n == 1
     })
 }
@@ -436,9 +436,9 @@ pub fn schedules(
     factors: OperandPrecision,
     limit: usize,
 ) -> Vec<ContractionSchedule> {
-    let Ok(form) = Form::of(block) else { return Vec::new() };
+    let Ok(form) = ContractionForm::of(block) else { return Vec::new() };
     let Some(engine) = Engine::of(block, &form, factors) else { return Vec::new() };
-    let extents = Extents::of(block, &form);
+    let extents = GemmShape::of(block, &form);
     let mut space: Vec<ContractionSchedule> = space(engine, target).collect();
     // A task has no more rows than there are by a whole warp group.
     let spare = 16 * WARP_GROUP;

@@ -1,12 +1,12 @@
 //! Which schedules to try, and in which order.
 
 use super::RowSchedule;
-use crate::Along;
+use crate::LaneAxis;
 use crate::gpu::access::{Effort, SHORT_RUN, effort, lane_choices};
 use crate::gpu::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
-use crate::nest::flat::{Nest, Step, Work};
+use crate::nest::flat::{Nest, NestStage, StageWork};
 use crate::nest::plan::outer_axes;
-use crate::nest::shared::{Shared, costs_more_than_registers, shared_values};
+use crate::nest::shared::{SharedValue, costs_more_than_registers, shared_values};
 use orch_compute::block::Axis;
 use orch_compute::expr::{ExprId, VarId};
 use orch_thread::cta::{MAX_CLUSTER, MAX_THREADS, WARP};
@@ -70,7 +70,7 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
             for together in rows.together(&schedule) {
                 let schedule = RowSchedule { together, ..schedule.clone() };
                 let launch = rows.launch(&schedule);
-                if rows.along != Some(Along::Results) || cluster == 1 || launch.runs_at_once(target) {
+                if rows.along != Some(LaneAxis::Output) || cluster == 1 || launch.runs_at_once(target) {
                     ranked.push((launch.cycles(target), schedule));
                 }
             }
@@ -85,19 +85,19 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
 /// True if there is something that threads do together.
 pub(in crate::gpu) fn serves(nest: &Nest) -> bool {
     let outer = outer_axes(nest);
-    nest.steps.iter().any(|step| !inner_axes(step, &outer).is_empty())
+    nest.stages.iter().any(|step| !inner_axes(step, &outer).is_empty())
 }
 
 /// The values that stages may keep for later ones.
-pub(super) fn kept_values(nest: &Nest, outer: &[Axis]) -> Vec<Shared> {
+pub(super) fn kept_values(nest: &Nest, outer: &[Axis]) -> Vec<SharedValue> {
     let mut kept = shared_values(nest, outer, costs_more_than_registers);
     kept.retain(|shared| is_read_in_turn(nest, outer, shared));
     kept
 }
 
 /// True if every later step that needs the value goes over the same axes, and so comes to it when it is its turn.
-fn is_read_in_turn(nest: &Nest, outer: &[Axis], shared: &Shared) -> bool {
-    nest.steps[shared.step + 1..].iter().all(|step| {
+fn is_read_in_turn(nest: &Nest, outer: &[Axis], shared: &SharedValue) -> bool {
+    nest.stages[shared.stage + 1..].iter().all(|step| {
         let axes = inner_axes(step, outer);
         let is_alike = axes.len() == shared.axes.len() && axes.iter().all(|axis| shared.axes.contains(axis));
         is_alike || !nest.program.exprs.reachable(&step.roots()).contains(&shared.value)
@@ -106,11 +106,11 @@ fn is_read_in_turn(nest: &Nest, outer: &[Axis], shared: &Shared) -> bool {
 
 /// True if a reduction has a result for each point of axes that are not outer.
 pub(super) fn has_arrays(nest: &Nest, outer: &[Axis]) -> bool {
-    nest.steps.iter().any(|step| step.result().is_some() && has_inner(&step.domain, outer))
+    nest.stages.iter().any(|step| step.result().is_some() && has_inner(&step.domain, outer))
 }
 
 /// The axes that a step loops over at a point of the outer axes.
-pub(super) fn inner_axes(step: &Step, outer: &[Axis]) -> Vec<VarId> {
+pub(super) fn inner_axes(step: &NestStage, outer: &[Axis]) -> Vec<VarId> {
     step.axes().into_iter().filter(|axis| outer.iter().all(|other| other.var != *axis)).collect()
 }
 
@@ -119,17 +119,17 @@ fn has_inner(axes: &[VarId], outer: &[Axis]) -> bool {
 }
 
 /// Axes for vectors that make accesses cheap, each with all choices of lanes.
-fn vector_choices(nest: &mut Nest, outer: &[Axis]) -> Vec<(Option<(usize, Along)>, usize)> {
+fn vector_choices(nest: &mut Nest, outer: &[Axis]) -> Vec<(Option<(usize, LaneAxis)>, usize)> {
     let has_arrays = has_arrays(nest, outer);
-    let mut ranked: Vec<(f64, usize, Along)> = Vec::new();
+    let mut ranked: Vec<(f64, usize, LaneAxis)> = Vec::new();
     for position in 0..nest.axes.len() {
         let axis = nest.axes[position].clone();
-        let along = if outer.contains(&axis) { Along::Results } else { Along::Terms };
-        if axis.extent < 2 || (has_arrays && along == Along::Results) {
+        let along = if outer.contains(&axis) { LaneAxis::Output } else { LaneAxis::Reduced };
+        if axis.extent < 2 || (has_arrays && along == LaneAxis::Output) {
             continue;
         }
         let mut bytes = 0.0;
-        for step in nest.steps.clone() {
+        for step in nest.stages.clone() {
             let points = nest.points(&step.axes()) as f64;
             bytes += points * effort(nest, &step, Some((&axis, 1)), &mut BTreeSet::new()).bytes;
         }
@@ -140,7 +140,7 @@ fn vector_choices(nest: &mut Nest, outer: &[Axis]) -> Vec<(Option<(usize, Along)
     if ranked.is_empty() {
         return vec![(None, 1)];
     }
-    let lanes = |(_, position, along): (f64, usize, Along)| {
+    let lanes = |(_, position, along): (f64, usize, LaneAxis)| {
         let choices = lane_choices(nest, &nest.axes[position], false).into_iter();
         choices.map(move |lanes| (Some((position, along)), lanes)).collect::<Vec<_>>()
     };
@@ -154,7 +154,7 @@ fn powers(from: usize, to: usize) -> impl Iterator<Item = usize> {
 
 /// What there is to do with vectors along an axis.
 struct Rows {
-    along: Option<Along>,
+    along: Option<LaneAxis>,
     lanes: usize,
     /// Bytes of the narrowest elements in memory.
     elem_bytes: usize,
@@ -183,41 +183,41 @@ impl Rows {
     fn of(
         nest: &mut Nest,
         outer: &[Axis],
-        shared: &[Shared],
-        vector: Option<(usize, Along)>,
+        shared: &[SharedValue],
+        vector: Option<(usize, LaneAxis)>,
         lanes: usize,
     ) -> Self {
         let axis = vector.map(|(position, along)| (nest.axes[position].clone(), along));
         let granularity = |other: &Axis| match &axis {
-            Some((axis, Along::Results)) if axis == other => lanes,
+            Some((axis, LaneAxis::Output)) if axis == other => lanes,
             _ => 1,
         };
         let points = outer.iter().map(|axis| axis.extent.div_ceil(granularity(axis))).product();
         let mut known: BTreeMap<Vec<VarId>, BTreeSet<ExprId>> = BTreeMap::new();
         let mut steps = Vec::new();
-        for (position, step) in nest.steps.clone().iter().enumerate() {
+        for (position, step) in nest.stages.clone().iter().enumerate() {
             let mut inner = inner_axes(step, outer);
             inner.sort_unstable();
             let has_lanes = match &axis {
-                Some((axis, Along::Terms)) => inner.contains(&axis.var),
-                Some((_, Along::Results)) => true,
+                Some((axis, LaneAxis::Reduced)) => inner.contains(&axis.var),
+                Some((_, LaneAxis::Output)) => true,
                 None => false,
             };
             let lanes = if has_lanes { lanes } else { 1 };
-            let terms = axis.as_ref().is_some_and(|(_, along)| *along == Along::Terms);
+            let terms = axis.as_ref().is_some_and(|(_, along)| *along == LaneAxis::Reduced);
             let vectors = nest.points(&inner) / if terms { lanes } else { 1 };
             let along = axis.as_ref().filter(|_| has_lanes).map(|(axis, _)| (axis, lanes));
             let keeping = effort(nest, step, along, known.entry(inner).or_default());
             let effort = effort(nest, step, along, &mut BTreeSet::new());
-            let kept = lanes * shared.iter().filter(|shared| shared.step == position).count();
-            let is_reduction = matches!(step.work, Work::Reduce(_));
+            let kept = lanes * shared.iter().filter(|shared| shared.stage == position).count();
+            let is_reduction = matches!(step.work, StageWork::Reduce(_));
             steps.push(RowStep { vectors, keeping, effort, is_reduction, kept });
         }
         let along = vector.map(|(_, along)| along);
         let has_arrays = has_arrays(nest, outer);
-        let results = nest.steps.iter().filter_map(|step| match &step.work {
-            Work::Reduce(reduction) => Some(nest.program.exprs.dtype(reduction.body).size_bytes()),
-            Work::Store { .. } => None,
+        let results = nest.stages.iter().filter_map(|step| match &step.work {
+            StageWork::Reduce(reduction) => Some(nest.program.exprs.dtype(reduction.body).size_bytes()),
+            StageWork::Store { .. } => None,
         });
         let may_cluster = !has_arrays && results.min() >= Some(MIN_PEER_BYTES);
         let elem_bytes =
@@ -229,7 +229,7 @@ impl Rows {
     fn arrangements(&self, target: &GpuTarget) -> Vec<(usize, usize, usize)> {
         let most = self.longest().next_power_of_two();
         let mut found = Vec::new();
-        if self.along == Some(Along::Results) {
+        if self.along == Some(LaneAxis::Output) {
             for (groups, members) in powers(4, 32).flat_map(|g| powers(4, 256).map(move |m| (g, m))) {
                 let threads = groups * members;
                 let is_too_wide = groups > 8 && groups >= 2 * self.points;
@@ -340,7 +340,7 @@ impl Rows {
                 launch.shared_bytes += self.combination_bytes(schedule);
             }
         }
-        if self.along == Some(Along::Results) {
+        if self.along == Some(LaneAxis::Output) {
             // Memory likes longer runs than a few columns.
             let run_bytes = (schedule.groups * self.lanes * self.elem_bytes) as f64;
             launch.effort.bytes *= 1.0 + SHORT_RUN / run_bytes;
@@ -354,7 +354,7 @@ impl Rows {
     fn combination_cycles(&self, schedule: &RowSchedule) -> f64 {
         let members = schedule.members;
         let between_tasks = if schedule.cluster > 1 { CLUSTER_BARRIER } else { 0.0 };
-        if self.along == Some(Along::Results) {
+        if self.along == Some(LaneAxis::Output) {
             let in_warp = self.in_warp(schedule);
             let shuffles = SHUFFLE * f64::from(in_warp.ilog2());
             return shuffles + 2.0 * BARRIER + PART * (members / in_warp) as f64 + between_tasks;
@@ -371,7 +371,7 @@ impl Rows {
     fn combination_bytes(&self, schedule: &RowSchedule) -> usize {
         const VALUE: usize = 8;
         match self.along {
-            Some(Along::Results) => {
+            Some(LaneAxis::Output) => {
                 let parts = schedule.threads() / self.in_warp(schedule) + 2 * schedule.groups;
                 parts * self.lanes * VALUE
             }

@@ -2,7 +2,7 @@
 
 use super::RowSchedule;
 use super::lower::Rows;
-use crate::Along;
+use crate::LaneAxis;
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::cta::{CtaStmt, Location, WARP};
@@ -43,7 +43,7 @@ impl Rows<'_> {
     /// The combination of what all members found.
     pub fn combine(&mut self, op: ReduceOp, mut partial: Partial, out: &mut Vec<Stmt>) -> Partial {
         let &RowSchedule { members, groups, cluster, .. } = self.schedule;
-        if self.along == Some(Along::Results) {
+        if self.along == Some(LaneAxis::Output) {
             // Members of a column are `groups` threads apart.
             let in_warp = (WARP / groups.min(WARP)).min(members);
             partial = self.combine_lanes_of_warp(op, partial, groups, in_warp, out);

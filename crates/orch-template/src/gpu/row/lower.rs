@@ -4,13 +4,13 @@ use super::RowSchedule;
 use super::choose::{has_arrays, inner_axes, kept_values};
 use super::combine::Partial;
 use crate::gpu::points::{named, unflatten};
-use crate::nest::emit::{Array, Emitter, for_loop};
-use crate::nest::flat::{Nest, Reduction, Step, Work};
+use crate::nest::emit::{NestEmitter, ScratchArray, for_loop};
+use crate::nest::flat::{Nest, NestReduction, NestStage, StageWork};
 use crate::nest::pack::pack_constants;
-use crate::nest::place::{Lanes, Place};
-use crate::nest::plan::{Plan, order_by_output, outer_axes};
-use crate::nest::reduce::{Accumulator, Loop};
-use crate::{Along, CannotLower};
+use crate::nest::plan::{NestPlan, order_by_output, outer_axes};
+use crate::nest::point::{IterationPoint, Lanes};
+use crate::nest::reduce::{AccumulatorVars, ReductionLoop};
+use crate::{CannotLower, LaneAxis};
 use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, ExprId, VarId};
 use orch_ir::ReduceOp;
@@ -20,9 +20,9 @@ use orch_thread::program::{LoopKind, Stmt};
 
 /// Emission of one kernel.
 pub(super) struct Rows<'a> {
-    pub emitter: Emitter<'a>,
+    pub emitter: NestEmitter<'a>,
     pub schedule: &'a RowSchedule,
-    pub along: Option<Along>,
+    pub along: Option<LaneAxis>,
     /// The number of the thread in its task.
     pub thread: ExprId,
     /// The group that the thread is a member of.
@@ -55,7 +55,7 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     if let Some(cta) = &mut nest.program.cta {
         cta.loads_ahead = schedule.loads_ahead();
     }
-    let emitter = Emitter::new(nest, &plan);
+    let emitter = NestEmitter::new(nest, &plan);
     let (group, member) = (thread, thread);
     let mut rows = Rows { emitter, schedule, along, thread, group, member, order, slot };
     if is_in_shared_memory {
@@ -72,14 +72,17 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
 fn check(
     nest: &Nest,
     outer: &[Axis],
-    vector: Option<&(Axis, Along)>,
+    vector: Option<&(Axis, LaneAxis)>,
     schedule: &RowSchedule,
 ) -> Result<(), CannotLower> {
     let &RowSchedule { lanes, members, groups, cluster, .. } = schedule;
-    let is_along_terms = vector.is_none_or(|(_, along)| *along == Along::Terms);
+    let is_along_terms = vector.is_none_or(|(_, along)| *along == LaneAxis::Reduced);
     let is_one_group = groups == 1 && is_along_terms;
     let conditions = [
-        (nest.steps.iter().any(|step| !inner_axes(step, outer).is_empty()), "every stage is done at a point"),
+        (
+            nest.stages.iter().any(|step| !inner_axes(step, outer).is_empty()),
+            "every stage is done at a point",
+        ),
         (vector.is_none_or(|(axis, _)| axis.extent.is_multiple_of(lanes)), "vectors past the end of an axis"),
         (members.is_power_of_two() && schedule.threads().is_multiple_of(WARP), "threads of parts of warps"),
         (is_along_terms || groups.is_power_of_two() && lanes.is_power_of_two(), "columns that do not halve"),
@@ -102,19 +105,19 @@ fn loop_order(nest: &mut Nest, vector: Option<&Axis>) -> Vec<VarId> {
 fn plan(
     nest: &mut Nest,
     mut outer: Vec<Axis>,
-    vector: Option<&(Axis, Along)>,
+    vector: Option<&(Axis, LaneAxis)>,
     schedule: &RowSchedule,
-) -> Plan {
+) -> NestPlan {
     let shared = if schedule.keep { kept_values(nest, &outer) } else { Vec::new() };
     outer.retain(|axis| vector.is_none_or(|(vector, _)| vector != axis));
     order_by_output(nest, &mut outer);
     // Single elements along reduced axes are no vectors.
-    let vector = vector.filter(|(_, along)| *along == Along::Results || schedule.lanes > 1);
-    Plan { shared, ..Plan::at_places(outer, vector.cloned(), schedule.lanes) }
+    let vector = vector.filter(|(_, along)| *along == LaneAxis::Output || schedule.lanes > 1);
+    NestPlan { shared, ..NestPlan::at_points(outer, vector.cloned(), schedule.lanes) }
 }
 
 /// Points of the outer axes, or vectors of them.
-fn points(plan: &Plan) -> usize {
+fn points(plan: &NestPlan) -> usize {
     plan.loops().iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product()
 }
 
@@ -122,7 +125,7 @@ impl<'a> Rows<'a> {
     /// Gives results that vary over more than the outer axes shared memory, and lets later stages load them from there.
     fn declare_arrays(&mut self) {
         let outer = outer_axes(&self.emitter.nest);
-        for step in self.emitter.nest.steps.clone() {
+        for step in self.emitter.nest.stages.clone() {
             let Some(holds) = step.result() else { continue };
             let axes = self.in_order(&step.domain, &outer);
             if axes.is_empty() {
@@ -143,7 +146,7 @@ impl<'a> Rows<'a> {
             let nest = &mut self.emitter.nest;
             let load = nest.program.exprs.load(buffer, offset, 1, None);
             nest.substitute(&[(holds, load)]);
-            self.emitter.arrays.push(Array { holds, buffer, offset });
+            self.emitter.arrays.push(ScratchArray { holds, buffer, offset });
         }
     }
 
@@ -153,8 +156,8 @@ impl<'a> Rows<'a> {
         let (members, outer) = (self.schedule.all_members(), outer_axes(&self.emitter.nest));
         self.emitter.declare_saves(&mut |emitter, holds, axes| {
             let vector = order.last().filter(|axis| match along {
-                Some(Along::Results) => true,
-                Some(Along::Terms) => axes.contains(axis),
+                Some(LaneAxis::Output) => true,
+                Some(LaneAxis::Reduced) => axes.contains(axis),
                 None => false,
             });
             let nest = &mut emitter.nest;
@@ -171,7 +174,7 @@ impl<'a> Rows<'a> {
                 let lane = exprs.floor_rem(value, count);
                 offset = exprs.add2(offset, lane);
             }
-            Array { holds, buffer, offset: nest.simplify(offset) }
+            ScratchArray { holds, buffer, offset: nest.simplify(offset) }
         });
     }
 
@@ -190,7 +193,7 @@ impl<'a> Rows<'a> {
         let (unit, is_real) = self.unit(&mut body);
         let loops = self.emitter.plan.loops();
         let firsts = unflatten(&mut self.emitter.nest, &loops, unit, &mut body);
-        let mut place = Place::default();
+        let mut place = IterationPoint::default();
         for ((axis, step), first) in loops.iter().zip(firsts) {
             place = match step {
                 1 => place.with(axis.var, first),
@@ -198,23 +201,24 @@ impl<'a> Rows<'a> {
             };
         }
         let outer = outer_axes(&self.emitter.nest);
-        let steps = self.emitter.nest.steps.clone();
+        let steps = self.emitter.nest.stages.clone();
         let mut rest = &steps[..];
         while let Some(step) = rest.first() {
             let mut count = 1;
             match &step.work {
-                Work::Reduce(reduction)
+                StageWork::Reduce(reduction)
                     if self.emitter.arrays.iter().any(|a| a.holds == reduction.result) =>
                 {
                     let domain = self.in_order(&step.domain, &outer);
                     self.reduce_to_array(reduction, &domain, &place, &mut body);
                 }
-                Work::Reduce(reduction) => {
+                StageWork::Reduce(reduction) => {
                     let reduced = self.in_order(&reduction.reduced, &outer);
                     self.reduce(reduction, &reduced, &mut place, &mut body);
                 }
-                Work::Store { .. } => {
-                    let is_same = |other: &&Step| other.result().is_none() && other.domain == step.domain;
+                StageWork::Store { .. } => {
+                    let is_same =
+                        |other: &&NestStage| other.result().is_none() && other.domain == step.domain;
                     count = rest.iter().take_while(is_same).count();
                     let inner = self.in_order(&step.domain, &outer);
                     let stores = self.store(&rest[..count], &inner, &place);
@@ -241,7 +245,7 @@ impl<'a> Rows<'a> {
         let (size, members_size) = (exprs.index(cluster as i64), exprs.index(members as i64));
         let (number, rank) = (exprs.floor_div(task, size), exprs.floor_rem(task, size));
         let (group, member) = match self.along {
-            Some(Along::Results) => {
+            Some(LaneAxis::Output) => {
                 let size = exprs.index(groups as i64);
                 (exprs.floor_rem(self.thread, size), exprs.floor_div(self.thread, size))
             }
@@ -295,8 +299,8 @@ impl<'a> Rows<'a> {
     fn deal(
         &mut self,
         turns: &Turns,
-        place: &Place,
-        sum: Option<(&Reduction, Accumulator)>,
+        place: &IterationPoint,
+        sum: Option<(&NestReduction, AccumulatorVars)>,
         body: &mut Body<'_, 'a>,
     ) -> Vec<Stmt> {
         let (full, rest) = (turns.vectors() / turns.members, turns.vectors() % turns.members);
@@ -323,8 +327,8 @@ impl<'a> Rows<'a> {
         &mut self,
         turns: &Turns,
         (first, past, together): (usize, usize, usize),
-        place: &Place,
-        sum: Option<(&Reduction, Accumulator)>,
+        place: &IterationPoint,
+        sum: Option<(&NestReduction, AccumulatorVars)>,
         body: &mut Body<'_, 'a>,
     ) -> Vec<Stmt> {
         let emitter = &mut self.emitter;
@@ -337,7 +341,7 @@ impl<'a> Rows<'a> {
         let (var, turn) = exprs.fresh_index("turn", past);
         let is_one_iteration = extent <= together;
         let kind = if is_one_iteration { LoopKind::Unroll } else { LoopKind::UnrollBy(together as u32) };
-        let whole = Loop { var, start, end, step: 1, extent, kind };
+        let whole = ReductionLoop { var, start, end, step: 1, extent, kind };
         match sum {
             Some((reduction, acc)) => {
                 emitter.loop_in_chains(reduction, whole, 1, &[acc], &mut |emitter, accs| {
@@ -352,7 +356,13 @@ impl<'a> Rows<'a> {
     }
 
     /// A reduction over axes; `place` has its result afterwards, in every member.
-    fn reduce(&mut self, reduction: &Reduction, reduced: &[Axis], place: &mut Place, out: &mut Vec<Stmt>) {
+    fn reduce(
+        &mut self,
+        reduction: &NestReduction,
+        reduced: &[Axis],
+        place: &mut IterationPoint,
+        out: &mut Vec<Stmt>,
+    ) {
         let turns = self.turns(reduced);
         let width = place.width().max(turns.lanes());
         let acc = self.emitter.accumulator(reduction, width, out);
@@ -367,8 +377,8 @@ impl<'a> Rows<'a> {
     /// What the thread found; its lanes combined if they are terms.
     fn of_thread(
         &mut self,
-        reduction: &Reduction,
-        acc: Accumulator,
+        reduction: &NestReduction,
+        acc: AccumulatorVars,
         lanes_are_terms: bool,
         out: &mut Vec<Stmt>,
     ) -> Partial {
@@ -395,9 +405,9 @@ impl<'a> Rows<'a> {
     /// A reduction for each point of axes, each by one thread, into shared memory.
     fn reduce_to_array(
         &mut self,
-        reduction: &Reduction,
+        reduction: &NestReduction,
         domain: &[Axis],
-        place: &Place,
+        place: &IterationPoint,
         out: &mut Vec<Stmt>,
     ) {
         let Some(array) = self.emitter.arrays.iter().find(|array| array.holds == reduction.result).cloned()
@@ -416,14 +426,14 @@ impl<'a> Rows<'a> {
     }
 
     /// Stores over one domain, of which `inner` are not outer.
-    fn store(&mut self, steps: &[Step], inner: &[Axis], place: &Place) -> Vec<Stmt> {
+    fn store(&mut self, steps: &[NestStage], inner: &[Axis], place: &IterationPoint) -> Vec<Stmt> {
         let stores: Vec<(BufferId, ExprId, ExprId)> = (steps.iter())
             .filter_map(|step| match step.work {
-                Work::Store { buffer, offset, body } => Some((buffer, offset, body)),
-                Work::Reduce(_) => None,
+                StageWork::Store { buffer, offset, body } => Some((buffer, offset, body)),
+                StageWork::Reduce(_) => None,
             })
             .collect();
-        let roots: Vec<ExprId> = steps.iter().flat_map(Step::roots).collect();
+        let roots: Vec<ExprId> = steps.iter().flat_map(NestStage::roots).collect();
         let turns = self.turns(inner);
         self.deal(&turns, place, None, &mut |emitter, place, _| {
             let mut out = Vec::new();
@@ -437,7 +447,8 @@ impl<'a> Rows<'a> {
 }
 
 /// What is done at a place, for a reduction with what it adds to.
-type Body<'f, 'a> = dyn FnMut(&mut Emitter<'a>, &Place, Option<Accumulator>) -> Vec<Stmt> + 'f;
+type Body<'f, 'a> =
+    dyn FnMut(&mut NestEmitter<'a>, &IterationPoint, Option<AccumulatorVars>) -> Vec<Stmt> + 'f;
 
 /// A loop that is dealt out to members: vector number `turn * members + member` is done in a member's turn `turn`.
 struct Turns {
@@ -462,10 +473,10 @@ impl Turns {
     /// `body` in one turn.
     fn at<'a>(
         &self,
-        emitter: &mut Emitter<'a>,
+        emitter: &mut NestEmitter<'a>,
         turn: ExprId,
-        place: &Place,
-        acc: Option<Accumulator>,
+        place: &IterationPoint,
+        acc: Option<AccumulatorVars>,
         body: &mut Body<'_, 'a>,
     ) -> Vec<Stmt> {
         let nest = &mut emitter.nest;

@@ -5,9 +5,9 @@
 //! after the other: each takes every so-manieth vector of the axes that a stage loops over, and what members found is
 //! combined by shuffles within a warp, through shared memory between warps, and between the tasks of a cluster.
 //!
-//! - Vectors along reduced axes ([`Along::Terms`]): members are neighbouring threads; a part of a warp, a warp, several
+//! - Vectors along reduced axes ([`LaneAxis::Reduced`]): members are neighbouring threads; a part of a warp, a warp, several
 //!   or all of a task, or of a cluster of tasks.
-//! - Vectors along an outer axis ([`Along::Results`]): neighbouring threads have neighbouring columns, members are
+//! - Vectors along an outer axis ([`LaneAxis::Output`]): neighbouring threads have neighbouring columns, members are
 //!   warps apart.
 //!
 //! What several stages need of an element is kept in registers, if it fits, so that inputs are read once. Results of
@@ -22,7 +22,7 @@ mod lower;
 use super::points::nest_of;
 pub(super) use choose::serves;
 
-use crate::{Along, CannotLower};
+use crate::{CannotLower, LaneAxis};
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
 use orch_thread::target::GpuTarget;
@@ -32,7 +32,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RowSchedule {
     /// The axis of vectors, as a position among the merged axes, and what it is.
-    pub vector: Option<(usize, Along)>,
+    pub vector: Option<(usize, LaneAxis)>,
     /// Elements of a vector.
     pub lanes: usize,
     /// Threads of a task that work at one point of the outer axes, a power of two.
@@ -68,7 +68,7 @@ impl RowSchedule {
     /// Whether threads have registers for all vectors that they load together. Members of rows have many neighbours with
     /// as many loads instead.
     fn loads_ahead(&self) -> bool {
-        matches!(self.vector, Some((_, Along::Results))) && !self.keep
+        matches!(self.vector, Some((_, LaneAxis::Output))) && !self.keep
     }
 
     /// Threads that work at one point.

@@ -1,74 +1,42 @@
-//! Register tiles as matrix tiles (AMX): two by two tiles of 16 x 16 sums, 32 terms at a time.
+//! Register tiles as matrix tiles (AMX): two by two tiles of 16 x 16 accumulators, 32 elements of K at a time.
 //!
 //! The hardware is configured once, for whole tiles. Fewer rows than a tile has are computed with a tile that starts
 //! earlier, where rows are read in place, so that it ends with the last row; its first rows are computed twice and
 //! stored once. In scratch, rows of zeros follow the last one instead.
 
-use super::engine::argument_row_distance;
-use super::lower::Lowering;
-use super::operand::RowsFrom;
-use super::schedule::{ContractionSchedule, Extents, Staging};
-use super::stage::RowScratch;
-use super::tile::{Sums, Tile, bind_offset, emit_epilogue_loop, panel_address};
+use super::address::{bind_offset, panel_address};
+use super::emitter::{AccumulatorScratch, AmxTiles, ContractionEmitter, RegisterTile, RowScratch};
+use super::epilogue::emit_epilogue_loop;
+use super::math_unit::{AMX_COLUMNS, AMX_K};
+use super::operand::{RowsFrom, argument_row_distance};
 use orch_compute::expr::{BufferId, Expr, ExprId};
 use orch_compute::simplify::simplify;
 use orch_ir::DType;
-use orch_thread::amx::{AmxShape, AmxStmt, MAX_TILE_ROWS, TileId};
+use orch_thread::amx::{AmxShape, AmxStmt, MAX_TILE_ROWS};
 use orch_thread::program::{LoopKind, Stmt};
-use orch_thread::target::CpuTarget;
-
-/// Terms of a tile of the first factor.
-pub(super) const TERMS: usize = 32;
-/// Columns of a tile of sums.
-const COLUMNS: usize = 16;
-/// Tiles of sums along rows and along columns.
-const SIDE: usize = 2;
-
-/// The tiles of a kernel.
-#[derive(Clone, Debug)]
-pub(super) struct TileSet {
-    /// Rows of a tile.
-    rows: usize,
-    /// Sums, by row of tiles.
-    sums: Vec<Vec<TileId>>,
-    /// The first factor, one per row of tiles.
-    a: Vec<TileId>,
-    /// The second factor, one per column of tiles.
-    b: Vec<TileId>,
-}
-
-/// The only schedule: four tiles of sums share two tiles of each factor, which fills the eight that there are.
-pub(super) fn schedule(
-    extents: Extents,
-    staging: Staging,
-    lanes: usize,
-    target: &CpuTarget,
-) -> ContractionSchedule {
-    let rows = (SIDE * MAX_TILE_ROWS).min(extents.m.max(1));
-    let vectors = SIDE.min(extents.n.div_ceil(COLUMNS).max(1));
-    let pairs = Extents { k: extents.k.next_multiple_of(TERMS) / 2, ..extents };
-    ContractionSchedule::whole_terms(pairs, staging, (rows, vectors), lanes, target)
-}
 
 /// Declares the tiles of a kernel.
-pub(super) fn declare(ctx: &mut Lowering<'_>) -> TileSet {
+pub(super) fn declare(ctx: &mut ContractionEmitter<'_>) -> AmxTiles {
     let rows = MAX_TILE_ROWS.min(ctx.schedule.rows);
     let (row_tiles, column_tiles) = (ctx.schedule.rows.div_ceil(rows), ctx.schedule.vectors);
     let mut add =
         |name: String, dtype, rows, columns| ctx.program.add_tile(AmxShape { name, dtype, rows, columns });
     let sums = (0..row_tiles)
-        .map(|i| (0..column_tiles).map(|j| add(format!("sum_{i}_{j}"), DType::F32, rows, COLUMNS)).collect())
+        .map(|i| {
+            (0..column_tiles).map(|j| add(format!("sum_{i}_{j}"), DType::F32, rows, AMX_COLUMNS)).collect()
+        })
         .collect();
-    let a = (0..row_tiles).map(|i| add(format!("a_{i}"), DType::BF16, rows, TERMS)).collect();
-    let b = (0..column_tiles).map(|j| add(format!("b_{j}"), DType::BF16, TERMS / 2, 2 * COLUMNS)).collect();
-    TileSet { rows, sums, a, b }
+    let a = (0..row_tiles).map(|i| add(format!("a_{i}"), DType::BF16, rows, AMX_K)).collect();
+    let b =
+        (0..column_tiles).map(|j| add(format!("b_{j}"), DType::BF16, AMX_K / 2, 2 * AMX_COLUMNS)).collect();
+    AmxTiles { rows, sums, a, b }
 }
 
 /// Statements that compute a tile and store its results.
-pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> Vec<Stmt> {
+pub(super) fn emit_tile(ctx: &mut ContractionEmitter<'_>, tile: &RegisterTile, set: &AmxTiles) -> Vec<Stmt> {
     let row_tiles = tile.rows.div_ceil(set.rows);
-    let column_tiles = tile.columns.div_ceil(COLUMNS);
-    let sums = ctx.sums.expect("tiles of sums are stored to scratch");
+    let column_tiles = tile.columns.div_ceil(AMX_COLUMNS);
+    let sums = ctx.accumulator_scratch.expect("tiles of sums are stored to scratch");
     // The first row of each row of tiles, relative to the tile's first row.
     let in_place = matches!(ctx.rows, RowsFrom::Argument { .. });
     let last_start = tile.rows as i64 - set.rows as i64;
@@ -89,7 +57,7 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> V
 
     let exprs = &mut ctx.program.exprs;
     let term_var = exprs.declare_index("term", ctx.terms);
-    exprs.set_multiple_of(term_var, TERMS as i64);
+    exprs.set_multiple_of(term_var, AMX_K as i64);
     let term = exprs.var(term_var);
     // Each tile is loaded right before its first use: loads and products of tiles overlap only if they alternate.
     let mut body = Vec::new();
@@ -100,7 +68,7 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> V
             if i == 0 {
                 let line = exprs.mul_const(term, width);
                 let line = exprs.add2(panel_base, line);
-                let offset = exprs.add_const(line, (2 * j * COLUMNS) as i64);
+                let offset = exprs.add_const(line, (2 * j * AMX_COLUMNS) as i64);
                 let stride = 2 * width;
                 body.push(Stmt::Amx(AmxStmt::Load { tile: b, buffer: panel_buffer, offset, stride }));
             }
@@ -108,26 +76,26 @@ pub(super) fn emit_tile(ctx: &mut Lowering<'_>, tile: &Tile, set: &TileSet) -> V
         }
     }
     let (zero, end) = (exprs.index(0), exprs.index(ctx.terms as i64));
-    let step = TERMS as i64;
+    let step = AMX_K as i64;
     out.push(Stmt::For { var: term_var, start: zero, end, step, kind: LoopKind::Serial, body });
 
     for (i, &start) in starts.iter().enumerate() {
         for (j, &sum) in set.sums[i][..column_tiles].iter().enumerate() {
-            let first = (start + skipped as i64) * sums.line as i64 + (j * COLUMNS) as i64;
+            let first = (start + skipped as i64) * sums.line as i64 + (j * AMX_COLUMNS) as i64;
             let offset = ctx.program.exprs.index(first);
             let (buffer, stride) = (sums.buffer, sums.line as i64);
             out.push(Stmt::Amx(AmxStmt::Store { tile: sum, buffer, offset, stride }));
         }
     }
-    let sums = Sums { skipped_rows: skipped, ..sums };
+    let sums = AccumulatorScratch { skipped_rows: skipped, ..sums };
     out.extend(emit_epilogue_loop(ctx, tile, sums, column_tiles));
     out
 }
 
 /// Buffer, first offset and distance of the rows from `start` on, counted from the tile's first row.
 fn row_address(
-    ctx: &mut Lowering<'_>,
-    tile: &Tile,
+    ctx: &mut ContractionEmitter<'_>,
+    tile: &RegisterTile,
     start: i64,
     out: &mut Vec<Stmt>,
 ) -> (BufferId, ExprId, i64) {
@@ -148,15 +116,15 @@ fn row_address(
             };
             let base = bind_offset(ctx, "a_base", offset, out);
             let distance = argument_row_distance(ctx.block, &mut ctx.source, &ctx.flat, ctx.a)
-                .expect("the engine reads rows in place only at equal distances");
+                .expect("the math_unit reads rows in place only at equal distances");
             (ctx.arg_buffers[arg.index()].expect("arguments that are read are passed"), base, distance)
         }
     }
 }
 
-/// Rows of zeros after the last one of the task's scratch rows, up to a whole tile.
+/// Rows of zeros after the last one of the work item's scratch rows, up to a whole tile.
 pub(super) fn clear_rows(
-    ctx: &mut Lowering<'_>,
+    ctx: &mut ContractionEmitter<'_>,
     RowScratch { buffer, distance, .. }: RowScratch,
     first: ExprId,
     end: ExprId,
@@ -182,11 +150,11 @@ pub(super) fn clear_rows(
     let term = exprs.var(term_var);
     let offset = exprs.add2(line, term);
     let zero = exprs.zero(DType::BF16);
-    let value = exprs.splat(zero, TERMS);
+    let value = exprs.splat(zero, AMX_K);
     let (start, terms) = (exprs.index(0), exprs.index(ctx.terms as i64));
     let store = Stmt::Store { buffer, offset, value, mask: None };
     let kind = LoopKind::Serial;
-    let step = TERMS as i64;
+    let step = AMX_K as i64;
     let clear = Stmt::For { var: term_var, start, end: terms, step, kind, body: vec![store] };
     Some(Stmt::For { var: row_var, start: end, end: past, step: 1, kind, body: vec![clear] })
 }

@@ -1,13 +1,13 @@
-//! The value of a scalar expression at a place: a point of the iteration space, or a vector of points.
+//! The value of a scalar expression at a point: a point of the iteration space, or a vector of points.
 
 use super::flat::Nest;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{ExprId, VarId};
 use orch_thread::vectorize::{Vectorizer, Widening};
 
-/// Where code computes: the values of axes, and of placeholders that differ between places.
+/// Where code computes: the values of axes, and of placeholders that differ between points.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Place {
+pub(crate) struct IterationPoint {
     /// Scalar values of variables: axes with another value than their own variable, scalar placeholders.
     pub bindings: Vec<(VarId, ExprId)>,
     /// The axis that differs between lanes, if there are lanes.
@@ -16,7 +16,7 @@ pub(crate) struct Place {
     pub vectors: Vec<(VarId, ExprId)>,
 }
 
-/// The lanes of a place.
+/// The lanes of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lanes {
     /// The axis.
@@ -29,7 +29,7 @@ pub(crate) struct Lanes {
     pub mask: Option<ExprId>,
 }
 
-impl Place {
+impl IterationPoint {
     /// The number of lanes.
     pub fn width(&self) -> usize {
         self.lanes.map_or(1, |lanes| lanes.count)
@@ -40,16 +40,16 @@ impl Place {
         self.lanes.and_then(|lanes| lanes.mask)
     }
 
-    /// This place with a variable bound.
-    pub fn with(&self, var: VarId, value: ExprId) -> Place {
-        let mut place = self.clone();
-        place.bindings.push((var, value));
-        place
+    /// This point with a variable bound.
+    pub fn with(&self, var: VarId, value: ExprId) -> IterationPoint {
+        let mut point = self.clone();
+        point.bindings.push((var, value));
+        point
     }
 
-    /// This place with lanes along an axis.
-    pub fn along(&self, lanes: Lanes) -> Place {
-        Place { lanes: Some(lanes), ..self.clone() }
+    /// This point with lanes along an axis.
+    pub fn along(&self, lanes: Lanes) -> IterationPoint {
+        IterationPoint { lanes: Some(lanes), ..self.clone() }
     }
 
     /// Defines a placeholder here.
@@ -70,19 +70,19 @@ impl Nest {
         Lanes { axis, base, count, mask }
     }
 
-    /// The value of a scalar expression: a vector if the place has lanes and the value differs between them.
-    pub fn value(&mut self, place: &Place, root: ExprId) -> ExprId {
+    /// The value of a scalar expression: a vector if the point has lanes and the value differs between them.
+    pub fn value(&mut self, point: &IterationPoint, root: ExprId) -> ExprId {
         let exprs = &mut self.program.exprs;
-        let bound = Substitution::new(&place.bindings).apply(exprs, root);
+        let bound = Substitution::new(&point.bindings).apply(exprs, root);
         let bound = self.simplifier.simplify(exprs, bound);
-        let Some(Lanes { axis, base, count, mask }) = place.lanes else { return bound };
-        let over = Widening { var: axis, base, lanes: count, mask, registers: place.vectors.clone() };
+        let Some(Lanes { axis, base, count, mask }) = point.lanes else { return bound };
+        let over = Widening { var: axis, base, lanes: count, mask, registers: point.vectors.clone() };
         Vectorizer::new(exprs, &over).widen(exprs, &mut self.simplifier, bound)
     }
 
     /// As [`Nest::value`], repeated in every lane if it is uniform.
-    pub fn full_value(&mut self, place: &Place, root: ExprId) -> ExprId {
-        let value = self.value(place, root);
-        self.program.exprs.splat(value, place.width())
+    pub fn full_value(&mut self, point: &IterationPoint, root: ExprId) -> ExprId {
+        let value = self.value(point, root);
+        self.program.exprs.splat(value, point.width())
     }
 }

@@ -1,15 +1,15 @@
-//! Register tiles whose factors are pairs of bf16: the loop over pairs of terms, and panels that tasks pack.
+//! Register tiles whose operands are pairs of bf16: the loop over pairs along K (`vdpbf16ps`), and panels that work items pack.
 
-use super::lower::{Lowering, prefix_mask};
-use super::tile::{Tile, panel_address, row_addresses};
+use super::address::{panel_address, row_addresses};
+use super::emitter::{ContractionEmitter, RegisterTile, prefix_mask};
 use orch_compute::expr::{BufferId, ExprId, Type, VarId};
 use orch_ir::DType;
 use orch_thread::program::{LoopKind, Stmt};
 
-/// The loop over pairs of terms: one load per panel vector, one pair per row, `rows * vectors` dot products.
+/// The loop over pairs along K: one load per panel vector, one pair per row, `rows * vectors` dot products.
 pub(super) fn emit_sum(
-    ctx: &mut Lowering<'_>,
-    tile: &Tile,
+    ctx: &mut ContractionEmitter<'_>,
+    tile: &RegisterTile,
     vectors: usize,
     accumulators: &[Vec<VarId>],
     (start, end): (ExprId, ExprId),
@@ -48,9 +48,9 @@ pub(super) fn emit_sum(
     out
 }
 
-/// Computes one panel of the second factor into scratch as `[pair][column][2]`, zeros past the last column and term.
+/// Computes one panel of the second operand into scratch as `[pair][column][2]`, zeros past the last column and past `k`.
 pub(super) fn fill_panel(
-    ctx: &mut Lowering<'_>,
+    ctx: &mut ContractionEmitter<'_>,
     buffer: BufferId,
     panel: ExprId,
     columns: usize,
@@ -61,7 +61,7 @@ pub(super) fn fill_panel(
     let (pair_var, pair) = ctx.program.exprs.fresh_index("pair", full.max(1));
     let (zero, full_end) = (ctx.program.exprs.index(0), ctx.program.exprs.index(full as i64));
     if full > 0 {
-        let body = fill_pair(ctx, buffer, panel, columns, pair, Pair::Whole);
+        let body = fill_pair(ctx, buffer, panel, columns, pair, PresentTerms::Whole);
         out.push(Stmt::For {
             var: pair_var,
             start: zero,
@@ -72,34 +72,34 @@ pub(super) fn fill_panel(
         });
     }
     if terms > 2 * full {
-        out.extend(fill_pair(ctx, buffer, panel, columns, full_end, Pair::First));
+        out.extend(fill_pair(ctx, buffer, panel, columns, full_end, PresentTerms::First));
     }
     let (first, end) = (terms.div_ceil(2), ctx.terms / 2);
     if first < end {
         let exprs = &mut ctx.program.exprs;
         let var = exprs.declare_index("pair", end);
         let (pair, start, end) = (exprs.var(var), exprs.index(first as i64), exprs.index(end as i64));
-        let body = fill_pair(ctx, buffer, panel, columns, pair, Pair::Neither);
+        let body = fill_pair(ctx, buffer, panel, columns, pair, PresentTerms::Neither);
         out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
     }
     out
 }
 
-/// Which terms of a pair there are.
+/// Which elements of a pair there are; `k` may be odd.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pair {
+enum PresentTerms {
     Whole,
     First,
     Neither,
 }
 
 fn fill_pair(
-    ctx: &mut Lowering<'_>,
+    ctx: &mut ContractionEmitter<'_>,
     buffer: BufferId,
     panel: ExprId,
     columns: usize,
     pair: ExprId,
-    present: Pair,
+    present: PresentTerms,
 ) -> Vec<Stmt> {
     let (width, lanes) = (ctx.width(), ctx.lanes);
     let exprs = &mut ctx.program.exprs;
@@ -115,9 +115,9 @@ fn fill_pair(
         let first = ctx.program.exprs.add_const(first_column, start as i64);
         let mask = ctx.tail_mask((columns - start).min(lanes));
         let mut halves = [zeros; 2];
-        if present != Pair::Neither {
+        if present != PresentTerms::Neither {
             let column = ctx.vector_index(&mut body, "column", first, ctx.extents.n);
-            let terms: &[ExprId] = if present == Pair::Whole { &[even, odd] } else { &[even] };
+            let terms: &[ExprId] = if present == PresentTerms::Whole { &[even, odd] } else { &[even] };
             for (half, &term) in halves.iter_mut().zip(terms) {
                 let value = ctx.import_vector(ctx.b, &[(ctx.flat.k, term)], (ctx.flat.n, column), mask);
                 *half = match mask {
@@ -134,13 +134,17 @@ fn fill_pair(
     body
 }
 
-/// Zeros in the scratch row at `line` from its last term on, so that what is multiplied with the panel's zeros is finite.
-pub(super) fn clear_row_end(ctx: &mut Lowering<'_>, buffer: BufferId, line: ExprId) -> Option<Stmt> {
+/// Zeros in the scratch row at `line` from element `k` on, so that what is multiplied with the panel's zeros is finite.
+pub(super) fn clear_row_end(
+    ctx: &mut ContractionEmitter<'_>,
+    buffer: BufferId,
+    line: ExprId,
+) -> Option<Stmt> {
     let (terms, rest) = (ctx.extents.k, ctx.terms - ctx.extents.k);
     if rest == 0 {
         return None;
     }
-    let group = ctx.engine.terms();
+    let group = ctx.math_unit.terms();
     let exprs = &mut ctx.program.exprs;
     let zero = exprs.zero(DType::BF16);
     let value = exprs.splat(zero, group);

@@ -1,37 +1,26 @@
-//! Filling scratch with the factors of a contraction that cannot be read where they are.
+//! Filling scratch with the operands of a contraction that cannot be read where they are.
 
-use super::lower::Lowering;
-use super::operand::RowOrder;
-use super::pairs;
+use super::bf16_dot;
+use super::emitter::{ContractionEmitter, RowScratch};
+use super::pack_cost::RowOrder;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::program::{LoopKind, Stmt};
 
-/// Scratch for a task's rows of the first factor.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RowScratch {
-    /// Where.
-    pub buffer: BufferId,
-    /// Which coordinate is the inner one.
-    pub order: RowOrder,
-    /// Elements between neighbours along the outer coordinate.
-    pub distance: usize,
-}
-
 /// Vectors that a copying loop moves per iteration.
 const COPY_UNROLL: u32 = 4;
 
-impl Lowering<'_> {
-    /// Computes the task's rows of the first factor into scratch.
+impl ContractionEmitter<'_> {
+    /// Computes the work item's rows of the first operand into scratch.
     pub fn fill_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
         match scratch.order {
-            RowOrder::TermsInner => self.fill_rows_along_terms(scratch, first, end),
+            RowOrder::KInner => self.fill_rows_along_terms(scratch, first, end),
             RowOrder::RowsInner => self.fill_rows_along_rows(scratch, first, end),
         }
     }
 
-    /// `[row][k]`: for each row a loop over each outer summed axis, vectors along the innermost, where the factor is
+    /// `[row][k]`: for each row a loop over each outer summed axis, vectors along the innermost, where the operand is
     /// contiguous if it is anywhere.
     fn fill_rows_along_terms(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
         let RowScratch { buffer, distance, .. } = scratch;
@@ -44,15 +33,15 @@ impl Lowering<'_> {
         let Some((&along, outer)) = terms.split_last() else { return Vec::new() };
         let (loops, term) = self.loops_over(outer, self.block.extent(along), &mut bindings);
         let line = self.program.exprs.add2(row_line, term);
-        let a = self.row_factor();
+        let a = self.row_operand();
         let body = self.fill_segment(buffer, a, &bindings, along, line);
         let mut body = self.inside(loops, body);
-        body.extend(pairs::clear_row_end(self, buffer, row_line));
+        body.extend(bf16_dot::clear_row_end(self, buffer, row_line));
         vec![Stmt::For { var: row_var, start: first, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
-    /// One row's terms along the innermost summed axis. Where the padding around an image decides for all of them at
-    /// once, it is asked once.
+    /// One row's elements along the innermost K axis. Where the padding around an image decides for all of them at
+    /// once, it is tested once.
     fn fill_segment(
         &mut self,
         buffer: BufferId,
@@ -80,7 +69,7 @@ impl Lowering<'_> {
         vec![Stmt::If { condition, then, otherwise }]
     }
 
-    /// `[k][row]`: for each term a loop over the lines of rows that share all but their innermost axis, vectors along
+    /// `[k][row]`: for each `k` a loop over the lines of rows that share all but their innermost axis, vectors along
     /// that. The first row is at `lanes`, so that a line's first vector may begin before it. Vectors are stored whole;
     /// what they write past a line's end the next line writes again.
     fn fill_rows_along_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
@@ -124,17 +113,17 @@ impl Lowering<'_> {
         self.inside(loops, body)
     }
 
-    /// The first factor over batch axes, the flat row, and the summed axes themselves.
-    fn row_factor(&mut self) -> ExprId {
+    /// The first operand over batch axes, the flat row, and the summed axes themselves.
+    fn row_operand(&mut self) -> ExprId {
         let rows: Vec<(VarId, ExprId)> =
             self.flat.bindings.iter().copied().filter(|(axis, _)| !self.form.k.contains(axis)).collect();
         let mut flatten = Substitution::new(&rows);
-        let a = self.engine.factor(&mut self.source, self.form.a);
+        let a = self.math_unit.factor(&mut self.source, self.form.a);
         let a = flatten.apply(&mut self.source, a);
         simplify(&mut self.source, a)
     }
 
-    /// Computes one panel of the second factor into scratch, vectors along columns, zeros past the last one.
+    /// Computes one panel of the second operand into scratch, vectors along columns, zeros past the last one.
     pub fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
         let width = self.width();
         let (k_var, k) = self.program.exprs.fresh_index("k", self.extents.k);
@@ -160,8 +149,8 @@ impl Lowering<'_> {
 
     /// `scratch[line + i] = expr at i` for `i` along a whole axis, in vectors; of a `span`, those vectors that begin at or
     /// after its first and before its second bound. The last vector is stored whole: what it writes past the axis is
-    /// written again when its turn comes, for lines are filled in the order of their addresses, and the buffer has room
-    /// for one more vector. Masked stores are slow on some processors.
+    /// written again with the next line, for lines are filled in the order of their addresses, and the buffer has room
+    /// for one more vector. Masked stores are slow on some CPUs.
     fn fill_along(
         &mut self,
         buffer: BufferId,
@@ -251,7 +240,7 @@ impl Lowering<'_> {
         if matches!(self.program.exprs.get(value), orch_compute::expr::Expr::Load { .. }) {
             return value;
         }
-        let zero = self.program.exprs.zero(self.factor_type);
+        let zero = self.program.exprs.zero(self.operand_type);
         let zeros = self.program.exprs.splat(zero, self.lanes);
         self.program.exprs.select(mask, value, zeros)
     }

@@ -1,0 +1,123 @@
+//! Which operands of a contraction are packed into scratch before they are multiplied, and how those that are read in place
+//! meet the caches.
+
+use super::form::{ContractionForm, GemmShape};
+use super::math_unit::CpuMathUnit;
+use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, row_bytes, sources};
+use super::pack_cost::{PackingWork, RowOrder, operand_packing};
+use orch_compute::affine::gcd;
+use orch_compute::block::BlockProgram;
+use orch_thread::program::CACHE_LINE;
+use orch_thread::target::CpuTarget;
+
+/// Which operands a work item copies to scratch before it multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Staging {
+    /// The work item's rows of the first operand, and how.
+    pub rows: Option<RowOrder>,
+    /// Each of the work item's panels of the second operand.
+    pub panels: bool,
+    /// Bytes from one row of the first operand to the next, where they are read in place and evenly apart.
+    pub row_bytes: Option<usize>,
+    /// Bytes from one step along K of the second operand to the next, where its panels are read in place.
+    pub term_bytes: Option<usize>,
+}
+
+impl Staging {
+    /// Whether so many rows that are read at a time do not stay in the L1, because their places in it
+    /// are the same: lines this many bytes apart share as many places as it has ways.
+    pub(super) fn rows_collide(&self, rows: usize, target: &CpuTarget) -> bool {
+        self.row_bytes.is_some_and(|bytes| collide(bytes, rows, target))
+    }
+
+    /// Whether memory is what a product in register tiles of so many rows and columns waits for: few row tiles read large
+    /// panels where they lie, each of which is a part of longer lines.
+    pub(super) fn waits_for_panels(
+        &self,
+        (rows, width): (usize, usize),
+        extents: GemmShape,
+        target: &CpuTarget,
+    ) -> bool {
+        let is_large = |bytes| bytes * extents.k > target.l2_bytes / 4;
+        let has_few_strips = extents.m.div_ceil(rows) <= MOST_STRIPS;
+        has_few_strips && extents.n > width && self.term_bytes.is_some_and(is_large)
+    }
+
+    /// The same of the lines of a panel, which each strip of rows reads again.
+    pub(super) fn panel_lines_collide(&self, terms: usize, target: &CpuTarget) -> bool {
+        self.term_bytes.is_some_and(|bytes| collide(bytes, terms, target))
+    }
+}
+
+/// Row tiles, at most, that wait for memory: others are busy with multiplying.
+const MOST_STRIPS: usize = 8;
+
+/// Whether so many lines that are so many bytes apart do not stay in the L1.
+fn collide(bytes: usize, lines: usize, target: &CpuTarget) -> bool {
+    const PERIOD: usize = 4096;
+    let places = PERIOD / (gcd(bytes as i64, PERIOD as i64) as usize).max(CACHE_LINE);
+    lines.div_ceil(places) > target.l1_bytes / PERIOD
+}
+
+/// Which operands work items will copy, whatever the schedule.
+pub fn staging(block: &BlockProgram, form: &ContractionForm, math_unit: CpuMathUnit) -> Staging {
+    let mut exprs = block.exprs.clone();
+    let flat = FlatAxes::new(block, &mut exprs, form);
+    let factors = flat_operands(&mut exprs, form, &flat, math_unit);
+    let (rows, panels) = sources(block, &mut exprs, form, &flat, factors, math_unit, 1);
+    let (rows, row_bytes) = match rows {
+        RowsFrom::Scratch(order) => (Some(order), None),
+        RowsFrom::Argument { .. } => (None, row_bytes(block, &mut exprs, &flat, factors.0)),
+    };
+    let term_bytes = panels.term_bytes(exprs.dtype(factors.1));
+    Staging { rows, panels: matches!(panels, PanelsFrom::Scratch), row_bytes, term_bytes }
+}
+/// Counts the filling of both operands of a contraction; nothing for other programs, and for operands that are read
+/// where they are.
+pub fn packing_work(block: &BlockProgram, target: &CpuTarget, lanes: usize) -> PackingWork {
+    let Ok(form) = ContractionForm::of(block) else { return PackingWork::default() };
+    let staging = staging(block, &form, CpuMathUnit::of(block, &form, target));
+    let along = match staging.rows {
+        Some(RowOrder::KInner) => form.k.last(),
+        Some(RowOrder::RowsInner) => form.m.last(),
+        None => None,
+    };
+    let rows = along.map(|&along| operand_packing(block, form.a, along, lanes));
+    let panels =
+        form.n.last().filter(|_| staging.panels).map(|&along| operand_packing(block, form.b, along, lanes));
+    let (rows, panels) = (rows.unwrap_or_default(), panels.unwrap_or_default());
+    PackingWork { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orch_compute::{Layout, fuse, layouts};
+    use orch_ir::{Contract, DType, PrimGraph, PrimOp};
+
+    fn fill_of(graph: &PrimGraph, result: orch_ir::TensorId) -> PackingWork {
+        let nodes: Vec<_> = graph.node_ids().collect();
+        let layouts: Vec<Layout> = layouts::assign(graph);
+        let block = fuse::build(graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel").unwrap();
+        packing_work(&block, &orch_thread::target::X86_64_V4, 16)
+    }
+
+    #[test]
+    fn a_transposed_factor_is_gathered() {
+        let mut graph = PrimGraph::new("scores");
+        let q = graph.add_input("q", DType::F32, [2, 40, 8]);
+        let k = graph.add_input("k", DType::F32, [2, 50, 8]);
+        let k = graph.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]).unwrap();
+        let scores = graph.add(PrimOp::Contract(Contract::matmul(1)), &[q, k]).unwrap();
+        assert_eq!(fill_of(&graph, scores), PackingWork { lanes: 2 * 8 * 64, gathered: 2 * 8 * 50 });
+    }
+
+    #[test]
+    fn plain_matrices_are_read_where_they_are() {
+        let mut graph = PrimGraph::new("product");
+        let x = graph.add_input("x", DType::F32, [40, 30]);
+        let w = graph.add_input("w", DType::F32, [30, 64]);
+        let y = graph.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]).unwrap();
+        assert_eq!(fill_of(&graph, y), PackingWork::default());
+    }
+}

@@ -1,0 +1,24 @@
+//! What every template returns, and the numerical bound that all of them keep.
+
+use orch_thread::kernel::Kernel;
+
+/// The most products or elements that are added up in one chain. The rounding error of a chain grows with its length, so
+/// longer sums are split into chains of at most this length, each with an accumulator of its own.
+pub(crate) const LONGEST_CHAIN: usize = 1024;
+
+/// Why a template does not lower a block program.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CannotLower {
+    /// The program has another structure than the template serves.
+    #[error("not a program of this template: {0}")]
+    NotThisTemplate(&'static str),
+}
+
+/// A kernel and how it was made.
+#[derive(Clone, Debug)]
+pub struct Design {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Template and schedule, for people and as the key of measured times: the text stays as it is while it means the same.
+    pub schedule: String,
+}

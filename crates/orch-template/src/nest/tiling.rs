@@ -1,0 +1,125 @@
+//! Which loads are staged in tiles, and how a tile lies in its buffer. [`super::tile`] emits the loops.
+
+use super::flat::{Nest, NestStage};
+use orch_compute::block::Axis;
+use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, VarId};
+use orch_ir::BinaryFn;
+
+/// Bytes of a row of a tile: several cache lines of the result, few enough rows to stay in the cache.
+const ROW_BYTES: usize = 128;
+
+/// Tiling for a pair of axes.
+#[derive(Clone, Debug)]
+pub(crate) struct Tiling {
+    /// The axis along which staged loads are contiguous.
+    pub source: Axis,
+    /// Its values in a tile.
+    pub source_tile: usize,
+    /// Values of the vector axis in a tile, a multiple of the lanes.
+    pub vector_tile: usize,
+    /// Loads that are staged.
+    pub loads: Vec<ExprId>,
+}
+
+/// How the elements of a tile lie in its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TileLayout {
+    /// `[row][column]`.
+    RowMajor,
+    /// `[row][swizzled column]`: the parts of a row are permuted by the number of the row, so that the elements of a column
+    /// are in different banks of shared memory.
+    Swizzled(XorSwizzle),
+}
+
+/// An XOR swizzle of rows that consist of parts of neighbouring elements: part `p` of row `r` is stored as part
+/// `p ^ (r / alike % parts)`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct XorSwizzle {
+    /// Elements of a part.
+    pub part: usize,
+    /// Parts of a row, a power of two.
+    pub parts: usize,
+    /// Neighbouring rows that have the same permutation.
+    pub alike: usize,
+}
+
+impl XorSwizzle {
+    /// The column where element `[row, column]` lies in its row.
+    pub fn swizzled_column(&self, row: usize, column: usize) -> usize {
+        let swizzled = (column / self.part) ^ (row / self.alike % self.parts);
+        swizzled * self.part + column % self.part
+    }
+
+    /// The same for expressions.
+    pub fn swizzled_column_expr(&self, exprs: &mut Exprs, row: ExprId, column: ExprId) -> ExprId {
+        let [part, parts, alike] = [self.part, self.parts, self.alike].map(|elems| exprs.index(elems as i64));
+        let (number, within) = (exprs.floor_div(column, part), exprs.floor_rem(column, part));
+        let turn = exprs.floor_div(row, alike);
+        let turn = exprs.floor_rem(turn, parts);
+        let swizzled = exprs.binary(BinaryFn::Xor, number, turn);
+        exprs.linear_index(&[swizzled, within], &[self.part, 1])
+    }
+}
+
+/// A staged load.
+#[derive(Clone, Debug)]
+pub(crate) struct StagedLoad {
+    /// Stands for the load in the bodies of stores.
+    pub load: ExprId,
+    /// `[source_tile][vector_tile]`.
+    pub buffer: BufferId,
+    /// Offset in the scratch, in terms of `corner` and the axes.
+    pub offset: ExprId,
+}
+
+/// The values of both axes at the first element of the current tile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Corner {
+    pub source: VarId,
+    pub vector: VarId,
+}
+
+impl Tiling {
+    /// The tiling that a nest of stores needs with this vector axis, if any.
+    pub fn of(nest: &mut Nest, outer: &[Axis], vector: &Axis, lanes: usize) -> Option<Tiling> {
+        let mut tiling: Option<Tiling> = None;
+        for load in strided_loads(nest, vector.var) {
+            let Some(source) = contiguous_axis(nest, load, outer, vector.var) else { continue };
+            match &mut tiling {
+                Some(tiling) if tiling.source == source => tiling.loads.push(load),
+                Some(_) => {}
+                None => {
+                    let size = nest.program.exprs.dtype(load).size_bytes();
+                    let tile = (ROW_BYTES / size).max(lanes);
+                    let source_tile = tile.min(source.extent);
+                    let vector_tile = tile.min(vector.extent.next_multiple_of(lanes));
+                    tiling = Some(Tiling { source, source_tile, vector_tile, loads: vec![load] });
+                }
+            }
+        }
+        tiling
+    }
+}
+
+/// Loads that would gather along an axis.
+pub(crate) fn strided_loads(nest: &mut Nest, vector: VarId) -> Vec<ExprId> {
+    let roots: Vec<ExprId> = nest.stages.iter().flat_map(NestStage::roots).collect();
+    let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
+    let mut found = Vec::new();
+    for id in exprs.reachable(&roots) {
+        let Expr::Load { offset, .. } = *exprs.get(id) else { continue };
+        let stride = simplifier.stride(exprs, offset, vector);
+        if stride.is_some_and(|stride| !(0..=1).contains(&stride)) {
+            found.push(id);
+        }
+    }
+    found
+}
+
+/// The outer axis along which a load is contiguous.
+pub(crate) fn contiguous_axis(nest: &mut Nest, load: ExprId, outer: &[Axis], vector: VarId) -> Option<Axis> {
+    let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
+    let Expr::Load { offset, .. } = *exprs.get(load) else { return None };
+    let mut others = outer.iter().filter(|axis| axis.var != vector && axis.extent > 1);
+    others.find(|axis| simplifier.stride(exprs, offset, axis.var) == Some(1)).cloned()
+}
