@@ -116,7 +116,7 @@ fn keys_of_schedules_are_stable() {
             task_cycles: 20_000,
         }
         .to_string(),
-        gpu::contraction::ContractionSchedule {
+        gpu::contraction::GpuContractionSchedule {
             block_m: 128,
             block_n: 64,
             block_k: 32,

@@ -1,7 +1,7 @@
 //! From sums in registers to the stores of the block program, through shared memory.
 
-use super::lower::Lowering;
-use crate::gpu::cta::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
+use super::lower::AttentionEmitter;
+use crate::gpu::cta::{CtaEmitter, RESULTS_IN_FLIGHT, ResultVector, result_lanes, stores_of};
 use orch_compute::expr::{ExprId, Type};
 use orch_ir::DType;
 use orch_thread::cta::{CtaStmt, WARP};
@@ -10,7 +10,7 @@ use orch_thread::program::{LoopKind, Scope, Stmt};
 /// Elements between rows of the sums beyond their width.
 const PADDING: usize = 8;
 
-impl Lowering<'_> {
+impl AttentionEmitter<'_> {
     /// Exchanges sums through shared memory and stores results.
     pub fn epilogue(&mut self) -> Vec<Stmt> {
         let columns = self.sizes.padded_columns();
@@ -86,7 +86,7 @@ impl Lowering<'_> {
             start,
             end,
             step: 1,
-            kind: LoopKind::UnrollBy(RESULTS_UNDER_WAY),
+            kind: LoopKind::UnrollBy(RESULTS_IN_FLIGHT),
             body: inner,
         });
         body
@@ -100,8 +100,8 @@ impl Lowering<'_> {
         bindings.extend(self.at(&columns, if lanes == 1 { column } else { each_value }));
         self.stage_values = vec![(self.form.output, self.program.exprs.var(sum))];
         let stores = stores_of(self.block, &mut self.source, &[]);
-        let results = Results { each, first: column, lanes, sum, total };
+        let results = ResultVector { each, first: column, lanes, acc: sum, total };
         let buffers = self.arg_buffers.clone();
-        self.stores(&stores, &bindings, &results, &buffers)
+        self.vector_stores(&stores, &bindings, &results, &buffers)
     }
 }

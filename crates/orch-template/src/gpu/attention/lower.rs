@@ -3,7 +3,7 @@
 use super::form::AttentionForm;
 use super::tile::Tile;
 use crate::CannotLower;
-use crate::gpu::cta::{Lowers, import};
+use crate::gpu::cta::{CtaEmitter, import};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{ArgId, BufferId, ExprId, Exprs, StageId, Type, VarId};
 use orch_compute::simplify::Simplifier;
@@ -139,11 +139,11 @@ pub fn lower(
     let form = AttentionForm::of(block)?;
     let product =
         product(block, &form, factors).ok_or(CannotLower::NotThisTemplate("factors are not half"))?;
-    Ok(Lowering::new(block, form, product, *schedule).emit())
+    Ok(AttentionEmitter::new(block, form, product, *schedule).emit())
 }
 
 /// Attention while it is lowered.
-pub(super) struct Lowering<'a> {
+pub(super) struct AttentionEmitter<'a> {
     pub block: &'a BlockProgram,
     pub source: Exprs,
     pub form: AttentionForm,
@@ -172,7 +172,7 @@ pub(super) struct Lowering<'a> {
     pub row_values: [Vec<(StageId, ExprId)>; 2],
 }
 
-impl<'a> Lowering<'a> {
+impl<'a> AttentionEmitter<'a> {
     fn new(
         block: &'a BlockProgram,
         form: AttentionForm,
@@ -292,8 +292,8 @@ impl<'a> Lowering<'a> {
     }
 }
 
-impl Lowers for Lowering<'_> {
-    fn writing(&mut self) -> (&mut ThreadProgram, &mut Simplifier) {
+impl CtaEmitter for AttentionEmitter<'_> {
+    fn program_and_simplifier(&mut self) -> (&mut ThreadProgram, &mut Simplifier) {
         (&mut self.program, &mut self.simplifier)
     }
 

@@ -4,24 +4,24 @@
 //! warp and keys `2c` and `2c + 1`: four elements, of row half `e / 2`. A row's keys are spread over the four lanes of
 //! one `g`.
 
-use super::lower::{Lowering, WARP_ROWS};
+use super::lower::{AttentionEmitter, WARP_ROWS};
 use super::tile::Tile;
-use crate::gpu::cta::Lowers;
+use crate::gpu::cta::CtaEmitter;
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::program::{Scope, Stmt};
 
-impl Lowering<'_> {
+impl AttentionEmitter<'_> {
     /// The scores, one product after the other.
     pub fn score(&mut self, q: &Tile, k: &Tile) -> Vec<Stmt> {
         let parts = self.warp_keys() / 8;
-        let (scores, clear) = self.cleared("scores", DType::F32, 4 * parts);
+        let (scores, clear) = self.zeroed_scratch("scores", DType::F32, 4 * parts);
         self.scores = Some(scores);
         let product = self.product;
         let a = self.add_buffer("q_part", product.dtype(), 8, Scope::Scratch);
         let b = self.add_buffer("k_part", product.dtype(), 8, Scope::Scratch);
-        let [(q_row, q_term), (k_row, k_term)] = self.matrix_lanes(q.along_inner, k.along_inner);
+        let [(q_row, q_term), (k_row, k_term)] = self.ldmatrix_rows(q.along_inner, k.along_inner);
         let first = self.program.exprs.mul_const(self.warp, WARP_ROWS as i64);
         let q_row = self.program.exprs.add2(first, q_row);
         let first_key = self.first_key();
@@ -32,18 +32,18 @@ impl Lowering<'_> {
             let step = this.program.exprs.mul_const(step, 16);
             let term = this.program.exprs.add2(step, q_term);
             let from = q.place(this, q_row, term);
-            let to = this.constant_place(a, 0);
+            let to = this.constant_location(a, 0);
             body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: !q.along_inner }));
             for pair in 0..parts / 2 {
                 let exprs = &mut this.program.exprs;
                 let key = exprs.add_const(k_row, 16 * pair as i64);
                 let term = exprs.add2(step, k_term);
                 let from = k.place(this, key, term);
-                let to = this.constant_place(b, 0);
+                let to = this.constant_location(b, 0);
                 body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: !k.along_inner }));
                 for half in 0..2 {
-                    let sum = this.constant_place(scores, 4 * (2 * pair + half));
-                    let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
+                    let sum = this.constant_location(scores, 4 * (2 * pair + half));
+                    let (a, b) = (this.constant_location(a, 0), this.constant_location(b, 4 * half));
                     body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
                 }
             }
@@ -214,13 +214,13 @@ impl Lowering<'_> {
     /// The second product: scores become its first factor in the registers that they are in.
     pub fn weigh(&mut self, v: &Tile) -> Vec<Stmt> {
         let columns = self.sizes.padded_columns() / 8;
-        let (sums, clear) = self.cleared("sums", DType::F32, 4 * columns);
+        let (sums, clear) = self.zeroed_scratch("sums", DType::F32, 4 * columns);
         self.sums = Some(sums);
         let product = self.product;
         let a = self.add_buffer("p_part", product.dtype(), 8, Scope::Scratch);
         let b = self.add_buffer("v_part", product.dtype(), 8, Scope::Scratch);
         // The values are `[key][column]`: what are terms of this product are the tile's outer direction.
-        let [_, (v_column, v_key)] = self.matrix_lanes(true, !v.along_inner);
+        let [_, (v_column, v_key)] = self.ldmatrix_rows(true, !v.along_inner);
         let zero = self.program.exprs.zero(DType::F32);
         let steps = self.warp_keys() / 16;
         let first_key = self.first_key();
@@ -237,7 +237,7 @@ impl Lowering<'_> {
                     this.program.exprs.cast(product.dtype(), value)
                 });
                 let value = this.program.exprs.interleave(pair[0], pair[1]);
-                let Location { buffer, offset } = this.constant_place(a, 2 * quarter);
+                let Location { buffer, offset } = this.constant_location(a, 2 * quarter);
                 body.push(Stmt::Store { buffer, offset, value, mask: None });
             }
             let first = this.program.exprs.mul_const(step, 16);
@@ -247,11 +247,11 @@ impl Lowering<'_> {
                 let column = exprs.add_const(v_column, 16 * pair as i64);
                 let key = exprs.add2(first, v_key);
                 let from = v.place(this, key, column);
-                let to = this.constant_place(b, 0);
+                let to = this.constant_location(b, 0);
                 body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: v.along_inner }));
                 for half in 0..2 {
-                    let sum = this.constant_place(sums, 4 * (2 * pair + half));
-                    let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
+                    let sum = this.constant_location(sums, 4 * (2 * pair + half));
+                    let (a, b) = (this.constant_location(a, 0), this.constant_location(b, 4 * half));
                     body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
                 }
             }
