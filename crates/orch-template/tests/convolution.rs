@@ -144,7 +144,8 @@ impl Case {
     /// The convolution that the whole graph is, compared with what the graph computes.
     fn convolution(&mut self, result: TensorId, precision: OperandPrecision) -> ConvolutionForm {
         let block = self.block(result);
-        let conv = ConvolutionForm::of(&block, precision).unwrap_or_else(|| panic!("no convolution:\n{block}"));
+        let conv =
+            ConvolutionForm::of(&block, precision).unwrap_or_else(|| panic!("no convolution:\n{block}"));
         let got = self.computed(&block, &conv);
         let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
         // The result in the order of its layout.

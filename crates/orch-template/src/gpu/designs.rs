@@ -109,10 +109,10 @@ impl NestDesign {
         match self {
             NestDesign::Pointwise(schedule) => {
                 let (_, count) = schedule.block.unwrap_or_default();
-                ("pointwise", [schedule.vector.unwrap_or_default(), schedule.lanes, count, schedule.turns])
+                ("pointwise", [schedule.vector.unwrap_or_default(), schedule.lanes, count, schedule.vectors])
             }
             NestDesign::Row(schedule) => {
-                ("row", [schedule.lanes, schedule.members, schedule.groups, schedule.cluster])
+                ("row", [schedule.lanes, schedule.row_threads, schedule.rows, schedule.cluster])
             }
             NestDesign::Transpose(schedule) => {
                 ("transpose", [schedule.source, schedule.vector, schedule.threads, 0])

@@ -44,7 +44,8 @@ pub struct MatrixProductForm {
     pub addend: Option<StridedMatrix>,
 }
 
-/// A matrix for each batch, in a buffer. MatrixStrides are counted in elements.
+/// A matrix for each batch, in a buffer: element `[batch, line, i]` is at `offset + self.batch * batch + lead * line + i`, where
+/// lines are rows or columns by the order. Offsets and strides are in elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StridedMatrix {
     /// The buffer.
