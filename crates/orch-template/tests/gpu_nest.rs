@@ -1,4 +1,4 @@
-//! The templates for GPUs that are not matrix products, at adversarial shapes: through the interpreter of thread
+//! The pointwise, transpose and row templates for GPUs, at adversarial shapes: through the interpreter of thread
 //! programs, which checks bounds, races, divergence and undefined scratch, against the reference interpreter.
 
 mod support;

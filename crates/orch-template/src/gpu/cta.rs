@@ -57,17 +57,17 @@ pub(super) trait CtaEmitter: Sized {
         self.program_and_simplifier().0.exprs.var(var)
     }
 
-    /// The same for values that are multiples of `factor`; they are bound even if there is a single one.
+    /// The same for values that are multiples of `multiple`; they are bound even if there is a single one.
     fn bind_multiple(
         &mut self,
         body: &mut Vec<Stmt>,
         name: &str,
         value: ExprId,
-        (extent, factor): (usize, usize),
+        (extent, multiple): (usize, usize),
     ) -> ExprId {
         let var = self.let_var(body, name, value, extent);
         let exprs = &mut self.program_and_simplifier().0.exprs;
-        exprs.set_multiple_of(var, factor as i64);
+        exprs.set_multiple_of(var, multiple as i64);
         exprs.var(var)
     }
 

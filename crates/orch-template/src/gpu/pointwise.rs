@@ -128,7 +128,7 @@ pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kerne
     let along = vector.map(|axis| (axis, Along::Results));
     let plan = Plan { block, ..Plan::at_places(outer, along, schedule.lanes) };
     let mut emitter = Emitter::new(nest, &plan);
-    let body = task(&mut emitter, schedule);
+    let body = cta_body(&mut emitter, schedule);
     let Nest { mut program, bindings, .. } = emitter.nest;
     program.body = body;
     Ok(Kernel { program, bindings })
@@ -207,7 +207,7 @@ fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -
 /// Times that a thread waits for loads in loops.
 fn rounds(nest: &Nest) -> f64 {
     let loops = nest.steps.iter().map(|step| nest.points(step.reduced()));
-    loops.filter(|&terms| terms > MAX_UNROLLED_TERMS).map(|terms| (terms / LOADS_IN_FLIGHT) as f64).sum()
+    loops.filter(|&k| k > MAX_UNROLLED_TERMS).map(|k| (k / LOADS_IN_FLIGHT) as f64).sum()
 }
 
 /// Units of the whole grid.
@@ -230,7 +230,7 @@ fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f6
     let effort = effort.times(neighbours * schedule.vectors as f64);
     let held = (effort.loaded / 4.0).min(128.0) as usize;
     Launch {
-        tasks: units.div_ceil(schedule.threads * schedule.vectors),
+        ctas: units.div_ceil(schedule.threads * schedule.vectors),
         threads: schedule.threads,
         registers: (BASE_REGISTERS + held).min(MAX_REGISTERS),
         shared_bytes: 0,
@@ -243,7 +243,7 @@ fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f6
 }
 
 /// The body of a CTA.
-fn task(emitter: &mut Emitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
+fn cta_body(emitter: &mut Emitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
     let loops = emitter.plan.loops();
     let units: usize = loops.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
     let per_cta = schedule.threads * schedule.vectors;

@@ -18,7 +18,7 @@ impl AttentionEmitter<'_> {
         let (rows, stride) = (self.cta_rows(), columns + PADDING);
         let key_warps = self.schedule.key_warps;
         let shared = self.add_buffer("results", DType::F32, key_warps * rows * stride, Scope::ReusedShared);
-        let accumulators = self.accumulators.expect("the second mma_type comes first");
+        let accumulators = self.accumulators.expect("the second product comes first");
         let mut body = Vec::new();
         // Part [columns / 8] of the accumulators: row g (half 0) or g + 8 (half 1), columns 2c and 2c + 1.
         let (g, c2) = (self.of_lane(4, 8, 1), self.of_lane(1, 4, 2));

@@ -22,7 +22,7 @@ use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::program::{Scope, Stmt};
 
 impl AttentionEmitter<'_> {
-    /// The scores, one mma_type after the other.
+    /// The scores, `q[16, head_dim] * k[keys, head_dim]^T`, by `ldmatrix` and `mma.sync`, 16 of the head dimension at a time.
     pub fn score(&mut self, q: &AttentionTile, k: &AttentionTile) -> Vec<Stmt> {
         let parts = self.warp_keys() / 8;
         let (scores, clear) = self.zeroed_scratch("scores", DType::F32, 4 * parts);
@@ -74,10 +74,10 @@ impl AttentionEmitter<'_> {
 
     /// The row in the CTA of a half of the thread's scores.
     fn cta_row(&mut self, half: usize) -> ExprId {
-        let group = self.of_lane(4, 8, 1);
+        let g = self.of_lane(4, 8, 1);
         let exprs = &mut self.program.exprs;
         let warp = exprs.mul_const(self.warp, WARP_ROWS as i64);
-        let row = exprs.add2(warp, group);
+        let row = exprs.add2(warp, g);
         exprs.add_const(row, 8 * half as i64)
     }
 
@@ -97,10 +97,10 @@ impl AttentionEmitter<'_> {
     ) -> ExprId {
         let scores = self.scores.expect("scores come first");
         let row = self.row(half);
-        let within = self.of_lane(1, 4, 2);
+        let c2 = self.of_lane(1, 4, 2);
         let exprs = &mut self.program.exprs;
         let first = exprs.mul_const(part, 8);
-        let position = exprs.add2(first, within);
+        let position = exprs.add2(first, c2);
         let position = exprs.add_const(position, key as i64);
         let first_key = self.first_key();
         let exprs = &mut self.program.exprs;
@@ -225,7 +225,7 @@ impl AttentionEmitter<'_> {
         }
     }
 
-    /// The second mma_type: scores become its first factor in the registers that they are in.
+    /// The second product, `p[16, keys] * v[keys, columns]`: `p` is computed from the scores in registers, `v` comes by `ldmatrix`.
     pub fn weigh(&mut self, v: &AttentionTile) -> Vec<Stmt> {
         let columns = self.sizes.padded_columns() / 8;
         let (accumulators, clear) = self.zeroed_scratch("accumulators", DType::F32, 4 * columns);
@@ -233,7 +233,7 @@ impl AttentionEmitter<'_> {
         let mma_type = self.mma_type;
         let a = self.add_buffer("p_part", mma_type.dtype(), 8, Scope::Scratch);
         let b = self.add_buffer("v_part", mma_type.dtype(), 8, Scope::Scratch);
-        // The values are `[key][column]`: what are head_dim of this mma_type are the tile's outer direction.
+        // Values are `[key, column]`: the K dimension of this product is the tile's outer dimension.
         let [_, (v_column, v_key)] = self.ldmatrix_rows(true, !v.is_row_major);
         let zero = self.program.exprs.zero(DType::F32);
         let steps = self.warp_keys() / 16;

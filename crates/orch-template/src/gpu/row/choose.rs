@@ -180,8 +180,8 @@ impl RowWork {
                 None => false,
             };
             let lanes = if has_lanes { lanes } else { 1 };
-            let terms = axis.as_ref().is_some_and(|(_, along)| *along == Along::Terms);
-            let vectors = nest.points(&inner) / if terms { lanes } else { 1 };
+            let is_reduced = axis.as_ref().is_some_and(|(_, along)| *along == Along::Terms);
+            let vectors = nest.points(&inner) / if is_reduced { lanes } else { 1 };
             let along = axis.as_ref().filter(|_| has_lanes).map(|(axis, _)| (axis, lanes));
             let keeping = effort(nest, step, along, known.entry(inner).or_default());
             let effort = effort(nest, step, along, &mut BTreeSet::new());
@@ -288,7 +288,7 @@ impl RowWork {
 
     fn launch(&self, schedule: &RowSchedule) -> Launch {
         let mut launch = Launch {
-            tasks: self.points.div_ceil(schedule.rows) * schedule.cluster,
+            ctas: self.points.div_ceil(schedule.rows) * schedule.cluster,
             threads: schedule.threads(),
             registers: BASE_REGISTERS,
             shared_bytes: 0,

@@ -35,8 +35,8 @@ pub fn lower(block: &BlockProgram, schedule: &RowSchedule) -> Result<Kernel, Can
     let plan = plan(&mut nest, outer, vector.as_ref(), schedule);
     let is_in_shared_memory = has_arrays(&nest, &outer_axes(&nest));
     let round = nest.program.exprs.declare_index("kept", 0);
-    let tasks = points(&plan).div_ceil(schedule.rows) * schedule.cluster;
-    nest.program.set_tasks(tasks);
+    let ctas = points(&plan).div_ceil(schedule.rows) * schedule.cluster;
+    nest.program.set_tasks(ctas);
     let thread = nest.program.set_cta(schedule.threads(), schedule.cluster);
     let thread = nest.program.exprs.var(thread);
     let along = vector.map(|(_, along)| along);
@@ -151,8 +151,8 @@ impl<'a> RowEmitter<'a> {
             });
             let nest = &mut emitter.nest;
             let width = vector.map_or(1, |_| lanes);
-            let terms = if outer.iter().any(|axis| Some(&axis.var) == vector) { 1 } else { width };
-            let rounds = (nest.points(axes) / terms).div_ceil(row_threads).max(1);
+            let vector_elems = if outer.iter().any(|axis| Some(&axis.var) == vector) { 1 } else { width };
+            let rounds = (nest.points(axes) / vector_elems).div_ceil(row_threads).max(1);
             let info = nest.program.exprs.var_info(holds).clone();
             let buffer = nest.scratch(&info.name, info.ty.dtype, rounds * width);
             let exprs = &mut nest.program.exprs;
@@ -235,7 +235,7 @@ impl<'a> RowEmitter<'a> {
         let exprs = &mut nest.program.exprs;
         let task = exprs.var(nest.program.task);
         let (size, row_size) = (exprs.index(cluster as i64), exprs.index(row_threads as i64));
-        let (number, rank) = (exprs.floor_div(task, size), exprs.floor_rem(task, size));
+        let (cluster_number, rank) = (exprs.floor_div(task, size), exprs.floor_rem(task, size));
         let (cta_row, row_thread) = match self.along {
             Some(Along::Results) => {
                 let size = exprs.index(rows as i64);
@@ -249,7 +249,7 @@ impl<'a> RowEmitter<'a> {
         self.row = named(nest, "cta_row", cta_row, (0, rows - 1), 1, body);
         self.row_thread = named(nest, "row_thread", row_thread, (0, threads_of_row - 1), 1, body);
         let exprs = &mut nest.program.exprs;
-        let first = exprs.mul_const(number, rows as i64);
+        let first = exprs.mul_const(cluster_number, rows as i64);
         let row = exprs.add2(first, self.row);
         let past = points.next_multiple_of(rows);
         let row = named(nest, "row", row, (0, past - 1), 1, body);
