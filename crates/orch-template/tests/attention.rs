@@ -16,9 +16,9 @@ struct Shape {
     heads: usize,
     rows: usize,
     keys: usize,
-    terms: usize,
+    head_dim: usize,
     columns: usize,
-    /// Keys are given as `[term][key]`.
+    /// Keys are given as `[head_dim, key]`.
     keys_last: bool,
     /// An additive mask per (row, key).
     masked: bool,
@@ -29,7 +29,7 @@ const PLAIN: Shape = Shape {
     heads: 2,
     rows: 16,
     keys: 16,
-    terms: 16,
+    head_dim: 16,
     columns: 16,
     keys_last: false,
     masked: false,
@@ -38,10 +38,10 @@ const PLAIN: Shape = Shape {
 
 /// `softmax(q * k / 2 + mask) * v`, heads merged.
 fn attention_of(shape: Shape) -> G {
-    let Shape { heads, rows, keys, terms, columns, .. } = shape;
+    let Shape { heads, rows, keys, head_dim, columns, .. } = shape;
     let mut g = G::new();
-    let q = g.input(shape.dtype, &[heads, rows, terms]);
-    let k_dims = if shape.keys_last { [heads, terms, keys] } else { [heads, keys, terms] };
+    let q = g.input(shape.dtype, &[heads, rows, head_dim]);
+    let k_dims = if shape.keys_last { [heads, head_dim, keys] } else { [heads, keys, head_dim] };
     let k = g.input(shape.dtype, &k_dims);
     let v = g.input(shape.dtype, &[heads, keys, columns]);
     let wide = |g: &mut G, x| {
@@ -87,17 +87,17 @@ fn check(shape: Shape) {
 #[test]
 fn whole_tiles() {
     check(PLAIN);
-    check(Shape { rows: 32, keys: 48, terms: 32, columns: 16, ..PLAIN });
+    check(Shape { rows: 32, keys: 48, head_dim: 32, columns: 16, ..PLAIN });
 }
 
 #[test]
 fn ragged_tiles() {
-    check(Shape { rows: 7, keys: 11, terms: 8, columns: 8, ..PLAIN });
-    check(Shape { heads: 1, rows: 1, keys: 2, terms: 3, columns: 5, ..PLAIN });
+    check(Shape { rows: 7, keys: 11, head_dim: 8, columns: 8, ..PLAIN });
+    check(Shape { heads: 1, rows: 1, keys: 2, head_dim: 3, columns: 5, ..PLAIN });
     check(Shape { rows: 20, keys: 70, ..PLAIN });
     check(Shape { heads: 1, rows: 18, keys: 128, ..PLAIN });
-    check(Shape { heads: 1, rows: 16, keys: 256, terms: 32, columns: 32, ..PLAIN });
-    check(Shape { rows: 17, keys: 33, terms: 24, columns: 40, ..PLAIN });
+    check(Shape { heads: 1, rows: 16, keys: 256, head_dim: 32, columns: 32, ..PLAIN });
+    check(Shape { rows: 17, keys: 33, head_dim: 24, columns: 40, ..PLAIN });
 }
 
 #[test]
@@ -107,14 +107,14 @@ fn keys_as_columns_and_masks() {
 }
 
 #[test]
-fn factors_that_are_computed() {
+fn operands_that_are_computed() {
     check(Shape { rows: 5, keys: 13, dtype: DType::F32, ..PLAIN });
     check(Shape { dtype: DType::BF16, ..PLAIN });
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    for shape in [Shape { keys: 257, ..PLAIN }, Shape { terms: 144, ..PLAIN }] {
+    for shape in [Shape { keys: 257, ..PLAIN }, Shape { head_dim: 144, ..PLAIN }] {
         let block = attention_of(shape).build().unwrap();
         assert!(designs(&block, &SM_90, OperandPrecision::F16, 1).is_empty(), "{shape:?}");
     }

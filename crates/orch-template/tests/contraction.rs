@@ -117,7 +117,7 @@ impl Case {
                 tile * k.next_multiple_of(schedule.block_k * schedule.split_k)
             });
             // Of each kind one that differs from test to test.
-            let of_kind = |is_kind: fn(&gpu::ContractionSchedule) -> bool| {
+            let of_kind = |is_kind: fn(&gpu::GpuContractionSchedule) -> bool| {
                 let kind: Vec<_> = schedules.iter().filter(|schedule| is_kind(schedule)).take(8).collect();
                 let at = what.len() * 7 + block.args.len() * 31;
                 (!kind.is_empty()).then(|| kind[at % kind.len()])
@@ -265,7 +265,7 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
             .unwrap_or_else(|error| panic!("{error}"));
         let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
         for (block_m, block_n, split) in [(64, 64, 1), (64, 128, 2), (192, 128, 1)] {
-            let is_meant = |schedule: &&gpu::ContractionSchedule| {
+            let is_meant = |schedule: &&gpu::GpuContractionSchedule| {
                 let of_tile = schedule.wgmma && (schedule.block_m, schedule.block_n) == (block_m, block_n);
                 of_tile && schedule.split_k == split
             };
@@ -307,7 +307,7 @@ fn few_rows_by_large_factors_are_tiled_as_these_lie() {
         let block = fuse::build(&graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "kernel")
             .unwrap_or_else(|error| panic!("{error}"));
         let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
-        let is_wide = |schedule: &gpu::ContractionSchedule| schedule.block_n >= 2 * SWIZZLE_ROW;
+        let is_wide = |schedule: &gpu::GpuContractionSchedule| schedule.block_n >= 2 * SWIZZLE_ROW;
         let what = format!("{m} rows, transposed {is_transposed}: {:?}", schedules[0]);
         assert_eq!(schedules[0].tma || !is_wide(&schedules[0]), is_transposed, "{what}");
         let tallest = schedules.iter().map(|schedule| schedule.block_m).max();
@@ -381,7 +381,8 @@ fn odd_factors_with_longer_rows_are_copied_as_they_are() {
             let (block, expected, layout) = case.built(y);
             let multiplied = if is_half { OperandPrecision::F16 } else { OperandPrecision::F32 };
             let schedules = gpu::schedules(&block, &SM_90, multiplied, usize::MAX);
-            let is_tried = |schedule: &&gpu::ContractionSchedule| schedule.block_m * schedule.block_n < 8192;
+            let is_tried =
+                |schedule: &&gpu::GpuContractionSchedule| schedule.block_m * schedule.block_n < 8192;
             let mut seen = [false; 2];
             for schedule in schedules.iter().filter(is_tried).step_by(9) {
                 let what = format!("{what} {schedule:?}");

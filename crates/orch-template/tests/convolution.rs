@@ -1,4 +1,4 @@
-//! Which block programs are convolutions of images in memory, and that what is said of them is true: a convolution is
+//! Which block programs are convolutions of images in memory, and that their descriptions are right: a convolution is
 //! computed from its description alone, element by element, and compared with the reference interpreter.
 
 use orch_compute::{BlockProgram, Layout, Storage, fuse, layouts};
@@ -6,7 +6,7 @@ use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{
     BinaryFn, Contract, ConvSpec, DType, PadMode, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, Window,
 };
-use orch_template::gpu::contraction::{Convolution, Pixels, Sliding, convolution};
+use orch_template::gpu::contraction::{ConvolutionForm, SpatialDim, StridedImage};
 use orch_template::gpu::designs;
 use orch_thread::BufferData;
 use orch_thread::OperandPrecision;
@@ -47,7 +47,7 @@ fn three() -> Window {
 struct Epilogue {
     has_bias: bool,
     has_addend: bool,
-    is_rectified: bool,
+    has_relu: bool,
 }
 
 impl Case {
@@ -88,7 +88,7 @@ impl Case {
         self.add(PrimOp::Broadcast { shape, dims: vec![dim] }, &[vector])
     }
 
-    fn rectify(&mut self, x: TensorId) -> TensorId {
+    fn relu(&mut self, x: TensorId) -> TensorId {
         let (shape, dtype) = (self.graph.shape(x).clone(), self.graph.dtype(x));
         let zero = self.graph.add_constant(Tensor::from_f64(dtype, Vec::<usize>::new(), &[0.0]));
         let zero = self.add(PrimOp::Broadcast { shape, dims: Vec::new() }, &[zero]);
@@ -109,8 +109,8 @@ impl Case {
             let addend = self.cast(DType::F32, addend);
             y = self.binary(BinaryFn::Add, y, addend);
         }
-        if epilogue.is_rectified {
-            y = self.rectify(y);
+        if epilogue.has_relu {
+            y = self.relu(y);
         }
         if dtype == DType::F32 { y } else { self.cast(dtype, y) }
     }
@@ -136,22 +136,23 @@ impl Case {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn is_none(&mut self, result: TensorId, factors: OperandPrecision) -> bool {
+    fn is_none(&mut self, result: TensorId, precision: OperandPrecision) -> bool {
         let block = self.block(result);
-        convolution(&block, factors).is_none()
+        ConvolutionForm::of(&block, precision).is_none()
     }
 
     /// The convolution that the whole graph is, compared with what the graph computes.
-    fn convolution(&mut self, result: TensorId, factors: OperandPrecision) -> Convolution {
+    fn convolution(&mut self, result: TensorId, precision: OperandPrecision) -> ConvolutionForm {
         let block = self.block(result);
-        let conv = convolution(&block, factors).unwrap_or_else(|| panic!("no convolution:\n{block}"));
+        let conv =
+            ConvolutionForm::of(&block, precision).unwrap_or_else(|| panic!("no convolution:\n{block}"));
         let got = self.computed(&block, &conv);
         let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
         // The result in the order of its layout.
         let layout = &self.layouts()[result.index()];
         let shape = self.graph.shape(result).clone();
         let (own, logical) = (layout.strides(&shape), Layout::row_major(shape.rank()).strides(&shape));
-        let tolerance = if factors == OperandPrecision::F32 { 1e-5 } else { 1e-2 };
+        let tolerance = if precision == OperandPrecision::F32 { 1e-5 } else { 1e-2 };
         for (place, want) in expected[0].to_f64().into_iter().enumerate() {
             let at: usize = (0..shape.rank()).map(|dim| place / logical[dim] % shape[dim] * own[dim]).sum();
             let got = got[at];
@@ -161,14 +162,14 @@ impl Case {
             );
         }
         // What is passed is what kernels of the template are passed.
-        let kernels = designs(&block, &SM_90, factors, 4);
+        let kernels = designs(&block, &SM_90, precision, 4);
         let tiled = kernels.iter().find(|kernel| kernel.schedule.starts_with("contraction"));
         assert_eq!(tiled.expect("the template serves it").kernel.bindings, conv.bindings);
         conv
     }
 
     /// The output in memory, from the description alone.
-    fn computed(&self, block: &BlockProgram, conv: &Convolution) -> Vec<f64> {
+    fn computed(&self, block: &BlockProgram, conv: &ConvolutionForm) -> Vec<f64> {
         let in_memory = |tensor: TensorId, layout: &Layout| {
             let given = self.graph.inputs.iter().position(|(_, input)| *input == tensor);
             let value = given.map(|i| &self.inputs[i]).or_else(|| self.graph.constant(tensor))?;
@@ -200,26 +201,26 @@ impl Case {
             assert_eq!(*stored, conv.dtype);
             values[place]
         };
-        let at = |pixels: &Pixels, image: usize, row: usize, pixel: usize| {
+        let at = |pixels: &StridedImage, image: usize, row: usize, pixel: usize| {
             pixels.offset + image * pixels.image + row * pixels.row + pixel * pixels.pixel
         };
-        let (v, h) = (conv.vertical, conv.horizontal);
-        let source = |s: Sliding, place: usize, offset: usize| {
+        let (v, h) = (conv.height, conv.width);
+        let source = |s: SpatialDim, place: usize, offset: usize| {
             (place * s.stride + offset * s.dilation).checked_sub(s.padding).filter(|&at| at < s.input)
         };
-        let mut result = vec![f64::NAN; conv.images * v.result * h.result * conv.maps];
+        let mut result = vec![f64::NAN; conv.images * v.output * h.output * conv.out_channels];
         for image in 0..conv.images {
-            for y in 0..v.result {
-                for x in 0..h.result {
-                    for map in 0..conv.maps {
+            for y in 0..v.output {
+                for x in 0..h.output {
+                    for map in 0..conv.out_channels {
                         let mut sum = 0.0;
-                        for r in 0..v.window {
-                            for s in 0..h.window {
+                        for r in 0..v.kernel {
+                            for s in 0..h.kernel {
                                 let (Some(iy), Some(ix)) = (source(v, y, r), source(h, x, s)) else {
                                     continue;
                                 };
-                                for c in 0..conv.channels {
-                                    let weight = ((map * v.window + r) * h.window + s) * conv.channels + c;
+                                for c in 0..conv.in_channels {
+                                    let weight = ((map * v.kernel + r) * h.kernel + s) * conv.in_channels + c;
                                     sum +=
                                         read(conv.input.buffer.index(), at(&conv.input, image, iy, ix) + c)
                                             * read(conv.filter.0.index(), conv.filter.1 + weight);
@@ -230,7 +231,7 @@ impl Case {
                         sum += conv.addend.map_or(0.0, |pixels| {
                             read(pixels.buffer.index(), at(&pixels, image, y, x) + map)
                         });
-                        let sum = if conv.is_rectified { sum.max(0.0) } else { sum };
+                        let sum = if conv.has_relu { sum.max(0.0) } else { sum };
                         result[at(&conv.result, image, y, x) + map] = sum;
                     }
                 }
@@ -265,72 +266,72 @@ fn windows_of_every_kind_are_convolutions() {
         ([1, 2, 3, 3], 2, window([2, 2], [1, 1], [1, 1], [3, 2])),
     ];
     for (shape, maps, window) in cases {
-        for (dtype, factors) in PRECISIONS {
+        for (dtype, precision) in PRECISIONS {
             let mut case = Case::new();
             let x = case.input(dtype, &shape);
             let w = case.constant(dtype, &[maps, shape[1], window.kernel[0], window.kernel[1]]);
             let (x, w) = (case.cast(DType::F32, x), case.cast(DType::F32, w));
             let y = case.convolve(x, w, window.clone());
             let y = case.finished(y, dtype, Epilogue::default());
-            let conv = case.convolution(y, factors);
-            assert_eq!((conv.images, conv.channels, conv.maps), (shape[0], shape[1], maps));
-            assert_eq!((conv.dtype, conv.is_tf32), (dtype, factors == OperandPrecision::Tf32));
-            let is_as_stated = |sliding: Sliding, dim: usize| {
-                sliding.padding == window.low[dim]
-                    && sliding.window == window.kernel[dim]
-                    && (sliding.window == 1 || sliding.dilation == window.dilations[dim])
-                    && (sliding.result == 1 || sliding.stride == window.strides[dim])
+            let conv = case.convolution(y, precision);
+            assert_eq!((conv.images, conv.in_channels, conv.out_channels), (shape[0], shape[1], maps));
+            assert_eq!((conv.dtype, conv.is_tf32), (dtype, precision == OperandPrecision::Tf32));
+            let is_as_stated = |spatial: SpatialDim, dim: usize| {
+                spatial.padding == window.low[dim]
+                    && spatial.kernel == window.kernel[dim]
+                    && (spatial.kernel == 1 || spatial.dilation == window.dilations[dim])
+                    && (spatial.output == 1 || spatial.stride == window.strides[dim])
             };
-            assert!(is_as_stated(conv.vertical, 0) && is_as_stated(conv.horizontal, 1), "{conv:?}");
+            assert!(is_as_stated(conv.height, 0) && is_as_stated(conv.width, 1), "{conv:?}");
         }
     }
 }
 
 #[test]
-fn bias_addend_and_rectifier_are_part_of_the_convolution() {
-    for (dtype, factors) in PRECISIONS {
+fn bias_addend_and_relu_are_part_of_the_convolution() {
+    for (dtype, precision) in PRECISIONS {
         for bits in 0..8 {
             let epilogue =
-                Epilogue { has_bias: bits & 1 != 0, has_addend: bits & 2 != 0, is_rectified: bits & 4 != 0 };
+                Epilogue { has_bias: bits & 1 != 0, has_addend: bits & 2 != 0, has_relu: bits & 4 != 0 };
             let mut case = Case::new();
             let x = case.input(dtype, &[2, 8, 5, 4]);
             let w = case.constant(dtype, &[6, 8, 3, 3]);
             let (x, w) = (case.cast(DType::F32, x), case.cast(DType::F32, w));
             let y = case.convolve(x, w, three());
             let y = case.finished(y, dtype, epilogue);
-            if !epilogue.has_bias && (epilogue.has_addend || epilogue.is_rectified) {
-                assert!(case.is_none(y, factors), "libraries have that with a bias only");
+            if !epilogue.has_bias && (epilogue.has_addend || epilogue.has_relu) {
+                assert!(case.is_none(y, precision), "libraries have that with a bias only");
                 continue;
             }
-            let conv = case.convolution(y, factors);
+            let conv = case.convolution(y, precision);
             assert_eq!(conv.bias.is_some(), epilogue.has_bias);
             assert_eq!(conv.addend.is_some(), epilogue.has_addend);
-            assert_eq!(conv.is_rectified, epilogue.is_rectified);
+            assert_eq!(conv.has_relu, epilogue.has_relu);
         }
     }
 }
 
 #[test]
 fn products_of_pixels_by_a_matrix_are_convolutions() {
-    // As rewriting leaves convolutions of single pixels, with the matrix laid out anew.
-    for (dtype, factors) in PRECISIONS {
+    // As rewriting leaves convolutions of single pixels, with a packed matrix.
+    for (dtype, precision) in PRECISIONS {
         let mut case = Case::new();
         let (x, w) = (case.input(dtype, &[2, 8, 3, 5]), case.constant(dtype, &[6, 8]));
         let contract = Contract { lhs: vec![0, 1, 2, 3], rhs: vec![4, 1], out: vec![0, 2, 3, 4] };
         let y = case.add(PrimOp::Contract(contract), &[x, w]);
         let y = case.add(PrimOp::Transpose { perm: vec![0, 3, 1, 2] }, &[y]);
-        let conv = case.convolution(y, factors);
-        assert_eq!((conv.images, conv.vertical.result, conv.horizontal.result, conv.channels), (2, 3, 5, 8));
+        let conv = case.convolution(y, precision);
+        assert_eq!((conv.images, conv.height.output, conv.width.output, conv.in_channels), (2, 3, 5, 8));
         assert!(matches!(conv.bindings[conv.filter.0.index()], Binding::Packed(_)));
     }
-    // So are weights that lie otherwise and are laid out anew.
+    // So are filters in another order, which are packed.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F16, &[2, 8, 3, 5]), case.constant(DType::F16, &[6, 8, 3, 3]));
     case.row_major.push(w);
     let y = case.convolve(x, w, three());
     let conv = case.convolution(y, OperandPrecision::F16);
     assert!(matches!(conv.bindings[conv.filter.0.index()], Binding::Packed(_)));
-    // Terms that are padded with zeros are none of the library's.
+    // Libraries take no padding of K.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F16, &[2, 7, 3, 5]), case.constant(DType::F16, &[6, 7]));
     let contract = Contract { lhs: vec![0, 1, 2, 3], rhs: vec![4, 1], out: vec![0, 2, 3, 4] };
@@ -348,7 +349,7 @@ fn parts_of_images_are_convolutions() {
         .add(PrimOp::Slice { starts: vec![0, 4, 0, 0], steps: vec![1; 4], sizes: vec![2, 4, 4, 5] }, &[x]);
     let y = case.convolve(x, w, three());
     let conv = case.convolution(y, OperandPrecision::F32);
-    assert_eq!((conv.input.offset, conv.input.pixel, conv.channels), (4, 8, 4));
+    assert_eq!((conv.input.offset, conv.input.pixel, conv.in_channels), (4, 8, 4));
 }
 
 /// What is changed about a convolution with a window of 3 x 3 so that it is none.
@@ -377,7 +378,7 @@ fn everything_else_is_refused() {
             let w = case.constant(DType::F32, &[8, 4, 3, 3]);
             case.add(PrimOp::Conv(ConvSpec { window: three(), groups: 2 }), &[x, w])
         }),
-        ("weights that are computed elsewhere, channels first", |case, x, _| {
+        ("a filter of another kernel, channels first", |case, x, _| {
             let w = case.input(DType::F32, &[6, 8, 3, 3]);
             case.row_major.push(w);
             case.convolve(x, w, three())
@@ -404,11 +405,11 @@ fn everything_else_is_refused() {
             let bias = case.vector(DType::F32, y, 2);
             case.binary(BinaryFn::Add, y, bias)
         }),
-        ("an addend after the rectifier", |case, x, w| {
+        ("an addend after the ReLU", |case, x, w| {
             let y = case.convolve(x, w, three());
             let bias = case.vector(DType::F32, y, 1);
             let y = case.binary(BinaryFn::Add, y, bias);
-            let y = case.rectify(y);
+            let y = case.relu(y);
             let other = case.input(DType::F32, &[2, 6, 6, 4]);
             case.binary(BinaryFn::Add, y, other)
         }),
@@ -419,8 +420,8 @@ fn everything_else_is_refused() {
             let bound = case.vector(DType::F32, y, 1);
             case.binary(BinaryFn::Max, y, bound)
         }),
-        ("a factor that is computed", |case, x, w| {
-            let x = case.rectify(x);
+        ("an operand that is computed", |case, x, w| {
+            let x = case.relu(x);
             case.convolve(x, w, three())
         }),
     ];
@@ -430,7 +431,7 @@ fn everything_else_is_refused() {
         let y = change(&mut case, x, w);
         assert!(case.is_none(y, OperandPrecision::F32), "{what}");
     }
-    // OperandPrecision that are rounded on the way, results of another type, and types that are not multiplied.
+    // Operands that are rounded on the way, results of another type, and types that are not multiplied.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[2, 8, 6, 4]), case.constant(DType::F32, &[6, 8, 3, 3]));
     let y = case.convolve(x, w, three());

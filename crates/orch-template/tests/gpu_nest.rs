@@ -1,4 +1,4 @@
-//! The templates for GPUs that are not matrix products, at adversarial shapes: through the interpreter of thread
+//! The pointwise, transpose and row templates for GPUs, at adversarial shapes: through the interpreter of thread
 //! programs, which checks bounds, races, divergence and undefined scratch, against the reference interpreter.
 
 mod support;
@@ -177,9 +177,9 @@ fn a_tall_column() {
     g.check_gpu(Sample(6));
 }
 
-/// Tasks of a cluster read at least four bytes of each other.
+/// CTAs of a cluster read at least four bytes of each other.
 #[test]
-fn small_elements_are_reduced_by_single_tasks() {
+fn small_elements_are_reduced_without_clusters() {
     for (dtype, may_cluster) in [(DType::U8, false), (DType::F16, true)] {
         let mut g = G::new();
         let x = g.input(dtype, &[1, 100_000]);
@@ -273,7 +273,7 @@ fn large_kernels_use_wide_accesses() {
         };
         assert!(design.schedule.starts_with(template), "{name}: {}\n{block}", design.schedule);
         let elems: usize = g.0.inputs.iter().map(|(_, tensor)| g.0.shape(*tensor).elems()).sum();
-        // Long rows are kept in registers by a cluster with few elements a thread.
+        // Long rows are kept in registers by a cluster with few elements per thread.
         if elems > 1 << 20 && name != "long rows" {
             assert!(
                 design.schedule.contains("lanes=4") || design.schedule.contains("lanes=8"),
@@ -298,7 +298,7 @@ fn column_sums(dtype: DType, rows: usize, columns: usize, is_product: bool) -> G
     g
 }
 
-/// What members found is put together by threads that share columns otherwise, and read from the tasks of a cluster.
+/// Partial results of a column are put together by other threads than those that share it, and read from the CTAs of a cluster.
 #[test]
 fn columns_of_all_heights() {
     for (rows, columns) in
@@ -312,7 +312,7 @@ fn columns_of_all_heights() {
     }
 }
 
-/// Sums of columns that lie beside one another leave no multiprocessor without work and none with few loads under way.
+/// Sums of columns that lie beside one another leave no SM without work and none with few loads in flight.
 #[test]
 fn columns_keep_memory_busy() {
     let (sms, threads) = (SM_90.sms, SM_90.sm_threads);
@@ -334,12 +334,12 @@ fn columns_keep_memory_busy() {
         let text = program.to_string();
         assert_eq!(parse_thread(&text).map(|parsed| parsed.to_string()), Ok(text));
         let tasks = program.tasks;
-        let what = format!("{rows} x {columns}: {tasks} tasks of {schedule:?}");
+        let what = format!("{rows} x {columns}: {tasks} CTAs of {schedule:?}");
         assert_eq!(schedule.lanes, 8, "{what}");
         assert!(10 * tasks >= 9 * sms, "{what}");
         let resident = (tasks * schedule.threads()).min(sms * threads) / sms;
-        let under_way = resident * schedule.together * schedule.lanes * DType::F16.size_bytes();
-        println!("{what}: {under_way} bytes under way");
-        assert!(under_way >= 32 << 10, "{what}: {under_way} bytes under way");
+        let in_flight = resident * schedule.loads_in_flight * schedule.lanes * DType::F16.size_bytes();
+        println!("{what}: {in_flight} bytes in flight");
+        assert!(in_flight >= 32 << 10, "{what}: {in_flight} bytes in flight");
     }
 }

@@ -1,10 +1,10 @@
-//! Which block programs are products of matrices in memory, and that what is said of them is true: a product is computed
+//! Which block programs are products of matrices in memory, and that their descriptions are right: a product is computed
 //! from its description alone, element by element, and compared with the reference interpreter.
 
 use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{BinaryFn, Contract, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
-use orch_template::gpu::contraction::{Matrix, MatrixOrder, MatrixProduct, product};
+use orch_template::gpu::contraction::{MatrixProductForm, StorageOrder, StridedMatrix};
 use orch_template::gpu::designs;
 use orch_thread::BufferData;
 use orch_thread::OperandPrecision;
@@ -75,9 +75,9 @@ impl Case {
     }
 
     /// The product that the whole graph is, compared with what the graph computes.
-    fn product(&mut self, result: TensorId, factors: OperandPrecision) -> MatrixProduct {
+    fn product(&mut self, result: TensorId, factors: OperandPrecision) -> MatrixProductForm {
         let block = self.block(result);
-        let product = product(&block, factors).expect("a product of matrices in memory");
+        let product = MatrixProductForm::of(&block, factors).expect("a product of matrices in memory");
         let got = self.computed(&block, &product);
         let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
         let tolerance = if factors == OperandPrecision::F32 { 1e-5 } else { 1e-2 };
@@ -93,11 +93,11 @@ impl Case {
 
     fn is_none(&mut self, result: TensorId, factors: OperandPrecision) -> bool {
         let block = self.block(result);
-        product(&block, factors).is_none()
+        MatrixProductForm::of(&block, factors).is_none()
     }
 
     /// The output in memory, from the description alone. Outputs here are row-major.
-    fn computed(&self, block: &BlockProgram, product: &MatrixProduct) -> Vec<f64> {
+    fn computed(&self, block: &BlockProgram, product: &MatrixProductForm) -> Vec<f64> {
         let value = |tensor: TensorId| {
             let given = self.graph.inputs.iter().position(|(_, input)| *input == tensor);
             given.map(|i| &self.inputs[i]).or_else(|| self.graph.constant(tensor)).cloned()
@@ -119,10 +119,10 @@ impl Case {
             assert_eq!(*stored, dtype);
             values[place]
         };
-        let at = |matrix: &Matrix, z: usize, row: usize, column: usize| {
+        let at = |matrix: &StridedMatrix, z: usize, row: usize, column: usize| {
             let (line, place) = match matrix.order {
-                MatrixOrder::Rows => (row, column),
-                MatrixOrder::Columns => (column, row),
+                StorageOrder::RowMajor => (row, column),
+                StorageOrder::ColumnMajor => (column, row),
             };
             matrix.offset + z * matrix.batch + line * matrix.lead + place
         };
@@ -132,8 +132,8 @@ impl Case {
             for i in 0..extents.m {
                 for j in 0..extents.n {
                     let term = |t| {
-                        read(product.a.buffer.index(), product.factors, at(&product.a, z, i, t))
-                            * read(product.b.buffer.index(), product.factors, at(&product.b, z, t, j))
+                        read(product.a.buffer.index(), product.operands, at(&product.a, z, i, t))
+                            * read(product.b.buffer.index(), product.operands, at(&product.b, z, t, j))
                     };
                     let sum: f64 = (0..extents.k).map(term).sum();
                     let bias = product
@@ -159,7 +159,7 @@ const PRECISIONS: [(DType, OperandPrecision); 4] = [
 ];
 
 #[test]
-fn factors_of_any_order_and_type_are_products() {
+fn operands_of_any_order_and_type_are_products() {
     for (dtype, factors) in PRECISIONS {
         for (is_constant, flip_a, flip_b) in [
             (true, false, false),
@@ -177,11 +177,11 @@ fn factors_of_any_order_and_type_are_products() {
             let w = if flip_b { case.transpose(w, &[1, 0]) } else { w };
             let y = case.multiply(0, x, w);
             let product = case.product(y, factors);
-            let order = |flip| if flip { MatrixOrder::Columns } else { MatrixOrder::Rows };
+            let order = |flip| if flip { StorageOrder::ColumnMajor } else { StorageOrder::RowMajor };
             assert_eq!(product.a.order, order(flip_a));
-            // Constants are laid out anew, term by term.
+            // Constants are packed, K-major.
             assert_eq!(product.b.order, order(is_constant || flip_b));
-            assert_eq!((product.factors, product.stored, product.bias), (dtype, dtype, None));
+            assert_eq!((product.operands, product.stored, product.bias), (dtype, dtype, None));
             assert_eq!(product.is_tf32, factors == OperandPrecision::Tf32);
         }
     }
@@ -221,7 +221,7 @@ fn batches_at_equal_distances_are_products() {
 #[test]
 fn a_bias_of_columns_is_part_of_the_product() {
     for (dtype, factors) in PRECISIONS {
-        // As storage in half precision has it: factors and bias are widened, and the result is rounded.
+        // As storage in half precision has it: operands and bias are widened, and the result is rounded.
         let mut case = Case::new();
         let (x, w) = (case.input(dtype, &[5, 7]), case.constant(dtype, &[7, 6]));
         let (wide_x, wide_w) = (case.cast(DType::F32, x), case.cast(DType::F32, w));
@@ -272,7 +272,7 @@ fn sums_may_be_stored_as_they_are() {
     let (x, w) = (case.cast(DType::F32, x), case.cast(DType::F32, w));
     let y = case.multiply(0, x, w);
     let product = case.product(y, OperandPrecision::F16);
-    assert_eq!((product.factors, product.stored), (DType::F16, DType::F32));
+    assert_eq!((product.operands, product.stored), (DType::F16, DType::F32));
 }
 
 /// What is changed about a product with a bias so that it is none.
@@ -316,7 +316,7 @@ fn everything_else_is_refused() {
             let y = case.multiply(0, x, w);
             case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Abs)), &[y])
         }),
-        ("a factor that is computed", |case, x, w| {
+        ("an operand that is computed", |case, x, w| {
             let x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Exp)), &[x]);
             case.multiply(0, x, w)
         }),
@@ -324,7 +324,7 @@ fn everything_else_is_refused() {
             let y = case.multiply(0, x, w);
             case.cast(DType::F16, y)
         }),
-        ("every second term", |case, _, _| {
+        ("every second k", |case, _, _| {
             let (x, w) = (case.input(DType::F32, &[5, 14]), case.input(DType::F32, &[7, 6]));
             let x =
                 case.add(PrimOp::Slice { starts: vec![0, 1], steps: vec![1, 2], sizes: vec![5, 7] }, &[x]);
@@ -343,12 +343,12 @@ fn everything_else_is_refused() {
         let y = change(&mut case, x, w);
         assert!(case.is_none(y, OperandPrecision::F32), "{what}");
     }
-    // OperandPrecision that are rounded on the way.
+    // Operands that are rounded on the way.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[5, 7]), case.input(DType::F32, &[7, 6]));
     let y = case.multiply(0, x, w);
     assert!(case.is_none(y, OperandPrecision::F16));
-    // Types that no matrix unit multiplies, and products of nothing.
+    // Types that no tensor core multiplies, and products of nothing.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F64, &[5, 7]), case.input(DType::F64, &[7, 6]));
     let y = case.multiply(0, x, w);
@@ -371,7 +371,7 @@ fn parts_of_arrays_are_products() {
 }
 
 #[test]
-fn wide_factors_are_no_f16() {
+fn wide_operands_are_no_f16() {
     let mut case = Case::new();
     let x = case.input(DType::F32, &[1024, 4]);
     let x = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[x]);
@@ -384,14 +384,14 @@ fn wide_factors_are_no_f16() {
     let of = |result: TensorId| {
         let nodes: Vec<_> = case.graph.producer(result).into_iter().collect();
         let block = fuse::build_stored(&case.graph, &nodes, &[result], &storage, "kernel").expect("a kernel");
-        (product(&block, OperandPrecision::F16), block.has_wide_operands)
+        (MatrixProductForm::of(&block, OperandPrecision::F16), block.has_wide_operands)
     };
-    let told = |(product, is_wide): (Option<MatrixProduct>, bool)| {
-        let types = product.map(|product| (product.factors, product.stored, product.is_tf32));
+    let told = |(product, is_wide): (Option<MatrixProductForm>, bool)| {
+        let types = product.map(|product| (product.operands, product.stored, product.is_tf32));
         (types, is_wide)
     };
     assert_eq!(told(of(sums)), (Some((DType::F16, DType::F32, false)), false));
     assert_eq!(told(of(square)), (Some((DType::F32, DType::F32, true)), true));
-    // OperandPrecision of both types are not in memory as they are multiplied.
+    // Operands of both types are not in memory as they are multiplied.
     assert_eq!(told(of(mixed)), (None, true));
 }

@@ -116,7 +116,7 @@ fn keys_of_schedules_are_stable() {
             task_cycles: 20_000,
         }
         .to_string(),
-        gpu::contraction::ContractionSchedule {
+        gpu::contraction::GpuContractionSchedule {
             block_m: 128,
             block_n: 64,
             block_k: 32,
@@ -129,16 +129,22 @@ fn keys_of_schedules_are_stable() {
         }
         .to_string(),
         gpu::attention::AttentionSchedule { row_warps: 2, key_warps: 4 }.to_string(),
-        gpu::pointwise::PointwiseSchedule { vector: Some(2), lanes: 4, block: None, threads: 256, turns: 2 }
-            .to_string(),
+        gpu::pointwise::PointwiseSchedule {
+            vector: Some(2),
+            lanes: 4,
+            block: None,
+            threads: 256,
+            vectors: 2,
+        }
+        .to_string(),
         gpu::row::RowSchedule {
             vector: Some((1, LaneAxis::Reduced)),
             lanes: 8,
-            members: 32,
-            groups: 4,
+            row_threads: 32,
+            rows: 4,
             cluster: 1,
             keep: true,
-            together: 2,
+            loads_in_flight: 2,
         }
         .to_string(),
         gpu::transpose::TransposeSchedule {

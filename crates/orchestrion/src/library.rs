@@ -70,13 +70,13 @@ pub fn notes(backend: &dyn Backend, options: &Options) -> Vec<String> {
 }
 
 /// A product as the runtime is told of it.
-pub fn product(product: &contraction::MatrixProduct) -> Option<MatrixProduct> {
-    let matrix = |matrix: &contraction::Matrix| Matrix {
+pub fn product(product: &contraction::MatrixProductForm) -> Option<MatrixProduct> {
+    let matrix = |matrix: &contraction::StridedMatrix| Matrix {
         argument: matrix.buffer.index(),
         offset: matrix.offset,
         order: match matrix.order {
-            contraction::MatrixOrder::Rows => MatrixOrder::Rows,
-            contraction::MatrixOrder::Columns => MatrixOrder::Columns,
+            contraction::StorageOrder::RowMajor => MatrixOrder::Rows,
+            contraction::StorageOrder::ColumnMajor => MatrixOrder::Columns,
         },
         lead: matrix.lead,
         batch: matrix.batch,
@@ -87,7 +87,7 @@ pub fn product(product: &contraction::MatrixProduct) -> Option<MatrixProduct> {
         m: extents.m,
         n: extents.n,
         k: extents.k,
-        factors: element(product.factors)?,
+        factors: element(product.operands)?,
         stored: element(product.stored)?,
         is_tf32: product.is_tf32,
         a: matrix(&product.a),
@@ -99,36 +99,36 @@ pub fn product(product: &contraction::MatrixProduct) -> Option<MatrixProduct> {
 }
 
 /// A convolution as the runtime is told of it.
-pub fn convolution(convolution: &contraction::Convolution) -> Option<Convolution> {
-    let sliding = |sliding: contraction::Sliding| Sliding {
-        input: sliding.input,
-        result: sliding.result,
-        window: sliding.window,
-        stride: sliding.stride,
-        dilation: sliding.dilation,
-        padding: sliding.padding,
+pub fn convolution(convolution: &contraction::ConvolutionForm) -> Option<Convolution> {
+    let sliding = |dim: contraction::SpatialDim| Sliding {
+        input: dim.input,
+        result: dim.output,
+        window: dim.kernel,
+        stride: dim.stride,
+        dilation: dim.dilation,
+        padding: dim.padding,
     };
-    let pixels = |pixels: contraction::Pixels| Pixels {
-        argument: pixels.buffer.index(),
-        offset: pixels.offset,
-        image: pixels.image,
-        row: pixels.row,
-        pixel: pixels.pixel,
+    let pixels = |image: contraction::StridedImage| Pixels {
+        argument: image.buffer.index(),
+        offset: image.offset,
+        image: image.image,
+        row: image.row,
+        pixel: image.pixel,
     };
     Some(Convolution {
         element: element(convolution.dtype)?,
         is_tf32: convolution.is_tf32,
         images: convolution.images,
-        channels: convolution.channels,
-        maps: convolution.maps,
-        vertical: sliding(convolution.vertical),
-        horizontal: sliding(convolution.horizontal),
+        channels: convolution.in_channels,
+        maps: convolution.out_channels,
+        vertical: sliding(convolution.height),
+        horizontal: sliding(convolution.width),
         input: pixels(convolution.input),
         filter: vector(convolution.filter),
         result: pixels(convolution.result),
         bias: convolution.bias.map(vector),
         addend: convolution.addend.map(pixels),
-        is_rectified: convolution.is_rectified,
+        is_rectified: convolution.has_relu,
     })
 }
 

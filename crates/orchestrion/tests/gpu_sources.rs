@@ -223,7 +223,7 @@ fn wide_contractions(target: &GpuTarget, kernels: &mut Kernels) {
 }
 
 /// Whether sums are split over clusters, whole tiles are multiplied, and the copy engine brings them.
-fn kind(schedule: &contraction::ContractionSchedule) -> [bool; 3] {
+fn kind(schedule: &contraction::GpuContractionSchedule) -> [bool; 3] {
     [schedule.split_k > 1, schedule.wgmma, schedule.tma]
 }
 

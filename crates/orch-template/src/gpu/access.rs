@@ -1,4 +1,5 @@
-//! What accesses cost when neighbouring threads, and the lanes of each, lie along an axis.
+//! What a stage costs a thread: instructions, and bytes of memory by how neighbouring threads and the lanes of each access it
+//! (coalesced, strided, broadcast).
 
 use crate::nest::cost::operation_cycles;
 use crate::nest::flat::{Nest, NestStage, StageWork};
@@ -7,16 +8,16 @@ use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Type, VarInfo};
 use std::collections::BTreeSet;
 
-/// Bytes of the widest access.
+/// Bytes of the widest access to memory.
 pub(super) const WIDEST: usize = 16;
 
 /// Bytes that reading or writing a run of consecutive elements costs on top of its own.
 pub(super) const SHORT_RUN: f64 = 24.0;
 
-/// Bytes that memory delivers at least.
+/// Bytes of a sector, the smallest transaction of DRAM and L2.
 const SECTOR: usize = 32;
 
-/// Part of the cost of an access to memory that one to a cache has.
+/// Cost of an access to a cache, relative to DRAM.
 const CACHED: f64 = 0.1;
 
 /// What one thread does for one vector of points.
@@ -24,7 +25,7 @@ const CACHED: f64 = 0.1;
 pub(super) struct Effort {
     /// Instructions.
     pub instructions: f64,
-    /// Bytes that memory moves, those of broken sectors included.
+    /// Bytes that DRAM transfers, the unused parts of sectors included.
     pub bytes: f64,
     /// Bytes of values that are loaded.
     pub loaded: f64,
@@ -47,10 +48,10 @@ impl Effort {
     }
 }
 
-/// How lanes and threads meet memory.
+/// How the lanes of neighbouring threads access memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Pattern {
-    /// The same element.
+    /// All the same element.
     Uniform,
     /// Consecutive elements, from a multiple of the lanes on or not.
     Contiguous { is_aligned: bool },
@@ -79,8 +80,8 @@ impl Pattern {
     }
 }
 
-/// The effort of a step at one vector of points along an axis (one point without an axis). Expressions in `known` are
-/// at hand; those that are met are added to it.
+/// The effort of a stage at one vector of points along an axis (one point without an axis). Expressions in `known` are computed
+/// already; those of the stage are added to it.
 pub(super) fn effort(
     nest: &mut Nest,
     step: &NestStage,
@@ -115,13 +116,13 @@ pub(super) fn load_effort(nest: &mut Nest, load: ExprId, along: (&Axis, usize)) 
     pattern(nest, load, Some(along)).map(|pattern| pattern.effort(size, along.1)).unwrap_or_default()
 }
 
-/// The effort of one node of a step that is done at so many points.
+/// The effort of one node of a stage that is done at so many points.
 fn node_effort(nest: &mut Nest, id: ExprId, along: Option<(&Axis, usize)>, points: usize) -> Effort {
     if let Expr::Load { buffer, .. } = *nest.program.exprs.get(id) {
         let size = nest.program.exprs.dtype(id).size_bytes();
         let effort = pattern(nest, id, along).map(|pattern| pattern.effort(size, lanes_of(along)));
         let effort = effort.unwrap_or_default();
-        // Elements that are read at several points come from memory once.
+        // Elements that are read at several points come from DRAM once.
         let share = nest.program.buffer(buffer).elems as f64 / points.max(1) as f64;
         return Effort { bytes: effort.bytes * share.clamp(CACHED, 1.0), ..effort };
     }

@@ -1,4 +1,5 @@
-//! What lowerings to CTAs share: names, loops, places of lanes, and the way from block programs to loads and stores.
+//! What the emitters of CTAs that multiply share (contractions and attention): named values, loops, the lanes' parts of fragments,
+//! and the way from a block program's expressions to loads and stores.
 
 use orch_compute::block::{BlockProgram, Stage};
 use orch_compute::expr::substitute::{Access, Importer, Substitution};
@@ -9,17 +10,17 @@ use orch_thread::cta::Location;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::vectorize::{Vectorizer, Widening};
 
-/// Bytes of the widest access.
+/// Bytes of the widest access to memory, and of the widest `cp.async`.
 pub(super) const WIDEST_BYTES: usize = 16;
-/// Most vectors of results that a thread has under way at once.
-pub(super) const RESULTS_UNDER_WAY: u32 = 4;
+/// Vectors of results that a thread computes in one unrolled iteration of an epilogue: their loads are in flight together.
+pub(super) const RESULTS_IN_FLIGHT: u32 = 4;
 
-/// A kernel of a CTA while it is written.
-pub(super) trait Lowers: Sized {
-    /// The program, and what is known of its expressions.
-    fn writing(&mut self) -> (&mut ThreadProgram, &mut Simplifier);
+/// The thread program of a CTA while it is written.
+pub(super) trait CtaEmitter: Sized {
+    /// The program, and the bounds of its expressions.
+    fn program_and_simplifier(&mut self) -> (&mut ThreadProgram, &mut Simplifier);
 
-    /// The thread's place in its warp.
+    /// The thread's lane in its warp.
     fn lane(&self) -> ExprId;
 
     /// Copies a scalar expression of the block program into the program. No load is made where `guard` is false.
@@ -27,20 +28,20 @@ pub(super) trait Lowers: Sized {
 
     /// Adds a buffer.
     fn add_buffer(&mut self, name: &str, dtype: DType, elems: usize, scope: Scope) -> BufferId {
-        self.writing().0.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope })
+        self.program_and_simplifier().0.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope })
     }
 
-    /// Adds scratch of zeros.
-    fn cleared(&mut self, name: &str, dtype: DType, elems: usize) -> (BufferId, Stmt) {
+    /// Adds scratch, and stores zeros to it.
+    fn zeroed_scratch(&mut self, name: &str, dtype: DType, elems: usize) -> (BufferId, Stmt) {
         let buffer = self.add_buffer(name, dtype, elems, Scope::Scratch);
-        let value = self.writing().0.exprs.zero(dtype);
+        let value = self.program_and_simplifier().0.exprs.zero(dtype);
         let store = |offset| vec![Stmt::Store { buffer, offset, value, mask: None }];
         (buffer, self.unrolled("i", elems, |_, offset| store(offset)))
     }
 
     /// Declares a variable with values `0..extent`.
     fn let_var(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> VarId {
-        let (program, simplifier) = self.writing();
+        let (program, simplifier) = self.program_and_simplifier();
         let value = simplifier.simplify(&mut program.exprs, value);
         let var = program.exprs.declare_index(name, extent);
         body.push(Stmt::Let(var, value));
@@ -50,23 +51,23 @@ pub(super) trait Lowers: Sized {
     /// Binds an expression with values `0..extent` to a readable name; a constant stays one.
     fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
         if extent <= 1 {
-            return self.writing().0.exprs.index(0);
+            return self.program_and_simplifier().0.exprs.index(0);
         }
         let var = self.let_var(body, name, value, extent);
-        self.writing().0.exprs.var(var)
+        self.program_and_simplifier().0.exprs.var(var)
     }
 
-    /// The same for values that are multiples of `factor`, whatever their number.
+    /// The same for values that are multiples of `multiple`; they are bound even if there is a single one.
     fn bind_multiple(
         &mut self,
         body: &mut Vec<Stmt>,
         name: &str,
         value: ExprId,
-        (extent, factor): (usize, usize),
+        (extent, multiple): (usize, usize),
     ) -> ExprId {
         let var = self.let_var(body, name, value, extent);
-        let exprs = &mut self.writing().0.exprs;
-        exprs.set_multiple_of(var, factor as i64);
+        let exprs = &mut self.program_and_simplifier().0.exprs;
+        exprs.set_multiple_of(var, multiple as i64);
         exprs.var(var)
     }
 
@@ -77,17 +78,17 @@ pub(super) trait Lowers: Sized {
         extent: usize,
         body: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
     ) -> Stmt {
-        let (var, value) = self.writing().0.exprs.fresh_index(name, extent);
+        let (var, value) = self.program_and_simplifier().0.exprs.fresh_index(name, extent);
         let body = body(self, value);
-        let exprs = &mut self.writing().0.exprs;
+        let exprs = &mut self.program_and_simplifier().0.exprs;
         let (start, end) = (exprs.index(0), exprs.index(extent as i64));
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Unroll, body }
     }
 
-    /// `lane / divide % modulus * times`.
+    /// A part of the lane's number: `lane / divide % modulus * times`.
     fn of_lane(&mut self, divide: usize, modulus: usize, times: usize) -> ExprId {
         let lane = self.lane();
-        let (program, simplifier) = self.writing();
+        let (program, simplifier) = self.program_and_simplifier();
         let exprs = &mut program.exprs;
         let (divide, modulus) = (exprs.index(divide as i64), exprs.index(modulus as i64));
         let quotient = exprs.floor_div(lane, divide);
@@ -96,43 +97,48 @@ pub(super) trait Lowers: Sized {
         simplifier.simplify(exprs, value)
     }
 
-    /// Where a lane's row of four 8 x 8 matrices is: `(row, term)` of the first factor of a product and of the second,
-    /// for factors whose terms are neighbours or not. Lane `8 i + r` gives row `r` of matrix `i`.
-    fn matrix_lanes(&mut self, first_along_terms: bool, second_along_terms: bool) -> [(ExprId, ExprId); 2] {
+    /// The `(row, k)` whose address a lane gives to `ldmatrix.x4`, for the fragment of `a[16, 16]` and for two fragments of
+    /// `b[8, 16]` (rows of `b` are columns of the product), each K-major or not. Lane `8 i + r` gives line `r` of matrix `i`:
+    ///
+    /// ```text
+    ///              k 0..8  k 8..16                k 0..8  k 8..16
+    /// a row 0..8     0       2         b row 0..8     0       1
+    ///   row 8..16    1       3           row 8..16    2       3
+    /// ```
+    fn ldmatrix_rows(&mut self, a_is_k_major: bool, b_is_k_major: bool) -> [(ExprId, ExprId); 2] {
         let within = self.of_lane(1, 8, 1);
         let (low, high) = (self.of_lane(8, 2, 8), self.of_lane(16, 2, 8));
-        let exprs = &mut self.writing().0.exprs;
+        let exprs = &mut self.program_and_simplifier().0.exprs;
         let (low_within, high_within) = (exprs.add2(low, within), exprs.add2(high, within));
-        let of_first = if first_along_terms { (low_within, high) } else { (low, high_within) };
-        let of_second = if second_along_terms { (high_within, low) } else { (high, low_within) };
-        [of_first, of_second]
+        let of_a = if a_is_k_major { (low_within, high) } else { (low, high_within) };
+        let of_b = if b_is_k_major { (high_within, low) } else { (high, low_within) };
+        [of_a, of_b]
     }
 
-    /// A place that is known when compiling.
-    fn constant_place(&mut self, buffer: BufferId, offset: usize) -> Location {
-        Location { buffer, offset: self.writing().0.exprs.index(offset as i64) }
+    /// A location at a constant offset, as fragments in registers have.
+    fn constant_location(&mut self, buffer: BufferId, offset: usize) -> Location {
+        Location { buffer, offset: self.program_and_simplifier().0.exprs.index(offset as i64) }
     }
 
-    /// Stores of block level, as of [`stores_of`], where `lanes` neighbouring results have the variable `each` from
-    /// `first` on, and `total` are their values of what is `sum` of one.
-    fn stores(
+    /// The block program's stores (of [`stores_of`]) of a vector of results.
+    fn vector_stores(
         &mut self,
         stores: &[(ArgId, ExprId, ExprId)],
         bindings: &[(VarId, ExprId)],
-        results: &Results,
+        results: &ResultVector,
         buffers: &[Option<BufferId>],
     ) -> Vec<Stmt> {
-        let &Results { each, first, lanes, sum, total } = results;
+        let &ResultVector { each, first, lanes, acc, total } = results;
         let imported: Vec<(ArgId, ExprId, ExprId)> = (stores.iter())
             .map(|&(arg, offset, body)| {
                 (arg, self.import(offset, bindings, None), self.import(body, bindings, None))
             })
             .collect();
-        let (program, simplifier) = self.writing();
+        let (program, simplifier) = self.program_and_simplifier();
         let exprs = &mut program.exprs;
-        let mut one = Substitution::new(&[(sum, total)]);
+        let mut one = Substitution::new(&[(acc, total)]);
         let mut several = (lanes > 1).then(|| {
-            let over = Widening { registers: vec![(sum, total)], ..Widening::new(each, first, lanes) };
+            let over = Widening { registers: vec![(acc, total)], ..Widening::new(each, first, lanes) };
             Vectorizer::new(exprs, &over)
         });
         let mut of_lanes = |exprs: &mut Exprs, id| match &mut several {
@@ -149,20 +155,21 @@ pub(super) trait Lowers: Sized {
     }
 }
 
-/// Neighbouring results that a thread makes at once.
-pub(super) struct Results {
-    /// Their coordinate; that of the first one.
+/// Consecutive results of a row that a thread computes at once.
+pub(super) struct ResultVector {
+    /// The variable that stands for the column in scalar expressions.
     pub each: VarId,
+    /// The column of the first result.
     pub first: ExprId,
-    /// How many.
+    /// How many results.
     pub lanes: usize,
-    /// What stands for the sum of one in scalar expressions; the sums of all.
-    pub sum: VarId,
+    /// The variable that stands for the accumulator of one result in scalar expressions.
+    pub acc: VarId,
+    /// The accumulators of all results.
     pub total: ExprId,
 }
 
-/// Results that a thread makes at once: those of the widest access of the widest output, as rows of `columns` have them
-/// whole.
+/// Results of a vector in an epilogue: as many as the widest store of the widest output holds and `columns` is a multiple of.
 pub(super) fn result_lanes(block: &BlockProgram, columns: usize) -> usize {
     let lanes = |stage: &Stage| match stage {
         Stage::Store { arg, .. } => Some(WIDEST_BYTES / block.arg(*arg).dtype.size_bytes()),
@@ -172,7 +179,7 @@ pub(super) fn result_lanes(block: &BlockProgram, columns: usize) -> usize {
     widest.clamp(1, 8).min(1 << columns.max(1).trailing_zeros().min(3))
 }
 
-/// The stores of a block program: output, element offset and value, with axes replaced.
+/// The stores of a block program: output, element offset and value, with axes replaced by expressions.
 pub(super) fn stores_of(
     block: &BlockProgram,
     source: &mut Exprs,
@@ -190,8 +197,8 @@ pub(super) fn stores_of(
     found
 }
 
-/// Copies a scalar expression of a block program, with variables and stages as told. No load is made where `guard` is
-/// false.
+/// Copies a scalar expression of a block program into a thread program, with variables replaced by `bindings` and stages by
+/// `stage`. No load is made where `guard` is false.
 pub(super) fn import(
     (block, source): (&BlockProgram, &Exprs),
     (exprs, simplifier): (&mut Exprs, &mut Simplifier),
@@ -215,9 +222,9 @@ pub(super) fn import(
     simplifier.simplify(exprs, copied)
 }
 
-/// The place, and the condition, of a value that is nothing but an aligned load of neighbouring elements of a type: it
-/// can be copied as it is.
-pub(super) fn copied_from(
+/// The source of a `cp.async`, and the condition under which it is read, if a value is nothing but an aligned load of consecutive
+/// elements of a type.
+pub(super) fn cp_async_source(
     exprs: &mut Exprs,
     simplifier: &mut Simplifier,
     value: ExprId,
@@ -233,8 +240,8 @@ pub(super) fn copied_from(
     is_aligned.then_some((Location { buffer, offset }, mask))
 }
 
-/// The lanes whose position, from `first` on, is below `extent`; `None` if all are.
-pub(super) fn lanes_below(
+/// A mask of the lanes whose position, `first + lane`, is below `extent`; `None` if all are.
+pub(super) fn lanes_in_bounds(
     exprs: &mut Exprs,
     simplifier: &mut Simplifier,
     (first, extent): (ExprId, usize),
@@ -248,8 +255,8 @@ pub(super) fn lanes_below(
     (exprs.as_bool(below) != Some(true)).then_some(below)
 }
 
-/// `lanes` of a value of a type, zero where the guard of all or the mask of each is false.
-pub(super) fn or_zero(
+/// A value of a type, zero where the guard of all lanes or the mask of each is false.
+pub(super) fn zero_unless(
     exprs: &mut Exprs,
     value: ExprId,
     ty: Type,

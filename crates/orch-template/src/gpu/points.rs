@@ -1,4 +1,4 @@
-//! Nests as the templates for GPUs see them: sums of 16-bit floats in f32, points of axes from numbers.
+//! Nests as the templates for GPUs see them: 16-bit floats are summed in f32, and points of axes are computed from flat numbers.
 
 use crate::nest::flat::{Nest, NestReduction, StageWork, flatten};
 use crate::nest::merge::merge_axes;
@@ -15,7 +15,7 @@ pub(super) fn nest_of(block: &BlockProgram) -> Nest {
     nest
 }
 
-/// Lets reductions of 16-bit floats be of f32; what reads them gets the rounded results.
+/// Lets reductions of 16-bit floats accumulate in f32; what reads them gets the rounded results.
 fn reduce_in_f32(nest: &mut Nest) {
     for position in 0..nest.stages.len() {
         let StageWork::Reduce(mut reduction) = nest.stages[position].work.clone() else { continue };
@@ -44,7 +44,7 @@ fn round_result(nest: &mut Nest, reduction: &mut NestReduction) {
     reduction.result = wide;
 }
 
-/// `value` under a name, unless it is a constant or has one.
+/// Binds a value in `range` (both ends included) to a name, unless it is a constant or such a variable already.
 pub(super) fn named(
     nest: &mut Nest,
     name: &str,

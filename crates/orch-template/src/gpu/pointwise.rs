@@ -1,8 +1,12 @@
-//! Kernels whose threads work alone: elementwise functions, pooling windows, depthwise convolutions, short sums.
+//! Kernels whose threads work by themselves: elementwise functions, pooling windows, depthwise convolutions, short sums.
 //!
-//! The points over which every stage varies are dealt out to threads, each a few vectors: neighbouring threads have
-//! neighbouring vectors along the axis that makes most accesses contiguous, and a thread runs all stages at its
-//! points, one after the other. Windows are reduced for several neighbours along a second axis together, which share
+//! Each thread has a few vectors of the points over which every stage varies, and runs all stages at them, one after the other.
+//! Neighbouring threads have neighbouring vectors along the axis that makes most accesses contiguous:
+//!
+//! ```text
+//! CTA 0   v0:t0  v1:t1  ..  v127:t127   v128:t0  v129:t1  ..        128 threads, 2 vectors each
+//! ```
+//! Windows are reduced for several neighbours along a second axis together, which share
 //! elements and weights.
 //!
 //! Numerics: as the row template of CPUs, sums of 16-bit floats in f32.
@@ -25,7 +29,7 @@ use orch_thread::target::GpuTarget;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// How points are dealt out.
+/// How threads share points. A *unit* is what a thread computes at once: a vector, at each of its neighbours along `block`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PointwiseSchedule {
     /// The axis of a thread's vectors and of neighbouring threads, as a position among the merged axes.
@@ -34,40 +38,40 @@ pub struct PointwiseSchedule {
     pub lanes: usize,
     /// Another axis, as a position among the merged axes, and how many of its points a thread computes together.
     pub block: Option<(usize, usize)>,
-    /// Threads of a task.
+    /// Threads of a CTA.
     pub threads: usize,
-    /// Vectors of a thread, one for each turn of all threads of the task.
-    pub turns: usize,
+    /// Vectors of a thread. In round `r` thread `t` has vector `r * threads + t` of the CTA.
+    pub vectors: usize,
 }
 
 /// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for PointwiseSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vector, lanes, block, threads, turns } = self;
+        let Self { vector, lanes, block, threads, vectors } = self;
         if let Some(axis) = vector {
             write!(f, "vector_axis={axis} ")?;
         }
         if let Some((axis, points)) = block {
             write!(f, "block_axis={axis} block={points} ")?;
         }
-        write!(f, "lanes={lanes} threads={threads} vectors={turns}")
+        write!(f, "lanes={lanes} threads={threads} vectors={vectors}")
     }
 }
 
-/// Threads of a task.
+/// Threads of a CTA.
 const THREADS: [usize; 2] = [128, 256];
 
-/// Turns of a task's threads.
-const TURNS: [usize; 3] = [1, 2, 4];
+/// Vectors of a thread.
+const VECTORS: [usize; 3] = [1, 2, 4];
 
 /// Axes along which vectors are tried.
 const MAX_VECTOR_AXES: usize = 2;
 
-/// Terms of a loop whose loads are waited for together.
-const TOGETHER: usize = 8;
+/// Iterations of a reduction whose loads are in flight together.
+const LOADS_IN_FLIGHT: usize = 8;
 
-/// Terms that one thread may add up.
-const MAX_TERMS: usize = 1 << 14;
+/// Longest reduction of one thread.
+const MAX_REDUCED: usize = 1 << 14;
 
 /// The schedules worth trying, the preferred one first; none if the template does not serve the program.
 pub fn schedules(block: &BlockProgram, target: &GpuTarget) -> Vec<PointwiseSchedule> {
@@ -89,10 +93,10 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Poin
             _ => Vec::new(),
         };
         for block in std::iter::once(None).chain(blocks.into_iter().map(Some)) {
-            for (threads, turns) in THREADS.iter().flat_map(|&t| TURNS.map(|turns| (t, turns))) {
-                let schedule = PointwiseSchedule { vector, lanes, block, threads, turns };
+            for (threads, vectors) in THREADS.iter().flat_map(|&t| VECTORS.map(|vectors| (t, vectors))) {
+                let schedule = PointwiseSchedule { vector, lanes, block, threads, vectors };
                 let units = units(&nest, &schedule);
-                if turns > 1 && units.div_ceil(threads * turns) < target.sms {
+                if vectors > 1 && units.div_ceil(threads * vectors) < target.sms {
                     continue;
                 }
                 ranked.push((launch(&schedule, units, effort, rounds).cycles(target), schedule));
@@ -111,7 +115,7 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Poin
 pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kernel, CannotLower> {
     let mut nest = nest_of(block);
     if !serves(&nest) {
-        return Err(CannotLower::NotThisTemplate("threads would not work alone"));
+        return Err(CannotLower::NotThisTemplate("threads would not work by themselves"));
     }
     let vector = schedule.vector.map(|position| nest.axes[position].clone());
     let block = schedule.block.map(|(position, count)| (nest.axes[position].var, count));
@@ -124,19 +128,19 @@ pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kerne
     let along = vector.map(|axis| (axis, LaneAxis::Output));
     let plan = NestPlan { block, ..NestPlan::at_points(outer, along, schedule.lanes) };
     let mut emitter = NestEmitter::new(nest, &plan);
-    let body = task(&mut emitter, schedule);
+    let body = cta_body(&mut emitter, schedule);
     let Nest { mut program, bindings, .. } = emitter.nest;
     program.body = body;
     Ok(Kernel { program, bindings })
 }
 
-/// True if the template serves the nest: every reduction has one result for a point, of few enough terms.
+/// True if the template serves the nest: every reduction has one result for a point, and is short enough.
 pub(super) fn serves(nest: &Nest) -> bool {
     let outer = outer_axes(nest);
     let is_outer = |axis: &_| outer.iter().any(|outer| outer.var == *axis);
     nest.stages.iter().all(|step| match &step.work {
         StageWork::Reduce(reduction) => {
-            step.domain.iter().all(is_outer) && nest.points(&reduction.reduced) <= MAX_TERMS
+            step.domain.iter().all(is_outer) && nest.points(&reduction.reduced) <= MAX_REDUCED
         }
         StageWork::Store { .. } => true,
     })
@@ -182,7 +186,7 @@ fn vector_choices(nest: &mut Nest) -> Vec<VectorChoice> {
     by_axis.into_iter().flat_map(|(_, choices)| choices).collect()
 }
 
-/// What a thread does for one vector: every step at each of its points of axes that are not outer.
+/// What a thread does for one vector: every stage at each of its points of axes that are not outer.
 fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -> Effort {
     let mut total = Effort { instructions: 20.0, ..Effort::default() };
     let mut known = BTreeSet::new();
@@ -191,7 +195,7 @@ fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -
             step.axes().into_iter().filter(|axis| outer.iter().all(|outer| outer.var != *axis)).collect();
         let points = nest.points(&inner) as f64;
         if points > 1.0 {
-            // Values inside loops are of one iteration.
+            // Values inside loops are known in one iteration only.
             total = total.plus(effort(nest, &step, along, &mut BTreeSet::new()).times(points));
         } else {
             total = total.plus(effort(nest, &step, along, &mut known));
@@ -203,10 +207,10 @@ fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -
 /// Times that a thread waits for loads in loops.
 fn rounds(nest: &Nest) -> f64 {
     let loops = nest.stages.iter().map(|step| nest.points(step.reduced()));
-    loops.filter(|&terms| terms > MAX_UNROLLED_TERMS).map(|terms| (terms / TOGETHER) as f64).sum()
+    loops.filter(|&k| k > MAX_UNROLLED_TERMS).map(|k| (k / LOADS_IN_FLIGHT) as f64).sum()
 }
 
-/// Vectors of all threads.
+/// Units of the whole grid.
 fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
     let granularity = |position: usize| match (schedule.vector, schedule.block) {
         (Some(vector), _) if vector == position => schedule.lanes,
@@ -223,10 +227,10 @@ fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
 fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f64) -> Launch {
     // Neighbours of a window share about half of what they load.
     let neighbours = schedule.block.map_or(1.0, |(_, count)| 0.5 + 0.5 * count as f64);
-    let effort = effort.times(neighbours * schedule.turns as f64);
+    let effort = effort.times(neighbours * schedule.vectors as f64);
     let held = (effort.loaded / 4.0).min(128.0) as usize;
     Launch {
-        tasks: units.div_ceil(schedule.threads * schedule.turns),
+        ctas: units.div_ceil(schedule.threads * schedule.vectors),
         threads: schedule.threads,
         registers: (BASE_REGISTERS + held).min(MAX_REGISTERS),
         shared_bytes: 0,
@@ -238,27 +242,28 @@ fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f6
     }
 }
 
-/// The body of a task.
-fn task(emitter: &mut NestEmitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
+/// The body of a CTA.
+fn cta_body(emitter: &mut NestEmitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt> {
     let loops = emitter.plan.loops();
     let units: usize = loops.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
-    let per_task = schedule.threads * schedule.turns;
+    let per_cta = schedule.threads * schedule.vectors;
     let program = &mut emitter.nest.program;
-    let (task, thread) = (program.set_tasks(units.div_ceil(per_task)), program.set_cta(schedule.threads, 1));
+    let (task, thread) = (program.set_tasks(units.div_ceil(per_cta)), program.set_cta(schedule.threads, 1));
     let tasks = program.tasks;
     let exprs = &mut program.exprs;
     let (task, thread) = (exprs.var(task), exprs.var(thread));
-    let first = exprs.mul_const(task, per_task as i64);
-    let (turn_var, turn) = exprs.fresh_index("turn", schedule.turns);
-    let turn = if schedule.turns == 1 { exprs.index(0) } else { turn };
-    let turned = exprs.mul_const(turn, schedule.threads as i64);
-    let unit = exprs.add2(first, turned);
+    let first = exprs.mul_const(task, per_cta as i64);
+    let (round_var, round) = exprs.fresh_index("round", schedule.vectors);
+    let round = if schedule.vectors == 1 { exprs.index(0) } else { round };
+    // unit = [cta, round, thread]
+    let before = exprs.mul_const(round, schedule.threads as i64);
+    let unit = exprs.add2(first, before);
     let unit = exprs.add2(unit, thread);
 
     let mut body = Vec::new();
-    let all = (tasks * per_task).max(1);
+    let all = (tasks * per_cta).max(1);
     let unit = named(&mut emitter.nest, "unit", unit, (0, all - 1), 1, &mut body);
-    if units == tasks * per_task {
+    if units == tasks * per_cta {
         body.extend(at_unit(emitter, &loops, unit));
     } else {
         let exprs = &mut emitter.nest.program.exprs;
@@ -269,12 +274,12 @@ fn task(emitter: &mut NestEmitter<'_>, schedule: &PointwiseSchedule) -> Vec<Stmt
         then.extend(at_unit(emitter, &loops, unit));
         body.push(Stmt::If { condition, then, otherwise: Vec::new() });
     }
-    if schedule.turns == 1 {
+    if schedule.vectors == 1 {
         return body;
     }
     let exprs = &mut emitter.nest.program.exprs;
-    let (start, end) = (exprs.index(0), exprs.index(schedule.turns as i64));
-    vec![for_loop(turn_var, start, end, 1, LoopKind::Unroll, body)]
+    let (start, end) = (exprs.index(0), exprs.index(schedule.vectors as i64));
+    vec![for_loop(round_var, start, end, 1, LoopKind::Unroll, body)]
 }
 
 /// All stages at the points of one unit.

@@ -1,5 +1,5 @@
-//! Kernels without reductions whose operands are contiguous along another axis than the result: a task moves a tile
-//! through shared memory, so that both sides of it are accessed in runs.
+//! Kernels without reductions whose operands are contiguous along another axis than the result: a CTA moves a tile through shared
+//! memory, so that loads and stores are coalesced.
 //!
 //! ```text
 //! for u in source tile, v in vector tile:  shared[u - u0][v - v0] = load(u, v)      neighbouring threads along u
@@ -7,8 +7,8 @@
 //! for u in source tile, v in vector tile:  out(u, v) = body with shared for load    neighbouring threads along v
 //! ```
 //!
-//! In shared memory the parts of a row that one thread reads are exchanged by the number of the rows that one thread
-//! writes: what is read stays together, and few threads of a warp meet in a bank. Numerics: one evaluation per element, as
+//! The tile is swizzled in shared memory: with vectors of `store_lanes` elements, vector `p` of row `r` is in the place of vector
+//! `p xor (r / load_lanes) % vectors of a row`. What one thread reads stays consecutive, and few threads of a warp access the same bank. Numerics: one evaluation per element, as
 //! the block program says.
 
 use super::access::{Effort, SHORT_RUN, effort, lane_choices, load_effort};
@@ -29,7 +29,7 @@ use orch_thread::target::GpuTarget;
 use std::fmt;
 use std::ops::Range;
 
-/// How tiles are moved.
+/// The tile of a CTA, `[source, vector]`, and the widths of its loads and stores.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TransposeSchedule {
     /// Values of a tile along the axis in which operands are contiguous.
@@ -40,7 +40,7 @@ pub struct TransposeSchedule {
     pub load_lanes: usize,
     /// Elements of a store.
     pub store_lanes: usize,
-    /// Threads of a task.
+    /// Threads of a CTA.
     pub threads: usize,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for TransposeSchedule {
 /// Extents of tiles: along the operands' axis, and along the results'.
 const TILES: [(usize, usize); 7] = [(32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128)];
 
-/// Threads of a task.
+/// Threads of a CTA.
 const THREADS: [usize; 3] = [128, 256, 512];
 
 /// Most bytes that a thread moves.
@@ -141,9 +141,9 @@ pub fn lower(block: &BlockProgram, schedule: &TransposeSchedule) -> Result<Kerne
     let plan = NestPlan::at_points(outer, Some((vector.clone(), LaneAxis::Output)), schedule.store_lanes);
     let mut emitter = NestEmitter::new(nest, &plan);
     let (corner, staged) =
-        emitter.stage_loads(&tiling, &vector, Scope::Shared, TileLayout::Swizzled(schedule.turns()));
-    let mut tiles = Tiles { emitter, schedule, source: tiling.source, vector, corner, staged };
-    let body = tiles.task(&axes);
+        emitter.stage_loads(&tiling, &vector, Scope::Shared, TileLayout::Swizzled(schedule.swizzle()));
+    let mut tiles = TransposeEmitter { emitter, schedule, source: tiling.source, vector, corner, staged };
+    let body = tiles.cta_body(&axes);
     let Nest { mut program, bindings, .. } = tiles.emitter.nest;
     program.body = body;
     Ok(Kernel { program, bindings })
@@ -160,13 +160,13 @@ impl TransposeSchedule {
         vectors(self.source, self.load_lanes) && vectors(self.vector, self.store_lanes)
     }
 
-    /// How rows of a tile lie in shared memory.
-    fn turns(&self) -> XorSwizzle {
+    /// The swizzle of rows of a tile in shared memory.
+    fn swizzle(&self) -> XorSwizzle {
         XorSwizzle { part: self.store_lanes, parts: self.vector / self.store_lanes, alike: self.load_lanes }
     }
 }
 
-/// What lies across in a nest.
+/// The axes along which a nest's operands and results are contiguous, if these differ.
 struct Transposition {
     /// The axis along which results are contiguous.
     vector: Axis,
@@ -217,7 +217,7 @@ impl Transposition {
     }
 
     /// Tiles of all results.
-    fn tasks(&self, nest: &Nest, schedule: &TransposeSchedule) -> usize {
+    fn ctas(&self, nest: &Nest, schedule: &TransposeSchedule) -> usize {
         let tile = |axis: &Axis| match axis {
             axis if *axis == self.vector => schedule.vector,
             axis if *axis == self.tiling.source => schedule.source,
@@ -229,15 +229,15 @@ impl Transposition {
     fn launch(&self, nest: &Nest, schedule: &TransposeSchedule, loaded: Effort, stored: Effort) -> Launch {
         let TransposeSchedule { source, vector, load_lanes, store_lanes, threads } = *schedule;
         let size = self.size(nest);
-        let turns = |lanes: usize| (source * vector / lanes / threads) as f64;
+        let rounds = |lanes: usize| (source * vector / lanes / threads) as f64;
         let loads = self.tiling.loads.len();
         let [writes, reads] = bank_accesses(schedule, size).map(|accesses| accesses as f64);
-        let exchanged = (writes * turns(load_lanes) + reads * turns(store_lanes)) * loads as f64;
-        let mut effort = loaded.times(turns(load_lanes)).plus(stored.times(turns(store_lanes)));
+        let exchanged = (writes * rounds(load_lanes) + reads * rounds(store_lanes)) * loads as f64;
+        let mut effort = loaded.times(rounds(load_lanes)).plus(stored.times(rounds(store_lanes)));
         effort.bytes *= 1.0 + SHORT_RUN * 0.5 * (1.0 / (source * size) as f64 + 1.0 / (vector * size) as f64);
-        let in_flight = loaded.loaded * turns(load_lanes);
+        let in_flight = loaded.loaded * rounds(load_lanes);
         Launch {
-            tasks: self.tasks(nest, schedule),
+            ctas: self.ctas(nest, schedule),
             threads,
             registers: BASE_REGISTERS + in_flight as usize / 4,
             shared_bytes: loads * source * vector * size,
@@ -253,9 +253,9 @@ impl Transposition {
 /// Times that the busiest bank is accessed when a warp writes a vector each, element by element, and when it reads one.
 fn bank_accesses(schedule: &TransposeSchedule, size: usize) -> [usize; 2] {
     let TransposeSchedule { source, vector, load_lanes, store_lanes, .. } = *schedule;
-    let turns = schedule.turns();
+    let swizzle = schedule.swizzle();
     let place = |row: usize, column: usize| {
-        row % source * vector + turns.swizzled_column(row % source, column % vector)
+        row % source * vector + swizzle.swizzled_column(row % source, column % vector)
     };
     let written = |thread: usize, lane: usize| {
         let (column, row) = (thread / (source / load_lanes), thread % (source / load_lanes));
@@ -266,12 +266,13 @@ fn bank_accesses(schedule: &TransposeSchedule, size: usize) -> [usize; 2] {
         place(row, column * store_lanes)
     };
     let writes = (0..load_lanes).map(|lane| busiest_bank(size, 0..WARP, |thread| written(thread, lane)));
-    // As many threads read together as there are banks.
+    // A transaction serves as many threads as have vectors in all banks.
     let bytes = store_lanes * size;
-    let together = (BANKS * BANK_BYTES / bytes).min(WARP);
-    let reads = (0..WARP).step_by(together);
-    let reads =
-        reads.map(|first| busiest_bank(bytes, first..first + together, |thread| read(thread) / store_lanes));
+    let per_transaction = (BANKS * BANK_BYTES / bytes).min(WARP);
+    let reads = (0..WARP).step_by(per_transaction);
+    let reads = reads.map(|first| {
+        busiest_bank(bytes, first..first + per_transaction, |thread| read(thread) / store_lanes)
+    });
     [writes.sum(), reads.sum()]
 }
 
@@ -290,8 +291,8 @@ fn busiest_bank(bytes: usize, threads: Range<usize>, element: impl Fn(usize) -> 
     counts.into_iter().max().unwrap_or(0)
 }
 
-/// Emission of one kernel.
-struct Tiles<'a> {
+/// A transpose kernel while its thread program is written.
+struct TransposeEmitter<'a> {
     emitter: NestEmitter<'a>,
     schedule: &'a TransposeSchedule,
     source: Axis,
@@ -300,12 +301,12 @@ struct Tiles<'a> {
     staged: Vec<StagedLoad>,
 }
 
-impl Tiles<'_> {
-    /// The body of a task; `axes` with what a task does of each, the axes of the tile last.
-    fn task(&mut self, axes: &[(Axis, usize)]) -> Vec<Stmt> {
-        let tasks = axes.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
+impl TransposeEmitter<'_> {
+    /// The body of a CTA; `axes` with what a CTA does of each, the axes of the tile last.
+    fn cta_body(&mut self, axes: &[(Axis, usize)]) -> Vec<Stmt> {
+        let ctas = axes.iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product();
         let nest = &mut self.emitter.nest;
-        let task = nest.program.set_tasks(tasks);
+        let task = nest.program.set_tasks(ctas);
         let thread = nest.program.set_cta(self.schedule.threads, 1);
         let (task, thread) = (nest.program.exprs.var(task), nest.program.exprs.var(thread));
         let mut body = Vec::new();
@@ -353,11 +354,12 @@ impl Tiles<'_> {
         body: &mut dyn FnMut(&mut Self, &IterationPoint) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
         let threads = self.schedule.threads;
-        let turns = rows.1 * columns.1 / lanes / threads;
+        let rounds = rows.1 * columns.1 / lanes / threads;
         let exprs = &mut self.emitter.nest.program.exprs;
-        let (var, turn) = exprs.fresh_index("turn", turns);
-        let turn = if turns == 1 { exprs.index(0) } else { turn };
-        let before = exprs.mul_const(turn, threads as i64);
+        let (var, round) = exprs.fresh_index("round", rounds);
+        let round = if rounds == 1 { exprs.index(0) } else { round };
+        // [round, thread] = [row, vector of the row]
+        let before = exprs.mul_const(round, threads as i64);
         let at = exprs.add2(before, thread);
         let vectors = exprs.index((columns.1 / lanes) as i64);
         let (row, column) = (exprs.floor_div(at, vectors), exprs.floor_rem(at, vectors));
@@ -385,10 +387,10 @@ impl Tiles<'_> {
             Some(true) => then,
             _ => vec![Stmt::If { condition: exists, then, otherwise: Vec::new() }],
         };
-        if turns == 1 {
+        if rounds == 1 {
             return stmts;
         }
-        let (start, end) = (exprs.index(0), exprs.index(turns as i64));
+        let (start, end) = (exprs.index(0), exprs.index(rounds as i64));
         vec![for_loop(var, start, end, 1, LoopKind::Unroll, stmts)]
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of the templates for GPUs that are not matrix products.
+//! Checks of the pointwise, transpose and row templates for GPUs.
 
 use super::{G, Random, run_kernel};
 use orch_compute::{BlockProgram, block::validate::validate_block};
@@ -15,7 +15,7 @@ const MAX_SCHEDULES: usize = 200;
 /// A template: the kernels of some of its schedules, with a text for each.
 type Template = fn(&BlockProgram, &GpuTarget, &Sample) -> Vec<(String, Kernel)>;
 
-/// Which schedules of a template are tried: the preferred one, and at random about so many others.
+/// The number of schedules of a template that are tried, about, drawn at random beside the preferred one.
 #[derive(Clone, Copy)]
 pub struct Sample(pub usize);
 

@@ -298,11 +298,11 @@ impl Backend for Cuda {
     fn computation(&self, library: Library, block: &BlockProgram) -> Option<(Computation, Vec<Binding>)> {
         match library {
             Library::CublasLt => {
-                let product = gpu::contraction::product(block, self.factors())?;
+                let product = gpu::contraction::MatrixProductForm::of(block, self.factors())?;
                 Some((Computation::Product(library::product(&product)?), product.bindings))
             }
             Library::Cudnn => {
-                let convolution = gpu::contraction::convolution(block, self.factors())?;
+                let convolution = gpu::contraction::ConvolutionForm::of(block, self.factors())?;
                 let told = library::convolution(&convolution)?;
                 Some((Computation::Convolution(told), convolution.bindings))
             }

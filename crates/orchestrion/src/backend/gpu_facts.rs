@@ -54,7 +54,7 @@ fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
     const WARPS: usize = 4;
     let points = |axes: &[VarId]| AttentionForm::points(block, axes);
     let (rows, keys) = (points(&form.rows), points(&form.keys));
-    let (terms, columns) = (points(&form.terms), points(&form.columns));
+    let (terms, columns) = (points(&form.head_dim), points(&form.columns));
     let mut ops = [0.0; 2];
     let bodies = form.statistics.iter().map(|statistic| statistic.body).chain([form.p]);
     for body in bodies {

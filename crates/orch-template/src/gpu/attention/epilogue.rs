@@ -1,36 +1,38 @@
-//! From sums in registers to the stores of the block program, through shared memory.
+//! The epilogue: from accumulators in registers, through shared memory `[key_warps, rows, columns + padding]`, to the stores of the
+//! block program. Each result is summed over the key warps, whose accumulators are of other keys of the same rows.
 
-use super::lower::Lowering;
-use crate::gpu::cta::{Lowers, RESULTS_UNDER_WAY, Results, result_lanes, stores_of};
+use super::emitter::AttentionEmitter;
+use crate::gpu::cta::{CtaEmitter, RESULTS_IN_FLIGHT, ResultVector, result_lanes, stores_of};
 use orch_compute::expr::{ExprId, Type};
 use orch_ir::DType;
 use orch_thread::cta::{CtaStmt, WARP};
 use orch_thread::program::{LoopKind, Scope, Stmt};
 
-/// Elements between rows of the sums beyond their width.
+/// Elements between rows of the accumulators in shared memory beyond their width, against bank conflicts.
 const PADDING: usize = 8;
 
-impl Lowering<'_> {
-    /// Exchanges sums through shared memory and stores results.
+impl AttentionEmitter<'_> {
+    /// Exchanges accumulators through shared memory, sums those of the key warps, and stores results.
     pub fn epilogue(&mut self) -> Vec<Stmt> {
         let columns = self.sizes.padded_columns();
-        let (rows, stride) = (self.task_rows(), columns + PADDING);
+        let (rows, stride) = (self.cta_rows(), columns + PADDING);
         let key_warps = self.schedule.key_warps;
         let shared = self.add_buffer("results", DType::F32, key_warps * rows * stride, Scope::ReusedShared);
-        let sums = self.sums.expect("the second product comes first");
+        let accumulators = self.accumulators.expect("the second product comes first");
         let mut body = Vec::new();
-        let (group, within) = (self.of_lane(4, 8, 1), self.of_lane(1, 4, 2));
+        // Part [columns / 8] of the accumulators: row g (half 0) or g + 8 (half 1), columns 2c and 2c + 1.
+        let (g, c2) = (self.of_lane(4, 8, 1), self.of_lane(1, 4, 2));
         let first = self.program.exprs.mul_const(self.warp, 16);
         for part in 0..columns / 8 {
             for half in 0..2 {
                 let exprs = &mut self.program.exprs;
-                let row = exprs.add2(first, group);
+                let row = exprs.add2(first, g);
                 let row = exprs.add_const(row, 8 * half as i64);
-                let column = exprs.add_const(within, 8 * part as i64);
+                let column = exprs.add_const(c2, 8 * part as i64);
                 let place = [self.key_warp, row, column];
                 let offset = exprs.linear_index(&place, &[rows * stride, stride, 1]);
                 let from = exprs.index((4 * part + 2 * half) as i64);
-                let value = exprs.load(sums, from, 2, None);
+                let value = exprs.load(accumulators, from, 2, None);
                 body.push(Stmt::Store { buffer: shared, offset, value, mask: None });
             }
         }
@@ -86,12 +88,13 @@ impl Lowering<'_> {
             start,
             end,
             step: 1,
-            kind: LoopKind::UnrollBy(RESULTS_UNDER_WAY),
+            kind: LoopKind::UnrollBy(RESULTS_IN_FLIGHT),
             body: inner,
         });
         body
     }
 
+    /// The stores of a vector of results from `[row, column]` on.
     fn result_stores(&mut self, (row, column): (ExprId, ExprId), lanes: usize, total: ExprId) -> Vec<Stmt> {
         let (rows, columns) = (self.form.rows.clone(), self.form.columns.clone());
         let sum = self.program.exprs.declare_register("sum", Type::scalar(DType::F32));
@@ -100,8 +103,8 @@ impl Lowering<'_> {
         bindings.extend(self.at(&columns, if lanes == 1 { column } else { each_value }));
         self.stage_values = vec![(self.form.output, self.program.exprs.var(sum))];
         let stores = stores_of(self.block, &mut self.source, &[]);
-        let results = Results { each, first: column, lanes, sum, total };
+        let results = ResultVector { each, first: column, lanes, acc: sum, total };
         let buffers = self.arg_buffers.clone();
-        self.stores(&stores, &bindings, &results, &buffers)
+        self.vector_stores(&stores, &bindings, &results, &buffers)
     }
 }

@@ -1,4 +1,5 @@
-//! What makes a block program attention.
+//! Which block programs are attention: two contractions, the second one's operand computed from the first one's results, with
+//! maxima and sums over the second one's reduced axes between them.
 
 use crate::CannotLower;
 use orch_compute::block::{BlockProgram, ReduceKind, Stage};
@@ -8,33 +9,33 @@ use orch_ir::ReduceOp;
 /// A block program seen as attention.
 #[derive(Clone, Debug)]
 pub struct AttentionForm {
-    /// The scores.
+    /// The stage of the scores, `q * k^T`.
     pub scores: StageId,
-    /// The first product's factor that varies over rows.
+    /// Queries: the first product's operand that does not vary over keys, `[batch, row, head_dim]`.
     pub q: ExprId,
-    /// The one that varies over keys.
+    /// Keys: the one that does, `[batch, key, head_dim]`.
     pub k: ExprId,
-    /// Axes summed by the first product.
-    pub terms: Vec<VarId>,
+    /// Axes that the first product reduces.
+    pub head_dim: Vec<VarId>,
     /// Maxima and sums over keys, in order.
     pub statistics: Vec<Statistic>,
-    /// The second product.
+    /// The stage of the second product.
     pub output: StageId,
-    /// Its factor that is computed from scores.
+    /// Its operand that is computed from scores, `[batch, row, key]`.
     pub p: ExprId,
-    /// Its other factor.
+    /// Values: its other operand, `[batch, key, column]`.
     pub v: ExprId,
-    /// Axes of all factors.
+    /// Axes of the results that `k` or `v` vary over.
     pub batch: Vec<VarId>,
     /// Axes of `q` and the results that `k` and `v` do not vary over.
     pub rows: Vec<VarId>,
-    /// Axes summed by the second product.
+    /// Axes that the second product reduces.
     pub keys: Vec<VarId>,
     /// Axes of `v` and the results alone.
     pub columns: Vec<VarId>,
 }
 
-/// A value per row.
+/// A value of each row that is reduced over keys.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Statistic {
     /// Its name.
@@ -57,23 +58,24 @@ impl AttentionForm {
         let [first, between @ .., last] = &reductions[..] else {
             return Err(no("two products are expected"));
         };
-        let (scores, score_domain, terms, (a, b)) =
-            product(first).ok_or(no("the first stage is no product"))?;
-        let (output, domain, keys, (lhs, rhs)) = product(last).ok_or(no("the last stage is no product"))?;
+        let DotStage { stage: scores, domain: score_domain, reduced: head_dim, lhs: a, rhs: b } =
+            dot(first).ok_or(no("the first stage is no product"))?;
+        let DotStage { stage: output, domain, reduced: keys, lhs, rhs } =
+            dot(last).ok_or(no("the last stage is no product"))?;
         let depends = |id: ExprId, stage: StageId| {
             block.exprs.reachable(&[id]).into_iter().any(|id| *block.exprs.get(id) == Expr::Stage(stage))
         };
         let (p, v) = match (depends(lhs, scores), depends(rhs, scores)) {
             (true, false) => (lhs, rhs),
             (false, true) => (rhs, lhs),
-            _ => return Err(no("one factor of the last product is expected to depend on the first one's")),
+            _ => return Err(no("one operand of the last product is expected to depend on the first one's")),
         };
         let has = |id: ExprId, var: &VarId| block.exprs.free_vars(id).contains(var);
         let is_over_keys = |id: ExprId| keys.iter().any(|key| has(id, key));
         let (q, k) = match (is_over_keys(a), is_over_keys(b)) {
             (false, true) => (a, b),
             (true, false) => (b, a),
-            _ => return Err(no("one factor of the first product is expected to vary over keys")),
+            _ => return Err(no("one operand of the first product is expected to vary over keys")),
         };
         let statistics: Option<Vec<Statistic>> = between.iter().map(|stage| statistic(stage, keys)).collect();
         let statistics =
@@ -89,7 +91,7 @@ impl AttentionForm {
             scores,
             q,
             k,
-            terms: terms.to_vec(),
+            head_dim: head_dim.to_vec(),
             statistics,
             output,
             p,
@@ -110,12 +112,19 @@ impl AttentionForm {
     }
 }
 
-type Product<'a> = (StageId, &'a [VarId], &'a [VarId], (ExprId, ExprId));
+/// A stage that is a contraction.
+struct DotStage<'a> {
+    stage: StageId,
+    domain: &'a [VarId],
+    reduced: &'a [VarId],
+    lhs: ExprId,
+    rhs: ExprId,
+}
 
-fn product(stage: &Stage) -> Option<Product<'_>> {
+fn dot(stage: &Stage) -> Option<DotStage<'_>> {
     match stage {
         Stage::Reduce { stage, domain, reduced, kind: ReduceKind::Dot { lhs, rhs }, .. } => {
-            Some((*stage, domain, reduced, (*lhs, *rhs)))
+            Some(DotStage { stage: *stage, domain, reduced, lhs: *lhs, rhs: *rhs })
         }
         _ => None,
     }

@@ -1,50 +1,64 @@
-//! Products and statistics in registers.
+//! Both products and the row statistics, in registers.
 //!
-//! With `g = lane / 4` and `c = lane % 4`, a thread has of each 16 x 8 part of the scores rows `g` and `g + 8` of its
-//! warp and keys `2c` and `2c + 1`: four elements, of row half `e / 2`. A row's keys are spread over the four lanes of
-//! one `g`.
+//! Scores are accumulators of `mma.m16n8k16`, `[keys of the warp / 8, 4]`. With `g = lane / 4` and `c = lane % 4` a thread has of each
+//! part of 8 keys:
+//!
+//! ```text
+//!                key 2c   key 2c + 1
+//! row g            0          1            half 0
+//! row g + 8        2          3            half 1
+//! ```
+//!
+//! A row's keys are spread over the four lanes of one `g`. Two parts of 8 keys, rounded to the operand type, are the fragment
+//! of operand `a` for 16 keys: the second product reads scores from the registers in which the first one left them.
 
-use super::lower::{Lowering, WARP_ROWS};
-use super::tile::Tile;
-use crate::gpu::cta::Lowers;
+use super::emitter::AttentionEmitter;
+use super::schedule::WARP_ROWS;
+use super::tile::AttentionTile;
+use crate::gpu::cta::CtaEmitter;
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::program::{Scope, Stmt};
 
-impl Lowering<'_> {
-    /// The scores, one product after the other.
-    pub fn score(&mut self, q: &Tile, k: &Tile) -> Vec<Stmt> {
+impl AttentionEmitter<'_> {
+    /// The scores, `q[16, head_dim] * k[keys, head_dim]^T`, by `ldmatrix` and `mma.sync`, 16 of the head dimension at a time.
+    pub fn score(&mut self, q: &AttentionTile, k: &AttentionTile) -> Vec<Stmt> {
         let parts = self.warp_keys() / 8;
-        let (scores, clear) = self.cleared("scores", DType::F32, 4 * parts);
+        let (scores, clear) = self.zeroed_scratch("scores", DType::F32, 4 * parts);
         self.scores = Some(scores);
-        let product = self.product;
-        let a = self.add_buffer("q_part", product.dtype(), 8, Scope::Scratch);
-        let b = self.add_buffer("k_part", product.dtype(), 8, Scope::Scratch);
-        let [(q_row, q_term), (k_row, k_term)] = self.matrix_lanes(q.along_inner, k.along_inner);
+        let mma_type = self.mma_type;
+        let a = self.add_buffer("q_part", mma_type.dtype(), 8, Scope::Scratch);
+        let b = self.add_buffer("k_part", mma_type.dtype(), 8, Scope::Scratch);
+        let [(q_row, q_d), (k_row, k_d)] = self.ldmatrix_rows(q.is_row_major, k.is_row_major);
         let first = self.program.exprs.mul_const(self.warp, WARP_ROWS as i64);
         let q_row = self.program.exprs.add2(first, q_row);
         let first_key = self.first_key();
         let k_row = self.program.exprs.add2(first_key, k_row);
-        let steps = self.sizes.padded_terms() / 16;
+        let steps = self.sizes.padded_head_dim() / 16;
         let products = self.unrolled("step", steps, |this, step| {
             let mut body = Vec::new();
             let step = this.program.exprs.mul_const(step, 16);
-            let term = this.program.exprs.add2(step, q_term);
-            let from = q.place(this, q_row, term);
-            let to = this.constant_place(a, 0);
-            body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: !q.along_inner }));
+            let d = this.program.exprs.add2(step, q_d);
+            let from = q.location(this, q_row, d);
+            let to = this.constant_location(a, 0);
+            body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: !q.is_row_major }));
             for pair in 0..parts / 2 {
                 let exprs = &mut this.program.exprs;
                 let key = exprs.add_const(k_row, 16 * pair as i64);
-                let term = exprs.add2(step, k_term);
-                let from = k.place(this, key, term);
-                let to = this.constant_place(b, 0);
-                body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: !k.along_inner }));
+                let d = exprs.add2(step, k_d);
+                let from = k.location(this, key, d);
+                let to = this.constant_location(b, 0);
+                body.push(Stmt::Cta(CtaStmt::Ldmatrix {
+                    to,
+                    from,
+                    matrices: 4,
+                    transposed: !k.is_row_major,
+                }));
                 for half in 0..2 {
-                    let sum = this.constant_place(scores, 4 * (2 * pair + half));
-                    let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
-                    body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
+                    let acc = this.constant_location(scores, 4 * (2 * pair + half));
+                    let (a, b) = (this.constant_location(a, 0), this.constant_location(b, 4 * half));
+                    body.push(Stmt::Cta(CtaStmt::Mma { ty: mma_type, acc, a, b }));
                 }
             }
             body
@@ -58,18 +72,18 @@ impl Lowering<'_> {
         self.program.exprs.mul_const(self.key_warp, keys as i64)
     }
 
-    /// The row, among those of the task, of a half of the thread's scores.
-    fn task_row(&mut self, half: usize) -> ExprId {
-        let group = self.of_lane(4, 8, 1);
+    /// The row in the CTA of a half of the thread's scores.
+    fn cta_row(&mut self, half: usize) -> ExprId {
+        let g = self.of_lane(4, 8, 1);
         let exprs = &mut self.program.exprs;
         let warp = exprs.mul_const(self.warp, WARP_ROWS as i64);
-        let row = exprs.add2(warp, group);
+        let row = exprs.add2(warp, g);
         exprs.add_const(row, 8 * half as i64)
     }
 
     /// The row of a half of the thread's scores.
     fn row(&mut self, half: usize) -> ExprId {
-        let row = self.task_row(half);
+        let row = self.cta_row(half);
         self.program.exprs.add2(self.first_row, row)
     }
 
@@ -83,10 +97,10 @@ impl Lowering<'_> {
     ) -> ExprId {
         let scores = self.scores.expect("scores come first");
         let row = self.row(half);
-        let within = self.of_lane(1, 4, 2);
+        let c2 = self.of_lane(1, 4, 2);
         let exprs = &mut self.program.exprs;
         let first = exprs.mul_const(part, 8);
-        let position = exprs.add2(first, within);
+        let position = exprs.add2(first, c2);
         let position = exprs.add_const(position, key as i64);
         let first_key = self.first_key();
         let exprs = &mut self.program.exprs;
@@ -97,7 +111,7 @@ impl Lowering<'_> {
         let limits = (exprs.index(self.sizes.rows as i64), exprs.index(self.sizes.keys as i64));
         let (row_in, key_in) = (exprs.lt(row, limits.0), exprs.lt(position, limits.1));
         let is_ragged = self.sizes.keys < self.padded_keys();
-        let rows_ragged = !self.sizes.rows.is_multiple_of(self.task_rows());
+        let rows_ragged = !self.sizes.rows.is_multiple_of(self.cta_rows());
         let guard = self.program.exprs.and_guard(rows_ragged.then_some(row_in), is_ragged.then_some(key_in));
         let (rows, keys) = (self.form.rows.clone(), self.form.keys.clone());
         let mut bindings = self.at(&rows, row);
@@ -109,12 +123,12 @@ impl Lowering<'_> {
         if is_ragged { self.program.exprs.select(key_in, value, otherwise) } else { value }
     }
 
-    /// Maxima and sums of the thread's rows.
+    /// Maxima and accumulators of the thread's rows.
     pub fn statistics(&mut self) -> Vec<Stmt> {
         let parts = self.warp_keys() / 8;
         let mut body = Vec::new();
         self.row_values = [Vec::new(), Vec::new()];
-        let (rows, key_warps) = (self.task_rows(), self.schedule.key_warps);
+        let (rows, key_warps) = (self.cta_rows(), self.schedule.key_warps);
         let shared = (key_warps > 1).then(|| {
             let elems = self.form.statistics.len() * key_warps * rows;
             self.add_buffer("shared_statistics", DType::F32, elems.max(1), Scope::Shared)
@@ -169,7 +183,7 @@ impl Lowering<'_> {
         op: ReduceOp,
         of_warp: &[ExprId],
     ) -> Vec<ExprId> {
-        let (rows, key_warps) = (self.task_rows(), self.schedule.key_warps);
+        let (rows, key_warps) = (self.cta_rows(), self.schedule.key_warps);
         let place = |this: &mut Self, key_warp: ExprId, row: ExprId| {
             let first = (number * key_warps * rows) as i64;
             let offset = this.program.exprs.linear_index(&[key_warp, row], &[rows, 1]);
@@ -177,7 +191,7 @@ impl Lowering<'_> {
         };
         let mut stores = Vec::new();
         for (half, &value) in of_warp.iter().enumerate() {
-            let row = self.task_row(half);
+            let row = self.cta_row(half);
             let offset = place(self, self.key_warp, row);
             stores.push(Stmt::Store { buffer, offset, value, mask: None });
         }
@@ -188,7 +202,7 @@ impl Lowering<'_> {
         body.push(Stmt::Cta(CtaStmt::Barrier));
         (0..of_warp.len())
             .map(|half| {
-                let row = self.task_row(half);
+                let row = self.cta_row(half);
                 let mut total = None;
                 for key_warp in 0..key_warps {
                     let key_warp = self.program.exprs.index(key_warp as i64);
@@ -211,16 +225,16 @@ impl Lowering<'_> {
         }
     }
 
-    /// The second product: scores become its first factor in the registers that they are in.
-    pub fn weigh(&mut self, v: &Tile) -> Vec<Stmt> {
+    /// The second product, `p[16, keys] * v[keys, columns]`: `p` is computed from the scores in registers, `v` comes by `ldmatrix`.
+    pub fn weigh(&mut self, v: &AttentionTile) -> Vec<Stmt> {
         let columns = self.sizes.padded_columns() / 8;
-        let (sums, clear) = self.cleared("sums", DType::F32, 4 * columns);
-        self.sums = Some(sums);
-        let product = self.product;
-        let a = self.add_buffer("p_part", product.dtype(), 8, Scope::Scratch);
-        let b = self.add_buffer("v_part", product.dtype(), 8, Scope::Scratch);
-        // The values are `[key][column]`: what are terms of this product are the tile's outer direction.
-        let [_, (v_column, v_key)] = self.matrix_lanes(true, !v.along_inner);
+        let (accumulators, clear) = self.zeroed_scratch("accumulators", DType::F32, 4 * columns);
+        self.accumulators = Some(accumulators);
+        let mma_type = self.mma_type;
+        let a = self.add_buffer("p_part", mma_type.dtype(), 8, Scope::Scratch);
+        let b = self.add_buffer("v_part", mma_type.dtype(), 8, Scope::Scratch);
+        // Values are `[key, column]`: the K dimension of this product is the tile's outer dimension.
+        let [_, (v_column, v_key)] = self.ldmatrix_rows(true, !v.is_row_major);
         let zero = self.program.exprs.zero(DType::F32);
         let steps = self.warp_keys() / 16;
         let first_key = self.first_key();
@@ -234,10 +248,10 @@ impl Lowering<'_> {
                 let part = exprs.add_const(part, later as i64);
                 let pair = [0, 1].map(|key| {
                     let value = this.at_score(this.form.p, (part, half, key), zero);
-                    this.program.exprs.cast(product.dtype(), value)
+                    this.program.exprs.cast(mma_type.dtype(), value)
                 });
                 let value = this.program.exprs.interleave(pair[0], pair[1]);
-                let Location { buffer, offset } = this.constant_place(a, 2 * quarter);
+                let Location { buffer, offset } = this.constant_location(a, 2 * quarter);
                 body.push(Stmt::Store { buffer, offset, value, mask: None });
             }
             let first = this.program.exprs.mul_const(step, 16);
@@ -246,13 +260,13 @@ impl Lowering<'_> {
                 let exprs = &mut this.program.exprs;
                 let column = exprs.add_const(v_column, 16 * pair as i64);
                 let key = exprs.add2(first, v_key);
-                let from = v.place(this, key, column);
-                let to = this.constant_place(b, 0);
-                body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: v.along_inner }));
+                let from = v.location(this, key, column);
+                let to = this.constant_location(b, 0);
+                body.push(Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices: 4, transposed: v.is_row_major }));
                 for half in 0..2 {
-                    let sum = this.constant_place(sums, 4 * (2 * pair + half));
-                    let (a, b) = (this.constant_place(a, 0), this.constant_place(b, 4 * half));
-                    body.push(Stmt::Cta(CtaStmt::Mma { ty: product, acc: sum, a, b }));
+                    let acc = this.constant_location(accumulators, 4 * (2 * pair + half));
+                    let (a, b) = (this.constant_location(a, 0), this.constant_location(b, 4 * half));
+                    body.push(Stmt::Cta(CtaStmt::Mma { ty: mma_type, acc, a, b }));
                 }
             }
             body

@@ -1,152 +1,160 @@
-//! OperandPrecision in shared memory.
+//! Operand tiles in shared memory, and how threads fill them: with `cp.async` where an operand's elements are in memory as they are
+//! multiplied, else computed.
+//!
+//! ```text
+//! row-major      [outer, inner]     queries [row, d], keys [key, d], values [key, column]
+//! column-major   [inner, outer]
+//! ```
 
-use super::lower::Lowering;
-use crate::gpu::cta::{Lowers, copied_from, lanes_below, or_zero};
+use super::emitter::AttentionEmitter;
+use crate::gpu::cta::{CtaEmitter, cp_async_source, lanes_in_bounds, zero_unless};
 use orch_compute::expr::{BufferId, ExprId, Type, VarId};
 use orch_thread::cta::{CtaStmt, Location, WARP};
 use orch_thread::program::{Scope, Stmt};
 use orch_thread::vectorize::{LoadCounts, Widening, vectorize};
 
-/// Elements of an access, and of padding between lines.
+/// Elements of a chunk (16 bytes), and of padding between lines against bank conflicts of `ldmatrix`.
 const LANES: usize = 8;
 
-/// One factor, as lines of neighbouring elements.
+/// One operand's tile.
 #[derive(Debug)]
-pub(super) struct Tile {
+pub(super) struct AttentionTile {
     pub buffer: BufferId,
-    /// Whether terms (or columns) are neighbours, instead of rows (or keys).
-    pub along_inner: bool,
-    /// Elements between lines.
+    /// Whether lines are along the inner dimension (d or columns), instead of the outer one (rows or keys).
+    pub is_row_major: bool,
+    /// Elements from one line to the next.
     pub stride: usize,
     value: ExprId,
-    /// Axes in the outer and the inner direction of `[outer][inner]`, extents and padded extents.
-    outer: Direction,
-    inner: Direction,
-    is_copied: bool,
+    /// Rows or keys.
+    outer: TileDim,
+    /// d or columns.
+    inner: TileDim,
+    uses_cp_async: bool,
 }
 
+/// One dimension of a tile.
 #[derive(Clone, Debug)]
-struct Direction {
+struct TileDim {
     axes: Vec<VarId>,
-    /// Position of the tile's first element.
+    /// The first element's index.
     first: ExprId,
     extent: usize,
     padded: usize,
 }
 
-impl Tile {
-    /// `[row][term]`.
-    pub fn of_queries(lowering: &mut Lowering<'_>, value: ExprId) -> Self {
-        let (first, sizes) = (lowering.first_row, lowering.sizes);
-        let rows = (lowering.form.rows.clone(), first, sizes.rows, lowering.task_rows());
+impl AttentionTile {
+    /// Queries, `[row, d]`.
+    pub fn of_queries(emitter: &mut AttentionEmitter<'_>, value: ExprId) -> Self {
+        let (first, sizes) = (emitter.first_row, emitter.sizes);
+        let rows = (emitter.form.rows.clone(), first, sizes.rows, emitter.cta_rows());
         Self::new(
-            lowering,
+            emitter,
             "q",
             value,
             rows,
-            (lowering.form.terms.clone(), sizes.terms, sizes.padded_terms()),
+            (emitter.form.head_dim.clone(), sizes.head_dim, sizes.padded_head_dim()),
         )
     }
 
-    /// `[key][term]`.
-    pub fn of_keys(lowering: &mut Lowering<'_>, value: ExprId) -> Self {
-        let (zero, sizes) = (lowering.program.exprs.index(0), lowering.sizes);
-        let keys = (lowering.form.keys.clone(), zero, sizes.keys, lowering.padded_keys());
+    /// Keys, `[key, d]`.
+    pub fn of_keys(emitter: &mut AttentionEmitter<'_>, value: ExprId) -> Self {
+        let (zero, sizes) = (emitter.program.exprs.index(0), emitter.sizes);
+        let keys = (emitter.form.keys.clone(), zero, sizes.keys, emitter.padded_keys());
         Self::new(
-            lowering,
+            emitter,
             "k",
             value,
             keys,
-            (lowering.form.terms.clone(), sizes.terms, sizes.padded_terms()),
+            (emitter.form.head_dim.clone(), sizes.head_dim, sizes.padded_head_dim()),
         )
     }
 
-    /// `[key][column]`.
-    pub fn of_values(lowering: &mut Lowering<'_>, value: ExprId) -> Self {
-        let (zero, sizes) = (lowering.program.exprs.index(0), lowering.sizes);
-        let keys = (lowering.form.keys.clone(), zero, sizes.keys, lowering.padded_keys());
-        let columns = (lowering.form.columns.clone(), sizes.columns, sizes.padded_columns());
-        Self::new(lowering, "v", value, keys, columns)
+    /// Values, `[key, column]`.
+    pub fn of_values(emitter: &mut AttentionEmitter<'_>, value: ExprId) -> Self {
+        let (zero, sizes) = (emitter.program.exprs.index(0), emitter.sizes);
+        let keys = (emitter.form.keys.clone(), zero, sizes.keys, emitter.padded_keys());
+        let columns = (emitter.form.columns.clone(), sizes.columns, sizes.padded_columns());
+        Self::new(emitter, "v", value, keys, columns)
     }
 
     fn new(
-        lowering: &mut Lowering<'_>,
+        emitter: &mut AttentionEmitter<'_>,
         name: &str,
         value: ExprId,
         (axes, first, extent, padded): (Vec<VarId>, ExprId, usize, usize),
         inner: (Vec<VarId>, usize, usize),
     ) -> Self {
-        let zero = lowering.program.exprs.index(0);
-        let typed = lowering.source.cast(lowering.product.dtype(), value);
-        let outer = Direction { axes, first, extent, padded };
-        let inner = Direction { axes: inner.0, first: zero, extent: inner.1, padded: inner.2 };
+        let zero = emitter.program.exprs.index(0);
+        let typed = emitter.source.cast(emitter.mma_type.dtype(), value);
+        let outer = TileDim { axes, first, extent, padded };
+        let inner = TileDim { axes: inner.0, first: zero, extent: inner.1, padded: inner.2 };
         let mut tile = Self {
             buffer: BufferId::new(0),
-            along_inner: true,
+            is_row_major: true,
             stride: 0,
             value: typed,
             outer,
             inner,
-            is_copied: false,
+            uses_cp_async: false,
         };
-        let ways = [true, false];
-        let copied = ways.into_iter().find(|&along_inner| tile.is_copy(lowering, along_inner));
-        tile.is_copied = copied.is_some();
-        tile.along_inner = copied.unwrap_or_else(|| {
-            let gathers = |lowering: &mut Lowering<'_>, along_inner| {
-                let value = tile.probe(lowering, along_inner);
-                LoadCounts::of(&lowering.program.exprs, value).gathers
+        let cp_async =
+            [true, false].into_iter().find(|&is_row_major| tile.allows_cp_async(emitter, is_row_major));
+        tile.uses_cp_async = cp_async.is_some();
+        tile.is_row_major = cp_async.unwrap_or_else(|| {
+            let gathers = |emitter: &mut AttentionEmitter<'_>, is_row_major| {
+                let value = tile.any_vector(emitter, is_row_major);
+                LoadCounts::of(&emitter.program.exprs, value).gathers
             };
-            gathers(lowering, true) <= gathers(lowering, false)
+            gathers(emitter, true) <= gathers(emitter, false)
         });
         let (lines, line) = tile.lines();
         tile.stride = line + LANES;
         let elems = lines * tile.stride;
         tile.buffer =
-            lowering.add_buffer(&format!("{name}_tile"), lowering.product.dtype(), elems, Scope::Shared);
+            emitter.add_buffer(&format!("{name}_tile"), emitter.mma_type.dtype(), elems, Scope::Shared);
         tile
     }
 
     /// Lines, and elements of a line.
     fn lines(&self) -> (usize, usize) {
-        match self.along_inner {
+        match self.is_row_major {
             true => (self.outer.padded, self.inner.padded),
             false => (self.inner.padded, self.outer.padded),
         }
     }
 
-    /// The place of element `[outer][inner]`.
-    pub fn place(&self, lowering: &mut Lowering<'_>, outer: ExprId, inner: ExprId) -> Location {
-        let place = if self.along_inner { [outer, inner] } else { [inner, outer] };
+    /// The location of element `[outer, inner]`.
+    pub fn location(&self, emitter: &mut AttentionEmitter<'_>, outer: ExprId, inner: ExprId) -> Location {
+        let place = if self.is_row_major { [outer, inner] } else { [inner, outer] };
         Location {
             buffer: self.buffer,
-            offset: lowering.program.exprs.linear_index(&place, &[self.stride, 1]),
+            offset: emitter.program.exprs.linear_index(&place, &[self.stride, 1]),
         }
     }
 
-    /// Statements that fill the tile; zeros beyond the factor's end.
-    pub fn fill(&self, lowering: &mut Lowering<'_>) -> Vec<Stmt> {
-        let threads = WARP * lowering.schedule.warps();
+    /// Fills the tile, chunk by chunk: neighbouring threads fill neighbouring chunks. Zeros beyond the operand's end.
+    pub fn fill(&self, emitter: &mut AttentionEmitter<'_>) -> Vec<Stmt> {
+        let threads = WARP * emitter.schedule.warps();
         let (lines, line) = self.lines();
         let across = line / LANES;
         let count = lines * across;
         let rounds = count.div_ceil(threads);
-        vec![lowering.unrolled("round", rounds, |lowering, round| {
-            let exprs = &mut lowering.program.exprs;
+        vec![emitter.unrolled("round", rounds, |emitter, round| {
+            let exprs = &mut emitter.program.exprs;
             let before = exprs.mul_const(round, threads as i64);
-            let chunk = exprs.add2(before, lowering.thread);
+            let chunk = exprs.add2(before, emitter.thread);
             let mut body = Vec::new();
-            let chunk = lowering.bind(&mut body, "chunk", chunk, (rounds * threads).max(2));
-            let exprs = &mut lowering.program.exprs;
+            let chunk = emitter.bind(&mut body, "chunk", chunk, (rounds * threads).max(2));
+            let exprs = &mut emitter.program.exprs;
             let last = exprs.index(count as i64 - 1);
             let inside = exprs.index(count as i64);
             let exists = exprs.lt(chunk, inside);
             let place = if count.is_multiple_of(threads) { chunk } else { exprs.min(chunk, last) };
             let parts = exprs.unflatten(place, &[lines, across]);
             let at = exprs.mul_const(parts[1], LANES as i64);
-            let line_at = lowering.bind(&mut body, "line", parts[0], lines);
-            let at = lowering.bind_multiple(&mut body, "at", at, (line, LANES));
-            let moves = self.chunk(lowering, line_at, at);
+            let line_at = emitter.bind(&mut body, "line", parts[0], lines);
+            let at = emitter.bind_multiple(&mut body, "at", at, (line, LANES));
+            let moves = self.chunk(emitter, line_at, at);
             match count.is_multiple_of(threads) {
                 true => body.extend(moves),
                 false => body.push(Stmt::If { condition: exists, then: moves, otherwise: Vec::new() }),
@@ -155,82 +163,84 @@ impl Tile {
         })]
     }
 
-    fn chunk(&self, lowering: &mut Lowering<'_>, line: ExprId, at: ExprId) -> Vec<Stmt> {
-        let (outer, inner) = if self.along_inner { (line, at) } else { (at, line) };
-        let to = self.place(lowering, outer, inner);
-        let exprs = &mut lowering.program.exprs;
+    fn chunk(&self, emitter: &mut AttentionEmitter<'_>, line: ExprId, at: ExprId) -> Vec<Stmt> {
+        let (outer, inner) = if self.is_row_major { (line, at) } else { (at, line) };
+        let to = self.location(emitter, outer, inner);
+        let exprs = &mut emitter.program.exprs;
         let (outer, inner) = (exprs.add2(self.outer.first, outer), exprs.add2(self.inner.first, inner));
         let limits = (exprs.index(self.outer.extent as i64), exprs.index(self.inner.extent as i64));
-        let is_ragged = |direction: &Direction| !direction.extent.is_multiple_of(direction.padded);
+        let is_ragged = |dim: &TileDim| !dim.extent.is_multiple_of(dim.padded);
         let (outer_in, inner_in) = (exprs.lt(outer, limits.0), exprs.lt(inner, limits.1));
         let mut guard = None;
         for (is_ragged, inside) in [(is_ragged(&self.outer), outer_in), (is_ragged(&self.inner), inner_in)] {
             guard = exprs.and_guard(guard, is_ragged.then_some(inside));
         }
-        if self.is_copied {
-            let value = self.vector(lowering, self.along_inner, (outer, inner), (None, None));
-            let (from, own) = lowering.copied_from(value).expect("what is copied can be, as was probed");
-            let mask = lowering.program.exprs.and_guard(own, guard);
+        if self.uses_cp_async {
+            let value = self.vector(emitter, self.is_row_major, (outer, inner), (None, None));
+            let (from, own) =
+                emitter.cp_async_source(value).expect("every chunk allows cp.async, as was tried");
+            let mask = emitter.program.exprs.and_guard(own, guard);
             return vec![Stmt::Cta(CtaStmt::CpAsync { to, from, elems: LANES, real: None, mask })];
         }
         let (moving, extent) =
-            if self.along_inner { (inner, self.inner.extent) } else { (outer, self.outer.extent) };
-        let Lowering { program, simplifier, .. } = &mut *lowering;
-        let mask = lanes_below(&mut program.exprs, simplifier, (moving, extent), LANES);
-        let value = self.vector(lowering, self.along_inner, (outer, inner), (guard, mask));
-        let ty = lowering.factor_type();
-        let value = or_zero(&mut lowering.program.exprs, value, ty, guard, mask);
+            if self.is_row_major { (inner, self.inner.extent) } else { (outer, self.outer.extent) };
+        let AttentionEmitter { program, simplifier, .. } = &mut *emitter;
+        let mask = lanes_in_bounds(&mut program.exprs, simplifier, (moving, extent), LANES);
+        let value = self.vector(emitter, self.is_row_major, (outer, inner), (guard, mask));
+        let ty = emitter.chunk_type();
+        let value = zero_unless(&mut emitter.program.exprs, value, ty, guard, mask);
         vec![Stmt::Store { buffer: to.buffer, offset: to.offset, value, mask: None }]
     }
 
-    /// Neighbouring elements from a position on.
+    /// A chunk from `[outer, inner]` on.
     fn vector(
         &self,
-        lowering: &mut Lowering<'_>,
-        along_inner: bool,
+        emitter: &mut AttentionEmitter<'_>,
+        is_row_major: bool,
         (outer, inner): (ExprId, ExprId),
         (guard, mask): (Option<ExprId>, Option<ExprId>),
     ) -> ExprId {
-        let base = if along_inner { inner } else { outer };
-        let base = lowering.simplifier.simplify(&mut lowering.program.exprs, base);
+        let base = if is_row_major { inner } else { outer };
+        let base = emitter.simplifier.simplify(&mut emitter.program.exprs, base);
         let limit = 2 * (self.outer.extent.max(self.inner.extent) + self.outer.padded + self.inner.padded);
-        let (var, each) = lowering.program.exprs.fresh_index("each", limit);
-        let (outer, inner) = if along_inner { (outer, each) } else { (each, inner) };
-        let mut bindings = lowering.at(&self.outer.axes, outer);
-        bindings.extend(lowering.at(&self.inner.axes, inner));
-        let scalar = lowering.import(self.value, &bindings, guard);
+        let (var, each) = emitter.program.exprs.fresh_index("each", limit);
+        let (outer, inner) = if is_row_major { (outer, each) } else { (each, inner) };
+        let mut bindings = emitter.at(&self.outer.axes, outer);
+        bindings.extend(emitter.at(&self.inner.axes, inner));
+        let scalar = emitter.import(self.value, &bindings, guard);
         let widening = Widening { mask, ..Widening::new(var, base, LANES) };
-        vectorize(&mut lowering.program.exprs, scalar, &widening).value
+        vectorize(&mut emitter.program.exprs, scalar, &widening).value
     }
 
-    fn probe(&self, lowering: &mut Lowering<'_>, along_inner: bool) -> ExprId {
-        let exprs = &mut lowering.program.exprs;
+    /// A chunk at an unknown place that is a multiple of its elements: what can be said of it holds for all chunks.
+    fn any_vector(&self, emitter: &mut AttentionEmitter<'_>, is_row_major: bool) -> ExprId {
+        let exprs = &mut emitter.program.exprs;
         let (outer_var, outer) = exprs.fresh_index("outer", self.outer.extent.next_multiple_of(LANES));
         let (inner_var, inner) = exprs.fresh_index("inner", self.inner.extent.next_multiple_of(LANES));
-        exprs.set_multiple_of(if along_inner { inner_var } else { outer_var }, LANES as i64);
-        self.vector(lowering, along_inner, (outer, inner), (None, None))
+        exprs.set_multiple_of(if is_row_major { inner_var } else { outer_var }, LANES as i64);
+        self.vector(emitter, is_row_major, (outer, inner), (None, None))
     }
 
-    /// True if neighbours that way can be copied as they are.
-    fn is_copy(&self, lowering: &mut Lowering<'_>, along_inner: bool) -> bool {
-        let extent = if along_inner { self.inner.extent } else { self.outer.extent };
+    /// True if all chunks in this order can be copied with `cp.async`.
+    fn allows_cp_async(&self, emitter: &mut AttentionEmitter<'_>, is_row_major: bool) -> bool {
+        let extent = if is_row_major { self.inner.extent } else { self.outer.extent };
         if !extent.is_multiple_of(LANES) {
             return false;
         }
-        let value = self.probe(lowering, along_inner);
-        lowering.copied_from(value).is_some()
+        let value = self.any_vector(emitter, is_row_major);
+        emitter.cp_async_source(value).is_some()
     }
 }
 
-impl Lowering<'_> {
-    /// Neighbouring elements of a factor.
-    fn factor_type(&self) -> Type {
-        Type { dtype: self.product.dtype(), lanes: LANES }
+impl AttentionEmitter<'_> {
+    /// The type of a chunk.
+    fn chunk_type(&self) -> Type {
+        Type { dtype: self.mma_type.dtype(), lanes: LANES }
     }
 
-    /// The place from which these can be copied as they are, and the condition.
-    fn copied_from(&mut self, value: ExprId) -> Option<(Location, Option<ExprId>)> {
-        let ty = self.factor_type();
-        copied_from(&mut self.program.exprs, &mut self.simplifier, value, ty)
+    /// The source of a chunk's `cp.async`, and the condition under which it is read.
+    fn cp_async_source(&mut self, value: ExprId) -> Option<(Location, Option<ExprId>)> {
+        let ty = self.chunk_type();
+        cp_async_source(&mut self.program.exprs, &mut self.simplifier, value, ty)
     }
 }

@@ -1,115 +1,123 @@
-//! OperandPrecision and results that are arrays in memory: the copy engine and libraries take them as they are.
+//! Operands and results that are strided arrays in memory: TMA and libraries read them in place.
 
-use super::lower::Lowering;
-use super::operand::Side;
-use crate::gpu::cta::Lowers;
+use super::emitter::GemmEmitter;
+use super::operand::GemmOperand;
+use crate::gpu::cta::CtaEmitter;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
 
-/// A factor whose elements have places that are linear in row, term and batch axes.
-pub(super) struct Array {
+/// An operand whose element offsets are linear in row, `k` and batch axes.
+pub(super) struct StridedOperand {
     /// Where it is.
     pub buffer: BufferId,
-    /// Its elements' places.
-    pub places: Places,
-    /// The extent of each batch axis of `places`, and the task's place on it.
+    /// Offsets of its elements, with `k` as the column.
+    pub strides: MatrixStrides,
+    /// The extent of each batch axis of `strides`, and the CTA's index on it.
     pub batch: Vec<(usize, ExprId)>,
 }
 
-/// Places in a buffer, in elements.
-pub(super) struct Places {
+/// Element offsets `offset + row * r + column * c + sum of batch[i] * z[i]` in a buffer.
+pub(super) struct MatrixStrides {
     /// Of the first element.
     pub offset: usize,
     /// From one row to the next.
     pub row: usize,
-    /// From one term, or column of a result, to the next.
-    pub line: usize,
-    /// From one place of each batch axis to the next.
+    /// From one column to the next; the columns of an operand are its `k`.
+    pub column: usize,
+    /// From one index of each batch axis to the next.
     pub batch: Vec<usize>,
 }
 
-impl Array {
-    /// A factor as an array, if it is one.
-    pub fn of(lowering: &mut Lowering<'_>, side: &Side) -> Option<Self> {
-        match side.packed {
-            Some((buffer, terms)) => Some(Self::packed(lowering, side, buffer, terms)),
-            None => Self::plain(lowering, side),
+impl StridedOperand {
+    /// An operand as a strided array, if it is one.
+    pub fn of(emitter: &mut GemmEmitter<'_>, operand: &GemmOperand) -> Option<Self> {
+        match operand.packed {
+            Some((buffer, k_extent)) => Some(Self::packed(emitter, operand, buffer, k_extent)),
+            None => Self::in_place(emitter, operand),
         }
     }
 
-    /// A constant that is laid out anew, `[batch][row][term]`.
-    fn packed(lowering: &Lowering<'_>, side: &Side, buffer: BufferId, terms: usize) -> Self {
-        let batches = lowering.extents.batch;
+    /// A constant that is packed for this kernel, `[batch, row, k]`.
+    fn packed(emitter: &GemmEmitter<'_>, operand: &GemmOperand, buffer: BufferId, k_extent: usize) -> Self {
+        let batches = emitter.extents.batch;
         let is_batched = batches > 1;
-        let places = Places {
+        let strides = MatrixStrides {
             offset: 0,
-            row: terms,
-            line: 1,
-            batch: is_batched.then_some(side.rows * terms).into_iter().collect(),
+            row: k_extent,
+            column: 1,
+            batch: is_batched.then_some(operand.rows * k_extent).into_iter().collect(),
         };
-        let batch = is_batched.then_some((batches, lowering.batch)).into_iter().collect();
-        Self { buffer, places, batch }
+        let batch = is_batched.then_some((batches, emitter.batch)).into_iter().collect();
+        Self { buffer, strides, batch }
     }
 
-    /// A tensor that is read where it is.
-    fn plain(lowering: &mut Lowering<'_>, side: &Side) -> Option<Self> {
-        let anywhere = Anywhere::new(lowering, (side.row, side.rows), lowering.flat.k, lowering.extents.k);
-        let value = anywhere.import(lowering, lowering.factors[side.number]);
-        let Expr::Load { buffer, offset, lanes: 1, mask: None } = *lowering.program.exprs.get(value) else {
+    /// A tensor that is read in place.
+    fn in_place(emitter: &mut GemmEmitter<'_>, operand: &GemmOperand) -> Option<Self> {
+        let point =
+            SymbolicPoint::new(emitter, (operand.row, operand.rows), emitter.flat.k, emitter.extents.k);
+        let value = point.import(emitter, emitter.operands[operand.number]);
+        let Expr::Load { buffer, offset, lanes: 1, mask: None } = *emitter.program.exprs.get(value) else {
             return None;
         };
-        let places = anywhere.places(lowering, offset)?;
-        let own = lowering.batch_values.iter().map(|&(_, value)| value);
-        let batch = anywhere.batch.iter().map(|&(_, _, extent)| extent).zip(own).collect();
-        Some(Self { buffer, places, batch })
+        let strides = point.strides(emitter, offset)?;
+        let own = emitter.batch_values.iter().map(|&(_, value)| value);
+        let batch = point.batch.iter().map(|&(_, _, extent)| extent).zip(own).collect();
+        Some(Self { buffer, strides, batch })
     }
 }
 
-/// Any row, term (or column) and batch of a contraction, as variables that nothing else is known of.
-pub(super) struct Anywhere {
+/// A row, column (or `k`) and batch of a contraction as free variables, in which offsets are examined for strides.
+pub(super) struct SymbolicPoint {
+    /// Each flat coordinate or axis of the block program, and the variable of the thread program that stands for it.
     row: (VarId, ExprId),
-    line: (VarId, ExprId),
+    column: (VarId, ExprId),
+    /// The same with the extent.
     batch: Vec<(VarId, ExprId, usize)>,
 }
 
-impl Anywhere {
+impl SymbolicPoint {
     /// Variables for two flat coordinates with their extents, and for the batch axes.
-    pub fn new(lowering: &mut Lowering<'_>, (row, rows): (VarId, usize), line: VarId, lines: usize) -> Self {
-        let row = (row, lowering.program.exprs.fresh_index("row", rows).1);
-        let line = (line, lowering.program.exprs.fresh_index("term", lines).1);
-        let axes = lowering.form.batch.clone().into_iter();
+    pub fn new(
+        emitter: &mut GemmEmitter<'_>,
+        (row, rows): (VarId, usize),
+        column: VarId,
+        columns: usize,
+    ) -> Self {
+        let row = (row, emitter.program.exprs.fresh_index("row", rows).1);
+        let column = (column, emitter.program.exprs.fresh_index("column", columns).1);
+        let axes = emitter.form.batch.clone().into_iter();
         let batch = axes.map(|axis| {
-            let extent = lowering.block.extent(axis);
-            (axis, lowering.program.exprs.fresh_index("batch", extent).1, extent)
+            let extent = emitter.block.extent(axis);
+            (axis, emitter.program.exprs.fresh_index("batch", extent).1, extent)
         });
-        Self { row, line, batch: batch.collect() }
+        Self { row, column, batch: batch.collect() }
     }
 
     /// An expression over the coordinates and batch axes as one over these variables.
-    pub fn import(&self, lowering: &mut Lowering<'_>, root: ExprId) -> ExprId {
+    pub fn import(&self, emitter: &mut GemmEmitter<'_>, root: ExprId) -> ExprId {
         let any = self.batch.iter().map(|&(axis, any, _)| (axis, any)).collect();
-        let own = std::mem::replace(&mut lowering.batch_values, any);
-        let value = lowering.import(root, &[self.row, self.line], None);
-        lowering.batch_values = own;
+        let own = std::mem::replace(&mut emitter.batch_values, any);
+        let value = emitter.import(root, &[self.row, self.column], None);
+        emitter.batch_values = own;
         value
     }
 
-    /// The places that an imported offset stands for, if it is linear and does not descend.
-    pub fn places(&self, lowering: &mut Lowering<'_>, offset: ExprId) -> Option<Places> {
+    /// The strides of an imported offset, if it is linear in the variables and does not descend.
+    pub fn strides(&self, emitter: &mut GemmEmitter<'_>, offset: ExprId) -> Option<MatrixStrides> {
         let batch = self.batch.iter().map(|&(_, any, _)| any);
-        let atoms: Vec<ExprId> = [self.row.1, self.line.1].into_iter().chain(batch).collect();
-        let (offset, strides) = linear_places(lowering, offset, &atoms)?;
-        let [row, line, batch @ ..] = &strides[..] else { return None };
-        Some(Places { offset, row: *row, line: *line, batch: batch.to_vec() })
+        let atoms: Vec<ExprId> = [self.row.1, self.column.1].into_iter().chain(batch).collect();
+        let (offset, strides) = linear_strides(emitter, offset, &atoms)?;
+        let [row, column, batch @ ..] = &strides[..] else { return None };
+        Some(MatrixStrides { offset, row: *row, column: *column, batch: batch.to_vec() })
     }
 }
 
-/// The first place of an offset and its strides along variables, if it is linear in these alone and does not descend.
-pub(super) fn linear_places(
-    lowering: &mut Lowering<'_>,
+/// The constant term of an offset and its strides along variables, if it is linear in these alone and does not descend.
+pub(super) fn linear_strides(
+    emitter: &mut GemmEmitter<'_>,
     offset: ExprId,
     atoms: &[ExprId],
 ) -> Option<(usize, Vec<usize>)> {
-    let form = lowering.simplifier.linear(&mut lowering.program.exprs, offset);
+    let form = emitter.simplifier.linear(&mut emitter.program.exprs, offset);
     if !form.terms().iter().all(|(atom, _)| atoms.contains(atom)) {
         return None;
     }

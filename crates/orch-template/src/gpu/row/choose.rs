@@ -1,13 +1,15 @@
-//! Which schedules to try, and in which order.
+//! Which schedules of rows to try, in the order of their modelled cycles.
 
-use super::RowSchedule;
+use super::schedule::RowSchedule;
+use super::stages::{has_arrays, inner_axes, kept_values, serves};
 use crate::LaneAxis;
 use crate::gpu::access::{Effort, SHORT_RUN, effort, lane_choices};
 use crate::gpu::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
-use crate::nest::flat::{Nest, NestStage, StageWork};
+use crate::gpu::points::nest_of;
+use crate::nest::flat::{Nest, StageWork};
 use crate::nest::plan::outer_axes;
-use crate::nest::shared::{SharedValue, costs_more_than_registers, shared_values};
-use orch_compute::block::Axis;
+use crate::nest::shared::SharedValue;
+use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{ExprId, VarId};
 use orch_thread::cta::{MAX_CLUSTER, MAX_THREADS, WARP};
 use orch_thread::target::GpuTarget;
@@ -19,29 +21,29 @@ const MAX_SCHEDULES: usize = 200;
 /// Axes along which vectors are tried.
 const MAX_VECTOR_AXES: usize = 2;
 
-/// Threads of tasks that work at several points.
+/// Threads of CTAs with several rows.
 const THREADS: [usize; 2] = [128, 256];
 
-/// Fewest threads of tasks that are worth a cluster, and most tasks of a multiprocessor: of rows, and of columns.
+/// Fewest threads of a CTA that is worth a cluster, and most CTAs of an SM in one: vectors along reduced axes, and along outer ones.
 const CLUSTERS_OF_ROWS: (usize, usize) = (256, 2);
 const CLUSTERS_OF_COLUMNS: (usize, usize) = (128, 4);
 
-/// Bytes of the smallest elements that tasks of a cluster read from each other.
+/// Bytes of the smallest elements that CTAs of a cluster read through DSMEM.
 const MIN_PEER_BYTES: usize = 4;
 
 /// Most values that a thread keeps.
 const MAX_KEPT: usize = 64;
 
-/// Vectors whose loads are under way together where values are not kept.
-const TOGETHER: [usize; 3] = [4, 8, 16];
+/// Vectors whose loads are in flight together where values are not kept.
+const LOADS_IN_FLIGHT: [usize; 3] = [4, 8, 16];
 
-/// Most bytes that a thread loads together.
-const MAX_TOGETHER_BYTES: f64 = 320.0;
+/// Most bytes that a thread has in flight.
+const MAX_BYTES_IN_FLIGHT: f64 = 320.0;
 
-/// Share of the bytes of later stages that come from memory where values are not kept.
+/// Share of the bytes of later stages that come from DRAM where values are not kept; the rest is in L1 or L2.
 const CACHED: f64 = 0.4;
 
-/// Cycles of adding what one more thread found for a column.
+/// Cycles of combining one more partial result of a column.
 const PART: f64 = 8.0;
 
 /// Cycles of a shuffle and what follows it.
@@ -50,11 +52,20 @@ const SHUFFLE: f64 = 30.0;
 /// Cycles of a barrier and an access to shared memory.
 const BARRIER: f64 = 80.0;
 
-/// Cycles of a barrier of a cluster and accesses to other tasks.
+/// Cycles of a barrier of a cluster and loads through DSMEM.
 const CLUSTER_BARRIER: f64 = 1500.0;
 
-/// Schedules with their estimated cycles, the preferred one first.
-pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedule)> {
+/// The schedules worth trying, the preferred one first; none if the template does not serve the program.
+pub fn schedules(block: &BlockProgram, target: &GpuTarget) -> Vec<RowSchedule> {
+    ranked(block, target).into_iter().map(|(_, schedule)| schedule).collect()
+}
+
+/// Schedules with their modelled cycles, the preferred one first.
+pub(in crate::gpu) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, RowSchedule)> {
+    ranked_of_nest(&mut nest_of(block), target)
+}
+
+fn ranked_of_nest(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedule)> {
     if !serves(nest) {
         return Vec::new();
     }
@@ -62,15 +73,16 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
     let shared = kept_values(nest, &outer);
     let mut ranked = Vec::new();
     for (vector, lanes) in vector_choices(nest, &outer) {
-        let rows = Rows::of(nest, &outer, &shared, vector, lanes);
-        for (members, groups, cluster) in rows.arrangements(target) {
-            let [together, ..] = TOGETHER;
-            let mut schedule = RowSchedule { vector, lanes, members, groups, cluster, keep: false, together };
-            schedule.keep = !rows.has_arrays && (1..=MAX_KEPT).contains(&rows.kept(&schedule));
-            for together in rows.together(&schedule) {
-                let schedule = RowSchedule { together, ..schedule.clone() };
-                let launch = rows.launch(&schedule);
-                if rows.along != Some(LaneAxis::Output) || cluster == 1 || launch.runs_at_once(target) {
+        let work = RowWork::of(nest, &outer, &shared, vector, lanes);
+        for (row_threads, rows, cluster) in work.arrangements(target) {
+            let [loads_in_flight, ..] = LOADS_IN_FLIGHT;
+            let mut schedule =
+                RowSchedule { vector, lanes, row_threads, rows, cluster, keep: false, loads_in_flight };
+            schedule.keep = !work.has_arrays && (1..=MAX_KEPT).contains(&work.kept(&schedule));
+            for loads_in_flight in work.loads_in_flight(&schedule) {
+                let schedule = RowSchedule { loads_in_flight, ..schedule.clone() };
+                let launch = work.launch(&schedule);
+                if work.along != Some(LaneAxis::Output) || cluster == 1 || launch.runs_at_once(target) {
                     ranked.push((launch.cycles(target), schedule));
                 }
             }
@@ -80,42 +92,6 @@ pub(super) fn ranked(nest: &mut Nest, target: &GpuTarget) -> Vec<(f64, RowSchedu
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
     ranked.truncate(MAX_SCHEDULES);
     ranked
-}
-
-/// True if there is something that threads do together.
-pub(in crate::gpu) fn serves(nest: &Nest) -> bool {
-    let outer = outer_axes(nest);
-    nest.stages.iter().any(|step| !inner_axes(step, &outer).is_empty())
-}
-
-/// The values that stages may keep for later ones.
-pub(super) fn kept_values(nest: &Nest, outer: &[Axis]) -> Vec<SharedValue> {
-    let mut kept = shared_values(nest, outer, costs_more_than_registers);
-    kept.retain(|shared| is_read_in_turn(nest, outer, shared));
-    kept
-}
-
-/// True if every later step that needs the value goes over the same axes, and so comes to it when it is its turn.
-fn is_read_in_turn(nest: &Nest, outer: &[Axis], shared: &SharedValue) -> bool {
-    nest.stages[shared.stage + 1..].iter().all(|step| {
-        let axes = inner_axes(step, outer);
-        let is_alike = axes.len() == shared.axes.len() && axes.iter().all(|axis| shared.axes.contains(axis));
-        is_alike || !nest.program.exprs.reachable(&step.roots()).contains(&shared.value)
-    })
-}
-
-/// True if a reduction has a result for each point of axes that are not outer.
-pub(super) fn has_arrays(nest: &Nest, outer: &[Axis]) -> bool {
-    nest.stages.iter().any(|step| step.result().is_some() && has_inner(&step.domain, outer))
-}
-
-/// The axes that a step loops over at a point of the outer axes.
-pub(super) fn inner_axes(step: &NestStage, outer: &[Axis]) -> Vec<VarId> {
-    step.axes().into_iter().filter(|axis| outer.iter().all(|other| other.var != *axis)).collect()
-}
-
-fn has_inner(axes: &[VarId], outer: &[Axis]) -> bool {
-    axes.iter().any(|axis| outer.iter().all(|other| other.var != *axis))
 }
 
 /// Axes for vectors that make accesses cheap, each with all choices of lanes.
@@ -152,34 +128,34 @@ fn powers(from: usize, to: usize) -> impl Iterator<Item = usize> {
     (from.ilog2()..=to.ilog2()).map(|log| 1 << log)
 }
 
-/// What there is to do with vectors along an axis.
-struct Rows {
+/// What there is to do for a row, with vectors along an axis.
+struct RowWork {
     along: Option<LaneAxis>,
     lanes: usize,
     /// Bytes of the narrowest elements in memory.
     elem_bytes: usize,
-    /// Points of the outer axes, or vectors of them.
+    /// Rows of the whole grid: points of the outer axes, or vectors of them.
     points: usize,
-    steps: Vec<RowStep>,
+    steps: Vec<RowStageWork>,
     has_arrays: bool,
-    /// Whether tasks can read each other's results: elements have at least [`MIN_PEER_BYTES`].
+    /// Whether CTAs can read each other's results through DSMEM: elements have at least [`MIN_PEER_BYTES`].
     may_cluster: bool,
 }
 
-/// A step at a point of the outer axes.
-struct RowStep {
-    /// Vectors of the axes that it loops over.
+/// What there is to do for a row in one stage.
+struct RowStageWork {
+    /// Vectors of the axes that the stage loops over.
     vectors: usize,
     /// For one vector, where values are kept.
     keeping: Effort,
     /// For one vector, where they are not.
     effort: Effort,
     is_reduction: bool,
-    /// Values of each vector that it keeps for later steps.
+    /// Values of each vector that are kept for later stages.
     kept: usize,
 }
 
-impl Rows {
+impl RowWork {
     fn of(
         nest: &mut Nest,
         outer: &[Axis],
@@ -204,14 +180,14 @@ impl Rows {
                 None => false,
             };
             let lanes = if has_lanes { lanes } else { 1 };
-            let terms = axis.as_ref().is_some_and(|(_, along)| *along == LaneAxis::Reduced);
-            let vectors = nest.points(&inner) / if terms { lanes } else { 1 };
+            let is_reduced = axis.as_ref().is_some_and(|(_, along)| *along == LaneAxis::Reduced);
+            let vectors = nest.points(&inner) / if is_reduced { lanes } else { 1 };
             let along = axis.as_ref().filter(|_| has_lanes).map(|(axis, _)| (axis, lanes));
             let keeping = effort(nest, step, along, known.entry(inner).or_default());
             let effort = effort(nest, step, along, &mut BTreeSet::new());
             let kept = lanes * shared.iter().filter(|shared| shared.stage == position).count();
             let is_reduction = matches!(step.work, StageWork::Reduce(_));
-            steps.push(RowStep { vectors, keeping, effort, is_reduction, kept });
+            steps.push(RowStageWork { vectors, keeping, effort, is_reduction, kept });
         }
         let along = vector.map(|(_, along)| along);
         let has_arrays = has_arrays(nest, outer);
@@ -225,42 +201,42 @@ impl Rows {
         Self { along, lanes, elem_bytes, points, steps, has_arrays, may_cluster }
     }
 
-    /// Members, groups and cluster of the schedules worth trying.
+    /// `(row_threads, rows, cluster)` of the schedules worth trying.
     fn arrangements(&self, target: &GpuTarget) -> Vec<(usize, usize, usize)> {
         let most = self.longest().next_power_of_two();
         let mut found = Vec::new();
         if self.along == Some(LaneAxis::Output) {
-            for (groups, members) in powers(4, 32).flat_map(|g| powers(4, 256).map(move |m| (g, m))) {
-                let threads = groups * members;
-                let is_too_wide = groups > 8 && groups >= 2 * self.points;
-                if !(WARP..=MAX_THREADS).contains(&threads) || members > most.max(8) || is_too_wide {
+            for (rows, row_threads) in powers(4, 32).flat_map(|g| powers(4, 256).map(move |m| (g, m))) {
+                let threads = rows * row_threads;
+                let is_too_wide = rows > 8 && rows >= 2 * self.points;
+                if !(WARP..=MAX_THREADS).contains(&threads) || row_threads > most.max(8) || is_too_wide {
                     continue;
                 }
-                found.push((members, groups, 1));
+                found.push((row_threads, rows, 1));
                 let (min_threads, resident) = CLUSTERS_OF_COLUMNS;
                 if threads >= min_threads {
-                    let tasks = self.points.div_ceil(groups);
-                    let clusters = self.clusters(tasks, members, resident * target.sms, target);
-                    found.extend(clusters.map(|cluster| (members, groups, cluster)));
+                    let ctas = self.points.div_ceil(rows);
+                    let clusters = self.clusters(ctas, row_threads, resident * target.sms, target);
+                    found.extend(clusters.map(|cluster| (row_threads, rows, cluster)));
                 }
             }
             return found;
         }
-        for members in powers(4, MAX_THREADS).filter(|&members| members <= most.max(WARP)) {
+        for row_threads in powers(4, MAX_THREADS).filter(|&row_threads| row_threads <= most.max(WARP)) {
             if self.has_arrays {
-                found.extend((members >= WARP).then_some((members, 1, 1)));
+                found.extend((row_threads >= WARP).then_some((row_threads, 1, 1)));
                 continue;
             }
             for threads in THREADS {
-                let arrangement = (members, (threads / members).max(1), 1);
+                let arrangement = (row_threads, (threads / row_threads).max(1), 1);
                 if !found.contains(&arrangement) {
                     found.push(arrangement);
                 }
             }
             let (min_threads, resident) = CLUSTERS_OF_ROWS;
-            if members >= min_threads {
-                let clusters = self.clusters(self.points, members, resident * target.sms, target);
-                found.extend(clusters.map(|cluster| (members, 1, cluster)));
+            if row_threads >= min_threads {
+                let clusters = self.clusters(self.points, row_threads, resident * target.sms, target);
+                found.extend(clusters.map(|cluster| (row_threads, 1, cluster)));
             }
         }
         found
@@ -270,45 +246,49 @@ impl Rows {
         self.steps.iter().map(|step| step.vectors).max().unwrap_or(1)
     }
 
-    /// Clusters worth trying where tasks are few and long: at most so many tasks of all clusters.
+    /// Sizes of clusters worth trying where rows are few and long: at most `most` CTAs in all.
     fn clusters(
         &self,
-        tasks: usize,
-        members: usize,
+        ctas: usize,
+        row_threads: usize,
         most: usize,
         target: &GpuTarget,
     ) -> impl Iterator<Item = usize> {
         let may_cluster = target.has_clusters && self.may_cluster;
         let longest = self.longest();
-        powers(2, MAX_CLUSTER)
-            .filter(move |cluster| may_cluster && tasks * cluster <= most && longest >= 4 * members * cluster)
+        powers(2, MAX_CLUSTER).filter(move |cluster| {
+            may_cluster && ctas * cluster <= most && longest >= 4 * row_threads * cluster
+        })
     }
 
-    /// How many vectors it is worth trying to load together: as many as there are, or registers for.
-    fn together(&self, schedule: &RowSchedule) -> Vec<usize> {
-        let [least, ..] = TOGETHER;
-        let turns = |step: &RowStep| Self::turns(step, schedule);
-        let most = self.steps.iter().map(turns).max().unwrap_or(1).max(least);
+    /// How many vectors' loads are worth having in flight together: at most as many as a thread has, and registers for.
+    fn loads_in_flight(&self, schedule: &RowSchedule) -> Vec<usize> {
+        let [least, ..] = LOADS_IN_FLIGHT;
+        let rounds = |step: &RowStageWork| Self::rounds(step, schedule);
+        let most = self.steps.iter().map(rounds).max().unwrap_or(1).max(least);
         let bytes = self.steps.iter().map(|step| step.effort.loaded).fold(0.0, f64::max);
-        let fits = |together: usize| together as f64 * bytes <= MAX_TOGETHER_BYTES;
+        let fits = |loads_in_flight: usize| loads_in_flight as f64 * bytes <= MAX_BYTES_IN_FLIGHT;
         let is_ahead = schedule.loads_ahead();
-        let is_worth = |together: usize| is_ahead && together <= most && fits(together);
-        TOGETHER.into_iter().filter(|&together| together == least || is_worth(together)).collect()
+        let is_worth = |loads_in_flight: usize| is_ahead && loads_in_flight <= most && fits(loads_in_flight);
+        LOADS_IN_FLIGHT
+            .into_iter()
+            .filter(|&loads_in_flight| loads_in_flight == least || is_worth(loads_in_flight))
+            .collect()
     }
 
-    /// Vectors of a step that one member does.
-    fn turns(step: &RowStep, schedule: &RowSchedule) -> usize {
-        step.vectors.div_ceil(schedule.all_members())
+    /// Rounds of a stage: vectors that one thread does.
+    fn rounds(step: &RowStageWork, schedule: &RowSchedule) -> usize {
+        step.vectors.div_ceil(schedule.threads_of_row())
     }
 
     /// Values that a thread keeps.
     fn kept(&self, schedule: &RowSchedule) -> usize {
-        self.steps.iter().map(|step| step.kept * Self::turns(step, schedule)).sum()
+        self.steps.iter().map(|step| step.kept * Self::rounds(step, schedule)).sum()
     }
 
     fn launch(&self, schedule: &RowSchedule) -> Launch {
         let mut launch = Launch {
-            tasks: self.points.div_ceil(schedule.groups) * schedule.cluster,
+            ctas: self.points.div_ceil(schedule.rows) * schedule.cluster,
             threads: schedule.threads(),
             registers: BASE_REGISTERS,
             shared_bytes: 0,
@@ -318,16 +298,16 @@ impl Rows {
             iterations: 0.0,
             waits: 0.0,
         };
-        let together = if schedule.keep { MAX_KEPT } else { schedule.together };
+        let loads_in_flight = if schedule.keep { MAX_KEPT } else { schedule.loads_in_flight };
         for (position, step) in self.steps.iter().enumerate() {
-            let turns = Self::turns(step, schedule) as f64;
+            let rounds = Self::rounds(step, schedule) as f64;
             let once = if schedule.keep { step.keeping } else { step.effort };
             let is_cached = position > 0 && !schedule.keep;
             let share = if is_cached { CACHED } else { 1.0 };
-            launch.effort = launch.effort.plus(Effort { bytes: share * once.bytes, ..once }.times(turns));
-            launch.in_flight = launch.in_flight.max(once.loaded * turns.min(together as f64));
+            launch.effort = launch.effort.plus(Effort { bytes: share * once.bytes, ..once }.times(rounds));
+            launch.in_flight = launch.in_flight.max(once.loaded * rounds.min(loads_in_flight as f64));
             if once.loaded > 0.0 {
-                let iterations = (turns / together as f64).ceil();
+                let iterations = (rounds / loads_in_flight as f64).ceil();
                 if schedule.loads_ahead() {
                     launch.rounds += share;
                     launch.iterations += share * iterations;
@@ -341,8 +321,8 @@ impl Rows {
             }
         }
         if self.along == Some(LaneAxis::Output) {
-            // Memory likes longer runs than a few columns.
-            let run_bytes = (schedule.groups * self.lanes * self.elem_bytes) as f64;
+            // DRAM transfers runs of a few columns less efficiently than longer ones.
+            let run_bytes = (schedule.rows * self.lanes * self.elem_bytes) as f64;
             launch.effort.bytes *= 1.0 + SHORT_RUN / run_bytes;
         }
         let held = (launch.in_flight / 4.0) as usize;
@@ -352,27 +332,27 @@ impl Rows {
     }
 
     fn combination_cycles(&self, schedule: &RowSchedule) -> f64 {
-        let members = schedule.members;
-        let between_tasks = if schedule.cluster > 1 { CLUSTER_BARRIER } else { 0.0 };
+        let row_threads = schedule.row_threads;
+        let between_ctas = if schedule.cluster > 1 { CLUSTER_BARRIER } else { 0.0 };
         if self.along == Some(LaneAxis::Output) {
             let in_warp = self.in_warp(schedule);
             let shuffles = SHUFFLE * f64::from(in_warp.ilog2());
-            return shuffles + 2.0 * BARRIER + PART * (members / in_warp) as f64 + between_tasks;
+            return shuffles + 2.0 * BARRIER + PART * (row_threads / in_warp) as f64 + between_ctas;
         }
-        let between_warps = if members > WARP { BARRIER } else { 0.0 };
-        SHUFFLE * f64::from(members.ilog2()) + between_warps + between_tasks
+        let between_warps = if row_threads > WARP { BARRIER } else { 0.0 };
+        SHUFFLE * f64::from(row_threads.ilog2()) + between_warps + between_ctas
     }
 
-    /// Members of a column in a warp.
+    /// Threads of a column in a warp.
     fn in_warp(&self, schedule: &RowSchedule) -> usize {
-        (WARP / schedule.groups.min(WARP)).min(schedule.members)
+        (WARP / schedule.rows.min(WARP)).min(schedule.row_threads)
     }
 
     fn combination_bytes(&self, schedule: &RowSchedule) -> usize {
         const VALUE: usize = 8;
         match self.along {
             Some(LaneAxis::Output) => {
-                let parts = schedule.threads() / self.in_warp(schedule) + 2 * schedule.groups;
+                let parts = schedule.threads() / self.in_warp(schedule) + 2 * schedule.rows;
                 parts * self.lanes * VALUE
             }
             _ => schedule.threads().div_ceil(WARP) * VALUE,

@@ -1,37 +1,42 @@
-//! What the members of a group found, combined: afterwards every member has the result.
+//! The partial results of the threads of a row combined, so that every thread has the result.
+//!
+//! ```text
+//! along reduced axes:  shuffles in a warp -> warps through shared memory, shuffles -> CTAs through DSMEM
+//! along outer axes:    shuffles of lanes `rows` apart -> all threads through shared memory, a few columns each -> CTAs through DSMEM
+//! ```
 
-use super::RowSchedule;
-use super::lower::Rows;
+use super::emitter::RowEmitter;
+use super::schedule::RowSchedule;
 use crate::LaneAxis;
-use orch_compute::expr::{BufferId, ExprId, Type};
+use orch_compute::expr::{BufferId, ExprId};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::cta::{CtaStmt, Location, WARP};
-use orch_thread::program::{Buffer, Scope, Stmt};
+use orch_thread::program::Stmt;
 
-/// What has been found so far; scalars, or a vector with a result in each lane.
+/// A partial result: scalars, or a vector with a result in each lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Partial {
     pub value: ExprId,
-    /// Of arg-reductions: where the value was found.
+    /// Of arg-reductions: the position of the value.
     pub index: Option<ExprId>,
 }
 
-/// Shared memory that holds what several threads found.
+/// Shared memory that holds partial results of several threads.
 #[derive(Clone, Copy)]
 struct Exchange {
     values: BufferId,
     indices: Option<BufferId>,
 }
 
-/// How threads share the elements of the results of a task.
-struct Shares {
+/// How threads share the elements of the results of a CTA, `[rows, lanes]`, when these are put together.
+struct ElementShares {
     /// Consecutive elements of a thread.
     lanes: usize,
     /// Threads with elements, the first ones.
     count: usize,
 }
 
-impl Shares {
+impl ElementShares {
     /// `elems` and `threads` are powers of two.
     fn of(elems: usize, threads: usize) -> Self {
         let lanes = (elems / threads).max(1);
@@ -39,30 +44,30 @@ impl Shares {
     }
 }
 
-impl Rows<'_> {
-    /// The combination of what all members found.
+impl RowEmitter<'_> {
+    /// Combines the partial results of all threads of a row.
     pub fn combine(&mut self, op: ReduceOp, mut partial: Partial, out: &mut Vec<Stmt>) -> Partial {
-        let &RowSchedule { members, groups, cluster, .. } = self.schedule;
+        let &RowSchedule { row_threads, rows, cluster, .. } = self.schedule;
         if self.along == Some(LaneAxis::Output) {
-            // Members of a column are `groups` threads apart.
-            let in_warp = (WARP / groups.min(WARP)).min(members);
-            partial = self.combine_lanes_of_warp(op, partial, groups, in_warp, out);
-            if members > in_warp || cluster > 1 {
+            // The threads of a column are `rows` apart.
+            let in_warp = (WARP / rows.min(WARP)).min(row_threads);
+            partial = self.combine_lanes_of_warp(op, partial, rows, in_warp, out);
+            if row_threads > in_warp || cluster > 1 {
                 partial = self.combine_columns(op, partial, in_warp, out);
             }
             return partial;
         }
-        partial = self.combine_lanes_of_warp(op, partial, 1, members.min(WARP), out);
-        if members > WARP {
-            partial = self.combine_warps(op, partial, members / WARP, out);
+        partial = self.combine_lanes_of_warp(op, partial, 1, row_threads.min(WARP), out);
+        if row_threads > WARP {
+            partial = self.combine_warps(op, partial, row_threads / WARP, out);
         }
         if cluster > 1 {
-            partial = self.combine_tasks(op, partial, out);
+            partial = self.combine_cluster(op, partial, out);
         }
         partial
     }
 
-    /// Combines each `count` lanes of a warp that are `apart` of each other.
+    /// Combines each `count` lanes of a warp that are `apart` from each other, by butterfly shuffles.
     fn combine_lanes_of_warp(
         &mut self,
         op: ReduceOp,
@@ -81,7 +86,7 @@ impl Rows<'_> {
         partial
     }
 
-    /// Combines what `warps` warps of a group found, through shared memory.
+    /// Combines the partial results of the `warps` warps of a row, through shared memory `[rows, warps]`.
     fn combine_warps(
         &mut self,
         op: ReduceOp,
@@ -89,7 +94,7 @@ impl Rows<'_> {
         warps: usize,
         out: &mut Vec<Stmt>,
     ) -> Partial {
-        let exchange = self.exchange(partial, self.schedule.groups * warps, 1);
+        let exchange = self.exchange(partial, self.schedule.rows * warps, 1);
         let thread = self.thread;
         let exprs = &mut self.emitter.nest.program.exprs;
         let (warp_size, zero) = (exprs.index(WARP as i64), exprs.index(0));
@@ -100,24 +105,24 @@ impl Rows<'_> {
         out.push(Stmt::Cta(CtaStmt::Barrier));
         let exprs = &mut self.emitter.nest.program.exprs;
         let count = exprs.index(warps as i64);
-        let first = exprs.mul_const(self.group, warps as i64);
+        let first = exprs.mul_const(self.row, warps as i64);
         let which = exprs.floor_rem(thread, count);
         let from = exprs.add2(first, which);
         let partial = self.get(exchange, from, 1, out);
         self.combine_lanes_of_warp(op, partial, 1, warps, out)
     }
 
-    /// Combines what the tasks of a cluster found.
-    fn combine_tasks(&mut self, op: ReduceOp, partial: Partial, out: &mut Vec<Stmt>) -> Partial {
-        let exchange = self.exchange(partial, self.schedule.groups, 1);
-        let is_first = self.is_first_of_task();
-        let then = self.put(exchange, partial, self.group);
+    /// Combines the partial results of the CTAs of a cluster, through DSMEM.
+    fn combine_cluster(&mut self, op: ReduceOp, partial: Partial, out: &mut Vec<Stmt>) -> Partial {
+        let exchange = self.exchange(partial, self.schedule.rows, 1);
+        let is_first = self.is_first_of_row();
+        let then = self.put(exchange, partial, self.row);
         out.push(Stmt::If { condition: is_first, then, otherwise: Vec::new() });
         out.push(Stmt::Cta(CtaStmt::ClusterBarrier));
-        self.merge_peers(op, partial, exchange, self.group, out)
+        self.merge_peers(op, partial, exchange, self.row, out)
     }
 
-    /// The combination of what the tasks of a cluster have at a place of their shared memory.
+    /// The combination of the partial results that the CTAs of a cluster have at one position of their shared memory.
     fn merge_peers(
         &mut self,
         op: ReduceOp,
@@ -147,8 +152,13 @@ impl Rows<'_> {
         total.unwrap_or(like)
     }
 
-    /// Combines what the members found for each column, through shared memory; each `in_warp` of them in a warp have
-    /// the same. Each column is put together by one thread, so that what members found is read once.
+    /// Combines the partial results of each column through shared memory `[row_threads / in_warp, rows, lanes]`; the `in_warp`
+    /// threads of a column in a warp have the same. Each element is put together by one thread, so that each partial result
+    /// is read once:
+    ///
+    /// ```text
+    /// parts[part, element]  ->  thread `element / shares.lanes` sums over part  ->  sums[element]  ->  all threads of the column
+    /// ```
     fn combine_columns(
         &mut self,
         op: ReduceOp,
@@ -156,16 +166,16 @@ impl Rows<'_> {
         in_warp: usize,
         out: &mut Vec<Stmt>,
     ) -> Partial {
-        let &RowSchedule { members, groups, cluster, .. } = self.schedule;
+        let &RowSchedule { row_threads, rows, cluster, .. } = self.schedule;
         let lanes = self.emitter.nest.program.exprs.lanes(partial.value);
-        let parts = members / in_warp;
-        let found = self.exchange(partial, parts * groups, lanes);
+        let parts = row_threads / in_warp;
+        let found = self.exchange(partial, parts * rows, lanes);
         let exprs = &mut self.emitter.nest.program.exprs;
-        let (size, sharing) = (exprs.index(groups as i64), exprs.index(in_warp as i64));
-        let member = exprs.floor_div(self.thread, size);
-        let (part, which) = (exprs.floor_div(member, sharing), exprs.floor_rem(member, sharing));
-        let first = exprs.mul_const(part, groups as i64);
-        let position = exprs.add2(first, self.group);
+        let (size, sharing) = (exprs.index(rows as i64), exprs.index(in_warp as i64));
+        let row_thread = exprs.floor_div(self.thread, size);
+        let (part, which) = (exprs.floor_div(row_thread, sharing), exprs.floor_rem(row_thread, sharing));
+        let first = exprs.mul_const(part, rows as i64);
+        let position = exprs.add2(first, self.row);
         let position = self.emitter.nest.simplify(position);
         let put = self.put(found, partial, position);
         if in_warp > 1 {
@@ -178,8 +188,8 @@ impl Rows<'_> {
         }
         out.push(Stmt::Cta(CtaStmt::Barrier));
 
-        let shares = Shares::of(groups * lanes, self.schedule.threads());
-        let mut sums = self.exchange(partial, groups, lanes);
+        let shares = ElementShares::of(rows * lanes, self.schedule.threads());
+        let mut sums = self.exchange(partial, rows, lanes);
         let share = self.share(&shares);
         let mut then = Vec::new();
         let mut total: Option<Partial> = None;
@@ -197,8 +207,8 @@ impl Rows<'_> {
         out.extend(self.if_true(is_sharing, then));
         if cluster > 1 {
             out.push(Stmt::Cta(CtaStmt::ClusterBarrier));
-            let totals = self.exchange(partial, groups, lanes);
-            // Whole warps read what other tasks have.
+            let totals = self.exchange(partial, rows, lanes);
+            // DSMEM is read by whole warps.
             let mut then = Vec::new();
             let total = self.merge_peers(op, total, sums, share, &mut then);
             let put = self.put(totals, total, share);
@@ -209,11 +219,11 @@ impl Rows<'_> {
             sums = totals;
         }
         out.push(Stmt::Cta(CtaStmt::Barrier));
-        self.get(sums, self.group, lanes, out)
+        self.get(sums, self.row, lanes, out)
     }
 
-    /// The share of the thread; threads past the last share have one of another.
-    fn share(&mut self, shares: &Shares) -> ExprId {
+    /// The thread's share; threads past the last one repeat that of another thread.
+    fn share(&mut self, shares: &ElementShares) -> ExprId {
         let exprs = &mut self.emitter.nest.program.exprs;
         let count = exprs.index(shares.count as i64);
         let share = exprs.floor_rem(self.thread, count);
@@ -227,15 +237,15 @@ impl Rows<'_> {
         (count < self.schedule.threads()).then(|| exprs.lt(self.thread, end))
     }
 
-    /// True in the first thread of each group of a task.
-    fn is_first_of_task(&mut self) -> ExprId {
+    /// True in the first thread of each row of a CTA.
+    fn is_first_of_row(&mut self) -> ExprId {
         let exprs = &mut self.emitter.nest.program.exprs;
-        let (zero, members) = (exprs.index(0), exprs.index(self.schedule.members as i64));
-        let member = exprs.floor_rem(self.thread, members);
-        exprs.eq(member, zero)
+        let (zero, row_threads) = (exprs.index(0), exprs.index(self.schedule.row_threads as i64));
+        let row_thread = exprs.floor_rem(self.thread, row_threads);
+        exprs.eq(row_thread, zero)
     }
 
-    /// The combination of two.
+    /// The combination of two partial results; of arg-reductions with NaN above all, and the first or last of equal ones.
     fn merge(&mut self, op: ReduceOp, a: Partial, b: Partial, out: &mut Vec<Stmt>) -> Partial {
         let (Some(a_at), Some(b_at)) = (a.index, b.index) else {
             let value = self.emitter.combine(op, a.value, b.value);
@@ -265,7 +275,7 @@ impl Rows<'_> {
         Partial { value: self.bound("both", value, out), index: Some(self.bound("both_at", index, out)) }
     }
 
-    /// Shared memory for `count` of `lanes` lanes.
+    /// Shared memory for `count` partial results of `lanes` elements.
     fn exchange(&mut self, like: Partial, count: usize, lanes: usize) -> Exchange {
         let dtype = self.emitter.nest.program.exprs.dtype(like.value);
         let values = self.shared("parts", dtype, count * lanes);
@@ -273,12 +283,7 @@ impl Rows<'_> {
         Exchange { values, indices }
     }
 
-    /// Adds shared memory.
-    pub fn shared(&mut self, name: &str, dtype: DType, elems: usize) -> BufferId {
-        self.emitter.nest.program.add_buffer(Buffer { name: name.into(), dtype, elems, scope: Scope::Shared })
-    }
-
-    /// Stores the `position`-th.
+    /// Stores the partial result at a position.
     fn put(&mut self, exchange: Exchange, partial: Partial, position: ExprId) -> Vec<Stmt> {
         let parts = [(Some(exchange.values), Some(partial.value)), (exchange.indices, partial.index)];
         let mut out = Vec::new();
@@ -292,7 +297,7 @@ impl Rows<'_> {
         out
     }
 
-    /// Loads the `position`-th.
+    /// Loads the partial result at a position.
     fn get(&mut self, exchange: Exchange, position: ExprId, lanes: usize, out: &mut Vec<Stmt>) -> Partial {
         let mut load = |buffer: BufferId| {
             let exprs = &mut self.emitter.nest.program.exprs;
@@ -302,28 +307,5 @@ impl Rows<'_> {
             self.bound("part", value, out)
         };
         Partial { value: load(exchange.values), index: exchange.indices.map(load) }
-    }
-
-    /// `value` under a name.
-    pub fn bound(&mut self, name: &str, value: ExprId, out: &mut Vec<Stmt>) -> ExprId {
-        let exprs = &mut self.emitter.nest.program.exprs;
-        let var = exprs.declare_register(name, exprs.ty(value));
-        out.push(Stmt::Let(var, value));
-        exprs.var(var)
-    }
-
-    /// A variable of the type of `like` that a statement of the CTA declares.
-    fn declared(
-        &mut self,
-        name: &str,
-        like: ExprId,
-        stmt: impl FnOnce(orch_compute::expr::VarId) -> CtaStmt,
-        out: &mut Vec<Stmt>,
-    ) -> ExprId {
-        let exprs = &mut self.emitter.nest.program.exprs;
-        let ty: Type = exprs.ty(like);
-        let var = exprs.declare_register(name, ty);
-        out.push(Stmt::Cta(stmt(var)));
-        exprs.var(var)
     }
 }

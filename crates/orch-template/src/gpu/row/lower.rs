@@ -1,42 +1,30 @@
-//! The thread program of a row kernel.
+//! The thread program of a row kernel: one stage after the other, at the thread's row.
 
-use super::RowSchedule;
-use super::choose::{has_arrays, inner_axes, kept_values};
 use super::combine::Partial;
-use crate::gpu::points::{named, unflatten};
-use crate::nest::emit::{NestEmitter, ScratchArray, for_loop};
+use super::emitter::RowEmitter;
+use super::schedule::RowSchedule;
+use super::stages::{has_arrays, inner_axes, kept_values};
+use crate::gpu::points::{named, nest_of, unflatten};
+use crate::nest::emit::{NestEmitter, ScratchArray};
 use crate::nest::flat::{Nest, NestReduction, NestStage, StageWork};
 use crate::nest::pack::pack_constants;
 use crate::nest::plan::{NestPlan, order_by_output, outer_axes};
 use crate::nest::point::{IterationPoint, Lanes};
-use crate::nest::reduce::{AccumulatorVars, ReductionLoop};
+use crate::nest::reduce::AccumulatorVars;
 use crate::{CannotLower, LaneAxis};
-use orch_compute::block::Axis;
+use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{BufferId, ExprId, VarId};
 use orch_ir::ReduceOp;
 use orch_thread::cta::{CtaStmt, WARP};
 use orch_thread::kernel::Kernel;
-use orch_thread::program::{LoopKind, Stmt};
-
-/// Emission of one kernel.
-pub(super) struct Rows<'a> {
-    pub emitter: NestEmitter<'a>,
-    pub schedule: &'a RowSchedule,
-    pub along: Option<LaneAxis>,
-    /// The number of the thread in its task.
-    pub thread: ExprId,
-    /// The group that the thread is a member of.
-    pub group: ExprId,
-    /// Which of all members of its group the thread is.
-    pub member: ExprId,
-    /// Axes as loops nest, the one along vectors last.
-    order: Vec<VarId>,
-    /// The vector that a thread is at among those that it does in a stage: where it keeps values.
-    slot: VarId,
-}
+use orch_thread::program::Stmt;
 
 /// The kernel under a schedule.
-pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, CannotLower> {
+///
+/// # Errors
+/// If threads have nothing to do together, or the schedule is not one for the program.
+pub fn lower(block: &BlockProgram, schedule: &RowSchedule) -> Result<Kernel, CannotLower> {
+    let mut nest = nest_of(block);
     let outer = outer_axes(&nest);
     let vector = schedule.vector.map(|(position, along)| (nest.axes[position].clone(), along));
     check(&nest, &outer, vector.as_ref(), schedule)?;
@@ -46,9 +34,9 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
     let order = loop_order(&mut nest, vector.as_ref().map(|(axis, _)| axis));
     let plan = plan(&mut nest, outer, vector.as_ref(), schedule);
     let is_in_shared_memory = has_arrays(&nest, &outer_axes(&nest));
-    let slot = nest.program.exprs.declare_index("slot", 0);
-    let tasks = points(&plan).div_ceil(schedule.groups) * schedule.cluster;
-    nest.program.set_tasks(tasks);
+    let round = nest.program.exprs.declare_index("kept", 0);
+    let ctas = points(&plan).div_ceil(schedule.rows) * schedule.cluster;
+    nest.program.set_tasks(ctas);
     let thread = nest.program.set_cta(schedule.threads(), schedule.cluster);
     let thread = nest.program.exprs.var(thread);
     let along = vector.map(|(_, along)| along);
@@ -56,14 +44,14 @@ pub(super) fn lower(mut nest: Nest, schedule: &RowSchedule) -> Result<Kernel, Ca
         cta.loads_ahead = schedule.loads_ahead();
     }
     let emitter = NestEmitter::new(nest, &plan);
-    let (group, member) = (thread, thread);
-    let mut rows = Rows { emitter, schedule, along, thread, group, member, order, slot };
+    let (row, row_thread) = (thread, thread);
+    let mut row_emitter = RowEmitter { emitter, schedule, along, thread, row, row_thread, order, round };
     if is_in_shared_memory {
-        rows.declare_arrays();
+        row_emitter.declare_arrays();
     }
-    rows.declare_saves();
-    let body = rows.task();
-    let Nest { mut program, bindings, .. } = rows.emitter.nest;
+    row_emitter.declare_saves();
+    let body = row_emitter.cta();
+    let Nest { mut program, bindings, .. } = row_emitter.emitter.nest;
     program.body = body;
     Ok(Kernel { program, bindings })
 }
@@ -75,18 +63,21 @@ fn check(
     vector: Option<&(Axis, LaneAxis)>,
     schedule: &RowSchedule,
 ) -> Result<(), CannotLower> {
-    let &RowSchedule { lanes, members, groups, cluster, .. } = schedule;
+    let &RowSchedule { lanes, row_threads, rows, cluster, .. } = schedule;
     let is_along_terms = vector.is_none_or(|(_, along)| *along == LaneAxis::Reduced);
-    let is_one_group = groups == 1 && is_along_terms;
+    let is_one_row = rows == 1 && is_along_terms;
     let conditions = [
         (
             nest.stages.iter().any(|step| !inner_axes(step, outer).is_empty()),
             "every stage is done at a point",
         ),
         (vector.is_none_or(|(axis, _)| axis.extent.is_multiple_of(lanes)), "vectors past the end of an axis"),
-        (members.is_power_of_two() && schedule.threads().is_multiple_of(WARP), "threads of parts of warps"),
-        (is_along_terms || groups.is_power_of_two() && lanes.is_power_of_two(), "columns that do not halve"),
-        (!has_arrays(nest, outer) || cluster == 1 && is_one_group, "several points for shared results"),
+        (
+            row_threads.is_power_of_two() && schedule.threads().is_multiple_of(WARP),
+            "threads of parts of warps",
+        ),
+        (is_along_terms || rows.is_power_of_two() && lanes.is_power_of_two(), "columns that do not halve"),
+        (!has_arrays(nest, outer) || cluster == 1 && is_one_row, "several points for shared results"),
     ];
     match conditions.into_iter().find(|(holds, _)| !holds) {
         Some((_, problem)) => Err(CannotLower::NotThisTemplate(problem)),
@@ -121,8 +112,9 @@ fn points(plan: &NestPlan) -> usize {
     plan.loops().iter().map(|(axis, step)| axis.extent.div_ceil(*step)).product()
 }
 
-impl<'a> Rows<'a> {
-    /// Gives results that vary over more than the outer axes shared memory, and lets later stages load them from there.
+impl<'a> RowEmitter<'a> {
+    /// Gives results that vary over more than the outer axes shared memory, indexed by their other axes, and lets later stages load
+    /// them from there.
     fn declare_arrays(&mut self) {
         let outer = outer_axes(&self.emitter.nest);
         for step in self.emitter.nest.stages.clone() {
@@ -150,10 +142,10 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Gives values that stages keep for later ones a place in registers, one for each slot.
+    /// Gives values that stages keep for later ones registers, `[rounds, width]`.
     fn declare_saves(&mut self) {
-        let (slot, lanes, along, order) = (self.slot, self.schedule.lanes, self.along, self.order.clone());
-        let (members, outer) = (self.schedule.all_members(), outer_axes(&self.emitter.nest));
+        let (round, lanes, along, order) = (self.round, self.schedule.lanes, self.along, self.order.clone());
+        let (row_threads, outer) = (self.schedule.threads_of_row(), outer_axes(&self.emitter.nest));
         self.emitter.declare_saves(&mut |emitter, holds, axes| {
             let vector = order.last().filter(|axis| match along {
                 Some(LaneAxis::Output) => true,
@@ -162,12 +154,12 @@ impl<'a> Rows<'a> {
             });
             let nest = &mut emitter.nest;
             let width = vector.map_or(1, |_| lanes);
-            let terms = if outer.iter().any(|axis| Some(&axis.var) == vector) { 1 } else { width };
-            let slots = (nest.points(axes) / terms).div_ceil(members).max(1);
+            let vector_elems = if outer.iter().any(|axis| Some(&axis.var) == vector) { 1 } else { width };
+            let rounds = (nest.points(axes) / vector_elems).div_ceil(row_threads).max(1);
             let info = nest.program.exprs.var_info(holds).clone();
-            let buffer = nest.scratch(&info.name, info.ty.dtype, slots * width);
+            let buffer = nest.scratch(&info.name, info.ty.dtype, rounds * width);
             let exprs = &mut nest.program.exprs;
-            let first = exprs.var(slot);
+            let first = exprs.var(round);
             let mut offset = exprs.mul_const(first, width as i64);
             if let Some(&vector) = vector {
                 let (value, count) = (exprs.var(vector), exprs.index(width as i64));
@@ -187,12 +179,12 @@ impl<'a> Rows<'a> {
             .collect()
     }
 
-    /// The body of a task.
-    fn task(&mut self) -> Vec<Stmt> {
+    /// The body of a CTA.
+    fn cta(&mut self) -> Vec<Stmt> {
         let mut body = Vec::new();
-        let (unit, is_real) = self.unit(&mut body);
+        let (row, exists) = self.place_row(&mut body);
         let loops = self.emitter.plan.loops();
-        let firsts = unflatten(&mut self.emitter.nest, &loops, unit, &mut body);
+        let firsts = unflatten(&mut self.emitter.nest, &loops, row, &mut body);
         let mut place = IterationPoint::default();
         for ((axis, step), first) in loops.iter().zip(firsts) {
             place = match step {
@@ -222,140 +214,59 @@ impl<'a> Rows<'a> {
                     count = rest.iter().take_while(is_same).count();
                     let inner = self.in_order(&step.domain, &outer);
                     let stores = self.store(&rest[..count], &inner, &place);
-                    body.extend(self.if_true(is_real, stores));
+                    body.extend(self.if_true(exists, stores));
                 }
             }
             rest = &rest[count..];
         }
         if self.schedule.cluster > 1 {
-            // Others may still read this task's shared memory.
+            // Other CTAs may still read this one's shared memory through DSMEM.
             body.push(Stmt::Cta(CtaStmt::ClusterBarrier));
         }
         body
     }
 
-    /// The point of the outer axes that the thread works at, and whether it is one of its own: groups past the last
-    /// point repeat that without storing anything.
-    fn unit(&mut self, body: &mut Vec<Stmt>) -> (ExprId, Option<ExprId>) {
-        let &RowSchedule { members, groups, cluster, .. } = self.schedule;
+    /// The thread's row in the grid, and whether it exists: threads past the last row repeat that without storing anything.
+    ///
+    /// ```text
+    /// grid    [ceil(points / rows), cluster]
+    /// thread  [rows, row_threads] along reduced axes, [row_threads, rows] along outer axes
+    /// ```
+    fn place_row(&mut self, body: &mut Vec<Stmt>) -> (ExprId, Option<ExprId>) {
+        let &RowSchedule { row_threads, rows, cluster, .. } = self.schedule;
         let points = points(self.emitter.plan).max(1);
         let nest = &mut self.emitter.nest;
         let exprs = &mut nest.program.exprs;
         let task = exprs.var(nest.program.task);
-        let (size, members_size) = (exprs.index(cluster as i64), exprs.index(members as i64));
-        let (number, rank) = (exprs.floor_div(task, size), exprs.floor_rem(task, size));
-        let (group, member) = match self.along {
+        let (size, row_size) = (exprs.index(cluster as i64), exprs.index(row_threads as i64));
+        let (cluster_number, rank) = (exprs.floor_div(task, size), exprs.floor_rem(task, size));
+        let (cta_row, row_thread) = match self.along {
             Some(LaneAxis::Output) => {
-                let size = exprs.index(groups as i64);
+                let size = exprs.index(rows as i64);
                 (exprs.floor_rem(self.thread, size), exprs.floor_div(self.thread, size))
             }
-            _ => (exprs.floor_div(self.thread, members_size), exprs.floor_rem(self.thread, members_size)),
+            _ => (exprs.floor_div(self.thread, row_size), exprs.floor_rem(self.thread, row_size)),
         };
-        let before = exprs.mul_const(rank, members as i64);
-        let member = exprs.add2(before, member);
-        let all_members = self.schedule.all_members();
-        self.group = named(nest, "group", group, (0, groups - 1), 1, body);
-        self.member = named(nest, "member", member, (0, all_members - 1), 1, body);
+        let before = exprs.mul_const(rank, row_threads as i64);
+        let row_thread = exprs.add2(before, row_thread);
+        let threads_of_row = self.schedule.threads_of_row();
+        self.row = named(nest, "cta_row", cta_row, (0, rows - 1), 1, body);
+        self.row_thread = named(nest, "row_thread", row_thread, (0, threads_of_row - 1), 1, body);
         let exprs = &mut nest.program.exprs;
-        let first = exprs.mul_const(number, groups as i64);
-        let unit = exprs.add2(first, self.group);
-        let past = points.next_multiple_of(groups);
-        let unit = named(nest, "unit", unit, (0, past - 1), 1, body);
+        let first = exprs.mul_const(cluster_number, rows as i64);
+        let row = exprs.add2(first, self.row);
+        let past = points.next_multiple_of(rows);
+        let row = named(nest, "row", row, (0, past - 1), 1, body);
         if past == points {
-            return (unit, None);
+            return (row, None);
         }
         let exprs = &mut nest.program.exprs;
         let last = exprs.index(points as i64 - 1);
-        let (is_real, clamped) = (exprs.le(unit, last), exprs.min(unit, last));
-        (named(nest, "point", clamped, (0, points - 1), 1, body), Some(is_real))
+        let (exists, clamped) = (exprs.le(row, last), exprs.min(row, last));
+        (named(nest, "point", clamped, (0, points - 1), 1, body), Some(exists))
     }
 
-    pub fn if_true(&mut self, condition: Option<ExprId>, then: Vec<Stmt>) -> Vec<Stmt> {
-        match condition {
-            Some(condition) => vec![Stmt::If { condition, then, otherwise: Vec::new() }],
-            None => then,
-        }
-    }
-
-    /// What the thread does of a loop over axes.
-    fn turns(&self, axes: &[Axis]) -> Turns {
-        let plan = self.emitter.plan;
-        let is_vector = |axis: &Axis| !plan.vector_is_outer && plan.vector.as_ref() == Some(axis);
-        let step = |axis: &Axis| if is_vector(axis) { plan.lanes } else { 1 };
-        let is_kept = (plan.shared.iter()).any(|shared| {
-            shared.axes.len() == axes.len() && axes.iter().all(|axis| shared.axes.contains(&axis.var))
-        });
-        Turns {
-            axes: axes.iter().map(|axis| (axis.clone(), step(axis))).collect(),
-            members: self.schedule.all_members(),
-            member: self.member,
-            slot: self.slot,
-            is_kept,
-        }
-    }
-
-    /// `body` at the vectors that are the thread's: in loops over the turns that all members have, and in the last
-    /// one, which the first members have. `sum` is the reduction that it is for, and what `body` adds to.
-    fn deal(
-        &mut self,
-        turns: &Turns,
-        place: &IterationPoint,
-        sum: Option<(&NestReduction, AccumulatorVars)>,
-        body: &mut Body<'_, 'a>,
-    ) -> Vec<Stmt> {
-        let (full, rest) = (turns.vectors() / turns.members, turns.vectors() % turns.members);
-        let mut out = Vec::new();
-        let together = if turns.is_kept { full } else { self.schedule.together.min(full) };
-        // Turns that are no whole iteration have loops of their own, so that their loads too are under way together.
-        let iterated = if self.schedule.loads_ahead() { full - full % together.max(1) } else { full };
-        for (first, past) in [(0, iterated), (iterated, full)] {
-            out.extend(self.deal_turns(turns, (first, past, together), place, sum, body));
-        }
-        let emitter = &mut self.emitter;
-        if rest > 0 {
-            let exprs = &mut emitter.nest.program.exprs;
-            let (turn, past) = (exprs.index(full as i64), exprs.index(rest as i64));
-            let condition = exprs.lt(turns.member, past);
-            let then = turns.at(emitter, turn, place, sum.map(|(_, acc)| acc), body);
-            out.push(Stmt::If { condition, then, otherwise: Vec::new() });
-        }
-        out
-    }
-
-    /// `body` in turns `first..past`, `together` of them in an iteration.
-    fn deal_turns(
-        &mut self,
-        turns: &Turns,
-        (first, past, together): (usize, usize, usize),
-        place: &IterationPoint,
-        sum: Option<(&NestReduction, AccumulatorVars)>,
-        body: &mut Body<'_, 'a>,
-    ) -> Vec<Stmt> {
-        let emitter = &mut self.emitter;
-        let exprs = &mut emitter.nest.program.exprs;
-        let (start, end, extent) = (exprs.index(first as i64), exprs.index(past as i64), past - first);
-        if extent <= 1 {
-            let mut once = || turns.at(emitter, start, place, sum.map(|(_, acc)| acc), body);
-            return if extent == 1 { once() } else { Vec::new() };
-        }
-        let (var, turn) = exprs.fresh_index("turn", past);
-        let is_one_iteration = extent <= together;
-        let kind = if is_one_iteration { LoopKind::Unroll } else { LoopKind::UnrollBy(together as u32) };
-        let whole = ReductionLoop { var, start, end, step: 1, extent, kind };
-        match sum {
-            Some((reduction, acc)) => {
-                emitter.loop_in_chains(reduction, whole, 1, &[acc], &mut |emitter, accs| {
-                    turns.at(emitter, turn, place, accs.first().copied(), body)
-                })
-            }
-            None => {
-                let body = turns.at(emitter, turn, place, None, body);
-                vec![for_loop(var, start, end, 1, kind, body)]
-            }
-        }
-    }
-
-    /// A reduction over axes; `place` has its result afterwards, in every member.
+    /// A reduction over axes; `place` has its result afterwards, in every thread of the row.
     fn reduce(
         &mut self,
         reduction: &NestReduction,
@@ -363,29 +274,29 @@ impl<'a> Rows<'a> {
         place: &mut IterationPoint,
         out: &mut Vec<Stmt>,
     ) {
-        let turns = self.turns(reduced);
-        let width = place.width().max(turns.lanes());
+        let rounds = self.rounds(reduced);
+        let width = place.width().max(rounds.lanes());
         let acc = self.emitter.accumulator(reduction, width, out);
-        out.extend(self.deal(&turns, place, Some((reduction, acc)), &mut |emitter, place, acc| {
+        out.extend(self.distribute(&rounds, place, Some((reduction, acc)), &mut |emitter, place, acc| {
             acc.map_or_else(Vec::new, |acc| emitter.accumulate(reduction, place, acc, None))
         }));
-        let partial = self.of_thread(reduction, acc, turns.lanes() > 1, out);
+        let partial = self.thread_partial(reduction, acc, rounds.lanes() > 1, out);
         let total = self.combine(reduction.op, partial, out);
         place.define(reduction.result, total.index.unwrap_or(total.value));
     }
 
-    /// What the thread found; its lanes combined if they are terms.
-    fn of_thread(
+    /// The thread's partial result; its lanes are combined if vectors are along reduced axes.
+    fn thread_partial(
         &mut self,
         reduction: &NestReduction,
         acc: AccumulatorVars,
-        lanes_are_terms: bool,
+        lanes_are_reduced: bool,
         out: &mut Vec<Stmt>,
     ) -> Partial {
         let exprs = &mut self.emitter.nest.program.exprs;
         let value = exprs.var(acc.value);
         let index = acc.index.map(|index| exprs.var(index));
-        if !lanes_are_terms {
+        if !lanes_are_reduced {
             return Partial { value, index };
         }
         let Some(positions) = acc.index else {
@@ -414,9 +325,9 @@ impl<'a> Rows<'a> {
         else {
             return;
         };
-        let turns = self.turns(domain);
+        let rounds = self.rounds(domain);
         let result = self.emitter.nest.program.exprs.var(reduction.result);
-        out.extend(self.deal(&turns, place, None, &mut |emitter, place, _| {
+        out.extend(self.distribute(&rounds, place, None, &mut |emitter, place, _| {
             let mut places = [place.clone()];
             let mut out = emitter.reduce_at(reduction, &mut places);
             out.push(emitter.store(&places[0], array.buffer, array.offset, result));
@@ -434,8 +345,8 @@ impl<'a> Rows<'a> {
             })
             .collect();
         let roots: Vec<ExprId> = steps.iter().flat_map(NestStage::roots).collect();
-        let turns = self.turns(inner);
-        self.deal(&turns, place, None, &mut |emitter, place, _| {
+        let rounds = self.rounds(inner);
+        self.distribute(&rounds, place, None, &mut |emitter, place, _| {
             let mut out = Vec::new();
             let place = emitter.save_shared(&roots, place, &mut out);
             out.extend(
@@ -443,56 +354,5 @@ impl<'a> Rows<'a> {
             );
             out
         })
-    }
-}
-
-/// What is done at a place, for a reduction with what it adds to.
-type Body<'f, 'a> =
-    dyn FnMut(&mut NestEmitter<'a>, &IterationPoint, Option<AccumulatorVars>) -> Vec<Stmt> + 'f;
-
-/// A loop that is dealt out to members: vector number `turn * members + member` is done in a member's turn `turn`.
-struct Turns {
-    /// Axes, with the granularity of each.
-    axes: Vec<(Axis, usize)>,
-    members: usize,
-    member: ExprId,
-    slot: VarId,
-    /// Whether values are kept in registers, for which turns must be known when compiling.
-    is_kept: bool,
-}
-
-impl Turns {
-    fn vectors(&self) -> usize {
-        self.axes.iter().map(|(axis, step)| axis.extent / step).product()
-    }
-
-    fn lanes(&self) -> usize {
-        self.axes.iter().map(|(_, step)| *step).product()
-    }
-
-    /// `body` in one turn.
-    fn at<'a>(
-        &self,
-        emitter: &mut NestEmitter<'a>,
-        turn: ExprId,
-        place: &IterationPoint,
-        acc: Option<AccumulatorVars>,
-        body: &mut Body<'_, 'a>,
-    ) -> Vec<Stmt> {
-        let nest = &mut emitter.nest;
-        let first = nest.program.exprs.mul_const(turn, self.members as i64);
-        let at = nest.program.exprs.add2(first, self.member);
-        let mut out = Vec::new();
-        let at = named(nest, "at", at, (0, self.vectors() - 1), 1, &mut out);
-        let values = unflatten(nest, &self.axes, at, &mut out);
-        let mut place = place.with(self.slot, turn);
-        for ((axis, step), value) in self.axes.iter().zip(values) {
-            place = match step {
-                1 => place.with(axis.var, value),
-                _ => place.along(Lanes { axis: axis.var, base: value, count: *step, mask: None }),
-            };
-        }
-        out.extend(body(emitter, &place, acc));
-        out
     }
 }

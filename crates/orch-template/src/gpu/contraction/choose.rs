@@ -1,0 +1,77 @@
+//! The schedules of a contraction, the one that the model prefers first.
+
+use super::model::{Problem, cycles};
+use super::operand::natural_major;
+use super::schedule::{GpuContractionSchedule, Major};
+use super::space::{WIDE_N, space};
+use super::tma::loads_by_tma;
+use super::unit::MathUnit;
+use crate::contraction::{ContractionForm, GemmShape};
+use crate::gpu::rank::varied;
+use orch_compute::block::BlockProgram;
+use orch_thread::OperandPrecision;
+use orch_thread::cta::{SWIZZLE_ROW, WARP_GROUP};
+use orch_thread::target::GpuTarget;
+
+/// True for a contraction of a type that some unit multiplies.
+pub fn is_served(block: &BlockProgram, precision: OperandPrecision) -> bool {
+    ContractionForm::of(block).is_ok_and(|form| MathUnit::of(block, &form, precision).is_some())
+}
+
+/// True for a contraction with one row or one column (GEMV).
+pub fn is_thin(block: &BlockProgram) -> bool {
+    ContractionForm::of(block).is_ok_and(|form| {
+        let extents = GemmShape::of(block, &form);
+        extents.m == 1 || extents.n == 1
+    })
+}
+
+/// At most `limit` schedules, the preferred one first; none if the template does not serve the program.
+pub fn schedules(
+    block: &BlockProgram,
+    target: &GpuTarget,
+    precision: OperandPrecision,
+    limit: usize,
+) -> Vec<GpuContractionSchedule> {
+    let Ok(form) = ContractionForm::of(block) else { return Vec::new() };
+    let Some(unit) = MathUnit::of(block, &form, precision) else { return Vec::new() };
+    let extents = GemmShape::of(block, &form);
+    let mut space: Vec<GpuContractionSchedule> = space(unit, target).collect();
+    // A tile is less than a warp group's rows taller than the result.
+    let warp_group_m = 16 * WARP_GROUP;
+    space.retain(|schedule| schedule.block_m <= warp_group_m || schedule.block_m < extents.m + warp_group_m);
+    // Without `wgmma` the model was fitted to kernels of either major dimension, and does not tell them apart.
+    let mut b_major = Major::K;
+    if space.iter().any(|schedule| schedule.wgmma) {
+        let majors = natural_major(block, &form, unit);
+        b_major = majors[1];
+        let is_served = |schedule: &GpuContractionSchedule, operand: usize| {
+            schedule.required_major(operand).is_none_or(|required| majors[operand] == required)
+        };
+        space.retain(|schedule| is_served(schedule, 0) && is_served(schedule, 1));
+        let with_tma = space.iter().find(|schedule| schedule.tma);
+        let has_tma = with_tma.is_some_and(|&schedule| loads_by_tma(block, form, unit, schedule));
+        space.retain(|schedule| {
+            !schedule.wgmma || schedule.tma == has_tma || has_tma && is_worth_beside_tma(schedule)
+        });
+    }
+    let problem = Problem { extents, unit, b_major };
+    let mut ranked: Vec<(f64, GpuContractionSchedule)> =
+        (space.into_iter()).map(|schedule| (cycles(&schedule, problem, target), schedule)).collect();
+    ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let ranked = ranked.into_iter().map(|(_, schedule)| schedule);
+    // On tensor cores schedules that differ in `stages` and `block_k` alone are of one kind.
+    let kind = |schedule: &GpuContractionSchedule| {
+        let GpuContractionSchedule { block_m, block_n, warps_m, split_k, tma, .. } = *schedule;
+        matches!(unit, MathUnit::TensorCore(_)).then_some((block_m, block_n, warps_m, split_k, tma))
+    };
+    varied(ranked, kind).take(limit).collect()
+}
+
+/// True if `wgmma` with loads by threads is worth trying where TMA can load the operands: a short K dimension ends before the
+/// first TMA load arrives, and threads read strips (see the model's DRAM rate) faster than TMA. Six stages of tiles
+/// narrower than [`WIDE_N`], and four of others, let two CTAs share an SM.
+fn is_worth_beside_tma(schedule: &GpuContractionSchedule) -> bool {
+    let stages = if schedule.block_n < WIDE_N { 6 } else { 4 };
+    (schedule.block_k, schedule.stages, schedule.split_k) == (SWIZZLE_ROW, stages, 1)
+}
