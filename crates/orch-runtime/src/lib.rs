@@ -12,7 +12,6 @@
 
 pub mod cpu;
 pub mod cuda;
-mod highs;
 mod kernels;
 mod machine;
 mod mmap;
@@ -21,7 +20,6 @@ pub mod program;
 mod symbols;
 pub mod timing;
 
-pub use highs::{Highs, HighsLoadError};
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, read_file};
 pub use os::memory_bytes;
