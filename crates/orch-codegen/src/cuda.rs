@@ -65,7 +65,7 @@ mod tests {
 
     /// A kernel that begins while its inputs are written reads them after the wait, and not as constants.
     #[test]
-    fn inputs_of_early_kernels_are_read_after_the_wait() {
+    fn inputs_of_dependent_launches_are_read_after_the_grid_wait() {
         let program = parse_thread(
             "program k, 1 tasks task: i64 [0..=0]\n  input x: f32[32]\n  output y: f32[32]\n  \
              cta 32 threads thread: i64 [0..=31], clusters of 1\n{\ny[thread] = x[thread]\n}\n",
@@ -75,9 +75,9 @@ mod tests {
         let kernel = &early[early.find("extern \"C\"").expect("a kernel")..];
         let place = |text: &str| kernel.find(text).unwrap_or_else(|| panic!("no `{text}` in {kernel}"));
         let order =
-            ["o_grid_dependency_wait();", "x = o_after_await(x);", "y[thread] = x[thread];"].map(place);
+            ["o_grid_dependency_wait();", "x = o_after_grid_wait(x);", "y[thread] = x[thread];"].map(place);
         assert!(order.is_sorted(), "{kernel}");
         assert!(!early.contains("__ldg") && !early.contains("global.nc"));
-        assert!(!emit(&program, &SM_80).contains("= o_after_await("));
+        assert!(!emit(&program, &SM_80).contains("= o_after_grid_wait("));
     }
 }

@@ -18,7 +18,7 @@ impl Emitter<'_> {
         match stmt {
             CtaStmt::Barrier | CtaStmt::ReuseShared => {
                 if self.publishes {
-                    self.line("o_publish();");
+                    self.line("o_fence_proxy_async();");
                 }
                 self.line("__syncthreads();");
             }
@@ -33,15 +33,15 @@ impl Emitter<'_> {
             CtaStmt::ClusterArrive => self.line("o_cluster_arrive();"),
             CtaStmt::ClusterWait => self.line("o_cluster_wait();"),
             CtaStmt::CpAsyncCommit => self.line("o_cp_async_commit();"),
-            CtaStmt::CpAsyncWait(groups) => self.line(&format!("o_wait<{groups}>();")),
+            CtaStmt::CpAsyncWait(groups) => self.line(&format!("o_cp_async_wait<{groups}>();")),
             CtaStmt::Shuffle { var, value, with } => {
                 let value = self.eval(*value);
-                let text = format!("o_shuffle({}, {with})", value.text);
+                let text = format!("o_shfl_xor({}, {with})", value.text);
                 self.declare("const ", *var, Value { text, ty: value.ty });
             }
             CtaStmt::Exceeds { var, accs: sums, count, limits } => {
                 let (sums, limits) = (self.place(sums), self.place(limits));
-                let text = format!("o_exceed<{count}>({sums}, {limits})");
+                let text = format!("o_any_exceeds<{count}>({sums}, {limits})");
                 self.declare("const ", *var, Value { text, ty: CppType::of(DType::Bool, 1) });
             }
             CtaStmt::LoadDsmem { var, rank, from } => {
@@ -73,21 +73,21 @@ impl Emitter<'_> {
                     None => real,
                 };
                 // Chunks of a swizzled tile fill lines of 128 bytes, as they lie in memory.
-                let by_lines = if bytes == 16 && self.tiles.contains(&to.buffer) { "_by_lines" } else { "" };
+                let cache = if bytes == 16 && self.tiles.contains(&to.buffer) { "_cg" } else { "_ca" };
                 let (to, from) = (self.place(to), self.place(from));
-                self.line(&format!("o_copy{by_lines}<{bytes}>({to}, {from}, {real});"));
+                self.line(&format!("o_cp_async{cache}<{bytes}>({to}, {from}, {real});"));
             }
             CtaStmt::TmaLoad { to, map: tensor_map, at, mbarrier } => {
                 let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();
                 let (to, mbarrier) = (self.place(to), self.eval(*mbarrier).text);
                 let own = &self.program.tensor_maps[tensor_map.index()];
-                let (bytes, once) = (own.tile_elems() * 2, self.once(own.buffer));
+                let (bytes, hint) = (own.tile_elems() * 2, self.evict_first_suffix(own.buffer));
                 let (tensor_map, mbarriers) = (&self.tensor_maps[tensor_map.index()], &self.mbarriers);
                 let at = at.join(", ");
                 let copy = format!(
-                    "o_tma_load{once}<{bytes}>({to}, &{tensor_map}, {mbarriers} + {mbarrier}, {at});"
+                    "o_tma_load{hint}<{bytes}>({to}, &{tensor_map}, {mbarriers} + {mbarrier}, {at});"
                 );
-                self.line(&format!("if ({} && o_elected()) {copy}", self.copies));
+                self.line(&format!("if ({} && o_elect_one()) {copy}", self.copies));
             }
             CtaStmt::MbarrierWaitFull { mbarrier, phase } => {
                 let (mbarrier, phase) = (self.eval(*mbarrier).text, self.eval(*phase).text);
@@ -119,7 +119,7 @@ impl Emitter<'_> {
                     MmaType::Tf32 => (self.place(a), self.place(b)),
                     MmaType::F16 | MmaType::Bf16 => (self.pair(a), self.pair(b)),
                 };
-                self.line(&format!("o_multiply_{}({sum}, {a}, {b});", product.name()));
+                self.line(&format!("o_mma_{}({sum}, {a}, {b});", product.name()));
             }
         }
     }
@@ -212,10 +212,10 @@ impl TileProduct {
         }));
         // Between panels of columns are as many lines as terms.
         let panel = if transposed { 8 * terms } else { 1 };
-        let at = if is_fragment { "" } else { "at = o_tile(a, 1), " };
+        let at = if is_fragment { "" } else { "at = o_wgmma_descriptor(a, 1), " };
         format!(
             "ORC void {}(float *c, {first_kind}, const void *b) {{\n    \
-             const unsigned long long {at}bt = o_tile(b, {panel});\n    \
+             const unsigned long long {at}bt = o_wgmma_descriptor(b, {panel});\n    \
              asm volatile(\"{}\"\n        : {}\n        : {}\n        : \"memory\");\n}}\n",
             self.name(),
             lines.join("\\n\"\n        \""),

@@ -31,7 +31,7 @@ pub struct Emitter<'a> {
     /// Scratch of 16-bit elements, two in a word.
     pub(super) fragments: FxHashSet<BufferId>,
     /// Arguments that caches need not keep.
-    pub(super) once: BTreeSet<BufferId>,
+    pub(super) evict_first: BTreeSet<BufferId>,
     /// Names of the views, of the slots, and of the thread's number.
     pub(super) tensor_maps: Vec<String>,
     pub(super) mbarriers: String,
@@ -77,7 +77,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         bounds: Bounds::new(),
         buffers,
         fragments: super::fragments::of(program),
-        once: read_once(program),
+        evict_first: read_once(program),
         tensor_maps,
         mbarriers,
         thread: thread.clone(),
@@ -167,7 +167,7 @@ impl Emitter<'_> {
         let inputs = self.program.buffers.iter().zip(&self.buffers);
         let inputs = inputs.filter(|(buffer, _)| buffer.scope == Scope::Input).map(|(_, name)| name.clone());
         for name in inputs.collect::<Vec<String>>() {
-            self.line(&format!("{name} = o_after_await({name});"));
+            self.line(&format!("{name} = o_after_grid_wait({name});"));
         }
     }
 
@@ -237,7 +237,7 @@ impl Emitter<'_> {
         ));
         self.line(&format!("if ({thread} == 0) {{"));
         for tensor_map in self.tensor_maps.clone() {
-            self.line(&format!("    o_prefetch_map(&{tensor_map});"));
+            self.line(&format!("    o_prefetch_tensor_map(&{tensor_map});"));
         }
         let (count, warps) = (mbarriers.full, self.program.cta.as_ref().map_or(1, |cta| cta.threads / WARP));
         if mbarriers.empty > 0 {

@@ -30,7 +30,7 @@ impl Emitter<'_> {
         };
         if let Some(Running { sum, count, .. }) = self.running.take().filter(|running| !is_same(running)) {
             let sum = self.place(&sum);
-            self.line(&format!("o_hold<{count}>({sum});"));
+            self.line(&format!("o_pin_registers<{count}>({sum});"));
         }
         self.running = next;
     }
@@ -51,7 +51,7 @@ impl Emitter<'_> {
         let held: Vec<BufferId> = running.stored.intersection(&read).copied().collect();
         for buffer in held {
             let (name, elems) = (self.buffers[buffer.index()].clone(), self.program.buffer(buffer).elems);
-            self.line(&format!("o_hold<{elems}>({name});"));
+            self.line(&format!("o_pin_registers<{elems}>({name});"));
         }
     }
 }
@@ -92,9 +92,15 @@ mod tests {
         let source = emit(&program, &SM_90);
         let kernel = &source[source.find("extern \"C\"").expect("a kernel")..];
         let place = |text: &str| kernel.find(text).unwrap_or_else(|| panic!("no `{text}` in {kernel}"));
-        let order =
-            ["e[0] =", "o_hold<4>(e);", "o_wgmma_wait();", "o_hold<32>(sums + 0);", "y[thread] ="].map(place);
+        let order = [
+            "e[0] =",
+            "o_pin_registers<4>(e);",
+            "o_wgmma_wait();",
+            "o_pin_registers<32>(sums + 0);",
+            "y[thread] =",
+        ]
+        .map(place);
         assert!(order.is_sorted(), "{kernel}");
-        assert_eq!(kernel.matches("o_hold<").count(), 2, "{kernel}");
+        assert_eq!(kernel.matches("o_pin_registers<").count(), 2, "{kernel}");
     }
 }

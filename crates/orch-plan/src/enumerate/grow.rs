@@ -132,7 +132,7 @@ impl<'a> SinkGrowth<'a> {
             reentrant: 0,
             verdict: Verdict::Keep,
         };
-        self.judged(set, NewestNode { escapes: false, reenters: false }, rule)
+        self.judged(set, rule)
     }
 
     /// Appends the children of set `index`. False if the limit on sets was hit.
