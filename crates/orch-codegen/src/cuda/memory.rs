@@ -80,7 +80,7 @@ impl Emitter<'_> {
 
     /// Writes a store.
     pub(super) fn store(&mut self, buffer: BufferId, offset: ExprId, value: ExprId, mask: Option<ExprId>) {
-        if self.fragments.contains(&buffer) && mask.is_none() && self.store_words(buffer, offset, value) {
+        if self.fragments.contains(&buffer) && mask.is_none() && self.store_packed(buffer, offset, value) {
             return;
         }
         let lanes = self.program.exprs.lanes(value);
@@ -127,9 +127,9 @@ impl Emitter<'_> {
         self.line(&format!("{guard}{text};"));
     }
 
-    /// Writes a store to words of two elements, if there is a short form: of a vector from an input, and of two halves of
-    /// other words.
-    fn store_words(&mut self, buffer: BufferId, offset: ExprId, value: ExprId) -> bool {
+    /// Writes a store to packed scratch in one instruction, if there is one: a vector load from an input, or a byte permutation
+    /// (`prmt`) of the 16-bit halves of two packed registers.
+    fn store_packed(&mut self, buffer: BufferId, offset: ExprId, value: ExprId) -> bool {
         let exprs = &self.program.exprs;
         let Address::Contiguous(to) = facts::address(exprs, offset) else { return false };
         let text = match *exprs.get(value) {

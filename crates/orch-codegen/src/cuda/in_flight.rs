@@ -1,8 +1,7 @@
-//! Products of tiles that are under way while threads compute: what the compiler must not move across where they are waited
-//! for.
+//! Asynchronous wgmma in flight while threads compute: what the compiler must not move across `wgmma.wait_group`.
 //!
-//! To the compiler, the sums of a product are known where it is started, and what is computed before it is waited for may as
-//! well be computed behind. Statements that change nothing, but might, keep both in their places.
+//! To the compiler the accumulators are written by the statement that starts the wgmma, and arithmetic that should overlap it may
+//! as well move behind the wait. Empty inline assembly with the registers as operands (`o_pin_registers`) keeps both in place.
 
 use super::function::Emitter;
 use orch_compute::{BufferId, Expr};
@@ -10,45 +9,47 @@ use orch_ir::DType;
 use orch_thread::{Location, Scope, Stmt, ThreadProgram};
 use std::collections::BTreeSet;
 
-/// A product of tiles that may be under way.
+/// A wgmma that may be in flight.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Running {
-    /// Its first sum.
+pub(super) struct InFlightWgmma {
+    /// Its first accumulator.
     pub sum: Location,
-    /// Sums of a thread.
+    /// Accumulators per thread.
     pub count: usize,
-    /// Scratch that was stored to since.
+    /// Scratch that was stored to since it started.
     pub stored: BTreeSet<BufferId>,
 }
 
 impl Emitter<'_> {
-    /// Lets nothing read, before this place, the sums of a product that ran on and has been waited for; `next` is the one that
-    /// may be under way instead.
-    pub(super) fn hold_sums(&mut self, next: Option<Running>) {
-        let is_same = |running: &Running| {
-            next.as_ref().is_some_and(|next| (next.sum, next.count) == (running.sum, running.count))
+    /// Pins the accumulators of a wgmma that has been waited for, so that no read of them moves before this line; `next` is the one
+    /// that may be in flight instead.
+    pub(super) fn pin_accumulators(&mut self, next: Option<InFlightWgmma>) {
+        let is_same = |in_flight: &InFlightWgmma| {
+            next.as_ref().is_some_and(|next| (next.sum, next.count) == (in_flight.sum, in_flight.count))
         };
-        if let Some(Running { sum, count, .. }) = self.running.take().filter(|running| !is_same(running)) {
+        if let Some(InFlightWgmma { sum, count, .. }) =
+            self.in_flight.take().filter(|in_flight| !is_same(in_flight))
+        {
             let sum = self.place(&sum);
             self.line(&format!("o_pin_registers<{count}>({sum});"));
         }
-        self.running = next;
+        self.in_flight = next;
     }
 
     /// Notes that scratch is stored to.
     pub(super) fn note_store(&mut self, buffer: BufferId) {
         let info = self.program.buffer(buffer);
         let is_float = info.scope == Scope::Scratch && info.dtype == DType::F32;
-        if let Some(running) = self.running.as_mut().filter(|_| is_float) {
-            running.stored.insert(buffer);
+        if let Some(in_flight) = self.in_flight.as_mut().filter(|_| is_float) {
+            in_flight.stored.insert(buffer);
         }
     }
 
-    /// Lets what was computed while a product ran, and is read by what is to come, be computed before this place.
-    pub(super) fn hold_stored(&mut self, rest: &[Stmt]) {
-        let Some(running) = &self.running else { return };
+    /// Pins scratch that was computed while a wgmma was in flight and that `rest` reads, so that it is computed before this line.
+    pub(super) fn pin_stored(&mut self, rest: &[Stmt]) {
+        let Some(in_flight) = &self.in_flight else { return };
         let read = loaded_by(self.program, rest);
-        let held: Vec<BufferId> = running.stored.intersection(&read).copied().collect();
+        let held: Vec<BufferId> = in_flight.stored.intersection(&read).copied().collect();
         for buffer in held {
             let (name, elems) = (self.buffers[buffer.index()].clone(), self.program.buffer(buffer).elems);
             self.line(&format!("o_pin_registers<{elems}>({name});"));
@@ -79,7 +80,7 @@ mod tests {
     use orch_thread::parse_thread;
     use orch_thread::target::SM_90;
 
-    /// Sums of a product that ran on are read behind its end, and what was computed meanwhile is computed before it.
+    /// Accumulators are read after the wait, and what overlaps the wgmma is computed before it.
     #[test]
     fn nothing_moves_across_the_end_of_a_product() {
         let text = "program k, 1 tasks task: i64 [0..=0]\n  cta 128 threads thread: i64 [0..=127], clusters of 1\n  \
