@@ -30,7 +30,7 @@ mod tile;
 mod types;
 mod unroll;
 
-use helper::Unit;
+use helper::CFile;
 use orch_thread::{CpuTarget, ThreadProgram};
 use types::{Family, Isa};
 
@@ -40,7 +40,7 @@ use types::{Family, Isa};
 /// If a program is not valid.
 pub fn emit(programs: &[&ThreadProgram], target: &CpuTarget) -> String {
     let isa = isa(target);
-    let mut unit = Unit::new(isa);
+    let mut unit = CFile::new(isa);
     let functions: Vec<String> = programs
         .iter()
         .map(|program| function::emit(&narrow::narrow(unroll::unroll(program)), &mut unit))

@@ -7,26 +7,26 @@
 //! ```
 //!
 //! with the global buffers in order, none of which overlap unless both are only read. The grid is one-dimensional: a
-//! block per task, of [`Cta::threads`](orch_thread::CTA) threads, in clusters of [`Cta::cluster`](orch_thread::CTA), with
+//! CTA per task, of [`Cta::threads`](orch_thread::Cta) threads, in clusters of [`Cta::cluster`](orch_thread::Cta), with
 //! [`shared_bytes`](ThreadProgram::shared_bytes) of dynamic shared memory.
 //!
-//! Where the target has early launches, a kernel lets the next one be launched at once, and waits itself for the end of
-//! those before it: launches of this kernel may be programmatic.
+//! Where the target has programmatic dependent launch, a kernel lets the next one start at once, and itself waits for the end of
+//! those before it (`griddepcontrol`).
 //!
 //! Kernels on 16-bit floats take exponentials, quotients and roots by the hardware's approximations, whose errors (about
 //! 2^-22) are far below what rounding to 16 bits makes of them; but not if a rounding or a conversion to integers may
 //! blow such an error up. All other kernels compute them to the last place or two.
 //!
-//! The text is C++17 for NVRTC without any header: what kernels use is in a prelude, matrix and copy instructions are
-//! inline PTX. Programs are taken to be valid and to have a CTA; others may panic.
+//! The text is C++17 for NVRTC without any header: the functions that kernels call are in a prelude; mma, wgmma, cp.async
+//! and TMA are inline PTX. Programs are taken to be valid and to have a CTA; others may panic.
 
 mod approximate;
 mod cta;
 mod expression;
 mod fragments;
 mod function;
+mod in_flight;
 mod memory;
-mod running;
 mod types;
 
 use orch_thread::{GpuTarget, ThreadProgram};
@@ -39,7 +39,7 @@ const PRELUDE: &str = include_str!("cuda/prelude.cuh");
 /// # Panics
 /// If the program is not valid or has no CTA.
 pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
-    let tiles: String = function::tile_products(program).iter().map(cta::TileProduct::text).collect();
+    let tiles: String = function::wgmma_functions(program).iter().map(cta::WgmmaFunction::text).collect();
     let approximate = if approximate::may_approximate(program) { "#define ORC_APPROXIMATE\n" } else { "" };
     let kernel = function::emit(program, target);
     format!("/* Generated for {}. */\n{approximate}{PRELUDE}{tiles}\n{kernel}", target.name)
@@ -65,7 +65,7 @@ mod tests {
 
     /// A kernel that begins while its inputs are written reads them after the wait, and not as constants.
     #[test]
-    fn inputs_of_early_kernels_are_read_after_the_wait() {
+    fn inputs_of_dependent_launches_are_read_after_the_grid_wait() {
         let program = parse_thread(
             "program k, 1 tasks task: i64 [0..=0]\n  input x: f32[32]\n  output y: f32[32]\n  \
              cta 32 threads thread: i64 [0..=31], clusters of 1\n{\ny[thread] = x[thread]\n}\n",
@@ -75,9 +75,9 @@ mod tests {
         let kernel = &early[early.find("extern \"C\"").expect("a kernel")..];
         let place = |text: &str| kernel.find(text).unwrap_or_else(|| panic!("no `{text}` in {kernel}"));
         let order =
-            ["o_grid_dependency_wait();", "x = o_after_await(x);", "y[thread] = x[thread];"].map(place);
+            ["o_grid_dependency_wait();", "x = o_after_grid_wait(x);", "y[thread] = x[thread];"].map(place);
         assert!(order.is_sorted(), "{kernel}");
         assert!(!early.contains("__ldg") && !early.contains("global.nc"));
-        assert!(!emit(&program, &SM_80).contains("= o_after_await("));
+        assert!(!emit(&program, &SM_80).contains("= o_after_grid_wait("));
     }
 }

@@ -97,7 +97,7 @@ pub fn roots(exprs: &Exprs, stmt: &Stmt) -> Vec<ExprId> {
 }
 
 /// Side tables over the expressions of a program.
-pub struct Facts {
+pub struct ExprFacts {
     /// Number of places that need the value.
     uses: Vec<u32>,
     /// Depth of the innermost block that declares a variable of it.
@@ -111,7 +111,7 @@ pub struct Facts {
 /// The block of a task's body; the function's own block encloses it.
 pub const TASK_DEPTH: usize = 1;
 
-impl Facts {
+impl ExprFacts {
     /// Computes the tables in two passes over the program and one over the arena.
     pub fn new(program: &ThreadProgram) -> Self {
         let exprs = &program.exprs;

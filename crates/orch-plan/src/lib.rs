@@ -6,12 +6,10 @@
 //! - [`enumerate`](mod@enumerate) grows candidate kernels backward from each sink;
 //! - [`blp`] chooses among them (and other columns) at least cost; [`solver`] is what it asks when its own method
 //!   meets a limit;
-//! - [`memory`] gives every buffer an offset in one arena;
-//! - [`korch`] is the published enumerator, kept to compare counts.
+//! - [`memory`] gives every buffer an offset in one arena.
 
 pub mod blp;
 pub mod dag;
 pub mod enumerate;
-pub mod korch;
 pub mod memory;
 pub mod solver;

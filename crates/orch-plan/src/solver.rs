@@ -1,7 +1,7 @@
-//! Mixed-integer linear programs, and who solves them.
+//! Mixed-integer linear programs, and the interface of their solvers.
 //!
-//! The default [`MicroLp`] is plain Rust. A stronger solver (HiGHS, loaded at run time) needs foreign calls, which
-//! this crate forbids itself, so it can implement [`Solver`] elsewhere.
+//! [`MicroLp`] is plain Rust. A solver that needs foreign calls, which this crate forbids itself, can implement [`Solver`]
+//! elsewhere.
 
 mod microlp_solver;
 

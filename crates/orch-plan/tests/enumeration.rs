@@ -1,13 +1,14 @@
 //! The backward enumerator against the published one, against brute force, and at its limits.
 
+mod korch;
 mod zoo;
 
+use korch::published_counts;
 use orch_ir::{NodeId, TensorId};
 use orch_plan::dag::{Dag, DagNode, NodeKind};
 use orch_plan::enumerate::{
     AnchorPolicy, Candidate, Growing, KindRule, Limits, ReducePolicy, Verdict, enumerate,
 };
-use orch_plan::korch::published_counts;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use zoo::segformer::Segformer;

@@ -1,8 +1,9 @@
 //! The counts of Korch's Table 2, reproduced by the published enumerator on the rebuilt graphs.
 
+mod korch;
 mod zoo;
 
-use orch_plan::korch::{KorchCounts, published_counts};
+use korch::{KorchCounts, published_counts};
 use zoo::segformer::Segformer;
 
 fn counts(states: usize, pairs: usize, convex: usize, raw: usize, distinct: usize) -> KorchCounts {
@@ -78,4 +79,62 @@ fn yolov4() {
     // The last part, box decoding, is one candidate.
     assert_eq!(column(|part| part.raw).iter().sum::<usize>() + 1, 4644);
     assert_eq!(column(|part| part.distinct).iter().sum::<usize>() + 1, 807);
+}
+
+mod korch_itself {
+    use super::korch::{KorchCounts, published_counts};
+    use orch_ir::TensorId;
+    use orch_plan::dag::{Dag, DagNode, NodeKind};
+
+    /// `width` chains of `depth` nodes from one source, joined by a last node.
+    fn parallel_chains(width: u32, depth: u32) -> Dag {
+        let injective = |inputs, output| DagNode {
+            kind: NodeKind::Injective,
+            is_cheap: true,
+            inputs,
+            outputs: vec![TensorId(output)],
+        };
+        let mut nodes = Vec::new();
+        let mut ends = Vec::new();
+        for _ in 0..width {
+            let mut last = TensorId(0);
+            for _ in 0..depth {
+                let output = nodes.len() as u32 + 1;
+                nodes.push(injective(vec![last], output));
+                last = TensorId(output);
+            }
+            ends.push(last);
+        }
+        let join = nodes.len() as u32 + 1;
+        nodes.push(injective(ends, join));
+        Dag::new(nodes.len() + 1, nodes, vec![TensorId(join)]).unwrap()
+    }
+
+    #[test]
+    fn states_grow_exponentially_with_width() {
+        let counts = |width| published_counts(&parallel_chains(width, 3));
+        assert_eq!(counts(2), KorchCounts { states: 17, pairs: 100, convex: 64, raw: 64, distinct: 28 });
+        assert_eq!(counts(3), KorchCounts { states: 65, pairs: 1000, convex: 406, raw: 352, distinct: 82 });
+        let four = KorchCounts { states: 257, pairs: 10_000, convex: 2656, raw: 1792, distinct: 280 };
+        assert_eq!(counts(4), four);
+    }
+
+    #[test]
+    fn a_compute_node_is_a_candidate_only_alone() {
+        let node = |kind, input, output| DagNode {
+            kind,
+            is_cheap: false,
+            inputs: vec![TensorId(input)],
+            outputs: vec![TensorId(output)],
+        };
+        let nodes = vec![
+            node(NodeKind::Injective, 0, 1),
+            node(NodeKind::Anchor, 1, 2),
+            node(NodeKind::Reduce, 2, 3),
+            node(NodeKind::Injective, 3, 4),
+        ];
+        let dag = Dag::new(5, nodes, vec![TensorId(4)]).unwrap();
+        let counts = published_counts(&dag);
+        assert_eq!(counts, KorchCounts { states: 5, pairs: 10, convex: 10, raw: 5, distinct: 5 });
+    }
 }

@@ -1,4 +1,4 @@
-//! What runs on a device: compilers, kernels, memory, threads, executables, and honest timing.
+//! What runs on a device: compilers, kernels, memory, threads and executables.
 //!
 //! This crate decides nothing: which kernels exist, in which order they run and where their tensors lie is given to
 //! it as a [`Program`](program::Program). It is the only crate with `unsafe`.
@@ -12,16 +12,13 @@
 
 pub mod cpu;
 pub mod cuda;
-mod highs;
 mod kernels;
 mod machine;
 mod mmap;
 mod os;
 pub mod program;
 mod symbols;
-pub mod timing;
 
-pub use highs::{Highs, HighsLoadError};
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, read_file};
 pub use os::memory_bytes;

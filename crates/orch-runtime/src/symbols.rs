@@ -1,21 +1,11 @@
 //! Tables of functions that are looked up in a shared library, once.
 
-use crate::os::loader_message;
 use libloading::Library;
 use std::ffi::CStr;
 
-/// A function that a library lacks.
-pub(crate) struct MissingSymbol {
-    /// Its name.
+/// The name of a function that a library lacks.
+pub struct MissingSymbol {
     pub(crate) symbol: &'static CStr,
-    /// What the loader said.
-    pub(crate) reason: String,
-}
-
-impl MissingSymbol {
-    pub(crate) fn new(symbol: &'static CStr, error: &libloading::Error) -> Self {
-        Self { symbol, reason: loader_message(error) }
-    }
 }
 
 /// One function of a library.
@@ -25,20 +15,24 @@ impl MissingSymbol {
 pub(crate) unsafe fn look_up<F: Copy>(library: &Library, symbol: &'static CStr) -> Result<F, MissingSymbol> {
     // SAFETY: the caller's promise.
     let found = unsafe { library.get::<F>(symbol) };
-    found.map(|function| *function).map_err(|error| MissingSymbol::new(symbol, &error))
+    found.map(|function| *function).map_err(|_| MissingSymbol { symbol })
 }
 
-/// Declares a table of C functions, and how it is filled.
+/// Declares a table of C functions, and how it is filled. `W functions of V struct T { ... }` makes the functions less visible
+/// than the table.
 macro_rules! symbol_table {
+    ($(#[$doc:meta])* $visibility:vis struct $table:ident { $($functions:tt)* }) => {
+        $crate::symbols::symbol_table! { $(#[$doc])* $visibility functions of $visibility struct $table { $($functions)* } }
+    };
     (
         $(#[$doc:meta])*
-        $visibility:vis struct $table:ident {
+        $inner:vis functions of $visibility:vis struct $table:ident {
             $($field:ident = $name:literal: fn($($arg:ty),* $(,)?) -> $result:ty;)*
         }
     ) => {
         $(#[$doc])*
         $visibility struct $table {
-            $($visibility $field: unsafe extern "C" fn($($arg),*) -> $result,)*
+            $($inner $field: unsafe extern "C" fn($($arg),*) -> $result,)*
         }
 
         impl $table {
@@ -47,7 +41,7 @@ macro_rules! symbol_table {
             /// # Safety
             /// The library must be the one whose C header these types are from, and stay loaded as long as the result
             /// is used.
-            $visibility unsafe fn new(
+            $inner unsafe fn new(
                 library: &libloading::Library,
             ) -> Result<Self, $crate::symbols::MissingSymbol> {
                 // SAFETY: the caller's promise.

@@ -1,31 +1,32 @@
 //! An analytic cost model of a GPU kernel inside a CUDA graph.
 //!
 //! A kernel takes the time to start it, the latency of its first loads and last stores, and the longer of moving its
-//! data and computing. Weights come from device memory; what another kernel has just written is still in the
-//! second-level cache, unless it is larger than that keeps. Matrix products are tiled as templates do: of a few tile
-//! sizes and splits of the sum the cheapest counts, so that small and odd extents pay for the waves and the tiles that
-//! they do not fill.
+//! data and computing. Weights come from device memory; what another kernel has just written is still in
+//! L2, unless it is larger than L2 keeps. Matrix products are tiled as templates tile them: the cheapest of a
+//! few tile sizes and split-K counts is taken, so that small and odd extents pay for partial waves and partial tiles.
 
 use serde::{Deserialize, Serialize};
 
 /// What a GPU can do, as the cost model sees it. Rates are those that good kernels reach, not those on paper.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuModel {
-    /// Multiprocessors.
-    pub multiprocessors: u32,
+    /// Streaming multiprocessors (SMs).
+    #[serde(rename = "multiprocessors")]
+    pub sms: u32,
     /// Device memory, in 10^9 bytes per second.
     pub memory_gbs: f64,
-    /// Size of the second-level cache.
+    /// Size of L2.
     pub l2_bytes: u64,
-    /// From the second-level cache to all multiprocessors.
+    /// Bandwidth from L2 to all SMs, in 10^9 bytes per second.
     pub l2_gbs: f64,
-    /// From anywhere to one multiprocessor.
-    pub multiprocessor_gbs: f64,
+    /// Bandwidth from anywhere to one SM, in 10^9 bytes per second.
+    #[serde(rename = "multiprocessor_gbs")]
+    pub sm_gbs: f64,
     /// Multiply-adds of f32, counted as two operations, in 10^9 per second.
     pub f32_gflops: f64,
-    /// The same on matrix units with TF32 factors.
+    /// The same on tensor cores with TF32 operands.
     pub tf32_gflops: f64,
-    /// The same on matrix units with f16 or bf16 factors.
+    /// The same on tensor cores with f16 or bf16 operands.
     pub half_gflops: f64,
     /// Exponentials and the like, in 10^9 per second.
     pub special_gops: f64,
@@ -35,20 +36,20 @@ pub struct GpuModel {
     pub latency_us: f64,
 }
 
-/// What multiplies.
+/// The unit that multiplies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Unit {
+pub enum ArithmeticUnit {
     /// Scalar units, f32.
     Scalar,
-    /// Matrix units, TF32.
+    /// Tensor cores, TF32 operands.
     Tf32,
-    /// Matrix units, f16 or bf16.
+    /// Tensor cores, f16 or bf16 operands.
     Half,
 }
 
 /// What a kernel does, as far as its block program tells.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct GpuFacts {
+pub struct GpuKernelCost {
     /// Bytes of constants that are read, each once.
     pub constant_bytes: u64,
     /// Bytes of other arguments that are read, each once.
@@ -56,51 +57,51 @@ pub struct GpuFacts {
     /// Bytes of results.
     pub written_bytes: u64,
     /// The matrix product that the kernel is built around.
-    pub product: Option<ProductFacts>,
+    pub product: Option<GemmCost>,
     /// The attention that it is instead.
-    pub attention: Option<AttentionFacts>,
+    pub attention: Option<AttentionCost>,
     /// Multiply-adds outside of it, counted as two, and simple operations.
     pub cheap_ops: u64,
     /// Exponentials, logarithms, and the like.
     pub special_ops: u64,
-    /// Independent tasks, without the product.
-    pub tasks: u64,
+    /// CTAs, where there is no product.
+    pub ctas: u64,
 }
 
 /// A batch of matrix products.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ProductFacts {
-    /// Independent products.
+pub struct GemmCost {
+    /// Independent products (batch dimension).
     pub batch: u64,
-    /// Rows.
+    /// Rows (M dimension).
     pub m: u64,
-    /// Columns.
+    /// Columns (N dimension).
     pub n: u64,
-    /// Terms of each sum.
+    /// K dimension.
     pub k: u64,
-    /// What multiplies.
-    pub unit: Unit,
-    /// Bytes of an element of each factor.
-    pub factor_bytes: [u64; 2],
-    /// Bytes of the widest accesses by which each factor can be read: 16, or less where its rows start anywhere.
+    /// The unit that multiplies.
+    pub unit: ArithmeticUnit,
+    /// Bytes of an element of each operand, `[a, b]`.
+    pub operand_bytes: [u64; 2],
+    /// Bytes of the widest accesses by which each operand can be read: 16, or less where its rows are not aligned.
     pub access_bytes: [u64; 2],
-    /// Operations that compute an element of each factor: none where it is read as it is.
-    pub factor_ops: [f64; 2],
+    /// Operations that compute an element of each operand: none where it is read from memory unchanged.
+    pub operand_ops: [f64; 2],
 }
 
-/// Attention with all keys of a task's rows in registers.
+/// Attention with the scores of all keys of a CTA's rows in registers.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct AttentionFacts {
-    /// Independent tasks.
-    pub tasks: u64,
-    /// Bytes that a task brings to shared memory.
-    pub task_bytes: u64,
+pub struct AttentionCost {
+    /// CTAs.
+    pub ctas: u64,
+    /// Bytes that a CTA loads to shared memory.
+    pub cta_bytes: u64,
     /// Scores of a thread.
     pub scores: u64,
     /// Simple operations, and exponentials, per score.
     pub ops: [f64; 2],
-    /// Multiply-adds of a task on matrix units, counted as two.
-    pub task_flops: u64,
+    /// Multiply-adds of a CTA on tensor cores, counted as two.
+    pub cta_flops: u64,
 }
 
 /// The expected time of a kernel.
@@ -116,37 +117,37 @@ pub struct GpuEstimate {
 const GIGA_TO_US: f64 = 1e-3;
 /// Share of the shorter of compute and memory time that is not hidden behind the longer one.
 const OVERLAP_LOSS: f64 = 0.2;
-/// Share of the second-level cache that holds what the previous kernel wrote.
+/// Share of L2 that holds what the previous kernel wrote.
 const L2_KEPT: f64 = 0.6;
-/// Tiles of rows and columns.
+/// Tiles `(m, n)` of a CTA.
 const TILES: [(u64, u64); 9] =
     [(256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 32)];
-/// Parts of a sum that are computed by different tasks.
-const SPLITS: [u64; 5] = [1, 2, 4, 8, 16];
-/// Least terms of a part.
-const LEAST_PART: u64 = 64;
+/// Split-K: CTAs that share the K dimension of an output tile.
+const SPLIT_K: [u64; 5] = [1, 2, 4, 8, 16];
+/// Smallest K dimension of one split.
+const LEAST_SPLIT_K: u64 = 64;
 /// Share of the peak that the largest tile reaches, and how it falls with the tile's area.
 const TILE_EFFICIENCY: f64 = 0.85;
 const AREA_EXPONENT: f64 = 0.3;
-/// Share of the peak that is left where a factor is computed on its way to shared memory, and what that takes besides,
-/// for the terms of a step: its loads are waited for, instead of being many steps ahead. Loads of less than asynchronous
-/// copies take are waited for as well, and are many.
-const COMPUTED_FACTOR: f64 = 0.7;
+/// Share of the peak that is left where an operand is computed on its way to shared memory, and the time that each step of
+/// [`STEP_K`] takes besides: its loads are synchronous, instead of several pipeline stages ahead. Loads narrower than cp.async
+/// takes (4 bytes) are synchronous as well, and more numerous.
+const COMPUTED_OPERAND: f64 = 0.7;
 const COMPUTED_US: f64 = 0.6;
-const STEP_TERMS: f64 = 64.0;
+const STEP_K: f64 = 64.0;
 const NARROWEST_COPY: u64 = 4;
 const SINGLES_US: f64 = 1.4;
-/// Share of the peak that is left where a factor is read by narrower accesses, by the access's bytes: of products around
-/// 2048 cubed on an H200.
+/// Share of the peak that is left where an operand is read by accesses of so many bytes: measured on GEMMs around
+/// 2048 x 2048 x 2048 on an H200.
 const NARROW_SCALAR: [(u64, f64); 2] = [(4, 0.85), (8, 0.97)];
 const NARROW_TF32: [(u64, f64); 2] = [(4, 0.51), (8, 0.78)];
 const NARROW_HALF: [(u64, f64); 3] = [(2, 0.22), (4, 0.48), (8, 0.64)];
 /// Simple operations that take as long as an exponential in a thread, and those that each score takes anyway.
 const SPECIAL_CHEAP: f64 = 12.0;
 const SCORE_OPS: f64 = 6.0;
-/// Share of the matrix units' peak that products of fragments in registers reach.
+/// Share of the tensor cores' peak that mma on register fragments reaches.
 const ATTENTION_EFFICIENCY: f64 = 0.25;
-/// Adding up the parts of a sum, beside the traffic.
+/// The split-K reduction, beside its traffic.
 const MERGE_US: f64 = 0.8;
 
 impl GpuModel {
@@ -154,17 +155,17 @@ impl GpuModel {
     pub const REACHED: f64 = 0.85;
 
     /// Usual figures of a GPU with this architecture.
-    pub fn usual(arch: &str, multiprocessors: usize, l2_bytes: usize) -> Self {
+    pub fn usual(arch: &str, sms: usize, l2_bytes: usize) -> Self {
         let is_hopper = arch.starts_with("sm_90");
         let (memory, f32, tf32, half, clock_ghz) =
             if is_hopper { (3350.0, 60e3, 400e3, 790e3, 1.7) } else { (1555.0, 19e3, 140e3, 290e3, 1.4) };
-        let all = multiprocessors.max(1) as f64;
+        let all = sms.max(1) as f64;
         Self {
-            multiprocessors: u32::try_from(multiprocessors.max(1)).unwrap_or(u32::MAX),
+            sms: u32::try_from(sms.max(1)).unwrap_or(u32::MAX),
             memory_gbs: Self::REACHED * memory,
             l2_bytes: l2_bytes as u64,
             l2_gbs: 24.0 * clock_ghz * all,
-            multiprocessor_gbs: 48.0 * clock_ghz,
+            sm_gbs: 48.0 * clock_ghz,
             f32_gflops: f32,
             tf32_gflops: tf32,
             half_gflops: half,
@@ -174,42 +175,42 @@ impl GpuModel {
         }
     }
 
-    fn gflops(&self, unit: Unit) -> f64 {
+    fn gflops(&self, unit: ArithmeticUnit) -> f64 {
         match unit {
-            Unit::Scalar => self.f32_gflops,
-            Unit::Tf32 => self.tf32_gflops,
-            Unit::Half => self.half_gflops,
+            ArithmeticUnit::Scalar => self.f32_gflops,
+            ArithmeticUnit::Tf32 => self.tf32_gflops,
+            ArithmeticUnit::Half => self.half_gflops,
         }
     }
 
-    /// Microseconds to move data to and from this many multiprocessors.
-    fn memory_us(&self, facts: &GpuFacts, tasks: u64) -> f64 {
+    /// Microseconds to move data to and from the SMs that this many CTAs occupy.
+    fn memory_us(&self, facts: &GpuKernelCost, ctas: u64) -> f64 {
         let kept = L2_KEPT * self.l2_bytes as f64;
         let far = |bytes: u64| (bytes as f64 - kept).max(0.0);
         let all = (facts.constant_bytes + facts.read_bytes + facts.written_bytes) as f64;
         let far = facts.constant_bytes as f64 + far(facts.read_bytes) + far(facts.written_bytes);
-        let busy = tasks.clamp(1, u64::from(self.multiprocessors)) as f64;
-        let rates = [far / self.memory_gbs, all / self.l2_gbs, all / (busy * self.multiprocessor_gbs)];
+        let busy = ctas.clamp(1, u64::from(self.sms)) as f64;
+        let rates = [far / self.memory_gbs, all / self.l2_gbs, all / (busy * self.sm_gbs)];
         rates.into_iter().fold(0.0, f64::max) * GIGA_TO_US
     }
 
-    /// Microseconds of elementwise arithmetic in this many tasks.
-    fn arithmetic_us(&self, cheap: f64, special: f64, tasks: u64) -> f64 {
-        let all = f64::from(self.multiprocessors);
-        let busy = tasks.clamp(1, u64::from(self.multiprocessors)) as f64 / all;
+    /// Microseconds of elementwise arithmetic in this many CTAs.
+    fn arithmetic_us(&self, cheap: f64, special: f64, ctas: u64) -> f64 {
+        let all = f64::from(self.sms);
+        let busy = ctas.clamp(1, u64::from(self.sms)) as f64 / all;
         (2.0 * cheap / self.f32_gflops + special / self.special_gops) / busy * GIGA_TO_US
     }
 }
 
-impl GpuFacts {
+impl GpuKernelCost {
     /// The expected time.
     pub fn estimate(&self, model: &GpuModel) -> GpuEstimate {
         let (work_us, bound_us) = match &self.product {
             _ if self.attention.is_some() => (self.attention_us(model), self.bound_us(None, model)),
-            Some(product) => (self.product_us(product, model), self.bound_us(Some(product), model)),
+            Some(product) => (self.gemm_us(product, model), self.bound_us(Some(product), model)),
             None => {
-                let memory = model.memory_us(self, self.tasks);
-                let compute = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, self.tasks);
+                let memory = model.memory_us(self, self.ctas);
+                let compute = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, self.ctas);
                 (overlapped(memory, compute), self.bound_us(None, model))
             }
         };
@@ -219,66 +220,66 @@ impl GpuFacts {
     /// Floating-point operations in all, a multiply-add as two.
     pub fn flops(&self) -> f64 {
         let attention =
-            self.attention.as_ref().map_or(0.0, |facts| facts.tasks as f64 * facts.task_flops as f64);
+            self.attention.as_ref().map_or(0.0, |facts| facts.ctas as f64 * facts.cta_flops as f64);
         let product = self.product.map_or(0.0, |product| product.flops());
         (self.cheap_ops + self.special_ops) as f64 + attention + product
     }
 
-    fn bound_us(&self, product: Option<&ProductFacts>, model: &GpuModel) -> f64 {
+    fn bound_us(&self, product: Option<&GemmCost>, model: &GpuModel) -> f64 {
         let compute = product.map_or(0.0, |product| product.flops() / model.gflops(product.unit));
         let bytes = (self.constant_bytes + self.read_bytes + self.written_bytes) as f64;
-        // What is read may lie in the cache, and what is written may stay there.
+        // What is read may lie in L2, and what is written may stay there.
         let cached = 2.0 * model.l2_bytes as f64;
         let memory = ((bytes - cached).max(0.0) / model.memory_gbs).max(bytes / model.l2_gbs);
         compute.max(memory) * GIGA_TO_US
     }
 
-    /// Tasks side by side: each waits for its factors, then computes.
+    /// Waves of CTAs: each loads its operands, then computes.
     fn attention_us(&self, model: &GpuModel) -> f64 {
         let Some(facts) = &self.attention else { return 0.0 };
-        let all = f64::from(model.multiprocessors);
-        let turns = facts.tasks.div_ceil(u64::from(model.multiprocessors)) as f64;
-        let load = facts.task_bytes as f64 / model.multiprocessor_gbs;
+        let all = f64::from(model.sms);
+        let waves = facts.ctas.div_ceil(u64::from(model.sms)) as f64;
+        let load = facts.cta_bytes as f64 / model.sm_gbs;
         // A warp's instruction is one of 32 lanes; its four schedulers work side by side on other warps.
         let lane_gops = model.f32_gflops / all / 2.0 / 128.0;
         let [cheap, special] = facts.ops;
         let scores = facts.scores as f64 * (cheap + SPECIAL_CHEAP * special + SCORE_OPS) / lane_gops;
-        let multiply = facts.task_flops as f64 / (ATTENTION_EFFICIENCY * model.half_gflops / all);
-        // Several tasks of a multiprocessor wait and compute at the same time.
-        (turns.min(2.0) * load + turns * multiply + (1.0 + (turns - 1.0) * 0.5) * scores) * GIGA_TO_US
+        let multiply = facts.cta_flops as f64 / (ATTENTION_EFFICIENCY * model.half_gflops / all);
+        // CTAs that share an SM overlap loads and arithmetic.
+        (waves.min(2.0) * load + waves * multiply + (1.0 + (waves - 1.0) * 0.5) * scores) * GIGA_TO_US
             + self.bound_us(None, model)
     }
 
-    /// The least time of a product over tiles and splits, with all that surrounds it.
-    fn product_us(&self, product: &ProductFacts, model: &GpuModel) -> f64 {
-        let splits = SPLITS.into_iter().filter(|&split| split == 1 || product.k >= split * LEAST_PART);
+    /// The least time of a product over tiles and split-K counts, prologue and epilogue included.
+    fn gemm_us(&self, product: &GemmCost, model: &GpuModel) -> f64 {
+        let splits = SPLIT_K.into_iter().filter(|&split| split == 1 || product.k >= split * LEAST_SPLIT_K);
         let times = splits.flat_map(|split| TILES.map(|tile| self.tiled_us(product, tile, split, model)));
         times.fold(f64::INFINITY, f64::min)
     }
 
-    fn tiled_us(&self, product: &ProductFacts, tile: (u64, u64), split: u64, model: &GpuModel) -> f64 {
+    fn tiled_us(&self, product: &GemmCost, tile: (u64, u64), split: u64, model: &GpuModel) -> f64 {
         let (rows, columns) = (product.m.div_ceil(tile.0), product.n.div_ceil(tile.1));
-        let tasks = product.batch * rows * columns * split;
-        let turns = tasks.div_ceil(u64::from(model.multiprocessors)) as f64;
-        let terms = product.k.div_ceil(split) as f64;
-        let all = f64::from(model.multiprocessors);
+        let ctas = product.batch * rows * columns * split;
+        let waves = ctas.div_ceil(u64::from(model.sms)) as f64;
+        let k = product.k.div_ceil(split) as f64;
+        let all = f64::from(model.sms);
 
         let (largest, area) = ((TILES[0].0 * TILES[0].1) as f64, (tile.0 * tile.1) as f64);
         let mut efficiency = TILE_EFFICIENCY * (area / largest).powf(AREA_EXPONENT);
-        let is_computed = product.factor_ops.iter().any(|&ops| ops > 0.0);
+        let is_computed = product.operand_ops.iter().any(|&ops| ops > 0.0);
         if is_computed {
-            efficiency *= COMPUTED_FACTOR;
+            efficiency *= COMPUTED_OPERAND;
         }
         efficiency *= product.narrowness();
-        let multiply = 2.0 * area * terms / (model.gflops(product.unit) / all * efficiency);
-        let [lhs, rhs] = product.factor_bytes.map(|bytes| bytes as f64);
-        let load = (tile.0 as f64 * lhs + tile.1 as f64 * rhs) * terms
-            / model.multiprocessor_gbs.min(model.l2_gbs / all.min(tasks as f64));
-        let [lhs, rhs] = product.factor_ops;
-        let fill = 2.0 * (tile.0 as f64 * lhs + tile.1 as f64 * rhs) * terms / (model.f32_gflops / all);
-        let inside_us = turns * (multiply.max(load) + fill) * GIGA_TO_US;
+        let multiply = 2.0 * area * k / (model.gflops(product.unit) / all * efficiency);
+        let [lhs, rhs] = product.operand_bytes.map(|bytes| bytes as f64);
+        let load = (tile.0 as f64 * lhs + tile.1 as f64 * rhs) * k
+            / model.sm_gbs.min(model.l2_gbs / all.min(ctas as f64));
+        let [lhs, rhs] = product.operand_ops;
+        let fill = 2.0 * (tile.0 as f64 * lhs + tile.1 as f64 * rhs) * k / (model.f32_gflops / all);
+        let inside_us = waves * (multiply.max(load) + fill) * GIGA_TO_US;
 
-        let after_us = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, tasks);
+        let after_us = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, ctas);
         let merged = (product.batch * product.m * product.n * 8 * split) as f64;
         let merge_us = if split > 1 { MERGE_US + merged / model.l2_gbs * GIGA_TO_US } else { 0.0 };
         let step_us = match is_computed {
@@ -286,12 +287,12 @@ impl GpuFacts {
             true => COMPUTED_US,
             false => 0.0,
         };
-        let waited_us = turns * step_us * (terms / STEP_TERMS).ceil();
-        overlapped(model.memory_us(self, tasks), inside_us) + waited_us + after_us + merge_us
+        let waited_us = waves * step_us * (k / STEP_K).ceil();
+        overlapped(model.memory_us(self, ctas), inside_us) + waited_us + after_us + merge_us
     }
 }
 
-impl ProductFacts {
+impl GemmCost {
     fn narrowest_access(&self) -> u64 {
         self.access_bytes[0].min(self.access_bytes[1])
     }
@@ -299,9 +300,9 @@ impl ProductFacts {
     /// Share of the peak that the narrowest accesses leave.
     fn narrowness(&self) -> f64 {
         let shares: &[(u64, f64)] = match self.unit {
-            Unit::Scalar => &NARROW_SCALAR,
-            Unit::Tf32 => &NARROW_TF32,
-            Unit::Half => &NARROW_HALF,
+            ArithmeticUnit::Scalar => &NARROW_SCALAR,
+            ArithmeticUnit::Tf32 => &NARROW_TF32,
+            ArithmeticUnit::Half => &NARROW_HALF,
         };
         let share = shares.iter().find(|(bytes, _)| self.narrowest_access() <= *bytes);
         share.map_or(1.0, |&(_, share)| share)
@@ -326,37 +327,37 @@ mod tests {
         GpuModel::usual("sm_90", 132, 50 << 20)
     }
 
-    fn square(n: u64, unit: Unit) -> GpuFacts {
-        let bytes = if unit == Unit::Half { 2 } else { 4 };
-        GpuFacts {
+    fn square(n: u64, unit: ArithmeticUnit) -> GpuKernelCost {
+        let bytes = if unit == ArithmeticUnit::Half { 2 } else { 4 };
+        GpuKernelCost {
             constant_bytes: n * n * bytes,
             read_bytes: n * n * bytes,
             written_bytes: n * n * bytes,
-            product: Some(ProductFacts {
+            product: Some(GemmCost {
                 batch: 1,
                 m: n,
                 n,
                 k: n,
                 unit,
-                factor_bytes: [bytes; 2],
+                operand_bytes: [bytes; 2],
                 access_bytes: [16; 2],
-                factor_ops: [0.0; 2],
+                operand_ops: [0.0; 2],
             }),
-            ..GpuFacts::default()
+            ..GpuKernelCost::default()
         }
     }
 
     #[test]
     fn a_large_product_is_bound_by_matrix_units() {
-        let facts = square(8192, Unit::Half);
+        let facts = square(8192, ArithmeticUnit::Half);
         let (estimate, ideal_us) = (facts.estimate(&model()), facts.flops() / 790e6);
         assert!((1.1 * ideal_us..2.0 * ideal_us).contains(&estimate.time_us), "{estimate:?} {ideal_us}");
-        assert!(square(8192, Unit::Scalar).estimate(&model()).time_us > 8.0 * estimate.time_us);
+        assert!(square(8192, ArithmeticUnit::Scalar).estimate(&model()).time_us > 8.0 * estimate.time_us);
     }
 
     #[test]
     fn a_product_with_one_row_is_bound_by_its_weights() {
-        let mut facts = square(4096, Unit::Half);
+        let mut facts = square(4096, ArithmeticUnit::Half);
         facts.product.as_mut().unwrap().m = 1;
         let weights_us = facts.constant_bytes as f64 / model().memory_gbs * GIGA_TO_US;
         let estimate = facts.estimate(&model());
@@ -365,48 +366,49 @@ mod tests {
 
     #[test]
     fn a_small_kernel_takes_its_launch_and_latency() {
-        let facts = GpuFacts { read_bytes: 4096, written_bytes: 4096, tasks: 4, ..GpuFacts::default() };
+        let facts =
+            GpuKernelCost { read_bytes: 4096, written_bytes: 4096, ctas: 4, ..GpuKernelCost::default() };
         let time_us = facts.estimate(&model()).time_us;
         assert!((2.0..3.0).contains(&time_us), "{time_us}");
     }
 
     #[test]
-    fn few_tasks_reach_a_part_of_the_memory() {
-        let time_us = |tasks| {
-            let facts = GpuFacts { read_bytes: 1 << 24, tasks, ..GpuFacts::default() };
+    fn few_ctas_reach_a_part_of_the_memory() {
+        let time_us = |ctas| {
+            let facts = GpuKernelCost { read_bytes: 1 << 24, ctas, ..GpuKernelCost::default() };
             facts.estimate(&model()).time_us
         };
         assert!(time_us(1) > 20.0 * time_us(132));
     }
 
-    fn facts() -> impl Strategy<Value = GpuFacts> {
+    fn facts() -> impl Strategy<Value = GpuKernelCost> {
         let count = || prop_oneof![1u64..100, 100u64..100_000, 100_000u64..1 << 28];
         let extents = (1u64..64, 1u64..3000, 1u64..3000, 1u64..3000);
         (count(), count(), count(), count(), 1u64..500, extents, 0..3).prop_map(
-            |(constant_bytes, read_bytes, written_bytes, ops, tasks, (batch, m, n, k), kind)| GpuFacts {
+            |(constant_bytes, read_bytes, written_bytes, ops, ctas, (batch, m, n, k), kind)| GpuKernelCost {
                 constant_bytes,
                 read_bytes,
                 written_bytes,
-                attention: (kind == 1).then_some(AttentionFacts {
-                    tasks: batch,
-                    task_bytes: (m + n) * 128,
+                attention: (kind == 1).then_some(AttentionCost {
+                    ctas: batch,
+                    cta_bytes: (m + n) * 128,
                     scores: n / 8,
                     ops: [4.0, 1.0],
-                    task_flops: 4 * 64 * n,
+                    cta_flops: 4 * 64 * n,
                 }),
-                product: (kind == 2).then_some(ProductFacts {
+                product: (kind == 2).then_some(GemmCost {
                     batch,
                     m,
                     n,
                     k,
-                    unit: Unit::Half,
-                    factor_bytes: [2; 2],
+                    unit: ArithmeticUnit::Half,
+                    operand_bytes: [2; 2],
                     access_bytes: [16; 2],
-                    factor_ops: [0.0; 2],
+                    operand_ops: [0.0; 2],
                 }),
                 cheap_ops: ops,
                 special_ops: ops / 2,
-                tasks,
+                ctas,
             },
         )
     }
@@ -421,7 +423,7 @@ mod tests {
                 (2, _) => more.written_bytes += by,
                 (3, _) => more.cheap_ops += by,
                 (4, _) => more.special_ops += by,
-                (5, Some(product)) => product.factor_ops[0] += by as f64,
+                (5, Some(product)) => product.operand_ops[0] += by as f64,
                 (6, Some(product)) => product.k += by,
                 _ => {}
             }

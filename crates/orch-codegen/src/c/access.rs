@@ -1,6 +1,6 @@
 //! Loads and stores as C text.
 
-use super::expression::{Value, in_memory, parens};
+use super::expression::{CValue, in_memory, parens};
 use super::function::FunctionEmitter;
 use super::helper::{Op, strip_parens};
 use super::types::CType;
@@ -9,18 +9,18 @@ use orch_compute::BufferId;
 use orch_ir::DType;
 
 /// Where a load or store takes place.
-pub struct Place {
+pub struct MemoryAccess {
     /// The buffer.
     pub buffer: BufferId,
     /// How its elements are addressed.
     pub address: Address,
     /// Flags of the lanes that take part.
-    pub mask: Option<Value>,
+    pub mask: Option<CValue>,
 }
 
 impl FunctionEmitter<'_> {
     /// C text of a pointer to the first element that an access touches.
-    fn pointer(&mut self, place: &Place) -> String {
+    fn pointer(&mut self, place: &MemoryAccess) -> String {
         let name = self.buffers[place.buffer.index()].clone();
         match place.address {
             Address::Contiguous(base) | Address::Strided(base, _) => {
@@ -32,7 +32,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// Offsets from the pointer and their type, if they are not consecutive.
-    fn offsets(&mut self, place: &Place, lanes: usize) -> Option<(String, DType)> {
+    fn offsets(&mut self, place: &MemoryAccess, lanes: usize) -> Option<(String, DType)> {
         match place.address {
             Address::Contiguous(_) => None,
             Address::Strided(_, stride) => {
@@ -51,7 +51,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// A load of `lanes` elements.
-    pub(super) fn load(&mut self, place: &Place, lanes: usize) -> Value {
+    pub(super) fn load(&mut self, place: &MemoryAccess, lanes: usize) -> CValue {
         let stored = self.program.buffer(place.buffer).dtype;
         let dtype = in_memory(stored);
         let pointer = self.pointer(place);
@@ -80,7 +80,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// The statement that stores a value, without the semicolon.
-    pub(super) fn store(&mut self, place: &Place, value: Value) -> String {
+    pub(super) fn store(&mut self, place: &MemoryAccess, value: CValue) -> String {
         let dtype = in_memory(self.program.buffer(place.buffer).dtype);
         let lanes = value.ty.lanes();
         let value = if matches!(value.ty, CType::Num(..)) { value } else { self.cast(value, DType::U8) };

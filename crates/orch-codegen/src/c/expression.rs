@@ -1,6 +1,6 @@
 //! Expression nodes to C text, given the texts of their operands.
 
-use super::access::Place;
+use super::access::MemoryAccess;
 use super::function::FunctionEmitter;
 use super::helper::{Op, mask_of, strip_parens};
 use super::literal::{element_list, literal};
@@ -11,7 +11,7 @@ use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 /// C text of a value, in parentheses if it is composite, and its type.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Value {
+pub struct CValue {
     /// C text.
     pub text: String,
     /// C type.
@@ -30,7 +30,7 @@ pub(super) fn in_memory(dtype: DType) -> DType {
 
 impl FunctionEmitter<'_> {
     /// The text of a node whose operands have texts.
-    pub(super) fn node(&mut self, id: ExprId) -> Value {
+    pub(super) fn node(&mut self, id: ExprId) -> CValue {
         let ty = self.program.exprs.ty(id);
         let (dtype, lanes) = (ty.dtype, ty.lanes);
         if let Some(prefix) = facts::prefix(&self.program.exprs, id) {
@@ -55,14 +55,14 @@ impl FunctionEmitter<'_> {
             Expr::IsNan(a) => {
                 let (a, dtype) = self.widened(a);
                 let text = self.unit.apply(Op::Compare(CompareFn::Ne), dtype, lanes, &[&a, &a]);
-                Value { text, ty: self.unit.isa().flags(dtype, lanes) }
+                CValue { text, ty: self.unit.isa().flags(dtype, lanes) }
             }
             Expr::IsInf(a) => {
                 let (a, dtype) = self.widened(a);
                 let magnitude = self.unit.apply(Op::Unary(UnaryFn::Abs), dtype, lanes, &[&a]);
                 let inf = self.unit.apply(Op::Splat, dtype, lanes, &["__builtin_inff()"]);
                 let text = self.unit.apply(Op::Compare(CompareFn::Eq), dtype, lanes, &[&magnitude, &inf]);
-                Value { text, ty: self.unit.isa().flags(dtype, lanes) }
+                CValue { text, ty: self.unit.isa().flags(dtype, lanes) }
             }
             Expr::Fma(a, b, c) => self.computed(Op::Fma, dtype, lanes, &[a, b, c]),
             Expr::DotPairs(a, b, c) => {
@@ -85,7 +85,7 @@ impl FunctionEmitter<'_> {
             Expr::Load { buffer, offset, lanes, mask } => {
                 let address = facts::address(&self.program.exprs, offset);
                 let mask = mask.map(|mask| self.value_of(mask));
-                self.load(&Place { buffer, address, mask }, lanes)
+                self.load(&MemoryAccess { buffer, address, mask }, lanes)
             }
             Expr::Splat(a, lanes) => {
                 let a = self.value_of(a);
@@ -106,10 +106,10 @@ impl FunctionEmitter<'_> {
     }
 
     /// The text as a value of a scalar or vector type.
-    pub(super) fn number(&mut self, dtype: DType, lanes: usize, text: String) -> Value {
+    pub(super) fn number(&mut self, dtype: DType, lanes: usize, text: String) -> CValue {
         let ty = if dtype == DType::Bool { CType::Bool } else { CType::Num(dtype, lanes) };
         self.unit.type_name(ty);
-        Value { text, ty }
+        CValue { text, ty }
     }
 
     /// The operand in the type in which arithmetic on it is done.
@@ -121,7 +121,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// An elementwise operation; `f16` and `bf16` compute in `f32` and round.
-    fn computed(&mut self, op: Op, dtype: DType, lanes: usize, operands: &[ExprId]) -> Value {
+    fn computed(&mut self, op: Op, dtype: DType, lanes: usize, operands: &[ExprId]) -> CValue {
         let wide = arithmetic(dtype);
         let args: Vec<String> = operands.iter().map(|&operand| self.widened(operand).0).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -130,7 +130,7 @@ impl FunctionEmitter<'_> {
         self.number(dtype, lanes, text)
     }
 
-    fn binary(&mut self, id: ExprId, f: BinaryFn, a: ExprId, b: ExprId) -> Value {
+    fn binary(&mut self, id: ExprId, f: BinaryFn, a: ExprId, b: ExprId) -> CValue {
         let ty = self.program.exprs.ty(id);
         if ty.dtype == DType::Bool {
             let (a, b) = (self.value_of(a), self.value_of(b));
@@ -166,7 +166,7 @@ impl FunctionEmitter<'_> {
         self.program.exprs.as_const(id).and_then(|c| c.as_float()).is_some_and(|v| !v.is_nan())
     }
 
-    fn compare(&mut self, f: CompareFn, a: ExprId, b: ExprId) -> Value {
+    fn compare(&mut self, f: CompareFn, a: ExprId, b: ExprId) -> CValue {
         let lanes = self.program.exprs.lanes(a);
         if self.program.exprs.dtype(a) == DType::Bool {
             let (a, b) = (self.value_of(a), self.value_of(b));
@@ -174,10 +174,10 @@ impl FunctionEmitter<'_> {
         }
         let ((a, dtype), (b, _)) = (self.widened(a), self.widened(b));
         let text = self.unit.apply(Op::Compare(f), dtype, lanes, &[&a, &b]);
-        Value { text, ty: self.unit.isa().flags(dtype, lanes) }
+        CValue { text, ty: self.unit.isa().flags(dtype, lanes) }
     }
 
-    fn select(&mut self, condition: ExprId, a: ExprId, b: ExprId) -> Value {
+    fn select(&mut self, condition: ExprId, a: ExprId, b: ExprId) -> CValue {
         let (dtype, lanes) = (self.program.exprs.dtype(a), self.program.exprs.lanes(a));
         let (condition, a, b) = (self.value_of(condition), self.value_of(a), self.value_of(b));
         if dtype == DType::Bool && lanes > 1 {
@@ -191,7 +191,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// A conversion.
-    pub(super) fn cast(&mut self, value: Value, to: DType) -> Value {
+    pub(super) fn cast(&mut self, value: CValue, to: DType) -> CValue {
         let lanes = value.ty.lanes();
         match (value.ty, to) {
             (CType::Num(from, _), DType::Bool) => {
@@ -199,7 +199,7 @@ impl FunctionEmitter<'_> {
                 let text = self.unit.apply(Op::Cast(from), wide, lanes, &[&value.text]);
                 let zero = self.unit.apply(Op::Splat, wide, lanes, &["0"]);
                 let text = self.unit.apply(Op::Compare(CompareFn::Ne), wide, lanes, &[&text, &zero]);
-                Value { text, ty: self.unit.isa().flags(wide, lanes) }
+                CValue { text, ty: self.unit.isa().flags(wide, lanes) }
             }
             (CType::Num(from, _), _) => {
                 let text = self.unit.apply(Op::Cast(from), to, lanes, &[&value.text]);
@@ -225,7 +225,7 @@ impl FunctionEmitter<'_> {
         }
     }
 
-    fn floor_division(&mut self, op: Op, operator: &str, a: ExprId, b: ExprId) -> Value {
+    fn floor_division(&mut self, op: Op, operator: &str, a: ExprId, b: ExprId) -> CValue {
         let ty = self.program.exprs.ty(a);
         let is_natural = self.bounds.of(&self.program.exprs, a).low >= 0;
         if ty.lanes == 1 && (is_natural || ty.dtype.is_unsigned_int()) {
@@ -242,7 +242,7 @@ impl FunctionEmitter<'_> {
 
     /// Floor division of a vector of 32-bit integers by a constant: shifted by a multiple of the divisor, so that the
     /// dividend is not negative.
-    fn division_by_constant(&mut self, op: Op, a: ExprId, b: ExprId) -> Option<Value> {
+    fn division_by_constant(&mut self, op: Op, a: ExprId, b: ExprId) -> Option<CValue> {
         let exprs = &self.program.exprs;
         let (dtype, lanes) = (exprs.dtype(a), exprs.lanes(a));
         let divisor = exprs.as_const(b).and_then(|c| c.as_int()).filter(|&d| d > 0)?;
@@ -270,7 +270,7 @@ impl FunctionEmitter<'_> {
         Some(self.number(dtype, lanes, text))
     }
 
-    fn reduce(&mut self, op: ReduceOp, a: ExprId) -> Value {
+    fn reduce(&mut self, op: ReduceOp, a: ExprId) -> CValue {
         let (dtype, lanes) = (self.program.exprs.dtype(a), self.program.exprs.lanes(a));
         let value = self.value_of(a);
         if lanes == 1 {
@@ -286,18 +286,18 @@ impl FunctionEmitter<'_> {
         self.number(dtype, 1, text)
     }
 
-    fn splat(&mut self, value: Value, lanes: usize) -> Value {
+    fn splat(&mut self, value: CValue, lanes: usize) -> CValue {
         if lanes == 1 {
             return value;
         }
         match (value.ty, self.unit.isa().flags(DType::F32, lanes)) {
             (CType::Bool, ty @ CType::Mask(_)) => {
                 let text = format!("(({})({} ? {} : 0))", ty.name(), value.text, mask_of(lanes));
-                Value { text, ty }
+                CValue { text, ty }
             }
             (CType::Bool, ty) => {
                 let negated = format!("-{}", value.text);
-                Value { text: self.unit.apply(Op::Splat, DType::I32, lanes, &[&negated]), ty }
+                CValue { text: self.unit.apply(Op::Splat, DType::I32, lanes, &[&negated]), ty }
             }
             (ty, _) => {
                 let CType::Num(dtype, _) = ty else { unreachable!("a scalar is a number or a boolean") };

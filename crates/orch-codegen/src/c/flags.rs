@@ -1,7 +1,7 @@
 //! Booleans of several lanes: their two representations ([`CType::Mask`] and [`CType::Flags`]) and operations on
 //! them.
 
-use super::expression::{Value, in_memory};
+use super::expression::{CValue, in_memory};
 use super::function::FunctionEmitter;
 use super::helper::{Op, mask_of};
 use super::types::CType;
@@ -10,7 +10,7 @@ use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 impl FunctionEmitter<'_> {
     /// A comparison of booleans.
-    pub(super) fn compare_flags(&mut self, f: CompareFn, a: Value, b: Value) -> Value {
+    pub(super) fn compare_flags(&mut self, f: CompareFn, a: CValue, b: CValue) -> CValue {
         match f {
             CompareFn::Ne => self.logic(BinaryFn::Xor, a, b),
             CompareFn::Eq => {
@@ -31,7 +31,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// Whether any flag, or every flag, is true.
-    pub(super) fn reduce_flags(&mut self, op: ReduceOp, value: Value) -> Value {
+    pub(super) fn reduce_flags(&mut self, op: ReduceOp, value: CValue) -> CValue {
         let all = matches!(op, ReduceOp::Min | ReduceOp::Prod);
         let text = match value.ty {
             CType::Mask(lanes) if all => format!("({} == {})", value.text, mask_of(lanes)),
@@ -43,20 +43,20 @@ impl FunctionEmitter<'_> {
                 format!("({} != 0)", self.unit.apply(op, dtype, lanes, &[&value.text]))
             }
         };
-        Value { text, ty: CType::Bool }
+        CValue { text, ty: CType::Bool }
     }
 
     /// Flags of the first lanes.
-    pub(super) fn prefix(&mut self, prefix: Prefix, lanes: usize) -> Value {
+    pub(super) fn prefix(&mut self, prefix: Prefix, lanes: usize) -> CValue {
         let (base, end) = (self.value_of(prefix.base).text, self.value_of(prefix.end).text);
         let more = if prefix.inclusive { " + 1" } else { "" };
         let count = format!("{end} - {base}{more}");
         let text = self.unit.apply(Op::Prefix, DType::F32, lanes, &[&count]);
-        Value { text, ty: self.unit.isa().flags(DType::F32, lanes) }
+        CValue { text, ty: self.unit.isa().flags(DType::F32, lanes) }
     }
 
     /// Flags as an operation on elements of `dtype` takes them.
-    pub(super) fn flags_for(&mut self, flags: Value, dtype: DType) -> String {
+    pub(super) fn flags_for(&mut self, flags: CValue, dtype: DType) -> String {
         let lanes = flags.ty.lanes();
         match (flags.ty, self.unit.isa().flags(in_memory(dtype), lanes)) {
             (from, to) if from == to => flags.text,
@@ -69,17 +69,17 @@ impl FunctionEmitter<'_> {
     }
 
     /// The flags in the representation `ty`.
-    pub(super) fn flags_as(&mut self, flags: Value, ty: CType) -> Value {
+    pub(super) fn flags_as(&mut self, flags: CValue, ty: CType) -> CValue {
         match (flags.ty.as_vector(), ty.as_vector()) {
             (Some((from, lanes)), Some((to, _))) if from != to => {
-                Value { text: self.unit.apply(Op::Cast(from), to, lanes, &[&flags.text]), ty }
+                CValue { text: self.unit.apply(Op::Cast(from), to, lanes, &[&flags.text]), ty }
             }
             _ => flags,
         }
     }
 
     /// The complement.
-    pub(super) fn not(&mut self, value: Value) -> Value {
+    pub(super) fn not(&mut self, value: CValue) -> CValue {
         let text = match value.ty {
             CType::Bool => format!("(!{})", value.text),
             CType::Mask(lanes) => {
@@ -90,11 +90,11 @@ impl FunctionEmitter<'_> {
                 self.unit.apply(Op::Unary(UnaryFn::Not), dtype, lanes, &[&value.text])
             }
         };
-        Value { text, ty: value.ty }
+        CValue { text, ty: value.ty }
     }
 
     /// A function of two boolean values.
-    pub(super) fn logic(&mut self, f: BinaryFn, a: Value, b: Value) -> Value {
+    pub(super) fn logic(&mut self, f: BinaryFn, a: CValue, b: CValue) -> CValue {
         let b = self.flags_as(b, a.ty);
         let f = match f {
             BinaryFn::Max => BinaryFn::Or,
@@ -110,6 +110,6 @@ impl FunctionEmitter<'_> {
             Some((dtype, lanes)) => self.unit.apply(Op::Binary(f), dtype, lanes, &[&a.text, &b.text]),
             None => format!("({} {operator} {})", a.text, b.text),
         };
-        Value { text, ty: a.ty }
+        CValue { text, ty: a.ty }
     }
 }

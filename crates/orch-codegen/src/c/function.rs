@@ -5,12 +5,12 @@
 //! or memory stays before the statement that needs it, and is forgotten when a register it reads is assigned or a
 //! buffer it loads from is stored to. Statements keep their order.
 
-use super::access::Place;
-use super::expression::{Value, parens};
-use super::helper::{Unit, strip_parens};
+use super::access::MemoryAccess;
+use super::expression::{CValue, parens};
+use super::helper::{CFile, strip_parens};
 use super::tile;
 use super::types::{CType, scalar_name};
-use crate::facts::{self, Changes, Facts, TASK_DEPTH};
+use crate::facts::{self, Changes, ExprFacts, TASK_DEPTH};
 use crate::names::Names;
 use orch_compute::{Bounds, Expr, ExprId, VarId};
 use orch_ir::{BinaryFn, DType};
@@ -24,17 +24,17 @@ const LONG_TEXT: usize = 90;
 /// State of the emission of one program.
 pub struct FunctionEmitter<'a> {
     pub(super) program: &'a ThreadProgram,
-    pub(super) unit: &'a mut Unit,
-    pub(super) facts: Facts,
+    pub(super) unit: &'a mut CFile,
+    pub(super) facts: ExprFacts,
     pub(super) bounds: Bounds,
     /// C names of the buffers.
     pub(super) buffers: Vec<String>,
     /// What the variables in scope are called.
-    vars: FxHashMap<VarId, Value>,
+    vars: FxHashMap<VarId, CValue>,
     names: Names,
     blocks: Vec<Block>,
     /// Texts of the current statement's unnamed expressions.
-    texts: FxHashMap<ExprId, Value>,
+    texts: FxHashMap<ExprId, CValue>,
 }
 
 /// An open block of the function.
@@ -48,19 +48,19 @@ struct Block {
 
 /// A named subexpression.
 struct Local {
-    value: Value,
+    value: CValue,
     reads: Changes,
 }
 
 /// The C functions of a program whose loops are unrolled.
-pub fn emit(program: &ThreadProgram, unit: &mut Unit) -> String {
+pub fn emit(program: &ThreadProgram, unit: &mut CFile) -> String {
     let mut names = Names::default();
     let task = names.fresh(&program.exprs.var_info(program.task).name);
     let buffers = program.buffers.iter().map(|buffer| names.fresh(&buffer.name)).collect();
     let mut emitter = FunctionEmitter {
         program,
         unit,
-        facts: Facts::new(program),
+        facts: ExprFacts::new(program),
         bounds: Bounds::new(),
         buffers,
         vars: FxHashMap::default(),
@@ -70,7 +70,7 @@ pub fn emit(program: &ThreadProgram, unit: &mut Unit) -> String {
     };
     debug_assert_eq!(emitter.blocks.len(), TASK_DEPTH + 1);
     let ty = CType::Num(program.exprs.var_info(program.task).ty.dtype, 1);
-    emitter.vars.insert(program.task, Value { text: task.clone(), ty });
+    emitter.vars.insert(program.task, CValue { text: task.clone(), ty });
     emitter.list(&program.body);
     let body = emitter.blocks.pop().expect("the task's block").lines;
     let head = emitter.blocks.pop().expect("the function's block").lines;
@@ -161,7 +161,7 @@ impl FunctionEmitter<'_> {
                 }
                 let mask = mask.map(|mask| self.value_of(mask));
                 let value = self.value_of(*value);
-                let text = self.store(&Place { buffer: *buffer, address, mask }, value);
+                let text = self.store(&MemoryAccess { buffer: *buffer, address, mask }, value);
                 for line in text.lines() {
                     self.line(&format!("{line};"));
                 }
@@ -207,7 +207,7 @@ impl FunctionEmitter<'_> {
         let info = self.program.exprs.var_info(var);
         let ty = scalar_name(info.ty.dtype);
         let name = self.names.fresh(&info.name.clone());
-        self.vars.insert(var, Value { text: name.clone(), ty: CType::Num(info.ty.dtype, 1) });
+        self.vars.insert(var, CValue { text: name.clone(), ty: CType::Num(info.ty.dtype, 1) });
         let lines = self.block(body, IsBranch::No);
         if let LoopKind::UnrollBy(factor) = kind {
             self.line(&format!("#pragma GCC unroll {factor}"));
@@ -243,20 +243,20 @@ impl FunctionEmitter<'_> {
     }
 
     /// Declares a variable with its first value.
-    fn declare(&mut self, qualifier: &str, var: VarId, value: Value) {
+    fn declare(&mut self, qualifier: &str, var: VarId, value: CValue) {
         let name = self.names.fresh(&self.program.exprs.var_info(var).name);
         let ty = self.unit.type_name(value.ty);
         self.line(&format!("{qualifier}{ty} {name} = {};", strip_parens(&value.text)));
-        self.vars.insert(var, Value { text: name, ty: value.ty });
+        self.vars.insert(var, CValue { text: name, ty: value.ty });
     }
 
     /// A variable's name and type.
-    pub(super) fn variable(&mut self, var: VarId) -> Value {
+    pub(super) fn variable(&mut self, var: VarId) -> CValue {
         self.vars.get(&var).cloned().expect("variables are declared before use; the validator reports it")
     }
 
     /// The text of an expression that has been evaluated for the current statement.
-    pub(super) fn value_of(&mut self, id: ExprId) -> Value {
+    pub(super) fn value_of(&mut self, id: ExprId) -> CValue {
         match self.texts.get(&id) {
             Some(value) => value.clone(),
             None => self.eval(id),
@@ -264,21 +264,21 @@ impl FunctionEmitter<'_> {
     }
 
     /// The text of an expression that is a part of a line: named if it is used elsewhere too, or long.
-    fn eval(&mut self, root: ExprId) -> Value {
+    fn eval(&mut self, root: ExprId) -> CValue {
         let value = self.eval_root(root);
         let is_long = value.text.len() > LONG_TEXT && self.local(root).is_none();
         if is_long { self.named(root, value) } else { value }
     }
 
     /// The text of an expression that is a line of its own: named only if it is used elsewhere too.
-    fn eval_root(&mut self, root: ExprId) -> Value {
+    fn eval_root(&mut self, root: ExprId) -> CValue {
         let value = self.eval_unnamed(root);
         let is_named = self.local(root).is_some() || !self.is_shared(root);
         if is_named { value } else { self.named(root, value) }
     }
 
     /// The text of an expression; shared parts of it are named first.
-    fn eval_unnamed(&mut self, root: ExprId) -> Value {
+    fn eval_unnamed(&mut self, root: ExprId) -> CValue {
         let mut pending = vec![root];
         let mut needed = Vec::new();
         while let Some(id) = pending.pop() {
@@ -305,7 +305,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// The name of an expression that has one.
-    fn local(&self, id: ExprId) -> Option<Value> {
+    fn local(&self, id: ExprId) -> Option<CValue> {
         self.blocks.iter().rev().find_map(|block| block.locals.get(&id)).map(|local| local.value.clone())
     }
 
@@ -346,7 +346,7 @@ impl FunctionEmitter<'_> {
     }
 
     /// Names an expression in the block where it belongs.
-    fn named(&mut self, id: ExprId, value: Value) -> Value {
+    fn named(&mut self, id: ExprId, value: CValue) -> CValue {
         let innermost = self.blocks.len() - 1;
         let branch = self.blocks.iter().rposition(|block| block.is_branch).unwrap_or(0);
         let depth = match self.facts.is_volatile(id) {
@@ -361,11 +361,11 @@ impl FunctionEmitter<'_> {
     }
 
     /// Declares a constant in an open block.
-    fn name_at(&mut self, depth: usize, value: Value) -> Value {
+    fn name_at(&mut self, depth: usize, value: CValue) -> CValue {
         let name = self.names.numbered("t");
         let ty = self.unit.type_name(value.ty);
         self.line_at(depth, &format!("const {ty} {name} = {};", strip_parens(&value.text)));
-        Value { text: name, ty: value.ty }
+        CValue { text: name, ty: value.ty }
     }
 
     /// Forgets named values that the changes make stale.

@@ -1,6 +1,6 @@
 //! Operations on C values, and the prelude functions that some of them call.
 //!
-//! [`Unit::apply`] turns an operation on operand texts into C text: an operator where C has one that means the
+//! [`CFile::apply`] turns an operation on operand texts into C text: an operator where C has one that means the
 //! same, otherwise a call of a function named after the operation and its type (`orc_max_f32x16`). The functions
 //! that are called, and the vector types they need, are what the prelude of the emitted file consists of.
 //!
@@ -124,7 +124,7 @@ enum Param {
 const PARAMS: [&str; 4] = ["a", "b", "c", "d"];
 
 /// One C file under construction: what its text needs from the prelude.
-pub struct Unit {
+pub struct CFile {
     isa: Isa,
     vectors: BTreeSet<(DType, usize)>,
     memory_vectors: BTreeSet<(DType, usize)>,
@@ -132,7 +132,7 @@ pub struct Unit {
     definitions: Vec<String>,
 }
 
-impl Unit {
+impl CFile {
     /// An empty file.
     pub fn new(isa: Isa) -> Self {
         Self {

@@ -18,7 +18,7 @@ pub enum Family {
     Neon,
 }
 
-/// Facts about vectors of a target.
+/// ExprFacts about vectors of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Isa {
     /// Instruction set.

@@ -1,8 +1,8 @@
-//! Statements of CTAs.
+//! Statements of CTAs: barriers, TMA, cp.async, DSMEM, mma and wgmma.
 
-use super::expression::Value;
+use super::expression::CppValue;
 use super::function::Emitter;
-use super::running::Running;
+use super::in_flight::InFlightWgmma;
 use super::types::CppType;
 use orch_compute::ExprId;
 use orch_ir::DType;
@@ -10,39 +10,39 @@ use orch_thread::cta::WARP_GROUP;
 use orch_thread::{CtaStmt, Location, MmaType, Scope, ThreadProgram};
 use std::collections::BTreeSet;
 
-/// Rows that a warp group multiplies.
-const GROUP_ROWS: usize = 16 * WARP_GROUP;
+/// Rows of `a` of a wgmma: m64.
+const WGMMA_M: usize = 16 * WARP_GROUP;
 
 impl Emitter<'_> {
     pub(super) fn cta_stmt(&mut self, stmt: &CtaStmt) {
         match stmt {
             CtaStmt::Barrier | CtaStmt::ReuseShared => {
-                if self.publishes {
-                    self.line("o_publish();");
+                if self.needs_proxy_fence {
+                    self.line("o_fence_proxy_async();");
                 }
                 self.line("__syncthreads();");
             }
-            CtaStmt::LaunchDependents if self.is_launched_early => self.line("o_launch_dependents();"),
-            CtaStmt::GridDependencyWait if self.is_launched_early => self.await_inputs(),
+            CtaStmt::LaunchDependents if self.uses_pdl => self.line("o_launch_dependents();"),
+            CtaStmt::GridDependencyWait if self.uses_pdl => self.wait_for_inputs(),
             CtaStmt::LaunchDependents | CtaStmt::GridDependencyWait => {}
             CtaStmt::WgmmaWait => {
                 self.line("o_wgmma_wait();");
-                self.hold_sums(None);
+                self.pin_accumulators(None);
             }
             CtaStmt::ClusterBarrier => self.line("o_cluster_barrier();"),
             CtaStmt::ClusterArrive => self.line("o_cluster_arrive();"),
             CtaStmt::ClusterWait => self.line("o_cluster_wait();"),
             CtaStmt::CpAsyncCommit => self.line("o_cp_async_commit();"),
-            CtaStmt::CpAsyncWait(groups) => self.line(&format!("o_wait<{groups}>();")),
+            CtaStmt::CpAsyncWait(groups) => self.line(&format!("o_cp_async_wait<{groups}>();")),
             CtaStmt::Shuffle { var, value, with } => {
                 let value = self.eval(*value);
-                let text = format!("o_shuffle({}, {with})", value.text);
-                self.declare("const ", *var, Value { text, ty: value.ty });
+                let text = format!("o_shfl_xor({}, {with})", value.text);
+                self.declare("const ", *var, CppValue { text, ty: value.ty });
             }
             CtaStmt::Exceeds { var, accs: sums, count, limits } => {
                 let (sums, limits) = (self.place(sums), self.place(limits));
-                let text = format!("o_exceed<{count}>({sums}, {limits})");
-                self.declare("const ", *var, Value { text, ty: CppType::of(DType::Bool, 1) });
+                let text = format!("o_any_exceeds<{count}>({sums}, {limits})");
+                self.declare("const ", *var, CppValue { text, ty: CppType::of(DType::Bool, 1) });
             }
             CtaStmt::LoadDsmem { var, rank, from } => {
                 let ty = self.program.var_type(*var);
@@ -51,7 +51,7 @@ impl Emitter<'_> {
                 let place = self.place(from);
                 let read = format!("o_load_dsmem<{}, {width}>({place}, {rank})", ty.lanes);
                 let text = if ty.lanes == 1 { format!("{read}.v[0]") } else { read };
-                self.declare("const ", *var, Value { text, ty: CppType::of(ty.dtype, ty.lanes) });
+                self.declare("const ", *var, CppValue { text, ty: CppType::of(ty.dtype, ty.lanes) });
             }
             CtaStmt::StoreDsmem { to, rank, value } => {
                 let value = self.eval(*value);
@@ -72,22 +72,22 @@ impl Emitter<'_> {
                     Some(mask) => format!("{} ? {real} : 0", self.eval(*mask).text),
                     None => real,
                 };
-                // Chunks of a swizzled tile fill lines of 128 bytes, as they lie in memory.
-                let by_lines = if bytes == 16 && self.tiles.contains(&to.buffer) { "_by_lines" } else { "" };
+                // Chunks of a swizzled tile fill rows of 128 bytes, which are contiguous in global memory.
+                let cache = if bytes == 16 && self.tiles.contains(&to.buffer) { "_cg" } else { "_ca" };
                 let (to, from) = (self.place(to), self.place(from));
-                self.line(&format!("o_copy{by_lines}<{bytes}>({to}, {from}, {real});"));
+                self.line(&format!("o_cp_async{cache}<{bytes}>({to}, {from}, {real});"));
             }
             CtaStmt::TmaLoad { to, map: tensor_map, at, mbarrier } => {
                 let at: Vec<String> = at.iter().map(|&at| self.eval(at).text).collect();
                 let (to, mbarrier) = (self.place(to), self.eval(*mbarrier).text);
                 let own = &self.program.tensor_maps[tensor_map.index()];
-                let (bytes, once) = (own.tile_elems() * 2, self.once(own.buffer));
+                let (bytes, hint) = (own.tile_elems() * 2, self.evict_first_suffix(own.buffer));
                 let (tensor_map, mbarriers) = (&self.tensor_maps[tensor_map.index()], &self.mbarriers);
                 let at = at.join(", ");
                 let copy = format!(
-                    "o_tma_load{once}<{bytes}>({to}, &{tensor_map}, {mbarriers} + {mbarrier}, {at});"
+                    "o_tma_load{hint}<{bytes}>({to}, &{tensor_map}, {mbarriers} + {mbarrier}, {at});"
                 );
-                self.line(&format!("if ({} && o_elected()) {copy}", self.copies));
+                self.line(&format!("if ({} && o_elect_one()) {copy}", self.copies));
             }
             CtaStmt::MbarrierWaitFull { mbarrier, phase } => {
                 let (mbarrier, phase) = (self.eval(*mbarrier).text, self.eval(*phase).text);
@@ -106,12 +106,12 @@ impl Emitter<'_> {
                 self.line(&format!("o_ldmatrix<{matrices}, {transposed}>({to}, {from});"));
             }
             CtaStmt::Wgmma { acc: sum, a, b, .. } => {
-                let kind = TileProduct::of(self.program, stmt).expect("it multiplies tiles");
-                let a = if kind.is_fragment { self.pair(a) } else { self.place(a) };
+                let kind = WgmmaFunction::of(self.program, stmt).expect("the statement is a wgmma");
+                let a = if kind.a_in_registers { self.pair(a) } else { self.place(a) };
                 let (sums, b) = (self.place(sum), self.place(b));
                 self.line(&format!("{}({sums}, {a}, {b});", kind.name()));
-                let running = Running { sum: *sum, count: kind.columns / 2, stored: BTreeSet::new() };
-                self.hold_sums(kind.runs_on.then_some(running));
+                let in_flight = InFlightWgmma { sum: *sum, count: kind.columns / 2, stored: BTreeSet::new() };
+                self.pin_accumulators(kind.is_async.then_some(in_flight));
             }
             CtaStmt::Mma { ty: product, acc: sum, a, b } => {
                 let sum = self.place(sum);
@@ -119,7 +119,7 @@ impl Emitter<'_> {
                     MmaType::Tf32 => (self.place(a), self.place(b)),
                     MmaType::F16 | MmaType::Bf16 => (self.pair(a), self.pair(b)),
                 };
-                self.line(&format!("o_multiply_{}({sum}, {a}, {b});", product.name()));
+                self.line(&format!("o_mma_{}({sum}, {a}, {b});", product.name()));
             }
         }
     }
@@ -130,7 +130,7 @@ impl Emitter<'_> {
         format!("{} + {offset}", self.buffers[location.buffer.index()])
     }
 
-    /// A pointer to a gate: they lie behind the slots.
+    /// A pointer to an "empty" mbarrier: they lie after the "full" ones.
     fn mbarrier(&mut self, mbarrier: ExprId) -> String {
         let mbarrier = self.eval(mbarrier).text;
         format!("{} + {} + {mbarrier}", self.mbarriers, self.program.mbarriers.full)
@@ -143,52 +143,51 @@ impl Emitter<'_> {
     }
 }
 
-/// A product of tiles: PTX's `wgmma` has its sizes and registers in its text.
+/// A function of the prelude around a sequence of `wgmma.mma_async`, whose shapes and registers are spelled out in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TileProduct {
+pub struct WgmmaFunction {
     product: MmaType,
     columns: usize,
     terms: usize,
-    /// Whether the first factor is in registers.
-    is_fragment: bool,
+    /// Whether operand `a` is in registers.
+    a_in_registers: bool,
     transposed: bool,
-    runs_on: bool,
+    is_async: bool,
 }
 
-impl TileProduct {
-    /// What a statement multiplies, if it multiplies tiles.
-    pub fn of(program: &ThreadProgram, stmt: &CtaStmt) -> Option<TileProduct> {
-        let CtaStmt::Wgmma { ty: product, a, n: columns, k: terms, transposed, is_async: runs_on, .. } =
-            *stmt
-        else {
+impl WgmmaFunction {
+    /// The function that a statement calls, if it is a wgmma.
+    pub fn of(program: &ThreadProgram, stmt: &CtaStmt) -> Option<WgmmaFunction> {
+        let CtaStmt::Wgmma { ty: product, a, n: columns, k: terms, transposed, is_async, .. } = *stmt else {
             return None;
         };
-        let is_fragment = program.buffer(a.buffer).scope == Scope::Scratch;
-        Some(TileProduct { product, columns, terms, is_fragment, transposed, runs_on })
+        let a_in_registers = program.buffer(a.buffer).scope == Scope::Scratch;
+        Some(WgmmaFunction { product, columns, terms, a_in_registers, transposed, is_async })
     }
 
     /// The name of its function.
     pub fn name(&self) -> String {
         let Self { product, columns, terms, .. } = self;
-        let first = if self.is_fragment { "_fragments" } else { "" };
+        let first = if self.a_in_registers { "_fragments" } else { "" };
         let second = if self.transposed { "_transposed" } else { "" };
-        let third = if self.runs_on { "_async" } else { "" };
+        let third = if self.is_async { "_async" } else { "" };
         format!("o_wgmma_{}_{columns}_{terms}{first}{second}{third}", product.name())
     }
 
-    /// Its function. All steps of 16 terms are under way at the same time, and nothing comes between them.
+    /// Its text: one `wgmma.mma_async` for each 16 of the K dimension, all in flight together, in one group.
     pub fn text(&self) -> String {
-        let Self { product, columns, terms, is_fragment, transposed, runs_on } = *self;
+        let Self { product, columns, terms, a_in_registers, transposed, is_async } = *self;
         let (sums, steps, name) = (columns / 2, terms / product.terms(), product.name());
         let registers = |from: usize, count: usize| {
             let list: Vec<String> = (from..from + count).map(|at| format!("%{at}")).collect();
             format!("{{{}}}", list.join(", "))
         };
-        let (words, first_kind) = if is_fragment { (4, "const unsigned *a") } else { (1, "const void *a") };
+        let (words, first_kind) =
+            if a_in_registers { (4, "const unsigned *a") } else { (1, "const void *a") };
         let b_first = sums + words * steps;
         let mut lines = vec!["wgmma.fence.sync.aligned;".to_owned()];
         for step in 0..steps {
-            let (a, phases) = match is_fragment {
+            let (a, phases) = match a_in_registers {
                 true => (registers(sums + 4 * step, 4), format!("{}", u8::from(transposed))),
                 false => (format!("%{}", sums + step), format!("0, {}", u8::from(transposed))),
             };
@@ -199,23 +198,23 @@ impl TileProduct {
             ));
         }
         lines.push("wgmma.commit_group.sync.aligned;".to_owned());
-        lines.push(format!("wgmma.wait_group.sync.aligned {};", u8::from(runs_on)));
+        lines.push(format!("wgmma.wait_group.sync.aligned {};", u8::from(is_async)));
         let sums: Vec<String> = (0..sums).map(|at| format!("\"+f\"(c[{at}])")).collect();
-        let mut factors: Vec<String> = match is_fragment {
+        let mut factors: Vec<String> = match a_in_registers {
             true => (0..4 * steps).map(|at| format!("\"r\"(a[{at}])")).collect(),
-            false => (0..steps).map(|step| format!("\"l\"(at + {})", line_step(step, GROUP_ROWS))).collect(),
+            false => (0..steps).map(|step| format!("\"l\"(at + {})", k_step_offset(step, WGMMA_M))).collect(),
         };
         factors.extend((0..steps).map(|step| {
-            // Two times 8 lines of terms are 2 KiB.
-            let offset = if transposed { 128 * step } else { line_step(step, columns) };
+            // `b[k, n]`: 16 rows of k, 128 bytes each, are 2 KiB.
+            let offset = if transposed { 128 * step } else { k_step_offset(step, columns) };
             format!("\"l\"(bt + {offset})")
         }));
-        // Between panels of columns are as many lines as terms.
+        // `b[k, n]`: a panel of 64 columns holds k rows of 128 bytes.
         let panel = if transposed { 8 * terms } else { 1 };
-        let at = if is_fragment { "" } else { "at = o_tile(a, 1), " };
+        let at = if a_in_registers { "" } else { "at = o_wgmma_descriptor(a, 1), " };
         format!(
             "ORC void {}(float *c, {first_kind}, const void *b) {{\n    \
-             const unsigned long long {at}bt = o_tile(b, {panel});\n    \
+             const unsigned long long {at}bt = o_wgmma_descriptor(b, {panel});\n    \
              asm volatile(\"{}\"\n        : {}\n        : {}\n        : \"memory\");\n}}\n",
             self.name(),
             lines.join("\\n\"\n        \""),
@@ -225,8 +224,8 @@ impl TileProduct {
     }
 }
 
-/// How far, in units of 16 bytes, the 16 terms of a step are from the first ones in a tile whose lines are terms: 32 bytes
-/// each, and after those of a line the next panel of so many lines.
-fn line_step(step: usize, lines: usize) -> usize {
+/// Offset, in units of 16 bytes, of K step `step` (16 elements, 32 bytes) in a swizzled tile `[line, k]`: four steps fill a row of
+/// 128 bytes, after which comes the next panel of `lines` rows.
+fn k_step_offset(step: usize, lines: usize) -> usize {
     2 * (step % 4) + step / 4 * lines * 8
 }

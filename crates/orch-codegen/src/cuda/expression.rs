@@ -7,7 +7,7 @@ use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 
 /// C++ text of a value, in parentheses if it is composite, and its type.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Value {
+pub struct CppValue {
     /// The text.
     pub text: String,
     /// The type.
@@ -16,15 +16,15 @@ pub struct Value {
 
 impl Emitter<'_> {
     /// The text of a node whose operands are known.
-    pub(super) fn node(&mut self, id: ExprId) -> Value {
+    pub(super) fn node(&mut self, id: ExprId) -> CppValue {
         let ty = self.program.exprs.ty(id);
         let cpp = CppType::of(ty.dtype, ty.lanes);
-        let value = |text: String| Value { text, ty: cpp };
+        let value = |text: String| CppValue { text, ty: cpp };
         match *self.program.exprs.get(id) {
             Expr::Const(c) => {
                 let fits = c.dtype == DType::I64 && i32::try_from(c.bits as i64).is_ok();
                 let ty = if fits { CppType { element: INT, lanes: 1 } } else { cpp };
-                Value { text: literal(c), ty }
+                CppValue { text: literal(c), ty }
             }
             Expr::Var(var) => self.variable(var),
             // Of vectors NVRTC keeps more of them in registers then than there are.
@@ -45,7 +45,7 @@ impl Emitter<'_> {
                 let condition = self.operand(condition).text;
                 let ty = self.index_type(id, &[a, b]);
                 let (a, b) = (self.operand_as(a, ty), self.operand_as(b, ty));
-                Value { text: format!("o_select({condition}, {a}, {b})"), ty }
+                CppValue { text: format!("o_select({condition}, {a}, {b})"), ty }
             }
             Expr::Cast(to, a) => {
                 let a = self.operand(a);
@@ -63,13 +63,13 @@ impl Emitter<'_> {
             Expr::Load { buffer, offset, lanes, mask } => value(self.load(buffer, offset, lanes, mask)),
             Expr::Splat(a, lanes) => {
                 let a = self.operand(a);
-                Value { text: format!("o_splat<{lanes}>({})", a.text), ty: CppType { lanes, ..a.ty } }
+                CppValue { text: format!("o_splat<{lanes}>({})", a.text), ty: CppType { lanes, ..a.ty } }
             }
             Expr::Ramp { base, stride, lanes } => {
                 let ty = self.index_type(id, &[base]);
                 let scalar = CppType { lanes: 1, ..ty };
                 let base = self.operand_as(base, scalar);
-                Value { text: format!("o_ramp<{lanes}>({base}, ({}){stride})", ty.element), ty }
+                CppValue { text: format!("o_ramp<{lanes}>({base}, ({}){stride})", ty.element), ty }
             }
             Expr::ReduceLanes(op, a) => {
                 let is_bool = ty.dtype == DType::Bool;
@@ -85,7 +85,7 @@ impl Emitter<'_> {
                     }
                 };
                 let a = self.operand(a);
-                Value { text: format!("{name}({})", a.text), ty: CppType { lanes: 1, ..a.ty } }
+                CppValue { text: format!("{name}({})", a.text), ty: CppType { lanes: 1, ..a.ty } }
             }
             Expr::DotPairs(..) => panic!("GPUs multiply pairs in matrices only"),
             Expr::Read { .. } | Expr::Stage(_) => {
@@ -95,15 +95,15 @@ impl Emitter<'_> {
     }
 
     /// A call of a function of operands of the node's type.
-    fn call(&mut self, id: ExprId, name: &str, operands: &[ExprId]) -> Value {
+    fn call(&mut self, id: ExprId, name: &str, operands: &[ExprId]) -> CppValue {
         let ty = self.index_type(id, operands);
         let operand_type = CppType { lanes: self.program.exprs.lanes(operands[0]), ..ty };
         let args: Vec<String> =
             operands.iter().map(|&operand| self.operand_as(operand, operand_type)).collect();
-        Value { text: format!("{name}({})", args.join(", ")), ty }
+        CppValue { text: format!("{name}({})", args.join(", ")), ty }
     }
 
-    fn binary(&mut self, id: ExprId, f: BinaryFn, a: ExprId, b: ExprId) -> Value {
+    fn binary(&mut self, id: ExprId, f: BinaryFn, a: ExprId, b: ExprId) -> CppValue {
         let ty = self.index_type(id, &[a, b]);
         let operator = match f {
             BinaryFn::Add => "+",
@@ -116,16 +116,16 @@ impl Emitter<'_> {
             return self.call(id, &format!("o_{}", f.name()), &[a, b]);
         }
         let (a, b) = (self.operand_as(a, ty), self.operand_as(b, ty));
-        Value { text: format!("({a} {operator} {b})"), ty }
+        CppValue { text: format!("({a} {operator} {b})"), ty }
     }
 
     /// A floor division; one instruction sequence less where nothing is negative.
-    fn division(&mut self, id: ExprId, name: &str, operator: &str, a: ExprId, b: ExprId) -> Value {
+    fn division(&mut self, id: ExprId, name: &str, operator: &str, a: ExprId, b: ExprId) -> CppValue {
         let ty = self.index_type(id, &[a, b]);
         let is_natural = self.bounds.of(&self.program.exprs, a).low >= 0;
         if is_natural && ty.lanes == 1 && ty.element == INT {
             let (a, b) = (self.operand_as(a, ty), self.operand_as(b, ty));
-            return Value { text: format!("(int)((unsigned){a} {operator} (unsigned){b})"), ty };
+            return CppValue { text: format!("(int)((unsigned){a} {operator} (unsigned){b})"), ty };
         }
         self.call(id, name, &[a, b])
     }
@@ -147,7 +147,7 @@ impl Emitter<'_> {
 
     /// Operands of one type of the program, as texts of one C++ type.
     fn same_type(&mut self, operands: &[ExprId]) -> Vec<String> {
-        let values: Vec<Value> = operands.iter().map(|&operand| self.operand(operand)).collect();
+        let values: Vec<CppValue> = operands.iter().map(|&operand| self.operand(operand)).collect();
         let first = values[0].ty;
         match values.iter().all(|value| value.ty.element == first.element) {
             true => values.into_iter().map(|value| value.text).collect(),
@@ -158,7 +158,7 @@ impl Emitter<'_> {
         }
     }
 
-    pub(super) fn operand(&mut self, id: ExprId) -> Value {
+    pub(super) fn operand(&mut self, id: ExprId) -> CppValue {
         self.known(id).expect("operands are evaluated before their users")
     }
 

@@ -1,4 +1,4 @@
-//! Scratch of 16-bit elements that is kept in words of two, as matrix instructions take it and registers are.
+//! Scratch of 16-bit elements that is packed in 32-bit registers of two, as mma and wgmma take fragments.
 
 use crate::facts::{self, Address};
 use orch_compute::{Bounds, BufferId, Expr, ExprId};
@@ -6,18 +6,24 @@ use orch_ir::DType;
 use orch_thread::{CtaStmt, Scope, Stmt, ThreadProgram};
 use rustc_hash::FxHashSet;
 
-/// The scratch that is kept in words.
+/// The scratch that is packed.
 pub fn of(program: &ThreadProgram) -> FxHashSet<BufferId> {
     let mut used = FxHashSet::default();
     let (mut accesses, mut roots) = (Vec::new(), Vec::new());
     visit(program, &program.body, &mut used, (&mut accesses, &mut roots));
     for id in program.exprs.reachable(&roots) {
         if let Expr::Load { buffer, offset, lanes, mask } = *program.exprs.get(id) {
-            accesses.push(Access { buffer, offset, lanes, is_masked: mask.is_some(), is_store: false });
+            accesses.push(ScratchAccess {
+                buffer,
+                offset,
+                lanes,
+                is_masked: mask.is_some(),
+                is_store: false,
+            });
         }
     }
     let mut bounds = Bounds::new();
-    let mut suits = |access: &Access| {
+    let mut suits = |access: &ScratchAccess| {
         let is_whole = match facts::address(&program.exprs, access.offset) {
             Address::Contiguous(first) => bounds.of(&program.exprs, first).is_multiple_of(2),
             Address::Strided(..) | Address::Scattered(_) => false,
@@ -37,7 +43,7 @@ pub fn of(program: &ThreadProgram) -> FxHashSet<BufferId> {
 }
 
 /// A load or a store.
-struct Access {
+struct ScratchAccess {
     buffer: BufferId,
     offset: ExprId,
     lanes: usize,
@@ -50,7 +56,7 @@ fn visit(
     program: &ThreadProgram,
     stmts: &[Stmt],
     used: &mut FxHashSet<BufferId>,
-    (accesses, roots): (&mut Vec<Access>, &mut Vec<ExprId>),
+    (accesses, roots): (&mut Vec<ScratchAccess>, &mut Vec<ExprId>),
 ) {
     for stmt in stmts {
         roots.extend(stmt.operands());
@@ -64,7 +70,7 @@ fn visit(
             Stmt::Cta(CtaStmt::Wgmma { a, .. }) if program.buffer(a.buffer).scope == Scope::Scratch => {
                 used.insert(a.buffer);
             }
-            Stmt::Store { buffer, offset, value, mask } => accesses.push(Access {
+            Stmt::Store { buffer, offset, value, mask } => accesses.push(ScratchAccess {
                 buffer: *buffer,
                 offset: *offset,
                 lanes: program.exprs.lanes(*value),

@@ -3,11 +3,11 @@
 //! An expression that is used more than once and does not depend on registers or memory is named in the block where it
 //! is first needed; NVRTC moves it out of loops. One that does is named for the statement that needs it.
 
-use super::cta::TileProduct;
-use super::expression::Value;
-use super::running::Running;
+use super::cta::WgmmaFunction;
+use super::expression::CppValue;
+use super::in_flight::InFlightWgmma;
 use super::types::{CppType, INT, element_name};
-use crate::facts::Facts;
+use crate::facts::ExprFacts;
 use crate::names::Names;
 use orch_compute::{Bounds, BufferId, ExprId, VarId};
 use orch_ir::DType;
@@ -24,40 +24,40 @@ const LONG_TEXT: usize = 120;
 /// State of the emission of one program.
 pub struct Emitter<'a> {
     pub(super) program: &'a ThreadProgram,
-    pub(super) facts: Facts,
+    pub(super) facts: ExprFacts,
     pub(super) bounds: Bounds,
     /// C++ names of the buffers.
     pub(super) buffers: Vec<String>,
-    /// Scratch of 16-bit elements, two in a word.
+    /// Scratch of 16-bit elements that is packed in pairs, as mma fragments are.
     pub(super) fragments: FxHashSet<BufferId>,
-    /// Arguments that caches need not keep.
-    pub(super) once: BTreeSet<BufferId>,
-    /// Names of the views, of the slots, and of the thread's number.
+    /// Arguments that are read once: their loads are evict-first.
+    pub(super) evict_first: BTreeSet<BufferId>,
+    /// Names of the tensor maps, of the mbarriers, and of the thread's number.
     pub(super) tensor_maps: Vec<String>,
     pub(super) mbarriers: String,
     thread: String,
-    /// Whether the thread's warp is the one that starts copies of boxes: to the compiler the same for all its lanes.
+    /// Name of the flag of the warp that issues TMA loads: uniform in the warp, as the compiler can see.
     pub(super) copies: String,
-    /// Swizzled tiles: what matrix units read of shared memory on their own.
+    /// Swizzled tiles, which wgmma reads from shared memory.
     pub(super) tiles: FxHashSet<BufferId>,
-    /// Whether threads write such tiles, which must be made known to matrix units.
-    pub(super) publishes: bool,
-    /// Whether the kernel may be launched before those that it waits for have ended.
-    pub(super) is_launched_early: bool,
-    /// The product of tiles that may be under way.
-    pub(super) running: Option<Running>,
-    vars: FxHashMap<VarId, Value>,
+    /// Whether threads write such tiles: a proxy fence must make the writes visible to wgmma.
+    pub(super) needs_proxy_fence: bool,
+    /// Whether the kernel takes part in programmatic dependent launch.
+    pub(super) uses_pdl: bool,
+    /// The wgmma that may be in flight.
+    pub(super) in_flight: Option<InFlightWgmma>,
+    vars: FxHashMap<VarId, CppValue>,
     names: Names,
     blocks: Vec<Block>,
     /// Values of the current statement that have no name, or a name for it alone.
-    texts: FxHashMap<ExprId, Value>,
+    texts: FxHashMap<ExprId, CppValue>,
 }
 
 /// An open block.
 #[derive(Default)]
 struct Block {
     lines: String,
-    named: FxHashMap<ExprId, Value>,
+    named: FxHashMap<ExprId, CppValue>,
 }
 
 /// The kernel of a program.
@@ -73,37 +73,37 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let tiles = tiles_of(program);
     let mut emitter = Emitter {
         program,
-        facts: Facts::new(program),
+        facts: ExprFacts::new(program),
         bounds: Bounds::new(),
         buffers,
         fragments: super::fragments::of(program),
-        once: read_once(program),
+        evict_first: read_once(program),
         tensor_maps,
         mbarriers,
         thread: thread.clone(),
         copies,
-        publishes: writes_some(program, &tiles),
+        needs_proxy_fence: writes_some(program, &tiles),
         tiles,
-        is_launched_early: target.has_pdl,
-        running: None,
+        uses_pdl: target.has_pdl,
+        in_flight: None,
         vars: FxHashMap::default(),
         names,
         blocks: vec![Block::default()],
         texts: FxHashMap::default(),
     };
-    let index = |text: String| Value { text, ty: CppType { element: INT, lanes: 1 } };
+    let index = |text: String| CppValue { text, ty: CppType { element: INT, lanes: 1 } };
     emitter.vars.insert(program.task, index(task.clone()));
     emitter.vars.insert(cta.thread, index(thread.clone()));
     emitter.declare_buffers();
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
-    emitter.start_slots();
+    emitter.init_mbarriers();
     if target.has_pdl {
         if !cta_stmts(&program.body).any(|stmt| *stmt == CtaStmt::LaunchDependents) {
             emitter.line("o_launch_dependents();");
         }
         if !program.awaits() {
-            emitter.await_inputs();
+            emitter.wait_for_inputs();
         }
     }
     emitter.list(&program.body);
@@ -123,16 +123,16 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     )
 }
 
-/// The products of tiles, each kind once.
-pub fn tile_products(program: &ThreadProgram) -> Vec<TileProduct> {
-    let mut found: Vec<TileProduct> =
-        cta_stmts(&program.body).filter_map(|stmt| TileProduct::of(program, stmt)).collect();
-    found.sort_unstable_by_key(TileProduct::name);
+/// The wgmma functions that a program calls, each once.
+pub fn wgmma_functions(program: &ThreadProgram) -> Vec<WgmmaFunction> {
+    let mut found: Vec<WgmmaFunction> =
+        cta_stmts(&program.body).filter_map(|stmt| WgmmaFunction::of(program, stmt)).collect();
+    found.sort_unstable_by_key(WgmmaFunction::name);
     found.dedup();
     found
 }
 
-/// The buffers of shared memory that products of tiles read.
+/// The buffers of shared memory that wgmma reads.
 fn tiles_of(program: &ThreadProgram) -> FxHashSet<BufferId> {
     let factors = cta_stmts(&program.body).filter_map(|stmt| match stmt {
         CtaStmt::Wgmma { a, b, .. } => Some([a.buffer, b.buffer]),
@@ -161,13 +161,13 @@ fn cta_stmts(list: &[Stmt]) -> impl Iterator<Item = &CtaStmt> {
 }
 
 impl Emitter<'_> {
-    /// Waits for the kernels before, and ties all reads of inputs to what comes before this line.
-    pub(super) fn await_inputs(&mut self) {
+    /// Waits for the kernels before this one; no read of an input moves before this line.
+    pub(super) fn wait_for_inputs(&mut self) {
         self.line("o_grid_dependency_wait();");
         let inputs = self.program.buffers.iter().zip(&self.buffers);
         let inputs = inputs.filter(|(buffer, _)| buffer.scope == Scope::Input).map(|(_, name)| name.clone());
         for name in inputs.collect::<Vec<String>>() {
-            self.line(&format!("{name} = o_after_await({name});"));
+            self.line(&format!("{name} = o_after_grid_wait({name});"));
         }
     }
 
@@ -224,8 +224,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Makes the slots ready before anything else is done.
-    fn start_slots(&mut self) {
+    /// Initialises the mbarriers and prefetches the tensor maps, before anything else.
+    fn init_mbarriers(&mut self) {
         let mbarriers = self.program.mbarriers;
         if mbarriers.full + mbarriers.empty == 0 {
             return;
@@ -237,7 +237,7 @@ impl Emitter<'_> {
         ));
         self.line(&format!("if ({thread} == 0) {{"));
         for tensor_map in self.tensor_maps.clone() {
-            self.line(&format!("    o_prefetch_map(&{tensor_map});"));
+            self.line(&format!("    o_prefetch_tensor_map(&{tensor_map});"));
         }
         let (count, warps) = (mbarriers.full, self.program.cta.as_ref().map_or(1, |cta| cta.threads / WARP));
         if mbarriers.empty > 0 {
@@ -254,7 +254,7 @@ impl Emitter<'_> {
         for (at, stmt) in stmts.iter().enumerate() {
             self.texts.clear();
             if *stmt == Stmt::Cta(CtaStmt::WgmmaWait) {
-                self.hold_stored(&stmts[at + 1..]);
+                self.pin_stored(&stmts[at + 1..]);
             }
             self.stmt(stmt);
         }
@@ -274,7 +274,7 @@ impl Emitter<'_> {
             Stmt::Register(var, value) => {
                 let ty = self.register_type(*var);
                 let value = self.eval(*value);
-                let value = Value { text: self.as_type(&value, ty), ty };
+                let value = CppValue { text: self.as_type(&value, ty), ty };
                 self.declare("", *var, value);
             }
             Stmt::Assign(var, value) => {
@@ -293,14 +293,14 @@ impl Emitter<'_> {
             Stmt::If { condition, then, otherwise } => {
                 let condition = self.eval(*condition);
                 self.line(&format!("if ({}) {{", condition.text));
-                let before = self.running.clone();
+                let before = self.in_flight.clone();
                 self.block(then);
-                let after = std::mem::replace(&mut self.running, before);
+                let after = std::mem::replace(&mut self.in_flight, before);
                 if !otherwise.is_empty() {
                     self.line("} else {");
                     self.block(otherwise);
                 }
-                self.running = after.or(self.running.take());
+                self.in_flight = after.or(self.in_flight.take());
                 self.line("}");
             }
             // The hardware hides latency by other warps.
@@ -331,7 +331,7 @@ impl Emitter<'_> {
             start.text,
             end.text
         ));
-        self.vars.insert(var, Value { text: name, ty });
+        self.vars.insert(var, CppValue { text: name, ty });
         self.block(body);
         self.line("}");
     }
@@ -355,24 +355,24 @@ impl Emitter<'_> {
     }
 
     /// Declares a variable with its first value.
-    pub(super) fn declare(&mut self, qualifier: &str, var: VarId, value: Value) {
+    pub(super) fn declare(&mut self, qualifier: &str, var: VarId, value: CppValue) {
         let name = self.names.fresh(&self.program.exprs.var_info(var).name);
         self.line(&format!("{qualifier}{} {name} = {};", value.ty.text(), value.text));
-        self.vars.insert(var, Value { text: name, ty: value.ty });
+        self.vars.insert(var, CppValue { text: name, ty: value.ty });
     }
 
     /// A variable's name and type.
-    pub(super) fn variable(&self, var: VarId) -> Value {
+    pub(super) fn variable(&self, var: VarId) -> CppValue {
         self.vars.get(&var).cloned().expect("variables are declared before use; the validator reports it")
     }
 
     /// A value as text of another type.
-    pub(super) fn as_type(&self, value: &Value, ty: CppType) -> String {
+    pub(super) fn as_type(&self, value: &CppValue, ty: CppType) -> String {
         if value.ty == ty { value.text.clone() } else { format!("o_cast<{}>({})", ty.element, value.text) }
     }
 
     /// The value of an expression, in a form that can be used more than once.
-    pub(super) fn eval(&mut self, root: ExprId) -> Value {
+    pub(super) fn eval(&mut self, root: ExprId) -> CppValue {
         if let Some(value) = self.known(root) {
             return value;
         }
@@ -393,16 +393,16 @@ impl Emitter<'_> {
     }
 
     /// The value of an operand of the current expression, which has been evaluated.
-    pub(super) fn known(&self, id: ExprId) -> Option<Value> {
+    pub(super) fn known(&self, id: ExprId) -> Option<CppValue> {
         let named = || self.blocks.iter().rev().find_map(|block| block.named.get(&id));
         self.texts.get(&id).or_else(named).cloned()
     }
 
     /// Declares a constant.
-    fn name(&mut self, value: Value) -> Value {
+    fn name(&mut self, value: CppValue) -> CppValue {
         let name = self.names.numbered("t");
         self.line(&format!("const {} {name} = {};", value.ty.text(), value.text));
-        Value { text: name, ty: value.ty }
+        CppValue { text: name, ty: value.ty }
     }
 
     pub(super) fn line(&mut self, text: &str) {

@@ -42,15 +42,18 @@ impl Emitter<'_> {
                 let offset = self.known(offset).expect("evaluated").text;
                 let plain = match (scope, lanes) {
                     (_, 1) if is_fragment => {
-                        format!("o_fragment_half<{}>({name}, {offset})", CppType::of(dtype, 1).element)
+                        format!("o_fragment_element<{}>({name}, {offset})", CppType::of(dtype, 1).element)
                     }
                     _ if is_fragment => {
                         let element = CppType::of(dtype, 1).element;
-                        format!("o_fragment<{lanes}, {element}>({name} + ({offset}) / 2)")
+                        format!("o_unpack_fragment<{lanes}, {element}>({name} + ({offset}) / 2)")
                     }
                     (_, 1) => format!("{name}[{offset}]"),
-                    (Scope::Scratch, _) => format!("o_local<{lanes}>({name} + {offset})"),
-                    _ => format!("o_load{}<{lanes}, {width}>({name} + {offset})", self.once(buffer)),
+                    (Scope::Scratch, _) => format!("o_load_local<{lanes}>({name} + {offset})"),
+                    _ => format!(
+                        "o_load{}<{lanes}, {width}>({name} + {offset})",
+                        self.evict_first_suffix(buffer)
+                    ),
                 };
                 match mask {
                     Mask::All => plain,
@@ -70,14 +73,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// What tells functions that read an argument once from others.
-    pub(super) fn once(&self, buffer: BufferId) -> &'static str {
-        if self.once.contains(&buffer) { "_once" } else { "" }
+    /// Suffix of the load functions that mark their data evict-first: for arguments that are read once.
+    pub(super) fn evict_first_suffix(&self, buffer: BufferId) -> &'static str {
+        if self.evict_first.contains(&buffer) { "_evict_first" } else { "" }
     }
 
     /// Writes a store.
     pub(super) fn store(&mut self, buffer: BufferId, offset: ExprId, value: ExprId, mask: Option<ExprId>) {
-        if self.fragments.contains(&buffer) && mask.is_none() && self.store_words(buffer, offset, value) {
+        if self.fragments.contains(&buffer) && mask.is_none() && self.store_packed(buffer, offset, value) {
             return;
         }
         let lanes = self.program.exprs.lanes(value);
@@ -104,11 +107,11 @@ impl Emitter<'_> {
                         format!("o_store_masked<{lanes}, {width}>({name} + {offset}, {value}, {mask})")
                     }
                     (None, _) if self.fragments.contains(&buffer) => {
-                        format!("o_set_fragment<{lanes}>({name} + ({offset}) / 2, {value})")
+                        format!("o_pack_fragment<{lanes}>({name} + ({offset}) / 2, {value})")
                     }
                     (None, 1) => format!("{name}[{offset}] = {value}"),
                     (None, _) if scope == Scope::Scratch => {
-                        format!("o_set_local<{lanes}>({name} + {offset}, {value})")
+                        format!("o_store_local<{lanes}>({name} + {offset}, {value})")
                     }
                     (None, _) => format!("o_store<{lanes}, {width}>({name} + {offset}, {value})"),
                 }
@@ -124,9 +127,9 @@ impl Emitter<'_> {
         self.line(&format!("{guard}{text};"));
     }
 
-    /// Writes a store to words of two elements, if there is a short form: of a vector from an input, and of two halves of
-    /// other words.
-    fn store_words(&mut self, buffer: BufferId, offset: ExprId, value: ExprId) -> bool {
+    /// Writes a store to packed scratch in one instruction, if there is one: a vector load from an input, or a byte permutation
+    /// (`prmt`) of the 16-bit halves of two packed registers.
+    fn store_packed(&mut self, buffer: BufferId, offset: ExprId, value: ExprId) -> bool {
         let exprs = &self.program.exprs;
         let Address::Contiguous(to) = facts::address(exprs, offset) else { return false };
         let text = match *exprs.get(value) {
@@ -146,8 +149,8 @@ impl Emitter<'_> {
                 };
                 self.eval(to);
                 let first = self.eval(first).text;
-                let once = self.once(from);
-                format!("o_stream{once}<{bytes}>({{}}, {name} + {first}, {mask})")
+                let hint = self.evict_first_suffix(from);
+                format!("o_load_no_l1{hint}<{bytes}>({{}}, {name} + {first}, {mask})")
             }
             Expr::Interleave(left, right) => {
                 let halves = [left, right].map(|half| match *self.program.exprs.get(half) {
@@ -165,7 +168,7 @@ impl Emitter<'_> {
                     format!("{}[{offset} / 2]", self.buffers[buffer.index()])
                 };
                 let words = (word(left), word(right));
-                format!("o_set_halves<{}, {}>({{}}, {}, {})", left.2, right.2, words.0, words.1)
+                format!("o_pack_selected<{}, {}>({{}}, {}, {})", left.2, right.2, words.0, words.1)
             }
             _ => return false,
         };

@@ -286,46 +286,45 @@ ORC_REDUCE(o_lanes_min, o_min)
 ORC_REDUCE(o_lanes_or, o_or)
 ORC_REDUCE(o_lanes_and, o_and)
 
-/* Memory: N elements in accesses of A, which the address is a multiple of. */
-template <int BYTES> struct word;
-template <> struct word<1> { typedef unsigned char type; };
-template <> struct word<2> { typedef unsigned short type; };
-template <> struct word<4> { typedef unsigned type; };
-template <> struct word<8> { typedef uint2 type; };
-template <> struct word<16> { typedef uint4 type; };
-template <class T, int N, int A> union words {
+/* Memory: N elements in accesses of A elements, to which the address is aligned. */
+template <int BYTES> struct access;
+template <> struct access<1> { typedef unsigned char type; };
+template <> struct access<2> { typedef unsigned short type; };
+template <> struct access<4> { typedef unsigned type; };
+template <> struct access<8> { typedef uint2 type; };
+template <> struct access<16> { typedef uint4 type; };
+template <class T, int N, int A> union access_union {
     vec<T, N> v;
-    typename word<sizeof(T) * A>::type w[N / A];
+    typename access<sizeof(T) * A>::type w[N / A];
 };
 template <int N, int A, class T> ORC vec<T, N> o_load(const T *p) {
-    typedef typename word<sizeof(T) * A>::type W;
-    words<T, N, A> r;
+    typedef typename access<sizeof(T) * A>::type W;
+    access_union<T, N, A> r;
     ORC_UNROLL for (int i = 0; i < N / A; i++) r.w[i] = ((const W *)p)[i];
     return r.v;
 }
-/* The same of what is read once, here and below: caches rather keep what others wrote. */
-ORC unsigned long long o_policy() {
+/* Evict-first loads, of data that is read once: L2 rather keeps what other kernels wrote. */
+ORC unsigned long long o_evict_first_policy() {
     unsigned long long r;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(r));
     return r;
 }
-template <int N, int A, class T> ORC vec<T, N> o_load_once(const T *p) {
-    typedef typename word<sizeof(T) * A>::type W;
-    words<T, N, A> r;
+template <int N, int A, class T> ORC vec<T, N> o_load_evict_first(const T *p) {
+    typedef typename access<sizeof(T) * A>::type W;
+    access_union<T, N, A> r;
     ORC_UNROLL for (int i = 0; i < N / A; i++) r.w[i] = __ldcs((const W *)p + i);
     return r.v;
 }
-/* An address that is known from here on only, and of which nothing else is known. A kernel that is launched early begins while
-   its inputs are written: they must not be read before, nor as if they were constant (the qualifier `nc`), which would let a cache
-   serve them as they were before. */
-template <class T> ORC T *o_after_await(T *p) {
+/* Hides from the compiler where a pointer comes from. A kernel of a programmatic dependent launch starts while its inputs are
+   being written: loads must not move before griddepcontrol.wait, nor become ld.global.nc, which may return stale data. */
+template <class T> ORC T *o_after_grid_wait(T *p) {
     unsigned long long at = __cvta_generic_to_global(p);
     asm volatile("" : "+l"(at)::"memory");
     return (T *)__cvta_global_to_generic(at);
 }
 template <int N, int A, class T> ORC void o_store(T *p, vec<T, N> v) {
-    typedef typename word<sizeof(T) * A>::type W;
-    words<T, N, A> r;
+    typedef typename access<sizeof(T) * A>::type W;
+    access_union<T, N, A> r;
     r.v = v;
     ORC_UNROLL for (int i = 0; i < N / A; i++) ((W *)p)[i] = r.w[i];
 }
@@ -361,128 +360,128 @@ template <int N, class T, class I> ORC void o_scatter(T *p, vec<I, N> at, vec<T,
 template <int N, class T, class I> ORC void o_scatter_masked(T *p, vec<I, N> at, vec<T, N> v, vec<bool, N> m) {
     ORC_UNROLL for (int i = 0; i < N; i++) if (m.v[i]) p[at.v[i]] = v.v[i];
 }
-template <int N, class T> ORC vec<T, N> o_local(const T *p) {
+template <int N, class T> ORC vec<T, N> o_load_local(const T *p) {
     vec<T, N> r;
     ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = p[i];
     return r;
 }
-template <int N, class T> ORC void o_set_local(T *p, vec<T, N> v) {
+template <int N, class T> ORC void o_store_local(T *p, vec<T, N> v) {
     ORC_UNROLL for (int i = 0; i < N; i++) p[i] = v.v[i];
 }
 
-/* Teams. */
-ORC unsigned o_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+/* CTAs, clusters, shared memory, matrix instructions. */
+ORC unsigned o_shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 ORC void o_cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-/* The other tasks of the cluster are told that this one runs; those that have told so are awaited. */
+/* Tells the other CTAs of the cluster that this one runs; waits until all have told so. */
 ORC void o_cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 ORC void o_cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
-template <class T> ORC T o_shuffle_(T a, int with) { return __shfl_xor_sync(0xffffffffu, a, with); }
-ORC f16 o_shuffle_(f16 a, int with) { return f16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
-ORC bf16 o_shuffle_(bf16 a, int with) { return bf16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
-ORC bool o_shuffle_(bool a, int with) { return __shfl_xor_sync(0xffffffffu, (int)a, with) != 0; }
-template <class T> ORC T o_shuffle(T a, int with) { return o_shuffle_(a, with); }
-template <class T, int N> ORC vec<T, N> o_shuffle(vec<T, N> a, int with) {
-    ORC_UNROLL for (int i = 0; i < N; i++) a.v[i] = o_shuffle_(a.v[i], with);
+template <class T> ORC T o_shfl_xor_(T a, int with) { return __shfl_xor_sync(0xffffffffu, a, with); }
+ORC f16 o_shfl_xor_(f16 a, int with) { return f16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
+ORC bf16 o_shfl_xor_(bf16 a, int with) { return bf16_bits((unsigned short)__shfl_xor_sync(0xffffffffu, (unsigned)a.bits, with)); }
+ORC bool o_shfl_xor_(bool a, int with) { return __shfl_xor_sync(0xffffffffu, (int)a, with) != 0; }
+template <class T> ORC T o_shfl_xor(T a, int with) { return o_shfl_xor_(a, with); }
+template <class T, int N> ORC vec<T, N> o_shfl_xor(vec<T, N> a, int with) {
+    ORC_UNROLL for (int i = 0; i < N; i++) a.v[i] = o_shfl_xor_(a.v[i], with);
     return a;
 }
-/* Whether, in any lane, one of COUNT sums of products is above the limit of its row, or a limit has a sign: floats that have
-   none compare as integers do, three of which are compared at once. */
-template <int COUNT> ORC bool o_exceed(const float *sums, const float *limits) {
+/* Whether, in any lane of the warp, one of COUNT accumulators of 16 x 8 mma tiles is above the limit of its row, or a limit is
+   negative. Floats without a sign compare as integers do, three at once. */
+template <int COUNT> ORC bool o_any_exceeds(const float *accs, const float *limits) {
     const int low = __float_as_int(limits[0]), high = __float_as_int(limits[1]);
     int a = low, b = high;
     ORC_UNROLL for (int i = 0; i < COUNT; i += 4) {
-        a = __vimax3_s32(a, __float_as_int(sums[i]), __float_as_int(sums[i + 1]));
-        b = __vimax3_s32(b, __float_as_int(sums[i + 2]), __float_as_int(sums[i + 3]));
+        a = __vimax3_s32(a, __float_as_int(accs[i]), __float_as_int(accs[i + 1]));
+        b = __vimax3_s32(b, __float_as_int(accs[i + 2]), __float_as_int(accs[i + 3]));
     }
     return __any_sync(0xffffffffu, a != low || b != high || (low | high) < 0);
 }
-/* True for one lane of a warp that is whole: the compiler then knows that it is one. */
-ORC bool o_elected() {
+/* True for one lane of a full warp; unlike a comparison with 0 it tells the compiler that it is a single lane. */
+ORC bool o_elect_one() {
     unsigned r;
     asm volatile("{\n.reg .pred q;\nelect.sync _|q, 0xffffffff;\nselp.u32 %0, 1, 0, q;\n}" : "=r"(r));
     return r != 0;
 }
-/* Elements of the shared memory of another task of the cluster, in accesses of A. */
-template <int BYTES> struct peer;
-template <> struct peer<4> {
+/* DSMEM: N elements of the shared memory of another CTA of the cluster, in accesses of A elements. */
+template <int BYTES> struct dsmem;
+template <> struct dsmem<4> {
     ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(w[0]) : "r"(p) : "memory"); }
     ORC void store(unsigned p, const unsigned *w) { asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(p), "r"(w[0]) : "memory"); }
 };
-template <> struct peer<8> {
+template <> struct dsmem<8> {
     ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(p) : "memory"); }
     ORC void store(unsigned p, const unsigned *w) { asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};" ::"r"(p), "r"(w[0]), "r"(w[1]) : "memory"); }
 };
-template <> struct peer<16> {
+template <> struct dsmem<16> {
     ORC void load(unsigned *w, unsigned p) { asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(p) : "memory"); }
     ORC void store(unsigned p, const unsigned *w) { asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory"); }
 };
 template <int N, int A, class T> ORC vec<T, N> o_load_dsmem(const T *p, int rank) {
     union { vec<T, N> v; unsigned w[sizeof(T) * N / 4]; } r;
     unsigned at;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(o_address(p)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(o_shared_address(p)), "r"(rank));
     const int bytes = sizeof(T) * A;
-    ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::load(r.w + i * bytes / 4, at + i * bytes);
+    ORC_UNROLL for (int i = 0; i < N / A; i++) dsmem<bytes>::load(r.w + i * bytes / 4, at + i * bytes);
     return r.v;
 }
 template <int A, int N, class T> ORC void o_store_dsmem(const T *p, int offset, int rank, vec<T, N> v) {
     union { vec<T, N> v; unsigned w[sizeof(T) * N / 4]; } r = {v};
     unsigned at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(o_address(p)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(o_shared_address(p)), "r"(rank));
     at += offset * (int)sizeof(T);
     const int bytes = sizeof(T) * A;
-    ORC_UNROLL for (int i = 0; i < N / A; i++) peer<bytes>::store(at + i * bytes, r.w + i * bytes / 4);
+    ORC_UNROLL for (int i = 0; i < N / A; i++) dsmem<bytes>::store(at + i * bytes, r.w + i * bytes / 4);
 }
 template <int A, class T> ORC void o_store_dsmem(const T *p, int offset, int rank, T v) { o_store_dsmem<A, 1, T>(p, offset, rank, vec<T, 1>{{v}}); }
-/* By way of the first-level cache. Past it, chunks of a line that go to several lines of shared memory, as those of padded
-   tiles do, are asked of the second-level cache one by one: 8 KiB that all multiprocessors read take four times as long on
-   an H200, in lines of 32 bytes nine times. Whole lines are 10 % faster past it. */
-template <int BYTES> ORC void o_copy(void *to, const void *from, int real) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(o_address(to)), "l"(from), "r"(real), "n"(BYTES) : "memory");
+/* cp.async through L1 (.ca) or past it (.cg). Past L1, chunks of a line that go to several lines of shared memory, as those of
+   padded tiles do, are requested from L2 one by one: 8 KiB that all SMs read take four times as long on an H200, in lines of 32
+   bytes nine times. Full lines are 10 % faster past L1. */
+template <int BYTES> ORC void o_cp_async_ca(void *to, const void *from, int real) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(o_shared_address(to)), "l"(from), "r"(real), "n"(BYTES) : "memory");
 }
-template <int BYTES> ORC void o_copy_by_lines(void *to, const void *from, int real) {
-    static_assert(BYTES == 16, "others go by way of the first-level cache");
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_address(to)), "l"(from), "r"(real) : "memory");
+template <int BYTES> ORC void o_cp_async_cg(void *to, const void *from, int real) {
+    static_assert(BYTES == 16, "cp.async.cg copies 16 bytes");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(o_shared_address(to)), "l"(from), "r"(real) : "memory");
 }
 ORC void o_cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> ORC void o_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-/* Boxes of views, copied by the copy engine; slots count those that arrive. */
-struct alignas(64) tensor_map { unsigned long long words[16]; };
-ORC void o_prefetch_map(const tensor_map *view) { asm volatile("prefetch.tensormap [%0];" ::"l"(view) : "memory"); }
-template <int COUNT, int BOXES> ORC void o_init_mbarriers(unsigned long long *slots) {
-    ORC_UNROLL for (int i = 0; i < COUNT; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(o_address(slots + i)), "n"(BOXES) : "memory");
+template <int N> ORC void o_cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+/* TMA: tiles of tensor maps to shared memory; an mbarrier counts the bytes that have arrived. */
+struct alignas(64) tensor_map { unsigned long long access_union[16]; };
+ORC void o_prefetch_tensor_map(const tensor_map *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+template <int COUNT, int LOADS> ORC void o_init_mbarriers(unsigned long long *mbarriers) {
+    ORC_UNROLL for (int i = 0; i < COUNT; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(o_shared_address(mbarriers + i)), "n"(LOADS) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/* Tells a gate that a warp has come; who copies awaits it like a slot. */
-ORC void o_mbarrier_arrive(unsigned long long *gate) {
+/* One arrival per warp at an "empty" mbarrier, on which the warp that issues TMA loads waits. */
+ORC void o_mbarrier_arrive(unsigned long long *mbarrier) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(o_address(gate)) : "memory");
+    if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(o_shared_address(mbarrier)) : "memory");
 }
-ORC void o_expect(unsigned slot, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(slot), "r"(bytes) : "memory"); }
-/* What `o_policy` gives on devices that have boxes. */
-#define ORC_BOX_POLICY 0x12f0000000000000ull
-#define ORC_COPY_BOX(rank, places, policy, operands, ...) \
-    template <int BYTES> ORC void o_tma_load(void *to, const tensor_map *view, unsigned long long *slot, __VA_ARGS__) { \
-        o_expect(o_address(slot), BYTES); \
-        asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {" places "}], [%2];" \
-            ::"r"(o_address(to)), "l"(view), "r"(o_address(slot)), ORC_OPERANDS operands : "memory"); \
+ORC void o_mbarrier_expect_tx(unsigned mbarrier, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mbarrier), "r"(bytes) : "memory"); }
+/* The value of `o_evict_first_policy` on devices with TMA. */
+#define ORC_EVICT_FIRST_POLICY 0x12f0000000000000ull
+#define ORC_TMA_LOAD(rank, coordinates, policy, operands, ...) \
+    template <int BYTES> ORC void o_tma_load(void *to, const tensor_map *map, unsigned long long *mbarrier, __VA_ARGS__) { \
+        o_mbarrier_expect_tx(o_shared_address(mbarrier), BYTES); \
+        asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {" coordinates "}], [%2];" \
+            ::"r"(o_shared_address(to)), "l"(map), "r"(o_shared_address(mbarrier)), ORC_OPERANDS operands : "memory"); \
     } \
-    template <int BYTES> ORC void o_copy_box_once(void *to, const tensor_map *view, unsigned long long *slot, __VA_ARGS__) { \
-        o_expect(o_address(slot), BYTES); \
-        asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {" places "}], [%2], " policy ";" \
-            ::"r"(o_address(to)), "l"(view), "r"(o_address(slot)), ORC_OPERANDS operands, "l"(ORC_BOX_POLICY) : "memory"); \
+    template <int BYTES> ORC void o_tma_load_evict_first(void *to, const tensor_map *map, unsigned long long *mbarrier, __VA_ARGS__) { \
+        o_mbarrier_expect_tx(o_shared_address(mbarrier), BYTES); \
+        asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {" coordinates "}], [%2], " policy ";" \
+            ::"r"(o_shared_address(to)), "l"(map), "r"(o_shared_address(mbarrier)), ORC_OPERANDS operands, "l"(ORC_EVICT_FIRST_POLICY) : "memory"); \
     }
 #define ORC_OPERANDS(...) __VA_ARGS__
-ORC_COPY_BOX("2d", "%3, %4", "%5", ("r"(a), "r"(b)), int a, int b)
-ORC_COPY_BOX("3d", "%3, %4, %5", "%6", ("r"(a), "r"(b), "r"(c)), int a, int b, int c)
-ORC_COPY_BOX("4d", "%3, %4, %5, %6", "%7", ("r"(a), "r"(b), "r"(c), "r"(d)), int a, int b, int c, int d)
-ORC_COPY_BOX("5d", "%3, %4, %5, %6, %7", "%8", ("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)), int a, int b, int c, int d, int e)
-ORC void o_mbarrier_wait(unsigned long long *slot, int turn) {
-    asm volatile("{\n.reg .pred q;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 q, [%0], %1;\n@!q bra again;\n}" ::"r"(o_address(slot)), "r"(turn & 1) : "memory");
+ORC_TMA_LOAD("2d", "%3, %4", "%5", ("r"(a), "r"(b)), int a, int b)
+ORC_TMA_LOAD("3d", "%3, %4, %5", "%6", ("r"(a), "r"(b), "r"(c)), int a, int b, int c)
+ORC_TMA_LOAD("4d", "%3, %4, %5, %6", "%7", ("r"(a), "r"(b), "r"(c), "r"(d)), int a, int b, int c, int d)
+ORC_TMA_LOAD("5d", "%3, %4, %5, %6, %7", "%8", ("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)), int a, int b, int c, int d, int e)
+ORC void o_mbarrier_wait(unsigned long long *mbarrier, int phase) {
+    asm volatile("{\n.reg .pred q;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 q, [%0], %1;\n@!q bra again;\n}" ::"r"(o_shared_address(mbarrier)), "r"(phase & 1) : "memory");
 }
 template <int N, bool T> ORC void o_ldmatrix(unsigned *r, const void *row) {
-    unsigned p = o_address(row);
+    unsigned p = o_shared_address(row);
     if (N == 4 && !T) asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p));
     if (N == 4 && T) asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p));
     if (N == 2 && !T) asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(p));
@@ -490,68 +489,70 @@ template <int N, bool T> ORC void o_ldmatrix(unsigned *r, const void *row) {
     if (N == 1 && !T) asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(p));
     if (N == 1 && T) asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(p));
 }
-#define ORC_MULTIPLY16(name, type) \
+#define ORC_MMA_M16N8K16(name, type) \
     ORC void name(float *c, const unsigned *a, const unsigned *b) { \
         asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
     }
-ORC_MULTIPLY16(o_multiply_f16, "f16")
-ORC_MULTIPLY16(o_multiply_bf16, "bf16")
-ORC void o_multiply_tf32(float *c, const float *a, const float *b) {
+ORC_MMA_M16N8K16(o_mma_f16, "f16")
+ORC_MMA_M16N8K16(o_mma_bf16, "bf16")
+ORC void o_mma_tf32(float *c, const float *a, const float *b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
-/* Elements of 16 bits in pairs, as matrix fragments hold them. */
-template <int N, class T> ORC void o_set_fragment(unsigned *p, vec<T, N> v) {
+/* Elements of 16 bits in pairs in 32-bit registers, as fragments of mma hold them: element 2i in the low half. */
+template <int N, class T> ORC void o_pack_fragment(unsigned *p, vec<T, N> v) {
     ORC_UNROLL for (int i = 0; i < N / 2; i++) p[i] = (unsigned)v.v[2 * i].bits | (unsigned)v.v[2 * i + 1].bits << 16;
 }
-template <class T> ORC T o_fragment_half(const unsigned *p, int i) {
+template <class T> ORC T o_fragment_element(const unsigned *p, int i) {
     T r;
     r.bits = (unsigned short)(p[i / 2] >> 16 * (i % 2));
     return r;
 }
-template <int N, class T> ORC vec<T, N> o_fragment(const unsigned *p) {
+template <int N, class T> ORC vec<T, N> o_unpack_fragment(const unsigned *p) {
     vec<T, N> r;
-    ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = o_fragment_half<T>(p, i);
+    ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = o_fragment_element<T>(p, i);
     return r;
 }
-/* A word of half I of one word and half J of another. */
-template <int I, int J> ORC void o_set_halves(unsigned *p, unsigned a, unsigned b) {
+/* A register of half I of register a (low) and half J of register b (high). */
+template <int I, int J> ORC void o_pack_selected(unsigned *p, unsigned a, unsigned b) {
     *p = __byte_perm(a, b, (I ? 0x32 : 0x10) | (J ? 0x7600 : 0x5400));
 }
-/* Elements of an input to registers that are read much later; zeros if they are not there. The order of such loads is kept. */
-template <int BYTES> struct stream;
-#define ORC_STREAM8(name, hint, policy, ...) \
+/* BYTES of an input into registers, past L1, long before they are used; zeros if not `real`. The compiler keeps the order of
+   such loads. */
+template <int BYTES> struct load_no_l1;
+#define ORC_LOAD_NO_L1_8(name, hint, policy, ...) \
     ORC void name(unsigned *r, const void *p, int real) { \
         asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@q ld.global.L1::no_allocate" hint ".v2.b32 {%0, %1}, [%2]" policy ";\n}" \
             : "=&r"(r[0]), "=&r"(r[1]) : "l"(p), "r"(real) __VA_ARGS__); \
     }
-#define ORC_STREAM16(name, hint, policy, ...) \
+#define ORC_LOAD_NO_L1_16(name, hint, policy, ...) \
     ORC void name(unsigned *r, const void *p, int real) { \
         asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@q ld.global.L1::no_allocate" hint ".v4.b32 {%0, %1, %2, %3}, [%4]" policy ";\n}" \
             : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]) : "l"(p), "r"(real) __VA_ARGS__); \
     }
-#define ORC_BY_POLICY , "l"(o_policy())
-template <> struct stream<8> {
-    ORC_STREAM8(load, "", "", )
-    ORC_STREAM8(load_once, ".L2::cache_hint", ", %4", ORC_BY_POLICY)
+#define ORC_WITH_POLICY , "l"(o_evict_first_policy())
+template <> struct load_no_l1<8> {
+    ORC_LOAD_NO_L1_8(load, "", "", )
+    ORC_LOAD_NO_L1_8(load_evict_first, ".L2::cache_hint", ", %4", ORC_WITH_POLICY)
 };
-template <> struct stream<16> {
-    ORC_STREAM16(load, "", "", )
-    ORC_STREAM16(load_once, ".L2::cache_hint", ", %6", ORC_BY_POLICY)
+template <> struct load_no_l1<16> {
+    ORC_LOAD_NO_L1_16(load, "", "", )
+    ORC_LOAD_NO_L1_16(load_evict_first, ".L2::cache_hint", ", %6", ORC_WITH_POLICY)
 };
-template <int BYTES> ORC void o_stream(unsigned *r, const void *p, bool real) { stream<BYTES>::load(r, p, real); }
-template <int BYTES> ORC void o_stream_once(unsigned *r, const void *p, bool real) { stream<BYTES>::load_once(r, p, real); }
-/* Lets the next kernel be launched; waits for the end of the kernels before this one. */
+template <int BYTES> ORC void o_load_no_l1(unsigned *r, const void *p, bool real) { load_no_l1<BYTES>::load(r, p, real); }
+template <int BYTES> ORC void o_load_no_l1_evict_first(unsigned *r, const void *p, bool real) { load_no_l1<BYTES>::load_evict_first(r, p, real); }
+/* Programmatic dependent launch: lets the next kernel start; waits for the end of the kernels before this one. */
 ORC void o_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 ORC void o_grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-/* Makes writes to shared memory known to the matrix units and the copy engine. */
-ORC void o_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-/* Waits for the products of tiles of the warp group. */
-template <int N> ORC void o_hold(float *c) { ORC_UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory"); }
+/* Makes writes to shared memory visible to wgmma and TMA (the async proxy). */
+ORC void o_fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/* Keeps the compiler from moving accesses of N registers across this line. */
+template <int N> ORC void o_pin_registers(float *c) { ORC_UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory"); }
 ORC void o_wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-/* A tile of lines of 128 bytes, swizzled, for matrix instructions; `panel` times 16 bytes from one panel of columns to the next. */
-ORC unsigned long long o_tile(const void *p, unsigned long long panel) {
-    return (unsigned long long)((o_address(p) & 0x3ffff) >> 4) | panel << 16 | 64ull << 32 | 1ull << 62;
+/* wgmma matrix descriptor of a tile of 128-byte rows, 128B-swizzled: address / 16 in bits 0-13, leading byte offset / 16 (`panel`,
+   from one panel of 64 columns to the next) in bits 16-29, stride 1024 bytes (8 rows) / 16 in bits 32-45, swizzle mode 1 in bit 62. */
+ORC unsigned long long o_wgmma_descriptor(const void *p, unsigned long long panel) {
+    return (unsigned long long)((o_shared_address(p) & 0x3ffff) >> 4) | panel << 16 | 64ull << 32 | 1ull << 62;
 }

@@ -9,7 +9,6 @@ use rustc_hash::FxHashSet;
 pub struct Growing<'a> {
     dag: &'a Dag,
     set: &'a Grown,
-    newest: NewestNode,
 }
 
 /// What adding a node does to a set.
@@ -45,16 +44,6 @@ impl<'a> Growing<'a> {
     /// The number of nodes of a kind.
     pub fn count(&self, kind: NodeKind) -> usize {
         self.set.kinds[kind as usize] as usize
-    }
-
-    /// True if the newest node is an inner one whose tensors others read too, or that writes a graph output.
-    pub fn newest_escapes(&self) -> bool {
-        self.newest.escapes
-    }
-
-    /// True if the newest node made the set non-convex at one more place.
-    pub fn newest_reenters(&self) -> bool {
-        self.newest.reenters
     }
 
     /// Inner nodes whose tensors others read too and no path returns from, descending: a kernel recomputes or
@@ -143,7 +132,7 @@ impl<'a> SinkGrowth<'a> {
             reentrant: 0,
             verdict: Verdict::Keep,
         };
-        self.judged(set, NewestNode { escapes: false, reenters: false }, rule)
+        self.judged(set, rule)
     }
 
     /// Appends the children of set `index`. False if the limit on sets was hit.
@@ -223,11 +212,11 @@ impl<'a> SinkGrowth<'a> {
         } else if newest.escapes {
             set.escaping_nodes.push(node);
         }
-        self.judged(set, newest, rule)
+        self.judged(set, rule)
     }
 
-    fn judged(&self, mut set: Grown, newest: NewestNode, rule: &impl Admission) -> Result<Grown, Refusal> {
-        set.verdict = rule.judge(&Growing { dag: self.dag, set: &set, newest });
+    fn judged(&self, mut set: Grown, rule: &impl Admission) -> Result<Grown, Refusal> {
+        set.verdict = rule.judge(&Growing { dag: self.dag, set: &set });
         if set.verdict == Verdict::Stop { Err(Refusal::Rule) } else { Ok(set) }
     }
 

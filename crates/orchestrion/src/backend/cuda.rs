@@ -217,7 +217,7 @@ impl Backend for Cuda {
             Precision::F16 | Precision::Bf16 => (figures.half_gflops, 2, 16),
         };
         let machine = SearchDevice {
-            cores: figures.multiprocessors as usize,
+            cores: figures.sms as usize,
             tile_bytes: self.target.shared_bytes * 7 / 10,
             memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs,
             cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs,

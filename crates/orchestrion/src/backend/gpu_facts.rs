@@ -6,7 +6,7 @@ use orch_ir::DType;
 use orch_template::contraction::{ContractionForm, GemmShape};
 use orch_template::gpu::attention::AttentionForm;
 use orch_thread::OperandPrecision;
-use orch_tune::gpu::{AttentionFacts, GpuFacts, ProductFacts, Unit};
+use orch_tune::gpu::{ArithmeticUnit, AttentionCost, GemmCost, GpuKernelCost};
 
 /// Simple operations that it takes to find an element's place in memory, by itself and after a product, where whole
 /// tiles share them.
@@ -18,8 +18,8 @@ const TASK_ELEMS: usize = 512;
 const ROW_TASKS: usize = 8;
 
 /// Counts bytes and operations of one launch.
-pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuFacts {
-    let mut facts = GpuFacts { tasks: tasks(block), ..GpuFacts::default() };
+pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuKernelCost {
+    let mut facts = GpuKernelCost { ctas: tasks(block), ..GpuKernelCost::default() };
     for (arg, reads) in block.args.iter().zip(reads(block)) {
         let size = arg.dtype.size_bytes();
         match arg.role {
@@ -47,7 +47,7 @@ pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuFacts {
     facts
 }
 
-fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
+fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionCost {
     /// Rows of a task, and keys that are worth a warp of their own, of which a task has up to [`WARPS`].
     const ROWS: usize = 16;
     const WARP_KEYS: usize = 48;
@@ -64,15 +64,15 @@ fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
         ops[1] += special as f64;
     }
     let computed: f64 =
-        [form.q, form.k, form.v].map(|factor| computing(block, factor, Unit::Half)).iter().sum();
+        [form.q, form.k, form.v].map(|factor| computing(block, factor, ArithmeticUnit::Half)).iter().sum();
     // What is computed on its way to shared memory is computed by every task.
     ops[0] += 4.0 * computed;
-    AttentionFacts {
-        tasks: (points(&form.batch) * rows.div_ceil(ROWS)) as u64,
-        task_bytes: 2 * (keys * (terms + columns) + ROWS * terms) as u64,
+    AttentionCost {
+        ctas: (points(&form.batch) * rows.div_ceil(ROWS)) as u64,
+        cta_bytes: 2 * (keys * (terms + columns) + ROWS * terms) as u64,
         scores: (keys * ROWS / 32 / (keys / WARP_KEYS).clamp(1, WARPS)) as u64,
         ops,
-        task_flops: (2 * ROWS * keys * (terms + columns)) as u64,
+        cta_flops: (2 * ROWS * keys * (terms + columns)) as u64,
     }
 }
 
@@ -89,27 +89,27 @@ fn tasks(block: &BlockProgram) -> u64 {
     block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
 }
 
-fn product(block: &BlockProgram, form: &ContractionForm, factors: OperandPrecision) -> ProductFacts {
+fn product(block: &BlockProgram, form: &ContractionForm, factors: OperandPrecision) -> GemmCost {
     let GemmShape { batch, m, n, k } = GemmShape::of(block, form);
     let pair = [form.a, form.b];
     let is_f32 = block.exprs.dtype(form.a) == DType::F32;
     let unit = match factors.within(block) {
-        _ if !is_f32 => Unit::Scalar,
-        OperandPrecision::F16 | OperandPrecision::Bf16 => Unit::Half,
-        OperandPrecision::Tf32 => Unit::Tf32,
-        OperandPrecision::F32 => Unit::Scalar,
+        _ if !is_f32 => ArithmeticUnit::Scalar,
+        OperandPrecision::F16 | OperandPrecision::Bf16 => ArithmeticUnit::Half,
+        OperandPrecision::Tf32 => ArithmeticUnit::Tf32,
+        OperandPrecision::F32 => ArithmeticUnit::Scalar,
     };
     let bytes =
         |factor| read_nodes(block, factor).map(|arg| arg.dtype.size_bytes() as u64).max().unwrap_or(4);
-    ProductFacts {
+    GemmCost {
         batch: batch as u64,
         m: m as u64,
         n: n as u64,
         k: k as u64,
         unit,
-        factor_bytes: pair.map(bytes),
+        operand_bytes: pair.map(bytes),
         access_bytes: pair.map(|factor| access_bytes(block, factor)),
-        factor_ops: pair.map(|factor| computing(block, factor, unit)),
+        operand_ops: pair.map(|factor| computing(block, factor, unit)),
     }
 }
 
@@ -129,7 +129,7 @@ fn access_bytes(block: &BlockProgram, factor: ExprId) -> u64 {
 }
 
 /// Operations that compute an element of a factor; 0 if it is read as it is multiplied.
-fn computing(block: &BlockProgram, factor: ExprId, unit: Unit) -> f64 {
+fn computing(block: &BlockProgram, factor: ExprId, unit: ArithmeticUnit) -> f64 {
     /// Simple operations that take as long as an exponential.
     const SPECIAL: u64 = 8;
     let mut inner = factor;
@@ -138,7 +138,7 @@ fn computing(block: &BlockProgram, factor: ExprId, unit: Unit) -> f64 {
     }
     if let Expr::Read { arg, .. } = block.exprs.get(inner) {
         let is_half = block.arg(*arg).dtype.size_bytes() == 2;
-        if is_half == (unit == Unit::Half) {
+        if is_half == (unit == ArithmeticUnit::Half) {
             return 0.0;
         }
     }

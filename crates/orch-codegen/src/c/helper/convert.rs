@@ -7,7 +7,7 @@
 //! `f32` if they embed in it, otherwise through `f64`.
 
 use super::super::types::{CType, scalar_name};
-use super::{Op, Unit, returns, strip_parens};
+use super::{CFile, Op, returns, strip_parens};
 use orch_ir::{CompareFn, DType};
 
 /// The type through which a conversion goes, if it takes more than one step.
@@ -54,7 +54,7 @@ const ROUND_TO_BF16: &str = "    const $U bits = ($U)$bits(a);
     const $U quiet = (bits >> 16) | 0x40;
 ";
 
-impl Unit {
+impl CFile {
     /// The body of a scalar conversion that is not a C cast.
     pub(super) fn scalar_cast_body(&mut self, from: DType, to: DType) -> String {
         if let Some(way) = by_way_of(from, to) {

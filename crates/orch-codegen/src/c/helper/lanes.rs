@@ -1,10 +1,10 @@
 //! Prelude functions that are not one instruction: on halves of wide vectors, lane by lane, and reductions.
 
 use super::super::types::CType;
-use super::{Helper, Op, PARAMS, Param, Unit, returns};
+use super::{CFile, Helper, Op, PARAMS, Param, returns};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp};
 
-impl Unit {
+impl CFile {
     /// The text of the lower or upper half of a value.
     fn half(&mut self, ty: CType, text: &str, upper: bool) -> String {
         let op = if upper { Op::High } else { Op::Low };

@@ -7,7 +7,7 @@
 //! subnormal results are as in the C library; errors are bounded by the tests in `tests/math.rs`.
 
 use super::super::types::{CType, Family};
-use super::{Helper, Op, Unit};
+use super::{CFile, Helper, Op};
 use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
 
 /// `e^x = 2^n e^r`, `r = x - n ln 2`, `|r| <= ln 2 / 2`: from `x`, `below` is `e^r - 1`, and the low bits of
@@ -198,7 +198,7 @@ const POW_CORE: &str = "\
     return q * $double((($W)$dbits(shifted) << 52) + 0x3ff0000000000000);
 ";
 
-impl Unit {
+impl CFile {
     /// The body of a mathematical function, if this module has it.
     pub(super) fn math_body(&mut self, helper: Helper) -> Option<String> {
         let Helper { op, dtype, lanes } = helper;

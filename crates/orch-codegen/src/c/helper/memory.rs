@@ -1,10 +1,10 @@
 //! Stores: statements rather than expressions, because a store to a vector in memory is an assignment.
 
 use super::super::types::CType;
-use super::{Helper, Op, Unit, strip_parens};
+use super::{CFile, Helper, Op, strip_parens};
 use orch_ir::DType;
 
-impl Unit {
+impl CFile {
     /// C text (without the semicolon) that stores consecutive elements at a pointer, a unary expression.
     pub fn store(&mut self, dtype: DType, lanes: usize, pointer: &str, value: &str) -> String {
         if lanes == 1 {

@@ -1,7 +1,7 @@
 //! Operations as NEON intrinsics, where GCC's vector extensions have no operator.
 
 use super::super::types::{CType, unsigned_of};
-use super::{Helper, Op, Unit, returns};
+use super::{CFile, Helper, Op, returns};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 
 /// The element part of an intrinsic's name and of its register type.
@@ -20,7 +20,7 @@ fn element(dtype: DType) -> (&'static str, &'static str) {
     }
 }
 
-impl Unit {
+impl CFile {
     /// The body of a vector function in intrinsics, or `None` if other ways are as good.
     pub(super) fn neon_body(&mut self, helper: Helper) -> Option<String> {
         let Helper { op, dtype, lanes } = helper;

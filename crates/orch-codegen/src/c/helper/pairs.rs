@@ -4,10 +4,10 @@
 //! upper halves of 32-bit lanes, and multiply-add twice in f32.
 
 use super::super::types::CType;
-use super::{Helper, Op, Unit, returns};
+use super::{CFile, Helper, Op, returns};
 use orch_ir::DType;
 
-impl Unit {
+impl CFile {
     /// The body of an operation on pairs, or `None` for other operations and where halves come first.
     pub(super) fn pair_body(&mut self, helper: Helper) -> Option<String> {
         let Helper { op, dtype, lanes } = helper;

@@ -4,7 +4,7 @@
 //! in 32 bits.
 
 use super::super::types::scalar_name;
-use super::{Helper, Op, Unit, returns};
+use super::{CFile, Helper, Op, returns};
 use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
 
 /// The unsigned type in which arithmetic on an integer type wraps.
@@ -60,7 +60,7 @@ pub fn inline(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
     }
 }
 
-impl Unit {
+impl CFile {
     /// The body of a scalar prelude function.
     pub(super) fn scalar_body(&mut self, helper: Helper) -> String {
         let dtype = helper.dtype;

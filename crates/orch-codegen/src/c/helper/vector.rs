@@ -2,7 +2,7 @@
 
 use super::super::types::{CType, Family, scalar_name, unsigned_of};
 use super::scalar::{binary_operator, compare_operator};
-use super::{Helper, Op, Unit, mask_of, returns, signed_like};
+use super::{CFile, Helper, Op, mask_of, returns, signed_like};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 
 /// The operator text of a vector operation, if there is one.
@@ -15,7 +15,7 @@ pub fn inline(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
     }
 }
 
-impl Unit {
+impl CFile {
     /// The body of a vector function in vector extensions, or `None` if lanes have to be taken apart.
     pub(super) fn vector_body(&mut self, helper: Helper) -> Option<String> {
         let Helper { op, dtype, lanes } = helper;

@@ -1,7 +1,7 @@
 //! Operations as x86 intrinsics, where GCC's vector extensions have no operator or compile to worse code.
 
 use super::super::types::{CType, Family, signed_of};
-use super::{Helper, Op, Unit, mask_of, returns};
+use super::{CFile, Helper, Op, mask_of, returns};
 use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
 
 /// How intrinsics on one vector type are spelled.
@@ -60,7 +60,7 @@ fn rounding(f: UnaryFn) -> Option<&'static str> {
     }
 }
 
-impl Unit {
+impl CFile {
     /// The body of a vector function in intrinsics, or `None` if other ways are as good.
     pub(super) fn x86_body(&mut self, helper: Helper) -> Option<String> {
         let Helper { op, dtype, lanes } = helper;

@@ -1,0 +1,340 @@
+//! Compiled code on a device, and launching it.
+
+use super::cubin;
+use super::device::Context;
+use super::error::{CudaError, code};
+use super::stream::Stream;
+use super::sys::{
+    Attribute, AttributeValue, DriverHandle, LaunchConfig, function_attribute, launch_attribute,
+};
+use std::ffi::{CString, c_int, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+/// A loaded module. It stays loaded until the last clone and the last [`Function`] from it are gone.
+#[derive(Clone)]
+pub struct Module(Arc<Loaded>);
+
+struct Loaded {
+    context: Context,
+    handle: DriverHandle,
+    name: String,
+}
+
+// SAFETY: a module may be used from any thread, and from several at once.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+/// A kernel of a module. Its code is trusted (see the crate's documentation): it takes pointers and tensor maps of its launches only, and touches
+/// nothing but the ranges that its launches list.
+#[derive(Clone)]
+pub struct Function {
+    module: Module,
+    handle: DriverHandle,
+    symbol: Arc<str>,
+}
+
+// SAFETY: as for modules.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// What a kernel takes of a multiprocessor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FunctionAttributes {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Memory of a thread outside of registers: spilled values and arrays.
+    pub local_bytes: u32,
+    /// Shared memory of a block that the code declares with its size.
+    pub static_shared_bytes: u32,
+    /// Threads that a block may have, because of registers.
+    pub max_block: u32,
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchShape {
+    /// Blocks.
+    pub grid: u32,
+    /// Threads of a block.
+    pub block: u32,
+    /// Blocks of a cluster; 1 for none. It divides `grid`.
+    pub cluster: u32,
+    /// Shared memory of a block besides what the code declares with its size.
+    pub shared_bytes: u32,
+    /// True if the kernel may start before those that it depends on have ended, because it waits for them itself
+    /// (`griddepcontrol.wait` in PTX) before it touches memory.
+    pub is_programmatic: bool,
+}
+
+/// Blocks of a cluster that every device with clusters takes.
+const PORTABLE_CLUSTER: u32 = 8;
+
+impl Module {
+    /// Loads the bytes of a cubin; `name` is how messages call it.
+    ///
+    /// # Errors
+    /// If it is for another device, or the driver does not take it.
+    pub fn load(context: &Context, name: &str, cubin: &[u8]) -> Result<Self, CudaError> {
+        let info = context.device().info();
+        let wrong_arch = |arch: String| CudaError::WrongArch {
+            module: name.to_owned(),
+            arch,
+            device: info.name.clone(),
+            capability: info.capability,
+        };
+        let target = cubin::capability(cubin);
+        if let Some(target) = target.filter(|target| !target.runs_on(info.capability)) {
+            return Err(wrong_arch(format!("sm_{}{}", target.major, target.minor)));
+        }
+        let driver = context.enter()?;
+        let mut handle: DriverHandle = std::ptr::null_mut();
+        // SAFETY: the driver takes the size from the image, whose content it trusts, as this crate does. The copy ends
+        // with a NUL, which ends what is not an image after all.
+        let status = unsafe {
+            let image = [cubin, &[0]].concat();
+            (driver.api.module_load)(&raw mut handle, image.as_ptr().cast())
+        };
+        let doing = || format!("loading `{name}`");
+        match driver.check(status, doing) {
+            Ok(()) => Ok(Self(Arc::new(Loaded { context: context.clone(), handle, name: name.to_owned() }))),
+            Err(CudaError::Driver { name: error, message, .. }) if code::NOT_LOADABLE.contains(&status) => {
+                Err(CudaError::NotLoadable {
+                    module: name.to_owned(),
+                    driver: driver.version(),
+                    name: error,
+                    message,
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn function(&self, symbol: &str) -> Result<Function, CudaError> {
+        let driver = self.0.context.enter()?;
+        // A name with a NUL in it is no kernel's; nor is the empty one.
+        let name = CString::new(symbol).unwrap_or_default();
+        let doing = || format!("looking for kernel `{symbol}` in `{}`", self.0.name);
+        // SAFETY: the pointer is to a handle, the name ends with NUL, and the module lives as long as `self`.
+        let find = |found| unsafe { (driver.api.module_function)(found, self.0.handle, name.as_ptr()) };
+        Ok(Function { module: self.clone(), handle: driver.create(doing, find)?, symbol: symbol.into() })
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: loaded by `load`, and not used after this.
+        self.context.release(|driver| unsafe { (driver.api.module_unload)(self.handle) });
+    }
+}
+
+impl Function {
+    /// Its name.
+    pub fn symbol(&self) -> &str {
+        &self.symbol
+    }
+
+    /// What it takes of a multiprocessor.
+    ///
+    /// # Errors
+    /// If the device has failed.
+    pub fn attributes(&self) -> Result<FunctionAttributes, CudaError> {
+        let attribute = |id| Ok(u32::try_from(self.attribute(id)?).unwrap_or(0));
+        Ok(FunctionAttributes {
+            registers: attribute(function_attribute::NUM_REGS)?,
+            local_bytes: attribute(function_attribute::LOCAL_SIZE_BYTES)?,
+            static_shared_bytes: attribute(function_attribute::SHARED_SIZE_BYTES)?,
+            max_block: attribute(function_attribute::MAX_THREADS_PER_BLOCK)?,
+        })
+    }
+
+    /// Allows launches of this shape, whose shared memory or cluster may be larger than what is always allowed.
+    ///
+    /// # Errors
+    /// If the device has less.
+    pub fn allow(&self, shape: &LaunchShape) -> Result<(), CudaError> {
+        let wanted = c_int::try_from(shape.shared_bytes).unwrap_or(c_int::MAX);
+        if wanted > self.attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)? {
+            self.set_attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, wanted, shape)?;
+        }
+        if shape.cluster > PORTABLE_CLUSTER {
+            self.set_attribute(function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, shape)?;
+        }
+        Ok(())
+    }
+
+    /// Blocks of this shape that a multiprocessor holds at the same time.
+    ///
+    /// # Errors
+    /// If the device has failed.
+    pub fn blocks_per_multiprocessor(&self, shape: &LaunchShape) -> Result<u32, CudaError> {
+        let driver = self.module.0.context.enter()?;
+        let (mut blocks, block) = (0, c_int::try_from(shape.block).unwrap_or(c_int::MAX));
+        let shared = shape.shared_bytes as usize;
+        // SAFETY: the pointer is to a `c_int`, and the function lives as long as its module.
+        let status = unsafe { (driver.api.occupancy_blocks)(&raw mut blocks, self.handle, block, shared) };
+        driver.check(status, || format!("asking for the occupancy of {}", self.described(shape)))?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    /// Clusters of this shape that the device holds at the same time.
+    ///
+    /// # Errors
+    /// If the device has no clusters, or has failed.
+    pub fn clusters_per_device(&self, shape: &LaunchShape) -> Result<u32, CudaError> {
+        let driver = self.module.0.context.enter()?;
+        let mut clusters = 0;
+        let attributes = shape.attributes();
+        let config = shape.config(std::ptr::null_mut(), &attributes);
+        // SAFETY: the pointers are to values that live through the call, and the function as long as its module.
+        let status =
+            unsafe { (driver.api.occupancy_clusters)(&raw mut clusters, self.handle, &raw const config) };
+        driver.check(status, || format!("asking for the occupancy of {}", self.described(shape)))?;
+        Ok(u32::try_from(clusters).unwrap_or(0))
+    }
+
+    /// Enqueues a launch with these addresses as arguments. The shape has been [allowed](Self::allow).
+    ///
+    /// # Errors
+    /// If the device does not take the shape. What the kernel does wrong is told by a later call.
+    pub fn launch(&self, stream: &Stream, shape: &LaunchShape, arguments: &[u64]) -> Result<(), CudaError> {
+        let pointers: Vec<*mut c_void> =
+            arguments.iter().map(|argument| (&raw const *argument).cast_mut().cast()).collect();
+        // SAFETY: each pointer is to an argument, and they live through the call.
+        unsafe { self.launch_with(stream, shape, &pointers) }
+    }
+
+    /// As [`launch`](Self::launch), with pointers to the arguments.
+    ///
+    /// # Safety
+    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as it takes.
+    pub(in crate::cuda) unsafe fn launch_with(
+        &self,
+        stream: &Stream,
+        shape: &LaunchShape,
+        pointers: &[*mut c_void],
+    ) -> Result<(), CudaError> {
+        let driver = self.module.0.context.enter()?;
+        let attributes = shape.attributes();
+        let config = shape.config(stream.handle(), &attributes);
+        // SAFETY: the driver copies configuration and arguments before it returns; the kernel is trusted with them.
+        let status = unsafe {
+            (driver.api.launch)(&raw const config, self.handle, pointers.as_ptr(), std::ptr::null())
+        };
+        driver.check(status, || format!("launching {}", self.described(shape)))
+    }
+
+    /// Name and shape, for messages.
+    pub(in crate::cuda) fn described(&self, shape: &LaunchShape) -> String {
+        let LaunchShape { grid, block, cluster, shared_bytes, .. } = shape;
+        let cluster = if *cluster > 1 { format!(" in clusters of {cluster}") } else { String::new() };
+        format!(
+            "kernel `{}` ({grid} blocks of {block} threads{cluster}, {shared_bytes} bytes of dynamic shared memory)",
+            self.symbol
+        )
+    }
+
+    pub(in crate::cuda) fn handle(&self) -> DriverHandle {
+        self.handle
+    }
+
+    fn attribute(&self, id: c_int) -> Result<c_int, CudaError> {
+        let driver = self.module.0.context.enter()?;
+        let mut value = 0;
+        // SAFETY: the pointer is to a `c_int`, and the function lives as long as its module.
+        let status = unsafe { (driver.api.function_attribute)(&raw mut value, id, self.handle) };
+        driver.check(status, || format!("describing kernel `{}`", self.symbol))?;
+        Ok(value)
+    }
+
+    fn set_attribute(&self, id: c_int, value: c_int, shape: &LaunchShape) -> Result<(), CudaError> {
+        let driver = self.module.0.context.enter()?;
+        // SAFETY: the function lives as long as its module.
+        let status = unsafe { (driver.api.function_set_attribute)(self.handle, id, value) };
+        driver.check(status, || format!("preparing {}", self.described(shape)))
+    }
+}
+
+/// The attributes of a launch: at most a cluster, and leave to start early.
+pub(in crate::cuda) struct LaunchAttributes {
+    list: [Attribute; 2],
+    count: u32,
+}
+
+impl LaunchShape {
+    /// A launch of `grid` blocks of `block` threads, with nothing else.
+    pub fn new(grid: u32, block: u32) -> Self {
+        Self { grid, block, cluster: 1, shared_bytes: 0, is_programmatic: false }
+    }
+
+    /// What no device takes.
+    pub(in crate::cuda) fn violations(&self) -> Vec<String> {
+        const MAX_BLOCK: u32 = 1024;
+        const MAX_GRID: u32 = i32::MAX as u32;
+        let mut violations = Vec::new();
+        if !(1..=MAX_GRID).contains(&self.grid) || !(1..=MAX_BLOCK).contains(&self.block) {
+            violations.push(format!("launches {} blocks of {} threads", self.grid, self.block));
+        }
+        if self.cluster == 0 || !self.grid.is_multiple_of(self.cluster) {
+            violations.push(format!("launches {} blocks in clusters of {}", self.grid, self.cluster));
+        }
+        violations
+    }
+
+    /// The value of the attribute for clusters, if there are any.
+    pub(in crate::cuda) fn cluster_value(&self) -> Option<AttributeValue> {
+        (self.cluster > 1).then(|| words(&[self.cluster, 1, 1]))
+    }
+
+    pub(in crate::cuda) fn attributes(&self) -> LaunchAttributes {
+        let cluster = self.cluster_value().map(|value| (launch_attribute::CLUSTER_DIMENSION, value));
+        let early =
+            self.is_programmatic.then(|| (launch_attribute::PROGRAMMATIC_STREAM_SERIALIZATION, words(&[1])));
+        let mut attributes = LaunchAttributes { list: [attribute(0, words(&[])); 2], count: 0 };
+        for (id, value) in [cluster, early].into_iter().flatten() {
+            attributes.list[attributes.count as usize] = attribute(id, value);
+            attributes.count += 1;
+        }
+        attributes
+    }
+
+    /// The configuration, which points to the attributes.
+    fn config(&self, stream: DriverHandle, attributes: &LaunchAttributes) -> LaunchConfig {
+        LaunchConfig {
+            grid: [self.grid, 1, 1],
+            block: [self.block, 1, 1],
+            shared_bytes: self.shared_bytes,
+            stream,
+            attributes: attributes.list.as_ptr(),
+            attribute_count: attributes.count,
+        }
+    }
+}
+
+fn attribute(id: c_int, value: AttributeValue) -> Attribute {
+    Attribute { id, padding: [0; 4], value }
+}
+
+fn words(values: &[u32]) -> AttributeValue {
+    let mut words = [0; 16];
+    words[..values.len()].copy_from_slice(values);
+    AttributeValue(words)
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Module({})", self.0.name)
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Function({} of {})", self.symbol, self.module.0.name)
+    }
+}

@@ -1,0 +1,598 @@
+//! Running a program on a CUDA device, launch by launch or as CUDA graphs.
+//!
+//! Every tensor has a fixed address, the caller's included: those are copied to and from stand-ins on the device. The
+//! steps between host routines are one graph each, whose nodes wait for what their bytes depend on and nothing else.
+
+use super::dependencies::dependencies;
+use super::graph::{Graph, GraphBuilder, Node};
+use super::launch::{Action, Program};
+use super::library_calls::{Call, CallMode, Calls};
+use super::placement::{Arguments, Placement};
+use super::timing::Gate;
+use crate::cuda::driver::device::Context;
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::driver::stream::{Event, Stream};
+use crate::program::{Base, BufferRef, ProgramError, RunError, StepProfile, check_sizes};
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How the steps reach the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Execution {
+    /// One call of the driver for each step.
+    Direct,
+    /// Graphs whose steps run one after the other: the driver launches such graphs fastest.
+    StraightGraph,
+    /// Graphs whose independent steps may run at the same time.
+    #[default]
+    BranchedGraph,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExecutableOptions {
+    /// How the steps reach the device.
+    pub execution: Execution,
+    /// Lets kernels that can start before those that they depend on have ended.
+    pub allow_programmatic: bool,
+    /// Runs directly, and waits after each step, so that an error names the kernel.
+    pub check_each_step: bool,
+}
+
+impl Default for ExecutableOptions {
+    fn default() -> Self {
+        Self { execution: Execution::default(), allow_programmatic: true, check_each_step: false }
+    }
+}
+
+/// Why a program cannot be prepared, or a run failed. After a failed run the outputs' contents are undefined.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ExecutableError {
+    /// The program breaks its rules.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The tensors do not fit the program, or a host routine failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The device failed.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+/// An argument of a launch that is in a tensor of the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BoundaryArgument {
+    /// Index of the step.
+    pub step: usize,
+    /// Index of the argument.
+    pub argument: usize,
+    /// What it points into, from which byte on, and whether it is written.
+    pub buffer: BufferRef,
+}
+
+/// A program with memory on a device to run in.
+pub struct Executable {
+    program: Arc<Program>,
+    options: ExecutableOptions,
+    // Fields drop in order: graphs before what their nodes point to.
+    segments: Vec<Segment>,
+    calls: Calls,
+    arguments: Vec<Arguments>,
+    boundary: Vec<BoundaryArgument>,
+    placement: Placement,
+    gate: Option<Gate>,
+    stream: Arc<Stream>,
+    /// Steps that may not have ended: what a fault is blamed on.
+    pending: Range<usize>,
+}
+
+/// Steps that are enqueued together.
+enum Segment {
+    /// Launches and copies, one call of the driver each.
+    Direct(Range<usize>),
+    /// Launches and copies, as a graph.
+    Graph(Range<usize>, Graph),
+    /// A host routine.
+    Host(usize),
+}
+
+impl Executable {
+    /// Prepares a program.
+    ///
+    /// # Errors
+    /// If the program breaks its rules, or the device lacks memory or does not take a launch.
+    pub fn new(
+        context: &Context,
+        program: Program,
+        options: ExecutableOptions,
+    ) -> Result<Self, ExecutableError> {
+        program.check()?;
+        let stream = Stream::new(context)?;
+        let placement = Placement::new(&stream, &program, None)?;
+        Ok(Self::prepare(stream, Arc::new(program), placement, options)?)
+    }
+
+    /// Another executable of the same program, with tensors of its own: constants and code are shared.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub fn duplicate(&self) -> Result<Self, ExecutableError> {
+        let stream = Stream::new(self.stream.context())?;
+        let placement = Placement::new(&stream, &self.program, Some(&self.placement.constants))?;
+        Ok(Self::prepare(stream, Arc::clone(&self.program), placement, self.options)?)
+    }
+
+    /// A duplicate whose inputs on the device are the same.
+    pub(in crate::cuda) fn duplicate_with_inputs(&self) -> Result<Self, ExecutableError> {
+        let mut duplicate = self.duplicate()?;
+        duplicate.placement.inputs.begin_copy(&duplicate.stream, &self.placement.inputs)?;
+        duplicate.wait()?;
+        Ok(duplicate)
+    }
+
+    fn prepare(
+        stream: Stream,
+        program: Arc<Program>,
+        placement: Placement,
+        options: ExecutableOptions,
+    ) -> Result<Self, CudaError> {
+        for step in &program.steps {
+            if let Action::Launch(launch) = &step.action {
+                launch.function.allow(&launch.shape)?;
+            }
+        }
+        let arguments = (program.steps.iter())
+            .map(|step| Arguments::of(step, &placement, stream.context()))
+            .collect::<Result<_, _>>()?;
+        let boundary = boundary(&program);
+        let form = match options.execution {
+            _ if options.check_each_step => CallMode::Direct,
+            Execution::Direct => CallMode::Direct,
+            Execution::StraightGraph | Execution::BranchedGraph => CallMode::Captured,
+        };
+        let calls = Calls::new(&stream, &program, &placement, form)?;
+        let mut executable = Self {
+            program,
+            options,
+            segments: Vec::new(),
+            calls,
+            arguments,
+            boundary,
+            placement,
+            gate: None,
+            stream: Arc::new(stream),
+            pending: 0..0,
+        };
+        executable.segments = executable.split()?;
+        executable.wait()?;
+        Ok(executable)
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What an earlier timing held batches back with.
+    pub(in crate::cuda) fn take_gate(&mut self) -> Option<Gate> {
+        self.gate.take()
+    }
+
+    /// Keeps it for the next timing: many short ones follow one another.
+    pub(in crate::cuda) fn keep_gate(&mut self, gate: Option<Gate>) {
+        self.gate = gate.or(self.gate.take());
+    }
+
+    /// Whether a run waits for the device after each step.
+    pub(in crate::cuda) fn waits_after_steps(&self) -> bool {
+        self.options.check_each_step
+    }
+
+    /// The stream that it runs in.
+    pub fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// The arguments that are in tensors of the caller, by step and argument.
+    pub fn boundary(&self) -> &[BoundaryArgument] {
+        &self.boundary
+    }
+
+    /// Bytes of the device that its tensors take, constants included, and what library calls need beside them.
+    pub fn device_bytes(&self) -> usize {
+        self.placement.len_bytes() + self.calls.workspace_bytes()
+    }
+
+    /// For a step with a library call the library and its release, or why its own kernel runs instead.
+    pub fn call_of(&self, step: usize) -> Option<Result<String, &str>> {
+        self.calls.outcome(step)
+    }
+
+    /// Computes the outputs from the inputs.
+    ///
+    /// # Errors
+    /// If the tensors do not fit the program, a host routine fails, or the device does.
+    pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), ExecutableError> {
+        self.check_inputs(inputs)?;
+        self.check_outputs(outputs)?;
+        // SAFETY: the inputs stay borrowed until `finish` has waited.
+        let mut done = unsafe { self.begin_upload(inputs) }.map_err(ExecutableError::from);
+        done = done.and_then(|()| self.enqueue());
+        // SAFETY: the outputs stay borrowed, by this function alone, until `finish` has waited.
+        done = done.and_then(|()| Ok(unsafe { self.begin_download(outputs) }?));
+        self.finish(done)
+    }
+
+    /// Sets the inputs on the device.
+    ///
+    /// # Errors
+    /// If they do not fit the program, or the device fails.
+    pub fn upload(&mut self, inputs: &[&[u8]]) -> Result<(), ExecutableError> {
+        self.check_inputs(inputs)?;
+        // SAFETY: the inputs stay borrowed until `finish` has waited.
+        let begun = unsafe { self.begin_upload(inputs) };
+        self.finish(begun.map_err(ExecutableError::from))
+    }
+
+    /// Runs `runs` times on the inputs that are on the device, and waits. Outputs stay there.
+    ///
+    /// # Errors
+    /// If a host routine fails, or the device does.
+    pub fn run_on_device(&mut self, runs: usize) -> Result<(), ExecutableError> {
+        let done = (0..runs).try_for_each(|_| self.enqueue());
+        self.finish(done)
+    }
+
+    /// Reads the outputs from the device.
+    ///
+    /// # Errors
+    /// If they do not fit the program, or the device fails.
+    pub fn download(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), ExecutableError> {
+        self.check_outputs(outputs)?;
+        // SAFETY: the outputs stay borrowed, by this function alone, until `finish` has waited.
+        let begun = unsafe { self.begin_download(outputs) };
+        self.finish(begun.map_err(ExecutableError::from))
+    }
+
+    fn check_inputs(&self, inputs: &[&[u8]]) -> Result<(), RunError> {
+        check_sizes("input", &self.program.input_bytes, inputs.iter().map(|bytes| bytes.len()))
+    }
+
+    fn check_outputs(&self, outputs: &[&mut [u8]]) -> Result<(), RunError> {
+        check_sizes("output", &self.program.output_bytes, outputs.iter().map(|bytes| bytes.len()))
+    }
+
+    /// # Safety
+    /// The inputs must stay as they are until the stream was waited for.
+    unsafe fn begin_upload(&self, inputs: &[&[u8]]) -> Result<(), CudaError> {
+        let copy = |(idx, bytes): (usize, &&[u8])| {
+            // SAFETY: the caller's promise.
+            unsafe { self.placement.inputs.begin_write(&self.stream, idx, bytes) }
+        };
+        inputs.iter().enumerate().try_for_each(copy).map_err(|error| self.blame(error))
+    }
+
+    /// # Safety
+    /// The outputs must stay where they are, and nobody else may use them, until the stream was waited for.
+    unsafe fn begin_download(&self, outputs: &mut [&mut [u8]]) -> Result<(), CudaError> {
+        let copy = |(idx, bytes): (usize, &mut &mut [u8])| {
+            // SAFETY: the caller's promise.
+            unsafe { self.placement.outputs.begin_read(&self.stream, idx, bytes) }
+        };
+        outputs.iter_mut().enumerate().try_for_each(copy).map_err(|error| self.blame(error))
+    }
+
+    /// Waits for all that is enqueued, also for what was begun before an error.
+    fn finish(&mut self, begun: Result<(), ExecutableError>) -> Result<(), ExecutableError> {
+        let waited = self.wait();
+        begun.and(waited.map_err(ExecutableError::from))
+    }
+
+    /// Enqueues one run on the inputs that are on the device. Host routines are waited for.
+    ///
+    /// # Errors
+    /// If a host routine fails, or the device does; what kernels do wrong may be told by a later call.
+    pub fn enqueue(&mut self) -> Result<(), ExecutableError> {
+        for idx in 0..self.segments.len() {
+            match &self.segments[idx] {
+                Segment::Host(step) => self.run_host(*step)?,
+                Segment::Graph(steps, graph) => {
+                    let launched =
+                        graph.launch(&self.stream, || format!("launching {}", self.kernels(steps)));
+                    let steps = steps.clone();
+                    self.is_pending(steps);
+                    launched.map_err(|error| self.blame(error))?;
+                }
+                Segment::Direct(steps) => {
+                    let first = steps.start;
+                    for step in steps.clone() {
+                        self.enqueue_step(step, step > first)?;
+                        if self.options.check_each_step {
+                            self.wait()?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `runs` times (at least once), step by step, and gives the median time of each step, in order. Times of
+    /// steps of a few microseconds are too long by the event between them.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn profile(&mut self, runs: usize) -> Result<Vec<StepProfile>, ExecutableError> {
+        let steps = self.program.steps.len();
+        let context = self.stream.context().clone();
+        let events = (0..=steps).map(|_| Event::new(&context)).collect::<Result<Vec<_>, _>>()?;
+        let mut samples = vec![Vec::with_capacity(runs); steps];
+        for _ in 0..runs.max(1) {
+            events[0].record(&self.stream)?;
+            for step in 0..steps {
+                self.run_step(step)?;
+                events[step + 1].record(&self.stream).map_err(|error| self.blame(error))?;
+            }
+            self.wait()?;
+            for (step, pair) in events.windows(2).enumerate() {
+                samples[step].push(pair[1].elapsed_us(&pair[0])?);
+            }
+        }
+        let profile = self.program.steps.iter().zip(samples).map(|(step, mut times)| {
+            times.sort_unstable_by(f64::total_cmp);
+            StepProfile { name: step.name.clone(), median_us: times[times.len() / 2] }
+        });
+        Ok(profile.collect())
+    }
+
+    /// Enqueues a step, or runs it if it is a host routine.
+    pub(in crate::cuda) fn run_step(&mut self, idx: usize) -> Result<(), ExecutableError> {
+        match self.program.steps[idx].action {
+            Action::Host(_) => self.run_host(idx),
+            Action::Launch(_) | Action::Copy { .. } => Ok(self.enqueue_step(idx, true)?),
+        }
+    }
+
+    /// Enqueues a launch or a copy. Only one that `follows` steps of the same run may start early: kernels read inputs of
+    /// the model before they wait, and what came before the run may write these.
+    fn enqueue_step(&mut self, idx: usize, follows: bool) -> Result<(), CudaError> {
+        self.is_pending(idx..idx + 1);
+        let enqueued = match &self.program.steps[idx].action {
+            Action::Launch(launch) => match self.calls.of(idx) {
+                Some(call) => self.calls.enqueue(call, &self.stream),
+                None => {
+                    let mut shape = launch.shape;
+                    shape.is_programmatic &= self.options.allow_programmatic && follows;
+                    let pointers = self.arguments[idx].pointers();
+                    // SAFETY: these are the launch's own arguments, one for each tensor and view.
+                    unsafe { launch.function.launch_with(&self.stream, &shape, pointers) }
+                }
+            },
+            Action::Copy { from, to } if is_move(from, to) => {
+                self.stream.copy(self.placement.address(from), self.placement.address(to), from.len_bytes)
+            }
+            Action::Copy { .. } | Action::Host(_) => Ok(()),
+        };
+        enqueued.map_err(|error| self.blame(error))
+    }
+
+    fn run_host(&mut self, idx: usize) -> Result<(), ExecutableError> {
+        self.wait()?;
+        let step = &self.program.steps[idx];
+        let Action::Host(host) = &step.action else { return Ok(()) };
+        let failed = |reason| RunError::Host { step: step.name.clone(), reason };
+        let inputs = host.inputs.iter().map(|operand| self.read(&operand.buffer));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let results = host.call(inputs.into_iter()).map_err(failed)?;
+        for (result, operand) in results.iter().zip(&host.outputs) {
+            self.placement.write(&self.stream, &operand.buffer, result.bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The content of a range: shared if it is a constant's, otherwise read from the device.
+    fn read(&self, range: &BufferRef) -> Result<Bytes, CudaError> {
+        match range.base {
+            Base::Constant(idx) => {
+                let end = range.offset_bytes + range.len_bytes;
+                Ok(self.program.constants[idx].slice(range.offset_bytes..end))
+            }
+            Base::Arena | Base::Input(_) | Base::Output(_) => {
+                self.placement.read(&self.stream, range).map(Bytes::from)
+            }
+        }
+    }
+
+    /// Waits for all that is enqueued.
+    pub(in crate::cuda) fn wait(&mut self) -> Result<(), CudaError> {
+        self.stream.wait_for(|| self.pending_work())?;
+        self.pending = 0..0;
+        Ok(())
+    }
+
+    fn is_pending(&mut self, steps: Range<usize>) {
+        let first = if self.pending.is_empty() { steps.start } else { self.pending.start.min(steps.start) };
+        self.pending = first..self.pending.end.max(steps.end);
+    }
+
+    /// Says of a fault which kernels it may come from: the call that tells of it is seldom the one that made it.
+    pub(in crate::cuda) fn blame(&self, error: CudaError) -> CudaError {
+        match error {
+            CudaError::Fault { name, .. } => CudaError::Fault { doing: self.pending_work(), name },
+            CudaError::DeviceLost { name, message, .. } => {
+                CudaError::DeviceLost { doing: self.pending_work(), name, message }
+            }
+            other => other,
+        }
+    }
+
+    /// What the device may be doing.
+    fn pending_work(&self) -> String {
+        match &self.kernels(&self.pending)[..] {
+            "" => "copying tensors".to_owned(),
+            kernels => format!("running {kernels}"),
+        }
+    }
+
+    /// The kernels that these steps launch, in words; empty if there are none.
+    fn kernels(&self, steps: &Range<usize>) -> String {
+        let launches: Vec<usize> = steps
+            .clone()
+            .filter(|&idx| matches!(self.program.steps[idx].action, Action::Launch(_)))
+            .collect();
+        let name = |idx: usize| &self.program.steps[idx].name;
+        match launches[..] {
+            [] => String::new(),
+            [idx] => format!("{} of step `{}`", self.kernel(idx), name(idx)),
+            [first, .., last] => {
+                let (first, last) = (name(first), name(last));
+                let count = launches.len();
+                let advice = "`orchestrion run --check-steps` says which";
+                format!("one of {count} kernels, from step `{first}` to step `{last}` ({advice})")
+            }
+        }
+    }
+
+    /// What a step launches, in words.
+    fn kernel(&self, step: usize) -> String {
+        match (&self.program.steps[step].action, self.calls.of(step)) {
+            (_, Some(call)) => format!("the call of {}", call.release()),
+            (Action::Launch(launch), None) => format!("kernel `{}`", launch.function.symbol()),
+            (Action::Copy { .. } | Action::Host(_), None) => String::new(),
+        }
+    }
+
+    /// The steps, cut at host routines.
+    fn split(&self) -> Result<Vec<Segment>, CudaError> {
+        let steps = &self.program.steps;
+        let is_host = |idx: &usize| matches!(steps[*idx].action, Action::Host(_));
+        let mut segments = Vec::new();
+        let mut start = 0;
+        for host in (0..steps.len()).filter(is_host).chain([steps.len()]) {
+            if start < host {
+                segments.push(self.segment(start..host)?);
+            }
+            if host < steps.len() {
+                segments.push(Segment::Host(host));
+            }
+            start = host + 1;
+        }
+        Ok(segments)
+    }
+
+    fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
+        if self.options.check_each_step || self.options.execution == Execution::Direct {
+            return Ok(Segment::Direct(steps));
+        }
+        let builder = GraphBuilder::new(self.stream.context())?;
+        self.add_steps(&builder, steps.clone(), GraphEnd::default())?;
+        Ok(Segment::Graph(steps, builder.build(&self.stream)?))
+    }
+
+    /// For each of these steps those of them that it waits for.
+    fn waits(&self, steps: Range<usize>) -> Vec<Vec<usize>> {
+        match self.options.execution {
+            Execution::Direct | Execution::StraightGraph => {
+                (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect()).collect()
+            }
+            Execution::BranchedGraph => {
+                let ranges: Vec<_> = self.program.steps[steps].iter().map(|step| step.buffers()).collect();
+                dependencies(&ranges)
+            }
+        }
+    }
+
+    /// Adds these steps to a graph, behind what is in it; none of them is a host routine. Gives what comes last.
+    pub(in crate::cuda) fn add_steps(
+        &self,
+        builder: &GraphBuilder,
+        steps: Range<usize>,
+        start: GraphEnd,
+    ) -> Result<GraphEnd, CudaError> {
+        let waits = self.waits(steps.clone());
+        let allow_early = self.options.allow_programmatic && builder.has_programmatic_edges();
+        // For each step what those after it wait for: its node, or what it waits for itself if it does nothing.
+        let mut ends: Vec<GraphEnd> = Vec::with_capacity(steps.len());
+        // What the last call that needs the workspace has left behind: the next one waits for it.
+        let mut workspace_end: Vec<Node> = Vec::new();
+        for (idx, waits) in steps.zip(&waits) {
+            let before = if waits.is_empty() { start.clone() } else { GraphEnd::of(&ends, waits) };
+            let mut after = before.nodes;
+            let call = self.calls.of(idx);
+            let captured = call.and_then(Call::captured);
+            if call.is_some_and(Call::needs_workspace) {
+                workspace_end.retain(|node| !after.contains(node));
+                after.append(&mut workspace_end);
+            }
+            let node = match (&self.program.steps[idx].action, captured) {
+                (Action::Launch(_), Some(captured)) => Some(builder.add_captured(captured, &after)?),
+                (Action::Launch(launch), None) => {
+                    let (function, shape) = (&launch.function, &launch.shape);
+                    // One edge, because a kernel waits for all that it may start early after at once.
+                    let is_early = allow_early && shape.is_programmatic && before.is_kernel;
+                    let pointers = self.arguments[idx].pointers();
+                    // SAFETY: these are the launch's own arguments, one for each tensor and view.
+                    Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
+                }
+                (Action::Copy { from, to }, _) if is_move(from, to) => {
+                    let (from_address, to_address) =
+                        (self.placement.address(from), self.placement.address(to));
+                    Some(builder.add_copy(from_address, to_address, from.len_bytes, &after)?)
+                }
+                (Action::Copy { .. } | Action::Host(_), _) => None,
+            };
+            if call.is_some_and(Call::needs_workspace) {
+                workspace_end.extend(node);
+            }
+            let is_launch = matches!(self.program.steps[idx].action, Action::Launch(_));
+            let is_kernel = is_launch && captured.is_none();
+            ends.push(GraphEnd { nodes: node.map_or(after, |node| vec![node]), is_kernel });
+        }
+        let is_last = |idx: &usize| !waits.iter().any(|waits| waits.contains(idx));
+        let last: Vec<usize> = (0..ends.len()).filter(is_last).collect();
+        Ok(if last.is_empty() { start } else { GraphEnd::of(&ends, &last) })
+    }
+}
+
+/// What those wait for that come behind a part of a graph.
+#[derive(Clone, Default)]
+pub(in crate::cuda) struct GraphEnd {
+    nodes: Vec<Node>,
+    /// Whether it is one kernel, after which another one may start early.
+    is_kernel: bool,
+}
+
+impl GraphEnd {
+    /// Those of several steps together.
+    fn of(ends: &[Self], steps: &[usize]) -> Self {
+        let nodes = steps.iter().flat_map(|&step| ends[step].nodes.iter().copied()).collect();
+        Self { nodes, is_kernel: matches!(steps[..], [step] if ends[step].is_kernel) }
+    }
+}
+
+/// True unless the copy has nothing to do.
+fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
+    from.len_bytes > 0 && (from.base, from.offset_bytes) != (to.base, to.offset_bytes)
+}
+
+fn boundary(program: &Program) -> Vec<BoundaryArgument> {
+    let is_callers = |buffer: &BufferRef| matches!(buffer.base, Base::Input(_) | Base::Output(_));
+    let mut boundary = Vec::new();
+    for (step, action) in program.steps.iter().map(|step| &step.action).enumerate() {
+        let Action::Launch(launch) = action else { continue };
+        let callers = launch.buffers.iter().enumerate().filter(|(_, buffer)| is_callers(buffer));
+        boundary.extend(callers.map(|(argument, &buffer)| BoundaryArgument { step, argument, buffer }));
+    }
+    boundary
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable").field("program", &self.program).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

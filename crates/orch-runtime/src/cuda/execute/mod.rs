@@ -1,0 +1,10 @@
+//! Programs of launches on a device: placement of their tensors, CUDA graphs, library calls, runs and timing.
+
+mod dependencies;
+pub(super) mod executable;
+mod graph;
+pub(super) mod launch;
+mod library_calls;
+mod placement;
+pub(super) mod row;
+pub(super) mod timing;

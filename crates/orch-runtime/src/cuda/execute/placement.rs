@@ -1,0 +1,266 @@
+//! Where the tensors of a program lie on the device, and the arguments that kernels get.
+
+use super::launch::{Action, Program, Step, TensorMapShape};
+use crate::cuda::driver::device::Context;
+use crate::cuda::driver::error::{CudaError, size};
+use crate::cuda::driver::memory::DeviceBuffer;
+use crate::cuda::driver::stream::Stream;
+use crate::cuda::driver::sys::{EncodedTensorMap, tensor_map};
+use crate::program::{Base, BufferRef};
+use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+/// Alignment that kernels may assume of constants, inputs, outputs and the arena: that of an allocation.
+const ALIGN_BYTES: usize = 256;
+
+/// Tensors one after the other in one allocation.
+pub(in crate::cuda) struct Packed {
+    buffer: DeviceBuffer,
+    starts: Vec<usize>,
+}
+
+/// All memory of an executable. Inputs and outputs are stand-ins for the caller's tensors.
+pub(in crate::cuda) struct Placement {
+    arena: DeviceBuffer,
+    pub(in crate::cuda) constants: Arc<Packed>,
+    pub(in crate::cuda) inputs: Packed,
+    pub(in crate::cuda) outputs: Packed,
+}
+
+/// The arguments of a launch, and the pointers to them that the driver takes.
+pub(in crate::cuda) struct Arguments {
+    pointers: Box<[*mut c_void]>,
+    /// What the pointers point to.
+    _addresses: Box<[u64]>,
+    _maps: Box<[EncodedTensorMap]>,
+}
+
+// SAFETY: the pointers are to memory that this value owns.
+unsafe impl Send for Arguments {}
+
+impl Packed {
+    fn new(context: &Context, sizes: &[usize], purpose: &str) -> Result<Self, CudaError> {
+        let mut total = 0usize;
+        let mut starts = Vec::with_capacity(sizes.len());
+        for size in sizes {
+            starts.push(total);
+            // A sum that overflows is more than any device has.
+            total = total.saturating_add(padded(*size));
+        }
+        Ok(Self { buffer: DeviceBuffer::new(context, total, purpose)?, starts })
+    }
+
+    /// Enqueues setting all to zero.
+    fn clear(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.buffer.fill(stream, 0)
+    }
+
+    /// Enqueues copying all of `from`, which holds tensors of the same sizes.
+    pub(in crate::cuda) fn begin_copy(&self, stream: &Stream, from: &Self) -> Result<(), CudaError> {
+        self.buffer.copy_from(stream, 0, &from.buffer, 0, self.buffer.len_bytes())
+    }
+
+    fn address(&self, idx: usize) -> u64 {
+        self.buffer.address() + self.starts[idx] as u64
+    }
+
+    /// Enqueues writing tensor `idx`.
+    ///
+    /// # Safety
+    /// As [`DeviceBuffer::begin_copy_from_host`].
+    pub(in crate::cuda) unsafe fn begin_write(
+        &self,
+        stream: &Stream,
+        idx: usize,
+        bytes: &[u8],
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.buffer.begin_copy_from_host(stream, self.starts[idx], bytes) }
+    }
+
+    /// Enqueues reading tensor `idx`.
+    ///
+    /// # Safety
+    /// As [`DeviceBuffer::begin_copy_to_host`].
+    pub(in crate::cuda) unsafe fn begin_read(
+        &self,
+        stream: &Stream,
+        idx: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.buffer.begin_copy_to_host(stream, self.starts[idx], bytes) }
+    }
+}
+
+impl Placement {
+    /// Memory for a valid program: constants filled in, or shared with another executable's; all else zero.
+    pub(in crate::cuda) fn new(
+        stream: &Stream,
+        program: &Program,
+        constants: Option<&Arc<Packed>>,
+    ) -> Result<Self, CudaError> {
+        Self::allocate(stream, program, constants).map_err(|error| with_total(error, program))
+    }
+
+    fn allocate(
+        stream: &Stream,
+        program: &Program,
+        constants: Option<&Arc<Packed>>,
+    ) -> Result<Self, CudaError> {
+        let context = stream.context();
+        let constants = match constants {
+            Some(constants) => Arc::clone(constants),
+            None => Arc::new(upload_constants(stream, program)?),
+        };
+        let placement = Self {
+            arena: DeviceBuffer::new(context, program.arena_bytes, "working memory")?,
+            constants,
+            inputs: Packed::new(context, &program.input_bytes, "inputs")?,
+            outputs: Packed::new(context, &program.output_bytes, "outputs")?,
+        };
+        placement.arena.fill(stream, 0)?;
+        placement.inputs.clear(stream)?;
+        placement.outputs.clear(stream)?;
+        Ok(placement)
+    }
+
+    /// Bytes of the device that it takes, constants included.
+    pub(in crate::cuda) fn len_bytes(&self) -> usize {
+        let packed = [&*self.constants, &self.inputs, &self.outputs];
+        self.arena.len_bytes() + packed.iter().map(|packed| packed.buffer.len_bytes()).sum::<usize>()
+    }
+
+    /// The address of a range of the program.
+    pub(in crate::cuda) fn address(&self, buffer: &BufferRef) -> u64 {
+        let start = match buffer.base {
+            Base::Arena => self.arena.address(),
+            Base::Constant(idx) => self.constants.address(idx),
+            Base::Input(idx) => self.inputs.address(idx),
+            Base::Output(idx) => self.outputs.address(idx),
+        };
+        start + buffer.offset_bytes as u64
+    }
+
+    /// The content of a range, when all that is enqueued is done.
+    pub(in crate::cuda) fn read(&self, stream: &Stream, range: &BufferRef) -> Result<Vec<u8>, CudaError> {
+        let mut bytes = vec![0; range.len_bytes];
+        let (buffer, start) = self.buffer_of(range);
+        buffer.copy_to_host(stream, start, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes a range, after all that is enqueued.
+    pub(in crate::cuda) fn write(
+        &self,
+        stream: &Stream,
+        range: &BufferRef,
+        bytes: &[u8],
+    ) -> Result<(), CudaError> {
+        let (buffer, start) = self.buffer_of(range);
+        buffer.copy_from_host(stream, start, bytes)
+    }
+
+    fn buffer_of(&self, range: &BufferRef) -> (&DeviceBuffer, usize) {
+        let (buffer, start) = match range.base {
+            Base::Arena => (&self.arena, 0),
+            Base::Constant(idx) => (&self.constants.buffer, self.constants.starts[idx]),
+            Base::Input(idx) => (&self.inputs.buffer, self.inputs.starts[idx]),
+            Base::Output(idx) => (&self.outputs.buffer, self.outputs.starts[idx]),
+        };
+        (buffer, start + range.offset_bytes)
+    }
+}
+
+/// What a tensor of this size takes beside others.
+fn padded(len_bytes: usize) -> usize {
+    len_bytes.saturating_add(ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES
+}
+
+/// Says of a want of memory how much the whole program takes: what is asked for last need not be the most of it.
+fn with_total(error: CudaError, program: &Program) -> CudaError {
+    let CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes } = error else { return error };
+    let constants = program.constants.iter().map(|bytes| bytes.len());
+    let ports = program.input_bytes.iter().chain(&program.output_bytes).copied();
+    let in_all = constants.chain(ports).map(padded).fold(program.arena_bytes, usize::saturating_add);
+    let doing = format!("{doing} (all tensors together take {})", size(in_all));
+    CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes }
+}
+
+fn upload_constants(stream: &Stream, program: &Program) -> Result<Packed, CudaError> {
+    let sizes: Vec<usize> = program.constants.iter().map(|bytes| bytes.len()).collect();
+    let packed = Packed::new(stream.context(), &sizes, "constants")?;
+    let begun = program.constants.iter().enumerate().try_for_each(|(idx, bytes)| {
+        // SAFETY: the program's constants stay as they are until the wait below.
+        unsafe { packed.begin_write(stream, idx, bytes) }
+    });
+    let waited = stream.synchronize();
+    begun.and(waited)?;
+    Ok(packed)
+}
+
+impl Arguments {
+    /// Those of a step, none unless it is a launch.
+    ///
+    /// # Errors
+    /// If the driver does not take a view.
+    pub(in crate::cuda) fn of(
+        step: &Step,
+        placement: &Placement,
+        context: &Context,
+    ) -> Result<Self, CudaError> {
+        let (buffers, views) = match &step.action {
+            Action::Launch(launch) => (&launch.buffers[..], &launch.tensor_maps[..]),
+            Action::Copy { .. } | Action::Host(_) => (&[][..], &[][..]),
+        };
+        let mut addresses: Box<[u64]> = buffers.iter().map(|buffer| placement.address(buffer)).collect();
+        let map = |view: &TensorMapShape| encode(view, addresses[view.argument], &step.name, context);
+        let mut maps: Box<[EncodedTensorMap]> = views.iter().map(map).collect::<Result<_, _>>()?;
+        let to_addresses = addresses.iter_mut().map(|address| (&raw mut *address).cast());
+        let to_maps = maps.iter_mut().map(|map| (&raw mut *map).cast());
+        Ok(Self { pointers: to_addresses.chain(to_maps).collect(), _addresses: addresses, _maps: maps })
+    }
+
+    /// The pointers, valid as long as this value.
+    pub(in crate::cuda) fn pointers(&self) -> &[*mut c_void] {
+        &self.pointers
+    }
+}
+
+/// Elements of a line of a box, 128 bytes.
+const LINE_ELEMS: c_uint = 64;
+
+/// What the copy engine needs to know of a view of a tensor at an address.
+fn encode(
+    view: &TensorMapShape,
+    address: u64,
+    step: &str,
+    context: &Context,
+) -> Result<EncodedTensorMap, CudaError> {
+    let driver = context.enter()?;
+    let rank = view.extents.len();
+    let mut box_extents = vec![1; rank];
+    (box_extents[0], box_extents[1]) = (LINE_ELEMS, view.rows);
+    let steps: Vec<c_uint> = vec![1; rank];
+    let mut map = EncodedTensorMap([0; 16]);
+    // SAFETY: the lists have as many elements as the rank says, the strides one less, and the driver reads them only here.
+    let status = unsafe {
+        (driver.api.encode_tensor_map)(
+            &raw mut map,
+            tensor_map::UINT16,
+            rank as c_uint,
+            address + view.offset_bytes as u64,
+            view.extents.as_ptr(),
+            view.strides_bytes.as_ptr(),
+            box_extents.as_ptr(),
+            steps.as_ptr(),
+            tensor_map::INTERLEAVE_NONE,
+            tensor_map::SWIZZLE_128B,
+            // With 256 bytes, boxes of strips of longer rows are read up to 10 % slower on an H200, and none faster.
+            tensor_map::PROMOTE_128B,
+            tensor_map::FILL_ZEROS,
+        )
+    };
+    driver.check(status, || format!("preparing the view {view:?} of step `{step}`"))?;
+    Ok(map)
+}

@@ -1,0 +1,182 @@
+//! Times of work on a device, by the device's own clock.
+
+use super::executable::{Executable, ExecutableError};
+use super::launch::{Action, Step};
+use crate::cuda::driver::device::Context;
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::driver::memory::DeviceBuffer;
+use crate::cuda::driver::stream::{Event, Stream};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How work is timed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimeOptions {
+    /// Repetitions before those that count.
+    pub warmup: usize,
+    /// Repetitions that count.
+    pub replays: usize,
+    /// Overwrites the second-level cache before each repetition, so that it finds nothing there.
+    pub flush_l2: bool,
+}
+
+impl Default for TimeOptions {
+    fn default() -> Self {
+        Self { warmup: 3, replays: 20, flush_l2: false }
+    }
+}
+
+/// Repetitions that are enqueued together: enough that the device does not wait for the host, few enough that its queue
+/// takes them.
+const BATCH: usize = 32;
+
+/// Times what `enqueue` puts into the stream: microseconds of each repetition that counts.
+///
+/// Repetitions are enqueued one behind the other, so a time is that from the end of one repetition, or of the flushing
+/// before this one, to the end of this one.
+///
+/// # Errors
+/// Those of `enqueue`, or if the device fails.
+pub fn time_on_device<E: From<CudaError>>(
+    stream: &Stream,
+    options: &TimeOptions,
+    enqueue: impl FnMut() -> Result<(), E>,
+) -> Result<Vec<f64>, E> {
+    time_batches(stream, options, None, enqueue)
+}
+
+/// As [`time_on_device`]; with a gate, a batch of repetitions starts when all of it is enqueued. Of what takes a few
+/// microseconds the host's pace is a tenth otherwise: the device idles after a flush, or it does not.
+fn time_batches<E: From<CudaError>>(
+    stream: &Stream,
+    options: &TimeOptions,
+    mut gate: Option<&mut Gate>,
+    mut enqueue: impl FnMut() -> Result<(), E>,
+) -> Result<Vec<f64>, E> {
+    let flush = options.flush_l2.then(|| flush_buffer(stream.context())).transpose()?;
+    let context = stream.context();
+    let event = |_| Event::new(context);
+    let events = (0..2 * BATCH.min(options.replays)).map(event).collect::<Result<Vec<_>, _>>()?;
+    (0..options.warmup).try_for_each(|_| enqueue())?;
+    let mut times_us = Vec::with_capacity(options.replays);
+    while times_us.len() < options.replays {
+        let batch = BATCH.min(options.replays - times_us.len());
+        if let Some(gate) = &mut gate {
+            gate.close(stream)?;
+        }
+        let enqueued: Result<(), E> = events.chunks_exact(2).take(batch).try_for_each(|pair| {
+            if let Some(flush) = &flush {
+                flush.fill(stream, 0)?;
+            }
+            pair[0].record(stream)?;
+            enqueue()?;
+            Ok(pair[1].record(stream)?)
+        });
+        if let Some(gate) = &gate {
+            gate.open()?;
+        }
+        enqueued?;
+        stream.synchronize()?;
+        for pair in events.chunks_exact(2).take(batch) {
+            times_us.push(pair[1].elapsed_us(&pair[0])?);
+        }
+    }
+    Ok(times_us)
+}
+
+/// What a stream waits at until another one opens it.
+pub(in crate::cuda) struct Gate {
+    flag: DeviceBuffer,
+    opener: Stream,
+    /// The byte of which the flag's four are made when it is open.
+    turn: u8,
+}
+
+impl Gate {
+    fn new(context: &Context) -> Result<Self, CudaError> {
+        let flag = DeviceBuffer::new(context, size_of::<u32>(), "a flag for timing")?;
+        let opener = Stream::new(context)?;
+        flag.fill(&opener, 0)?;
+        opener.synchronize()?;
+        Ok(Self { flag, opener, turn: 0 })
+    }
+
+    /// Holds back what the stream is given from now on.
+    fn close(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        self.turn = self.turn % u8::MAX + 1;
+        stream.hold_until(self.flag.address(), u32::from_ne_bytes([self.turn; 4]))
+    }
+
+    /// Lets it start.
+    fn open(&self) -> Result<(), CudaError> {
+        self.flag.fill(&self.opener, self.turn)
+    }
+}
+
+/// Most steps of a run of which a batch is held back: the driver's queue takes about a thousand launches, and a call that waits
+/// for room in it would wait for ever.
+const MOST_HELD_STEPS: usize = 8;
+
+/// Memory whose overwriting leaves nothing else in the second-level cache.
+fn flush_buffer(context: &Context) -> Result<DeviceBuffer, CudaError> {
+    let bytes = usize::try_from(2 * context.device().info().l2_bytes).unwrap_or(usize::MAX);
+    DeviceBuffer::new(context, bytes, "flushing the second-level cache")
+}
+
+impl Executable {
+    /// Times whole runs, in the way that the executable was prepared for, on the inputs that are on the device:
+    /// microseconds of each.
+    ///
+    /// # Errors
+    /// If a host routine fails, or the device does.
+    pub fn time_runs(&mut self, options: &TimeOptions) -> Result<Vec<f64>, ExecutableError> {
+        let steps = 0..self.program().steps.len();
+        self.time(steps, options, Self::enqueue)
+    }
+
+    /// Times a few steps that follow one another, on the tensors that are on the device: microseconds of each repetition.
+    ///
+    /// # Errors
+    /// If one is a host routine that fails, or the device does.
+    pub fn time_steps(
+        &mut self,
+        steps: Range<usize>,
+        options: &TimeOptions,
+    ) -> Result<Vec<f64>, ExecutableError> {
+        self.time(steps.clone(), options, |executable| {
+            steps.clone().try_for_each(|step| executable.run_step(step))
+        })
+    }
+
+    /// Times what `enqueue` puts into the stream, which is these steps.
+    fn time(
+        &mut self,
+        steps: Range<usize>,
+        options: &TimeOptions,
+        mut enqueue: impl FnMut(&mut Self) -> Result<(), ExecutableError>,
+    ) -> Result<Vec<f64>, ExecutableError> {
+        let stream = Arc::clone(self.stream());
+        let mut gate = self.gate(steps)?;
+        let times = time_batches(&stream, options, gate.as_mut(), || enqueue(self));
+        let times = times.map_err(|error| match error {
+            ExecutableError::Cuda(error) => self.blame(error).into(),
+            other => other,
+        })?;
+        self.wait()?;
+        // After an error the device may still be about to look at it.
+        self.keep_gate(gate);
+        Ok(times)
+    }
+
+    /// What holds batches of these steps back; nothing if they are many, or wait for the device.
+    fn gate(&mut self, steps: Range<usize>) -> Result<Option<Gate>, CudaError> {
+        let waits = self.waits_after_steps();
+        let steps = &self.program().steps[steps];
+        let is_held = |step: &Step| !matches!(step.action, Action::Host(_));
+        let may_hold = !waits && steps.len() <= MOST_HELD_STEPS && steps.iter().all(is_held);
+        if !may_hold {
+            return Ok(None);
+        }
+        self.take_gate().map_or_else(|| Gate::new(self.stream().context()), Ok).map(Some)
+    }
+}
