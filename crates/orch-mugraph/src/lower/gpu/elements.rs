@@ -1,6 +1,6 @@
 //! Loops in which the threads of a CTA share the elements of a tile, several neighbours at a time.
 
-use super::lowering::Lowering;
+use super::emitter::BlockEmitter;
 use orch_compute::{BufferId, ExprId};
 use orch_thread::{Stmt, Vectorizer, Widening};
 
@@ -8,19 +8,19 @@ use orch_thread::{Stmt, Vectorizer, Widening};
 const MOST_LANES: usize = 8;
 
 /// What is stored for an element.
-pub(super) struct Write {
+pub(super) struct ElementStore {
     pub buffer: BufferId,
     pub offset: ExprId,
     pub value: ExprId,
     pub mask: Option<ExprId>,
 }
 
-impl Lowering<'_> {
+impl BlockEmitter<'_> {
     /// Statements that make stores for every element of a shape, given its coordinates.
-    pub fn each_element(
+    pub fn for_each_element(
         &mut self,
         shape: &[usize],
-        element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<Write>,
+        element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<ElementStore>,
     ) -> Vec<Stmt> {
         let threads = self.threads();
         let elems = crate::op::elems(shape);
@@ -32,20 +32,20 @@ impl Lowering<'_> {
         let across = last / lanes;
         let chunks = elems / lanes;
         let rounds = chunks.div_ceil(threads);
-        self.repeated("round", rounds, Lowering::rounds_kind(rounds), |this, round| {
+        self.loop_of("round", rounds, BlockEmitter::round_loop_kind(rounds), |this, round| {
             let exprs = &mut this.program.exprs;
-            let chunk = exprs.linear_index(&[round, this.thread], &[threads, 1]);
+            let chunk = exprs.linear_index(&[round, this.ids.thread], &[threads, 1]);
             let mut body = Vec::new();
             let is_whole = chunks.is_multiple_of(threads);
-            let exists = this.below(chunk, chunks).filter(|_| !is_whole);
+            let exists = this.is_below(chunk, chunks).filter(|_| !is_whole);
             let parts = this.program.exprs.unflatten(chunk, &[outer, &[across]].concat());
             let mut coords = Vec::new();
             for (&part, &extent) in parts.iter().zip(outer) {
-                coords.push(this.bind(&mut body, "at", part, (extent, 1)));
+                coords.push(this.bind_index(&mut body, "at", part, (extent, 1)));
             }
             let first = this.program.exprs.mul_const(parts[outer.len()], lanes as i64);
-            let first = this.bind(&mut body, "first", first, (last, lanes));
-            body.extend(this.element(&coords, (first, last, lanes), shape.is_empty(), element));
+            let first = this.bind_index(&mut body, "first", first, (last, lanes));
+            body.extend(this.element_stores(&coords, (first, last, lanes), shape.is_empty(), element));
             match exists {
                 Some(condition) => vec![Stmt::If { condition, then: body, otherwise: Vec::new() }],
                 None => body,
@@ -53,12 +53,12 @@ impl Lowering<'_> {
         })
     }
 
-    fn element(
+    fn element_stores(
         &mut self,
         outer: &[ExprId],
         (first, last, lanes): (ExprId, usize, usize),
         is_scalar: bool,
-        element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<Write>,
+        element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<ElementStore>,
     ) -> Vec<Stmt> {
         let mut coords = outer.to_vec();
         if lanes == 1 {
@@ -70,21 +70,21 @@ impl Lowering<'_> {
         coords.push(each);
         let writes = element(self, &coords);
         let over = Widening::new(var, first, lanes);
-        let Lowering { program, simplifier, .. } = self;
+        let BlockEmitter { program, simplifier, .. } = self;
         let mut vectorizer = Vectorizer::new(&mut program.exprs, &over);
         let mut widen = |id| {
             let wide = vectorizer.widen(&mut program.exprs, simplifier, id);
             program.exprs.splat(wide, lanes)
         };
         let mut stmts = Vec::new();
-        for Write { buffer, offset, value, mask } in writes {
+        for ElementStore { buffer, offset, value, mask } in writes {
             let (offset, value, mask) = (widen(offset), widen(value), mask.map(&mut widen));
             stmts.push(Stmt::Store { buffer, offset, value, mask });
         }
         stmts
     }
 
-    fn scalar_store(&mut self, Write { buffer, offset, value, mask }: Write) -> Stmt {
+    fn scalar_store(&mut self, ElementStore { buffer, offset, value, mask }: ElementStore) -> Stmt {
         let mut simple = |id| self.simplifier.simplify(&mut self.program.exprs, id);
         Stmt::Store { buffer, offset: simple(offset), value: simple(value), mask: mask.map(simple) }
     }

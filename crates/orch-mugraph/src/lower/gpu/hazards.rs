@@ -10,15 +10,15 @@ use std::collections::BTreeSet;
 
 /// Shared buffers that statements read and write.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Touched {
+pub(super) struct SharedAccesses {
     read: BTreeSet<BufferId>,
     written: BTreeSet<BufferId>,
 }
 
-impl Touched {
+impl SharedAccesses {
     /// What a group of statements touches.
-    pub fn by(program: &ThreadProgram, stmts: &[Stmt]) -> Touched {
-        let mut touched = Touched::default();
+    pub fn of(program: &ThreadProgram, stmts: &[Stmt]) -> SharedAccesses {
+        let mut touched = SharedAccesses::default();
         let mut roots = Vec::new();
         touched.add(program, stmts, &mut roots);
         for id in program.exprs.reachable(&roots) {
@@ -42,8 +42,8 @@ impl Touched {
                     self.read.insert(from.buffer);
                 }
                 Stmt::Cta(CtaStmt::Wgmma { a, b, .. }) => {
-                    let factors = [a, b].map(|spot| spot.buffer);
-                    self.read.extend(factors.iter().filter(|&&at| program.buffer(at).scope.is_shared()));
+                    let operands = [a, b].map(|spot| spot.buffer);
+                    self.read.extend(operands.iter().filter(|&&at| program.buffer(at).scope.is_shared()));
                 }
                 _ => {}
             }
@@ -52,7 +52,7 @@ impl Touched {
     }
 
     /// Whether a barrier must separate what is to come from what has been.
-    pub fn precedes(&self, next: &Touched) -> bool {
+    pub fn needs_barrier_before(&self, next: &SharedAccesses) -> bool {
         let meets = |a: &BTreeSet<BufferId>, b: &BTreeSet<BufferId>| a.intersection(b).next().is_some();
         meets(&self.written, &next.read)
             || meets(&self.written, &next.written)
@@ -70,7 +70,7 @@ impl Touched {
     }
 
     /// Both.
-    pub fn join(&mut self, other: Touched) {
+    pub fn join(&mut self, other: SharedAccesses) {
         self.read.extend(other.read);
         self.written.extend(other.written);
     }

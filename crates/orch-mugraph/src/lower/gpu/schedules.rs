@@ -8,10 +8,10 @@
 //! Where blocks are few, tasks of a cluster may also share the iterations of other loops that hand on sums and maxima, as of
 //! attention. They are preferred where products are of whole tiles of rows, which keep a multiprocessor busy.
 
-use super::cluster::{may_share, sums_tiles};
-use super::few_rows::few_rows;
-use super::steps::Steps;
-use super::{check_request, lower_steps, stream};
+use super::cluster::{can_split_iterations, has_whole_row_tiles};
+use super::skinny::skinny_loops;
+use super::steps::TileSteps;
+use super::{check_request, lower_steps, register_direct};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};
 use orch_thread::GpuTarget;
@@ -29,20 +29,20 @@ const LEAST_ITERATIONS: [usize; 2] = [8, 2];
 
 /// A way to lower a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Schedule {
+pub struct MugraphSchedule {
     /// Whether factors of few rows come in boxes; otherwise threads load large ones to registers.
     pub tma_operands: bool,
     /// Tasks that share the iterations of a block, one cluster.
     pub ctas: usize,
 }
 
-impl Schedule {
+impl MugraphSchedule {
     /// Each block is a task, and threads load large factors of few rows.
-    pub const PLAIN: Schedule = Schedule { tma_operands: false, ctas: 1 };
+    pub const PLAIN: MugraphSchedule = MugraphSchedule { tma_operands: false, ctas: 1 };
 }
 
 /// The key in records of measured times: it may not change while the schedule means the same.
-impl fmt::Display for Schedule {
+impl fmt::Display for MugraphSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cluster={}{}", self.ctas, if self.tma_operands { " tma_operands" } else { "" })
     }
@@ -55,25 +55,25 @@ impl fmt::Display for Schedule {
 pub fn schedules(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: OperandPrecision,
-) -> Result<Vec<Schedule>, CannotLower> {
+    precision: OperandPrecision,
+) -> Result<Vec<MugraphSchedule>, CannotLower> {
     let (block, shapes) = (request.block()?, request.graph.shapes());
-    let has_boxes = target.has_wgmma && matches!(factors, OperandPrecision::F16 | OperandPrecision::Bf16);
-    let few = few_rows(block, shapes).filter(|_| has_boxes);
+    let has_boxes = target.has_wgmma && matches!(precision, OperandPrecision::F16 | OperandPrecision::Bf16);
+    let few = skinny_loops(block, shapes).filter(|_| has_boxes);
     let boxes = few.is_some();
     let kind = usize::from(!boxes);
     let loops = few.unwrap_or_else(|| vec![block.clone()]);
     let shares = |&tasks: &usize| {
-        loops.iter().any(|block| may_share(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
+        loops.iter().any(|block| can_split_iterations(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
     };
     let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
-    let mut all: Vec<Schedule> =
-        counts.filter(shares).map(|tasks| Schedule { tma_operands: boxes, ctas: tasks }).collect();
-    let prefers_sharing = boxes || has_boxes && sums_tiles(block, shapes);
+    let mut all: Vec<MugraphSchedule> =
+        counts.filter(shares).map(|tasks| MugraphSchedule { tma_operands: boxes, ctas: tasks }).collect();
+    let prefers_sharing = boxes || has_boxes && has_whole_row_tiles(block, shapes);
     let first = usize::from(prefers_sharing && !all.is_empty());
-    all.insert(first, Schedule::PLAIN);
-    all.extend(boxes.then_some(Schedule { tma_operands: boxes, ctas: 1 }));
+    all.insert(first, MugraphSchedule::PLAIN);
+    all.extend(boxes.then_some(MugraphSchedule { tma_operands: boxes, ctas: 1 }));
     Ok(all)
 }
 
@@ -88,12 +88,12 @@ pub fn schedules(
 pub fn lower(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: OperandPrecision,
+    precision: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
-    let mut schedules = schedules(request, target, factors)?.into_iter();
-    let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != Schedule::PLAIN);
-    let boxed = preferred.find_map(|schedule| lower_as(request, target, factors, schedule).ok());
-    boxed.map_or_else(|| lower_as(request, target, factors, Schedule::PLAIN), Ok)
+    let mut schedules = schedules(request, target, precision)?.into_iter();
+    let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != MugraphSchedule::PLAIN);
+    let boxed = preferred.find_map(|schedule| lower_as(request, target, precision, schedule).ok());
+    boxed.map_or_else(|| lower_as(request, target, precision, MugraphSchedule::PLAIN), Ok)
 }
 
 /// Lowers a kernel in one of the ways that [`schedules`] names.
@@ -103,24 +103,26 @@ pub fn lower(
 pub fn lower_as(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: OperandPrecision,
-    schedule: Schedule,
+    precision: OperandPrecision,
+    schedule: MugraphSchedule,
 ) -> Result<Kernel, CannotLower> {
     let block = request.block()?;
     check_request(request, block)?;
     let shapes = request.graph.shapes();
-    if schedule == Schedule::PLAIN {
-        return lower_by_threads(request, block, target, factors);
+    if schedule == MugraphSchedule::PLAIN {
+        return lower_by_threads(request, block, target, precision);
     }
     let loops = match schedule.tma_operands {
-        true => few_rows(block, shapes).unwrap_or_default(),
+        true => skinny_loops(block, shapes).unwrap_or_default(),
         false => vec![block.clone()],
     };
     let least = LEAST_ITERATIONS[usize::from(!schedule.tma_operands)];
     let mut reason = CannotLower(format!("no loop for {schedule}"));
-    for block in loops.iter().filter(|block| may_share(block, shapes, (schedule.ctas, least), target)) {
-        let steps = Steps::of(block, shapes)?;
-        match lower_steps(request, (block, &steps), target, (factors, schedule)) {
+    for block in
+        loops.iter().filter(|block| can_split_iterations(block, shapes, (schedule.ctas, least), target))
+    {
+        let steps = TileSteps::of(block, shapes)?;
+        match lower_steps(request, (block, &steps), target, (precision, schedule)) {
             Ok(kernel) => return Ok(kernel),
             Err(other) => reason = other,
         }
@@ -133,15 +135,16 @@ fn lower_by_threads(
     request: &Request<'_>,
     block: &BlockGraph,
     target: &GpuTarget,
-    factors: OperandPrecision,
+    precision: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
-    let mut steps = Steps::of(block, request.graph.shapes())?;
-    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
-    if !steps.streams.is_empty() {
-        if let Ok(kernel) = lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN)) {
+    let mut steps = TileSteps::of(block, request.graph.shapes())?;
+    (steps.direct_loads, steps.unroll) = register_direct::direct_loads(request, &steps, precision);
+    if !steps.direct_loads.is_empty() {
+        if let Ok(kernel) = lower_steps(request, (block, &steps), target, (precision, MugraphSchedule::PLAIN))
+        {
             return Ok(kernel);
         }
-        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
+        (steps.direct_loads, steps.unroll) = (BTreeMap::new(), 1);
     }
-    lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN))
+    lower_steps(request, (block, &steps), target, (precision, MugraphSchedule::PLAIN))
 }

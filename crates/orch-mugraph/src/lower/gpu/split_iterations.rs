@@ -4,14 +4,14 @@
 //! as short as one likes: each becomes several, of parts of its tiles. The search chooses iterations by what a block holds;
 //! how much is copied at a time is chosen here.
 
-use super::steps::{Step, Steps, Tile};
+use super::steps::{BlockTile, TileStep, TileSteps};
 use crate::graph::{Accumulation, BlockGraph};
 use crate::op::{BinaryFn, Op, ReduceFn};
 use crate::tiling::Stage;
 
 /// What of a tile of the loop an iteration has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Share {
+enum IterationPart {
     /// All: it does not change.
     Whole,
     /// Some of the elements along a dimension.
@@ -22,17 +22,21 @@ enum Share {
 
 /// The block graph with `times` as many iterations; `None` if they would not compute the same, or if the parts of tiles would
 /// not be whole.
-pub(super) fn refined(block: &BlockGraph, steps: &Steps, times: usize) -> Option<BlockGraph> {
-    let mut shares: Vec<Option<Share>> = Vec::new();
+pub(super) fn with_shorter_iterations(
+    block: &BlockGraph,
+    steps: &TileSteps,
+    times: usize,
+) -> Option<BlockGraph> {
+    let mut shares: Vec<Option<IterationPart>> = Vec::new();
     for tile in &steps.tiles {
         let share = match tile.stage {
-            Stage::Invariant => Some(Share::Whole),
+            Stage::Invariant => Some(IterationPart::Whole),
             Stage::Loop => share(tile, steps, &shares),
-            Stage::After => is_sum(tile, &shares).then_some(Share::Whole),
+            Stage::After => is_sum(tile, &shares).then_some(IterationPart::Whole),
         };
         if tile.readers > 0 {
             let is_whole =
-                |share| !matches!(share, Share::Part(dim) if !tile.shape[dim].is_multiple_of(times));
+                |share| !matches!(share, IterationPart::Part(dim) if !tile.shape[dim].is_multiple_of(times));
             share.filter(|&share| is_whole(share))?;
         }
         shares.push(share);
@@ -41,50 +45,52 @@ pub(super) fn refined(block: &BlockGraph, steps: &Steps, times: usize) -> Option
 }
 
 /// Whether a tile that is known after the loop adds up summands, if it is made of the loop's tiles at all.
-fn is_sum(tile: &Tile, shares: &[Option<Share>]) -> bool {
+fn is_sum(tile: &BlockTile, shares: &[Option<IterationPart>]) -> bool {
     match &tile.step {
-        Step::Accumulate { how, tile } => *how == Accumulation::Sum && shares[*tile] == Some(Share::Summand),
-        Step::Load { .. } | Step::Op { .. } | Step::RunningMax { .. } => true,
+        TileStep::Accumulate { how, tile } => {
+            *how == Accumulation::Sum && shares[*tile] == Some(IterationPart::Summand)
+        }
+        TileStep::Load { .. } | TileStep::Op { .. } | TileStep::RunningMax { .. } => true,
     }
 }
 
 /// What an iteration has of a tile of the loop, if shorter iterations have parts of the same.
-fn share(tile: &Tile, steps: &Steps, shares: &[Option<Share>]) -> Option<Share> {
+fn share(tile: &BlockTile, steps: &TileSteps, shares: &[Option<IterationPart>]) -> Option<IterationPart> {
     let (op, args) = match &tile.step {
-        Step::Load { along_loop, .. } => return along_loop.map(Share::Part),
-        Step::Op { op, args } => (op, args),
-        Step::Accumulate { .. } | Step::RunningMax { .. } => return None,
+        TileStep::Load { along_loop, .. } => return along_loop.map(IterationPart::Part),
+        TileStep::Op { op, args } => (op, args),
+        TileStep::Accumulate { .. } | TileStep::RunningMax { .. } => return None,
     };
-    let given: Option<Vec<Share>> = args.iter().map(|&arg| shares[arg]).collect();
+    let given: Option<Vec<IterationPart>> = args.iter().map(|&arg| shares[arg]).collect();
     let (given, last) = (given?, tile.shape.len().wrapping_sub(1));
     match (op, given.as_slice()) {
-        (Op::Scale(_) | Op::Binary(BinaryFn::Add), [Share::Summand, ..])
-            if given.iter().all(|share| *share == Share::Summand) =>
+        (Op::Scale(_) | Op::Binary(BinaryFn::Add), [IterationPart::Summand, ..])
+            if given.iter().all(|share| *share == IterationPart::Summand) =>
         {
-            Some(Share::Summand)
+            Some(IterationPart::Summand)
         }
         (op, _) if op.is_elementwise() => {
             let dim = given.iter().find_map(|share| match share {
-                Share::Part(dim) => Some(*dim),
-                Share::Whole | Share::Summand => None,
+                IterationPart::Part(dim) => Some(*dim),
+                IterationPart::Whole | IterationPart::Summand => None,
             })?;
-            let suits = |(share, &arg): (&Share, &usize)| match share {
-                Share::Whole => steps.tiles[arg].shape[dim] == 1,
-                Share::Part(own) => *own == dim,
-                Share::Summand => false,
+            let suits = |(share, &arg): (&IterationPart, &usize)| match share {
+                IterationPart::Whole => steps.tiles[arg].shape[dim] == 1,
+                IterationPart::Part(own) => *own == dim,
+                IterationPart::Summand => false,
             };
-            given.iter().zip(args).all(suits).then_some(Share::Part(dim))
+            given.iter().zip(args).all(suits).then_some(IterationPart::Part(dim))
         }
-        (Op::Matmul, &[Share::Part(left), Share::Part(right)]) => {
-            (left == last && right + 1 == last).then_some(Share::Summand)
+        (Op::Matmul, &[IterationPart::Part(left), IterationPart::Part(right)]) => {
+            (left == last && right + 1 == last).then_some(IterationPart::Summand)
         }
-        (Op::Matmul, [Share::Summand, Share::Whole]) => Some(Share::Summand),
-        (Op::Reduce { f, dim, keep: 1 }, &[Share::Part(part)]) => match part == *dim {
-            true => (*f == ReduceFn::Sum).then_some(Share::Summand),
-            false => Some(Share::Part(part)),
+        (Op::Matmul, [IterationPart::Summand, IterationPart::Whole]) => Some(IterationPart::Summand),
+        (Op::Reduce { f, dim, keep: 1 }, &[IterationPart::Part(part)]) => match part == *dim {
+            true => (*f == ReduceFn::Sum).then_some(IterationPart::Summand),
+            false => Some(IterationPart::Part(part)),
         },
-        (Op::Transpose(perm), [Share::Part(part)]) => {
-            perm.iter().position(|from| from == part).map(Share::Part)
+        (Op::Transpose(perm), [IterationPart::Part(part)]) => {
+            perm.iter().position(|from| from == part).map(IterationPart::Part)
         }
         _ => None,
     }
@@ -107,8 +113,8 @@ mod tests {
             Node::Input { .. } | Node::Op { .. } => None,
         });
         let block = block.expect("a block");
-        let steps = Steps::of(&block, graph.shapes()).expect("steps");
-        refined(&block, &steps, times).map(|block| block.loop_range)
+        let steps = TileSteps::of(&block, graph.shapes()).expect("steps");
+        with_shorter_iterations(&block, &steps, times).map(|block| block.loop_range)
     }
 
     #[test]
