@@ -1,13 +1,14 @@
-//! Loops in which the threads of a CTA share the elements of a tile, several neighbours at a time.
+//! Loops in which all threads of a CTA share the elements of a tile, each several consecutive ones at a time
+//! (vectorised).
 
 use super::emitter::BlockEmitter;
 use orch_compute::{BufferId, ExprId};
 use orch_thread::{Stmt, Vectorizer, Widening};
 
-/// Most neighbours at a time.
+/// Most elements of a vector: 16 bytes of 16-bit elements, 32 bytes (two stores) of f32.
 const MOST_LANES: usize = 8;
 
-/// What is stored for an element.
+/// A store of one element.
 pub(super) struct ElementStore {
     pub buffer: BufferId,
     pub offset: ExprId,
@@ -16,7 +17,8 @@ pub(super) struct ElementStore {
 }
 
 impl BlockEmitter<'_> {
-    /// Statements that make stores for every element of a shape, given its coordinates.
+    /// Stores for every element of a shape, given its coordinates: vectors `[round, thread]` of consecutive
+    /// elements of the last dimension. `element` is called once, with symbolic coordinates.
     pub fn for_each_element(
         &mut self,
         shape: &[usize],
@@ -34,6 +36,7 @@ impl BlockEmitter<'_> {
         let rounds = chunks.div_ceil(threads);
         self.loop_of("round", rounds, BlockEmitter::round_loop_kind(rounds), |this, round| {
             let exprs = &mut this.program.exprs;
+            // [round, thread]
             let chunk = exprs.linear_index(&[round, this.ids.thread], &[threads, 1]);
             let mut body = Vec::new();
             let is_whole = chunks.is_multiple_of(threads);
@@ -53,6 +56,8 @@ impl BlockEmitter<'_> {
         })
     }
 
+    /// The stores of one vector of elements, from `first` of the last dimension on: the scalar stores at a
+    /// symbolic index, widened to `lanes`.
     fn element_stores(
         &mut self,
         outer: &[ExprId],
@@ -84,13 +89,14 @@ impl BlockEmitter<'_> {
         stmts
     }
 
+    /// A store with simplified expressions.
     fn scalar_store(&mut self, ElementStore { buffer, offset, value, mask }: ElementStore) -> Stmt {
         let mut simple = |id| self.simplifier.simplify(&mut self.program.exprs, id);
         Stmt::Store { buffer, offset: simple(offset), value: simple(value), mask: mask.map(simple) }
     }
 }
 
-/// As many neighbours as rows have whole and leave work for all threads.
+/// Vector width: the widest of 8, 4, 2 that divides the last dimension and leaves a vector for every thread.
 fn lanes(last: usize, elems: usize, threads: usize) -> usize {
     let suits = |&lanes: &usize| last.is_multiple_of(lanes) && elems / lanes >= threads;
     [MOST_LANES, 4, 2].into_iter().find(suits).unwrap_or(1)

@@ -1,5 +1,5 @@
-//! The program while it is written: its threads, lists of statements with the barriers that they need, and short ways to
-//! say things.
+//! State of the emission of a block, and helpers that every other file uses: adding statements with the
+//! barriers they need, index expressions of lanes, warps and registers, loops.
 
 use super::accumulate::{LoopAccumulator, Rescale};
 use super::conditional_rescale::ConditionalRescale;
@@ -20,9 +20,9 @@ use orch_thread::cta::WARP;
 use orch_thread::{Buffer, CtaStmt, Location, LoopKind, Scope, Stmt, ThreadProgram};
 use std::collections::BTreeMap;
 
-/// Elements of scratch that may be registers.
+/// Elements of scratch up to which a fill is unrolled, so that scratch can be registers.
 const MOST_REGISTERS: usize = 256;
-/// Rounds of a loop that are written out.
+/// Rounds of a loop over elements that are unrolled.
 const UNROLLED_ROUNDS: usize = 4;
 
 /// Emits the statements of one block: the plan, which does not change, and the state of emission.
@@ -242,7 +242,7 @@ impl BlockEmitter<'_> {
         self.plan.schedule.warps * WARP
     }
 
-    /// How warps share the rows of a tile.
+    /// How warps share a tile of this shape: by warp groups in a skinny GEMM, otherwise by its rows.
     pub fn warp_grid(&self, shape: &[usize]) -> Option<WarpGrid> {
         match self.plan.schedule.is_skinny {
             true => WarpGrid::of_warp_groups(shape, self.plan.schedule.warps),
@@ -250,7 +250,9 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Adds a group of statements, after a barrier if it needs one.
+    /// Adds a group of statements in which threads do not depend on each other. Before it come what it needs:
+    /// `cp.async.wait_group` and waits for full mbarriers for the shared buffers it reads, and a barrier if
+    /// it conflicts with accesses since the last one.
     pub fn emit(&mut self, stmts: Vec<Stmt>) {
         let touched = SharedAccesses::of(&self.program, &stmts);
         if let Some(last) = self.pending.cp_async.iter().rposition(|&buffer| touched.reads(buffer)) {
@@ -264,7 +266,7 @@ impl BlockEmitter<'_> {
         self.code.body.extend(stmts);
     }
 
-    /// Waits for the first of the groups of copies that are under way.
+    /// Waits for the first `groups` of the pending cp.async groups, then a barrier.
     pub fn wait_for_cp_async(&mut self, groups: usize) {
         self.pending.cp_async.drain(..groups);
         let left = self.pending.cp_async.len() + self.pending.later_cp_async;
@@ -272,13 +274,13 @@ impl BlockEmitter<'_> {
         self.emit_barrier();
     }
 
-    /// Adds a barrier.
+    /// Adds a CTA barrier (`bar.sync`).
     pub fn emit_barrier(&mut self) {
         self.code.body.push(Stmt::Cta(CtaStmt::Barrier));
         self.pending.accesses = SharedAccesses::default();
     }
 
-    /// Adds a buffer that is not an argument.
+    /// Adds a scratch (register) or shared buffer.
     pub fn add_buffer(&mut self, name: &str, dtype: DType, elems: usize, scope: Scope) -> BufferId {
         self.program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope })
     }
@@ -293,12 +295,13 @@ impl BlockEmitter<'_> {
         self.program.exprs.constant(DType::F32, value)
     }
 
-    /// A constant place of a buffer.
+    /// A constant offset in a buffer.
     pub fn location(&mut self, buffer: BufferId, offset: usize) -> Location {
         Location { buffer, offset: self.index(offset) }
     }
 
-    /// Binds an index with values `0..extent`, multiples of `factor`, to a name; a constant stays one.
+    /// Binds an index in `0..extent`, a multiple of `factor`, to a new variable and gives the variable;
+    /// constants are given as they are.
     pub fn bind_index(
         &mut self,
         body: &mut Vec<Stmt>,
@@ -316,7 +319,7 @@ impl BlockEmitter<'_> {
         bound
     }
 
-    /// Binds a value to a name.
+    /// Binds a value to a new variable and gives the variable.
     pub fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
         let ty: Type = self.program.exprs.ty(value);
         let var = self.program.exprs.declare_register(name, ty);
@@ -324,14 +327,14 @@ impl BlockEmitter<'_> {
         self.program.exprs.var(var)
     }
 
-    /// The value that another lane gives.
+    /// `shfl.sync.bfly`: the value of lane `lane ^ with`.
     pub fn shuffle_xor(&mut self, body: &mut Vec<Stmt>, value: ExprId, with: usize) -> ExprId {
         let var = self.program.exprs.declare_register("other", Type::scalar(DType::F32));
         body.push(Stmt::Cta(CtaStmt::Shuffle { var, value, with }));
         self.program.exprs.var(var)
     }
 
-    /// A loop of `extent` iterations.
+    /// The body in a loop over `0..extent`; without a loop, at index 0, if the extent is 1.
     pub fn loop_of(
         &mut self,
         name: &str,
@@ -354,12 +357,13 @@ impl BlockEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind, body }
     }
 
-    /// How to run a loop whose iterations do not name registers.
+    /// How loops over elements are unrolled whose bodies do not index registers.
     pub fn round_loop_kind(rounds: usize) -> LoopKind {
         if rounds <= UNROLLED_ROUNDS { LoopKind::Unroll } else { LoopKind::UnrollBy(UNROLLED_ROUNDS as u32) }
     }
 
-    /// `lane / divide % modulus * times`.
+    /// `lane / divide % modulus * times`: a field of the lane's number, as `lane_field(4, 8, 1)` for `g` and
+    /// `lane_field(1, 4, 2)` for `2c`.
     pub fn lane_field(&mut self, divide: usize, modulus: usize, times: usize) -> ExprId {
         let (divide, modulus) = (self.index(divide), self.index(modulus));
         let exprs = &mut self.program.exprs;
@@ -369,7 +373,7 @@ impl BlockEmitter<'_> {
         self.simplifier.simplify(exprs, value)
     }
 
-    /// The row and the column of the warp among those of a layout.
+    /// The warp's `[row_warp, column_warp]` in the warp grid of a layout.
     pub fn warp_coords(&mut self, at: &FragmentLayout) -> [ExprId; 2] {
         let beside = self.index(at.rows.column_warps);
         let exprs = &mut self.program.exprs;
@@ -377,7 +381,7 @@ impl BlockEmitter<'_> {
         place.map(|id| self.simplifier.simplify(&mut self.program.exprs, id))
     }
 
-    /// Loops, unrolled, over the tiles of a layout: leading element, tile of rows, tile of columns.
+    /// Unrolled loops over the warp's fragments: `[lead, row_tile, column_tile]`.
     pub fn for_each_fragment(
         &mut self,
         at: &FragmentLayout,
@@ -393,17 +397,19 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// The place of a site's register, in another layout that is seen from it.
+    /// The register of a slot in layout `at`, which the slot's layout [covers](FragmentLayout::covers).
     pub fn register_offset(&mut self, slot: &RegisterSlot, at: &FragmentLayout) -> ExprId {
         let rows = at.rows.row_tiles();
         let exprs = &mut self.program.exprs;
         let row = exprs.linear_index(&[slot.lead, slot.row_tile], &[rows, 1]);
         let offset = match at.columns {
             ColumnLayout::PerRow => {
+                // [lead, row_tile, row_half]
                 let first = exprs.mul_const(row, 2);
                 exprs.add_const(first, slot.row_half as i64)
             }
             ColumnLayout::Partitioned(_) | ColumnLayout::SplitK(_) | ColumnLayout::SplitKInterleaved(_) => {
+                // [lead, row_tile, column_tile, row_half, column_half]
                 let tile = exprs.linear_index(&[row, slot.column_tile], &[at.column_tiles(), 1]);
                 let first = exprs.mul_const(tile, 4);
                 exprs.add_const(first, (2 * slot.row_half + slot.column_half) as i64)
@@ -412,18 +418,20 @@ impl BlockEmitter<'_> {
         self.simplifier.simplify(&mut self.program.exprs, offset)
     }
 
-    /// The row and column of a site, which may lie beyond the last ones.
+    /// The `[row, column]` of the element in a slot; they may lie beyond the tile's last row or column.
     pub fn element_coords(&mut self, slot: &RegisterSlot) -> [ExprId; 2] {
         let [warp_row, warp_column] = self.warp_coords(&slot.at);
         let (group, within) = (self.lane_field(4, 8, 1), self.lane_field(1, 4, 2));
         let (rows, columns) = (slot.at.rows.row_tiles(), slot.at.column_tiles());
         let exprs = &mut self.program.exprs;
+        // row = 16 * (warp_row * row_tiles + row_tile) + g + 8 * row_half
         let tile = exprs.linear_index(&[warp_row, slot.row_tile], &[rows, 1]);
         let row = exprs.linear_index(&[tile, group], &[FRAGMENT_ROWS, 1]);
         let row = exprs.add_const(row, 8 * slot.row_half as i64);
         let column = match slot.at.columns {
             ColumnLayout::PerRow => exprs.index(0),
             ColumnLayout::Partitioned(_) | ColumnLayout::SplitK(_) => {
+                // column = 8 * (warp_column * column_tiles + column_tile) + 2c + column_half
                 let spread = matches!(slot.at.columns, ColumnLayout::Partitioned(_));
                 let first = if spread { warp_column } else { exprs.index(0) };
                 let tile = exprs.linear_index(&[first, slot.column_tile], &[columns, 1]);
@@ -432,6 +440,7 @@ impl BlockEmitter<'_> {
             }
             ColumnLayout::SplitKInterleaved(_) => {
                 let tiles = slot.at.interleaved();
+                // column = 8 v * unit + v * (2c + column_half) + fragment of the unit, v fragments per unit
                 let parts = exprs.unflatten(slot.column_tile, &[columns / tiles, tiles]);
                 let number = exprs.add_const(within, slot.column_half as i64);
                 exprs.linear_index(&[parts[0], number, parts[1]], &[FRAGMENT_COLUMNS * tiles, tiles, 1])
@@ -440,14 +449,14 @@ impl BlockEmitter<'_> {
         [row, column].map(|id| self.simplifier.simplify(&mut self.program.exprs, id))
     }
 
-    /// `value`, or the last index below `extent` if it may lie beyond.
+    /// `min(value, extent - 1)`.
     pub fn clamped_below(&mut self, value: ExprId, extent: usize) -> ExprId {
         let last = self.index(extent - 1);
         let value = self.program.exprs.min(value, last);
         self.simplifier.simplify(&mut self.program.exprs, value)
     }
 
-    /// Whether an index lies below `extent`; `None` if it always does.
+    /// `value < extent`; `None` if that always holds.
     pub fn is_below(&mut self, value: ExprId, extent: usize) -> Option<ExprId> {
         let limit = self.index(extent);
         let below = self.program.exprs.lt(value, limit);
@@ -455,7 +464,7 @@ impl BlockEmitter<'_> {
         (self.program.exprs.as_bool(below) != Some(true)).then_some(below)
     }
 
-    /// Fills scratch with a value.
+    /// Sets the elements of a scratch buffer to a value.
     pub fn fill_registers(&mut self, buffer: BufferId, elems: usize, value: ExprId) -> Vec<Stmt> {
         let kind = if elems <= MOST_REGISTERS { LoopKind::Unroll } else { LoopKind::Serial };
         self.loop_of("i", elems, kind, |_, offset| vec![Stmt::Store { buffer, offset, value, mask: None }])

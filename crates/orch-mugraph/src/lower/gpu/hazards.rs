@@ -1,8 +1,8 @@
-//! Which shared buffers have been read and written since the last barrier.
+//! Shared-memory hazards: which shared buffers have been read and written since the last barrier.
 //!
-//! Statements are added in groups within which each thread minds its own elements; a barrier separates a group from
-//! earlier ones that write what it reads, or touch what it writes. Copies under way are not counted: they are waited for
-//! where the pipeline says so.
+//! Statements are added in groups within which threads touch elements of their own. A barrier separates a
+//! group from earlier ones that write what it reads or writes, or read what it writes (RAW, WAW, WAR).
+//! cp.async and TMA writes are not counted: they have waits of their own.
 
 use orch_compute::{BufferId, Expr, ExprId};
 use orch_thread::{CtaStmt, Stmt, ThreadProgram};
@@ -16,7 +16,7 @@ pub(super) struct SharedAccesses {
 }
 
 impl SharedAccesses {
-    /// What a group of statements touches.
+    /// The accesses of a group of statements.
     pub fn of(program: &ThreadProgram, stmts: &[Stmt]) -> SharedAccesses {
         let mut touched = SharedAccesses::default();
         let mut roots = Vec::new();
@@ -31,6 +31,8 @@ impl SharedAccesses {
         touched
     }
 
+    /// Adds accesses of statements; expressions that they evaluate go to `roots`, whose loads the caller
+    /// adds.
     fn add(&mut self, program: &ThreadProgram, stmts: &[Stmt], roots: &mut Vec<ExprId>) {
         for stmt in stmts {
             roots.extend(stmt.operands());
@@ -51,7 +53,7 @@ impl SharedAccesses {
         }
     }
 
-    /// Whether a barrier must separate what is to come from what has been.
+    /// Whether `next` conflicts with these earlier accesses.
     pub fn needs_barrier_before(&self, next: &SharedAccesses) -> bool {
         let meets = |a: &BTreeSet<BufferId>, b: &BTreeSet<BufferId>| a.intersection(b).next().is_some();
         meets(&self.written, &next.read)
@@ -69,7 +71,7 @@ impl SharedAccesses {
         self.read.contains(&buffer)
     }
 
-    /// Both.
+    /// Adds the accesses of another group.
     pub fn join(&mut self, other: SharedAccesses) {
         self.read.extend(other.read);
         self.written.extend(other.written);

@@ -1,43 +1,51 @@
-//! Where the elements of a tile in registers are: the layout of sums of matrix products, spread over the warps of a CTA.
+//! Layout of a tile in registers: that of `mma.m16n8` accumulators, spread over the warps of a CTA.
 //!
-//! Warps stand in rows and columns. Each has, of the last two dimensions, tiles of 16 rows below one another and of 8
-//! columns beside one another; of these, thread `t` has rows `g` and `g + 8` and columns `2c` and `2c + 1`, where
-//! `g = t / 4` and `c = t % 4`. Leading dimensions are in every thread. A tile of one column per row is held by every
-//! thread that has the row.
+//! ```text
+//! tile [lead.., m, n]      WarpGrid: row_warps x column_warps, warp = row_warp * column_warps + column_warp
+//!  a warp has row_tiles x column_tiles fragments of 16 x 8, and every leading index
+//!  fragment of 16 x 8, lane = 4 g + c:       columns 2c, 2c + 1
+//!    row g        acc[0], acc[1]             RegisterSlot: row_half 0, column_half 0 / 1
+//!    row g + 8    acc[2], acc[3]             RegisterSlot: row_half 1, column_half 0 / 1
+//! registers of a thread: [lead, row_tile, column_tile, row_half, column_half], row-major
+//! ```
 //!
-//! Sums of a [streamed](super::stream) factor have their columns in another order: of the 8 tiles of each 64 columns (of
-//! the 4 of each 32), column `i` of tile `j` is column `8i + j` (`4i + j`).
+//! `wgmma.m64nNk16` leaves its accumulators in the same layout: warp `w` of the group has rows `16 w..16 w +
+//! 16`. A tile of one value per row is in all 4 lanes (and all column warps) that have the row.
+//!
+//! Accumulators of a [directly loaded](super::register_direct) B have their columns interleaved: in each unit
+//! of `8 v` columns, with `v` the vector width (8 or 4), column `i` of fragment `j` is column `v i + j` of
+//! the unit.
 
 use orch_compute::{BufferId, ExprId};
 
-/// Rows of a tile of sums.
+/// Rows of an accumulator fragment.
 pub(super) const FRAGMENT_ROWS: usize = 16;
-/// Columns of a tile of sums.
+/// Columns of an accumulator fragment.
 pub(super) const FRAGMENT_COLUMNS: usize = 8;
 
-/// How rows are spread over warps.
+/// How the warps of a CTA share the rows and columns of a tile `[lead.., m, n]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct WarpGrid {
-    /// Leading extents.
+    /// Extents of the leading (batch) dimensions, which every warp has whole.
     pub lead: Vec<usize>,
     /// Rows.
     pub m: usize,
-    /// Warps below one another.
+    /// Warps along the rows.
     pub row_warps: usize,
-    /// Warps beside one another.
+    /// Warps along the columns.
     pub column_warps: usize,
 }
 
-/// What the columns of a tile in registers are.
+/// Which columns a warp has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ColumnLayout {
-    /// One value per row.
+    /// The tile has one value per row.
     PerRow,
-    /// Spread over the warps beside one another.
+    /// `n` columns, partitioned among the column warps.
     Partitioned(usize),
-    /// Each of the warps beside one another has all columns, and a summand of the value.
+    /// Split-K: each column warp has all `n` columns, and a partial sum of each element.
     SplitK(usize),
-    /// The same, in the order in which threads load a streamed factor.
+    /// Split-K with the interleaved columns of a directly loaded B.
     SplitKInterleaved(usize),
 }
 
@@ -48,28 +56,28 @@ pub(super) struct FragmentLayout {
     pub columns: ColumnLayout,
 }
 
-/// Registers of a thread, in a layout.
+/// A tile in registers: a scratch buffer of each thread, in a layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RegisterTile {
     pub at: FragmentLayout,
     pub buffer: BufferId,
 }
 
-/// One register of a layout, of each thread.
+/// One register of a thread in a layout. The fragment indices are expressions, variables of unrolled loops.
 #[derive(Clone, Debug)]
 pub(super) struct RegisterSlot {
     pub at: FragmentLayout,
-    /// Which of the leading elements, tile of rows and tile of columns of the warp.
+    /// Flattened leading index, fragment row and fragment column within the warp.
     pub lead: ExprId,
     pub row_tile: ExprId,
     pub column_tile: ExprId,
-    /// Which of the rows `g` and `g + 8`, and of the columns `2c` and `2c + 1`.
+    /// Row `g` (0) or `g + 8` (1); column `2c` (0) or `2c + 1` (1).
     pub row_half: usize,
     pub column_half: usize,
 }
 
 impl WarpGrid {
-    /// The layout of the rows of a tile of this shape, over some warps.
+    /// As many row warps as there are fragments of rows, the rest along the columns; `None` below rank 2.
     pub fn of(shape: &[usize], warps: usize) -> Option<WarpGrid> {
         let [lead @ .., m, _] = shape else { return None };
         let tiles = m.div_ceil(FRAGMENT_ROWS);
@@ -77,30 +85,30 @@ impl WarpGrid {
         Some(WarpGrid { lead: lead.to_vec(), m: *m, row_warps, column_warps: warps / row_warps })
     }
 
-    /// The layout over warps that multiply whole tiles in groups: each has rows of its own, if there are any.
+    /// All warps along the rows, 64 rows per warp group, for wgmma: warps beyond the last row have none.
     pub fn of_warp_groups(shape: &[usize], warps: usize) -> Option<WarpGrid> {
         let [lead @ .., m, _] = shape else { return None };
         Some(WarpGrid { lead: lead.to_vec(), m: *m, row_warps: warps, column_warps: 1 })
     }
 
-    /// Leading elements.
+    /// Product of the leading extents.
     pub fn batch(&self) -> usize {
         crate::op::elems(&self.lead)
     }
 
-    /// Tiles of rows of a warp.
+    /// Fragments of 16 rows per warp.
     pub fn row_tiles(&self) -> usize {
         self.m.div_ceil(FRAGMENT_ROWS).div_ceil(self.row_warps)
     }
 }
 
 impl FragmentLayout {
-    /// One value per row.
+    /// The layout of one value per row.
     pub fn per_row(rows: &WarpGrid) -> FragmentLayout {
         FragmentLayout { rows: rows.clone(), columns: ColumnLayout::PerRow }
     }
 
-    /// The columns there are.
+    /// Columns of the tile.
     pub fn n(&self) -> usize {
         match self.columns {
             ColumnLayout::PerRow => 1,
@@ -108,7 +116,8 @@ impl FragmentLayout {
         }
     }
 
-    /// Tiles of columns of a warp: one, or an even number, so that they are terms of another product.
+    /// Fragments of 8 columns per warp: one, or an even number, as two of them become a 16 x 16 A fragment of
+    /// a later product.
     pub fn column_tiles(&self) -> usize {
         let tiles = self.n().div_ceil(FRAGMENT_COLUMNS);
         let own = match self.columns {
@@ -129,17 +138,17 @@ impl FragmentLayout {
         }
     }
 
-    /// Whether registers are summands that several warps have to add.
+    /// Whether registers hold partial sums, which the column warps have to reduce.
     pub fn is_split_k(&self) -> bool {
         matches!(self.columns, ColumnLayout::SplitK(_) | ColumnLayout::SplitKInterleaved(_))
     }
 
-    /// Whether a thread has neighbouring columns, two by two.
+    /// Whether a thread has adjacent columns `2c` and `2c + 1`, so that it can store two at a time.
     pub fn has_column_pairs(&self) -> bool {
         matches!(self.columns, ColumnLayout::Partitioned(_) | ColumnLayout::SplitK(_))
     }
 
-    /// Tiles of columns that are interleaved, and whose columns of the same number are neighbours.
+    /// Fragments whose columns are interleaved with each other: 1 if they are not.
     pub fn interleaved(&self) -> usize {
         match self.columns {
             ColumnLayout::PerRow | ColumnLayout::Partitioned(_) | ColumnLayout::SplitK(_) => 1,
@@ -147,13 +156,14 @@ impl FragmentLayout {
         }
     }
 
-    /// Whether registers in another layout can be read at places of this one.
+    /// Whether a tile in layout `other` can be read at the slots of this layout: the same, or one value per
+    /// row of the same rows.
     pub fn covers(&self, other: &FragmentLayout) -> bool {
         self.rows == other.rows && (other.columns == ColumnLayout::PerRow || other.columns == self.columns)
     }
 }
 
-/// Columns of a line that a thread loads at once, if a streamed factor has `n`.
+/// Consecutive columns that a thread loads at once of a directly loaded B of `n` columns.
 pub(super) fn direct_vector_width(n: usize) -> usize {
     if n.is_multiple_of(8 * FRAGMENT_COLUMNS) { 8 } else { 4 }
 }

@@ -1,4 +1,8 @@
-//! Which tiles get a place of their own, and how they get there.
+//! Which tiles are materialized, in registers or shared memory, and which are recomputed at each use.
+//!
+//! Results of products, reductions and running maxima always are. An elementwise tile is if it is read more
+//! than once (by several readers, by a reader in another stage of the loop, or by broadcasting) and
+//! recomputing an element costs more than a limit.
 
 use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
@@ -12,13 +16,15 @@ use orch_compute::BufferId;
 use orch_ir::DType;
 use orch_thread::{Scope, Stmt};
 
-/// Simple operations that are made again rather than kept in registers.
+/// Simple operations per element up to which a tile is recomputed rather than kept in registers.
 const CHEAP_IN_REGISTERS: usize = 2;
-/// Simple operations that are made again rather than kept in shared memory.
+/// Simple operations per element up to which a tile is recomputed rather than kept in shared memory, which
+/// costs a barrier.
 const CHEAP_IN_SHARED: usize = 12;
 
 impl BlockEmitter<'_> {
-    /// Computes a tile, unless it is computed where it is needed.
+    /// Emits a tile, unless it is recomputed where it is read or a later statement makes it (an accumulator,
+    /// a maximum that is found conditionally).
     pub fn emit_tile(&mut self, tile: usize) {
         match self.plan.steps.tiles[tile].step.clone() {
             TileStep::Load { .. } | TileStep::Accumulate { .. } => {}
@@ -36,7 +42,7 @@ impl BlockEmitter<'_> {
         self.stage_invariant_operands(tile);
     }
 
-    /// Operations for an element, back to what has a place.
+    /// Simple operations that recompute an element, back to tiles that have a home.
     fn recompute_cost(&self, tile: usize) -> usize {
         match &self.plan.steps.tiles[tile].step {
             TileStep::Op { op, args } if self.tiles.homes[tile].is_empty() => {
@@ -47,6 +53,7 @@ impl BlockEmitter<'_> {
         }
     }
 
+    /// Whether a tile is read again, or broadcast, and too expensive to recompute.
     fn should_materialize(&self, tile: usize) -> bool {
         let known = &self.plan.steps.tiles[tile];
         let elems = crate::op::elems(&known.shape);
@@ -64,7 +71,7 @@ impl BlockEmitter<'_> {
         (is_repeated || is_read_again) && self.recompute_cost(tile) > limit
     }
 
-    /// Computes all elements of a tile.
+    /// Computes all elements of a tile: in registers if it has a register layout, else in shared memory.
     fn materialize(&mut self, tile: usize) {
         if let Some(at) = self.register_layout(tile) {
             self.materialize_in_registers(tile, &at);
@@ -82,7 +89,7 @@ impl BlockEmitter<'_> {
         self.tiles.homes[tile].push(TileHome::Shared(view));
     }
 
-    /// Computes all elements of a tile to registers.
+    /// Computes all elements of a tile to registers in a layout, and gives them.
     pub fn materialize_in_registers(&mut self, tile: usize, at: &FragmentLayout) -> BufferId {
         let shape = self.plan.steps.tiles[tile].shape.clone();
         self.prepare(tile, Some(at));
@@ -98,7 +105,7 @@ impl BlockEmitter<'_> {
         buffer
     }
 
-    /// Brings a tile that does not change to where the loop's products take it, before the loop.
+    /// Brings a loop-invariant tile to shared memory as the loop's products take operands, before the loop.
     fn stage_invariant_operands(&mut self, tile: usize) {
         if self.plan.steps.tiles[tile].stage != Stage::Invariant || self.plan.steps.loop_range == 1 {
             return;

@@ -1,13 +1,38 @@
-//! Block graphs as thread programs of CTAs.
+//! GPU lowering of a block graph: one kernel of a µGraph as a thread program of CTAs.
 //!
-//! A block is a task of a CTA of [`FEW_WARPS`] or [`MANY_WARPS`] warps, or a cluster of tasks that share its iterations
-//! (`cluster`). Each tile is in one of three places (`value::Place`): in shared memory; in registers, in the layout in which
-//! matrix instructions leave sums (`layout`); or nowhere, computed from its operands where an element of it is needed (`keep`
-//! decides). Tiles of tensors are copied to shared memory, those of the loop several iterations ahead (`tensors`, `pipeline`),
-//! factors of whole tiles by the copy engine (`boxes`). Large factors of few rows go straight to registers (`stream`), or come
-//! in boxes as well (`few_rows`, `refine`): that is a choice (`schedules`). Products (`factor`, `multiply`, `tiles`, `sums`)
-//! and what follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all
-//! else goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
+//! ```text
+//! kernel      grid of blocks; a block is one CTA, or a cluster of CTAs that split its loop (cluster)
+//!  └ CTA      4 or 8 warps = 1 or 2 warp groups; a WarpGrid deals rows and columns of tiles to warps (layout)
+//!     └ loop  over the K dimension, keys of attention, ...; a ring of stages in shared memory (pipeline)
+//!
+//! iteration:  0     1     2     3     4        stages = 4
+//! load into   s0    s1    s2    s3    s0 ...   TMA (tma) or cp.async (staging), `stages - 1` ahead
+//!             full mbarrier of the stage (or cp.async.wait_group) -> compute
+//!             -> barrier, or empty mbarrier of the stage -> the stage is loaded again
+//! ```
+//!
+//! Where a tile lives (`value::TileHome`, decided by `materialize`):
+//!
+//! - registers, in the accumulator layout of `mma`/`wgmma` (`layout`): results of products and what is
+//!   computed from them element by element;
+//! - shared memory: staged loads (swizzled for wgmma, padded against bank conflicts for ldmatrix), copies
+//!   that other threads read;
+//! - nowhere: recomputed from its operands at each use.
+//!
+//! Parts, in order of use:
+//!
+//! - `schedules` chooses among ways to run a block; `steps` normalises its tiles; `skinny` and
+//!   `split_iterations` choose K per iteration of skinny GEMMs;
+//! - `staging`, `tma`, `register_direct` load from global memory: cp.async, TMA, or direct loads to
+//!   registers;
+//! - `operand`, `mma`, `wgmma`, `split_k` multiply tiles; `accumulate`, `reduce` carry sums and maxima
+//!   through the loop;
+//! - `overlap` and `conditional_rescale` are softmax/GEMM overlap (FlashAttention-3) and conditional
+//!   rescaling (FlashAttention-4);
+//! - `cluster` reduces over CTAs through DSMEM; `combine` is the kernel that combines the partial results of
+//!   split-KV or split-K;
+//! - `emitter` holds the state; `hazards` places barriers; `elements` and `value` compute elements; `store`
+//!   writes results.
 
 mod accumulate;
 mod cluster;
@@ -152,7 +177,7 @@ fn choose_stages(blocks: usize, iterations: usize, needs: StageNeeds, target: &G
     if rounded <= fitting(resident).min(most) { rounded } else { stages }
 }
 
-/// Whether every tensor that is loaded or stored lies in memory as its shape says.
+/// Checks that `stored` gives strides for every tensor in memory that is loaded or stored.
 fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), CannotLower> {
     if request.stored.len() < request.graph.shapes().len() {
         return Err(CannotLower(format!("{} tensors are described", request.stored.len())));
@@ -167,14 +192,15 @@ fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), Cannot
     Ok(())
 }
 
-/// The tensors that a kernel stores.
+/// The tensors that the kernel stores: consecutive numbers from the kernel's on, one per store.
 fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = TensorId> {
     let first = request.kernel.0;
     (0..block.stores.len() as u32).map(move |at| TensorId(first + at))
 }
 
-/// As many warps as leave few sums, or elements, to each, or have much under way; but no more than have rows of their own,
-/// where groups of them multiply whole tiles.
+/// Two warp groups if accumulators (or, without products, elements) are many, or if B is loaded directly to
+/// registers, where more warps have more bytes in flight; one otherwise. With wgmma, two only if all their
+/// warps have rows of their own.
 fn choose_warps(steps: &TileSteps, tiles: bool) -> usize {
     if !steps.direct_loads.is_empty() {
         return MANY_WARPS;
@@ -230,7 +256,7 @@ fn emit_block(plan: BlockPlan<'_>, block: &BlockGraph) -> Result<Kernel, CannotL
 }
 
 impl BlockEmitter<'_> {
-    /// The kernel that has been written.
+    /// The kernel: moves the prologue behind the statements that bind thread ids, with a barrier after it.
     fn finish(mut self, bindings: Vec<Binding>) -> Kernel {
         let mut body = self.code.body;
         if !self.code.prologue.is_empty() {
@@ -245,7 +271,7 @@ impl BlockEmitter<'_> {
         Kernel { program: self.program, bindings }
     }
 
-    /// Adds a buffer for each tensor in memory that is read or written.
+    /// Adds a buffer for each tensor in memory that is read or written, and gives what each is bound to.
     fn declare_arguments(&mut self, block: &BlockGraph) -> Vec<Binding> {
         let mut bindings = Vec::new();
         let read: Vec<usize> =
@@ -267,6 +293,8 @@ impl BlockEmitter<'_> {
         bindings
     }
 
+    /// Emits loads, loop-invariant tiles, the loop, the reduction over the cluster, tiles after the loop, and
+    /// stores.
     fn emit_body(&mut self, block: &BlockGraph) -> Result<(), CannotLower> {
         let looped = self.start_loads();
         for tile in self.plan.steps.in_stage(Stage::Invariant) {

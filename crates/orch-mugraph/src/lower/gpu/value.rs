@@ -1,7 +1,8 @@
-//! Where tiles are, and what their elements are at a point.
+//! Where tiles live, and the value of an element.
 //!
-//! A tile without a place of its own is computed from its operands wherever an element of it is needed. Before that,
-//! [`Lowering::prepare`] brings what the element needs to places where it can be read.
+//! A tile without a home is recomputed from its operands at each use: [`BlockEmitter::value_at`] gives the
+//! expression. Before that [`BlockEmitter::prepare`] makes what the element depends on readable, which may
+//! copy registers to shared memory.
 
 use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
@@ -18,23 +19,27 @@ use orch_thread::Stmt;
 #[derive(Clone, Debug)]
 pub(super) struct SharedTile {
     pub buffer: BufferId,
-    /// The place of the first element.
+    /// Offset of the first element.
     pub base: ExprId,
+    /// Elements from one index to the next, by dimension. Of a swizzled tile only those of leading dimensions
+    /// count.
     pub strides: Vec<usize>,
-    /// Extents with what is added to them; elements there are zero.
+    /// Extents with padding; elements in the padding are zero, or, in the rows of a skinny A, arbitrary.
     pub padded: Vec<usize>,
-    /// If the tile is swizzled, the dimensions of its lines and of their elements; strides are those within a part.
+    /// The `[row, column]` dimensions of a swizzled tile (128-byte swizzle, rows of 64 elements of 16 bits);
+    /// `None` if not swizzled.
     pub swizzle: Option<[usize; 2]>,
 }
 
-/// Where a tile is.
+/// Where a tile lives.
 #[derive(Clone, Debug)]
 pub(super) enum TileHome {
     Registers(RegisterTile),
     Shared(SharedTile),
 }
 
-/// Where elements are needed: coordinates, and the register that holds them if they are those of a layout.
+/// An element of a tile: its coordinates, and the register slot they are those of, if registers of that
+/// layout may be read.
 #[derive(Clone, Debug)]
 pub(super) struct TilePoint {
     pub coords: Vec<ExprId>,
@@ -42,7 +47,8 @@ pub(super) struct TilePoint {
 }
 
 impl BlockEmitter<'_> {
-    /// The layout in which a tile is best computed: that of the registers from which it is made.
+    /// The register layout in which a tile is or should be computed: its own home's, or for elementwise tiles
+    /// that of operands in registers. `None` if it is computed by coordinates, through shared memory.
     pub fn register_layout(&self, tile: usize) -> Option<FragmentLayout> {
         let shape = &self.plan.steps.tiles[tile].shape;
         for place in &self.tiles.homes[tile] {
@@ -66,7 +72,8 @@ impl BlockEmitter<'_> {
         full.cloned().or_else(|| (!homes.is_empty()).then(per_row))
     }
 
-    /// Brings what a tile is made of to where it can be read at the places of a layout, or anywhere.
+    /// Makes a tile readable at the slots of a layout (`Some`), or at any coordinates (`None`): recursively
+    /// for tiles that are recomputed.
     pub fn prepare(&mut self, tile: usize, at: Option<&FragmentLayout>) {
         if self.is_readable(tile, at) {
             return;
@@ -76,12 +83,14 @@ impl BlockEmitter<'_> {
             return;
         }
         let step = self.plan.steps.tiles[tile].step.clone();
+        // Elementwise operators read operands at the same slot; others at other coordinates.
         let keeps_place = matches!(&step, TileStep::Op { op, .. } if op.is_elementwise());
         for arg in step.args() {
             self.prepare(arg, at.filter(|_| keeps_place));
         }
     }
 
+    /// Whether a tile has a home that can be read at the slots of a layout, or anywhere.
     fn is_readable(&self, tile: usize, at: Option<&FragmentLayout>) -> bool {
         self.tiles.homes[tile].iter().any(|place| match place {
             TileHome::Shared(_) => true,
@@ -89,7 +98,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Copies a tile from registers to shared memory.
+    /// Copies a tile from registers to shared memory, as a second home.
     pub fn copy_to_shared(&mut self, tile: usize) {
         let registers = self.tiles.homes[tile].iter().find_map(|place| match place {
             TileHome::Registers(registers) => Some(registers.clone()),
@@ -101,7 +110,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// A copy of registers in shared memory.
+    /// A new f32 tile in shared memory with the content of registers.
     pub fn shared_copy(&mut self, registers: &RegisterTile, shape: &[usize]) -> SharedTile {
         let view = self.alloc_shared("tile", DType::F32, shape, shape.len().saturating_sub(1));
         let place = TileHome::Registers(registers.clone());
@@ -111,7 +120,8 @@ impl BlockEmitter<'_> {
         view
     }
 
-    /// Statements by which threads store what they have of a layout to a tile in shared memory.
+    /// Stores of a value per slot of a layout to a tile in shared memory, in pairs of columns where these are
+    /// adjacent and aligned.
     pub fn store_slots_to_shared(
         &mut self,
         at: &FragmentLayout,
@@ -134,7 +144,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Stores of every register of a layout; two neighbours at a time where they are `in_pairs` in the buffer.
+    /// Stores for every slot of a layout; with `in_pairs`, columns `2c` and `2c + 1` by one store.
     pub fn store_each_slot(
         &mut self,
         at: &FragmentLayout,
@@ -161,7 +171,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Unrolled statements for every register of a layout.
+    /// Statements for every register of a layout, unrolled.
     pub fn for_each_slot(
         &mut self,
         at: &FragmentLayout,
@@ -181,7 +191,8 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Whether the row, and the column, of a site exist; with `once`, whether its thread is the only one that has it.
+    /// Whether a slot's row and column exist; `None` if they always do. With `once`, true only in one of the
+    /// threads that share a value per row.
     pub fn slot_exists(&mut self, slot: &RegisterSlot, once: bool) -> Option<ExprId> {
         let [row, column] = self.element_coords(slot);
         let row_in = self.is_below(row, slot.at.rows.m);
@@ -198,7 +209,7 @@ impl BlockEmitter<'_> {
         inside
     }
 
-    /// The point of a tile at a site; beyond its last row or column, that row or column.
+    /// The point of a tile at a slot; slots beyond the last row or column give the last one.
     pub fn point_of_slot(&mut self, slot: &RegisterSlot, shape: &[usize]) -> TilePoint {
         let [row, column] = self.element_coords(slot);
         let mut coords = self.program.exprs.unflatten(slot.lead, &slot.at.rows.lead);
@@ -212,7 +223,7 @@ impl BlockEmitter<'_> {
         TilePoint { coords, slot: Some(slot.clone()) }
     }
 
-    /// The place of an element of a tile in shared memory.
+    /// The offset of an element of a tile in shared memory.
     pub fn shared_offset(&mut self, view: &SharedTile, coords: &[ExprId]) -> ExprId {
         let within = match view.swizzle {
             Some(lines) => self.swizzled_offset_in(view, lines, coords),
@@ -222,7 +233,8 @@ impl BlockEmitter<'_> {
         self.simplifier.simplify(&mut self.program.exprs, offset)
     }
 
-    /// An element of a tile, as f32. What it needs has been [prepared](Lowering::prepare).
+    /// An element of a tile, as f32: from registers if the slot covers them, else from shared memory, else
+    /// recomputed. Requires [`prepare`](BlockEmitter::prepare).
     pub fn value_at(&mut self, tile: usize, point: &TilePoint) -> ExprId {
         let seen = |place: &&TileHome| match place {
             TileHome::Registers(registers) => {
@@ -246,7 +258,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// An element of a place.
+    /// An element of a home, as f32.
     pub fn read_home(&mut self, place: &TileHome, point: &TilePoint) -> ExprId {
         let value = match place {
             TileHome::Registers(registers) => {
@@ -264,6 +276,7 @@ impl BlockEmitter<'_> {
         self.program.exprs.cast(DType::F32, value)
     }
 
+    /// An element of an operator's result, from elements of its operands.
     fn computed_value(&mut self, op: &Op, args: &[usize], point: &TilePoint) -> ExprId {
         match op {
             Op::Unary(f) => {
@@ -311,13 +324,13 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// An element of an operand whose extents of 1 are repeated.
+    /// An element of an operand of an elementwise operator: extents of 1 are broadcast.
     pub fn broadcast_operand(&mut self, tile: usize, point: &TilePoint) -> ExprId {
         let point = self.broadcast_point(tile, point);
         self.value_at(tile, &point)
     }
 
-    /// The point of a tile whose extents of 1 are repeated to those of the tile that the point is of.
+    /// The point of a tile that is broadcast to another: 0 in dimensions of extent 1.
     pub fn broadcast_point(&mut self, tile: usize, point: &TilePoint) -> TilePoint {
         let mut point = point.clone();
         for (coord, &extent) in point.coords.iter_mut().zip(&self.plan.steps.tiles[tile].shape) {
@@ -328,7 +341,8 @@ impl BlockEmitter<'_> {
         point
     }
 
-    /// Operators that only move elements.
+    /// An element of a result that is an element of an operand: transposition, slice, repetition,
+    /// concatenation.
     fn moved_value(&mut self, op: &Op, args: &[usize], coords: &[ExprId]) -> ExprId {
         let mut from = coords.to_vec();
         match op {
@@ -348,7 +362,7 @@ impl BlockEmitter<'_> {
         self.value_at(args[0], &TilePoint { coords: from, slot: None })
     }
 
-    /// The element of whichever operand has the coordinate along `dim`.
+    /// An element of a concatenation along `dim`: selects among operands, each read at a clamped coordinate.
     fn concatenated_value(&mut self, args: &[usize], dim: usize, coords: &[ExprId]) -> ExprId {
         let mut starts = Vec::new();
         let mut total = 0;
@@ -377,7 +391,7 @@ impl BlockEmitter<'_> {
         result.unwrap_or_else(|| self.float(0.0))
     }
 
-    /// A function of one number.
+    /// A unary function of a value.
     pub fn unary_value(&mut self, f: UnaryFn, x: ExprId) -> ExprId {
         let (zero, one) = (self.float(0.0), self.float(1.0));
         let lowest = self.float(f64::NEG_INFINITY);
@@ -419,7 +433,7 @@ impl BlockEmitter<'_> {
     }
 }
 
-/// The same function of the expression language; masks are selections there.
+/// The scalar function of a binary operator; masks are selections and do not come here.
 fn binary(f: BinaryFn) -> ScalarBinary {
     match f {
         BinaryFn::Add => ScalarBinary::Add,
