@@ -1,7 +1,8 @@
 //! Accumulators and running maxima: what the loop carries from one iteration to the next.
 //!
-//! A product or a reduction that only an accumulator reads is added straight into it, so that lanes and warps are combined
-//! once, after the loop.
+//! A product or reduction whose only reader is an accumulation is fused with it: it adds to the accumulator
+//! in registers in each iteration, and lanes, warps and CTAs are reduced once, after the loop. A rescaled sum
+//! (of FlashAttention) is multiplied by `e^(degree * (max_before - max))` before it is added to.
 
 use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
@@ -16,15 +17,17 @@ use orch_compute::ExprId;
 use orch_ir::{DType, UnaryFn as ScalarUnary};
 use orch_thread::{Scope, Stmt};
 
-/// What sums are multiplied by when a running maximum grows: `e^(degree * (before - now))`.
+/// The factor `e^(degree * (max_before - max))` by which accumulators are multiplied when a running maximum
+/// grows.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Rescale {
+    /// The tile of the running maximum.
     pub max: usize,
     pub degree: Rational,
 }
 
 impl Rescale {
-    /// What an accumulation multiplies its sums by, if anything.
+    /// The rescaling that an accumulation needs.
     pub fn of(how: Accumulation) -> Option<Rescale> {
         match how {
             Accumulation::RescaledSum { max, degree } => Some(Rescale { max: max.index(), degree }),
@@ -33,7 +36,8 @@ impl Rescale {
     }
 }
 
-/// What holds a sum or maximum while the loop runs.
+/// What holds an accumulation while the loop runs: registers of a product, a tile in shared memory, or the
+/// partial results of a reduction.
 #[derive(Clone, Debug)]
 pub(super) enum LoopAccumulator {
     Registers(RegisterTile),
@@ -42,7 +46,7 @@ pub(super) enum LoopAccumulator {
 }
 
 impl BlockEmitter<'_> {
-    /// The accumulator into which a tile is added without being kept itself.
+    /// The accumulation with which a product or reduction is fused.
     pub fn fused_accumulator(&self, tile: usize) -> Option<usize> {
         let reader = self.plan.steps.only_reader(tile)?;
         let TileStep::Accumulate { how, tile: from } = &self.plan.steps.tiles[reader].step else {
@@ -59,7 +63,7 @@ impl BlockEmitter<'_> {
         (suits && *from == tile).then_some(reader)
     }
 
-    /// Adds this iteration's tile.
+    /// Adds this iteration's tile to an accumulation, and notes what holds it.
     pub fn emit_accumulate(&mut self, tile: usize) {
         let TileStep::Accumulate { how, tile: from } = self.plan.steps.tiles[tile].step.clone() else {
             return;
@@ -85,6 +89,7 @@ impl BlockEmitter<'_> {
         self.tiles.accumulators[tile] = Some(accumulator);
     }
 
+    /// Adds a reduction of tile `from`; threads keep partial results.
     fn accumulate_reduction(
         &mut self,
         from: usize,
@@ -98,6 +103,7 @@ impl BlockEmitter<'_> {
         LoopAccumulator::ReductionState(reduction)
     }
 
+    /// Adds a product: `acc = acc * rescale + a * b`, by mma, wgmma or FMA.
     fn accumulate_gemm(&mut self, from: usize, rescale: Option<Rescale>) -> LoopAccumulator {
         if let Some(later) = self.accumulate_delayed(from, rescale) {
             return later;
@@ -116,6 +122,7 @@ impl BlockEmitter<'_> {
         LoopAccumulator::Registers(registers)
     }
 
+    /// Combines a tile with an accumulation in registers of its layout.
     fn accumulate_in_registers(
         &mut self,
         from: usize,
@@ -145,6 +152,7 @@ impl BlockEmitter<'_> {
         LoopAccumulator::Registers(registers)
     }
 
+    /// Combines a tile with an accumulation in shared memory, element by element.
     fn accumulate_in_shared(
         &mut self,
         from: usize,
@@ -179,7 +187,8 @@ impl BlockEmitter<'_> {
         LoopAccumulator::Shared(view)
     }
 
-    /// Makes the result of an accumulator readable, after the loop.
+    /// Makes the result of an accumulation readable after the loop: reduces split-K over warps, and
+    /// reductions over lanes and warps.
     pub fn finish_accumulator(&mut self, tile: usize) {
         let place = match self.tiles.accumulators[tile].take() {
             Some(LoopAccumulator::Registers(registers)) => {
@@ -193,7 +202,8 @@ impl BlockEmitter<'_> {
         self.tiles.homes[tile].push(place);
     }
 
-    /// Keeps the largest of a tile so far, and what it was before.
+    /// Updates a running maximum by the tile `from`, and keeps what it was before: conditionally, in
+    /// registers, or in shared memory.
     pub fn emit_running_max(&mut self, tile: usize, from: usize) {
         if self.emit_conditional_maximum(tile, from) {
             return;
@@ -206,7 +216,8 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// The same in registers, which it gives: those with the maximum, and with what it was before.
+    /// Updates a running maximum in registers, `max_before = max; max = max(max, from)`; gives `[max,
+    /// max_before]`.
     pub fn running_max_in_registers(
         &mut self,
         at: &FragmentLayout,
@@ -237,6 +248,7 @@ impl BlockEmitter<'_> {
         [now, before]
     }
 
+    /// The same in shared memory.
     fn running_max_in_shared(&mut self, tile: usize, from: usize) {
         let lowest = self.float(f64::NEG_INFINITY);
         let shape = &self.plan.steps.tiles[tile].shape.clone();
@@ -265,7 +277,8 @@ impl BlockEmitter<'_> {
         self.tiles.previous_maxima[tile].push(TileHome::Shared(before));
     }
 
-    /// Multiplies registers by the factor of their rows.
+    /// Multiplies registers by the rescaling factors of their rows; skipped where the maximum is unchanged
+    /// and [conditional](super::conditional_rescale).
     pub fn rescale_registers(&mut self, registers: &RegisterTile, rescale: Rescale) {
         let RegisterTile { at, buffer } = registers;
         self.prepare_rescale(rescale, at);
@@ -283,7 +296,8 @@ impl BlockEmitter<'_> {
         self.emit(stmts);
     }
 
-    /// Computes the factor once per row where rows are in registers.
+    /// Computes the factor of each row once, to registers, if the maxima are in registers that layout `at`
+    /// covers; brings the maxima to shared memory otherwise.
     pub fn prepare_rescale(&mut self, rescale: Rescale, at: &FragmentLayout) {
         let seen = self.tiles.homes[rescale.max].iter().find_map(|place| match place {
             TileHome::Registers(registers) if at.covers(&registers.at) => Some(registers.at.clone()),
@@ -310,7 +324,7 @@ impl BlockEmitter<'_> {
         self.tiles.rescale_factors.push((rescale, RegisterTile { at: max_at, buffer }));
     }
 
-    /// Brings a maximum, and what it was before, to shared memory.
+    /// Brings a running maximum and what it was before to shared memory.
     pub fn share_maxima(&mut self, rescale: Rescale) {
         self.prepare(rescale.max, None);
         if let [TileHome::Registers(registers)] = self.tiles.previous_maxima[rescale.max].as_slice() {
@@ -320,7 +334,8 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// The factor at a point of what is rescaled.
+    /// The factor at a point of what is rescaled: from registers if it is prepared, else computed from the
+    /// maxima.
     pub fn rescale_factor(&mut self, Rescale { max, degree }: Rescale, point: &TilePoint) -> ExprId {
         let sees =
             |registers: &RegisterTile| point.slot.as_ref().is_some_and(|slot| slot.at.covers(&registers.at));
@@ -348,10 +363,12 @@ impl BlockEmitter<'_> {
         let difference = exprs.sub(before, now);
         let exponent = exprs.mul(difference, factor);
         let power = exprs.unary(ScalarUnary::Exp, exponent);
+        // Before the first iteration `max_before` is -inf: the power is 0 for a positive degree, and set to 0
+        // for a negative one.
         if degree.num() > 0 {
             return power;
         }
-        // Nothing has been summed before the first maximum.
+        // Accumulators are zero then.
         let is_first = exprs.eq(before, lowest);
         exprs.select(is_first, zero, power)
     }

@@ -260,7 +260,7 @@ impl BlockEmitter<'_> {
     fn finish(mut self, bindings: Vec<Binding>) -> Kernel {
         let mut body = self.code.body;
         if !self.code.prologue.is_empty() {
-            // Names of the threads' places come before anything else.
+            // The prologue uses the ids that the statements before it bind.
             let (at, barrier) = (self.code.prologue_at, Stmt::Cta(CtaStmt::Barrier));
             body.splice(at..at, self.code.prologue.into_iter().chain([barrier]));
         }

@@ -1,4 +1,12 @@
-//! Tensors in global memory: the part that a block sees, and how it comes to shared memory.
+//! Loads of tensors in global memory: which part a block sees, and its way to shared memory by cp.async (by
+//! TMA in `tma`).
+//!
+//! ```text
+//! shared buffer of a staged load:  [stage, tile]   stage = iteration % stages, phase = iteration / stages
+//! ```
+//!
+//! A load is staged if it is in the loop, is an operand of a product, or is read several times. Rows are
+//! padded to an odd number of 16-byte vectors against bank conflicts of ldmatrix, or swizzled for wgmma.
 
 use super::emitter::BlockEmitter;
 use super::steps::TileStep;
@@ -13,30 +21,33 @@ use orch_compute::ExprId;
 use orch_ir::DType;
 use orch_thread::{CtaStmt, Location, Scope, Stmt};
 
-/// Bytes of a vector access.
+/// Bytes of the widest vector access.
 pub(super) const VECTOR_BYTES: usize = 16;
 
-/// A load whose tile is copied to shared memory as it is.
+/// A load that is copied to shared memory as it is in global memory.
 #[derive(Clone, Debug)]
 pub(super) struct StagedLoad {
+    /// The tile of the load.
     pub tile: usize,
+    /// The tile in stage 0.
     pub view: SharedTile,
-    /// Elements from one iteration's tile to the next one's.
+    /// Elements from one stage to the next.
     pub stage_elems: usize,
-    /// The dimension whose elements are neighbours, and how many are copied at a time.
+    /// The contiguous dimension in global and shared memory.
     inner: usize,
+    /// Elements that one cp.async copies.
     chunk: usize,
-    /// If the copy engine brings it.
+    /// How TMA loads it; `None` for cp.async.
     pub tma: Option<TmaTile>,
 }
 
-/// Whether threads copy any of the tiles, so that groups of copies are to be waited for.
+/// Whether cp.async copies any of these, so that its groups have to be committed and waited for.
 pub(super) fn any_cp_async(staged: &[StagedLoad]) -> bool {
     staged.iter().any(|staged| staged.tma.is_none())
 }
 
 impl BlockEmitter<'_> {
-    /// The tensor of a load that is in memory.
+    /// The tensor of a load, unless it is a mask that is computed from indices.
     pub fn tensor_in_memory(&self, tile: usize) -> Option<TensorId> {
         match self.plan.steps.tiles[tile].step {
             TileStep::Load { tensor, .. } if self.plan.request.graph.computed_mask(tensor).is_none() => {
@@ -46,7 +57,8 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// The coordinates in a tensor of an element of a load's tile, and the condition that they exist.
+    /// The coordinates in the tensor of an element of a load's tile, and the guard that they exist where the
+    /// grid leaves a remainder: `block * tile + element`, plus `iteration * tile` along the loop.
     pub fn tensor_coords(
         &mut self,
         tile: usize,
@@ -77,7 +89,7 @@ impl BlockEmitter<'_> {
         (position, guard)
     }
 
-    /// An element of a tensor, as f32.
+    /// An element of a load's tensor, read from global memory, as f32.
     pub fn read_tensor(&mut self, tile: usize, coords: &[ExprId], iteration: ExprId) -> ExprId {
         let (position, guard) = self.tensor_coords(tile, coords, iteration);
         let TileStep::Load { tensor, .. } = self.plan.steps.tiles[tile].step else { return self.float(0.0) };
@@ -94,7 +106,7 @@ impl BlockEmitter<'_> {
         self.program.exprs.cast(DType::F32, value)
     }
 
-    /// The place of an element of a tensor.
+    /// The offset in its buffer of an element of a tensor.
     pub fn tensor_offset(&mut self, tensor: TensorId, position: &[ExprId]) -> ExprId {
         let Stored { strides, offset, .. } = &self.plan.request.stored[tensor.index()];
         let within = self.program.exprs.linear_index(position, strides);
@@ -102,13 +114,13 @@ impl BlockEmitter<'_> {
         self.simplifier.simplify(&mut self.program.exprs, place)
     }
 
-    /// One or zero by the index alone.
+    /// 1 or 0: a causal mask or one of a limit, computed from indices.
     fn mask_value(&mut self, op: &Op, position: &[ExprId]) -> ExprId {
         let (zero, one) = (self.float(0.0), self.float(1.0));
         let exprs = &mut self.program.exprs;
         let condition = match (op, position) {
             (Op::Causal { offset, .. }, [.., row, column]) => {
-                // Farther than any index, so that nothing overflows.
+                // Clamped beyond any index, so that the sum does not overflow.
                 let last = exprs.add_const(*row, (*offset).clamp(-(1 << 40), 1 << 40));
                 exprs.le(*column, last)
             }
@@ -122,7 +134,7 @@ impl BlockEmitter<'_> {
         self.program.exprs.select(condition, one, zero)
     }
 
-    /// The loads that are copied to shared memory, with room for the tiles of several iterations.
+    /// Chooses the loads that are staged, allocates their stages, and assigns TMA to those that it can load.
     pub fn stage_loads(&mut self) -> Vec<StagedLoad> {
         let tiles: Vec<usize> =
             (0..self.plan.steps.tiles.len()).filter(|&tile| self.should_stage(tile)).collect();
@@ -132,11 +144,13 @@ impl BlockEmitter<'_> {
         staged
     }
 
-    /// Iterations whose tiles of a load are in shared memory at once.
+    /// Stages of a load: those of the ring in the loop, one outside.
     pub fn stages_of(&self, tile: usize) -> usize {
         if self.plan.steps.tiles[tile].stage == Stage::Loop { self.plan.schedule.stages } else { 1 }
     }
 
+    /// Whether a load is staged: in the loop, an operand of a product, or (unless `stages_all_loads` is off)
+    /// read more than once, or read beside reductions and products that would wait for it.
     fn should_stage(&self, position: usize) -> bool {
         let tile = &self.plan.steps.tiles[position];
         if tile.readers == 0 || self.tensor_in_memory(position).is_none() || self.is_direct_load(position) {
@@ -159,7 +173,7 @@ impl BlockEmitter<'_> {
             || self.plan.schedule.stages_all_loads && (tile.readers > 1 || any_waits && !is_reduced)
     }
 
-    /// Whether a tile lies in a tensor in whole chunks of so many elements along a dimension.
+    /// Whether a tile lies in a tensor in whole, aligned vectors of `chunk` elements along dimension `inner`.
     pub fn is_vectorizable(&self, tile: usize, tensor: TensorId, (inner, chunk): (usize, usize)) -> bool {
         let (tile, stored) = (&self.plan.steps.tiles[tile], &self.plan.request.stored[tensor.index()]);
         let full = self.plan.request.graph.shape(tensor);
@@ -170,7 +184,8 @@ impl BlockEmitter<'_> {
             && others.all(|dim| stored.strides[dim].is_multiple_of(chunk))
     }
 
-    /// How a load is copied, if its elements can be.
+    /// Allocates the stages of a load; `None` if cp.async cannot copy it (no aligned vector of 4 bytes or
+    /// more).
     fn plan_staging(&mut self, position: usize) -> Option<StagedLoad> {
         let tensor = self.tensor_in_memory(position)?;
         let (tile, stored) = (&self.plan.steps.tiles[position], &self.plan.request.stored[tensor.index()]);
@@ -199,12 +214,12 @@ impl BlockEmitter<'_> {
         Some(StagedLoad { tile: position, view, stage_elems, inner, chunk, tma: None })
     }
 
-    /// A tile of f32 or another type in shared memory, `inner` its fastest dimension.
+    /// Allocates a tile in shared memory, `inner` its contiguous dimension.
     pub fn alloc_shared(&mut self, name: &str, dtype: DType, padded: &[usize], inner: usize) -> SharedTile {
         self.alloc_stages(name, dtype, padded, inner, 1).0
     }
 
-    /// Several tiles one after the other: the first one, and the elements of each.
+    /// Allocates `count` tiles one after the other: the first one, and the elements of each.
     fn alloc_stages(
         &mut self,
         name: &str,
@@ -224,7 +239,8 @@ impl BlockEmitter<'_> {
         (SharedTile { buffer, base, strides, padded: padded.to_vec(), swizzle: None }, elems)
     }
 
-    /// Statements that start copying a load's tile of an iteration.
+    /// Statements that issue the copies of an iteration's tile to a stage, by TMA or cp.async: `[round,
+    /// thread]` of chunks. Padding is filled with zeros.
     pub fn issue_load(&mut self, staged: &StagedLoad, iteration: ExprId, stage: ExprId) -> Vec<Stmt> {
         if let Some(tma) = &staged.tma {
             return self.issue_tma((staged, tma), iteration, stage);
@@ -240,6 +256,7 @@ impl BlockEmitter<'_> {
         let chunks = crate::op::elems(&counts);
         let rounds = chunks.div_ceil(threads);
         self.loop_of("round", rounds, BlockEmitter::round_loop_kind(rounds), |this, round| {
+            // [round, thread]
             let at = this.program.exprs.linear_index(&[round, this.ids.thread], &[threads, 1]);
             let exists = this.is_below(at, chunks).filter(|_| !chunks.is_multiple_of(threads));
             let mut body = Vec::new();
@@ -269,7 +286,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// The stage of an iteration, of so many, and how often that has been filled before.
+    /// `[iteration % stages, iteration / stages]`: the stage of an iteration, and the phase of its mbarriers.
     pub fn stage_and_phase(&mut self, iteration: ExprId, stages: usize) -> [ExprId; 2] {
         let count = self.index(stages);
         let exprs = &mut self.program.exprs;
@@ -277,21 +294,22 @@ impl BlockEmitter<'_> {
         parts.map(|id| self.simplifier.simplify(&mut self.program.exprs, id))
     }
 
-    /// The place of the first element of an iteration's tile.
+    /// Offset of the stage of an iteration.
     pub fn stage_base(&mut self, staged: &StagedLoad, iteration: ExprId) -> ExprId {
         let stages = self.stages_of(staged.tile);
         let [stage, _] = self.stage_and_phase(iteration, stages);
         self.program.exprs.mul_const(stage, staged.stage_elems as i64)
     }
 
-    /// Lets an iteration's staged tile be read.
+    /// Makes a staged tile readable: its home is the stage of an iteration.
     pub fn set_staged_home(&mut self, staged: &StagedLoad, iteration: ExprId) {
         let base = self.stage_base(staged, iteration);
         self.tiles.homes[staged.tile] = vec![TileHome::Shared(SharedTile { base, ..staged.view.clone() })];
     }
 }
 
-/// Elements of a line of neighbours: an odd number of vectors, so that the same vectors of lines are in different banks.
+/// Elements from one row of a tile to the next: an odd number of 16-byte vectors, so that the 8 rows that
+/// ldmatrix reads are in different banks.
 fn line_elems(extent: usize, dtype: DType) -> usize {
     let vector = VECTOR_BYTES / dtype.size_bytes();
     if extent.is_multiple_of(2 * vector) { extent + vector } else { extent }

@@ -1,10 +1,16 @@
-//! Tiles that the copy engine brings: factors of products of whole tiles, if their tensors are plain arrays.
+//! TMA loads of staged tiles: operands of wgmma whose tensors a tensor map describes.
 //!
-//! A tile comes in boxes: one for each leading element and panel of 64 neighbours, cut below one another where another tile
-//! needs more of them, because all slots count as many. Each tile has slots of its own, one for each stage, and is awaited
-//! where it is read first: what needs one tile does not wait for the next. Tiles of few rows have room for all rows of a product
-//! of tiles, in which is whatever was there before ([`few_rows`](super::few_rows)): the copy engine takes longer over lines
-//! outside of a tensor than over others.
+//! ```text
+//! tile [rows, columns] in shared memory, 128-byte swizzle:
+//!   panel 0: rows x 64 columns | panel 1: rows x 64 columns | ...       one TMA load per panel,
+//!   panels are split along the rows where another tile has more loads:  all full mbarriers expect the same number of loads
+//! full mbarriers: one per stage of each tile, `first_mbarrier + stage`
+//! ```
+//!
+//! Each tile has full mbarriers of its own, so that what reads one tile does not wait for the next. They are
+//! waited for where the tile is first read. The tile of a skinny A has the 64 rows per warp group that wgmma
+//! reads; only those that exist are loaded, as TMA takes longer for rows outside of the tensor than for
+//! others; the rest holds arbitrary values, whose results are not stored.
 
 use super::emitter::BlockEmitter;
 use super::skinny::skinny_products;
@@ -14,33 +20,36 @@ use orch_thread::cta::SWIZZLE_ROW;
 use orch_thread::tma::MAX_TMA_ROWS;
 use orch_thread::{CtaStmt, Location, Mbarriers, Stmt, TensorMap, TensorMapId};
 
-/// Lines that boxes are cut at multiples of, which a swizzled tile repeats after.
+/// A panel is split along rows at multiples of this: the swizzle repeats after 8 rows.
 const SPLIT_ROWS: usize = 8;
 
-/// How a tile comes in boxes.
+/// How TMA loads a staged tile.
 #[derive(Clone, Debug)]
 pub(super) struct TmaTile {
+    /// The tensor map, whose tile is one load.
     map: TensorMapId,
-    /// The slot of its first stage.
+    /// The full mbarrier of the first stage.
     first_mbarrier: usize,
-    /// The dimensions of lines and of their elements.
+    /// The `[row, column]` dimensions of the swizzled tile.
     swizzle_dims: [usize; 2],
-    /// Boxes below one another, and lines from one to the next.
+    /// Loads along the rows, and rows from one load to the next.
     row_parts: [usize; 2],
-    /// The dimensions of the tensor that the view has.
+    /// The tensor's dimension for each extent of the map, contiguous first.
     map_dims: Vec<usize>,
 }
 
-/// A tile that is under way in boxes.
+/// A TMA load of a tile that has been issued and not waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingTma {
+    /// The shared buffer that it fills.
     pub buffer: BufferId,
+    /// The full mbarrier, and the phase that its arrival completes.
     pub mbarrier: ExprId,
     pub phase: ExprId,
 }
 
 impl BlockEmitter<'_> {
-    /// Lets the copy engine bring the tiles that it can.
+    /// Assigns TMA to the staged loads that it can load, with tensor maps and full mbarriers.
     pub fn assign_tma(&mut self, staged: &mut [StagedLoad]) {
         let least = |staged: &StagedLoad| Some(Self::min_tma_loads(staged, staged.view.swizzle?[0]));
         let boxes = staged.iter().filter_map(least).max();
@@ -68,22 +77,23 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Whether boxes bring a second factor of few rows.
+    /// Whether TMA loads the B of a product of a skinny GEMM.
     pub fn loads_skinny_b_by_tma(&self) -> bool {
         skinny_products(self.plan.steps).iter().any(|(_, second)| self.tma_tiles.contains(second))
     }
 
-    /// The fewest boxes in which a tile comes whose lines are along a dimension.
+    /// The fewest loads of a tile: one per panel and 256 rows.
     fn min_tma_loads(staged: &StagedLoad, line: usize) -> usize {
         Self::swizzle_panels(staged, line) * staged.view.padded[line].div_ceil(MAX_TMA_ROWS)
     }
 
-    /// Boxes beside one another that a tile has.
+    /// Panels of 64 columns, over all leading indices.
     fn swizzle_panels(staged: &StagedLoad, line: usize) -> usize {
         staged.stage_elems / (staged.view.padded[line] * SWIZZLE_ROW)
     }
 
-    /// A tile in so many boxes: those below one another, and lines from one to the next.
+    /// Splits a tile into exactly `boxes` loads: the number along the rows, and the rows of each; `None` if
+    /// they do not divide evenly.
     fn split_rows(&self, staged: &StagedLoad, line: usize, boxes: usize) -> Option<[usize; 2]> {
         let (padded, rows) = (staged.view.padded[line], self.plan.steps.tiles[staged.tile].shape[line]);
         let panels = Self::swizzle_panels(staged, line);
@@ -93,7 +103,8 @@ impl BlockEmitter<'_> {
         Some([parts, lines / parts])
     }
 
-    /// The tensor of a tile as the copy engine takes it, in boxes of at most so many lines; and its dimensions.
+    /// The tensor map of a staged load, in loads of at most `most` rows, and the tensor's dimensions in the
+    /// map's order; `None` if the hardware cannot encode it.
     fn tensor_map_of(
         &self,
         staged: &StagedLoad,
@@ -111,7 +122,7 @@ impl BlockEmitter<'_> {
             buffer,
             offset: stored.offset,
             extents: dims.iter().map(|&dim| full[dim]).collect(),
-            // Of a single line the stride is anything.
+            // The stride of an extent of 1 is never used, but must be valid.
             strides: (dims[1..].iter())
                 .map(|&dim| if full[dim] == 1 { SWIZZLE_ROW } else { stored.strides[dim] })
                 .collect(),
@@ -121,7 +132,8 @@ impl BlockEmitter<'_> {
         (is_plain && map.is_encodable(self.program.buffer(buffer))).then_some((map, dims))
     }
 
-    /// Statements that start copying a tile of an iteration to a stage, in boxes.
+    /// Statements that issue the TMA loads of an iteration's tile to a stage: one per leading index, row part
+    /// and panel.
     pub fn issue_tma(
         &mut self,
         (staged, tma): (&StagedLoad, &TmaTile),
@@ -135,6 +147,7 @@ impl BlockEmitter<'_> {
         let base = self.program.exprs.mul_const(stage, staged.stage_elems as i64);
         let mbarrier = self.program.exprs.add_const(stage, tma.first_mbarrier as i64);
         let mut stmts = Vec::new();
+        // counts: [lead.., row part, panel], in the order of the tile's dimensions
         for number in 0..crate::op::elems(&counts) {
             let number = self.index(number);
             let mut coords = self.program.exprs.unflatten(number, &counts);
@@ -151,13 +164,13 @@ impl BlockEmitter<'_> {
         stmts
     }
 
-    /// Notes that the boxes of a tile are to be awaited, if it comes in boxes.
+    /// Notes that a staged tile has to be waited for before it is read, if TMA loads it.
     pub fn expect_tma(&mut self, staged: &StagedLoad, iteration: ExprId) {
         let pending = self.pending_tma(staged, iteration);
         self.pending.tma.extend(pending);
     }
 
-    /// The boxes of an iteration's tile.
+    /// The mbarrier and phase of an iteration's tile.
     pub fn pending_tma(&mut self, staged: &StagedLoad, iteration: ExprId) -> Option<PendingTma> {
         let first_mbarrier = staged.tma.as_ref()?.first_mbarrier;
         let stages = self.stages_of(staged.tile);
@@ -166,7 +179,7 @@ impl BlockEmitter<'_> {
         Some(PendingTma { buffer: staged.view.buffer, mbarrier, phase })
     }
 
-    /// Awaits the boxes that are due of such buffers.
+    /// Waits for the pending loads of buffers that `is_wanted` selects.
     pub fn wait_for_tma(&mut self, is_wanted: impl Fn(BufferId) -> bool) {
         let (wanted, later) = self.pending.tma.iter().copied().partition(|pending| is_wanted(pending.buffer));
         self.pending.tma = later;
@@ -175,7 +188,7 @@ impl BlockEmitter<'_> {
 }
 
 impl PendingTma {
-    /// The statement that awaits it.
+    /// The wait for the full mbarrier's phase.
     pub fn wait_stmt(self) -> Stmt {
         Stmt::Cta(CtaStmt::MbarrierWaitFull { mbarrier: self.mbarrier, phase: self.phase })
     }
