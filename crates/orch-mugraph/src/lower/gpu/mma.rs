@@ -1,8 +1,14 @@
-//! Matrix products: factors in shared memory or registers, sums in registers.
+//! Matrix products, `acc[m, n] += a[m, k] * b[k, n]`: the choice of layouts, and the loops of `mma.sync` and
+//! of FMA.
 //!
-//! Warps share the rows and columns of the result. Where it has too few of them, or where the first factor is in registers
-//! and its columns are spread over warps, warps share the terms instead: each has sums of all columns, which are added
-//! when all terms are done.
+//! ```text
+//! A: shared memory (ldmatrix), or registers: accumulators of an earlier product, as weights of attention
+//! B: shared memory
+//! warps: row_warps x column_warps over [m, n]; split-K over the column warps, if n has too few columns for them,
+//!        or if A is in registers partitioned along its columns, which are K here
+//! ```
+//!
+//! `wgmma` is in `wgmma`, a B that is loaded directly to registers in `register_direct`.
 
 use super::emitter::BlockEmitter;
 use super::layout::{
@@ -14,37 +20,38 @@ use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
 use orch_thread::{CtaStmt, Location, LoopKind, MmaType, Scope, Stmt};
 
-/// Most registers of a thread for the sums of a product.
+/// Most accumulator registers of a thread for one product; above, the product is computed in shared memory.
 const MAX_ACCUMULATORS: usize = 256;
-/// Most registers of a thread for sums of all columns, of which other warps have other summands.
+/// Most accumulator registers of a thread with split-K over warps.
 const MAX_SPLIT_K_ACCUMULATORS: usize = 128;
-/// Steps of a product that are written out.
+/// K steps that are unrolled.
 const UNROLLED_K_STEPS: u32 = 4;
 
-/// A product that is to be added to sums.
+/// A product whose operands are ready, to be added to accumulators.
 #[derive(Clone, Debug)]
 pub(super) struct TileGemm {
     pub acc: RegisterTile,
     pub a: OperandA,
     pub b: SharedTile,
-    /// Leading extents of the factors.
+    /// Leading extents of A and of B; those of 1 are broadcast.
     batch_extents: [Vec<usize>; 2],
+    /// K.
     pub k: usize,
-    /// Fragments of the first factor that were brought to registers before the loop.
+    /// A fragments that are loaded to registers before the loop and stay there, for wgmma.
     pub resident_a: Option<BufferId>,
-    /// Whether it may be under way when its statements end.
+    /// Whether wgmma may be in flight when the product's statements end.
     pub is_async: bool,
 }
 
-/// Where the first factor is.
+/// Where A is.
 #[derive(Clone, Debug)]
 pub(super) enum OperandA {
     Shared(SharedTile),
-    /// In the layout of sums, of this tile.
+    /// In this accumulator layout, computed from this tile when fragments are packed.
     Registers(FragmentLayout, usize),
 }
 
-/// Which factor.
+/// Names an operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum GemmOperand {
     A,
@@ -52,7 +59,7 @@ pub(super) enum GemmOperand {
 }
 
 impl BlockEmitter<'_> {
-    /// Whether a product has more sums than registers hold.
+    /// Whether a product has more accumulators than [`MAX_ACCUMULATORS`].
     pub fn exceeds_registers(&self, tile: usize) -> bool {
         let shape = &self.plan.steps.tiles[tile].shape;
         let n = shape[shape.len() - 1];
@@ -62,7 +69,8 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Multiplies two tiles.
+    /// Emits a product that is not fused with an accumulation; its result is in registers (in shared memory,
+    /// if there are too many).
     pub fn emit_matmul(&mut self, tile: usize) {
         if self.has_direct_b(tile) {
             self.emit_direct_matmul(tile);
@@ -85,7 +93,8 @@ impl BlockEmitter<'_> {
         self.tiles.homes[tile].push(TileHome::Registers(registers));
     }
 
-    /// Brings factors to where they are multiplied. Where `may_split`, warps may share the terms.
+    /// Brings operands to where they are multiplied, and chooses the layout of the accumulators, which are
+    /// not yet set. `may_split` allows split-K over warps.
     pub fn prepare_gemm(&mut self, tile: usize, may_split: bool) -> TileGemm {
         let (shape, args) =
             (self.plan.steps.tiles[tile].shape.clone(), self.plan.steps.tiles[tile].step.args());
@@ -125,7 +134,7 @@ impl BlockEmitter<'_> {
         gemm
     }
 
-    /// Adds a product to its sums.
+    /// Adds a product to its accumulators, by wgmma, mma or FMA.
     pub fn emit_gemm(&mut self, gemm: &TileGemm) {
         let stmts = match (self.mma_type(), self.wgmma_b_is_mn_major(gemm)) {
             (Some(MmaType::Tf32), _) => self.mma_tf32(gemm),
@@ -136,7 +145,8 @@ impl BlockEmitter<'_> {
         self.emit(stmts);
     }
 
-    /// The place of an element of a factor: its row (or column, of the second one) and term.
+    /// The location of an element of an operand: `[lead.., row, term]` of A, `[lead.., term, row]` of B,
+    /// whose `row` is a column.
     pub fn operand_location(
         &mut self,
         gemm: &TileGemm,
@@ -155,7 +165,8 @@ impl BlockEmitter<'_> {
         Location { buffer: view.buffer, offset: self.shared_offset(view, &coords) }
     }
 
-    /// The first row of a tile of rows of the warp, or column of a tile of columns.
+    /// The first row of fragment row `tile` of the warp (A), or the first column of fragment column `tile`
+    /// (B).
     fn fragment_start(&mut self, at: &FragmentLayout, which: GemmOperand, tile: ExprId) -> ExprId {
         let [warp_row, warp_column] = self.warp_coords(at);
         let spread = matches!(at.columns, ColumnLayout::Partitioned(_));
@@ -168,7 +179,8 @@ impl BlockEmitter<'_> {
         self.program.exprs.mul_const(tile, size as i64)
     }
 
-    /// Loops over the terms, `size` at a time, given the first one; those of the warp if warps share them.
+    /// A loop over K in steps of `size`, given the step and its first k. With split-K a warp has the steps
+    /// `step * column_warps + column_warp`, or those that its registers hold.
     fn for_each_k_step(
         &mut self,
         gemm: &TileGemm,
@@ -189,7 +201,7 @@ impl BlockEmitter<'_> {
         self.loop_of("step", own, kind, |this, step| {
             let warp = if beside > 1 { this.warp_coords(&at)[1] } else { this.index(0) };
             let exprs = &mut this.program.exprs;
-            // Terms in registers are those of the warp's columns; others are dealt out one step at a time.
+            // K in registers is the warp's columns, consecutive; otherwise steps are dealt round robin.
             let number = match in_registers {
                 Some(_) => exprs.linear_index(&[warp, step], &[own, 1]),
                 None => exprs.linear_index(&[step, warp], &[beside, 1]),
@@ -198,7 +210,7 @@ impl BlockEmitter<'_> {
             let number = if exists.is_some() { this.clamped_below(number, all) } else { number };
             let term = this.program.exprs.mul_const(number, size as i64);
             let stmts = body(this, step, term);
-            // Registers beyond the last term hold zeros, which may be multiplied by any terms.
+            // A registers beyond K are zero, so B may be read at a clamped k.
             match exists.filter(|_| in_registers.is_none()) {
                 Some(condition) => vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }],
                 None => stmts,
@@ -206,7 +218,8 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// 16-bit factors: matrices of 8 x 8 from shared memory.
+    /// `mma.m16n8k16` with f16 or bf16: A by `ldmatrix.x4` or packed from accumulators, B by `ldmatrix` for
+    /// two fragments of columns.
     fn mma_16bit(&mut self, gemm: &TileGemm, kind: MmaType) -> Vec<Stmt> {
         let at = gemm.acc.at.clone();
         let (rows, columns) = (at.rows.row_tiles(), at.column_tiles());
@@ -260,7 +273,8 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Reads the matrices of a tile of rows, or of two of columns, and 16 terms.
+    /// `ldmatrix` of a 16 x 16 block: matrices are `[row half, k half]`, ordered as mma takes A (rows first)
+    /// or B (k first). Transposed if K is not contiguous.
     pub fn ldmatrix(
         &mut self,
         gemm: &TileGemm,
@@ -272,7 +286,7 @@ impl BlockEmitter<'_> {
         let (row_dim, term_dim) =
             if which == GemmOperand::A { (rank - 2, rank - 1) } else { (rank - 1, rank - 2) };
         let along_terms = view.strides[term_dim] == 1;
-        // Lane `8 i + r` gives the place of row `r` of matrix `i`.
+        // Lane `8 i + r` addresses row `r` of matrix `i`: low = i % 2 * 8, high = i / 2 * 8.
         let within = self.lane_field(1, 8, 1);
         let (low, high) = (self.lane_field(8, 2, 8), self.lane_field(16, 2, 8));
         let (first_row, first_term) = if which == GemmOperand::A { (low, high) } else { (high, low) };
@@ -293,7 +307,9 @@ impl BlockEmitter<'_> {
         Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices, transposed: !along_terms })
     }
 
-    /// Sums of an earlier product as a first factor: two of its tiles of columns are 16 terms.
+    /// Accumulators of an earlier product as an A fragment: fragment columns `2 step` and `2 step + 1` are k
+    /// = 16 step .. 16 step + 16, converted to 16 bits in pairs. Elements are computed from `tile`, such as
+    /// exponentials of scores.
     pub fn pack_accumulators(
         &mut self,
         from: &FragmentLayout,
@@ -304,6 +320,7 @@ impl BlockEmitter<'_> {
         let shape = self.plan.steps.tiles[tile].shape.clone();
         let mut stmts = Vec::new();
         for quarter in 0..4 {
+            // a[quarter]: rows g, g + 8, g, g + 8; k in the first, first, second, second fragment
             let (row_half, later) = (quarter % 2, quarter / 2);
             let column_tile = self.program.exprs.mul_const(step, 2);
             let column_tile = self.program.exprs.add_const(column_tile, later as i64);
@@ -327,7 +344,7 @@ impl BlockEmitter<'_> {
         stmts
     }
 
-    /// An element of a factor as f32; beyond the last row, that row.
+    /// An element of an operand as f32; beyond the last row, that row.
     fn operand_element(
         &mut self,
         gemm: &TileGemm,
@@ -343,7 +360,7 @@ impl BlockEmitter<'_> {
         self.program.exprs.cast(DType::F32, value)
     }
 
-    /// f32 factors on matrix units: fragments by single elements.
+    /// `mma.m16n8k8` with tf32: fragments are loaded by element, as ldmatrix moves 16-bit elements.
     fn mma_tf32(&mut self, gemm: &TileGemm) -> Vec<Stmt> {
         let OperandA::Shared(first) = &gemm.a else { return Vec::new() };
         let kind = MmaType::Tf32;
@@ -366,6 +383,7 @@ impl BlockEmitter<'_> {
                 };
                 for element in 0..4 * rows {
                     let (tile, to) = (this.index(element / 4), this.location(a, element));
+                    // a0: (g, c), a1: (g + 8, c), a2: (g, c + 4), a3: (g + 8, c + 4)
                     let part = (8 * (element % 2) as i64, 4 * (element % 4 / 2) as i64);
                     body.push(fetch(this, GemmOperand::A, first, (tile, part.0, part.1), to));
                 }
@@ -399,7 +417,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Multiply-adds: a thread multiplies what it has sums of.
+    /// FMA in f32: outer product of the thread's 2 * row_tiles rows and its columns, for each k.
     fn fma_f32(&mut self, gemm: &TileGemm) -> Vec<Stmt> {
         let OperandA::Shared(first) = &gemm.a else { return Vec::new() };
         let at = gemm.acc.at.clone();

@@ -1,4 +1,5 @@
-//! OperandPrecision of matrix products in shared memory: which types and shapes products take, and how tiles come to them.
+//! Operands of matrix products in shared memory: which types and layouts `ldmatrix`, `mma` and `wgmma` take,
+//! and copies of tiles in such a layout.
 
 use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
@@ -10,7 +11,7 @@ use orch_thread::MmaType;
 use orch_thread::OperandPrecision;
 
 impl BlockEmitter<'_> {
-    /// What matrix instructions multiply.
+    /// The type of `mma`/`wgmma` instructions; `None` for FMA in f32.
     pub fn mma_type(&self) -> Option<MmaType> {
         match self.plan.precision {
             OperandPrecision::F32 => None,
@@ -20,16 +21,18 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Type of factors that are brought to shared memory.
+    /// The type of operands that are copied to shared memory.
     pub fn operand_dtype(&self) -> DType {
         self.mma_type().map_or(DType::F32, MmaType::dtype)
     }
 
+    /// Whether operands are f16 or bf16.
     pub fn has_16bit_operands(&self) -> bool {
         self.operand_dtype() != DType::F32
     }
 
-    /// A factor in shared memory as matrix instructions take it, `terms` the dimension that is summed.
+    /// An operand in shared memory as products take it, `terms` its K dimension: the tile itself if its
+    /// layout suits, else a copy, converted and padded with zeros along K.
     pub fn shared_operand(&mut self, tile: usize, terms: usize) -> SharedTile {
         if let Some(view) = self.existing_operand(tile, terms) {
             return view;
@@ -41,6 +44,7 @@ impl BlockEmitter<'_> {
         let zero = self.program.exprs.zero(dtype);
         if let Some(at) = self.register_layout(tile) {
             if padded != shape {
+                // Registers do not cover the padding, which is cleared once, before all else.
                 let clear = self.for_each_element(&padded, |this, coords| {
                     let offset = this.shared_offset(&view, coords);
                     vec![ElementStore { buffer: view.buffer, offset, value: zero, mask: None }]
@@ -75,7 +79,7 @@ impl BlockEmitter<'_> {
         view
     }
 
-    /// A tile that is in shared memory as matrix instructions take it already.
+    /// A tile, copy or transposed view that is in shared memory as products take operands.
     fn existing_operand(&self, tile: usize, terms: usize) -> Option<SharedTile> {
         let shared = self.tiles.homes[tile].iter().filter_map(|place| match place {
             TileHome::Shared(view) => Some(view),
@@ -101,6 +105,8 @@ impl BlockEmitter<'_> {
         }
     }
 
+    /// Whether products can read a tile from shared memory: K padded to whole instructions; for 16-bit types
+    /// one of the last two dimensions contiguous and rows aligned to 16 bytes, as ldmatrix requires.
     fn is_mma_operand(&self, view: &SharedTile, tile: usize, terms: usize) -> bool {
         let shape = &self.plan.steps.tiles[tile].shape;
         let dtype = self.program.buffer(view.buffer).dtype;
@@ -118,7 +124,8 @@ impl BlockEmitter<'_> {
             && aligned
     }
 
-    /// Extents of a tile such that matrix instructions find whole fragments along terms and neighbours.
+    /// Extents padded along the K dimensions to whole instructions, and (16-bit types) along the contiguous
+    /// dimension to 16 bytes.
     pub fn padded_extents(&self, shape: &[usize], terms: &[usize], inner: usize, dtype: DType) -> Vec<usize> {
         let mut padded = shape.to_vec();
         if terms.is_empty() {
@@ -133,7 +140,7 @@ impl BlockEmitter<'_> {
         padded
     }
 
-    /// Terms that a product adds at a time.
+    /// K of one instruction.
     pub fn mma_k(&self) -> usize {
         match self.plan.precision {
             OperandPrecision::F16 | OperandPrecision::Bf16 => 16,

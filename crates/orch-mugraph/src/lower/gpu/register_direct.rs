@@ -1,17 +1,23 @@
-//! Second factors that threads load straight from global memory to registers, ahead of their use.
+//! Direct loads of B from global memory to registers, ahead of their use: skinny GEMM (small M), where
+//! reading B is all that takes time. Shared memory would only add barriers, as a block needs each element of
+//! B once. K is split over the warps.
 //!
-//! Where few rows are multiplied by a large factor, reading the factor is all that takes time, and a block needs each of its
-//! elements once: shared memory and the barriers around it only delay it. Warps share the terms instead, 16 at a time, so
-//! that each has summands of all columns, and each loads its own lines.
+//! ```text
+//! unit: 16 k x 8 v columns, v = 8 (or 4); g = lane / 4, c = lane % 4
+//! lane loads   B[4c + line, v g .. v g + v], line = 0..4        8 lanes read 8 v consecutive columns
+//! fragment j of v (mma.m16n8k16):  column g is column v g + j of the unit
+//!              k = 2c, 2c + 1, 2c + 8, 2c + 9 of mma is k = 4c .. 4c + 4 of the unit: A's k is permuted in the same way
+//! accumulators: columns interleaved, ColumnLayout::SplitKInterleaved
+//! K steps of an iteration: warp w has the steps `step * warps + w`
+//! registers: [unrolled copy, buffered step, column unit, line, v]
+//! ```
 //!
-//! A unit is 16 terms of 64 columns (of 32, where there are no more). With `g = t / 4` and `c = t % 4`, thread `t` of a
-//! warp loads columns `8g..8g + 8` (`4g..4g + 4`) of lines `4c..4c + 4`, so that eight threads read neighbouring memory.
-//! Tile `j` of a unit's columns takes element `j` of each vector: its column `g` is column `8g + j` of the unit, and the
-//! terms `2c, 2c + 1, 2c + 8, 2c + 9` that matrix instructions ask thread `t` for are terms `4c..4c + 4`. The first factor
-//! has its terms in the same order, and the sums their columns ([`Columns::Streamed`]).
+//! A unit's registers are loaded again as soon as it is multiplied, by the unit `buffered_steps` later, of a
+//! later iteration if need be. Where iterations are short the loop is unrolled ([`TileSteps::unroll`]), each
+//! copy with registers of its own, to have more bytes in flight.
 //!
-//! As soon as a unit has been multiplied, the one that is some units later is loaded to its registers, of a later iteration
-//! if need be. Where iterations are short, registers hold the units of several, which are written out ([`Steps::turns`]).
+//! Fitted to skinny GEMMs of the benchmark programs (1 to 64 rows, weights of 4096 x 4096) on an H100; with
+//! weights that stay in L2 other loads may be faster.
 
 use super::accumulate::LoopAccumulator;
 use super::elements::ElementStore;
@@ -34,41 +40,41 @@ use orch_thread::cta::WARP;
 use orch_thread::{CtaStmt, Location, LoopKind, Scope, Stmt};
 use std::collections::BTreeMap;
 
-/// Terms of a unit.
+/// K of a unit: one mma.
 const UNIT_K: usize = 16;
-/// Lines of a unit that a thread loads from.
+/// Rows of B (values of k) of a unit that a thread loads.
 const UNIT_LINES: usize = 4;
-/// Most rows.
+/// Most rows (M): above, reading B no longer dominates.
 const MAX_ROWS: usize = 64;
-/// Most registers of a thread for the sums of all streamed products.
+/// Most accumulator registers of a thread, of all such products.
 const MAX_ACCUMULATORS: usize = 128;
-/// Most registers of a thread for the units that it has loaded, and for these and the sums.
+/// Most registers of a thread for loaded units; and for these and accumulators.
 const MAX_LOADED: usize = 96;
 const MAX_LOADED_AND_ACCUMULATORS: usize = 192;
-/// Most iterations that are written out.
+/// Most copies of the loop body.
 const MAX_UNROLL: usize = 8;
-/// Columns whose sums are stored at once.
+/// Interleaved columns that are stored at once.
 const STORE_VECTOR: usize = 4;
 
-/// How a factor is streamed.
+/// How the B of a product is loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct DirectLoad {
-    /// Parts of the terms, and of the columns, that are a warp's units in an iteration.
+    /// K steps of a warp in an iteration, and units along the columns.
     steps: usize,
     column_units: usize,
     /// Columns that a thread loads at once.
     vector: usize,
-    /// Steps of an iteration whose units are in registers or on the way.
+    /// K steps whose units are in registers or in flight.
     buffered_steps: usize,
 }
 
 impl DirectLoad {
-    /// Elements of a unit that a thread has.
+    /// Elements of a unit per thread.
     fn unit_elems(&self) -> usize {
         UNIT_LINES * self.vector
     }
 
-    /// Registers of the units of an iteration that are on the way.
+    /// Registers of the units of one copy of the loop body, two elements each.
     fn registers_per_thread(&self) -> usize {
         self.buffered_steps * self.column_units * self.unit_elems() / 2
     }
@@ -79,7 +85,7 @@ impl DirectLoad {
     }
 }
 
-/// The products whose second factors are streamed, and the iterations whose units registers hold.
+/// The products whose B is loaded directly, with how, and the unrolling of the loop.
 pub(super) fn direct_loads(
     request: &Request<'_>,
     steps: &TileSteps,
@@ -105,7 +111,8 @@ pub(super) fn direct_loads(
     (loads, unroll)
 }
 
-/// How many iterations registers hold: as few as are enough, or as many as fit.
+/// Copies of the loop body: the fewest that bring [`BYTES_IN_FLIGHT`] per SM, else as many as fit into
+/// registers.
 fn unroll_count(loads: &BTreeMap<usize, DirectLoad>, loop_range: usize, registers: usize) -> usize {
     let all: usize = loads.values().map(DirectLoad::registers_per_thread).sum();
     if all == 0 || loads.values().any(|direct| direct.rounds() > 1) {
@@ -118,13 +125,13 @@ fn unroll_count(loads: &BTreeMap<usize, DirectLoad>, loop_range: usize, register
     enough.or(fitting.last()).copied().unwrap_or(1)
 }
 
-/// Registers of the sums of a product.
+/// Accumulator registers of a product per thread, with all columns.
 fn accumulator_registers(shape: &[usize]) -> usize {
     let (m, n) = (shape[shape.len() - 2], shape[shape.len() - 1]);
     4 * m.div_ceil(FRAGMENT_ROWS) * n / FRAGMENT_COLUMNS
 }
 
-/// How the second factor of a product is streamed, if `registers` suffice.
+/// How the B of a product is loaded, with as many buffered steps as `registers` allow.
 fn direct_load(steps: &TileSteps, tile: usize, registers: usize) -> Option<DirectLoad> {
     let shape = b_operand(steps, tile)?.shape.as_slice();
     let (k, n) = (shape[shape.len() - 2], shape[shape.len() - 1]);
@@ -138,7 +145,7 @@ fn direct_load(steps: &TileSteps, tile: usize, registers: usize) -> Option<Direc
     Some(DirectLoad { steps: all, column_units: groups, vector: neighbours, buffered_steps: ahead })
 }
 
-/// The second factor of a product.
+/// The B of a product.
 fn b_operand(steps: &TileSteps, tile: usize) -> Option<&BlockTile> {
     match &steps.tiles[tile].step {
         TileStep::Op { op: Op::Matmul, args } => Some(&steps.tiles[args[1]]),
@@ -146,7 +153,8 @@ fn b_operand(steps: &TileSteps, tile: usize) -> Option<&BlockTile> {
     }
 }
 
-/// Whether a product has few rows and a second factor that only it reads, once, in whole vectors.
+/// Whether a product is skinny, is only summed up, and its B is a load in aligned vectors that nothing else
+/// reads.
 fn takes_direct_b(request: &Request<'_>, steps: &TileSteps, tile: usize, dtype: DType) -> bool {
     let gemm = &steps.tiles[tile];
     let (TileStep::Op { op: Op::Matmul, args }, Some(b)) = (&gemm.step, b_operand(steps, tile)) else {
@@ -184,7 +192,8 @@ fn takes_direct_b(request: &Request<'_>, steps: &TileSteps, tile: usize, dtype: 
         && (!b.ragged[last] || is_whole(full[last]))
 }
 
-/// Whether a tile is made of a product, as weights of attention are, which stay in registers as a first factor.
+/// Whether a tile is computed from a product, as weights of attention: those are A fragments in registers,
+/// which mma and wgmma take.
 fn depends_on_product(steps: &TileSteps, tile: usize) -> bool {
     let step = &steps.tiles[tile].step;
     matches!(step, TileStep::Op { op: Op::Matmul, .. })
@@ -192,17 +201,17 @@ fn depends_on_product(steps: &TileSteps, tile: usize) -> bool {
 }
 
 impl BlockEmitter<'_> {
-    /// Whether the second factor of a product is streamed.
+    /// Whether the B of a product is loaded directly.
     pub fn has_direct_b(&self, tile: usize) -> bool {
         self.plan.steps.direct_loads.contains_key(&tile)
     }
 
-    /// Whether a load is the streamed factor of a product.
+    /// Whether a load is the directly loaded B of a product.
     pub fn is_direct_load(&self, load: usize) -> bool {
         self.plan.steps.direct_loads.keys().any(|&gemm| self.plan.steps.tiles[gemm].step.args()[1] == load)
     }
 
-    /// Loads the first units of all streams.
+    /// Loads the first units of all direct loads, before the loop.
     pub fn start_direct_loads(&mut self) {
         for (&tile, direct) in &self.plan.steps.direct_loads {
             let unroll = self.plan.steps.unroll;
@@ -223,7 +232,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Loads a unit of a step of an iteration to registers, if it is needed.
+    /// Loads a unit of a K step of an iteration to its registers, masked by `is_needed`.
     fn load_unit(
         &mut self,
         tile: usize,
@@ -255,14 +264,14 @@ impl BlockEmitter<'_> {
         stmts
     }
 
-    /// The first term of a step of the warp.
+    /// The first k of a K step of the warp: `16 * (step * warps + warp)`.
     fn first_k(&mut self, step: ExprId) -> ExprId {
         let warps = self.plan.schedule.warps;
         let number = self.program.exprs.linear_index(&[step, self.ids.warp], &[warps, 1]);
         self.program.exprs.mul_const(number, UNIT_K as i64)
     }
 
-    /// The register of an element of a unit, of this turn.
+    /// The register of an element of a unit: `[unrolled copy, buffered step, column unit, line, column]`.
     fn unit_location(
         &mut self,
         tile: usize,
@@ -280,7 +289,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Multiplies two tiles, the second one streamed.
+    /// Emits a product that is not fused with an accumulation.
     pub fn emit_direct_matmul(&mut self, tile: usize) {
         let registers = self.direct_accumulators(tile);
         let zero = self.float(0.0);
@@ -292,7 +301,7 @@ impl BlockEmitter<'_> {
         self.tiles.homes[tile].push(place);
     }
 
-    /// Adds this iteration's product to an accumulator.
+    /// Adds this iteration's product to an accumulation.
     pub fn accumulate_direct(&mut self, tile: usize) -> LoopAccumulator {
         let registers = self.direct_accumulators(tile);
         let zero = self.float(0.0);
@@ -302,6 +311,7 @@ impl BlockEmitter<'_> {
         LoopAccumulator::Registers(registers)
     }
 
+    /// Accumulators of all columns in every warp (split-K).
     fn direct_accumulators(&mut self, tile: usize) -> RegisterTile {
         let shape = &self.plan.steps.tiles[tile].shape;
         let (m, n) = (shape[shape.len() - 2], shape[shape.len() - 1]);
@@ -312,7 +322,7 @@ impl BlockEmitter<'_> {
         RegisterTile { at, buffer }
     }
 
-    /// Multiplies the units of an iteration, and loads later ones.
+    /// Multiplies the units of an iteration by mma, loading each unit's successor to its registers.
     fn emit_direct_gemm(&mut self, tile: usize, sums: &RegisterTile) {
         let (Some(direct), Some(kind)) = (self.plan.steps.direct_loads.get(&tile), self.mma_type()) else {
             return;
@@ -368,7 +378,7 @@ impl BlockEmitter<'_> {
         self.emit(stmts);
     }
 
-    /// The iteration and round after a round, and whether there is one, unless there always is.
+    /// The `(iteration, round)` after a round, and whether it exists (`None` if always).
     fn next_round(&mut self, direct: &DirectLoad, round: ExprId) -> ((ExprId, ExprId), Option<ExprId>) {
         let (rounds, unroll) = (self.index(direct.rounds()), self.plan.steps.unroll);
         let exprs = &mut self.program.exprs;
@@ -382,7 +392,8 @@ impl BlockEmitter<'_> {
         ((iteration, next), is_needed)
     }
 
-    /// The terms of a step, of all rows, as a first factor.
+    /// A fragments of a K step from shared memory, k permuted as in units: `a[row_tile, k half, row half,
+    /// 2]`. Rows beyond M are zero or copies of the last row.
     fn load_direct_a(
         &mut self,
         view: &SharedTile,
@@ -442,7 +453,7 @@ impl BlockEmitter<'_> {
         stmts
     }
 
-    /// A tile of columns of a unit, as a second factor.
+    /// The B fragment of one interleaved column of a unit: element `column` of the lane's four vectors.
     fn direct_b_fragment(
         &mut self,
         tile: usize,
@@ -464,7 +475,8 @@ impl BlockEmitter<'_> {
         stmts
     }
 
-    /// Adds the summands of all warps: to registers if there is one tile of rows, else tile by tile in shared memory.
+    /// Adds the partial sums of all warps through shared memory `[warp, 16 rows, n]`: to registers if there
+    /// is one row of fragments, else row by row to shared memory.
     pub fn reduce_direct_split_k(&mut self, registers: &RegisterTile, shape: &[usize]) -> TileHome {
         let (m, n) = (registers.at.rows.m, registers.at.n());
         let parts = self.alloc_shared(
@@ -508,7 +520,7 @@ impl BlockEmitter<'_> {
         TileHome::Registers(RegisterTile { at, buffer })
     }
 
-    /// The sum of the summands of all warps.
+    /// The sum over all warps of one element of `parts`, `[warp, row, column]`.
     fn sum_over_warps(&mut self, parts: &SharedTile, (row, column): (ExprId, ExprId)) -> ExprId {
         let mut total = None;
         for warp in 0..self.plan.schedule.warps {
@@ -520,7 +532,8 @@ impl BlockEmitter<'_> {
         total.unwrap_or_else(|| self.float(0.0))
     }
 
-    /// Stores what threads have of a tile of rows for the others.
+    /// Stores a thread's partial sums of one row of fragments to `parts`, four interleaved (adjacent) columns
+    /// at once.
     fn share_partial_sums(
         &mut self,
         registers: &RegisterTile,

@@ -1,20 +1,20 @@
-//! Products of few rows whose factors the copy engine brings to shared memory.
+//! Skinny GEMM (M up to 128) by TMA and wgmma: both operands are loaded by [TMA](super::tma) to swizzled
+//! tiles.
 //!
-//! Where few rows are multiplied by a large factor, reading the factor is all that takes time. Threads that load it to
-//! registers ([`stream`](super::stream)) ask for at most 96 KiB, for less where they have many sums, and for more only after
-//! they have multiplied; all of them copy the first factor besides, which every block reads whole, and wait for each other in
-//! every long iteration. The copy engine is asked for several iterations at once, by one thread. So both factors come in
-//! [boxes](super::boxes) here, from which groups of four warps multiply whole tiles, if the second one has lines of whole
-//! boxes: 64 neighbours, columns or terms. Blocks of 64 columns read the first factor half as often as blocks of 32, which
-//! only threads can load; where blocks are few, clusters run them ([`cluster`](super::cluster)).
+//! Reading B is all that takes time. Direct loads to registers ([`register_direct`](super::register_direct))
+//! have at most 96 KiB in flight per SM, less with many accumulators, and all threads copy A besides and wait
+//! for each other. Here one thread issues TMA for several stages ahead, of as much shared memory as there is.
+//! Blocks of 64 columns read A half as often as blocks of 32. Where blocks are few,
+//! [clusters](super::cluster) split K.
 //!
-//! Rows beyond those that there are, up to the 64 of a product of tiles, are zeros that the copy engine writes, or rows of other
-//! blocks. Each warp has 16 rows, the last ones often none: what is done with sums is little beside reading the factors. More
-//! than 64 rows take a second group. Whoever else reads a first factor, as a norm does, finds it in the same tiles.
+//! ```text
+//! A [64 per warp group, K'] swizzled, rows beyond M arbitrary     x     B [K', n] swizzled (K-major or MN-major)
+//! K' = K per iteration: 128 or 64, chosen here (split_iterations), so that stages are small and many
+//! wgmma stays in flight when the next iteration begins, so a stage is loaded again two iterations later
+//! ```
 //!
-//! The search makes iterations long, so that they are few; here they become shorter ones of [`BOX_TERMS`] terms
-//! ([`refine`](super::refine)). Products run on while the next iteration begins, which copies to the tiles that the iteration
-//! before this one has read.
+//! Fitted to gated MLP, QKV and LoRA layers of 1 to 128 rows and 4096 columns on an H100; for a B that stays
+//! in L2, or K below about 1024, direct loads may be faster. Both are candidates, and measured.
 
 use super::split_iterations::with_shorter_iterations;
 use super::steps::{TileStep, TileSteps};
@@ -24,17 +24,17 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_thread::cta::MAX_WGMMA_N;
 
-/// Terms of an iteration, the preferred ones first.
+/// K per iteration, preferred first.
 const PREFERRED_K: [usize; 2] = [128, 64];
-/// Most bytes of the factors of an iteration of more terms than the least.
+/// Most bytes of operands per stage; iterations of more are used only if none has less.
 const MAX_OPERAND_BYTES: usize = 48 << 10;
-/// Most groups of warps.
+/// Most warp groups, of 64 rows each.
 const MAX_WARP_GROUPS: usize = 2;
-/// Most registers of a thread for sums.
+/// Most accumulator registers of a thread.
 const MAX_ACCUMULATORS: usize = 160;
 
-/// A block that multiplies few rows by large factors, with iterations of so many terms as suit boxes, the preferred number
-/// first; `None` if it adds up no products of few rows, or more.
+/// The block with K per iteration as suits TMA, preferred first; `None` if it does not sum up skinny products
+/// in its loop.
 pub(super) fn skinny_loops(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<Vec<BlockGraph>> {
     // A loop of one iteration is none for the steps.
     let looped = BlockGraph { loop_range: block.loop_range.max(2), ..block.clone() };
@@ -61,7 +61,7 @@ pub(super) fn skinny_loops(block: &BlockGraph, shapes: &[Vec<usize>]) -> Option<
     (!loops.is_empty()).then_some(loops)
 }
 
-/// Groups of warps that have rows of their own.
+/// Warp groups for the rows of the products.
 pub(super) fn warp_groups(steps: &TileSteps) -> usize {
     let rows = |(tile, _): (usize, usize)| steps.tiles[tile].shape.iter().rev().nth(1).copied();
     let most = skinny_products(steps).into_iter().filter_map(rows).max();
@@ -74,12 +74,13 @@ fn loop_products(steps: &TileSteps) -> impl Iterator<Item = usize> {
     steps.in_stage(Stage::Loop).into_iter().filter(is_product)
 }
 
-/// The products of few rows in the loop that are only added up, and their second factors, loads that only products read.
+/// The skinny products of the loop that are only summed up, each with its B, a load that only products read
+/// as B.
 pub(super) fn skinny_products(steps: &TileSteps) -> Vec<(usize, usize)> {
     loop_products(steps).filter_map(|product| Some((product, loaded_b(steps, product)?))).collect()
 }
 
-/// Whether a product has as few rows and columns as groups of warps have sums of.
+/// Whether a result has at most 128 rows and 256 columns, and no batch.
 pub(super) fn is_skinny_shape(shape: &[usize]) -> bool {
     match shape {
         [lead @ .., m, n] => {
@@ -89,6 +90,8 @@ pub(super) fn is_skinny_shape(shape: &[usize]) -> bool {
     }
 }
 
+/// The B of a product, if the product is skinny and only summed up, and B is a load along the loop that only
+/// products read as B.
 fn loaded_b(steps: &TileSteps, product: usize) -> Option<usize> {
     let tile = &steps.tiles[product];
     let args = tile.step.args();

@@ -1,5 +1,5 @@
-//! What becomes of the sums of a product: summands of several warps are added; and sums that are too many for registers
-//! are made in shared memory.
+//! Split-K over the warps of a CTA: partial sums of column warps are added through shared memory. And
+//! products with too many accumulators for registers, which are computed in shared memory.
 
 use super::emitter::BlockEmitter;
 use super::layout::{ColumnLayout, FragmentLayout, RegisterTile};
@@ -8,11 +8,11 @@ use orch_compute::Type;
 use orch_ir::DType;
 use orch_thread::{LoopKind, Scope, Stmt};
 
-/// Terms that are written out.
+/// K steps of a product in shared memory that are unrolled.
 const UNROLLED_TERMS: u32 = 4;
 
 impl BlockEmitter<'_> {
-    /// Where the sums of a product are when all warps' summands are added.
+    /// The home of a product's result, after partial sums have been added.
     pub fn reduce_split_k(&mut self, registers: RegisterTile, shape: &[usize]) -> TileHome {
         match registers.at.columns {
             ColumnLayout::SplitKInterleaved(_) => self.reduce_direct_split_k(&registers, shape),
@@ -22,7 +22,8 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Registers in which warps have summands of all columns, as sums of which each warp has some columns.
+    /// Adds the partial sums of column warps: `[column_warp, lead.., m, n]` in shared memory; the result is
+    /// partitioned among the warps. Registers without split-K are given as they are.
     pub fn reduce_split_k_registers(&mut self, registers: RegisterTile, shape: &[usize]) -> RegisterTile {
         if !registers.at.is_split_k() {
             return registers;
@@ -60,7 +61,8 @@ impl BlockEmitter<'_> {
         RegisterTile { at, buffer }
     }
 
-    /// A product whose sums are too many for registers: each thread makes elements, term by term.
+    /// A product with too many accumulators for registers: each thread computes elements one by one, operands
+    /// rounded as mma would. The slowest way; the search avoids such tiles.
     pub fn matmul_in_shared(&mut self, tile: usize) {
         let (shape, args) =
             (self.plan.steps.tiles[tile].shape.clone(), self.plan.steps.tiles[tile].step.args());

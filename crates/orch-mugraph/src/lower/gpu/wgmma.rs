@@ -1,8 +1,11 @@
-//! Products of whole tiles of shared memory, by groups of four warps.
+//! Products by `wgmma.m64nNk16`, by warp groups of four warps.
 //!
-//! The first factor is in fragments of registers, so that each warp multiplies rows of its own, wherever they are; the
-//! second one is a swizzled tile of shared memory, which all warps of a group read. First factors that the loop does not
-//! change are brought to registers before it.
+//! ```text
+//! A: registers: fragments of 16 rows per warp, by ldmatrix, packed from accumulators, or resident while the loop runs;
+//!    shared memory, if the GEMM is skinny (64 rows per warp group, swizzled)
+//! B: shared memory, 128-byte swizzle: rows are columns of B (K-major) or k (MN-major, `transposed`)
+//! acc: registers, 64 rows per warp group
+//! ```
 
 use super::emitter::BlockEmitter;
 use super::layout::{ColumnLayout, FRAGMENT_ROWS, FragmentLayout, RegisterSlot, WarpGrid};
@@ -16,25 +19,26 @@ use orch_ir::DType;
 use orch_thread::cta::{MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP_GROUP, swizzled_offset};
 use orch_thread::{CtaStmt, Location, LoopKind, MmaType, Scope, Stmt};
 
-/// Terms of fragments.
+/// K of an A fragment.
 const FRAGMENT_K: usize = 16;
-/// Elements that a thread has of a first factor's fragment.
+/// Elements of an A fragment per thread: 16 x 16 / 32.
 const FRAGMENT_ELEMS: usize = 8;
-/// Most registers of a thread for the sums of a product and a first factor's terms.
+/// Most registers of a thread for accumulators and A fragments of a product, beyond which it spills.
 const MAX_REGISTERS: usize = 192;
-/// Most elements of a first factor that a thread keeps while the loop runs, two in a register.
+/// Most elements of a resident A per thread, two in a register.
 const MAX_RESIDENT_A: usize = 64;
 
-/// Rows that a group of warps multiplies.
+/// Rows that a warp group multiplies.
 pub(super) const WARP_GROUP_ROWS: usize = FRAGMENT_ROWS * WARP_GROUP;
 
-/// Whether groups of warps multiply whole tiles where warps share rows so: each of a group has rows of its own.
+/// Whether warps share rows as wgmma requires: whole warp groups, each warp with rows of its own.
 pub(super) fn is_per_warp_group(rows: &WarpGrid) -> bool {
     rows.column_warps == 1 && rows.row_warps.is_multiple_of(WARP_GROUP)
 }
 
 impl BlockEmitter<'_> {
-    /// The dimensions of lines and of their elements of a swizzled tile, if every reader of a load multiplies by it.
+    /// The `[row, column]` dimensions of a swizzled B tile, if every reader of a load multiplies by it as B,
+    /// and extents suit wgmma.
     pub fn b_swizzle_dims(&self, tile: usize, inner: usize, dtype: DType) -> Option<[usize; 2]> {
         if !self.plan.schedule.wgmma || !self.has_16bit_operands() || dtype != self.operand_dtype() {
             return None;
@@ -51,8 +55,8 @@ impl BlockEmitter<'_> {
         (is_same && is_whole && [k, columns].contains(&inner)).then_some([line, inner])
     }
 
-    /// The dimensions of lines and of their elements of a first factor of few rows, if it is multiplied as a whole tile:
-    /// rows beyond those that there are may be anything.
+    /// The `[row, column]` dimensions of a swizzled A tile of a skinny GEMM, which wgmma reads from shared
+    /// memory: its rows beyond those that exist may be arbitrary.
     pub fn skinny_a_swizzle_dims(&self, tile: usize, inner: usize, dtype: DType) -> Option<[usize; 2]> {
         let shape = &self.plan.steps.tiles[tile].shape;
         let rank = shape.len();
@@ -72,8 +76,8 @@ impl BlockEmitter<'_> {
         suits.then(|| [rank - 2, inner])
     }
 
-    /// The dimensions of terms and of columns in each product by a tile, and whether groups of warps multiply whole tiles by it;
-    /// `None` if it has readers other than products that take swizzled tiles.
+    /// Of each product by a tile as B (or by its transposition): its `[k, n]` dimensions in the tile, and
+    /// whether it may be wgmma. `None` if the tile has other readers, or a product has too many registers.
     fn matmuls_by_b(&self, tile: usize) -> Option<Vec<([usize; 2], bool)>> {
         let rank = self.plan.steps.tiles[tile].shape.len();
         let mut found = Vec::new();
@@ -110,7 +114,7 @@ impl BlockEmitter<'_> {
         (readers == self.plan.steps.tiles[tile].readers).then_some(found)
     }
 
-    /// Several swizzled tiles one after the other: the first one, and the elements of each.
+    /// Allocates `count` swizzled tiles one after the other: the first one, and the elements of each.
     pub fn alloc_swizzled(
         &mut self,
         dtype: DType,
@@ -130,7 +134,7 @@ impl BlockEmitter<'_> {
         (SharedTile { buffer, base, strides, padded: shape.to_vec(), swizzle: Some([line, inner]) }, elems)
     }
 
-    /// The place of an element in a swizzled tile.
+    /// The offset of an element in a swizzled tile.
     pub fn swizzled_offset_in(
         &mut self,
         view: &SharedTile,
@@ -147,7 +151,8 @@ impl BlockEmitter<'_> {
         exprs.add2(start, within)
     }
 
-    /// The first factor of a product of few rows, if it is a tile that a group of warps multiplies from where it is.
+    /// The A tile of the warp group in shared memory, if the GEMM is skinny and A is swizzled with whole 64
+    /// rows.
     fn shared_a_location(&mut self, gemm: &TileGemm) -> Option<Location> {
         let OperandA::Shared(view) = &gemm.a else { return None };
         let (rank, rows) = (view.padded.len(), self.warp_groups() * WARP_GROUP_ROWS);
@@ -162,12 +167,13 @@ impl BlockEmitter<'_> {
         Some(Location { buffer: view.buffer, offset: self.shared_offset(view, &coords) })
     }
 
-    /// Groups of warps that multiply few rows.
+    /// Warp groups of the CTA.
     pub fn warp_groups(&self) -> usize {
         self.plan.schedule.warps / WARP_GROUP
     }
 
-    /// Whether a product may be under way when its iteration ends: boxes bring both factors, and leave them so long.
+    /// Whether wgmma of a skinny GEMM may be in flight when its iteration ends: TMA loads both operands, and
+    /// their stages outlive the iteration.
     pub fn may_stay_in_flight(&mut self, tile: usize, gemm: &TileGemm) -> bool {
         let factors = self.plan.steps.tiles[tile].step.args();
         self.plan.schedule.stages > 1
@@ -176,7 +182,7 @@ impl BlockEmitter<'_> {
             && self.wgmma_b_is_mn_major(gemm).is_some()
     }
 
-    /// Whether the terms are the lines of the second factor; `None` if the product is not one of whole tiles.
+    /// Whether B is MN-major (rows of the swizzled tile are k); `None` if the product is not by wgmma.
     pub fn wgmma_b_is_mn_major(&self, gemm: &TileGemm) -> Option<bool> {
         let at = &gemm.acc.at;
         let [line, _] = gemm.b.swizzle?;
@@ -184,7 +190,8 @@ impl BlockEmitter<'_> {
         is_whole.then_some(line == gemm.b.strides.len() - 2)
     }
 
-    /// Brings the first factor of a product in the loop to registers before it, if it does not change.
+    /// Loads A fragments to registers before the loop, if the loop does not change A and they are few; `None`
+    /// otherwise.
     pub fn hold_a_in_registers(&mut self, tile: usize, gemm: &TileGemm) -> Option<BufferId> {
         let (kind, at) = (self.mma_type()?, &gemm.acc.at);
         let fragments = at.rows.batch() * at.rows.row_tiles();
@@ -202,6 +209,7 @@ impl BlockEmitter<'_> {
         let buffer = self.add_buffer("a_held", kind.dtype(), elems, Scope::Scratch);
         let loads = self.loop_of("fragment", fragments, LoopKind::Unroll, |this, fragment| {
             let rows = gemm.acc.at.rows.row_tiles();
+            // [lead, row_tile]
             let parts = this.program.exprs.unflatten(fragment, &[fragments / rows, rows]);
             let to = this.program.exprs.mul_const(fragment, a_fragment_elems(gemm.k) as i64);
             this.load_a_fragments(gemm, kind, (parts[0], parts[1]), Location { buffer, offset: to })
@@ -210,7 +218,8 @@ impl BlockEmitter<'_> {
         Some(buffer)
     }
 
-    /// Statements that bring all terms of a tile of rows to registers.
+    /// Statements that bring all of K of a row of A fragments to registers, by ldmatrix or packed from
+    /// accumulators.
     pub fn load_a_fragments(
         &mut self,
         gemm: &TileGemm,
@@ -219,6 +228,7 @@ impl BlockEmitter<'_> {
         to: Location,
     ) -> Vec<Stmt> {
         self.loop_of("step", gemm.k / FRAGMENT_K, LoopKind::Unroll, |this, step| {
+            // [k step, element]
             let offset = this.program.exprs.linear_index(&[to.offset, step], &[1, FRAGMENT_ELEMS]);
             let to = Location { buffer: to.buffer, offset };
             match &gemm.a {
@@ -233,7 +243,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Adds a product of whole tiles.
+    /// Adds a product by wgmma, loading A fragments unless they are resident or in shared memory.
     pub fn wgmma_stmts(&mut self, gemm: &TileGemm, kind: MmaType, transposed: bool) -> Vec<Stmt> {
         let at = gemm.acc.at.clone();
         let (zero, kinds) = (self.index(0), (kind, transposed));
@@ -266,7 +276,8 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Adds the product of a tile of rows, whose fragments are at a place; or lets it run on.
+    /// `wgmma` for one row of fragments: all n columns and all of K. Without `is_async` it waits for the
+    /// result.
     pub fn wgmma_stmt(
         &mut self,
         gemm: &TileGemm,
@@ -294,13 +305,13 @@ impl BlockEmitter<'_> {
     }
 }
 
-/// Most terms of a first factor that so many groups of warps multiply from where it is: instructions find the parts of a line
-/// [`GROUP_ROWS`] lines apart.
+/// Most K of an A in shared memory: with several warp groups one panel of 64, as a group's rows of the next
+/// panel would not follow.
 pub(super) fn max_shared_a_k(groups: usize) -> usize {
     if groups == 1 { MAX_WGMMA_K } else { SWIZZLE_ROW }
 }
 
-/// Elements that a thread has of so many terms of 16 rows.
+/// Elements of A fragments per thread for K of `terms`.
 fn a_fragment_elems(k: usize) -> usize {
     k / FRAGMENT_K * FRAGMENT_ELEMS
 }
