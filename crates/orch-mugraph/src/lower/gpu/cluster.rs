@@ -1,14 +1,17 @@
-//! Blocks whose iterations several tasks share.
+//! Split-K (split-KV) over a cluster: the CTAs of a cluster share the iterations of a block, and reduce
+//! through DSMEM.
 //!
-//! Half of the multiprocessors do not ask for all that memory can give, and do not compute all that they could. Where there are
-//! so few blocks, and all that the loop hands on is sums and running maxima, a cluster of tasks runs a block: each runs a part of
-//! the iterations, and after the loop they add up each other's sums through shared memory. Sums that are relative to maxima are
-//! rescaled to the largest one before, as where keys of attention are split over kernels. All compute what follows, and the
-//! first one stores it.
+//! ```text
+//! CTA r of c runs iterations r * n / c .. (r + 1) * n / c
+//! after its loop:   running maxima: all-reduce (max) -> accumulators rescaled to the common maximum
+//!                   accumulators:   all-reduce (few), or reduce-scatter and gather by rank 0 (many, more than 2 CTAs)
+//! then              all CTAs compute what follows; rank 0 stores
+//! exchange buffer:  [part, thread, 4] f32 in each CTA's shared memory; a thread reads its own registers' counterparts
+//! ```
 //!
-//! Few sums, and those of two tasks, all tasks read. Of many, each task combines a part, which the first one then collects. On
-//! an H200 eight tasks exchange 32 KiB each in 4.5 us, and in 15.7 us if each reads all; two tasks in 2.2 us. (Storing them to
-//! memory, for another kernel to combine, takes 3.5 us with that kernel.)
+//! For grids of so few blocks that half of the SMs would idle: these neither saturate memory nor compute all
+//! that they could. On an H200 8 CTAs exchange 32 KiB each in 4.5 us (15.7 us if each reads all), 2 CTAs in
+//! 2.2 us; a second kernel that combines partial results takes 3.5 us and its launch.
 
 use super::accumulate::{LoopAccumulator, Rescale};
 use super::emitter::BlockEmitter;
@@ -27,10 +30,11 @@ use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
 use orch_thread::{CtaStmt, GpuTarget, Location, Scope, Stmt};
 
-/// Sums that are exchanged at once.
+/// Accumulators per vector of an exchange.
 const LANES: usize = 4;
 
-/// Whether so many tasks may share the iterations of a block, at least `least` each.
+/// Whether `tasks` CTAs may share the iterations of a block, with `least` or more each: clusters fit on the
+/// device, iterations divide evenly, and all accumulations stay in registers.
 pub(super) fn can_split_iterations(
     block: &BlockGraph,
     shapes: &[Vec<usize>],
@@ -47,7 +51,7 @@ pub(super) fn can_split_iterations(
     suits && TileSteps::of(block, shapes).is_ok_and(|steps| accumulators_are_in_registers(&steps))
 }
 
-/// Whether a block adds up products of whole tiles of rows: where blocks are few, tasks are preferred to share its iterations.
+/// Whether all products have whole rows of 64, as wgmma takes them: clusters are preferred for these.
 pub(super) fn has_whole_row_tiles(block: &BlockGraph, shapes: &[Vec<usize>]) -> bool {
     let has_tiles = |steps: TileSteps| {
         let products =
@@ -60,7 +64,7 @@ pub(super) fn has_whole_row_tiles(block: &BlockGraph, shapes: &[Vec<usize>]) -> 
     TileSteps::of(block, shapes).is_ok_and(has_tiles)
 }
 
-/// Whether all that is accumulated are sums of products and reductions that nothing else reads: they are in scratch.
+/// Whether all accumulations are fused sums of products and reductions, which are in registers.
 fn accumulators_are_in_registers(steps: &TileSteps) -> bool {
     steps.tiles.iter().enumerate().filter(|(_, tile)| tile.readers > 0).all(|(at, tile)| {
         let TileStep::Accumulate { how, tile: from } = tile.step else { return true };
@@ -74,21 +78,19 @@ fn accumulators_are_in_registers(steps: &TileSteps) -> bool {
 }
 
 impl BlockEmitter<'_> {
-    /// Iterations that a task runs.
+    /// Iterations that a CTA runs.
     pub fn iterations_per_cta(&self) -> usize {
         self.plan.steps.loop_range / self.plan.schedule.cluster
     }
 
-    /// The iteration of the block that is this one of the task.
+    /// The block's iteration that is iteration `iteration` of this CTA.
     pub fn block_iteration(&mut self, iteration: ExprId) -> ExprId {
         let first = self.program.exprs.mul_const(self.ids.cta_rank, self.iterations_per_cta() as i64);
         self.program.exprs.add2(first, iteration)
     }
 
-    /// Combines what the tasks of a cluster have: maxima first, to the largest of which sums are rescaled, and then sums.
-    ///
-    /// # Errors
-    /// If not all of it is in registers.
+    /// Reduces what the CTAs of a cluster have accumulated: maxima first, to which accumulators are rescaled,
+    /// then accumulators.
     pub fn reduce_over_cluster(&mut self) -> Result<(), CannotLower> {
         if self.plan.schedule.cluster == 1 {
             return Ok(());
@@ -107,7 +109,7 @@ impl BlockEmitter<'_> {
         Ok(())
     }
 
-    /// Adds the summands that several warps have, so that there is less to exchange.
+    /// Reduces split-K over warps before the exchange, which is then smaller.
     fn reduce_over_warps_first(&mut self) {
         for tile in 0..self.tiles.accumulators.len() {
             let Some(LoopAccumulator::Registers(sums)) = &self.tiles.accumulators[tile] else { continue };
@@ -119,7 +121,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Replaces running maxima by those of all tasks, and rescales the task's sums accordingly.
+    /// All-reduces running maxima, and rescales the CTA's accumulators to them.
     fn reduce_maxima_over_cluster(&mut self) -> Result<(), CannotLower> {
         let mut maxima = Vec::new();
         for tile in self.plan.steps.in_stage(Stage::Loop) {
@@ -140,7 +142,7 @@ impl BlockEmitter<'_> {
                 self.code.body.push(Stmt::Store { buffer: before.buffer, offset, value, mask: None });
             }
             maxima.push((now.buffer, now.at.registers_per_thread()));
-            // What was copied elsewhere is of the task.
+            // Copies in shared memory are stale.
             self.tiles.homes[tile] = vec![TileHome::Registers(now)];
             self.tiles.previous_maxima[tile] = vec![TileHome::Registers(before)];
         }
@@ -170,8 +172,9 @@ impl BlockEmitter<'_> {
         Ok(())
     }
 
-    /// Combines scratch of so many elements with that of the same threads of the other tasks; of many elements only the first
-    /// task has the result.
+    /// Combines scratch buffers of so many elements with those of the same threads in the other CTAs. Few
+    /// elements: every CTA reads all. Many: each CTA reduces a share (reduce-scatter), and only rank 0 has
+    /// the result.
     fn all_reduce_through_dsmem(&mut self, scratch: &[(BufferId, usize)], f: ReduceFn) {
         let mut exchanged = Vec::new();
         for &(buffer, elems) in scratch {
@@ -218,7 +221,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Combines every so many-th part of what all tasks have left, and leaves it in its place.
+    /// Reduces every `cluster`-th part, from `cta_rank` on, and leaves it in this CTA's exchange buffer.
     fn reduce_own_share(&mut self, own: BufferId, elems: usize, f: ReduceFn) {
         let (parts, tasks) = (elems / lanes(elems), self.plan.schedule.cluster);
         for first in (0..parts).step_by(tasks) {
@@ -237,7 +240,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// What all tasks have left of a part, combined in their order.
+    /// A part combined over all CTAs in order of rank, so that all get the same value.
     fn reduce_over_ranks(&mut self, own: BufferId, (part, elems): (ExprId, usize), f: ReduceFn) -> ExprId {
         let from = self.exchange_location(own, part, elems);
         let parts: Vec<ExprId> = (0..self.plan.schedule.cluster)
@@ -251,12 +254,13 @@ impl BlockEmitter<'_> {
         parts.fold(first, |all, part| self.combine(f, all, part))
     }
 
+    /// Adds a cluster barrier, which is a CTA barrier too.
     fn emit_cluster_barrier(&mut self) {
         self.code.body.push(Stmt::Cta(CtaStmt::ClusterBarrier));
         self.pending.accesses = SharedAccesses::default();
     }
 
-    /// Adds a group of statements that one task of a cluster runs.
+    /// Adds statements that only rank 0 runs.
     pub fn emit_on_rank_zero(&mut self, stmts: Vec<Stmt>) {
         if self.plan.schedule.cluster == 1 {
             self.emit(stmts);
@@ -267,14 +271,14 @@ impl BlockEmitter<'_> {
         self.emit(vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }]);
     }
 
-    /// Waits for all threads of a cluster, whose tasks then no longer read each other's sums.
+    /// Waits for the cluster before the CTA exits: others may still read its shared memory.
     pub fn emit_final_cluster_barrier(&mut self) {
         if self.plan.schedule.cluster > 1 {
             self.code.body.push(Stmt::Cta(CtaStmt::ClusterBarrier));
         }
     }
 
-    /// Where a thread leaves a part of its sums for the other tasks: neighbouring threads side by side.
+    /// Where the thread leaves part `part` of its registers: `[part, thread, lane]`.
     fn exchange_location(&mut self, buffer: BufferId, part: ExprId, elems: usize) -> Location {
         let (threads, lanes) = (self.threads(), lanes(elems));
         let exprs = &mut self.program.exprs;
@@ -282,12 +286,12 @@ impl BlockEmitter<'_> {
         Location { buffer, offset: self.simplifier.simplify(&mut self.program.exprs, offset) }
     }
 
-    /// A part of scratch.
+    /// A part of a scratch buffer.
     fn register_group(&mut self, buffer: BufferId, part: ExprId, elems: usize) -> Location {
         Location { buffer, offset: self.program.exprs.mul_const(part, lanes(elems) as i64) }
     }
 
-    /// What the thread of the same number of a task left.
+    /// Loads a part from the same place of CTA `rank` (`ld.shared::cluster`).
     fn load_dsmem(&mut self, rank: ExprId, from: Location, lanes: usize) -> ExprId {
         let exprs = &mut self.program.exprs;
         let var = exprs.declare_register("part", Type { dtype: DType::F32, lanes });
@@ -297,11 +301,12 @@ impl BlockEmitter<'_> {
     }
 }
 
+/// The error for accumulators that a cluster cannot exchange.
 fn outside_of_registers() -> CannotLower {
     CannotLower("tasks that share a block have sums or maxima outside of registers".to_owned())
 }
 
-/// How many of so many sums are exchanged at once.
+/// Vector width of an exchange of `elems` registers.
 fn lanes(elems: usize) -> usize {
     if elems.is_multiple_of(LANES) { LANES } else { 1 }
 }

@@ -1,10 +1,11 @@
-//! Blocks that combine partial results: of each element of the result a thread reads the few parts, and all else that the
-//! element depends on, once.
+//! The combine kernel of split-KV or split-K: each element of the result is a reduction of few partial
+//! results that an earlier kernel left in global memory.
 //!
-//! Where blocks of a kernel before have each summed up some keys of attention, or some terms of a product, little is left to do:
-//! waiting is what takes time, for memory once and then at a barrier for each sum, maximum and exponential that several elements
-//! have in common. Here threads share nothing. They find the same maxima again, from parts that come from a cache together.
-//! Reading the parts of an element takes longer than the exponentials that it needs.
+//! There is little to do but wait: for memory once, and for a barrier at each sum, maximum and exponential
+//! that several elements have in common. So threads share nothing here. Each recomputes the maxima and
+//! factors of its elements from parts that L2 and L1 serve; this takes less time than the barriers would.
+//! With many more columns per row than attention's heads have (up to 128) or more parts, sharing would pay
+//! again.
 
 use super::emitter::BlockEmitter;
 use super::reduce::reduction_of;
@@ -13,10 +14,10 @@ use super::value::TilePoint;
 use crate::op::{Op, ReduceFn};
 use orch_compute::ExprId;
 
-/// Parts of a sum or maximum, at most.
+/// Most parts of a reduction that a thread reads.
 const MOST_PARTS: usize = 32;
 
-/// Whether a block combines few parts of each element of its results, and does nothing else that takes time.
+/// Whether a block only reduces few parts per element: no products, no loop.
 pub(super) fn combines_partials(steps: &TileSteps) -> bool {
     let mut is_any = false;
     let mut are_few = true;
@@ -36,7 +37,7 @@ pub(super) fn combines_partials(steps: &TileSteps) -> bool {
 }
 
 impl BlockEmitter<'_> {
-    /// An element of a reduction, from all its parts.
+    /// An element of a reduction, of `parts` elements `keep` apart, as an expression of one thread.
     pub fn reduce_in_thread(
         &mut self,
         from: usize,

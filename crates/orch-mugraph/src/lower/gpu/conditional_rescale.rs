@@ -1,22 +1,23 @@
-//! Running maxima that are left as they are while rows grow little.
+//! Conditional rescaling (as FlashAttention-4): a running maximum is only updated when its row has grown by
+//! more than a threshold.
 //!
-//! Exponentials may be relative to any value of their row: maxima are only there to keep them finite, and a stable form is
-//! proved with maxima as free symbols. So a maximum may stay behind what its row has grown to, as long as exponentials fit into
-//! the type in which they are multiplied. Most iterations then neither find the largest element of each row nor multiply sums:
+//! Exponentials may be relative to any value of their row: maxima only keep them finite, and the stable form
+//! is proved with maxima as free symbols. So a maximum may be stale, as long as exponentials fit their 16-bit
+//! type. Most iterations then neither reduce row maxima nor rescale accumulators:
 //!
 //! ```text
-//! if any element of the warp's rows is above its maximum by ln 256 {
-//!   maxima, and by how much they have grown: rescale
-//!   limits = maxima + ln 256
+//! if any element of the warp's rows > max + ln 256 {       (limit = max + ln 256 in registers)
+//!   max_before = max; max = max(max, row maximum); rescale = e^(degree * (max_before - max)); limit = max + ln 256
 //! } else {
-//!   rescale = 1
+//!   max_before = max; rescale = 1
 //! }
 //! ```
 //!
-//! What other kernels are told of maxima is what exponentials are relative to here.
+//! Maxima that the kernel stores are the stale ones, to which the sums are relative.
 //!
-//! Whether an element is above a limit that is not negative takes half an instruction (of integers); rows with a negative
-//! limit find their maximum in every iteration. Attention of 4096 queries by 4096 keys takes 8 % less time so on an H200.
+//! Comparing with a non-negative limit takes half an instruction per element (as integers); a negative limit
+//! counts as exceeded. On an H200 attention of 4096 queries by 4096 keys takes 8 % less time. Scores that
+//! keep growing along the keys would take longer than without: the branch is taken in each iteration.
 
 use super::accumulate::Rescale;
 use super::emitter::BlockEmitter;
@@ -30,33 +31,36 @@ use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
 use orch_thread::{CtaStmt, Scope, Stmt};
 
-/// How far an element may be above the maximum of its row: exponentials stay below 256, which all types hold.
+/// How far an element may exceed the stale maximum: ln 256, so exponentials stay below 256, which f16 and
+/// bf16 hold with sums to spare.
 const SLACK: f64 = 8.0 * std::f64::consts::LN_2;
-/// Registers that are rather multiplied by 1 than passed over.
+/// Registers up to which multiplying by 1 is cheaper than a branch.
 const FEW_REGISTERS: usize = 4;
 
-/// How a tile is reduced to the maxima of its rows.
+/// The reduction that gives row maxima: function, dimension, group.
 type RowMaximum = (ReduceFn, usize, usize);
 
-/// Elements of rows, and the layout of their registers.
+/// The tile whose rows' maxima are updated (scores), and its register layout.
 pub(super) struct RowElements {
     tile: usize,
     at: FragmentLayout,
 }
 
-/// A maximum that may stay behind, in the loop.
+/// A conditionally updated maximum of the loop.
 #[derive(Clone, Debug)]
 pub(super) struct ConditionalRescale {
-    /// The tile of the running maximum, that of the maxima of iterations, and the registers of the former.
+    /// The tile of the running maximum; the tile of the iteration's row maxima; the registers of the running
+    /// maximum.
     max: usize,
     from: usize,
     now: RegisterTile,
-    /// Whether it has changed in this iteration.
+    /// Boolean register: whether the warp's maxima were updated in this iteration.
     has_moved: ExprId,
 }
 
 impl BlockEmitter<'_> {
-    /// The elements of whose rows a tile is the maximum, if it is found only when they have grown.
+    /// The elements whose row maxima `tile` is, if these are only found when rows have grown: the loop has
+    /// softmax overlap, and a tile with one row of fragments per warp.
     pub fn conditional_row_maximum(&self, tile: usize) -> Option<(RowElements, RowMaximum)> {
         self.overlap.as_ref().filter(|overlap| overlap.place.is_some())?;
         let TileStep::Op { op, args } = &self.plan.steps.tiles[tile].step else { return None };
@@ -67,10 +71,11 @@ impl BlockEmitter<'_> {
         let is_told = |step: &TileStep| matches!(step, TileStep::Accumulate { how: Accumulation::Max, .. });
         let is_kept = matches!(self.plan.steps.tiles[max].step, TileStep::RunningMax { .. })
             && readers.all(|reader| is_told(&self.plan.steps.tiles[reader].step));
-        // Powers of exponentials would be beyond what types hold.
+        // Of each accumulation that this maximum rescales:
         let is_plain = self
             .rescales_of(max)
             .iter()
+            // A degree above 1 would take exponentials of 256 to a power beyond f16.
             .all(|rescale| (1..=rescale.degree.den()).contains(&rescale.degree.num()));
         let at = self.register_layout(elements)?;
         let is_of_one_tile = at.rows.column_warps == 1 && at.rows.batch() == 1 && at.rows.row_tiles() == 1;
@@ -80,7 +85,7 @@ impl BlockEmitter<'_> {
             .then_some((RowElements { tile: elements, at }, how))
     }
 
-    /// Keeps the largest of `from`, the maxima of rows, so far or somewhat less; false if that is not done.
+    /// Emits the update of a running maximum under the condition; false if the maximum does not qualify.
     pub fn emit_conditional_maximum(&mut self, tile: usize, from: usize) -> bool {
         let Some((elements, how)) = self.conditional_row_maximum(from) else { return false };
         let rows = FragmentLayout::per_row(&elements.at.rows);
@@ -120,13 +125,13 @@ impl BlockEmitter<'_> {
         true
     }
 
-    /// The registers of a maximum that may stay behind what it is the maximum of: what is relative to the one is not to the
-    /// other.
+    /// The registers of the running maximum that stands for the maximum of `from` (to which sums are
+    /// relative), if it is updated conditionally.
     pub fn conditional_maximum_registers(&self, from: usize) -> Option<RegisterTile> {
         self.conditional_rescale.as_ref().filter(|lazy| lazy.from == from).map(|lazy| lazy.now.clone())
     }
 
-    /// The registers of elements, to which they are computed if they are not there.
+    /// The registers of elements, computed to registers if they are not there yet.
     fn registers_holding(&mut self, elements: &RowElements) -> BufferId {
         let known = self.tiles.homes[elements.tile].iter().find_map(|place| match place {
             TileHome::Registers(registers) if registers.at == elements.at => Some(registers.buffer),
@@ -135,7 +140,7 @@ impl BlockEmitter<'_> {
         known.unwrap_or_else(|| self.materialize_in_registers(elements.tile, &elements.at))
     }
 
-    /// The same statements, which rescale so many registers, where they may be passed over if a maximum has not moved.
+    /// Statements that rescale `registers` registers, skipped if the maximum has not moved.
     pub fn if_maximum_changed(&self, max: usize, registers: usize, stmts: Vec<Stmt>) -> Vec<Stmt> {
         match &self.conditional_rescale {
             Some(lazy) if lazy.max == max && registers > FEW_REGISTERS => {
@@ -145,7 +150,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// The factors that go with a maximum.
+    /// The distinct rescalings by a maximum.
     fn rescales_of(&self, tile: usize) -> Vec<Rescale> {
         let mut all = Vec::new();
         for known in &self.plan.steps.tiles {
@@ -156,7 +161,7 @@ impl BlockEmitter<'_> {
         all
     }
 
-    /// Stores to the same place of other buffers, for every register of one.
+    /// For every register of a tile, stores to the same register of other buffers.
     fn store_per_register(
         &mut self,
         of: &RegisterTile,

@@ -80,14 +80,15 @@ pub const FEW_WARPS: usize = 4;
 pub const MANY_WARPS: usize = 8;
 /// Accumulator registers of a thread, at [`FEW_WARPS`], above which [`MANY_WARPS`] share them: of products by `mma`.
 const MANY_ACCUMULATORS: usize = 128;
-/// The same of products by wgmma where each of [`MANY_WARPS`] has rows of its own. Fitted to attention (64 or 128 queries by
-/// heads of 64 or 128) on an H200; a GEMM with another ratio of rows to columns may do better with the other number.
+/// The same of products by wgmma where each of [`MANY_WARPS`] has rows of its own. Chosen by timing
+/// attention, whose accumulators are scores and outputs; a plain GEMM may do better with the other number.
 const MANY_WGMMA_ACCUMULATORS: usize = 96;
 /// The same where only [`FEW_WARPS`] have rows of their own, so that more warps would give up wgmma for `mma`.
 const MAX_WGMMA_ACCUMULATORS: usize = 160;
 /// Most stages of the shared-memory ring.
 const MAX_STAGES: usize = 8;
-/// Bytes of cp.async or direct loads in flight per SM that saturate HBM (H200: latency times bandwidth / SMs is about 40 KiB).
+/// Bytes of cp.async or direct loads in flight per SM that saturate memory. The same for all targets: too few
+/// where memory has more bandwidth per SM or more latency than an H200's.
 const BYTES_IN_FLIGHT: usize = 64 << 10;
 /// Elements of a tile, in a block without products, from which [`MANY_WARPS`] share them.
 const MANY_ELEMS: usize = 4096;

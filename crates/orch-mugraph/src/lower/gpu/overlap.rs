@@ -1,18 +1,19 @@
-//! Products that run while the loop computes what follows another one: of attention, the values of one iteration are added
-//! while the scores of the next one become weights.
+//! Softmax/GEMM overlap of attention within a warp group, as FlashAttention-3 (Shah et al. 2024, section
+//! 3.2): the product by V of one iteration runs while the scores of the next one become weights.
 //!
 //! ```text
-//! scores = queries * keys[i]                  runs on
-//! sums  += weights * values[i - 1]            runs on, and waits for the scores
-//! maxima, exponentials and their sums
-//! await keys[i + 1]
-//! settle
-//! sums  *= rescale; weights = exponentials
+//! iteration i:   S = Q * K[i]^T                      wgmma, async
+//!                O += P * V[i - 1]                   wgmma, async; its start waits for S (for i = 0: wait for S)
+//!                row maxima, exponentials, row sums of S                     <- overlaps with P * V[i - 1]
+//!                wait full mbarrier of K[i + 1]
+//!                wgmma.wait_group 0
+//!                O *= rescale;  P = exponentials as A fragments
+//! after:         O += P * V[last]
 //! ```
 //!
-//! The last iteration's product is added after the loop. Compilers move the end of a product before what is computed while
-//! it runs, but not across a wait: the next keys are awaited there, instead of where they are multiplied. It is the order of
-//! FlashAttention-3 within a warp group (Shah et al. 2024, section 3.2), for one product of 64 rows by each group.
+//! The wait for K[i + 1] is also a fence for the compiler, which moves the end of a wgmma before independent
+//! code, but not across an mbarrier wait. Used if the loop has exactly two products, the second fused with
+//! its accumulation, of one row of fragments (64 rows) per warp group, and TMA loads K and V.
 
 use super::accumulate::{LoopAccumulator, Rescale};
 use super::emitter::BlockEmitter;
@@ -25,32 +26,35 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_thread::{CtaStmt, Scope, Stmt};
 
-/// A product of the loop that is added an iteration later.
+/// The product of the loop that is added one iteration later.
 #[derive(Clone, Debug)]
 pub(super) struct SoftmaxOverlap {
-    /// The product whose sums it is made of, after which it is added.
+    /// The product S = Q K^T, after which the other one is issued.
     pub scores: usize,
-    /// The product, and its second factor.
+    /// The product O = P V.
     gemm: usize,
+    /// V, the B of O.
     pub values: usize,
-    /// How its second factor comes, and that of the scores.
+    /// How V and K are staged.
     staged: StagedLoad,
     keys: StagedLoad,
-    /// Where in the loop it is added: behind the other product, once that is written.
+    /// Where among the loop's statements O is added: behind S, once that is written (set by
+    /// `mark_delayed_position`).
     pub place: Option<usize>,
-    /// Adds the last iteration's product, once that is known.
+    /// Statements behind the loop that add the last iteration's product (set by `accumulate_delayed`).
     pub last: Vec<Stmt>,
 }
 
 impl SoftmaxOverlap {
-    /// Whether both products have been found to be of whole tiles, and written so.
+    /// Whether both products turned out to be wgmma and have been written so; if not, the block is emitted
+    /// again without overlap.
     pub fn is_written(&self) -> bool {
         !self.last.is_empty()
     }
 }
 
 impl BlockEmitter<'_> {
-    /// The product that is to be added an iteration later, if the plan asks for it and there is one.
+    /// The overlap of the loop, if it has the form of attention.
     pub fn find_overlap(&self, looped: &[StagedLoad]) -> Option<SoftmaxOverlap> {
         if !self.plan.schedule.overlaps_softmax || self.plan.schedule.stages < 2 || self.plan.steps.unroll > 1
         {
@@ -77,7 +81,7 @@ impl BlockEmitter<'_> {
         suits.then_some(SoftmaxOverlap { scores, gemm, values, staged, keys, place, last })
     }
 
-    /// What a tile is a transposition of, or itself.
+    /// The tile that a transposition is of, or the tile itself.
     fn untransposed(&self, tile: usize) -> usize {
         match &self.plan.steps.tiles[tile].step {
             TileStep::Op { op: Op::Transpose(_), args } => self.untransposed(args[0]),
@@ -85,12 +89,12 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Whether the boxes of a tile are awaited while the product of the iteration before runs.
+    /// Whether the full mbarrier of a tile is waited for in the iteration before: K.
     pub fn is_waited_for_early(&self, tile: usize) -> bool {
         self.overlap.as_ref().is_some_and(|overlap| overlap.keys.tile == tile)
     }
 
-    /// Awaits the boxes that iterations do not await themselves, but those before them.
+    /// Waits for the K of the first iteration, before the loop.
     pub fn wait_for_first_keys(&mut self) {
         let Some(overlap) = self.overlap.clone() else { return };
         let first = self.index(0);
@@ -98,18 +102,18 @@ impl BlockEmitter<'_> {
         self.code.body.extend(pending.map(PendingTma::wait_stmt));
     }
 
-    /// Whether a tile is read an iteration later than others.
+    /// Whether a tile is read one iteration later than it is loaded for: V.
     pub fn is_read_one_iteration_later(&self, tile: usize) -> bool {
         self.overlap.as_ref().is_some_and(|overlap| overlap.values == tile)
     }
 
-    /// Whether a product is the one behind which another one is added, and may run on until then.
+    /// Whether a product is S, by wgmma, which may be in flight until O is issued.
     pub fn scores_are_async(&self, tile: usize, gemm: &TileGemm) -> bool {
         let are_scores = self.overlap.as_ref().is_some_and(|overlap| overlap.scores == tile);
         are_scores && self.wgmma_b_is_mn_major(gemm).is_some()
     }
 
-    /// Notes where the product of the iteration before is added, behind one that runs on.
+    /// Notes the position behind S, where O of the iteration before is added.
     pub fn mark_delayed_position(&mut self, gemm: &TileGemm) {
         let place = self.code.body.len();
         if let Some(overlap) = self.overlap.as_mut().filter(|_| gemm.is_async) {
@@ -117,7 +121,8 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Adds a product an iteration later, if it is the one to be; `None` if it is another one.
+    /// Adds O one iteration later: inserts its statements behind S, and rescaling and packing of P at the
+    /// end; `None` for other products.
     pub fn accumulate_delayed(&mut self, from: usize, rescale: Option<Rescale>) -> Option<LoopAccumulator> {
         let overlap = self.overlap.clone().filter(|overlap| overlap.gemm == from)?;
         let place = overlap.place?;

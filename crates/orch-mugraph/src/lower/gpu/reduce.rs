@@ -1,8 +1,10 @@
-//! Reductions along a dimension: of tiles in registers along their last one by lanes and warps, of others by groups of
-//! threads.
+//! Reductions along a dimension. Each has three parts, so that the second one can be in a loop: registers are
+//! set to the identity, elements are combined into them, and lanes, warps and threads are reduced.
 //!
-//! Each has three parts, so that a loop can stand around the second one: registers with the identity, values that are
-//! combined into them, and the combination of all threads' registers.
+//! ```text
+//! of a tile in registers, along its columns:  thread's columns -> shuffle over the 4 lanes of a row -> column warps (shared)
+//! of any other tile:   `group` threads per result; thread's elements -> shuffles in the warp -> warps (shared)
+//! ```
 
 use super::emitter::BlockEmitter;
 use super::layout::{ColumnLayout, FragmentLayout, RegisterTile};
@@ -13,17 +15,17 @@ use orch_ir::{DType, ReduceOp};
 use orch_thread::cta::WARP;
 use orch_thread::{LoopKind, Scope, Stmt, Widening, vectorize};
 
-/// Most results of a thread that are in registers.
+/// Results of a thread up to which they are in registers (unrolled).
 const MOST_ROUNDS: usize = 32;
 
-/// A reduction under way.
+/// A reduction whose partial results are in registers.
 #[derive(Clone, Debug)]
 pub(super) enum ReductionState {
     InRegisters(RegisterReduction),
     ThreadGroups(ThreadGroupReduction),
 }
 
-/// Along the last dimension of registers.
+/// Along the columns of a tile in registers: one partial result per row of the thread.
 #[derive(Clone, Debug)]
 pub(super) struct RegisterReduction {
     f: ReduceFn,
@@ -32,26 +34,27 @@ pub(super) struct RegisterReduction {
     pub partial: RegisterTile,
 }
 
-/// By groups of threads, each of which has the elements of some results.
+/// Of a tile that is read by coordinates: a group of threads per result.
 #[derive(Clone, Debug)]
 pub(super) struct ThreadGroupReduction {
     f: ReduceFn,
     from: usize,
+    /// The dimension, and the results that remain along it: element `i` adds to result `i % keep`.
     dim: usize,
     keep: usize,
-    /// Shape of the result, and elements that each combines.
+    /// Shape of the result; elements per result.
     shape: Vec<usize>,
     count: usize,
-    /// Threads of a group, and neighbours that a thread reads at once.
+    /// Threads per result (a power of two); elements per vector read; results per thread.
     group: usize,
     lanes: usize,
     rounds: usize,
-    /// A register for each round.
+    /// A register per round.
     partial: BufferId,
 }
 
 impl ReductionState {
-    /// The registers in which threads combine, and how many there are.
+    /// The scratch buffer of partial results, and its elements.
     pub fn parts(&self) -> (BufferId, usize) {
         match self {
             ReductionState::InRegisters(rows) => {
@@ -61,7 +64,7 @@ impl ReductionState {
         }
     }
 
-    /// How they combine.
+    /// The function.
     pub fn combination(&self) -> ReduceFn {
         match self {
             ReductionState::InRegisters(rows) => rows.f,
@@ -71,7 +74,7 @@ impl ReductionState {
 }
 
 impl BlockEmitter<'_> {
-    /// Reduces a tile.
+    /// Emits the reduction of a tile that is not fused with an accumulation.
     pub fn emit_reduce(&mut self, tile: usize, (f, dim, keep): (ReduceFn, usize, usize), from: usize) {
         let reduction = self.new_reduction(from, (f, dim, keep));
         let start = self.start_reduction(&reduction);
@@ -81,7 +84,7 @@ impl BlockEmitter<'_> {
         self.tiles.homes[tile].push(place);
     }
 
-    /// A reduction of a tile that has been emitted or is computed where it is read.
+    /// Chooses how a tile is reduced, and allocates registers.
     pub fn new_reduction(&mut self, from: usize, (f, dim, keep): (ReduceFn, usize, usize)) -> ReductionState {
         let shape = self.plan.steps.tiles[from].shape.clone();
         let at = self.register_layout(from).filter(|at| matches!(at.columns, ColumnLayout::Partitioned(_)));
@@ -126,7 +129,7 @@ impl BlockEmitter<'_> {
         self.fill_registers(buffer, elems, identity)
     }
 
-    /// Multiplies registers by a factor that they share, if there is one, and combines values into them.
+    /// Rescales partial results, if asked, and combines a tile's elements into them.
     pub fn add_to_reduction(
         &mut self,
         reduction: &ReductionState,
@@ -138,7 +141,7 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// Combines what threads have, and says where the result is.
+    /// Reduces partial results over lanes, warps and threads, and gives the home of the result.
     pub fn finish_reduction(&mut self, reduction: &ReductionState) -> TileHome {
         match reduction {
             ReductionState::InRegisters(rows) => TileHome::Registers(self.finish_rows(rows)),
@@ -146,6 +149,7 @@ impl BlockEmitter<'_> {
         }
     }
 
+    /// Combines the columns of a thread into its rows' partial results.
     fn add_to_rows(&mut self, rows: &RegisterReduction, rescale: Option<super::accumulate::Rescale>) {
         if let Some(rescale) = rescale {
             self.rescale_registers(&rows.partial, rescale);
@@ -170,6 +174,8 @@ impl BlockEmitter<'_> {
         self.emit(stmts);
     }
 
+    /// Reduces rows over the 4 lanes that share a row (shuffles by 1 and 2), and over column warps through
+    /// shared memory.
     fn finish_rows(&mut self, rows: &RegisterReduction) -> RegisterTile {
         let at = rows.partial.at.clone();
         let result = self.add_buffer("row_value", DType::F32, at.registers_per_thread(), Scope::Scratch);
@@ -217,7 +223,7 @@ impl BlockEmitter<'_> {
         RegisterTile { at, buffer: result }
     }
 
-    /// Where a warp leaves its part of the value of a row for the others.
+    /// Where a column warp leaves its part of a row: `[column_warp, lead, row]`.
     fn exchange_offset(
         &mut self,
         slot: &super::layout::RegisterSlot,
@@ -228,7 +234,7 @@ impl BlockEmitter<'_> {
         self.program.exprs.linear_index(&[warp, slot.lead, row], &[lines, height, 1])
     }
 
-    /// The result that a thread works on in a round, and whether there is one.
+    /// The result that a thread works on in a round, `[round, group of threads]`, and whether it exists.
     fn result_of_round(&mut self, groups: &ThreadGroupReduction, round: ExprId) -> (ExprId, Option<ExprId>) {
         let per_round = self.threads() / groups.group;
         let group = self.index(groups.group);
@@ -239,6 +245,7 @@ impl BlockEmitter<'_> {
         (result, exists)
     }
 
+    /// Combines each thread's elements of its results into its registers.
     fn add_to_groups(&mut self, groups: &ThreadGroupReduction, rescale: Option<super::accumulate::Rescale>) {
         self.prepare(groups.from, None);
         if let Some(rescale) = rescale {
@@ -268,7 +275,7 @@ impl BlockEmitter<'_> {
         self.emit(stmts);
     }
 
-    /// Combines the thread's elements of a result into its register.
+    /// Combines a thread's vectors of a result: `[step, thread in the group]`.
     fn reduce_own_elements(
         &mut self,
         groups: &ThreadGroupReduction,
@@ -298,7 +305,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// The combination of neighbours from one on.
+    /// The combination of `lanes` consecutive elements from `first` on.
     fn vector_of_elements(
         &mut self,
         groups: &ThreadGroupReduction,
@@ -325,6 +332,8 @@ impl BlockEmitter<'_> {
         exprs.reduce_lanes(op, wide)
     }
 
+    /// Reduces over the threads of each group, by shuffles and, for groups of several warps, through shared
+    /// memory; results are in shared memory.
     fn finish_groups(&mut self, groups: &ThreadGroupReduction) -> SharedTile {
         let rank = groups.shape.len();
         let view = self.alloc_shared("reduced", DType::F32, &groups.shape, rank.saturating_sub(1));
@@ -390,7 +399,7 @@ impl BlockEmitter<'_> {
         Stmt::Store { buffer: view.buffer, offset, value, mask }
     }
 
-    /// What changes nothing when it is combined.
+    /// The identity of a reduction.
     pub fn identity(&mut self, f: ReduceFn) -> ExprId {
         match f {
             ReduceFn::Sum => self.float(0.0),
@@ -407,7 +416,7 @@ impl BlockEmitter<'_> {
     }
 }
 
-/// The reduction that an operator is.
+/// The function, dimension and group of a reducing operator.
 pub(super) fn reduction_of(op: &Op) -> Option<(ReduceFn, usize, usize)> {
     match op {
         Op::Reduce { f, dim, keep } => Some((*f, *dim, *keep)),
@@ -415,12 +424,12 @@ pub(super) fn reduction_of(op: &Op) -> Option<(ReduceFn, usize, usize)> {
     }
 }
 
-/// How to run a loop over rounds: unrolled, so that its sums are registers, unless they are too many.
+/// Unrolled, so that results are registers, unless they are too many.
 fn rounds_kind(rounds: usize) -> LoopKind {
     if rounds <= MOST_ROUNDS { LoopKind::Unroll } else { LoopKind::Serial }
 }
 
-/// The largest power of two that is not above.
+/// The largest power of two that is at most `value`.
 fn power_below(value: usize) -> usize {
     1 << value.max(1).ilog2()
 }

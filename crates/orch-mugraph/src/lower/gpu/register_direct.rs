@@ -16,8 +16,7 @@
 //! later iteration if need be. Where iterations are short the loop is unrolled ([`TileSteps::unroll`]), each
 //! copy with registers of its own, to have more bytes in flight.
 //!
-//! Fitted to skinny GEMMs of the benchmark programs (1 to 64 rows, weights of 4096 x 4096) on an H100; with
-//! weights that stay in L2 other loads may be faster.
+//! The limits were chosen for skinny GEMMs whose B comes from HBM; with a B that stays in L2, other loads may be faster.
 
 use super::accumulate::LoopAccumulator;
 use super::elements::ElementStore;

@@ -1,12 +1,13 @@
-//! The ways in which a block may be lowered, the preferred one first.
+//! The schedules of a block: cluster sizes, and for skinny GEMMs TMA and wgmma instead of direct loads.
 //!
-//! Blocks that multiply few rows by large factors have several: which is the fastest depends on more than is modelled, and is
-//! measured where kernels are timed. Boxes are preferred where clusters of two tasks run blocks: of ten kernels of 2 to 128 rows
-//! on an H200 these took 0.45 to 0.75 of the time that threads take (8 rows by two factors of 4096 x 4096 24.4 instead of 33.4 us).
-//! One task a block took less still in two of them; without clusters, kernels of short loops took up to 20 % longer in boxes.
+//! Which is the fastest depends on more than is modelled: callers may time all, or take the first. TMA with
+//! clusters of 2 comes first for skinny GEMMs: of ten kernels of 2 to 128 rows on an H100 these took 0.45 to
+//! 0.75 of the time of direct loads (8 rows by two weights of 4096 x 4096 24.4 instead of 33.4 us). One CTA
+//! per block took less still in two of them; without clusters, kernels of short loops took up to 20 % longer
+//! with TMA.
 //!
-//! Where blocks are few, tasks of a cluster may also share the iterations of other loops that hand on sums and maxima, as of
-//! attention. They are preferred where products are of whole tiles of rows, which keep a multiprocessor busy.
+//! Other loops that leave sums and maxima, as attention, may be split over clusters too where blocks are few.
+//! That comes first if products have whole rows of 64 (wgmma), which keep an SM busy.
 
 use super::cluster::{can_split_iterations, has_whole_row_tiles};
 use super::skinny::skinny_loops;
@@ -20,24 +21,25 @@ use orch_thread::kernel::Kernel;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Tasks of a block, at most: what they exchange grows with their number.
+/// Most CTAs of a cluster: what they exchange grows with their number.
 const MOST_TASKS: usize = 8;
-/// The same where factors of few rows come in boxes.
+/// The same for skinny GEMMs by TMA.
 const MOST_BOX_TASKS: usize = 2;
-/// Least iterations of a task, of few rows and of others.
+/// Least iterations per CTA: of skinny GEMMs, and of others.
 const LEAST_ITERATIONS: [usize; 2] = [8, 2];
 
-/// A way to lower a block.
+/// How a block is lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MugraphSchedule {
-    /// Whether factors of few rows come in boxes; otherwise threads load large ones to registers.
+    /// Whether this is a skinny GEMM with both operands loaded by TMA; if not, large B operands of skinny
+    /// products are loaded to registers directly.
     pub tma_operands: bool,
-    /// Tasks that share the iterations of a block, one cluster.
+    /// CTAs of the cluster that splits the iterations of a block.
     pub ctas: usize,
 }
 
 impl MugraphSchedule {
-    /// Each block is a task, and threads load large factors of few rows.
+    /// One CTA per block, no TMA for skinny GEMMs.
     pub const PLAIN: MugraphSchedule = MugraphSchedule { tma_operands: false, ctas: 1 };
 }
 
@@ -48,10 +50,11 @@ impl fmt::Display for MugraphSchedule {
     }
 }
 
-/// The ways to lower a kernel that may succeed, the preferred one first; at least one.
+/// The schedules of a kernel that may succeed, the preferred one first; always contains
+/// [`MugraphSchedule::PLAIN`].
 ///
 /// # Errors
-/// If there is no block graph.
+/// If the kernel is not defined by a block graph.
 pub fn schedules(
     request: &Request<'_>,
     target: &GpuTarget,
@@ -77,14 +80,14 @@ pub fn schedules(
     Ok(all)
 }
 
-/// Lowers a kernel that a block graph defines, in the preferred way.
+/// Lowers a kernel by the first schedule that succeeds.
 ///
-/// Products take factors as `factors` says and add in f32, and all else is f32. Remainders are allowed in dimensions of
-/// the result that nothing combines.
+/// Products round their operands to `precision` and accumulate in f32; all else is f32. Grids may leave
+/// remainders in dimensions of the result that nothing reduces.
 ///
 /// # Errors
-/// If there is no block graph, a remainder lies along a dimension that is combined or looped over, the request does not
-/// fit the graph, or tiles do not fit the target's shared memory.
+/// If the kernel is not defined by a block graph, a remainder lies along a dimension that is reduced or
+/// looped over, the request does not fit the graph, or tiles do not fit the target's shared memory.
 pub fn lower(
     request: &Request<'_>,
     target: &GpuTarget,
@@ -96,10 +99,10 @@ pub fn lower(
     boxed.map_or_else(|| lower_as(request, target, precision, MugraphSchedule::PLAIN), Ok)
 }
 
-/// Lowers a kernel in one of the ways that [`schedules`] names.
+/// Lowers a kernel by one of its [`schedules`].
 ///
 /// # Errors
-/// Those of [`lower`], and if the copy engine does not take the factors.
+/// Those of [`lower`], and if TMA cannot load the operands.
 pub fn lower_as(
     request: &Request<'_>,
     target: &GpuTarget,
@@ -130,7 +133,7 @@ pub fn lower_as(
     Err(reason)
 }
 
-/// Lowers a block whose large factors of few rows threads load to registers, if these suffice.
+/// Lowers a block by the plain schedule: with direct loads of B if they qualify and fit, else without.
 fn lower_by_threads(
     request: &Request<'_>,
     block: &BlockGraph,

@@ -1,27 +1,27 @@
-//! Loops of more and shorter iterations.
+//! Shorter iterations: splits each iteration of a loop along K into several.
 //!
-//! Where all that an iteration hands on is sums over the dimension along which the loop partitions tensors, iterations may be
-//! as short as one likes: each becomes several, of parts of its tiles. The search chooses iterations by what a block holds;
-//! how much is copied at a time is chosen here.
+//! Where all that leaves the loop is sums over the dimension along which it partitions tensors, an iteration
+//! `[m, K'] x [K', n]` equals several of `K' / times`. The search chooses iterations by what a block holds;
+//! how much is loaded at a time is chosen at lowering.
 
 use super::steps::{BlockTile, TileStep, TileSteps};
 use crate::graph::{Accumulation, BlockGraph};
 use crate::op::{BinaryFn, Op, ReduceFn};
 use crate::tiling::Stage;
 
-/// What of a tile of the loop an iteration has.
+/// What a shorter iteration has of a tile of the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum IterationPart {
-    /// All: it does not change.
+    /// All of it: the tile does not change in the loop.
     Whole,
     /// Some of the elements along a dimension.
     Part(usize),
-    /// A summand of each element.
+    /// A partial sum of each element.
     Summand,
 }
 
-/// The block graph with `times` as many iterations; `None` if they would not compute the same, or if the parts of tiles would
-/// not be whole.
+/// The block graph with `times` as many iterations; `None` if it would not compute the same, or extents do
+/// not divide.
 pub(super) fn with_shorter_iterations(
     block: &BlockGraph,
     steps: &TileSteps,
@@ -44,7 +44,7 @@ pub(super) fn with_shorter_iterations(
     Some(BlockGraph { loop_range: block.loop_range * times, ..block.clone() })
 }
 
-/// Whether a tile that is known after the loop adds up summands, if it is made of the loop's tiles at all.
+/// Whether a tile behind the loop, if it accumulates, sums up partial sums.
 fn is_sum(tile: &BlockTile, shares: &[Option<IterationPart>]) -> bool {
     match &tile.step {
         TileStep::Accumulate { how, tile } => {
@@ -54,7 +54,8 @@ fn is_sum(tile: &BlockTile, shares: &[Option<IterationPart>]) -> bool {
     }
 }
 
-/// What an iteration has of a tile of the loop, if shorter iterations have parts of the same.
+/// What a shorter iteration has of a tile, from what it has of the tile's operands; `None` if that is not
+/// defined.
 fn share(tile: &BlockTile, steps: &TileSteps, shares: &[Option<IterationPart>]) -> Option<IterationPart> {
     let (op, args) = match &tile.step {
         TileStep::Load { along_loop, .. } => return along_loop.map(IterationPart::Part),

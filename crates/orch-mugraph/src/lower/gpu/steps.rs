@@ -1,10 +1,9 @@
-//! A block graph made ready for lowering: compound operators are spelled out, what nobody reads is marked, and for each
-//! tile it is known who reads it and which of its dimensions have a remainder.
+//! A block graph made ready for lowering: its tiles in order, with readers and remainders known.
 //!
-//! `rms_norm` becomes its steps; a product of concatenations along the inner dimension becomes a sum of products, and so
-//! does one by the sum of a factor and a product; what a
-//! loop of one iteration accumulates is the tile itself; a sum over iterations of sums is the sum of such sums, and one of
-//! products of a product by a factor that does not change is their sum's product; equal steps are one.
+//! Rewrites on the way: `rms_norm` is expanded; a product of concatenations along K is a sum of products; `x
+//! (W + a b)` is `x W + (x a) b`; a loop of one iteration accumulates nothing; a sum over iterations is
+//! pushed into sums and into products by a constant, `sum(x_i a_i w) = sum(x_i a_i) w`, so that products add
+//! straight to accumulators; equal tiles are one.
 
 use super::register_direct::DirectLoad;
 use crate::eval::rms_norm;
@@ -17,7 +16,8 @@ use std::collections::BTreeMap;
 /// Most elements of a tile.
 const MOST_ELEMS: usize = 1 << 30;
 
-/// What defines a tile; numbers are positions among the tiles.
+/// What computes a tile. Numbers are positions in [`TileSteps::tiles`]; `grid` gives for each dimension of
+/// the grid the dimension of the tensor that it partitions.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum TileStep {
     Load { tensor: TensorId, grid: Vec<Option<usize>>, along_loop: Option<usize> },
@@ -30,25 +30,28 @@ pub(super) enum TileStep {
 #[derive(Clone, Debug)]
 pub(super) struct BlockTile {
     pub step: TileStep,
-    /// The shape in the first block and iteration: no other one is larger.
+    /// The shape in the first block and iteration, the largest.
     pub shape: Vec<usize>,
-    /// Dimensions that are shorter in some blocks.
+    /// Dimensions in which some blocks have fewer elements (a remainder).
     pub ragged: Vec<bool>,
+    /// Whether it is computed before, in or after the loop.
     pub stage: Stage,
-    /// How many operands and stores name it.
+    /// Operands and stores that name it; 0 for tiles that are not computed.
     pub readers: usize,
-    /// Whether one of them runs in another stage.
+    /// Whether a reader is in another stage.
     pub crosses_stages: bool,
 }
 
 /// The tiles of a block graph in order.
 pub(super) struct TileSteps {
     pub tiles: Vec<BlockTile>,
+    /// Tiles that are stored, with the tensor dimension of each grid dimension.
     pub stores: Vec<(usize, Vec<Option<usize>>)>,
+    /// Iterations of the loop.
     pub loop_range: usize,
-    /// Products whose second factors are streamed.
+    /// Products whose B is loaded directly to registers. Set by `schedules::lower_by_threads`.
     pub direct_loads: BTreeMap<usize, DirectLoad>,
-    /// Iterations of the loop that are written out one after the other, so that each has registers of its own.
+    /// Copies of the loop body, each with registers of its own for direct loads; divides `loop_range`.
     pub unroll: usize,
 }
 
@@ -67,7 +70,7 @@ impl TileStep {
 }
 
 impl TileSteps {
-    /// The steps of a block graph over tensors of these shapes.
+    /// The tiles of a block graph over tensors of these shapes.
     pub fn of(block: &BlockGraph, tensors: &[Vec<usize>]) -> Result<TileSteps, CannotLower> {
         let mut builder = StepBuilder { block, tensors, tiles: Vec::new(), renamed: Vec::new() };
         for (position, node) in block.nodes.iter().enumerate() {
@@ -91,6 +94,7 @@ impl TileSteps {
         Ok(steps)
     }
 
+    /// Counts live readers, from the last tile to the first.
     fn count_readers(&mut self) {
         for (tile, _) in &self.stores {
             self.tiles[*tile].readers += 1;
@@ -107,7 +111,7 @@ impl TileSteps {
         }
     }
 
-    /// The tiles that somebody reads and that are known in a stage, in order.
+    /// The live tiles of a stage, in order; accumulations belong to the loop as well as to what follows it.
     pub fn in_stage(&self, stage: Stage) -> Vec<usize> {
         let wanted = |&position: &usize| {
             let tile = &self.tiles[position];
@@ -119,7 +123,7 @@ impl TileSteps {
         (0..self.tiles.len()).filter(wanted).collect()
     }
 
-    /// The only live reader of a tile, if it has one reader.
+    /// The live reader of a tile that has one.
     pub fn only_reader(&self, tile: usize) -> Option<usize> {
         if self.tiles[tile].readers != 1 {
             return None;
@@ -133,7 +137,7 @@ impl TileSteps {
             .filter(move |&at| self.tiles[at].readers > 0 && self.tiles[at].step.args().contains(&tile))
     }
 
-    /// The dimensions of a tile along which products add, its transpositions included.
+    /// The dimensions of a tile that are K of a product, also through transpositions.
     pub fn k_dims(&self, tile: usize) -> Vec<usize> {
         let mut found = Vec::new();
         for reader in self.tiles.iter().filter(|reader| reader.readers > 0) {
@@ -156,6 +160,7 @@ impl TileSteps {
     }
 }
 
+/// Builds the tiles of a block graph.
 struct StepBuilder<'a> {
     block: &'a BlockGraph,
     tensors: &'a [Vec<usize>],
@@ -165,6 +170,7 @@ struct StepBuilder<'a> {
 }
 
 impl StepBuilder<'_> {
+    /// The tile of a node.
     fn node(&mut self, node: &TileNode) -> Result<usize, CannotLower> {
         let once = self.block.loop_range == 1;
         match node {
@@ -199,7 +205,8 @@ impl StepBuilder<'_> {
         }
     }
 
-    /// The sum of a tile over all iterations: products are added to it straight.
+    /// The sum of a tile over all iterations, pushed into sums and products so that products add straight to
+    /// accumulators.
     fn sum_over_iterations(&mut self, tile: usize) -> Result<usize, CannotLower> {
         let changes = |this: &Self, tile: usize| this.tiles[tile].stage == Stage::Loop;
         let is_product =
@@ -230,7 +237,7 @@ impl StepBuilder<'_> {
         self.tiles[a].shape == self.tiles[b].shape
     }
 
-    /// The tile that a step defines: a new one, unless there is one of the same step.
+    /// The tile of a step: an equal one if there is one, else a new one.
     fn define(&mut self, step: TileStep, (shape, ragged): (Vec<usize>, Vec<bool>), stage: Stage) -> usize {
         if let Some(known) = self.tiles.iter().position(|tile| tile.step == step) {
             return known;
@@ -245,6 +252,7 @@ impl StepBuilder<'_> {
         self.define(step, (shape, ragged), stage)
     }
 
+    /// The tile of a load: the block's and iteration's part of a tensor.
     fn load(
         &mut self,
         tensor: TensorId,
@@ -275,6 +283,7 @@ impl StepBuilder<'_> {
         Ok(self.define(step, (shape, ragged), stage))
     }
 
+    /// The tile of an operator, with compound operators expanded.
     fn op(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
         match op {
             Op::RmsNorm { eps } => {
@@ -310,7 +319,7 @@ impl StepBuilder<'_> {
         }
     }
 
-    /// OperandPrecision of a product of concatenations, pairs that are multiplied with each other.
+    /// For a product of concatenations along K, the pairs of operands that are multiplied with each other.
     fn concat_parts(&self, lhs: usize, rhs: usize) -> Option<Vec<[usize; 2]>> {
         let concat = |tile: usize| match &self.tiles[tile].step {
             TileStep::Op { op: Op::Concat { dim }, args } => Some((*dim, args.clone())),
@@ -325,8 +334,8 @@ impl StepBuilder<'_> {
             .then(|| lhs.into_iter().zip(rhs).map(|(a, b)| [a, b]).collect())
     }
 
-    /// A second factor that is the sum of a load and a product of few terms: the first factor is multiplied by each of
-    /// them, one after the other.
+    /// For `x (W + a b)` with W and b loads: W and `[a, b]`, if x has so few rows that `(x a) b` is not much
+    /// more work than `a b`. As in LoRA; a rewrite that the search could do as well.
     fn load_plus_product(&self, first: usize, second: usize) -> Option<(usize, [usize; 2])> {
         let TileStep::Op { op: Op::Binary(BinaryFn::Add), args } = &self.tiles[second].step else {
             return None;
@@ -338,7 +347,8 @@ impl StepBuilder<'_> {
         };
         let shape = &self.tiles[second].shape;
         let is_plain = shape.len() == 2 && self.same_shape(args[0], args[1]);
-        // Multiplying rows instead of columns should not take much longer.
+        // x may have at most twice as many rows as W has columns per block.
+        // `(x a) b` has x's rows, `a b` K of them.
         if !is_plain || self.tiles[first].shape[0] > 2 * shape[1] {
             return None;
         }
@@ -346,6 +356,7 @@ impl StepBuilder<'_> {
         pairs.into_iter().find_map(|(load, other)| Some((load, factors(other).filter(|_| is_load(load))?)))
     }
 
+    /// The tile of an operator as it is.
     fn plain(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
         let shapes: Vec<&[usize]> = args.iter().map(|&arg| self.tiles[arg].shape.as_slice()).collect();
         let shape = op.infer(&shapes).map_err(CannotLower)?;
@@ -358,7 +369,7 @@ impl StepBuilder<'_> {
         Ok(self.define(step, (shape, ragged), stage))
     }
 
-    /// Which dimensions of a result have a remainder.
+    /// Which dimensions of a result have a remainder; an error if a dimension with one is reduced or moved.
     fn ragged_dims(&self, op: &Op, args: &[usize], shape: &[usize]) -> Result<Vec<bool>, CannotLower> {
         let of = |arg: usize| &self.tiles[args[arg]].ragged;
         let whole = |arg: usize, dim: usize| match of(arg)[dim] {
@@ -393,7 +404,7 @@ impl StepBuilder<'_> {
     }
 }
 
-/// About how many simple operations an operator makes for an element.
+/// About how many instructions an operator takes per element.
 pub(super) fn op_cost(op: &Op) -> usize {
     match op {
         Op::Unary(UnaryFn::Square | UnaryFn::Relu | UnaryFn::Guard) => 1,

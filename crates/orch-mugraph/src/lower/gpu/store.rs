@@ -1,9 +1,10 @@
-//! What a block leaves in global memory.
+//! Stores of results to global memory.
 //!
-//! A thread has two neighbouring columns of sums, four threads those of a row: where they store, a warp touches eight rows at a
-//! time, a few bytes of each. How long that takes depends on the rows that are touched, not on the bytes. So halves go by way of
-//! shared memory, from where a warp stores four whole rows at a time (attention of 256 heads of 256 queries by 1024 keys 45.0
-//! instead of 46.1 us on an H200). Sums in f32 would take room there that tiles on their way need.
+//! From accumulator registers a warp stores 8 rows of 4 column pairs at a time; the time depends on the rows
+//! that are touched (memory transactions), not on bytes. So 16-bit results go through shared memory, from
+//! which a warp stores four whole rows at a time (attention of 256 heads, 256 queries by 1024 keys: 45.0
+//! instead of 46.1 us on an H200). f32 results are stored from registers: their shared memory would reduce
+//! the stages of the loop.
 
 use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
@@ -14,7 +15,7 @@ use crate::graph::TensorId;
 use orch_compute::ExprId;
 use orch_thread::Stmt;
 
-/// Tiles of columns of a warp from on which its results are gathered.
+/// Fragment columns per warp from which results go through shared memory.
 const GATHERED_TILES: usize = 4;
 
 impl BlockEmitter<'_> {
@@ -32,8 +33,8 @@ impl BlockEmitter<'_> {
         self.emit_on_rank_zero(stmts);
     }
 
-    /// Whether registers are stored by way of shared memory: a thread has two neighbours, and warps would store to eight rows
-    /// at a time as often as there are tiles of columns.
+    /// Whether a tile in registers is stored through shared memory: 16-bit, whole rows per warp, wide enough,
+    /// aligned.
     fn is_stored_through_shared(&self, tile: usize, tensor: TensorId, at: &FragmentLayout) -> bool {
         let (shape, size) =
             (&self.plan.steps.tiles[tile].shape, self.plan.request.stored[tensor.index()].dtype.size_bytes());
@@ -47,7 +48,7 @@ impl BlockEmitter<'_> {
             && crate::op::elems(shape) >= chunk * self.threads()
     }
 
-    /// Stores registers by whole rows, after they have been brought to shared memory.
+    /// Copies registers to shared memory, then stores whole rows.
     fn store_through_shared(
         &mut self,
         tile: usize,
@@ -66,7 +67,8 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// The place in a tensor of an element of a tile, and the condition that it exists.
+    /// The offset in a tensor of an element of a tile, `block * tile + element`, and the guard that it
+    /// exists.
     fn store_destination(
         &mut self,
         tile: usize,
@@ -90,6 +92,7 @@ impl BlockEmitter<'_> {
         (self.tensor_offset(tensor, &position), guard)
     }
 
+    /// Stores a tile element by element, in vectors.
     fn store_elements(&mut self, tile: usize, to: (&[Option<usize>], TensorId)) -> Vec<Stmt> {
         self.store_each(tile, to, |this, coords| {
             this.value_at(tile, &TilePoint { coords: coords.to_vec(), slot: None })
@@ -114,7 +117,7 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Stores registers, two neighbours at a time where they are neighbours in the tensor.
+    /// Stores registers, two adjacent columns at a time where they are adjacent in the tensor.
     fn store_registers(
         &mut self,
         tile: usize,
