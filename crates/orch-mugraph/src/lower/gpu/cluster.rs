@@ -31,23 +31,23 @@ use orch_ir::DType;
 use orch_thread::{CtaStmt, GpuTarget, Location, Scope, Stmt};
 
 /// Accumulators per vector of an exchange.
-const LANES: usize = 4;
+const EXCHANGE_VECTOR: usize = 4;
 
 /// Whether `tasks` CTAs may share the iterations of a block, with `least` or more each: clusters fit on the
 /// device, iterations divide evenly, and all accumulations stay in registers.
 pub(super) fn can_split_iterations(
     block: &BlockGraph,
     shapes: &[Vec<usize>],
-    (tasks, least): (usize, usize),
+    (ctas, least): (usize, usize),
     target: &GpuTarget,
 ) -> bool {
-    if tasks == 1 {
+    if ctas == 1 {
         return true;
     }
     let suits = target.has_clusters
-        && block.blocks() * tasks <= target.ctas_in_clusters(tasks)
-        && block.loop_range.is_multiple_of(tasks)
-        && block.loop_range / tasks >= least;
+        && block.blocks() * ctas <= target.ctas_in_clusters(ctas)
+        && block.loop_range.is_multiple_of(ctas)
+        && block.loop_range / ctas >= least;
     suits && TileSteps::of(block, shapes).is_ok_and(|steps| accumulators_are_in_registers(&steps))
 }
 
@@ -97,26 +97,30 @@ impl BlockEmitter<'_> {
         }
         self.reduce_maxima_over_cluster()?;
         self.reduce_over_warps_first();
-        let mut sums = Vec::new();
+        let mut accumulators = Vec::new();
         for accumulator in self.tiles.accumulators.iter().flatten() {
-            sums.push(match accumulator {
-                LoopAccumulator::Registers(sums) => (sums.buffer, sums.at.registers_per_thread()),
+            accumulators.push(match accumulator {
+                LoopAccumulator::Registers(accumulators) => {
+                    (accumulators.buffer, accumulators.at.registers_per_thread())
+                }
                 LoopAccumulator::ReductionState(reduction) => reduction.parts(),
                 LoopAccumulator::Shared(_) => return Err(outside_of_registers()),
             });
         }
-        self.all_reduce_through_dsmem(&sums, ReduceFn::Sum);
+        self.all_reduce_through_dsmem(&accumulators, ReduceFn::Sum);
         Ok(())
     }
 
     /// Reduces split-K over warps before the exchange, which is then smaller.
     fn reduce_over_warps_first(&mut self) {
         for tile in 0..self.tiles.accumulators.len() {
-            let Some(LoopAccumulator::Registers(sums)) = &self.tiles.accumulators[tile] else { continue };
-            if matches!(sums.at.columns, ColumnLayout::SplitK(_)) {
-                let (sums, shape) = (sums.clone(), self.plan.steps.tiles[tile].shape.clone());
-                let joined = self.reduce_split_k_registers(sums, &shape);
-                self.tiles.accumulators[tile] = Some(LoopAccumulator::Registers(joined));
+            let Some(LoopAccumulator::Registers(accumulators)) = &self.tiles.accumulators[tile] else {
+                continue;
+            };
+            if matches!(accumulators.at.columns, ColumnLayout::SplitK(_)) {
+                let (accumulators, shape) = (accumulators.clone(), self.plan.steps.tiles[tile].shape.clone());
+                let reduced = self.reduce_split_k_registers(accumulators, &shape);
+                self.tiles.accumulators[tile] = Some(LoopAccumulator::Registers(reduced));
             }
         }
     }
@@ -223,15 +227,15 @@ impl BlockEmitter<'_> {
 
     /// Reduces every `cluster`-th part, from `cta_rank` on, and leaves it in this CTA's exchange buffer.
     fn reduce_own_share(&mut self, own: BufferId, elems: usize, f: ReduceFn) {
-        let (parts, tasks) = (elems / lanes(elems), self.plan.schedule.cluster);
-        for first in (0..parts).step_by(tasks) {
+        let (parts, ctas) = (elems / lanes(elems), self.plan.schedule.cluster);
+        for first in (0..parts).step_by(ctas) {
             let part = self.program.exprs.add_const(self.ids.cta_rank, first as i64);
             let outer = std::mem::take(&mut self.code.body);
             let value = self.reduce_over_ranks(own, (part, elems), f);
             let to = self.exchange_location(own, part, elems);
             self.code.body.push(Stmt::Store { buffer: own, offset: to.offset, value, mask: None });
             let then = std::mem::replace(&mut self.code.body, outer);
-            match self.is_below(part, parts).filter(|_| first + tasks > parts) {
+            match self.is_below(part, parts).filter(|_| first + ctas > parts) {
                 Some(condition) => {
                     self.code.body.push(Stmt::If { condition, then, otherwise: Vec::new() });
                 }
@@ -308,5 +312,5 @@ fn outside_of_registers() -> CannotLower {
 
 /// Vector width of an exchange of `elems` registers.
 fn lanes(elems: usize) -> usize {
-    if elems.is_multiple_of(LANES) { LANES } else { 1 }
+    if elems.is_multiple_of(EXCHANGE_VECTOR) { EXCHANGE_VECTOR } else { 1 }
 }

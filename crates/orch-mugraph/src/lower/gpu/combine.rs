@@ -15,7 +15,7 @@ use crate::op::{Op, ReduceFn};
 use orch_compute::ExprId;
 
 /// Most parts of a reduction that a thread reads.
-const MOST_PARTS: usize = 32;
+const MAX_PARTS: usize = 32;
 
 /// Whether a block only reduces few parts per element: no products, no loop.
 pub(super) fn combines_partials(steps: &TileSteps) -> bool {
@@ -27,7 +27,7 @@ pub(super) fn combines_partials(steps: &TileSteps) -> bool {
             TileStep::Op { op, args } => {
                 let Some((_, dim, keep)) = reduction_of(op) else { continue };
                 is_any = true;
-                are_few &= steps.tiles[args[0]].shape[dim] / keep <= MOST_PARTS;
+                are_few &= steps.tiles[args[0]].shape[dim] / keep <= MAX_PARTS;
             }
             TileStep::Load { .. } => {}
             TileStep::Accumulate { .. } | TileStep::RunningMax { .. } => are_few = false,

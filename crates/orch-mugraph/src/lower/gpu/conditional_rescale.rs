@@ -114,9 +114,9 @@ impl BlockEmitter<'_> {
 
         let one = self.float(1.0);
         let prepared = self.tiles.rescale_factors.iter().filter(|(known, _)| rescales.contains(known));
-        let factors: Vec<BufferId> = prepared.map(|(_, factors)| factors.buffer).collect();
+        let operands: Vec<BufferId> = prepared.map(|(_, operands)| operands.buffer).collect();
         let otherwise = self.store_per_register(&now, |_, max| {
-            let unchanged = factors.iter().map(|&factor| (factor, one));
+            let unchanged = operands.iter().map(|&factor| (factor, one));
             std::iter::once((before.buffer, max)).chain(unchanged).collect()
         });
         let has_moved = self.program.exprs.var(var);

@@ -6,7 +6,7 @@ use orch_compute::{BufferId, ExprId};
 use orch_thread::{Stmt, Vectorizer, Widening};
 
 /// Most elements of a vector: 16 bytes of 16-bit elements, 32 bytes (two stores) of f32.
-const MOST_LANES: usize = 8;
+const MAX_VECTOR: usize = 8;
 
 /// A store of one element.
 pub(super) struct ElementStore {
@@ -99,5 +99,5 @@ impl BlockEmitter<'_> {
 /// Vector width: the widest of 8, 4, 2 that divides the last dimension and leaves a vector for every thread.
 fn lanes(last: usize, elems: usize, threads: usize) -> usize {
     let suits = |&lanes: &usize| last.is_multiple_of(lanes) && elems / lanes >= threads;
-    [MOST_LANES, 4, 2].into_iter().find(suits).unwrap_or(1)
+    [MAX_VECTOR, 4, 2].into_iter().find(suits).unwrap_or(1)
 }

@@ -21,7 +21,7 @@ use orch_thread::{Buffer, CtaStmt, Location, LoopKind, Scope, Stmt, ThreadProgra
 use std::collections::BTreeMap;
 
 /// Elements of scratch up to which a fill is unrolled, so that scratch can be registers.
-const MOST_REGISTERS: usize = 256;
+const MAX_UNROLLED_FILL: usize = 256;
 /// Rounds of a loop over elements that are unrolled.
 const UNROLLED_ROUNDS: usize = 4;
 
@@ -375,9 +375,10 @@ impl BlockEmitter<'_> {
 
     /// The warp's `[row_warp, column_warp]` in the warp grid of a layout.
     pub fn warp_coords(&mut self, at: &FragmentLayout) -> [ExprId; 2] {
-        let beside = self.index(at.rows.column_warps);
+        let column_warps = self.index(at.rows.column_warps);
         let exprs = &mut self.program.exprs;
-        let place = [exprs.floor_div(self.ids.warp, beside), exprs.floor_rem(self.ids.warp, beside)];
+        let place =
+            [exprs.floor_div(self.ids.warp, column_warps), exprs.floor_rem(self.ids.warp, column_warps)];
         place.map(|id| self.simplifier.simplify(&mut self.program.exprs, id))
     }
 
@@ -466,7 +467,7 @@ impl BlockEmitter<'_> {
 
     /// Sets the elements of a scratch buffer to a value.
     pub fn fill_registers(&mut self, buffer: BufferId, elems: usize, value: ExprId) -> Vec<Stmt> {
-        let kind = if elems <= MOST_REGISTERS { LoopKind::Unroll } else { LoopKind::Serial };
+        let kind = if elems <= MAX_UNROLLED_FILL { LoopKind::Unroll } else { LoopKind::Serial };
         self.loop_of("i", elems, kind, |_, offset| vec![Stmt::Store { buffer, offset, value, mask: None }])
     }
 }

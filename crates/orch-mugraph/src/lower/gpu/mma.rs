@@ -104,8 +104,8 @@ impl BlockEmitter<'_> {
             WarpGrid { lead: Vec::new(), m: shape[0], row_warps: 1, column_warps: self.plan.schedule.warps };
         let rows = self.warp_grid(&shape).unwrap_or(whole);
         let n = shape[rank - 1];
-        let summands = FragmentLayout { rows: rows.clone(), columns: ColumnLayout::SplitK(n) };
-        let may_split = may_split && summands.registers_per_thread() <= MAX_SPLIT_K_ACCUMULATORS;
+        let split_k = FragmentLayout { rows: rows.clone(), columns: ColumnLayout::SplitK(n) };
+        let may_split = may_split && split_k.registers_per_thread() <= MAX_SPLIT_K_ACCUMULATORS;
         let in_registers = self.register_layout(args[0]).filter(|at| {
             let is_whole = at.columns == ColumnLayout::Partitioned(k) && at.column_tiles().is_multiple_of(2);
             self.has_16bit_operands() && at.rows == rows && is_whole && (may_split || rows.column_warps == 1)
@@ -119,10 +119,12 @@ impl BlockEmitter<'_> {
         };
         let b = self.shared_operand(args[1], rank - 2);
         let steps = k.div_ceil(self.mma_k());
-        let beside = rows.column_warps;
+        let column_warps = rows.column_warps;
         let splits = match a {
-            OperandA::Registers(..) => beside > 1,
-            OperandA::Shared(_) => may_split && n.div_ceil(FRAGMENT_COLUMNS) < beside && steps >= beside,
+            OperandA::Registers(..) => column_warps > 1,
+            OperandA::Shared(_) => {
+                may_split && n.div_ceil(FRAGMENT_COLUMNS) < column_warps && steps >= column_warps
+            }
         };
         let columns = if splits { ColumnLayout::SplitK(n) } else { ColumnLayout::Partitioned(n) };
         let at = FragmentLayout { rows, columns };
@@ -152,7 +154,7 @@ impl BlockEmitter<'_> {
         gemm: &TileGemm,
         (which, view): (GemmOperand, &SharedTile),
         lead: ExprId,
-        (row, term): (ExprId, ExprId),
+        (row, k_index): (ExprId, ExprId),
     ) -> Location {
         let at = usize::from(which == GemmOperand::B);
         let mut coords = self.program.exprs.unflatten(lead, &gemm.acc.at.rows.lead);
@@ -161,7 +163,7 @@ impl BlockEmitter<'_> {
                 *coord = self.program.exprs.index(0);
             }
         }
-        coords.extend(if which == GemmOperand::A { [row, term] } else { [term, row] });
+        coords.extend(if which == GemmOperand::A { [row, k_index] } else { [k_index, row] });
         Location { buffer: view.buffer, offset: self.shared_offset(view, &coords) }
     }
 
@@ -189,27 +191,27 @@ impl BlockEmitter<'_> {
     ) -> Vec<Stmt> {
         let at = gemm.acc.at.clone();
         let all = gemm.k.div_ceil(size);
-        let beside = if at.is_split_k() { at.rows.column_warps } else { 1 };
+        let column_warps = if at.is_split_k() { at.rows.column_warps } else { 1 };
         let in_registers = match &gemm.a {
             OperandA::Registers(from, _) => Some(from.column_tiles() / 2),
             OperandA::Shared(_) => None,
         };
         let (own, kind) = match in_registers {
             Some(own) => (own, LoopKind::Unroll),
-            None => (all.div_ceil(beside), LoopKind::UnrollBy(UNROLLED_K_STEPS)),
+            None => (all.div_ceil(column_warps), LoopKind::UnrollBy(UNROLLED_K_STEPS)),
         };
         self.loop_of("step", own, kind, |this, step| {
-            let warp = if beside > 1 { this.warp_coords(&at)[1] } else { this.index(0) };
+            let warp = if column_warps > 1 { this.warp_coords(&at)[1] } else { this.index(0) };
             let exprs = &mut this.program.exprs;
             // K in registers is the warp's columns, consecutive; otherwise steps are dealt round robin.
             let number = match in_registers {
                 Some(_) => exprs.linear_index(&[warp, step], &[own, 1]),
-                None => exprs.linear_index(&[step, warp], &[beside, 1]),
+                None => exprs.linear_index(&[step, warp], &[column_warps, 1]),
             };
             let exists = this.is_below(number, all);
             let number = if exists.is_some() { this.clamped_below(number, all) } else { number };
-            let term = this.program.exprs.mul_const(number, size as i64);
-            let stmts = body(this, step, term);
+            let k_index = this.program.exprs.mul_const(number, size as i64);
+            let stmts = body(this, step, k_index);
             // A registers beyond K are zero, so B may be read at a clamped k.
             match exists.filter(|_| in_registers.is_none()) {
                 Some(condition) => vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }],
@@ -226,14 +228,14 @@ impl BlockEmitter<'_> {
         let a = self.add_buffer("a_part", kind.dtype(), rows * 8, Scope::Scratch);
         let b = self.add_buffer("b_part", kind.dtype(), 8, Scope::Scratch);
         self.loop_of("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
-            this.for_each_k_step(gemm, 16, |this, step, term| {
+            this.for_each_k_step(gemm, 16, |this, step, k_index| {
                 let mut body = Vec::new();
                 for row in 0..rows {
                     let to = this.location(a, 8 * row);
                     let row = this.index(row);
                     body.extend(match &gemm.a {
                         OperandA::Shared(view) => {
-                            vec![this.ldmatrix(gemm, (GemmOperand::A, view), (lead, row, term), (to, 4))]
+                            vec![this.ldmatrix(gemm, (GemmOperand::A, view), (lead, row, k_index), (to, 4))]
                         }
                         OperandA::Registers(from, tile) => {
                             this.pack_accumulators(from, *tile, (lead, row, step), (kind, to))
@@ -246,7 +248,7 @@ impl BlockEmitter<'_> {
                     let to = this.location(b, 0);
                     let column = this.program.exprs.mul_const(pair, 2);
                     let from = (GemmOperand::B, &gemm.b);
-                    let mut stmts = vec![this.ldmatrix(gemm, from, (lead, column, term), (to, matrices))];
+                    let mut stmts = vec![this.ldmatrix(gemm, from, (lead, column, k_index), (to, matrices))];
                     for row in 0..rows {
                         for half in 0..matrices / 2 {
                             let row_tile = this.index(row);
@@ -260,9 +262,9 @@ impl BlockEmitter<'_> {
                                 column_half: 0,
                             };
                             let offset = this.register_offset(&slot, &at);
-                            let sum = Location { buffer: gemm.acc.buffer, offset };
+                            let acc = Location { buffer: gemm.acc.buffer, offset };
                             let (a, b) = (this.location(a, 8 * row), this.location(b, 4 * half));
-                            stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: sum, a, b }));
+                            stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: acc, a, b }));
                         }
                     }
                     stmts
@@ -279,7 +281,7 @@ impl BlockEmitter<'_> {
         &mut self,
         gemm: &TileGemm,
         (which, view): (GemmOperand, &SharedTile),
-        (lead, tile, term): (ExprId, ExprId, ExprId),
+        (lead, tile, k_index): (ExprId, ExprId, ExprId),
         (to, matrices): (Location, usize),
     ) -> Stmt {
         let rank = view.strides.len();
@@ -292,18 +294,18 @@ impl BlockEmitter<'_> {
         let (first_row, first_term) = if which == GemmOperand::A { (low, high) } else { (high, low) };
         let start = self.fragment_start(&gemm.acc.at, which, tile);
         let exprs = &mut self.program.exprs;
-        let (row, term) = (exprs.add2(start, first_row), exprs.add2(term, first_term));
-        let (row, term) = match along_terms {
+        let (row, k_index) = (exprs.add2(start, first_row), exprs.add2(k_index, first_term));
+        let (row, k_index) = match along_terms {
             true => {
                 let row = exprs.add2(row, within);
-                (self.clamped_below(row, view.padded[row_dim]), term)
+                (self.clamped_below(row, view.padded[row_dim]), k_index)
             }
             false => {
-                let term = exprs.add2(term, within);
-                (self.clamped_below(row, view.padded[row_dim] - 7), term)
+                let k_index = exprs.add2(k_index, within);
+                (self.clamped_below(row, view.padded[row_dim] - 7), k_index)
             }
         };
-        let from = self.operand_location(gemm, (which, view), lead, (row, term));
+        let from = self.operand_location(gemm, (which, view), lead, (row, k_index));
         Stmt::Cta(CtaStmt::Ldmatrix { to, from, matrices, transposed: !along_terms })
     }
 
@@ -350,12 +352,12 @@ impl BlockEmitter<'_> {
         gemm: &TileGemm,
         (which, view): (GemmOperand, &SharedTile),
         lead: ExprId,
-        (row, term): (ExprId, ExprId),
+        (row, k_index): (ExprId, ExprId),
     ) -> ExprId {
         let rank = view.strides.len();
         let row_dim = if which == GemmOperand::A { rank - 2 } else { rank - 1 };
         let row = self.clamped_below(row, view.padded[row_dim]);
-        let from = self.operand_location(gemm, (which, view), lead, (row, term));
+        let from = self.operand_location(gemm, (which, view), lead, (row, k_index));
         let value = self.program.exprs.load(from.buffer, from.offset, 1, None);
         self.program.exprs.cast(DType::F32, value)
     }
@@ -370,15 +372,15 @@ impl BlockEmitter<'_> {
         let b = self.add_buffer("b_part", DType::F32, 2, Scope::Scratch);
         let (group, within) = (self.lane_field(4, 8, 1), self.lane_field(1, 4, 1));
         self.loop_of("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
-            this.for_each_k_step(gemm, 8, |this, _, term| {
+            this.for_each_k_step(gemm, 8, |this, _, k_index| {
                 let mut body = Vec::new();
-                let term = this.program.exprs.add2(term, within);
+                let k_index = this.program.exprs.add2(k_index, within);
                 let fetch = |this: &mut Self, which, view, (tile, row, later), to: Location| {
                     let start = this.fragment_start(&at, which, tile);
                     let row_in = this.program.exprs.add_const(group, row);
                     let row = this.program.exprs.add2(start, row_in);
-                    let term = this.program.exprs.add_const(term, later);
-                    let value = this.operand_element(gemm, (which, view), lead, (row, term));
+                    let k_index = this.program.exprs.add_const(k_index, later);
+                    let value = this.operand_element(gemm, (which, view), lead, (row, k_index));
                     Stmt::Store { buffer: to.buffer, offset: to.offset, value, mask: None }
                 };
                 for element in 0..4 * rows {
@@ -404,10 +406,10 @@ impl BlockEmitter<'_> {
                             row_half: 0,
                             column_half: 0,
                         };
-                        let sum =
+                        let acc =
                             Location { buffer: gemm.acc.buffer, offset: this.register_offset(&slot, &at) };
                         let (a, b) = (this.location(a, 4 * row), this.location(b, 0));
-                        stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: sum, a, b }));
+                        stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: acc, a, b }));
                     }
                     stmts
                 };
@@ -424,7 +426,7 @@ impl BlockEmitter<'_> {
         let rows = at.rows.row_tiles();
         let a = self.add_buffer("a_part", DType::F32, rows * 2, Scope::Scratch);
         self.loop_of("lead", at.rows.batch(), LoopKind::Unroll, |this, lead| {
-            this.for_each_k_step(gemm, 1, |this, _, term| {
+            this.for_each_k_step(gemm, 1, |this, _, k_index| {
                 let mut body = Vec::new();
                 let zero = this.index(0);
                 let slot = |row_tile, column_tile, row_half, column_half| RegisterSlot {
@@ -438,7 +440,7 @@ impl BlockEmitter<'_> {
                 for part in 0..2 * rows {
                     let row_tile = this.index(part / 2);
                     let [row, _] = this.element_coords(&slot(row_tile, zero, part % 2, 0));
-                    let value = this.operand_element(gemm, (GemmOperand::A, first), lead, (row, term));
+                    let value = this.operand_element(gemm, (GemmOperand::A, first), lead, (row, k_index));
                     let Location { buffer, offset } = this.location(a, part);
                     body.push(Stmt::Store { buffer, offset, value, mask: None });
                 }
@@ -448,7 +450,7 @@ impl BlockEmitter<'_> {
                     for column_half in 0..2 {
                         let [_, column] = this.element_coords(&slot(zero, tile, 0, column_half));
                         let from = (GemmOperand::B, &gemm.b);
-                        let value = this.operand_element(gemm, from, lead, (column, term));
+                        let value = this.operand_element(gemm, from, lead, (column, k_index));
                         let ty = Type::scalar(DType::F32);
                         let var = this.program.exprs.declare_register("b", ty);
                         stmts.push(Stmt::Let(var, value));
@@ -461,8 +463,8 @@ impl BlockEmitter<'_> {
                             let exprs = &mut this.program.exprs;
                             let a = exprs.load(place.buffer, place.offset, 1, None);
                             let buffer = gemm.acc.buffer;
-                            let sum = exprs.load(buffer, offset, 1, None);
-                            let value = exprs.fma(a, b, sum);
+                            let acc = exprs.load(buffer, offset, 1, None);
+                            let value = exprs.fma(a, b, acc);
                             stmts.push(Stmt::Store { buffer, offset, value, mask: None });
                         }
                     }

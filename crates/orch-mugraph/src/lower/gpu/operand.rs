@@ -33,13 +33,13 @@ impl BlockEmitter<'_> {
 
     /// An operand in shared memory as products take it, `terms` its K dimension: the tile itself if its
     /// layout suits, else a copy, converted and padded with zeros along K.
-    pub fn shared_operand(&mut self, tile: usize, terms: usize) -> SharedTile {
-        if let Some(view) = self.existing_operand(tile, terms) {
+    pub fn shared_operand(&mut self, tile: usize, k_dim: usize) -> SharedTile {
+        if let Some(view) = self.existing_operand(tile, k_dim) {
             return view;
         }
         let shape = self.plan.steps.tiles[tile].shape.clone();
         let (dtype, inner) = (self.operand_dtype(), shape.len() - 1);
-        let padded = self.padded_extents(&shape, &[terms], inner, dtype);
+        let padded = self.padded_extents(&shape, &[k_dim], inner, dtype);
         let view = self.alloc_shared("factor", dtype, &padded, inner);
         let zero = self.program.exprs.zero(dtype);
         if let Some(at) = self.register_layout(tile) {
@@ -80,26 +80,26 @@ impl BlockEmitter<'_> {
     }
 
     /// A tile, copy or transposed view that is in shared memory as products take operands.
-    fn existing_operand(&self, tile: usize, terms: usize) -> Option<SharedTile> {
+    fn existing_operand(&self, tile: usize, k_dim: usize) -> Option<SharedTile> {
         let shared = self.tiles.homes[tile].iter().filter_map(|place| match place {
             TileHome::Shared(view) => Some(view),
             TileHome::Registers(_) => None,
         });
         if let Some(view) =
-            shared.chain(&self.tiles.operand_copies[tile]).find(|view| self.is_mma_operand(view, tile, terms))
+            shared.chain(&self.tiles.operand_copies[tile]).find(|view| self.is_mma_operand(view, tile, k_dim))
         {
             return Some(view.clone());
         }
         match &self.plan.steps.tiles[tile].step {
             TileStep::Op { op: Op::Transpose(perm), args } if self.tiles.homes[tile].is_empty() => {
-                let view = self.existing_operand(args[0], perm[terms])?;
+                let view = self.existing_operand(args[0], perm[k_dim])?;
                 let strides = perm.iter().map(|&dim| view.strides[dim]).collect();
                 let padded = perm.iter().map(|&dim| view.padded[dim]).collect();
                 // Every dimension is among those of the permutation.
                 let turned = |dim| perm.iter().position(|&from| from == dim).unwrap_or(dim);
                 let swizzle = view.swizzle.map(|dims| dims.map(turned));
                 let turned = SharedTile { strides, padded, swizzle, ..view };
-                self.is_mma_operand(&turned, tile, terms).then_some(turned)
+                self.is_mma_operand(&turned, tile, k_dim).then_some(turned)
             }
             _ => None,
         }
@@ -107,11 +107,11 @@ impl BlockEmitter<'_> {
 
     /// Whether products can read a tile from shared memory: K padded to whole instructions; for 16-bit types
     /// one of the last two dimensions contiguous and rows aligned to 16 bytes, as ldmatrix requires.
-    fn is_mma_operand(&self, view: &SharedTile, tile: usize, terms: usize) -> bool {
+    fn is_mma_operand(&self, view: &SharedTile, tile: usize, k_dim: usize) -> bool {
         let shape = &self.plan.steps.tiles[tile].shape;
         let dtype = self.program.buffer(view.buffer).dtype;
         let rank = shape.len();
-        let whole = view.padded[terms].is_multiple_of(self.mma_k());
+        let whole = view.padded[k_dim].is_multiple_of(self.mma_k());
         if !self.has_16bit_operands() {
             return whole;
         }
@@ -126,12 +126,12 @@ impl BlockEmitter<'_> {
 
     /// Extents padded along the K dimensions to whole instructions, and (16-bit types) along the contiguous
     /// dimension to 16 bytes.
-    pub fn padded_extents(&self, shape: &[usize], terms: &[usize], inner: usize, dtype: DType) -> Vec<usize> {
+    pub fn padded_extents(&self, shape: &[usize], k_dim: &[usize], inner: usize, dtype: DType) -> Vec<usize> {
         let mut padded = shape.to_vec();
-        if terms.is_empty() {
+        if k_dim.is_empty() {
             return padded;
         }
-        for &dim in terms {
+        for &dim in k_dim {
             padded[dim] = padded[dim].next_multiple_of(self.mma_k());
         }
         if dtype.size_bytes() == 2 && self.mma_k() > 1 {

@@ -74,9 +74,12 @@ impl BlockEmitter<'_> {
             && self.fused_accumulator(scores).is_none()
             && self.fused_accumulator(gemm).is_some()
             && self.plan.steps.only_reader(values) == Some(gemm);
-        let boxed = |tile| looped.iter().find(|staged| staged.tile == tile && staged.tma.is_some()).cloned();
-        let (staged, keys) =
-            (boxed(values)?, boxed(self.untransposed(self.plan.steps.tiles[scores].step.args()[1]))?);
+        let loaded_by_tma =
+            |tile| looped.iter().find(|staged| staged.tile == tile && staged.tma.is_some()).cloned();
+        let (staged, keys) = (
+            loaded_by_tma(values)?,
+            loaded_by_tma(self.untransposed(self.plan.steps.tiles[scores].step.args()[1]))?,
+        );
         let (place, last) = (None, Vec::new());
         suits.then_some(SoftmaxOverlap { scores, gemm, values, staged, keys, place, last })
     }
@@ -137,9 +140,9 @@ impl BlockEmitter<'_> {
         self.code.before_loop.extend(start);
         let weights = self.add_buffer("weights", kind.dtype(), gemm.k / 2, Scope::Scratch);
         let weights = self.location(weights, 0);
-        let added = |this: &mut Self, gemm: &TileGemm, runs_on: bool| {
+        let added = |this: &mut Self, gemm: &TileGemm, is_async: bool| {
             let zero = this.index(0);
-            this.wgmma_stmt(gemm, (kind, transposed), (zero, zero), (weights, runs_on))
+            this.wgmma_stmt(gemm, (kind, transposed), (zero, zero), (weights, is_async))
         };
 
         let before = self.program.exprs.add_const(self.iteration, -1);

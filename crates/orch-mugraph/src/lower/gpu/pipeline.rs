@@ -11,7 +11,7 @@
 //! ```
 //!
 //! With empty mbarriers no thread waits for another in an iteration: all arrive at `empty[i % stages]` when
-//! they begin iteration `i`, and the thread that issues TMA waits for `empty[(i - 1) % stages]`, when all
+//! they begin iteration `i`, and the warp that issues TMA waits for `empty[(i - 1) % stages]`, when all
 //! have begun iteration `i - 1`, so have read iteration `i - 2`, whose stage is loaded next. Warp groups may
 //! then be one iteration apart and hide each other's stalls. They are used with softmax/GEMM overlap, two
 //! warp groups and TMA for all loads of the loop. (Attention on an H200: 162 us with barriers, of which they
@@ -27,7 +27,7 @@ use orch_thread::cta::WARP_GROUP;
 use orch_thread::{CtaStmt, LoopKind, Stmt};
 
 /// Stages from which empty mbarriers are used: they cost one iteration of prefetch distance.
-const LEAST_GATED_STAGES: usize = 4;
+const MIN_STAGES_OF_EMPTY_MBARRIERS: usize = 4;
 
 impl BlockEmitter<'_> {
     /// Issues loads of loop-invariant tiles and of the first iterations, chooses overlap and empty mbarriers;
@@ -53,7 +53,7 @@ impl BlockEmitter<'_> {
         self.empty.in_use = self.plan.schedule.empty_mbarriers
             && self.overlap.is_some()
             && self.plan.schedule.warps > WARP_GROUP
-            && self.plan.schedule.stages >= LEAST_GATED_STAGES
+            && self.plan.schedule.stages >= MIN_STAGES_OF_EMPTY_MBARRIERS
             && looped.iter().all(|staged| staged.tma.is_some());
         let is_copied = any_cp_async(&looped);
         let ahead = if looped.is_empty() { 0 } else { self.plan.schedule.stages - 1 };

@@ -16,7 +16,7 @@ use orch_thread::cta::WARP;
 use orch_thread::{LoopKind, Scope, Stmt, Widening, vectorize};
 
 /// Results of a thread up to which they are in registers (unrolled).
-const MOST_ROUNDS: usize = 32;
+const MAX_REGISTER_ROUNDS: usize = 32;
 
 /// A reduction whose partial results are in registers.
 #[derive(Clone, Debug)]
@@ -179,10 +179,10 @@ impl BlockEmitter<'_> {
     fn finish_rows(&mut self, rows: &RegisterReduction) -> RegisterTile {
         let at = rows.partial.at.clone();
         let result = self.add_buffer("row_value", DType::F32, at.registers_per_thread(), Scope::Scratch);
-        let beside = at.rows.column_warps;
+        let column_warps = at.rows.column_warps;
         let lines = at.rows.batch() * at.rows.row_warps * at.rows.row_tiles() * super::layout::FRAGMENT_ROWS;
-        let exchange =
-            (beside > 1).then(|| self.add_buffer("row_parts", DType::F32, beside * lines, Scope::Shared));
+        let exchange = (column_warps > 1)
+            .then(|| self.add_buffer("row_parts", DType::F32, column_warps * lines, Scope::Shared));
         let stmts = self.for_each_slot(&at, |this, slot| {
             let offset = this.register_offset(&slot, &at);
             let mut stmts = Vec::new();
@@ -208,7 +208,7 @@ impl BlockEmitter<'_> {
         if let Some(exchange) = exchange {
             let stmts = self.for_each_slot(&at, |this, slot| {
                 let mut total = None;
-                for warp in 0..beside {
+                for warp in 0..column_warps {
                     let warp = this.index(warp);
                     let offset = this.exchange_offset(&slot, (warp, lines));
                     let part = this.program.exprs.load(exchange, offset, 1, None);
@@ -426,7 +426,7 @@ pub(super) fn reduction_of(op: &Op) -> Option<(ReduceFn, usize, usize)> {
 
 /// Unrolled, so that results are registers, unless they are too many.
 fn rounds_kind(rounds: usize) -> LoopKind {
-    if rounds <= MOST_ROUNDS { LoopKind::Unroll } else { LoopKind::Serial }
+    if rounds <= MAX_REGISTER_ROUNDS { LoopKind::Unroll } else { LoopKind::Serial }
 }
 
 /// The largest power of two that is at most `value`.

@@ -22,11 +22,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Most CTAs of a cluster: what they exchange grows with their number.
-const MOST_TASKS: usize = 8;
+const MAX_CLUSTER_CTAS: usize = 8;
 /// The same for skinny GEMMs by TMA.
-const MOST_BOX_TASKS: usize = 2;
+const MAX_SKINNY_CLUSTER: usize = 2;
 /// Least iterations per CTA: of skinny GEMMs, and of others.
-const LEAST_ITERATIONS: [usize; 2] = [8, 2];
+const MIN_ITERATIONS: [usize; 2] = [8, 2];
 
 /// How a block is lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,22 +61,22 @@ pub fn schedules(
     precision: OperandPrecision,
 ) -> Result<Vec<MugraphSchedule>, CannotLower> {
     let (block, shapes) = (request.block()?, request.graph.shapes());
-    let has_boxes = target.has_wgmma && matches!(precision, OperandPrecision::F16 | OperandPrecision::Bf16);
-    let few = skinny_loops(block, shapes).filter(|_| has_boxes);
-    let boxes = few.is_some();
-    let kind = usize::from(!boxes);
-    let loops = few.unwrap_or_else(|| vec![block.clone()]);
-    let shares = |&tasks: &usize| {
-        loops.iter().any(|block| can_split_iterations(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
+    let has_wgmma = target.has_wgmma && matches!(precision, OperandPrecision::F16 | OperandPrecision::Bf16);
+    let skinny = skinny_loops(block, shapes).filter(|_| has_wgmma);
+    let by_tma = skinny.is_some();
+    let kind = usize::from(!by_tma);
+    let loops = skinny.unwrap_or_else(|| vec![block.clone()]);
+    let shares = |&ctas: &usize| {
+        loops.iter().any(|block| can_split_iterations(block, shapes, (ctas, MIN_ITERATIONS[kind]), target))
     };
-    let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
+    let most = if by_tma { MAX_SKINNY_CLUSTER } else { MAX_CLUSTER_CTAS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
     let mut all: Vec<MugraphSchedule> =
-        counts.filter(shares).map(|tasks| MugraphSchedule { tma_operands: boxes, ctas: tasks }).collect();
-    let prefers_sharing = boxes || has_boxes && has_whole_row_tiles(block, shapes);
+        counts.filter(shares).map(|ctas| MugraphSchedule { tma_operands: by_tma, ctas }).collect();
+    let prefers_sharing = by_tma || has_wgmma && has_whole_row_tiles(block, shapes);
     let first = usize::from(prefers_sharing && !all.is_empty());
     all.insert(first, MugraphSchedule::PLAIN);
-    all.extend(boxes.then_some(MugraphSchedule { tma_operands: boxes, ctas: 1 }));
+    all.extend(by_tma.then_some(MugraphSchedule { tma_operands: by_tma, ctas: 1 }));
     Ok(all)
 }
 
@@ -95,8 +95,8 @@ pub fn lower(
 ) -> Result<Kernel, CannotLower> {
     let mut schedules = schedules(request, target, precision)?.into_iter();
     let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != MugraphSchedule::PLAIN);
-    let boxed = preferred.find_map(|schedule| lower_as(request, target, precision, schedule).ok());
-    boxed.map_or_else(|| lower_as(request, target, precision, MugraphSchedule::PLAIN), Ok)
+    let preferred_kernel = preferred.find_map(|schedule| lower_as(request, target, precision, schedule).ok());
+    preferred_kernel.map_or_else(|| lower_as(request, target, precision, MugraphSchedule::PLAIN), Ok)
 }
 
 /// Lowers a kernel by one of its [`schedules`].
@@ -119,7 +119,7 @@ pub fn lower_as(
         true => skinny_loops(block, shapes).unwrap_or_default(),
         false => vec![block.clone()],
     };
-    let least = LEAST_ITERATIONS[usize::from(!schedule.tma_operands)];
+    let least = MIN_ITERATIONS[usize::from(!schedule.tma_operands)];
     let mut reason = CannotLower(format!("no loop for {schedule}"));
     for block in
         loops.iter().filter(|block| can_split_iterations(block, shapes, (schedule.ctas, least), target))

@@ -29,9 +29,9 @@ impl BlockEmitter<'_> {
             return registers;
         }
         let FragmentLayout { rows, columns } = registers.at.clone();
-        let (n, beside) = (registers.at.n(), rows.column_warps);
+        let (n, column_warps) = (registers.at.n(), rows.column_warps);
         let at = FragmentLayout { rows, columns: ColumnLayout::Partitioned(n) };
-        let exchanged = [&[beside], shape].concat();
+        let exchanged = [&[column_warps], shape].concat();
         let parts = self.alloc_shared("summands", DType::F32, &exchanged, exchanged.len() - 1);
         let place = TileHome::Registers(registers.clone());
         debug_assert_eq!(columns, ColumnLayout::SplitK(n));
@@ -48,7 +48,7 @@ impl BlockEmitter<'_> {
         let stmts = self.for_each_slot(&at, |this, slot| {
             let point = this.point_of_slot(&slot, shape);
             let mut total = this.float(0.0);
-            for warp in 0..beside {
+            for warp in 0..column_warps {
                 let warp = this.index(warp);
                 let offset = this.shared_offset(&parts, &[&[warp], point.coords.as_slice()].concat());
                 let part = this.program.exprs.load(parts.buffer, offset, 1, None);

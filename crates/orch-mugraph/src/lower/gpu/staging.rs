@@ -200,8 +200,8 @@ impl BlockEmitter<'_> {
         let chunk = chunks
             .into_iter()
             .find(|&chunk| chunk > 0 && self.is_vectorizable(position, tensor, (inner, chunk)))?;
-        let terms = self.plan.steps.k_dims(position);
-        let mut padded = self.padded_extents(&tile.shape, &terms, inner, stored.dtype);
+        let k_dim = self.plan.steps.k_dims(position);
+        let mut padded = self.padded_extents(&tile.shape, &k_dim, inner, stored.dtype);
         let stages = self.stages_of(position);
         let (dtype, mut lines) = (stored.dtype, self.b_swizzle_dims(position, inner, stored.dtype));
         if let Some([line, inner]) = self.skinny_a_swizzle_dims(position, inner, stored.dtype) {

@@ -14,7 +14,7 @@ use crate::tiling::Stage;
 use std::collections::BTreeMap;
 
 /// Most elements of a tile.
-const MOST_ELEMS: usize = 1 << 30;
+const MAX_TILE_ELEMS: usize = 1 << 30;
 
 /// What computes a tile. Numbers are positions in [`TileSteps::tiles`]; `grid` gives for each dimension of
 /// the grid the dimension of the tensor that it partitions.
@@ -80,8 +80,8 @@ impl TileSteps {
         let stores = block.stores.iter();
         let stores =
             stores.map(|Store { tile, grid }| (builder.renamed[tile.index()], grid.clone())).collect();
-        if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MOST_ELEMS) {
-            return Err(CannotLower(format!("a tile of more than {MOST_ELEMS} elements")));
+        if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MAX_TILE_ELEMS) {
+            return Err(CannotLower(format!("a tile of more than {MAX_TILE_ELEMS} elements")));
         }
         let mut steps = TileSteps {
             tiles: builder.tiles,
@@ -341,7 +341,7 @@ impl StepBuilder<'_> {
             return None;
         };
         let is_load = |tile: usize| matches!(self.tiles[tile].step, TileStep::Load { .. });
-        let factors = |tile: usize| match &self.tiles[tile].step {
+        let operands = |tile: usize| match &self.tiles[tile].step {
             TileStep::Op { op: Op::Matmul, args } if is_load(args[1]) => Some([args[0], args[1]]),
             _ => None,
         };
@@ -353,7 +353,7 @@ impl StepBuilder<'_> {
             return None;
         }
         let pairs = [(args[0], args[1]), (args[1], args[0])];
-        pairs.into_iter().find_map(|(load, other)| Some((load, factors(other).filter(|_| is_load(load))?)))
+        pairs.into_iter().find_map(|(load, other)| Some((load, operands(other).filter(|_| is_load(load))?)))
     }
 
     /// The tile of an operator as it is.

@@ -16,7 +16,7 @@ use orch_compute::ExprId;
 use orch_thread::Stmt;
 
 /// Fragment columns per warp from which results go through shared memory.
-const GATHERED_TILES: usize = 4;
+const MIN_SHARED_STORE_TILES: usize = 4;
 
 impl BlockEmitter<'_> {
     /// Stores a tile as the block's part of a tensor.
@@ -42,7 +42,7 @@ impl BlockEmitter<'_> {
         size == 2
             && matches!(at.columns, ColumnLayout::Partitioned(_))
             && at.rows.column_warps == 1
-            && at.column_tiles() >= GATHERED_TILES
+            && at.column_tiles() >= MIN_SHARED_STORE_TILES
             && self.is_vectorizable(tile, tensor, (last, chunk))
             && !self.plan.steps.tiles[tile].ragged[last]
             && crate::op::elems(shape) >= chunk * self.threads()

@@ -52,12 +52,12 @@ impl BlockEmitter<'_> {
     /// Assigns TMA to the staged loads that it can load, with tensor maps and full mbarriers.
     pub fn assign_tma(&mut self, staged: &mut [StagedLoad]) {
         let least = |staged: &StagedLoad| Some(Self::min_tma_loads(staged, staged.view.swizzle?[0]));
-        let boxes = staged.iter().filter_map(least).max();
-        let Some(boxes) = boxes else { return };
+        let loads = staged.iter().filter_map(least).max();
+        let Some(loads) = loads else { return };
         let mut mbarriers = 0;
         for staged in staged {
             if let Some(lines) = staged.view.swizzle
-                && let Some(parts) = self.split_rows(staged, lines[0], boxes)
+                && let Some(parts) = self.split_rows(staged, lines[0], loads)
                 && let Some((map, dims)) = self.tensor_map_of(staged, lines, parts[1])
             {
                 self.tma_tiles.push(staged.tile);
@@ -73,7 +73,7 @@ impl BlockEmitter<'_> {
             }
         }
         if mbarriers > 0 {
-            self.program.mbarriers = Mbarriers { full: mbarriers, loads: boxes, empty: 0 };
+            self.program.mbarriers = Mbarriers { full: mbarriers, loads: loads, empty: 0 };
         }
     }
 
@@ -94,12 +94,12 @@ impl BlockEmitter<'_> {
 
     /// Splits a tile into exactly `boxes` loads: the number along the rows, and the rows of each; `None` if
     /// they do not divide evenly.
-    fn split_rows(&self, staged: &StagedLoad, line: usize, boxes: usize) -> Option<[usize; 2]> {
+    fn split_rows(&self, staged: &StagedLoad, line: usize, loads: usize) -> Option<[usize; 2]> {
         let (padded, rows) = (staged.view.padded[line], self.plan.steps.tiles[staged.tile].shape[line]);
         let panels = Self::swizzle_panels(staged, line);
-        let parts = boxes / panels;
+        let parts = loads / panels;
         let is_cut = |lines: &usize| lines.is_multiple_of(parts * SPLIT_ROWS);
-        let lines = [rows, padded].into_iter().find(is_cut).filter(|_| boxes.is_multiple_of(panels))?;
+        let lines = [rows, padded].into_iter().find(is_cut).filter(|_| loads.is_multiple_of(panels))?;
         Some([parts, lines / parts])
     }
 

@@ -46,12 +46,12 @@ impl BlockEmitter<'_> {
         let products = self.matmuls_by_b(tile)?;
         let (&([k, columns], _), shape) = (products.first()?, &self.plan.steps.tiles[tile].shape);
         let is_same = products.iter().all(|(dims, _)| *dims == [k, columns]);
-        let by_groups = products.iter().any(|(_, by_groups)| *by_groups);
+        let is_wgmma = products.iter().any(|(_, is_wgmma)| *is_wgmma);
         let line = if inner == k { columns } else { k };
         let is_whole = shape[inner].is_multiple_of(SWIZZLE_ROW)
             && shape[k].is_multiple_of(FRAGMENT_K)
             && shape[columns].is_multiple_of(8)
-            && (!by_groups || shape[k] <= MAX_WGMMA_K && shape[columns] <= MAX_WGMMA_N);
+            && (!is_wgmma || shape[k] <= MAX_WGMMA_K && shape[columns] <= MAX_WGMMA_N);
         (is_same && is_whole && [k, columns].contains(&inner)).then_some([line, inner])
     }
 
@@ -94,18 +94,18 @@ impl BlockEmitter<'_> {
                     let at =
                         FragmentLayout { rows, columns: ColumnLayout::Partitioned(reader.shape[rank - 1]) };
                     let parts = a_fragment_elems(self.plan.steps.tiles[args[0]].shape[rank - 1]) / 2;
-                    let by_groups = is_per_warp_group(&at.rows);
+                    let is_wgmma = is_per_warp_group(&at.rows);
                     if self.exceeds_registers(position)
-                        || by_groups && at.registers_per_thread() + parts > MAX_REGISTERS
+                        || is_wgmma && at.registers_per_thread() + parts > MAX_REGISTERS
                     {
                         return None;
                     }
-                    found.push(([rank - 2, rank - 1], by_groups));
+                    found.push(([rank - 2, rank - 1], is_wgmma));
                 }
                 Op::Transpose(perm) => {
                     let dims = self.matmuls_by_b(position)?;
                     let transposed_dims =
-                        |(dims, by_groups): ([usize; 2], bool)| (dims.map(|dim| perm[dim]), by_groups);
+                        |(dims, is_wgmma): ([usize; 2], bool)| (dims.map(|dim| perm[dim]), is_wgmma);
                     found.extend(dims.into_iter().map(transposed_dims));
                 }
                 _ => return None,
@@ -175,9 +175,9 @@ impl BlockEmitter<'_> {
     /// Whether wgmma of a skinny GEMM may be in flight when its iteration ends: TMA loads both operands, and
     /// their stages outlive the iteration.
     pub fn may_stay_in_flight(&mut self, tile: usize, gemm: &TileGemm) -> bool {
-        let factors = self.plan.steps.tiles[tile].step.args();
+        let operands = self.plan.steps.tiles[tile].step.args();
         self.plan.schedule.stages > 1
-            && factors.iter().all(|factor| self.tma_tiles.contains(factor))
+            && operands.iter().all(|factor| self.tma_tiles.contains(factor))
             && self.shared_a_location(gemm).is_some()
             && self.wgmma_b_is_mn_major(gemm).is_some()
     }
@@ -290,11 +290,11 @@ impl BlockEmitter<'_> {
         let b = self.operand_location(gemm, (GemmOperand::B, &gemm.b), lead, (zero, zero));
         let slot =
             RegisterSlot { at: at.clone(), lead, row_tile, column_tile: zero, row_half: 0, column_half: 0 };
-        let sum = Location { buffer: gemm.acc.buffer, offset: self.register_offset(&slot, &at) };
+        let acc = Location { buffer: gemm.acc.buffer, offset: self.register_offset(&slot, &at) };
         let gemm = kind;
         Stmt::Cta(CtaStmt::Wgmma {
             ty: gemm,
-            acc: sum,
+            acc: acc,
             a,
             b,
             n: columns,
