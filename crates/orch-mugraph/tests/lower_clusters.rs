@@ -6,7 +6,7 @@ mod common;
 use common::gpu::{KINDS, check_ways, ways};
 use common::kernels::row_major;
 use common::valid;
-use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise};
 use orch_thread::print_thread;
 
@@ -91,7 +91,7 @@ fn check_shared(cases: &[Case]) {
                 let expected = [&[1][..], tasks].concat();
                 // Products of whole tiles keep a multiprocessor busy alone.
                 let has_tiles = extents[0].is_multiple_of(64);
-                assert_eq!(all[usize::from(has_tiles)].0, Schedule::PLAIN);
+                assert_eq!(all[usize::from(has_tiles)].0, MugraphSchedule::PLAIN);
                 let mut sorted = shared.clone();
                 sorted.sort_by_key(|&tasks| (tasks > 1, std::cmp::Reverse(tasks)));
                 assert_eq!(sorted, expected, "{factors:?} {}", print(graph));

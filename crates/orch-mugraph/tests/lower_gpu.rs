@@ -595,7 +595,7 @@ fn tiles_of_few_dimensions_are_computed() {
 
 /// The kernel whose large factors of few rows threads load.
 fn by_threads(request: &Request<'_>, factors: OperandPrecision) -> Kernel {
-    gpu::lower_as(request, &SM_90, factors, gpu::Schedule::PLAIN).unwrap_or_else(|e| panic!("{e}"))
+    gpu::lower_as(request, &SM_90, factors, gpu::MugraphSchedule::PLAIN).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Whether a kernel reads a factor straight to registers.

@@ -11,7 +11,7 @@ use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_ir::{
     BinaryFn, Contract, DType, NodeId, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
 };
-use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::{Found, SearchOptions, search};
 use orch_mugraph::{MuGraph, Node, parse, stabilise};
@@ -309,7 +309,7 @@ fn lowered(
     target: &GpuTarget,
     (factors, dtype): (OperandPrecision, DType),
     limit: usize,
-) -> Option<Vec<(Schedule, Kernel)>> {
+) -> Option<Vec<(MugraphSchedule, Kernel)>> {
     let row_major = |shape: &Vec<usize>| Stored::row_major(dtype, shape);
     let stored: Vec<Stored> = graph.shapes().iter().map(row_major).collect();
     let mut kernels = Vec::new();

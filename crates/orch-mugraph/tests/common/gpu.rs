@@ -5,7 +5,7 @@ use super::{random_inputs, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
-use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::{MuGraph, Node, Precision, interpret, print};
 use orch_thread::OperandPrecision;
@@ -57,12 +57,12 @@ pub fn check_lowered(
 }
 
 /// The ways in which the kernel of a graph is lowered, the preferred one first.
-pub fn ways(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Vec<(Schedule, Kernel)> {
+pub fn ways(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Vec<(MugraphSchedule, Kernel)> {
     let (kernel, _) = graph.nodes().find(|(_, node)| matches!(node, Node::Block(_))).unwrap();
     let request = Request { graph, kernel, stored, name: "k" };
     let schedules = gpu::schedules(&request, &SM_90, factors).unwrap().into_iter();
     let lower = |schedule| Some((schedule, gpu::lower_as(&request, &SM_90, factors, schedule).ok()?));
-    let found: Vec<(Schedule, Kernel)> = schedules.filter_map(lower).collect();
+    let found: Vec<(MugraphSchedule, Kernel)> = schedules.filter_map(lower).collect();
     let preferred = gpu::lower(&request, &SM_90, factors).unwrap();
     assert_eq!(print_thread(&preferred.program), print_thread(&found[0].1.program), "{}", print(graph));
     found

@@ -1,8 +1,8 @@
-//! Which shared buffers have been read and written since the last barrier.
+//! Shared-memory hazards: which shared buffers have been read and written since the last barrier.
 //!
-//! Statements are added in groups within which each thread minds its own elements; a barrier separates a group from
-//! earlier ones that write what it reads, or touch what it writes. Copies under way are not counted: they are waited for
-//! where the pipeline says so.
+//! Statements are added in groups within which threads touch elements of their own. A barrier separates a
+//! group from earlier ones that write what it reads or writes, or read what it writes (RAW, WAW, WAR).
+//! cp.async and TMA writes are not counted: they have waits of their own.
 
 use orch_compute::{BufferId, Expr, ExprId};
 use orch_thread::{CtaStmt, Stmt, ThreadProgram};
@@ -10,15 +10,15 @@ use std::collections::BTreeSet;
 
 /// Shared buffers that statements read and write.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Touched {
+pub(super) struct SharedAccesses {
     read: BTreeSet<BufferId>,
     written: BTreeSet<BufferId>,
 }
 
-impl Touched {
-    /// What a group of statements touches.
-    pub fn by(program: &ThreadProgram, stmts: &[Stmt]) -> Touched {
-        let mut touched = Touched::default();
+impl SharedAccesses {
+    /// The accesses of a group of statements.
+    pub fn of(program: &ThreadProgram, stmts: &[Stmt]) -> SharedAccesses {
+        let mut touched = SharedAccesses::default();
         let mut roots = Vec::new();
         touched.add(program, stmts, &mut roots);
         for id in program.exprs.reachable(&roots) {
@@ -31,6 +31,8 @@ impl Touched {
         touched
     }
 
+    /// Adds accesses of statements; expressions that they evaluate go to `roots`, whose loads the caller
+    /// adds.
     fn add(&mut self, program: &ThreadProgram, stmts: &[Stmt], roots: &mut Vec<ExprId>) {
         for stmt in stmts {
             roots.extend(stmt.operands());
@@ -42,8 +44,8 @@ impl Touched {
                     self.read.insert(from.buffer);
                 }
                 Stmt::Cta(CtaStmt::Wgmma { a, b, .. }) => {
-                    let factors = [a, b].map(|spot| spot.buffer);
-                    self.read.extend(factors.iter().filter(|&&at| program.buffer(at).scope.is_shared()));
+                    let operands = [a, b].map(|spot| spot.buffer);
+                    self.read.extend(operands.iter().filter(|&&at| program.buffer(at).scope.is_shared()));
                 }
                 _ => {}
             }
@@ -51,8 +53,8 @@ impl Touched {
         }
     }
 
-    /// Whether a barrier must separate what is to come from what has been.
-    pub fn precedes(&self, next: &Touched) -> bool {
+    /// Whether `next` conflicts with these earlier accesses.
+    pub fn needs_barrier_before(&self, next: &SharedAccesses) -> bool {
         let meets = |a: &BTreeSet<BufferId>, b: &BTreeSet<BufferId>| a.intersection(b).next().is_some();
         meets(&self.written, &next.read)
             || meets(&self.written, &next.written)
@@ -69,8 +71,8 @@ impl Touched {
         self.read.contains(&buffer)
     }
 
-    /// Both.
-    pub fn join(&mut self, other: Touched) {
+    /// Adds the accesses of another group.
+    pub fn join(&mut self, other: SharedAccesses) {
         self.read.extend(other.read);
         self.written.extend(other.written);
     }

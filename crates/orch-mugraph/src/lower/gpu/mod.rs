@@ -1,97 +1,126 @@
-//! Block graphs as thread programs of CTAs.
+//! GPU lowering of a block graph: one kernel of a µGraph as a thread program of CTAs.
 //!
-//! A block is a task of a CTA of [`FEW_WARPS`] or [`MANY_WARPS`] warps, or a cluster of tasks that share its iterations
-//! (`cluster`). Each tile is in one of three places (`value::Place`): in shared memory; in registers, in the layout in which
-//! matrix instructions leave sums (`layout`); or nowhere, computed from its operands where an element of it is needed (`keep`
-//! decides). Tiles of tensors are copied to shared memory, those of the loop several iterations ahead (`tensors`, `pipeline`),
-//! factors of whole tiles by the copy engine (`boxes`). Large factors of few rows go straight to registers (`stream`), or come
-//! in boxes as well (`few_rows`, `refine`): that is a choice (`schedules`). Products (`factor`, `multiply`, `tiles`, `sums`)
-//! and what follows them stay in registers as long as readers need elements at their own place (`accumulate`, `reduce`); all
-//! else goes through shared memory, element by element (`elements`). Barriers are set where statements need them (`hazards`).
+//! ```text
+//! kernel      grid of blocks; a block is one CTA, or a cluster of CTAs that split its loop (cluster)
+//!  └ CTA      4 or 8 warps = 1 or 2 warp groups; a WarpGrid deals rows and columns of tiles to warps (layout)
+//!     └ loop  over the K dimension, keys of attention, ...; a ring of stages in shared memory (pipeline)
+//!
+//! iteration:  0     1     2     3     4        stages = 4
+//! load into   s0    s1    s2    s3    s0 ...   TMA (tma) or cp.async (staging), `stages - 1` ahead
+//!             full mbarrier of the stage (or cp.async.wait_group) -> compute
+//!             -> barrier, or empty mbarrier of the stage -> the stage is loaded again
+//! ```
+//!
+//! Where a tile lives (`value::TileHome`, decided by `materialize`):
+//!
+//! - registers, in the accumulator layout of `mma`/`wgmma` (`layout`): results of products and what is
+//!   computed from them element by element;
+//! - shared memory: staged loads (swizzled for wgmma, padded against bank conflicts for ldmatrix), copies
+//!   that other threads read;
+//! - nowhere: recomputed from its operands at each use.
+//!
+//! Parts, in order of use:
+//!
+//! - `schedules` chooses among ways to run a block; `steps` normalises its tiles; `skinny` and
+//!   `split_iterations` choose K per iteration of skinny GEMMs;
+//! - `staging`, `tma`, `register_direct` load from global memory: cp.async, TMA, or direct loads to
+//!   registers;
+//! - `operand`, `mma`, `wgmma`, `split_k` multiply tiles; `accumulate`, `reduce` carry sums and maxima
+//!   through the loop;
+//! - `overlap` and `conditional_rescale` are softmax/GEMM overlap (FlashAttention-3) and conditional
+//!   rescaling (FlashAttention-4);
+//! - `cluster` reduces over CTAs through DSMEM; `combine` is the kernel that combines the partial results of
+//!   split-KV or split-K;
+//! - `emitter` holds the state; `hazards` places barriers; `elements` and `value` compute elements; `store`
+//!   writes results.
 
 mod accumulate;
-mod boxes;
 mod cluster;
 mod combine;
+mod conditional_rescale;
 mod elements;
-mod factor;
-mod few_rows;
+mod emitter;
 mod hazards;
-mod keep;
 mod layout;
-mod lazy;
-mod lowering;
-mod multiply;
+mod materialize;
+mod mma;
+mod operand;
 mod overlap;
 mod pipeline;
 mod reduce;
-mod refine;
+mod register_direct;
 mod schedules;
+mod skinny;
+mod split_iterations;
+mod split_k;
+mod staging;
 mod steps;
 mod store;
-mod stream;
-mod sums;
-mod tensors;
-mod tiles;
+mod tma;
 mod value;
+mod wgmma;
 
 use super::{CannotLower, Request};
 use crate::graph::{BlockGraph, TensorId};
 use crate::op::Op;
 use crate::tiling::Stage;
-use layout::{Columns, Fragments, Rows};
-use lowering::{Lowering, Plan};
+use emitter::{BlockEmitter, BlockPlan, BlockSchedule};
+use layout::{ColumnLayout, FragmentLayout, WarpGrid};
 use orch_compute::ArgId;
 use orch_thread::OperandPrecision;
 use orch_thread::cta::WARP_GROUP;
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
-pub use schedules::{Schedule, lower, lower_as, schedules};
-use steps::{Step, Steps};
+pub use schedules::{MugraphSchedule, lower, lower_as, schedules};
+use steps::{TileStep, TileSteps};
 
-/// Warps of a CTA, if its sums are few.
+/// Warps of a CTA with few accumulators: one warp group.
 pub const FEW_WARPS: usize = 4;
-/// Warps of a CTA, if its sums are many.
+/// Warps of a CTA with many accumulators: two warp groups.
 pub const MANY_WARPS: usize = 8;
-/// Registers of a thread for sums, from which on more warps share them.
-const MANY_SUMS: usize = 128;
-/// The same where warps multiply whole tiles, which more of them can do.
-const MANY_TILE_SUMS: usize = 96;
-/// The same where fewer warps multiply whole tiles and more of them do not.
-const MOST_TILE_SUMS: usize = 160;
-/// Iterations whose tiles are in shared memory at once, at most.
-const MOST_STAGES: usize = 8;
-/// Bytes of copies by threads that keep the memory of a multiprocessor busy.
-const BYTES_UNDER_WAY: usize = 64 << 10;
-/// Elements of a tile from on which more warps share them.
+/// Accumulator registers of a thread, at [`FEW_WARPS`], above which [`MANY_WARPS`] share them: of products by `mma`.
+const MANY_ACCUMULATORS: usize = 128;
+/// The same of products by wgmma where each of [`MANY_WARPS`] has rows of its own. Chosen by timing
+/// attention, whose accumulators are scores and outputs; a plain GEMM may do better with the other number.
+const MANY_WGMMA_ACCUMULATORS: usize = 96;
+/// The same where only [`FEW_WARPS`] have rows of their own, so that more warps would give up wgmma for `mma`.
+const MAX_WGMMA_ACCUMULATORS: usize = 160;
+/// Most stages of the shared-memory ring.
+const MAX_STAGES: usize = 8;
+/// Bytes of cp.async or direct loads in flight per SM that saturate memory. The same for all targets: too few
+/// where memory has more bandwidth per SM or more latency than an H200's.
+const BYTES_IN_FLIGHT: usize = 64 << 10;
+/// Elements of a tile, in a block without products, from which [`MANY_WARPS`] share them.
 const MANY_ELEMS: usize = 4096;
 
-/// Lowers the steps of a block with as many stages as suit the target.
+/// Lowers the tiles of a block to a kernel, with as many stages as suit the target. Emits the block with one and with two
+/// stages first, to learn how many bytes of shared memory the first stage and each further one take.
 fn lower_steps(
     request: &Request<'_>,
-    (block, steps): (&BlockGraph, &Steps),
+    (block, steps): (&BlockGraph, &TileSteps),
     target: &GpuTarget,
-    (factors, Schedule { tma_operands: boxes, ctas: tasks }): (OperandPrecision, Schedule),
+    (precision, MugraphSchedule { tma_operands, ctas }): (OperandPrecision, MugraphSchedule),
 ) -> Result<Kernel, CannotLower> {
-    let tiles = target.has_wgmma && matches!(factors, OperandPrecision::F16 | OperandPrecision::Bf16);
-    let warps = if boxes { few_rows::groups(steps) * WARP_GROUP } else { choose_warps(steps, tiles) };
-    let with = |plan: Plan| emit(request, block, (steps, factors), plan);
-    let combines = combine::combines_parts(steps);
-    let one = Plan {
+    let wgmma = target.has_wgmma && matches!(precision, OperandPrecision::F16 | OperandPrecision::Bf16);
+    let warps =
+        if tma_operands { skinny::warp_groups(steps) * WARP_GROUP } else { choose_warps(steps, wgmma) };
+    let emit = |schedule: BlockSchedule| emit_block(BlockPlan { request, steps, precision, schedule }, block);
+    let is_combine = combine::combines_partials(steps);
+    let one_stage = BlockSchedule {
         warps,
         stages: 1,
-        stages_all: !combines,
-        tiles,
-        overlaps: false,
-        gates: false,
-        few_rows: boxes,
-        combines,
-        tasks,
+        stages_all_loads: !is_combine,
+        wgmma,
+        overlaps_softmax: false,
+        empty_mbarriers: false,
+        is_skinny: tma_operands,
+        is_combine,
+        cluster: ctas,
     };
-    let kernel = with(one)?;
-    let bytes = kernel.program.shared_bytes();
-    if bytes > target.shared_bytes {
-        let kernel = with(Plan { stages_all: false, ..one })?;
+    let kernel = emit(one_stage)?;
+    let first_bytes = kernel.program.shared_bytes();
+    if first_bytes > target.shared_bytes {
+        let kernel = emit(BlockSchedule { stages_all_loads: false, ..one_stage })?;
         let bytes = kernel.program.shared_bytes();
         return match bytes <= target.shared_bytes {
             true => Ok(kernel),
@@ -104,32 +133,52 @@ fn lower_steps(
     if steps.loop_range == 1 {
         return Ok(kernel);
     }
-    let more = with(Plan { stages: 2, ..one })?.program.shared_bytes() - bytes;
-    // Nobody waits for boxes by the way, so that they may be as many as fit.
-    let under_way = if boxes { target.shared_bytes } else { BYTES_UNDER_WAY };
-    let iterations = steps.loop_range / tasks;
-    let stages = choose_stages((block.blocks(), iterations), (bytes, more, under_way), target);
-    if stages > 1 { with(Plan { stages, overlaps: !boxes, gates: !boxes, ..one }) } else { Ok(kernel) }
+    let stage_bytes = emit(BlockSchedule { stages: 2, ..one_stage })?.program.shared_bytes() - first_bytes;
+    // A skinny GEMM has nothing but its loads to do: all of shared memory may be in flight.
+    let bytes_in_flight = if tma_operands { target.shared_bytes } else { BYTES_IN_FLIGHT };
+    let needs = StageNeeds { first_bytes, stage_bytes, bytes_in_flight };
+    match choose_stages(block.blocks(), steps.loop_range / ctas, needs, target) {
+        1 => Ok(kernel),
+        stages => {
+            let pipelined = !tma_operands;
+            emit(BlockSchedule {
+                stages,
+                overlaps_softmax: pipelined,
+                empty_mbarriers: pipelined,
+                ..one_stage
+            })
+        }
+    }
 }
 
-/// As many stages as let so many bytes be under way, if tiles take `bytes` in one stage and `more` in each further one.
-fn choose_stages(
-    (blocks, loop_range): (usize, usize),
-    (bytes, more, under_way): (usize, usize, usize),
-    target: &GpuTarget,
-) -> usize {
-    let most = MOST_STAGES.min(loop_range);
-    let fitting = |resident: usize| (target.shared_bytes / resident).saturating_sub(bytes) / more.max(1) + 1;
-    // Two blocks of a multiprocessor hide each other's waiting.
+/// What the number of stages is chosen by.
+struct StageNeeds {
+    /// Shared memory of the block with one stage.
+    first_bytes: usize,
+    /// Shared memory of each further stage.
+    stage_bytes: usize,
+    /// Bytes of loads per SM that should be in flight.
+    bytes_in_flight: usize,
+}
+
+/// The number of stages for a grid of `blocks` whose loops have so many `iterations`: enough for `bytes_in_flight`, at most as
+/// many as fit into shared memory, a power of two if that fits.
+fn choose_stages(blocks: usize, iterations: usize, needs: StageNeeds, target: &GpuTarget) -> usize {
+    let StageNeeds { first_bytes, stage_bytes, bytes_in_flight } = needs;
+    let most = MAX_STAGES.min(iterations);
+    let fitting = |resident: usize| {
+        (target.shared_bytes / resident).saturating_sub(first_bytes) / stage_bytes.max(1) + 1
+    };
+    // Two resident CTAs per SM hide each other's stalls.
     let resident = if blocks > target.sms && fitting(2) > 1 { 2 } else { 1 };
-    let wanted = under_way.div_ceil(more.max(1) * resident) + 1;
+    let wanted = bytes_in_flight.div_ceil(stage_bytes.max(1) * resident) + 1;
     let stages = wanted.min(fitting(resident)).clamp(1, most);
-    // Of a power of two the stage of an iteration is found by one instruction instead of seven.
+    // `iteration % stages` is one instruction for a power of two, seven otherwise.
     let rounded = stages.next_power_of_two();
     if rounded <= fitting(resident).min(most) { rounded } else { stages }
 }
 
-/// Whether every tensor that is loaded or stored lies in memory as its shape says.
+/// Checks that `stored` gives strides for every tensor in memory that is loaded or stored.
 fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), CannotLower> {
     if request.stored.len() < request.graph.shapes().len() {
         return Err(CannotLower(format!("{} tensors are described", request.stored.len())));
@@ -144,37 +193,38 @@ fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), Cannot
     Ok(())
 }
 
-/// The tensors that a kernel stores.
+/// The tensors that the kernel stores: consecutive numbers from the kernel's on, one per store.
 fn results(request: &Request<'_>, block: &BlockGraph) -> impl Iterator<Item = TensorId> {
     let first = request.kernel.0;
     (0..block.stores.len() as u32).map(move |at| TensorId(first + at))
 }
 
-/// As many warps as leave few sums, or elements, to each, or have much under way; but no more than have rows of their own,
-/// where groups of them multiply whole tiles.
-fn choose_warps(steps: &Steps, tiles: bool) -> usize {
-    if !steps.streams.is_empty() {
+/// Two warp groups if accumulators (or, without products, elements) are many, or if B is loaded directly to
+/// registers, where more warps have more bytes in flight; one otherwise. With wgmma, two only if all their
+/// warps have rows of their own.
+fn choose_warps(steps: &TileSteps, tiles: bool) -> usize {
+    if !steps.direct_loads.is_empty() {
         return MANY_WARPS;
     }
     let live = || steps.tiles.iter().filter(|tile| tile.readers > 0);
-    let is_product = |tile: &&steps::Tile| matches!(tile.step, Step::Op { op: Op::Matmul, .. });
+    let is_product = |tile: &&steps::BlockTile| matches!(tile.step, TileStep::Op { op: Op::Matmul, .. });
     let suits = |warps: usize| {
-        let rows = |tile: &steps::Tile| Rows::of(&tile.shape, warps);
-        live().filter(is_product).all(|tile| rows(tile).is_some_and(|rows| tiles::are_groups(&rows)))
+        let rows = |tile: &steps::BlockTile| WarpGrid::of(&tile.shape, warps);
+        live().filter(is_product).all(|tile| rows(tile).is_some_and(|rows| wgmma::is_per_warp_group(&rows)))
     };
-    let sums = |tile: &steps::Tile| {
+    let sums = |tile: &steps::BlockTile| {
         let n = tile.shape[tile.shape.len() - 1];
-        let at = |rows| Fragments { rows, columns: Columns::Spread(n) };
-        Rows::of(&tile.shape, FEW_WARPS).map_or(0, |rows| at(rows).registers())
+        let at = |rows| FragmentLayout { rows, columns: ColumnLayout::Partitioned(n) };
+        WarpGrid::of(&tile.shape, FEW_WARPS).map_or(0, |rows| at(rows).registers_per_thread())
     };
     let products: Vec<usize> = live().filter(is_product).map(sums).collect();
     let many = match products.is_empty() {
         true => live().any(|tile| crate::op::elems(&tile.shape) >= MANY_ELEMS),
         false => {
             let few = match tiles {
-                true if suits(MANY_WARPS) => MANY_TILE_SUMS,
-                true if suits(FEW_WARPS) => MOST_TILE_SUMS,
-                _ => MANY_SUMS,
+                true if suits(MANY_WARPS) => MANY_WGMMA_ACCUMULATORS,
+                true if suits(FEW_WARPS) => MAX_WGMMA_ACCUMULATORS,
+                _ => MANY_ACCUMULATORS,
             };
             products.into_iter().sum::<usize>() > few
         }
@@ -182,61 +232,59 @@ fn choose_warps(steps: &Steps, tiles: bool) -> usize {
     if many { MANY_WARPS } else { FEW_WARPS }
 }
 
-/// The kernel of a plan; without overlap, if products that were to overlap turn out not to be of whole tiles, and with barriers,
-/// if gates turn out not to order all that is shared.
+/// Emits the kernel of a schedule. What shows only once statements are written switches techniques off, and the block is emitted
+/// again: the softmax overlap, if its products turn out not to be wgmma; empty mbarriers, if they do not order all accesses
+/// to shared memory.
 ///
 /// # Errors
-/// If boxes were to bring factors of few rows, and bring none; or tasks cannot share a block.
-fn emit(
-    request: &Request<'_>,
-    block: &BlockGraph,
-    (steps, factors): (&Steps, OperandPrecision),
-    plan: Plan,
-) -> Result<Kernel, CannotLower> {
-    let mut lowering = Lowering::new(request, (block, steps), factors, plan);
-    let bindings = lowering.declare_arguments(block);
-    lowering.body(block)?;
-    if plan.few_rows && !lowering.brings_factors() {
-        return Err(CannotLower("the copy engine does not take the factors".to_owned()));
+/// If a skinny GEMM's B is not loaded by TMA, or accumulators that a cluster would reduce are not in registers.
+fn emit_block(plan: BlockPlan<'_>, block: &BlockGraph) -> Result<Kernel, CannotLower> {
+    let mut emitter = BlockEmitter::new(plan, block);
+    let bindings = emitter.declare_arguments(block);
+    emitter.emit_body(block)?;
+    let schedule = plan.schedule;
+    let again = |schedule| emit_block(BlockPlan { schedule, ..plan }, block);
+    if schedule.is_skinny && !emitter.loads_skinny_b_by_tma() {
+        return Err(CannotLower("TMA does not take the operands".to_owned()));
     }
-    if lowering.overlap.as_ref().is_some_and(|overlap| !overlap.is_written()) {
-        return emit(request, block, (steps, factors), Plan { overlaps: false, ..plan });
+    if emitter.overlap.as_ref().is_some_and(|overlap| !overlap.is_written()) {
+        return again(BlockSchedule { overlaps_softmax: false, ..schedule });
     }
-    if !lowering.gates_suffice {
-        return emit(request, block, (steps, factors), Plan { gates: false, ..plan });
+    if !emitter.empty.suffice {
+        return again(BlockSchedule { empty_mbarriers: false, ..schedule });
     }
-    Ok(lowering.finish(bindings))
+    Ok(emitter.finish(bindings))
 }
 
-impl Lowering<'_> {
-    /// The kernel that has been written.
+impl BlockEmitter<'_> {
+    /// The kernel: moves the prologue behind the statements that bind thread ids, with a barrier after it.
     fn finish(mut self, bindings: Vec<Binding>) -> Kernel {
-        let mut body = self.body;
-        if !self.first.is_empty() {
-            // Names of the threads' places come before anything else.
-            let (at, barrier) = (self.names, Stmt::Cta(CtaStmt::Barrier));
-            body.splice(at..at, self.first.into_iter().chain([barrier]));
+        let mut body = self.code.body;
+        if !self.code.prologue.is_empty() {
+            // The prologue uses the ids that the statements before it bind.
+            let (at, barrier) = (self.code.prologue_at, Stmt::Cta(CtaStmt::Barrier));
+            body.splice(at..at, self.code.prologue.into_iter().chain([barrier]));
         }
         self.program.body = body;
         if let Some(cta) = self.program.cta.as_mut() {
-            cta.loads_ahead |= self.plan.combines;
+            cta.loads_ahead |= self.plan.schedule.is_combine;
         }
         Kernel { program: self.program, bindings }
     }
 
-    /// Adds a buffer for each tensor in memory that is read or written.
+    /// Adds a buffer for each tensor in memory that is read or written, and gives what each is bound to.
     fn declare_arguments(&mut self, block: &BlockGraph) -> Vec<Binding> {
         let mut bindings = Vec::new();
         let read: Vec<usize> =
-            (0..self.steps.tiles.len()).filter(|&at| self.steps.tiles[at].readers > 0).collect();
+            (0..self.plan.steps.tiles.len()).filter(|&at| self.plan.steps.tiles[at].readers > 0).collect();
         let read: Vec<TensorId> = read.into_iter().filter_map(|tile| self.tensor_in_memory(tile)).collect();
-        let written: Vec<TensorId> = results(self.request, block).collect();
+        let written: Vec<TensorId> = results(self.plan.request, block).collect();
         let both = [(read, Scope::Input), (written, Scope::Output)];
         for (tensor, scope) in
             both.into_iter().flat_map(|(all, scope)| all.into_iter().map(move |t| (t, scope)))
         {
             if self.arguments[tensor.index()].is_none() {
-                let stored = &self.request.stored[tensor.index()];
+                let stored = &self.plan.request.stored[tensor.index()];
                 let (dtype, elems) = (stored.dtype, stored.elems);
                 let buffer = Buffer { name: tensor.to_string(), dtype, elems, scope };
                 self.arguments[tensor.index()] = Some(self.program.add_buffer(buffer));
@@ -246,30 +294,32 @@ impl Lowering<'_> {
         bindings
     }
 
-    fn body(&mut self, block: &BlockGraph) -> Result<(), CannotLower> {
-        let looped = self.start_copies();
-        for tile in self.steps.in_stage(Stage::Invariant) {
-            self.tile(tile);
+    /// Emits loads, loop-invariant tiles, the loop, the reduction over the cluster, tiles after the loop, and
+    /// stores.
+    fn emit_body(&mut self, block: &BlockGraph) -> Result<(), CannotLower> {
+        let looped = self.start_loads();
+        for tile in self.plan.steps.in_stage(Stage::Invariant) {
+            self.emit_tile(tile);
         }
-        if self.steps.loop_range > 1 {
-            self.whole_loop(&looped);
+        if self.plan.steps.loop_range > 1 {
+            self.emit_loop(&looped);
         }
-        self.join_tasks()?;
-        for tile in self.steps.in_stage(Stage::After) {
-            match self.steps.tiles[tile].step {
-                Step::Accumulate { .. } => self.finish_accumulator(tile),
-                _ => self.tile(tile),
+        self.reduce_over_cluster()?;
+        for tile in self.plan.steps.in_stage(Stage::After) {
+            match self.plan.steps.tiles[tile].step {
+                TileStep::Accumulate { .. } => self.finish_accumulator(tile),
+                _ => self.emit_tile(tile),
             }
         }
-        let stores = self.steps.stores.iter().zip(results(self.request, block));
+        let stores = self.plan.steps.stores.iter().zip(results(self.plan.request, block));
         for ((tile, grid), tensor) in stores {
-            self.store(*tile, grid, tensor);
+            self.emit_store(*tile, grid, tensor);
         }
-        if !self.under_way.is_empty() {
-            self.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
+        if !self.pending.cp_async.is_empty() {
+            self.code.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
         }
-        self.await_boxes(|_| true);
-        self.leave_cluster();
+        self.wait_for_tma(|_| true);
+        self.emit_final_cluster_barrier();
         Ok(())
     }
 }

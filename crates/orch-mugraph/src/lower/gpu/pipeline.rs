@@ -1,208 +1,234 @@
-//! The loop, and the copies of tiles that run ahead of it.
+//! The loop over iterations, and the loads that run ahead of it in a ring of stages.
+//!
+//! ```text
+//! stages = 4                prefetch distance 3 (one less for each: empty mbarriers; tiles read one iteration later)
+//! before the loop:          load 0 -> s0, load 1 -> s1, load 2 -> s2
+//! iteration i:              cp.async.wait_group 2                          loads of iteration i have arrived (cp.async)
+//!                           barrier, or empty mbarriers                    iteration i - 1 has been read
+//!                           load i + 3 -> s[(i + 3) % 4]
+//!                           wait full[i % 4], phase i / 4                  where a tile is first read (TMA)
+//!                           products, reductions, accumulations
+//! ```
+//!
+//! With empty mbarriers no thread waits for another in an iteration: all arrive at `empty[i % stages]` when
+//! they begin iteration `i`, and the warp that issues TMA waits for `empty[(i - 1) % stages]`, when all
+//! have begun iteration `i - 1`, so have read iteration `i - 2`, whose stage is loaded next. Warp groups may
+//! then be one iteration apart and hide each other's stalls. They are used with softmax/GEMM overlap, two
+//! warp groups and TMA for all loads of the loop. (Attention on an H200: 162 us with barriers, of which they
+//! take 13; with empty mbarriers 2.)
 
-use super::hazards::Touched;
-use super::lowering::Lowering;
-use super::steps::Step;
-use super::tensors::{Staged, any_copied};
+use super::emitter::BlockEmitter;
+use super::hazards::SharedAccesses;
+use super::staging::{StagedLoad, any_cp_async};
+use super::steps::TileStep;
 use crate::tiling::Stage;
 use orch_compute::ExprId;
 use orch_thread::cta::WARP_GROUP;
 use orch_thread::{CtaStmt, LoopKind, Stmt};
 
-/// Stages from which on there are enough for copies to wait for an iteration that is over.
-const LEAST_GATED_STAGES: usize = 4;
+/// Stages from which empty mbarriers are used: they cost one iteration of prefetch distance.
+const MIN_STAGES_OF_EMPTY_MBARRIERS: usize = 4;
 
-impl Lowering<'_> {
-    /// Starts copying the tiles that do not change, and those of the first iterations; gives the tiles of the loop.
-    pub fn start_copies(&mut self) -> Vec<Staged> {
+impl BlockEmitter<'_> {
+    /// Issues loads of loop-invariant tiles and of the first iterations, chooses overlap and empty mbarriers;
+    /// gives the staged loads of the loop.
+    pub fn start_loads(&mut self) -> Vec<StagedLoad> {
         let all = self.stage_loads();
         let (looped, once): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|staged| self.steps.tiles[staged.tile].stage == Stage::Loop);
+            all.into_iter().partition(|staged| self.plan.steps.tiles[staged.tile].stage == Stage::Loop);
         let zero = self.index(0);
         for staged in &once {
-            let copies = self.fetch(staged, zero, zero);
-            self.body.extend(copies);
-            self.place_staged(staged, zero);
-            if staged.boxes.is_some() {
-                self.expect_boxes(staged, zero);
+            let copies = self.issue_load(staged, zero, zero);
+            self.code.body.extend(copies);
+            self.set_staged_home(staged, zero);
+            if staged.tma.is_some() {
+                self.expect_tma(staged, zero);
             } else {
-                self.body.push(Stmt::Cta(CtaStmt::CpAsyncCommit));
-                self.under_way.push(staged.view.buffer);
+                self.code.body.push(Stmt::Cta(CtaStmt::CpAsyncCommit));
+                self.pending.cp_async.push(staged.view.buffer);
             }
         }
-        self.start_streams();
+        self.start_direct_loads();
         self.overlap = self.find_overlap(&looped);
-        self.gates = self.plan.gates
+        self.empty.in_use = self.plan.schedule.empty_mbarriers
             && self.overlap.is_some()
-            && self.plan.warps > WARP_GROUP
-            && self.plan.stages >= LEAST_GATED_STAGES
-            && looped.iter().all(|staged| staged.boxes.is_some());
-        let is_copied = any_copied(&looped);
-        let ahead = if looped.is_empty() { 0 } else { self.plan.stages - 1 };
-        self.later_groups = if is_copied { ahead } else { 0 };
+            && self.plan.schedule.warps > WARP_GROUP
+            && self.plan.schedule.stages >= MIN_STAGES_OF_EMPTY_MBARRIERS
+            && looped.iter().all(|staged| staged.tma.is_some());
+        let is_copied = any_cp_async(&looped);
+        let ahead = if looped.is_empty() { 0 } else { self.plan.schedule.stages - 1 };
+        self.pending.later_cp_async = if is_copied { ahead } else { 0 };
         for iteration in 0..ahead {
             let at = self.index(iteration);
             for staged in &looped {
-                if iteration < self.copied_ahead(staged) {
-                    let copies = self.fetch(staged, at, at);
-                    self.body.extend(copies);
+                if iteration < self.prefetch_distance(staged) {
+                    let copies = self.issue_load(staged, at, at);
+                    self.code.body.extend(copies);
                 }
             }
-            self.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
+            self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
         }
         looped
     }
 
-    /// The loop, which copies the tiles of later iterations while it computes.
-    pub fn whole_loop(&mut self, looped: &[Staged]) {
-        let (range, stages) = (self.own_iterations(), self.plan.stages);
-        let is_copied = any_copied(looped);
-        let has_waited = !is_copied && !self.under_way.is_empty();
+    /// Emits the loop, which loads the tiles of later iterations while it computes.
+    pub fn emit_loop(&mut self, looped: &[StagedLoad]) {
+        let (range, stages) = (self.iterations_per_cta(), self.plan.schedule.stages);
+        let is_copied = any_cp_async(looped);
+        let has_waited = !is_copied && !self.pending.cp_async.is_empty();
         match has_waited {
-            true => self.wait_for(self.under_way.len()),
-            // The loop waits for its own copies, which were started later.
-            false => self.under_way.clear(),
+            true => self.wait_for_cp_async(self.pending.cp_async.len()),
+            // The wait of the first iteration for its own, later, groups covers these.
+            false => self.pending.cp_async.clear(),
         }
-        self.await_boxes(|_| true);
-        self.later_groups = 0;
-        let outer = std::mem::take(&mut self.body);
-        let turns = self.steps.turns;
-        let (var, first) = self.program.exprs.fresh_index("iteration", range / turns);
-        let (turn_var, turn) = self.program.exprs.fresh_index("turn", turns);
+        self.wait_for_tma(|_| true);
+        self.pending.later_cp_async = 0;
+        let outer = std::mem::take(&mut self.code.body);
+        let unroll = self.plan.steps.unroll;
+        let (var, first) = self.program.exprs.fresh_index("iteration", range / unroll);
+        let (copy_var, copy) = self.program.exprs.fresh_index("turn", unroll);
         let mut body = Vec::new();
-        if turns > 1 {
-            self.turn = turn;
-            let iteration = self.program.exprs.linear_index(&[first, turn], &[turns, 1]);
-            self.iteration = self.bind(&mut body, "iteration", iteration, (range, 1));
+        if unroll > 1 {
+            self.unroll_index = copy;
+            let iteration = self.program.exprs.linear_index(&[first, copy], &[unroll, 1]);
+            self.iteration = self.bind_index(&mut body, "iteration", iteration, (range, 1));
         } else {
             self.iteration = first;
         }
         let iteration = self.iteration;
-        self.body = body;
-        let before = std::mem::take(&mut self.touched);
+        self.code.body = body;
+        let before = std::mem::take(&mut self.pending.accesses);
         self.start_iteration(looped, iteration);
-        for tile in self.steps.in_stage(Stage::Loop) {
-            match self.steps.tiles[tile].step {
-                Step::Accumulate { .. } => self.accumulate(tile),
-                _ => self.tile(tile),
+        for tile in self.plan.steps.in_stage(Stage::Loop) {
+            match self.plan.steps.tiles[tile].step {
+                TileStep::Accumulate { .. } => self.emit_accumulate(tile),
+                _ => self.emit_tile(tile),
             }
         }
-        self.await_boxes(|_| true);
-        self.lazy = None;
-        let mut inner = std::mem::replace(&mut self.body, outer);
-        if self.gates {
-            let own = Touched::by(&self.program, &inner);
-            self.gates_suffice = !inner.iter().any(has_barrier) && !own.writes() && !before.precedes(&own);
-            self.touched.join(before);
+        self.wait_for_tma(|_| true);
+        self.conditional_rescale = None;
+        let mut inner = std::mem::replace(&mut self.code.body, outer);
+        if self.empty.in_use {
+            let own = SharedAccesses::of(&self.program, &inner);
+            self.empty.suffice =
+                !inner.iter().any(has_barrier) && !own.writes() && !before.needs_barrier_before(&own);
+            self.pending.accesses.join(before);
         }
-        if turns > 1 {
-            inner = vec![self.for_each(turn_var, turns, LoopKind::Unroll, inner)];
+        if unroll > 1 {
+            inner = vec![self.for_loop(copy_var, unroll, LoopKind::Unroll, inner)];
         }
-        let held = std::mem::take(&mut self.held_firsts);
+        let held = std::mem::take(&mut self.code.resident_a);
         if !held.is_empty() && !has_waited {
-            self.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 1))));
-            self.barrier();
+            self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 1))));
+            self.emit_barrier();
         }
-        self.body.extend(held);
-        let start = std::mem::take(&mut self.before_loop);
-        self.body.extend(start);
-        self.await_first_boxes();
-        let whole = self.for_each(var, range / turns, LoopKind::Serial, inner);
-        self.body.push(whole);
-        self.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
-        self.body.extend(self.run_on.then_some(Stmt::Cta(CtaStmt::WgmmaWait)));
+        self.code.body.extend(held);
+        let start = std::mem::take(&mut self.code.before_loop);
+        self.code.body.extend(start);
+        self.wait_for_first_keys();
+        let whole = self.for_loop(var, range / unroll, LoopKind::Serial, inner);
+        self.code.body.push(whole);
+        self.code.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
+        self.code.body.extend(self.pending.loop_wgmma.then_some(Stmt::Cta(CtaStmt::WgmmaWait)));
         if is_copied {
-            self.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
+            self.code.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(0)));
         }
     }
 
-    /// Waits for the tiles of an iteration, or sees to it that they are awaited where they are read; and starts copying those
-    /// of a later one.
-    fn start_iteration(&mut self, looped: &[Staged], iteration: ExprId) {
-        let (stages, is_copied) = (self.plan.stages, any_copied(looped));
+    /// The start of an iteration: waits for its cp.async groups, makes sure that the stage that is loaded
+    /// next has been read, issues the loads of a later iteration, and makes the iteration's tiles readable.
+    fn start_iteration(&mut self, looped: &[StagedLoad], iteration: ExprId) {
+        let (stages, is_copied) = (self.plan.schedule.stages, any_cp_async(looped));
         if stages > 1 && is_copied {
-            self.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 2)));
+            self.code.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 2)));
         }
-        match self.gates {
-            true => self.pass_gate(iteration),
-            false => self.barrier(),
+        match self.empty.in_use {
+            true => self.sync_by_empty_mbarriers(iteration),
+            false => self.emit_barrier(),
         }
         if stages > 1 && !looped.is_empty() {
-            let (later, others): (Vec<_>, Vec<_>) = looped.iter().partition(|staged| self.is_read_on(staged));
-            self.copy_ahead(&others, iteration);
-            self.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
-            self.copy_ahead(&later, iteration);
+            let (later, others): (Vec<_>, Vec<_>) =
+                looped.iter().partition(|staged| self.outlives_iteration(staged));
+            self.prefetch(&others, iteration);
+            self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
+            self.prefetch(&later, iteration);
         }
         if stages == 1 && !looped.is_empty() {
             let first = self.index(0);
             for staged in looped {
-                let copies = self.fetch(staged, iteration, first);
-                self.body.extend(copies);
+                let copies = self.issue_load(staged, iteration, first);
+                self.code.body.extend(copies);
             }
             if is_copied {
-                self.body.extend([CtaStmt::CpAsyncCommit, CtaStmt::CpAsyncWait(0)].map(Stmt::Cta));
-                self.barrier();
+                self.code.body.extend([CtaStmt::CpAsyncCommit, CtaStmt::CpAsyncWait(0)].map(Stmt::Cta));
+                self.emit_barrier();
             }
         }
         for staged in looped {
-            if self.is_read_later(staged.tile) {
+            if self.is_read_one_iteration_later(staged.tile) {
                 let before = self.program.exprs.add_const(iteration, -1);
-                self.place_staged(staged, before);
+                self.set_staged_home(staged, before);
             } else {
-                self.place_staged(staged, iteration);
-                if !self.is_awaited_early(staged.tile) {
-                    self.expect_boxes(staged, iteration);
+                self.set_staged_home(staged, iteration);
+                if !self.is_waited_for_early(staged.tile) {
+                    self.expect_tma(staged, iteration);
                 }
             }
         }
     }
 
-    /// Lets threads tell that they begin an iteration, and copies wait for all to have begun the one before: groups of warps that
-    /// need not keep in step hide each other's waiting.
-    fn pass_gate(&mut self, iteration: ExprId) {
-        let stages = self.plan.stages;
+    /// Arrives at the empty mbarrier of this iteration; TMA loads that follow wait for that of the iteration
+    /// before.
+    fn sync_by_empty_mbarriers(&mut self, iteration: ExprId) {
+        let stages = self.plan.schedule.stages;
         self.program.mbarriers.empty = stages;
-        let [gate, turn] = self.stage_and_turn(iteration, stages);
-        self.body.push(Stmt::Cta(CtaStmt::MbarrierArriveEmpty { mbarrier: gate, phase: turn }));
+        let [mbarrier, phase] = self.stage_and_phase(iteration, stages);
+        self.code.body.push(Stmt::Cta(CtaStmt::MbarrierArriveEmpty { mbarrier, phase }));
         let before = self.program.exprs.add_const(iteration, -1);
-        let [gate, turn] = self.stage_and_turn(before, stages);
+        let [mbarrier, phase] = self.stage_and_phase(before, stages);
         let zero = self.index(0);
         let condition = self.program.exprs.lt(zero, iteration);
-        let then = vec![Stmt::Cta(CtaStmt::MbarrierWaitEmpty { mbarrier: gate, phase: turn })];
-        self.body.push(Stmt::If { condition, then, otherwise: Vec::new() });
+        let then = vec![Stmt::Cta(CtaStmt::MbarrierWaitEmpty { mbarrier, phase })];
+        self.code.body.push(Stmt::If { condition, then, otherwise: Vec::new() });
     }
 
-    /// Whether a tile may be read still when the next iteration begins.
-    fn is_read_on(&self, staged: &Staged) -> bool {
-        self.is_read_later(staged.tile) || self.plan.few_rows && staged.boxes.is_some()
+    /// Whether a tile may still be read when the next iteration begins: by an overlapped product, or a wgmma
+    /// in flight.
+    fn outlives_iteration(&self, staged: &StagedLoad) -> bool {
+        self.is_read_one_iteration_later(staged.tile) || self.plan.schedule.is_skinny && staged.tma.is_some()
     }
 
-    /// How many iterations ahead a tile is copied: where the one before has been read, by all that have passed a gate if
-    /// there are gates.
-    fn copied_ahead(&self, staged: &Staged) -> usize {
-        self.plan.stages - 1 - usize::from(self.is_read_on(staged)) - usize::from(self.gates)
+    /// Iterations ahead that a tile is loaded: `stages - 1`, less one if it outlives its iteration, less one
+    /// with empty mbarriers.
+    fn prefetch_distance(&self, staged: &StagedLoad) -> usize {
+        self.plan.schedule.stages
+            - 1
+            - usize::from(self.outlives_iteration(staged))
+            - usize::from(self.empty.in_use)
     }
 
-    /// Starts copying the tiles, equally far ahead, that are needed when those in shared memory have been used up.
-    fn copy_ahead(&mut self, looped: &[&Staged], iteration: ExprId) {
+    /// Issues the loads of tiles of the same prefetch distance, guarded by the end of the loop.
+    fn prefetch(&mut self, looped: &[&StagedLoad], iteration: ExprId) {
         let Some(first) = looped.first() else { return };
-        let (stages, ahead) = (self.plan.stages, self.copied_ahead(first));
+        let (stages, ahead) = (self.plan.schedule.stages, self.prefetch_distance(first));
         let ahead = self.program.exprs.add_const(iteration, ahead as i64);
-        let [slot, _] = self.stage_and_turn(ahead, stages);
+        let [stage, _] = self.stage_and_phase(ahead, stages);
         let mut copies = Vec::new();
-        let slot = self.bind(&mut copies, "ahead_slot", slot, (stages, 1));
+        let stage = self.bind_index(&mut copies, "ahead_slot", stage, (stages, 1));
         for staged in looped {
-            let stmts = self.fetch(staged, ahead, slot);
+            let stmts = self.issue_load(staged, ahead, stage);
             copies.extend(stmts);
         }
-        match self.below(ahead, self.own_iterations()) {
-            Some(condition) => self.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() }),
-            None => self.body.extend(copies),
+        match self.is_below(ahead, self.iterations_per_cta()) {
+            Some(condition) => {
+                self.code.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() })
+            }
+            None => self.code.body.extend(copies),
         }
     }
 }
 
-/// Whether a barrier is in a statement.
+/// Whether a statement contains a CTA barrier.
 fn has_barrier(stmt: &Stmt) -> bool {
     *stmt == Stmt::Cta(CtaStmt::Barrier) || stmt.bodies().flatten().any(has_barrier)
 }

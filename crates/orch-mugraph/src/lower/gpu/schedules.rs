@@ -1,17 +1,18 @@
-//! The ways in which a block may be lowered, the preferred one first.
+//! The schedules of a block: cluster sizes, and for skinny GEMMs TMA and wgmma instead of direct loads.
 //!
-//! Blocks that multiply few rows by large factors have several: which is the fastest depends on more than is modelled, and is
-//! measured where kernels are timed. Boxes are preferred where clusters of two tasks run blocks: of ten kernels of 2 to 128 rows
-//! on an H200 these took 0.45 to 0.75 of the time that threads take (8 rows by two factors of 4096 x 4096 24.4 instead of 33.4 us).
-//! One task a block took less still in two of them; without clusters, kernels of short loops took up to 20 % longer in boxes.
+//! Which is the fastest depends on more than is modelled: callers may time all, or take the first. TMA with
+//! clusters of 2 comes first for skinny GEMMs: of ten kernels of 2 to 128 rows on an H100 these took 0.45 to
+//! 0.75 of the time of direct loads (8 rows by two weights of 4096 x 4096 24.4 instead of 33.4 us). One CTA
+//! per block took less still in two of them; without clusters, kernels of short loops took up to 20 % longer
+//! with TMA.
 //!
-//! Where blocks are few, tasks of a cluster may also share the iterations of other loops that hand on sums and maxima, as of
-//! attention. They are preferred where products are of whole tiles of rows, which keep a multiprocessor busy.
+//! Other loops that leave sums and maxima, as attention, may be split over clusters too where blocks are few.
+//! That comes first if products have whole rows of 64 (wgmma), which keep an SM busy.
 
-use super::cluster::{may_share, sums_tiles};
-use super::few_rows::few_rows;
-use super::steps::Steps;
-use super::{check_request, lower_steps, stream};
+use super::cluster::{can_split_iterations, has_whole_row_tiles};
+use super::skinny::skinny_loops;
+use super::steps::TileSteps;
+use super::{check_request, lower_steps, register_direct};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};
 use orch_thread::GpuTarget;
@@ -20,107 +21,111 @@ use orch_thread::kernel::Kernel;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Tasks of a block, at most: what they exchange grows with their number.
-const MOST_TASKS: usize = 8;
-/// The same where factors of few rows come in boxes.
-const MOST_BOX_TASKS: usize = 2;
-/// Least iterations of a task, of few rows and of others.
-const LEAST_ITERATIONS: [usize; 2] = [8, 2];
+/// Most CTAs of a cluster: what they exchange grows with their number.
+const MAX_CLUSTER_CTAS: usize = 8;
+/// The same for skinny GEMMs by TMA.
+const MAX_SKINNY_CLUSTER: usize = 2;
+/// Least iterations per CTA: of skinny GEMMs, and of others.
+const MIN_ITERATIONS: [usize; 2] = [8, 2];
 
-/// A way to lower a block.
+/// How a block is lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Schedule {
-    /// Whether factors of few rows come in boxes; otherwise threads load large ones to registers.
+pub struct MugraphSchedule {
+    /// Whether this is a skinny GEMM with both operands loaded by TMA; if not, large B operands of skinny
+    /// products are loaded to registers directly.
     pub tma_operands: bool,
-    /// Tasks that share the iterations of a block, one cluster.
+    /// CTAs of the cluster that splits the iterations of a block.
     pub ctas: usize,
 }
 
-impl Schedule {
-    /// Each block is a task, and threads load large factors of few rows.
-    pub const PLAIN: Schedule = Schedule { tma_operands: false, ctas: 1 };
+impl MugraphSchedule {
+    /// One CTA per block, no TMA for skinny GEMMs.
+    pub const PLAIN: MugraphSchedule = MugraphSchedule { tma_operands: false, ctas: 1 };
 }
 
 /// The key in records of measured times: it may not change while the schedule means the same.
-impl fmt::Display for Schedule {
+impl fmt::Display for MugraphSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cluster={}{}", self.ctas, if self.tma_operands { " tma_operands" } else { "" })
     }
 }
 
-/// The ways to lower a kernel that may succeed, the preferred one first; at least one.
+/// The schedules of a kernel that may succeed, the preferred one first; always contains
+/// [`MugraphSchedule::PLAIN`].
 ///
 /// # Errors
-/// If there is no block graph.
+/// If the kernel is not defined by a block graph.
 pub fn schedules(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: OperandPrecision,
-) -> Result<Vec<Schedule>, CannotLower> {
+    precision: OperandPrecision,
+) -> Result<Vec<MugraphSchedule>, CannotLower> {
     let (block, shapes) = (request.block()?, request.graph.shapes());
-    let has_boxes = target.has_wgmma && matches!(factors, OperandPrecision::F16 | OperandPrecision::Bf16);
-    let few = few_rows(block, shapes).filter(|_| has_boxes);
-    let boxes = few.is_some();
-    let kind = usize::from(!boxes);
-    let loops = few.unwrap_or_else(|| vec![block.clone()]);
-    let shares = |&tasks: &usize| {
-        loops.iter().any(|block| may_share(block, shapes, (tasks, LEAST_ITERATIONS[kind]), target))
+    let has_wgmma = target.has_wgmma && matches!(precision, OperandPrecision::F16 | OperandPrecision::Bf16);
+    let skinny = skinny_loops(block, shapes).filter(|_| has_wgmma);
+    let by_tma = skinny.is_some();
+    let kind = usize::from(!by_tma);
+    let loops = skinny.unwrap_or_else(|| vec![block.clone()]);
+    let shares = |&ctas: &usize| {
+        loops.iter().any(|block| can_split_iterations(block, shapes, (ctas, MIN_ITERATIONS[kind]), target))
     };
-    let most = if boxes { MOST_BOX_TASKS } else { MOST_TASKS };
+    let most = if by_tma { MAX_SKINNY_CLUSTER } else { MAX_CLUSTER_CTAS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
-    let mut all: Vec<Schedule> =
-        counts.filter(shares).map(|tasks| Schedule { tma_operands: boxes, ctas: tasks }).collect();
-    let prefers_sharing = boxes || has_boxes && sums_tiles(block, shapes);
+    let mut all: Vec<MugraphSchedule> =
+        counts.filter(shares).map(|ctas| MugraphSchedule { tma_operands: by_tma, ctas }).collect();
+    let prefers_sharing = by_tma || has_wgmma && has_whole_row_tiles(block, shapes);
     let first = usize::from(prefers_sharing && !all.is_empty());
-    all.insert(first, Schedule::PLAIN);
-    all.extend(boxes.then_some(Schedule { tma_operands: boxes, ctas: 1 }));
+    all.insert(first, MugraphSchedule::PLAIN);
+    all.extend(by_tma.then_some(MugraphSchedule { tma_operands: by_tma, ctas: 1 }));
     Ok(all)
 }
 
-/// Lowers a kernel that a block graph defines, in the preferred way.
+/// Lowers a kernel by the first schedule that succeeds.
 ///
-/// Products take factors as `factors` says and add in f32, and all else is f32. Remainders are allowed in dimensions of
-/// the result that nothing combines.
+/// Products round their operands to `precision` and accumulate in f32; all else is f32. Grids may leave
+/// remainders in dimensions of the result that nothing reduces.
 ///
 /// # Errors
-/// If there is no block graph, a remainder lies along a dimension that is combined or looped over, the request does not
-/// fit the graph, or tiles do not fit the target's shared memory.
+/// If the kernel is not defined by a block graph, a remainder lies along a dimension that is reduced or
+/// looped over, the request does not fit the graph, or tiles do not fit the target's shared memory.
 pub fn lower(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: OperandPrecision,
+    precision: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
-    let mut schedules = schedules(request, target, factors)?.into_iter();
-    let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != Schedule::PLAIN);
-    let boxed = preferred.find_map(|schedule| lower_as(request, target, factors, schedule).ok());
-    boxed.map_or_else(|| lower_as(request, target, factors, Schedule::PLAIN), Ok)
+    let mut schedules = schedules(request, target, precision)?.into_iter();
+    let mut preferred = schedules.by_ref().take_while(|schedule| *schedule != MugraphSchedule::PLAIN);
+    let preferred_kernel = preferred.find_map(|schedule| lower_as(request, target, precision, schedule).ok());
+    preferred_kernel.map_or_else(|| lower_as(request, target, precision, MugraphSchedule::PLAIN), Ok)
 }
 
-/// Lowers a kernel in one of the ways that [`schedules`] names.
+/// Lowers a kernel by one of its [`schedules`].
 ///
 /// # Errors
-/// Those of [`lower`], and if the copy engine does not take the factors.
+/// Those of [`lower`], and if TMA cannot load the operands.
 pub fn lower_as(
     request: &Request<'_>,
     target: &GpuTarget,
-    factors: OperandPrecision,
-    schedule: Schedule,
+    precision: OperandPrecision,
+    schedule: MugraphSchedule,
 ) -> Result<Kernel, CannotLower> {
     let block = request.block()?;
     check_request(request, block)?;
     let shapes = request.graph.shapes();
-    if schedule == Schedule::PLAIN {
-        return lower_by_threads(request, block, target, factors);
+    if schedule == MugraphSchedule::PLAIN {
+        return lower_by_threads(request, block, target, precision);
     }
     let loops = match schedule.tma_operands {
-        true => few_rows(block, shapes).unwrap_or_default(),
+        true => skinny_loops(block, shapes).unwrap_or_default(),
         false => vec![block.clone()],
     };
-    let least = LEAST_ITERATIONS[usize::from(!schedule.tma_operands)];
+    let least = MIN_ITERATIONS[usize::from(!schedule.tma_operands)];
     let mut reason = CannotLower(format!("no loop for {schedule}"));
-    for block in loops.iter().filter(|block| may_share(block, shapes, (schedule.ctas, least), target)) {
-        let steps = Steps::of(block, shapes)?;
-        match lower_steps(request, (block, &steps), target, (factors, schedule)) {
+    for block in
+        loops.iter().filter(|block| can_split_iterations(block, shapes, (schedule.ctas, least), target))
+    {
+        let steps = TileSteps::of(block, shapes)?;
+        match lower_steps(request, (block, &steps), target, (precision, schedule)) {
             Ok(kernel) => return Ok(kernel),
             Err(other) => reason = other,
         }
@@ -128,20 +133,21 @@ pub fn lower_as(
     Err(reason)
 }
 
-/// Lowers a block whose large factors of few rows threads load to registers, if these suffice.
+/// Lowers a block by the plain schedule: with direct loads of B if they qualify and fit, else without.
 fn lower_by_threads(
     request: &Request<'_>,
     block: &BlockGraph,
     target: &GpuTarget,
-    factors: OperandPrecision,
+    precision: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
-    let mut steps = Steps::of(block, request.graph.shapes())?;
-    (steps.streams, steps.turns) = stream::streams(request, &steps, factors);
-    if !steps.streams.is_empty() {
-        if let Ok(kernel) = lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN)) {
+    let mut steps = TileSteps::of(block, request.graph.shapes())?;
+    (steps.direct_loads, steps.unroll) = register_direct::direct_loads(request, &steps, precision);
+    if !steps.direct_loads.is_empty() {
+        if let Ok(kernel) = lower_steps(request, (block, &steps), target, (precision, MugraphSchedule::PLAIN))
+        {
             return Ok(kernel);
         }
-        (steps.streams, steps.turns) = (BTreeMap::new(), 1);
+        (steps.direct_loads, steps.unroll) = (BTreeMap::new(), 1);
     }
-    lower_steps(request, (block, &steps), target, (factors, Schedule::PLAIN))
+    lower_steps(request, (block, &steps), target, (precision, MugraphSchedule::PLAIN))
 }

@@ -1,12 +1,11 @@
-//! A block graph made ready for lowering: compound operators are spelled out, what nobody reads is marked, and for each
-//! tile it is known who reads it and which of its dimensions have a remainder.
+//! A block graph made ready for lowering: its tiles in order, with readers and remainders known.
 //!
-//! `rms_norm` becomes its steps; a product of concatenations along the inner dimension becomes a sum of products, and so
-//! does one by the sum of a factor and a product; what a
-//! loop of one iteration accumulates is the tile itself; a sum over iterations of sums is the sum of such sums, and one of
-//! products of a product by a factor that does not change is their sum's product; equal steps are one.
+//! Rewrites on the way: `rms_norm` is expanded; a product of concatenations along K is a sum of products; `x
+//! (W + a b)` is `x W + (x a) b`; a loop of one iteration accumulates nothing; a sum over iterations is
+//! pushed into sums and into products by a constant, `sum(x_i a_i w) = sum(x_i a_i) w`, so that products add
+//! straight to accumulators; equal tiles are one.
 
-use super::stream::Stream;
+use super::register_direct::DirectLoad;
 use crate::eval::rms_norm;
 use crate::graph::{Accumulation, BlockGraph, Store, TensorId, TileNode};
 use crate::lower::CannotLower;
@@ -15,11 +14,12 @@ use crate::tiling::Stage;
 use std::collections::BTreeMap;
 
 /// Most elements of a tile.
-const MOST_ELEMS: usize = 1 << 30;
+const MAX_TILE_ELEMS: usize = 1 << 30;
 
-/// What defines a tile; numbers are positions among the tiles.
+/// What computes a tile. Numbers are positions in [`TileSteps::tiles`]; `grid` gives for each dimension of
+/// the grid the dimension of the tensor that it partitions.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Step {
+pub(super) enum TileStep {
     Load { tensor: TensorId, grid: Vec<Option<usize>>, along_loop: Option<usize> },
     Op { op: Op, args: Vec<usize> },
     Accumulate { how: Accumulation, tile: usize },
@@ -28,46 +28,51 @@ pub(super) enum Step {
 
 /// A tile and what is known of it.
 #[derive(Clone, Debug)]
-pub(super) struct Tile {
-    pub step: Step,
-    /// The shape in the first block and iteration: no other one is larger.
+pub(super) struct BlockTile {
+    pub step: TileStep,
+    /// The shape in the first block and iteration, the largest.
     pub shape: Vec<usize>,
-    /// Dimensions that are shorter in some blocks.
+    /// Dimensions in which some blocks have fewer elements (a remainder).
     pub ragged: Vec<bool>,
+    /// Whether it is computed before, in or after the loop.
     pub stage: Stage,
-    /// How many operands and stores name it.
+    /// Operands and stores that name it; 0 for tiles that are not computed.
     pub readers: usize,
-    /// Whether one of them runs in another stage.
-    pub crosses: bool,
+    /// Whether a reader is in another stage.
+    pub crosses_stages: bool,
 }
 
 /// The tiles of a block graph in order.
-pub(super) struct Steps {
-    pub tiles: Vec<Tile>,
+pub(super) struct TileSteps {
+    pub tiles: Vec<BlockTile>,
+    /// Tiles that are stored, with the tensor dimension of each grid dimension.
     pub stores: Vec<(usize, Vec<Option<usize>>)>,
+    /// Iterations of the loop.
     pub loop_range: usize,
-    /// Products whose second factors are streamed.
-    pub streams: BTreeMap<usize, Stream>,
-    /// Iterations of the loop that are written out one after the other, so that each has registers of its own.
-    pub turns: usize,
+    /// Products whose B is loaded directly to registers. Set by `schedules::lower_by_threads`.
+    pub direct_loads: BTreeMap<usize, DirectLoad>,
+    /// Copies of the loop body, each with registers of its own for direct loads; divides `loop_range`.
+    pub unroll: usize,
 }
 
-impl Step {
+impl TileStep {
     /// The tiles that are read.
     pub fn args(&self) -> Vec<usize> {
         match self {
-            Step::Load { .. } => Vec::new(),
-            Step::Op { args, .. } => args.clone(),
-            Step::Accumulate { how: Accumulation::RescaledSum { max, .. }, tile } => vec![*tile, max.index()],
-            Step::Accumulate { tile, .. } | Step::RunningMax { tile } => vec![*tile],
+            TileStep::Load { .. } => Vec::new(),
+            TileStep::Op { args, .. } => args.clone(),
+            TileStep::Accumulate { how: Accumulation::RescaledSum { max, .. }, tile } => {
+                vec![*tile, max.index()]
+            }
+            TileStep::Accumulate { tile, .. } | TileStep::RunningMax { tile } => vec![*tile],
         }
     }
 }
 
-impl Steps {
-    /// The steps of a block graph over tensors of these shapes.
-    pub fn of(block: &BlockGraph, tensors: &[Vec<usize>]) -> Result<Steps, CannotLower> {
-        let mut builder = Builder { block, tensors, tiles: Vec::new(), renamed: Vec::new() };
+impl TileSteps {
+    /// The tiles of a block graph over tensors of these shapes.
+    pub fn of(block: &BlockGraph, tensors: &[Vec<usize>]) -> Result<TileSteps, CannotLower> {
+        let mut builder = StepBuilder { block, tensors, tiles: Vec::new(), renamed: Vec::new() };
         for (position, node) in block.nodes.iter().enumerate() {
             let tile = builder.node(node).map_err(|e| CannotLower(format!("s{position}: {}", e.0)))?;
             builder.renamed.push(tile);
@@ -75,20 +80,21 @@ impl Steps {
         let stores = block.stores.iter();
         let stores =
             stores.map(|Store { tile, grid }| (builder.renamed[tile.index()], grid.clone())).collect();
-        if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MOST_ELEMS) {
-            return Err(CannotLower(format!("a tile of more than {MOST_ELEMS} elements")));
+        if builder.tiles.iter().any(|tile| crate::op::elems(&tile.shape) > MAX_TILE_ELEMS) {
+            return Err(CannotLower(format!("a tile of more than {MAX_TILE_ELEMS} elements")));
         }
-        let mut steps = Steps {
+        let mut steps = TileSteps {
             tiles: builder.tiles,
             stores,
             loop_range: block.loop_range,
-            streams: BTreeMap::new(),
-            turns: 1,
+            direct_loads: BTreeMap::new(),
+            unroll: 1,
         };
         steps.count_readers();
         Ok(steps)
     }
 
+    /// Counts live readers, from the last tile to the first.
     fn count_readers(&mut self) {
         for (tile, _) in &self.stores {
             self.tiles[*tile].readers += 1;
@@ -100,24 +106,24 @@ impl Steps {
             let stage = self.tiles[position].stage;
             for arg in self.tiles[position].step.args() {
                 self.tiles[arg].readers += 1;
-                self.tiles[arg].crosses |= self.tiles[arg].stage != stage;
+                self.tiles[arg].crosses_stages |= self.tiles[arg].stage != stage;
             }
         }
     }
 
-    /// The tiles that somebody reads and that are known in a stage, in order.
+    /// The live tiles of a stage, in order; accumulations belong to the loop as well as to what follows it.
     pub fn in_stage(&self, stage: Stage) -> Vec<usize> {
         let wanted = |&position: &usize| {
             let tile = &self.tiles[position];
             let in_loop = tile.stage == Stage::Loop
-                || stage == Stage::Loop && matches!(tile.step, Step::Accumulate { .. });
+                || stage == Stage::Loop && matches!(tile.step, TileStep::Accumulate { .. });
             let own = if stage == Stage::Loop { in_loop } else { tile.stage == stage };
             tile.readers > 0 && own
         };
         (0..self.tiles.len()).filter(wanted).collect()
     }
 
-    /// The only live reader of a tile, if it has one reader.
+    /// The live reader of a tile that has one.
     pub fn only_reader(&self, tile: usize) -> Option<usize> {
         if self.tiles[tile].readers != 1 {
             return None;
@@ -131,11 +137,11 @@ impl Steps {
             .filter(move |&at| self.tiles[at].readers > 0 && self.tiles[at].step.args().contains(&tile))
     }
 
-    /// The dimensions of a tile along which products add, its transpositions included.
-    pub fn term_dims(&self, tile: usize) -> Vec<usize> {
+    /// The dimensions of a tile that are K of a product, also through transpositions.
+    pub fn k_dims(&self, tile: usize) -> Vec<usize> {
         let mut found = Vec::new();
         for reader in self.tiles.iter().filter(|reader| reader.readers > 0) {
-            let Step::Op { op, args } = &reader.step else { continue };
+            let TileStep::Op { op, args } = &reader.step else { continue };
             let rank = self.tiles[tile].shape.len();
             match op {
                 Op::Matmul => {
@@ -144,7 +150,7 @@ impl Steps {
                 }
                 Op::Transpose(perm) if args[0] == tile => {
                     let position = self.tiles.iter().position(|other| std::ptr::eq(other, reader));
-                    let dims = position.map(|position| self.term_dims(position)).unwrap_or_default();
+                    let dims = position.map(|position| self.k_dims(position)).unwrap_or_default();
                     found.extend(dims.into_iter().map(|dim| perm[dim]));
                 }
                 _ => {}
@@ -154,15 +160,17 @@ impl Steps {
     }
 }
 
-struct Builder<'a> {
+/// Builds the tiles of a block graph.
+struct StepBuilder<'a> {
     block: &'a BlockGraph,
     tensors: &'a [Vec<usize>],
-    tiles: Vec<Tile>,
+    tiles: Vec<BlockTile>,
     /// The tile of each node.
     renamed: Vec<usize>,
 }
 
-impl Builder<'_> {
+impl StepBuilder<'_> {
+    /// The tile of a node.
     fn node(&mut self, node: &TileNode) -> Result<usize, CannotLower> {
         let once = self.block.loop_range == 1;
         match node {
@@ -187,22 +195,23 @@ impl Builder<'_> {
                 };
                 match how {
                     Accumulation::Sum => self.sum_over_iterations(tile),
-                    how => Ok(self.like(Step::Accumulate { how, tile }, Stage::After, tile)),
+                    how => Ok(self.like(TileStep::Accumulate { how, tile }, Stage::After, tile)),
                 }
             }
             TileNode::RunningMax { tile } => {
                 let tile = self.renamed[tile.index()];
-                Ok(self.like(Step::RunningMax { tile }, Stage::Loop, tile))
+                Ok(self.like(TileStep::RunningMax { tile }, Stage::Loop, tile))
             }
         }
     }
 
-    /// The sum of a tile over all iterations: products are added to it straight.
+    /// The sum of a tile over all iterations, pushed into sums and products so that products add straight to
+    /// accumulators.
     fn sum_over_iterations(&mut self, tile: usize) -> Result<usize, CannotLower> {
         let changes = |this: &Self, tile: usize| this.tiles[tile].stage == Stage::Loop;
         let is_product =
-            |this: &Self, tile: usize| matches!(this.tiles[tile].step, Step::Op { op: Op::Matmul, .. });
-        if let Step::Op { op, args } = self.tiles[tile].step.clone() {
+            |this: &Self, tile: usize| matches!(this.tiles[tile].step, TileStep::Op { op: Op::Matmul, .. });
+        if let TileStep::Op { op, args } = self.tiles[tile].step.clone() {
             match op {
                 Op::Binary(BinaryFn::Add)
                     if args.iter().all(|&arg| changes(self, arg) && self.same_shape(arg, tile))
@@ -221,28 +230,29 @@ impl Builder<'_> {
                 _ => {}
             }
         }
-        Ok(self.like(Step::Accumulate { how: Accumulation::Sum, tile }, Stage::After, tile))
+        Ok(self.like(TileStep::Accumulate { how: Accumulation::Sum, tile }, Stage::After, tile))
     }
 
     fn same_shape(&self, a: usize, b: usize) -> bool {
         self.tiles[a].shape == self.tiles[b].shape
     }
 
-    /// The tile that a step defines: a new one, unless there is one of the same step.
-    fn define(&mut self, step: Step, (shape, ragged): (Vec<usize>, Vec<bool>), stage: Stage) -> usize {
+    /// The tile of a step: an equal one if there is one, else a new one.
+    fn define(&mut self, step: TileStep, (shape, ragged): (Vec<usize>, Vec<bool>), stage: Stage) -> usize {
         if let Some(known) = self.tiles.iter().position(|tile| tile.step == step) {
             return known;
         }
-        self.tiles.push(Tile { step, shape, ragged, stage, readers: 0, crosses: false });
+        self.tiles.push(BlockTile { step, shape, ragged, stage, readers: 0, crosses_stages: false });
         self.tiles.len() - 1
     }
 
     /// A tile of the shape of another one.
-    fn like(&mut self, step: Step, stage: Stage, other: usize) -> usize {
+    fn like(&mut self, step: TileStep, stage: Stage, other: usize) -> usize {
         let (shape, ragged) = (self.tiles[other].shape.clone(), self.tiles[other].ragged.clone());
         self.define(step, (shape, ragged), stage)
     }
 
+    /// The tile of a load: the block's and iteration's part of a tensor.
     fn load(
         &mut self,
         tensor: TensorId,
@@ -269,10 +279,11 @@ impl Builder<'_> {
             return Err(CannotLower(format!("{tensor} has no elements")));
         }
         let stage = if along_loop.is_some() { Stage::Loop } else { Stage::Invariant };
-        let step = Step::Load { tensor, grid: grid.to_vec(), along_loop };
+        let step = TileStep::Load { tensor, grid: grid.to_vec(), along_loop };
         Ok(self.define(step, (shape, ragged), stage))
     }
 
+    /// The tile of an operator, with compound operators expanded.
     fn op(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
         match op {
             Op::RmsNorm { eps } => {
@@ -285,7 +296,7 @@ impl Builder<'_> {
                 }
                 Ok(values[values.len() - 1])
             }
-            Op::Matmul => match self.parts(args[0], args[1]) {
+            Op::Matmul => match self.concat_parts(args[0], args[1]) {
                 Some(parts) => {
                     let products: Result<Vec<usize>, CannotLower> =
                         parts.iter().map(|pair| self.plain(op, pair)).collect();
@@ -294,11 +305,11 @@ impl Builder<'_> {
                     let add = Op::Binary(BinaryFn::Add);
                     products.try_fold(first, |sum, product| self.plain(&add, &[sum, product]))
                 }
-                None => match self.summands(args[0], args[1]) {
+                None => match self.load_plus_product(args[0], args[1]) {
                     Some((factor, [left, right])) => {
                         let product = self.plain(op, &[args[0], factor])?;
-                        let few = self.plain(op, &[args[0], left])?;
-                        let other = self.plain(op, &[few, right])?;
+                        let narrow = self.plain(op, &[args[0], left])?;
+                        let other = self.plain(op, &[narrow, right])?;
                         self.plain(&Op::Binary(BinaryFn::Add), &[product, other])
                     }
                     None => self.plain(op, args),
@@ -308,10 +319,10 @@ impl Builder<'_> {
         }
     }
 
-    /// OperandPrecision of a product of concatenations, pairs that are multiplied with each other.
-    fn parts(&self, lhs: usize, rhs: usize) -> Option<Vec<[usize; 2]>> {
+    /// For a product of concatenations along K, the pairs of operands that are multiplied with each other.
+    fn concat_parts(&self, lhs: usize, rhs: usize) -> Option<Vec<[usize; 2]>> {
         let concat = |tile: usize| match &self.tiles[tile].step {
-            Step::Op { op: Op::Concat { dim }, args } => Some((*dim, args.clone())),
+            TileStep::Op { op: Op::Concat { dim }, args } => Some((*dim, args.clone())),
             _ => None,
         };
         let ((lhs_dim, lhs), (rhs_dim, rhs)) = (concat(lhs)?, concat(rhs)?);
@@ -323,39 +334,43 @@ impl Builder<'_> {
             .then(|| lhs.into_iter().zip(rhs).map(|(a, b)| [a, b]).collect())
     }
 
-    /// A second factor that is the sum of a load and a product of few terms: the first factor is multiplied by each of
-    /// them, one after the other.
-    fn summands(&self, first: usize, second: usize) -> Option<(usize, [usize; 2])> {
-        let Step::Op { op: Op::Binary(BinaryFn::Add), args } = &self.tiles[second].step else { return None };
-        let is_load = |tile: usize| matches!(self.tiles[tile].step, Step::Load { .. });
-        let factors = |tile: usize| match &self.tiles[tile].step {
-            Step::Op { op: Op::Matmul, args } if is_load(args[1]) => Some([args[0], args[1]]),
+    /// For `x (W + a b)` with W and b loads: W and `[a, b]`, if x has so few rows that `(x a) b` is not much
+    /// more work than `a b`. As in LoRA; a rewrite that the search could do as well.
+    fn load_plus_product(&self, first: usize, second: usize) -> Option<(usize, [usize; 2])> {
+        let TileStep::Op { op: Op::Binary(BinaryFn::Add), args } = &self.tiles[second].step else {
+            return None;
+        };
+        let is_load = |tile: usize| matches!(self.tiles[tile].step, TileStep::Load { .. });
+        let operands = |tile: usize| match &self.tiles[tile].step {
+            TileStep::Op { op: Op::Matmul, args } if is_load(args[1]) => Some([args[0], args[1]]),
             _ => None,
         };
         let shape = &self.tiles[second].shape;
         let is_plain = shape.len() == 2 && self.same_shape(args[0], args[1]);
-        // Multiplying rows instead of columns should not take much longer.
+        // x may have at most twice as many rows as W has columns per block.
+        // `(x a) b` has x's rows, `a b` K of them.
         if !is_plain || self.tiles[first].shape[0] > 2 * shape[1] {
             return None;
         }
         let pairs = [(args[0], args[1]), (args[1], args[0])];
-        pairs.into_iter().find_map(|(load, other)| Some((load, factors(other).filter(|_| is_load(load))?)))
+        pairs.into_iter().find_map(|(load, other)| Some((load, operands(other).filter(|_| is_load(load))?)))
     }
 
+    /// The tile of an operator as it is.
     fn plain(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
         let shapes: Vec<&[usize]> = args.iter().map(|&arg| self.tiles[arg].shape.as_slice()).collect();
         let shape = op.infer(&shapes).map_err(CannotLower)?;
         if shape.contains(&0) {
             return Err(CannotLower("a tile without elements".into()));
         }
-        let ragged = self.ragged(op, args, &shape)?;
+        let ragged = self.ragged_dims(op, args, &shape)?;
         let stage = args.iter().map(|&arg| self.tiles[arg].stage).max().unwrap_or(Stage::Invariant);
-        let step = Step::Op { op: op.clone(), args: args.to_vec() };
+        let step = TileStep::Op { op: op.clone(), args: args.to_vec() };
         Ok(self.define(step, (shape, ragged), stage))
     }
 
-    /// Which dimensions of a result have a remainder.
-    fn ragged(&self, op: &Op, args: &[usize], shape: &[usize]) -> Result<Vec<bool>, CannotLower> {
+    /// Which dimensions of a result have a remainder; an error if a dimension with one is reduced or moved.
+    fn ragged_dims(&self, op: &Op, args: &[usize], shape: &[usize]) -> Result<Vec<bool>, CannotLower> {
         let of = |arg: usize| &self.tiles[args[arg]].ragged;
         let whole = |arg: usize, dim: usize| match of(arg)[dim] {
             true => Err(CannotLower(format!("a remainder along dimension {dim}, which is combined"))),
@@ -389,8 +404,8 @@ impl Builder<'_> {
     }
 }
 
-/// About how many simple operations an operator makes for an element.
-pub(super) fn own_cost(op: &Op) -> usize {
+/// About how many instructions an operator takes per element.
+pub(super) fn op_cost(op: &Op) -> usize {
     match op {
         Op::Unary(UnaryFn::Square | UnaryFn::Relu | UnaryFn::Guard) => 1,
         Op::Unary(UnaryFn::Sqrt) | Op::Binary(BinaryFn::Div) => 4,

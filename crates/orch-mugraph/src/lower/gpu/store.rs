@@ -1,91 +1,101 @@
-//! What a block leaves in global memory.
+//! Stores of results to global memory.
 //!
-//! A thread has two neighbouring columns of sums, four threads those of a row: where they store, a warp touches eight rows at a
-//! time, a few bytes of each. How long that takes depends on the rows that are touched, not on the bytes. So halves go by way of
-//! shared memory, from where a warp stores four whole rows at a time (attention of 256 heads of 256 queries by 1024 keys 45.0
-//! instead of 46.1 us on an H200). Sums in f32 would take room there that tiles on their way need.
+//! From accumulator registers a warp stores 8 rows of 4 column pairs at a time; the time depends on the rows
+//! that are touched (memory transactions), not on bytes. So 16-bit results go through shared memory, from
+//! which a warp stores four whole rows at a time (attention of 256 heads, 256 queries by 1024 keys: 45.0
+//! instead of 46.1 us on an H200). f32 results are stored from registers: their shared memory would reduce
+//! the stages of the loop.
 
-use super::elements::Write;
-use super::layout::{Columns, Fragments};
-use super::lowering::Lowering;
-use super::tensors::VECTOR_BYTES;
-use super::value::Point;
+use super::elements::ElementStore;
+use super::emitter::BlockEmitter;
+use super::layout::{ColumnLayout, FragmentLayout};
+use super::staging::VECTOR_BYTES;
+use super::value::TilePoint;
 use crate::graph::TensorId;
 use orch_compute::ExprId;
 use orch_thread::Stmt;
 
-/// Tiles of columns of a warp from on which its results are gathered.
-const GATHERED_TILES: usize = 4;
+/// Fragment columns per warp from which results go through shared memory.
+const MIN_SHARED_STORE_TILES: usize = 4;
 
-impl Lowering<'_> {
+impl BlockEmitter<'_> {
     /// Stores a tile as the block's part of a tensor.
-    pub fn store(&mut self, tile: usize, grid: &[Option<usize>], tensor: TensorId) {
-        let at = self.home(tile);
+    pub fn emit_store(&mut self, tile: usize, grid: &[Option<usize>], tensor: TensorId) {
+        let at = self.register_layout(tile);
         self.prepare(tile, at.as_ref());
         let stmts = match at {
-            Some(at) if self.is_gathered(tile, tensor, &at) => self.store_rows(tile, (grid, tensor), &at),
-            Some(at) => self.store_sites(tile, (grid, tensor), &at),
+            Some(at) if self.is_stored_through_shared(tile, tensor, &at) => {
+                self.store_through_shared(tile, (grid, tensor), &at)
+            }
+            Some(at) => self.store_registers(tile, (grid, tensor), &at),
             None => self.store_elements(tile, (grid, tensor)),
         };
-        self.run_once(stmts);
+        self.emit_on_rank_zero(stmts);
     }
 
-    /// Whether registers are stored by way of shared memory: a thread has two neighbours, and warps would store to eight rows
-    /// at a time as often as there are tiles of columns.
-    fn is_gathered(&self, tile: usize, tensor: TensorId, at: &Fragments) -> bool {
+    /// Whether a tile in registers is stored through shared memory: 16-bit, whole rows per warp, wide enough,
+    /// aligned.
+    fn is_stored_through_shared(&self, tile: usize, tensor: TensorId, at: &FragmentLayout) -> bool {
         let (shape, size) =
-            (&self.steps.tiles[tile].shape, self.request.stored[tensor.index()].dtype.size_bytes());
+            (&self.plan.steps.tiles[tile].shape, self.plan.request.stored[tensor.index()].dtype.size_bytes());
         let (last, chunk) = (shape.len() - 1, VECTOR_BYTES / size);
         size == 2
-            && matches!(at.columns, Columns::Spread(_))
+            && matches!(at.columns, ColumnLayout::Partitioned(_))
             && at.rows.column_warps == 1
-            && at.column_tiles() >= GATHERED_TILES
-            && self.has_chunks(tile, tensor, (last, chunk))
-            && !self.steps.tiles[tile].ragged[last]
+            && at.column_tiles() >= MIN_SHARED_STORE_TILES
+            && self.is_vectorizable(tile, tensor, (last, chunk))
+            && !self.plan.steps.tiles[tile].ragged[last]
             && crate::op::elems(shape) >= chunk * self.threads()
     }
 
-    /// Stores registers by whole rows, after they have been brought to shared memory.
-    fn store_rows(&mut self, tile: usize, to: (&[Option<usize>], TensorId), at: &Fragments) -> Vec<Stmt> {
+    /// Copies registers to shared memory, then stores whole rows.
+    fn store_through_shared(
+        &mut self,
+        tile: usize,
+        to: (&[Option<usize>], TensorId),
+        at: &FragmentLayout,
+    ) -> Vec<Stmt> {
         let Some(buffer) = self.arguments[to.1.index()] else { return Vec::new() };
         let dtype = self.program.buffer(buffer).dtype;
-        let shape = self.steps.tiles[tile].shape.clone();
-        let view = self.new_view("rows", dtype, &shape, shape.len() - 1);
-        let stmts = self.at_sites(at, &shape, &view, |this, point| this.value(tile, point));
-        self.run_once(stmts);
+        let shape = self.plan.steps.tiles[tile].shape.clone();
+        let view = self.alloc_shared("rows", dtype, &shape, shape.len() - 1);
+        let stmts = self.store_slots_to_shared(at, &shape, &view, |this, point| this.value_at(tile, point));
+        self.emit_on_rank_zero(stmts);
         self.store_each(tile, to, |this, coords| {
-            let offset = this.offset(&view, coords);
+            let offset = this.shared_offset(&view, coords);
             this.program.exprs.load(view.buffer, offset, 1, None)
         })
     }
 
-    /// The place in a tensor of an element of a tile, and the condition that it exists.
-    fn destination(
+    /// The offset in a tensor of an element of a tile, `block * tile + element`, and the guard that it
+    /// exists.
+    fn store_destination(
         &mut self,
         tile: usize,
         (grid, tensor): (&[Option<usize>], TensorId),
         coords: &[ExprId],
     ) -> (ExprId, Option<ExprId>) {
-        let tile = &self.steps.tiles[tile];
+        let tile = &self.plan.steps.tiles[tile];
         let mut position = coords.to_vec();
-        for (&dim, &block) in grid.iter().zip(&self.block) {
+        for (&dim, &block) in grid.iter().zip(&self.ids.block) {
             if let Some(dim) = dim {
                 let start = self.program.exprs.mul_const(block, tile.shape[dim] as i64);
                 position[dim] = self.program.exprs.add2(start, position[dim]);
             }
         }
-        let shape = self.request.graph.shape(tensor);
+        let shape = self.plan.request.graph.shape(tensor);
         let mut guard = None;
         for dim in (0..shape.len()).filter(|&dim| tile.ragged[dim]) {
-            let inside = self.below(position[dim], shape[dim]);
+            let inside = self.is_below(position[dim], shape[dim]);
             guard = self.program.exprs.and_guard(guard, inside);
         }
         (self.tensor_offset(tensor, &position), guard)
     }
 
+    /// Stores a tile element by element, in vectors.
     fn store_elements(&mut self, tile: usize, to: (&[Option<usize>], TensorId)) -> Vec<Stmt> {
         self.store_each(tile, to, |this, coords| {
-            this.value(tile, &Point { coords: coords.to_vec(), site: None })
+            this.value_at(tile, &TilePoint { coords: coords.to_vec(), slot: None })
         })
     }
 
@@ -98,32 +108,38 @@ impl Lowering<'_> {
     ) -> Vec<Stmt> {
         let Some(buffer) = self.arguments[to.1.index()] else { return Vec::new() };
         let dtype = self.program.buffer(buffer).dtype;
-        let shape = self.steps.tiles[tile].shape.clone();
-        self.each_element(&shape, |this, coords| {
+        let shape = self.plan.steps.tiles[tile].shape.clone();
+        self.for_each_element(&shape, |this, coords| {
             let value = value(this, coords);
             let value = this.program.exprs.cast(dtype, value);
-            let (offset, mask) = this.destination(tile, to, coords);
-            vec![Write { buffer, offset, value, mask }]
+            let (offset, mask) = this.store_destination(tile, to, coords);
+            vec![ElementStore { buffer, offset, value, mask }]
         })
     }
 
-    /// Stores registers, two neighbours at a time where they are neighbours in the tensor.
-    fn store_sites(&mut self, tile: usize, to: (&[Option<usize>], TensorId), at: &Fragments) -> Vec<Stmt> {
+    /// Stores registers, two adjacent columns at a time where they are adjacent in the tensor.
+    fn store_registers(
+        &mut self,
+        tile: usize,
+        to: (&[Option<usize>], TensorId),
+        at: &FragmentLayout,
+    ) -> Vec<Stmt> {
         let Some(buffer) = self.arguments[to.1.index()] else { return Vec::new() };
         let dtype = self.program.buffer(buffer).dtype;
-        let shape = self.steps.tiles[tile].shape.clone();
+        let shape = self.plan.steps.tiles[tile].shape.clone();
         let last = shape.len() - 1;
-        let strides = &self.request.stored[to.1.index()].strides;
-        let is_ragged = self.steps.tiles[tile].ragged[last];
-        let pairs = at.has_pairs() && strides[last] == 1 && shape[last].is_multiple_of(2) && !is_ragged;
-        self.each_site_stored(at, pairs, |this, site| {
-            let inside = this.site_exists(site, true);
-            let point = this.point(site, &shape);
-            let value = this.value(tile, &point);
+        let strides = &self.plan.request.stored[to.1.index()].strides;
+        let is_ragged = self.plan.steps.tiles[tile].ragged[last];
+        let pairs =
+            at.has_column_pairs() && strides[last] == 1 && shape[last].is_multiple_of(2) && !is_ragged;
+        self.store_each_slot(at, pairs, |this, slot| {
+            let inside = this.slot_exists(slot, true);
+            let point = this.point_of_slot(slot, &shape);
+            let value = this.value_at(tile, &point);
             let value = this.program.exprs.cast(dtype, value);
-            let (offset, exists) = this.destination(tile, to, &point.coords);
+            let (offset, exists) = this.store_destination(tile, to, &point.coords);
             let mask = this.program.exprs.and_guard(inside, exists);
-            Write { buffer, offset, value, mask }
+            ElementStore { buffer, offset, value, mask }
         })
     }
 }

@@ -1,13 +1,14 @@
-//! Where tiles are, and what their elements are at a point.
+//! Where tiles live, and the value of an element.
 //!
-//! A tile without a place of its own is computed from its operands wherever an element of it is needed. Before that,
-//! [`Lowering::prepare`] brings what the element needs to places where it can be read.
+//! A tile without a home is recomputed from its operands at each use: [`BlockEmitter::value_at`] gives the
+//! expression. Before that [`BlockEmitter::prepare`] makes what the element depends on readable, which may
+//! copy registers to shared memory.
 
-use super::elements::Write;
-use super::layout::{Columns, Fragments, Registers, Site};
-use super::lowering::Lowering;
+use super::elements::ElementStore;
+use super::emitter::BlockEmitter;
+use super::layout::{ColumnLayout, FragmentLayout, RegisterSlot, RegisterTile};
 use super::reduce::reduction_of;
-use super::steps::Step;
+use super::steps::TileStep;
 use crate::lower::partner;
 use crate::op::{BinaryFn, Op, UnaryFn};
 use orch_compute::{BufferId, Expr, ExprId, Exprs};
@@ -16,142 +17,152 @@ use orch_thread::Stmt;
 
 /// A tile in shared memory.
 #[derive(Clone, Debug)]
-pub(super) struct View {
+pub(super) struct SharedTile {
     pub buffer: BufferId,
-    /// The place of the first element.
+    /// Offset of the first element.
     pub base: ExprId,
+    /// Elements from one index to the next, by dimension. Of a swizzled tile only those of leading dimensions
+    /// count.
     pub strides: Vec<usize>,
-    /// Extents with what is added to them; elements there are zero.
+    /// Extents with padding; elements in the padding are zero, or, in the rows of a skinny A, arbitrary.
     pub padded: Vec<usize>,
-    /// If the tile is swizzled, the dimensions of its lines and of their elements; strides are those within a part.
-    pub lines: Option<[usize; 2]>,
+    /// The `[row, column]` dimensions of a swizzled tile (128-byte swizzle, rows of 64 elements of 16 bits);
+    /// `None` if not swizzled.
+    pub swizzle: Option<[usize; 2]>,
 }
 
-/// Where a tile is.
+/// Where a tile lives.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
-    Registers(Registers),
-    Shared(View),
+pub(super) enum TileHome {
+    Registers(RegisterTile),
+    Shared(SharedTile),
 }
 
-/// Where elements are needed: coordinates, and the register that holds them if they are those of a layout.
+/// An element of a tile: its coordinates, and the register slot they are those of, if registers of that
+/// layout may be read.
 #[derive(Clone, Debug)]
-pub(super) struct Point {
+pub(super) struct TilePoint {
     pub coords: Vec<ExprId>,
-    pub site: Option<Site>,
+    pub slot: Option<RegisterSlot>,
 }
 
-impl Lowering<'_> {
-    /// The layout in which a tile is best computed: that of the registers from which it is made.
-    pub fn home(&self, tile: usize) -> Option<Fragments> {
-        let shape = &self.steps.tiles[tile].shape;
-        for place in &self.places[tile] {
-            if let Place::Registers(registers) = place {
+impl BlockEmitter<'_> {
+    /// The register layout in which a tile is or should be computed: its own home's, or for elementwise tiles
+    /// that of operands in registers. `None` if it is computed by coordinates, through shared memory.
+    pub fn register_layout(&self, tile: usize) -> Option<FragmentLayout> {
+        let shape = &self.plan.steps.tiles[tile].shape;
+        for place in &self.tiles.homes[tile] {
+            if let TileHome::Registers(registers) = place {
                 return Some(registers.at.clone());
             }
         }
-        let Step::Op { op, args } = &self.steps.tiles[tile].step else { return None };
-        if !op.is_elementwise() || !self.places[tile].is_empty() {
+        let TileStep::Op { op, args } = &self.plan.steps.tiles[tile].step else { return None };
+        if !op.is_elementwise() || !self.tiles.homes[tile].is_empty() {
             return None;
         }
-        let rows = self.rows(shape)?;
-        let homes = args.iter().filter_map(|&arg| self.home(arg)).filter(|at| at.rows == rows);
-        let homes: Vec<Fragments> = homes.collect();
+        let rows = self.warp_grid(shape)?;
+        let homes = args.iter().filter_map(|&arg| self.register_layout(arg)).filter(|at| at.rows == rows);
+        let homes: Vec<FragmentLayout> = homes.collect();
         let n = shape[shape.len() - 1];
-        let full = homes.iter().find(|at| at.columns == Columns::Spread(n));
+        let full = homes.iter().find(|at| at.columns == ColumnLayout::Partitioned(n));
         let per_row = || match n {
-            1 => Fragments::per_row(&rows),
-            n => Fragments { rows: rows.clone(), columns: Columns::Spread(n) },
+            1 => FragmentLayout::per_row(&rows),
+            n => FragmentLayout { rows: rows.clone(), columns: ColumnLayout::Partitioned(n) },
         };
         full.cloned().or_else(|| (!homes.is_empty()).then(per_row))
     }
 
-    /// Brings what a tile is made of to where it can be read at the places of a layout, or anywhere.
-    pub fn prepare(&mut self, tile: usize, at: Option<&Fragments>) {
+    /// Makes a tile readable at the slots of a layout (`Some`), or at any coordinates (`None`): recursively
+    /// for tiles that are recomputed.
+    pub fn prepare(&mut self, tile: usize, at: Option<&FragmentLayout>) {
         if self.is_readable(tile, at) {
             return;
         }
-        if !self.places[tile].is_empty() {
-            self.share(tile);
+        if !self.tiles.homes[tile].is_empty() {
+            self.copy_to_shared(tile);
             return;
         }
-        let step = self.steps.tiles[tile].step.clone();
-        let keeps_place = matches!(&step, Step::Op { op, .. } if op.is_elementwise());
+        let step = self.plan.steps.tiles[tile].step.clone();
+        // Elementwise operators read operands at the same slot; others at other coordinates.
+        let keeps_place = matches!(&step, TileStep::Op { op, .. } if op.is_elementwise());
         for arg in step.args() {
             self.prepare(arg, at.filter(|_| keeps_place));
         }
     }
 
-    fn is_readable(&self, tile: usize, at: Option<&Fragments>) -> bool {
-        self.places[tile].iter().any(|place| match place {
-            Place::Shared(_) => true,
-            Place::Registers(registers) => at.is_some_and(|at| at.sees(&registers.at)),
+    /// Whether a tile has a home that can be read at the slots of a layout, or anywhere.
+    fn is_readable(&self, tile: usize, at: Option<&FragmentLayout>) -> bool {
+        self.tiles.homes[tile].iter().any(|place| match place {
+            TileHome::Shared(_) => true,
+            TileHome::Registers(registers) => at.is_some_and(|at| at.covers(&registers.at)),
         })
     }
 
-    /// Copies a tile from registers to shared memory.
-    pub fn share(&mut self, tile: usize) {
-        let registers = self.places[tile].iter().find_map(|place| match place {
-            Place::Registers(registers) => Some(registers.clone()),
-            Place::Shared(_) => None,
+    /// Copies a tile from registers to shared memory, as a second home.
+    pub fn copy_to_shared(&mut self, tile: usize) {
+        let registers = self.tiles.homes[tile].iter().find_map(|place| match place {
+            TileHome::Registers(registers) => Some(registers.clone()),
+            TileHome::Shared(_) => None,
         });
         if let Some(registers) = registers {
-            let view = self.shared_copy(&registers, &self.steps.tiles[tile].shape.clone());
-            self.places[tile].push(Place::Shared(view));
+            let view = self.shared_copy(&registers, &self.plan.steps.tiles[tile].shape.clone());
+            self.tiles.homes[tile].push(TileHome::Shared(view));
         }
     }
 
-    /// A copy of registers in shared memory.
-    pub fn shared_copy(&mut self, registers: &Registers, shape: &[usize]) -> View {
-        let view = self.new_view("tile", DType::F32, shape, shape.len().saturating_sub(1));
-        let place = Place::Registers(registers.clone());
-        let stmts = self.at_sites(&registers.at, shape, &view, |this, point| this.read_place(&place, point));
-        self.run(stmts);
+    /// A new f32 tile in shared memory with the content of registers.
+    pub fn shared_copy(&mut self, registers: &RegisterTile, shape: &[usize]) -> SharedTile {
+        let view = self.alloc_shared("tile", DType::F32, shape, shape.len().saturating_sub(1));
+        let place = TileHome::Registers(registers.clone());
+        let stmts = self
+            .store_slots_to_shared(&registers.at, shape, &view, |this, point| this.read_home(&place, point));
+        self.emit(stmts);
         view
     }
 
-    /// Statements by which threads store what they have of a layout to a tile in shared memory.
-    pub fn at_sites(
+    /// Stores of a value per slot of a layout to a tile in shared memory, in pairs of columns where these are
+    /// adjacent and aligned.
+    pub fn store_slots_to_shared(
         &mut self,
-        at: &Fragments,
+        at: &FragmentLayout,
         shape: &[usize],
-        view: &View,
-        value: impl Fn(&mut Self, &Point) -> ExprId,
+        view: &SharedTile,
+        value: impl Fn(&mut Self, &TilePoint) -> ExprId,
     ) -> Vec<Stmt> {
         let dtype = self.program.buffer(view.buffer).dtype;
         let last = shape.len() - 1;
         let lines_are_even =
             (0..last).all(|dim| view.strides[dim].is_multiple_of(2)) && shape[last].is_multiple_of(2);
-        let in_pairs = at.has_pairs() && view.strides[last] == 1 && lines_are_even;
-        self.each_site_stored(at, in_pairs, |this, site| {
-            let mask = this.site_exists(site, true);
-            let point = this.point(site, shape);
+        let in_pairs = at.has_column_pairs() && view.strides[last] == 1 && lines_are_even;
+        self.store_each_slot(at, in_pairs, |this, slot| {
+            let mask = this.slot_exists(slot, true);
+            let point = this.point_of_slot(slot, shape);
             let value = value(this, &point);
             let value = this.program.exprs.cast(dtype, value);
-            let offset = this.offset(view, &point.coords);
-            Write { buffer: view.buffer, offset, value, mask }
+            let offset = this.shared_offset(view, &point.coords);
+            ElementStore { buffer: view.buffer, offset, value, mask }
         })
     }
 
-    /// Stores of every register of a layout; two neighbours at a time where they are `in_pairs` in the buffer.
-    pub fn each_site_stored(
+    /// Stores for every slot of a layout; with `in_pairs`, columns `2c` and `2c + 1` by one store.
+    pub fn store_each_slot(
         &mut self,
-        at: &Fragments,
+        at: &FragmentLayout,
         in_pairs: bool,
-        mut write: impl FnMut(&mut Self, &Site) -> Write,
+        mut write: impl FnMut(&mut Self, &RegisterSlot) -> ElementStore,
     ) -> Vec<Stmt> {
-        let mut first: Option<Write> = None;
-        self.each_site(at, |this, site| {
-            let Write { buffer, offset, value, mask } = write(this, &site);
+        let mut first: Option<ElementStore> = None;
+        self.for_each_slot(at, |this, slot| {
+            let ElementStore { buffer, offset, value, mask } = write(this, &slot);
             if !in_pairs {
                 return vec![Stmt::Store { buffer, offset, value, mask }];
             }
             match first.take() {
                 None => {
-                    first = Some(Write { buffer, offset, value, mask });
+                    first = Some(ElementStore { buffer, offset, value, mask });
                     Vec::new()
                 }
-                Some(Write { offset, value: left, mask, .. }) => {
+                Some(ElementStore { offset, value: left, mask, .. }) => {
                     let value = this.program.exprs.interleave(left, value);
                     let mask = mask.map(|mask| this.program.exprs.splat(mask, 2));
                     vec![Stmt::Store { buffer, offset, value, mask }]
@@ -160,34 +171,36 @@ impl Lowering<'_> {
         })
     }
 
-    /// Unrolled statements for every register of a layout.
-    pub fn each_site(
+    /// Statements for every register of a layout, unrolled.
+    pub fn for_each_slot(
         &mut self,
-        at: &Fragments,
-        mut body: impl FnMut(&mut Self, Site) -> Vec<Stmt>,
+        at: &FragmentLayout,
+        mut body: impl FnMut(&mut Self, RegisterSlot) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
-        let sides = if at.columns == Columns::One { 1 } else { 2 };
-        self.each_tile(at, |this, [lead, row_tile, column_tile]| {
+        let column_halves = if at.columns == ColumnLayout::PerRow { 1 } else { 2 };
+        self.for_each_fragment(at, |this, [lead, row_tile, column_tile]| {
             let mut stmts = Vec::new();
-            for half in 0..2 {
-                for side in 0..sides {
-                    let site = Site { at: at.clone(), lead, row_tile, column_tile, half, side };
-                    stmts.extend(body(this, site));
+            for row_half in 0..2 {
+                for column_half in 0..column_halves {
+                    let slot =
+                        RegisterSlot { at: at.clone(), lead, row_tile, column_tile, row_half, column_half };
+                    stmts.extend(body(this, slot));
                 }
             }
             stmts
         })
     }
 
-    /// Whether the row, and the column, of a site exist; with `once`, whether its thread is the only one that has it.
-    pub fn site_exists(&mut self, site: &Site, once: bool) -> Option<ExprId> {
-        let [row, column] = self.row_and_column(site);
-        let row_in = self.below(row, site.at.rows.m);
-        let column_in = self.below(column, site.at.n());
+    /// Whether a slot's row and column exist; `None` if they always do. With `once`, true only in one of the
+    /// threads that share a value per row.
+    pub fn slot_exists(&mut self, slot: &RegisterSlot, once: bool) -> Option<ExprId> {
+        let [row, column] = self.element_coords(slot);
+        let row_in = self.is_below(row, slot.at.rows.m);
+        let column_in = self.is_below(column, slot.at.n());
         let mut inside = self.program.exprs.and_guard(row_in, column_in);
-        if once && site.at.columns == Columns::One {
-            let (zero, within) = (self.index(0), self.of_lane(1, 4, 1));
-            let [_, warp_column] = self.warp_place(&site.at);
+        if once && slot.at.columns == ColumnLayout::PerRow {
+            let (zero, within) = (self.index(0), self.lane_field(1, 4, 1));
+            let [_, warp_column] = self.warp_coords(&slot.at);
             for place in [within, warp_column] {
                 let is_first = self.program.exprs.eq(place, zero);
                 inside = self.program.exprs.and_guard(inside, Some(is_first));
@@ -196,90 +209,92 @@ impl Lowering<'_> {
         inside
     }
 
-    /// The point of a tile at a site; beyond its last row or column, that row or column.
-    pub fn point(&mut self, site: &Site, shape: &[usize]) -> Point {
-        let [row, column] = self.row_and_column(site);
-        let mut coords = self.program.exprs.unflatten(site.lead, &site.at.rows.lead);
-        coords.push(self.clamped(row, site.at.rows.m));
-        coords.push(self.clamped(column, site.at.n()));
+    /// The point of a tile at a slot; slots beyond the last row or column give the last one.
+    pub fn point_of_slot(&mut self, slot: &RegisterSlot, shape: &[usize]) -> TilePoint {
+        let [row, column] = self.element_coords(slot);
+        let mut coords = self.program.exprs.unflatten(slot.lead, &slot.at.rows.lead);
+        coords.push(self.clamped_below(row, slot.at.rows.m));
+        coords.push(self.clamped_below(column, slot.at.n()));
         for (coord, &extent) in coords.iter_mut().zip(shape) {
             if extent == 1 {
                 *coord = self.program.exprs.index(0);
             }
         }
-        Point { coords, site: Some(site.clone()) }
+        TilePoint { coords, slot: Some(slot.clone()) }
     }
 
-    /// The place of an element of a tile in shared memory.
-    pub fn offset(&mut self, view: &View, coords: &[ExprId]) -> ExprId {
-        let within = match view.lines {
-            Some(lines) => self.place_in_tile(view, lines, coords),
+    /// The offset of an element of a tile in shared memory.
+    pub fn shared_offset(&mut self, view: &SharedTile, coords: &[ExprId]) -> ExprId {
+        let within = match view.swizzle {
+            Some(lines) => self.swizzled_offset_in(view, lines, coords),
             None => self.program.exprs.linear_index(coords, &view.strides),
         };
         let offset = self.program.exprs.add2(view.base, within);
         self.simplifier.simplify(&mut self.program.exprs, offset)
     }
 
-    /// An element of a tile, as f32. What it needs has been [prepared](Lowering::prepare).
-    pub fn value(&mut self, tile: usize, point: &Point) -> ExprId {
-        let seen = |place: &&Place| match place {
-            Place::Registers(registers) => {
-                point.site.as_ref().is_some_and(|site| site.at.sees(&registers.at))
+    /// An element of a tile, as f32: from registers if the slot covers them, else from shared memory, else
+    /// recomputed. Requires [`prepare`](BlockEmitter::prepare).
+    pub fn value_at(&mut self, tile: usize, point: &TilePoint) -> ExprId {
+        let seen = |place: &&TileHome| match place {
+            TileHome::Registers(registers) => {
+                point.slot.as_ref().is_some_and(|slot| slot.at.covers(&registers.at))
             }
-            Place::Shared(_) => false,
+            TileHome::Shared(_) => false,
         };
-        let place = self.places[tile].iter().find(seen);
-        let shared = |place: &&Place| matches!(place, Place::Shared(_));
-        if let Some(place) = place.or_else(|| self.places[tile].iter().find(shared)).cloned() {
-            return self.read_place(&place, point);
+        let place = self.tiles.homes[tile].iter().find(seen);
+        let shared = |place: &&TileHome| matches!(place, TileHome::Shared(_));
+        if let Some(place) = place.or_else(|| self.tiles.homes[tile].iter().find(shared)).cloned() {
+            return self.read_home(&place, point);
         }
-        match self.steps.tiles[tile].step.clone() {
-            Step::Load { .. } => {
+        match self.plan.steps.tiles[tile].step.clone() {
+            TileStep::Load { .. } => {
                 let iteration = self.iteration;
                 self.read_tensor(tile, &point.coords, iteration)
             }
-            Step::Op { op, args } => self.computed(&op, &args, point),
+            TileStep::Op { op, args } => self.computed_value(&op, &args, point),
             // Accumulators and maxima have places before anybody reads them.
-            Step::Accumulate { tile, .. } | Step::RunningMax { tile } => self.value(tile, point),
+            TileStep::Accumulate { tile, .. } | TileStep::RunningMax { tile } => self.value_at(tile, point),
         }
     }
 
-    /// An element of a place.
-    pub fn read_place(&mut self, place: &Place, point: &Point) -> ExprId {
+    /// An element of a home, as f32.
+    pub fn read_home(&mut self, place: &TileHome, point: &TilePoint) -> ExprId {
         let value = match place {
-            Place::Registers(registers) => {
-                let offset = match &point.site {
-                    Some(site) => self.register(site, &registers.at),
+            TileHome::Registers(registers) => {
+                let offset = match &point.slot {
+                    Some(slot) => self.register_offset(slot, &registers.at),
                     None => self.index(0),
                 };
                 self.program.exprs.load(registers.buffer, offset, 1, None)
             }
-            Place::Shared(view) => {
-                let offset = self.offset(view, &point.coords);
+            TileHome::Shared(view) => {
+                let offset = self.shared_offset(view, &point.coords);
                 self.program.exprs.load(view.buffer, offset, 1, None)
             }
         };
         self.program.exprs.cast(DType::F32, value)
     }
 
-    fn computed(&mut self, op: &Op, args: &[usize], point: &Point) -> ExprId {
+    /// An element of an operator's result, from elements of its operands.
+    fn computed_value(&mut self, op: &Op, args: &[usize], point: &TilePoint) -> ExprId {
         match op {
             Op::Unary(f) => {
-                let value = self.operand(args[0], point);
-                self.unary(*f, value)
+                let value = self.broadcast_operand(args[0], point);
+                self.unary_value(*f, value)
             }
             Op::Scale(factor) => {
-                let (value, factor) = (self.operand(args[0], point), self.float(factor.to_f64()));
+                let (value, factor) = (self.broadcast_operand(args[0], point), self.float(factor.to_f64()));
                 self.program.exprs.mul(value, factor)
             }
             Op::Offset(summand) => {
-                let (value, summand) = (self.operand(args[0], point), self.float(summand.to_f64()));
+                let (value, summand) = (self.broadcast_operand(args[0], point), self.float(summand.to_f64()));
                 self.program.exprs.add2(value, summand)
             }
             Op::Binary(BinaryFn::Mask) => {
-                let value = self.operand(args[0], point);
+                let value = self.broadcast_operand(args[0], point);
                 let masked = self.float(f64::NEG_INFINITY);
-                let mask = self.operand(args[1], point);
+                let mask = self.broadcast_operand(args[1], point);
                 let zero = self.float(0.0);
                 let keeps = match *self.program.exprs.get(mask) {
                     // A mask that is computed from indices.
@@ -289,35 +304,36 @@ impl Lowering<'_> {
                 self.program.exprs.select(keeps, value, masked)
             }
             Op::Binary(f) => {
-                let (lhs, rhs) = (self.operand(args[0], point), self.operand(args[1], point));
+                let (lhs, rhs) =
+                    (self.broadcast_operand(args[0], point), self.broadcast_operand(args[1], point));
                 self.program.exprs.binary(binary(*f), lhs, rhs)
             }
             Op::Rotate { dim, group } => {
                 let mut coords = point.coords.clone();
                 let (partner, is_negated) = partner(&mut self.program.exprs, coords[*dim], *group);
                 coords[*dim] = self.simplifier.simplify(&mut self.program.exprs, partner);
-                let value = self.value(args[0], &Point { coords, site: None });
+                let value = self.value_at(args[0], &TilePoint { coords, slot: None });
                 let exprs = &mut self.program.exprs;
                 let opposite = exprs.neg(value);
                 exprs.select(is_negated, opposite, value)
             }
             op => match reduction_of(op) {
-                Some(reduction) => self.combined_parts(args[0], reduction, point),
-                None => self.moved(op, args, &point.coords),
+                Some(reduction) => self.reduce_in_thread(args[0], reduction, point),
+                None => self.moved_value(op, args, &point.coords),
             },
         }
     }
 
-    /// An element of an operand whose extents of 1 are repeated.
-    pub fn operand(&mut self, tile: usize, point: &Point) -> ExprId {
-        let point = self.repeated_point(tile, point);
-        self.value(tile, &point)
+    /// An element of an operand of an elementwise operator: extents of 1 are broadcast.
+    pub fn broadcast_operand(&mut self, tile: usize, point: &TilePoint) -> ExprId {
+        let point = self.broadcast_point(tile, point);
+        self.value_at(tile, &point)
     }
 
-    /// The point of a tile whose extents of 1 are repeated to those of the tile that the point is of.
-    pub fn repeated_point(&mut self, tile: usize, point: &Point) -> Point {
+    /// The point of a tile that is broadcast to another: 0 in dimensions of extent 1.
+    pub fn broadcast_point(&mut self, tile: usize, point: &TilePoint) -> TilePoint {
         let mut point = point.clone();
-        for (coord, &extent) in point.coords.iter_mut().zip(&self.steps.tiles[tile].shape) {
+        for (coord, &extent) in point.coords.iter_mut().zip(&self.plan.steps.tiles[tile].shape) {
             if extent == 1 {
                 *coord = self.program.exprs.index(0);
             }
@@ -325,8 +341,9 @@ impl Lowering<'_> {
         point
     }
 
-    /// Operators that only move elements.
-    fn moved(&mut self, op: &Op, args: &[usize], coords: &[ExprId]) -> ExprId {
+    /// An element of a result that is an element of an operand: transposition, slice, repetition,
+    /// concatenation.
+    fn moved_value(&mut self, op: &Op, args: &[usize], coords: &[ExprId]) -> ExprId {
         let mut from = coords.to_vec();
         match op {
             Op::Transpose(perm) => {
@@ -339,29 +356,29 @@ impl Lowering<'_> {
                 let times = self.index(*times);
                 from[*dim] = self.program.exprs.floor_div(coords[*dim], times);
             }
-            Op::Concat { dim } => return self.joined(args, *dim, coords),
+            Op::Concat { dim } => return self.concatenated_value(args, *dim, coords),
             _ => {}
         }
-        self.value(args[0], &Point { coords: from, site: None })
+        self.value_at(args[0], &TilePoint { coords: from, slot: None })
     }
 
-    /// The element of whichever operand has the coordinate along `dim`.
-    fn joined(&mut self, args: &[usize], dim: usize, coords: &[ExprId]) -> ExprId {
+    /// An element of a concatenation along `dim`: selects among operands, each read at a clamped coordinate.
+    fn concatenated_value(&mut self, args: &[usize], dim: usize, coords: &[ExprId]) -> ExprId {
         let mut starts = Vec::new();
         let mut total = 0;
         for &arg in args {
             starts.push(total);
-            total += self.steps.tiles[arg].shape[dim];
+            total += self.plan.steps.tiles[arg].shape[dim];
         }
         let mut result = None;
         for (&arg, &start) in args.iter().zip(&starts).rev() {
-            let extent = self.steps.tiles[arg].shape[dim];
+            let extent = self.plan.steps.tiles[arg].shape[dim];
             let mut from = coords.to_vec();
             let first = self.program.exprs.add_const(coords[dim], -(start as i64));
             let (low, last) = (self.index(0), self.index(extent - 1));
             let from_first = self.program.exprs.max(first, low);
             from[dim] = self.program.exprs.min(from_first, last);
-            let value = self.value(arg, &Point { coords: from, site: None });
+            let value = self.value_at(arg, &TilePoint { coords: from, slot: None });
             result = Some(match result {
                 None => value,
                 Some(later) => {
@@ -374,8 +391,8 @@ impl Lowering<'_> {
         result.unwrap_or_else(|| self.float(0.0))
     }
 
-    /// A function of one number.
-    pub fn unary(&mut self, f: UnaryFn, x: ExprId) -> ExprId {
+    /// A unary function of a value.
+    pub fn unary_value(&mut self, f: UnaryFn, x: ExprId) -> ExprId {
         let (zero, one) = (self.float(0.0), self.float(1.0));
         let lowest = self.float(f64::NEG_INFINITY);
         let (linear, cubic, half) =
@@ -416,7 +433,7 @@ impl Lowering<'_> {
     }
 }
 
-/// The same function of the expression language; masks are selections there.
+/// The scalar function of a binary operator; masks are selections and do not come here.
 fn binary(f: BinaryFn) -> ScalarBinary {
     match f {
         BinaryFn::Add => ScalarBinary::Add,

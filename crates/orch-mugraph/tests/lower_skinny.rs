@@ -7,7 +7,7 @@ use common::kernels::row_major;
 use common::valid;
 use orch_ir::DType;
 use orch_mugraph::lower::Stored;
-use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::{MuGraph, print};
 use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
@@ -22,7 +22,7 @@ fn boxes(kernel: &Kernel) -> usize {
 fn box_count(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Option<usize> {
     let all = ways(graph, stored, factors);
     let (_, kernel) =
-        all.iter().find(|(schedule, _)| *schedule == Schedule { tma_operands: true, ctas: 1 })?;
+        all.iter().find(|(schedule, _)| *schedule == MugraphSchedule { tma_operands: true, ctas: 1 })?;
     Some(boxes(kernel))
 }
 
@@ -57,7 +57,7 @@ fn boxes_have_the_rows_that_there_are() {
         let all = ways(&graph, &row_major(&graph, DType::F16), OperandPrecision::F16);
         let (_, kernel) = all.iter().find(|(schedule, _)| schedule.tma_operands).expect("boxes");
         let first = kernel.program.tensor_maps.iter().find(|view| view.extents == [384, rows]);
-        assert_eq!(first.map(|view| view.lines), Some(rows), "{}", kernel.program);
+        assert_eq!(first.map(|view| view.rows), Some(rows), "{}", kernel.program);
     }
 }
 
@@ -68,8 +68,10 @@ fn few_blocks_are_run_by_clusters() {
     for (graph, tasks) in [(normalised([9, 1024, 128], 2, 16), 4), (adapted([8, 4096, 128], 2, 2), 4)] {
         let stored = row_major(&graph, DType::F16);
         let all = ways(&graph, &stored, OperandPrecision::F16);
-        let (_, shared) =
-            all.iter().find(|(way, _)| *way == Schedule { tma_operands: true, ctas: 2 }).expect("clusters");
+        let (_, shared) = all
+            .iter()
+            .find(|(way, _)| *way == MugraphSchedule { tma_operands: true, ctas: 2 })
+            .expect("clusters");
         assert_eq!(shared.program.tasks, tasks, "{}", print(&graph));
         check_ways(&graph, &stored, KINDS[3]);
     }

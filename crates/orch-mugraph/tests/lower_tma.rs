@@ -9,7 +9,7 @@ use common::{random_inputs, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
-use orch_mugraph::lower::gpu::Schedule;
+use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::lower::{Stored, gpu};
 use orch_mugraph::{MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
 use orch_thread::OperandPrecision;
@@ -208,7 +208,7 @@ fn groups_of_warps_pass_gates() {
             // Tasks of a cluster would have iterations too few for that.
             let mut text = String::new();
             check_lowered(&graph, &inputs, &stored, 1e-2, |request| {
-                let kernel = gpu::lower_as(request, &SM_90, OperandPrecision::F16, Schedule::PLAIN);
+                let kernel = gpu::lower_as(request, &SM_90, OperandPrecision::F16, MugraphSchedule::PLAIN);
                 let kernel = kernel.unwrap_or_else(|e| panic!("{e}\n{}", print(&graph)));
                 text = print_thread(&kernel.program);
                 kernel
