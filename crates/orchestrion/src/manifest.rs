@@ -161,7 +161,7 @@ pub struct Resources {
 /// Memory that a range lies in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum SlotMemory {
     /// The executable's working memory, from this byte on.
     Arena(usize),
     /// A constant.
@@ -176,7 +176,8 @@ pub enum Place {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Slot {
     /// Where.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub memory: SlotMemory,
     /// Bytes.
     pub bytes: usize,
     /// True if the step writes it.
@@ -259,12 +260,13 @@ pub struct PlanReport {
     /// The same of the cheapest plan without kernels that the superoptimizer found, if this plan has some.
     #[serde(default)]
     pub without_superoptimizer_us: Option<f64>,
-    /// Times of the plans that were timed whole, this one's first; none if there was no other.
-    #[serde(default)]
-    pub rivals_us: Vec<f64>,
-    /// True if the plan was found before and is remembered; all above is of that time.
-    pub is_remembered: bool,
-    /// What was asked for and had no effect, and why.
+    /// End-to-end times of the alternative plans that were timed, this plan's first; none if there was no other plan.
+    #[serde(default, rename = "rivals_us")]
+    pub alternatives_us: Vec<f64>,
+    /// True if the plan was in the plan cache; all counts above are then those of the compilation that made it.
+    #[serde(rename = "is_remembered")]
+    pub is_cached: bool,
+    /// Options that had no effect, and why.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Seconds spent in each stage, in order.
