@@ -4,10 +4,10 @@ use orch_runtime::cuda::{CudaError, ExecutableError};
 use orch_runtime::program::RunError;
 use std::path::PathBuf;
 
-/// Why something that was asked for was not done.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model, its data or an option is wrong, or asks for something that is not supported; the message lists
+    /// The model, its data or an option is wrong, or needs something that is not supported; the message lists
     /// every problem with its place.
     #[error("{0}")]
     Model(String),

@@ -87,11 +87,11 @@ pub struct KernelInfo {
     pub symbol: String,
     /// Index of the shared object or cubin that holds it.
     pub library: usize,
-    /// Independent tasks.
+    /// The grid: CTAs of a GPU, work items of a CPU.
     pub tasks: usize,
     /// Scratch per thread.
     pub scratch_bytes: usize,
-    /// How a GPU runs each task; `None` on CPUs.
+    /// The CTA's shape; `None` on CPUs.
     #[serde(alias = "team")]
     pub cta: Option<CtaInfo>,
     /// The template and schedule, for people.
@@ -115,19 +115,19 @@ pub struct CallInfo {
     pub own_us: Option<f64>,
 }
 
-/// How a GPU runs a task of a kernel.
+/// Shape and resources of a CTA.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CtaInfo {
-    /// Threads of a task.
+    /// Threads of a CTA.
     pub threads: usize,
-    /// Consecutive tasks that run at the same time; 1 if each runs by itself.
+    /// CTAs of a cluster; 1 without clusters.
     pub cluster: usize,
-    /// Memory that the threads of a task share.
+    /// Shared memory of a CTA.
     pub shared_bytes: usize,
-    /// The tensor maps that it is given, in the order of its last parameters.
+    /// Tensor maps, in the order of the kernel's last parameters.
     #[serde(default, alias = "views", skip_serializing_if = "Vec::is_empty")]
     pub tensor_maps: Vec<TensorMapInfo>,
-    /// What the compiler made of it, if it tells.
+    /// Registers and spills, if the compiler reports them.
     pub resources: Option<Resources>,
 }
 

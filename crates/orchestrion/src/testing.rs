@@ -8,7 +8,7 @@ use crate::plan::signature::Signatures;
 use crate::plan::units::Units;
 use orch_ir::PrimGraph;
 
-/// Sixteen rows by a large factor, and by two small ones.
+/// Sixteen rows by a large weight, and by two of rank 16 (LoRA).
 pub const LORA: &str = "graph \"lora\" {
   input \"x\" t0: f16[16, 4096]
   input \"w\" t1: f16[4096, 4096]

@@ -1,8 +1,8 @@
 //! Candidates of two contractions: attention, whose scores pass from the first to the second in registers.
 //!
 //! Growing sets unit by unit would meet them only through many sets that no template serves, so they are looked for: all
-//! units on the ways from one contraction to the next one, and the same with what is computed for them alone before:
-//! all of it, or without what is a contraction's epilogue.
+//! units on the paths from one contraction to the next one, alone and with the units before that only they read: all of
+//! these, or all but the epilogues of other contractions.
 
 use super::units::Units;
 use orch_ir::{NodeId, TensorId};
@@ -34,7 +34,7 @@ fn is_anchor(dag: &Dag, node: NodeId) -> bool {
     dag.node(node).kind == NodeKind::Anchor
 }
 
-/// The units on the ways from the one contraction before `last` to it; `None` if there are several or none nearby.
+/// The units on all paths from the one contraction before `last` to it; `None` if there are several or none nearby.
 fn between_contractions(dag: &Dag, last: NodeId) -> Option<BTreeSet<NodeId>> {
     let (mut above, mut pending) = (BTreeSet::from([last]), vec![last]);
     let mut firsts = BTreeSet::new();
@@ -50,9 +50,9 @@ fn between_contractions(dag: &Dag, last: NodeId) -> Option<BTreeSet<NodeId>> {
             }
         }
     }
-    // The contraction nearest by: others may be its producers, and the second factor's.
+    // The nearest contraction: others may produce its operands, or the second operand of `last`.
     let reduces = |first: &NodeId| {
-        let set = ways(dag, *first, &above);
+        let set = dependents(dag, *first, &above);
         set.iter().any(|&node| dag.node(node).kind == NodeKind::Reduce).then_some(set)
     };
     let mut sets = firsts.iter().filter_map(reduces);
@@ -60,8 +60,8 @@ fn between_contractions(dag: &Dag, last: NodeId) -> Option<BTreeSet<NodeId>> {
     (set.len() <= MAX_UNITS).then_some(set)
 }
 
-/// What `first` leads to among `above`, itself included.
-fn ways(dag: &Dag, first: NodeId, above: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+/// The units of `above` that depend on `first`, itself included.
+fn dependents(dag: &Dag, first: NodeId, above: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
     let (mut set, mut pending) = (BTreeSet::from([first]), vec![first]);
     while let Some(node) = pending.pop() {
         for &after in dag.successors(node) {
@@ -73,8 +73,8 @@ fn ways(dag: &Dag, first: NodeId, above: &BTreeSet<NodeId>) -> BTreeSet<NodeId> 
     set
 }
 
-/// The set with the units before it that compute nothing for anybody else and reduce nothing, and with those that read
-/// a contraction if so told.
+/// The set with the units before it that only the set reads and that reduce nothing; with `epilogues` also those that read a
+/// contraction.
 fn with_own_producers(dag: &Dag, mut set: BTreeSet<NodeId>, epilogues: bool) -> BTreeSet<NodeId> {
     let mut pending: Vec<NodeId> = set.iter().copied().collect();
     while let Some(node) = pending.pop() {
@@ -97,7 +97,7 @@ fn with_own_producers(dag: &Dag, mut set: BTreeSet<NodeId>, epilogues: bool) -> 
     set
 }
 
-/// True if nobody outside reads what the set computes before its last unit.
+/// True if no unit outside of the set reads what it computes before its last unit.
 fn is_closed(dag: &Dag, set: &BTreeSet<NodeId>) -> bool {
     let last = set.last().copied();
     set.iter()

@@ -1,4 +1,5 @@
-//! What kernels read before the kernels before them have ended.
+//! Reads before `griddepcontrol.wait`: under programmatic dependent launch a kernel may read what no kernel of the plan writes
+//! before the kernels before it have ended.
 
 use super::implementation::{ColumnBody, Implementation};
 use orch_ir::TensorId;
@@ -7,8 +8,8 @@ use orch_thread::passes::await_late::{await_late, mark_constant};
 use orch_thread::passes::read_once::release_early;
 use std::collections::BTreeSet;
 
-/// Lets kernels of CTAs start reading inputs and constants of the model before they wait for other kernels, and be launched
-/// while others stream very much.
+/// Moves the waits of GPU kernels behind their first reads of inputs and constants of the model, and the launches of dependent
+/// kernels to where a kernel has little left to stream.
 pub fn read_early(implementation: &mut Implementation) {
     let columns = &implementation.columns;
     let written: BTreeSet<TensorId> =
@@ -40,7 +41,7 @@ mod tests {
     use crate::{Model, Options, Precision};
     use orch_thread::print_thread;
 
-    /// Two products in a row, all of whose factors are inputs of the model.
+    /// Two products in a row, all of whose operands are inputs of the model.
     const PAIR: &str = "graph \"pair\" {
   input \"x\" t0: f16[64, 512]
   input \"w\" t1: f16[512, 512]
@@ -56,7 +57,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_second_product_copies_its_own_factor_while_the_first_one_runs() {
+    fn a_second_product_copies_its_own_operand_while_the_first_one_runs() {
         let folder = std::env::temp_dir().join(format!("orchestrion-early-{}", std::process::id()));
         let options = Options {
             cache_dir: folder.clone(),

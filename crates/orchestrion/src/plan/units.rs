@@ -1,8 +1,8 @@
 //! Stage "identify", first half: the primitive graph as units that candidate kernels are made of.
 //!
 //! Three exact reductions keep the number of candidates small without losing a plan worth having:
-//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16, and where
-//!   the device does so by the way f16, to f32) belong to whoever reads them: computing them again costs nothing;
+//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16 to f32, and
+//!   f16 on devices that widen it where it is read) are computed again by every kernel that reads them, at no cost;
 //! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it: storing
 //!   the value in between never pays;
 //! - everything else is a unit of one primitive.

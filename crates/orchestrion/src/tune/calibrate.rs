@@ -1,4 +1,4 @@
-//! What the machine can do at best, measured once and kept in the tuning database.
+//! Peak rates of the machine's CPU (multiply-adds, memory, L2), measured once and kept in the tuning database.
 
 use crate::{Options, parallel};
 use orch_runtime::Machine;
@@ -6,7 +6,7 @@ use orch_runtime::cpu::{CompileCache, Compiler, Pool, PoolOptions, calibrate};
 use orch_tune::{Database, MachineModel};
 use std::sync::Arc;
 
-/// The machine's figures: those stored, or measured now if there are none or `measure_anew` asks for it.
+/// The machine's figures: those stored, or measured now if there are none or with `measure_anew`.
 ///
 /// # Errors
 /// If they cannot be measured or stored, with the reason.

@@ -1,4 +1,4 @@
-//! Which vendor libraries may be called, and why those that were asked for are not.
+//! Why vendor libraries of the options are not called.
 
 use crate::Options;
 use crate::plan::backend::{Meter, TargetInfo};

@@ -258,8 +258,8 @@ impl<'a> Timer<'a> {
         Ok(times)
     }
 
-    /// The libraries that were asked for and whose calls may be made instead of a column's kernel, with releases: those that
-    /// are here, or those that were fastest where the records are from.
+    /// The libraries of the options whose calls may replace a column's kernel, with releases: those that can be loaded here, or
+    /// those that were fastest on the machine of the records.
     fn releases(&self, column: usize) -> Vec<(Library, String)> {
         let release = |library: Library| match &self.source {
             TimeSource::Here { .. } => self.tools.meter.library(library).ok(),

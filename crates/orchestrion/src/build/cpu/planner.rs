@@ -57,7 +57,7 @@ impl Planner for Cpu {
             sector_bytes: 64,
             element_bytes: size_of::<f32>(),
             partial_bytes: size_of::<f32>(),
-            // Fewer rows wait for right factors from the second-level cache.
+            // With fewer rows the loads of the right operand from L2 take longer than the arithmetic.
             matrix_rows: 8,
             matrix_columns: self.target.lanes(size_of::<f32>()),
             matrix_terms: 8,

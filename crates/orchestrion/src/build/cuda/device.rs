@@ -21,7 +21,7 @@ pub struct Cuda {
     pub(super) device: Option<Device>,
     /// Kernels can be planned without it.
     pub(super) nvrtc: Result<Arc<Nvrtc>, String>,
-    /// What calls are timed with: libraries that were asked for.
+    /// The libraries of the options, whose calls are timed beside kernels.
     pub(super) libraries: Libraries,
     /// Microseconds that a launch alone takes longer than one behind others, once they were measured.
     pub(super) alone_us: OnceLock<f64>,

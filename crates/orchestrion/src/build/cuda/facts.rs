@@ -8,17 +8,17 @@ use orch_template::gpu::attention::AttentionForm;
 use orch_thread::OperandPrecision;
 use orch_tune::gpu::{AttentionFacts, GpuFacts, ProductFacts, Unit};
 
-/// Simple operations that it takes to find an element's place in memory, by itself and after a product, where whole
-/// tiles share them.
+/// Simple operations that compute the address of an element: of one alone, and in the epilogue of a contraction, where the
+/// elements of a tile share them.
 const ADDRESS_OPS: u64 = 4;
 const TILE_ADDRESS_OPS: u64 = 1;
-/// Elements of a result, or terms of its reductions, that are a task's share.
+/// Elements of a result, or of the reduced axes, per CTA.
 const TASK_ELEMS: usize = 512;
-/// Tasks' shares that one row of a reduction is cut into at most.
+/// CTAs that share one row of a reduction, at most.
 const ROW_TASKS: usize = 8;
 
 /// Counts bytes and operations of one launch.
-pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuFacts {
+pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuFacts {
     let mut facts = GpuFacts { tasks: tasks(block), ..GpuFacts::default() };
     for (arg, reads) in block.args.iter().zip(reads(block)) {
         let size = arg.dtype.size_bytes();
@@ -28,7 +28,7 @@ pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuFacts {
             ArgRole::Constant => facts.constant_bytes += (arg.shape.elems().min(reads) * size) as u64,
         }
     }
-    facts.product = Form::of(block).ok().map(|form| product(block, &form, factors));
+    facts.product = Form::of(block).ok().map(|form| product(block, &form, operands));
     facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
     let has_products = facts.product.is_some() || facts.attention.is_some();
@@ -48,13 +48,13 @@ pub fn facts(block: &BlockProgram, factors: OperandPrecision) -> GpuFacts {
 }
 
 fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
-    /// Rows of a task, and keys that are worth a warp of their own, of which a task has up to [`WARPS`].
+    /// Rows of a CTA, and keys of a warp, of which a CTA has up to [`WARPS`].
     const ROWS: usize = 16;
     const WARP_KEYS: usize = 48;
     const WARPS: usize = 4;
     let points = |axes: &[VarId]| AttentionForm::points(block, axes);
     let (rows, keys) = (points(&form.rows), points(&form.keys));
-    let (terms, columns) = (points(&form.terms), points(&form.columns));
+    let (k, columns) = (points(&form.terms), points(&form.columns));
     let mut ops = [0.0; 2];
     let bodies = form.statistics.iter().map(|statistic| statistic.body).chain([form.p]);
     for body in bodies {
@@ -64,43 +64,43 @@ fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionFacts {
         ops[1] += special as f64;
     }
     let computed: f64 =
-        [form.q, form.k, form.v].map(|factor| computing(block, factor, Unit::Half)).iter().sum();
-    // What is computed on its way to shared memory is computed by every task.
+        [form.q, form.k, form.v].map(|operand| computing(block, operand, Unit::Half)).iter().sum();
+    // Operands that are computed before they are stored to shared memory are computed by every CTA.
     ops[0] += 4.0 * computed;
     AttentionFacts {
         tasks: (points(&form.batch) * rows.div_ceil(ROWS)) as u64,
-        task_bytes: 2 * (keys * (terms + columns) + ROWS * terms) as u64,
+        task_bytes: 2 * (keys * (k + columns) + ROWS * k) as u64,
         scores: (keys * ROWS / 32 / (keys / WARP_KEYS).clamp(1, WARPS)) as u64,
         ops,
-        task_flops: (2 * ROWS * keys * (terms + columns)) as u64,
+        task_flops: (2 * ROWS * keys * (k + columns)) as u64,
     }
 }
 
-/// Tasks into which a schedule would cut the stage that has the fewest.
+/// CTAs of the stage that has the fewest.
 fn tasks(block: &BlockProgram) -> u64 {
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
     let of_stage = |stage: &Stage| match stage {
         Stage::Reduce { domain, reduced, .. } => {
-            let (rows, terms) = (points(domain), points(reduced));
-            (rows * terms).div_ceil(TASK_ELEMS).min(rows * ROW_TASKS)
+            let (rows, k) = (points(domain), points(reduced));
+            (rows * k).div_ceil(TASK_ELEMS).min(rows * ROW_TASKS)
         }
         Stage::Store { domain, .. } => points(domain).div_ceil(TASK_ELEMS),
     };
     block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
 }
 
-fn product(block: &BlockProgram, form: &Form, factors: OperandPrecision) -> ProductFacts {
+fn product(block: &BlockProgram, form: &Form, operands: OperandPrecision) -> ProductFacts {
     let Extents { batch, m, n, k } = Extents::of(block, form);
     let pair = [form.a, form.b];
     let is_f32 = block.exprs.dtype(form.a) == DType::F32;
-    let unit = match factors.within(block) {
+    let unit = match operands.within(block) {
         _ if !is_f32 => Unit::Scalar,
         OperandPrecision::F16 | OperandPrecision::Bf16 => Unit::Half,
         OperandPrecision::Tf32 => Unit::Tf32,
         OperandPrecision::F32 => Unit::Scalar,
     };
     let bytes =
-        |factor| read_nodes(block, factor).map(|arg| arg.dtype.size_bytes() as u64).max().unwrap_or(4);
+        |operand| read_nodes(block, operand).map(|arg| arg.dtype.size_bytes() as u64).max().unwrap_or(4);
     ProductFacts {
         batch: batch as u64,
         m: m as u64,
@@ -108,13 +108,14 @@ fn product(block: &BlockProgram, form: &Form, factors: OperandPrecision) -> Prod
         k: k as u64,
         unit,
         factor_bytes: pair.map(bytes),
-        access_bytes: pair.map(|factor| access_bytes(block, factor)),
-        factor_ops: pair.map(|factor| computing(block, factor, unit)),
+        access_bytes: pair.map(|operand| access_bytes(block, operand)),
+        factor_ops: pair.map(|operand| computing(block, operand, unit)),
     }
 }
 
-/// Bytes of the widest accesses that rows of all that a factor reads allow. Constants are laid out as kernels need them.
-fn access_bytes(block: &BlockProgram, factor: ExprId) -> u64 {
+/// Bytes of the widest vector access that the alignment of rows allows for all arguments of an operand. Constants are packed with
+/// any alignment.
+fn access_bytes(block: &BlockProgram, operand: ExprId) -> u64 {
     const WIDEST: usize = 16;
     let of_arg = |arg: &orch_compute::Arg| {
         let strides = arg.layout.strides(&arg.shape);
@@ -124,15 +125,15 @@ fn access_bytes(block: &BlockProgram, factor: ExprId) -> u64 {
             starts.map(|(&stride, _)| arg.dtype.size_bytes() << stride.trailing_zeros().min(4)).min();
         narrowest.unwrap_or(WIDEST).min(WIDEST)
     };
-    let variable = read_nodes(block, factor).filter(|arg| arg.role != ArgRole::Constant);
+    let variable = read_nodes(block, operand).filter(|arg| arg.role != ArgRole::Constant);
     variable.map(of_arg).min().unwrap_or(WIDEST) as u64
 }
 
-/// Operations that compute an element of a factor; 0 if it is read as it is multiplied.
-fn computing(block: &BlockProgram, factor: ExprId, unit: Unit) -> f64 {
+/// Operations that compute an element of an operand; 0 if it is read in the type in which it is multiplied.
+fn computing(block: &BlockProgram, operand: ExprId, unit: Unit) -> f64 {
     /// Simple operations that take as long as an exponential.
     const SPECIAL: u64 = 8;
-    let mut inner = factor;
+    let mut inner = operand;
     while let Expr::Cast(_, value) = block.exprs.get(inner) {
         inner = *value;
     }
@@ -142,8 +143,8 @@ fn computing(block: &BlockProgram, factor: ExprId, unit: Unit) -> f64 {
             return 0.0;
         }
     }
-    let Operations { cheap, special } = operations(block, factor);
-    let addresses = ADDRESS_OPS * read_nodes(block, factor).count() as u64;
+    let Operations { cheap, special } = operations(block, operand);
+    let addresses = ADDRESS_OPS * read_nodes(block, operand).count() as u64;
     (cheap + SPECIAL * special + addresses) as f64
 }
 

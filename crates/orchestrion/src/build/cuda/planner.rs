@@ -21,13 +21,13 @@ use orch_thread::cta::MAX_CLUSTER;
 /// shorter than the templates' kernels for norms and products of `bert_base` in f32, and took 8 us longer on an H200.
 const SCALAR_PRODUCTS: f64 = 0.4;
 
-/// Rows of f32 and of half types that products may copy to longer ones. Scalar units keep up with copies of 8 bytes, and a
-/// product of 800 cubed takes as long as the copies; products of tiles need rows of whole 16 bytes.
+/// When operands are copied to longer rows, for f32 and for f16 and bf16. Scalar FMAs keep up with `cp.async` of 8 bytes, and a GEMM
+/// of 800 cubed takes as long as the copies; MMA kernels need rows of a multiple of 16 bytes.
 const FULL_ROWS: RowAlignment = RowAlignment { kept: 2, wanted: 4, least_flops: 1e9 };
 const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 1e8 };
 
-/// Of attention on an H200: 64 keys by 64 rows take a group of warps 0.63 us alone, 0.38 us each if there are two on a
-/// multiprocessor, and 0.29 us if there are four.
+/// Of attention on an H200: 64 keys by 64 rows take a warp group 0.63 us alone, 0.38 us each if two run on an SM, and 0.29 us
+/// if four do.
 const WAITING: Waiting = Waiting { iteration: 0.87, columns: 1.31, busy: 0.94 };
 
 impl Planner for Cuda {
