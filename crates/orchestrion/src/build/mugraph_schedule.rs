@@ -2,9 +2,6 @@
 
 use orch_mugraph::lower::Request;
 
-/// 10^9 per second, in 1 per microsecond.
-pub const GIGA_TO_MICRO: f64 = 1e3;
-
 /// Grid and loop range of a µGraph's kernel, which the search chose, in the form of [`orch_template::Design::schedule`].
 pub fn mugraph_schedule(request: &Request<'_>) -> String {
     let block = request.block().map(|block| {

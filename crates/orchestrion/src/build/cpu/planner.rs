@@ -3,7 +3,7 @@
 use super::device::Cpu;
 use super::facts::{facts, flops, touched};
 use crate::Precision;
-use crate::build::mugraph_schedule::{GIGA_TO_MICRO, mugraph_schedule};
+use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
 use crate::plan::kernel::{KernelEstimate, KernelWork};
 use orch_compute::{BlockProgram, Storage, layouts};
@@ -14,6 +14,9 @@ use orch_mugraph::search::cost::Machine;
 use orch_template::{self, Design};
 use orch_thread::ThreadProgram;
 use orch_thread::count::count;
+
+/// 10^9 per second, in 1 per microsecond.
+const GIGA_TO_MICRO: f64 = 1e3;
 
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {

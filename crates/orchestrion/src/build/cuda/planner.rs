@@ -3,7 +3,7 @@
 use super::device::Cuda;
 use super::facts::facts;
 use crate::Precision;
-use crate::build::mugraph_schedule::{GIGA_TO_MICRO, mugraph_schedule};
+use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
 use crate::plan::kernel::{KernelEstimate, KernelWork};
 use orch_compute::{BlockProgram, Storage, layouts};
@@ -16,6 +16,9 @@ use orch_template::Design;
 use orch_template::gpu;
 use orch_thread::ThreadProgram;
 use orch_thread::cta::MAX_CLUSTER;
+
+/// 10^9 per second, in 1 per microsecond.
+const GIGA_TO_MICRO: f64 = 1e3;
 
 /// Share of the multiply-adds of scalar units that products of µGraphs reach. At the full rate they were modelled 11 us a layer
 /// shorter than the templates' kernels for norms and products of `bert_base` in f32, and took 8 us longer on an H200.
