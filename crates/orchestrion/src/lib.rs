@@ -14,51 +14,47 @@
 //! # }
 //! ```
 //!
-//! The pipeline is [`Model::compile`], a flat list of stages; `ARCHITECTURE.md` maps them to crates.
+//! The pipeline is [`Model::compile`] (`compile.rs`), a flat list of stages; `ARCHITECTURE.md` maps them to crates. A folder
+//! depends on those before it:
+//!
+//! | folder | stages |
+//! |---|---|
+//! | `plan` | identify, candidates, choose, implement, plan |
+//! | `search` | superoptimize |
+//! | `run` | loading and running executables |
+//! | `tune` | tune, select end to end |
+//! | `build` | find compiler, lower, build: the targets |
+//! | `tools` | what the command line offers beside compiling and running |
 
 pub mod artifact;
-mod assemble;
-mod backend;
-pub mod cache;
-mod candidates;
-mod chains;
-pub mod compare;
+mod build;
 mod compile;
-pub mod conformance;
-pub mod doctor;
-mod early;
-mod emulate;
 mod error;
-mod executable;
-pub mod explain;
-mod facts;
-mod host;
-mod implement;
-mod library;
 pub mod manifest;
 mod model;
-pub mod npy;
 mod options;
 mod parallel;
-mod race;
-mod remember;
-mod signature;
-mod speeds;
-mod substitute;
-pub mod superoptimize;
+mod plan;
+mod run;
+mod search;
+mod stages;
 #[cfg(test)]
 mod testing;
+mod tools;
 mod tune;
-mod units;
 pub mod whole_file;
 
 pub use artifact::Artifact;
-pub use compile::Planned;
 pub use error::Error;
-pub use executable::{DeviceCache, Executable, RunOptions, RunsInARow, StepTime, aligned, check_input};
 pub use model::Model;
 pub use options::{Options, Precision, Progress, Silent};
 pub use orch_ir::{DType, Shape, Tensor};
 pub use orch_onnx::decode_tensor;
 pub use orch_runtime::cuda::{Library, SearchPaths};
 pub use orch_runtime::{map_file, read_file};
+pub use plan::explain;
+pub use plan::planned::Planned;
+pub use run::executable::{Executable, RunsInARow, StepTime, aligned};
+pub use run::options::{DeviceCache, RunOptions, check_input};
+pub use run::{compare, npy};
+pub use tools::{cache, conformance, doctor, superoptimize};

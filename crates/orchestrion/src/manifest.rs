@@ -87,11 +87,11 @@ pub struct KernelInfo {
     pub symbol: String,
     /// Index of the shared object or cubin that holds it.
     pub library: usize,
-    /// Independent tasks.
+    /// The grid: CTAs of a GPU, work items of a CPU.
     pub tasks: usize,
     /// Scratch per thread.
     pub scratch_bytes: usize,
-    /// How a GPU runs each task; `None` on CPUs.
+    /// The CTA's shape; `None` on CPUs.
     #[serde(alias = "team")]
     pub cta: Option<CtaInfo>,
     /// The template and schedule, for people.
@@ -115,19 +115,19 @@ pub struct CallInfo {
     pub own_us: Option<f64>,
 }
 
-/// How a GPU runs a task of a kernel.
+/// Shape and resources of a CTA.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CtaInfo {
-    /// Threads of a task.
+    /// Threads of a CTA.
     pub threads: usize,
-    /// Consecutive tasks that run at the same time; 1 if each runs by itself.
+    /// CTAs of a cluster; 1 without clusters.
     pub cluster: usize,
-    /// Memory that the threads of a task share.
+    /// Shared memory of a CTA.
     pub shared_bytes: usize,
-    /// The tensor maps that it is given, in the order of its last parameters.
+    /// Tensor maps, in the order of the kernel's last parameters.
     #[serde(default, alias = "views", skip_serializing_if = "Vec::is_empty")]
     pub tensor_maps: Vec<TensorMapInfo>,
-    /// What the compiler made of it, if it tells.
+    /// Registers and spills, if the compiler reports them.
     pub resources: Option<Resources>,
 }
 
@@ -161,7 +161,7 @@ pub struct Resources {
 /// Memory that a range lies in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum SlotMemory {
     /// The executable's working memory, from this byte on.
     Arena(usize),
     /// A constant.
@@ -176,7 +176,8 @@ pub enum Place {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Slot {
     /// Where.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub memory: SlotMemory,
     /// Bytes.
     pub bytes: usize,
     /// True if the step writes it.
@@ -259,12 +260,13 @@ pub struct PlanReport {
     /// The same of the cheapest plan without kernels that the superoptimizer found, if this plan has some.
     #[serde(default)]
     pub without_superoptimizer_us: Option<f64>,
-    /// Times of the plans that were timed whole, this one's first; none if there was no other.
-    #[serde(default)]
-    pub rivals_us: Vec<f64>,
-    /// True if the plan was found before and is remembered; all above is of that time.
-    pub is_remembered: bool,
-    /// What was asked for and had no effect, and why.
+    /// End-to-end times of the alternative plans that were timed, this plan's first; none if there was no other plan.
+    #[serde(default, rename = "rivals_us")]
+    pub alternatives_us: Vec<f64>,
+    /// True if the plan was in the plan cache; all counts above are then those of the compilation that made it.
+    #[serde(rename = "is_remembered")]
+    pub is_cached: bool,
+    /// Options that had no effect, and why.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Seconds spent in each stage, in order.

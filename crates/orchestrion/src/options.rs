@@ -32,7 +32,7 @@ pub struct Options {
     /// Plans for this machine by figures measured on it, once (see [`doctor`](crate::doctor)); false takes those that
     /// such processors usually have, so that plans depend on nothing that is measured.
     pub calibrate: bool,
-    /// Whether kernels that the superoptimizer finds and proves are offered beside those of templates.
+    /// Adds kernels that the superoptimizer finds and proves to the candidates.
     pub superoptimize: bool,
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
     /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU.
@@ -112,7 +112,7 @@ impl Precision {
 
     /// The error against f64 that a compiled model stays below, relative to an output's largest magnitude.
     ///
-    /// A product of rounded factors is off by up to 2^-8 of itself in bf16, 2^-11 in f16 and TF32. Such errors are
+    /// A product of rounded operands is off by up to 2^-8 of itself in bf16, 2^-11 in f16 and TF32. Such errors are
     /// independent, so that a sum of them is off by less than that share of the magnitudes that it adds; what remains
     /// grows with the number of contractions one after the other, and with cancellation between them.
     pub fn tolerance(self) -> f64 {

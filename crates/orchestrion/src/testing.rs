@@ -1,13 +1,14 @@
-//! What tests of several stages begin with.
+//! Graphs and contexts for the tests of several stages.
 
 use crate::Options;
-use crate::backend::find;
-use crate::implement::Place;
-use crate::signature::Signatures;
-use crate::units::Units;
+use crate::build::find;
+use crate::plan::backend::Backend;
+use crate::plan::context::PlanContext;
+use crate::plan::signature::Signatures;
+use crate::plan::units::Units;
 use orch_ir::PrimGraph;
 
-/// Sixteen rows by a large factor, and by two small ones.
+/// Sixteen rows by a large weight, and by two of rank 16 (LoRA).
 pub const LORA: &str = "graph \"lora\" {
   input \"x\" t0: f16[16, 4096]
   input \"w\" t1: f16[4096, 4096]
@@ -32,11 +33,12 @@ pub fn graph(text: &str) -> PrimGraph {
 }
 
 /// Calls a function with a graph as the stages after "identify" see it.
-pub fn with_place(text: &str, options: &Options, body: impl FnOnce(Place<'_>)) {
+pub fn with_context(text: &str, options: &Options, body: impl FnOnce(PlanContext<'_>, &dyn Backend)) {
     let backend = &*find(options).unwrap();
     let graph = backend.prepared(graph(text));
     let storage = backend.storage(&graph);
-    let units = Units::of(&graph, storage.layouts(), backend.widens_f16()).unwrap();
+    let units = Units::of(&graph, storage.layouts(), backend.info().widens_f16).unwrap();
     let signatures = Signatures::of(&graph, &storage);
-    body(Place { graph: &graph, storage: &storage, units: &units, signatures: &signatures, backend });
+    let (storage, units, signatures) = (&storage, &units, &signatures);
+    body(PlanContext { graph: &graph, storage, units, signatures, planner: backend }, backend);
 }

@@ -79,7 +79,7 @@ fn artifacts_carry_proofs_and_plans_with_them_are_remembered() {
     let model = Model::from_graph(graph.clone());
     let first = model.compile(&options).expect("it compiles");
     let again = model.compile(&options).expect("it compiles");
-    assert!(again.manifest.report.is_remembered);
+    assert!(again.manifest.report.is_cached);
     assert_eq!(first.manifest.proofs, again.manifest.proofs);
     assert_eq!(first.manifest.steps, again.manifest.steps);
     let proved = first.manifest.steps.iter().filter(|step| step.proof.is_some());

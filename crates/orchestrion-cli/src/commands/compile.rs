@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let seconds: f64 = report.stage_seconds.iter().map(|(_, seconds)| seconds).sum();
-    let known = if report.is_remembered { ", known" } else { "" };
+    let known = if report.is_cached { ", known" } else { "" };
     outln!(
         "{}: {} operators, {} primitives, {} kernels in {} steps, plan {} (gap {:.2} %{known}), {:.1} s",
         output.display(),

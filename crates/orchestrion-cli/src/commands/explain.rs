@@ -146,7 +146,7 @@ fn print_plan(manifest: &Manifest, measured: &[Measured]) {
     if let Some(without_us) = report.without_superoptimizer_us {
         outln!("{}", superoptimizer(manifest, without_us));
     }
-    if let [own_us, others @ ..] = &report.rivals_us[..] {
+    if let [own_us, others @ ..] = &report.alternatives_us[..] {
         let times: Vec<String> = others.iter().map(|us| format!("{us:.1}")).collect();
         outln!("timed whole, with a cold cache: {own_us:.1} us, other plans {} us", times.join(", "));
     }

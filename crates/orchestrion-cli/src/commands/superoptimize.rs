@@ -43,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         if arguments.json {
             rows.push(serde_json::json!({
                 "program": program.name, "stands_for": program.count, "seconds": seconds,
-                "remembered": searched.is_remembered, "found": searched.found,
+                "remembered": searched.is_cached, "found": searched.found,
             }));
         } else {
             print(program, &searched, seconds);
@@ -56,14 +56,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 fn print(program: &Program, searched: &Searched, seconds: f64) {
-    let Searched { found, is_remembered } = searched;
+    let Searched { found, is_cached } = searched;
     let report = &found.report;
     let places = if program.count > 1 { format!(" ({} times)", program.count) } else { String::new() };
     outln!("program `{}`{places}", program.name);
     for line in superoptimize::text(&program.graph).lines() {
         outln!("  {line}");
     }
-    let searched = if *is_remembered { "remembered" } else { "searched" };
+    let searched = if *is_cached { "remembered" } else { "searched" };
     outln!(
         "{searched} in {seconds:.2} s: {} structures, {} states, {} candidates screened; {}",
         report.structures,

@@ -1,0 +1,97 @@
+//! Bytes and operations of a CPU kernel, counted from its block program, for the cost model.
+
+use crate::build::operations::{Operations, operations, reads};
+use orch_compute::{ArgRole, BlockProgram, ExprId, Stage};
+use orch_template::contraction::{self, ContractionForm, CpuMathUnit};
+use orch_thread::CpuTarget;
+use orch_tune::cost::KernelFacts;
+
+/// Counts bytes and operations of one launch.
+pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
+    let mut facts = KernelFacts { efficiency: EFFICIENCY, ..KernelFacts::default() };
+    for arg in &block.args {
+        let bytes = (arg.shape.elems() * arg.dtype.size_bytes()) as u64;
+        match arg.role {
+            ArgRole::Output => facts.bytes_written += bytes,
+            ArgRole::Input | ArgRole::Constant => facts.bytes_read += bytes,
+        }
+    }
+    for stage in &block.stages {
+        count_stage(block, stage, target, &mut facts);
+    }
+    let packing = contraction::packing_work(block, target, FILL_LANES);
+    facts.cheap_ops += 2 * packing.lanes;
+    facts.scattered_accesses += packing.gathered;
+    facts.tasks = tasks(block, &facts);
+    facts
+}
+
+/// Operations that make a work item worth handing to another thread.
+const TASK_OPERATIONS: u64 = 1 << 18;
+
+/// Work items into which a schedule would cut the axes over which every stage varies.
+fn tasks(block: &BlockProgram, facts: &KernelFacts) -> u64 {
+    let domain = |stage: &Stage| match stage {
+        Stage::Reduce { domain, .. } | Stage::Store { domain, .. } => domain.clone(),
+    };
+    let varies =
+        |axis: &&orch_compute::Axis| block.stages.iter().all(|stage| domain(stage).contains(&axis.var));
+    let points: usize = block.axes.iter().filter(varies).map(|axis| axis.extent).product();
+    let moved = (facts.bytes_read + facts.bytes_written) / 4;
+    let operations =
+        facts.fma_flops + facts.tile_flops + facts.cheap_ops + 8 * facts.transcendental_ops + moved;
+    (operations / TASK_OPERATIONS).clamp(1, points.max(1) as u64)
+}
+
+/// Lanes of the vectors that pack operands of contractions.
+const FILL_LANES: usize = 16;
+
+/// Share of the peak that generated inner loops reach.
+const EFFICIENCY: f64 = 0.85;
+
+fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &mut KernelFacts) {
+    let points =
+        |axes: &[orch_compute::VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+    match stage {
+        Stage::Reduce { domain, reduced, kind: orch_compute::ReduceKind::Dot { lhs, rhs }, .. } => {
+            let terms = points(domain) * points(reduced);
+            match ContractionForm::of(block).map(|form| CpuMathUnit::of(block, &form, target)) {
+                Ok(CpuMathUnit::Amx) => facts.tile_flops += 2 * terms,
+                // Two products take the place of one.
+                Ok(CpuMathUnit::Bf16Dot) => facts.fma_flops += terms,
+                Ok(CpuMathUnit::Fma) | Err(_) => facts.fma_flops += 2 * terms,
+            }
+            // Operands are computed once per element that they vary over, not once per step of the K dimension.
+            for factor in [*lhs, *rhs] {
+                let axes = block.exprs.free_vars(factor);
+                add_operations(block, factor, points(&axes), facts);
+            }
+        }
+        Stage::Reduce { domain, reduced, body, .. } => {
+            let terms = points(domain) * points(reduced);
+            facts.cheap_ops += terms;
+            add_operations(block, *body, terms, facts);
+        }
+        Stage::Store { domain, body, .. } => add_operations(block, *body, points(domain), facts),
+    }
+}
+
+/// Adds the operations of an expression that is evaluated so often.
+fn add_operations(block: &BlockProgram, root: ExprId, times: u64, facts: &mut KernelFacts) {
+    let Operations { cheap, special } = operations(block, root);
+    facts.cheap_ops += times * cheap;
+    facts.transcendental_ops += times * special;
+}
+
+/// The same facts with no more bytes read than the kernel has reads for: gathers and slices leave most of a tensor alone.
+pub fn touched(block: &BlockProgram, facts: &KernelFacts) -> KernelFacts {
+    let inputs = block.args.iter().zip(reads(block)).filter(|(arg, _)| arg.role != ArgRole::Output);
+    let bytes_read =
+        inputs.map(|(arg, reads)| (arg.shape.elems().min(reads) * arg.dtype.size_bytes()) as u64).sum();
+    KernelFacts { bytes_read, ..facts.clone() }
+}
+
+/// Floating-point operations in all, a multiply-add as two.
+pub fn flops(facts: &KernelFacts) -> f64 {
+    (facts.fma_flops + facts.tile_flops + facts.cheap_ops + facts.transcendental_ops) as f64
+}

@@ -1,0 +1,9 @@
+//! Kernels in C for a CPU.
+
+mod device;
+mod facts;
+mod meter;
+mod planner;
+mod toolchain;
+
+pub use device::Cpu;

@@ -1,0 +1,148 @@
+//! A GPU with the tools that make kernels for it.
+
+use crate::manifest;
+use crate::plan::backend::TargetInfo;
+use crate::{Error, Options, Precision};
+use orch_runtime::cuda::{CudaError, Device, DeviceInfo, Driver, Libraries, Nvrtc, NvrtcError};
+use orch_thread::OperandPrecision;
+use orch_thread::target::{GPU_TARGETS, GpuTarget, SM_80};
+use orch_tune::gpu::GpuModel;
+use std::sync::{Arc, OnceLock};
+
+/// A GPU, its figures and NVRTC.
+pub struct Cuda {
+    pub(super) target: GpuTarget,
+    /// The instruction set as NVRTC calls it.
+    pub(super) arch: String,
+    pub(super) info: TargetInfo,
+    pub(super) figures: GpuModel,
+    pub(super) precision: Precision,
+    /// Where kernels can be timed.
+    pub(super) device: Option<Device>,
+    /// Kernels can be planned without it.
+    pub(super) nvrtc: Result<Arc<Nvrtc>, String>,
+    /// The libraries of the options, whose calls are timed beside kernels.
+    pub(super) libraries: Libraries,
+    /// Microseconds that a launch alone takes longer than one behind others, once they were measured.
+    pub(super) alone_us: OnceLock<f64>,
+}
+
+impl Cuda {
+    /// The first GPU of this machine.
+    pub fn of_device(options: &Options) -> Result<Self, Error> {
+        let driver = Driver::load(&options.cuda).map_err(no_device)?;
+        let device = driver.device(0).map_err(no_device)?;
+        let info = device.info();
+        let target = gpu_target(info)?;
+        let memory_gbs = GpuModel::REACHED * info.memory_gbs();
+        let machine = format!("{}, {} multiprocessors", info.name, info.multiprocessors);
+        let arch = info.capability.arch();
+        let mut cuda = Self::of_target(&target, options);
+        if memory_gbs > 0.0 {
+            cuda.figures.memory_gbs = memory_gbs;
+        }
+        let info = target_info(&target, &arch, &cuda.figures, options.precision);
+        cuda.info = TargetInfo { machine, is_measurable: true, ..info };
+        cuda.libraries = Libraries::load(options.libraries.iter().copied(), &options.cuda);
+        Ok(Self { arch, device: Some(device), ..cuda })
+    }
+
+    /// A GPU that need not be here, by its table.
+    pub fn of_target(target: &GpuTarget, options: &Options) -> Self {
+        let nvrtc = Nvrtc::load(&options.cuda).map(Arc::new).map_err(|error| error.to_string());
+        let (arch, figures) =
+            (target.arch.to_owned(), GpuModel::usual(target.name, target.sms, target.l2_bytes));
+        let info = target_info(target, &arch, &figures, options.precision);
+        Self {
+            target: target.clone(),
+            arch,
+            figures,
+            precision: options.precision,
+            info,
+            device: None,
+            nvrtc,
+            libraries: Libraries::default(),
+            alone_us: OnceLock::new(),
+        }
+    }
+
+    /// What matrix units multiply.
+    pub(super) fn operands(&self) -> OperandPrecision {
+        operand_precision(self.precision)
+    }
+
+    /// The compiler.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub(super) fn nvrtc(&self) -> Result<&Arc<Nvrtc>, Error> {
+        self.nvrtc.as_ref().map_err(|reason| Error::Environment(reason.clone()))
+    }
+}
+
+/// What matrix units multiply in this precision.
+fn operand_precision(precision: Precision) -> OperandPrecision {
+    match precision {
+        Precision::F32 => OperandPrecision::F32,
+        Precision::Tf32 => OperandPrecision::Tf32,
+        Precision::F16 => OperandPrecision::F16,
+        Precision::Bf16 => OperandPrecision::Bf16,
+    }
+}
+
+/// Facts about a GPU that need not be here.
+fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Precision) -> TargetInfo {
+    TargetInfo {
+        device: manifest::Device::Cuda,
+        name: arch.trim_end_matches('a').to_owned(),
+        machine: format!("any {}", target.name),
+        figures: format!("{target:?} {figures:?} {precision:?}"),
+        chains_contractions: matches!(precision, Precision::F16 | Precision::Bf16),
+        widens_f16: true,
+        overlaps_kernels: target.has_pdl,
+        kept_bytes: 0,
+        library_precision: Some(operand_precision(precision)),
+        is_measurable: false,
+    }
+}
+
+/// The table for a device, with the device's own numbers.
+///
+/// # Errors
+/// If the device is older than all of them.
+fn gpu_target(info: &DeviceInfo) -> Result<GpuTarget, Error> {
+    let name = format!("sm_{}{}", info.capability.major, info.capability.minor);
+    // What a later generation adds is not kept by the one after it.
+    let table = GPU_TARGETS.into_iter().find(|target| target.name == name);
+    let table = table.or((info.capability.major >= 8).then_some(&SM_80)).ok_or_else(|| {
+        Error::Environment(format!(
+            "{} has compute capability {}, kernels need 8.0 or later; models compile for the CPU",
+            info.name, info.capability
+        ))
+    })?;
+    Ok(GpuTarget {
+        sms: info.multiprocessors as usize,
+        shared_bytes: info.shared_bytes_per_block as usize,
+        sm_shared_bytes: info.shared_bytes_per_multiprocessor as usize,
+        sm_registers: info.registers_per_multiprocessor as usize,
+        sm_threads: info.threads_per_multiprocessor as usize,
+        l2_bytes: info.l2_bytes as usize,
+        ..table.clone()
+    })
+}
+
+fn no_device(error: CudaError) -> Error {
+    Error::Environment(format!(
+        "{error}\nTo compile for a GPU that is not here, name it: --target {}",
+        GPU_TARGETS.map(|target| format!("cuda:{}", target.name)).join(" or ")
+    ))
+}
+
+/// A compiler's error in the terms of callers.
+pub(super) fn nvrtc_error(error: NvrtcError) -> Error {
+    match error {
+        NvrtcError::Cancelled => Error::Interrupted,
+        NvrtcError::Rejected { .. } => Error::internal(error),
+        _ => Error::Environment(error.to_string()),
+    }
+}

@@ -1,0 +1,158 @@
+//! What a GPU kernel does, counted from its block program, for the cost model.
+
+use crate::build::operations::{Operations, operations, reads};
+use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
+use orch_ir::DType;
+use orch_template::contraction::{ContractionForm, GemmShape};
+use orch_template::gpu::attention::AttentionForm;
+use orch_thread::OperandPrecision;
+use orch_tune::gpu::{ArithmeticUnit, AttentionCost, GemmCost, GpuKernelCost};
+
+/// Simple operations that compute the address of an element: of one alone, and in the epilogue of a contraction, where the
+/// elements of a tile share them.
+const ADDRESS_OPS: u64 = 4;
+const TILE_ADDRESS_OPS: u64 = 1;
+/// Elements of a result, or of the reduced axes, per CTA.
+const TASK_ELEMS: usize = 512;
+/// CTAs that share one row of a reduction, at most.
+const ROW_TASKS: usize = 8;
+
+/// Counts bytes and operations of one launch.
+pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost {
+    let mut facts = GpuKernelCost { ctas: tasks(block), ..GpuKernelCost::default() };
+    for (arg, reads) in block.args.iter().zip(reads(block)) {
+        let size = arg.dtype.size_bytes();
+        match arg.role {
+            ArgRole::Output => facts.written_bytes += (arg.shape.elems() * size) as u64,
+            ArgRole::Input => facts.read_bytes += (arg.shape.elems().min(reads) * size) as u64,
+            ArgRole::Constant => facts.constant_bytes += (arg.shape.elems().min(reads) * size) as u64,
+        }
+    }
+    facts.product = ContractionForm::of(block).ok().map(|form| product(block, &form, operands));
+    facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
+    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+    let has_products = facts.product.is_some() || facts.attention.is_some();
+    let address_ops = if facts.product.is_some() { TILE_ADDRESS_OPS } else { ADDRESS_OPS };
+    for stage in &block.stages {
+        let (root, times) = match stage {
+            Stage::Reduce { kind: ReduceKind::Dot { .. }, .. } if has_products => continue,
+            Stage::Reduce { domain, reduced, body, .. } => (*body, points(domain) * points(reduced)),
+            Stage::Store { domain, body, .. } => (*body, points(domain)),
+        };
+        let Operations { cheap, special } = operations(block, root);
+        let addresses = address_ops * read_nodes(block, root).count() as u64;
+        facts.cheap_ops += times * (cheap + addresses + 1);
+        facts.special_ops += times * special;
+    }
+    facts
+}
+
+fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionCost {
+    /// Rows of a CTA, and keys of a warp, of which a CTA has up to [`WARPS`].
+    const ROWS: usize = 16;
+    const WARP_KEYS: usize = 48;
+    const WARPS: usize = 4;
+    let points = |axes: &[VarId]| AttentionForm::points(block, axes);
+    let (rows, keys) = (points(&form.rows), points(&form.keys));
+    let (k, columns) = (points(&form.head_dim), points(&form.columns));
+    let mut ops = [0.0; 2];
+    let bodies = form.statistics.iter().map(|statistic| statistic.body).chain([form.p]);
+    for body in bodies {
+        let Operations { cheap, special } = operations(block, body);
+        let addresses = ADDRESS_OPS * read_nodes(block, body).count() as u64;
+        ops[0] += (cheap + addresses) as f64;
+        ops[1] += special as f64;
+    }
+    let computed: f64 =
+        [form.q, form.k, form.v].map(|operand| computing(block, operand, ArithmeticUnit::Half)).iter().sum();
+    // Operands that are computed before they are stored to shared memory are computed by every CTA.
+    ops[0] += 4.0 * computed;
+    AttentionCost {
+        ctas: (points(&form.batch) * rows.div_ceil(ROWS)) as u64,
+        cta_bytes: 2 * (keys * (k + columns) + ROWS * k) as u64,
+        scores: (keys * ROWS / 32 / (keys / WARP_KEYS).clamp(1, WARPS)) as u64,
+        ops,
+        cta_flops: (2 * ROWS * keys * (k + columns)) as u64,
+    }
+}
+
+/// CTAs of the stage that has the fewest.
+fn tasks(block: &BlockProgram) -> u64 {
+    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+    let of_stage = |stage: &Stage| match stage {
+        Stage::Reduce { domain, reduced, .. } => {
+            let (rows, k) = (points(domain), points(reduced));
+            (rows * k).div_ceil(TASK_ELEMS).min(rows * ROW_TASKS)
+        }
+        Stage::Store { domain, .. } => points(domain).div_ceil(TASK_ELEMS),
+    };
+    block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
+}
+
+fn product(block: &BlockProgram, form: &ContractionForm, operands: OperandPrecision) -> GemmCost {
+    let GemmShape { batch, m, n, k } = GemmShape::of(block, form);
+    let pair = [form.a, form.b];
+    let is_f32 = block.exprs.dtype(form.a) == DType::F32;
+    let unit = match operands.within(block) {
+        _ if !is_f32 => ArithmeticUnit::Scalar,
+        OperandPrecision::F16 | OperandPrecision::Bf16 => ArithmeticUnit::Half,
+        OperandPrecision::Tf32 => ArithmeticUnit::Tf32,
+        OperandPrecision::F32 => ArithmeticUnit::Scalar,
+    };
+    let bytes =
+        |operand| read_nodes(block, operand).map(|arg| arg.dtype.size_bytes() as u64).max().unwrap_or(4);
+    GemmCost {
+        batch: batch as u64,
+        m: m as u64,
+        n: n as u64,
+        k: k as u64,
+        unit,
+        operand_bytes: pair.map(bytes),
+        access_bytes: pair.map(|operand| access_bytes(block, operand)),
+        operand_ops: pair.map(|operand| computing(block, operand, unit)),
+    }
+}
+
+/// Bytes of the widest vector access that the alignment of rows allows for all arguments of an operand. Constants are packed with
+/// any alignment.
+fn access_bytes(block: &BlockProgram, operand: ExprId) -> u64 {
+    const WIDEST: usize = 16;
+    let of_arg = |arg: &orch_compute::Arg| {
+        let strides = arg.layout.strides(&arg.shape);
+        let starts =
+            strides.iter().zip(&arg.shape[..]).filter(|&(&stride, &extent)| stride > 1 && extent > 1);
+        let narrowest =
+            starts.map(|(&stride, _)| arg.dtype.size_bytes() << stride.trailing_zeros().min(4)).min();
+        narrowest.unwrap_or(WIDEST).min(WIDEST)
+    };
+    let variable = read_nodes(block, operand).filter(|arg| arg.role != ArgRole::Constant);
+    variable.map(of_arg).min().unwrap_or(WIDEST) as u64
+}
+
+/// Operations that compute an element of an operand; 0 if it is read in the type in which it is multiplied.
+fn computing(block: &BlockProgram, operand: ExprId, unit: ArithmeticUnit) -> f64 {
+    /// Simple operations that take as long as an exponential.
+    const SPECIAL: u64 = 8;
+    let mut inner = operand;
+    while let Expr::Cast(_, value) = block.exprs.get(inner) {
+        inner = *value;
+    }
+    if let Expr::Read { arg, .. } = block.exprs.get(inner) {
+        let is_half = block.arg(*arg).dtype.size_bytes() == 2;
+        if is_half == (unit == ArithmeticUnit::Half) {
+            return 0.0;
+        }
+    }
+    let Operations { cheap, special } = operations(block, operand);
+    let addresses = ADDRESS_OPS * read_nodes(block, operand).count() as u64;
+    (cheap + SPECIAL * special + addresses) as f64
+}
+
+/// The arguments that an expression reads.
+fn read_nodes(block: &BlockProgram, root: ExprId) -> impl Iterator<Item = &orch_compute::Arg> {
+    let nodes = block.exprs.reachable(&[root]).into_iter();
+    nodes.filter_map(|id| match block.exprs.get(id) {
+        Expr::Read { arg, .. } => Some(block.arg(*arg)),
+        _ => None,
+    })
+}

@@ -1,0 +1,9 @@
+//! Kernels in CUDA C++ for a GPU.
+
+mod device;
+mod facts;
+mod meter;
+mod planner;
+mod toolchain;
+
+pub use device::Cuda;

@@ -1,0 +1,117 @@
+//! Planning for GPUs: storage, cost model, designs.
+
+use super::device::Cuda;
+use super::facts::facts;
+use crate::Precision;
+use crate::build::mugraph_schedule::mugraph_schedule;
+use crate::plan::backend::{Planner, TargetInfo};
+use crate::plan::kernel::{KernelEstimate, KernelWork};
+use orch_compute::{BlockProgram, Storage, layouts};
+use orch_ir::{DType, PrimGraph};
+use orch_mugraph::lower::{self, Request};
+use orch_mugraph::search::SearchOptions;
+use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
+use orch_rewrite::RowAlignment;
+use orch_template::Design;
+use orch_template::gpu;
+use orch_thread::ThreadProgram;
+use orch_thread::cta::MAX_CLUSTER;
+
+/// 10^9 per second, in 1 per microsecond.
+const GIGA_TO_MICRO: f64 = 1e3;
+
+/// Share of the multiply-adds of scalar units that products of µGraphs reach. At the full rate they were modelled 11 us a layer
+/// shorter than the templates' kernels for norms and products of `bert_base` in f32, and took 8 us longer on an H200.
+const SCALAR_PRODUCTS: f64 = 0.4;
+
+/// When operands are copied to longer rows, for f32 and for f16 and bf16. Scalar FMAs keep up with `cp.async` of 8 bytes, and a GEMM
+/// of 800 cubed takes as long as the copies; MMA kernels need rows of a multiple of 16 bytes.
+const FULL_ROWS: RowAlignment = RowAlignment { kept: 2, wanted: 4, least_flops: 1e9 };
+const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 1e8 };
+
+/// Of attention on an H200: 64 keys by 64 rows take a warp group 0.63 us alone, 0.38 us each if two run on an SM, and 0.29 us
+/// if four do.
+const WAITING: LatencyHiding = LatencyHiding { iteration: 0.87, columns: 1.31, busy: 0.94 };
+
+impl Planner for Cuda {
+    fn info(&self) -> &TargetInfo {
+        &self.info
+    }
+
+    fn prepared(&self, graph: PrimGraph) -> PrimGraph {
+        let graph = orch_rewrite::merge_products(&graph);
+        let (graph, alignment) = match self.precision {
+            Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
+            Precision::F16 | Precision::Bf16 => (orch_rewrite::stage_inputs(&graph), HALF_ROWS),
+        };
+        let layouts = layouts::assign_gpu(&graph);
+        orch_rewrite::align_rows(&graph, alignment, |tensor| layouts[tensor.index()].order().last().copied())
+    }
+
+    fn storage(&self, graph: &PrimGraph) -> Storage {
+        let layouts = layouts::assign_gpu(graph);
+        match self.precision {
+            Precision::F32 | Precision::Tf32 => Storage::as_stated(graph, layouts),
+            Precision::F16 => Storage::narrowed(graph, layouts, DType::F16),
+            Precision::Bf16 => Storage::narrowed(graph, layouts, DType::BF16),
+        }
+    }
+
+    fn estimate(&self, block: &BlockProgram) -> Option<KernelEstimate> {
+        if !gpu::serves(block, &self.target, self.operands()) {
+            return None;
+        }
+        let facts = facts(block, self.operands());
+        let modelled = facts.estimate(&self.figures);
+        let work = KernelWork { flops: facts.flops(), roofline_us: modelled.bound_us };
+        Some(KernelEstimate { time_us: modelled.time_us, work })
+    }
+
+    fn search_options(&self) -> SearchOptions {
+        let figures = &self.figures;
+        let (gflops, element_bytes, mma_m) = match self.precision {
+            Precision::F32 => (SCALAR_PRODUCTS * figures.f32_gflops, 4, 1),
+            Precision::Tf32 => (figures.tf32_gflops, 4, 16),
+            Precision::F16 | Precision::Bf16 => (figures.half_gflops, 2, 16),
+        };
+        let machine = SearchDevice {
+            cores: figures.sms as usize,
+            tile_bytes: self.target.shared_bytes * 7 / 10,
+            memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs,
+            cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs,
+            cache_bytes: usize::try_from(figures.l2_bytes).unwrap_or(usize::MAX) * 3 / 4,
+            flops_per_us: GIGA_TO_MICRO * gflops,
+            launch_us: figures.launch_us + figures.latency_us,
+            element_bytes,
+            mma_m,
+            skinny_rows: if element_bytes == 2 { 64 } else { 0 },
+            has_tma: self.target.has_wgmma && element_bytes == 2,
+            accumulator_bytes: 96 << 10,
+            scalar_flops: 2.0 * gflops / figures.f32_gflops,
+            special_flops: gflops / figures.special_gops,
+            max_cluster: if self.target.has_clusters && element_bytes == 2 { MAX_CLUSTER } else { 1 },
+            cores_in_clusters: self.target.ctas_in_clusters(MAX_CLUSTER),
+            waiting: (self.target.has_wgmma && element_bytes == 2).then_some(WAITING),
+            ..SearchDevice::default()
+        };
+        SearchOptions { machine, ..SearchOptions::default() }
+    }
+
+    fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design> {
+        gpu::designs(block, &self.target, self.operands(), limit)
+    }
+
+    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design> {
+        let (target, operands) = (&self.target, self.operands());
+        let schedules = lower::gpu::schedules(request, target, operands).unwrap_or_default();
+        let design = |schedule| {
+            let kernel = lower::gpu::lower_as(request, target, operands, schedule).ok()?;
+            Some(Design { kernel, schedule: format!("{} {schedule}", mugraph_schedule(request)) })
+        };
+        schedules.into_iter().filter_map(design).take(limit).collect()
+    }
+
+    fn instructions_us(&self, _program: &ThreadProgram) -> f64 {
+        0.0
+    }
+}

@@ -1,0 +1,51 @@
+//! Which target is meant, and what makes kernels for it.
+
+use super::cpu::Cpu;
+use super::cuda::Cuda;
+use crate::plan::backend::Backend;
+use crate::{Error, Options};
+use orch_runtime::{Feature, Machine};
+use orch_thread::CpuTarget;
+use orch_thread::target::{AARCH64, CPU_TARGETS, GPU_TARGETS};
+use orch_thread::target::{X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
+
+/// The tools for the target of the options: `cpu` or none for this machine's CPU, the name of another CPU target,
+/// `cuda` for this machine's GPU, `cuda:NAME` for another.
+///
+/// # Errors
+/// If there is no such target, it does not have the precision, or tools are missing.
+pub fn find(options: &Options) -> Result<Box<dyn Backend>, Error> {
+    let name = options.target.as_deref().unwrap_or("cpu");
+    if name == "cuda" {
+        return Ok(Box::new(Cuda::of_device(options)?));
+    }
+    if let Some(gpu) = name.strip_prefix("cuda:") {
+        let target = GPU_TARGETS.iter().find(|target| target.name == gpu).ok_or_else(|| unknown(name))?;
+        return Ok(Box::new(Cuda::of_target(target, options)));
+    }
+    let machine = Machine::detect();
+    if name == "cpu" {
+        return Ok(Box::new(Cpu::new(of_machine(&machine), machine, options)?));
+    }
+    let target = CPU_TARGETS.iter().find(|target| target.name == name).ok_or_else(|| unknown(name))?;
+    Ok(Box::new(Cpu::new((*target).clone(), machine, options)?))
+}
+
+fn unknown(name: &str) -> Error {
+    let cpus = CPU_TARGETS.iter().map(|target| target.name.to_owned());
+    let gpus = GPU_TARGETS.iter().map(|target| format!("cuda:{}", target.name));
+    let names: Vec<String> =
+        ["cpu".to_owned(), "cuda".to_owned()].into_iter().chain(gpus).chain(cpus).collect();
+    Error::Input(format!("target `{name}` is not known; there are {}", names.join(", ")))
+}
+
+/// The capability table that fits the machine's CPU.
+fn of_machine(machine: &Machine) -> CpuTarget {
+    match machine.vector_bytes() {
+        64 if machine.has(Feature::AmxBf16) => X86_64_AMX,
+        64 if machine.has(Feature::Avx512Bf16) => X86_64_V4_BF16,
+        64 => X86_64_V4,
+        32 => X86_64_V3,
+        _ => AARCH64,
+    }
+}

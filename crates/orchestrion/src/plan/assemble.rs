@@ -1,0 +1,326 @@
+//! Stage "plan": chosen kernels in order become steps over memory.
+//!
+//! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
+//! long as it lives. Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
+
+use super::explain;
+use super::implementation::{ColumnBody, Implementation, PlannedColumn};
+use super::kernel::{KernelDesign, KernelWork};
+use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo};
+use crate::{Error, Options, parallel};
+use bytes::Bytes;
+use orch_compute::Storage;
+use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
+use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
+use orch_runtime::cpu::ALIGN_BYTES;
+use orch_thread::kernel::{Binding, PackedConstant};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Steps, memory and constants of an executable.
+pub struct Assembly {
+    /// What runs, in order.
+    pub steps: Vec<StepInfo>,
+    /// Working memory.
+    pub arena_bytes: usize,
+    /// Constants as the kernels read them.
+    pub constants: Vec<Bytes>,
+}
+
+/// Lays out the columns, which are in executable order.
+///
+/// # Errors
+/// If the columns do not produce what they need: a bug in choosing.
+pub fn assemble(
+    graph: &PrimGraph,
+    storage: &Storage,
+    implementation: &Implementation,
+    options: &Options,
+) -> Result<Assembly, Error> {
+    let mut assembler = Assembler {
+        graph,
+        storage,
+        inner: &implementation.inner,
+        memory_of: BTreeMap::new(),
+        constants: Vec::new(),
+        known_constants: HashMap::new(),
+        prepared: prepare(graph, storage, implementation, options)?,
+    };
+    let columns = &implementation.columns;
+    let plan = assembler.place_tensors(columns).map_err(|error| Error::Internal(error.to_string()))?;
+    let mut steps = Vec::with_capacity(columns.len());
+    for column in columns {
+        steps.push(assembler.step(column, &implementation.kernels)?);
+    }
+    steps.extend(assembler.output_copies()?);
+    Ok(Assembly { steps, arena_bytes: plan.arena_bytes as usize, constants: assembler.constants })
+}
+
+/// Inputs and outputs of a graph as ports.
+pub fn ports(graph: &PrimGraph, list: &[(String, TensorId)]) -> Vec<Port> {
+    list.iter()
+        .map(|(name, tensor)| Port {
+            name: name.clone(),
+            dtype: graph.dtype(*tensor).name().to_owned(),
+            shape: graph.shape(*tensor).to_vec(),
+        })
+        .collect()
+}
+
+/// A constant in one of the forms that steps read: as it is stored, or packed.
+type ConstantForm = (TensorId, Option<PackedConstant>);
+
+/// The bytes of a form.
+fn bytes_of_form(value: &Tensor, storage: &Storage, (tensor, packed): &ConstantForm) -> Bytes {
+    let stored = storage.stored(*tensor, value);
+    match packed {
+        Some(packed) => Bytes::from(packed.pack(&stored)),
+        None => stored.bytes().clone(),
+    }
+}
+
+/// Stores and packs the constants that kernels read, with all threads: for large models this is the longest part of the stage.
+fn prepare(
+    graph: &PrimGraph,
+    storage: &Storage,
+    implementation: &Implementation,
+    options: &Options,
+) -> Result<HashMap<ConstantForm, Bytes>, Error> {
+    let mut wanted: Vec<ConstantForm> = Vec::new();
+    let mut known = HashSet::new();
+    for column in &implementation.columns {
+        let ColumnBody::Kernel { kernel, args } = &column.body else { continue };
+        for binding in &implementation.kernels[*kernel].design.kernel.bindings {
+            let form = match binding {
+                Binding::Arg(arg) => (args[arg.index()], None),
+                Binding::Packed(packed) => (args[packed.arg.index()], Some(packed.clone())),
+            };
+            let is_constant = form.0.index() < graph.tensors().len() && graph.constant(form.0).is_some();
+            if is_constant && known.insert(form.clone()) {
+                wanted.push(form);
+            }
+        }
+    }
+    let prepared = parallel::map(&wanted, options, |form| {
+        graph.constant(form.0).map(|value| bytes_of_form(value, storage, form))
+    })?;
+    Ok(wanted.into_iter().zip(prepared).filter_map(|(form, bytes)| Some((form, bytes?))).collect())
+}
+
+struct Assembler<'a> {
+    graph: &'a PrimGraph,
+    storage: &'a Storage,
+    /// Shapes of tensors that the graph does not have.
+    inner: &'a [Vec<usize>],
+    memory_of: BTreeMap<TensorId, SlotMemory>,
+    constants: Vec<Bytes>,
+    known_constants: HashMap<ConstantForm, usize>,
+    prepared: HashMap<ConstantForm, Bytes>,
+}
+
+impl Assembler<'_> {
+    fn place_tensors(&mut self, columns: &[PlannedColumn]) -> Result<MemoryPlan, MemoryError> {
+        for (number, (_, tensor)) in self.graph.inputs.iter().enumerate() {
+            self.memory_of.insert(*tensor, SlotMemory::Input(number));
+        }
+        let mut last_use: BTreeMap<TensorId, usize> = BTreeMap::new();
+        for (position, column) in columns.iter().enumerate() {
+            last_use.extend(column.inputs.iter().map(|&tensor| (tensor, position)));
+        }
+        let mut stored: Vec<(TensorId, Buffer)> = Vec::new();
+        for (position, column) in columns.iter().enumerate() {
+            for &tensor in &column.outputs {
+                let output = self.graph.outputs.iter().position(|(_, output)| *output == tensor);
+                if self.memory_of.contains_key(&tensor) || stored.iter().any(|(known, _)| *known == tensor) {
+                    continue;
+                }
+                match output {
+                    Some(number) => {
+                        self.memory_of.insert(tensor, SlotMemory::Output(number));
+                    }
+                    None => {
+                        let last = last_use.get(&tensor).copied().unwrap_or(position);
+                        stored.push((tensor, self.buffer(tensor, position, last)));
+                    }
+                }
+            }
+        }
+        let buffers = stored.iter().map(|(_, buffer)| *buffer).collect();
+        let plan = plan_memory(&MemoryRequest { buffers, ..MemoryRequest::default() })?;
+        for ((tensor, _), &offset) in stored.iter().zip(&plan.offsets) {
+            self.memory_of.insert(*tensor, SlotMemory::Arena(offset as usize));
+        }
+        Ok(plan)
+    }
+
+    /// The lifetime of a stored tensor, from the step that writes it to the last one that reads it.
+    fn buffer(&self, tensor: TensorId, first: usize, last: usize) -> Buffer {
+        Buffer {
+            bytes: self.bytes_of(tensor) as u64,
+            alignment: ALIGN_BYTES as u64,
+            first_use: first as u32,
+            last_use: last as u32,
+        }
+    }
+
+    fn bytes_of(&self, tensor: TensorId) -> usize {
+        let (dtype, shape) = self.typed(tensor);
+        dtype.size_bytes() * shape.iter().product::<usize>()
+    }
+
+    /// Element type and shape of a tensor as it is stored.
+    fn typed(&self, tensor: TensorId) -> (DType, &[usize]) {
+        match tensor.index().checked_sub(self.graph.tensors().len()) {
+            Some(number) => (DType::F32, &self.inner[number]),
+            None => (self.storage.dtype(tensor), self.graph.shape(tensor)),
+        }
+    }
+
+    /// The value of a tensor that is a constant.
+    fn value(&self, tensor: TensorId) -> Option<&Tensor> {
+        (tensor.index() < self.graph.tensors().len()).then(|| self.graph.constant(tensor)).flatten()
+    }
+
+    fn step(&mut self, column: &PlannedColumn, kernels: &[KernelDesign]) -> Result<StepInfo, Error> {
+        let (name, action, slots) = match &column.body {
+            ColumnBody::Kernel { kernel, args } => {
+                let design = &kernels[*kernel];
+                let slots = self.kernel_slots(design, args, &column.outputs)?;
+                (design.name.clone(), ActionInfo::Kernel(*kernel), slots)
+            }
+            ColumnBody::Host => self.host_step(column)?,
+        };
+        let mut origins: Vec<String> = Vec::new();
+        for &node in &column.nodes {
+            let origin = self.graph.origin(node);
+            if !origin.is_empty() && !origins.iter().any(|known| known == origin) {
+                origins.push(origin.to_owned());
+            }
+        }
+        let traffic_bytes = slots.iter().map(|slot| slot.bytes).sum();
+        let KernelWork { flops, roofline_us } = match &column.body {
+            ColumnBody::Kernel { kernel, .. } => kernels[*kernel].work,
+            ColumnBody::Host => KernelWork { flops: 0.0, roofline_us: 0.0 },
+        };
+        let computes = column.nodes.iter().map(|&node| explain::describe(self.graph, node)).collect();
+        let (cost_us, tuned_us) = (column.cost_us, column.measured_us);
+        Ok(StepInfo {
+            name,
+            action,
+            slots,
+            computes,
+            origins,
+            cost_us,
+            tuned_us,
+            roofline_us,
+            traffic_bytes,
+            flops,
+            proof: column.proof,
+        })
+    }
+
+    fn kernel_slots(
+        &mut self,
+        design: &KernelDesign,
+        args: &[TensorId],
+        outputs: &[TensorId],
+    ) -> Result<Vec<Slot>, Error> {
+        let mut slots = Vec::with_capacity(design.design.kernel.bindings.len());
+        for binding in &design.design.kernel.bindings {
+            slots.push(match binding {
+                Binding::Arg(arg) => {
+                    let tensor = args[arg.index()];
+                    self.slot(tensor, outputs.contains(&tensor))?
+                }
+                Binding::Packed(packed) => {
+                    let tensor = args[packed.arg.index()];
+                    let constant = self.constant(tensor, Some(packed))?;
+                    Slot {
+                        memory: SlotMemory::Constant(constant),
+                        bytes: self.constants[constant].len(),
+                        written: false,
+                        dtype: packed.dtype.name().to_owned(),
+                        shape: vec![packed.elems()],
+                    }
+                }
+            });
+        }
+        Ok(slots)
+    }
+
+    fn host_step(&mut self, column: &PlannedColumn) -> Result<(String, ActionInfo, Vec<Slot>), Error> {
+        let part = explain::extract(self.graph, &column.nodes, &column.inputs, &column.outputs)
+            .map_err(|error| Error::Internal(error.to_string()))?;
+        let mut slots = Vec::new();
+        for (list, written) in [(&column.inputs, false), (&column.outputs, true)] {
+            for &tensor in list {
+                slots.push(self.slot(tensor, written)?);
+            }
+        }
+        let tensors = column.inputs.iter().chain(&column.outputs);
+        let layouts = tensors.map(|tensor| self.storage.layout(*tensor).order().to_vec()).collect();
+        let name = column.nodes.last().map_or_else(String::new, |&node| match &self.graph.node(node).op {
+            PrimOp::Opaque(_) => format!("host_{}", explain::short_name(&self.graph.node(node).op)),
+            op => format!("interpreted_{}", explain::short_name(op)),
+        });
+        Ok((name, ActionInfo::Host { graph: orch_ir::text::print(&part), layouts }, slots))
+    }
+
+    fn slot(&mut self, tensor: TensorId, written: bool) -> Result<Slot, Error> {
+        let memory = match self.memory_of.get(&tensor) {
+            Some(&memory) => memory,
+            None if self.bytes_of(tensor) == 0 && self.value(tensor).is_none() => SlotMemory::Arena(0),
+            None => SlotMemory::Constant(self.constant(tensor, None)?),
+        };
+        let (dtype, shape) = self.typed(tensor);
+        Ok(Slot {
+            memory,
+            bytes: self.bytes_of(tensor),
+            written,
+            dtype: dtype.name().to_owned(),
+            shape: shape.to_vec(),
+        })
+    }
+
+    /// The number of a constant, as it is stored or packed; each form is kept once.
+    fn constant(&mut self, tensor: TensorId, packed: Option<&PackedConstant>) -> Result<usize, Error> {
+        let form = (tensor, packed.cloned());
+        if let Some(&number) = self.known_constants.get(&form) {
+            return Ok(number);
+        }
+        let prepared = self.prepared.remove(&form);
+        let value = self
+            .value(tensor)
+            .ok_or_else(|| Error::Internal(format!("{tensor} is read but no step produces it")))?;
+        let bytes = prepared.unwrap_or_else(|| bytes_of_form(value, self.storage, &form));
+        self.constants.push(bytes);
+        self.known_constants.insert(form, self.constants.len() - 1);
+        Ok(self.constants.len() - 1)
+    }
+
+    /// Copies to outputs that no step writes.
+    fn output_copies(&mut self) -> Result<Vec<StepInfo>, Error> {
+        let mut copies = Vec::new();
+        let outputs = self.graph.outputs.clone();
+        for (number, (name, tensor)) in outputs.iter().enumerate() {
+            let from = self.slot(*tensor, false)?;
+            if from.memory == SlotMemory::Output(number) || from.bytes == 0 {
+                continue;
+            }
+            let to = Slot { memory: SlotMemory::Output(number), written: true, ..from.clone() };
+            copies.push(StepInfo {
+                name: format!("copy_{name}"),
+                action: ActionInfo::Copy,
+                traffic_bytes: from.bytes + to.bytes,
+                slots: vec![from, to],
+                computes: Vec::new(),
+                origins: Vec::new(),
+                cost_us: 0.0,
+                tuned_us: None,
+                roofline_us: 0.0,
+                flops: 0.0,
+                proof: None,
+            });
+        }
+        Ok(copies)
+    }
+}

@@ -1,0 +1,130 @@
+//! What a target has to provide, as three traits over plain types.
+//!
+//! - [`Planner`] models and designs kernels: all that a plan depends on. It needs neither a compiler nor the device.
+//! - [`Toolchain`] writes and compiles them.
+//! - [`Meter`] times them, where the target is this machine.
+//!
+//! `build::cpu` and `build::cuda` implement all three; `build::find` picks one of them for the options. Stages take the
+//! trait that they use, so that a signature tells whether a stage may compile or time anything. Facts that are constants
+//! of a target are no methods but fields of [`TargetInfo`].
+
+use super::kernel::{KernelDesign, KernelEstimate};
+use crate::manifest::{Device, Resources};
+use crate::{Error, Library, Options};
+use bytes::Bytes;
+use orch_compute::{BlockProgram, Storage};
+use orch_ir::PrimGraph;
+use orch_mugraph::lower::Request;
+use orch_mugraph::search::SearchOptions;
+use orch_runtime::cpu::Source;
+use orch_template::Design;
+use orch_thread::{OperandPrecision, ThreadProgram};
+
+/// Facts about a target that do not depend on the kernel.
+#[derive(Clone, Debug)]
+pub struct TargetInfo {
+    /// The kind of device.
+    pub device: Device,
+    /// The target whose capability numbers kernels are made for: `x86-64-v4`, `sm_90`.
+    pub name: String,
+    /// The machine that kernels are made on or for, in words.
+    pub machine: String,
+    /// All figures by which kernels are modelled, as text: part of the plan cache's key.
+    pub figures: String,
+    /// True if kernels may hold two contractions, the second of which needs the first: attention.
+    pub chains_contractions: bool,
+    /// True if kernels widen f16 to f32 at no cost where they read it, as they do bf16 on every target.
+    pub widens_f16: bool,
+    /// True if a kernel starts before the kernel before it has ended (programmatic dependent launch), so that a plan takes
+    /// less than the sum of its kernels' times.
+    pub overlaps_kernels: bool,
+    /// Bytes that the last-level cache keeps from one run of a model to the next.
+    pub kept_bytes: usize,
+    /// The precision in which vendor libraries multiply; `None` if kernels of this target have no library calls beside them.
+    pub library_precision: Option<OperandPrecision>,
+    /// True if kernels can be timed: the target is this machine.
+    pub is_measurable: bool,
+}
+
+impl TargetInfo {
+    /// True if plans are made by measured times: of this machine, or of records that the options name.
+    pub fn is_tuned(&self, options: &Options) -> bool {
+        options.records.is_some() || options.tune && self.is_measurable
+    }
+}
+
+/// Models and designs kernels for one target.
+pub trait Planner: Sync {
+    /// What does not depend on the kernel.
+    fn info(&self) -> &TargetInfo;
+
+    /// The graph with the rewrites of this target and of the precision that the options name.
+    fn prepared(&self, graph: PrimGraph) -> PrimGraph;
+
+    /// Element type and memory layout of each tensor.
+    fn storage(&self, graph: &PrimGraph) -> Storage;
+
+    /// Modelled time and least work of a kernel; `None` if no template serves it.
+    fn estimate(&self, block: &BlockProgram) -> Option<KernelEstimate>;
+
+    /// Cost model and limits of the search for µGraphs.
+    fn search_options(&self) -> SearchOptions;
+
+    /// A kernel under at most `limit` schedules, the one that its template's model prefers first; none if no template
+    /// serves it.
+    fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design>;
+
+    /// A kernel of a µGraph under at most `limit` schedules, the preferred one first; none if it is not lowered.
+    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design>;
+
+    /// Time of a program's instructions with all data in registers and L1; 0 on targets that do not count them.
+    fn instructions_us(&self, program: &ThreadProgram) -> f64;
+}
+
+/// Writes and compiles kernels for one target.
+pub trait Toolchain: Sync {
+    /// Name and version of the compiler.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn compiler(&self) -> Result<String, Error>;
+
+    /// Source of a valid program, in C or CUDA C++.
+    fn source(&self, program: &ThreadProgram) -> String;
+
+    /// Compiles sources, or takes the objects that are in the cache.
+    ///
+    /// # Errors
+    /// If the compiler is missing or fails, or the work is cancelled.
+    fn build(&self, sources: &[Source], options: &Options) -> Result<Vec<BuiltKernel>, Error>;
+}
+
+/// Times kernels on this machine.
+pub trait Meter: Sync {
+    /// Times of chains of kernels, each chain alone, in microseconds; of a kernel with a library call that of the call, `None`
+    /// if the library does not support it. On devices with an L2 of their own all that a chain reads is in it, as in a model
+    /// where another kernel has just written it, unless its first kernel is cold.
+    ///
+    /// # Errors
+    /// If they do not build or load.
+    fn times(&self, chains: &[Vec<KernelDesign>], options: &Options) -> Result<Vec<Option<f64>>, Error>;
+
+    /// The release of a library whose calls can be timed beside kernels.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn library(&self, library: Library) -> Result<String, String>;
+}
+
+/// All three for one target: what `build::find` returns.
+pub trait Backend: Planner + Toolchain + Meter {}
+
+impl<T: Planner + Toolchain + Meter> Backend for T {}
+
+/// A compiled kernel.
+pub struct BuiltKernel {
+    /// A shared object or a cubin.
+    pub bytes: Bytes,
+    /// Registers, stack and spills of a thread; `None` on CPUs.
+    pub resources: Option<Resources>,
+}

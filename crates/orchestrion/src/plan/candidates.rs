@@ -1,0 +1,174 @@
+//! Stage "candidates": sets of units that may be one kernel, with what each would cost.
+//!
+//! Costs come from block programs; only what is chosen is lowered further ([`implement`](super::implement)).
+//! Candidates that compute the same thing share one block program and are estimated once.
+
+use super::chains::chains;
+use super::context::PlanContext;
+use super::kernel::KernelEstimate;
+use super::substitute::Substitute;
+use crate::{Error, Options, parallel};
+use orch_compute::fuse;
+use orch_ir::{NodeId, TensorId};
+use orch_plan::dag::NodeKind;
+use orch_plan::enumerate::{Admission, AnchorPolicy, ReducePolicy, Verdict};
+use orch_plan::enumerate::{Candidate, EnumerationReport, Growing, KindRule, Limits, enumerate};
+use std::collections::{BTreeSet, HashMap};
+
+/// The columns of the binary linear program, and how they were found.
+pub struct CandidateColumns {
+    /// Ways to compute units.
+    pub columns: Vec<CandidateColumn>,
+    /// Counts of the enumeration, and the limits that it hit.
+    pub report: EnumerationReport,
+    /// Candidates that have no block program, or no template.
+    pub refused: usize,
+    /// Distinct kernels among the candidates.
+    pub distinct: usize,
+    /// The signatures of kernels, by number.
+    pub signatures: Vec<String>,
+}
+
+/// One column: a set of units, what computes it, and its cost.
+#[derive(Clone)]
+pub struct CandidateColumn {
+    /// The units and tensors.
+    pub candidate: Candidate,
+    /// The µGraph that computes them; `None` for kernels of templates and host routines.
+    pub substitute: Option<Substitute>,
+    /// Modelled time.
+    pub cost_us: f64,
+    /// The number of its kernel, or of all kernels of the substitute together; `None` for host routines.
+    pub kernel: Option<usize>,
+}
+
+/// Modelled times of columns.
+pub fn costs_us(columns: &[CandidateColumn]) -> Vec<f64> {
+    columns.iter().map(|column| column.cost_us).collect()
+}
+
+impl CandidateColumn {
+    /// A kernel of a template, or a host routine.
+    fn plain(candidate: Candidate, cost_us: f64, kernel: Option<usize>) -> Self {
+        Self { candidate, substitute: None, cost_us, kernel }
+    }
+}
+
+/// Time of a host routine beyond what its bytes take, relative to a kernel: never chosen where a kernel can run.
+pub const HOST_ROUTINE_US: f64 = 1e4;
+
+/// Kernels hold reductions, so recomputing what leaves a set and returns (re-entrant nodes) is rarely worth a kernel:
+/// for whole models it triples the candidates, and the plans found among them within the same limits are no cheaper.
+const LIMITS: Limits =
+    Limits { max_nodes: 24, max_reentrant_nodes: 0, max_exports: 2, max_sets_per_sink: 256 };
+
+/// Grows the candidates of a graph and estimates each distinct one.
+///
+/// # Errors
+/// If the work is cancelled.
+pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateColumns, Error> {
+    let PlanContext { graph, storage, units, signatures, planner } = ctx;
+    let mut enumeration = enumerate(&units.dag, &OneKernelRule { fuse: options.fuse }, &LIMITS);
+    if options.fuse && planner.info().chains_contractions {
+        enumeration.candidates.extend(chains(units));
+    }
+    let mut numbers: HashMap<String, usize> = HashMap::new();
+    let mut distinct: Vec<(Vec<NodeId>, &[TensorId])> = Vec::new();
+    let mut number_of = Vec::with_capacity(enumeration.candidates.len());
+    for candidate in &enumeration.candidates {
+        let nodes = units.primitives(graph, &candidate.nodes);
+        let signature = signatures.signature(graph, &nodes, &candidate.outputs);
+        number_of.push(*numbers.entry(signature.text).or_insert_with(|| {
+            distinct.push((nodes, &candidate.outputs));
+            distinct.len() - 1
+        }));
+    }
+    let costs = parallel::map(&distinct, options, |(nodes, outputs)| {
+        let block = fuse::build_stored(graph, nodes, outputs, storage, "estimate").ok()?;
+        planner.estimate(&block).map(|KernelEstimate { time_us, .. }| time_us)
+    })?;
+    let distinct = costs.iter().flatten().count();
+    let mut refused = 0;
+    let mut columns = Vec::with_capacity(enumeration.candidates.len());
+    for (candidate, number) in enumeration.candidates.into_iter().zip(number_of) {
+        match costs[number] {
+            Some(cost_us) => columns.push(CandidateColumn::plain(candidate, cost_us, Some(number))),
+            None if candidate.nodes.len() == 1 => {
+                columns.push(CandidateColumn::plain(candidate, HOST_ROUTINE_US, None))
+            }
+            None => refused += 1,
+        }
+    }
+    let mut signatures = vec![String::new(); costs.len()];
+    numbers.into_iter().for_each(|(text, number)| signatures[number] = text);
+    Ok(CandidateColumns { columns, report: enumeration.report, refused, distinct, signatures })
+}
+
+impl CandidateColumns {
+    /// Kernels of templates and host routines.
+    pub fn plain(&self) -> impl Iterator<Item = &CandidateColumn> {
+        self.columns.iter().filter(|column| column.substitute.is_none())
+    }
+
+    /// Removes kernels that no template or lowering serves, by signature; those of single units become host routines.
+    pub fn reject(&mut self, unserved: &BTreeSet<String>) {
+        let is_unserved = |column: &CandidateColumn| {
+            column.kernel.is_some_and(|kernel| unserved.contains(&self.signatures[kernel]))
+        };
+        let before = self.columns.len();
+        let mut kept = Vec::with_capacity(before);
+        for column in std::mem::take(&mut self.columns) {
+            match is_unserved(&column) {
+                false => kept.push(column),
+                true if column.candidate.nodes.len() == 1 && column.substitute.is_none() => {
+                    kept.push(CandidateColumn { cost_us: HOST_ROUTINE_US, kernel: None, ..column });
+                }
+                true => {}
+            }
+        }
+        self.refused += before - kept.len();
+        self.columns = kept;
+    }
+}
+
+/// What may be one kernel: any reductions, or one contraction with elementwise primitives before and after it.
+struct OneKernelRule {
+    fuse: bool,
+}
+
+impl Admission for OneKernelRule {
+    fn judge(&self, set: &Growing<'_>) -> Verdict {
+        let kinds = KindRule { anchors: AnchorPolicy::Fused, reduces: ReducePolicy::Inside };
+        let mixes = set.count(NodeKind::Anchor) > 0 && set.count(NodeKind::Reduce) > 0;
+        if mixes || !self.fuse && set.nodes().len() > 1 { Verdict::Stop } else { kinds.judge(set) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejected_kernels_leave_host_routines_of_single_units() {
+        let column = |units: &[u32], kernel| {
+            let candidate = Candidate {
+                nodes: units.iter().map(|&unit| NodeId(unit)).collect(),
+                inputs: Vec::new(),
+                outputs: vec![TensorId(0)],
+                is_convex: true,
+            };
+            CandidateColumn::plain(candidate, 1.0, Some(kernel))
+        };
+        let mut candidates = CandidateColumns {
+            columns: vec![column(&[0], 0), column(&[0, 1], 1), column(&[1], 2)],
+            report: EnumerationReport::default(),
+            refused: 3,
+            distinct: 3,
+            signatures: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        };
+        candidates.reject(&["a", "b"].map(str::to_owned).into());
+        let left: Vec<_> = candidates.columns.iter().map(|column| (column.kernel, column.cost_us)).collect();
+        assert_eq!(left, [(None, HOST_ROUTINE_US), (Some(2), 1.0)]);
+        assert_eq!(candidates.refused, 4);
+    }
+}

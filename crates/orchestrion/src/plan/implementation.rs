@@ -1,0 +1,60 @@
+//! The chosen candidates, and the kernels and columns that they become.
+
+use super::kernel::KernelDesign;
+use super::substitute::Substitute;
+use orch_ir::{NodeId, TensorId};
+use orch_mugraph::Certificate;
+use orch_plan::enumerate::Candidate;
+
+/// A candidate that was chosen.
+#[derive(Clone)]
+pub struct Chosen {
+    /// The units and tensors.
+    pub candidate: Candidate,
+    /// The µGraph that computes them; `None` for kernels of templates and host routines.
+    pub substitute: Option<Substitute>,
+}
+
+/// What the plan runs.
+#[derive(Default)]
+pub struct Implementation {
+    /// Distinct kernels, in the order of their first use.
+    pub kernels: Vec<KernelDesign>,
+    /// What runs, in order.
+    pub columns: Vec<PlannedColumn>,
+    /// Shapes of the f32 tensors between the kernels of substitutes; their ids follow those of the graph's tensors.
+    pub inner: Vec<Vec<usize>>,
+    /// Proofs of substitutes.
+    pub proofs: Vec<Certificate>,
+}
+
+/// One launch of a kernel, or one host routine.
+pub struct PlannedColumn {
+    /// Primitives that it executes, free ones included.
+    pub nodes: Vec<NodeId>,
+    /// Tensors that it reads.
+    pub inputs: Vec<TensorId>,
+    /// Tensors that it writes.
+    pub outputs: Vec<TensorId>,
+    /// How it runs.
+    pub body: ColumnBody,
+    /// Modelled time.
+    pub cost_us: f64,
+    /// Time measured while tuning.
+    pub measured_us: Option<f64>,
+    /// For kernels of a substitute the number of its proof.
+    pub proof: Option<usize>,
+}
+
+/// How a column runs.
+pub enum ColumnBody {
+    /// As a kernel.
+    Kernel {
+        /// Index into [`Implementation::kernels`].
+        kernel: usize,
+        /// The tensor of each argument of the kernel's block program or µGraph.
+        args: Vec<TensorId>,
+    },
+    /// As a host routine: the primitives of one unit, interpreted.
+    Host,
+}

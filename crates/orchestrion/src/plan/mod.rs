@@ -1,0 +1,37 @@
+//! Planning: which kernels compute a graph, and what each of them is.
+//!
+//! In the order of the pipeline, with the ground types that the other stages share in front:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`kernel`] | plain types: a kernel's design, work, modelled and measured times |
+//! | [`backend`] | the three traits that a target implements: [`Planner`](backend::Planner), [`Toolchain`](backend::Toolchain), [`Meter`](backend::Meter) |
+//! | [`units`], [`signature`], [`context`] | the graph in units, the keys of kernels, and all of that as one value |
+//! | [`substitute`], [`block_kernels`] | a proved µGraph in place of primitives, and its kernels |
+//! | [`candidates`], [`chains`] | sets of units that may be one kernel, with modelled costs |
+//! | [`choose`] | the binary linear program over them |
+//! | [`design`], [`library`], [`implement`] | the chosen candidates as thread programs and library calls |
+//! | [`early`], [`assemble`] | reads before the kernels before have ended; steps over memory |
+//! | [`cache`] | plans that were made before |
+//!
+//! Planning builds and times nothing, and runs on a machine without the target.
+
+pub mod assemble;
+pub mod backend;
+pub mod block_kernels;
+pub mod cache;
+pub mod candidates;
+pub mod chains;
+pub mod choose;
+pub mod context;
+pub mod design;
+pub mod early;
+pub mod explain;
+pub mod implement;
+pub mod implementation;
+pub mod kernel;
+pub mod library;
+pub mod planned;
+pub mod signature;
+pub mod substitute;
+pub mod units;

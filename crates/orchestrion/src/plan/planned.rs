@@ -1,0 +1,33 @@
+//! A finished plan: the last value before sources are written.
+
+use super::assemble::Assembly;
+use super::implementation::Implementation;
+use crate::manifest::{PlanReport, Port};
+use orch_mugraph::Certificate;
+use orch_tune::Key;
+
+/// A model as kernels and steps, before code is made of it.
+pub struct Planned {
+    pub(crate) implementation: Implementation,
+    pub(crate) assembly: Assembly,
+    pub(crate) inputs: Vec<Port>,
+    pub(crate) outputs: Vec<Port>,
+    pub(crate) report: PlanReport,
+    /// Its end-to-end time, if it is one of several plans that are to be timed against each other.
+    pub(crate) end_to_end: Option<EndToEndTime>,
+}
+
+impl Planned {
+    /// Proofs of the µGraphs that it runs.
+    pub fn proofs(&self) -> &[Certificate] {
+        &self.implementation.proofs
+    }
+}
+
+/// The time of a whole plan, and the key that it is stored under.
+pub struct EndToEndTime {
+    /// The columns and their schedules, on this machine.
+    pub key: Key,
+    /// Microseconds; `None` if it was not measured yet.
+    pub time_us: Option<f64>,
+}

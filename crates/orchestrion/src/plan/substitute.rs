@@ -1,0 +1,95 @@
+//! A proved µGraph in place of some primitives: plain data, as it is stored in the plan cache.
+
+use super::context::PlanContext;
+use orch_ir::{DType, TensorId};
+use orch_mugraph::lower::Stored;
+use orch_mugraph::{MuGraph, Proved};
+use serde::{Deserialize, Serialize};
+
+/// A proved µGraph in place of some primitives.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Substitute {
+    /// Where its inputs and its output are.
+    pub views: StoredViews,
+    /// The µGraph.
+    pub proved: Proved,
+}
+
+/// How the inputs and the output of a µGraph lie in tensors of the graph.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StoredViews {
+    /// In the order of the µGraph's inputs.
+    pub inputs: Vec<StoredView>,
+    /// Of its only output.
+    pub output: StoredView,
+}
+
+/// A tensor of a µGraph in the memory of a tensor of the graph: element `[i, j, ..]` is at
+/// `offset + i * strides[0] + j * strides[1] + ..` elements.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StoredView {
+    /// The number of the graph's tensor.
+    pub tensor: u32,
+    /// Elements in memory from one index to the next one, by dimension.
+    pub strides: Vec<usize>,
+    /// Elements in memory before the first one.
+    pub offset: usize,
+}
+
+/// Where a tensor of a µGraph is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SubstituteTensor {
+    /// In a tensor of the graph.
+    Graph(TensorId),
+    /// Between two kernels of the substitute, by its number; f32 in row-major order.
+    Inner(usize),
+}
+
+impl Substitute {
+    /// What identifies its kernels: the µGraph, and how its inputs and output lie in memory.
+    pub fn key(&self) -> String {
+        format!("{} {}", self.proved.certificate.candidate, self.views.key())
+    }
+
+    /// The shape of a tensor of the µGraph.
+    pub fn inner_shape(&self, number: usize) -> Vec<usize> {
+        let graph = self.proved.graph().unwrap_or_default();
+        graph.shapes().get(number).cloned().unwrap_or_default()
+    }
+}
+
+impl StoredViews {
+    /// Text that is equal for equal layouts.
+    pub fn key(&self) -> String {
+        let view = |view: &StoredView| format!("{:?} {}", view.strides, view.offset);
+        let views: Vec<String> = self.inputs.iter().chain([&self.output]).map(view).collect();
+        views.join(" ")
+    }
+
+    /// How each tensor of a µGraph is stored, and where; `None` if the views are not of this µGraph or this graph.
+    pub fn memory(
+        &self,
+        graph: &MuGraph,
+        ctx: PlanContext<'_>,
+    ) -> Option<(Vec<Stored>, Vec<SubstituteTensor>)> {
+        let mut stored: Vec<Stored> =
+            graph.shapes().iter().map(|shape| Stored::row_major(DType::F32, shape)).collect();
+        let mut tensors: Vec<SubstituteTensor> = (0..stored.len()).map(SubstituteTensor::Inner).collect();
+        let [(_, output)] = graph.outputs() else { return None };
+        let inputs = graph.inputs().map(|(tensor, ..)| tensor);
+        for (tensor, view) in inputs.zip(&self.inputs).chain([(*output, &self.output)]) {
+            let id = TensorId(view.tensor);
+            if id.index() >= ctx.graph.tensors().len() || view.strides.len() != graph.shape(tensor).len() {
+                return None;
+            }
+            stored[tensor.index()] = Stored {
+                dtype: ctx.storage.dtype(id),
+                strides: view.strides.clone(),
+                offset: view.offset,
+                elems: ctx.graph.shape(id).elems(),
+            };
+            tensors[tensor.index()] = SubstituteTensor::Graph(id);
+        }
+        Some((stored, tensors))
+    }
+}

@@ -1,0 +1,225 @@
+//! Stage "identify", first half: the primitive graph as units that candidate kernels are made of.
+//!
+//! Three exact reductions keep the number of candidates small without losing a plan worth having:
+//! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16 to f32, and
+//!   f16 on devices that widen it where it is read) are computed again by every kernel that reads them, at no cost;
+//! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it: storing
+//!   the value in between never pays;
+//! - everything else is a unit of one primitive.
+
+use orch_compute::{Layout, layouts::is_view};
+use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
+use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
+
+/// A primitive graph cut into units.
+pub struct Units {
+    /// The units as the enumerator sees them.
+    pub dag: Dag,
+    /// The primitives of each unit, ascending; index with the unit's id.
+    pub members: Vec<Vec<NodeId>>,
+    free: Vec<bool>,
+}
+
+impl Units {
+    /// Cuts a graph into units, for a device that widens f16 at no cost or not.
+    ///
+    /// # Errors
+    /// If the graph is not valid.
+    pub fn of(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Result<Self, DagError> {
+        let free = free_nodes(graph, layouts, widens_f16);
+        let owner = owners(graph, &free);
+        let mut members: Vec<Vec<NodeId>> = Vec::new();
+        let mut unit_of = vec![usize::MAX; graph.nodes().len()];
+        for node in graph.node_ids().filter(|node| owner[node.index()] == *node && !free[node.index()]) {
+            unit_of[node.index()] = members.len();
+            members.push(Vec::new());
+        }
+        for node in graph.node_ids().filter(|node| !free[node.index()]) {
+            members[unit_of[owner[node.index()].index()]].push(node);
+        }
+        let mut units = Self { dag: Dag::new(0, Vec::new(), Vec::new())?, members, free };
+        let nodes = units.members.iter().map(|members| units.dag_node(graph, members)).collect();
+        let outputs = graph.outputs.iter().map(|(_, tensor)| *tensor).collect();
+        units.dag = Dag::new(graph.tensors().len(), nodes, outputs)?;
+        Ok(units)
+    }
+
+    /// The primitives that a kernel of these units runs, free ones included, in topological order.
+    pub fn primitives(&self, graph: &PrimGraph, units: &[NodeId]) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> =
+            units.iter().flat_map(|unit| self.members[unit.index()].iter().copied()).collect();
+        let mut next = 0;
+        while next < nodes.len() {
+            for &input in &graph.node(nodes[next]).inputs {
+                if let Some(producer) = graph.producer(input).filter(|node| self.free[node.index()])
+                    && !nodes.contains(&producer)
+                {
+                    nodes.push(producer);
+                }
+            }
+            next += 1;
+        }
+        nodes.sort_unstable();
+        nodes
+    }
+
+    /// True for a primitive that costs nothing where it is read, so that its result is not stored.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        self.free[node.index()]
+    }
+
+    /// True if one of these units produces a tensor.
+    pub fn produce(&self, units: &[NodeId], tensor: TensorId) -> bool {
+        units.iter().any(|&unit| self.dag.node(unit).outputs.contains(&tensor))
+    }
+
+    fn dag_node(&self, graph: &PrimGraph, members: &[NodeId]) -> DagNode {
+        let last = *members.last().expect("a unit has a primitive");
+        let kinds = members.iter().map(|&node| kind(&graph.node(node).op));
+        let mut inputs = Vec::new();
+        for &node in members {
+            for &input in &graph.node(node).inputs {
+                self.sources(graph, input, &mut inputs);
+            }
+        }
+        inputs.retain(|&tensor| graph.producer(tensor).is_none_or(|node| !members.contains(&node)));
+        DagNode {
+            kind: kinds.max().expect("a unit has a primitive"),
+            is_cheap: members.iter().all(|&node| is_cheap(graph, node)),
+            inputs,
+            outputs: graph.node(last).outputs.clone(),
+        }
+    }
+
+    /// The stored tensors that a tensor is made of through free primitives.
+    fn sources(&self, graph: &PrimGraph, tensor: TensorId, found: &mut Vec<TensorId>) {
+        match graph.producer(tensor).filter(|node| self.free[node.index()]) {
+            Some(node) => {
+                for &input in &graph.node(node).inputs {
+                    self.sources(graph, input, found);
+                }
+            }
+            None if !found.contains(&tensor) => found.push(tensor),
+            None => {}
+        }
+    }
+}
+
+/// Primitives that cost nothing where they are read. Graph outputs must exist, so what produces one is not free.
+fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bool> {
+    let is_output = |node: NodeId| {
+        graph.node(node).outputs.iter().any(|tensor| graph.outputs.iter().any(|(_, output)| output == tensor))
+    };
+    graph
+        .node_ids()
+        .map(|id| {
+            let node = graph.node(id);
+            let is_free = match node.op {
+                PrimOp::Broadcast { .. } | PrimOp::Iota { .. } => true,
+                PrimOp::Map(ScalarFn::Cast(DType::F32)) => match graph.dtype(node.inputs[0]) {
+                    DType::BF16 => true,
+                    DType::F16 => widens_f16,
+                    _ => false,
+                },
+                PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => is_view(graph, node, layouts),
+                _ => false,
+            };
+            is_free && !is_output(id)
+        })
+        .collect()
+}
+
+/// For each primitive the one whose unit it belongs to, itself or a later one.
+fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
+    let consumers = graph.consumers();
+    let mut owner: Vec<NodeId> = graph.node_ids().collect();
+    for id in graph.node_ids().rev().filter(|id| !free[id.index()]) {
+        let node = graph.node(id);
+        let is_map = |id: NodeId| matches!(graph.node(id).op, PrimOp::Map(_));
+        let [output] = node.outputs[..] else { continue };
+        let is_output = graph.outputs.iter().any(|(_, tensor)| *tensor == output);
+        if let [only] = consumers[output.index()][..]
+            && is_map(id)
+            && is_map(only)
+            && !free[only.index()]
+            && !is_output
+        {
+            owner[id.index()] = owner[only.index()];
+        }
+    }
+    owner
+}
+
+fn kind(op: &PrimOp) -> NodeKind {
+    match op {
+        PrimOp::Contract(_) | PrimOp::Conv(_) => NodeKind::Anchor,
+        PrimOp::Reduce { .. } | PrimOp::Window { .. } => NodeKind::Reduce,
+        PrimOp::ConvTranspose { .. }
+        | PrimOp::ScatterAlong { .. }
+        | PrimOp::ScatterNd { .. }
+        | PrimOp::Opaque(_) => NodeKind::Opaque,
+        PrimOp::Map(_)
+        | PrimOp::Broadcast { .. }
+        | PrimOp::Transpose { .. }
+        | PrimOp::Reshape { .. }
+        | PrimOp::Slice { .. }
+        | PrimOp::Pad { .. }
+        | PrimOp::Concat { .. }
+        | PrimOp::Select { .. }
+        | PrimOp::Take { .. }
+        | PrimOp::TakeAlong { .. }
+        | PrimOp::GatherNd { .. }
+        | PrimOp::Iota { .. } => NodeKind::Injective,
+    }
+}
+
+/// True for primitives that may run again to spare their result the way through memory.
+fn is_cheap(graph: &PrimGraph, id: NodeId) -> bool {
+    use orch_ir::{BinaryFn, UnaryFn};
+    match &graph.node(id).op {
+        PrimOp::Map(f) => matches!(
+            f,
+            ScalarFn::Unary(UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not)
+                | ScalarFn::Binary(
+                    BinaryFn::Add | BinaryFn::Sub | BinaryFn::Mul | BinaryFn::Max | BinaryFn::Min
+                )
+                | ScalarFn::Binary(BinaryFn::And | BinaryFn::Or | BinaryFn::Xor)
+                | ScalarFn::Compare(_)
+                | ScalarFn::Select
+                | ScalarFn::Cast(_)
+        ),
+        PrimOp::Slice { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An input that two products read, and their sum.
+    const SUM: &str = "graph \"sum\" {
+  input \"x\" t0: f16[64, 512]
+  input \"w\" t1: f32[512, 512]
+  input \"v\" t2: f32[512, 512]
+  t3: f32[64, 512] = cast.f32 t0
+  t4: f32[64, 512] = contract t3, t1 labels=\"mk,kn->mn\"
+  t5: f32[64, 512] = contract t3, t2 labels=\"mk,kn->mn\"
+  t6: f32[64, 512] = add t4, t5
+  output \"o\" t6
+}
+";
+
+    #[test]
+    fn f16_is_widened_where_it_is_read_if_that_costs_nothing() {
+        let graph = crate::testing::graph(SUM);
+        let layouts = orch_compute::layouts::assign_gpu(&graph);
+        let units =
+            |widens_f16| Units::of(&graph, &layouts, widens_f16).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!([units(false), units(true)].map(|units| units.members.len()), [4, 3]);
+        // What a product runs has the cast in it, and reads the input.
+        let nodes = units(true).primitives(&graph, &[NodeId(0)]);
+        assert_eq!(nodes, [NodeId(0), NodeId(1)]);
+        assert_eq!(units(true).dag.node(NodeId(0)).inputs, [TensorId::new(0), TensorId::new(1)]);
+    }
+}

@@ -1,0 +1,64 @@
+//! How kernels are launched, alike when an executable runs and when a kernel is timed alone.
+
+use crate::Error;
+use crate::manifest::{CtaInfo, TensorMapInfo};
+use orch_ir::generate::Rng;
+use orch_runtime::cpu::Chunking;
+use orch_runtime::cuda::{LaunchShape, TensorMapShape};
+
+/// Kernels that are modelled to take less than this run on the calling thread: waking another costs as much.
+const INLINE_US: f64 = 8.0;
+
+/// A tensor map in the runtime's terms.
+pub fn tensor_map_shape(info: &TensorMapInfo) -> TensorMapShape {
+    TensorMapShape {
+        argument: info.argument,
+        offset_bytes: info.offset_bytes,
+        extents: info.extents.clone(),
+        strides_bytes: info.strides_bytes.clone(),
+        rows: info.rows,
+    }
+}
+
+/// Grid, CTA and cluster of a launch; `None` if no GPU has as many CTAs or threads.
+pub fn launch_shape(tasks: usize, cta: &CtaInfo, is_programmatic: bool) -> Option<LaunchShape> {
+    let number = |count: usize| u32::try_from(count).ok();
+    Some(LaunchShape {
+        cluster: number(cta.cluster)?,
+        shared_bytes: number(cta.shared_bytes)?,
+        is_programmatic,
+        ..LaunchShape::new(number(tasks)?, number(cta.threads)?)
+    })
+}
+
+/// Refuses a run that takes more memory than this machine has.
+pub fn check_fits(needed_bytes: usize) -> Result<(), Error> {
+    match orch_runtime::memory_bytes() {
+        Some(available) if needed_bytes as u64 > available => Err(Error::Environment(format!(
+            "a run takes {:.1} GiB for inputs, outputs and working memory, which is more than this machine has; compile \
+             the model for smaller shapes",
+            needed_bytes as f64 / f64::from(1 << 30)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// How the work items of a kernel of this modelled time are shared among threads.
+pub fn chunking(cost_us: f64) -> Chunking {
+    if cost_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
+}
+
+/// Bytes that are floats of either sign below 1, whatever their type: kernels and executables are timed on them, because a
+/// device runs at a higher clock on zeros.
+pub fn noise(len_bytes: usize) -> Vec<u8> {
+    const BLOCK: usize = 1 << 20;
+    let mut rng = Rng::new(0);
+    let mut half = || {
+        let [low, high, ..] = rng.bits().to_le_bytes();
+        [low, (high & 0x80) | (0x30 + high % 12)]
+    };
+    let block: Vec<u8> = (0..BLOCK.min(len_bytes).div_ceil(2)).flat_map(|_| half()).collect();
+    let mut bytes = block.repeat(len_bytes.div_ceil(BLOCK));
+    bytes.truncate(len_bytes);
+    bytes
+}

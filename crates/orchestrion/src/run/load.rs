@@ -1,0 +1,208 @@
+//! From an artifact to what a runtime executes: kernels loaded, steps with their memory.
+
+use super::host::InterpretedPart;
+use super::launch::{check_fits, chunking, launch_shape, tensor_map_shape};
+use super::options::RunOptions;
+use crate::manifest::{ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::{Error, Precision};
+use bytes::Bytes;
+use orch_runtime::cpu::{Library, Pool, PoolOptions};
+use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module};
+use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
+use orch_runtime::{cpu, cuda};
+use orch_thread::target::GPU_TARGETS;
+use std::sync::Arc;
+
+/// An executable on threads of this process.
+pub fn on_cpu(
+    manifest: &Manifest,
+    (libraries, constants): (&[Bytes], Vec<Bytes>),
+    threads: usize,
+) -> Result<cpu::Executable, Error> {
+    request_tiles(manifest)?;
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    let scratch = manifest.kernels.iter().map(|kernel| kernel.scratch_bytes).max().unwrap_or(0);
+    check_memory(manifest, manifest.arena_bytes.saturating_add(scratch.saturating_mul(threads)))?;
+    let libraries = load_libraries(libraries)?;
+    let launch = |step: &StepInfo, info: &KernelInfo| {
+        let library = libraries.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
+        let kernel = library
+            .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
+            .map_err(|error| Error::Environment(error.to_string()))?;
+        let buffers = step.slots.iter().map(buffer_ref).collect();
+        Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.cost_us) })
+    };
+    let program = program(manifest, constants, &launch)?;
+    let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
+    cpu::Executable::new(program, pool).map_err(Error::internal)
+}
+
+/// An executable on the first GPU of this machine.
+pub fn on_gpu(
+    manifest: &Manifest,
+    (cubins, constants): (&[Bytes], Vec<Bytes>),
+    options: &RunOptions,
+) -> Result<cuda::Executable, Error> {
+    let no_gpu = |error: CudaError| {
+        Error::Environment(format!("the executable is for a GPU ({}): {error}", manifest.target))
+    };
+    let driver = Driver::load(&options.cuda).map_err(no_gpu)?;
+    let device = driver.device(0).map_err(no_gpu)?;
+    check_device(manifest, &device)?;
+    let context = Context::new(&device).map_err(Error::from)?;
+    let load = |(number, cubin): (usize, &Bytes)| {
+        let kernel = manifest.kernels.iter().find(|kernel| kernel.library == number);
+        let name = kernel.map_or_else(|| format!("kernels {number}"), |kernel| kernel.name.clone());
+        Module::load(&context, &name, cubin).map_err(Error::from)
+    };
+    let modules: Vec<Module> = cubins.iter().enumerate().map(load).collect::<Result<_, _>>()?;
+    let target = GPU_TARGETS.iter().find(|target| target.name == manifest.target);
+    // Measured on an H200: early launches save up to a tenth of a model's time in half precision, and cost up to a fifth
+    // in f32, where kernels are long.
+    let is_half = matches!(manifest.precision, Precision::F16 | Precision::Bf16);
+    let is_early = is_half && target.is_some_and(|target| target.has_pdl);
+    let calls = manifest.kernels.iter().filter_map(|kernel| kernel.call.as_ref());
+    let libraries = cuda::Libraries::load(calls.map(|call| call.computation.library()), &options.cuda);
+    let launch = |step: &StepInfo, info: &KernelInfo| {
+        let module = modules.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
+        let cta = info.cta.as_ref().ok_or_else(|| inconsistent(step, "has a kernel without threads"))?;
+        let shape = launch_shape(info.tasks, cta, is_early)
+            .ok_or_else(|| inconsistent(step, "has a kernel that is too large"))?;
+        let function = module.function(&info.symbol).map_err(Error::from)?;
+        let buffers = step.slots.iter().map(buffer_ref).collect();
+        let call = info.call.as_ref().and_then(|call| libraries.call(&call.computation));
+        let tensor_maps = cta.tensor_maps.iter().map(tensor_map_shape).collect();
+        Ok(cuda::Launch { function, shape, buffers, tensor_maps, call })
+    };
+    let program = program(manifest, constants, &launch)?;
+    let options =
+        ExecutableOptions { check_each_step: options.check_each_step, ..ExecutableOptions::default() };
+    let executable = cuda::Executable::new(&context, program, options).map_err(Error::from)?;
+    check_memory(manifest, 0)?;
+    Ok(executable)
+}
+
+/// Refuses a GPU that does not run code of the manifest's instruction set: `sm_XY` runs on X.Y and later ones of X.
+fn check_device(manifest: &Manifest, device: &Device) -> Result<(), Error> {
+    let digits = manifest.target.trim_start_matches("sm_");
+    let (major, minor) = digits.split_at_checked(digits.len().saturating_sub(1)).unwrap_or_default();
+    let info = device.info();
+    let runs_here = major.parse() == Ok(info.capability.major)
+        && minor.parse().is_ok_and(|minor: u32| minor <= info.capability.minor);
+    if runs_here {
+        return Ok(());
+    }
+    Err(Error::Environment(format!(
+        "the executable is for `{}`, but the GPU of this machine, {}, has compute capability {}; compile it again for this one \
+         (--target cuda)",
+        manifest.target, info.name, info.capability
+    )))
+}
+
+/// Steps with their memory, where `launch` makes a device's launch of a step and its kernel.
+fn program<L>(
+    manifest: &Manifest,
+    constants: Vec<Bytes>,
+    launch: &dyn Fn(&StepInfo, &KernelInfo) -> Result<L, Error>,
+) -> Result<Program<L>, Error> {
+    let steps = manifest.steps.iter().map(|step| {
+        let action = action(manifest, step, launch)?;
+        Ok(Step { name: step.name.clone(), action })
+    });
+    Ok(Program {
+        arena_bytes: manifest.arena_bytes,
+        constants,
+        input_bytes: port_bytes(&manifest.inputs)?,
+        output_bytes: port_bytes(&manifest.outputs)?,
+        steps: steps.collect::<Result<_, Error>>()?,
+    })
+}
+
+fn inconsistent(step: &StepInfo, what: &str) -> Error {
+    Error::Model(format!("the .orc file is inconsistent: step `{}` {what}", step.name))
+}
+
+fn action<L>(
+    manifest: &Manifest,
+    step: &StepInfo,
+    launch: &dyn Fn(&StepInfo, &KernelInfo) -> Result<L, Error>,
+) -> Result<Action<L>, Error> {
+    Ok(match &step.action {
+        ActionInfo::Kernel(number) => {
+            let info = manifest.kernels.get(*number).ok_or_else(|| inconsistent(step, "has no kernel"))?;
+            Action::Launch(launch(step, info)?)
+        }
+        ActionInfo::Copy => {
+            let [from, to] = &step.slots[..] else {
+                return Err(inconsistent(step, "does not copy one tensor to one"));
+            };
+            Action::Copy { from: buffer_ref(from), to: buffer_ref(to) }
+        }
+        ActionInfo::Host { graph, layouts } => {
+            let part =
+                InterpretedPart::of(graph, layouts, &step.slots).map_err(|what| inconsistent(step, &what))?;
+            let tensors = step.slots.iter().map(tensor_ref).collect::<Result<Vec<_>, _>>()?;
+            let (inputs, outputs) = tensors.split_at(part.graph.inputs.len());
+            Action::Host(HostStep {
+                inputs: inputs.to_vec(),
+                outputs: outputs.to_vec(),
+                routine: Box::new(part),
+            })
+        }
+    })
+}
+
+/// Sizes of inputs or outputs.
+pub fn port_bytes(ports: &[Port]) -> Result<Vec<usize>, Error> {
+    ports
+        .iter()
+        .map(|port| typed(&port.dtype, &port.shape).map(|(dtype, shape)| shape.elems() * dtype.size_bytes()))
+        .collect()
+}
+
+/// Refuses what, with so much working memory, cannot fit this machine: an allocation that fails would end the process.
+fn check_memory(manifest: &Manifest, working_bytes: usize) -> Result<(), Error> {
+    let ports = [port_bytes(&manifest.inputs)?, port_bytes(&manifest.outputs)?].concat();
+    check_fits(ports.into_iter().fold(working_bytes, usize::saturating_add))
+}
+
+/// Requests the right to use matrix tiles (AMX) from the system if kernels may use them: [`orch_runtime::Machine::detect`] does it.
+fn request_tiles(manifest: &Manifest) -> Result<(), Error> {
+    let target = orch_thread::target::CPU_TARGETS.iter().find(|target| target.name == manifest.target);
+    let has_tiles = target.is_some_and(|target| target.has_amx_bf16);
+    if !has_tiles || orch_runtime::Machine::detect().has(orch_runtime::Feature::AmxBf16) {
+        return Ok(());
+    }
+    Err(Error::Environment(format!(
+        "the executable is for `{}`, but this machine has no matrix tiles (AMX), or its system does not grant them; \
+         compile it for another target",
+        manifest.target
+    )))
+}
+
+fn load_libraries(objects: &[bytes::Bytes]) -> Result<Vec<Library>, Error> {
+    let load = |(number, object): (usize, &bytes::Bytes)| {
+        Library::from_bytes(&format!("kernels {number}"), object)
+            .map_err(|error| Error::Environment(error.to_string()))
+    };
+    objects.iter().enumerate().map(load).collect()
+}
+
+fn buffer_ref(slot: &Slot) -> BufferRef {
+    let (base, offset_bytes) = match slot.memory {
+        SlotMemory::Arena(offset) => (Base::Arena, offset),
+        SlotMemory::Constant(number) => (Base::Constant(number), 0),
+        SlotMemory::Input(number) => (Base::Input(number), 0),
+        SlotMemory::Output(number) => (Base::Output(number), 0),
+    };
+    let access = if slot.written { Access::Write } else { Access::Read };
+    BufferRef { base, offset_bytes, len_bytes: slot.bytes, access }
+}
+
+fn tensor_ref(slot: &Slot) -> Result<TensorRef, Error> {
+    let (dtype, shape) = typed(&slot.dtype, &slot.shape)?;
+    Ok(TensorRef { buffer: buffer_ref(slot), dtype, shape })
+}

@@ -1,0 +1,14 @@
+//! Running: an artifact with its kernels loaded and its memory allocated.
+//!
+//! [`executable`] is what callers use; [`load`] makes the runtime's program of a manifest, [`launch`] and [`host`] its steps.
+//! [`emulate`] runs a plan by the interpreter of thread programs, without a device. [`compare`] and [`npy`] serve tensors that
+//! are given and expected.
+
+pub mod compare;
+mod emulate;
+pub mod executable;
+pub mod host;
+pub mod launch;
+pub mod load;
+pub mod npy;
+pub mod options;

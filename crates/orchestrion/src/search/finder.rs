@@ -1,0 +1,131 @@
+//! Searching one program (Mirage, OSDI'25): results are kept in the tuning database, with their proofs.
+
+use crate::plan::backend::Planner;
+use crate::plan::block_kernels::lowered_blocks;
+use crate::{Options, parallel};
+use orch_mugraph::lower::Stored;
+use orch_mugraph::search::SearchOptions;
+use orch_mugraph::{
+    MuGraph, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, VerifyOptions, print, superoptimize,
+};
+use orch_tune::{Database, Key};
+use std::sync::atomic::Ordering;
+
+/// The result of a search.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    /// µGraphs with proofs, and a report.
+    pub found: Superoptimized,
+    /// True if the result was in the tuning database.
+    pub is_cached: bool,
+}
+
+/// µGraphs of each program that are proved; where kernels are timed, more of them, with several grids each.
+const PROOFS: usize = 2;
+const TIMED_PROOFS: usize = 8;
+const TIMED_SCHEDULES: usize = 3;
+
+/// Grids and loop ranges that are tried for each kernel beside the one that the search's model prefers.
+const ALTERNATIVES: usize = 24;
+
+/// A program to search, and how its tensors lie in memory.
+pub struct SearchQuery<'a> {
+    /// What is to be computed.
+    pub program: &'a MuGraph,
+    /// True if exponentials must be relative to maxima.
+    pub must_be_stable: bool,
+    /// Modelled microseconds that it has to cost less than.
+    pub below_us: f64,
+    /// States after which the search ends without a result.
+    pub states: u64,
+    /// Text that is equal for equal layouts: part of the result's key.
+    pub layout: &'a str,
+    /// How the tensors of a µGraph that computes it are stored; `None` if it has no place for them.
+    pub stored: &'a dyn Fn(&MuGraph) -> Option<Vec<Stored>>,
+}
+
+/// Searches µGraphs for one target; results are kept in the tuning database.
+pub struct Finder<'a> {
+    planner: &'a dyn Planner,
+    options: &'a Options,
+    /// `None` if the database cannot be used: then programs are searched anew.
+    database: Option<Database>,
+}
+
+impl<'a> Finder<'a> {
+    /// A finder for a machine.
+    pub fn new(planner: &'a dyn Planner, options: &'a Options) -> Self {
+        Self { planner, options, database: Database::open(&options.cache_dir).ok() }
+    }
+
+    /// The cheapest µGraphs of a program, with proofs.
+    ///
+    /// # Errors
+    /// If the program is outside what is searched, or the work is cancelled.
+    pub fn find(&self, query: &SearchQuery<'_>) -> Result<Searched, SuperoptimizeError> {
+        let search = SearchOptions {
+            threads: parallel::jobs(self.options),
+            alternatives: ALTERNATIVES,
+            below_us: query.below_us,
+            ..self.planner.search_options()
+        };
+        let (proofs, schedules) = match self.planner.info().is_tuned(self.options) {
+            true => (TIMED_PROOFS, TIMED_SCHEDULES),
+            false => (PROOFS, 1),
+        };
+        let options = SuperoptimizeOptions {
+            search,
+            verify: VerifyOptions::default(),
+            states: query.states,
+            proofs,
+            schedules,
+            must_be_stable: query.must_be_stable,
+        };
+        let key = self.key(query, &options);
+        if let Some(found) = self.cached(&key, query.program) {
+            return Ok(Searched { found, is_cached: true });
+        }
+        let goes_on = || !self.options.cancel.load(Ordering::Relaxed);
+        let rank = |graph: &MuGraph, modelled_us| self.cost_us(query, graph, modelled_us);
+        let found = superoptimize(query.program, &options, &rank, &goes_on)?;
+        if let Some(database) = &self.database {
+            // A result that cannot be stored is searched again.
+            let _ = database.put(&key, &found);
+        }
+        Ok(Searched { found, is_cached: false })
+    }
+
+    /// The result in the database, if it is of this program. Its proofs are checked by `verify`, not here.
+    fn cached(&self, key: &Key, program: &MuGraph) -> Option<Superoptimized> {
+        let found: Superoptimized = self.database.as_ref()?.get(key)?;
+        let known = print(program);
+        let is_whole =
+            found.proved.iter().all(|proved| proved.certificate.program == known && proved.graph().is_ok());
+        is_whole.then_some(found)
+    }
+
+    /// What a µGraph costs once it is lowered; `None` if it is not.
+    fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
+        let designs = lowered_blocks(graph, &(query.stored)(graph)?, self.planner, 1)?;
+        let instructions =
+            designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
+        let instructions_us: f64 = instructions.map(|program| self.planner.instructions_us(program)).sum();
+        Some(modelled_us.max(instructions_us))
+    }
+
+    fn key(&self, query: &SearchQuery<'_>, options: &SuperoptimizeOptions) -> Key {
+        let SearchOptions { limits, machine, kernels, keep, slack, below_us, alternatives, threads: _ } =
+            options.search;
+        Key {
+            program: format!("{} {}", print(query.program), query.layout),
+            target: self.planner.info().name.clone(),
+            machine: format!("{machine:?}"),
+            compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
+                .to_owned(),
+            flags: format!(
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} below {below_us:.2} states {} proofs {} of {} stable {}",
+                options.states, options.proofs, options.schedules, options.must_be_stable
+            ),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Search: proved µGraphs for regions of the graph.
+//!
+//! [`requests`] picks the programs that are worth a search, [`views`] finds their tensors in memory, [`finder`] searches one
+//! program, and [`substitutes`] makes candidates of the results.
+
+pub mod finder;
+pub mod requests;
+pub mod substitutes;
+pub mod views;

@@ -1,0 +1,118 @@
+//! Which programs of a graph are searched: those whose uses together might gain most.
+//!
+//! A program is a region of the graph ([`regions`]). It may gain what the plan by templates spends on the kernels that compute
+//! it, minus the least that any kernel of it costs.
+
+use super::views::stored_views;
+use crate::plan::context::PlanContext;
+use crate::plan::substitute::StoredViews;
+use crate::plan::units::Units;
+use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_mugraph::extract::{Region, RegionLimits, regions};
+use orch_mugraph::{MuGraph, print};
+use orch_plan::enumerate::Candidate;
+use std::collections::BTreeMap;
+
+/// Programs are searched if all their uses together might gain this share of the plan.
+const LEAST_GAIN: f64 = 0.02;
+
+/// Programs of one graph that are searched.
+const MAX_SEARCHES: usize = 8;
+
+/// A program of the graph that is to be searched, and all its uses.
+pub struct SearchRequest {
+    /// What is to be computed.
+    pub program: MuGraph,
+    /// True if exponentials must be relative to maxima.
+    pub must_be_stable: bool,
+    /// The units of each use, and where inputs and output are.
+    pub uses: Vec<(Candidate, StoredViews)>,
+    /// What the plan by templates spends on the kernels that overlap a use, of the use where that is most.
+    pub spent_us: f64,
+    /// Upper bound of what all uses gain together.
+    pub gain_us: f64,
+}
+
+/// The modelled time of a kernel in the plan by templates.
+pub struct KernelCost<'a> {
+    /// The units that the kernel computes.
+    pub units: &'a [NodeId],
+    /// Its modelled microseconds.
+    pub cost_us: f64,
+}
+
+/// The programs that are worth a search, those that might gain most first.
+pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<SearchRequest> {
+    let machine = ctx.planner.search_options().machine;
+    let least_us = LEAST_GAIN * kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>();
+    let mut requests: Vec<SearchRequest> = Vec::new();
+    let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+    for region in regions(ctx.graph, &RegionLimits::default()) {
+        // Premises depend on the inputs' values, which are not known here.
+        let is_searched = region.premises.is_empty() && !is_wide(&region, ctx);
+        let candidate = candidate(&region, ctx.graph, ctx.units).filter(|_| is_searched);
+        let Some((candidate, views)) = candidate.zip(stored_views(&region, ctx)) else { continue };
+        let own = |kernel: &&KernelCost<'_>| {
+            kernel.units.iter().filter(|unit| candidate.nodes.contains(unit)).count()
+        };
+        let touched: Vec<&KernelCost<'_>> = kernels.iter().filter(|kernel| own(kernel) > 0).collect();
+        // Of a kernel that does more, the share by the number of units.
+        let share =
+            |kernel: &&KernelCost<'_>| kernel.cost_us * own(kernel) as f64 / kernel.units.len() as f64;
+        let gain_us = touched.iter().map(share).sum::<f64>() - machine.program_floor_us(&region.program);
+        if gain_us <= 0.0 {
+            continue;
+        }
+        let Region { program, subtracts_maxima: must_be_stable, .. } = region;
+        let number = *numbers.entry(format!("{} {}", print(&program), views.key())).or_insert_with(|| {
+            requests.push(SearchRequest {
+                program,
+                must_be_stable,
+                uses: Vec::new(),
+                spent_us: 0.0,
+                gain_us: 0.0,
+            });
+            requests.len() - 1
+        });
+        requests[number].uses.push((candidate, views));
+        let spent_us = touched.iter().map(|kernel| kernel.cost_us).sum();
+        requests[number].spent_us = requests[number].spent_us.max(spent_us);
+        requests[number].gain_us += gain_us;
+    }
+    requests.retain(|request| request.gain_us > least_us);
+    requests.sort_by(|a, b| b.gain_us.total_cmp(&a.gain_us));
+    requests.truncate(MAX_SEARCHES);
+    requests
+}
+
+/// True if a region reads or computes values beyond the range of f16, to which µGraphs round all operands of products.
+fn is_wide(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>) -> bool {
+    let read = region.inputs.iter().map(|view| view.tensor);
+    let computed = region.nodes.iter().flat_map(|&node| graph.node(node).outputs.iter().copied());
+    read.chain(computed).any(|tensor| storage.is_wide(tensor))
+}
+
+/// The units of a region; `None` if it cuts through some, or reads what is not stored.
+fn candidate(region: &Region, graph: &PrimGraph, units: &Units) -> Option<Candidate> {
+    let is_own = |node: &NodeId| region.nodes.contains(node);
+    let mut nodes = Vec::new();
+    for (number, members) in units.members.iter().enumerate() {
+        match members.iter().filter(|node| is_own(node)).count() {
+            0 => {}
+            count if count == members.len() => nodes.push(NodeId(number as u32)),
+            _ => return None,
+        }
+    }
+    let mut inputs: Vec<TensorId> = region.inputs.iter().map(|view| view.tensor).collect();
+    inputs.sort_unstable();
+    inputs.dedup();
+    let output = region.output.tensor;
+    let is_stored = |tensor: &TensorId| graph.producer(*tensor).is_none_or(|node| !units.is_free(node));
+    let is_whole = inputs.iter().all(is_stored) && units.produce(&nodes, output);
+    (is_whole && !nodes.is_empty()).then_some(Candidate {
+        nodes,
+        inputs,
+        outputs: vec![output],
+        is_convex: true,
+    })
+}

@@ -1,0 +1,108 @@
+//! Stage "superoptimize": proved µGraphs as further candidates.
+//!
+//! A region of the graph ([`regions`](orch_mugraph::extract::regions)) is a program of its own. The cheapest µGraphs that are
+//! proved to compute it, of one or more kernels, become columns beside the kernels of templates, and the binary linear program
+//! chooses.
+
+use super::finder::{Finder, SearchQuery};
+use super::requests::{KernelCost, search_requests};
+use crate::plan::candidates::{CandidateColumn, CandidateColumns};
+use crate::plan::context::PlanContext;
+use crate::plan::substitute::Substitute;
+use crate::{Error, Options, parallel};
+use orch_mugraph::SuperoptimizeError;
+use orch_plan::blp::ColumnId;
+use orch_plan::enumerate::Candidate;
+
+/// Factor on the modelled costs of µGraphs, which are less exact than those of templates.
+const MARGIN: f64 = 1.1;
+
+/// Where times are measured, µGraphs are searched that are modelled to cost up to so many times what templates cost.
+const MODEL_SLACK: f64 = 2.0;
+
+/// States that a search may visit if its program might gain the whole plan; others in proportion to their gain.
+const STATES: f64 = 5e6;
+
+/// A substitute with the units that it computes.
+pub struct SubstituteCandidate {
+    /// The units and tensors.
+    pub candidate: Candidate,
+    /// The µGraph that computes them.
+    pub substitute: Substitute,
+    /// Modelled time.
+    pub cost_us: f64,
+}
+
+/// Adds substitutes for the regions on which a choice spends most.
+///
+/// # Errors
+/// If the work is cancelled.
+pub fn add_substitutes(
+    candidates: &mut CandidateColumns,
+    ctx: PlanContext<'_>,
+    chosen: &[ColumnId],
+    options: &Options,
+) -> Result<(), Error> {
+    let spent: Vec<KernelCost<'_>> = chosen
+        .iter()
+        .map(|id| &candidates.columns[id.index()])
+        .map(|column| KernelCost { units: &column.candidate.nodes, cost_us: column.cost_us })
+        .collect();
+    for SubstituteCandidate { candidate, substitute, cost_us } in substitute_candidates(ctx, &spent, options)?
+    {
+        let key = substitute.key();
+        let known = candidates.signatures.iter().position(|known| *known == key);
+        let number = known.unwrap_or_else(|| {
+            candidates.signatures.push(key);
+            candidates.signatures.len() - 1
+        });
+        let substitute = Some(substitute);
+        candidates.columns.push(CandidateColumn { candidate, substitute, cost_us, kernel: Some(number) });
+    }
+    Ok(())
+}
+
+/// Proved µGraphs for regions of a graph, where `spent` is the plan by templates: the regions on which it spends most are
+/// searched.
+///
+/// # Errors
+/// If the work is cancelled.
+fn substitute_candidates(
+    ctx: PlanContext<'_>,
+    spent: &[KernelCost<'_>],
+    options: &Options,
+) -> Result<Vec<SubstituteCandidate>, Error> {
+    let finder = Finder::new(ctx.planner, options);
+    let spent_us: f64 = spent.iter().map(|kernel| kernel.cost_us).sum();
+    let slack = if ctx.planner.info().is_tuned(options) { MODEL_SLACK } else { 1.0 };
+    let mut found = Vec::new();
+    for request in search_requests(ctx, spent) {
+        let [(_, views), ..] = &request.uses[..] else { continue };
+        let query = SearchQuery {
+            program: &request.program,
+            must_be_stable: request.must_be_stable,
+            below_us: slack * request.spent_us / MARGIN,
+            states: (STATES * request.gain_us / spent_us).ceil() as u64,
+            layout: &views.key(),
+            stored: &|graph| Some(views.memory(graph, ctx)?.0),
+        };
+        let proved = match finder.find(&query) {
+            Ok(searched) => searched.found.proved,
+            Err(SuperoptimizeError::Interrupted) => return Err(Error::Interrupted),
+            Err(SuperoptimizeError::Outside(_)) => continue,
+        };
+        for (candidate, views) in request.uses {
+            found.extend(proved.iter().map(|proved| {
+                (candidate.clone(), Substitute { views: views.clone(), proved: proved.clone() })
+            }));
+        }
+    }
+    let costs = parallel::map(&found, options, |(_, substitute)| {
+        let kernels = substitute.kernels(ctx, 1)?;
+        Some(kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>())
+    })?;
+    let candidate = |((candidate, substitute), cost_us): (_, Option<f64>)| {
+        cost_us.map(|cost_us| SubstituteCandidate { candidate, substitute, cost_us: MARGIN * cost_us })
+    };
+    Ok(found.into_iter().zip(costs).filter_map(candidate).collect())
+}
