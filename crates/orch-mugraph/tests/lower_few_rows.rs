@@ -57,7 +57,7 @@ fn boxes_have_the_rows_that_there_are() {
         let all = ways(&graph, &row_major(&graph, DType::F16), OperandPrecision::F16);
         let (_, kernel) = all.iter().find(|(schedule, _)| schedule.tma_operands).expect("boxes");
         let first = kernel.program.tensor_maps.iter().find(|view| view.extents == [384, rows]);
-        assert_eq!(first.map(|view| view.lines), Some(rows), "{}", kernel.program);
+        assert_eq!(first.map(|view| view.rows), Some(rows), "{}", kernel.program);
     }
 }
 

@@ -11,6 +11,7 @@ use orch_compute::ArgRole;
 use orch_compute::expr::Type;
 use orch_compute::expr::{BufferId, ExprId, Exprs, VarId};
 use orch_ir::DType;
+use std::collections::BTreeSet;
 
 /// A schedulable kernel.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct ThreadProgram {
     pub task: VarId,
     /// The threads that run a task together; `None` is one worker.
     pub cta: Option<Cta>,
+    /// Read-only arguments that L2 should evict before others (PTX: `L2::evict_first`), because each element is read once; a hint.
+    pub evict_first: BTreeSet<BufferId>,
     /// What each task does.
     pub body: Vec<Stmt>,
 }
@@ -235,6 +238,7 @@ impl ThreadProgram {
             tasks,
             task,
             cta: None,
+            evict_first: BTreeSet::new(),
             body: Vec::new(),
         }
     }

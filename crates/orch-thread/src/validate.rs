@@ -101,6 +101,13 @@ impl Checker<'_> {
             let in_order = pair[0].scope.is_global() || !pair[1].scope.is_global();
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
         }
+        for id in &program.evict_first {
+            let is_argument =
+                program.buffers.get(id.index()).is_some_and(|buffer| buffer.scope.is_read_only());
+            self.expect(is_argument && program.cta.is_some(), || {
+                format!("{id} is marked evict_first, but is no read-only argument of a cta's program")
+            });
+        }
         self.problems.extend(check_tiles(program));
         self.problems.extend(check_tensor_maps(program));
         let shares = program.buffers.iter().any(|buffer| buffer.scope.is_shared());

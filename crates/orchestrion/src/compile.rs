@@ -11,7 +11,7 @@ use crate::remember::{Memory, Plan, StoredStep};
 use crate::signature::Signatures;
 use crate::tune::{self, Timer};
 use crate::units::Units;
-use crate::{Error, Model, Options, early, library, parallel};
+use crate::{Error, Model, Options, library, parallel, passes};
 use bytes::Bytes;
 use orch_plan::blp::{self, Choice, ChooseOptions, Problem, Status};
 use orch_runtime::cpu::Source;
@@ -152,7 +152,10 @@ impl Model {
             rivals_us = race::ordered(known, winner);
         }
         let planned = |Found { plan, mut implementation, whole }| {
-            early::read_early(&mut implementation);
+            let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
+            if let Some(dump) = &options.dump_after {
+                dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));
+            }
             let assembly =
                 clock.run("plan", || assemble::assemble(&graph, &storage, &implementation, options))?;
             let report = PlanReport {

@@ -70,9 +70,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// What tells functions that read an argument once from others.
+    /// The suffix of functions that read with the hint `L2::evict_first`.
     pub(super) fn once(&self, buffer: BufferId) -> &'static str {
-        if self.once.contains(&buffer) { "_once" } else { "" }
+        if self.program.evict_first.contains(&buffer) { "_once" } else { "" }
     }
 
     /// Writes a store.

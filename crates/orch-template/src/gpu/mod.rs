@@ -1,11 +1,9 @@
 //! Templates for GPUs: block programs as thread programs of CTAs.
 
 mod access;
-mod ahead;
 pub mod attention;
 pub mod contraction;
 mod cta;
-mod early;
 mod estimate;
 mod points;
 pub mod pointwise;
@@ -13,8 +11,6 @@ pub mod row;
 pub mod transpose;
 
 use crate::Design;
-use ahead::load_ahead;
-use early::read_early;
 use orch_compute::block::BlockProgram;
 use orch_thread::OperandPrecision;
 use orch_thread::target::GpuTarget;
@@ -37,22 +33,8 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, factors: OperandPrecisio
     designs(block, target, factors, 1).into_iter().next()
 }
 
-/// At most `limit` designs, the one that the template's model prefers first.
+/// At most `limit` designs, the one that the template's model prefers first, before any [pass](orch_thread::passes).
 pub fn designs(
-    block: &BlockProgram,
-    target: &GpuTarget,
-    factors: OperandPrecision,
-    limit: usize,
-) -> Vec<Design> {
-    let mut found = all_designs(block, target, factors, limit);
-    for Design { kernel, .. } in &mut found {
-        read_early(&mut kernel.program);
-        load_ahead(&mut kernel.program);
-    }
-    found
-}
-
-fn all_designs(
     block: &BlockProgram,
     target: &GpuTarget,
     factors: OperandPrecision,

@@ -112,7 +112,7 @@ impl Parser {
                 "reused_shared" => Scope::ReusedShared,
                 "scratch" => Scope::Scratch,
                 other => {
-                    let expected = "input, constant, output, shared, recycled, scratch, tile, tensor_map, mbarriers, cta or {";
+                    let expected = "input, constant, output, shared, reused_shared, scratch, tile, tensor_map, mbarriers, cta or {";
                     return self.error(format!("{expected} is expected, not {other}"));
                 }
             };
@@ -123,6 +123,10 @@ impl Parser {
             let elems = self.lexer.count()?;
             self.lexer.expect("]")?;
             let id = self.program.add_buffer(Buffer { name, dtype, elems, scope });
+            if self.lexer.accept(",") {
+                self.lexer.expect("evict_first")?;
+                self.program.evict_first.insert(id);
+            }
             if self.buffers.insert(token.clone(), id).is_some() {
                 return self.error(format!("buffer {token} is declared twice"));
             }
