@@ -28,41 +28,19 @@
 //! These are the layouts of PTX's `mma.m16n8k16` and `mma.m16n8k8`.
 
 use crate::tma::TensorMapId;
-use orch_compute::expr::{BufferId, ExprId, Exprs, VarId};
-use orch_compute::simplify::simplify;
-use orch_ir::{BinaryFn, DType};
+use orch_compute::expr::{BufferId, ExprId, VarId};
+use orch_ir::DType;
+
+pub use crate::swizzle::{SWIZZLE_ALIGNMENT, SWIZZLE_ROW, swizzled, swizzled_offset};
 
 /// Threads of a warp.
 pub const WARP: usize = 32;
 /// Warps of a warp group, which issue `wgmma` together.
 pub const WARP_GROUP: usize = 4;
-/// 16-bit elements of a 128-byte line of a swizzled tile.
-pub const SWIZZLE_ROW: usize = 64;
-/// Elements of 8 lines; a swizzled tile starts at a multiple of them.
-pub const SWIZZLE_ALIGNMENT: usize = 8 * SWIZZLE_ROW;
 /// Largest N of [`CtaStmt::Wgmma`].
 pub const MAX_WGMMA_N: usize = 256;
 /// Largest K of [`CtaStmt::Wgmma`].
 pub const MAX_WGMMA_K: usize = 1024;
-
-/// The offset of element `at` of a line of a swizzled tile of `lines` lines (`CU_TENSOR_MAP_SWIZZLE_128B`). The tile is in panels of [`SWIZZLE_ROW`] elements of
-/// each line, one panel after the other; of the eight 16-byte parts of a line of a panel, part `p` of line `r` lies at position
-/// `p xor (r mod 8)`, so that the same parts of eight lines are in different banks.
-pub fn swizzled(lines: usize, line: usize, at: usize) -> usize {
-    let (panel, at) = (at / SWIZZLE_ROW, at % SWIZZLE_ROW);
-    (panel * lines + line) * SWIZZLE_ROW + ((at / 8) ^ (line % 8)) * 8 + at % 8
-}
-
-/// [`swizzled`] of expressions.
-pub fn swizzled_offset(exprs: &mut Exprs, lines: usize, line: ExprId, at: ExprId) -> ExprId {
-    let [part_elems, line_elems] = [8, SWIZZLE_ROW].map(|elems| exprs.index(elems as i64));
-    let (panel, at) = (exprs.floor_div(at, line_elems), exprs.floor_rem(at, line_elems));
-    let (part, within) = (exprs.floor_div(at, part_elems), exprs.floor_rem(at, part_elems));
-    let phase = exprs.floor_rem(line, part_elems);
-    let part = exprs.binary(BinaryFn::Xor, part, phase);
-    let place = exprs.linear_index(&[panel, line, part, within], &[lines * SWIZZLE_ROW, SWIZZLE_ROW, 8, 1]);
-    simplify(exprs, place)
-}
 
 /// Most threads of a CTA.
 pub const MAX_THREADS: usize = 1024;

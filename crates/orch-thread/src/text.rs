@@ -28,6 +28,7 @@
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
 //!   `+ - * / // %` and comparisons, which are infix and always in parentheses.
 
+mod error;
 mod parse;
 mod token;
 
@@ -40,7 +41,8 @@ use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
 use std::fmt::{self, Write};
 
-pub use crate::text::parse::{ThreadTextError, parse_thread};
+pub use crate::text::error::ThreadTextError;
+pub use crate::text::parse::parse_thread;
 
 impl fmt::Display for ThreadProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

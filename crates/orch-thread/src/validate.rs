@@ -17,10 +17,12 @@
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
 
-use crate::amx::{AmxStmt, check_tile_stmt, check_tiles};
+mod hardware;
+
+use crate::amx::AmxStmt;
 use crate::cta::{CtaStmt, MAX_CLUSTER, MAX_THREADS, MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP};
 use crate::program::{LoopKind, Scope, Stmt, ThreadProgram};
-use crate::tma::check_tensor_maps;
+use crate::validate::hardware::{check_tensor_maps, check_tile_stmt, check_tiles};
 use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId};
 use orch_ir::{DType, ReduceOp};
 use std::collections::BTreeSet;

@@ -72,7 +72,8 @@ fn results(program: &ThreadProgram, what: &str) -> Option<Vec<Vec<u8>>> {
         }
     };
     let mut buffers: Vec<BufferData> = global.map(argument).collect();
-    interpret(program, &mut buffers, &ExecOptions::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    interpret(program, &mut buffers, &ExecOptions::default())
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
     Some(buffers.into_iter().map(|buffer| buffer.bytes).collect())
 }
 
@@ -96,7 +97,8 @@ fn programs_change_as_expected() {
     let update = std::env::var_os("UPDATE_EXPECT").is_some();
     for pass in &PASSES {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/passes/{}.txt", pass.name));
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let (comment, mut cases) = read(&text);
         assert!(cases.iter().any(|case| case.after.is_some()), "{}: no case with a change", pass.name);
         assert!(cases.iter().any(|case| case.after.is_none()), "{}: no case without one", pass.name);

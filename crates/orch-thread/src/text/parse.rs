@@ -6,22 +6,13 @@
 use crate::amx::{AmxShape, AmxStmt, TileId};
 use crate::cta::{Cta, CtaStmt, Location, MmaType};
 use crate::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::text::error::ThreadTextError;
 use crate::text::token::{Lexer, Token};
 use crate::text::{AMX_WORDS, COMPARISONS, CTA_WORDS, INFIX, MAX_PRINTED_DEPTH};
 use crate::tma::{Mbarriers, TensorMap, TensorMapId};
-use orch_compute::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
+use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId, VarInfo};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 use rustc_hash::FxHashMap;
-
-/// Where and why a text is not a thread program.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("line {line}: {problem}")]
-pub struct ThreadTextError {
-    /// Line, counted from 1.
-    pub line: usize,
-    /// What was expected, and what stands there.
-    pub problem: String,
-}
 
 type Parsed<T> = Result<T, ThreadTextError>;
 
@@ -723,25 +714,6 @@ fn reduction(name: &str) -> Option<ReduceOp> {
         .chain(arg(false))
         .chain(arg(true))
         .find(|op| op.name() == name)
-}
-
-/// A constant of `dtype` from its digits.
-pub(crate) fn parse_constant(digits: &str, dtype: DType) -> Option<Const> {
-    match dtype {
-        DType::Bool => None,
-        DType::F32 => {
-            let value: f32 = digits.parse().ok()?;
-            Some(match value.is_nan() {
-                true => Const::float(dtype, f64::NAN),
-                false => Const { dtype, bits: value.to_bits().into() },
-            })
-        }
-        _ if dtype.is_float() => Some(Const::float(dtype, digits.parse().ok()?)),
-        _ => {
-            let value: i128 = digits.parse().ok()?;
-            Some(Const::int(dtype, value)).filter(|c| c.as_int() == Some(value))
-        }
-    }
 }
 
 #[cfg(test)]
