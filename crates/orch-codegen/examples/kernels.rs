@@ -5,6 +5,7 @@ use orch_codegen::c;
 use orch_compute::{Layout, fuse};
 use orch_ir::*;
 use orch_template::{injective, row};
+use orch_thread::passes::{PassContext, run_all};
 use orch_thread::{CpuTarget, Scope, ThreadProgram, target};
 use std::fmt::Write as _;
 use std::process::Command;
@@ -178,10 +179,13 @@ fn main() -> std::io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (options, names): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| arg.starts_with("--"));
     let target = &target::X86_64_V4;
-    let programs: Vec<ThreadProgram> = (KERNELS.iter())
+    let mut programs: Vec<ThreadProgram> = (KERNELS.iter())
         .filter(|(name, _)| names.is_empty() || names.iter().any(|wanted| wanted == name))
         .map(|(name, build)| program(&format!("k_{name}"), *build, target))
         .collect();
+    for program in &mut programs {
+        run_all(program, &PassContext::default(), &mut |_, _| {});
+    }
     let text = c::emit(&programs.iter().collect::<Vec<_>>(), target);
     if options.iter().any(|option| *option == "--print") {
         print!("{text}");

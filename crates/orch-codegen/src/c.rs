@@ -28,22 +28,22 @@ mod literal;
 mod narrow;
 mod tile;
 mod types;
-mod unroll;
 
 use helper::CFile;
 use orch_thread::{CpuTarget, ThreadProgram};
 use types::{Family, Isa};
 
-/// C text that defines one function per program.
+/// C text that defines one function per program, each of which has been through all
+/// [passes](orch_thread::passes::run_all): no loop is left to unroll.
 ///
 /// # Panics
-/// If a program is not valid.
+/// If a program is not valid, or has a loop of kind [`Unroll`](orch_thread::LoopKind::Unroll).
 pub fn emit(programs: &[&ThreadProgram], target: &CpuTarget) -> String {
     let isa = isa(target);
     let mut unit = CFile::new(isa);
     let functions: Vec<String> = programs
         .iter()
-        .map(|program| function::emit(&narrow::narrow(unroll::unroll(program)), &mut unit))
+        .map(|program| function::emit(&narrow::narrow((*program).clone()), &mut unit))
         .collect();
     let prelude = unit.prelude();
     format!("{}{prelude}\n{}", header(target, isa), functions.join("\n"))

@@ -95,7 +95,7 @@ fn tiles_compile_and_agree_where_the_machine_has_them() {
         println!("compiled only: this machine has no matrix tiles");
     }
     for (m, n, k) in [(4, 8, 16), (16, 16, 32), (49, 40, 96), (70, 33, 40)] {
-        let program = tiled_product(m, n, k).program;
+        let program = support::after_passes(&tiled_product(m, n, k).program);
         let text = c::emit(&[&program], &target::X86_64_AMX);
         for word in ["_tile_loadconfig", "_tile_loadd", "_tile_dpbf16ps", "_tile_stored", "_tile_release"] {
             assert!(text.contains(word), "{word} is missing in\n{text}");

@@ -96,7 +96,7 @@ fn the_inner_loop_keeps_its_accumulators_in_registers() {
     let Some(toolchain) = toolchains.iter().find(|toolchain| toolchain.target.name == "x86-64-v4") else {
         return;
     };
-    let text = c::emit(&[&gemm(64, 96, 256)], toolchain.target);
+    let text = c::emit(&[&support::after_passes(&gemm(64, 96, 256))], toolchain.target);
     let directory = support::directory("gemm_assembly");
     let assembly = std::fs::read_to_string(toolchain.compile(&text, &directory, &["-S"])).unwrap();
     let spills = assembly.lines().filter(|line| line.contains("zmm") && line.contains("(%rsp)")).count();

@@ -173,8 +173,8 @@ fn check(toolchain: &Toolchain) {
         }));
     }
     main.push_str("    return failures;\n}\n");
-    let programs: Vec<&ThreadProgram> = programs.iter().collect();
-    let text = c::emit(&programs, target) + HELPERS + &main;
+    let programs: Vec<ThreadProgram> = programs.iter().map(support::after_passes).collect();
+    let text = c::emit(&programs.iter().collect::<Vec<_>>(), target) + HELPERS + &main;
     let directory = support::directory(&format!("math_{}", target.name));
     let binary = toolchain.compile(&text, &directory, &[]);
     let run = toolchain.command(&binary).output().expect("the program was just compiled");

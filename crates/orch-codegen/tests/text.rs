@@ -2,6 +2,7 @@
 //! expected for `x86-64-v4` (the prelude left out). `ORCH_UPDATE=1 cargo test` rewrites the expectations.
 
 use orch_codegen::c;
+use orch_thread::passes::{PassContext, run_all};
 use orch_thread::{parse_thread, target, validate_thread};
 use std::path::Path;
 
@@ -9,8 +10,9 @@ const SEPARATOR: &str = "----\n";
 
 /// The functions of the programs, without the prelude.
 fn functions(program: &str) -> String {
-    let program = parse_thread(program).unwrap_or_else(|error| panic!("{error}"));
+    let mut program = parse_thread(program).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(validate_thread(&program), Vec::<String>::new());
+    run_all(&mut program, &PassContext::default(), &mut |_, _| {});
     let text = c::emit(&[&program], &target::X86_64_V4);
     let start =
         text.find(&format!("/* {} tasks.", program.tasks)).expect("each function starts with a comment");
@@ -38,7 +40,8 @@ fn programs_become_the_expected_c() {
 
 #[test]
 fn emission_is_deterministic() {
-    let program = orch_thread::random::random_program("p", 3).0;
+    let mut program = orch_thread::random::random_program("p", 3).0;
+    run_all(&mut program, &PassContext::default(), &mut |_, _| {});
     for target in target::CPU_TARGETS {
         assert_eq!(c::emit(&[&program], target), c::emit(&[&program.clone()], target));
     }

@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         graph.shapes().iter().map(|shape| Stored::row_major(DType::F32, shape)).collect();
     let request =
         Request { graph: &graph, kernel: TensorId(kernel.parse()?), stored: &stored, name: "kernel" };
-    let program = cpu::lower(&request, target)?.program;
+    let mut program = cpu::lower(&request, target)?.program;
+    orch_thread::passes::run_all(&mut program, &orch_thread::passes::PassContext::default(), &mut |_, _| {});
     println!("{}", orch_codegen::c::emit(&[&program], target));
     let sizes: Vec<String> = (program.buffers.iter().filter(|buffer| buffer.scope.is_global()))
         .map(|buffer| format!("{} {}", buffer.name, buffer.elems))

@@ -14,7 +14,7 @@ use orch_template::gpu::contraction as gpu;
 use orch_thread::OperandPrecision;
 use orch_thread::cta::SWIZZLE_ROW;
 use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::passes::await_late::await_late;
+use orch_thread::passes::defer_grid_wait::defer_grid_wait;
 use orch_thread::target::{SM_90, X86_64_V3, X86_64_V4};
 use orch_thread::{BufferData, CpuTarget, ExecOptions, interpret, parse_thread, validate_thread};
 use support::square_window;
@@ -274,7 +274,7 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
                 let what = format!("constant {is_constant} {schedule:?}");
                 let mut kernel = gpu::lower(&block, schedule, OperandPrecision::F16)
                     .unwrap_or_else(|e| panic!("{what}: {e}"));
-                await_late(&mut kernel.program);
+                defer_grid_wait(&mut kernel.program);
                 assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
                 let text = kernel.program.to_string();
                 let (copied, awaited) = (text.find("arg1["), text.find("  grid_dependency_wait\n"));
@@ -347,7 +347,7 @@ fn the_copy_engine_brings_plain_factors() {
             let what = format!("{what} {schedule:?}");
             let mut kernel =
                 gpu::lower(&block, schedule, OperandPrecision::F16).unwrap_or_else(|e| panic!("{what}: {e}"));
-            await_late(&mut kernel.program);
+            defer_grid_wait(&mut kernel.program);
             assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
             let text = kernel.program.to_string();
             assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");

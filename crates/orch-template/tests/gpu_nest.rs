@@ -8,7 +8,7 @@ use orch_ir::*;
 use orch_template::gpu::{design, pointwise, row, transpose};
 use orch_thread::OperandPrecision;
 use orch_thread::parse_thread;
-use orch_thread::passes::read_once::read_once;
+use orch_thread::passes::evict_first::read_once;
 use orch_thread::target::{GPU_TARGETS, SM_90};
 use support::gpu::Sample;
 use support::{G, cases};

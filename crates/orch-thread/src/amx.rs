@@ -21,12 +21,11 @@
 //! the order of the terms with one rounding each; hardware may take the odd product of a pair first, and reads and
 //! writes subnormals as zeros.
 
-use crate::program::ThreadProgram;
 use orch_compute::expr::scalar::{self, Number};
 use orch_compute::expr::{BufferId, ExprId};
 use orch_ir::DType;
 
-/// A matrix tile of a thread program, a position in [`ThreadProgram::tiles`].
+/// A matrix tile of a thread program, a position in [`ThreadProgram::tiles`](crate::ThreadProgram::tiles).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TileId(pub u32);
 
@@ -127,59 +126,6 @@ impl AmxStmt {
             *offset = map(*offset);
         }
         mapped
-    }
-}
-
-/// What keeps the tiles of a program from being hardware's.
-pub(crate) fn check_tiles(program: &ThreadProgram) -> Vec<String> {
-    let mut problems = Vec::new();
-    if program.tiles.len() > MAX_TILES {
-        problems.push(format!("{} tiles, there are {MAX_TILES}", program.tiles.len()));
-    }
-    for tile in &program.tiles {
-        let row_bytes = tile.columns * tile.dtype.size_bytes();
-        let is_shape =
-            (1..=MAX_TILE_ROWS).contains(&tile.rows) && (1..=MAX_TILE_ROW_BYTES).contains(&row_bytes);
-        if !is_shape || !row_bytes.is_multiple_of(4) {
-            problems.push(format!(
-                "tile {} has {} rows of {row_bytes} bytes; up to {MAX_TILE_ROWS} rows of up to {MAX_TILE_ROW_BYTES} \
-                 bytes, a multiple of 4, are expected",
-                tile.name, tile.rows
-            ));
-        }
-    }
-    problems
-}
-
-/// What is wrong with a statement on tiles, its offset apart.
-pub(crate) fn check_tile_stmt(program: &ThreadProgram, stmt: &AmxStmt) -> Option<String> {
-    let mut shapes = Vec::new();
-    for tile in stmt.tiles() {
-        match program.tiles.get(tile.index()) {
-            Some(shape) => shapes.push(shape),
-            None => return Some(format!("there is no tile {}", tile.0)),
-        }
-    }
-    match (stmt, &shapes[..]) {
-        (AmxStmt::Load { buffer, .. } | AmxStmt::Store { buffer, .. }, [tile]) => {
-            let held = program.buffers.get(buffer.index())?.dtype;
-            (held != tile.dtype)
-                .then(|| format!("tile {} is {}, {buffer} holds {held}", tile.name, tile.dtype))
-        }
-        (AmxStmt::Dot { .. }, [sum, a, b]) => {
-            let types = (sum.dtype, a.dtype, b.dtype) == (DType::F32, DType::BF16, DType::BF16);
-            let extents = (sum.rows, 2 * sum.columns, 2 * b.rows) == (a.rows, b.columns, a.columns);
-            (!types || !extents).then(|| {
-                let text = |tile: &AmxShape| format!("{}[{}, {}]", tile.dtype, tile.rows, tile.columns);
-                format!(
-                    "{} += {} * {}: f32[m, n], bf16[m, 2k] and bf16[k, 2n] are expected",
-                    text(sum),
-                    text(a),
-                    text(b)
-                )
-            })
-        }
-        _ => None,
     }
 }
 

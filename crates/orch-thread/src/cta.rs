@@ -1,17 +1,17 @@
-//! CTAs of threads: what a task of a thread program does on a GPU, where many threads run its body together.
+//! CTAs: how a task of a thread program runs on a GPU, where many threads run its body together, and the statements for that.
 //!
 //! A program with a [`Cta`] runs every task by `threads` threads in warps of [`WARP`]; each binds
 //! [`Cta::thread`] to its number and has variables and scratch of its own, and all of a task share its
 //! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive tasks run at the same time and may read and write each
-//! other's shared buffers ([`CtaStmt::LoadDsmem`], [`CtaStmt::StoreDsmem`]). What one thread writes to a shared buffer another may read after a
-//! barrier. On a CPU there is no CTA: one worker runs a task alone.
+//! other's shared buffers ([`CtaStmt::LoadDsmem`], [`CtaStmt::StoreDsmem`]). What one thread writes to a shared buffer another may read
+//! after a barrier. On a CPU there is no CTA: one worker runs a task alone.
 //!
 //! ```text
 //!   cta 128 threads thread: i64 [0..=127], clusters of 1
 //! {
 //!   cp_async a[thread], x[thread], 1
 //!   cp_async_commit
-//!   wait 0
+//!   cp_async_wait 0
 //!   barrier
 //!   shuffle other: f32 = a[thread], 16
 //! }
@@ -19,7 +19,7 @@
 //!
 //! Matrix fragments are scratch: thread `t` of a warp holds, with `g = t / 4` and `c = t % 4`,
 //!
-//! - sums `f32[4]` of a 16 x 8 tile: rows `g, g, g + 8, g + 8`, columns `2c, 2c + 1, 2c, 2c + 1`;
+//! - the accumulator `f32[4]` of a 16 x 8 tile: rows `g, g, g + 8, g + 8`, columns `2c, 2c + 1, 2c, 2c + 1`;
 //! - `a` of 16-bit elements `[8]`: rows `g, g, g + 8, g + 8` and again, columns `2c, 2c + 1, 2c, 2c + 1`, then the same
 //!   plus 8; `b` `[4]`: rows `2c, 2c + 1, 2c + 8, 2c + 9` of column `g`;
 //! - `a` of f32 (multiplied as TF32) `[4]`: rows `g, g + 8, g, g + 8`, columns `c, c, c + 4, c + 4`; `b` `[2]`: rows
@@ -28,45 +28,23 @@
 //! These are the layouts of PTX's `mma.m16n8k16` and `mma.m16n8k8`.
 
 use crate::tma::TensorMapId;
-use orch_compute::expr::{BufferId, ExprId, Exprs, VarId};
-use orch_compute::simplify::simplify;
-use orch_ir::{BinaryFn, DType};
+use orch_compute::expr::{BufferId, ExprId, VarId};
+use orch_ir::DType;
+
+pub use crate::swizzle::{SWIZZLE_ALIGNMENT, SWIZZLE_ROW, swizzled, swizzled_offset};
 
 /// Threads of a warp.
 pub const WARP: usize = 32;
-/// Warps that multiply tiles together.
+/// Warps of a warp group, which issue `wgmma` together.
 pub const WARP_GROUP: usize = 4;
-/// Elements of a line of a swizzled tile, 128 bytes.
-pub const SWIZZLE_ROW: usize = 64;
-/// Elements, of 8 lines, that a swizzled tile starts at a multiple of.
-pub const SWIZZLE_ALIGNMENT: usize = 8 * SWIZZLE_ROW;
-/// Most columns of a product of tiles.
+/// Largest N of [`CtaStmt::Wgmma`].
 pub const MAX_WGMMA_N: usize = 256;
-/// Most terms of a product of tiles.
+/// Largest K of [`CtaStmt::Wgmma`].
 pub const MAX_WGMMA_K: usize = 1024;
-
-/// Where element `at` of a line of a swizzled tile of so many lines is. The tile is in panels of [`SWIZZLE_ROW`] elements of
-/// each line, one panel after the other; of the eight parts of a line of a panel, part `p` of line `r` lies at place
-/// `p xor (r mod 8)`, so that the same parts of eight lines are in different banks.
-pub fn swizzled(lines: usize, line: usize, at: usize) -> usize {
-    let (panel, at) = (at / SWIZZLE_ROW, at % SWIZZLE_ROW);
-    (panel * lines + line) * SWIZZLE_ROW + ((at / 8) ^ (line % 8)) * 8 + at % 8
-}
-
-/// [`swizzled`] of expressions.
-pub fn swizzled_offset(exprs: &mut Exprs, lines: usize, line: ExprId, at: ExprId) -> ExprId {
-    let [part_elems, line_elems] = [8, SWIZZLE_ROW].map(|elems| exprs.index(elems as i64));
-    let (panel, at) = (exprs.floor_div(at, line_elems), exprs.floor_rem(at, line_elems));
-    let (part, within) = (exprs.floor_div(at, part_elems), exprs.floor_rem(at, part_elems));
-    let phase = exprs.floor_rem(line, part_elems);
-    let part = exprs.binary(BinaryFn::Xor, part, phase);
-    let place = exprs.linear_index(&[panel, line, part, within], &[lines * SWIZZLE_ROW, SWIZZLE_ROW, 8, 1]);
-    simplify(exprs, place)
-}
 
 /// Most threads of a CTA.
 pub const MAX_THREADS: usize = 1024;
-/// Most tasks of a cluster that every device with clusters takes.
+/// Most CTAs of a cluster (the portable cluster size).
 pub const MAX_CLUSTER: usize = 8;
 
 /// The threads that run a task together.
@@ -78,11 +56,11 @@ pub struct Cta {
     pub thread: VarId,
     /// Consecutive tasks that run at the same time; the number of tasks is a multiple of it.
     pub cluster: usize,
-    /// Whether loads of unrolled iterations shall be under way together, at the cost of registers for all of them; a hint.
+    /// Whether loads of unrolled iterations should be in flight together, at the cost of registers for all of them; a hint.
     pub loads_ahead: bool,
 }
 
-/// A place in a buffer.
+/// A location in a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
     /// Which buffer.
@@ -91,19 +69,19 @@ pub struct Location {
     pub offset: ExprId,
 }
 
-/// What matrix instructions multiply; they add in f32.
+/// Operand type of matrix instructions; they accumulate in f32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MmaType {
-    /// f16, 16 terms at a time.
+    /// f16; an instruction adds 16 terms of K.
     F16,
-    /// bf16, 16 terms at a time.
+    /// bf16; 16 terms.
     Bf16,
-    /// f32 of which 10 bits of the fraction count, 8 terms at a time.
+    /// f32 of which 10 bits of the fraction count; 8 terms.
     Tf32,
 }
 
 impl MmaType {
-    /// Terms that one instruction adds.
+    /// K of one instruction.
     pub fn terms(self) -> usize {
         match self {
             MmaType::F16 | MmaType::Bf16 => 16,
@@ -111,7 +89,7 @@ impl MmaType {
         }
     }
 
-    /// Type of the factors in memory.
+    /// Type of the operands in memory.
     pub fn dtype(self) -> DType {
         match self {
             MmaType::F16 => DType::F16,
@@ -130,171 +108,177 @@ impl MmaType {
     }
 }
 
-/// A statement of a CTA. All threads of a warp run it together, and all threads of the task the barriers.
+/// A statement of a CTA, after the PTX instruction that it becomes. All threads of a warp run it together, and all threads of the
+/// CTA the barriers.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CtaStmt {
-    /// Waits for all threads of the task.
+    /// `bar.sync`: waits for all threads of the CTA.
     Barrier,
-    /// Waits for all threads of the cluster.
+    /// `barrier.cluster.arrive` and `.wait`: waits for all threads of the cluster.
     ClusterBarrier,
-    /// Tells the cluster that this task runs, without waiting. Once, before any barrier of the cluster.
+    /// `barrier.cluster.arrive.relaxed`: tells the cluster that this CTA runs, without waiting. Once, before any barrier of the
+    /// cluster.
     ClusterArrive,
-    /// Waits until all tasks of the cluster have joined: from here on they can be given something. Orders nothing else.
+    /// `barrier.cluster.wait`: waits until all CTAs of the cluster have arrived, so that their shared memory may be written. Orders
+    /// no other memory access.
     ClusterWait,
-    /// Waits for all threads of the task and gives its shared memory to the recycled buffers. Once in a program.
+    /// `bar.sync`, behind which the [`ReusedShared`](crate::Scope::ReusedShared) buffers own the shared memory of the CTA. Once in a
+    /// program.
     ReuseShared,
-    /// Lets the next kernel be launched, which waits by itself until this one has ended: from here on little is left to
-    /// do. A hint; without one that is from the start.
+    /// `griddepcontrol.launch_dependents`: the next kernel of the stream may be launched, which itself waits until this one has ended.
+    /// A hint; without one that is so from the start.
     LaunchDependents,
-    /// Waits for the kernels before this one: from here on inputs and outputs may be touched, before it constants only. Once,
-    /// among the outermost statements; without one that is so from the start.
+    /// `griddepcontrol.wait`: waits for the kernels before this one. Inputs and outputs may be accessed from here on, before it
+    /// constants only. Once, among the outermost statements; without one that is so from the start.
     GridDependencyWait,
-    /// Declares a register and sets it to the value that lane `lane ^ with` of the warp gives.
+    /// `shfl.sync.bfly`: declares a register and sets it to the value of lane `lane ^ with` of the warp.
     Shuffle {
-        /// What is declared.
+        /// The declared variable.
         var: VarId,
-        /// What each lane gives.
+        /// The value that each lane gives.
         value: ExprId,
-        /// Which bits of the lane's number differ.
+        /// Bits in which the lanes' numbers differ.
         with: usize,
     },
-    /// Declares a boolean register: whether, for any lane of the warp, one of so many sums of products is above the limit of its
-    /// row, or a limit is negative (has a sign). Undecided where only NaNs are.
+    /// `vote.sync.any`: declares a boolean register: whether in any lane of the warp one of `count` accumulator elements is above
+    /// the limit of its row, or a limit is negative (its sign bit is set). Either value where only NaNs are.
     Exceeds {
-        /// What is declared.
+        /// The declared variable.
         var: VarId,
-        /// A constant place of scratch: sums of 16 x 8, one after the other.
+        /// A constant location of scratch: 16 x 8 accumulators, one after the other.
         accs: Location,
-        /// How many, a multiple of 4.
+        /// Accumulator elements of the thread, a multiple of 4.
         count: usize,
-        /// A constant place of scratch: the limits of the thread's two rows.
+        /// A constant location of scratch: the limits of the thread's two rows, `g` and `g + 8`.
         limits: Location,
     },
-    /// Declares a register and sets it to elements of the shared buffer of another task of the cluster.
+    /// `ld.shared::cluster`: declares a register and loads it from the shared buffer of a CTA of the cluster.
     LoadDsmem {
-        /// What is declared; its type says how many elements are read.
+        /// The declared variable; its type says how many elements are loaded.
         var: VarId,
-        /// The task's position in the cluster.
+        /// The CTA's rank in the cluster.
         rank: ExprId,
-        /// Where.
+        /// The location in that CTA's shared memory.
         from: Location,
     },
-    /// Writes elements to the shared buffer of a task of the cluster, which may be this one; known there after a barrier of
-    /// the cluster. Sooner there than if that task read them from here, which takes the way twice.
+    /// `st.shared::cluster`: stores elements to the shared buffer of a CTA of the cluster, which may be this one; visible there
+    /// after a barrier of the cluster. A store takes one way through the network, [`CtaStmt::LoadDsmem`] takes two.
     StoreDsmem {
-        /// Where.
+        /// The location in that CTA's shared memory.
         to: Location,
-        /// The task's position in the cluster.
+        /// The CTA's rank in the cluster.
         rank: ExprId,
-        /// What.
+        /// The value.
         value: ExprId,
     },
-    /// Starts copying consecutive elements (4, 8 or 16 bytes) to a shared buffer; zeros if the mask is false, and beyond the
-    /// first ones that are real.
+    /// `cp.async.{ca,cg}.shared.global`: starts copying `elems` consecutive elements (4, 8 or 16 bytes) to a shared buffer. Elements
+    /// from `real` on are zero, and all are if the mask is false (the operand `src-size`).
     CpAsync {
-        /// A place of a shared buffer.
+        /// A location of a shared buffer.
         to: Location,
-        /// A place of an input.
+        /// A location of a read-only argument.
         from: Location,
-        /// How many elements.
+        /// Elements that are written.
         elems: usize,
-        /// How many of them are read, where the mask is true; `None` is all.
+        /// Elements that are read, where the mask is true; `None` is all.
         real: Option<ExprId>,
         /// A boolean; `None` is true.
         mask: Option<ExprId>,
     },
-    /// Starts copying a box of a view to a swizzled tile: once for the whole CTA, all of which comes here.
+    /// `cp.async.bulk.tensor.shared::cluster.global.mbarrier::complete_tx::bytes`: starts copying a tile of a tensor map to a
+    /// swizzled tile in shared memory. One thread issues it for the CTA, all threads of which come here.
     TmaLoad {
-        /// A place of a shared buffer.
+        /// A location of a shared buffer.
         to: Location,
-        /// Of what.
+        /// The tensor map.
         map: TensorMapId,
-        /// The first place of the box in each extent.
+        /// Coordinates of the tile's first element, those of consecutive elements first.
         at: Vec<ExprId>,
-        /// The slot that counts it.
+        /// The full mbarrier that counts the load.
         mbarrier: ExprId,
     },
-    /// Waits until all boxes of a turn of a slot have arrived; turns count from 0.
+    /// `mbarrier.try_wait.parity`, in a loop: waits until all loads of a phase of a full mbarrier have arrived.
     MbarrierWaitFull {
-        /// Which slot.
+        /// The number of the full mbarrier.
         mbarrier: ExprId,
-        /// Which turn.
+        /// The phase, counted from 0.
         phase: ExprId,
     },
-    /// Tells a gate that the thread has come here, without waiting. A gate is passed again, in its next turn, once boxes have
-    /// been awaited that were started after it had been awaited.
+    /// `mbarrier.arrive`: the thread arrives at an empty mbarrier, without waiting. It arrives for the next phase only after it has
+    /// waited for loads that were issued after the wait for this phase.
     MbarrierArriveEmpty {
-        /// Which gate.
+        /// The number of the empty mbarrier.
         mbarrier: ExprId,
-        /// Which turn of it, from 0.
+        /// The phase, counted from 0.
         phase: ExprId,
     },
-    /// Lets boxes that are started from here on wait for all threads of the task to have passed a gate: they may overwrite what
-    /// was read before it. Threads do not wait, and what they have written is not ordered, as it is by a barrier.
+    /// `mbarrier.try_wait.parity` by the thread that issues TMA loads: loads that are issued from here on wait until all threads of
+    /// the CTA have arrived at an empty mbarrier, and may overwrite what these have read before. Other threads do not wait, and what
+    /// they have written is not ordered, as it is by a barrier.
     MbarrierWaitEmpty {
-        /// Which gate.
+        /// The number of the empty mbarrier.
         mbarrier: ExprId,
-        /// Which turn of it, the last one in which it was passed.
+        /// The phase, counted from 0: the last one for which threads have arrived.
         phase: ExprId,
     },
-    /// Ends a group of copies.
+    /// `cp.async.commit_group`: ends a group of [`CtaStmt::CpAsync`].
     CpAsyncCommit,
-    /// Waits until at most this many of the thread's groups are not done.
+    /// `cp.async.wait_group n`: waits until at most `n` of the thread's groups are in flight.
     CpAsyncWait(usize),
-    /// Reads `matrices` 8 x 8 matrices of 16-bit elements from a shared buffer: lane `8 i + r` gives the place of row
-    /// `r` of matrix `i`; thread `t` gets elements `2 (t % 4)` and the next one of row `t / 4` of each matrix (of
-    /// column `t / 4`, if transposed).
+    /// `ldmatrix.sync.m8n8.x{1,2,4}[.trans].b16`: loads `matrices` 8 x 8 matrices of 16-bit elements from a shared buffer. Lane
+    /// `8 i + r` gives the location of row `r` of matrix `i`; thread `t` gets elements `2 (t % 4)` and `2 (t % 4) + 1` of row
+    /// `t / 4` of each matrix (of column `t / 4`, if transposed).
     Ldmatrix {
-        /// A constant place of scratch, two elements a matrix.
+        /// A constant location of scratch, two elements a matrix.
         to: Location,
-        /// A place of a shared buffer.
+        /// A location of a shared buffer.
         from: Location,
         /// 1, 2 or 4.
         matrices: usize,
-        /// Whether rows become columns.
+        /// Whether rows become columns (`.trans`).
         transposed: bool,
     },
-    /// Adds a product, `sum[64, columns] += a[64, terms] * b[terms, columns]`, by the four warps of a warp group, of 16
-    /// rows of the sum each. OperandPrecision have 16-bit elements.
+    /// `wgmma.mma_async.sync.aligned.m64nNk16`, repeated along K: `acc[64, n] += a[64, k] * b[k, n]` by the four warps of a warp
+    /// group, each of which holds 16 rows of the accumulator. Operands have 16-bit elements.
     ///
-    /// In shared memory `a` is a [swizzled] tile whose lines are its rows; `b` is one whose lines are its columns, or, if
-    /// it is `transposed`, its terms. In scratch, `a` is fragments of 16 rows and 16 terms, one after the other.
+    /// In shared memory `a` is a [swizzled] tile whose lines are its rows; the lines of `b` are its columns, or its rows (terms of K)
+    /// if it is `transposed`. In scratch, `a` is fragments of 16 rows and 16 terms, one after the other.
     Wgmma {
-        /// What is multiplied.
+        /// Element type of the operands.
         ty: MmaType,
-        /// A constant place of scratch: `columns / 8` sums of 16 x 8.
+        /// A constant location of scratch: `n / 8` accumulators of 16 x 8.
         acc: Location,
-        /// A place of a shared buffer, the same for all threads of the warp group, or a constant place of scratch.
+        /// A location of a shared buffer, the same for all threads of the warp group, or a constant location of scratch.
         a: Location,
-        /// A place of a shared buffer, the same for all threads of the warp group.
+        /// A location of a shared buffer, the same for all threads of the warp group.
         b: Location,
-        /// A multiple of 8, of 64 if they are in lines; at most [`MAX_WGMMA_N`].
+        /// Columns: a multiple of 8, of 64 if they lie in lines; at most [`MAX_WGMMA_N`].
         n: usize,
-        /// A multiple of 16, of 64 if they are in lines; at most [`MAX_WGMMA_K`].
+        /// Terms: a multiple of 16, of 64 if they lie in lines; at most [`MAX_WGMMA_K`].
         k: usize,
         /// Whether the lines of `b` are its terms.
         transposed: bool,
-        /// Whether the product may be under way when the statement ends, which waits only for those before it. Sums are
-        /// known, and factors may be overwritten, once it has been waited for.
+        /// Whether the product may be in flight when the statement ends, which then waits only for earlier ones. Accumulators are
+        /// defined, and operands may be overwritten, after [`CtaStmt::WgmmaWait`].
         is_async: bool,
     },
-    /// Waits until no product of tiles of the warp group is under way.
+    /// `wgmma.wait_group 0`: waits until no `wgmma` of the warp group is in flight.
     WgmmaWait,
-    /// Adds a product of fragments: `sum[16, 8] += a[16, k] * b[k, 8]`.
+    /// `mma.sync.aligned.m16n8k16` (`.m16n8k8` for TF32): `acc[16, 8] += a[16, k] * b[k, 8]`, all three fragments in scratch.
     Mma {
-        /// What is multiplied.
+        /// Element type of the operands.
         ty: MmaType,
-        /// A constant place of scratch.
+        /// A constant location of scratch.
         acc: Location,
-        /// A constant place of scratch.
+        /// A constant location of scratch.
         a: Location,
-        /// A constant place of scratch.
+        /// A constant location of scratch.
         b: Location,
     },
 }
 
 impl CtaStmt {
-    /// The places that are read or written in memory and scratch.
+    /// The locations that are read or written in memory and scratch.
     pub fn locations(&self) -> Vec<Location> {
         match self {
             CtaStmt::Barrier
@@ -311,12 +295,12 @@ impl CtaStmt {
             | CtaStmt::MbarrierWaitFull { .. }
             | CtaStmt::MbarrierArriveEmpty { .. }
             | CtaStmt::MbarrierWaitEmpty { .. } => Vec::new(),
-            CtaStmt::Exceeds { accs: sums, limits, .. } => vec![*sums, *limits],
+            CtaStmt::Exceeds { accs, limits, .. } => vec![*accs, *limits],
             CtaStmt::LoadDsmem { from, .. } => vec![*from],
             CtaStmt::TmaLoad { to, .. } | CtaStmt::StoreDsmem { to, .. } => vec![*to],
             CtaStmt::CpAsync { to, from, .. } | CtaStmt::Ldmatrix { to, from, .. } => vec![*to, *from],
-            CtaStmt::Mma { acc: sum, a, b, .. } | CtaStmt::Wgmma { acc: sum, a, b, .. } => {
-                vec![*sum, *a, *b]
+            CtaStmt::Mma { acc, a, b, .. } | CtaStmt::Wgmma { acc, a, b, .. } => {
+                vec![*acc, *a, *b]
             }
         }
     }
@@ -353,8 +337,8 @@ impl CtaStmt {
             | CtaStmt::CpAsyncCommit
             | CtaStmt::CpAsyncWait(_) => {}
             CtaStmt::Shuffle { value, .. } => *value = map(*value),
-            CtaStmt::Exceeds { accs: sums, limits, .. } => {
-                sums.offset = map(sums.offset);
+            CtaStmt::Exceeds { accs, limits, .. } => {
+                accs.offset = map(accs.offset);
                 limits.offset = map(limits.offset);
             }
             CtaStmt::LoadDsmem { rank, from, .. } => {
@@ -386,8 +370,8 @@ impl CtaStmt {
                 to.offset = map(to.offset);
                 from.offset = map(from.offset);
             }
-            CtaStmt::Mma { acc: sum, a, b, .. } | CtaStmt::Wgmma { acc: sum, a, b, .. } => {
-                for location in [sum, a, b] {
+            CtaStmt::Mma { acc, a, b, .. } | CtaStmt::Wgmma { acc, a, b, .. } => {
+                for location in [acc, a, b] {
                     location.offset = map(location.offset);
                 }
             }
@@ -412,7 +396,7 @@ impl CtaStmt {
             | CtaStmt::TmaLoad { to, .. }
             | CtaStmt::StoreDsmem { to, .. }
             | CtaStmt::Ldmatrix { to, .. } => Some(to.buffer),
-            CtaStmt::Mma { acc: sum, .. } | CtaStmt::Wgmma { acc: sum, .. } => Some(sum.buffer),
+            CtaStmt::Mma { acc, .. } | CtaStmt::Wgmma { acc, .. } => Some(acc.buffer),
             _ => None,
         }
     }

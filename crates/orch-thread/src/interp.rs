@@ -9,14 +9,19 @@
 //! The program is taken to be valid ([`crate::validate`]); an invalid one gives an error or a panic of the
 //! interpreter, never a wrong result without a notice.
 
+mod cluster;
 mod cta;
+mod error;
+mod fragment;
+mod in_flight;
 mod memory;
 mod tma;
 mod wgmma;
 
 use crate::amx::{AmxStmt, TileId, dot};
+pub use crate::interp::error::{AccessProblem, ExecError};
+pub use crate::interp::memory::BufferData;
 use crate::interp::memory::Memory;
-pub use crate::interp::memory::{AccessProblem, BufferData};
 use crate::program::{Stmt, ThreadProgram};
 use orch_compute::expr::scalar::{self, Number};
 use orch_compute::expr::{Const, Expr, ExprId, VarId};
@@ -47,103 +52,6 @@ pub struct Report {
     pub stores: u64,
     /// For each global buffer, how many elements of an output were never written (0 for inputs).
     pub unwritten: Vec<usize>,
-}
-
-/// Why a run stopped.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
-pub enum ExecError {
-    /// Wrong number of global buffers.
-    #[error("the program has {expected} global buffers, {given} were given")]
-    BufferCount {
-        /// Global buffers of the program.
-        expected: usize,
-        /// Buffers given.
-        given: usize,
-    },
-    /// A scratch buffer stands before a global one.
-    #[error("buffer {buffer} is out of order: global buffers come before scratch")]
-    BufferOrder {
-        /// The buffer's name.
-        buffer: String,
-    },
-    /// A global buffer of another type or size than declared.
-    #[error("buffer {buffer} holds {} x {}, but {} x {} were given", expected.1, expected.0, given.1, given.0)]
-    BufferType {
-        /// The buffer's name.
-        buffer: String,
-        /// Declared type and number of elements.
-        expected: (DType, usize),
-        /// Given type and number of elements.
-        given: (DType, usize),
-    },
-    /// An access beyond the end or before the start of a buffer.
-    #[error("task {task}: {buffer}[{offset}] is out of bounds, the buffer has {elems} elements")]
-    OutOfBounds {
-        /// The buffer's name.
-        buffer: String,
-        /// Its number of elements.
-        elems: usize,
-        /// The element accessed.
-        offset: i64,
-        /// The task.
-        task: usize,
-    },
-    /// An access that is in bounds but forbidden.
-    #[error("task {task}: {buffer}[{index}] is {problem}")]
-    Access {
-        /// The buffer's name.
-        buffer: String,
-        /// The element.
-        index: usize,
-        /// The task.
-        task: usize,
-        /// What is wrong.
-        problem: AccessProblem,
-    },
-    /// A variable's value contradicts what is declared of it.
-    #[error("task {task}: {name} = {value}, but it is declared {declared}")]
-    VarRange {
-        /// The variable's name.
-        name: String,
-        /// Its value.
-        value: i64,
-        /// The declaration.
-        declared: String,
-        /// The task.
-        task: usize,
-    },
-    /// A variable is read before it has a value.
-    #[error("{name} is read before it has a value")]
-    Unbound {
-        /// The variable's name.
-        name: String,
-    },
-    /// A floor division by zero or less.
-    #[error("floor division of {dividend} by {divisor}: the divisor must be positive")]
-    FloorDivisor {
-        /// The dividend.
-        dividend: i128,
-        /// The divisor.
-        divisor: i128,
-    },
-    /// An expression that thread programs do not have, or on a type for which it is not defined.
-    #[error("{node} is not defined here")]
-    Undefined {
-        /// The node.
-        node: String,
-    },
-    /// Threads of a CTA do not come to a common statement together.
-    #[error("{problem}")]
-    Divergence {
-        /// Which statement, and who is missing.
-        problem: String,
-    },
-    /// The program is still running.
-    #[error("stopped after {limit} statements")]
-    Limit {
-        /// [`ExecOptions::max_statements`].
-        limit: u64,
-    },
 }
 
 /// Runs a program on its global buffers, which are updated in place when it succeeds.

@@ -7,6 +7,7 @@
 //! This crate writes no source text, reads no files and knows no device beyond the capability numbers it is given.
 
 pub mod amx;
+mod buffer;
 pub mod count;
 pub mod cta;
 pub mod interp;
@@ -16,6 +17,7 @@ mod operands;
 pub mod passes;
 pub mod program;
 pub mod random;
+mod swizzle;
 pub mod target;
 pub mod text;
 pub mod tma;

@@ -7,10 +7,12 @@
 use crate::amx::{AmxShape, AmxStmt, TileId};
 use crate::cta::{Cta, CtaStmt};
 use crate::tma::{Mbarriers, TensorMap, TensorMapId};
-use orch_compute::ArgRole;
 use orch_compute::expr::Type;
 use orch_compute::expr::{BufferId, ExprId, Exprs, VarId};
 use orch_ir::DType;
+use std::collections::BTreeSet;
+
+pub use crate::buffer::{Buffer, Scope};
 
 /// A schedulable kernel.
 #[derive(Clone, Debug)]
@@ -33,45 +35,10 @@ pub struct ThreadProgram {
     pub task: VarId,
     /// The threads that run a task together; `None` is one worker.
     pub cta: Option<Cta>,
+    /// Read-only arguments that L2 should evict before others (PTX: `L2::evict_first`), because each element is read once; a hint.
+    pub evict_first: BTreeSet<BufferId>,
     /// What each task does.
     pub body: Vec<Stmt>,
-}
-
-/// Memory that a program addresses by element offset.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Buffer {
-    /// Readable name.
-    pub name: String,
-    /// Element type.
-    pub dtype: DType,
-    /// Number of elements.
-    pub elems: usize,
-    /// Where it lives.
-    pub scope: Scope,
-}
-
-/// Where a buffer lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scope {
-    /// A kernel argument that is read.
-    Input,
-    /// A kernel argument that is read and never changes: no kernel of the model writes it.
-    Constant,
-    /// A kernel argument that is written (and read back only by the same task).
-    Output,
-    /// Memory that the threads of a CTA share, at least 128-byte aligned, undefined when a task starts.
-    Shared,
-    /// The same memory put to another use: undefined until [`CtaStmt::ReuseShared`], from which on the shared buffers are.
-    ReusedShared,
-    /// Scratch of one worker, or of one thread of a CTA; 64-byte aligned.
-    Scratch,
-}
-
-impl Buffer {
-    /// Its bytes.
-    pub fn bytes(&self) -> usize {
-        self.elems * self.dtype.size_bytes()
-    }
 }
 
 /// One statement.
@@ -132,34 +99,6 @@ pub enum Stmt {
     Amx(AmxStmt),
     /// Is done by threads of a CTA together.
     Cta(CtaStmt),
-}
-
-/// Where a kernel has an argument of its block program.
-impl From<ArgRole> for Scope {
-    fn from(role: ArgRole) -> Self {
-        match role {
-            ArgRole::Input => Scope::Input,
-            ArgRole::Constant => Scope::Constant,
-            ArgRole::Output => Scope::Output,
-        }
-    }
-}
-
-impl Scope {
-    /// True for arguments of the kernel.
-    pub fn is_global(self) -> bool {
-        matches!(self, Scope::Input | Scope::Constant | Scope::Output)
-    }
-
-    /// True for arguments of the kernel that are only read.
-    pub fn is_read_only(self) -> bool {
-        matches!(self, Scope::Input | Scope::Constant)
-    }
-
-    /// True for memory of a CTA.
-    pub fn is_shared(self) -> bool {
-        matches!(self, Scope::Shared | Scope::ReusedShared)
-    }
 }
 
 /// Bytes of a line of a CPU's caches.
@@ -235,6 +174,7 @@ impl ThreadProgram {
             tasks,
             task,
             cta: None,
+            evict_first: BTreeSet::new(),
             body: Vec::new(),
         }
     }

@@ -22,11 +22,13 @@
 //!   statements that work on them.
 //! - `view ..` and `slots ..` after the buffers declare what boxes are copied from, and what counts them and who has read them;
 //!   [`thread_view`](crate::tma) has an example.
+//! - `, evict_first` after a buffer marks an argument that L2 should evict before others.
 //! - `cta ..` before the buffers says which threads run a task; [`cta`](crate::cta) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
 //!   `+ - * / // %` and comparisons, which are infix and always in parentheses.
 
+mod error;
 mod parse;
 mod token;
 
@@ -39,7 +41,8 @@ use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
 use std::fmt::{self, Write};
 
-pub use crate::text::parse::{ThreadTextError, parse_thread};
+pub use crate::text::error::ThreadTextError;
+pub use crate::text::parse::parse_thread;
 
 impl fmt::Display for ThreadProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -222,7 +225,7 @@ impl Printer<'_> {
             let ahead = if *loads_ahead { ", loads ahead" } else { "" };
             text += &format!("  cta {threads} threads {thread}, clusters of {cluster}{ahead}\n");
         }
-        for (buffer, name) in program.buffers.iter().zip(&self.buffers) {
+        for (number, (buffer, name)) in program.buffers.iter().zip(&self.buffers).enumerate() {
             let scope = match buffer.scope {
                 Scope::Input => "input",
                 Scope::Constant => "constant",
@@ -231,7 +234,9 @@ impl Printer<'_> {
                 Scope::ReusedShared => "reused_shared",
                 Scope::Scratch => "scratch",
             };
-            text += &format!("  {scope} {name}: {}[{}]\n", buffer.dtype, buffer.elems);
+            let is_streamed = program.evict_first.contains(&BufferId::new(number));
+            let hint = if is_streamed { ", evict_first" } else { "" };
+            text += &format!("  {scope} {name}: {}[{}]{hint}\n", buffer.dtype, buffer.elems);
         }
         for (tile, name) in program.tiles.iter().zip(&self.tiles) {
             text += &format!("  tile {name}: {}[{}, {}]\n", tile.dtype, tile.rows, tile.columns);

@@ -21,11 +21,11 @@
 //! coordinate on, of `rows` consecutive places of the second extent, at one place of all others. Elements outside of the tensor
 //! map are zero.
 
-use crate::cta::SWIZZLE_ROW;
-use crate::program::{Buffer, ThreadProgram};
+use crate::buffer::Buffer;
+use crate::swizzle::SWIZZLE_ROW;
 use orch_compute::expr::BufferId;
 
-/// A tensor map of a thread program, a position in [`ThreadProgram::tensor_maps`].
+/// A tensor map of a thread program, a position in [`ThreadProgram::tensor_maps`](crate::ThreadProgram::tensor_maps).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TensorMapId(pub u32);
 
@@ -108,7 +108,7 @@ impl TensorMap {
     }
 
     /// Why the hardware cannot encode it.
-    fn problem(&self, buffer: &Buffer) -> Option<String> {
+    pub(crate) fn problem(&self, buffer: &Buffer) -> Option<String> {
         let size = buffer.dtype.size_bytes();
         if !buffer.scope.is_read_only() || SWIZZLE_ROW * size != 128 {
             return Some("tensor_maps are of read-only arguments of 16-bit elements".to_owned());
@@ -139,24 +139,4 @@ impl TensorMap {
         let is_inside = self.place(&last).is_some_and(|last| (last as usize) < buffer.elems);
         (!is_inside).then(|| format!("it ends outside of the {} elements of {}", buffer.elems, buffer.name))
     }
-}
-
-/// Why the hardware cannot have the tensor maps and mbarriers of a program.
-pub(crate) fn check_tensor_maps(program: &ThreadProgram) -> Vec<String> {
-    let mut problems = Vec::new();
-    for tensor_map in &program.tensor_maps {
-        let problem = match program.buffers.get(tensor_map.buffer.index()) {
-            Some(buffer) => tensor_map.problem(buffer),
-            None => Some(format!("there is no buffer {}", tensor_map.buffer)),
-        };
-        problems.extend(problem.map(|problem| format!("tensor_map {}: {problem}", tensor_map.name)));
-    }
-    if (program.mbarriers.full == 0) != (program.mbarriers.loads == 0) {
-        problems
-            .push(format!("{} full mbarriers of {} loads", program.mbarriers.full, program.mbarriers.loads));
-    }
-    if program.mbarriers.full > 0 && program.cta.is_none() {
-        problems.push("mbarriers without a cta".to_owned());
-    }
-    problems
 }

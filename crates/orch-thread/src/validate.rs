@@ -17,10 +17,12 @@
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
 
-use crate::amx::{AmxStmt, check_tile_stmt, check_tiles};
+mod hardware;
+
+use crate::amx::AmxStmt;
 use crate::cta::{CtaStmt, MAX_CLUSTER, MAX_THREADS, MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP};
 use crate::program::{LoopKind, Scope, Stmt, ThreadProgram};
-use crate::tma::check_tensor_maps;
+use crate::validate::hardware::{check_tensor_maps, check_tile_stmt, check_tiles};
 use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId};
 use orch_ir::{DType, ReduceOp};
 use std::collections::BTreeSet;
@@ -100,6 +102,13 @@ impl Checker<'_> {
         for (index, pair) in program.buffers.windows(2).enumerate() {
             let in_order = pair[0].scope.is_global() || !pair[1].scope.is_global();
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));
+        }
+        for id in &program.evict_first {
+            let is_argument =
+                program.buffers.get(id.index()).is_some_and(|buffer| buffer.scope.is_read_only());
+            self.expect(is_argument && program.cta.is_some(), || {
+                format!("{id} is marked evict_first, but is no read-only argument of a cta's program")
+            });
         }
         self.problems.extend(check_tiles(program));
         self.problems.extend(check_tensor_maps(program));

@@ -5,6 +5,7 @@
 
 mod commands;
 mod data;
+mod dump;
 mod print;
 mod progress;
 mod python;

@@ -9,10 +9,10 @@ use crate::plan::cache::{Plan, PlanCache};
 use crate::plan::candidates::{CandidateColumn, candidates, costs_us};
 use crate::plan::choose::choose;
 use crate::plan::context::PlanContext;
-use crate::plan::early;
 use crate::plan::implement::implement;
 use crate::plan::implementation::Implementation;
 use crate::plan::kernel::Measured;
+use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
 use crate::plan::signature::Signatures;
 use crate::plan::units::Units;
@@ -167,7 +167,10 @@ impl Model {
             alternatives_us = end_to_end::ordered(known, winner);
         }
         let planned = |Found { plan, mut implementation, end_to_end }| {
-            early::read_early(&mut implementation);
+            let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
+            if let Some(dump) = &options.dump_after {
+                dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));
+            }
             let assembly =
                 clock.run("plan", || assemble::assemble(&graph, &storage, &implementation, options))?;
             let report = PlanReport {

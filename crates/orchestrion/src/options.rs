@@ -47,6 +47,8 @@ pub struct Options {
     /// where they are when an executable is loaded: it has kernels of its own for what they do. None by default, because
     /// results then depend on what is installed. Without measured times they have no effect.
     pub libraries: Vec<Library>,
+    /// What receives the thread programs of the plan's kernels after one of the passes.
+    pub dump_after: Option<DumpAfter>,
     /// Threads that compile; 0 means one per CPU.
     pub jobs: usize,
     /// Told about long work.
@@ -72,11 +74,22 @@ impl Default for Options {
             tune_schedules: 8,
             records: None,
             libraries: Vec::new(),
+            dump_after: None,
             jobs: 0,
             progress: Arc::new(Silent),
             cancel: Arc::new(AtomicBool::new(false)),
         }
     }
+}
+
+/// Asks for the text of each kernel's thread program after a pass. Where several plans are timed against each other, it is given for
+/// all of them.
+#[derive(Clone)]
+pub struct DumpAfter {
+    /// The name of a pass, one of [`orch_thread::passes::PASSES`].
+    pub pass: String,
+    /// Takes a kernel's name and the text.
+    pub receive: Arc<dyn Fn(&str, &str) + Send + Sync>,
 }
 
 /// In what an executable computes where the model says f32. Sums, and everything but matrix products and convolutions,

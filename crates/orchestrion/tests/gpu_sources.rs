@@ -19,7 +19,8 @@ use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_template::gpu::{attention, contraction, pointwise, row, transpose};
 use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
-use orch_thread::passes::read_once::read_once;
+use orch_thread::passes::evict_first::read_once;
+use orch_thread::passes::{PassContext, run_all};
 use orch_thread::program::{Buffer, Scope};
 use orch_thread::target::{GPU_TARGETS, GpuTarget};
 use orch_thread::validate_thread;
@@ -430,7 +431,9 @@ fn nvrtc() -> Option<Nvrtc> {
 
 /// What is wrong with the source of a kernel, if anything.
 fn problem(nvrtc: &Nvrtc, target: &GpuTarget, kernel: &Kernel) -> Option<String> {
-    let program = &kernel.program;
+    let mut program = kernel.program.clone();
+    run_all(&mut program, &PassContext::default(), &mut |_, _| {});
+    let program = &program;
     let violations = validate_thread(program);
     if !violations.is_empty() {
         return Some(violations.join("\n"));

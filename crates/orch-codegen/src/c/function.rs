@@ -176,7 +176,7 @@ impl FunctionEmitter<'_> {
                 let name = &self.buffers[buffer.index()];
                 self.line(&format!("__builtin_prefetch({name} + {}, 0, 2);", offset.text));
             }
-            Stmt::Cta(_) => unreachable!("unrolling refuses ctas"),
+            Stmt::Cta(_) => unreachable!("programs of CTAs are for GPUs"),
             Stmt::Amx(stmt) => {
                 let offset = stmt.offset().map(|offset| self.eval(offset).text);
                 for line in tile::lines(self.program, &self.buffers, stmt, offset.as_deref()) {
@@ -209,8 +209,10 @@ impl FunctionEmitter<'_> {
         let name = self.names.fresh(&info.name.clone());
         self.vars.insert(var, CValue { text: name.clone(), ty: CType::Num(info.ty.dtype, 1) });
         let lines = self.block(body, IsBranch::No);
-        if let LoopKind::UnrollBy(factor) = kind {
-            self.line(&format!("#pragma GCC unroll {factor}"));
+        match kind {
+            LoopKind::Serial => {}
+            LoopKind::UnrollBy(factor) => self.line(&format!("#pragma GCC unroll {factor}")),
+            LoopKind::Unroll => panic!("the pass `unroll` has not run"),
         }
         let increment = if step == 1 { format!("{name}++") } else { format!("{name} += {step}") };
         let (start, bound) = (strip_parens(&start.text).to_owned(), bound.text);

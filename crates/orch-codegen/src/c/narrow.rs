@@ -177,7 +177,6 @@ fn is_narrowable(f: BinaryFn) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::c::unroll::unroll;
     use orch_thread::{parse_thread, validate_thread};
 
     #[track_caller]
@@ -190,7 +189,7 @@ mod tests {
         };
         let parsed = parse_thread(&program(statement)).unwrap();
         assert_eq!(validate_thread(&parsed), Vec::<String>::new());
-        assert_eq!(narrow(unroll(&parsed)).to_string(), program(expected));
+        assert_eq!(narrow(parsed).to_string(), program(expected));
     }
 
     #[test]

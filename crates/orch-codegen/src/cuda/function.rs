@@ -12,10 +12,8 @@ use crate::names::Names;
 use orch_compute::{Bounds, BufferId, ExprId, VarId};
 use orch_ir::DType;
 use orch_thread::cta::WARP;
-use orch_thread::passes::read_once::read_once;
 use orch_thread::{CtaStmt, GpuTarget, LoopKind, Scope, Stmt, ThreadProgram};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// An unnamed expression's text is at most about this long, so that lines stay readable.
@@ -30,8 +28,6 @@ pub struct Emitter<'a> {
     pub(super) buffers: Vec<String>,
     /// Scratch of 16-bit elements that is packed in pairs, as mma fragments are.
     pub(super) fragments: FxHashSet<BufferId>,
-    /// Arguments that are read once: their loads are evict-first.
-    pub(super) evict_first: BTreeSet<BufferId>,
     /// Names of the tensor maps, of the mbarriers, and of the thread's number.
     pub(super) tensor_maps: Vec<String>,
     pub(super) mbarriers: String,
@@ -77,7 +73,6 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         bounds: Bounds::new(),
         buffers,
         fragments: super::fragments::of(program),
-        evict_first: read_once(program),
         tensor_maps,
         mbarriers,
         thread: thread.clone(),

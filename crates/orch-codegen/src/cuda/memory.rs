@@ -75,7 +75,7 @@ impl Emitter<'_> {
 
     /// Suffix of the load functions that mark their data evict-first: for arguments that are read once.
     pub(super) fn evict_first_suffix(&self, buffer: BufferId) -> &'static str {
-        if self.evict_first.contains(&buffer) { "_evict_first" } else { "" }
+        if self.program.evict_first.contains(&buffer) { "_evict_first" } else { "" }
     }
 
     /// Writes a store.

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use orch_codegen::c;
+use orch_thread::passes::{PassContext, run_all};
 use orch_thread::{BufferData, CpuTarget, Scope, ThreadProgram, target};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -172,7 +173,8 @@ pub fn run_compiled(
     toolchain: &Toolchain,
     directory: &Path,
 ) -> Vec<Vec<BufferData>> {
-    let only: Vec<&ThreadProgram> = programs.iter().map(|(program, _)| *program).collect();
+    let only: Vec<ThreadProgram> = programs.iter().map(|(program, _)| after_passes(program)).collect();
+    let only: Vec<&ThreadProgram> = only.iter().collect();
     let text = c::emit(&only, toolchain.target) + &driver(&only);
     // The sanitizer's library does not exist for every cross compiler.
     let sanitize: &[&str] = match toolchain.emulator {
@@ -209,4 +211,11 @@ pub fn run_compiled(
                 .collect()
         })
         .collect()
+}
+
+/// A program as it is emitted: after all passes.
+pub fn after_passes(program: &ThreadProgram) -> ThreadProgram {
+    let mut program = program.clone();
+    run_all(&mut program, &PassContext::default(), &mut |_, _| {});
+    program
 }

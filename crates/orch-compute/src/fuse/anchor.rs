@@ -1,7 +1,7 @@
 //! The contraction or convolution that a kernel is built around: its axes are the program's axes.
 
-use super::CannotFuse;
 use super::builder::{AxisClass, Builder};
+use super::error::CannotFuse;
 use super::reduce::Reduction;
 use crate::block::ReduceKind;
 use crate::expr::{ExprId, VarId};

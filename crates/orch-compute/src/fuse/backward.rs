@@ -1,7 +1,7 @@
 //! Substitution: the value of a primitive's result at an index, in terms of its operands.
 
-use super::CannotFuse;
 use super::builder::{Builder, compute_type};
+use super::error::CannotFuse;
 use crate::expr::ExprId;
 use orch_ir::{DType, NodeId, PrimOp, ScalarFn, TensorId};
 

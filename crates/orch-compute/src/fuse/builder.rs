@@ -1,7 +1,7 @@
 //! The state of a build: the program so far, the axes and where they come from, and what is known already.
 
-use super::CannotFuse;
-use super::split::{AxisKey, Splits};
+use super::axes::{AxisKey, Splits};
+use super::error::CannotFuse;
 use crate::block::{Arg, ArgRole, Axis, BlockProgram, Stage};
 use crate::expr::{ArgId, Const, Expr, ExprId, Exprs, StageId, VarId};
 use crate::layout::Layout;

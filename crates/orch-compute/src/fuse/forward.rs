@@ -1,8 +1,8 @@
 //! Where the tensors computed from the anchor (or the first output) lie in its index space: inverse index maps,
 //! derived by walking forward through primitives that keep elements apart.
 
-use super::CannotFuse;
 use super::builder::Builder;
+use super::error::CannotFuse;
 use crate::expr::ExprId;
 use orch_ir::{NodeId, PrimOp, TensorId};
 

@@ -1,7 +1,7 @@
 //! Substitution through primitives whose index is itself a tensor: indices are read, converted and clamped.
 
-use super::CannotFuse;
 use super::builder::Builder;
+use super::error::CannotFuse;
 use crate::expr::ExprId;
 use orch_ir::{DType, TensorId};
 

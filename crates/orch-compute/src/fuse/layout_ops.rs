@@ -1,7 +1,7 @@
 //! Substitution through primitives that move elements: where each result element comes from.
 
-use super::CannotFuse;
 use super::builder::{Builder, compute_type};
+use super::error::CannotFuse;
 use crate::expr::ExprId;
 use orch_ir::{NodeId, PadMode, PrimOp, Shape, TensorId};
 

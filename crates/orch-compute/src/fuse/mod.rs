@@ -14,8 +14,10 @@
 //! registered by hand, here they are derived.
 
 mod anchor;
+mod axes;
 mod backward;
 mod builder;
+mod error;
 mod forward;
 mod gather;
 mod index;
@@ -26,49 +28,11 @@ mod split;
 use crate::block::BlockProgram;
 use crate::layout::Layout;
 use crate::storage::Storage;
+use axes::Splits;
 use builder::Builder;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, TensorId};
-use split::Splits;
 
-/// Why a set of primitives is not one kernel. None of these is an error of the user: the set is merely computed
-/// by several kernels instead.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum CannotFuse {
-    /// A kernel computes something.
-    #[error("a kernel without outputs")]
-    NoOutputs,
-    /// An output is not computed by the kernel's nodes.
-    #[error("output {0} is not computed by the kernel's nodes")]
-    ForeignOutput(TensorId),
-    /// The primitive has no block program.
-    #[error("{node} ({op}) has no block program")]
-    Unsupported {
-        /// The node.
-        node: NodeId,
-        /// Its primitive.
-        op: &'static str,
-    },
-    /// Only one contraction or convolution fits.
-    #[error("{0} and {1} are both contractions or convolutions")]
-    SeveralAnchors(NodeId, NodeId),
-    /// A value computed from the contraction is needed at another element than the current one.
-    #[error("{0} is needed at another index than the contraction computes it at")]
-    OtherIndex(TensorId),
-    /// The outputs do not share one index space.
-    #[error("output {0} has another index space than the first output")]
-    DifferentDomains(TensorId),
-    /// A reduction would be computed several times.
-    #[error("{node} would be computed {times} times per element")]
-    Recomputed {
-        /// The reduction.
-        node: NodeId,
-        /// How often.
-        times: usize,
-    },
-    /// A selection of positions that no small formula describes.
-    #[error("{0} selects positions without a pattern")]
-    IrregularSelection(NodeId),
-}
+pub use error::CannotFuse;
 
 /// Rounds of splitting after which the axes stay as they are; each round splits at least one axis.
 const MAX_SPLIT_ROUNDS: usize = 16;

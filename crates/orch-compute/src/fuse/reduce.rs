@@ -1,8 +1,8 @@
 //! Reductions become stages: over axes that exist already where extents allow, or over fresh ones.
 
-use super::CannotFuse;
+use super::axes::AxisKey;
 use super::builder::{AxisClass, AxisState, Builder};
-use super::split::AxisKey;
+use super::error::CannotFuse;
 use crate::block::{ReduceKind, Stage};
 use crate::expr::{ExprId, VarId};
 use orch_ir::{ConvSpec, DType, NodeId, ReduceOp, Window};

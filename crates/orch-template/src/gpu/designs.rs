@@ -1,8 +1,6 @@
 //! Which templates serve a block program, and the designs of each in the order in which they are worth trying.
 
-use super::ahead::load_ahead;
 use super::attention::AttentionForm;
-use super::early::read_early;
 use super::rank::varied;
 use super::{attention, contraction, points, pointwise, row, transpose};
 use crate::Design;
@@ -27,22 +25,8 @@ pub fn design(block: &BlockProgram, target: &GpuTarget, precision: OperandPrecis
     designs(block, target, precision, 1).into_iter().next()
 }
 
-/// At most `limit` designs, the one that the template's model prefers first.
+/// At most `limit` designs, the one that the template's model prefers first, before any [pass](orch_thread::passes).
 pub fn designs(
-    block: &BlockProgram,
-    target: &GpuTarget,
-    precision: OperandPrecision,
-    limit: usize,
-) -> Vec<Design> {
-    let mut found = all_designs(block, target, precision, limit);
-    for Design { kernel, .. } in &mut found {
-        read_early(&mut kernel.program);
-        load_ahead(&mut kernel.program);
-    }
-    found
-}
-
-fn all_designs(
     block: &BlockProgram,
     target: &GpuTarget,
     precision: OperandPrecision,

@@ -9,12 +9,10 @@
 //! [`designs`] tries the templates that serve a block program, each under the schedules that its performance model prefers.
 
 mod access;
-mod ahead;
 pub mod attention;
 pub mod contraction;
 mod cta;
 mod designs;
-mod early;
 mod estimate;
 mod points;
 pub mod pointwise;

@@ -5,52 +5,17 @@
 //! threads. Shared memory remembers who touched an element since the last barrier, so that a missing barrier is an
 //! error whatever the order; and, of what boxes overwrite, who read it since the gate that they waited for was passed.
 
-use crate::cta::{Cta, CtaStmt, Location, MmaType, WARP, WARP_GROUP};
+use crate::cta::{Cta, CtaStmt, Location, MmaType, WARP};
+use crate::interp::cluster::{Cluster, Presence};
+use crate::interp::fragment::{GROUP, factor, first_place};
+use crate::interp::in_flight::CopyInFlight;
 use crate::interp::tma::{EmptyBarriers, FullBarrier, full_at};
-use crate::interp::wgmma::Running;
 use crate::interp::{ExecError, Machine, Value};
 use crate::program::Stmt;
+use orch_compute::expr::ExprId;
 use orch_compute::expr::scalar::{self, Number};
-use orch_compute::expr::{BufferId, ExprId};
 use orch_ir::{CompareFn, DType};
 use std::rc::Rc;
-
-/// Threads of a warp group.
-pub(crate) const GROUP: usize = WARP * WARP_GROUP;
-
-/// The threads of a cluster between statements.
-pub(crate) struct Cluster {
-    /// The first task.
-    first: usize,
-    /// Variables of each thread.
-    vars: Vec<Vec<Option<Value>>>,
-    /// Groups of copies of each thread that are not done; the last one is open.
-    copies: Vec<Vec<Vec<Copy>>>,
-    /// Of each warp group, its product of tiles that is under way.
-    pub(crate) products: Vec<Option<Running>>,
-    /// The slots of each task, and its gates.
-    mbarriers: Vec<Vec<FullBarrier>>,
-    empty: Vec<EmptyBarriers>,
-    presence: Presence,
-}
-
-/// What tasks of a cluster know of each other.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Presence {
-    /// Nothing: others may not have started.
-    Unknown,
-    /// They have told that they run, and not waited for the others.
-    Told,
-    /// All run.
-    Known,
-}
-
-/// A copy under way.
-pub(crate) struct Copy {
-    pub(crate) buffer: BufferId,
-    pub(crate) offset: i64,
-    pub(crate) values: Vec<Number>,
-}
 
 impl Machine<'_> {
     /// Runs all tasks of a program with a CTA.
@@ -73,13 +38,15 @@ impl Machine<'_> {
             let everyone: Vec<usize> = (0..places).collect();
             self.list(&mut cluster, &self.program.body, &everyone)?;
             if self.memory.has_copies() {
-                return Err(divergence("a task ends before its copies are waited for"));
+                return Err(ExecError::divergence("a task ends before its copies are waited for"));
             }
             if cluster.presence == Presence::Told {
-                return Err(divergence("a task ends before it has waited for those that joined the cluster"));
+                return Err(ExecError::divergence(
+                    "a task ends before it has waited for those that joined the cluster",
+                ));
             }
             if cluster.products.iter().any(Option::is_some) {
-                return Err(divergence("a task ends before its products are waited for"));
+                return Err(ExecError::divergence("a task ends before its products are waited for"));
             }
         }
         Ok(())
@@ -153,7 +120,9 @@ impl Machine<'_> {
         for &place in active {
             let value = self.at(cluster, place, |machine| machine.eval_index(id))?;
             if common.is_some_and(|common| common != value) {
-                return Err(divergence("threads differ in the bounds of a loop that they run together"));
+                return Err(ExecError::divergence(
+                    "threads differ in the bounds of a loop that they run together",
+                ));
             }
             common = Some(value);
         }
@@ -164,10 +133,10 @@ impl Machine<'_> {
         match stmt {
             CtaStmt::Barrier | CtaStmt::ClusterBarrier | CtaStmt::ReuseShared => {
                 if active.len() < cluster.vars.len() {
-                    return Err(divergence("some threads do not come to a barrier"));
+                    return Err(ExecError::divergence("some threads do not come to a barrier"));
                 }
                 if *stmt == CtaStmt::ClusterBarrier && cluster.presence == Presence::Told {
-                    return Err(divergence(
+                    return Err(ExecError::divergence(
                         "a barrier of the cluster comes before those that joined it are awaited",
                     ));
                 }
@@ -178,7 +147,7 @@ impl Machine<'_> {
                 self.read_on(cluster)?;
                 if *stmt == CtaStmt::ReuseShared {
                     if self.memory.has_copies() {
-                        return Err(divergence(
+                        return Err(ExecError::divergence(
                             "shared memory is recycled before copies to it are waited for",
                         ));
                     }
@@ -227,7 +196,7 @@ impl Machine<'_> {
                     _ => (Presence::Told, Presence::Known),
                 };
                 if active.len() < cluster.vars.len() || cluster.presence != before {
-                    return Err(divergence(
+                    return Err(ExecError::divergence(
                         "the cluster is joined, and then those that joined awaited, once by all threads",
                     ));
                 }
@@ -235,7 +204,9 @@ impl Machine<'_> {
             }
             CtaStmt::StoreDsmem { to, rank, value } => {
                 if cluster.presence != Presence::Known {
-                    return Err(divergence("something is given to a task that may not have started"));
+                    return Err(ExecError::divergence(
+                        "something is given to a task that may not have started",
+                    ));
                 }
                 for &place in active {
                     self.at(cluster, place, |machine| {
@@ -258,7 +229,7 @@ impl Machine<'_> {
             | CtaStmt::MbarrierArriveEmpty { .. }
             | CtaStmt::MbarrierWaitEmpty { .. } => {
                 if active.len() < cluster.vars.len() {
-                    return Err(divergence("some threads do not come to a statement about loads"));
+                    return Err(ExecError::divergence("some threads do not come to a statement about loads"));
                 }
                 self.box_stmt(cluster, stmt)?;
             }
@@ -267,9 +238,9 @@ impl Machine<'_> {
             CtaStmt::CpAsyncWait(groups) => {
                 for &place in active {
                     let done = cluster.copies[place].len().saturating_sub(groups + 1);
-                    let copies: Vec<Copy> = cluster.copies[place].drain(..done).flatten().collect();
+                    let copies: Vec<CopyInFlight> = cluster.copies[place].drain(..done).flatten().collect();
                     self.at(cluster, place, |machine| {
-                        for Copy { buffer, offset, values } in copies {
+                        for CopyInFlight { buffer, offset, values } in copies {
                             for (at, value) in (offset..).zip(values) {
                                 machine.memory.finish_copy(buffer, at, value)?;
                             }
@@ -287,7 +258,9 @@ impl Machine<'_> {
                 let groups: Vec<&[usize]> = active.chunk_by(|a, b| a / GROUP == b / GROUP).collect();
                 for group in groups {
                     if group.len() != GROUP {
-                        return Err(divergence("some warps of a group do not come to a product of tiles"));
+                        return Err(ExecError::divergence(
+                            "some warps of a group do not come to a product of tiles",
+                        ));
                     }
                     self.wgmma_wait(cluster, group)?;
                     self.wgmma(cluster, group, stmt)?;
@@ -350,7 +323,7 @@ impl Machine<'_> {
         Ok((self.common(cluster, places, number)?, self.common(cluster, places, phase)?))
     }
 
-    fn start_copy(&mut self, stmt: &CtaStmt) -> Result<Copy, ExecError> {
+    fn start_copy(&mut self, stmt: &CtaStmt) -> Result<CopyInFlight, ExecError> {
         let CtaStmt::CpAsync { to, from, elems, real, mask } = *stmt else {
             unreachable!("only copies are started");
         };
@@ -383,7 +356,7 @@ impl Machine<'_> {
         for at in offset..offset + elems as i64 {
             self.memory.start_copy(to.buffer, at)?;
         }
-        Ok(Copy { buffer: to.buffer, offset, values })
+        Ok(CopyInFlight { buffer: to.buffer, offset, values })
     }
 
     /// Copies and matrix rows start at multiples of their size.
@@ -392,7 +365,7 @@ impl Machine<'_> {
             return Ok(());
         }
         let name = &self.program.buffer(location.buffer).name;
-        Err(divergence(&format!(
+        Err(ExecError::divergence(&format!(
             "{name}[{offset}] is not at a multiple of the {elems} elements of the access"
         )))
     }
@@ -509,42 +482,18 @@ fn exceed(sums: &[Number], limits: &[Number]) -> bool {
     sums.iter().enumerate().any(above) || limits.iter().any(|limit| limit.to_bits(DType::F32) >> 31 == 1)
 }
 
-/// The row and the term of an element that a lane has of a fragment of first factors.
-pub(crate) fn first_place(product: MmaType, lane: usize, at: usize) -> [usize; 2] {
-    let (g, c) = (lane / 4, lane % 4);
-    match product {
-        MmaType::Tf32 => [g + 8 * (at % 2), c + 4 * (at / 2)],
-        MmaType::F16 | MmaType::Bf16 => [g + 8 * (at / 2 % 2), 2 * c + at % 2 + 8 * (at / 4)],
-    }
-}
-
-/// A factor as the matrix unit sees it.
-pub(crate) fn factor(product: MmaType, value: Number) -> Number {
-    match (product, value) {
-        // 13 of the 23 bits of the fraction are ignored.
-        (MmaType::Tf32, Number::Float(value)) => {
-            Number::Float(f64::from(f32::from_bits((value as f32).to_bits() & !0x1fff)))
-        }
-        _ => value,
-    }
-}
-
 /// The active threads in whole warps.
 fn warps(active: &[usize]) -> Result<Vec<&[usize]>, ExecError> {
     let warps: Vec<&[usize]> = active.chunk_by(|a, b| a / WARP == b / WARP).collect();
     match warps.iter().all(|warp| warp.len() == WARP) {
         true => Ok(warps),
-        false => Err(divergence("some threads of a warp do not come to a statement of the warp")),
+        false => Err(ExecError::divergence("some threads of a warp do not come to a statement of the warp")),
     }
 }
 
 /// True if a statement is, or holds, one of a CTA.
 fn is_of_cta(stmt: &Stmt) -> bool {
     matches!(stmt, Stmt::Cta(_)) || stmt.bodies().any(|body| body.iter().any(is_of_cta))
-}
-
-pub(crate) fn divergence(problem: &str) -> ExecError {
-    ExecError::Divergence { problem: problem.to_owned() }
 }
 
 #[cfg(test)]

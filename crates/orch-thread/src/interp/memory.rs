@@ -1,6 +1,6 @@
 //! Buffers of the thread-program interpreter: element storage with bounds, initialisation and race checks.
 
-use crate::interp::ExecError;
+use crate::interp::error::{AccessProblem, ExecError};
 use crate::program::{Buffer, Scope, ThreadProgram};
 use orch_compute::expr::BufferId;
 use orch_compute::expr::scalar::Number;
@@ -425,27 +425,4 @@ fn check_global(buffer: &Buffer, global: &BufferData) -> Result<(), ExecError> {
         expected: (buffer.dtype, buffer.elems),
         given: (global.dtype, global.elems()),
     })
-}
-
-/// What is wrong with an access that is in bounds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AccessProblem {
-    /// A read of an element that the task has not written, of an output or of scratch.
-    #[error("read before it is written")]
-    Uninitialised,
-    /// A write to a buffer that is only read.
-    #[error("written, but the buffer is an input")]
-    StoreToInput,
-    /// Another task, or thread of the CTA, also accessed the element, and one of the accesses is a write.
-    #[error("also accessed by task {other}, with at least one write: tasks may run at the same time")]
-    Race {
-        /// The other task or thread.
-        other: usize,
-    },
-    /// An access to shared memory that another buffer has at that time.
-    #[error("in memory that has another use at that time")]
-    Recycled,
-    /// An access to a task that is not in the cluster.
-    #[error("at a rank that the cluster does not have")]
-    NoSuchRank,
 }

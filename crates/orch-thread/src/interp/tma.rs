@@ -1,7 +1,7 @@
 //! Boxes in the interpreter: what is copied by the copy engine, and the slots that count it.
 
 use crate::cta::{Location, SWIZZLE_ALIGNMENT, SWIZZLE_ROW, swizzled};
-use crate::interp::cta::{Copy, divergence};
+use crate::interp::in_flight::CopyInFlight;
 use crate::interp::{ExecError, Machine};
 use crate::program::ThreadProgram;
 use crate::tma::TensorMapId;
@@ -15,7 +15,7 @@ pub(crate) struct FullBarrier {
     /// Boxes that each turn waits for.
     loads: usize,
     /// Those of the turn that have been started.
-    copies: Vec<Copy>,
+    copies: Vec<CopyInFlight>,
     /// The time of the pass of a gate that the last of them waited for.
     awaited: u32,
 }
@@ -45,10 +45,12 @@ impl EmptyBarriers {
         let open = self.open;
         let (next, last) = self.mbarrier(mbarrier)?;
         if phase != *next {
-            return Err(divergence(&format!("phase {phase} of a mbarrier is passed in its phase {next}")));
+            return Err(ExecError::divergence(&format!(
+                "phase {phase} of a mbarrier is passed in its phase {next}"
+            )));
         }
         if *last > open {
-            return Err(divergence(
+            return Err(ExecError::divergence(
                 "a mbarrier is passed again before loads that waited for it were awaited",
             ));
         }
@@ -60,7 +62,7 @@ impl EmptyBarriers {
     pub(crate) fn wait(&mut self, mbarrier: i64, phase: i64) -> Result<u32, ExecError> {
         let (next, last) = self.mbarrier(mbarrier)?;
         if phase != *next - 1 {
-            return Err(divergence(&format!(
+            return Err(ExecError::divergence(&format!(
                 "phase {phase} of a mbarrier is awaited before its phase {next}"
             )));
         }
@@ -77,7 +79,9 @@ impl EmptyBarriers {
     fn mbarrier(&mut self, number: i64) -> Result<&mut (i64, u32), ExecError> {
         let count = self.empty.len();
         let mbarrier = usize::try_from(number).ok().and_then(|number| self.empty.get_mut(number));
-        mbarrier.ok_or_else(|| divergence(&format!("there is no mbarrier {number}, there are {count}")))
+        mbarrier.ok_or_else(|| {
+            ExecError::divergence(&format!("there is no mbarrier {number}, there are {count}"))
+        })
     }
 }
 
@@ -90,9 +94,9 @@ impl FullBarrier {
     }
 
     /// Counts a box that waits for the passes of gates up to one.
-    pub(crate) fn add(&mut self, copy: Copy, awaited: u32) -> Result<(), ExecError> {
+    pub(crate) fn add(&mut self, copy: CopyInFlight, awaited: u32) -> Result<(), ExecError> {
         if self.copies.len() == self.loads {
-            return Err(divergence(
+            return Err(ExecError::divergence(
                 "a mbarrier is given a box of its next phase before this one was awaited",
             ));
         }
@@ -102,15 +106,15 @@ impl FullBarrier {
     }
 
     /// Ends a turn, whose boxes arrive; gives the passes of gates that they waited for, too.
-    pub(crate) fn end_phase(&mut self, phase: i64) -> Result<(Vec<Copy>, u32), ExecError> {
+    pub(crate) fn end_phase(&mut self, phase: i64) -> Result<(Vec<CopyInFlight>, u32), ExecError> {
         if phase != self.phase {
-            return Err(divergence(&format!(
+            return Err(ExecError::divergence(&format!(
                 "phase {phase} of a mbarrier is awaited in its phase {}",
                 self.phase
             )));
         }
         if self.copies.len() < self.loads {
-            return Err(divergence("a mbarrier is awaited to which not all loads are under way"));
+            return Err(ExecError::divergence("a mbarrier is awaited to which not all loads are under way"));
         }
         self.phase += 1;
         Ok((std::mem::take(&mut self.copies), self.awaited))
@@ -121,7 +125,8 @@ impl FullBarrier {
 pub(crate) fn full_at(mbarriers: &mut [FullBarrier], number: i64) -> Result<&mut FullBarrier, ExecError> {
     let count = mbarriers.len();
     let mbarrier = usize::try_from(number).ok().and_then(|number| mbarriers.get_mut(number));
-    mbarrier.ok_or_else(|| divergence(&format!("there is no mbarrier {number}, there are {count}")))
+    mbarrier
+        .ok_or_else(|| ExecError::divergence(&format!("there is no mbarrier {number}, there are {count}")))
 }
 
 impl Machine<'_> {
@@ -131,10 +136,10 @@ impl Machine<'_> {
         to: Location,
         tensor_map: TensorMapId,
         at: &[ExprId],
-    ) -> Result<Copy, ExecError> {
+    ) -> Result<CopyInFlight, ExecError> {
         let offset = self.eval_index(to.offset)?;
         if offset % SWIZZLE_ALIGNMENT as i64 != 0 {
-            return Err(divergence("a box does not start at a multiple of 1024 bytes"));
+            return Err(ExecError::divergence("a box does not start at a multiple of 1024 bytes"));
         }
         let first: Result<Vec<i64>, ExecError> = at.iter().map(|&at| self.eval_index(at)).collect();
         let (first, tensor_map) = (first?, &self.program.tensor_maps[tensor_map.index()]);
@@ -154,12 +159,12 @@ impl Machine<'_> {
         for at in offset..offset + values.len() as i64 {
             self.memory.start_tma(to.buffer, at)?;
         }
-        Ok(Copy { buffer: to.buffer, offset, values })
+        Ok(CopyInFlight { buffer: to.buffer, offset, values })
     }
 
     /// Writes boxes that have arrived.
-    pub(crate) fn finish_loads(&mut self, copies: Vec<Copy>) -> Result<(), ExecError> {
-        for Copy { buffer, offset, values } in copies {
+    pub(crate) fn finish_loads(&mut self, copies: Vec<CopyInFlight>) -> Result<(), ExecError> {
+        for CopyInFlight { buffer, offset, values } in copies {
             for (at, value) in (offset..).zip(values) {
                 self.memory.finish_tma(buffer, at, value)?;
             }

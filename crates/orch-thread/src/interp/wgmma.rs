@@ -1,24 +1,13 @@
 //! Products of tiles in the interpreter: what they add, and what must not be touched while they are under way.
 
 use crate::cta::{CtaStmt, Location, MmaType, SWIZZLE_ALIGNMENT, WARP, WARP_GROUP, swizzled};
-use crate::interp::cta::{Cluster, GROUP, divergence, factor, first_place};
+use crate::interp::cluster::Cluster;
+use crate::interp::fragment::{GROUP, factor, first_place};
+use crate::interp::in_flight::WgmmaInFlight;
 use crate::interp::{ExecError, Machine};
 use crate::program::Scope;
-use orch_compute::expr::BufferId;
 use orch_compute::expr::scalar::{self, Number};
 use orch_ir::DType;
-use std::ops::Range;
-
-/// A product of tiles under way.
-#[derive(Clone)]
-pub(crate) struct Running {
-    /// Its first sum and how many a thread has.
-    sums: (BufferId, i64, usize),
-    /// What it reads of shared memory.
-    reads: Vec<(BufferId, Range<i64>)>,
-    /// The first factor, where it is in scratch, and what each thread has of it.
-    held: Option<(Location, Vec<Vec<Number>>)>,
-}
 
 impl Machine<'_> {
     /// Adds a product of tiles by a warp group.
@@ -82,7 +71,7 @@ impl Machine<'_> {
                 _ => None,
             };
             let sums = (sum.buffer, first, columns / 2);
-            cluster.products[group[0] / GROUP] = Some(Running { sums, reads, held });
+            cluster.products[group[0] / GROUP] = Some(WgmmaInFlight { sums, reads, held });
         }
         Ok(())
     }
@@ -90,7 +79,8 @@ impl Machine<'_> {
     /// Ends the product that is under way in a warp group.
     pub(crate) fn wgmma_wait(&mut self, cluster: &mut Cluster, group: &[usize]) -> Result<(), ExecError> {
         let number = group[0] / GROUP;
-        let Some(Running { sums: (buffer, first, count), held, .. }) = cluster.products[number].take() else {
+        let Some(WgmmaInFlight { sums: (buffer, first, count), held, .. }) = cluster.products[number].take()
+        else {
             return Ok(());
         };
         if let Some((location, values)) = held {
@@ -98,7 +88,7 @@ impl Machine<'_> {
             let is_nan = |number: &Number| matches!(number, Number::Float(value) if value.is_nan());
             let differs = |(a, b): (&Number, &Number)| a != b && !(is_nan(a) && is_nan(b));
             if values.iter().flatten().zip(now.iter().flatten()).any(differs) {
-                return Err(divergence("a factor is overwritten while its product is under way"));
+                return Err(ExecError::divergence("a factor is overwritten while its product is under way"));
             }
         }
         for &place in group {
@@ -137,7 +127,7 @@ impl Machine<'_> {
     ) -> Result<Vec<Vec<Number>>, ExecError> {
         let start = self.common(cluster, group, location.offset)?;
         if start % SWIZZLE_ALIGNMENT as i64 != 0 {
-            return Err(divergence("a tile does not start at a multiple of 1024 bytes"));
+            return Err(ExecError::divergence("a tile does not start at a multiple of 1024 bytes"));
         }
         self.at(cluster, group[0], |machine| {
             let mut element = |line, at| {

@@ -6,22 +6,13 @@
 use crate::amx::{AmxShape, AmxStmt, TileId};
 use crate::cta::{Cta, CtaStmt, Location, MmaType};
 use crate::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use crate::text::error::ThreadTextError;
 use crate::text::token::{Lexer, Token};
 use crate::text::{AMX_WORDS, COMPARISONS, CTA_WORDS, INFIX, MAX_PRINTED_DEPTH};
 use crate::tma::{Mbarriers, TensorMap, TensorMapId};
-use orch_compute::expr::{BufferId, Const, Expr, ExprId, Type, VarId, VarInfo};
+use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId, VarInfo};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 use rustc_hash::FxHashMap;
-
-/// Where and why a text is not a thread program.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("line {line}: {problem}")]
-pub struct ThreadTextError {
-    /// Line, counted from 1.
-    pub line: usize,
-    /// What was expected, and what stands there.
-    pub problem: String,
-}
 
 type Parsed<T> = Result<T, ThreadTextError>;
 
@@ -112,7 +103,7 @@ impl Parser {
                 "reused_shared" => Scope::ReusedShared,
                 "scratch" => Scope::Scratch,
                 other => {
-                    let expected = "input, constant, output, shared, recycled, scratch, tile, tensor_map, mbarriers, cta or {";
+                    let expected = "input, constant, output, shared, reused_shared, scratch, tile, tensor_map, mbarriers, cta or {";
                     return self.error(format!("{expected} is expected, not {other}"));
                 }
             };
@@ -123,6 +114,10 @@ impl Parser {
             let elems = self.lexer.count()?;
             self.lexer.expect("]")?;
             let id = self.program.add_buffer(Buffer { name, dtype, elems, scope });
+            if self.lexer.accept(",") {
+                self.lexer.expect("evict_first")?;
+                self.program.evict_first.insert(id);
+            }
             if self.buffers.insert(token.clone(), id).is_some() {
                 return self.error(format!("buffer {token} is declared twice"));
             }
@@ -719,25 +714,6 @@ fn reduction(name: &str) -> Option<ReduceOp> {
         .chain(arg(false))
         .chain(arg(true))
         .find(|op| op.name() == name)
-}
-
-/// A constant of `dtype` from its digits.
-pub(crate) fn parse_constant(digits: &str, dtype: DType) -> Option<Const> {
-    match dtype {
-        DType::Bool => None,
-        DType::F32 => {
-            let value: f32 = digits.parse().ok()?;
-            Some(match value.is_nan() {
-                true => Const::float(dtype, f64::NAN),
-                false => Const { dtype, bits: value.to_bits().into() },
-            })
-        }
-        _ if dtype.is_float() => Some(Const::float(dtype, digits.parse().ok()?)),
-        _ => {
-            let value: i128 = digits.parse().ok()?;
-            Some(Const::int(dtype, value)).filter(|c| c.as_int() == Some(value))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tokens of the text of thread programs.
 
+use crate::text::error::ThreadTextError;
 use crate::text::is_keyword;
-use crate::text::parse::{ThreadTextError, parse_constant};
 use orch_compute::expr::Const;
 use orch_ir::DType;
 
@@ -302,4 +302,23 @@ fn unescape(text: &str) -> String {
         });
     }
     result
+}
+
+/// A constant of `dtype` from its digits.
+fn parse_constant(digits: &str, dtype: DType) -> Option<Const> {
+    match dtype {
+        DType::Bool => None,
+        DType::F32 => {
+            let value: f32 = digits.parse().ok()?;
+            Some(match value.is_nan() {
+                true => Const::float(dtype, f64::NAN),
+                false => Const { dtype, bits: value.to_bits().into() },
+            })
+        }
+        _ if dtype.is_float() => Some(Const::float(dtype, digits.parse().ok()?)),
+        _ => {
+            let value: i128 = digits.parse().ok()?;
+            Some(Const::int(dtype, value)).filter(|c| c.as_int() == Some(value))
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `orchestrion compile`: a model to an `.orc` file.
 
 use crate::CompileArguments;
+use crate::dump::DumpArguments;
 use crate::print::{note_line, outln};
 use clap::Args;
 use orchestrion::{Error, Model, Options, whole_file};
@@ -18,6 +19,8 @@ pub struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     compile: CompileArguments,
+    #[command(flatten)]
+    dump: DumpArguments,
     /// Print the plan's report as JSON
     #[arg(long)]
     json: bool,
@@ -28,7 +31,8 @@ pub struct Arguments {
 
 /// Compiles and reports what was found.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let options = arguments.compile.options();
+    let dump_after = arguments.dump.option(arguments.emit_source.as_deref());
+    let options = Options { dump_after, ..arguments.compile.options() };
     if let Some(folder) = &arguments.emit_source {
         return emit_source(&arguments.model, folder, &options);
     }

@@ -1,10 +1,11 @@
 //! `orchestrion explain`: what runs, what each kernel fuses, and what it costs.
 
+use crate::dump::DumpArguments;
 use crate::print::{note_line, outln};
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::manifest::{ActionInfo, CallInfo, CtaInfo, KernelInfo, Manifest, Resources};
-use orchestrion::{Error, Executable};
+use orchestrion::{Error, Executable, Options};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ pub struct Arguments {
     no_measure: bool,
     #[command(flatten)]
     compile: CompileArguments,
+    #[command(flatten)]
+    dump: DumpArguments,
 }
 
 /// Runs whose median is shown.
@@ -32,7 +35,12 @@ const MEASURED_RUNS: usize = 7;
 
 /// Prints the plan.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let options = arguments.compile.options();
+    let dump_after = arguments.dump.option(None);
+    if dump_after.is_some() && data::is_artifact(&arguments.model) {
+        let path = arguments.model.display();
+        return Err(Error::Input(format!("{path} is compiled already: --dump-after needs the model")));
+    }
+    let options = Options { dump_after, ..arguments.compile.options() };
     let artifact = data::artifact(&arguments.model, &options)?;
     let manifest = artifact.manifest.clone();
     if let Some(wanted) = &arguments.source {

@@ -11,7 +11,7 @@
 //! | [`candidates`], [`chains`] | sets of units that may be one kernel, with modelled costs |
 //! | [`choose`] | the binary linear program over them |
 //! | [`design`], [`library`], [`implement`] | the chosen candidates as thread programs and library calls |
-//! | [`early`], [`assemble`] | reads before the kernels before have ended; steps over memory |
+//! | [`passes`], [`assemble`] | passes over the thread programs; steps over memory |
 //! | [`cache`] | plans that were made before |
 //!
 //! Planning builds and times nothing, and runs on a machine without the target.
@@ -25,12 +25,12 @@ pub mod chains;
 pub mod choose;
 pub mod context;
 pub mod design;
-pub mod early;
 pub mod explain;
 pub mod implement;
 pub mod implementation;
 pub mod kernel;
 pub mod library;
+pub mod passes;
 pub mod planned;
 pub mod signature;
 pub mod substitute;

@@ -9,6 +9,7 @@ use crate::plan::backend::{Meter, Toolchain};
 use crate::plan::candidates::CandidateColumn;
 use crate::plan::context::PlanContext;
 use crate::plan::kernel::{KernelDesign, Measured, MeasuredCall};
+use crate::plan::passes;
 use crate::plan::planned::EndToEndTime;
 use crate::{Error, Library, Options};
 use orch_plan::blp::Choice;
@@ -181,7 +182,7 @@ impl<'a> Timer<'a> {
         let run = |numbers: &[usize]| {
             let alone = |&number: &usize| vec![kernels[number].clone()];
             let kernels: Vec<Vec<KernelDesign>> = numbers.iter().map(alone).collect();
-            self.tools.meter.times(&kernels, self.options)
+            self.times(&kernels)
         };
         let mut times = self.known_or_timed(&keys, deadline, run)?.into_iter();
         let mut all = Vec::with_capacity(columns.len());
@@ -222,7 +223,7 @@ impl<'a> Timer<'a> {
         let run = |numbers: &[usize]| {
             let chains: Vec<Vec<KernelDesign>> =
                 numbers.iter().map(|&number| chains[number].2.clone()).collect();
-            self.tools.meter.times(&chains, self.options)
+            self.times(&chains)
         };
         for ((at, ..), time) in chains.iter().zip(self.known_or_timed(&keys, deadline, run)?) {
             if let (Some(fastest), Some(time_us)) = (&mut all[*at], time) {
@@ -291,13 +292,19 @@ impl<'a> Timer<'a> {
         })
     }
 
+    /// Times of chains of kernels after the passes: of the code that a plan would run.
+    fn times(&self, chains: &[Vec<KernelDesign>]) -> Result<Vec<Option<f64>>, Error> {
+        let chains = passes::run_on_timed(chains, self.options)?;
+        self.tools.meter.times(&chains, self.options)
+    }
+
     /// Builds and times the kernels of columns, in turns; those of one column follow one another.
     fn run(&self, columns: &[usize]) -> Result<Vec<Option<f64>>, Error> {
         let columns: Vec<&CandidateColumn> = columns.iter().map(|&column| &self.columns[column]).collect();
         let designs = self.ctx.designs(&columns, self.options)?;
         let is_served: Vec<bool> = designs.iter().map(Option::is_some).collect();
         let served: Vec<Vec<KernelDesign>> = designs.into_iter().flatten().collect();
-        let mut times = self.tools.meter.times(&served, self.options)?.into_iter();
+        let mut times = self.times(&served)?.into_iter();
         let time = |is_served: bool| if is_served { times.next().flatten() } else { None };
         Ok(is_served.into_iter().map(time).collect())
     }

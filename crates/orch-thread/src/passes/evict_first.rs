@@ -1,9 +1,9 @@
-//! Kernels that read much, all of it once.
+//! Arguments that are streamed through once are marked to be evicted first (PTX: `ld.global.L2::evict_first`, `createpolicy`).
 //!
-//! While a model runs, the second-level cache holds what its kernels hand to each other. Large weights that stream past it would
-//! take the place of that, and what has not been written to memory would have to be first, in time that they need: no cache
-//! need keep them. On an H200 8 rows by two factors of 4096 x 4096 take 24.0 us instead of 29.4 if they are said to be read
-//! once, right after other data filled the cache; attention over 16 MiB of keys and as many values gains 4 %.
+//! While a model runs, the L2 cache holds what its kernels hand to each other. Large weights that are read once would evict that,
+//! and lines that are not yet written back would have to be written first, in time that the loads need. On an H200 8 rows by two
+//! factors of 4096 x 4096 take 24.0 us instead of 29.4 if the factors are marked, right after other data has filled the cache;
+//! attention over 16 MiB of keys and as many values gains 4 %.
 
 use crate::count::trips;
 use crate::cta::CtaStmt;
@@ -11,19 +11,22 @@ use crate::program::{Buffer, Stmt, ThreadProgram};
 use orch_compute::expr::{BufferId, Expr, ExprId};
 use std::collections::BTreeSet;
 
-/// Bytes of an argument that are not worth keeping in a cache that has not many times as many.
-const MUCH: usize = 16 << 20;
+/// Bytes from which on an argument is not worth keeping in L2, which has a few times as many.
+const MIN_BYTES: usize = 16 << 20;
 
-/// Elements are read once if all tasks together read less than so many times as many as there are: loops copy a few tiles more
-/// than there are, which are masked out.
+/// Elements are read once if all tasks together read fewer than this many times the argument's elements: loops copy a few tiles
+/// beyond the last one, which are masked out.
 const TWICE: f64 = 2.0;
 
-/// Bytes from on which a kernel takes so long that the next one may wait beside all of it.
-const VERY_MUCH: usize = 64 << 20;
+/// Marks in [`ThreadProgram::evict_first`] the arguments that are [read once](read_once).
+pub fn evict_first(program: &mut ThreadProgram) {
+    program.evict_first = read_once(program);
+}
 
-/// The large arguments of a CTA's program of which all tasks together read no element twice, by the number of reads.
+/// The arguments of at least [`MIN_BYTES`] of which all tasks together read no element twice, by the number of reads; none in a
+/// program without a CTA.
 pub fn read_once(program: &ThreadProgram) -> BTreeSet<BufferId> {
-    let is_large = |buffer: &Buffer| buffer.scope.is_read_only() && buffer.bytes() >= MUCH;
+    let is_large = |buffer: &Buffer| buffer.scope.is_read_only() && buffer.bytes() >= MIN_BYTES;
     let Some(cta) = program.cta.as_ref().filter(|_| program.buffers.iter().any(is_large)) else {
         return BTreeSet::new();
     };
@@ -36,15 +39,6 @@ pub fn read_once(program: &ThreadProgram) -> BTreeSet<BufferId> {
     (0..program.buffers.len()).map(BufferId::new).filter(is_once).collect()
 }
 
-/// Lets the next kernel be launched while all of one runs that streams very much: its tasks begin where the first ones of this
-/// one have ended, while memory still has others to serve. Elsewhere they would take what this kernel's tasks need.
-pub fn release_early(program: &mut ThreadProgram) {
-    let streamed: usize = read_once(program).into_iter().map(|id| program.buffer(id).bytes()).sum();
-    if streamed >= VERY_MUCH {
-        program.body.retain(|stmt| *stmt != Stmt::Cta(CtaStmt::LaunchDependents));
-    }
-}
-
 /// Elements that are read of each buffer.
 struct Reads<'a> {
     program: &'a ThreadProgram,
@@ -53,7 +47,7 @@ struct Reads<'a> {
 }
 
 impl Reads<'_> {
-    /// Adds what a list of statements reads that each task runs so often, all tasks counted.
+    /// Adds the elements that a list of statements reads; it runs `times` times, in all tasks together.
     fn body(&mut self, body: &[Stmt], times: f64) {
         for stmt in body {
             self.loads(&stmt.operands(), times * self.threads);
@@ -89,7 +83,7 @@ impl Reads<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{read_once, release_early};
+    use super::read_once;
     use crate::{ThreadProgram, parse_thread};
     use orch_compute::BufferId;
 
@@ -122,16 +116,5 @@ mod tests {
         let of = |elems, iterations, body| read_once(&program(elems, iterations, body));
         assert!(of(1 << 22, 64, COPY).is_empty());
         assert!(of(1 << 23, 256, COPY).is_empty());
-    }
-
-    #[test]
-    fn kernels_that_stream_very_much_release_the_next_one_early() {
-        let releases = |elems, iterations| {
-            let mut program = program(elems, iterations, COPY);
-            release_early(&mut program);
-            program.to_string().contains("release")
-        };
-        assert!(releases(1 << 23, 128));
-        assert!(!releases(1 << 25, 512));
     }
 }

@@ -1,26 +1,35 @@
-//! Expands fully unrolled loops: each iteration is a copy of the body with the loop variable replaced by its value
-//! and with its own variables, and constants fold. Branches on constants fold too. A variable that several statement
-//! lists declare becomes one variable per list.
+//! Fully unrolled loops become straight code.
 //!
-//! Runs first, so that everything after it sees straight code, shares subexpressions across iterations and finds
-//! each variable declared once.
+//! Each iteration is a copy of the body in which the loop variable is replaced by its value and which has variables of its own.
+//! Constants fold, and so do branches on constants. A variable that several statement lists declare becomes one variable per list:
+//! generators of C name expressions across iterations, and find each variable declared once.
+//!
+//! GPU programs keep such loops: NVRTC unrolls them.
 
+use crate::program::{LoopKind, Stmt, ThreadProgram};
 use orch_compute::{Expr, ExprId, Substitution, VarId};
-use orch_thread::{LoopKind, Stmt, ThreadProgram};
 use std::collections::BTreeSet;
 
-/// `program` without [`LoopKind::Unroll`].
+/// Expands every loop of kind [`LoopKind::Unroll`].
 ///
 /// # Panics
-/// If the bounds of such a loop are not constants; the validator reports that.
-pub fn unroll(program: &ThreadProgram) -> ThreadProgram {
-    let mut expander = Expander { program: program.clone(), declared: BTreeSet::new() };
-    let body = expander.list(&program.body, &mut Env::new(Vec::new()));
-    ThreadProgram { body, ..expander.program }
+/// If the bounds of such a loop are not constants, which the validator reports, or the program is for a GPU.
+pub fn unroll(program: &mut ThreadProgram) {
+    let body = std::mem::take(&mut program.body);
+    let mut expander = Expander { program, declared: BTreeSet::new() };
+    let body = expander.list(&body, &mut Env::new(Vec::new()));
+    program.body = body;
 }
 
-struct Expander {
-    program: ThreadProgram,
+/// True if no loop of kind [`LoopKind::Unroll`] is left.
+pub fn is_unrolled(stmts: &[Stmt]) -> bool {
+    stmts.iter().all(|stmt| {
+        !matches!(stmt, Stmt::For { kind: LoopKind::Unroll, .. }) && stmt.bodies().all(is_unrolled)
+    })
+}
+
+struct Expander<'a> {
+    program: &'a mut ThreadProgram,
     /// Variables of the result that are declared already.
     declared: BTreeSet<VarId>,
 }
@@ -44,7 +53,7 @@ impl Env {
     }
 }
 
-impl Expander {
+impl Expander<'_> {
     fn list(&mut self, stmts: &[Stmt], env: &mut Env) -> Vec<Stmt> {
         let mut result = Vec::with_capacity(stmts.len());
         for stmt in stmts {
@@ -107,7 +116,7 @@ impl Expander {
             Stmt::Amx(stmt) => {
                 result.push(Stmt::Amx(stmt.map_offset(|offset| self.expr(offset, env))));
             }
-            Stmt::Cta(_) => panic!("C has no ctas of threads; the program is for a GPU"),
+            Stmt::Cta(_) => panic!("programs of CTAs are unrolled by the CUDA compiler"),
         }
     }
 

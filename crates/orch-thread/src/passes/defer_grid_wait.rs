@@ -1,142 +1,143 @@
-//! Waiting for the kernels before no sooner than must be.
+//! The wait for preceding kernels moves behind what does not depend on them (PTX: `griddepcontrol.wait`).
 //!
-//! On a device that launches a kernel while those before it still run, what no kernel of the model writes (weights, and inputs
-//! of the model) can be on its way meanwhile. Here [`CtaStmt::GridDependencyWait`] moves behind all that touches only such buffers, and
-//! copies of them to shared memory move ahead of it where they stand behind copies of others:
+//! With programmatic dependent launch a kernel starts while those before it still run. What no kernel of the model writes (weights,
+//! and inputs of the model) may be loaded meanwhile. [`CtaStmt::GridDependencyWait`] moves behind the leading statements that touch
+//! only such arguments, and copies of them to shared memory move ahead of copies of other arguments:
 //!
 //! ```text
-//!   await                   copy w_tile[0], w[0], 8
-//!   cp_async x_tile[0], x[0]    copy w_tile[8], w[8], 8
-//!   cp_async w_tile[0], w[0]    await
-//!   commit             ->   copy x_tile[0], x[0], 8
-//!   cp_async x_tile[8], x[8]    commit
-//!   cp_async w_tile[8], w[8]    copy x_tile[8], x[8], 8
-//!   commit                  commit
+//!   grid_dependency_wait              cp_async w_tile[0], w[0], 8
+//!   cp_async x_tile[0], x[0], 8       cp_async w_tile[8], w[8], 8
+//!   cp_async w_tile[0], w[0], 8       grid_dependency_wait
+//!   cp_async_commit              ->   cp_async x_tile[0], x[0], 8
+//!   cp_async x_tile[8], x[8], 8       cp_async_commit
+//!   cp_async w_tile[8], w[8], 8       cp_async x_tile[8], x[8], 8
+//!   cp_async_commit                   cp_async_commit
 //! ```
 //!
-//! A copy then belongs to an earlier group than before, so that it is waited for no later.
+//! A copy then belongs to an earlier group than before, so it has arrived no later.
 
 use crate::cta::CtaStmt;
 use crate::program::{Scope, Stmt, ThreadProgram};
 use orch_compute::expr::{BufferId, Expr, VarId};
 use std::collections::BTreeSet;
 
-/// Makes constants of inputs that no kernel of the model writes.
-pub fn mark_constant(program: &mut ThreadProgram, is_written: impl Fn(usize) -> bool) {
+/// Makes [`Scope::Constant`] of the inputs among `constants`.
+pub fn mark_constant(program: &mut ThreadProgram, constants: &BTreeSet<BufferId>) {
     for (number, buffer) in program.buffers.iter_mut().enumerate() {
-        if buffer.scope == Scope::Input && !is_written(number) {
+        if buffer.scope == Scope::Input && constants.contains(&BufferId::new(number)) {
             buffer.scope = Scope::Constant;
         }
     }
 }
 
-/// Moves the wait for the kernels before behind what needs none of them, if that reads memory.
-pub fn await_late(program: &mut ThreadProgram) {
-    let (mut first, mut late) = (Vec::new(), Late::default());
-    let mut reads_first = false;
-    let mut rest = program.body.iter().filter(|stmt| **stmt != AWAIT);
+/// Moves the wait behind the leading statements that need no preceding kernel, if any of them reads a constant. Statements up to the
+/// first barrier or other wait are reordered; each side keeps its order.
+pub fn defer_grid_wait(program: &mut ThreadProgram) {
+    let (mut before, mut after) = (Vec::new(), AfterWait::default());
+    let mut reads_constants = false;
+    let mut rest = program.body.iter().filter(|stmt| **stmt != WAIT);
     for stmt in rest.by_ref() {
-        let found = Found::of(program, stmt);
-        if found.is_last || found.is_ordering && (late.is_any() || found.awaits) {
-            late.add(stmt, found);
+        let effects = Effects::of(program, stmt);
+        if effects.is_last || effects.is_ordering && (after.is_any() || effects.needs_wait) {
+            after.add(stmt, effects);
             break;
         }
-        if found.awaits || late.precedes(&found) || found.ends_group && late.is_any() {
-            late.add(stmt, found);
+        if effects.needs_wait || after.precedes(&effects) || effects.ends_group && after.is_any() {
+            after.add(stmt, effects);
         } else {
-            reads_first |= found.reads_constants;
-            first.push(stmt.clone());
+            reads_constants |= effects.reads_constants;
+            before.push(stmt.clone());
         }
     }
-    late.stmts.extend(rest.cloned());
-    if reads_first {
-        first.push(AWAIT);
-        first.append(&mut late.stmts);
-        program.body = first;
+    after.stmts.extend(rest.cloned());
+    if reads_constants {
+        before.push(WAIT);
+        before.append(&mut after.stmts);
+        program.body = before;
     }
 }
 
-const AWAIT: Stmt = Stmt::Cta(CtaStmt::GridDependencyWait);
+const WAIT: Stmt = Stmt::Cta(CtaStmt::GridDependencyWait);
 
-/// The statements that follow the wait.
+/// The statements that follow the wait, and what they use.
 #[derive(Default)]
-struct Late {
+struct AfterWait {
     stmts: Vec<Stmt>,
     /// Variables that they read.
     used: BTreeSet<VarId>,
     /// Variables that they declare or assign.
     set: BTreeSet<VarId>,
-    /// Buffers of the task or thread that they touch.
+    /// Shared and scratch buffers that they access.
     own: BTreeSet<BufferId>,
 }
 
-impl Late {
+impl AfterWait {
     fn is_any(&self) -> bool {
         !self.stmts.is_empty()
     }
 
-    fn add(&mut self, stmt: &Stmt, found: Found) {
+    fn add(&mut self, stmt: &Stmt, effects: Effects) {
         self.stmts.push(stmt.clone());
-        self.used.extend(found.used);
-        self.set.extend(found.set);
-        self.own.extend(found.own);
+        self.used.extend(effects.used);
+        self.set.extend(effects.set);
+        self.own.extend(effects.own);
     }
 
-    /// Whether a statement that came after some of these may not come before them.
-    fn precedes(&self, found: &Found) -> bool {
-        !self.set.is_disjoint(&found.used)
-            || !self.set.is_disjoint(&found.set)
-            || !self.used.is_disjoint(&found.set)
-            || !self.own.is_disjoint(&found.own)
+    /// Whether a later statement with these effects may not move before the statements.
+    fn precedes(&self, effects: &Effects) -> bool {
+        !self.set.is_disjoint(&effects.used)
+            || !self.set.is_disjoint(&effects.set)
+            || !self.used.is_disjoint(&effects.set)
+            || !self.own.is_disjoint(&effects.own)
     }
 }
 
-/// What a statement, with those in it, does.
+/// What a statement does, with those nested in it.
 #[derive(Default)]
-struct Found {
+struct Effects {
     /// Variables that are read.
     used: BTreeSet<VarId>,
     /// Variables that are declared or assigned.
     set: BTreeSet<VarId>,
-    /// Buffers of the task or thread that are touched.
+    /// Shared and scratch buffers that are accessed.
     own: BTreeSet<BufferId>,
-    /// Whether what kernels write is touched.
-    awaits: bool,
+    /// Whether arguments that other kernels write or read are accessed.
+    needs_wait: bool,
     /// Whether constants are read.
     reads_constants: bool,
-    /// Whether it ends a group of copies.
+    /// Whether it ends a group of copies (`cp_async_commit`).
     ends_group: bool,
-    /// Whether threads, copies or products are waited for.
+    /// Whether it orders threads, copies or matrix products: nothing moves across it.
     is_ordering: bool,
-    /// Whether little is left to do behind it.
+    /// Whether it is `launch_dependents`, behind which little is left to do.
     is_last: bool,
 }
 
-impl Found {
+impl Effects {
     fn of(program: &ThreadProgram, stmt: &Stmt) -> Self {
-        let mut found = Self::default();
+        let mut effects = Self::default();
         let mut pending = vec![stmt];
         while let Some(stmt) = pending.pop() {
             for id in program.exprs.reachable(&stmt.operands()) {
                 match program.exprs.get(id) {
-                    Expr::Var(var) => drop(found.used.insert(*var)),
-                    Expr::Load { buffer, .. } => found.touch(program, *buffer),
+                    Expr::Var(var) => drop(effects.used.insert(*var)),
+                    Expr::Load { buffer, .. } => effects.touch(program, *buffer),
                     _ => {}
                 }
             }
             match stmt {
                 Stmt::Let(var, _) | Stmt::Register(var, _) | Stmt::Assign(var, _) | Stmt::For { var, .. } => {
-                    found.set.insert(*var);
+                    effects.set.insert(*var);
                 }
-                Stmt::Store { buffer, .. } | Stmt::Prefetch { buffer, .. } => found.touch(program, *buffer),
-                Stmt::Cta(stmt) => found.cta_stmt(program, stmt),
-                // No worker without a CTA waits for other kernels.
-                Stmt::Amx(_) => found.is_ordering = true,
+                Stmt::Store { buffer, .. } | Stmt::Prefetch { buffer, .. } => effects.touch(program, *buffer),
+                Stmt::Cta(stmt) => effects.cta_stmt(program, stmt),
+                // Programs of one worker have no wait.
+                Stmt::Amx(_) => effects.is_ordering = true,
                 Stmt::Comment(_) | Stmt::If { .. } => {}
             }
             pending.extend(stmt.bodies().flatten());
         }
-        found
+        effects
     }
 
     fn cta_stmt(&mut self, program: &ThreadProgram, stmt: &CtaStmt) {
@@ -155,7 +156,7 @@ impl Found {
 
     fn touch(&mut self, program: &ThreadProgram, buffer: BufferId) {
         match program.buffer(buffer).scope {
-            Scope::Input | Scope::Output => self.awaits = true,
+            Scope::Input | Scope::Output => self.needs_wait = true,
             Scope::Constant => self.reads_constants = true,
             Scope::Shared | Scope::ReusedShared | Scope::Scratch => drop(self.own.insert(buffer)),
         }
@@ -164,21 +165,23 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
-    use super::{await_late, mark_constant};
+    use super::{defer_grid_wait, mark_constant};
     use crate::{BufferData, ExecOptions, interpret, parse_thread, validate_thread};
+    use orch_compute::expr::BufferId;
     use orch_ir::{DType, Tensor};
+    use std::collections::BTreeSet;
 
     const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  cta 32 threads thread: i64 [0..=31], clusters of 1\n  \
                           input x: f32[64]\n  constant w: f32[64]\n  output y: f32[64]\n  shared a: f32[64]\n  \
                           shared b: f32[64]\n";
 
     /// The statements once the wait is late; they compute the same.
-    fn late(body: &str) -> String {
+    fn deferred(body: &str) -> String {
         let mut program =
             parse_thread(&format!("{HEADER}{{\n{body}}}\n")).unwrap_or_else(|error| panic!("{error}"));
-        let results = [false, true].map(|is_late| {
-            if is_late {
-                await_late(&mut program);
+        let results = [false, true].map(|is_deferred| {
+            if is_deferred {
+                defer_grid_wait(&mut program);
             }
             assert_eq!(validate_thread(&program), Vec::<String>::new());
             let values: Vec<f64> = (0..64).map(f64::from).collect();
@@ -197,40 +200,43 @@ mod tests {
     fn assert_order(text: &str, parts: &[&str]) {
         let places: Vec<Option<usize>> = parts.iter().map(|part| text.find(part)).collect();
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {text}");
-        assert_eq!(text.matches("await").count(), 1, "{text}");
+        assert_eq!(text.matches("grid_dependency_wait").count(), 1, "{text}");
     }
 
     const END: &str = "cp_async_commit\ncp_async_wait 0\nbarrier\ny[((task * 32) + thread)] = (a[thread] + b[(31 - thread)])\n";
 
     #[test]
     fn copies_of_constants_come_before_the_wait() {
-        let text = late(&format!(
+        let text = deferred(&format!(
             "let at: i64 = (thread * 1)\ncp_async a[at], x[at], 1\ncp_async b[at], w[at], 1\ncp_async_commit\n\
              cp_async a[(at + 32)], x[(at + 32)], 1\ncp_async b[(at + 32)], w[(at + 32)], 1\n{END}"
         ));
-        assert_order(&text, &["w[at]", "w[%0]", "await", "x[at]", "commit", "x[%0]", "cp_async_wait 0"]);
+        assert_order(
+            &text,
+            &["w[at]", "w[%0]", "grid_dependency_wait", "x[at]", "commit", "x[%0]", "cp_async_wait 0"],
+        );
     }
 
     #[test]
     fn constants_come_by_way_of_registers_too() {
-        let text = late(&format!("b[thread] = x[thread]\nlet v: f32 = w[thread]\na[thread] = v\n{END}"));
-        assert_order(&text, &["w[thread]", "a[thread]", "await", "x[thread]"]);
+        let text = deferred(&format!("b[thread] = x[thread]\nlet v: f32 = w[thread]\na[thread] = v\n{END}"));
+        assert_order(&text, &["w[thread]", "a[thread]", "grid_dependency_wait", "x[thread]"]);
     }
 
     #[test]
     fn a_wait_that_is_there_moves() {
-        let text = late(&format!(
+        let text = deferred(&format!(
             "grid_dependency_wait\ncp_async b[thread], w[thread], 1\ncp_async a[thread], x[thread], 1\n{END}"
         ));
-        assert_order(&text, &["w[thread]", "await", "x[thread]"]);
+        assert_order(&text, &["w[thread]", "grid_dependency_wait", "x[thread]"]);
     }
 
     #[test]
     fn what_reads_constants_only_is_done_before_results_are_written() {
-        let text = late(&format!(
+        let text = deferred(&format!(
             "cp_async a[thread], w[thread], 1\ncp_async b[thread], w[(63 - thread)], 1\n{END}"
         ));
-        assert_order(&text, &["(63 - thread)", "cp_async_wait 0", "barrier", "await", "y["]);
+        assert_order(&text, &["(63 - thread)", "cp_async_wait 0", "barrier", "grid_dependency_wait", "y["]);
     }
 
     #[test]
@@ -238,7 +244,7 @@ mod tests {
         let place = "let at: i64 = min(i64(x[thread]), 31)\n";
         for body in [
             // The place is another kernel's.
-            format!("{place}copy a[thread], x[thread], 1\ncp_async b[thread], w[at], 1\n{END}"),
+            format!("{place}cp_async a[thread], x[thread], 1\ncp_async b[thread], w[at], 1\n{END}"),
             // The copy overwrites what another kernel's was copied to and read from.
             format!(
                 "cp_async a[thread], x[thread], 1\ncp_async_commit\ncp_async_wait 0\nlet v: f32 = a[thread]\ncp_async a[thread], w[thread], 1\n\
@@ -249,8 +255,8 @@ mod tests {
             // Nothing is constant.
             format!("cp_async a[thread], x[thread], 1\ncp_async b[thread], x[thread], 1\n{END}"),
         ] {
-            let text = late(&body);
-            assert!(!text.contains("await"), "{text}");
+            let text = deferred(&body);
+            assert!(!text.contains("grid_dependency_wait"), "{text}");
         }
     }
 
@@ -258,9 +264,9 @@ mod tests {
     fn inputs_that_no_kernel_writes_are_constants() {
         let text = format!("{HEADER}{{\ny[thread] = x[thread]\n}}\n").replace("2 tasks", "1 tasks");
         let mut program = parse_thread(&text.replace("[0..=1]", "[0..=0]")).expect("a program");
-        mark_constant(&mut program, |buffer| buffer == 0);
+        mark_constant(&mut program, &BTreeSet::new());
         assert!(program.to_string().contains("input x"));
-        mark_constant(&mut program, |_| false);
+        mark_constant(&mut program, &BTreeSet::from([BufferId::new(0), BufferId::new(2)]));
         assert!(program.to_string().contains("constant x") && program.to_string().contains("output y"));
     }
 }
