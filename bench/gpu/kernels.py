@@ -12,7 +12,7 @@ Each case is an ONNX model compiled by `orchestrion`; all tensors are inputs but
 for products torch with `cublas` and with `cublaslt`; for convolutions cuDNN with its own search, as `eager` (convolution,
 bias, ReLU) and as `cudnn_fused` (all in one call), and if --peers names it `inductor` (torch.compile with max-autotune, which
 takes minutes); for `memory` `eager` and `inductor`. TF32 is off. All are timed alike, by the device's clock: a CUDA graph of
-one run, replayed after the second-level cache has been overwritten, in turns; a time is the median. A launch alone takes 4 us
+one run, replayed after the L2 cache has been overwritten, in turns; a time is the median. A launch alone takes 4 us
 so.
 `error` is the largest absolute error against f64, relative to the largest magnitude. `of copy`: bytes that must move over the
 time, relative to what copying as many bytes reaches, timed alike.
@@ -274,7 +274,7 @@ def write_report(folder):
     """kernels-gpu.md from kernels-gpu.json."""
     lines = [
         "# Single kernels on a GPU", "",
-        "Written by `bench/gpu/kernels.py`. Microseconds by the device's clock: a CUDA graph of one run after the second-level",
+        "Written by `bench/gpu/kernels.py`. Microseconds by the device's clock: a CUDA graph of one run after the L2",
         "cache was overwritten, medians of interleaved rounds, each enqueued before it starts; a launch alone takes 4 of them. The cache",
         "is full of lines that must be written back first, which delays what only reads. Ratios above 1 mean that Orchestrion",
         "is faster than the best peer. `error`: largest error against f64, relative to the largest magnitude. `of copy`: the time of",

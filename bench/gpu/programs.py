@@ -9,7 +9,7 @@ f32, and --io f32 the inputs too. Its peers are the functions of `gpu_programs.p
 eager, inductor (torch.compile with max-autotune), and for attention the kernels of torch's scaled_dot_product_attention.
 
 Orchestrion and the peers run by turns, in rounds. All are timed alike, by the device's clock: a CUDA graph of one run,
-replayed after the second-level cache has been overwritten, from the launch to the end. A time is the median over all
+replayed after the L2 cache has been overwritten, from the launch to the end. A time is the median over all
 rounds. `warm` is Orchestrion's time if nothing is overwritten. `in a row` is the time of a run in one graph of runs on
 different inputs, together larger than the cache, as `gpu_programs.py` defines it: launches are hidden there. That is
 measured in rounds of its own, in which Orchestrion and the peers take turns, too. `floor` is the time that inputs and
@@ -220,7 +220,7 @@ def write_report(folder):
     tables = json.load(open(f"{folder}/programs.json"))
     lines = [
         "# Programs of the Mirage paper on a GPU", "",
-        "Written by `bench/gpu/programs.py`. Microseconds by the device's clock: a CUDA graph of one run after the second-level",
+        "Written by `bench/gpu/programs.py`. Microseconds by the device's clock: a CUDA graph of one run after the L2",
         "cache was overwritten, medians of interleaved rounds. Ratios above 1 mean that Orchestrion is faster than the best peer.",
         "`warm`: Orchestrion, with nothing overwritten. `in a row`: Orchestrion's time of a run in one graph of runs on different",
         "inputs, larger than the cache together; `best in a row`: the least of the peers' such times, measured in turns with it.",

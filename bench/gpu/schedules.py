@@ -4,7 +4,7 @@ usage: python3 bench/gpu/schedules.py [--schedules N] [--orchestrion FILE] [--op
 
 The case is the block of ResNet-50 that halves 28 x 28 pixels of 256 channels by a window of 3 x 3, with bias and ReLU,
 channels last, in f16 and f32. `orchestrion compile --tune --tune-schedules N` times it with an empty cache of its own, and the
-exported records say how long each schedule took, by the device's clock and with the second-level cache overwritten. Those of
+exported records say how long each schedule took, by the device's clock and with the L2 cache overwritten. Those of
 the template whose schedule the model ranks first count. N has to leave room for some of other templates, which are timed last:
 that shows that none is missing. `compile s` is the wall time of the whole command, which builds and times all of them.
 
@@ -112,7 +112,7 @@ def write_report(folder):
     lines = [
         "# Every schedule of a convolution on a GPU", "",
         "Written by `bench/gpu/schedules.py`: the convolution of Fig. 18 of the Hidet paper (28 x 28 pixels, 256 channels to 256,",
-        "window 3 x 3, stride 2, batch 1), with bias and ReLU, channels last. Microseconds by the device's clock, with the second-level",
+        "window 3 x 3, stride 2, batch 1), with bias and ReLU, channels last. Microseconds by the device's clock, with the L2",
         "cache overwritten before each run; each schedule alone. `within 1.1 x`: the share of schedules that take at most 1.1 times as",
         "long as the best. `model's first`: the time of the schedule that is taken without `--tune`. `of other templates`: schedules that",
         "were timed besides and do not count. `compile s`: wall time of `compile --tune`, from an empty cache.", "",

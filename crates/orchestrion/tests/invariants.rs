@@ -131,7 +131,7 @@ fn the_same_input_gives_the_same_program() {
         Model::from_graph(product()).compile(&options).expect("it compiles")
     };
     let (first, second) = (compiled(1), compiled(4));
-    assert!(!second.manifest.report.is_remembered, "both plans are searched");
+    assert!(!second.manifest.report.is_cached, "both plans are searched");
     assert_eq!(first.manifest.kernels, second.manifest.kernels);
     assert_eq!(first.manifest.steps, second.manifest.steps);
     assert_eq!(first.constants, second.constants);

@@ -1,6 +1,7 @@
-//! The pages (`README.md`, `ARCHITECTURE.md`, `docs`, `bench`, `fuzz`) name files that exist, link to headings that
-//! exist, and stay as short as they should be.
+//! The pages (`README.md`, `ARCHITECTURE.md`, `docs`, `bench`, `fuzz`) name files and code that exist, link to headings
+//! that exist, and stay as short as they should be.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Most bytes of pages that are read first.
@@ -50,24 +51,31 @@ fn text(page: &str) -> String {
 
 /// What stands between backticks, fenced blocks aside, line by line.
 fn quoted(text: &str) -> Vec<String> {
+    let parts = |line: &str| {
+        let parts: Vec<String> = line.split('`').map(str::to_owned).collect();
+        assert!(parts.len() % 2 == 1, "a quotation does not end in its line: {line}");
+        parts
+    };
+    prose(text).flat_map(|line| parts(line).into_iter().skip(1).step_by(2)).collect()
+}
+
+/// The lines of a page, fenced blocks aside.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut in_block = false;
-    let mut found = Vec::new();
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            in_block = !in_block;
-        } else if !in_block {
-            found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
-        }
-    }
-    found
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_block ^= is_fence;
+        !in_block && !is_fence
+    })
 }
 
 /// The paths of the repository that a quotation names, alternatives in braces each for itself.
 fn paths(quotation: &str) -> Vec<String> {
-    let is_path = |word: &&str| FOLDERS.iter().any(|folder| word.starts_with(folder));
-    let words = quotation.split([' ', ',', '(', ')']).map(|word| word.trim_end_matches(['.', ':', ';']));
+    let is_path = |word: &String| FOLDERS.iter().any(|folder| word.starts_with(folder));
     let is_pattern = |path: &String| path.contains(['*', '<', '$']) || path.split('/').any(is_placeholder);
-    words.filter(is_path).flat_map(alternatives).filter(|path| !is_pattern(path)).collect()
+    let words = quotation.split([' ', '(', ')']).flat_map(alternatives);
+    let words = words.map(|word| word.trim_end_matches(['.', ',', ':', ';']).to_owned());
+    words.filter(is_path).filter(|path| !is_pattern(path)).collect()
 }
 
 /// A part of a path that stands for others: `NAME`, `NAME.rs`, `NN-title.md`.
@@ -87,18 +95,11 @@ fn alternatives(path: &str) -> Vec<String> {
 
 /// The targets of links, fenced blocks aside.
 fn links(text: &str) -> Vec<String> {
-    let mut in_block = false;
-    let mut found = Vec::new();
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            in_block = !in_block;
-        } else if !in_block {
-            found.extend(
-                line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(to, _)| to.to_owned()),
-            );
-        }
-    }
-    found
+    let targets = |line: &str| -> Vec<String> {
+        let rests = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        rests.map(|(target, _)| target.to_owned()).collect()
+    };
+    prose(text).flat_map(targets).collect()
 }
 
 /// The name by which a heading is linked to.
@@ -113,14 +114,76 @@ fn quoted_paths_exist() {
     let mut missing = Vec::new();
     for page in pages() {
         for path in quoted(&text(&page)).iter().flat_map(|quotation| paths(quotation)) {
-            // How-tos shorten paths of the crate that they are about.
-            let is_short = path.starts_with("src/");
-            if !is_short && !WRITTEN.contains(&path.as_str()) && !root().join(&path).exists() {
+            if !WRITTEN.contains(&path.as_str()) && !root().join(&path).exists() {
                 missing.push(format!("{page}: {path}"));
             }
         }
     }
     assert!(missing.is_empty(), "pages name what is not there:\n{}", missing.join("\n"));
+}
+
+/// The Rust files of a folder, one after the other.
+fn sources_below(folder: &Path, found: &mut String) {
+    for path in std::fs::read_dir(folder).expect("a crate has sources").flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            sources_below(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push_str(&std::fs::read_to_string(&path).expect("a source is text"));
+        }
+    }
+}
+
+/// The crate's folder and the names of a path such as `orch_ir::text::{parse, print}`; nothing for anything else.
+fn rust_names(quotation: &str) -> Option<(String, Vec<String>)> {
+    let (name, rest) = quotation.split_once("::")?;
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let folder = name
+        .strip_prefix("orch_")
+        .filter(|rest| rest.chars().all(is_word))
+        .map(|rest| format!("orch-{rest}"));
+    let names = rest.split(|c| !is_word(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    folder.or((name == "orchestrion").then(|| name.to_owned())).map(|folder| (folder, names))
+}
+
+#[test]
+fn quoted_names_of_the_code_exist() {
+    let mut sources = BTreeMap::new();
+    let mut missing = Vec::new();
+    for page in pages() {
+        for quotation in quoted(&text(&page)) {
+            let Some((folder, names)) = rust_names(&quotation) else { continue };
+            let path = root().join("crates").join(&folder).join("src");
+            if !path.is_dir() {
+                missing.push(format!("{page}: {quotation}: no crate {folder}"));
+                continue;
+            }
+            let source = sources.entry(folder).or_insert_with(|| {
+                let mut text = String::new();
+                sources_below(&path, &mut text);
+                text
+            });
+            let words = |source: &str, name: &str| {
+                source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name)
+            };
+            let unknown = names.iter().filter(|name| !words(source, name));
+            missing.extend(unknown.map(|name| format!("{page}: {quotation}: {name}")));
+        }
+    }
+    assert!(missing.is_empty(), "pages name code that is not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn recipes_name_whole_paths() {
+    let mut short = Vec::new();
+    for page in pages().iter().filter(|page| page.starts_with("docs/howto/")) {
+        for quotation in quoted(&text(page)) {
+            let is_source = [".rs", ".cuh", ".prim"].iter().any(|ending| quotation.ends_with(ending));
+            if is_source && quotation.contains('/') && paths(&quotation).is_empty() {
+                short.push(format!("{page}: {quotation}"));
+            }
+        }
+    }
+    assert!(short.is_empty(), "recipes shorten paths:\n{}", short.join("\n"));
 }
 
 #[test]
@@ -168,6 +231,24 @@ fn every_decision_is_listed_and_has_its_parts() {
         for heading in ["## Context", "## Choice", "## What lost", "## Measured"] {
             assert!(text.lines().any(|line| line == heading), "{name} has no `{heading}`");
         }
+    }
+}
+
+/// The names of a section's dependencies.
+fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
+    let section = manifest.split("[workspace.dependencies]").nth(1).expect("there are dependencies");
+    let lines =
+        section.lines().take_while(|line| !line.starts_with('[')).filter(|line| !line.contains("path ="));
+    lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name)
+}
+
+#[test]
+fn every_dependency_has_a_reason() {
+    let page = text("docs/dependencies.md");
+    let listed =
+        |name: &str| page.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
+    for name in dependencies(&text("Cargo.toml")) {
+        assert!(listed(name), "docs/dependencies.md does not say what `{name}` is for");
     }
 }
 

@@ -316,7 +316,7 @@ template <int N, int A, class T> ORC vec<T, N> o_load_evict_first(const T *p) {
     return r.v;
 }
 /* Hides from the compiler where a pointer comes from. A kernel of a programmatic dependent launch starts while its inputs are
-   being written: loads must not move before griddepcontrol.wait, nor become ld.global.nc, which may return stale data. */
+   being written: loads must not move before griddepcontrol.wait, nor become non-coherent (qualifier `nc`), which may return stale data. */
 template <class T> ORC T *o_after_grid_wait(T *p) {
     unsigned long long at = __cvta_generic_to_global(p);
     asm volatile("" : "+l"(at)::"memory");

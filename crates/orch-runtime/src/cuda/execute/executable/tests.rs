@@ -167,7 +167,7 @@ fn views_are_told_to_the_driver_once() {
 }
 
 #[test]
-fn views_that_are_none_are_refused() {
+fn invalid_tensor_maps_are_refused() {
     let fake = Fake::new();
     let context = fake.context();
     let error = |view: TensorMapShape| {
@@ -180,7 +180,7 @@ fn views_that_are_none_are_refused() {
         TensorMapShape { strides_bytes: vec![], ..view() },
     ] {
         let error = error(view);
-        assert!(error.contains("a view that is not of one of its tensors"), "{error}");
+        assert!(error.contains("a tensor map that is not of one of its tensors"), "{error}");
     }
     let error = error(TensorMapShape { strides_bytes: vec![8], ..view() });
     assert!(error.contains("preparing the view") && error.contains("of step `neg to"), "{error}");
