@@ -378,6 +378,34 @@ fn branches_are_summed_before_a_product() {
 }
 
 #[test]
+fn what_both_operands_repeat_is_summed_as_often() {
+    let text = "graph \"repeated\" {
+  input \"x\" $x: f32[2, 6]
+  input \"y\" $y: f32[6, 7]
+  $part: f32[6] = reduce.sum $x axes=[0]
+  $xs: f32[3, 6] = broadcast $part dims=[1]
+  $ys: f32[3, 6, 7] = broadcast $y dims=[1, 2]
+  $o: f32[7] = contract $xs, $ys labels=\"ac,acb->b\"
+  output \"o\" $o
+}";
+    assert_eq!(programs(text), ["sum(0) matmul scale(3)"]);
+}
+
+#[test]
+fn different_labels_of_a_product_are_different_indices() {
+    // The first operand's rows are the second one's last dimension, along which it is repeated, and not its columns, of
+    // which both are made.
+    let text = "graph \"diagonal\" {
+  input \"x\" $x: f32[3, 3, 4]
+  $xs: f32[3, 3, 4, 3] = broadcast $x dims=[0, 1, 2]
+  $sum: f32[3, 4, 3] = reduce.sum $xs axes=[0]
+  $o: f32[3, 3] = contract $sum, $xs labels=\"abc,cdba->dc\"
+  output \"o\" $o
+}";
+    assert!(programs(text).is_empty());
+}
+
+#[test]
 fn normalised_steps_are_one_region() {
     let text = "graph \"step\" {
   input \"h\" $h: f32[3, 16]

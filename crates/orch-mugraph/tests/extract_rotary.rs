@@ -475,3 +475,15 @@ fn other_joins_are_left_outside() {
         assert!(programs.contains(&CORE.to_owned()), "{what}: {programs:#?}");
     }
 }
+
+/// A concatenation may join what is computed from nothing.
+#[test]
+fn joined_positions_are_no_rotation() {
+    let text = "graph \"positions\" {
+  input \"x\" $x: f32[3, 1]
+  $i: f32[3, 1] = iota axis=0
+  $o: f32[3, 2] = concat $i, $x axis=1
+  output \"o\" $o
+}";
+    assert!(programs(text).is_empty());
+}

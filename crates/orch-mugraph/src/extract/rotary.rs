@@ -273,8 +273,8 @@ impl Pattern<'_> {
 
     /// The operand of a reshape that adds a last axis of extent 1.
     fn without_last(&mut self, tensor: TensorId) -> Option<TensorId> {
-        let id = self.enter(tensor)?;
-        let (op, from) = (&self.graph.node(id).op, self.graph.node(id).inputs[0]);
+        let node = self.graph.node(self.enter(tensor)?);
+        let (op, from) = (&node.op, *node.inputs.first()?);
         let (shape, before) = (self.graph.shape(tensor).dims(), self.graph.shape(from).dims());
         let adds_one = shape.split_last() == Some((&1, before));
         (matches!(op, PrimOp::Reshape { .. }) && adds_one).then_some(from)

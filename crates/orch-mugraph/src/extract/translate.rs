@@ -5,6 +5,7 @@ use super::index::{Dim, Index, Label};
 use super::rotary::{Pairs, Rest, Rotaries, Rotary};
 use super::views::{Part, Strided, is_real, is_view, view, view_of_part};
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
+use crate::rational::Rational;
 use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +69,7 @@ pub(super) fn translate(
         members,
         index: Index::default(),
         dims: BTreeMap::new(),
+        contracted: BTreeMap::new(),
         views: BTreeMap::new(),
         exprs: Exprs::default(),
         values: BTreeMap::new(),
@@ -128,6 +130,8 @@ struct Translation<'a> {
     index: Index,
     /// What the dimensions of tensors run over.
     dims: BTreeMap<Operand, Vec<Dim>>,
+    /// What the dimensions of a contraction run over, by their labels in it.
+    contracted: BTreeMap<NodeId, BTreeMap<u8, Dim>>,
     /// Tensors from outside.
     views: BTreeMap<Operand, Strided>,
     exprs: Exprs,
@@ -205,7 +209,7 @@ impl Translation<'_> {
                 let kept = operands[0].iter().enumerate().filter(|(dim, _)| !axes.contains(dim));
                 kept.map(|(_, dim)| dim.clone()).collect()
             }
-            PrimOp::Contract(contract) => self.contract_dims(contract, &operands)?,
+            PrimOp::Contract(contract) => self.contract_dims(id, contract, &operands)?,
             PrimOp::Broadcast { dims, .. } => {
                 let mut result: Vec<Dim> = shape.iter().map(|&extent| self.index.fresh_dim(extent)).collect();
                 for (from, &to) in dims.iter().enumerate() {
@@ -267,7 +271,7 @@ impl Translation<'_> {
         rotary.part.map_or(self.graph.shape(rotary.operand)[rotary.axis], |part| part.size)
     }
 
-    fn contract_dims(&mut self, contract: &Contract, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
+    fn contract_dims(&mut self, id: NodeId, contract: &Contract, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
         let mut known: BTreeMap<u8, Dim> = BTreeMap::new();
         for (names, dims) in [&contract.lhs, &contract.rhs].into_iter().zip(operands) {
             for (name, dim) in names.iter().zip(dims) {
@@ -277,7 +281,9 @@ impl Translation<'_> {
                 }
             }
         }
-        contract.out.iter().map(|name| known.get(name).cloned()).collect()
+        let dims = contract.out.iter().map(|name| known.get(name).cloned()).collect();
+        self.contracted.insert(id, known);
+        dims
     }
 
     /// The extents of all leaves; `None` if a tensor runs over an index twice, or over nothing at all.
@@ -361,16 +367,31 @@ impl Translation<'_> {
                 let over = self.leaves(&summed);
                 self.exprs.reduce(f, &over, args[0])?
             }
-            PrimOp::Contract(_) => {
-                let kept = self.leaves(self.dims.get(&node.outputs[0].into())?);
-                let both = self.exprs.labels(args[0]).union(self.exprs.labels(args[1]));
-                let over: Vec<Label> = both.filter(|label| !kept.contains(label)).copied().collect();
-                self.exprs.contract(&over, args[0], args[1])?
-            }
+            PrimOp::Contract(contract) => self.contraction(id, contract, [args[0], args[1]])?,
             _ => args[0],
         };
         self.values.insert(node.outputs[0].into(), value);
         Some(())
+    }
+
+    /// A contraction; `None` if two of its labels run over the same index. What neither operand depends on is summed as
+    /// often as it has values.
+    fn contraction(&mut self, id: NodeId, contract: &Contract, [a, b]: [ExprId; 2]) -> Option<ExprId> {
+        let (mut seen, mut over, mut times) = (BTreeSet::new(), Vec::new(), 1);
+        for (name, dim) in self.contracted.get(&id)? {
+            for leaf in self.index.leaves(dim) {
+                if !seen.insert(leaf) {
+                    return None;
+                }
+                match [a, b].iter().any(|operand| self.exprs.labels(*operand).contains(&leaf)) {
+                    _ if contract.out.contains(name) => {}
+                    true => over.push(leaf),
+                    false => times *= self.index.extent(leaf),
+                }
+            }
+        }
+        let product = self.exprs.contract(&over, a, b)?;
+        self.exprs.scale(Rational::new(i64::try_from(times).ok()?, 1)?, product)
     }
 
     /// A rotary position embedding, whose pairs are along one of the leaves of its axis.
