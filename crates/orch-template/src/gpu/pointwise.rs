@@ -253,7 +253,7 @@ fn cta_body(emitter: &mut NestEmitter<'_>, schedule: &PointwiseSchedule) -> Vec<
     let exprs = &mut program.exprs;
     let (task, thread) = (exprs.var(task), exprs.var(thread));
     let first = exprs.mul_const(task, per_cta as i64);
-    let (round_var, round) = exprs.fresh_index("round", schedule.vectors);
+    let (round_var, round) = exprs.fresh_index("iter", schedule.vectors);
     let round = if schedule.vectors == 1 { exprs.index(0) } else { round };
     // unit = [cta, round, thread]
     let before = exprs.mul_const(round, schedule.threads as i64);

@@ -356,7 +356,7 @@ impl TransposeEmitter<'_> {
         let threads = self.schedule.threads;
         let rounds = rows.1 * columns.1 / lanes / threads;
         let exprs = &mut self.emitter.nest.program.exprs;
-        let (var, round) = exprs.fresh_index("round", rounds);
+        let (var, round) = exprs.fresh_index("iter", rounds);
         let round = if rounds == 1 { exprs.index(0) } else { round };
         // [round, thread] = [row, vector of the row]
         let before = exprs.mul_const(round, threads as i64);

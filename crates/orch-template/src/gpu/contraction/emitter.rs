@@ -181,7 +181,7 @@ impl<'a> GemmEmitter<'a> {
         let number = exprs.add2(before, iteration);
         let first = exprs.mul_const(number, block_k as i64);
         let limit = self.padded_k() + self.schedule.stages * block_k;
-        self.bind_multiple(body, "first_k", first, (limit, block_k))
+        self.bind_multiple(body, "k_position", first, (limit, block_k))
     }
 
     /// Elements between rows of the accumulator tile in shared memory.

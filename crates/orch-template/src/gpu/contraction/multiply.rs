@@ -246,7 +246,7 @@ impl GemmEmitter<'_> {
             let first_k = this.program.exprs.mul_const(step, k_extent as i64);
             let mut body = this.load_fma_fragment(a, Which::A, &a_fragment, stage, first_k);
             body.extend(this.load_fma_fragment(b, Which::B, &b_fragment, stage, first_k));
-            body.push(this.unrolled("k_inner", k_extent, |this, k| {
+            body.push(this.unrolled("k_in", k_extent, |this, k| {
                 vec![this.unrolled("i", rows, |this, i| {
                     vec![this.unrolled("j", columns, |this, j| {
                         let exprs = &mut this.program.exprs;

@@ -250,13 +250,13 @@ impl<'a> RowEmitter<'a> {
         let before = exprs.mul_const(rank, row_threads as i64);
         let row_thread = exprs.add2(before, row_thread);
         let threads_of_row = self.schedule.threads_of_row();
-        self.row = named(nest, "cta_row", cta_row, (0, rows - 1), 1, body);
-        self.row_thread = named(nest, "row_thread", row_thread, (0, threads_of_row - 1), 1, body);
+        self.row = named(nest, "row_i", cta_row, (0, rows - 1), 1, body);
+        self.row_thread = named(nest, "in_row", row_thread, (0, threads_of_row - 1), 1, body);
         let exprs = &mut nest.program.exprs;
         let first = exprs.mul_const(cluster_number, rows as i64);
         let row = exprs.add2(first, self.row);
         let past = points.next_multiple_of(rows);
-        let row = named(nest, "row", row, (0, past - 1), 1, body);
+        let row = named(nest, "unit", row, (0, past - 1), 1, body);
         if past == points {
             return (row, None);
         }

@@ -79,7 +79,7 @@ impl<'a> RowEmitter<'a> {
             let mut once = || rounds.at(emitter, start, place, sum.map(|(_, acc)| acc), body);
             return if extent == 1 { once() } else { Vec::new() };
         }
-        let (var, round) = exprs.fresh_index("round", past);
+        let (var, round) = exprs.fresh_index("iter", past);
         let is_one_iteration = extent <= loads_in_flight;
         let kind =
             if is_one_iteration { LoopKind::Unroll } else { LoopKind::UnrollBy(loads_in_flight as u32) };
