@@ -1,5 +1,5 @@
-//! Kernels for GPUs whose factors of whole tiles the copy engine brings compute what their block graphs say, and take only
-//! plain arrays that way.
+//! Kernels whose wgmma operands TMA loads compute what their block graphs say; only tensors that a tensor map describes are
+//! loaded by TMA.
 
 mod common;
 
@@ -121,7 +121,7 @@ fn count(text: &str, what: &str) -> usize {
 }
 
 #[test]
-fn attention_takes_keys_and_values_in_boxes() {
+fn attention_loads_keys_and_values_by_tma() {
     for (dtype, attention, slots, is_overlapped) in [
         (DType::F16, SMALL, "of 1 boxes", true),
         (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 boxes", true),
@@ -181,9 +181,9 @@ fn attention_takes_keys_and_values_in_boxes() {
     }
 }
 
-/// Two groups of warps tell each other how far they are, which only copies wait for; one group, or few stages, have barriers.
+/// Two warp groups use empty mbarriers, which only the warp that issues TMA waits for; one group, or few stages, use barriers.
 #[test]
-fn groups_of_warps_pass_gates() {
+fn two_warp_groups_use_empty_mbarriers() {
     for (attention, passes) in [
         (Attention { heads: 1, rows: 128, keys: 512, range: 8, ..SMALL }, true),
         (Attention { heads: 1, rows: 256, keys: 512, row_blocks: 2, range: 8, ..SMALL }, true),
@@ -221,9 +221,9 @@ fn groups_of_warps_pass_gates() {
     }
 }
 
-/// Halves that leave a kernel are stored by rows, if they lie in rows; sums in f32, and columns, where threads have them.
+/// 16-bit results are stored by whole rows through shared memory, if they are row-major; f32 and column-major ones from registers.
 #[test]
-fn halves_are_stored_by_rows() {
+fn results_of_16_bits_are_stored_by_rows() {
     for graph in forms(&SMALL) {
         let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
         let mut stored = row_major(&graph, DType::F16);
@@ -237,9 +237,9 @@ fn halves_are_stored_by_rows() {
     }
 }
 
-/// Warps that share keys multiply fragments of tiles that come in boxes: of one query, of several, of more than a tile of rows.
+/// With few queries warps split the keys and use mma on tiles that TMA loads: 1 query, several, more than 16.
 #[test]
-fn attention_of_few_queries_takes_boxes_too() {
+fn attention_of_few_queries_loads_by_tma_too() {
     for (rows, keys, range) in [(1, 256, 1), (1, 1024, 4), (8, 512, 2), (20, 256, 4), (33, 512, 4)] {
         let attention = Attention { rows, keys, range, ..SMALL };
         for graph in forms(&attention) {
@@ -254,7 +254,7 @@ fn attention_of_few_queries_takes_boxes_too() {
     }
 }
 
-/// Maxima stay behind while rows grow little, and follow where they grow, fall, or are negative.
+/// Conditional rescaling: maxima stay stale while rows grow little, and are updated where rows grow, fall, or are negative.
 #[test]
 fn maxima_follow_rows_that_grow() {
     let [unstable, graph] = forms(&SMALL);
@@ -288,7 +288,7 @@ fn maxima_follow_rows_that_grow() {
 }
 
 #[test]
-fn what_is_no_plain_array_is_copied_by_threads() {
+fn tensors_without_a_tensor_map_are_copied_by_cp_async() {
     let [graph, _] = forms(&SMALL);
     let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
     let elems = SMALL.heads * SMALL.keys * SMALL.columns;
@@ -315,7 +315,7 @@ fn what_is_no_plain_array_is_copied_by_threads() {
 }
 
 #[test]
-fn products_with_leading_elements_take_boxes() {
+fn batched_products_load_by_tma() {
     for (head, body, boxes) in [
         // A second factor for each leading element, in panels.
         (
