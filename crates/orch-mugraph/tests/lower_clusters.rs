@@ -47,9 +47,9 @@ fn attention_of_few_queries_is_split_over_clusters() {
     check_shared(&[
         ([16, 128, 64], 8, None, &[4, 2]),
         ([16, 128, 16], 16, None, &[8, 4, 2]),
-        // Keys and values in boxes.
+        // Keys and values by TMA.
         ([1, 512, 64], 8, None, &[4, 2]),
-        // Rows that are no whole tiles, columns that are no whole boxes, iterations that few tasks share.
+        // Rows that are no multiple of 64, columns that are no whole panels, iterations that few CTAs can split.
         ([1, 96, 64], 6, None, &[2]),
         ([13, 160, 24], 4, None, &[2]),
         ([40, 128, 64], 4, None, &[2]),

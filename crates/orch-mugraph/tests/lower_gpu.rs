@@ -129,7 +129,7 @@ fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [us
     outputs(graph, inputs, stored, |request| {
         let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
         let text = print_thread(&kernel.program);
-        let products = || text.lines().filter(|line| line.contains("multiply_tiles"));
+        let products = || text.lines().filter(|line| line.contains("wgmma "));
         // A product may be written in several places, but has sums of its own.
         let sums =
             |line: &str| line.split(['[', ' ']).find(|word| word.starts_with("product")).map(str::to_owned);
@@ -137,7 +137,7 @@ fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [us
         let transposed = products().filter(|line| line.contains(", transposed"));
         counts[1] += transposed.map(sums).collect::<BTreeSet<_>>().len();
         let plain = gpu::lower(request, &SM_80, factors).expect("smaller tiles");
-        assert!(!print_thread(&plain.program).contains("multiply_tiles"));
+        assert!(!print_thread(&plain.program).contains("wgmma "));
         kernel
     });
     let limit = if factors == OperandPrecision::F16 { 1e-2 } else { 5e-2 };

@@ -15,7 +15,7 @@ use orch_thread::print_thread;
 
 /// TMA loads in the text of a kernel.
 fn tma_loads(kernel: &Kernel) -> usize {
-    print_thread(&kernel.program).matches("copy_box").count()
+    print_thread(&kernel.program).matches("tma_load").count()
 }
 
 /// TMA loads of the kernel of a graph under the schedule of TMA operands without clusters, if that succeeds.
@@ -39,7 +39,7 @@ fn skinny_gemms_load_b_by_tma() {
             for kind in [KINDS[3], KINDS[4]] {
                 let stored = row_major(&graph, kind.1);
                 assert!(
-                    tma_count(&graph, &stored, kind.0).is_some_and(|boxes| boxes > 0),
+                    tma_count(&graph, &stored, kind.0).is_some_and(|loads| loads > 0),
                     "{}",
                     print(&graph)
                 );
@@ -55,7 +55,8 @@ fn tma_loads_only_rows_that_exist() {
     for rows in [1, 12, 16, 64, 72, 128] {
         let graph = gated([rows, 384, 64], 1, 3);
         let all = ways(&graph, &row_major(&graph, DType::F16), OperandPrecision::F16);
-        let (_, kernel) = all.iter().find(|(schedule, _)| schedule.tma_operands).expect("boxes");
+        let (_, kernel) =
+            all.iter().find(|(schedule, _)| schedule.tma_operands).expect("a schedule of TMA operands");
         let first = kernel.program.tensor_maps.iter().find(|view| view.extents == [384, rows]);
         assert_eq!(first.map(|view| view.rows), Some(rows), "{}", kernel.program);
     }

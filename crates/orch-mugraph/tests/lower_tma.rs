@@ -98,7 +98,7 @@ fn check(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> String {
         let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
         first.get_or_insert_with(|| print_thread(&kernel.program));
         let older = gpu::lower(request, &SM_80, factors).expect("smaller tiles");
-        assert!(!print_thread(&older.program).contains("copy_box"));
+        assert!(!print_thread(&older.program).contains("tma_load"));
         kernel
     });
     for (expected, given) in expected.iter().zip(&given) {
@@ -123,22 +123,22 @@ fn count(text: &str, what: &str) -> usize {
 #[test]
 fn attention_loads_keys_and_values_by_tma() {
     for (dtype, attention, slots, is_overlapped) in [
-        (DType::F16, SMALL, "of 1 boxes", true),
-        (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 boxes", true),
+        (DType::F16, SMALL, "of 1 loads", true),
+        (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 loads", true),
         // Two panels of columns, and as many boxes of the keys; two panels of both.
-        (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 boxes", true),
-        (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 boxes", true),
+        (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 loads", true),
+        (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 loads", true),
         // Rows that are no whole tiles, and that blocks share unevenly.
-        (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 boxes", false),
-        (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 boxes", false),
+        (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 loads", false),
+        (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 loads", false),
         // Keys that several blocks share, all of them at once, and masks.
-        (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 boxes", true),
-        (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 boxes", false),
-        (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 boxes", true),
+        (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 loads", true),
+        (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 loads", false),
+        (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 loads", true),
         (
             DType::F16,
             Attention { heads: 1, mask: Some("below(2, 200, 1, 64, 256)"), ..SMALL },
-            "of 1 boxes",
+            "of 1 loads",
             true,
         ),
     ] {
@@ -146,37 +146,37 @@ fn attention_loads_keys_and_values_by_tma() {
             let inputs = rounded(&random_inputs(&graph, 5, 0.3), dtype);
             let mut stored = row_major(&graph, dtype);
             let text = check(&graph, &inputs, &stored);
-            assert!(text.contains("copy_box") && text.contains(slots), "{attention:?}\n{text}");
+            assert!(text.contains("tma_load") && text.contains(slots), "{attention:?}\n{text}");
             // Keys and values are awaited apart, each just before it is multiplied; values an iteration later, and those of
             // the last one after the loop.
-            assert_eq!(count(&text, "view"), 2, "{text}");
-            assert_eq!(text.contains("runs_on"), is_overlapped, "{attention:?}\n{text}");
+            assert_eq!(count(&text, "tensor_map"), 2, "{text}");
+            assert_eq!(text.contains(", async"), is_overlapped, "{attention:?}\n{text}");
             let order: Vec<&str> = (text.lines().map(str::trim_start))
                 .filter_map(|line| {
-                    ["await_boxes", "multiply_tiles", "settle"]
+                    ["mbarrier_wait_full", "wgmma ", "wgmma_wait"]
                         .into_iter()
                         .find(|what| line.starts_with(what))
                 })
                 .collect();
-            let product = ["await_boxes", "multiply_tiles"];
+            let product = ["mbarrier_wait_full", "wgmma "];
             let expected = match is_overlapped {
                 true => {
                     let inner = [
-                        "multiply_tiles",
-                        "await_boxes",
-                        "multiply_tiles",
-                        "settle",
-                        "await_boxes",
-                        "settle",
+                        "wgmma ",
+                        "mbarrier_wait_full",
+                        "wgmma ",
+                        "wgmma_wait",
+                        "mbarrier_wait_full",
+                        "wgmma_wait",
                     ];
-                    [&["await_boxes"][..], &inner, &product].concat()
+                    [&["mbarrier_wait_full"][..], &inner, &product].concat()
                 }
                 false => [product, product].concat(),
             };
             assert_eq!(order, expected, "{text}");
             // Keys lie key by key.
             stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
-            assert_eq!(count(&check(&graph, &inputs, &stored), "view"), 2);
+            assert_eq!(count(&check(&graph, &inputs, &stored), "tensor_map"), 2);
         }
     }
 }
@@ -214,8 +214,12 @@ fn two_warp_groups_use_empty_mbarriers() {
                 kernel
             });
             let looped = text.split("for iteration").nth(1).expect("a loop");
-            let inner = looped.split("settle").next().expect("products that run on");
-            let gates = [count(inner, "pass_gate"), count(inner, "await_gate"), count(inner, "barrier")];
+            let inner = looped.split("wgmma_wait").next().expect("products that run on");
+            let gates = [
+                count(inner, "mbarrier_arrive_empty"),
+                count(inner, "mbarrier_wait_empty"),
+                count(inner, "barrier"),
+            ];
             assert_eq!(gates, if passes { [1, 1, 0] } else { [0, 0, 1] }, "{attention:?}\n{text}");
         }
     }
@@ -246,10 +250,10 @@ fn attention_of_few_queries_loads_by_tma_too() {
             let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
             let mut stored = row_major(&graph, DType::F16);
             let text = check(&graph, &inputs, &stored);
-            assert_eq!(count(&text, "view"), 2, "{attention:?}\n{text}");
-            assert!(!text.contains("multiply_tiles"), "{attention:?}\n{text}");
+            assert_eq!(count(&text, "tensor_map"), 2, "{attention:?}\n{text}");
+            assert!(!text.contains("wgmma "), "{attention:?}\n{text}");
             stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
-            assert_eq!(count(&check(&graph, &inputs, &stored), "view"), 2);
+            assert_eq!(count(&check(&graph, &inputs, &stored), "tensor_map"), 2);
         }
     }
 }
@@ -304,14 +308,14 @@ fn tensors_without_a_tensor_map_are_copied_by_cp_async() {
         assert_eq!(stored[2].elems, elems);
         stored[2] = values;
         let text = check(&graph, &inputs, &stored);
-        assert_eq!(count(&text, "view"), views, "{text}");
+        assert_eq!(count(&text, "tensor_map"), views, "{text}");
     }
     // Nor are tensors in another type than that of the products.
     let mut stored = row_major(&graph, DType::F16);
     for at in [1, 2] {
         stored[at] = Stored::row_major(DType::F32, graph.shape(orch_mugraph::TensorId(at as u32)));
     }
-    assert!(!check(&graph, &inputs, &stored).contains("copy_box"));
+    assert!(!check(&graph, &inputs, &stored).contains("tma_load"));
 }
 
 #[test]
@@ -334,14 +338,14 @@ fn batched_products_load_by_tma() {
             "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 128]\n",
             "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = load t1 [-] 0\n \
              s4 = transpose(1, 0) s3\n s5 = matmul s2, s4\n s6 = sum(1) s5\n s7 = accumulate sum s6\n store s7 [0]\n }",
-            "of 2 boxes",
+            "of 2 loads",
         ),
     ] {
         let graph = valid(&format!("mugraph \"t\" {{\n {head} t2 = {body}\n output \"o\" t2\n}}\n"));
         for dtype in [DType::F16, DType::BF16] {
             let inputs = rounded(&random_inputs(&graph, 7, 0.2), dtype);
             let text = check(&graph, &inputs, &row_major(&graph, dtype));
-            assert!(text.contains(boxes) && text.contains("copy_box"), "{text}");
+            assert!(text.contains(boxes) && text.contains("tma_load"), "{text}");
         }
     }
 }
