@@ -1,5 +1,5 @@
-//! Tasks of a cluster that share the iterations of a block compute what its block graph says: attention of few queries, whose
-//! maxima and sums they combine.
+//! CTAs of a cluster that split the iterations of a block compute what its block graph says: attention of few queries, whose
+//! maxima and accumulators they reduce through DSMEM.
 
 mod common;
 
@@ -39,17 +39,17 @@ fn attention([rows, keys, columns]: [usize; 3], range: usize, mask: Option<&str>
     [fused.clone(), stable.unwrap_or_else(|e| panic!("{e}\n{}", print(&fused))).graph]
 }
 
-/// Extents as those of [`attention`], iterations, a mask, and the numbers of tasks that may share them.
+/// Extents as those of [`attention`], iterations, a mask, and the cluster sizes that may split them.
 type Case = ([usize; 3], usize, Option<&'static str>, &'static [usize]);
 
 #[test]
-fn attention_of_few_queries_is_shared() {
+fn attention_of_few_queries_is_split_over_clusters() {
     check_shared(&[
         ([16, 128, 64], 8, None, &[4, 2]),
         ([16, 128, 16], 16, None, &[8, 4, 2]),
-        // Keys and values in boxes.
+        // Keys and values by TMA.
         ([1, 512, 64], 8, None, &[4, 2]),
-        // Rows that are no whole tiles, columns that are no whole boxes, iterations that few tasks share.
+        // Rows that are no multiple of 64, columns that are no whole panels, iterations that few CTAs can split.
         ([1, 96, 64], 6, None, &[2]),
         ([13, 160, 24], 4, None, &[2]),
         ([40, 128, 64], 4, None, &[2]),
@@ -59,9 +59,9 @@ fn attention_of_few_queries_is_shared() {
     ]);
 }
 
-/// Warps that have summands of all columns add them before tasks exchange them.
+/// Split-K over warps is reduced before CTAs exchange accumulators.
 #[test]
-fn tasks_exchange_what_their_warps_have_added() {
+fn ctas_exchange_what_their_warps_have_reduced() {
     let [_, graph] = attention([1, 512, 64], 8, None);
     let all = ways(&graph, &row_major(&graph, KINDS[3].1), KINDS[3].0);
     let (_, kernel) = all.iter().find(|(schedule, _)| schedule.ctas == 4).expect("four tasks");
@@ -73,7 +73,7 @@ fn tasks_exchange_what_their_warps_have_added() {
 
 /// One product overlaps the other.
 #[test]
-fn attention_of_whole_tiles_is_shared() {
+fn attention_by_wgmma_is_split_over_clusters() {
     check_shared(&[
         ([64, 1024, 64], 16, None, &[8, 4, 2]),
         ([64, 512, 64], 8, Some("causal(300, 1, 64, 512)"), &[4, 2]),

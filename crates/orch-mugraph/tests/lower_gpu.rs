@@ -120,15 +120,15 @@ fn fused_attention_is_computed() {
     }
 }
 
-/// Compares as [`check_stored`], with 16-bit factors, and gives the numbers of products of whole tiles: in all kernels, and
-/// of those whose second factor is transposed.
+/// Compares as [`check_stored`], with 16-bit operands, and gives the number of wgmma: in all kernels, and of those whose B is
+/// MN-major.
 fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [usize; 2] {
     let mut counts = [0, 0];
     let factors = if stored[0].dtype == DType::F16 { OperandPrecision::F16 } else { OperandPrecision::Bf16 };
     outputs(graph, inputs, stored, |request| {
         let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
         let text = print_thread(&kernel.program);
-        let products = || text.lines().filter(|line| line.contains("multiply_tiles"));
+        let products = || text.lines().filter(|line| line.contains("wgmma "));
         // A product may be written in several places, but has sums of its own.
         let sums =
             |line: &str| line.split(['[', ' ']).find(|word| word.starts_with("product")).map(str::to_owned);
@@ -136,7 +136,7 @@ fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [us
         let transposed = products().filter(|line| line.contains(", transposed"));
         counts[1] += transposed.map(sums).collect::<BTreeSet<_>>().len();
         let plain = gpu::lower(request, &SM_80, factors).expect("smaller tiles");
-        assert!(!print_thread(&plain.program).contains("multiply_tiles"));
+        assert!(!print_thread(&plain.program).contains("wgmma "));
         kernel
     });
     let limit = if factors == OperandPrecision::F16 { 1e-2 } else { 5e-2 };
@@ -145,7 +145,7 @@ fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [us
 }
 
 #[test]
-fn attention_multiplies_whole_tiles() {
+fn attention_uses_wgmma() {
     // Eight warps and four; queries that fit into registers and that do not; one panel of columns and two.
     for (dtype, [rows, keys, columns], range, least) in [
         (DType::F16, [128, 128, 64], 2, 2),
@@ -173,7 +173,7 @@ fn attention_multiplies_whole_tiles() {
 }
 
 #[test]
-fn products_of_whole_tiles_are_computed() {
+fn products_by_wgmma_are_computed() {
     for (head, body, expected) in [
         // Two tiles of rows of a warp, and a first factor that the loop changes.
         (
@@ -468,7 +468,7 @@ fn products_that_registers_do_not_hold_are_multiplied() {
 
 /// Kernels for less and less shared memory, down to what is too little, compute the same.
 #[test]
-fn fewer_tiles_are_ahead_where_memory_is_short() {
+fn stages_are_fewer_where_shared_memory_is_short() {
     let (program, fused) = fused_attention([1, 16, 128, 16], 1, 8);
     let normalised = valid(
         "mugraph \"n\" {\n t0 = input \"x\" [4, 256]\n t1 = input \"y\" [4, 256]\n t2 = block [2] loop 1 {\n \
@@ -516,7 +516,7 @@ fn eight_warps_share_rows_and_columns() {
 }
 
 /// What the search finds for small programs, relative to maxima where that is possible. Where the machine that
-/// costs are modelled for has few cores, graphs have few blocks, each of which has much to do.
+/// costs are modelled for has few SMs, graphs have few blocks, each of which has much to do.
 #[test]
 fn graphs_that_the_search_finds_are_computed() {
     for (name, sizes, cores) in [
@@ -593,12 +593,12 @@ fn tiles_of_few_dimensions_are_computed() {
     }
 }
 
-/// The kernel whose large factors of few rows threads load.
+/// The kernel under the plain schedule, with direct loads of B.
 fn by_threads(request: &Request<'_>, factors: OperandPrecision) -> Kernel {
     gpu::lower_as(request, &SM_90, factors, gpu::MugraphSchedule::PLAIN).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Whether a kernel reads a factor straight to registers.
+/// Whether a kernel loads a B operand from global memory to registers directly.
 fn streams(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> bool {
     let mut found = false;
     for (kernel, _) in graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_))) {
@@ -609,10 +609,10 @@ fn streams(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> boo
     found
 }
 
-/// Few rows by large factors: normalised rows, two products in one loop, a product of few columns beside one of many, and
+/// Skinny GEMMs: normalised rows, two products in one loop, a product of few columns beside one of many, and
 /// loops of one iteration.
 #[test]
-fn large_factors_of_few_rows_are_streamed() {
+fn skinny_gemms_load_b_directly() {
     for rows in [1, 2, 16, 40, 64] {
         let single = valid(&format!(
             "mugraph \"s\" {{\n t0 = input \"x\" [{rows}, 640]\n t1 = input \"w\" [640, 128]\n \
@@ -640,7 +640,7 @@ fn large_factors_of_few_rows_are_streamed() {
 }
 
 #[test]
-fn streams_have_remainders_and_cross_iterations() {
+fn direct_loads_have_remainders_and_cross_iterations() {
     for (inputs, grid, range) in [
         // Blocks with fewer rows, and with fewer columns: in vectors of 4 and of 8.
         (["[31, 256]", "[256, 156]"], "[2, 5]", 2),
@@ -712,7 +712,7 @@ fn sums_of_products_are_added_straight() {
 }
 
 #[test]
-fn other_factors_are_not_streamed() {
+fn other_operands_are_not_loaded_directly() {
     let graph = |rows: usize, body: &str| {
         valid(&format!(
             "mugraph \"s\" {{\n t0 = input \"x\" [{rows}, 256]\n t1 = input \"w\" [256, 64]\n t2 = block [1] loop 2 {{\n \

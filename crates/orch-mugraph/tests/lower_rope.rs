@@ -13,7 +13,7 @@ use orch_mugraph::search::{SearchOptions, search};
 use orch_mugraph::{MuGraph, Precision, VerifyOptions, interpret, print, stabilise};
 use orch_thread::target::{AARCH64, X86_64_V3, X86_64_V4};
 
-/// On all targets, of CPUs and with all factors of GPUs.
+/// On all targets: CPUs, and GPUs with all operand precisions.
 fn check(graph: &MuGraph, scale: f64) {
     let inputs = random_inputs(graph, 5, scale);
     let expected = interpret(graph, &inputs, Precision::F64).unwrap_or_else(|e| panic!("{e}"));
@@ -136,7 +136,7 @@ fn attention_of_partly_rotated_queries_and_keys_is_computed() {
     }
 }
 
-/// A rotated first factor, whole and in parts of terms, by a large second one, which is streamed or comes in boxes.
+/// A rotated A, whole and in parts of K, by a large B, which is loaded directly or by TMA.
 #[test]
 fn products_of_few_rotated_rows_are_computed() {
     for (rows, group, terms_in_loop) in [(1, 256, false), (16, 1, false), (40, 64, true), (64, 1, true)] {

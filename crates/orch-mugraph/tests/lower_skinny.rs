@@ -1,4 +1,4 @@
-//! Kernels of few rows are lowered in several ways, by threads and in boxes, and compute what their block graphs say in each.
+//! Skinny GEMMs compute what their block graphs say under each schedule: direct loads of B to registers, or TMA and wgmma.
 
 mod common;
 
@@ -13,23 +13,23 @@ use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
 use orch_thread::print_thread;
 
-/// How many boxes a kernel starts copying in its text.
-fn boxes(kernel: &Kernel) -> usize {
-    print_thread(&kernel.program).matches("copy_box").count()
+/// TMA loads in the text of a kernel.
+fn tma_loads(kernel: &Kernel) -> usize {
+    print_thread(&kernel.program).matches("tma_load").count()
 }
 
-/// How many boxes the kernel of a graph starts copying, if its factors may come in boxes and each block is a task.
-fn box_count(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Option<usize> {
+/// TMA loads of the kernel of a graph under the schedule of TMA operands without clusters, if that succeeds.
+fn tma_count(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Option<usize> {
     let all = ways(graph, stored, factors);
     let (_, kernel) =
         all.iter().find(|(schedule, _)| *schedule == MugraphSchedule { tma_operands: true, ctas: 1 })?;
-    Some(boxes(kernel))
+    Some(tma_loads(kernel))
 }
 
-/// Few rows by factors with lines of whole boxes: normalised rows, two products in one loop, a product of few columns, whose
-/// factor threads copy, beside one of many; and iterations that become more and shorter ones.
+/// Few rows by B with rows of whole panels: normalised A, two products in one loop, a product of few columns, whose B cp.async
+/// copies, beside one of many; and iterations that are split into shorter ones.
 #[test]
-fn large_factors_of_few_rows_come_in_boxes() {
+fn skinny_gemms_load_b_by_tma() {
     for rows in [1, 16, 40, 64, 100, 128] {
         for graph in [
             normalised([rows, 512, 128], 2, 2),
@@ -39,7 +39,7 @@ fn large_factors_of_few_rows_come_in_boxes() {
             for kind in [KINDS[3], KINDS[4]] {
                 let stored = row_major(&graph, kind.1);
                 assert!(
-                    box_count(&graph, &stored, kind.0).is_some_and(|boxes| boxes > 0),
+                    tma_count(&graph, &stored, kind.0).is_some_and(|loads| loads > 0),
                     "{}",
                     print(&graph)
                 );
@@ -49,19 +49,20 @@ fn large_factors_of_few_rows_come_in_boxes() {
     }
 }
 
-/// The copy engine is slow with rows that are not there: it brings none.
+/// TMA is slow with rows outside of the tensor: it loads none.
 #[test]
-fn boxes_have_the_rows_that_there_are() {
+fn tma_loads_only_rows_that_exist() {
     for rows in [1, 12, 16, 64, 72, 128] {
         let graph = gated([rows, 384, 64], 1, 3);
         let all = ways(&graph, &row_major(&graph, DType::F16), OperandPrecision::F16);
-        let (_, kernel) = all.iter().find(|(schedule, _)| schedule.tma_operands).expect("boxes");
+        let (_, kernel) =
+            all.iter().find(|(schedule, _)| schedule.tma_operands).expect("a schedule of TMA operands");
         let first = kernel.program.tensor_maps.iter().find(|view| view.extents == [384, rows]);
         assert_eq!(first.map(|view| view.rows), Some(rows), "{}", kernel.program);
     }
 }
 
-/// Blocks that are too few share their iterations among tasks: a norm beside a product, and a product of few columns
+/// Blocks that are too few for the GPU are split over clusters: a norm beside a product, and a product of few columns
 /// beside one of many.
 #[test]
 fn few_blocks_are_run_by_clusters() {
@@ -77,10 +78,10 @@ fn few_blocks_are_run_by_clusters() {
     }
 }
 
-/// Blocks with fewer rows and with fewer columns, heads, columns that lie one after the other in memory, a first factor that is
-/// computed or read by others, and iterations that are short already.
+/// Remainders of rows and columns, heads, B in column-major order, an A that is computed or has other readers, and iterations
+/// that are short already.
 #[test]
-fn boxes_suit_remainders_heads_and_orders() {
+fn tma_loads_suit_remainders_heads_and_orders() {
     let plain = |x: &str, w: &str, grid: &str, loads: [&str; 2], range: usize, body: &str| {
         valid(&format!(
             "mugraph \"b\" {{\n t0 = input \"x\" {x}\n t1 = input \"w\" {w}\n t2 = block {grid} loop {range} {{\n \
@@ -108,14 +109,14 @@ fn boxes_suit_remainders_heads_and_orders() {
         if let Some(strides) = strides {
             stored[1].strides = strides;
         }
-        assert_eq!(box_count(&graph, &stored, OperandPrecision::F16), Some(boxes), "{}", print(&graph));
+        assert_eq!(tma_count(&graph, &stored, OperandPrecision::F16), Some(boxes), "{}", print(&graph));
         check_ways(&graph, &stored, KINDS[3]);
     }
 }
 
-/// OperandPrecision that are no arrays of whole lines for the copy engine, and loops whose iterations are not parts of sums.
+/// B that no tensor map describes in whole panels, and loops whose iterations cannot be split.
 #[test]
-fn other_factors_do_not_come_in_boxes() {
+fn other_operands_are_not_loaded_by_tma() {
     let graph = |rows: usize, columns: usize, body: &str| {
         valid(&format!(
             "mugraph \"n\" {{\n t0 = input \"x\" [{rows}, 256]\n t1 = input \"w\" [256, {columns}]\n \
@@ -125,13 +126,13 @@ fn other_factors_do_not_come_in_boxes() {
     let product = "s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [0]";
     let plain = graph(8, 64, product);
     let f16 = row_major(&plain, DType::F16);
-    assert_ne!(box_count(&plain, &f16, OperandPrecision::F16), None);
-    assert_eq!(box_count(&plain, &f16, OperandPrecision::Bf16), None);
-    assert_eq!(box_count(&plain, &row_major(&plain, DType::F32), OperandPrecision::F16), None);
+    assert_ne!(tma_count(&plain, &f16, OperandPrecision::F16), None);
+    assert_eq!(tma_count(&plain, &f16, OperandPrecision::Bf16), None);
+    assert_eq!(tma_count(&plain, &row_major(&plain, DType::F32), OperandPrecision::F16), None);
     for (strides, offset) in [([65, 1], 0), ([64, 1], 4)] {
         let mut stored = f16.clone();
         stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
-        assert_eq!(box_count(&plain, &stored, OperandPrecision::F16), None, "{strides:?} {offset}");
+        assert_eq!(tma_count(&plain, &stored, OperandPrecision::F16), None, "{strides:?} {offset}");
     }
     for other in [
         graph(136, 64, product),
@@ -145,7 +146,7 @@ fn other_factors_do_not_come_in_boxes() {
         ),
     ] {
         assert_eq!(
-            box_count(&other, &row_major(&other, DType::F16), OperandPrecision::F16),
+            tma_count(&other, &row_major(&other, DType::F16), OperandPrecision::F16),
             None,
             "{}",
             print(&other)

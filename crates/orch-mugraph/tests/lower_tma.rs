@@ -1,5 +1,5 @@
-//! Kernels for GPUs whose factors of whole tiles the copy engine brings compute what their block graphs say, and take only
-//! plain arrays that way.
+//! Kernels whose wgmma operands TMA loads compute what their block graphs say; only tensors that a tensor map describes are
+//! loaded by TMA.
 
 mod common;
 
@@ -98,7 +98,7 @@ fn check(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> String {
         let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
         first.get_or_insert_with(|| print_thread(&kernel.program));
         let older = gpu::lower(request, &SM_80, factors).expect("smaller tiles");
-        assert!(!print_thread(&older.program).contains("copy_box"));
+        assert!(!print_thread(&older.program).contains("tma_load"));
         kernel
     });
     for (expected, given) in expected.iter().zip(&given) {
@@ -121,24 +121,24 @@ fn count(text: &str, what: &str) -> usize {
 }
 
 #[test]
-fn attention_takes_keys_and_values_in_boxes() {
+fn attention_loads_keys_and_values_by_tma() {
     for (dtype, attention, slots, is_overlapped) in [
-        (DType::F16, SMALL, "of 1 boxes", true),
-        (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 boxes", true),
+        (DType::F16, SMALL, "of 1 loads", true),
+        (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 loads", true),
         // Two panels of columns, and as many boxes of the keys; two panels of both.
-        (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 boxes", true),
-        (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 boxes", true),
+        (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 loads", true),
+        (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 loads", true),
         // Rows that are no whole tiles, and that blocks share unevenly.
-        (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 boxes", false),
-        (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 boxes", false),
+        (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 loads", false),
+        (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 loads", false),
         // Keys that several blocks share, all of them at once, and masks.
-        (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 boxes", true),
-        (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 boxes", false),
-        (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 boxes", true),
+        (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 loads", true),
+        (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 loads", false),
+        (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 loads", true),
         (
             DType::F16,
             Attention { heads: 1, mask: Some("below(2, 200, 1, 64, 256)"), ..SMALL },
-            "of 1 boxes",
+            "of 1 loads",
             true,
         ),
     ] {
@@ -146,44 +146,44 @@ fn attention_takes_keys_and_values_in_boxes() {
             let inputs = rounded(&random_inputs(&graph, 5, 0.3), dtype);
             let mut stored = row_major(&graph, dtype);
             let text = check(&graph, &inputs, &stored);
-            assert!(text.contains("copy_box") && text.contains(slots), "{attention:?}\n{text}");
+            assert!(text.contains("tma_load") && text.contains(slots), "{attention:?}\n{text}");
             // Keys and values are awaited apart, each just before it is multiplied; values an iteration later, and those of
             // the last one after the loop.
-            assert_eq!(count(&text, "view"), 2, "{text}");
-            assert_eq!(text.contains("runs_on"), is_overlapped, "{attention:?}\n{text}");
+            assert_eq!(count(&text, "tensor_map"), 2, "{text}");
+            assert_eq!(text.contains(", async"), is_overlapped, "{attention:?}\n{text}");
             let order: Vec<&str> = (text.lines().map(str::trim_start))
                 .filter_map(|line| {
-                    ["await_boxes", "multiply_tiles", "settle"]
+                    ["mbarrier_wait_full", "wgmma ", "wgmma_wait"]
                         .into_iter()
                         .find(|what| line.starts_with(what))
                 })
                 .collect();
-            let product = ["await_boxes", "multiply_tiles"];
+            let product = ["mbarrier_wait_full", "wgmma "];
             let expected = match is_overlapped {
                 true => {
                     let inner = [
-                        "multiply_tiles",
-                        "await_boxes",
-                        "multiply_tiles",
-                        "settle",
-                        "await_boxes",
-                        "settle",
+                        "wgmma ",
+                        "mbarrier_wait_full",
+                        "wgmma ",
+                        "wgmma_wait",
+                        "mbarrier_wait_full",
+                        "wgmma_wait",
                     ];
-                    [&["await_boxes"][..], &inner, &product].concat()
+                    [&["mbarrier_wait_full"][..], &inner, &product].concat()
                 }
                 false => [product, product].concat(),
             };
             assert_eq!(order, expected, "{text}");
             // Keys lie key by key.
             stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
-            assert_eq!(count(&check(&graph, &inputs, &stored), "view"), 2);
+            assert_eq!(count(&check(&graph, &inputs, &stored), "tensor_map"), 2);
         }
     }
 }
 
-/// Two groups of warps tell each other how far they are, which only copies wait for; one group, or few stages, have barriers.
+/// Two warp groups use empty mbarriers, which only the warp that issues TMA waits for; one group, or few stages, use barriers.
 #[test]
-fn groups_of_warps_pass_gates() {
+fn two_warp_groups_use_empty_mbarriers() {
     for (attention, passes) in [
         (Attention { heads: 1, rows: 128, keys: 512, range: 8, ..SMALL }, true),
         (Attention { heads: 1, rows: 256, keys: 512, row_blocks: 2, range: 8, ..SMALL }, true),
@@ -214,16 +214,20 @@ fn groups_of_warps_pass_gates() {
                 kernel
             });
             let looped = text.split("for iteration").nth(1).expect("a loop");
-            let inner = looped.split("settle").next().expect("products that run on");
-            let gates = [count(inner, "pass_gate"), count(inner, "await_gate"), count(inner, "barrier")];
+            let inner = looped.split("wgmma_wait").next().expect("products that run on");
+            let gates = [
+                count(inner, "mbarrier_arrive_empty"),
+                count(inner, "mbarrier_wait_empty"),
+                count(inner, "barrier"),
+            ];
             assert_eq!(gates, if passes { [1, 1, 0] } else { [0, 0, 1] }, "{attention:?}\n{text}");
         }
     }
 }
 
-/// Halves that leave a kernel are stored by rows, if they lie in rows; sums in f32, and columns, where threads have them.
+/// 16-bit results are stored by whole rows through shared memory, if they are row-major; f32 and column-major ones from registers.
 #[test]
-fn halves_are_stored_by_rows() {
+fn results_of_16_bits_are_stored_by_rows() {
     for graph in forms(&SMALL) {
         let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
         let mut stored = row_major(&graph, DType::F16);
@@ -237,24 +241,24 @@ fn halves_are_stored_by_rows() {
     }
 }
 
-/// Warps that share keys multiply fragments of tiles that come in boxes: of one query, of several, of more than a tile of rows.
+/// With few queries warps split the keys and use mma on tiles that TMA loads: 1 query, several, more than 16.
 #[test]
-fn attention_of_few_queries_takes_boxes_too() {
+fn attention_of_few_queries_loads_by_tma_too() {
     for (rows, keys, range) in [(1, 256, 1), (1, 1024, 4), (8, 512, 2), (20, 256, 4), (33, 512, 4)] {
         let attention = Attention { rows, keys, range, ..SMALL };
         for graph in forms(&attention) {
             let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
             let mut stored = row_major(&graph, DType::F16);
             let text = check(&graph, &inputs, &stored);
-            assert_eq!(count(&text, "view"), 2, "{attention:?}\n{text}");
-            assert!(!text.contains("multiply_tiles"), "{attention:?}\n{text}");
+            assert_eq!(count(&text, "tensor_map"), 2, "{attention:?}\n{text}");
+            assert!(!text.contains("wgmma "), "{attention:?}\n{text}");
             stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
-            assert_eq!(count(&check(&graph, &inputs, &stored), "view"), 2);
+            assert_eq!(count(&check(&graph, &inputs, &stored), "tensor_map"), 2);
         }
     }
 }
 
-/// Maxima stay behind while rows grow little, and follow where they grow, fall, or are negative.
+/// Conditional rescaling: maxima stay stale while rows grow little, and are updated where rows grow, fall, or are negative.
 #[test]
 fn maxima_follow_rows_that_grow() {
     let [unstable, graph] = forms(&SMALL);
@@ -288,7 +292,7 @@ fn maxima_follow_rows_that_grow() {
 }
 
 #[test]
-fn what_is_no_plain_array_is_copied_by_threads() {
+fn tensors_without_a_tensor_map_are_copied_by_cp_async() {
     let [graph, _] = forms(&SMALL);
     let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
     let elems = SMALL.heads * SMALL.keys * SMALL.columns;
@@ -304,18 +308,18 @@ fn what_is_no_plain_array_is_copied_by_threads() {
         assert_eq!(stored[2].elems, elems);
         stored[2] = values;
         let text = check(&graph, &inputs, &stored);
-        assert_eq!(count(&text, "view"), views, "{text}");
+        assert_eq!(count(&text, "tensor_map"), views, "{text}");
     }
     // Nor are tensors in another type than that of the products.
     let mut stored = row_major(&graph, DType::F16);
     for at in [1, 2] {
         stored[at] = Stored::row_major(DType::F32, graph.shape(orch_mugraph::TensorId(at as u32)));
     }
-    assert!(!check(&graph, &inputs, &stored).contains("copy_box"));
+    assert!(!check(&graph, &inputs, &stored).contains("tma_load"));
 }
 
 #[test]
-fn products_with_leading_elements_take_boxes() {
+fn batched_products_load_by_tma() {
     for (head, body, boxes) in [
         // A second factor for each leading element, in panels.
         (
@@ -334,14 +338,14 @@ fn products_with_leading_elements_take_boxes() {
             "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 128]\n",
             "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = load t1 [-] 0\n \
              s4 = transpose(1, 0) s3\n s5 = matmul s2, s4\n s6 = sum(1) s5\n s7 = accumulate sum s6\n store s7 [0]\n }",
-            "of 2 boxes",
+            "of 2 loads",
         ),
     ] {
         let graph = valid(&format!("mugraph \"t\" {{\n {head} t2 = {body}\n output \"o\" t2\n}}\n"));
         for dtype in [DType::F16, DType::BF16] {
             let inputs = rounded(&random_inputs(&graph, 7, 0.2), dtype);
             let text = check(&graph, &inputs, &row_major(&graph, dtype));
-            assert!(text.contains(boxes) && text.contains("copy_box"), "{text}");
+            assert!(text.contains(boxes) && text.contains("tma_load"), "{text}");
         }
     }
 }

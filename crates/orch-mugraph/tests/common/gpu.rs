@@ -13,7 +13,7 @@ use orch_thread::kernel::Kernel;
 use orch_thread::print_thread;
 use orch_thread::target::SM_90;
 
-/// OperandPrecision, the type of what is stored, and the relative error that they allow.
+/// Operand precision, the type of stored tensors, and the relative error that they allow.
 pub const KINDS: [(OperandPrecision, DType, f64); 5] = [
     (OperandPrecision::F32, DType::F32, 1e-5),
     (OperandPrecision::Tf32, DType::F32, 5e-3),
@@ -40,7 +40,7 @@ pub fn check_stored(
     });
 }
 
-/// The same of kernels that are lowered in a way of the caller's.
+/// The same of kernels that the caller lowers.
 pub fn check_lowered(
     graph: &MuGraph,
     inputs: &[Array<f64>],
@@ -56,7 +56,7 @@ pub fn check_lowered(
     }
 }
 
-/// The ways in which the kernel of a graph is lowered, the preferred one first.
+/// The kernel of a graph under each of its schedules, the preferred one first.
 pub fn ways(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Vec<(MugraphSchedule, Kernel)> {
     let (kernel, _) = graph.nodes().find(|(_, node)| matches!(node, Node::Block(_))).unwrap();
     let request = Request { graph, kernel, stored, name: "k" };
@@ -68,7 +68,7 @@ pub fn ways(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Ve
     found
 }
 
-/// Compares what a graph's kernel computes, in each of its ways, with what it means.
+/// Compares what a graph's kernel computes under each of its schedules with what the graph means.
 pub fn check_ways(
     graph: &MuGraph,
     stored: &[Stored],
@@ -80,7 +80,7 @@ pub fn check_ways(
     }
 }
 
-/// Rows by a factor, `[rows, terms] x [terms, columns]`, in so many blocks and iterations: the rows are normalised.
+/// A GEMM `[rows, terms] x [terms, columns]` with normalised rows, in so many blocks and iterations.
 pub fn normalised([rows, terms, columns]: [usize; 3], blocks: usize, range: usize) -> MuGraph {
     valid(&format!(
         "mugraph \"n\" {{\n t0 = input \"x\" [{rows}, {terms}]\n t1 = input \"w\" [{terms}, {columns}]\n \
@@ -91,7 +91,7 @@ pub fn normalised([rows, terms, columns]: [usize; 3], blocks: usize, range: usiz
     ))
 }
 
-/// The same by two factors in one loop, one product of which gates the other.
+/// Two GEMMs by the same A in one loop, one of which gates the other (gated MLP).
 pub fn gated([rows, terms, columns]: [usize; 3], blocks: usize, range: usize) -> MuGraph {
     valid(&format!(
         "mugraph \"g\" {{\n t0 = input \"x\" [{rows}, {terms}]\n t1 = input \"w\" [{terms}, {columns}]\n \
@@ -102,7 +102,7 @@ pub fn gated([rows, terms, columns]: [usize; 3], blocks: usize, range: usize) ->
     ))
 }
 
-/// The same with a product of few columns beside it, which is multiplied further and added.
+/// A GEMM with a low-rank adapter (LoRA): `x w + (x a) b`, `a` of 16 columns.
 pub fn adapted([rows, terms, columns]: [usize; 3], blocks: usize, range: usize) -> MuGraph {
     valid(&format!(
         "mugraph \"a\" {{\n t0 = input \"x\" [{rows}, {terms}]\n t1 = input \"w\" [{terms}, {columns}]\n \

@@ -42,11 +42,13 @@ impl Rescale {
 pub(super) enum LoopAccumulator {
     Registers(RegisterTile),
     Shared(SharedTile),
-    ReductionState(ReductionState),
+    Reduction(ReductionState),
 }
 
 impl BlockEmitter<'_> {
-    /// The accumulation with which a product or reduction is fused.
+    /// The accumulation into which a product or reduction adds directly, so that the tile itself is never
+    /// stored: its only reader, if the functions agree (sum of products or sums, max of maxima) and
+    /// accumulators fit into registers.
     pub fn fused_accumulator(&self, tile: usize) -> Option<usize> {
         let reader = self.plan.steps.only_reader(tile)?;
         let TileStep::Accumulate { how, tile: from } = &self.plan.steps.tiles[reader].step else {
@@ -100,7 +102,7 @@ impl BlockEmitter<'_> {
         let start = self.start_reduction(&reduction);
         self.code.before_loop.extend(start);
         self.add_to_reduction(&reduction, rescale);
-        LoopAccumulator::ReductionState(reduction)
+        LoopAccumulator::Reduction(reduction)
     }
 
     /// Adds a product: `acc = acc * rescale + a * b`, by mma, wgmma or FMA.
@@ -196,7 +198,7 @@ impl BlockEmitter<'_> {
                 self.reduce_split_k(registers, &shape)
             }
             Some(LoopAccumulator::Shared(view)) => TileHome::Shared(view),
-            Some(LoopAccumulator::ReductionState(reduction)) => self.finish_reduction(&reduction),
+            Some(LoopAccumulator::Reduction(reduction)) => self.finish_reduction(&reduction),
             None => return,
         };
         self.tiles.homes[tile].push(place);

@@ -33,7 +33,7 @@ use orch_thread::{CtaStmt, GpuTarget, Location, Scope, Stmt};
 /// Accumulators per vector of an exchange.
 const EXCHANGE_VECTOR: usize = 4;
 
-/// Whether `tasks` CTAs may share the iterations of a block, with `least` or more each: clusters fit on the
+/// Whether `ctas` CTAs may share the iterations of a block, with `least` or more each: clusters fit on the
 /// device, iterations divide evenly, and all accumulations stay in registers.
 pub(super) fn can_split_iterations(
     block: &BlockGraph,
@@ -103,7 +103,7 @@ impl BlockEmitter<'_> {
                 LoopAccumulator::Registers(accumulators) => {
                     (accumulators.buffer, accumulators.at.registers_per_thread())
                 }
-                LoopAccumulator::ReductionState(reduction) => reduction.parts(),
+                LoopAccumulator::Reduction(reduction) => reduction.parts(),
                 LoopAccumulator::Shared(_) => return Err(outside_of_registers()),
             });
         }
@@ -125,7 +125,9 @@ impl BlockEmitter<'_> {
         }
     }
 
-    /// All-reduces running maxima, and rescales the CTA's accumulators to them.
+    /// All-reduces running maxima. `max_before` is set to the CTA's own maxima first, so that the rescaling
+    /// by `max_before - max` brings the CTA's accumulators to the common maximum. An error if maxima or
+    /// accumulators are not in registers.
     fn reduce_maxima_over_cluster(&mut self) -> Result<(), CannotLower> {
         let mut maxima = Vec::new();
         for tile in self.plan.steps.in_stage(Stage::Loop) {
@@ -160,12 +162,9 @@ impl BlockEmitter<'_> {
             let Some(rescale) = Rescale::of(how) else { continue };
             let registers = match &self.tiles.accumulators[tile] {
                 Some(LoopAccumulator::Registers(registers)) => registers.clone(),
-                Some(LoopAccumulator::ReductionState(ReductionState::InRegisters(rows))) => {
-                    rows.partial.clone()
-                }
+                Some(LoopAccumulator::Reduction(ReductionState::InRegisters(rows))) => rows.partial.clone(),
                 Some(
-                    LoopAccumulator::ReductionState(ReductionState::ThreadGroups(_))
-                    | LoopAccumulator::Shared(_),
+                    LoopAccumulator::Reduction(ReductionState::ThreadGroups(_)) | LoopAccumulator::Shared(_),
                 ) => {
                     return Err(outside_of_registers());
                 }

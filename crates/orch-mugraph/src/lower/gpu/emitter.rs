@@ -457,7 +457,7 @@ impl BlockEmitter<'_> {
         self.simplifier.simplify(&mut self.program.exprs, value)
     }
 
-    /// `value < extent`; `None` if that always holds.
+    /// The predicate `value < extent`, or `None` if it is proved to hold always and needs no guard.
     pub fn is_below(&mut self, value: ExprId, extent: usize) -> Option<ExprId> {
         let limit = self.index(extent);
         let below = self.program.exprs.lt(value, limit);

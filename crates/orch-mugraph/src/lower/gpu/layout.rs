@@ -148,7 +148,8 @@ impl FragmentLayout {
         matches!(self.columns, ColumnLayout::Partitioned(_) | ColumnLayout::SplitK(_))
     }
 
-    /// Fragments whose columns are interleaved with each other: 1 if they are not.
+    /// How many adjacent fragments interleave their columns: the vector width of direct loads, or 1 where
+    /// columns are in order.
     pub fn interleaved(&self) -> usize {
         match self.columns {
             ColumnLayout::PerRow | ColumnLayout::Partitioned(_) | ColumnLayout::SplitK(_) => 1,

@@ -147,7 +147,7 @@ impl BlockEmitter<'_> {
         self.emit(stmts);
     }
 
-    /// The location of an element of an operand: `[lead.., row, term]` of A, `[lead.., term, row]` of B,
+    /// The location of an element of an operand: `[lead.., row, k]` of A, `[lead.., k, row]` of B,
     /// whose `row` is a column.
     pub fn operand_location(
         &mut self,

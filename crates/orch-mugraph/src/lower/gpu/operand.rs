@@ -31,7 +31,7 @@ impl BlockEmitter<'_> {
         self.operand_dtype() != DType::F32
     }
 
-    /// An operand in shared memory as products take it, `terms` its K dimension: the tile itself if its
+    /// An operand in shared memory as products take it, `k_dim` its K dimension: the tile itself if its
     /// layout suits, else a copy, converted and padded with zeros along K.
     pub fn shared_operand(&mut self, tile: usize, k_dim: usize) -> SharedTile {
         if let Some(view) = self.existing_operand(tile, k_dim) {

@@ -301,7 +301,7 @@ impl BlockEmitter<'_> {
         self.program.exprs.mul_const(stage, staged.stage_elems as i64)
     }
 
-    /// Makes a staged tile readable: its home is the stage of an iteration.
+    /// From here on readers of a staged tile read the stage that holds it in the given iteration.
     pub fn set_staged_home(&mut self, staged: &StagedLoad, iteration: ExprId) {
         let base = self.stage_base(staged, iteration);
         self.tiles.homes[staged.tile] = vec![TileHome::Shared(SharedTile { base, ..staged.view.clone() })];

@@ -233,6 +233,7 @@ impl StepBuilder<'_> {
         Ok(self.like(TileStep::Accumulate { how: Accumulation::Sum, tile }, Stage::After, tile))
     }
 
+    /// Whether two tiles have the same shape.
     fn same_shape(&self, a: usize, b: usize) -> bool {
         self.tiles[a].shape == self.tiles[b].shape
     }
@@ -252,7 +253,8 @@ impl StepBuilder<'_> {
         self.define(step, (shape, ragged), stage)
     }
 
-    /// The tile of a load: the block's and iteration's part of a tensor.
+    /// The tile of a load: each dimension divided by its grid extent (rounded up, a remainder is `ragged`)
+    /// and, along the loop, by the iterations, which must divide it.
     fn load(
         &mut self,
         tensor: TensorId,

@@ -99,7 +99,8 @@ impl BlockEmitter<'_> {
         })
     }
 
-    /// Stores a value for each element of a tile.
+    /// Stores the block's part of a tensor: `value` of each element of the tile, cast to the tensor's type,
+    /// masked where the grid leaves a remainder.
     fn store_each(
         &mut self,
         tile: usize,

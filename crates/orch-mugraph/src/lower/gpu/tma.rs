@@ -92,7 +92,7 @@ impl BlockEmitter<'_> {
         staged.stage_elems / (staged.view.padded[line] * SWIZZLE_ROW)
     }
 
-    /// Splits a tile into exactly `boxes` loads: the number along the rows, and the rows of each; `None` if
+    /// Splits a tile into exactly `loads` loads: the number along the rows, and the rows of each; `None` if
     /// they do not divide evenly.
     fn split_rows(&self, staged: &StagedLoad, line: usize, loads: usize) -> Option<[usize; 2]> {
         let (padded, rows) = (staged.view.padded[line], self.plan.steps.tiles[staged.tile].shape[line]);

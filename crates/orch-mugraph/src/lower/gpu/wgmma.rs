@@ -177,7 +177,7 @@ impl BlockEmitter<'_> {
     pub fn may_stay_in_flight(&mut self, tile: usize, gemm: &TileGemm) -> bool {
         let operands = self.plan.steps.tiles[tile].step.args();
         self.plan.schedule.stages > 1
-            && operands.iter().all(|factor| self.tma_tiles.contains(factor))
+            && operands.iter().all(|operand| self.tma_tiles.contains(operand))
             && self.shared_a_location(gemm).is_some()
             && self.wgmma_b_is_mn_major(gemm).is_some()
     }
@@ -311,7 +311,7 @@ pub(super) fn max_shared_a_k(groups: usize) -> usize {
     if groups == 1 { MAX_WGMMA_K } else { SWIZZLE_ROW }
 }
 
-/// Elements of A fragments per thread for K of `terms`.
+/// Elements of A fragments per thread for so much K.
 fn a_fragment_elems(k: usize) -> usize {
     k / FRAGMENT_K * FRAGMENT_ELEMS
 }
