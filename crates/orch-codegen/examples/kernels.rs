@@ -1,5 +1,5 @@
 //! Emits, compiles and times kernels that the templates make: `cargo run --example kernels [-- NAME..]`, with
-//! `--print` to see the C instead. Times are of one thread on data that fits the second-level cache.
+//! `--print` to see the C instead. Times are of one thread on data that fits L2.
 
 use orch_codegen::c;
 use orch_compute::{Layout, fuse};

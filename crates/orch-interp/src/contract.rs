@@ -6,7 +6,7 @@
 
 use crate::element::{Accumulator, Element, elems, tensor};
 use crate::index::{Tables, copy, dense_tables, offsets, steps, strides};
-use crate::matmul::{Extents, multiply_add};
+use crate::matmul::{MatmulExtents, multiply_add};
 use orch_ir::{Contract, Shape, Tensor};
 
 /// The contraction of `lhs` and `rhs`; `shape` is the result's.
@@ -98,7 +98,7 @@ fn multiply<A: Accumulator>(left: &Operand<A>, right: &Operand<A>, kept: impl Fn
     let extent = |group: &[u8]| group.iter().map(|&l| left.extent(l) * right.extent(l)).product::<usize>();
     // A shared label has the same extent in both operands; only one of them may count.
     let shared = |group: &[u8]| group.iter().map(|&l| left.extent(l)).product::<usize>();
-    let extents = Extents { m: extent(&m), n: extent(&n), k: shared(&k) };
+    let extents = MatmulExtents { m: extent(&m), n: extent(&n), k: shared(&k) };
 
     let lhs = left.arranged(&[&batch[..], &m, &k].concat());
     let rhs = right.arranged(&[&batch[..], &k, &n].concat());

@@ -6,7 +6,7 @@
 
 use crate::element::{Accumulator, Element, elems, tensor};
 use crate::index::{Odometer, strides};
-use crate::matmul::{Extents, multiply_add};
+use crate::matmul::{MatmulExtents, multiply_add};
 use orch_ir::{ConvSpec, Shape, Tensor, Window};
 
 /// `x [n, c, d..]`, `w [m, c / groups, k..]` -> `[n, m, e..]`, which is `shape`.
@@ -15,7 +15,7 @@ pub fn conv<T: Element>(spec: &ConvSpec, x: &Tensor, w: &Tensor, shape: &Shape) 
         return Tensor::zeros(T::DTYPE, shape.clone());
     }
     let (x_plane, plane) = (x.shape()[2..].iter().product::<usize>(), shape[2..].iter().product::<usize>());
-    let extents = Extents { m: w.shape()[0] / spec.groups, n: plane, k: w.shape()[1] };
+    let extents = MatmulExtents { m: w.shape()[0] / spec.groups, n: plane, k: w.shape()[1] };
     let taps = kernel_size(&spec.window);
     let sources = taps_of(&spec.window, &x.shape()[2..], &shape[2..]);
     let (x_elems, weights) = (accumulators::<T>(x), accumulators::<T>(w));
@@ -46,7 +46,7 @@ pub fn conv_transpose<T: Element>(spec: &ConvSpec, x: &Tensor, w: &Tensor, shape
         return Tensor::zeros(T::DTYPE, shape.clone());
     }
     let (x_plane, plane) = (x.shape()[2..].iter().product::<usize>(), shape[2..].iter().product::<usize>());
-    let extents = Extents { m: w.shape()[1], n: x_plane, k: w.shape()[0] / spec.groups };
+    let extents = MatmulExtents { m: w.shape()[1], n: x_plane, k: w.shape()[0] / spec.groups };
     let taps = kernel_size(&spec.window);
     let targets = taps_of(&spec.window, &shape[2..], &x.shape()[2..]);
     let (x_elems, weights) = (accumulators::<T>(x), accumulators::<T>(w));

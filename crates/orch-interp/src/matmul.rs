@@ -9,14 +9,14 @@ use rayon::prelude::*;
 
 /// Rows that share each load of `rhs`.
 const ROWS: usize = 4;
-/// Columns of one tile: four accumulator rows of it fit the first-level cache.
+/// Columns of one tile: four accumulator rows of it fit L1.
 const COLUMNS: usize = 256;
 /// Products below which threads are not worth starting.
 const PARALLEL_PRODUCTS: usize = 1 << 20;
 
-/// Extents of a product.
+/// MatmulExtents of a product.
 #[derive(Clone, Copy, Debug)]
-pub struct Extents {
+pub struct MatmulExtents {
     /// Rows of the result.
     pub m: usize,
     /// Columns of the result.
@@ -26,8 +26,8 @@ pub struct Extents {
 }
 
 /// Adds the product of two dense row-major matrices to `acc`.
-pub fn multiply_add<A: Accumulator>(acc: &mut [A], lhs: &[A], rhs: &[A], extents: Extents) {
-    let Extents { m, n, k } = extents;
+pub fn multiply_add<A: Accumulator>(acc: &mut [A], lhs: &[A], rhs: &[A], extents: MatmulExtents) {
+    let MatmulExtents { m, n, k } = extents;
     if m * n * k == 0 {
         return;
     }
@@ -80,7 +80,7 @@ mod tests {
             let lhs: Vec<i64> = (0..m * k).map(|v| (v as i64 * 7) % 13 - 6).collect();
             let rhs: Vec<i64> = (0..k * n).map(|v| (v as i64 * 5) % 11 - 5).collect();
             let mut acc = vec![1i64; m * n];
-            multiply_add(&mut acc, &lhs, &rhs, Extents { m, n, k });
+            multiply_add(&mut acc, &lhs, &rhs, MatmulExtents { m, n, k });
             for (position, &value) in acc.iter().enumerate() {
                 let (row, column) = (position / n, position % n);
                 let expected: i64 = (0..k).map(|s| lhs[row * k + s] * rhs[s * n + column]).sum();

@@ -89,7 +89,7 @@ fn check_shared(cases: &[Case]) {
                 let all = ways(graph, &stored, factors);
                 let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.ctas).collect();
                 let expected = [&[1][..], tasks].concat();
-                // Products of whole tiles keep a multiprocessor busy alone.
+                // A CTA whose products are wgmma keeps an SM busy alone.
                 let has_tiles = extents[0].is_multiple_of(64);
                 assert_eq!(all[usize::from(has_tiles)].0, MugraphSchedule::PLAIN);
                 let mut sorted = shared.clone();

@@ -182,7 +182,7 @@ fn products_by_wgmma_are_computed() {
              store s3 [0]\n }",
             [1, 1],
         ),
-        // Rows that are no whole tiles, and a second factor that is transposed.
+        // Rows that are no multiple of 64, and a second operand that is transposed.
         (
             "t0 = input \"x\" [50, 64]\n t1 = input \"w\" [40, 64]\n",
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = transpose(1, 0) s1\n \

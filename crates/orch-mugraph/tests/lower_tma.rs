@@ -128,7 +128,7 @@ fn attention_loads_keys_and_values_by_tma() {
         // Two panels of columns, and as many boxes of the keys; two panels of both.
         (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 loads", true),
         (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 loads", true),
-        // Rows that are no whole tiles, and that blocks share unevenly.
+        // Rows that are no multiple of 64, and that blocks share unevenly.
         (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 loads", false),
         (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 loads", false),
         // Keys that several blocks share, all of them at once, and masks.

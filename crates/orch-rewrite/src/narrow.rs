@@ -203,26 +203,26 @@ fn pays(graph: &PrimGraph, node: &PrimNode) -> bool {
         PrimOp::Conv(spec) => conv_extents(spec, shapes, graph.shape(node.outputs[0])),
         _ => return false,
     };
-    let Extents { batch, m, n, k } = extents;
+    let ContractExtents { batch, m, n, k } = extents;
     k > 1 && (batch <= 1 || (m > 1 && n > 1))
 }
 
 /// Independent products, rows, columns and terms of a contraction.
-struct Extents {
+struct ContractExtents {
     batch: usize,
     m: usize,
     n: usize,
     k: usize,
 }
 
-fn contract_extents(labels: &Contract, [lhs, rhs]: [&Shape; 2]) -> Extents {
+fn contract_extents(labels: &Contract, [lhs, rhs]: [&Shape; 2]) -> ContractExtents {
     let product = |list: &[u8], shape: &Shape, other: &[u8], shared: bool, kept: bool| -> usize {
         (list.iter().zip(shape.iter()))
             .filter(|(label, _)| other.contains(label) == shared && labels.out.contains(label) == kept)
             .map(|(_, &extent)| extent)
             .product()
     };
-    Extents {
+    ContractExtents {
         batch: product(&labels.lhs, lhs, &labels.rhs, true, true),
         m: product(&labels.lhs, lhs, &labels.rhs, false, true),
         n: product(&labels.rhs, rhs, &labels.lhs, false, true),
@@ -230,8 +230,8 @@ fn contract_extents(labels: &Contract, [lhs, rhs]: [&Shape; 2]) -> Extents {
     }
 }
 
-fn conv_extents(spec: &ConvSpec, [_, weight]: [&Shape; 2], out: &Shape) -> Extents {
-    Extents {
+fn conv_extents(spec: &ConvSpec, [_, weight]: [&Shape; 2], out: &Shape) -> ContractExtents {
+    ContractExtents {
         batch: spec.groups,
         m: out[0] * out[2..].iter().product::<usize>(),
         n: weight[0] / spec.groups,

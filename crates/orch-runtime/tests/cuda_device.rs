@@ -3,8 +3,8 @@
 //! `ORCHESTRION_TEST_NVRTC` or from the usual places.
 
 use orch_runtime::cuda::{
-    Action, Context, Cubin, CudaError, Driver, Executable, ExecutableError, ExecutableOptions, Execution,
-    Launch, LaunchShape, Module, Nvrtc, NvrtcTarget, Program, SearchPaths, Source, Step, TimeOptions,
+    Action, Context, Cubin, CudaError, CudaExecutable, CudaStep, Driver, ExecutableError, ExecutableOptions,
+    Execution, Launch, LaunchShape, Module, Nvrtc, NvrtcTarget, Program, SearchPaths, Source, TimeOptions,
 };
 use orch_runtime::program::{Base, BufferRef};
 
@@ -97,12 +97,12 @@ fn place(base: Base, slot: usize) -> (Base, usize) {
 
 impl Setting {
     /// A launch whose last tensor is written.
-    fn launch(&self, symbol: &str, shape: LaunchShape, tensors: &[(Base, usize)]) -> Step {
+    fn launch(&self, symbol: &str, shape: LaunchShape, tensors: &[(Base, usize)]) -> CudaStep {
         let (&(base, at), others) = tensors.split_last().unwrap();
         let reads = others.iter().map(|&(base, at)| BufferRef::read(base, at, BYTES));
         let buffers = reads.chain([BufferRef::write(base, at, BYTES)]).collect();
         let function = self.module.function(symbol).unwrap();
-        Step {
+        CudaStep {
             name: symbol.to_owned(),
             action: Action::Launch(Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None }),
         }
@@ -112,7 +112,7 @@ impl Setting {
         self.context.device().info().capability.major >= 9
     }
 
-    fn program(&self, steps: Vec<Step>) -> Program {
+    fn program(&self, steps: Vec<CudaStep>) -> Program {
         Program {
             arena_bytes: 3 * BYTES,
             constants: vec![floats(|_| 3.0).into()],
@@ -136,7 +136,7 @@ impl Setting {
             self.launch("half", shape, &[x, c]),
             self.launch("add", shape, &[b, c, a]),
             self.launch("add", shape, &[a, b, c]),
-            Step { name: "copy".into(), action: copy },
+            CudaStep { name: "copy".into(), action: copy },
             self.launch("half", shape, &[b, a]),
             self.launch("add", shape, &[a, a, out]),
         ])
@@ -150,7 +150,7 @@ fn run(
     x: &[u8],
 ) -> Result<Vec<u8>, ExecutableError> {
     let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
-    let mut executable = Executable::new(&setting.context, program, options)?;
+    let mut executable = CudaExecutable::new(&setting.context, program, options)?;
     let mut out = vec![0; BYTES];
     // More than once: what runs ahead would meet the run before.
     for _ in 0..20 {
@@ -197,7 +197,7 @@ fn times_are_plausible() {
     for execution in EXECUTIONS {
         for allow_programmatic in [false, true] {
             let options = ExecutableOptions { execution, allow_programmatic, ..ExecutableOptions::default() };
-            let mut executable = Executable::new(&setting.context, setting.branches(), options).unwrap();
+            let mut executable = CudaExecutable::new(&setting.context, setting.branches(), options).unwrap();
             let mut median = |flush_l2| {
                 let options = TimeOptions { warmup: 10, replays: 101, flush_l2 };
                 let mut whole = executable.time_runs(&options).unwrap();

@@ -6,8 +6,8 @@
 
 use orch_runtime::Machine;
 use orch_runtime::cpu::{
-    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, Executable, Launch, Pool,
-    PoolOptions, Program, Source, Step,
+    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, CpuExecutable, CpuStep,
+    Launch, Pool, PoolOptions, Program, Source,
 };
 use orch_runtime::cuda;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -49,7 +49,7 @@ fn program(folder: &std::path::Path) -> Program {
     let launch = |from, to, chunking| {
         let kernel = library.kernel("twice", ELEMS as i64, 64).unwrap();
         let buffers = vec![BufferRef::read(from, 0, SIZE), BufferRef::write(to, 0, SIZE)];
-        Step { name: "twice".into(), action: Action::Launch(Launch { kernel, buffers, chunking }) }
+        CpuStep { name: "twice".into(), action: Action::Launch(Launch { kernel, buffers, chunking }) }
     };
     let copy = Action::Copy {
         from: BufferRef::read(Base::Output(0), 0, SIZE),
@@ -62,14 +62,14 @@ fn program(folder: &std::path::Path) -> Program {
         steps: vec![
             launch(Base::Input(0), Base::Arena, Chunking::Dynamic),
             launch(Base::Arena, Base::Output(0), Chunking::Static),
-            Step { name: "copy".into(), action: copy },
+            CpuStep { name: "copy".into(), action: copy },
         ],
         ..Program::default()
     }
 }
 
 /// Negates, and copies that.
-fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda::Executable {
+fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda::CudaExecutable {
     const SIZE: usize = 32;
     let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
     let cache = CompileCache::open(folder, compiler, &Machine::detect()).unwrap();
@@ -91,13 +91,13 @@ fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda
         input_bytes: vec![SIZE],
         output_bytes: vec![SIZE; 2],
         steps: vec![
-            cuda::Step { name: "neg".into(), action: cuda::Action::Launch(launch) },
-            cuda::Step { name: "copy".into(), action: copy },
+            cuda::CudaStep { name: "neg".into(), action: cuda::Action::Launch(launch) },
+            cuda::CudaStep { name: "copy".into(), action: copy },
         ],
         ..cuda::Program::default()
     };
     let options = cuda::ExecutableOptions { execution, ..Default::default() };
-    cuda::Executable::new(&context, program, options).unwrap()
+    cuda::CudaExecutable::new(&context, program, options).unwrap()
 }
 
 /// Allocations of a hundred runs. The first runs may set up what threads keep for themselves.
@@ -120,7 +120,7 @@ fn main() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
     let pool = Arc::new(Pool::new(PoolOptions { threads: 3, pin: false }));
-    let mut executable = Executable::new(program, pool).unwrap();
+    let mut executable = CpuExecutable::new(program, pool).unwrap();
     let input: Vec<u8> = (0..4096).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let (mut first, mut second) = (vec![0; input.len()], vec![0; input.len()]);
     assert_eq!(allocations(|| executable.run(&[&input], &mut [&mut first, &mut second]).unwrap()), 0);

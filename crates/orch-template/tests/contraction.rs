@@ -279,7 +279,7 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
                 let text = kernel.program.to_string();
                 let (copied, awaited) = (text.find("arg1["), text.find("  grid_dependency_wait\n"));
                 assert_eq!(is_constant, copied < awaited, "{what}");
-                assert!(text.contains("transposed, runs_on"), "{what}");
+                assert!(text.contains("transposed, async"), "{what}");
                 let got = case.run_kernel(&block, &kernel, &what);
                 compare(&expected[0], &got, &layouts[y.index()], 5e-3, &what);
                 count += 1;
@@ -289,10 +289,10 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
     }
 }
 
-/// Strips of long rows, which threads read faster than the copy engine, beside rows of terms; and no tile has a warp group
+/// Strips of long rows, which threads read faster than TMA, beside rows of terms; and no tile has a warp group
 /// without a row.
 #[test]
-fn few_rows_by_large_factors_are_tiled_as_these_lie() {
+fn skinny_gemms_are_tiled_by_the_order_of_the_large_operand() {
     for (m, is_transposed) in [(8, false), (64, false), (8, true), (65, true)] {
         let mut graph = PrimGraph::new("large");
         let shapes = [vec![8, m, 4096], vec![8, 4096, 4096]];
@@ -315,7 +315,7 @@ fn few_rows_by_large_factors_are_tiled_as_these_lie() {
     }
 }
 
-/// OperandPrecision of 16 bits that lie as plain arrays come by the copy engine, whatever their order, offsets and remainders.
+/// 16-bit operands that are plain arrays are loaded by TMA, whatever their order, offsets and remainders.
 #[test]
 fn the_copy_engine_brings_plain_factors() {
     // Heads, rows, columns and terms; whether the second factor is a constant, and whether it lies transposed.
@@ -443,7 +443,7 @@ fn long_sums_are_added_up_in_blocks_of_terms() {
 
 /// Few strips of rows by a factor that caches do not hold: terms are read in blocks, and asked for ahead, of arguments only.
 #[test]
-fn large_factors_of_few_rows_are_asked_for_ahead() {
+fn large_operands_of_skinny_gemms_are_prefetched() {
     let target = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
     for (m, n, k, is_constant, is_asked, is_blocked) in [
         (11, 96, 200, false, true, true),

@@ -216,7 +216,7 @@ fn extrema_of_nan_and_ties() {
 /// Graphs of the sizes that models have.
 fn large() -> Vec<(&'static str, G)> {
     let mut all = Vec::new();
-    for (name, dims) in [("rows", [8192, 1024]), ("few rows", [128, 768]), ("long rows", [16, 100_000])] {
+    for (name, dims) in [("rows", [8192, 1024]), ("short", [128, 768]), ("long rows", [16, 100_000])] {
         all.push((name, through_f32(DType::F16, &dims, |g, x| g.softmax(x, &[1]))));
         all.push((name, through_f32(DType::F32, &dims, |g, x| g.normalize(x, &[1]))));
         if dims[0] > 16 {

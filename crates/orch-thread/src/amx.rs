@@ -8,15 +8,15 @@
 //!   tile a: bf16[16, 32]
 //!   tile b: bf16[16, 32]
 //! {
-//!   tile_zero acc
-//!   tile_load a, x[0], stride 64
-//!   tile_load b, packed[0], stride 32
-//!   tile_dot acc, a, b
-//!   tile_store acc, y[0], stride 16
+//!   amx_zero acc
+//!   amx_load a, x[0], stride 64
+//!   amx_load b, packed[0], stride 32
+//!   amx_dot acc, a, b
+//!   amx_store acc, y[0], stride 16
 //! }
 //! ```
 //!
-//! `tile_dot` adds a matrix product whose second factor holds pairs of terms side by side:
+//! `amx_dot` adds a matrix product whose second factor holds pairs of terms side by side:
 //! `acc[m, n] += sum over k of a[m, 2k] * b[k, 2n] + a[m, 2k + 1] * b[k, 2n + 1]`. The interpreter adds the products in
 //! the order of the terms with one rounding each; hardware may take the odd product of a pair first, and reads and
 //! writes subnormals as zeros.

@@ -64,7 +64,7 @@ pub fn interpret(
     options: &ExecOptions,
 ) -> Result<Report, ExecError> {
     let memory = Memory::new(program, buffers)?;
-    let mut machine = Machine {
+    let mut machine = ThreadInterpreter {
         program,
         memory,
         vars: vec![None; program.exprs.vars().len()],
@@ -81,7 +81,7 @@ pub fn interpret(
         })?,
         Some(cta) => machine.run_ctas(cta)?,
     }
-    let Machine { memory, mut report, .. } = machine;
+    let ThreadInterpreter { memory, mut report, .. } = machine;
     report.unwritten = memory.unwritten();
     buffers.clone_from_slice(&memory.into_globals());
     Ok(report)
@@ -113,7 +113,7 @@ impl Cache {
     }
 }
 
-pub(crate) struct Machine<'a> {
+pub(crate) struct ThreadInterpreter<'a> {
     pub(crate) program: &'a ThreadProgram,
     pub(crate) memory: Memory<'a>,
     pub(crate) vars: Vec<Option<Value>>,
@@ -125,7 +125,7 @@ pub(crate) struct Machine<'a> {
     options: ExecOptions,
 }
 
-impl Machine<'_> {
+impl ThreadInterpreter<'_> {
     /// Starts the worker at a place of the cluster that begins with task `first`; place 0 starts the cluster.
     pub(crate) fn start(&mut self, first: usize, place: usize) -> Result<(), ExecError> {
         self.vars.fill(None);

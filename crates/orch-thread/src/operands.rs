@@ -7,7 +7,7 @@ use orch_compute::BlockProgram;
 pub enum OperandPrecision {
     /// f32, on scalar units.
     F32,
-    /// f32 of which the matrix units take 10 bits of the fraction.
+    /// f32 of which the tensor cores take 10 bits of the fraction.
     Tf32,
     /// OperandPrecision rounded to f16.
     F16,

@@ -88,7 +88,7 @@ pub enum Stmt {
         /// Taken when false.
         otherwise: Vec<Stmt>,
     },
-    /// Hints the hardware to bring a cache line into the second-level cache; it may lie outside of the buffer.
+    /// Hints the hardware to bring a cache line into L2; it may lie outside of the buffer.
     Prefetch {
         /// Which buffer.
         buffer: BufferId,
@@ -104,7 +104,7 @@ pub enum Stmt {
 /// Bytes of a line of a CPU's caches.
 pub const CACHE_LINE: usize = 64;
 
-/// Panels of columns after which follows the one that a product of few rows asks for: time enough for it to come.
+/// How many panels of columns ahead a skinny GEMM prefetches: the distance at which a panel arrives in time.
 pub const PREFETCH_PANELS: usize = 2;
 
 impl Stmt {

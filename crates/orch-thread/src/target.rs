@@ -113,7 +113,7 @@ pub struct GpuTarget {
     pub has_clusters: bool,
     /// True if a kernel may be launched before the one that it waits for has ended.
     pub has_pdl: bool,
-    /// True if groups of four warps multiply whole tiles of shared memory.
+    /// True if warp groups multiply tiles of shared memory (`wgmma`).
     pub has_wgmma: bool,
     /// Second-level cache in bytes.
     pub l2_bytes: usize,

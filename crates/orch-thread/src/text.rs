@@ -429,14 +429,11 @@ impl Printer<'_> {
                 let transposed = if *transposed { ", transposed" } else { "" };
                 format!("ldmatrix {to}, {from}, {matrices}{transposed}")
             }
-            (
-                CtaStmt::Wgmma { ty: product, n: columns, k: terms, transposed, is_async: runs_on, .. },
-                [sum, a, b],
-            ) => {
+            (CtaStmt::Wgmma { ty: product, n: columns, k: terms, transposed, is_async, .. }, [sum, a, b]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };
-                let runs_on = if *runs_on { ", async" } else { "" };
+                let is_async = if *is_async { ", async" } else { "" };
                 let name = product.name();
-                format!("wgmma {name}, {sum}, {a}, {b}, {columns}, {terms}{transposed}{runs_on}")
+                format!("wgmma {name}, {sum}, {a}, {b}, {columns}, {terms}{transposed}{is_async}")
             }
             (CtaStmt::Mma { ty: product, .. }, [sum, a, b]) => {
                 format!("mma {}, {sum}, {a}, {b}", product.name())

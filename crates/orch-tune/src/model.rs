@@ -22,19 +22,19 @@ pub struct MachineModel {
     pub transcendental_gops_core: f64,
     /// Operations on one element at a time, in 10^9 per second.
     pub scalar_gops_core: f64,
-    /// Size of one core's first-level data cache.
+    /// Size of one core's L1 data cache.
     pub l1_bytes: u64,
-    /// Size of one core's second-level cache.
+    /// Size of one core's L2 cache.
     pub l2_bytes: u64,
-    /// Reading from the first-level cache, in 10^9 bytes per second.
+    /// Reading from L1, in 10^9 bytes per second.
     pub l1_gbs_core: f64,
-    /// Reading from the second-level cache.
+    /// Reading from L2.
     pub l2_gbs_core: f64,
     /// Reading from beyond.
     pub memory_gbs_core: f64,
     /// The same on all threads.
     pub memory_gbs_all: f64,
-    /// Writing beyond the second-level cache, on all threads.
+    /// Writing beyond L2, on all threads.
     pub memory_write_gbs_all: f64,
     /// A step on one thread, without its work.
     pub launch_inline_us: f64,

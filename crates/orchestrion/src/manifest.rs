@@ -92,7 +92,7 @@ pub struct KernelInfo {
     /// Scratch per thread.
     pub scratch_bytes: usize,
     /// The CTA's shape; `None` on CPUs.
-    #[serde(alias = "team")]
+    #[serde(rename = "team", alias = "cta")]
     pub cta: Option<CtaInfo>,
     /// The template and schedule, for people.
     pub schedule: String,

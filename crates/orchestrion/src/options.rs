@@ -100,7 +100,7 @@ pub enum Precision {
     /// f32, as the model says.
     #[default]
     F32,
-    /// Matrix units take 10 bits of the fraction of operands: GPUs.
+    /// tensor cores take 10 bits of the fraction of operands: GPUs.
     Tf32,
     /// Weights, and tensors that pass between kernels, are stored in f16: GPUs.
     F16,

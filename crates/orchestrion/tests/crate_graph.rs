@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Processing order, as in `ARCHITECTURE.md`: a crate may depend on crates before it.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "orch-ir",
     "orch-interp",
     "orch-onnx",
@@ -21,6 +21,7 @@ const ORDER: [&str; 15] = [
     "orch-tune",
     "orchestrion",
     "orchestrion-cli",
+    "tidy",
 ];
 
 /// The one crate that talks to devices.

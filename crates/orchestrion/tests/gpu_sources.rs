@@ -223,7 +223,7 @@ fn wide_contractions(target: &GpuTarget, kernels: &mut Kernels) {
     }
 }
 
-/// Whether sums are split over clusters, whole tiles are multiplied, and the copy engine brings them.
+/// Whether the K dimension is split over clusters, wgmma multiplies, and TMA loads the operands.
 fn kind(schedule: &contraction::GpuContractionSchedule) -> [bool; 3] {
     [schedule.split_k > 1, schedule.wgmma, schedule.tma]
 }
@@ -495,7 +495,7 @@ fn sources_compile_without_spills() {
 }
 
 #[test]
-fn sources_of_few_rows_compile_without_spills() {
+fn sources_of_skinny_gemms_compile_without_spills() {
     let Some(nvrtc) = nvrtc() else { return };
     for target in GPU_TARGETS {
         let mut kernels = Vec::new();

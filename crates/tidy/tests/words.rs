@@ -5,7 +5,7 @@ use tidy::sources::{files, root};
 
 /// What is not written, and what is written instead. Words that mean something else somewhere (an LSTM has gates, a detector boxes)
 /// are not here.
-const INSTEAD: [(&str, &str); 32] = [
+const INSTEAD: [(&str, &str); 31] = [
     ("copy engine", "TMA"),
     ("copy_box", "tma_load"),
     ("CopyBox", "TmaLoad"),
@@ -22,7 +22,6 @@ const INSTEAD: [(&str, &str); 32] = [
     ("whole tiles", "wgmma"),
     ("load_matrix", "ldmatrix"),
     ("LoadMatrix", "Ldmatrix"),
-    ("runs_on", "is_async"),
     ("under way", "in flight"),
     ("under_way", "in_flight"),
     ("few rows", "skinny GEMM"),

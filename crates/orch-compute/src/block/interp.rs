@@ -51,7 +51,7 @@ pub enum BlockError {
 /// # Errors
 /// If arguments are missing, or the program accesses what it must not.
 pub fn interpret_block(program: &BlockProgram, values: &[Option<Tensor>]) -> Result<Vec<Tensor>, BlockError> {
-    let mut machine = Machine::new(program, values)?;
+    let mut machine = BlockInterpreter::new(program, values)?;
     for stage in &program.stages {
         machine.run(stage)?;
     }
@@ -65,7 +65,7 @@ struct StageValues {
     values: Vec<Number>,
 }
 
-struct Machine<'a> {
+struct BlockInterpreter<'a> {
     program: &'a BlockProgram,
     /// Elements of each argument that is read.
     inputs: Vec<Option<Vec<Number>>>,
@@ -74,7 +74,7 @@ struct Machine<'a> {
     point: FxHashMap<VarId, i64>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> BlockInterpreter<'a> {
     fn new(program: &'a BlockProgram, values: &[Option<Tensor>]) -> Result<Self, BlockError> {
         let mut inputs = Vec::new();
         let mut outputs = Vec::new();

@@ -23,7 +23,7 @@ const FEW: usize = 8;
 const MANY_TERMS: usize = 1024;
 
 /// What is known of each tensor, by number.
-struct Facts<'a> {
+struct SumFacts<'a> {
     graph: &'a PrimGraph,
     /// It depends on an input.
     data: Vec<bool>,
@@ -40,8 +40,14 @@ struct Facts<'a> {
 /// For each tensor whether it is of f32 and as large as a long sum of products of data.
 pub(super) fn sums(graph: &PrimGraph) -> Vec<bool> {
     let none = || vec![false; graph.tensors().len()];
-    let mut facts =
-        Facts { graph, data: none(), computed: none(), averages: none(), reciprocals: none(), sums: none() };
+    let mut facts = SumFacts {
+        graph,
+        data: none(),
+        computed: none(),
+        averages: none(),
+        reciprocals: none(),
+        sums: none(),
+    };
     for (_, input) in &graph.inputs {
         facts.data[input.index()] = true;
     }
@@ -51,7 +57,7 @@ pub(super) fn sums(graph: &PrimGraph) -> Vec<bool> {
     facts.sums
 }
 
-impl Facts<'_> {
+impl SumFacts<'_> {
     /// What a node's results are, after all nodes before it.
     fn learn(&mut self, node: &PrimNode) {
         let any = |of: &[bool]| node.inputs.iter().any(|input| of[input.index()]);

@@ -1,6 +1,6 @@
 //! Random elementwise nodes.
 
-use super::{Facts, Generator, MAX_MAGNITUDE};
+use super::{Generator, MAX_MAGNITUDE, TensorFacts};
 use crate::{BinaryFn, CompareFn, DType, PrimOp, ScalarFn, TensorId, UnaryFn};
 
 /// A float function of an operand inside its domain.
@@ -36,10 +36,10 @@ fn domain(function: UnaryFn) -> (f64, f64) {
 }
 
 /// What the function makes of an interval inside its domain.
-fn image(function: UnaryFn, x: Facts) -> Facts {
-    let rising = |f: fn(f64) -> f64| Facts::rounded(f(x.low) - 0.01, f(x.high) + 0.01);
-    let falling = |f: fn(f64) -> f64| Facts::rounded(f(x.high) - 0.01, f(x.low) + 0.01);
-    let same = |low: f64, high: f64| Facts { low, high, exact: x.exact };
+fn image(function: UnaryFn, x: TensorFacts) -> TensorFacts {
+    let rising = |f: fn(f64) -> f64| TensorFacts::rounded(f(x.low) - 0.01, f(x.high) + 0.01);
+    let falling = |f: fn(f64) -> f64| TensorFacts::rounded(f(x.high) - 0.01, f(x.low) + 0.01);
+    let same = |low: f64, high: f64| TensorFacts { low, high, exact: x.exact };
     match function {
         UnaryFn::Neg => same(-x.high, -x.low),
         UnaryFn::Abs => same(if x.low > 0.0 { x.low } else { 0.0 }, x.magnitude()),
@@ -62,8 +62,8 @@ fn image(function: UnaryFn, x: Facts) -> Facts {
         UnaryFn::Asinh => rising(f64::asinh),
         UnaryFn::Acosh => rising(f64::acosh),
         UnaryFn::Atanh => rising(f64::atanh),
-        UnaryFn::Cosh => Facts::rounded(1.0, x.magnitude().cosh()),
-        UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Erf => Facts::rounded(-1.0, 1.0),
+        UnaryFn::Cosh => TensorFacts::rounded(1.0, x.magnitude().cosh()),
+        UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Erf => TensorFacts::rounded(-1.0, 1.0),
         UnaryFn::Not => x,
     }
 }
@@ -76,15 +76,16 @@ fn into(g: &mut Generator<'_>, x: TensorId, low: f64, high: f64) -> Option<Tenso
     // A narrower target keeps away from the border and, where the domain is large, from large values.
     let (low, high) = (low.max(-4.0), high.min(4.0));
     let (middle, reach) = ((low + high) / 2.0, 0.95 * (high - low) / 2.0);
-    let squashed = g.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Tanh)), &[x], Facts::rounded(-1.0, 1.0))?;
+    let squashed =
+        g.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Tanh)), &[x], TensorFacts::rounded(-1.0, 1.0))?;
     let scale = g.filled(x, reach)?;
     let scaled = g.add(
         PrimOp::Map(ScalarFn::Binary(BinaryFn::Mul)),
         &[squashed, scale],
-        Facts::rounded(-reach, reach),
+        TensorFacts::rounded(-reach, reach),
     )?;
     let offset = g.filled(x, middle)?;
-    let facts = Facts::rounded(low, high);
+    let facts = TensorFacts::rounded(low, high);
     g.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[scaled, offset], facts)
 }
 
@@ -116,7 +117,7 @@ pub fn binary(g: &mut Generator<'_>) -> Option<TensorId> {
         let values = [f(a.low, b.low), f(a.low, b.high), f(a.high, b.low), f(a.high, b.high)];
         let low = values.into_iter().fold(f64::INFINITY, f64::min);
         let high = values.into_iter().fold(f64::NEG_INFINITY, f64::max);
-        Facts::rounded(low - 0.01 * low.abs(), high + 0.01 * high.abs())
+        TensorFacts::rounded(low - 0.01 * low.abs(), high + 0.01 * high.abs())
     };
     let exact = a.exact && b.exact;
     let facts = match function {
@@ -125,16 +126,16 @@ pub fn binary(g: &mut Generator<'_>) -> Option<TensorId> {
         BinaryFn::Mul => corners(|x, y| x * y),
         BinaryFn::Div => corners(|x, y| x / y),
         BinaryFn::Pow => corners(f64::powf),
-        BinaryFn::Max => Facts { low: a.low.max(b.low), high: a.high.max(b.high), exact },
-        BinaryFn::Min => Facts { low: a.low.min(b.low), high: a.high.min(b.high), exact },
-        _ => Facts::rounded(-4.0, 4.0),
+        BinaryFn::Max => TensorFacts { low: a.low.max(b.low), high: a.high.max(b.high), exact },
+        BinaryFn::Min => TensorFacts { low: a.low.min(b.low), high: a.high.min(b.high), exact },
+        _ => TensorFacts::rounded(-4.0, 4.0),
     };
     g.add(PrimOp::Map(ScalarFn::Binary(function)), &[x, y], facts)
 }
 
 /// A comparison of exact operands, or a test for NaN or infinity.
 pub fn comparison(g: &mut Generator<'_>) -> Option<TensorId> {
-    let truth = Facts::exact(0.0, 1.0);
+    let truth = TensorFacts::exact(0.0, 1.0);
     if g.rng.one_in(4) {
         let x = g.float()?;
         let function = *g.rng.choose(&[ScalarFn::IsNan, ScalarFn::IsInf]);
@@ -167,9 +168,9 @@ pub fn cast(g: &mut Generator<'_>) -> Option<TensorId> {
     let x = g.pick(|_, _, facts| facts.magnitude() <= 1000.0 && (to.is_float() || facts.exact))?;
     let (from, facts) = (g.graph.dtype(x), g.facts(x));
     let facts = match (from.is_float(), to.is_float()) {
-        (true, true) => Facts { exact: facts.exact && widens(from, to), ..facts },
+        (true, true) => TensorFacts { exact: facts.exact && widens(from, to), ..facts },
         // Integers up to 2^8 are exact in every float type.
-        (false, true) => Facts { exact: facts.magnitude() <= 256.0, ..facts },
+        (false, true) => TensorFacts { exact: facts.magnitude() <= 256.0, ..facts },
         (_, false) => range(to),
     };
     g.add(PrimOp::Map(ScalarFn::Cast(to)), &[x], facts)
@@ -181,12 +182,12 @@ fn widens(from: DType, to: DType) -> bool {
 }
 
 /// All values of an integer type.
-fn range(dtype: DType) -> Facts {
+fn range(dtype: DType) -> TensorFacts {
     let bits = 8 * dtype.size_bytes() as i32;
     match dtype {
-        DType::Bool => Facts::exact(0.0, 1.0),
-        _ if dtype.is_signed_int() => Facts::exact(-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)),
-        _ => Facts::exact(0.0, 2f64.powi(bits)),
+        DType::Bool => TensorFacts::exact(0.0, 1.0),
+        _ if dtype.is_signed_int() => TensorFacts::exact(-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)),
+        _ => TensorFacts::exact(0.0, 2f64.powi(bits)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Random data-dependent reads and writes. Most indices are constants in range, some lie outside and are limited.
 
-use super::{Facts, Generator, MAX_MAGNITUDE};
+use super::{Generator, MAX_MAGNITUDE, TensorFacts};
 use crate::{DType, PrimOp, ReduceOp, TensorId};
 
 /// A tensor with at least one dimension and element.
@@ -69,13 +69,13 @@ pub fn gather_nd(g: &mut Generator<'_>) -> Option<TensorId> {
 }
 
 /// How updates combine with elements, and what of: values of one reduction apart from the element's.
-fn combination(g: &mut Generator<'_>, x: TensorId, updates: TensorId) -> (Option<ReduceOp>, Facts) {
+fn combination(g: &mut Generator<'_>, x: TensorId, updates: TensorId) -> (Option<ReduceOp>, TensorFacts) {
     const OPS: [Option<ReduceOp>; 4] = [None, Some(ReduceOp::Sum), Some(ReduceOp::Max), Some(ReduceOp::Min)];
     let op = *g.rng.choose(&OPS);
     let (a, b) = (g.facts(x), g.facts(updates));
     let updates = g.graph.shape(updates).elems() as f64;
     let reach = a.magnitude() + updates * b.magnitude();
-    let sum = Facts { low: -reach, high: reach, exact: !g.graph.dtype(x).is_float() };
+    let sum = TensorFacts { low: -reach, high: reach, exact: !g.graph.dtype(x).is_float() };
     (op, if op == Some(ReduceOp::Sum) { sum } else { a.union(b) })
 }
 

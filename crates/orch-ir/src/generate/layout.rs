@@ -1,6 +1,6 @@
 //! Random layout nodes: results have the values of their operand.
 
-use super::{Facts, Generator};
+use super::{Generator, TensorFacts};
 use crate::{DType, PadMode, PrimOp, Shape, Tensor, TensorId};
 
 /// Any tensor.
@@ -83,8 +83,8 @@ pub fn pad(g: &mut Generator<'_>) -> Option<TensorId> {
     if mode == PadMode::Constant {
         let value = if g.graph.dtype(x) == DType::Bool { 1.0 } else { g.rng.between(0, 3) as f64 };
         let fill = Tensor::from_f64(g.graph.dtype(x), Shape::scalar(), &[value]);
-        operands.push(g.constant(fill, Facts::exact(value, value)));
-        facts = facts.union(Facts::exact(value, value));
+        operands.push(g.constant(fill, TensorFacts::exact(value, value)));
+        facts = facts.union(TensorFacts::exact(value, value));
     }
     g.add(PrimOp::Pad { mode, low, high }, &operands, facts)
 }
@@ -102,7 +102,7 @@ pub fn concat(g: &mut Generator<'_>) -> Option<TensorId> {
         };
         operands.extend(g.pick(|graph, id, _| graph.dtype(id) == dtype && suits(graph.shape(id))));
     }
-    let facts = operands.iter().map(|&id| g.facts(id)).reduce(Facts::union)?;
+    let facts = operands.iter().map(|&id| g.facts(id)).reduce(TensorFacts::union)?;
     g.add(PrimOp::Concat { axis }, &operands, facts)
 }
 
@@ -126,5 +126,5 @@ pub fn iota(g: &mut Generator<'_>) -> Option<TensorId> {
     let float = *g.rng.choose(&g.options.dtypes);
     let dtype = *g.rng.choose(&[DType::I32, DType::I64, DType::U8, float]);
     let high = shape[axis].saturating_sub(1) as f64;
-    g.add(PrimOp::Iota { dtype, shape: Shape::checked(shape)?, axis }, &[], Facts::exact(0.0, high))
+    g.add(PrimOp::Iota { dtype, shape: Shape::checked(shape)?, axis }, &[], TensorFacts::exact(0.0, high))
 }

@@ -1,13 +1,13 @@
 //! Random contractions and convolutions.
 
 use super::reduce::random_window;
-use super::{Facts, Generator};
+use super::{Generator, TensorFacts};
 use crate::{Contract, ConvSpec, PrimOp, TensorId};
 
 /// A sum of `count` products.
-fn products(x: Facts, y: Facts, count: usize) -> Facts {
+fn products(x: TensorFacts, y: TensorFacts, count: usize) -> TensorFacts {
     let reach = count as f64 * x.magnitude() * y.magnitude();
-    Facts::rounded(-reach, reach)
+    TensorFacts::rounded(-reach, reach)
 }
 
 /// A contraction over random labels; the second operand is made to fit the first.

@@ -90,7 +90,7 @@ fn random_tensor(rng: &mut Rng, dtype: DType, shape: &Shape) -> Tensor {
 
 /// What is known of a tensor's values.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Facts {
+struct TensorFacts {
     /// No value is below; infinite where unknown.
     low: f64,
     /// No value is above.
@@ -99,7 +99,7 @@ struct Facts {
     exact: bool,
 }
 
-impl Facts {
+impl TensorFacts {
     fn exact(low: f64, high: f64) -> Self {
         Self { low, high, exact: true }
     }
@@ -131,15 +131,15 @@ struct Generator<'a> {
     rng: Rng,
     graph: PrimGraph,
     /// By tensor.
-    facts: Vec<Facts>,
+    facts: Vec<TensorFacts>,
     options: &'a GenerateOptions,
 }
 
 /// Adds nodes; `None` if no operand suits.
-type Step = fn(&mut Generator<'_>) -> Option<TensorId>;
+type GraphStep = fn(&mut Generator<'_>) -> Option<TensorId>;
 
 /// Classes of primitives, the more frequent ones several times.
-const STEPS: &[Step] = &[
+const STEPS: &[GraphStep] = &[
     elementwise::unary,
     elementwise::unary,
     elementwise::binary,
@@ -175,7 +175,7 @@ const STEPS: &[Step] = &[
 ];
 
 /// Opaque operations.
-const OPAQUE_STEPS: &[Step] = &[
+const OPAQUE_STEPS: &[GraphStep] = &[
     opaque::top_k,
     opaque::cum_sum,
     opaque::branch,
@@ -217,11 +217,11 @@ impl Generator<'_> {
         let dtype = *self.rng.choose(&self.options.dtypes);
         let name = format!("x{}", self.graph.inputs.len());
         let id = self.graph.add_input(name, dtype, shape);
-        self.facts.push(Facts::exact(-1.0, 1.0));
+        self.facts.push(TensorFacts::exact(-1.0, 1.0));
         id
     }
 
-    fn constant(&mut self, value: Tensor, facts: Facts) -> TensorId {
+    fn constant(&mut self, value: Tensor, facts: TensorFacts) -> TensorId {
         let id = self.graph.add_constant(value);
         self.facts.push(facts);
         id
@@ -233,17 +233,17 @@ impl Generator<'_> {
         let values: Vec<f64> = (0..elems).map(|_| self.rng.uniform(low, high)).collect();
         // Rounding to a narrow type may step over the bounds.
         let slack = 0.01 * low.abs().max(high.abs());
-        self.constant(Tensor::from_f64(dtype, shape, &values), Facts::exact(low - slack, high + slack))
+        self.constant(Tensor::from_f64(dtype, shape, &values), TensorFacts::exact(low - slack, high + slack))
     }
 
     /// A constant of random integers between two bounds, of any integer type.
     fn integers(&mut self, dtype: DType, shape: &[usize], low: i64, high: i64) -> TensorId {
         let elems = shape.iter().product();
         let values: Vec<i64> = (0..elems).map(|_| self.rng.between(low, high)).collect();
-        self.constant(Tensor::from_i64(dtype, shape, &values), Facts::exact(low as f64, high as f64))
+        self.constant(Tensor::from_i64(dtype, shape, &values), TensorFacts::exact(low as f64, high as f64))
     }
 
-    fn facts(&self, id: TensorId) -> Facts {
+    fn facts(&self, id: TensorId) -> TensorFacts {
         self.facts[id.index()]
     }
 
@@ -252,7 +252,7 @@ impl Generator<'_> {
     }
 
     /// A tensor that suits, with a preference for recent ones.
-    fn pick(&mut self, suits: impl Fn(&PrimGraph, TensorId, Facts) -> bool) -> Option<TensorId> {
+    fn pick(&mut self, suits: impl Fn(&PrimGraph, TensorId, TensorFacts) -> bool) -> Option<TensorId> {
         let all = (0..self.facts.len()).map(TensorId::new);
         let candidates: Vec<TensorId> = all.filter(|&id| suits(&self.graph, id, self.facts(id))).collect();
         if candidates.is_empty() {
@@ -270,7 +270,7 @@ impl Generator<'_> {
 
     /// A tensor of floats of this rank or more, a new input if there is none.
     fn float_of_rank(&mut self, ranks: std::ops::RangeInclusive<usize>) -> TensorId {
-        let suits = |graph: &PrimGraph, id: TensorId, facts: Facts| {
+        let suits = |graph: &PrimGraph, id: TensorId, facts: TensorFacts| {
             let fits = ranks.contains(&graph.shape(id).rank());
             fits && graph.dtype(id).is_float() && facts.magnitude() <= MAX_MAGNITUDE
         };
@@ -286,7 +286,7 @@ impl Generator<'_> {
     /// A tensor of the type and shape of another: an existing one, or constants between -2 and 2.
     fn like(&mut self, other: TensorId) -> TensorId {
         let (dtype, dims) = (self.graph.dtype(other), self.dims(other));
-        let suits = |graph: &PrimGraph, id: TensorId, facts: Facts| {
+        let suits = |graph: &PrimGraph, id: TensorId, facts: TensorFacts| {
             graph.dtype(id) == dtype && graph.shape(id)[..] == dims[..] && facts.magnitude() <= MAX_MAGNITUDE
         };
         match self.pick(suits) {
@@ -297,12 +297,12 @@ impl Generator<'_> {
     }
 
     /// Adds a node with one result, unless inference refuses it, or the result is too large or its values unbounded.
-    fn add(&mut self, op: PrimOp, inputs: &[TensorId], facts: Facts) -> Option<TensorId> {
+    fn add(&mut self, op: PrimOp, inputs: &[TensorId], facts: TensorFacts) -> Option<TensorId> {
         self.add_all(op, inputs, &[facts]).map(|results| results[0])
     }
 
     /// Adds a node, likewise.
-    fn add_all(&mut self, op: PrimOp, inputs: &[TensorId], facts: &[Facts]) -> Option<Vec<TensorId>> {
+    fn add_all(&mut self, op: PrimOp, inputs: &[TensorId], facts: &[TensorFacts]) -> Option<Vec<TensorId>> {
         let types: Vec<(DType, &Shape)> =
             inputs.iter().map(|&id| (self.graph.dtype(id), self.graph.shape(id))).collect();
         let results = infer(&op, &types).ok()?;
@@ -324,7 +324,7 @@ impl Generator<'_> {
         let (dtype, shape) = (self.graph.dtype(like), self.graph.shape(like).clone());
         let value = Tensor::from_f64(dtype, Shape::scalar(), &[value]);
         let rounded = value.to_f64()[0];
-        let facts = Facts::exact(rounded, rounded);
+        let facts = TensorFacts::exact(rounded, rounded);
         let scalar = self.constant(value, facts);
         self.add(PrimOp::Broadcast { shape, dims: vec![] }, &[scalar], facts)
     }

@@ -1,6 +1,6 @@
 //! Random opaque operations, with small fixed bodies.
 
-use super::{Facts, Generator};
+use super::{Generator, TensorFacts};
 use crate::{
     BinaryFn, DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, RnnCell, RnnDirection, RnnSpec, ScalarFn,
     ScanSpec, Shape, Tensor, TensorId, UnaryFn,
@@ -16,7 +16,7 @@ impl Generator<'_> {
         kind: OpaqueKind,
         inputs: &[TensorId],
         results: Vec<Type>,
-        facts: &[Facts],
+        facts: &[TensorFacts],
     ) -> Option<TensorId> {
         let op = PrimOp::Opaque(Box::new(OpaqueOp { kind, results }));
         self.add_all(op, inputs, facts).map(|results| results[0])
@@ -44,7 +44,7 @@ pub fn top_k(g: &mut Generator<'_>) -> Option<TensorId> {
     dims[axis] = k;
     let shape = Shape::checked(dims)?;
     let kind = OpaqueKind::TopK { axis, k, largest: g.rng.one_in(2), sorted: true };
-    let facts = [g.facts(x), Facts::exact(0.0, extent as f64)];
+    let facts = [g.facts(x), TensorFacts::exact(0.0, extent as f64)];
     g.opaque(kind, &[x], vec![(dtype, shape.clone()), (DType::I64, shape)], &facts)
 }
 
@@ -55,7 +55,7 @@ pub fn cum_sum(g: &mut Generator<'_>) -> Option<TensorId> {
     let kind = OpaqueKind::CumSum { axis, exclusive: g.rng.one_in(2), reverse: g.rng.one_in(2) };
     let reach = g.facts(x).magnitude() * g.graph.shape(x)[axis] as f64;
     let results = vec![g.type_of(x)];
-    g.opaque(kind, &[x], results, &[Facts::rounded(-reach, reach)])
+    g.opaque(kind, &[x], results, &[TensorFacts::rounded(-reach, reach)])
 }
 
 /// A body `output = f(input)` for one tensor.
@@ -70,14 +70,14 @@ fn unary_body(name: &str, (dtype, shape): &Type, function: UnaryFn) -> Option<Pr
 /// A choice between the negative and the absolute value.
 pub fn branch(g: &mut Generator<'_>) -> Option<TensorId> {
     let x = g.small_float()?;
-    let single = |graph: &PrimGraph, id: TensorId, _: Facts| {
+    let single = |graph: &PrimGraph, id: TensorId, _: TensorFacts| {
         graph.dtype(id) == DType::Bool && graph.shape(id).elems() == 1
     };
     let condition = match g.pick(single) {
         Some(id) => id,
         None => {
             let value = g.rng.one_in(2);
-            g.constant(Tensor::from_bools(Shape::scalar(), &[value]), Facts::exact(0.0, 1.0))
+            g.constant(Tensor::from_bools(Shape::scalar(), &[value]), TensorFacts::exact(0.0, 1.0))
         }
     };
     let of = g.type_of(x);
@@ -86,7 +86,7 @@ pub fn branch(g: &mut Generator<'_>) -> Option<TensorId> {
         else_graph: Box::new(unary_body("else", &of, UnaryFn::Abs)?),
     };
     let reach = g.facts(x).magnitude();
-    let facts = Facts { low: -reach, high: reach, exact: g.facts(x).exact };
+    let facts = TensorFacts { low: -reach, high: reach, exact: g.facts(x).exact };
     g.opaque(kind, &[condition, x], vec![of], &[facts])
 }
 
@@ -105,11 +105,11 @@ pub fn repeat(g: &mut Generator<'_>) -> Option<TensorId> {
     body.add_output("state", next);
     body.add_output("states", next);
     let count = g.integers(DType::I64, &[], trips as i64, trips as i64);
-    let start = g.constant(Tensor::from_bools(Shape::scalar(), &[true]), Facts::exact(0.0, 1.0));
+    let start = g.constant(Tensor::from_bools(Shape::scalar(), &[true]), TensorFacts::exact(0.0, 1.0));
     let stacked = Shape::checked([&[trips], &shape[..]].concat())?;
     let kind = OpaqueKind::Loop { body: Box::new(body), carried: 1, trips };
     let reach = g.facts(x).magnitude() * (trips + 1) as f64;
-    let facts = [Facts::rounded(-reach, reach); 2];
+    let facts = [TensorFacts::rounded(-reach, reach); 2];
     g.opaque(kind, &[count, start, x, x], vec![of.clone(), (*dtype, stacked)], &facts)
 }
 
@@ -132,7 +132,7 @@ pub fn scan(g: &mut Generator<'_>) -> Option<TensorId> {
     let reach = 2.0 + g.facts(x).magnitude() * length as f64;
     let results = vec![(dtype, Shape::checked(slice)?), (dtype, Shape::checked(dims)?)];
     let kind = OpaqueKind::Scan { body: Box::new(body), spec };
-    g.opaque(kind, &[start, x], results, &[Facts::rounded(-reach, reach); 2])
+    g.opaque(kind, &[start, x], results, &[TensorFacts::rounded(-reach, reach); 2])
 }
 
 /// A recurrent layer of any cell with constant weights.
@@ -177,7 +177,7 @@ pub fn rnn(g: &mut Generator<'_>) -> Option<TensorId> {
         batch_major,
     };
     let reach = sequence as f64 + 2.0;
-    let facts = [Facts::rounded(-reach, reach); 3];
+    let facts = [TensorFacts::rounded(-reach, reach); 3];
     let results: Option<Vec<Type>> =
         results.into_iter().map(|dims| Some((dtype, Shape::checked(dims)?))).collect();
     let results = results?;

@@ -1,6 +1,6 @@
 //! Random reductions.
 
-use super::{Facts, Generator, MAX_MAGNITUDE};
+use super::{Generator, MAX_MAGNITUDE, TensorFacts};
 use crate::{BinaryFn, PrimOp, ReduceOp, ScalarFn, TensorId, UnaryFn, Window};
 
 /// A reduction over some axes; arg-reductions of exact operands only.
@@ -16,24 +16,24 @@ pub fn reduce(g: &mut Generator<'_>) -> Option<TensorId> {
     let dims = g.dims(x);
     let count = axes.iter().map(|&axis| dims[axis]).product();
     let facts = image(op, g.facts(x), count);
-    let facts = if g.graph.dtype(x).is_float() { facts } else { Facts { exact: true, ..facts } };
+    let facts = if g.graph.dtype(x).is_float() { facts } else { TensorFacts { exact: true, ..facts } };
     g.add(PrimOp::Reduce { op, axes }, &[x], facts)
 }
 
 /// What a reduction of `count` elements makes of an interval.
-fn image(op: ReduceOp, x: Facts, count: usize) -> Facts {
+fn image(op: ReduceOp, x: TensorFacts, count: usize) -> TensorFacts {
     let n = count as f64;
-    let extremum = |nothing: f64| if count == 0 { Facts::exact(nothing, nothing) } else { x };
+    let extremum = |nothing: f64| if count == 0 { TensorFacts::exact(nothing, nothing) } else { x };
     match op {
-        ReduceOp::Sum => Facts::rounded((n * x.low).min(0.0), (n * x.high).max(0.0)),
+        ReduceOp::Sum => TensorFacts::rounded((n * x.low).min(0.0), (n * x.high).max(0.0)),
         ReduceOp::Prod => {
             // Finite, so that it is refused: only the extremum of nothing is infinite.
             let reach = x.magnitude().max(1.0).powf(n).min(2.0 * MAX_MAGNITUDE);
-            Facts::rounded(-reach, reach)
+            TensorFacts::rounded(-reach, reach)
         }
         ReduceOp::Max => extremum(f64::NEG_INFINITY),
         ReduceOp::Min => extremum(f64::INFINITY),
-        ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => Facts::exact(0.0, n),
+        ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => TensorFacts::exact(0.0, n),
     }
 }
 
@@ -70,7 +70,7 @@ pub fn window(g: &mut Generator<'_>) -> Option<TensorId> {
         facts = facts.union(image(op, facts, 0));
     }
     if op.is_arg() {
-        facts = Facts::exact(0.0, dims[2..].iter().product::<usize>() as f64);
+        facts = TensorFacts::exact(0.0, dims[2..].iter().product::<usize>() as f64);
     }
     g.add(PrimOp::Window { op, window }, &[x], facts)
 }
@@ -90,11 +90,11 @@ pub fn softmax(g: &mut Generator<'_>) -> Option<TensorId> {
     let reduced = |op| PrimOp::Reduce { op, axes: vec![axis] };
     let max = g.add(reduced(ReduceOp::Max), &[x], facts)?;
     let max = g.add(spread.clone(), &[max], facts)?;
-    let difference = Facts::rounded(-width, 0.0);
+    let difference = TensorFacts::rounded(-width, 0.0);
     let shifted = g.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Sub)), &[x, max], difference)?;
-    let unit = Facts::rounded(0.0, 1.0);
+    let unit = TensorFacts::rounded(0.0, 1.0);
     let exp = g.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Exp)), &[shifted], unit)?;
-    let total = Facts::rounded(1.0, shape[axis] as f64);
+    let total = TensorFacts::rounded(1.0, shape[axis] as f64);
     let sum = g.add(reduced(ReduceOp::Sum), &[exp], total)?;
     let sum = g.add(spread, &[sum], total)?;
     g.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Div)), &[exp, sum], unit)

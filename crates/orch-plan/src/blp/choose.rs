@@ -65,7 +65,7 @@ pub fn choose(problem: &Problem, options: &ChooseOptions, solver: &dyn Solver) -
     Ok(Choice { report, ..choice })
 }
 
-/// A solve under way.
+/// A solve in progress.
 struct Chooser<'a> {
     options: &'a ChooseOptions,
     solver: &'a dyn Solver,

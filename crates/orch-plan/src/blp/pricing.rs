@@ -54,7 +54,7 @@ pub(super) fn prices(
     pricing.prices
 }
 
-/// Prices under way.
+/// Prices in progress.
 struct Pricing<'a> {
     instance: &'a Instance,
     /// Nodes that have a price, ascending.

@@ -48,7 +48,7 @@ pub struct Buffer {
 
 /// A buffer that is part of another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct View {
+pub struct MemoryAlias {
     /// The part. It takes no memory of its own, and keeps the whole alive.
     pub view: BufferId,
     /// The whole; may be a view itself.
@@ -74,7 +74,7 @@ pub struct MemoryRequest {
     /// Buffers of the arena.
     pub buffers: Vec<Buffer>,
     /// Which of them are parts of others; each buffer at most once.
-    pub views: Vec<View>,
+    pub views: Vec<MemoryAlias>,
     /// Which may take the place of which.
     pub in_place: Vec<InPlace>,
 }

@@ -1,6 +1,6 @@
 //! Buffers that share memory, merged into storages.
 
-use super::{Buffer, BufferId, InPlace, MemoryError, MemoryRequest, View};
+use super::{Buffer, BufferId, InPlace, MemoryAlias, MemoryError, MemoryRequest};
 
 /// More bytes than this are refused, so that offsets can be added without overflow.
 const MAX_BYTES: u64 = 1 << 62;
@@ -66,7 +66,7 @@ impl Storages {
     fn add_view(
         &mut self,
         request: &MemoryRequest,
-        parents: &[Option<View>],
+        parents: &[Option<MemoryAlias>],
         view: BufferId,
     ) -> Result<(), MemoryError> {
         let mut root = view;
@@ -197,10 +197,10 @@ fn check(request: &MemoryRequest) -> Result<(), MemoryError> {
 }
 
 /// For each buffer what it is a view of.
-fn parents(request: &MemoryRequest) -> Result<Vec<Option<View>>, MemoryError> {
-    let mut parents: Vec<Option<View>> = vec![None; request.buffers.len()];
+fn parents(request: &MemoryRequest) -> Result<Vec<Option<MemoryAlias>>, MemoryError> {
+    let mut parents: Vec<Option<MemoryAlias>> = vec![None; request.buffers.len()];
     for &link in &request.views {
-        let View { view, of, offset_bytes } = link;
+        let MemoryAlias { view, of, offset_bytes } = link;
         let (bytes, of_bytes) = (request.buffers[view.index()].bytes, request.buffers[of.index()].bytes);
         if offset_bytes.checked_add(bytes).is_none_or(|end| end > of_bytes) {
             return Err(MemoryError::ViewOutside { view, of, bytes, offset_bytes, of_bytes });

@@ -11,11 +11,11 @@ fn in_place(output: u32, input: u32) -> InPlace {
     InPlace { output: BufferId(output), input: BufferId(input) }
 }
 
-fn view(view: u32, of: u32, offset_bytes: u64) -> View {
-    View { view: BufferId(view), of: BufferId(of), offset_bytes }
+fn view(view: u32, of: u32, offset_bytes: u64) -> MemoryAlias {
+    MemoryAlias { view: BufferId(view), of: BufferId(of), offset_bytes }
 }
 
-fn planned(buffers: Vec<Buffer>, views: Vec<View>, in_place: Vec<InPlace>) -> MemoryPlan {
+fn planned(buffers: Vec<Buffer>, views: Vec<MemoryAlias>, in_place: Vec<InPlace>) -> MemoryPlan {
     let request = MemoryRequest { buffers, views, in_place };
     let plan = plan_memory(&request).expect("a valid request");
     check_plan(&request, &plan);
@@ -126,7 +126,7 @@ fn nothing_and_empty_buffers_need_nothing() {
 
 #[test]
 fn malformed_requests_are_refused() {
-    let refused = |buffers: Vec<Buffer>, views: Vec<View>, in_place: Vec<InPlace>| {
+    let refused = |buffers: Vec<Buffer>, views: Vec<MemoryAlias>, in_place: Vec<InPlace>| {
         plan_memory(&MemoryRequest { buffers, views, in_place }).unwrap_err().to_string()
     };
     let odd = Buffer { alignment: 12, ..buffer(1, 0, 0) };
@@ -155,7 +155,7 @@ fn any_request() -> impl Strategy<Value = MemoryRequest> {
     });
     let any_views = prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..4);
     (prop::collection::vec(any_buffer, 1..16), any_views).prop_map(|(mut buffers, links)| {
-        let mut views: Vec<View> = Vec::new();
+        let mut views: Vec<MemoryAlias> = Vec::new();
         for (left, right) in links {
             let (left, right) = (left.index(buffers.len()), right.index(buffers.len()));
             let is_new = views.iter().all(|link| link.view.index() != left.max(right));

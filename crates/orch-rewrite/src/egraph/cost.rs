@@ -1,6 +1,6 @@
 //! What a term costs: enough to rank alternatives, no prediction of a run time.
 
-use super::term::Facts;
+use super::term::TermFacts;
 use orch_ir::{PrimOp, Shape};
 
 /// A machine, as coarsely as the choice between alternatives needs it.
@@ -36,7 +36,7 @@ impl CostModel {
     const VIEW_US: f64 = 1e-3;
 
     /// Microseconds for one primitive on operands with these facts.
-    pub(crate) fn primitive_us(&self, op: &PrimOp, operands: &[&Facts], result: &Facts) -> f64 {
+    pub(crate) fn primitive_us(&self, op: &PrimOp, operands: &[&TermFacts], result: &TermFacts) -> f64 {
         let elems = result.shape.elems() as f64;
         let moved = (result.bytes()
             + operands.iter().filter(|facts| !facts.known).map(|facts| facts.bytes()).sum::<usize>())

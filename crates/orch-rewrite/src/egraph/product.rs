@@ -1,13 +1,13 @@
 //! A contraction seen as a linear map of one operand, the other one being its matrix.
 
 use super::Space;
-use super::space::View;
+use super::space::ClassView;
 use egg::Id;
 use orch_ir::{Contract, PrimOp, Shape};
 
 /// `out = contract(x, matrix)`, labels as in [`Contract`], `x` on the left.
 #[derive(Clone)]
-pub(crate) struct Product {
+pub(crate) struct ContractProduct {
     pub(crate) x: Id,
     pub(crate) matrix: Id,
     /// Labels of `x`.
@@ -18,12 +18,12 @@ pub(crate) struct Product {
     pub(crate) out: Vec<u8>,
 }
 
-impl Product {
+impl ContractProduct {
     /// The two ways to see a contraction as a product; none for other primitives.
-    pub(crate) fn both(view: &View) -> Vec<Product> {
+    pub(crate) fn both(view: &ClassView) -> Vec<ContractProduct> {
         let PrimOp::Contract(Contract { lhs, rhs, out }) = &*view.op else { return Vec::new() };
         let [l, r] = view.children[..] else { return Vec::new() };
-        let product = |x, matrix, own: &[u8], other: &[u8]| Product {
+        let product = |x, matrix, own: &[u8], other: &[u8]| ContractProduct {
             x,
             matrix,
             own: own.to_vec(),
@@ -83,15 +83,15 @@ impl Product {
     }
 
     /// The same map of another tensor with labels `own`, its result in place.
-    pub(crate) fn of(&self, x: Id, own: Vec<u8>) -> Product {
-        let mut product = Product { x, own, ..self.clone() };
+    pub(crate) fn of(&self, x: Id, own: Vec<u8>) -> ContractProduct {
+        let mut product = ContractProduct { x, own, ..self.clone() };
         product.out.retain(|label| product.own.contains(label) || product.other.contains(label));
         product.out.extend(product.own.iter().filter(|label| !self.own.contains(label)));
         product.out = product.in_place();
         product
     }
 
-    /// A result in the order of `labels`, brought into the order of [`Product::out`].
+    /// A result in the order of `labels`, brought into the order of [`ContractProduct::out`].
     pub(crate) fn ordered(&self, space: &mut Space, x: Id, labels: &[u8]) -> Option<Id> {
         let perm = self
             .out

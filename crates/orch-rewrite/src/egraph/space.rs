@@ -1,6 +1,6 @@
 //! A draft as an e-graph.
 
-use super::term::{Facts, Signature, Symbol, Term};
+use super::term::{Signature, Symbol, Term, TermFacts};
 use crate::draft::{Draft, Provenance};
 use egg::{EGraph, Id};
 use orch_ir::{DType, PrimOp, ScalarFn, Shape, TensorId};
@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 /// A primitive with the classes of its operands.
 #[derive(Clone)]
-pub(crate) struct View {
+pub(crate) struct ClassView {
     pub(crate) op: Rc<PrimOp>,
     pub(crate) children: Vec<Id>,
 }
@@ -70,28 +70,31 @@ impl Space {
 
     fn add_leaf(&mut self, draft: &Draft, id: TensorId) -> Id {
         let tensor = &draft.tensors[id.index()];
-        let facts =
-            Facts { dtype: tensor.dtype, shape: tensor.shape.clone(), known: tensor.source_bytes.is_some() };
+        let facts = TermFacts {
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            known: tensor.source_bytes.is_some(),
+        };
         self.graph.analysis.leaves.insert(id, facts);
         self.graph.add(Term { symbol: Symbol::Leaf(id), children: Vec::new() })
     }
 
     /// Primitive and operands of a term; `None` for leaves.
-    pub(crate) fn view(&self, term: &Term) -> Option<View> {
+    pub(crate) fn view(&self, term: &Term) -> Option<ClassView> {
         let Symbol::Op(number) = term.symbol else { return None };
         let op = self.graph.analysis.ops[number as usize].clone();
-        Some(View { op, children: term.children.iter().map(|&child| self.graph.find(child)).collect() })
+        Some(ClassView { op, children: term.children.iter().map(|&child| self.graph.find(child)).collect() })
     }
 
     /// All ways that a class is computed.
-    pub(crate) fn views(&self, class: Id) -> Vec<View> {
+    pub(crate) fn views(&self, class: Id) -> Vec<ClassView> {
         let mut terms: Vec<&Term> = self.graph[class].nodes.iter().collect();
         terms.sort();
         terms.into_iter().filter_map(|term| self.view(term)).collect()
     }
 
     /// What is known about a class.
-    pub(crate) fn facts(&self, class: Id) -> &Facts {
+    pub(crate) fn facts(&self, class: Id) -> &TermFacts {
         &self.graph[class].data
     }
 
@@ -112,7 +115,7 @@ impl Space {
 
     /// Adds a term; `None` if the operands do not suit.
     pub(crate) fn emit(&mut self, op: PrimOp, children: &[Id]) -> Option<Id> {
-        let operands: Vec<&Facts> = children.iter().map(|&child| self.facts(child)).collect();
+        let operands: Vec<&TermFacts> = children.iter().map(|&child| self.facts(child)).collect();
         self.graph.analysis.result(&op, &operands)?;
         let symbol = Symbol::Op(self.graph.analysis.number(&op));
         Some(self.graph.add(Term { symbol, children: children.to_vec() }))

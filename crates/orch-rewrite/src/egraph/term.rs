@@ -44,14 +44,14 @@ impl Language for Term {
 
 /// What is known about a class.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct TermFacts {
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
     /// It depends on constants alone.
     pub(crate) known: bool,
 }
 
-impl Facts {
+impl TermFacts {
     /// The bytes of the tensor.
     pub(crate) fn bytes(&self) -> usize {
         self.shape.elems() * self.dtype.size_bytes()
@@ -63,7 +63,7 @@ impl Facts {
 pub(crate) struct Signature {
     pub(crate) ops: Vec<Rc<PrimOp>>,
     numbers: BTreeMap<String, u32>,
-    pub(crate) leaves: BTreeMap<TensorId, Facts>,
+    pub(crate) leaves: BTreeMap<TensorId, TermFacts>,
 }
 
 impl Signature {
@@ -77,29 +77,30 @@ impl Signature {
     }
 
     /// The facts of a primitive's result, or `None` if the operands do not suit.
-    pub(crate) fn result(&self, op: &PrimOp, operands: &[&Facts]) -> Option<Facts> {
+    pub(crate) fn result(&self, op: &PrimOp, operands: &[&TermFacts]) -> Option<TermFacts> {
         let types: Vec<(DType, &Shape)> = operands.iter().map(|facts| (facts.dtype, &facts.shape)).collect();
         let (dtype, shape) = infer(op, &types).ok()?.into_iter().next()?;
-        Some(Facts { dtype, shape, known: operands.iter().all(|facts| facts.known) })
+        Some(TermFacts { dtype, shape, known: operands.iter().all(|facts| facts.known) })
     }
 }
 
 impl Analysis<Term> for Signature {
-    type Data = Facts;
+    type Data = TermFacts;
 
-    fn make(egraph: &mut EGraph<Term, Self>, term: &Term, _: Id) -> Facts {
+    fn make(egraph: &mut EGraph<Term, Self>, term: &Term, _: Id) -> TermFacts {
         let signature = &egraph.analysis;
         match term.symbol {
             Symbol::Leaf(tensor) => signature.leaves[&tensor].clone(),
             Symbol::Op(number) => {
-                let operands: Vec<&Facts> = term.children.iter().map(|&child| &egraph[child].data).collect();
+                let operands: Vec<&TermFacts> =
+                    term.children.iter().map(|&child| &egraph[child].data).collect();
                 let op = &signature.ops[number as usize];
                 signature.result(op, &operands).expect("terms are inferred before they are added")
             }
         }
     }
 
-    fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
+    fn merge(&mut self, a: &mut TermFacts, b: TermFacts) -> DidMerge {
         let known = a.known || b.known;
         let merged = DidMerge(known != a.known, known != b.known);
         a.known = known;

@@ -26,13 +26,13 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 /// A product of an operand and known weights.
-struct Product {
+struct WeightProduct {
     made: Made,
     /// Which operand is not known.
     operand: usize,
 }
 
-impl Product {
+impl WeightProduct {
     fn at_root(site: &Site<'_>) -> Option<Self> {
         let made = site.root();
         let weights_last = matches!(&*made.op, PrimOp::Conv(_));
@@ -87,7 +87,7 @@ fn compact(site: &mut Site<'_>, id: TensorId) -> Option<(TensorId, Vec<usize>)> 
 }
 
 fn product_of_scaled(site: &mut Site<'_>) -> Option<TensorId> {
-    let product = Product::at_root(site)?;
+    let product = WeightProduct::at_root(site)?;
     let scaled = product.x();
     let (x, factor) = site.with_constant(scaled, BinaryFn::Mul).filter(|_| site.single(scaled))?;
     let (factor, dims) = compact(site, factor)?;
@@ -99,7 +99,7 @@ fn product_of_scaled(site: &mut Site<'_>) -> Option<TensorId> {
 }
 
 fn product_of_shifted(site: &mut Site<'_>) -> Option<TensorId> {
-    let product = Product::at_root(site)?;
+    let product = WeightProduct::at_root(site)?;
     let shifted = product.x();
     let (x, summand) = site.with_constant(shifted, BinaryFn::Add).filter(|_| site.single(shifted))?;
     let (summand, dims) = compact(site, summand)?;
@@ -121,7 +121,7 @@ fn product_of_shifted(site: &mut Site<'_>) -> Option<TensorId> {
 /// The product of a summand alone: over the dimensions that the weights share, repeated along the others.
 fn shift_of_contract(
     site: &mut Site<'_>,
-    product: &Product,
+    product: &WeightProduct,
     contract: &Contract,
     summand: TensorId,
     dims: &[usize],
@@ -146,7 +146,7 @@ fn shift_of_contract(
 /// The sum over input channels and window of the summand times the weights, per output channel.
 fn shift_of_conv(
     site: &mut Site<'_>,
-    product: &Product,
+    product: &WeightProduct,
     summand: TensorId,
     dims: &[usize],
 ) -> Option<TensorId> {

@@ -47,7 +47,7 @@ void write_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratc
     }
 }
 
-// Each task: e^x of one block in the first-level cache, by a polynomial of degree 5 on [-ln(2)/2, ln(2)/2]. Stands
+// Each task: e^x of one block in L1, by a polynomial of degree 5 on [-ln(2)/2, ln(2)/2]. Stands
 // for transcendental functions in general.
 void exp_block(void *const *buffers, int64_t begin, int64_t end, void *scratch) {
     const vec *x = buffers[0];

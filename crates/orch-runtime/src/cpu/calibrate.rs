@@ -5,9 +5,9 @@
 
 use super::aligned::AlignedBuffer;
 use super::cache::{BuildError, CompileCache};
-use super::executable::Executable;
-use super::kernel::Kernel;
-use super::launch::{Action, Launch, Program, Step};
+use super::executable::CpuExecutable;
+use super::kernel::CpuKernel;
+use super::launch::{Action, CpuStep, Launch, Program};
 use super::library::{Library, LoadError};
 use super::pool::{Chunking, Pool};
 use crate::kernels::Source;
@@ -29,11 +29,11 @@ pub struct Calibration {
     pub fma_gflops_all: f64,
     /// bf16 matrix operations on AMX tiles; `None` without AMX.
     pub amx_gflops_core: Option<f64>,
-    /// Exponentials, in 10^9 elements per second, from and to the first-level cache.
+    /// Exponentials, in 10^9 elements per second, from and to L1.
     pub exp_gelems_core: f64,
-    /// Reading from the first-level cache, in 10^9 bytes per second.
+    /// Reading from L1, in 10^9 bytes per second.
     pub l1_read_gbs_core: f64,
-    /// Reading from the second-level cache.
+    /// Reading from L2.
     pub l2_read_gbs_core: f64,
     /// Reading from memory, or from a last-level cache too large to get past.
     pub memory_read_gbs_core: f64,
@@ -185,7 +185,7 @@ impl Bench<'_> {
         blocks: usize,
         tasks: usize,
         sharing: Sharing,
-    ) -> Result<Executable, LoadError> {
+    ) -> Result<CpuExecutable, LoadError> {
         let kernel = self.library.kernel(name, tasks as i64, BLOCK_BYTES)?;
         let chunking = if sharing == Sharing::All { Chunking::Dynamic } else { Chunking::Inline };
         let memory = BufferRef::write(Base::Output(0), 0, memory_bytes);
@@ -193,7 +193,7 @@ impl Bench<'_> {
         let buffers = vec![memory, BufferRef::read(Base::Constant(0), 0, size_of::<i64>())];
         let steps = vec![step(kernel, buffers, chunking)];
         let program = Program { constants, output_bytes: vec![memory_bytes], steps, ..Program::default() };
-        Ok(Executable::new(program, Arc::clone(self.pool)).expect("both ranges are whole buffers"))
+        Ok(CpuExecutable::new(program, Arc::clone(self.pool)).expect("both ranges are whole buffers"))
     }
 
     /// What sharing a step among all threads costs besides its work.
@@ -213,7 +213,7 @@ impl Bench<'_> {
         let steps = (0..STEPS).map(|_| step(kernel.clone(), buffers.clone(), chunking)).collect();
         let program = Program { arena_bytes: BLOCK_BYTES, steps, ..Program::default() };
         let mut executable =
-            Executable::new(program, Arc::clone(self.pool)).expect("the range is the whole arena");
+            CpuExecutable::new(program, Arc::clone(self.pool)).expect("the range is the whole arena");
         let mut best = Duration::MAX;
         let start = Instant::now();
         while start.elapsed() < FIGURE_TIME {
@@ -226,8 +226,8 @@ impl Bench<'_> {
     }
 }
 
-fn step(kernel: Kernel, buffers: Vec<BufferRef>, chunking: Chunking) -> Step {
-    Step { name: "calibrate".into(), action: Action::Launch(Launch { kernel, buffers, chunking }) }
+fn step(kernel: CpuKernel, buffers: Vec<BufferRef>, chunking: Chunking) -> CpuStep {
+    CpuStep { name: "calibrate".into(), action: Action::Launch(Launch { kernel, buffers, chunking }) }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A program with memory to run in.
-pub struct Executable {
+pub struct CpuExecutable {
     program: Arc<Program>,
     pool: Arc<Pool>,
     memory: Memory,
@@ -27,9 +27,9 @@ pub struct Executable {
 
 // SAFETY: the raw pointers point into memory that the executable owns, or shares and only reads (constants); those to
 // the caller's tensors are used during `run` only. Everything else is `Send`.
-unsafe impl Send for Executable {}
+unsafe impl Send for CpuExecutable {}
 
-impl Executable {
+impl CpuExecutable {
     /// Prepares a program to run on the threads of `pool`.
     ///
     /// # Errors
@@ -161,8 +161,8 @@ impl Executable {
         unsafe impl Sync for Shared<'_> {}
         impl Shared<'_> {
             /// # Safety
-            /// As [`Kernel::call`](super::kernel::Kernel), with a thread index that no other call is using.
-            unsafe fn call(&self, kernel: &super::Kernel, thread: usize, tasks: std::ops::Range<i64>) {
+            /// As [`CpuKernel::call`](super::kernel::CpuKernel), with a thread index that no other call is using.
+            unsafe fn call(&self, kernel: &super::CpuKernel, thread: usize, tasks: std::ops::Range<i64>) {
                 // SAFETY: the caller's promise.
                 unsafe { kernel.call(self.0, tasks.start, tasks.end, self.1.address(thread)) }
             }
@@ -207,9 +207,9 @@ impl Executable {
     }
 }
 
-impl fmt::Debug for Executable {
+impl fmt::Debug for CpuExecutable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executable").field("program", &self.program).finish_non_exhaustive()
+        f.debug_struct("CpuExecutable").field("program", &self.program).finish_non_exhaustive()
     }
 }
 

@@ -26,7 +26,7 @@ pub type KernelEntry = unsafe extern "C" fn(*const *mut c_void, i64, i64, *mut c
 
 /// A kernel function of a loaded library.
 #[derive(Clone)]
-pub struct Kernel {
+pub struct CpuKernel {
     entry: KernelEntry,
     tasks: i64,
     scratch_bytes: usize,
@@ -43,7 +43,7 @@ pub enum Argument<'a> {
     Write(&'a mut [u8]),
 }
 
-impl Kernel {
+impl CpuKernel {
     pub(super) fn new(entry: KernelEntry, tasks: i64, scratch_bytes: usize, library: Arc<Loaded>) -> Self {
         Self { entry, tasks: tasks.max(0), scratch_bytes, _library: library }
     }
@@ -85,9 +85,9 @@ impl Kernel {
     }
 }
 
-impl fmt::Debug for Kernel {
+impl fmt::Debug for CpuKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kernel")
+        f.debug_struct("CpuKernel")
             .field("tasks", &self.tasks)
             .field("scratch_bytes", &self.scratch_bytes)
             .finish()

@@ -1,6 +1,6 @@
 //! What a step of a program does on the CPU.
 
-use super::kernel::Kernel;
+use super::kernel::CpuKernel;
 use super::pool::Chunking;
 use crate::program::{self, BufferRef, KernelLaunch};
 
@@ -8,7 +8,7 @@ use crate::program::{self, BufferRef, KernelLaunch};
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The kernel.
-    pub kernel: Kernel,
+    pub kernel: CpuKernel,
     /// Its tensors, in its order.
     pub buffers: Vec<BufferRef>,
     /// How its tasks are shared among threads.
@@ -19,7 +19,7 @@ pub struct Launch {
 pub type Action = program::Action<Launch>;
 
 /// One step of a program.
-pub type Step = program::Step<Launch>;
+pub type CpuStep = program::Step<Launch>;
 
 /// Steps in order, and the memory that they use. Constants that do not start at a multiple of
 /// [`ALIGN_BYTES`](super::ALIGN_BYTES) are copied once.
@@ -37,7 +37,7 @@ impl KernelLaunch for Launch {
 
 /// The largest scratch memory that a kernel asks for.
 pub(super) fn scratch_bytes(program: &Program) -> usize {
-    let of_step = |step: &Step| match &step.action {
+    let of_step = |step: &CpuStep| match &step.action {
         Action::Launch(launch) => launch.kernel.scratch_bytes(),
         Action::Host(_) | Action::Copy { .. } => 0,
     };

@@ -1,11 +1,11 @@
 //! Shared objects in this process.
 
-use super::kernel::{Kernel, KernelEntry};
+use super::kernel::{CpuKernel, KernelEntry};
 use crate::os::{AnonymousFile, loader_message};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A loaded shared object. It stays loaded until the last clone and the last [`Kernel`] from it are gone.
+/// A loaded shared object. It stays loaded until the last clone and the last [`CpuKernel`] from it are gone.
 #[derive(Clone)]
 pub struct Library(Arc<Loaded>);
 
@@ -74,11 +74,11 @@ impl Library {
     ///
     /// # Errors
     /// If there is no such function.
-    pub fn kernel(&self, name: &str, tasks: i64, scratch_bytes: usize) -> Result<Kernel, LoadError> {
+    pub fn kernel(&self, name: &str, tasks: i64, scratch_bytes: usize) -> Result<CpuKernel, LoadError> {
         // SAFETY: the type is that of every kernel function; that `name` is one is the caller's promise.
         let symbol = unsafe { self.0.library.get::<KernelEntry>(name) };
         match symbol {
-            Ok(entry) => Ok(Kernel::new(*entry, tasks, scratch_bytes, Arc::clone(&self.0))),
+            Ok(entry) => Ok(CpuKernel::new(*entry, tasks, scratch_bytes, Arc::clone(&self.0))),
             Err(error) => Err(LoadError::NoKernel {
                 library: self.0.name.clone(),
                 kernel: name.to_owned(),
@@ -97,7 +97,7 @@ mod tests {
     const COUNT: &str = "#include <stdint.h>\n\
         void NAME(void *const *b, int64_t lo, int64_t hi, void *s) { *(int64_t *)b[0] += VALUE * (hi - lo); }\n";
 
-    fn call(kernel: &Kernel) -> i64 {
+    fn call(kernel: &CpuKernel) -> i64 {
         let mut total = [0u8; 8];
         kernel.run_serial(&mut [Argument::Write(&mut total)]);
         i64::from_le_bytes(total)

@@ -25,8 +25,10 @@ pub use driver::memory::{DeviceBuffer, PinnedBuffer};
 pub use driver::module::{Function, FunctionAttributes, LaunchShape, Module};
 pub use driver::search::SearchPaths;
 pub use driver::stream::{Event, Stream};
-pub use execute::executable::{BoundaryArgument, Executable, ExecutableError, ExecutableOptions, Execution};
-pub use execute::launch::{Action, Launch, Program, Step, TensorMapShape};
+pub use execute::executable::{
+    BoundaryArgument, CudaExecutable, ExecutableError, ExecutableOptions, Execution,
+};
+pub use execute::launch::{Action, CudaStep, Launch, Program, TensorMapShape};
 pub use execute::row::Row;
 pub use execute::timing::{TimeOptions, time_on_device};
 pub use vendor::convolution::{Convolution, Pixels, Sliding};

@@ -1,6 +1,6 @@
 //! Register tiles as matrix tiles (AMX): two by two tiles of 16 x 16 accumulators, 32 elements of K at a time.
 //!
-//! The hardware is configured once, for whole tiles. Fewer rows than a tile has are computed with a tile that starts
+//! The hardware is configured once, for full tiles. Fewer rows than a tile has are computed with a tile that starts
 //! earlier, where rows are read in place, so that it ends with the last row; its first rows are computed twice and
 //! stored once. In scratch, rows of zeros follow the last one instead.
 

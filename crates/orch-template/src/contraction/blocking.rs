@@ -43,7 +43,7 @@ fn amx_schedule(
 }
 
 /// Register tiles that keep the multiply-add units busy on targets with 32 vector registers; each leaves room
-/// for the loaded vectors of the second operand. Tiles of few rows serve products with few rows.
+/// for the loaded vectors of the second operand. Tiles of one to three rows serve skinny products (small M).
 const TILES_32: [(usize, usize); 23] = [
     (7, 4),
     (6, 4),
@@ -166,7 +166,7 @@ impl CpuContractionSchedule {
     /// Fills in the work item blocking for a register tile.
     ///
     /// A work item's rows stay in the L2 while its panels pass by. Rows that are copied meet all panels, or each of
-    /// several work items copies them, which only few rows are worth; panels that are copied must meet all rows.
+    /// several work items copies them, which pays only for skinny products; panels that are copied must meet all rows.
     fn blocked(
         extents: GemmShape,
         staging: Staging,
@@ -261,7 +261,7 @@ impl CpuContractionSchedule {
     /// Slots of a multiply-add unit that one product takes: each step of `k` issues `rows * vectors` multiply-adds
     /// and `rows + vectors` loads, streams `vectors` of a panel, and a chain of multiply-adds has to wait for itself.
     fn modelled_slots(&self, extents: GemmShape, staging: Staging, lanes: usize, target: &CpuTarget) -> f64 {
-        /// Multiply-adds that are under way at a time.
+        /// Multiply-adds that are in flight at a time.
         const LATENCY: f64 = 8.0;
         const STORE_AND_SETUP: f64 = 6.0;
         const TILE_SETUP: f64 = 48.0;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_that_are_copied_meet_parts_of_the_panels() {
+    fn skinny_operands_that_are_copied_meet_parts_of_the_panels() {
         let staging = Staging { rows: Some(RowOrder::KInner), ..Staging::default() };
         let tasks = |m: usize, n: usize| {
             let extents = GemmShape { batch: 1, m, n, k: 4096 };

@@ -15,16 +15,10 @@ pub(super) const WIDEST_BYTES: usize = 16;
 /// Vectors of results that a thread computes in one unrolled iteration of an epilogue: their loads are in flight together.
 pub(super) const RESULTS_IN_FLIGHT: u32 = 4;
 
-/// The thread program of a CTA while it is written.
-pub(super) trait CtaEmitter: Sized {
+/// A thread program while it is written: buffers, variables and loops.
+pub(super) trait ProgramEmitter: Sized {
     /// The program, and the bounds of its expressions.
     fn program_and_simplifier(&mut self) -> (&mut ThreadProgram, &mut Simplifier);
-
-    /// The thread's lane in its warp.
-    fn lane(&self) -> ExprId;
-
-    /// Copies a scalar expression of the block program into the program. No load is made where `guard` is false.
-    fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId;
 
     /// Adds a buffer.
     fn add_buffer(&mut self, name: &str, dtype: DType, elems: usize, scope: Scope) -> BufferId {
@@ -84,6 +78,15 @@ pub(super) trait CtaEmitter: Sized {
         let (start, end) = (exprs.index(0), exprs.index(extent as i64));
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Unroll, body }
     }
+}
+
+/// The thread program of a CTA while it is written: what depends on the lane, and stores of results.
+pub(super) trait CtaEmitter: ProgramEmitter {
+    /// The thread's lane in its warp.
+    fn lane(&self) -> ExprId;
+
+    /// Copies a scalar expression of the block program into the program. No load is made where `guard` is false.
+    fn import(&mut self, root: ExprId, bindings: &[(VarId, ExprId)], guard: Option<ExprId>) -> ExprId;
 
     /// A part of the lane's number: `lane / divide % modulus * times`.
     fn of_lane(&mut self, divide: usize, modulus: usize, times: usize) -> ExprId {

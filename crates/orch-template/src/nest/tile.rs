@@ -1,5 +1,5 @@
 //! Tiles for accesses that are contiguous along another axis than the result: a transpose is staged through scratch
-//! that stays in the first-level cache, element by element, so that each cache line is read once and the vector loop
+//! that stays in L1, element by element, so that each cache line is read once and the vector loop
 //! finds its operands contiguous.
 //!
 //! ```text

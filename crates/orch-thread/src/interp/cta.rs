@@ -10,14 +10,14 @@ use crate::interp::cluster::{Cluster, Presence};
 use crate::interp::fragment::{GROUP, factor, first_place};
 use crate::interp::in_flight::CopyInFlight;
 use crate::interp::tma::{EmptyBarriers, FullBarrier, full_at};
-use crate::interp::{ExecError, Machine, Value};
+use crate::interp::{ExecError, ThreadInterpreter, Value};
 use crate::program::Stmt;
 use orch_compute::expr::ExprId;
 use orch_compute::expr::scalar::{self, Number};
 use orch_ir::{CompareFn, DType};
 use std::rc::Rc;
 
-impl Machine<'_> {
+impl ThreadInterpreter<'_> {
     /// Runs all tasks of a program with a CTA.
     pub(crate) fn run_ctas(&mut self, cta: &Cta) -> Result<(), ExecError> {
         let places = cta.threads * cta.cluster;
@@ -306,7 +306,7 @@ impl Machine<'_> {
                 _ => unreachable!("only statements about loads"),
             }
         }
-        // What products under way read, they still read when all have come to a gate.
+        // What products in flight read, they still read when all have come to a gate.
         if matches!(stmt, CtaStmt::MbarrierArriveEmpty { .. }) {
             self.read_on(cluster)?;
         }

@@ -65,7 +65,7 @@ pub(crate) struct Memory<'a> {
     reader: Vec<Vec<u32>>,
     /// Per element of a shared buffer: the last write and the last read.
     shared: Vec<Vec<[Touch; 2]>>,
-    /// Elements of shared buffers that copies under way will write, and the worker that started them.
+    /// Elements of shared buffers that copies in flight will write, and the worker that started them.
     in_flight: FxHashMap<(BufferId, usize), u32>,
     /// Counts barriers and passes of gates.
     now: u32,
@@ -242,7 +242,7 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// Whether a scratch element of the current worker is known; it is not while a product that writes it is under way.
+    /// Whether a scratch element of the current worker is known; it is not while a product that writes it is in flight.
     pub(crate) fn set_known(&mut self, id: BufferId, offset: i64, is_known: bool) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
         self.writer[id.index()][index] = if is_known { self.worker + 1 } else { 0 };

@@ -1,8 +1,8 @@
-//! Boxes in the interpreter: what is copied by the copy engine, and the slots that count it.
+//! TMA loads in the interpreter: what they copy, and the full and empty mbarriers that count them.
 
 use crate::cta::{Location, SWIZZLE_ALIGNMENT, SWIZZLE_ROW, swizzled};
 use crate::interp::in_flight::CopyInFlight;
-use crate::interp::{ExecError, Machine};
+use crate::interp::{ExecError, ThreadInterpreter};
 use crate::program::ThreadProgram;
 use crate::tma::TensorMapId;
 use orch_compute::expr::ExprId;
@@ -114,7 +114,7 @@ impl FullBarrier {
             )));
         }
         if self.copies.len() < self.loads {
-            return Err(ExecError::divergence("a mbarrier is awaited to which not all loads are under way"));
+            return Err(ExecError::divergence("an mbarrier is awaited before all of its loads were started"));
         }
         self.phase += 1;
         Ok((std::mem::take(&mut self.copies), self.awaited))
@@ -129,7 +129,7 @@ pub(crate) fn full_at(mbarriers: &mut [FullBarrier], number: i64) -> Result<&mut
         .ok_or_else(|| ExecError::divergence(&format!("there is no mbarrier {number}, there are {count}")))
 }
 
-impl Machine<'_> {
+impl ThreadInterpreter<'_> {
     /// Starts copying a box.
     pub(crate) fn start_tma(
         &mut self,
@@ -214,10 +214,10 @@ mod tests {
 
     #[test]
     fn boxes_arrive_swizzled_with_zeros_outside() {
-        assert_eq!(result(&format!("{COPY}  await_boxes 0, 0\n{STORE}")).unwrap(), expected());
+        assert_eq!(result(&format!("{COPY}  mbarrier_wait_full 0, 0\n{STORE}")).unwrap(), expected());
         // A slot is used again once its turn is awaited, and its memory once all have read it.
         let again = format!(
-            "{COPY}  await_boxes 0, 0\n  let first: f16 = s[thread]\n  barrier\n{COPY}  await_boxes 0, 1\n{STORE}"
+            "{COPY}  mbarrier_wait_full 0, 0\n  let first: f16 = s[thread]\n  barrier\n{COPY}  mbarrier_wait_full 0, 1\n{STORE}"
         );
         assert_eq!(result(&again).unwrap(), expected());
     }
@@ -226,11 +226,14 @@ mod tests {
     fn what_is_not_ordered_is_an_error() {
         let read = "  let first: f16 = s[thread]\n";
         for (body, problem) in [
-            (format!("{COPY}{STORE}  await_boxes 0, 0\n"), "also accessed by"),
-            (format!("{COPY}  await_boxes 0, 0\n{read}{COPY}  await_boxes 0, 1\n"), "also accessed by"),
-            (format!("{COPY}  await_boxes 0, 1\n"), "phase 1 of a mbarrier is awaited in its phase 0"),
+            (format!("{COPY}{STORE}  mbarrier_wait_full 0, 0\n"), "also accessed by"),
+            (
+                format!("{COPY}  mbarrier_wait_full 0, 0\n{read}{COPY}  mbarrier_wait_full 0, 1\n"),
+                "also accessed by",
+            ),
+            (format!("{COPY}  mbarrier_wait_full 0, 1\n"), "phase 1 of a mbarrier is awaited in its phase 0"),
             (COPY.to_owned() + &COPY.replace("s[0]", "s[4096]"), "before this one was awaited"),
-            ("  mbarrier_wait_full 1, 0\n".to_owned(), "not all loads are under way"),
+            ("  mbarrier_wait_full 1, 0\n".to_owned(), "before all of its loads were started"),
             (COPY.to_owned(), "before its copies are waited for"),
             (COPY.replace(", 0\n", ", 2\n"), "there is no mbarrier 2"),
             (COPY.replace("s[0]", "s[64]"), "does not start at a multiple of 1024 bytes"),
@@ -244,8 +247,8 @@ mod tests {
 
     #[test]
     fn boxes_overwrite_what_was_read_before_a_gate() {
-        let read = format!("{COPY}  await_boxes 0, 0\n  let first: f16 = s[thread]\n");
-        let again = format!("{COPY}  await_boxes 0, 1\n");
+        let read = format!("{COPY}  mbarrier_wait_full 0, 0\n  let first: f16 = s[thread]\n");
+        let again = format!("{COPY}  mbarrier_wait_full 0, 1\n");
         let mbarrier = "  arrive_empty 0, 0\n  wait_empty 0, 0\n";
         assert_eq!(result_with(1, &format!("{read}{mbarrier}{again}{STORE}")).unwrap(), expected());
         // A gate is passed again once a box that waited for it was awaited.

@@ -1,15 +1,15 @@
-//! Products of tiles in the interpreter: what they add, and what must not be touched while they are under way.
+//! wgmma in the interpreter: what it accumulates, and what must not be touched while it is in flight.
 
 use crate::cta::{CtaStmt, Location, MmaType, SWIZZLE_ALIGNMENT, WARP, WARP_GROUP, swizzled};
 use crate::interp::cluster::Cluster;
 use crate::interp::fragment::{GROUP, factor, first_place};
 use crate::interp::in_flight::WgmmaInFlight;
-use crate::interp::{ExecError, Machine};
+use crate::interp::{ExecError, ThreadInterpreter};
 use crate::program::Scope;
 use orch_compute::expr::scalar::{self, Number};
 use orch_ir::DType;
 
-impl Machine<'_> {
+impl ThreadInterpreter<'_> {
     /// Adds a product of tiles by a warp group.
     pub(crate) fn wgmma(
         &mut self,
@@ -17,16 +17,8 @@ impl Machine<'_> {
         group: &[usize],
         stmt: &CtaStmt,
     ) -> Result<(), ExecError> {
-        let CtaStmt::Wgmma {
-            ty: product,
-            acc: sum,
-            a,
-            b,
-            n: columns,
-            k: terms,
-            transposed,
-            is_async: runs_on,
-        } = *stmt
+        let CtaStmt::Wgmma { ty: product, acc: sum, a, b, n: columns, k: terms, transposed, is_async } =
+            *stmt
         else {
             return Ok(());
         };
@@ -52,12 +44,12 @@ impl Machine<'_> {
                     });
                     let total = total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?;
                     machine.memory.store(sum.buffer, first + at as i64, total)?;
-                    machine.memory.set_known(sum.buffer, first + at as i64, !runs_on)?;
+                    machine.memory.set_known(sum.buffer, first + at as i64, !is_async)?;
                 }
                 Ok(())
             })?;
         }
-        if runs_on {
+        if is_async {
             let first = self.common(cluster, group, sum.offset)?;
             let mut reads = Vec::new();
             for (location, elems) in [(a, rows * terms), (b, columns * terms)] {
@@ -76,7 +68,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Ends the product that is under way in a warp group.
+    /// Ends the product that is in flight in a warp group.
     pub(crate) fn wgmma_wait(&mut self, cluster: &mut Cluster, group: &[usize]) -> Result<(), ExecError> {
         let number = group[0] / GROUP;
         let Some(WgmmaInFlight { sums: (buffer, first, count), held, .. }) = cluster.products[number].take()
@@ -88,7 +80,9 @@ impl Machine<'_> {
             let is_nan = |number: &Number| matches!(number, Number::Float(value) if value.is_nan());
             let differs = |(a, b): (&Number, &Number)| a != b && !(is_nan(a) && is_nan(b));
             if values.iter().flatten().zip(now.iter().flatten()).any(differs) {
-                return Err(ExecError::divergence("a factor is overwritten while its product is under way"));
+                return Err(ExecError::divergence(
+                    "an operand is overwritten while its product is in flight",
+                ));
             }
         }
         for &place in group {
@@ -99,7 +93,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Products that are under way go on reading after a barrier.
+    /// Products that are in flight go on reading after a barrier.
     pub(crate) fn read_on(&mut self, cluster: &mut Cluster) -> Result<(), ExecError> {
         for number in 0..cluster.products.len() {
             let Some(running) = cluster.products[number].clone() else { continue };

@@ -309,17 +309,8 @@ impl Parser {
                         None => return self.error(format!("transposed or async is expected, not {word}")),
                     }
                 }
-                let [(_, transposed), (_, runs_on)] = words;
-                CtaStmt::Wgmma {
-                    ty: product,
-                    acc: sum,
-                    a,
-                    b,
-                    n: columns,
-                    k: terms,
-                    transposed,
-                    is_async: runs_on,
-                }
+                let [(_, transposed), (_, is_async)] = words;
+                CtaStmt::Wgmma { ty: product, acc: sum, a, b, n: columns, k: terms, transposed, is_async }
             }
         })
     }
@@ -348,7 +339,7 @@ impl Parser {
         Ok((first, self.location()?))
     }
 
-    /// The operands of `tile_zero`, `tile_load`, `tile_dot` or `tile_store`.
+    /// The operands of `amx_zero`, `amx_load`, `amx_dot` or `amx_store`.
     fn tile_stmt(&mut self, word: &str) -> Parsed<AmxStmt> {
         let tile = self.tile()?;
         if word == "amx_zero" {

@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Time by the GPU's own clock, without the launch and the wait for its end
     #[arg(long)]
     device_only: bool,
-    /// Overwrite the GPU's second-level cache before each run, so that nothing is found there
+    /// Overwrite the GPU's L2 cache before each run, so that nothing is found there
     #[arg(long, requires = "device_only")]
     cold: bool,
     /// Time N runs in a row, each on tensors of its own: what a run takes of a GPU that has the next one at hand

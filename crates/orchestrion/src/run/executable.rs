@@ -19,8 +19,8 @@ pub struct Executable {
 
 /// What runs it.
 enum Inner {
-    Cpu(Box<cpu::Executable>),
-    Cuda(Box<cuda::Executable>),
+    Cpu(Box<cpu::CpuExecutable>),
+    Cuda(Box<cuda::CudaExecutable>),
 }
 
 /// Time of one step, beside what the plan says of it.
@@ -196,11 +196,11 @@ impl RunsInARow {
 
 /// Runs a row, and compares the outputs of each run with those of the last run alone; both are read to the buffers.
 fn ensure_alike(
-    alone: &mut cuda::Executable,
+    alone: &mut cuda::CudaExecutable,
     row: &mut Row,
     [mut expected, mut found]: [Vec<Vec<u8>>; 2],
 ) -> Result<(), Error> {
-    let read = |run: &mut cuda::Executable, outputs: &mut [Vec<u8>]| {
+    let read = |run: &mut cuda::CudaExecutable, outputs: &mut [Vec<u8>]| {
         let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
         run.download(&mut outputs).map_err(Error::from)
     };

@@ -18,7 +18,7 @@ pub fn on_cpu(
     manifest: &Manifest,
     (libraries, constants): (&[Bytes], Vec<Bytes>),
     threads: usize,
-) -> Result<cpu::Executable, Error> {
+) -> Result<cpu::CpuExecutable, Error> {
     request_tiles(manifest)?;
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -37,7 +37,7 @@ pub fn on_cpu(
     };
     let program = program(manifest, constants, &launch)?;
     let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
-    cpu::Executable::new(program, pool).map_err(Error::internal)
+    cpu::CpuExecutable::new(program, pool).map_err(Error::internal)
 }
 
 /// An executable on the first GPU of this machine.
@@ -45,7 +45,7 @@ pub fn on_gpu(
     manifest: &Manifest,
     (cubins, constants): (&[Bytes], Vec<Bytes>),
     options: &RunOptions,
-) -> Result<cuda::Executable, Error> {
+) -> Result<cuda::CudaExecutable, Error> {
     let no_gpu = |error: CudaError| {
         Error::Environment(format!("the executable is for a GPU ({}): {error}", manifest.target))
     };
@@ -80,7 +80,7 @@ pub fn on_gpu(
     let program = program(manifest, constants, &launch)?;
     let options =
         ExecutableOptions { check_each_step: options.check_each_step, ..ExecutableOptions::default() };
-    let executable = cuda::Executable::new(&context, program, options).map_err(Error::from)?;
+    let executable = cuda::CudaExecutable::new(&context, program, options).map_err(Error::from)?;
     check_memory(manifest, 0)?;
     Ok(executable)
 }

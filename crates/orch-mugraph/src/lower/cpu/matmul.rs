@@ -2,7 +2,7 @@
 //!
 //! Accumulators of `rows x vectors` are kept in registers over the loop along the K dimension: a vector per column vector of the right operand and
 //! one broadcast element per row of the left one. The right operand is read where it lies if its columns are neighbours
-//! there and few rows are computed with it; else panels of it, as wide as the registers' columns, are copied first.
+//! there and the product is skinny; else panels of it, as wide as the registers' columns, are copied first.
 
 use super::CpuBlockEmitter;
 use super::element::TileView;

@@ -336,7 +336,7 @@ impl StepBuilder<'_> {
             .then(|| lhs.into_iter().zip(rhs).map(|(a, b)| [a, b]).collect())
     }
 
-    /// For `x (W + a b)` with W and b loads: W and `[a, b]`, if x has so few rows that `(x a) b` is not much
+    /// For `x (W + a b)` with W and b loads: W and `[a, b]`, if x is so skinny (small M) that `(x a) b` is not much
     /// more work than `a b`. As in LoRA; a rewrite that the search could do as well.
     fn load_plus_product(&self, first: usize, second: usize) -> Option<(usize, [usize; 2])> {
         let TileStep::Op { op: Op::Binary(BinaryFn::Add), args } = &self.tiles[second].step else {

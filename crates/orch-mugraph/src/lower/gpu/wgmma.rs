@@ -1,4 +1,4 @@
-//! Products by `wgmma.m64nNk16`, by warp groups of four warps.
+//! Products by `wgmma.m64nNk16`, by warp groups.
 //!
 //! ```text
 //! A: registers: fragments of 16 rows per warp, by ldmatrix, packed from accumulators, or resident while the loop runs;

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 /// How a state was reached.
 #[derive(Clone, Copy)]
-struct Step {
+struct SweepStep {
     parent: u32,
     column: u32,
 }
@@ -40,12 +40,12 @@ pub(super) struct Reached {
 /// Of each group, so many of the lightest states are compared with the others for dominance.
 const MAX_DOMINATORS: usize = 1000;
 
-/// One sweep under way.
+/// One sweep in progress.
 pub(super) struct Run<'a> {
     sweeper: &'a Sweeper<'a>,
     limits: SweepLimits,
     buckets: Vec<Bucket>,
-    steps: Vec<Step>,
+    steps: Vec<SweepStep>,
     /// The weight to beat.
     incumbent: Weight,
     best_step: Option<u32>,
@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
 
     /// Sweeps all groups from a first state.
     pub fn sweep(mut self, start: Vec<u32>) -> Sweep {
-        self.reach(start, Vec::new(), Weight::ZERO, Step { parent: NO_PARENT, column: 0 });
+        self.reach(start, Vec::new(), Weight::ZERO, SweepStep { parent: NO_PARENT, column: 0 });
         for group in (0..self.buckets.len()).rev() {
             let is_circle = self.sweeper.group_sizes[group] > 1;
             match self.buckets[group].states.is_empty() {
@@ -138,14 +138,14 @@ impl<'a> Run<'a> {
                 if !was_taken && least <= self.incumbent.picoseconds {
                     let weight = from.weight + sweeper.instance.columns[column as usize].weight;
                     let (state, provisions) = sweeper.before(from, column, group);
-                    self.reach(state, provisions, weight, Step { parent: from.step, column });
+                    self.reach(state, provisions, weight, SweepStep { parent: from.step, column });
                 }
             }
         }
     }
 
     /// Records a way to a state, if it may lead to a better choice.
-    fn reach(&mut self, state: Vec<u32>, provisions: Vec<Provision>, weight: Weight, step: Step) {
+    fn reach(&mut self, state: Vec<u32>, provisions: Vec<Provision>, weight: Weight, step: SweepStep) {
         let promise = weight + self.sweeper.future(&state, &provisions);
         if promise >= self.incumbent {
             return;

@@ -1,7 +1,7 @@
 //! Products of products, and sums of products of the same tensor: adapters of low rank, chains of linear layers.
 
 use crate::Numerics;
-use crate::egraph::product::Product;
+use crate::egraph::product::ContractProduct;
 use crate::egraph::{GraphRule, Space, Term};
 use egg::Id;
 use orch_ir::{BinaryFn, PrimOp, ScalarFn};
@@ -32,13 +32,13 @@ const MAX_FOLD_PRODUCTS: usize = 1 << 32;
 fn compose_products(space: &mut Space, term: &Term) -> Vec<Id> {
     let Some(view) = space.view(term) else { return Vec::new() };
     let mut found = Vec::new();
-    for outer in Product::both(&view) {
+    for outer in ContractProduct::both(&view) {
         let floats = space.dtype(outer.x).is_float();
         if !floats || !space.is_known(outer.matrix) || space.is_known(outer.x) {
             continue;
         }
         for inner in space.views(outer.x) {
-            for inner in Product::both(&inner) {
+            for inner in ContractProduct::both(&inner) {
                 if space.is_known(inner.matrix) && !space.is_known(inner.x) {
                     found.extend(composed(space, &outer, &inner));
                 }
@@ -49,7 +49,7 @@ fn compose_products(space: &mut Space, term: &Term) -> Vec<Id> {
 }
 
 /// `contract(x, contract(A, B))` for `contract(contract(x, A), B)`.
-fn composed(space: &mut Space, outer: &Product, inner: &Product) -> Option<Id> {
+fn composed(space: &mut Space, outer: &ContractProduct, inner: &ContractProduct) -> Option<Id> {
     // The outer labels of the inner result, and new labels for what the inner product sums.
     let mut fresh = outer.fresh();
     let mut rename = vec![None; 256];
@@ -77,8 +77,13 @@ fn composed(space: &mut Space, outer: &Product, inner: &Product) -> Option<Id> {
             out.push(*label);
         }
     }
-    let matrix =
-        Product { x: inner.matrix, matrix: outer.matrix, own: a.clone(), other: b.clone(), out: out.clone() };
+    let matrix = ContractProduct {
+        x: inner.matrix,
+        matrix: outer.matrix,
+        own: a.clone(),
+        other: b.clone(),
+        out: out.clone(),
+    };
     let mut labels = out.clone();
     labels.extend(a.iter().filter(|label| summed(label)));
     let elems = matrix.shape_of(space, &labels).elems();
@@ -86,7 +91,7 @@ fn composed(space: &mut Space, outer: &Product, inner: &Product) -> Option<Id> {
         return None;
     }
     let matrix = matrix.emit(space)?;
-    Product { x: inner.x, matrix, own, other: out, out: outer.out.clone() }.emit(space)
+    ContractProduct { x: inner.x, matrix, own, other: out, out: outer.out.clone() }.emit(space)
 }
 
 fn sum_of_products(space: &mut Space, term: &Term) -> Vec<Id> {
@@ -95,11 +100,11 @@ fn sum_of_products(space: &mut Space, term: &Term) -> Vec<Id> {
         PrimOp::Map(ScalarFn::Binary(f @ (BinaryFn::Add | BinaryFn::Sub))) => *f,
         _ => return Vec::new(),
     };
-    let products = |space: &Space, class: Id| -> Vec<Product> {
-        let known = |product: &Product| {
+    let products = |space: &Space, class: Id| -> Vec<ContractProduct> {
+        let known = |product: &ContractProduct| {
             space.is_known(product.matrix) && !space.is_known(product.x) && space.dtype(product.x).is_float()
         };
-        space.views(class).iter().flat_map(Product::both).filter(known).collect()
+        space.views(class).iter().flat_map(ContractProduct::both).filter(known).collect()
     };
     let (left, right) = (products(space, view.children[0]), products(space, view.children[1]));
     let mut found = Vec::new();
@@ -112,7 +117,7 @@ fn sum_of_products(space: &mut Space, term: &Term) -> Vec<Id> {
 }
 
 /// `x f(A, B)`, if the products differ in their matrices alone.
-fn joined(space: &mut Space, f: BinaryFn, a: &Product, b: &Product) -> Option<Id> {
+fn joined(space: &mut Space, f: BinaryFn, a: &ContractProduct, b: &ContractProduct) -> Option<Id> {
     // Labels of b by those of a: x's dimensions, then the result's.
     let pairs = b.own.iter().zip(&a.own).chain(b.out.iter().zip(&a.out));
     let mut rename = vec![None; 256];
@@ -129,7 +134,7 @@ fn joined(space: &mut Space, f: BinaryFn, a: &Product, b: &Product) -> Option<Id
         a.other.iter().map(|label| other.iter().position(|found| found == label)).collect::<Option<_>>()?;
     let second = space.transpose(b.matrix, perm)?;
     let matrix = space.map(f, &[a.matrix, second])?;
-    Product { matrix, ..a.clone() }.emit(space)
+    ContractProduct { matrix, ..a.clone() }.emit(space)
 }
 
 #[cfg(test)]

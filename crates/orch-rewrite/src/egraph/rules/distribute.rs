@@ -1,7 +1,7 @@
 //! Products distributed over sums, joins and factors that do not take part in the sum.
 
 use crate::Numerics;
-use crate::egraph::product::Product;
+use crate::egraph::product::ContractProduct;
 use crate::egraph::{GraphRule, Space, Term};
 use egg::Id;
 use orch_ir::{BinaryFn, PrimOp, ScalarFn, UnaryFn};
@@ -38,11 +38,11 @@ pub(super) const RULES: &[GraphRule] = &[
 fn each_product(
     space: &mut Space,
     term: &Term,
-    rewrite: fn(&mut Space, &Product, &PrimOp, &[Id]) -> Option<Id>,
+    rewrite: fn(&mut Space, &ContractProduct, &PrimOp, &[Id]) -> Option<Id>,
 ) -> Vec<Id> {
     let Some(view) = space.view(term) else { return Vec::new() };
     let mut found = Vec::new();
-    for product in Product::both(&view) {
+    for product in ContractProduct::both(&view) {
         let suits = space.dtype(product.x).is_float() && product.sums_shared_labels_only();
         if !suits || space.is_known(product.x) {
             continue;
@@ -66,7 +66,7 @@ fn product_of_sum(space: &mut Space, term: &Term) -> Vec<Id> {
         }
         let mut terms = Vec::with_capacity(children.len());
         for &x in children {
-            terms.push(Product { x, ..product.clone() }.emit(space)?);
+            terms.push(ContractProduct { x, ..product.clone() }.emit(space)?);
         }
         space.emit(op.clone(), &terms)
     })
@@ -88,7 +88,7 @@ fn product_of_concat(space: &mut Space, term: &Term) -> Vec<Id> {
             let (mut starts, steps) = (vec![0; sizes.len()], vec![1; sizes.len()]);
             (starts[row], sizes[row]) = (i64::try_from(start).ok()?, extent);
             let matrix = space.emit(PrimOp::Slice { starts, steps, sizes }, &[product.matrix])?;
-            let part = Product { x, matrix, ..product.clone() }.emit(space)?;
+            let part = ContractProduct { x, matrix, ..product.clone() }.emit(space)?;
             sum = Some(match sum {
                 None => part,
                 Some(sum) => space.map(BinaryFn::Add, &[sum, part])?,
@@ -108,7 +108,7 @@ fn factor_after_product(space: &mut Space, term: &Term) -> Vec<Id> {
         };
         for &[x, factor] in orders {
             if let Some((source, targets)) = factor_of_result(space, product, children[factor]) {
-                let result = Product { x: children[x], ..product.clone() }.emit(space)?;
+                let result = ContractProduct { x: children[x], ..product.clone() }.emit(space)?;
                 let shape = product.shape_of(space, &product.out);
                 let factor = space.spread(source, &shape, &targets)?;
                 return space.map(f, &[result, factor]);
@@ -120,7 +120,7 @@ fn factor_after_product(space: &mut Space, term: &Term) -> Vec<Id> {
 
 /// A broadcast factor of the operand as one of the result: its source without dimensions of extent 1, and where those
 /// are in the result.
-fn factor_of_result(space: &mut Space, product: &Product, factor: Id) -> Option<(Id, Vec<usize>)> {
+fn factor_of_result(space: &mut Space, product: &ContractProduct, factor: Id) -> Option<(Id, Vec<usize>)> {
     for view in space.views(factor) {
         let PrimOp::Broadcast { dims, .. } = &*view.op else { continue };
         let from = space.shape(view.children[0]).clone();

@@ -2,7 +2,7 @@
 //! repeats their input, where there is less to compute.
 
 use crate::Numerics;
-use crate::egraph::product::Product;
+use crate::egraph::product::ContractProduct;
 use crate::egraph::{GraphRule, Space, Term};
 use egg::Id;
 use orch_ir::{Contract, PrimOp, Shape};
@@ -83,11 +83,11 @@ fn pointwise(space: &mut Space, term: &Term) -> Option<Id> {
 fn each_product(
     space: &mut Space,
     term: &Term,
-    rewrite: fn(&mut Space, &Product, &PrimOp, &[Id]) -> Option<Id>,
+    rewrite: fn(&mut Space, &ContractProduct, &PrimOp, &[Id]) -> Option<Id>,
 ) -> Vec<Id> {
     let Some(view) = space.view(term) else { return Vec::new() };
     let mut found = Vec::new();
-    for product in Product::both(&view) {
+    for product in ContractProduct::both(&view) {
         if !space.is_known(product.matrix) || space.is_known(product.x) || !product.sums_shared_labels_only()
         {
             continue;
@@ -125,7 +125,7 @@ fn before_reshape(space: &mut Space, term: &Term) -> Vec<Id> {
 
 /// Labels of a tensor of shape `from` whose reshape has the product's: the matrix's own for dimensions that the
 /// reshape leaves as they are, new ones for the others.
-fn labels_before_reshape(product: &Product, from: &Shape, to: &Shape) -> Option<Vec<u8>> {
+fn labels_before_reshape(product: &ContractProduct, from: &Shape, to: &Shape) -> Option<Vec<u8>> {
     let mut fresh = product.fresh();
     let mut labels = Vec::with_capacity(from.rank());
     let (mut at, mut elems_from, mut elems_to) = (0, 1usize, 1usize);

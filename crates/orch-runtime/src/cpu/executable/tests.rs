@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::testing::load;
-use crate::cpu::{Chunking, PoolOptions, Step};
+use crate::cpu::{Chunking, CpuStep, PoolOptions};
 use crate::program::TensorRef;
 use orch_ir::{DType, Tensor};
 
@@ -14,8 +14,8 @@ const SOURCE: &str = "#include <stdint.h>\n\
     void neg(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
     const float *x = b[0]; float *y = b[1]; for (int64_t i = lo; i < hi; ++i) y[i] = -x[i]; }\n";
 
-fn launch(name: &str, kernel: super::super::Kernel, buffers: Vec<BufferRef>) -> Step {
-    Step {
+fn launch(name: &str, kernel: super::super::CpuKernel, buffers: Vec<BufferRef>) -> CpuStep {
+    CpuStep {
         name: name.into(),
         action: Action::Launch(Launch { kernel, buffers, chunking: Chunking::Dynamic }),
     }
@@ -54,8 +54,8 @@ fn program(elems: usize) -> Program {
             library.kernel("neg", tasks, 0).unwrap(),
             vec![BufferRef::read(Base::Arena, 64, size), BufferRef::write(Base::Output(0), 0, size)],
         ),
-        Step { name: "double".into(), action: Action::Host(host) },
-        Step {
+        CpuStep { name: "double".into(), action: Action::Host(host) },
+        CpuStep {
             name: "copy".into(),
             action: Action::Copy { from: constant, to: BufferRef::write(Base::Output(2), 0, 4) },
         },
@@ -69,13 +69,13 @@ fn program(elems: usize) -> Program {
     }
 }
 
-fn executable(elems: usize, threads: usize) -> Executable {
+fn executable(elems: usize, threads: usize) -> CpuExecutable {
     let pool = Pool::new(PoolOptions { threads, pin: false });
-    Executable::new(program(elems), Arc::new(pool)).unwrap()
+    CpuExecutable::new(program(elems), Arc::new(pool)).unwrap()
 }
 
 /// Runs with tensors that start `shift` bytes after an aligned address, and checks the results.
-fn check(executable: &mut Executable, elems: usize, shift: usize) {
+fn check(executable: &mut CpuExecutable, elems: usize, shift: usize) {
     let size = 4 * elems;
     let values = |scale: f32| floats((0..elems).map(|i| scale * (i as f32 + 0.5)));
     let mut block = AlignedBuffer::zeroed(3 * size + 256);
@@ -144,10 +144,10 @@ fn host_failures_name_the_step() {
         let output = BufferRef::write(Base::Output(0), 0, 4);
         let outputs = vec![TensorRef { buffer: output, dtype: DType::F32, shape: [1].into() }];
         let host = HostStep { routine: Box::new(routine), inputs: vec![], outputs };
-        let steps = vec![Step { name: "TopK_3".into(), action: Action::Host(host) }];
+        let steps = vec![CpuStep { name: "TopK_3".into(), action: Action::Host(host) }];
         let program = Program { output_bytes: vec![4], steps, ..Program::default() };
         let pool = Pool::new(PoolOptions { threads: 1, pin: false });
-        let mut executable = Executable::new(program, Arc::new(pool)).unwrap();
+        let mut executable = CpuExecutable::new(program, Arc::new(pool)).unwrap();
         executable.run(&[], &mut [&mut [0; 4]]).unwrap_err().to_string()
     };
     assert_eq!(run(|_| Err("k is negative".into())), "`TopK_3` failed: k is negative");

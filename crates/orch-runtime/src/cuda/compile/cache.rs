@@ -76,7 +76,7 @@ impl CubinCache {
 
     /// Compiles many sources, up to `jobs` at a time; results are in the order of `sources`, and equal texts are
     /// compiled once. `progress` is called from several threads. After `cancel` is set the rest fails with
-    /// [`NvrtcError::Cancelled`]; compilations that are under way end first.
+    /// [`NvrtcError::Cancelled`]; compilations that are in flight end first.
     pub fn compile_all(
         &self,
         sources: &[Source],

@@ -89,7 +89,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and not used after this; the driver lets work that is under way end.
+        // SAFETY: made by `new`, and not used after this; the driver lets work that is in flight end.
         self.context.release(|driver| unsafe { (driver.api.stream_destroy)(self.handle) });
     }
 }

@@ -73,7 +73,7 @@ pub struct BoundaryArgument {
 }
 
 /// A program with memory on a device to run in.
-pub struct Executable {
+pub struct CudaExecutable {
     program: Arc<Program>,
     options: ExecutableOptions,
     // Fields drop in order: graphs before what their nodes point to.
@@ -98,7 +98,7 @@ enum Segment {
     Host(usize),
 }
 
-impl Executable {
+impl CudaExecutable {
     /// Prepares a program.
     ///
     /// # Errors
@@ -588,9 +588,9 @@ fn boundary(program: &Program) -> Vec<BoundaryArgument> {
     boundary
 }
 
-impl fmt::Debug for Executable {
+impl fmt::Debug for CudaExecutable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executable").field("program", &self.program).finish_non_exhaustive()
+        f.debug_struct("CudaExecutable").field("program", &self.program).finish_non_exhaustive()
     }
 }
 

@@ -245,7 +245,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by `build`, and not used after this; the driver lets a launch that is under way end.
+        // SAFETY: made by `build`, and not used after this; the driver lets a launch that is in flight end.
         self.context.release(|driver| unsafe { (driver.api.graph_exec_destroy)(self.handle) });
     }
 }

@@ -13,13 +13,13 @@ pub struct Launch {
     pub shape: LaunchShape,
     /// Its tensors, in its order.
     pub buffers: Vec<BufferRef>,
-    /// What it reads through the copy engine: its last parameters, in its order.
+    /// What it reads through TMA: its last parameters, in its order.
     pub tensor_maps: Vec<TensorMapShape>,
     /// A call that is made instead of the launch where the library takes it.
     pub call: Option<LibraryCall>,
 }
 
-/// A tensor of 16-bit elements that the copy engine reads in boxes of lines of 128 bytes, which it swizzles.
+/// A tensor of 16-bit elements that TMA loads in tiles of rows of 128 bytes, which it swizzles.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorMapShape {
     /// Which of the launch's tensors.
@@ -38,7 +38,7 @@ pub struct TensorMapShape {
 pub type Action = program::Action<Launch>;
 
 /// One step of a program.
-pub type Step = program::Step<Launch>;
+pub type CudaStep = program::Step<Launch>;
 
 /// Steps in order, and the memory that they use.
 pub type Program = program::Program<Launch>;

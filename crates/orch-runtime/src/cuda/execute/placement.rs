@@ -1,6 +1,6 @@
 //! Where the tensors of a program lie on the device, and the arguments that kernels get.
 
-use super::launch::{Action, Program, Step, TensorMapShape};
+use super::launch::{Action, CudaStep, Program, TensorMapShape};
 use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::{CudaError, size};
 use crate::cuda::driver::memory::DeviceBuffer;
@@ -205,7 +205,7 @@ impl Arguments {
     /// # Errors
     /// If the driver does not take a view.
     pub(in crate::cuda) fn of(
-        step: &Step,
+        step: &CudaStep,
         placement: &Placement,
         context: &Context,
     ) -> Result<Self, CudaError> {
@@ -230,7 +230,7 @@ impl Arguments {
 /// Elements of a line of a box, 128 bytes.
 const LINE_ELEMS: c_uint = 64;
 
-/// What the copy engine needs to know of a view of a tensor at an address.
+/// What TMA needs to know of a view of a tensor at an address.
 fn encode(
     view: &TensorMapShape,
     address: u64,

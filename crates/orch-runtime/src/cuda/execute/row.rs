@@ -1,6 +1,6 @@
 //! Runs one after the other in one graph: what a run takes of a device that has the next one at hand.
 
-use super::executable::{Executable, ExecutableError, GraphEnd};
+use super::executable::{CudaExecutable, ExecutableError, GraphEnd};
 use super::graph::{Graph, GraphBuilder};
 use super::launch::Action;
 use super::timing::{TimeOptions, time_on_device};
@@ -12,7 +12,7 @@ use crate::cuda::driver::stream::Stream;
 pub struct Row {
     // Fields drop in order: the graph before what its nodes point to.
     graph: Graph,
-    runs: Vec<Executable>,
+    runs: Vec<CudaExecutable>,
 }
 
 impl Row {
@@ -21,7 +21,7 @@ impl Row {
     ///
     /// # Errors
     /// If the device lacks memory.
-    pub fn new(executable: &Executable, runs: usize) -> Result<Option<Self>, ExecutableError> {
+    pub fn new(executable: &CudaExecutable, runs: usize) -> Result<Option<Self>, ExecutableError> {
         let steps = &executable.program().steps;
         if steps.iter().any(|step| matches!(step.action, Action::Host(_))) {
             return Ok(None);
@@ -38,7 +38,7 @@ impl Row {
     }
 
     /// The runs, in order: each with its outputs.
-    pub fn runs_mut(&mut self) -> &mut [Executable] {
+    pub fn runs_mut(&mut self) -> &mut [CudaExecutable] {
         &mut self.runs
     }
 

@@ -1,7 +1,7 @@
 //! Times of work on a device, by the device's own clock.
 
-use super::executable::{Executable, ExecutableError};
-use super::launch::{Action, Step};
+use super::executable::{CudaExecutable, ExecutableError};
+use super::launch::{Action, CudaStep};
 use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::memory::DeviceBuffer;
@@ -16,7 +16,7 @@ pub struct TimeOptions {
     pub warmup: usize,
     /// Repetitions that count.
     pub replays: usize,
-    /// Overwrites the second-level cache before each repetition, so that it finds nothing there.
+    /// Overwrites L2 before each repetition, so that it finds nothing there.
     pub flush_l2: bool,
 }
 
@@ -117,13 +117,13 @@ impl Gate {
 /// for room in it would wait for ever.
 const MOST_HELD_STEPS: usize = 8;
 
-/// Memory whose overwriting leaves nothing else in the second-level cache.
+/// Memory whose overwriting leaves nothing else in L2.
 fn flush_buffer(context: &Context) -> Result<DeviceBuffer, CudaError> {
     let bytes = usize::try_from(2 * context.device().info().l2_bytes).unwrap_or(usize::MAX);
-    DeviceBuffer::new(context, bytes, "flushing the second-level cache")
+    DeviceBuffer::new(context, bytes, "flushing L2")
 }
 
-impl Executable {
+impl CudaExecutable {
     /// Times whole runs, in the way that the executable was prepared for, on the inputs that are on the device:
     /// microseconds of each.
     ///
@@ -172,7 +172,7 @@ impl Executable {
     fn gate(&mut self, steps: Range<usize>) -> Result<Option<Gate>, CudaError> {
         let waits = self.waits_after_steps();
         let steps = &self.program().steps[steps];
-        let is_held = |step: &Step| !matches!(step.action, Action::Host(_));
+        let is_held = |step: &CudaStep| !matches!(step.action, Action::Host(_));
         let may_hold = !waits && steps.len() <= MOST_HELD_STEPS && steps.iter().all(is_held);
         if !may_hold {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use super::form::AttentionForm;
 use super::schedule::{AttentionSchedule, AttentionSizes, WARP_ROWS};
-use crate::gpu::cta::{CtaEmitter, import};
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter, import};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{ArgId, BufferId, ExprId, Exprs, StageId, Type, VarId};
 use orch_compute::simplify::Simplifier;
@@ -144,11 +144,13 @@ impl<'a> AttentionEmitter<'a> {
     }
 }
 
-impl CtaEmitter for AttentionEmitter<'_> {
+impl ProgramEmitter for AttentionEmitter<'_> {
     fn program_and_simplifier(&mut self) -> (&mut ThreadProgram, &mut Simplifier) {
         (&mut self.program, &mut self.simplifier)
     }
+}
 
+impl CtaEmitter for AttentionEmitter<'_> {
     fn lane(&self) -> ExprId {
         self.lane
     }

@@ -2,7 +2,7 @@
 //! block program. Each result is summed over the key warps, whose accumulators are of other keys of the same rows.
 
 use super::emitter::AttentionEmitter;
-use crate::gpu::cta::{CtaEmitter, RESULTS_IN_FLIGHT, ResultVector, result_lanes, stores_of};
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter, RESULTS_IN_FLIGHT, ResultVector, result_lanes, stores_of};
 use orch_compute::expr::{ExprId, Type};
 use orch_ir::DType;
 use orch_thread::cta::{CtaStmt, WARP};

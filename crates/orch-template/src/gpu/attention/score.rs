@@ -15,7 +15,7 @@
 use super::emitter::AttentionEmitter;
 use super::schedule::WARP_ROWS;
 use super::tile::AttentionTile;
-use crate::gpu::cta::CtaEmitter;
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter};
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::cta::{CtaStmt, Location};

@@ -7,7 +7,7 @@
 //! ```
 
 use super::emitter::AttentionEmitter;
-use crate::gpu::cta::{CtaEmitter, cp_async_source, lanes_in_bounds, zero_unless};
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter, cp_async_source, lanes_in_bounds, zero_unless};
 use orch_compute::expr::{BufferId, ExprId, Type, VarId};
 use orch_thread::cta::{CtaStmt, Location, WARP};
 use orch_thread::program::{Scope, Stmt};

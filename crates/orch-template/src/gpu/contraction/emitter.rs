@@ -4,7 +4,7 @@ use super::schedule::{ACC_PADDING, GpuContractionSchedule};
 use super::unit::MathUnit;
 use crate::contraction::operand::FlatAxes;
 use crate::contraction::{ContractionForm, GemmShape};
-use crate::gpu::cta::{CtaEmitter, import};
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter, import};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{BufferId, ExprId, Exprs, Type, VarId};
@@ -190,11 +190,13 @@ impl<'a> GemmEmitter<'a> {
     }
 }
 
-impl CtaEmitter for GemmEmitter<'_> {
+impl ProgramEmitter for GemmEmitter<'_> {
     fn program_and_simplifier(&mut self) -> (&mut ThreadProgram, &mut Simplifier) {
         (&mut self.program, &mut self.simplifier)
     }
+}
 
+impl CtaEmitter for GemmEmitter<'_> {
     fn lane(&self) -> ExprId {
         self.lane
     }

@@ -11,7 +11,7 @@
 use super::emitter::GemmEmitter;
 use super::multiply::LaneTile;
 use super::schedule::Major;
-use crate::gpu::cta::{CtaEmitter, RESULTS_IN_FLIGHT, ResultVector, result_lanes, stores_of};
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter, RESULTS_IN_FLIGHT, ResultVector, result_lanes, stores_of};
 use orch_compute::expr::{ExprId, Type};
 use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::program::{LoopKind, Stmt};

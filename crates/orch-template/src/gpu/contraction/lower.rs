@@ -8,7 +8,7 @@ use super::tma::TmaOperand;
 use super::unit::MathUnit;
 use crate::CannotLower;
 use crate::contraction::ContractionForm;
-use crate::gpu::cta::CtaEmitter;
+use crate::gpu::cta::ProgramEmitter;
 use orch_compute::block::BlockProgram;
 use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;

@@ -13,7 +13,7 @@
 use super::emitter::GemmEmitter;
 use super::tiles::OperandTiles;
 use super::tma::TmaOperand;
-use crate::gpu::cta::CtaEmitter;
+use crate::gpu::cta::ProgramEmitter;
 use orch_thread::cta::CtaStmt;
 use orch_thread::program::{LoopKind, Stmt};
 

@@ -17,7 +17,7 @@ use super::emitter::GemmEmitter;
 use super::schedule::{FMA_LANES_M, FMA_LANES_N, GpuContractionSchedule, Major};
 use super::tiles::OperandTiles;
 use super::unit::MathUnit;
-use crate::gpu::cta::CtaEmitter;
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter};
 use orch_compute::expr::{BufferId, ExprId, Exprs};
 use orch_thread::cta::{CtaStmt, Location, MmaType, WARP_GROUP};
 use orch_thread::program::{Scope, Stmt};

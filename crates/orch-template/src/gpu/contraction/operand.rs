@@ -6,7 +6,7 @@ use super::schedule::Major;
 use super::unit::MathUnit;
 use crate::contraction::ContractionForm;
 use crate::contraction::operand::{FlatAxes, pack, plain_read};
-use crate::gpu::cta::{CtaEmitter, WIDEST_BYTES, cp_async_source};
+use crate::gpu::cta::{CtaEmitter, ProgramEmitter, WIDEST_BYTES, cp_async_source};
 use orch_compute::block::{ArgRole, BlockProgram, Stage};
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Exprs, Type, VarId};

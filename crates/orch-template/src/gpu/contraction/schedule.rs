@@ -167,7 +167,7 @@ impl GpuContractionSchedule {
         by_shared.min(by_threads).min(by_registers)
     }
 
-    /// True if a CTA fits on an SM, and warps have whole tiles of the unit's instructions.
+    /// True if a CTA fits on an SM, and warps have full tiles of the unit's instructions.
     pub(super) fn fits(&self, unit: MathUnit, target: &GpuTarget) -> bool {
         let (instruction_m, instruction_n) = match unit {
             MathUnit::Fma(_) => (4, 8),

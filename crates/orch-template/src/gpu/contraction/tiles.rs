@@ -16,7 +16,7 @@
 use super::emitter::GemmEmitter;
 use super::operand::GemmOperand;
 use super::schedule::{Major, padding};
-use crate::gpu::cta::{CtaEmitter, WIDEST_BYTES, lanes_in_bounds, zero_unless};
+use crate::gpu::cta::{ProgramEmitter, WIDEST_BYTES, lanes_in_bounds, zero_unless};
 use orch_compute::expr::substitute::replace;
 use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, Type, VarId};
 use orch_thread::cta::{CtaStmt, Location, swizzled_offset};

@@ -61,7 +61,7 @@ fn tasks_of_a_cluster_give_values() {
     for (body, problem) in [
         // The other task may not run.
         (format!("{give}  cluster_barrier\n{store}"), "may not have started"),
-        (format!("  cluster_arrive\n{give}  await_joined\n"), "may not have started"),
+        (format!("  cluster_arrive\n{give}  cluster_wait\n"), "may not have started"),
         // A barrier of the task does not order what the other one gives.
         (format!("  cluster_arrive\n  cluster_wait\n{give}  barrier\n{store}"), "also accessed by"),
         (
@@ -326,7 +326,7 @@ fn tiles_start_at_lines_that_warp_groups_agree_on() {
     let header = product.header().replace("5632", "5696");
     let error = run(&header, &product.body(4096 + 64), &mut product.buffers()).unwrap_err();
     assert!(error.to_string().contains("does not start at a multiple of 1024 bytes"), "{error}");
-    let half = product.body(4096).replace("wgmma", "if (thread < 64) {\nmultiply_tiles");
+    let half = product.body(4096).replace("wgmma", "if (thread < 64) {\nwgmma");
     let half = half.replace(", 24, 64\n", ", 24, 64\n}\n");
     let error = run(&header, &half, &mut product.buffers()).unwrap_err();
     assert!(error.to_string().contains("some warps of a group do not come"), "{error}");
@@ -349,12 +349,12 @@ fn products_that_run_on_are_waited_for() {
     assert!(error.to_string().contains("also accessed by"), "{error}");
     assert!(run(&running("wgmma_wait\nbarrier\ns[thread] = b[thread]\n")).is_ok());
     let end = body.find("for j: i64 [0..=11] = 0 to 12 step 1 unroll {\ny[").expect("the stores");
-    let error = run(&running("")[..end + ", runs_on".len()]).unwrap_err();
+    let error = run(&running("")[..end + ", async".len()]).unwrap_err();
     assert!(error.to_string().contains("a task ends before its products"), "{error}");
 }
 
 #[test]
-fn fragments_stay_while_their_product_is_under_way() {
+fn fragments_stay_while_their_product_is_in_flight() {
     let product = TileProduct { columns: 24, terms: 64, is_fragment: true, transposed: false };
     let run = |after: &str| {
         let body = product.body(4096).replace(", 24, 64\n", &format!(", 24, 64, async\n{after}"));

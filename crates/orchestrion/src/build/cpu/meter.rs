@@ -8,7 +8,7 @@ use crate::plan::kernel::KernelDesign;
 use crate::run::launch::{check_fits, chunking, noise};
 use crate::{Error, Options};
 use bytes::Bytes;
-use orch_runtime::cpu::{Action, Executable, Launch, Library, Pool, PoolOptions, Program, Step};
+use orch_runtime::cpu::{Action, CpuExecutable, CpuStep, Launch, Library, Pool, PoolOptions, Program};
 use orch_runtime::program::{Base, BufferRef};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,13 +35,13 @@ impl Meter for Cpu {
             let buffers = read.placed(kernel, buffers, read_bytes);
             program.arena_bytes = written_bytes.max(program.arena_bytes);
             let launch = Launch { kernel: entry, buffers, chunking: chunking(kernel.cost_us) };
-            program.steps.push(Step { name: kernel.name.clone(), action: Action::Launch(launch) });
+            program.steps.push(CpuStep { name: kernel.name.clone(), action: Action::Launch(launch) });
         }
         check_fits(read.bytes().saturating_add(program.arena_bytes))?;
         program.constants = read.constants();
         let threads = self.figures.threads as usize;
         let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
-        let mut executable = Executable::new(program, pool).map_err(Error::internal)?;
+        let mut executable = CpuExecutable::new(program, pool).map_err(Error::internal)?;
         executable.run(&[], &mut []).map_err(Error::internal)?;
         let start = Instant::now();
         executable.run(&[], &mut []).map_err(Error::internal)?;

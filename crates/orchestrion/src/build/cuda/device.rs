@@ -66,7 +66,7 @@ impl Cuda {
         }
     }
 
-    /// What matrix units multiply.
+    /// What tensor cores multiply.
     pub(super) fn operands(&self) -> OperandPrecision {
         operand_precision(self.precision)
     }
@@ -80,7 +80,7 @@ impl Cuda {
     }
 }
 
-/// What matrix units multiply in this precision.
+/// What tensor cores multiply in this precision.
 fn operand_precision(precision: Precision) -> OperandPrecision {
     match precision {
         Precision::F32 => OperandPrecision::F32,

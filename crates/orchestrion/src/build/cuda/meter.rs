@@ -9,8 +9,8 @@ use crate::plan::kernel::KernelDesign;
 use crate::run::launch::{launch_shape, noise, tensor_map_shape};
 use crate::{Error, Library, Options};
 use orch_runtime::cuda::{
-    Action, Context, Executable, ExecutableOptions, Execution, Launch, LaunchShape, Module, Program, Source,
-    Step, TimeOptions,
+    Action, Context, CudaExecutable, CudaStep, ExecutableOptions, Execution, Launch, LaunchShape, Module,
+    Program, Source, TimeOptions,
 };
 use orch_runtime::program::Base;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Cuda {
         let module = Module::load(context, "nothing", &object.bytes).map_err(Error::from)?;
         let function = module.function("k_nothing").map_err(Error::from)?;
         let shape = LaunchShape { is_programmatic: early, ..LaunchShape::new(1, 32) };
-        let step = || Step {
+        let step = || CudaStep {
             name: "nothing".to_owned(),
             action: Action::Launch(Launch {
                 function: function.clone(),
@@ -42,7 +42,7 @@ impl Cuda {
         let direct = ExecutableOptions { execution: Execution::Direct, ..ExecutableOptions::default() };
         let chain = |launches: usize| {
             let program = Program { steps: (0..launches).map(|_| step()).collect(), ..Program::default() };
-            Executable::new(context, program, direct).map_err(Error::from)
+            CudaExecutable::new(context, program, direct).map_err(Error::from)
         };
         // The first launch of a run does not start early.
         let (mut two, mut three) = (chain(2)?, chain(3)?);
@@ -85,11 +85,11 @@ impl Meter for Cuda {
             let tensor_maps = cta.tensor_maps.iter().map(tensor_map_shape).collect();
             let call = kernel.call.as_ref().and_then(|call| self.libraries.call(&call.computation));
             let action = Action::Launch(Launch { function, shape, buffers: Vec::new(), tensor_maps, call });
-            program.steps.push(Step { name: kernel.name.clone(), action });
+            program.steps.push(CudaStep { name: kernel.name.clone(), action });
         }
         let noise = place_buffers(&mut program, chains);
         let mut executable =
-            Executable::new(&context, program, ExecutableOptions::default()).map_err(Error::from)?;
+            CudaExecutable::new(&context, program, ExecutableOptions::default()).map_err(Error::from)?;
         executable.upload(&[&noise]).map_err(Error::from)?;
         let mut steps = Vec::with_capacity(chains.len());
         let mut first = 0;

@@ -5,7 +5,7 @@ use crate::{Call, RuleError};
 
 /// How values between elements are found.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Kernel {
+pub(super) enum ResizeKernel {
     /// One element.
     Nearest(Nearest),
     /// A triangle of width 2, widened when antialiasing.
@@ -25,13 +25,13 @@ pub(super) enum Nearest {
     FloorOrCeil,
 }
 
-impl Kernel {
+impl ResizeKernel {
     pub fn read(call: &Call<'_>) -> Result<Self, RuleError> {
         let antialias = call.flag_or("antialias", false)?;
         match call.text_or("mode", "nearest")? {
-            "nearest" => Ok(Kernel::Nearest(Nearest::read(call)?)),
-            "linear" => Ok(Kernel::Linear { antialias }),
-            "cubic" => Ok(Kernel::Cubic { a: call.float_or("cubic_coeff_a", -0.75)?, antialias }),
+            "nearest" => Ok(ResizeKernel::Nearest(Nearest::read(call)?)),
+            "linear" => Ok(ResizeKernel::Linear { antialias }),
+            "cubic" => Ok(ResizeKernel::Cubic { a: call.float_or("cubic_coeff_a", -0.75)?, antialias }),
             other => Err(RuleError::invalid(format!("mode is {other}, expected nearest, linear or cubic"))),
         }
     }
@@ -40,9 +40,9 @@ impl Kernel {
     pub fn taps(self, at: f64, size: &AxisSize, exclude_outside: bool) -> Vec<(usize, f64)> {
         let inside = |position: f64| position.clamp(0.0, size.from as f64 - 1.0);
         let (antialias, radius) = match self {
-            Kernel::Nearest(nearest) => return vec![(inside(nearest.round(at, size)) as usize, 1.0)],
-            Kernel::Linear { antialias } => (antialias, 1.0),
-            Kernel::Cubic { antialias, .. } => (antialias, 2.0),
+            ResizeKernel::Nearest(nearest) => return vec![(inside(nearest.round(at, size)) as usize, 1.0)],
+            ResizeKernel::Linear { antialias } => (antialias, 1.0),
+            ResizeKernel::Cubic { antialias, .. } => (antialias, 2.0),
         };
         let stretch = if antialias { size.scale.min(1.0) } else { 1.0 };
         let reach = radius / stretch;
@@ -71,11 +71,11 @@ impl Kernel {
     fn weight(self, distance: f64) -> f64 {
         let d = distance.abs();
         match self {
-            Kernel::Nearest(_) => f64::from(u8::from(d == 0.0)),
-            Kernel::Linear { .. } => (1.0 - d).max(0.0),
-            Kernel::Cubic { a, .. } if d <= 1.0 => ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0,
-            Kernel::Cubic { a, .. } if d < 2.0 => ((d - 5.0) * d + 8.0) * a * d - 4.0 * a,
-            Kernel::Cubic { .. } => 0.0,
+            ResizeKernel::Nearest(_) => f64::from(u8::from(d == 0.0)),
+            ResizeKernel::Linear { .. } => (1.0 - d).max(0.0),
+            ResizeKernel::Cubic { a, .. } if d <= 1.0 => ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0,
+            ResizeKernel::Cubic { a, .. } if d < 2.0 => ((d - 5.0) * d + 8.0) * a * d - 4.0 * a,
+            ResizeKernel::Cubic { .. } => 0.0,
         }
     }
 }
@@ -128,10 +128,10 @@ mod tests {
     #[test]
     fn weights_sum_to_one_wherever_the_coordinate_is() {
         let kernels = [
-            Kernel::Linear { antialias: false },
-            Kernel::Linear { antialias: true },
-            Kernel::Cubic { a: -0.75, antialias: false },
-            Kernel::Cubic { a: -0.5, antialias: true },
+            ResizeKernel::Linear { antialias: false },
+            ResizeKernel::Linear { antialias: true },
+            ResizeKernel::Cubic { a: -0.75, antialias: false },
+            ResizeKernel::Cubic { a: -0.5, antialias: true },
         ];
         for kernel in kernels {
             for scale in [0.1, 0.6, 1.0, 2.5] {

@@ -14,7 +14,7 @@ use crate::rules::index::select_along;
 use crate::{Call, Context, RuleError};
 use coordinates::Coordinates;
 use geometry::{AxisSize, Crop};
-use kernel::{Kernel, Nearest};
+use kernel::{Nearest, ResizeKernel};
 use orch_ir::{BinaryFn, DType, Tensor, TensorId, UnaryFn};
 
 /// Beyond this many taps per element a contraction is considered.
@@ -26,7 +26,7 @@ const CONTRACTED_PER_TAP: usize = 16;
 /// How positions of the result become elements.
 struct Sampling {
     coordinates: Coordinates,
-    kernel: Kernel,
+    kernel: ResizeKernel,
     /// Positions outside take no part; else they read the border.
     exclude_outside: bool,
     /// What coordinates outside read, where the coordinates can be outside at all.
@@ -40,7 +40,7 @@ pub(super) fn resize(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     }
     let sampling = Sampling {
         coordinates: Coordinates::read(call)?,
-        kernel: Kernel::read(call)?,
+        kernel: ResizeKernel::read(call)?,
         exclude_outside: call.flag_or("exclude_outside", false)?,
         extrapolation: call.float_or("extrapolation_value", 0.0)?,
     };
@@ -52,8 +52,8 @@ pub(super) fn resize(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
 pub(super) fn upsample(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     let x = call.tensor(0)?;
     let kernel = match call.text_or("mode", "nearest")? {
-        "nearest" => Kernel::Nearest(Nearest::FloorOrCeil),
-        "linear" | "bilinear" => Kernel::Linear { antialias: false },
+        "nearest" => ResizeKernel::Nearest(Nearest::FloorOrCeil),
+        "linear" | "bilinear" => ResizeKernel::Linear { antialias: false },
         other => return Err(RuleError::invalid(format!("mode is {other}, expected nearest or linear"))),
     };
     let sizes = geometry::of_upsample(ctx, call, &ctx.shape(x))?;
@@ -72,7 +72,7 @@ fn resampled(
     let dtype = ctx.dtype(x);
     sizes.sort_by(|lhs, rhs| lhs.scale.total_cmp(&rhs.scale));
     sizes.retain(|size| !size.is_identity());
-    if matches!(sampling.kernel, Kernel::Nearest(_)) {
+    if matches!(sampling.kernel, ResizeKernel::Nearest(_)) {
         return sizes.iter().try_fold(x, |y, size| resampled_axis(ctx, y, size, sampling));
     }
     let mut y = if dtype.is_float() { ctx.widen(x)? } else { ctx.cast(x, DType::F32)? };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cuda::testing::{Fake, floats, function};
-use crate::cuda::{Launch, LaunchShape, Row, Step, TensorMapShape, TimeOptions};
+use crate::cuda::{CudaStep, Launch, LaunchShape, Row, TensorMapShape, TimeOptions};
 use crate::program::{HostStep, TensorRef};
 use orch_ir::{DType, Tensor};
 
@@ -34,7 +34,7 @@ fn write((base, at): (Base, usize)) -> BufferRef {
 }
 
 /// A launch whose last tensor is written.
-fn launch(context: &Context, symbol: &str, tensors: &[(Base, usize)]) -> Step {
+fn launch(context: &Context, symbol: &str, tensors: &[(Base, usize)]) -> CudaStep {
     let (last, others) = tensors.split_last().unwrap();
     let buffers = others.iter().map(|&tensor| read(tensor)).chain([write(*last)]).collect();
     let shape = LaunchShape::new(2, 2);
@@ -45,15 +45,15 @@ fn launch(context: &Context, symbol: &str, tensors: &[(Base, usize)]) -> Step {
         tensor_maps: Vec::new(),
         call: None,
     });
-    Step { name: format!("{symbol} to {}", write(*last)), action }
+    CudaStep { name: format!("{symbol} to {}", write(*last)), action }
 }
 
-fn copy(from: (Base, usize), to: (Base, usize)) -> Step {
-    Step { name: "copy".into(), action: Action::Copy { from: read(from), to: write(to) } }
+fn copy(from: (Base, usize), to: (Base, usize)) -> CudaStep {
+    CudaStep { name: "copy".into(), action: Action::Copy { from: read(from), to: write(to) } }
 }
 
 /// Doubles on the host.
-fn double(from: (Base, usize), to: (Base, usize)) -> Step {
+fn double(from: (Base, usize), to: (Base, usize)) -> CudaStep {
     let tensor = |buffer| TensorRef { buffer, dtype: DType::F32, shape: [ELEMS].into() };
     let routine = |inputs: &[Tensor]| {
         let values: Vec<f64> = inputs[0].to_f64().iter().map(|value| 2.0 * value).collect();
@@ -61,10 +61,10 @@ fn double(from: (Base, usize), to: (Base, usize)) -> Step {
     };
     let (inputs, outputs) = (vec![tensor(read(from))], vec![tensor(write(to))]);
     let action = Action::Host(HostStep { routine: Box::new(routine), inputs, outputs });
-    Step { name: "double".into(), action }
+    CudaStep { name: "double".into(), action }
 }
 
-fn program(steps: Vec<Step>, outputs: usize) -> Program {
+fn program(steps: Vec<CudaStep>, outputs: usize) -> Program {
     Program {
         arena_bytes: 4 * BYTES,
         constants: vec![floats([0.5; ELEMS]).into()],
@@ -90,12 +90,12 @@ fn diamond(context: &Context) -> Program {
     program(steps, 2)
 }
 
-fn executable(context: &Context, program: Program, execution: Execution) -> Executable {
+fn executable(context: &Context, program: Program, execution: Execution) -> CudaExecutable {
     let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
-    Executable::new(context, program, options).unwrap()
+    CudaExecutable::new(context, program, options).unwrap()
 }
 
-fn check_diamond(executable: &mut Executable, x: f32) {
+fn check_diamond(executable: &mut CudaExecutable, x: f32) {
     let (mut first, mut second) = (vec![0; BYTES], vec![0; BYTES]);
     executable.run(&[&floats([x; ELEMS])], &mut [&mut first, &mut second]).unwrap();
     assert_eq!((first, second), (floats([1.0 - x; ELEMS]), floats([0.5; ELEMS])));
@@ -171,7 +171,7 @@ fn invalid_tensor_maps_are_refused() {
     let fake = Fake::new();
     let context = fake.context();
     let error = |view: TensorMapShape| {
-        let made = Executable::new(&context, boxed(&context, view), ExecutableOptions::default());
+        let made = CudaExecutable::new(&context, boxed(&context, view), ExecutableOptions::default());
         made.expect_err("it is refused").to_string()
     };
     for view in [
@@ -223,7 +223,7 @@ fn kernels_start_early_after_one_other_kernel() {
     let context = fake.context();
     let build = |allow_programmatic| {
         let options = ExecutableOptions { allow_programmatic, ..ExecutableOptions::default() };
-        let mut executable = Executable::new(&context, early(&context), options).unwrap();
+        let mut executable = CudaExecutable::new(&context, early(&context), options).unwrap();
         let log = fake.log();
         let mut result = vec![0; BYTES];
         executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
@@ -268,7 +268,7 @@ fn direct_launches_start_early_only_where_allowed() {
             allow_programmatic,
             ..ExecutableOptions::default()
         };
-        let mut executable = Executable::new(&context, early(&context), options).unwrap();
+        let mut executable = CudaExecutable::new(&context, early(&context), options).unwrap();
         executable.run_on_device(1).unwrap();
         assert_eq!(fake.log().matches("early").count(), early_launches);
     }
@@ -300,11 +300,11 @@ fn copies_that_do_nothing_keep_the_order() {
     for execution in EXECUTIONS {
         let steps = vec![
             launch(&context, "neg", &[input(0), arena(0)]),
-            Step {
+            CudaStep {
                 name: "to itself".into(),
                 action: Action::Copy { from: read(arena(0)), to: write(arena(0)) },
             },
-            Step { name: "nothing".into(), action: Action::Copy { from: nothing, to: nothing } },
+            CudaStep { name: "nothing".into(), action: Action::Copy { from: nothing, to: nothing } },
             launch(&context, "neg", &[arena(0), output(0)]),
         ];
         let mut executable = executable(&context, program(steps, 1), execution);
@@ -425,7 +425,7 @@ fn batches_are_held_back_until_they_are_enqueued() {
     let times = TimeOptions { warmup: 1, replays: 33, flush_l2: false };
     let time = |program, checked| {
         let options = ExecutableOptions { check_each_step: checked, ..ExecutableOptions::default() };
-        let mut executable = Executable::new(&context, program, options).unwrap();
+        let mut executable = CudaExecutable::new(&context, program, options).unwrap();
         fake.log();
         executable.time_runs(&times).unwrap();
         let runs = fake.log().matches("hold").count();
@@ -447,7 +447,7 @@ fn wrong_programs_and_tensors_are_refused() {
     let mut bad = program(vec![launch(&context, "neg", &[input(0), arena(9)])], 1);
     let Action::Launch(step) = &mut bad.steps[0].action else { panic!() };
     step.shape = LaunchShape { cluster: 2, ..LaunchShape::new(3, 0) };
-    let text = Executable::new(&context, bad, ExecutableOptions::default()).unwrap_err().to_string();
+    let text = CudaExecutable::new(&context, bad, ExecutableOptions::default()).unwrap_err().to_string();
     assert_eq!(
         text,
         "internal error: the program is not valid:\n\
@@ -480,7 +480,7 @@ fn want_of_memory_says_for_what() {
     fake.set("memory_total", 1000);
     let context = fake.context();
     let large = Program { arena_bytes: 5 << 30, ..Program::default() };
-    let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    let text = CudaExecutable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
     assert!(
         text.contains(
             "for working memory (all tensors together take 5.0 GiB): 5.0 GiB needed, 1000 bytes of 1000 bytes free"
@@ -494,13 +494,13 @@ fn want_of_memory_says_for_what() {
         constants: vec![vec![0; 10].into()],
         ..Program::default()
     };
-    let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    let text = CudaExecutable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
     assert!(
         text.contains("for inputs (all tensors together take 1468 bytes): 512 bytes needed, 44 bytes of"),
         "{text}"
     );
     let large = Program { input_bytes: vec![usize::MAX; 2], ..Program::default() };
-    let text = Executable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    let text = CudaExecutable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
     assert!(text.contains("for inputs (all tensors together take 17179869184.0 GiB): "), "{text}");
 }
 
@@ -513,7 +513,7 @@ fn faulty_run(symbol: &str, options: ExecutableOptions) -> (CudaError, CudaError
         launch(&context, symbol, &[arena(1)]),
         launch(&context, "neg", &[arena(0), output(0)]),
     ];
-    let mut executable = Executable::new(&context, program(steps, 1), options).unwrap();
+    let mut executable = CudaExecutable::new(&context, program(steps, 1), options).unwrap();
     let mut run = || match executable.run(&[&[0; BYTES]], &mut [&mut [0; BYTES]]).unwrap_err() {
         ExecutableError::Cuda(error) => error,
         other => panic!("{other}"),
@@ -599,7 +599,8 @@ fn every_call_may_fail() {
                 let program = diamond(&context);
                 fake.fail(symbol, code, calls);
                 let work = || -> Result<(), ExecutableError> {
-                    let mut executable = Executable::new(&context, program, ExecutableOptions::default())?;
+                    let mut executable =
+                        CudaExecutable::new(&context, program, ExecutableOptions::default())?;
                     let (mut first, mut second) = (vec![0; BYTES], vec![0; BYTES]);
                     executable.run(&[&[0; BYTES]], &mut [&mut first, &mut second])?;
                     executable.profile(1)?;

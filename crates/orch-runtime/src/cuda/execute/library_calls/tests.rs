@@ -55,11 +55,11 @@ fn step(
     library: &Arc<CublasLt>,
     product: &MatrixProduct,
     buffers: Vec<BufferRef>,
-) -> Step {
+) -> CudaStep {
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(1, 1) };
     let call = Some(LibraryCall::Product(Ok(Arc::clone(library)), product.clone()));
     let launch = Launch { function: function(context, "neg"), shape, buffers, tensor_maps: Vec::new(), call };
-    Step { name: "product".into(), action: Action::Launch(launch) }
+    CudaStep { name: "product".into(), action: Action::Launch(launch) }
 }
 
 /// A program of one call, whose tensors are inputs and an output of so many elements.
@@ -76,7 +76,7 @@ fn single(context: &Context, library: &Arc<CublasLt>, product: &MatrixProduct, e
     }
 }
 
-fn run(executable: &mut Executable, inputs: &[&[f32]], len: usize) -> Vec<f32> {
+fn run(executable: &mut CudaExecutable, inputs: &[&[f32]], len: usize) -> Vec<f32> {
     let inputs: Vec<Vec<u8>> = inputs.iter().map(|values| floats(values.iter().copied())).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(|bytes| &bytes[..]).collect();
     let mut bytes = vec![0; 4 * len];
@@ -84,9 +84,9 @@ fn run(executable: &mut Executable, inputs: &[&[f32]], len: usize) -> Vec<f32> {
     bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
-fn executable(context: &Context, program: Program, execution: Execution) -> Executable {
+fn executable(context: &Context, program: Program, execution: Execution) -> CudaExecutable {
     let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
-    Executable::new(context, program, options).unwrap()
+    CudaExecutable::new(context, program, options).unwrap()
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn chain(context: &Context, library: &Arc<CublasLt>) -> Program {
     let negate = |from, to| {
         let (function, buffers) = (function(context, "neg"), vec![from, to]);
         let launch = Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None };
-        Step { name: "negate".into(), action: Action::Launch(launch) }
+        CudaStep { name: "negate".into(), action: Action::Launch(launch) }
     };
     let multiply = |buffers: [BufferRef; 3]| step(context, library, &product, buffers.to_vec());
     Program {
@@ -154,7 +154,7 @@ fn chain(context: &Context, library: &Arc<CublasLt>) -> Program {
     }
 }
 
-fn check_chain(executable: &mut Executable) {
+fn check_chain(executable: &mut CudaExecutable) {
     let (mut first, mut second) = (vec![0; 16], vec![0; 16]);
     executable.run(&[&floats([1.0, 2.0, 3.0, 4.0])], &mut [&mut first, &mut second]).unwrap();
     // x w = [1 4; 3 10], x w w = [1 6; 3 16], w x = [7 10; 3 4].
@@ -185,7 +185,7 @@ fn calls_run_in_every_way() {
             assert_eq!(times, [3.0, 5.0, 5.0, 5.0, 3.0, 3.0]);
         }
         let options = ExecutableOptions { check_each_step: true, ..ExecutableOptions::default() };
-        check_chain(&mut Executable::new(&context, chain(&context, &library), options).unwrap());
+        check_chain(&mut CudaExecutable::new(&context, chain(&context, &library), options).unwrap());
         assert_eq!(fake.memory_used(), 0, "everything is freed");
     }
 }
@@ -285,7 +285,7 @@ fn devices_that_fail_are_no_fallback() {
     let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
     let (context, library) = (fake.context(), lt.load_cublaslt());
     fake.fail("cuStreamSynchronize", 719, 0);
-    let made = Executable::new(&context, chain(&context, &library), ExecutableOptions::default());
+    let made = CudaExecutable::new(&context, chain(&context, &library), ExecutableOptions::default());
     assert!(matches!(made, Err(ExecutableError::Cuda(error)) if error.is_final()));
 }
 
@@ -310,7 +310,7 @@ fn products_outside_of_their_tensors_are_refused() {
         let mut product = good.clone();
         change(&mut product);
         let program = single(&context, &library, &product, &[30, 40, 4, 24]);
-        let made = Executable::new(&context, program, ExecutableOptions::default());
+        let made = CudaExecutable::new(&context, program, ExecutableOptions::default());
         made.err().map_or(String::new(), |error| error.to_string())
     };
     assert_eq!(refused(&|_| ()), "");

@@ -147,16 +147,16 @@ fn single(context: &Context, library: Result<Arc<Cudnn>, CudaError>, conv: &Conv
     Program {
         input_bytes: vec![BYTES; inputs],
         output_bytes: vec![BYTES],
-        steps: vec![Step { name: "convolution".into(), action: Action::Launch(launch) }],
+        steps: vec![CudaStep { name: "convolution".into(), action: Action::Launch(launch) }],
         ..Program::default()
     }
 }
 
-fn executable(context: &Context, program: Program) -> Executable {
-    Executable::new(context, program, ExecutableOptions::default()).unwrap()
+fn executable(context: &Context, program: Program) -> CudaExecutable {
+    CudaExecutable::new(context, program, ExecutableOptions::default()).unwrap()
 }
 
-fn run(executable: &mut Executable, inputs: &[Vec<f32>]) -> Vec<f32> {
+fn run(executable: &mut CudaExecutable, inputs: &[Vec<f32>]) -> Vec<f32> {
     let inputs: Vec<Vec<u8>> = inputs.iter().map(|values| floats(values.iter().copied())).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(|bytes| &bytes[..]).collect();
     let mut bytes = vec![0; 4 * ELEMS];
@@ -275,7 +275,7 @@ fn convolutions_outside_of_their_tensors_are_refused() {
         let mut conv = good.clone();
         change(&mut conv);
         let program = single(&context, Ok(Arc::clone(&library)), &conv);
-        let made = Executable::new(&context, program, ExecutableOptions::default());
+        let made = CudaExecutable::new(&context, program, ExecutableOptions::default());
         made.err().map_or(String::new(), |error| error.to_string())
     };
     assert_eq!(refused(&|_| ()), "");
