@@ -3,7 +3,7 @@
 //! This crate decides nothing: which kernels exist, in which order they run and where their tensors lie is given to
 //! it as a [`Program`](program::Program). It is the only crate with `unsafe`.
 //!
-//! **Trust.** Native code cannot be checked from outside. A [`cpu::Kernel`] is trusted to follow the calling convention
+//! **Trust.** Native code cannot be checked from outside. A [`cpu::CpuKernel`] is trusted to follow the calling convention
 //! in [`cpu::kernel`], a [`cuda::Function`] to take as many pointers as its launches list, and both to touch only the
 //! byte ranges that these list; everything that the host can check (ranges inside their buffers, no writes to constants
 //! or inputs, buffer sizes at each run) is checked.

@@ -4,7 +4,7 @@ use crate::print::note_line;
 use clap::Args;
 use orchestrion::{DumpAfter, pass_names, whole_file};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// What to show of the passes.
@@ -29,7 +29,7 @@ impl DumpArguments {
 }
 
 /// Writes a text; one that cannot be written is told of, and the sources beside it fail for the same reason.
-fn write(path: &PathBuf, text: &str) {
+fn write(path: &Path, text: &str) {
     let folder = path.parent().unwrap_or(Path::new("."));
     let written = std::fs::create_dir_all(folder)
         .and_then(|()| whole_file::write(path, |file| file.write_all(text.as_bytes())));

@@ -82,6 +82,9 @@ impl Default for Options {
     }
 }
 
+/// Receives the name of a kernel and the text of its thread program.
+pub type ReceiveDump = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
 /// Asks for the text of each kernel's thread program after a pass. Where several plans are timed against each other, it is given for
 /// all of them.
 #[derive(Clone)]
@@ -89,7 +92,7 @@ pub struct DumpAfter {
     /// The name of a pass, one of [`orch_thread::passes::PASSES`].
     pub pass: String,
     /// Takes a kernel's name and the text.
-    pub receive: Arc<dyn Fn(&str, &str) + Send + Sync>,
+    pub receive: ReceiveDump,
 }
 
 /// In what an executable computes where the model says f32. Sums, and everything but matrix products and convolutions,

@@ -25,7 +25,7 @@ impl Substitution {
     }
 
     /// `root` after the substitution. Replacements may be wider than the variables (vectors for scalars) only
-    /// under elementwise functions; see [`vectorize`](mod@orch_thread::vectorize) for loads.
+    /// under elementwise functions; `vectorize` of `orch-thread` widens loads.
     pub fn apply(&mut self, exprs: &mut Exprs, root: ExprId) -> ExprId {
         for id in exprs.reachable_unless(&[root], |id| self.done.contains_key(&id)) {
             let node = exprs.get(id).clone();

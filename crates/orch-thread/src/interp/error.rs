@@ -94,7 +94,7 @@ pub enum ExecError {
     /// The program is still running.
     #[error("stopped after {limit} statements")]
     Limit {
-        /// [`ExecOptions::max_statements`].
+        /// [`ExecOptions::max_statements`](super::ExecOptions::max_statements).
         limit: u64,
     },
 }

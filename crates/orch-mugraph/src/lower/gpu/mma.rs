@@ -264,7 +264,7 @@ impl BlockEmitter<'_> {
                             let offset = this.register_offset(&slot, &at);
                             let acc = Location { buffer: gemm.acc.buffer, offset };
                             let (a, b) = (this.location(a, 8 * row), this.location(b, 4 * half));
-                            stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: acc, a, b }));
+                            stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc, a, b }));
                         }
                     }
                     stmts
@@ -409,7 +409,7 @@ impl BlockEmitter<'_> {
                         let acc =
                             Location { buffer: gemm.acc.buffer, offset: this.register_offset(&slot, &at) };
                         let (a, b) = (this.location(a, 4 * row), this.location(b, 0));
-                        stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc: acc, a, b }));
+                        stmts.push(Stmt::Cta(CtaStmt::Mma { ty: kind, acc, a, b }));
                     }
                     stmts
                 };

@@ -73,7 +73,7 @@ impl BlockEmitter<'_> {
             }
         }
         if mbarriers > 0 {
-            self.program.mbarriers = Mbarriers { full: mbarriers, loads: loads, empty: 0 };
+            self.program.mbarriers = Mbarriers { full: mbarriers, loads, empty: 0 };
         }
     }
 

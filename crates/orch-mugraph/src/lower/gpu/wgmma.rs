@@ -292,16 +292,7 @@ impl BlockEmitter<'_> {
             RegisterSlot { at: at.clone(), lead, row_tile, column_tile: zero, row_half: 0, column_half: 0 };
         let acc = Location { buffer: gemm.acc.buffer, offset: self.register_offset(&slot, &at) };
         let gemm = kind;
-        Stmt::Cta(CtaStmt::Wgmma {
-            ty: gemm,
-            acc: acc,
-            a,
-            b,
-            n: columns,
-            k: k,
-            transposed,
-            is_async: is_async,
-        })
+        Stmt::Cta(CtaStmt::Wgmma { ty: gemm, acc, a, b, n: columns, k, transposed, is_async })
     }
 }
 

@@ -34,7 +34,7 @@ pub struct NvrtcTarget {
 /// Compiled kernels.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cubin {
-    /// The code, as [`Module::load`](super::Module::load) takes it.
+    /// The code, as [`Module::load`](crate::cuda::Module::load) takes it.
     pub bytes: Bytes,
     /// What the compiler said.
     pub log: String,
