@@ -124,7 +124,7 @@ impl TensorMap {
         let is_extent = |&extent: &usize| (1..=MAX_EXTENT).contains(&extent);
         if !self.extents.iter().all(is_extent) || !(1..=MAX_TMA_ROWS).contains(&self.rows) {
             return Some(format!(
-                "extents {:?} in loads of {} lines: 1 to {MAX_TMA_ROWS} are expected",
+                "extents {:?} in tiles of {} rows: 1 to {MAX_TMA_ROWS} are expected",
                 self.extents, self.rows
             ));
         }

@@ -487,8 +487,8 @@ fn sources_compile_without_spills() {
         attentions(target, &mut kernels);
         nests(target, &mut kernels);
         let has = |text: &str| kernels.iter().any(|(what, _)| what.contains(text));
-        assert_eq!(has("tiles: true"), target.has_wgmma);
-        assert_eq!(has("boxes: true"), target.has_wgmma);
+        assert_eq!(has("wgmma: true"), target.has_wgmma);
+        assert_eq!(has("tma: true"), target.has_wgmma);
         assert_eq!(has("split_k: 2") || has("split_k: 4"), target.has_clusters);
         check(&nvrtc, target, &kernels);
     }

@@ -181,7 +181,7 @@ mod tests {
     /// Boxes of 64 lines of an array of 60 lines of 128 elements, `0, 1, 2, ..`.
     const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  \
         cta 64 threads thread: i64 [0..=63], clusters of 2\n  input x: f16[8192]\n  output y: f32[128]\n  \
-        shared s: f16[8256]\n  tensor_map v: x[512], extents 128 60, strides 128, 64 lines\n  mbarriers 2 of 1 loads\n";
+        shared s: f16[8256]\n  tensor_map v: x[512], extents 128 60, strides 128, 64 rows\n  mbarriers 2 full of 1 loads\n";
     const COPY: &str = "  tma_load s[0], v[64, (task * 8)], 0\n";
     const STORE: &str = "  y[((task * 64) + thread)] = f32(s[((thread * 64) + ((thread % 8) * 8))])\n";
 
@@ -249,25 +249,29 @@ mod tests {
     fn boxes_overwrite_what_was_read_before_a_gate() {
         let read = format!("{COPY}  mbarrier_wait_full 0, 0\n  let first: f16 = s[thread]\n");
         let again = format!("{COPY}  mbarrier_wait_full 0, 1\n");
-        let mbarrier = "  arrive_empty 0, 0\n  wait_empty 0, 0\n";
+        let mbarrier = "  mbarrier_arrive_empty 0, 0\n  mbarrier_wait_empty 0, 0\n";
         assert_eq!(result_with(1, &format!("{read}{mbarrier}{again}{STORE}")).unwrap(), expected());
         // A gate is passed again once a box that waited for it was awaited.
-        let twice = format!("{read}{mbarrier}{again}  arrive_empty 0, 1\n{STORE}");
+        let twice = format!("{read}{mbarrier}{again}  mbarrier_arrive_empty 0, 1\n{STORE}");
         assert_eq!(result_with(1, &twice).unwrap(), expected());
         // Another gate may be passed meanwhile; what is read before that one only is not known to have been.
-        let late = "  arrive_empty 0, 0\n  let second: f16 = s[thread]\n  arrive_empty 1, 0\n";
-        let both = format!("{read}{late}  wait_empty 1, 0\n{again}{STORE}");
+        let late =
+            "  mbarrier_arrive_empty 0, 0\n  let second: f16 = s[thread]\n  mbarrier_arrive_empty 1, 0\n";
+        let both = format!("{read}{late}  mbarrier_wait_empty 1, 0\n{again}{STORE}");
         assert_eq!(result_with(2, &both).unwrap(), expected());
         for (body, problem) in [
-            (format!("{read}  arrive_empty 0, 0\n{again}"), "also accessed by"),
-            (format!("{read}{late}  wait_empty 0, 0\n{again}"), "also accessed by"),
+            (format!("{read}  mbarrier_arrive_empty 0, 0\n{again}"), "also accessed by"),
+            (format!("{read}{late}  mbarrier_wait_empty 0, 0\n{again}"), "also accessed by"),
             (
-                format!("{read}{mbarrier}  arrive_empty 0, 1\n{again}"),
+                format!("{read}{mbarrier}  mbarrier_arrive_empty 0, 1\n{again}"),
                 "before loads that waited for it were awaited",
             ),
-            ("  arrive_empty 0, 1\n".to_owned(), "phase 1 of a mbarrier is passed in its phase 0"),
-            ("  wait_empty 0, 0\n".to_owned(), "phase 0 of a mbarrier is awaited before its phase 0"),
-            ("  arrive_empty 2, 0\n".to_owned(), "there is no mbarrier 2, there are 2"),
+            ("  mbarrier_arrive_empty 0, 1\n".to_owned(), "phase 1 of a mbarrier is passed in its phase 0"),
+            (
+                "  mbarrier_wait_empty 0, 0\n".to_owned(),
+                "phase 0 of a mbarrier is awaited before its phase 0",
+            ),
+            ("  mbarrier_arrive_empty 2, 0\n".to_owned(), "there is no mbarrier 2, there are 2"),
             (format!("  if (thread < 32) {{\n{mbarrier}  }}\n"), "some threads do not come"),
             // What threads write themselves is not ordered.
             (
@@ -296,13 +300,13 @@ mod tests {
             ("extents 128 60", "extents 128 61", "ends outside of the 8192 elements of x"),
             ("extents 128 60", "extents 128 0", "extents [128, 0]"),
             ("strides 128", "strides 128 128", "2 extents and 2 strides"),
-            ("64 lines", "257 lines", "257 lines"),
-            ("mbarriers 2 of 1", "mbarriers 2 of 0", "2 mbarriers of 0 loads"),
+            ("64 rows", "257 rows", "257 rows"),
+            ("mbarriers 2 full of 1", "mbarriers 2 full of 0", "2 full mbarriers of 0 loads"),
         ] {
             let found = problems(&HEADER.replace(from, to), "");
             assert!(found.contains(problem), "{to}: {found}");
         }
-        let without = HEADER.replace("  mbarriers 2 of 1 loads\n", "");
+        let without = HEADER.replace("  mbarriers 2 full of 1 loads\n", "");
         assert!(problems(&without, "  mbarrier_wait_full 0, 0\n").contains("no mbarriers to await"));
         assert!(problems(&without, COPY).contains("counted by a mbarrier"));
         let flat = COPY.replace("[64, (task * 8)]", "[64]");
@@ -310,7 +314,7 @@ mod tests {
         let real = COPY.replace("(task * 8)", "f32(task)");
         assert!(problems(HEADER, &real).contains("an index is f32"));
         assert!(problems(HEADER, "  grid_dependency_wait\n").is_empty());
-        let early = problems(HEADER, &format!("{COPY}  await\n  mbarrier_wait_full 0, 0\n"));
+        let early = problems(HEADER, &format!("{COPY}  grid_dependency_wait\n  mbarrier_wait_full 0, 0\n"));
         assert!(early.contains("touched before the kernels that write it are awaited"), "{early}");
     }
 }

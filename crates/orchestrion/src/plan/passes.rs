@@ -142,7 +142,8 @@ mod tests {
             .iter()
             .position(|line| *line == "grid_dependency_wait")
             .expect("a wait for the first product");
-        let copies = |lines: &[&str]| lines.iter().filter(|line| line.starts_with("cp_async ")).count();
+        let is_copy = |line: &&&str| line.starts_with("cp_async ") || line.starts_with("tma_load ");
+        let copies = |lines: &[&str]| lines.iter().filter(is_copy).count();
         assert!(copies(&lines[..awaited]) > 0 && copies(&lines[awaited..]) > 0, "{text}");
         let _ = std::fs::remove_dir_all(&folder);
     }

@@ -387,7 +387,7 @@ mod tests {
                 .expect("one of 64 blocks");
             let names: Vec<&str> = designs[0].iter().map(|kernel| kernel.design.schedule.as_str()).collect();
             assert!(
-                names[0].ends_with("cluster=2 tma_operands") && names[1].ends_with("1 task a block"),
+                names[0].ends_with("cluster=2 tma_operands") && names[1].ends_with("cluster=1"),
                 "{names:?}"
             );
 

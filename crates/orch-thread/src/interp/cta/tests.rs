@@ -134,7 +134,9 @@ fn what_is_not_ordered_is_a_race() {
         // No barrier between the copy and the reads.
         format!("{COPY}{store}"),
         // The copy is not waited for.
-        format!("  cp_async s[thread], x[thread], 1\n  cp_async_commit\n  barrier\n{store}  wait 0\n"),
+        format!(
+            "  cp_async s[thread], x[thread], 1\n  cp_async_commit\n  barrier\n{store}  cp_async_wait 0\n"
+        ),
         // A barrier of the task does not order what other tasks read.
         format!("{COPY}  barrier\n  load_dsmem v: f32 = s[thread], (1 - task)\n"),
         // Written again while others may still read.
@@ -148,17 +150,19 @@ fn what_is_not_ordered_is_a_race() {
 
 #[test]
 fn memory_is_recycled_once_nobody_uses_it() {
-    let header = HEADER.replace("  shared s", "  shared s: f32[64]\n  recycled r");
+    let header = HEADER.replace("  shared s", "  shared s: f32[64]\n  reused_shared r");
     let run = |body: &str| {
         let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
         run(&header, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
     };
     let store = "  r[thread] = 1.0\n  barrier\n  y[((task * 64) + thread)] = r[(63 - thread)]\n";
-    assert_eq!(run(&format!("{COPY}  recycle\n{store}")).unwrap(), [1.0; 128]);
+    assert_eq!(run(&format!("{COPY}  reuse_shared\n{store}")).unwrap(), [1.0; 128]);
     for body in [
         format!("{COPY}{store}"),
-        format!("{COPY}  recycle\n  y[((task * 64) + thread)] = s[thread]\n"),
-        format!("  cp_async s[thread], x[thread], 1\n  cp_async_commit\n  reuse_shared\n{store}  wait 0\n"),
+        format!("{COPY}  reuse_shared\n  y[((task * 64) + thread)] = s[thread]\n"),
+        format!(
+            "  cp_async s[thread], x[thread], 1\n  cp_async_commit\n  reuse_shared\n{store}  cp_async_wait 0\n"
+        ),
     ] {
         assert!(run(&body).is_err(), "{body}");
     }
