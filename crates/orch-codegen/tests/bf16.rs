@@ -1,7 +1,7 @@
 //! Products of bf16: dot products of pairs on every target that this machine runs, and matrix tiles, which are compiled
 //! where the compiler knows them and run where the machine has them.
 //!
-//! OperandPrecision are small integers, so that every sum is exact and does not depend on the order of its terms.
+//! Operands are small integers, so that every sum is exact and does not depend on the order of its terms.
 
 mod support;
 

@@ -360,7 +360,7 @@ fn the_copy_engine_brings_plain_factors() {
     }
 }
 
-/// OperandPrecision that are the first elements of longer rows come by whole accesses, of which what lies beyond is zeros: the copy
+/// Operands that are the first elements of longer rows come by whole accesses, of which what lies beyond is zeros: the copy
 /// engine stops there, and threads copy what is real of the last 16 bytes.
 #[test]
 fn odd_factors_with_longer_rows_are_copied_as_they_are() {

@@ -9,9 +9,9 @@ pub enum OperandPrecision {
     F32,
     /// f32 of which the tensor cores take 10 bits of the fraction.
     Tf32,
-    /// OperandPrecision rounded to f16.
+    /// Operands rounded to f16.
     F16,
-    /// OperandPrecision rounded to bf16.
+    /// Operands rounded to bf16.
     Bf16,
 }
 

@@ -27,7 +27,7 @@ pub struct ThreadProgram {
     pub tiles: Vec<AmxShape>,
     /// Views of arguments; a [`TensorMapId`] is a position here.
     pub tensor_maps: Vec<TensorMap>,
-    /// Counters of boxes that arrive in shared memory.
+    /// The full and empty mbarriers.
     pub mbarriers: Mbarriers,
     /// The number of tasks.
     pub tasks: usize,

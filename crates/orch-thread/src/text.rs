@@ -20,7 +20,7 @@
 //! - `x[offset; lanes if mask]` loads; a vector of offsets needs no lanes. `y[offset if mask] = value` stores.
 //! - `tile a: bf16[16, 32]` after the buffers declares a matrix tile; [`thread_tile`](crate::amx) shows the
 //!   statements that work on them.
-//! - `view ..` and `slots ..` after the buffers declare what boxes are copied from, and what counts them and who has read them;
+//! - `tensor_map ..` and `mbarriers ..` after the buffers declare what TMA loads from, and what counts loads and readers;
 //!   [`thread_view`](crate::tma) has an example.
 //! - `, evict_first` after a buffer marks an argument that L2 should evict before others.
 //! - `cta ..` before the buffers says which threads run a task; [`cta`](crate::cta) has an example.

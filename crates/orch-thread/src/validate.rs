@@ -12,7 +12,7 @@
 //! 6. CTAs are whole warps of at most 1024 threads, clusters divide the tasks; only programs with a CTA have shared
 //!    buffers and statements of a CTA, whose copies and matrices go to shared memory and scratch of the right types;
 //!    shared memory is recycled once at most;
-//! 7. views are the hardware's, and boxes of them go to shared memory of their type;
+//! 7. the hardware can encode the tensor maps, and TMA loads of them go to shared memory of their type;
 //! 8. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
 //!
 //! Bounds of accesses, races and ranges of values are the interpreter's to check.
@@ -283,7 +283,7 @@ impl Checker<'_> {
                             && dtype_of(to) == self.program.buffer(tensor_map.buffer).dtype
                             && at.len() == tensor_map.extents.len()
                             && self.program.mbarriers.full > 0;
-                        (!is_right).then_some("a box, of as many coordinates as its tensor_map, goes to shared memory of its type and is counted by a mbarrier")
+                        (!is_right).then_some("a box, of as many coordinates as its tensor_map, goes to shared memory of its type and is counted by an mbarrier")
                     }
                     _ => Some("there is no such tensor_map"),
                 }

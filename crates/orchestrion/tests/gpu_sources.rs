@@ -104,7 +104,7 @@ impl Graph {
     }
 }
 
-/// A matrix product with a bias and a nonlinear function. OperandPrecision that are not weights have neighbours along either
+/// A matrix product with a bias and a nonlinear function. Operands that are not weights have neighbours along either
 /// direction.
 fn product([m, n, k]: [usize; 3], has_weights: bool, dtype: DType) -> BlockProgram {
     let mut graph = Graph::new();

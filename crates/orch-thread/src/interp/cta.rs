@@ -3,7 +3,7 @@
 //! A statement that holds nothing of a CTA is run by one thread after the other. Loops around statements of a CTA
 //! have the same bounds in every thread; branches around them are taken by whole warps, and barriers met by all
 //! threads. Shared memory remembers who touched an element since the last barrier, so that a missing barrier is an
-//! error whatever the order; and, of what boxes overwrite, who read it since the gate that they waited for was passed.
+//! error whatever the order; and, of what TMA loads overwrite, who read it since the gate that they waited for was passed.
 
 use crate::cta::{Cta, CtaStmt, Location, MmaType, WARP};
 use crate::interp::cluster::{Cluster, Presence};
@@ -275,7 +275,7 @@ impl ThreadInterpreter<'_> {
         Ok(())
     }
 
-    /// Starts a copy of a box, ends those of a turn, or passes or awaits a gate, in each task of a cluster.
+    /// Starts a copy of a TMA load, ends those of a phase, or passes or awaits an empty mbarrier, in each task of a cluster.
     fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &CtaStmt) -> Result<(), ExecError> {
         let threads = cluster.vars.len() / cluster.mbarriers.len();
         for rank in 0..cluster.mbarriers.len() {
@@ -306,14 +306,14 @@ impl ThreadInterpreter<'_> {
                 _ => unreachable!("only statements about loads"),
             }
         }
-        // What products in flight read, they still read when all have come to a gate.
+        // What products in flight read, they still read when all have come to an empty mbarrier.
         if matches!(stmt, CtaStmt::MbarrierArriveEmpty { .. }) {
             self.read_on(cluster)?;
         }
         Ok(())
     }
 
-    /// The number of a slot or a gate, and its turn, which are the same for some threads.
+    /// The number of an mbarrier, and its phase, which are the same for some threads.
     fn in_phase(
         &mut self,
         cluster: &mut Cluster,

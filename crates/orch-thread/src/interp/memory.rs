@@ -67,13 +67,13 @@ pub(crate) struct Memory<'a> {
     shared: Vec<Vec<[Touch; 2]>>,
     /// Elements of shared buffers that copies in flight will write, and the worker that started them.
     in_flight: FxHashMap<(BufferId, usize), u32>,
-    /// Counts barriers and passes of gates.
+    /// Counts barriers and passes of empty mbarriers.
     now: u32,
     /// The time of the last barrier: accesses to shared memory since then may happen in any order.
     task_time: u32,
     /// The time of the last barrier of the whole cluster.
     cluster_time: u32,
-    /// The time before which boxes know that all has been read.
+    /// The time before which TMA loads know that all has been read.
     gate_time: u32,
     /// Whether shared memory is the recycled buffers'.
     is_recycled: bool,
@@ -99,7 +99,7 @@ struct Touch {
 enum Access {
     Read,
     Write,
-    /// A box is started that will write it.
+    /// A TMA load is started that will write it.
     Box,
 }
 
@@ -187,13 +187,13 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// All threads of a task come to a gate; gives the time.
+    /// All threads of a task come to an empty mbarrier; gives the time.
     pub(crate) fn arrive_empty(&mut self) -> u32 {
         self.now += 1;
         self.now
     }
 
-    /// Boxes know from here on that all has been read that was read before a gate was passed at some time.
+    /// TMA loads know from here on that all has been read that was read before an empty mbarrier was passed at some time.
     pub(crate) fn wait_empty(&mut self, time: u32) {
         self.gate_time = self.gate_time.max(time);
     }
@@ -213,7 +213,7 @@ impl<'a> Memory<'a> {
         self.start(id, offset, Access::Write)
     }
 
-    /// Marks an element that a box will write.
+    /// Marks an element that a TMA load will write.
     pub(crate) fn start_tma(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
         self.start(id, offset, Access::Box)
     }
@@ -232,7 +232,7 @@ impl<'a> Memory<'a> {
         self.store(id, offset, value)
     }
 
-    /// Writes an element of a box that has arrived: the task's threads, all of which have awaited it, may read it.
+    /// Writes an element of a TMA load that has arrived: the task's threads, all of which have awaited it, may read it.
     pub(crate) fn finish_tma(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
         self.in_flight.remove(&(id, index));

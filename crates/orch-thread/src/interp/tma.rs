@@ -8,23 +8,23 @@ use crate::tma::TensorMapId;
 use orch_compute::expr::ExprId;
 use orch_compute::expr::scalar::Number;
 
-/// A counter of boxes that arrive.
+/// A counter of TMA loads that arrive.
 pub(crate) struct FullBarrier {
     /// The turn that has begun.
     phase: i64,
-    /// Boxes that each turn waits for.
+    /// TMA loads that each turn waits for.
     loads: usize,
     /// Those of the turn that have been started.
     copies: Vec<CopyInFlight>,
-    /// The time of the pass of a gate that the last of them waited for.
+    /// The time of the pass of an empty mbarrier that the last of them waited for.
     awaited: u32,
 }
 
-/// The gates of a task.
+/// The empty mbarriers of a task.
 pub(crate) struct EmptyBarriers {
     /// Of each the turn that comes next, and the time of its last pass.
     empty: Vec<(i64, u32)>,
-    /// The last pass that boxes wait for.
+    /// The last pass that TMA loads wait for.
     awaited: u32,
     /// The last pass of which all threads know that all have come.
     open: u32,
@@ -35,35 +35,35 @@ impl EmptyBarriers {
         EmptyBarriers { empty: vec![(0, 0); program.mbarriers.empty], awaited: 0, open: 0 }
     }
 
-    /// The time of the last pass that boxes wait for.
+    /// The time of the last pass that TMA loads wait for.
     pub(crate) fn awaited(&self) -> u32 {
         self.awaited
     }
 
-    /// All threads come to a gate.
+    /// All threads come to an empty mbarrier.
     pub(crate) fn pass(&mut self, mbarrier: i64, phase: i64, time: u32) -> Result<(), ExecError> {
         let open = self.open;
         let (next, last) = self.mbarrier(mbarrier)?;
         if phase != *next {
             return Err(ExecError::divergence(&format!(
-                "phase {phase} of a mbarrier is passed in its phase {next}"
+                "phase {phase} of an mbarrier is passed in its phase {next}"
             )));
         }
         if *last > open {
             return Err(ExecError::divergence(
-                "a mbarrier is passed again before loads that waited for it were awaited",
+                "an mbarrier is passed again before loads that waited for it were awaited",
             ));
         }
         (*next, *last) = (phase + 1, time);
         Ok(())
     }
 
-    /// Boxes wait for a gate; gives when it was passed.
+    /// TMA loads wait for an empty mbarrier; gives when it was passed.
     pub(crate) fn wait(&mut self, mbarrier: i64, phase: i64) -> Result<u32, ExecError> {
         let (next, last) = self.mbarrier(mbarrier)?;
         if phase != *next - 1 {
             return Err(ExecError::divergence(&format!(
-                "phase {phase} of a mbarrier is awaited before its phase {next}"
+                "phase {phase} of an mbarrier is awaited before its phase {next}"
             )));
         }
         let last = *last;
@@ -71,7 +71,7 @@ impl EmptyBarriers {
         Ok(last)
     }
 
-    /// All threads have awaited a box that waited for the passes up to one.
+    /// All threads have awaited a TMA load that waited for the passes up to one.
     pub(crate) fn open(&mut self, awaited: u32) {
         self.open = self.open.max(awaited);
     }
@@ -93,11 +93,11 @@ impl FullBarrier {
         (0..program.mbarriers.full).map(mbarrier).collect()
     }
 
-    /// Counts a box that waits for the passes of gates up to one.
+    /// Counts a TMA load that waits for the passes of empty mbarriers up to one.
     pub(crate) fn add(&mut self, copy: CopyInFlight, awaited: u32) -> Result<(), ExecError> {
         if self.copies.len() == self.loads {
             return Err(ExecError::divergence(
-                "a mbarrier is given a box of its next phase before this one was awaited",
+                "an mbarrier is given a box of its next phase before this one was awaited",
             ));
         }
         self.copies.push(copy);
@@ -105,11 +105,11 @@ impl FullBarrier {
         Ok(())
     }
 
-    /// Ends a turn, whose boxes arrive; gives the passes of gates that they waited for, too.
+    /// Ends a phase, whose TMA loads arrive; gives the passes of empty mbarriers that they waited for, too.
     pub(crate) fn end_phase(&mut self, phase: i64) -> Result<(Vec<CopyInFlight>, u32), ExecError> {
         if phase != self.phase {
             return Err(ExecError::divergence(&format!(
-                "phase {phase} of a mbarrier is awaited in its phase {}",
+                "phase {phase} of an mbarrier is awaited in its phase {}",
                 self.phase
             )));
         }
@@ -130,7 +130,7 @@ pub(crate) fn full_at(mbarriers: &mut [FullBarrier], number: i64) -> Result<&mut
 }
 
 impl ThreadInterpreter<'_> {
-    /// Starts copying a box.
+    /// Starts copying a TMA load.
     pub(crate) fn start_tma(
         &mut self,
         to: Location,
@@ -162,7 +162,7 @@ impl ThreadInterpreter<'_> {
         Ok(CopyInFlight { buffer: to.buffer, offset, values })
     }
 
-    /// Writes boxes that have arrived.
+    /// Writes TMA loads that have arrived.
     pub(crate) fn finish_loads(&mut self, copies: Vec<CopyInFlight>) -> Result<(), ExecError> {
         for CopyInFlight { buffer, offset, values } in copies {
             for (at, value) in (offset..).zip(values) {
@@ -178,7 +178,7 @@ mod tests {
     use crate::{BufferData, ExecError, ExecOptions, interpret, parse_thread, validate_thread};
     use orch_ir::{DType, Tensor};
 
-    /// Boxes of 64 lines of an array of 60 lines of 128 elements, `0, 1, 2, ..`.
+    /// TMA loads of 64 lines of an array of 60 lines of 128 elements, `0, 1, 2, ..`.
     const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  \
         cta 64 threads thread: i64 [0..=63], clusters of 2\n  input x: f16[8192]\n  output y: f32[128]\n  \
         shared s: f16[8256]\n  tensor_map v: x[512], extents 128 60, strides 128, 64 rows\n  mbarriers 2 full of 1 loads\n";
@@ -189,7 +189,7 @@ mod tests {
         result_with(0, body)
     }
 
-    /// The same with so many gates.
+    /// The same with so many empty mbarriers.
     fn result_with(empty: usize, body: &str) -> Result<Vec<f64>, ExecError> {
         let mbarriers =
             if empty > 0 { format!("of 1 loads, {empty} empty") } else { "of 1 loads".to_owned() };
@@ -206,7 +206,7 @@ mod tests {
         Ok(buffers[1].to_tensor([128]).unwrap().to_f64())
     }
 
-    /// The first elements of the lines of each task's box: those after the last line are zero.
+    /// The first elements of the lines of each CTA's tile: those after the last line are zero.
     fn expected() -> Vec<f64> {
         let line = |task: usize, line: usize| if 8 * task + line < 60 { 4 + 8 * task + line } else { 0 };
         (0..128).map(|at| line(at / 64, at % 64) as f64).collect()
@@ -231,7 +231,10 @@ mod tests {
                 format!("{COPY}  mbarrier_wait_full 0, 0\n{read}{COPY}  mbarrier_wait_full 0, 1\n"),
                 "also accessed by",
             ),
-            (format!("{COPY}  mbarrier_wait_full 0, 1\n"), "phase 1 of a mbarrier is awaited in its phase 0"),
+            (
+                format!("{COPY}  mbarrier_wait_full 0, 1\n"),
+                "phase 1 of an mbarrier is awaited in its phase 0",
+            ),
             (COPY.to_owned() + &COPY.replace("s[0]", "s[4096]"), "before this one was awaited"),
             ("  mbarrier_wait_full 1, 0\n".to_owned(), "before all of its loads were started"),
             (COPY.to_owned(), "before its copies are waited for"),
@@ -251,10 +254,10 @@ mod tests {
         let again = format!("{COPY}  mbarrier_wait_full 0, 1\n");
         let mbarrier = "  mbarrier_arrive_empty 0, 0\n  mbarrier_wait_empty 0, 0\n";
         assert_eq!(result_with(1, &format!("{read}{mbarrier}{again}{STORE}")).unwrap(), expected());
-        // A gate is passed again once a box that waited for it was awaited.
+        // An empty mbarrier is passed again once a TMA load that waited for it was awaited.
         let twice = format!("{read}{mbarrier}{again}  mbarrier_arrive_empty 0, 1\n{STORE}");
         assert_eq!(result_with(1, &twice).unwrap(), expected());
-        // Another gate may be passed meanwhile; what is read before that one only is not known to have been.
+        // Another empty mbarrier may be passed meanwhile; what is read before that one only is not known to have been.
         let late =
             "  mbarrier_arrive_empty 0, 0\n  let second: f16 = s[thread]\n  mbarrier_arrive_empty 1, 0\n";
         let both = format!("{read}{late}  mbarrier_wait_empty 1, 0\n{again}{STORE}");
@@ -266,10 +269,10 @@ mod tests {
                 format!("{read}{mbarrier}  mbarrier_arrive_empty 0, 1\n{again}"),
                 "before loads that waited for it were awaited",
             ),
-            ("  mbarrier_arrive_empty 0, 1\n".to_owned(), "phase 1 of a mbarrier is passed in its phase 0"),
+            ("  mbarrier_arrive_empty 0, 1\n".to_owned(), "phase 1 of an mbarrier is passed in its phase 0"),
             (
                 "  mbarrier_wait_empty 0, 0\n".to_owned(),
-                "phase 0 of a mbarrier is awaited before its phase 0",
+                "phase 0 of an mbarrier is awaited before its phase 0",
             ),
             ("  mbarrier_arrive_empty 2, 0\n".to_owned(), "there is no mbarrier 2, there are 2"),
             (format!("  if (thread < 32) {{\n{mbarrier}  }}\n"), "some threads do not come"),
@@ -308,7 +311,7 @@ mod tests {
         }
         let without = HEADER.replace("  mbarriers 2 full of 1 loads\n", "");
         assert!(problems(&without, "  mbarrier_wait_full 0, 0\n").contains("no mbarriers to await"));
-        assert!(problems(&without, COPY).contains("counted by a mbarrier"));
+        assert!(problems(&without, COPY).contains("counted by an mbarrier"));
         let flat = COPY.replace("[64, (task * 8)]", "[64]");
         assert!(problems(HEADER, &flat).contains("as many coordinates as its tensor_map"));
         let real = COPY.replace("(task * 8)", "f32(task)");

@@ -191,7 +191,7 @@ impl Parser {
         Ok(())
     }
 
-    /// A slot or a gate, and its turn.
+    /// An mbarrier and its phase.
     fn in_phase(&mut self) -> Parsed<(ExprId, ExprId)> {
         let number = self.expr()?;
         self.lexer.expect(",")?;

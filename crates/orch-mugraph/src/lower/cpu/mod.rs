@@ -69,7 +69,7 @@ struct CpuBlockEmitter<'a> {
     outputs: Vec<BufferId>,
     /// Of each tile its scratch, once it has some.
     tiles: Vec<Option<TileView>>,
-    /// OperandPrecision of running maxima: maximum, degree, where.
+    /// Factors of running maxima: maximum, degree, where.
     factors: Vec<(usize, f64, MatmulOperand)>,
     /// Reductions that are computed together with what they reduce.
     reduced: Vec<usize>,
