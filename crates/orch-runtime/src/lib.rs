@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+mod compiled;
 pub mod cpu;
 pub mod cuda;
 mod kernels;
@@ -21,4 +22,4 @@ mod symbols;
 
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, read_file};
-pub use os::memory_bytes;
+pub use os::{ExitingAllocator, memory_bytes};

@@ -283,7 +283,7 @@ fn parse_size(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::TempDir;
+    use orch_files::Scratch;
 
     #[test]
     fn this_machine_is_plausible() {
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn cache_folders() {
-        let dir = TempDir::new("caches").unwrap();
+        let dir = Scratch::new().unwrap();
         for (index, level, kind, size) in
             [(0, "1", "Data", "48K"), (1, "1", "Instruction", "32K"), (2, "2", "Unified", "2M")]
         {

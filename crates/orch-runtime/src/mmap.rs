@@ -44,11 +44,11 @@ pub fn read_file(path: &Path) -> io::Result<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::TempDir;
+    use orch_files::Scratch;
 
     #[test]
     fn files_are_read_whole() {
-        let dir = TempDir::new("read").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("data");
         std::fs::write(&path, b"0123456789").unwrap();
         assert_eq!(read_file(&path).unwrap(), b"0123456789"[..]);
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn bytes_outlive_the_path() {
-        let dir = TempDir::new("mmap").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("data");
         std::fs::write(&path, b"0123456789").unwrap();
         let bytes = map_file(&path).unwrap();
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn empty_and_missing_files() {
-        let dir = TempDir::new("mmap").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("empty");
         std::fs::write(&path, b"").unwrap();
         assert!(map_file(&path).unwrap().is_empty());

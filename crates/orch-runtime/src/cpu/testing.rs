@@ -2,7 +2,7 @@
 
 use super::compiler::Job;
 use super::{Compiler, CompilerOptions, Library};
-use crate::os::TempDir;
+use orch_files::Scratch;
 use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 pub(crate) fn compile_object(text: &str) -> Vec<u8> {
     static COMPILER: OnceLock<Compiler> = OnceLock::new();
     let compiler = COMPILER.get_or_init(|| Compiler::find(&CompilerOptions::default()).unwrap());
-    let dir = TempDir::new("testing").unwrap();
+    let dir = Scratch::new().unwrap();
     let (source, object) = (dir.path().join("test.c"), dir.path().join("test.so"));
     fs::write(&source, text).unwrap();
     let job = Job { name: "test", header: None, source_file: &source, output: &object };

@@ -102,6 +102,7 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
         overlaps_kernels: target.has_pdl,
         kept_bytes: 0,
         library_precision: Some(operand_precision(precision)),
+        extensions: Vec::new(),
         is_measurable: false,
     }
 }
