@@ -1,7 +1,7 @@
 //! Tokens of the text of thread programs.
 
 use crate::text::error::ThreadTextError;
-use crate::text::is_keyword;
+use crate::text::words::is_keyword;
 use orch_compute::expr::Const;
 use orch_ir::DType;
 
