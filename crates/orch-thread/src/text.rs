@@ -14,16 +14,16 @@
 //! }
 //! ```
 //!
-//! - `let` binds once, `reg` declares a register, `name = ..` assigns it; `[low..=high, multiple n]` is what is known of
-//!   an integer. A variable that has the name of an earlier one reads `name.2`, odd names are in quotes.
+//! - `let` binds once, `reg` declares a register, `name = ..` assigns it; `[low..=high, multiple n]` declares the range and a
+//!   divisor of an integer. A variable that has the name of an earlier one reads `name.2`, odd names are in quotes.
 //! - `%n = ..` names an expression that occurs more than once; it is not a statement and computes nothing.
 //! - `x[offset; lanes if mask]` loads; a vector of offsets needs no lanes. `y[offset if mask] = value` stores.
-//! - `tile a: bf16[16, 32]` after the buffers declares a matrix tile; [`thread_tile`](crate::amx) shows the
+//! - `tile a: bf16[16, 32]` after the buffers declares a matrix tile; [`amx`](crate::amx) shows the
 //!   statements that work on them.
-//! - `tensor_map ..` and `mbarriers ..` after the buffers declare what TMA loads from, and what counts loads and readers;
-//!   [`thread_view`](crate::tma) has an example.
+//! - `tensor_map ..` and `mbarriers ..` after the buffers declare tensor maps, from which TMA loads, and the full and empty
+//!   mbarriers; [`tma`](crate::tma) has an example.
 //! - `, evict_first` after a buffer marks an argument that L2 should evict before others.
-//! - `cta ..` before the buffers says which threads run a task; [`cta`](crate::cta) has an example.
+//! - `cta ..` before the buffers declares the threads of a CTA, and the CTAs of a cluster; [`cta`](crate::cta) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
 //!   `+ - * / // %` and comparisons, which are infix and always in parentheses.
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_of_teams_are_read_back() {
+    fn statements_of_ctas_are_read_back() {
         let text = "program k, 2 tasks task: i64 [0..=1]\n  cta 128 threads thread: i64 [0..=127], clusters of 2\n  \
                     input x: f16[8192]\n  shared s: f16[8192]\n  shared g: f32[128]\n  reused_shared r: f16[64]\n  scratch sums: f32[4]\n  \
                     scratch factors: f16[12]\n{\n  \

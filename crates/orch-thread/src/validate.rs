@@ -10,12 +10,13 @@
 //! 5. loop variables are integer scalars with bounds of their type, steps and unroll factors are positive, bounds of
 //!    unrolled loops depend on enclosing unrolled loops at most; conditions are boolean scalars;
 //! 6. CTAs are whole warps of at most 1024 threads, clusters divide the tasks; only programs with a CTA have shared
-//!    buffers and statements of a CTA, whose copies and matrices go to shared memory and scratch of the right types;
-//!    shared memory is recycled once at most;
+//!    buffers and statements of a CTA, whose copies and fragments go to shared memory and scratch of the right types;
+//!    shared memory is reused once at most;
 //! 7. the hardware can encode the tensor maps, and TMA loads of them go to shared memory of their type;
-//! 8. tiles are as many and as large as the hardware's, hold what their buffer holds, and fit where they are multiplied.
+//! 8. AMX tiles are no more and no larger than the hardware's, have the type of the buffer that they are loaded from or stored
+//!    to, and fit each other in `amx_dot`.
 //!
-//! Bounds of accesses, races and ranges of values are the interpreter's to check.
+//! The interpreter checks bounds of accesses, races and ranges of values.
 
 mod cta;
 mod expr;
@@ -42,8 +43,8 @@ pub fn validate_thread(program: &ThreadProgram) -> Vec<String> {
         states: vec![VarState::Undeclared; vars],
         unrolled: BTreeSet::new(),
         checked: BTreeSet::new(),
-        is_recycled: false,
-        has_awaited: program.awaits().then_some(false),
+        is_reused: false,
+        has_waited: program.has_grid_dependency_wait().then_some(false),
     };
     checker.header();
     checker.states[program.task.index()] = VarState::Fixed;
@@ -74,10 +75,10 @@ pub(crate) struct Checker<'a> {
     unrolled: BTreeSet<VarId>,
     /// Expressions whose own form has been checked.
     checked: BTreeSet<ExprId>,
-    /// Whether shared memory has been recycled.
-    is_recycled: bool,
-    /// Whether the kernels before have been awaited, if there is a statement for that.
-    has_awaited: Option<bool>,
+    /// Whether shared memory has been reused.
+    is_reused: bool,
+    /// Whether `grid_dependency_wait` has been seen; `None` if the program has none.
+    has_waited: Option<bool>,
 }
 
 impl Checker<'_> {
@@ -105,7 +106,7 @@ impl Checker<'_> {
             let is_argument =
                 program.buffers.get(id.index()).is_some_and(|buffer| buffer.scope.is_read_only());
             self.expect(is_argument && program.cta.is_some(), || {
-                format!("{id} is marked evict_first, but is no read-only argument of a cta's program")
+                format!("{id} is marked evict_first, but is no read-only argument of a program with a cta")
             });
         }
         self.problems.extend(check_tiles(program));
@@ -131,7 +132,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A statement list and the scope that it is.
+    /// Checks a statement list, whose end is the end of the scope of its variables.
     fn list(&mut self, path: &str, stmts: &[Stmt]) {
         let mut declared = Vec::new();
         for (index, stmt) in stmts.iter().enumerate() {
@@ -271,10 +272,10 @@ impl Checker<'_> {
     fn known_buffer(&mut self, place: &str, buffer: BufferId) -> bool {
         let is_known = buffer.index() < self.program.buffers.len();
         self.expect(is_known, || format!("{place}: there is no buffer {buffer}"));
-        if is_known && self.has_awaited == Some(false) {
+        if is_known && self.has_waited == Some(false) {
             let scope = self.program.buffer(buffer).scope;
             self.expect(!matches!(scope, Scope::Input | Scope::Output), || {
-                format!("{place}: {buffer} is touched before the kernels that write it are awaited")
+                format!("{place}: {buffer} is accessed before grid_dependency_wait")
             });
         }
         is_known

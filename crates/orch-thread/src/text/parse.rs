@@ -1,7 +1,7 @@
 //! Reads the text of thread programs ([`crate::text`]).
 //!
-//! Types of operands are checked here, because the arena takes them for granted; everything else is for
-//! [`validate_thread`](crate::validate_thread).
+//! The parser checks types of operands, which the arena does not; [`validate_thread`](crate::validate_thread) checks everything
+//! else.
 
 mod cta;
 mod declare;
@@ -104,7 +104,7 @@ impl Parser {
             None => self.error(format!("there is no buffer {token}")),
         }
     }
-    /// Reads a part that may contain parts of its kind; `depth` is how many it is in.
+    /// Reads a block or expression that may contain others; `depth` counts those around it.
     fn nested<T>(
         &mut self,
         depth: fn(&mut Self) -> &mut usize,
@@ -176,7 +176,7 @@ impl Parser {
     }
 
     fn binding(&mut self) -> Parsed<(VarId, ExprId)> {
-        // The value is read first in meaning, but a variable may not occur in its own value anyway.
+        // The variable is declared before its value is read. The validator rejects a value in which its own variable occurs.
         let var = self.declaration()?;
         self.lexer.expect("=")?;
         Ok((var, self.expr()?))
@@ -228,7 +228,7 @@ impl Parser {
         if word == "amx_dot" {
             let a = self.tile()?;
             self.lexer.expect(",")?;
-            return Ok(AmxStmt::Dot { sum: tile, a, b: self.tile()? });
+            return Ok(AmxStmt::Dot { acc: tile, a, b: self.tile()? });
         }
         let buffer = self.buffer()?;
         self.lexer.expect("[")?;
@@ -264,7 +264,7 @@ mod tests {
         fails("let v: f32 = 1.0\nlet v: i64 = 1", "line 5: v is declared again as something else");
         fails("if true {", "line 5: the text ends early");
         fails("let v: u8 = 300_u8", "line 4: 300_u8 is not a constant");
-        fails("let v: f32 = ?", "line 4: a character that means nothing here: ?");
+        fails("let v: f32 = ?", "line 4: unexpected character ?");
         let deep = format!("let v: f32 = {}", "(".repeat(100_000));
         fails(&deep, "line 4: nested more than 256 deep");
         fails("} }", "line 4: the end of the text is expected, not }");

@@ -81,7 +81,7 @@ pub(crate) struct Printer<'a> {
     buffers: Vec<String>,
     tiles: Vec<String>,
     tensor_maps: Vec<String>,
-    /// Places that an expression occurs in.
+    /// How often an expression occurs.
     uses: FxHashMap<ExprId, usize>,
     /// Expressions that have been given a `%n`.
     labels: FxHashMap<ExprId, String>,
@@ -140,8 +140,8 @@ impl Printer<'_> {
                 Scope::ReusedShared => "reused_shared",
                 Scope::Scratch => "scratch",
             };
-            let is_streamed = program.evict_first.contains(&BufferId::new(number));
-            let hint = if is_streamed { ", evict_first" } else { "" };
+            let is_evict_first = program.evict_first.contains(&BufferId::new(number));
+            let hint = if is_evict_first { ", evict_first" } else { "" };
             text += &format!("  {scope} {name}: {}[{}]{hint}\n", buffer.dtype, buffer.elems);
         }
         for (tile, name) in program.tiles.iter().zip(&self.tiles) {
@@ -163,7 +163,7 @@ impl Printer<'_> {
         self.text = text + "{\n";
     }
 
-    /// A variable with its type and what is known of it.
+    /// `name: type [low..=high, multiple n]`.
     fn declaration(&self, var: VarId) -> String {
         let info = self.program.exprs.var_info(var);
         let mut known: Vec<String> = info.range.iter().map(|(low, high)| format!("{low}..={high}")).collect();
@@ -175,7 +175,7 @@ impl Printer<'_> {
     }
 
     fn var(&self, var: VarId) -> String {
-        // A variable that nothing declares is the validator's to report.
+        // The validator reports a variable that nothing declares.
         self.vars.get(&var).cloned().unwrap_or_else(|| format!("\"{var}\""))
     }
 
@@ -262,8 +262,8 @@ impl Printer<'_> {
             AmxStmt::Load { tile, stride, .. } => {
                 format!("amx_load {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))
             }
-            AmxStmt::Dot { sum, a, b } => {
-                format!("amx_dot {}, {}, {}", self.tile(*sum), self.tile(*a), self.tile(*b))
+            AmxStmt::Dot { acc, a, b } => {
+                format!("amx_dot {}, {}, {}", self.tile(*acc), self.tile(*a), self.tile(*b))
             }
             AmxStmt::Store { tile, stride, .. } => {
                 format!("amx_store {}, {buffer}[{offset}], stride {stride}", self.tile(*tile))

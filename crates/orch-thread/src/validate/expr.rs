@@ -1,4 +1,4 @@
-//! What an expression violates.
+//! Violations by expressions.
 
 use crate::text::type_text;
 use crate::validate::{Checker, MAX_LANES, VarState};
@@ -6,14 +6,14 @@ use orch_compute::expr::{BufferId, Expr, ExprId, Type};
 use orch_ir::{DType, ReduceOp};
 
 impl Checker<'_> {
-    /// An operand is a scalar index.
+    /// Checks an operand that must be a scalar index.
     pub(crate) fn index(&mut self, place: &str, operand: ExprId) {
         self.expr(place, operand);
         let ty = self.program.exprs.ty(operand);
         self.expect(ty == Type::INDEX, || format!("{place}: an index is {}", type_text(ty)));
     }
 
-    /// Types of an access to `lanes` elements.
+    /// Checks the types of an access to `lanes` elements.
     pub(crate) fn access(
         &mut self,
         place: &str,
@@ -37,7 +37,7 @@ impl Checker<'_> {
         }
     }
 
-    /// An expression that a statement evaluates: its variables are in scope, and each part is well formed.
+    /// Checks an expression that a statement evaluates: its variables are in scope, and each part is well formed.
     pub(crate) fn expr(&mut self, place: &str, root: ExprId) {
         for id in self.program.exprs.reachable(&[root]) {
             if let Expr::Var(var) = self.program.exprs.get(id) {
@@ -66,7 +66,7 @@ impl Checker<'_> {
             }
             Expr::IsNan(a) | Expr::IsInf(a) => (!exprs.dtype(*a).is_float()).then_some("is not of a float"),
             Expr::Fma(a, ..) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
-            Expr::DotPairs(.., c) => (exprs.lanes(*c) == 1).then_some("has one sum"),
+            Expr::DotPairs(.., c) => (exprs.lanes(*c) == 1).then_some("has one lane"),
             Expr::Interleave(a, _) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
             Expr::FloorDiv(a, b) | Expr::FloorRem(a, b) if exprs.dtype(*a).is_int() => {
                 let divisor = exprs.as_const(*b).and_then(|c| c.as_int());

@@ -110,7 +110,7 @@ fn headers_are_checked() {
 }
 
 #[test]
-fn teams_are_checked() {
+fn ctas_are_checked() {
     let program = |header: &str, body: &str| {
         let text = format!("program k, 3 tasks task: i64 [0..=2]\n{header}{{\n{body}}}\n");
         crate::parse_thread(&text).unwrap_or_else(|error| panic!("{error}"))
@@ -136,20 +136,20 @@ fn teams_are_checked() {
                 wgmma f16, sums[0], s[0], s[0], 64, 16, transposed\n\
                 wgmma f16, sums[0], f[0], s[0], 64, 16, transposed\ncp_async s[0], x[0], 8\n\
                 store_dsmem s[0], 0 = s[0]\nstore_dsmem t[0], 0 = 1.0_f64\nif (thread < 1) {\ncluster_arrive\n}\n";
-    let copies = "4, 8 or 16 bytes are copied from an input to shared memory of its type";
-    let matrices = "1, 2 or 4 matrices of 16-bit elements go from shared memory to scratch";
-    let fragments = "fragments are scratch, factors of the product's type, sums of f32";
-    let tiles = "sums are scratch of f32, tiles shared, of 16-bit elements of the product";
-    let sizes = "there are no such products of tiles";
-    let given = "elements of 4 bytes or more are given to shared memory of their type";
-    let peers = "a register is read from shared memory of its type";
+    let copies = "a copy of 4, 8 or 16 bytes from an input to shared memory of its type is expected";
+    let matrices = "1, 2 or 4 matrices of 16-bit elements, from shared memory to scratch, are expected";
+    let fragments = "fragments are in scratch: operands of the type of the mma, accumulators of f32";
+    let tiles = "wgmma accumulates in scratch of f32; its operands are tiles of 16-bit elements of its type";
+    let sizes = "there is no wgmma of this shape";
+    let dsmem_store = "elements of 4 bytes or more, in shared memory of their type, are expected";
+    let dsmem_load = "the variable is loaded from shared memory of another type";
     let expected = [
         (0, copies),
         (1, copies),
         (2, "the mask is i64, not a boolean scalar"),
         (3, "the lane is outside of the warp"),
-        (4, peers),
-        (5, peers),
+        (4, dsmem_load),
+        (5, dsmem_load),
         (5, "x2 (v) is declared where it is in scope already"),
         (6, matrices),
         (7, matrices),
@@ -164,15 +164,15 @@ fn teams_are_checked() {
         (16, sizes),
         (17, sizes),
         (18, sizes),
-        (21, given),
-        (22, given),
+        (21, dsmem_store),
+        (22, dsmem_store),
     ]
     .map(|(at, problem)| format!("body.{at}: {problem}"));
-    let joined = "body.23.then.0: the cluster is joined inside of a statement".to_owned();
+    let split = "body.23.then.0: the cluster barrier is split inside of a loop or branch".to_owned();
     assert_eq!(
         validate_thread(&program(header, body)),
-        expected.into_iter().chain([joined]).collect::<Vec<_>>()
+        expected.into_iter().chain([split]).collect::<Vec<_>>()
     );
     let twice = "if (thread < 1) {\nreuse_shared\n}\nreuse_shared\n";
-    violations(&program(header, twice), &["body.1: memory is recycled a second time"]);
+    violations(&program(header, twice), &["body.1: shared memory is reused a second time"]);
 }

@@ -6,10 +6,10 @@ use orch_compute::expr::ExprId;
 
 impl Parser {
     /// An mbarrier and its phase.
-    fn in_phase(&mut self) -> Parsed<(ExprId, ExprId)> {
-        let number = self.expr()?;
+    fn mbarrier_and_phase(&mut self) -> Parsed<(ExprId, ExprId)> {
+        let mbarrier = self.expr()?;
         self.lexer.expect(",")?;
-        Ok((number, self.expr()?))
+        Ok((mbarrier, self.expr()?))
     }
 
     /// What follows the word of a statement of a CTA.
@@ -33,11 +33,11 @@ impl Parser {
             "exceeds" => {
                 let var = self.declaration()?;
                 self.lexer.expect("=")?;
-                let sums = self.location()?;
+                let accs = self.location()?;
                 self.lexer.expect(",")?;
                 let count = self.lexer.count()?;
                 self.lexer.expect(",")?;
-                CtaStmt::Exceeds { var, accs: sums, count, limits: self.location()? }
+                CtaStmt::Exceeds { var, accs, count, limits: self.location()? }
             }
             "load_dsmem" => {
                 let var = self.declaration()?;
@@ -70,7 +70,7 @@ impl Parser {
             "tma_load" => {
                 let to = self.location()?;
                 self.lexer.expect(",")?;
-                let tensor_map = self.tensor_map()?;
+                let map = self.tensor_map()?;
                 self.lexer.expect("[")?;
                 let mut at = vec![self.expr()?];
                 while self.lexer.accept(",") {
@@ -78,18 +78,18 @@ impl Parser {
                 }
                 self.lexer.expect("]")?;
                 self.lexer.expect(",")?;
-                CtaStmt::TmaLoad { to, map: tensor_map, at, mbarrier: self.expr()? }
+                CtaStmt::TmaLoad { to, map, at, mbarrier: self.expr()? }
             }
             "mbarrier_wait_full" => {
-                let (mbarrier, phase) = self.in_phase()?;
+                let (mbarrier, phase) = self.mbarrier_and_phase()?;
                 CtaStmt::MbarrierWaitFull { mbarrier, phase }
             }
             "mbarrier_arrive_empty" => {
-                let (mbarrier, phase) = self.in_phase()?;
+                let (mbarrier, phase) = self.mbarrier_and_phase()?;
                 CtaStmt::MbarrierArriveEmpty { mbarrier, phase }
             }
             "mbarrier_wait_empty" => {
-                let (mbarrier, phase) = self.in_phase()?;
+                let (mbarrier, phase) = self.mbarrier_and_phase()?;
                 CtaStmt::MbarrierWaitEmpty { mbarrier, phase }
             }
             "ldmatrix" => {
@@ -100,21 +100,21 @@ impl Parser {
             }
             _ => {
                 let name = self.lexer.word()?;
-                let products = [MmaType::F16, MmaType::Bf16, MmaType::Tf32];
-                let Some(product) = products.into_iter().find(|product| product.name() == name) else {
-                    return self.error(format!("there is no product of {name}"));
+                let types = [MmaType::F16, MmaType::Bf16, MmaType::Tf32];
+                let Some(ty) = types.into_iter().find(|ty| ty.name() == name) else {
+                    return self.error(format!("there is no {word} of {name}"));
                 };
                 self.lexer.expect(",")?;
-                let sum = self.location()?;
+                let acc = self.location()?;
                 self.lexer.expect(",")?;
                 let (a, b) = self.locations()?;
                 if word == "mma" {
-                    return Ok(CtaStmt::Mma { ty: product, acc: sum, a, b });
+                    return Ok(CtaStmt::Mma { ty, acc, a, b });
                 }
                 self.lexer.expect(",")?;
-                let columns = self.lexer.count()?;
+                let n = self.lexer.count()?;
                 self.lexer.expect(",")?;
-                let terms = self.lexer.count()?;
+                let k = self.lexer.count()?;
                 let mut words = [("transposed", false), ("async", false)];
                 while self.lexer.accept(",") {
                     let word = self.lexer.word()?;
@@ -124,7 +124,7 @@ impl Parser {
                     }
                 }
                 let [(_, transposed), (_, is_async)] = words;
-                CtaStmt::Wgmma { ty: product, acc: sum, a, b, n: columns, k: terms, transposed, is_async }
+                CtaStmt::Wgmma { ty, acc, a, b, n, k, transposed, is_async }
             }
         })
     }

@@ -134,10 +134,10 @@ impl Parser {
             Expr::Select(c, a, b) => exprs.ty(*a) == exprs.ty(*b) && exprs.lanes(*c) == exprs.lanes(*a),
             Expr::Fma(a, b, c) => exprs.ty(*a) == exprs.ty(*b) && exprs.ty(*a) == exprs.ty(*c),
             Expr::DotPairs(a, b, c) => {
-                let (pairs, sums) = (exprs.ty(*b), exprs.ty(*c));
+                let (pairs, accs) = (exprs.ty(*b), exprs.ty(*c));
                 (exprs.ty(*a) == pairs || exprs.ty(*a) == Type::vector(DType::BF16, 2))
-                    && pairs == Type::vector(DType::BF16, 2 * sums.lanes)
-                    && sums.dtype == DType::F32
+                    && pairs == Type::vector(DType::BF16, 2 * accs.lanes)
+                    && accs.dtype == DType::F32
             }
             Expr::Interleave(a, b) => exprs.ty(*a) == exprs.ty(*b),
             Expr::Splat(a, _) => exprs.lanes(*a) == 1,

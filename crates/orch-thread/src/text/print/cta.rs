@@ -26,8 +26,8 @@ impl Printer<'_> {
                 let value = self.expr(*value, depth);
                 format!("shuffle {} = {value}, {with}", self.declaration(*var))
             }
-            (CtaStmt::Exceeds { var, count, .. }, [sums, limits]) => {
-                format!("exceeds {} = {sums}, {count}, {limits}", self.declaration(*var))
+            (CtaStmt::Exceeds { var, count, .. }, [accs, limits]) => {
+                format!("exceeds {} = {accs}, {count}, {limits}", self.declaration(*var))
             }
             (CtaStmt::LoadDsmem { var, rank, .. }, [from]) => {
                 let rank = self.expr(*rank, depth);
@@ -41,19 +41,16 @@ impl Printer<'_> {
                 let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));
                 format!("cp_async {to}, {from}, {elems}{real}{mask}")
             }
-            (CtaStmt::TmaLoad { map: tensor_map, at, mbarrier, .. }, [to]) => {
+            (CtaStmt::TmaLoad { map, at, mbarrier, .. }, [to]) => {
                 let at: Vec<String> = at.iter().map(|&at| self.expr(at, depth)).collect();
-                let tensor_map = self
-                    .tensor_maps
-                    .get(tensor_map.index())
-                    .cloned()
-                    .unwrap_or_else(|| format!("\"{}\"", tensor_map.0));
-                format!("tma_load {to}, {tensor_map}[{}], {}", at.join(", "), self.expr(*mbarrier, depth))
+                let map =
+                    self.tensor_maps.get(map.index()).cloned().unwrap_or_else(|| format!("\"{}\"", map.0));
+                format!("tma_load {to}, {map}[{}], {}", at.join(", "), self.expr(*mbarrier, depth))
             }
             (
-                CtaStmt::MbarrierWaitFull { mbarrier: number, phase }
-                | CtaStmt::MbarrierArriveEmpty { mbarrier: number, phase }
-                | CtaStmt::MbarrierWaitEmpty { mbarrier: number, phase },
+                CtaStmt::MbarrierWaitFull { mbarrier, phase }
+                | CtaStmt::MbarrierArriveEmpty { mbarrier, phase }
+                | CtaStmt::MbarrierWaitEmpty { mbarrier, phase },
                 _,
             ) => {
                 let word = match stmt {
@@ -61,22 +58,22 @@ impl Printer<'_> {
                     CtaStmt::MbarrierArriveEmpty { .. } => "mbarrier_arrive_empty",
                     _ => "mbarrier_wait_empty",
                 };
-                format!("{word} {}, {}", self.expr(*number, depth), self.expr(*phase, depth))
+                format!("{word} {}, {}", self.expr(*mbarrier, depth), self.expr(*phase, depth))
             }
             (CtaStmt::Ldmatrix { matrices, transposed, .. }, [to, from]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };
                 format!("ldmatrix {to}, {from}, {matrices}{transposed}")
             }
-            (CtaStmt::Wgmma { ty: product, n: columns, k: terms, transposed, is_async, .. }, [sum, a, b]) => {
+            (CtaStmt::Wgmma { ty, n, k, transposed, is_async, .. }, [acc, a, b]) => {
                 let transposed = if *transposed { ", transposed" } else { "" };
                 let is_async = if *is_async { ", async" } else { "" };
-                let name = product.name();
-                format!("wgmma {name}, {sum}, {a}, {b}, {columns}, {terms}{transposed}{is_async}")
+                let name = ty.name();
+                format!("wgmma {name}, {acc}, {a}, {b}, {n}, {k}{transposed}{is_async}")
             }
-            (CtaStmt::Mma { ty: product, .. }, [sum, a, b]) => {
-                format!("mma {}, {sum}, {a}, {b}", product.name())
+            (CtaStmt::Mma { ty, .. }, [acc, a, b]) => {
+                format!("mma {}, {acc}, {a}, {b}", ty.name())
             }
-            _ => unreachable!("each statement has its number of places"),
+            _ => unreachable!("each statement has its number of locations"),
         }
     }
 }
