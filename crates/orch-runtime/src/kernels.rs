@@ -96,7 +96,7 @@ impl Store {
         self.folder.join(format!("{key}.{}", self.extension))
     }
 
-    /// A path, in the same folder, that nobody else uses.
+    /// A path in the same folder that no other process or thread uses.
     pub(crate) fn aside(&self, key: &str) -> PathBuf {
         self.folder.join(unique_name(key))
     }

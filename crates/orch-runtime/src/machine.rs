@@ -108,7 +108,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at the machine. On Linux with AMX this also asks for the permission to use its registers, which then
+    /// Looks at the machine. On Linux with AMX this also requests the permission to use its registers, which then
     /// holds for all threads of the process.
     pub fn detect() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -71,7 +71,7 @@ pub(crate) fn pin_current_thread(cpu: usize) -> bool {
     }
 }
 
-/// Asks Linux for the right to use AMX tile registers, which holds for the whole process; true if granted.
+/// Requests from Linux the permission to use AMX tile registers, which holds for the whole process; true if granted.
 pub(crate) fn request_amx() -> bool {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     {
@@ -104,14 +104,14 @@ pub(crate) unsafe fn advise_huge_pages(start: *mut u8, len: usize) {
 }
 
 /// Makes a command that is yet to be started the first of a process group of its own: Ctrl-C in a terminal does not
-/// reach it then, so that it ends only when its caller wants.
+/// reach it then, so that it ends only when its caller ends it.
 pub(crate) fn in_own_group(command: &mut Command) -> &mut Command {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
     command
 }
 
-/// Asks the process `leader`, started by [`in_own_group`] and not yet waited for, and all of its group to end.
+/// Sends SIGTERM to the process `leader`, started by [`in_own_group`] and not yet waited for, and to all of its group.
 pub(crate) fn end_group(leader: u32) {
     #[cfg(unix)]
     if let Some(group) = libc::pid_t::try_from(leader).ok().filter(|&group| group > 1) {
@@ -156,7 +156,7 @@ impl AnonymousFile {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // SAFETY: `fd` was just opened and belongs to nobody else.
+            // SAFETY: `fd` was just opened and has no other owner.
             let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
             file.write_all(content)?;
             Ok(Self { path: format!("/proc/self/fd/{}", file.as_raw_fd()).into(), _file: file })

@@ -84,7 +84,7 @@ pub enum NvrtcError {
         /// What it said.
         reason: String,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the compilation.
     #[error("compilation was cancelled")]
     Cancelled,
     /// The cache's folder cannot be used.

@@ -1,4 +1,4 @@
-//! What kernels take of a multiprocessor, as the assembler (ptxas) reports it.
+//! The resources of an SM that kernels use, as the assembler (ptxas) reports them.
 
 /// What one kernel takes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -55,7 +55,7 @@ pub enum CudaError {
         /// The option that names another one.
         option: &'static str,
     },
-    /// A vendor's library does not do what it was asked for.
+    /// A call of a vendor library failed.
     #[error("{library} reports {status} while {doing}; without it ({option} none) the own kernels run")]
     Library {
         /// The library and its release.
@@ -89,7 +89,7 @@ pub enum CudaError {
     /// There is no device of this number.
     #[error("there is no CUDA device {ordinal}: this machine has {count}, numbered from 0")]
     NoSuchDevice {
-        /// The number asked for.
+        /// The requested number.
         ordinal: usize,
         /// Devices there are.
         count: usize,
@@ -99,7 +99,7 @@ pub enum CudaError {
     OutOfMemory {
         /// What was being done.
         doing: String,
-        /// Bytes asked for, if the call says so.
+        /// Requested bytes, if the call reports them.
         needed_bytes: Option<usize>,
         /// Bytes that were free.
         free_bytes: usize,

@@ -103,7 +103,7 @@ impl Driver {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// What a status means; `doing` says what was asked of the driver.
+    /// What a status means; `doing` says what the call was for.
     pub(in crate::cuda) fn check(
         &self,
         status: DriverStatus,
@@ -162,12 +162,12 @@ impl Driver {
 
     fn text(
         &self,
-        ask: unsafe extern "C" fn(DriverStatus, *mut *const c_char) -> DriverStatus,
+        query: unsafe extern "C" fn(DriverStatus, *mut *const c_char) -> DriverStatus,
         status: DriverStatus,
     ) -> Option<String> {
         let mut text: *const c_char = std::ptr::null();
         // SAFETY: the pointer is to a pointer, which the driver sets to a constant string, or to null.
-        let found = unsafe { ask(status, &raw mut text) } == code::SUCCESS && !text.is_null();
+        let found = unsafe { query(status, &raw mut text) } == code::SUCCESS && !text.is_null();
         // SAFETY: the string is not null, and constant.
         found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }

@@ -35,7 +35,7 @@ pub(in crate::cuda) struct Graph {
 
 // SAFETY: an executable graph may be used from any thread, from one at a time.
 unsafe impl Send for Graph {}
-// SAFETY: a graph that nobody changes may be used from any thread.
+// SAFETY: a graph that is not changed may be used from any thread.
 unsafe impl Send for Captured {}
 
 impl GraphBuilder {

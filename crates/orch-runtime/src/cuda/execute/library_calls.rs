@@ -105,11 +105,6 @@ impl Calls {
         // stream or in graphs that keep them apart, which run in this stream.
         unsafe { call.prepared.enqueue(stream, self.workspace.address()) }
     }
-
-    /// Bytes of the device that calls share.
-    pub(in crate::cuda) fn workspace_bytes(&self) -> usize {
-        self.workspace.len_bytes()
-    }
 }
 
 impl Call {

@@ -18,12 +18,12 @@ pub(in crate::cuda) struct CudnnSession {
     context: Context,
     raw: sys::CudnnHandle,
     /// Held while the handle is used, which a single thread may do at a time.
-    turn: Mutex<()>,
+    in_use: Mutex<()>,
 }
 
 // SAFETY: a handle may be used from any thread.
 unsafe impl Send for CudnnSession {}
-// SAFETY: each use of the handle takes its turn.
+// SAFETY: each use of the handle holds the mutex.
 unsafe impl Sync for CudnnSession {}
 
 /// A convolution of images at fixed addresses.
@@ -52,10 +52,10 @@ struct PlacedTensor {
     description: Object,
 }
 
-/// Memory that an algorithm may want beside its tensors.
+/// Workspace that an algorithm may use beside its tensors.
 const MAX_WORKSPACE_BYTES: usize = 128 << 20;
 
-/// Algorithms that the library is asked for at most: it has 8, some of them with several kinds of units.
+/// Most algorithms that are requested from the library: it has 8, some of them with several math types.
 const MAX_PROPOSALS: usize = 16;
 
 impl CudnnSession {
@@ -69,7 +69,7 @@ impl CudnnSession {
         // SAFETY: the pointer is to a handle, and the context is current.
         let status = unsafe { (library.api.create)(&raw mut raw) };
         library.check(status, || "starting".to_owned())?;
-        Ok(Self { library: Arc::clone(library), context: context.clone(), raw, turn: Mutex::new(()) })
+        Ok(Self { library: Arc::clone(library), context: context.clone(), raw, in_use: Mutex::new(()) })
     }
 
     /// The library.
@@ -77,10 +77,10 @@ impl CudnnSession {
         &self.library
     }
 
-    /// Uses the handle in this thread's turn, with the context current.
+    /// Uses the handle while no other thread does, with the context current.
     fn with<T>(&self, work: impl FnOnce(sys::CudnnHandle) -> T) -> Result<T, CudaError> {
         self.context.enter()?;
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(work(self.raw))
     }
 }
@@ -171,7 +171,7 @@ impl PreparedConvolution {
         let [input, filter, window, result] = self.described();
         let status = self.handle.with(|handle| {
             let (wanted, found) = (MAX_PROPOSALS as c_int, found.as_mut_ptr());
-            // SAFETY: all descriptions are alive, there is room for as many as are asked for, and the context is current.
+            // SAFETY: all descriptions are alive, there is room for as many as are requested, and the context is current.
             unsafe {
                 (library.api.algorithms)(handle, input, filter, window, result, wanted, &raw mut count, found)
             }
@@ -230,7 +230,7 @@ impl PreparedConvolution {
                 return status;
             }
             match &self.epilogue {
-                // SAFETY: all descriptions are alive; factors of the host are read before the call returns; the rest is
+                // SAFETY: all descriptions are alive; `alpha` and `beta` are in host memory and read before the call returns; the rest is
                 // the caller's promise.
                 None => unsafe {
                     (library.api.convolve)(
