@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The CPUs that this process may run on, ascending; empty where the system does not tell.
+/// The CPUs that this process may run on, ascending; empty where the system does not report them.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -24,7 +24,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     Vec::new()
 }
 
-/// The CPU that the calling thread runs on just now, where the system tells.
+/// The CPU that the calling thread runs on just now, where the system reports it.
 pub(crate) fn current_cpu() -> Option<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -35,7 +35,7 @@ pub(crate) fn current_cpu() -> Option<usize> {
     None
 }
 
-/// The time that the calling thread has run, where the system tells.
+/// The time that the calling thread has run, where the system reports it.
 pub(crate) fn thread_time() -> Option<std::time::Duration> {
     #[cfg(unix)]
     {
@@ -122,7 +122,7 @@ pub(crate) fn end_group(leader: u32) {
     let _ = leader;
 }
 
-/// The memory of this machine in bytes, where the system tells.
+/// The memory of this machine in bytes, where the system reports it.
 pub fn memory_bytes() -> Option<u64> {
     #[cfg(unix)]
     {

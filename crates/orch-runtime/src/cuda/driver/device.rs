@@ -53,7 +53,7 @@ pub struct DeviceInfo {
     pub l2_bytes: u64,
     /// Highest usual clock of the SMs.
     pub clock_mhz: u32,
-    /// Clock of the memory; 0 if the driver does not tell.
+    /// Clock of the memory; 0 if the driver does not report it.
     pub memory_clock_mhz: u32,
     /// Width of the memory interface.
     pub memory_bus_bits: u32,
@@ -191,7 +191,7 @@ impl Context {
     }
 
     /// For destructors: runs `release` if the context still works. A failure means that the device is lost, and its
-    /// memory with it; the next call that can tell does.
+    /// memory with it; the next call that can report it does.
     pub(in crate::cuda) fn release(&self, release: impl FnOnce(&Driver) -> super::sys::DriverStatus) {
         if let Ok(driver) = self.enter() {
             let _ = release(driver);

@@ -41,7 +41,7 @@ impl Driver {
         // SAFETY: the pointer is to a `c_int`.
         let status = unsafe { get_version(&raw mut number) };
         let version = Version::of_number(number);
-        // A library that does not even tell its version is no old driver: what is wrong is told by starting it.
+        // A library that does not even report its version is no old driver: starting it reports what is wrong.
         if status == code::SUCCESS && version < OLDEST {
             return Err(CudaError::DriverTooOld { found: version, needed: OLDEST });
         }

@@ -58,7 +58,7 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
-    /// Its address on the device, as kernels take it.
+    /// Its device address, as kernels receive it.
     pub fn address(&self) -> u64 {
         self.address
     }

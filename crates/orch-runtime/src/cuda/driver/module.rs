@@ -26,8 +26,8 @@ unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
-/// A kernel of a module. Its code is trusted (see the crate's documentation): it takes pointers and tensor maps of its launches only, and touches
-/// nothing but the ranges that its launches list.
+/// A kernel of a module. Its code is trusted (see the crate's documentation): its parameters are the
+/// pointers and tensor maps of its launches, and it accesses only the ranges that its launches list.
 #[derive(Clone)]
 pub struct Function {
     module: Module,

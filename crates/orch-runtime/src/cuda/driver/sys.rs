@@ -181,7 +181,7 @@ pub(in crate::cuda) struct EdgeData {
 }
 
 impl EdgeData {
-    /// The later node may start when all blocks of the earlier kernel have allowed it
+    /// The later node may start when all CTAs of the earlier kernel have allowed it
     /// (`CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`, `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`).
     pub(in crate::cuda) const PROGRAMMATIC: Self =
         Self { from_port: 1, to_port: 0, kind: 1, reserved: [0; 5] };

@@ -103,7 +103,7 @@ impl CudaExecutable {
     /// Prepares a program.
     ///
     /// # Errors
-    /// If the program breaks its rules, or the device lacks memory or does not take a launch.
+    /// If the program breaks its rules, or the device lacks memory or does not support a launch.
     pub fn new(
         context: &Context,
         program: Program,

@@ -54,7 +54,7 @@ impl GraphBuilder {
     /// Adds a launch that waits for `after`, from which it may start early if `is_early`: all these are launches then.
     ///
     /// # Safety
-    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as it takes.
+    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as the parameter requires.
     pub(in crate::cuda) unsafe fn add_kernel(
         &self,
         function: &Function,
@@ -195,7 +195,7 @@ impl Captured {
     /// What `enqueue` puts into the stream, which is not run.
     ///
     /// # Errors
-    /// Those of `enqueue`, or if something is put in that no graph takes.
+    /// Those of `enqueue`, or if something is enqueued that cannot be captured.
     pub(in crate::cuda) fn of(
         stream: &Stream,
         enqueue: impl FnOnce() -> Result<(), CudaError>,

@@ -1,6 +1,6 @@
 //! The library calls of a program, tried once before they are counted on.
 //!
-//! What the library declines, or what no graph takes, is left to the own kernels.
+//! Where the library rejects a call, or the call cannot be captured in a graph, the step's own kernel runs.
 
 use super::graph::Captured;
 use super::launch::{Action, Launch, Program};
@@ -27,7 +27,7 @@ pub(in crate::cuda) struct Call {
     captured: Option<Captured>,
 }
 
-/// What a library was told of a call.
+/// A call as it was described to a library.
 enum PreparedCall {
     Matmul(PreparedMatmul),
     Convolution(PreparedConvolution),
@@ -157,7 +157,7 @@ impl PreparedCall {
 }
 
 impl Sessions {
-    /// Tells a call's library of it.
+    /// Describes a call to its library.
     fn prepared(
         &mut self,
         call: &LibraryCall,

@@ -27,7 +27,7 @@ pub(in crate::cuda) struct Placement {
     pub(in crate::cuda) outputs: Packed,
 }
 
-/// The arguments of a launch, and the pointers to them that the driver takes.
+/// The arguments of a launch, and the pointers to them that are passed to the driver.
 pub(in crate::cuda) struct Arguments {
     pointers: Box<[*mut c_void]>,
     /// What the pointers point to.

@@ -97,10 +97,10 @@ impl Drop for CublasLtSession {
 
 impl PreparedMatmul {
     /// Describes a product that has no [violations](MatrixProduct::violations) of tensors at these addresses, and chooses
-    /// the algorithm that the library takes to be fastest.
+    /// the algorithm that the library ranks as fastest.
     ///
     /// # Errors
-    /// If the library does not take it.
+    /// If the library rejects it.
     pub fn new(
         session: &Arc<CublasLtSession>,
         product: &MatrixProduct,
@@ -200,7 +200,7 @@ impl PreparedMatmul {
     /// Enqueues the product.
     ///
     /// # Errors
-    /// If the library does not take it, or the device has failed.
+    /// If the library rejects it, or the device has failed.
     ///
     /// # Safety
     /// The tensors are at the addresses that this was made for, and there are [`Self::workspace_bytes`] at `workspace`,

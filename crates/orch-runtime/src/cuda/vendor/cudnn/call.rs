@@ -94,10 +94,10 @@ impl Drop for CudnnSession {
 
 impl PreparedConvolution {
     /// Describes a convolution that has no [violations](Convolution::violations) of tensors at these addresses, and chooses
-    /// the algorithm that the library takes to be fastest.
+    /// the algorithm that the library ranks as fastest.
     ///
     /// # Errors
-    /// If the library does not take it.
+    /// If the library rejects it.
     pub fn new(
         handle: &Arc<CudnnSession>,
         convolution: &Convolution,
@@ -164,7 +164,7 @@ impl PreparedConvolution {
             .map(Object::raw)
     }
 
-    /// Algorithms that add products up in the same order each time, those first that the library takes to be fastest.
+    /// Algorithms that add products up in the same order each time, in the order of the library's ranking.
     fn proposals(&self) -> Result<Vec<c_int>, CudaError> {
         let library = &*self.handle.library;
         let (mut found, mut count) = ([Proposal::default(); MAX_PROPOSALS], 0);
@@ -210,7 +210,7 @@ impl PreparedConvolution {
     /// Enqueues the convolution.
     ///
     /// # Errors
-    /// If the library does not take it, or the device has failed.
+    /// If the library rejects it, or the device has failed.
     ///
     /// # Safety
     /// The tensors are at the addresses that this was made for, and there are [`Self::workspace_bytes`] at `workspace`,
@@ -283,7 +283,7 @@ impl PreparedConvolution {
     }
 }
 
-/// An extent or a stride as the library takes it: violations are told of larger ones.
+/// An extent or a stride in the type of the library: larger ones are violations.
 fn int(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }

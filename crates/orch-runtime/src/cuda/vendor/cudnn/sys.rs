@@ -112,7 +112,7 @@ pub(super) mod activation {
     pub(crate) const IDENTITY: i32 = 5;
 }
 
-/// `CUDNN_NOT_PROPAGATE_NAN` of `cudnnNanPropagation_t`: convolutions take no other.
+/// `CUDNN_NOT_PROPAGATE_NAN` of `cudnnNanPropagation_t`: convolutions support no other.
 pub(super) const NOT_PROPAGATE_NAN: i32 = 0;
 
 /// `CUDNN_DETERMINISTIC` of `cudnnDeterminism_t`.
