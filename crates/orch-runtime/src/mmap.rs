@@ -23,7 +23,7 @@ pub fn map_file(path: &Path) -> io::Result<Bytes> {
     if metadata.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is private and read-only. That nobody shrinks the file is the caller's duty, stated above.
+    // SAFETY: the mapping is private and read-only. The caller guarantees, as stated above, that the file is not shrunk.
     let map = unsafe { memmap2::Mmap::map(&file)? };
     Ok(Bytes::from_owner(map))
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The CPUs that this process may run on, ascending; empty where the system does not tell.
+/// The CPUs that this process may run on, ascending; empty where the system does not report them.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -23,7 +23,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     Vec::new()
 }
 
-/// The CPU that the calling thread runs on just now, where the system tells.
+/// The CPU that the calling thread runs on just now, where the system reports it.
 pub(crate) fn current_cpu() -> Option<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -34,7 +34,7 @@ pub(crate) fn current_cpu() -> Option<usize> {
     None
 }
 
-/// The time that the calling thread has run, where the system tells.
+/// The time that the calling thread has run, where the system reports it.
 pub(crate) fn thread_time() -> Option<std::time::Duration> {
     #[cfg(unix)]
     {
@@ -70,7 +70,7 @@ pub(crate) fn pin_current_thread(cpu: usize) -> bool {
     }
 }
 
-/// Asks Linux for the right to use AMX tile registers, which holds for the whole process; true if granted.
+/// Requests from Linux the permission to use AMX tile registers, which holds for the whole process; true if granted.
 pub(crate) fn request_amx() -> bool {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     {
@@ -282,7 +282,7 @@ impl AnonymousFile {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // SAFETY: `fd` was just opened and belongs to nobody else.
+            // SAFETY: `fd` was just opened and has no other owner.
             let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
             file.write_all(content)?;
             Ok(Self { path: format!("/proc/self/fd/{}", file.as_raw_fd()).into(), _file: file })

@@ -112,7 +112,7 @@ fn compile(cache: &CompileCache, vector_bytes: usize, amx: bool) -> Result<Libra
     cache.load(&source, &AtomicBool::new(false))
 }
 
-/// Who works.
+/// Which threads work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sharing {
     Core,
@@ -253,7 +253,7 @@ mod tests {
             let input = AlignedBuffer::copy_of(&input);
             let mut scratch = AlignedBuffer::zeroed(BLOCK_BYTES);
             let pointers = [input.as_ptr().cast::<std::ffi::c_void>()];
-            // SAFETY: the kernel has one tensor, of one block, and wants one block of scratch memory.
+            // SAFETY: the kernel has one tensor, of one block, and needs one block of scratch memory.
             unsafe { kernel.call(pointers.as_ptr(), 0, 1, scratch.as_ptr()) };
             for chunk in scratch.as_mut_slice().chunks_exact(4) {
                 let value = f32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);

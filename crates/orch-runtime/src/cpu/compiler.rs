@@ -100,7 +100,7 @@ pub enum CompileError {
         /// The limit.
         limit: Duration,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the compilation.
     #[error("compilation was cancelled")]
     Cancelled,
     /// The cache's folder is not safe to use.
@@ -206,7 +206,7 @@ impl Compiler {
     /// remembered.
     ///
     /// # Errors
-    /// If there is none, or if it cannot compile the simplest kernel for the CPU asked for.
+    /// If there is none, or if it cannot compile the simplest kernel for the requested CPU.
     pub fn find(options: &CompilerOptions) -> Result<Self, CompileError> {
         let folder = options.memory.as_deref().map(CacheFolder::open).transpose()?;
         let (program, version) = find_program(options.program.as_deref())?;
@@ -313,7 +313,7 @@ fn outside_cause(status: ExitStatus, diagnostics: &str, job: &Job<'_>) -> Option
     if diagnostics.contains(FULL_DISK) || job.output.parent().is_some_and(os::is_full) {
         return Some(FULL_DISK.to_owned());
     }
-    // GCC's driver passes on that its compiler proper was killed, mostly for want of memory.
+    // GCC's driver passes on that its compiler proper was killed, mostly because memory ran out.
     if status.code().is_none() || diagnostics.contains("Killed signal") {
         return Some("it was killed, perhaps for want of memory".to_owned());
     }
@@ -404,7 +404,7 @@ const EXTENSION: &str = "extension ";
 /// The first candidate that answers `--version`, with the first line of its answer.
 fn find_program(explicit: Option<&Path>) -> Result<(PathBuf, String), CompileError> {
     let dir = Scratch::new().map_err(|error| CompileError::Scratch(error.to_string()))?;
-    let ask = |program: &Path| -> Result<String, String> {
+    let version = |program: &Path| -> Result<String, String> {
         let mut command = Command::new(program);
         command.arg("--version");
         let ended = run_probe(&mut command, dir.path()).map_err(|error| error.to_string())?;
@@ -414,14 +414,14 @@ fn find_program(explicit: Option<&Path>) -> Result<(PathBuf, String), CompileErr
         }
     };
     if let Some(program) = explicit {
-        return match ask(program) {
+        return match version(program) {
             Ok(version) => Ok((program.to_owned(), version)),
             Err(reason) => Err(CompileError::Unusable { program: program.to_owned(), reason }),
         };
     }
     CANDIDATES
         .iter()
-        .find_map(|name| Some((PathBuf::from(name), ask(Path::new(name)).ok()?)))
+        .find_map(|name| Some((PathBuf::from(name), version(Path::new(name)).ok()?)))
         .ok_or_else(|| CompileError::NoCompiler { tried: CANDIDATES.map(str::to_owned).into() })
 }
 
@@ -548,8 +548,8 @@ fn stop_group(child: &mut Child) {
     const GRACE: Duration = Duration::from_millis(300);
     const POLL: Duration = Duration::from_millis(2);
     os::end_group(child.id());
-    let asked = Instant::now();
-    while asked.elapsed() < GRACE {
+    let signalled = Instant::now();
+    while signalled.elapsed() < GRACE {
         if let Ok(Some(_)) = child.try_wait() {
             return;
         }

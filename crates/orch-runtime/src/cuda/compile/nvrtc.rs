@@ -35,11 +35,11 @@ pub struct NvrtcTarget {
 /// Compiled kernels.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cubin {
-    /// The code, as [`Module::load`](crate::cuda::Module::load) takes it.
+    /// The code, for [`Module::load`](crate::cuda::Module::load).
     pub bytes: Bytes,
     /// What the compiler said.
     pub log: String,
-    /// What each kernel takes, in the compiler's order.
+    /// The resources of each kernel, in the compiler's order.
     pub kernels: Vec<KernelResources>,
 }
 
@@ -99,7 +99,7 @@ pub enum NvrtcError {
         /// What is wrong with what it wrote.
         reason: String,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the compilation.
     #[error("compilation was cancelled")]
     Cancelled,
     /// The cache's folder is not safe to use.
@@ -151,7 +151,7 @@ impl NvrtcTarget {
         Self { arch: arch.to_owned(), options: Vec::new() }
     }
 
-    /// All options, as NVRTC takes them.
+    /// All options of the NVRTC call.
     pub(in crate::cuda) fn all_options(&self) -> Vec<String> {
         let arch = format!("--gpu-architecture={}", self.arch);
         [arch]

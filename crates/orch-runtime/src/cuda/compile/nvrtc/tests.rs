@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// NVRTC; one that was asked for must be there.
+/// NVRTC; one that is required must be there.
 fn nvrtc() -> Option<Arc<Nvrtc>> {
     static LOADED: OnceLock<Option<Arc<Nvrtc>>> = OnceLock::new();
     let load = || {
