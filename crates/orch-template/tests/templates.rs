@@ -4,7 +4,7 @@
 mod support;
 
 use orch_ir::{DType, ReduceOp};
-use orch_template::{LaneAxis, NestSchedule, contraction, gpu, row};
+use orch_template::{AxisBlock, LaneAxis, NestSchedule, contraction, gpu, row};
 use orch_thread::target::{X86_64_V3, X86_64_V4};
 use support::{G, cases};
 
@@ -111,9 +111,9 @@ fn keys_of_schedules_are_stable() {
             vector: Some(1),
             lanes: 8,
             vectors: 2,
-            block: Some((0, 4)),
+            block: Some(AxisBlock { axis: 0, points: 4 }),
             tiled: true,
-            task_cycles: 20_000,
+            work_item_cycles: 20_000,
         }
         .to_string(),
         gpu::contraction::GpuContractionSchedule {

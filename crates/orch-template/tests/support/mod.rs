@@ -326,7 +326,7 @@ impl G {
             for schedule in row {
                 let kernel = row::lower(&block, &schedule).expect("its own schedule");
                 self.compare(&block, &expected, &run_kernel(&block, &kernel, &values));
-                let small = orch_template::NestSchedule { task_cycles: 1, ..schedule };
+                let small = orch_template::NestSchedule { work_item_cycles: 1, ..schedule };
                 let kernel = row::lower(&block, &small).expect("its own schedule");
                 self.compare(&block, &expected, &run_kernel(&block, &kernel, &values));
             }
