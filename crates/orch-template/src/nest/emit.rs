@@ -40,8 +40,8 @@ pub(crate) struct ScratchArray {
     pub holds: VarId,
     /// The scratch.
     pub buffer: BufferId,
-    /// Element offset in terms of the inner axes, outermost first: `[inner axes]`, or `[inner axes, lane]` if the vector
-    /// axis is an outer one.
+    /// Element offset in terms of the inner axes, outermost first: `[inner axes]`, or `[inner axes, lane]` if the
+    /// vector axis is an outer one.
     pub offset: ExprId,
 }
 
@@ -91,8 +91,8 @@ impl<'a> NestEmitter<'a> {
 }
 
 impl NestEmitter<'_> {
-    /// Declares an array in scratch for each result that varies over inner axes, and replaces the result in later stages by
-    /// loads from the array.
+    /// Declares an array in scratch for each result that varies over inner axes, and replaces the result in later
+    /// stages by loads from the array.
     fn declare_arrays(&mut self) {
         let outer: Vec<VarId> = self.plan.loops().iter().map(|(axis, _)| axis.var).collect();
         let stages = self.nest.stages.clone();
@@ -114,8 +114,8 @@ impl NestEmitter<'_> {
         }
     }
 
-    /// Declares a placeholder and an array (made by `array` from the placeholder and the axes) for each shared value of the
-    /// plan. The stage that computes the value refers to the placeholder; later stages load from the array.
+    /// Declares a placeholder and an array (made by `array` from the placeholder and the axes) for each shared value of
+    /// the plan. The stage that computes the value refers to the placeholder; later stages load from the array.
     pub fn declare_saves(&mut self, array: &mut dyn FnMut(&mut Self, VarId, &[VarId]) -> ScratchArray) {
         // A saved value may be a subexpression of one that is saved later.
         let mut known: Vec<(ExprId, ExprId)> = Vec::new();
@@ -138,8 +138,8 @@ impl NestEmitter<'_> {
         }
     }
 
-    /// Emits the computation and the store of each shared value whose placeholder occurs in `roots`. Returns the point with
-    /// these placeholders defined.
+    /// Emits the computation and the store of each shared value whose placeholder occurs in `roots`. Returns the point
+    /// with these placeholders defined.
     pub fn save_shared(
         &mut self,
         roots: &[ExprId],

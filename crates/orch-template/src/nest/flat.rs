@@ -194,7 +194,8 @@ pub(crate) fn flatten(block: &BlockProgram) -> Nest {
 }
 
 /// Moves stores that need no reduction to the front, and replaces their values in the stages of later loops by loads of
-/// what they stored. Example: a residual sum that is both an output and the operand of a normalisation is computed once.
+/// what they stored. Example: a residual sum that is both an output and the operand of a normalisation is computed
+/// once.
 pub(crate) fn store_early(nest: &mut Nest) {
     let results: Vec<VarId> = nest.stages.iter().filter_map(NestStage::result).collect();
     let exprs = &nest.program.exprs;

@@ -20,8 +20,8 @@ pub(super) struct GuardBound {
     pub bound: ExprId,
 }
 
-/// The reduction without the guards that the returned loop bounds imply. A guard is replaced only if it bounds one of the
-/// `looped` axes and its bound depends on no reduced axis and only on axes that `is_usable` admits.
+/// The reduction without the guards that the returned loop bounds imply. A guard is replaced only if it bounds one of
+/// the `looped` axes and its bound depends on no reduced axis and only on axes that `is_usable` admits.
 pub(super) fn limits(
     nest: &mut Nest,
     reduction: &NestReduction,

@@ -72,7 +72,8 @@ fn strides_allow(nest: &mut Nest, AxisPair { outer, inner }: &AxisPair) -> bool 
     true
 }
 
-/// True if in every expression, after both axes are replaced by quotient and remainder of the merged one, neither is left.
+/// True if in every expression, after both axes are replaced by quotient and remainder of the merged one, neither is
+/// left.
 fn merges(nest: &mut Nest, pair: &AxisPair) -> bool {
     let merged = merged_axis(nest, pair);
     let mut substitution = Substitution::new(&merged.bindings);

@@ -51,8 +51,8 @@ impl NestEmitter<'_> {
         roots
     }
 
-    /// The pieces of an axis between cuts, ascending. Vectors of a chunk lie at multiples of `granularity`, so cuts of the
-    /// vector axis elsewhere are left out.
+    /// The pieces of an axis between cuts, ascending. Vectors of a chunk lie at multiples of `granularity`, so cuts of
+    /// the vector axis elsewhere are left out.
     pub fn pieces(&mut self, axis: &Axis, granularity: usize) -> Vec<Range<usize>> {
         let mut cuts = self.cuts(axis);
         if self.plan.vector.as_ref() == Some(axis) {

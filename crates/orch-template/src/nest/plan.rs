@@ -1,4 +1,5 @@
-//! Schedules of loop nests, and the plan that a schedule gives for a nest: the order of loops and what a work item does.
+//! Schedules of loop nests, and the plan that a schedule gives for a nest: the order of loops and what a work item
+//! does.
 
 use super::cost::NestCost;
 use super::flat::{Nest, StageWork};
@@ -78,7 +79,8 @@ pub(crate) struct NestPlan {
     pub tiling: Option<Tiling>,
     /// Values that stages save for later ones.
     pub shared: Vec<SharedValue>,
-    /// How many of the [loops](NestPlan::loops), from the outermost one, are distributed over work items point by point.
+    /// How many of the [loops](NestPlan::loops), from the outermost one, are distributed over work items point by
+    /// point.
     pub work_item_axes: usize,
     /// Points of the next loop's axis in a work item's chunk, if that axis is distributed too.
     pub chunk: Option<usize>,
@@ -120,8 +122,8 @@ fn needs_arrays(nest: &Nest) -> bool {
 }
 
 impl NestPlan {
-    /// The plan of a nest whose outer loops the caller emits (the GPU templates): at a point of the `outer` axes, the axis
-    /// `vector` lies along vectors of `lanes`, as an outer axis ([`LaneAxis::Output`]) or as a reduced one.
+    /// The plan of a nest whose outer loops the caller emits (the GPU templates): at a point of the `outer` axes, the
+    /// axis `vector` lies along vectors of `lanes`, as an outer axis ([`LaneAxis::Output`]) or as a reduced one.
     pub fn at_points(outer: Vec<Axis>, vector: Option<(Axis, LaneAxis)>, lanes: usize) -> Self {
         let vector_is_outer = matches!(vector, Some((_, LaneAxis::Output)));
         let vector = vector.map(|(axis, _)| axis);
@@ -194,8 +196,8 @@ impl NestPlan {
         axes.split_at(axes.len() - unrolled)
     }
 
-    /// The axes over which every stage varies, outermost loop first, with the granularity of each: how many of its points
-    /// one iteration covers.
+    /// The axes over which every stage varies, outermost loop first, with the granularity of each: how many of its
+    /// points one iteration covers.
     pub fn loops(&self) -> Vec<(Axis, usize)> {
         let granularity = |axis: &Axis| match (self.block, &self.tiling) {
             (Some((var, count)), _) if var == axis.var => count,

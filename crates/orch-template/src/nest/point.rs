@@ -8,7 +8,8 @@ use orch_thread::vectorize::{Vectorizer, Widening};
 /// A point of the iteration space, or a vector of points along one axis: values of axes and of placeholders.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct IterationPoint {
-    /// Variables with scalar values: axes whose value is not their own variable, and placeholders that are equal in all lanes.
+    /// Variables with scalar values: axes whose value is not their own variable, and placeholders that are equal in all
+    /// lanes.
     pub bindings: Vec<(VarId, ExprId)>,
     /// The lanes, if this is a vector of points.
     pub lanes: Option<Lanes>,

@@ -54,8 +54,8 @@ impl ReductionLoop {
 }
 
 impl<'e> NestEmitter<'e> {
-    /// A reducing stage at some points of the outer axes. Defines its placeholder at the points, or, if the result varies
-    /// over inner axes, fills its array.
+    /// A reducing stage at some points of the outer axes. Defines its placeholder at the points, or, if the result
+    /// varies over inner axes, fills its array.
     pub fn reduce_stage(
         &mut self,
         stage: &NestStage,
@@ -111,8 +111,8 @@ impl<'e> NestEmitter<'e> {
         out
     }
 
-    /// Reduces at one point, with vectors along the reduced `axis` and loops over the other reduced axes, `outer`. Returns
-    /// the scalar result.
+    /// Reduces at one point, with vectors along the reduced `axis` and loops over the other reduced axes, `outer`.
+    /// Returns the scalar result.
     fn reduce_along(
         &mut self,
         reduction: &NestReduction,
@@ -186,9 +186,9 @@ impl<'e> NestEmitter<'e> {
     }
 
     /// `body` at every point of the reduced axes: the innermost axes are unrolled within
-    /// [`MAX_UNROLLED_UPDATES`](super::plan::MAX_UNROLLED_UPDATES), the others are loops whose bounds leave out what guards
-    /// exclude. `body` is called with the reduction without those guards; one execution of it updates each accumulator
-    /// `updates` times.
+    /// [`MAX_UNROLLED_UPDATES`](super::plan::MAX_UNROLLED_UPDATES), the others are loops whose bounds leave out what
+    /// guards exclude. `body` is called with the reduction without those guards; one execution of it updates each
+    /// accumulator `updates` times.
     fn reduction_loops(
         &mut self,
         reduction: &NestReduction,
@@ -225,9 +225,9 @@ impl<'e> NestEmitter<'e> {
         out
     }
 
-    /// `body` in loops, outermost first. One execution of `body` updates each accumulator that it is called with `updates`
-    /// times. The outermost loop whose body makes at most [`LONGEST_CHAIN`] updates, or the innermost loop if there is none,
-    /// is emitted by [`Self::loop_in_chains`].
+    /// `body` in loops, outermost first. One execution of `body` updates each accumulator that it is called with
+    /// `updates` times. The outermost loop whose body makes at most [`LONGEST_CHAIN`] updates, or the innermost loop if
+    /// there is none, is emitted by [`Self::loop_in_chains`].
     fn loops_in_chains(
         &mut self,
         reduction: &NestReduction,
@@ -247,8 +247,8 @@ impl<'e> NestEmitter<'e> {
         self.loop_in_chains(reduction, *outer, updates_inside, accs, &mut inside)
     }
 
-    /// `body` in a loop. One execution of `body` updates each accumulator that it is called with `updates` times. A float
-    /// sum with more than [`LONGEST_CHAIN`] updates is split into pieces, each with fresh accumulators:
+    /// `body` in a loop. One execution of `body` updates each accumulator that it is called with `updates` times. A
+    /// float sum with more than [`LONGEST_CHAIN`] updates is split into pieces, each with fresh accumulators:
     ///
     /// ```text
     /// for first in start..end step piece:
@@ -319,7 +319,8 @@ impl<'e> NestEmitter<'e> {
         limits(&mut self.nest, reduction, &vars, &|var| !differs(var))
     }
 
-    /// The bounds of the loop over a reduced axis, tightened by guards. Bounds that are not constant are named in `out`.
+    /// The bounds of the loop over a reduced axis, tightened by guards. Bounds that are not constant are named in
+    /// `out`.
     fn limited_bounds(
         &mut self,
         axis: &Axis,
@@ -442,8 +443,8 @@ impl<'e> NestEmitter<'e> {
         }
     }
 
-    /// Updates an arg-reduction: in lanes of `mask` where the body's value beats the accumulator, value and position are
-    /// replaced. NaN beats every number; on ties the first or the last position wins, as the reduction says.
+    /// Updates an arg-reduction: in lanes of `mask` where the body's value beats the accumulator, value and position
+    /// are replaced. NaN beats every number; on ties the first or the last position wins, as the reduction says.
     fn accumulate_extremum(
         &mut self,
         reduction: &NestReduction,

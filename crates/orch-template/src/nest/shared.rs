@@ -1,5 +1,5 @@
-//! Costly values that several stages compute are computed once: the first stage that needs one stores it in scratch, and
-//! later stages load it. Example: the exponentials of a softmax, which are summed and then divided by their sum.
+//! Costly values that several stages compute are computed once: the first stage that needs one stores it in scratch,
+//! and later stages load it. Example: the exponentials of a softmax, which are summed and then divided by their sum.
 
 use super::cost::operation_cycles;
 use super::flat::{Nest, NestStage, StageWork};

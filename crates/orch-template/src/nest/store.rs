@@ -31,7 +31,8 @@ impl NestEmitter<'_> {
         })
     }
 
-    /// Loops over inner axes (the vector axis last, if it is one of them) around `body`, which is called with the points.
+    /// Loops over inner axes (the vector axis last, if it is one of them) around `body`, which is called with the
+    /// points.
     pub fn inner_loops(
         &mut self,
         axes: &[Axis],

@@ -1,6 +1,6 @@
-//! Tiles for loads that are contiguous along another axis (`u`) than the result (`v`), as in a transpose. A tile is copied
-//! to scratch that stays in L1, element by element, so that each cache line of the source is read once; the vector loop
-//! then loads contiguous elements from scratch.
+//! Tiles for loads that are contiguous along another axis (`u`) than the result (`v`), as in a transpose. A tile is
+//! copied to scratch that stays in L1, element by element, so that each cache line of the source is read once; the
+//! vector loop then loads contiguous elements from scratch.
 //!
 //! ```text
 //! for u0 in steps of tile, for v0 in steps of tile:
@@ -16,8 +16,8 @@ use orch_compute::expr::{ExprId, VarId};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt};
 
 impl NestEmitter<'_> {
-    /// Adds a buffer `[source_tile, vector_tile]` for each staged load, and replaces the load in all stages by one from that
-    /// buffer, whose offset is relative to the corner of the tile.
+    /// Adds a buffer `[source_tile, vector_tile]` for each staged load, and replaces the load in all stages by one from
+    /// that buffer, whose offset is relative to the corner of the tile.
     pub fn stage_loads(
         &mut self,
         tiling: &Tiling,
@@ -57,8 +57,8 @@ impl NestEmitter<'_> {
         (corner, staged)
     }
 
-    /// Loops over the tiles of both axes at one point of the other outer axes: full tiles, then narrower ones at the end of
-    /// each axis. `bounds` are those of the source axis in this work item.
+    /// Loops over the tiles of both axes at one point of the other outer axes: full tiles, then narrower ones at the
+    /// end of each axis. `bounds` are those of the source axis in this work item.
     pub fn tile_loops(&mut self, bounds: LoopBounds, point: &IterationPoint) -> Vec<Stmt> {
         let (Some(tiling), Some(vector)) = (self.plan.tiling.clone(), self.plan.vector.clone()) else {
             return Vec::new();
@@ -86,8 +86,8 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// One tile `[rows, columns]`, rows along the source axis and columns along the vector axis: fills the scratch, then runs
-    /// all stages in vectors along the columns.
+    /// One tile `[rows, columns]`, rows along the source axis and columns along the vector axis: fills the scratch,
+    /// then runs all stages in vectors along the columns.
     fn tile(
         &mut self,
         point: &IterationPoint,

@@ -26,8 +26,8 @@ pub(crate) struct Tiling {
 pub(crate) enum TileLayout {
     /// `[row][column]`.
     RowMajor,
-    /// `[row][swizzled column]`: the parts of a row are permuted by the row index, so that the elements of a column are in
-    /// different banks of shared memory.
+    /// `[row][swizzled column]`: the parts of a row are permuted by the row index, so that the elements of a column are
+    /// in different banks of shared memory.
     Swizzled(XorSwizzle),
 }
 

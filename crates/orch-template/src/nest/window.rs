@@ -1,4 +1,5 @@
-//! Register blocks for windows: neighbouring results of a pooling or a depthwise convolution share weights and elements.
+//! Register blocks for windows: neighbouring results of a pooling or a depthwise convolution share weights and
+//! elements.
 
 use super::cuts::guard_cuts;
 use super::flat::{Nest, NestReduction, NestStage, StageWork};
@@ -12,8 +13,8 @@ const MAX_BLOCK: usize = 6;
 /// Longest axis that may be one block: the guards of its border are then decided at compile time.
 const MAX_WHOLE: usize = 8;
 
-/// The three best blocks of an outer axis other than the vector axis, best first: those that save at least a tenth of the
-/// modelled cycles.
+/// The three best blocks of an outer axis other than the vector axis, best first: those that save at least a tenth of
+/// the modelled cycles.
 pub(crate) fn blocks(nest: &mut Nest, vector: VarId) -> Vec<AxisBlock> {
     const MAX_BLOCKS: usize = 3;
     let windows: Vec<(NestStage, NestReduction)> = (nest.stages.iter())
