@@ -52,7 +52,7 @@ fn columns(op: ReduceOp, shape: [usize; 2]) -> G {
     g
 }
 
-/// Terms that lie pages apart are read in pieces as long as there are registers for.
+/// Reductions with a stride of a page or more compute as many vectors together as there are registers for.
 #[test]
 fn columns_of_long_rows() {
     for shape in [[40, 1024], [33, 1100], [7, 5000]] {
@@ -94,7 +94,7 @@ fn random_chains() {
     cases::random_chains(&|g| g.check_lowering());
 }
 
-/// Records of measured times and caches know kernels by these texts: a change here makes them forget.
+/// These texts are keys in records of measured times and in caches: a change makes existing entries useless.
 #[test]
 fn keys_of_schedules_are_stable() {
     let keys = [
