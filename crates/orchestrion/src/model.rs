@@ -27,8 +27,8 @@ impl Model {
     pub fn load(path: &Path, options: &Options) -> Result<Self, Error> {
         let bytes =
             orch_runtime::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-        let base_dir = path.parent().map(Path::to_owned);
-        Self::parse(bytes, &path.display().to_string(), base_dir.as_deref(), options)
+        let import = import_options(options).beside(path);
+        Self::import(bytes, &path.display().to_string(), &import, options)
     }
 
     /// Reads a model from memory; `base_dir` is where external data lies.
@@ -41,12 +41,7 @@ impl Model {
         base_dir: Option<&Path>,
         options: &Options,
     ) -> Result<Self, Error> {
-        let import = ImportOptions {
-            dims: options.dims.clone(),
-            base_dir: base_dir.map(Path::to_owned),
-            files: FileSource::new(orch_runtime::map_file),
-            ..ImportOptions::default()
-        };
+        let import = ImportOptions { base_dir: base_dir.map(Path::to_owned), ..import_options(options) };
         Self::import(bytes, path, &import, options)
     }
 
@@ -97,6 +92,16 @@ impl Model {
         use orch_interp::EvalOptions;
         let options = if wide { EvalOptions::wide() } else { EvalOptions::default() };
         orch_interp::evaluate(&self.graph, inputs, &options).map_err(|error| Error::Input(error.to_string()))
+    }
+}
+
+/// What the options say of reading a model.
+fn import_options(options: &Options) -> ImportOptions {
+    ImportOptions {
+        dims: options.dims.clone(),
+        data_roots: options.external_data_roots.clone(),
+        files: FileSource::disk(orch_runtime::open_regular, orch_runtime::map_open_file),
+        ..ImportOptions::default()
     }
 }
 

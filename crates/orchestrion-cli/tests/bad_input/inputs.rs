@@ -30,6 +30,10 @@ fn tensors() {
     session.case("no such file", "run good.orc -i x=missing.npy");
     std::fs::create_dir(session.work().join("folder")).unwrap();
     session.case("a folder", "run good.orc -i x=folder");
+    session.make_pipe("pipe");
+    session.case("a pipe as an input", "run good.orc -i x=pipe");
+    session.case("a pipe as an executable", "run pipe");
+    session.case("a device as a model", "run /dev/zero");
     session.case("a folder of inputs that lacks one", "run good.orc --input-dir folder");
 
     let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
