@@ -1,9 +1,9 @@
 //! A model: an ONNX file as a primitive graph.
 
-use crate::manifest::ModelInfo;
+use crate::manifest::{Manifest, ModelInfo};
 use crate::{Error, Options, Precision};
 use bytes::Bytes;
-use orch_fission::{FissionErrors, FissionOptions, RuleError, fission};
+use orch_fission::{FissionErrors, FissionOptions, fission};
 use orch_ir::{OperatorGraph, PrimGraph, Tensor};
 use orch_onnx::{FileSource, ImportErrors, ImportOptions, ProblemClass};
 use std::path::Path;
@@ -31,6 +31,26 @@ impl Model {
         Self::import(bytes, &path.display().to_string(), &import, options)
     }
 
+    /// Reads the ONNX file that an executable was compiled from. Symbolic dimensions have the sizes that they have in the
+    /// executable's inputs.
+    ///
+    /// # Errors
+    /// If it is another model, or as [`Model::load`].
+    pub fn load_for(manifest: &Manifest, path: &Path, options: &Options) -> Result<Self, Error> {
+        let bytes =
+            orch_runtime::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        if digest(&bytes) != manifest.model.digest {
+            let path = path.display();
+            return Err(Error::Input(format!(
+                "{path} is not the model that the .orc file was compiled from"
+            )));
+        }
+        let input_shapes =
+            manifest.inputs.iter().map(|port| (port.name.clone(), port.shape.clone())).collect();
+        let import = ImportOptions { input_shapes, ..import_options(options) }.beside(path);
+        Self::import(bytes, &path.display().to_string(), &import, options)
+    }
+
     /// Reads a model from memory; `base_dir` is where external data lies.
     ///
     /// # Errors
@@ -46,7 +66,7 @@ impl Model {
     }
 
     fn import(bytes: Bytes, path: &str, import: &ImportOptions, options: &Options) -> Result<Self, Error> {
-        let digest = blake3::hash(&bytes).to_hex().to_string();
+        let digest = digest(&bytes);
         let imported = orch_onnx::import(bytes, import).map_err(import_error)?;
         let info = ModelInfo { name: imported.graph.name.clone(), path: path.to_owned(), digest };
         Self::from_operators(&imported.graph, info, options)
@@ -95,6 +115,11 @@ impl Model {
     }
 }
 
+/// BLAKE3 of a model's file.
+fn digest(bytes: &Bytes) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
 /// What the options say of reading a model.
 fn import_options(options: &Options) -> ImportOptions {
     ImportOptions {
@@ -115,11 +140,6 @@ fn import_error(errors: ImportErrors) -> Error {
 }
 
 fn fission_error(errors: FissionErrors) -> Error {
-    let is_limit = |error: &RuleError| matches!(error, RuleError::Unsupported(_) | RuleError::NotConstant(_));
     let text = errors.to_string();
-    if errors.0.iter().all(|problem| is_limit(&problem.error)) {
-        Error::Unsupported(text)
-    } else {
-        Error::Model(text)
-    }
+    if errors.are_limits() { Error::Unsupported(text) } else { Error::Model(text) }
 }
