@@ -6,6 +6,7 @@
 mod commands;
 mod data;
 mod dump;
+mod files;
 mod print;
 mod progress;
 mod python;

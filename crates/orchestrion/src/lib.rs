@@ -48,7 +48,7 @@ pub use artifact::Artifact;
 pub use error::Error;
 pub use model::Model;
 pub use options::{DumpAfter, Options, Precision, Progress, Silent};
-pub use orch_ir::{DType, Shape, Tensor};
+pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::decode_tensor;
 pub use orch_runtime::cuda::{Library, SearchPaths};
 pub use orch_runtime::{map_file, read_file};
