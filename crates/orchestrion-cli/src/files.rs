@@ -265,6 +265,24 @@ mod tests {
         assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 4);
     }
 
+    #[test]
+    fn what_can_be_written_is_written() {
+        let folder = std::env::temp_dir().join(format!("orchestrion-saved-{}", std::process::id()));
+        let port = |name: &str| Port { name: name.to_owned(), dtype: "f32".to_owned(), shape: vec![1] };
+        let ports = ["a", "b", "c"].map(port);
+        let Ok(files) = TensorFiles::plan(&folder, &ports, []) else { panic!("all can be written") };
+        std::fs::create_dir(folder.join("a.npy")).unwrap();
+        std::fs::create_dir(folder.join("b.npy")).unwrap();
+        let text = files.save(&[0.0f32, 1.0, 2.0].map(Tensor::scalar)).unwrap_err().to_string();
+        assert!(text.contains("a.npy: ") && text.contains("\n") && text.contains("b.npy: "), "{text}");
+        assert!(npy::read(&std::fs::read(folder.join("c.npy")).unwrap().into()).is_ok());
+        std::fs::remove_dir_all(&folder).unwrap();
+        let Ok(unused) = TensorFiles::plan(&folder.join("inner"), &ports, []) else { panic!("as before") };
+        assert!(folder.join("inner").is_dir());
+        drop(unused);
+        assert!(!folder.exists(), "a run that fails leaves no folder");
+    }
+
     #[cfg(unix)]
     #[test]
     fn files_are_recognised_however_they_are_written() {
