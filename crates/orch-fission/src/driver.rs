@@ -2,9 +2,11 @@
 
 use crate::context::Binding;
 use crate::prune::prune;
+use crate::registry::Rule;
 use crate::{Call, Context, FissionError, FissionErrors, Operand, RuleError, registry};
 use orch_ir::{
-    DType, Encoding, OperatorGraph, OperatorNode, PrimGraph, Shape, Tensor, TensorId, Value, ValueId,
+    Attribute, DType, Encoding, OperatorGraph, OperatorNode, PrimGraph, Shape, Tensor, TensorId, Value,
+    ValueId,
 };
 use std::collections::BTreeMap;
 
@@ -122,19 +124,10 @@ impl Context<'_> {
         let mut errors = Vec::new();
         for node in &graph.nodes {
             let results = match self.operands(graph, node) {
-                Err(Poisoned) => None,
-                Ok(Err(error)) => {
-                    errors.push(FissionError { place: place(node), error });
-                    None
-                }
-                Ok(Ok(operands)) => match self.apply(node, operands) {
-                    Ok(results) => Some(results),
-                    Err(error) => {
-                        errors.push(FissionError { place: place(node), error });
-                        None
-                    }
-                },
+                Err(Poisoned) => Err(None),
+                Ok(operands) => operands.and_then(|operands| self.apply(node, operands)).map_err(Some),
             };
+            let results = results.map_err(|error| errors.extend(problems_of(node, error))).ok();
             self.bind_results(graph, node, results);
         }
         errors
@@ -170,16 +163,7 @@ impl Context<'_> {
         node: &OperatorNode,
         operands: Vec<Option<Operand>>,
     ) -> Result<Vec<Operand>, RuleError> {
-        let rule = registry::find(&node.domain, &node.op_type).ok_or_else(|| {
-            let domain = if node.domain.is_empty() { "ai.onnx" } else { &node.domain };
-            RuleError::unsupported(format!("operator {} of {domain}", node.op_type))
-        })?;
-        if node.opset < rule.since {
-            return Err(RuleError::unsupported(format!(
-                "{} of operator set {}; convert the model to version {} or later",
-                node.op_type, node.opset, rule.since
-            )));
-        }
+        let rule = rule_of(node)?;
         self.graph.set_origin(place(node));
         let results = match rule.moves.then(|| shared_encoding(&operands)).flatten() {
             Some(encoding) => {
@@ -241,6 +225,55 @@ impl Context<'_> {
         }
         errors
     }
+}
+
+/// What there is to say of a node without results: its error, and whether there are rules for it and for the operators of its
+/// subgraphs. That does not depend on operands, so it is no consequence of what is wrong with them (`None`).
+fn problems_of(node: &OperatorNode, error: Option<RuleError>) -> Vec<FissionError> {
+    let error = error.or_else(|| rule_of(node).err());
+    let tells_of_inner = matches!(error, Some(RuleError::Subgraph(_)));
+    let mut problems: Vec<FissionError> =
+        error.into_iter().map(|error| FissionError { place: place(node), error }).collect();
+    if !tells_of_inner {
+        let inner: Vec<FissionError> = (node.attributes.values())
+            .filter_map(|attribute| match attribute {
+                Attribute::Graph(subgraph) => Some(subgraph),
+                _ => None,
+            })
+            .flat_map(|subgraph| subgraph.nodes.iter().flat_map(|node| problems_of(node, None)))
+            .collect();
+        if !inner.is_empty() {
+            let error = RuleError::Subgraph(Box::new(FissionErrors(inner)));
+            problems.push(FissionError { place: place(node), error });
+        }
+    }
+    problems
+}
+
+/// The rule of a node.
+fn rule_of(node: &OperatorNode) -> Result<&'static Rule, RuleError> {
+    let (op_type, domain) = (&node.op_type, &node.domain);
+    let rule = registry::find(domain, op_type).ok_or_else(|| {
+        let (domain, advice) = match domain.as_str() {
+            "" | "ai.onnx" | "ai.onnx.ml" => {
+                let domain = if domain.is_empty() { "ai.onnx" } else { domain };
+                (domain, "docs/unsupported-operators.md says why, or what does the same")
+            }
+            "com.microsoft" => (
+                domain.as_str(),
+                "only ONNX Runtime has it: take the model as it was before ONNX Runtime's optimizer or quantizer",
+            ),
+            _ => (domain.as_str(), "give it as a function of the model, or leave it out of the export"),
+        };
+        RuleError::unsupported(format!("operator {op_type} of {domain}; {advice}"))
+    })?;
+    if node.opset < rule.since {
+        return Err(RuleError::unsupported(format!(
+            "{op_type} of operator set {}; convert the model to version {} or later",
+            node.opset, rule.since
+        )));
+    }
+    Ok(rule)
 }
 
 /// The name of one tensor of a sequence that is an input or output.

@@ -1,6 +1,7 @@
 //! What can go wrong: one [`RuleError`] per operator, all collected into [`FissionErrors`].
 
 use orch_ir::InferError;
+use orch_ir::message::{self, Problem};
 use std::fmt;
 
 /// Why a rule could not translate its operator.
@@ -14,7 +15,8 @@ pub enum RuleError {
     Invalid(String),
     /// An operand that decides about shapes must be known when compiling.
     #[error(
-        "operand {0} must be a constant: shapes are static; store it in the model, or fix its value when compiling"
+        "operand {0} must be a constant: shapes are static; store it in the model, or fix its value when compiling; if it depends on \
+         other inputs (as the choice of boxes after a detector does), leave this part out of the export"
     )]
     NotConstant(String),
     /// A required operand is left out.
@@ -42,7 +44,7 @@ impl RuleError {
 
 /// One problem, with its place in the user's model.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
-#[error("{place}: {error}")]
+#[error("{}: {}", message::name(.place), message::sentence(&.error.to_string()))]
 pub struct FissionError {
     /// The operator as `name (OpType)`, or the graph input or output.
     pub place: String,
@@ -56,14 +58,35 @@ pub struct FissionErrors(pub Vec<FissionError>);
 
 impl fmt::Display for FissionErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, error) in self.0.iter().enumerate() {
-            if position > 0 {
-                writeln!(f)?;
-            }
-            write!(f, "{error}")?;
-        }
-        Ok(())
+        let mut problems = Vec::new();
+        self.collect("", &mut problems);
+        f.write_str(&message::lines(problems).join("\n"))
     }
 }
 
 impl std::error::Error for FissionErrors {}
+
+impl FissionErrors {
+    /// True if the model may be valid in all places: only limits of this compiler are met.
+    pub fn are_limits(&self) -> bool {
+        self.0.iter().all(|problem| match &problem.error {
+            RuleError::Unsupported(_) | RuleError::NotConstant(_) => true,
+            RuleError::Subgraph(inner) => inner.are_limits(),
+            RuleError::Invalid(_) | RuleError::MissingOperand(_) | RuleError::Operands(_) => false,
+        })
+    }
+
+    /// Adds every problem, those of subgraphs by the path to them.
+    fn collect(&self, around: &str, problems: &mut Vec<Problem>) {
+        for FissionError { place, error } in &self.0 {
+            let place = format!("{around}{}", message::name(place));
+            match error {
+                RuleError::Subgraph(inner) => inner.collect(&format!("{place} / "), problems),
+                _ => {
+                    let text = message::sentence(&error.to_string());
+                    problems.push(Problem { place, cause: message::without_values(&text), text });
+                }
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@ mod common;
 
 use common::{f32s, operator};
 use orch_fission::{FissionOptions, fission};
-use orch_ir::{OperatorGraph, OperatorNode, Value, ValueId};
+use orch_ir::{Attribute, OperatorGraph, OperatorNode, Value, ValueId};
 use std::collections::BTreeMap;
 
 /// A chain: `input -> first -> second -> third -> output`, one operator each.
@@ -46,7 +46,8 @@ fn every_problem_is_told_once_and_consequences_are_not() {
     let errors = fission(&graph, &FissionOptions::default()).expect_err("two operators fail");
     assert_eq!(
         errors.to_string(),
-        "node1 (Frobnicate): not supported: operator Frobnicate of ai.onnx\n\
+        "node1 (Frobnicate): not supported: operator Frobnicate of ai.onnx; docs/unsupported-operators.md says why, or what does \
+         the same\n\
          other (Einsum): invalid: attribute equation is missing"
     );
 }
@@ -97,4 +98,56 @@ fn nodes_say_where_they_come_from() {
     let prims = fission(&chain(&["Relu", "Neg"]), &FissionOptions::default()).expect("two operators");
     let origins: Vec<&str> = prims.node_ids().map(|id| prims.origin(id)).collect();
     assert_eq!(origins, ["node0 (Relu)", "node0 (Relu)", "node1 (Neg)"]);
+}
+
+#[test]
+fn unsupported_operators_behind_others_are_told() {
+    let mut graph = chain(&["First", "Relu", "Second", "Einsum"]);
+    graph.nodes[2].domain = "com.microsoft".to_owned();
+    let mut loop_body = chain(&["Relu", "Third"]);
+    loop_body.name = "body".to_owned();
+    graph.nodes[3].attributes.insert("body".to_owned(), Attribute::Graph(Box::new(loop_body)));
+    let errors = fission(&graph, &FissionOptions::default()).expect_err("three operators are not known");
+    assert!(errors.are_limits());
+    let text = errors.to_string();
+    let starts: Vec<&str> = text.lines().map(|line| line.split(';').next().unwrap_or_default()).collect();
+    assert_eq!(
+        starts,
+        [
+            "node0 (First): not supported: operator First of ai.onnx",
+            "node2 (Second): not supported: operator Second of com.microsoft",
+            "node3 (Einsum) / node1 (Third): not supported: operator Third of ai.onnx",
+        ]
+    );
+}
+
+#[test]
+fn a_model_with_hundreds_of_problems_shows_their_causes() {
+    let kinds = ["A", "B", "C", "D", "E", "F", "G"];
+    let graph = chain(&kinds.repeat(43)[..300]);
+    let text = fission(&graph, &FissionOptions::default()).expect_err("all are unknown").to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 7);
+    assert!(lines[0].starts_with("node0 (A): not supported: operator A of ai.onnx;"), "{text}");
+    assert!(
+        lines[0].ends_with("(and 42 more such places)") && lines[6].ends_with("(and 41 more such places)"),
+        "{text}"
+    );
+}
+
+/// Whatever is quoted: names, attributes, sizes.
+#[test]
+fn messages_stay_short_whatever_they_quote() {
+    let long = "n".repeat(1 << 20);
+    let mut graph = chain(&["Einsum", "Transpose"]);
+    graph.nodes[0].name = long.clone();
+    graph.nodes[0].attributes.insert("equation".to_owned(), Attribute::String(long.clone().into()));
+    graph.nodes[1].inputs = graph.nodes[0].inputs.clone();
+    graph.nodes[1].attributes.insert("perm".to_owned(), Attribute::Ints(vec![7; 1 << 20]));
+    let mut other = graph.nodes[0].clone();
+    (other.op_type, other.domain, other.outputs) = (long.clone(), long, vec![None]);
+    graph.nodes.push(other);
+    let text = fission(&graph, &FissionOptions::default()).expect_err("all are wrong").to_string();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(text.len() < 4000 && text.contains('\u{2026}'), "{} bytes: {text}", text.len());
 }

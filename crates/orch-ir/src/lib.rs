@@ -10,6 +10,7 @@ pub mod generate;
 mod graph;
 mod ids;
 pub mod infer;
+pub mod message;
 mod opaque;
 mod operator;
 mod primitive;

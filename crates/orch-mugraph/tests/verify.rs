@@ -52,12 +52,18 @@ fn certificates_are_checked_alone() {
     assert_eq!(message(text.replace("div s3, s2", "mul s3, s2")), "output 0 differs at element 0");
     assert!(message(text.replace("mugraph-certificate-1", "2")).contains("form 2"));
     assert!(message(text.replace("\"p\": 2305843009213690799", "\"p\": 7")).contains("primes"));
-    let mut bold = certificate.clone();
-    bold.log2_bound -= 1.0;
-    assert_eq!(
-        bold.check().unwrap_err().to_string(),
-        "the certificate states another bound than the check finds"
-    );
+    for bound in [certificate.log2_bound - 1.0, certificate.log2_bound + 1.0, -1.0, 0.0] {
+        let other = orch_mugraph::Certificate { log2_bound: bound, ..certificate.clone() };
+        assert_eq!(
+            other.check().unwrap_err().to_string(),
+            "the certificate states another bound than the check finds"
+        );
+    }
+    for inside in ["\"rank\": {", "\"numerator\": {", "\"tests\": [\n    {", "\"degrees\": [\n    {", "{"] {
+        assert!(text.contains(inside), "{inside}");
+        let more = message(text.replacen(inside, &format!("{inside} \"extra\": 1, "), 1));
+        assert!(more.contains("unknown field `extra`"), "{inside}: {more}");
+    }
     let mut seeds = certificate;
     seeds.tests[0].seed += 1;
     assert_eq!(

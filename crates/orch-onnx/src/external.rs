@@ -1,9 +1,11 @@
 //! Constants that a model keeps in files beside it (`TensorProto.external_data`).
 //!
-//! A location is a relative path that stays below the model's folder as written; symbolic links on the way are
-//! followed, because model caches are built of them. Nothing is assumed about the alignment of an offset.
+//! A location is a relative path that stays below the model's folder as written. Symbolic links on the way are followed,
+//! because model caches are built of them, but the file they lead to is a regular one below the model's folder, below the
+//! folder of the file that the model is a link to, or below a folder that the caller allows: archives and repositories can
+//! carry links to any file of who unpacks them. Nothing is assumed about the alignment of an offset.
 
-use crate::options::ImportOptions;
+use crate::options::{ImportOptions, ReadError};
 use crate::proto::TensorProto;
 use crate::tensor::TensorError;
 use bytes::Bytes;
@@ -13,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 /// The files that one import has read, each once.
 pub(crate) struct ExternalFiles<'o> {
     options: &'o ImportOptions,
-    read: BTreeMap<PathBuf, Result<Bytes, String>>,
+    read: BTreeMap<PathBuf, Result<Bytes, TensorError>>,
 }
 
 /// Where a tensor's bytes lie.
@@ -42,7 +44,7 @@ impl<'o> ExternalFiles<'o> {
         }
         let base = self.options.base_dir.as_ref();
         let base = base.ok_or_else(|| TensorError::NoBaseDir { file: file.to_owned() })?;
-        let data = self.file(&base.join(file))?;
+        let data = self.file(base, file)?;
         let offset = location.offset;
         let range = usize::try_from(offset).ok().and_then(|start| Some(start..start.checked_add(expected)?));
         match range.filter(|range| range.end <= data.len()) {
@@ -54,15 +56,30 @@ impl<'o> ExternalFiles<'o> {
         }
     }
 
-    /// The content of a file.
-    fn file(&mut self, path: &Path) -> Result<Bytes, TensorError> {
-        if !self.read.contains_key(path) {
-            let content = self.options.files.read(path).map_err(|error| error.to_string());
-            self.read.insert(path.to_owned(), content);
+    /// The content of a file of the model's folder.
+    fn file(&mut self, base: &Path, file: &str) -> Result<Bytes, TensorError> {
+        let options = self.options;
+        let path = base.join(file);
+        let read = || {
+            let here = if base.as_os_str().is_empty() { Path::new(".") } else { base };
+            let roots: Vec<&Path> =
+                std::iter::once(here).chain(options.data_roots.iter().map(PathBuf::as_path)).collect();
+            options.files.read_below(&path, &roots).map_err(|error| failed(&path, file, error))
+        };
+        self.read.entry(path.clone()).or_insert_with(read).clone()
+    }
+}
+
+fn failed(path: &Path, file: &str, error: ReadError) -> TensorError {
+    match error {
+        ReadError::Io(error) => {
+            TensorError::ExternalMissing { path: path.display().to_string(), detail: error.to_string() }
         }
-        self.read[path]
-            .clone()
-            .map_err(|detail| TensorError::ExternalMissing { path: path.display().to_string(), detail })
+        ReadError::Outside { real, roots } => TensorError::ExternalOutside {
+            file: file.to_owned(),
+            real: real.display().to_string(),
+            roots: roots.iter().map(|root| root.display().to_string()).collect(),
+        },
     }
 }
 

@@ -6,11 +6,11 @@
 use crate::dims::Dims;
 use crate::external::ExternalFiles;
 use crate::function::{Functions, domain};
-use crate::problem::{Place, Problems, Reason, shortened};
+use crate::problem::{Place, Problems, Reason};
 use crate::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::scope::{Binding, Opsets, Scopes};
 use crate::{order, tensor, types};
-use orch_ir::{OperatorGraph, OperatorNode, Value, ValueId};
+use orch_ir::{OperatorGraph, OperatorNode, Value, ValueId, message};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How deep subgraphs and function calls may nest. The importer recurses on them.
@@ -258,12 +258,12 @@ impl<'m> Importer<'m> {
 
     /// Where problems of a node are.
     fn node_place(&self, node: &NodeProto, position: usize) -> Place {
-        let name = shortened(&self.node_name(node, position));
+        let name = message::name(&self.node_name(node, position));
         let operator = match domain(node.domain()) {
             "" => node.op_type().to_owned(),
             domain => format!("{domain}::{}", node.op_type()),
         };
-        Place::Node { name, operator: shortened(&operator) }
+        Place::Node { name, operator: message::name(&operator) }
     }
 }
 

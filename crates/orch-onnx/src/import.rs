@@ -84,9 +84,7 @@ pub fn import_file(path: &Path, options: &ImportOptions) -> Result<Import, Impor
         let path = path.display().to_string();
         whole_file(Reason::Unreadable { path, detail: error.to_string() })
     })?;
-    let mut options = options.clone();
-    options.base_dir.get_or_insert_with(|| path.parent().unwrap_or(Path::new("")).to_owned());
-    import(bytes, &options)
+    import(bytes, &options.clone().beside(path))
 }
 
 /// A problem that leaves nothing else to look at.

@@ -4,6 +4,7 @@
 //! was given, what was expected and what to do.
 
 use crate::TensorError;
+use orch_ir::message::{self, Problem, name as shown};
 use std::fmt;
 
 /// Every problem found in a model, in the order of discovery; never empty.
@@ -180,6 +181,15 @@ impl ImportProblem {
         self.reason.facts().0
     }
 
+    /// What is wrong and what to do about it.
+    fn text(&self) -> String {
+        let class = match self.class() {
+            ProblemClass::Unsupported => " (unsupported)",
+            ProblemClass::Malformed | ProblemClass::Request => "",
+        };
+        format!("{}{class}; {}", message::sentence(&self.reason.to_string()), self.advice())
+    }
+
     /// What to do about it.
     pub fn advice(&self) -> &'static str {
         self.reason.facts().2
@@ -255,17 +265,17 @@ impl fmt::Display for ImportErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.0.len() == 1 { "" } else { "s" };
         write!(f, "the model has {} problem{plural}:", self.0.len())?;
-        self.0.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+        let problems = self.0.iter().map(|problem| {
+            let text = problem.text();
+            Problem { place: problem.place.to_string(), cause: message::sentence(&text), text }
+        });
+        message::lines(problems).iter().try_for_each(|line| write!(f, "\n  {line}"))
     }
 }
 
 impl fmt::Display for ImportProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let class = match self.class() {
-            ProblemClass::Unsupported => " (unsupported)",
-            ProblemClass::Malformed | ProblemClass::Request => "",
-        };
-        write!(f, "{}: {}{class}; {}", self.place, self.reason, self.advice())
+        write!(f, "{}: {}", self.place, self.text())
     }
 }
 
@@ -294,33 +304,10 @@ fn likeness(guess: &Option<&'static str>) -> String {
     guess.map(|guess| format!("; it looks like {guess}")).unwrap_or_default()
 }
 
-/// The most characters of a name that messages show.
-const NAME_CHARS: usize = 120;
-
 /// A message of the protobuf decoder without the middle if it is long: it names every message that it is inside of,
 /// and the problem last.
 pub(crate) fn without_middle(message: &str) -> String {
-    const KEPT_CHARS: usize = 100;
-    let chars: Vec<char> = message.chars().collect();
-    if chars.len() <= 2 * KEPT_CHARS {
-        return message.to_owned();
-    }
-    let (head, tail) = (&chars[..KEPT_CHARS], &chars[chars.len() - KEPT_CHARS..]);
-    head.iter().chain(&[' ', '.', '.', ' ']).chain(tail).collect()
-}
-
-/// A name, cut if it is longer than anyone wants to read.
-pub(crate) fn shortened(name: &str) -> String {
-    match name.char_indices().nth(NAME_CHARS) {
-        Some((cut, _)) => format!("{}...", &name[..cut]),
-        None => name.to_owned(),
-    }
-}
-
-/// A name as messages show it: cut, control characters escaped.
-fn shown(name: &str) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    shortened(name).chars().map(escape).collect()
+    message::name(message)
 }
 
 /// The names with something between.
@@ -350,10 +337,46 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_and_escaped() {
-        assert_eq!(shown("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
-        assert_eq!(shown("größe/层"), "größe/层");
-        assert_eq!(shown(&"é".repeat(500)).chars().count(), NAME_CHARS + 3);
+    fn problems_of_one_text_are_told_once() {
+        let at = |place: Place, symbol: &str| {
+            let reason = Reason::UnboundDim { axis: 0, symbol: symbol.into() };
+            ImportProblem { place, reason }
+        };
+        let input = |name: &str| Place::Input(name.into());
+        let errors = ImportErrors(vec![at(input("x"), "n"), at(input("y"), "n"), at(input("z"), "m")]);
+        let text = |symbol: &str| {
+            format!(
+                "dimension 0 is the symbol `{symbol}`; a size is expected: bind it with --dim {symbol}=N; all shapes are fixed at \
+                 compile time"
+            )
+        };
+        assert_eq!(
+            errors.to_string(),
+            format!(
+                "the model has 3 problems:\n  input `x`: {} (and 1 more such place)\n  input `z`: {}",
+                text("n"),
+                text("m")
+            )
+        );
+    }
+
+    #[test]
+    fn long_names_and_lists_are_cut() {
+        let long = "n".repeat(1 << 20);
+        let reasons = [
+            Reason::Cycle { nodes: vec![long.clone(), long.clone()] },
+            Reason::ShapeConflict { declared: long.clone(), given: vec![7; 1 << 20] },
+            Reason::TooLarge { dims: vec![7; 1 << 20] },
+            Reason::UnknownDim { name: long.clone(), known: vec![long.clone(); 9] },
+            Reason::Unreadable { path: long.clone(), detail: long.clone() },
+            Reason::Tensor(TensorError::ExternalPath { file: long.clone() }),
+            Reason::ElementType { given: long.clone() },
+        ];
+        for reason in reasons {
+            let problem = ImportProblem { place: Place::Initializer(long.clone()), reason };
+            let text = ImportErrors::from(problem).to_string();
+            assert!(text.len() < 1500, "{} bytes: {text}", text.len());
+        }
     }
 
     #[test]

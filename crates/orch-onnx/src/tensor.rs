@@ -45,6 +45,8 @@ pub enum TensorError {
     NoBaseDir { file: String },
     #[error("cannot read external data from {path}: {detail}")]
     ExternalMissing { path: String, detail: String },
+    #[error("external data is in {file:?}, which leads to {real:?}; a file below {} is expected", .roots.join(" or "))]
+    ExternalOutside { file: String, real: String, roots: Vec<String> },
     #[error(
         "external data is at bytes {offset} to {offset} + {expected} of {file:?}, which has {file_bytes}"
     )]
@@ -74,6 +76,11 @@ impl TensorError {
             Self::ExternalMissing { .. } => {
                 ("external-missing", Request, "put the data file beside the model, under that name")
             }
+            Self::ExternalOutside { .. } => (
+                "external-outside",
+                Request,
+                "copy the data there, or allow its folder with --external-data-root DIR",
+            ),
             Self::ExternalShort { .. } => {
                 ("external-short", Malformed, "fetch the data file again: it is cut off or of another model")
             }

@@ -125,3 +125,118 @@ fn data_is_found_beside_a_model_file() {
     assert_eq!(import.unwrap().graph.initializers.len(), 2);
     assert_eq!(absent.unwrap_err().0[0].code(), "unreadable-file");
 }
+
+/// Folders in which links lie, with secrets beside them.
+#[cfg(unix)]
+mod links {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    /// A folder of one test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path =
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("links-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path.canonicalize().unwrap())
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            let path = self.0.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            path
+        }
+
+        fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+            std::fs::write(self.at(name), content).unwrap();
+        }
+
+        fn link(&self, name: &str, target: impl AsRef<Path>) {
+            symlink(target, self.at(name)).unwrap();
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            // What cannot be removed stays in the build folder.
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A model with all constants at this location.
+    fn located(location: &str) -> Vec<u8> {
+        let entries = [("location", location)];
+        model(&entries, &entries).encode().to_vec()
+    }
+
+    /// The code of the only kind of problem of a model file, `""` if there is none.
+    fn code(model: &Path, options: &ImportOptions) -> &'static str {
+        let Err(errors) = import_file(model, options) else { return "" };
+        let codes: std::collections::BTreeSet<_> = errors.0.iter().map(|problem| problem.code()).collect();
+        assert_eq!((codes.len(), errors.0.len()), (1, 2), "{errors}");
+        errors.0[0].code()
+    }
+
+    #[test]
+    fn links_out_of_the_folder_are_refused_unless_allowed() {
+        let folder = Folder::new("outside");
+        folder.write("secret.bin", [0; 8]);
+        folder.write("m/here.bin", [0; 8]);
+        folder.link("m/file", folder.at("secret.bin"));
+        folder.link("m/up", "..");
+        folder.link("m/twice", "up/m/file");
+        folder.link("m/inside", "up/m/here.bin");
+        let none = ImportOptions::default();
+        let allowed = ImportOptions { data_roots: vec![folder.0.clone()], ..ImportOptions::default() };
+        for location in ["file", "up/secret.bin", "twice"] {
+            folder.write("m/model.onnx", located(location));
+            assert_eq!(code(&folder.at("m/model.onnx"), &none), "external-outside", "{location}");
+            assert_eq!(code(&folder.at("m/model.onnx"), &allowed), "", "{location}");
+        }
+        for location in ["here.bin", "inside", "up/m/here.bin"] {
+            folder.write("m/model.onnx", located(location));
+            assert_eq!(code(&folder.at("m/model.onnx"), &none), "", "{location}");
+        }
+        // A name that starts like the folder's is another folder.
+        folder.write("m2/x.bin", [0; 8]);
+        folder.link("m/other", "../m2/x.bin");
+        folder.write("m/model.onnx", located("other"));
+        assert_eq!(code(&folder.at("m/model.onnx"), &none), "external-outside");
+        let errors = import_file(&folder.at("m/model.onnx"), &none).unwrap_err();
+        let root = folder.0.display();
+        assert_eq!(
+            errors.0[0].to_string(),
+            format!(
+                "initializer `w`: external data is in \"other\", which leads to \"{root}/m2/x.bin\"; a file below {root}/m is \
+                 expected; copy the data there, or allow its folder with --external-data-root DIR"
+            )
+        );
+    }
+
+    #[test]
+    fn caches_of_links_to_one_folder_of_files_are_read() {
+        let folder = Folder::new("cache");
+        folder.write("blobs/1111", located("model.onnx_data"));
+        folder.write("blobs/2222", [0; 8]);
+        folder.link("snapshots/rev/onnx/model.onnx", "../../../blobs/1111");
+        folder.link("snapshots/rev/onnx/model.onnx_data", "../../../blobs/2222");
+        assert_eq!(code(&folder.at("snapshots/rev/onnx/model.onnx"), &ImportOptions::default()), "");
+        folder.write("secret.bin", [0; 8]);
+        folder.link("snapshots/evil/model.onnx", "../../blobs/1111");
+        folder.link("snapshots/evil/model.onnx_data", "../../secret.bin");
+        let evil = folder.at("snapshots/evil/model.onnx");
+        assert_eq!(code(&evil, &ImportOptions::default()), "external-outside");
+    }
+
+    #[test]
+    fn pipes_are_refused_without_waiting() {
+        let folder = Folder::new("pipe");
+        folder.write("model.onnx", located("pipe"));
+        let made = std::process::Command::new("mkfifo").arg(folder.at("pipe")).status().unwrap();
+        assert!(made.success());
+        assert_eq!(code(&folder.at("model.onnx"), &ImportOptions::default()), "external-missing");
+    }
+}

@@ -1,6 +1,7 @@
 //! Files as bytes: mapped, or read where kernels like them.
 
 use crate::cpu::AlignedBuffer;
+use crate::regular::open_regular;
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,18 +14,21 @@ use std::path::Path;
 /// with every memory-mapped file. Orchestrion itself replaces files by renaming, which is safe.
 ///
 /// # Errors
-/// If the file cannot be opened or mapped.
+/// If the file cannot be opened or mapped, or is no regular file.
 pub fn map_file(path: &Path) -> io::Result<Bytes> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    if metadata.len() == 0 {
+    map_open_file(&open_regular(path)?)
+}
+
+/// As [`map_file`], of a regular file that is open.
+///
+/// # Errors
+/// If the file cannot be mapped.
+pub fn map_open_file(file: &File) -> io::Result<Bytes> {
+    if file.metadata()?.len() == 0 {
         return Ok(Bytes::new());
     }
     // SAFETY: the mapping is private and read-only. The caller guarantees, as stated above, that the file is not shrunk.
-    let map = unsafe { memmap2::Mmap::map(&file)? };
+    let map = unsafe { memmap2::Mmap::map(file)? };
     Ok(Bytes::from_owner(map))
 }
 
@@ -32,9 +36,9 @@ pub fn map_file(path: &Path) -> io::Result<Bytes> {
 /// again and again should lie there rather than in a mapping, whose small pages stop the hardware from reading ahead.
 ///
 /// # Errors
-/// If the file can't be read.
+/// If the file can't be read, or is no regular file.
 pub fn read_file(path: &Path) -> io::Result<Bytes> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     let mut buffer = AlignedBuffer::zeroed(len);
     file.read_exact(buffer.as_mut_slice())?;

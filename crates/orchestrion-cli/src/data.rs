@@ -1,8 +1,9 @@
 //! Tensors from files and generators, models from either kind of file.
 
+use crate::print::note_line;
 use bytes::Bytes;
 use clap::Args;
-use orchestrion::manifest::Port;
+use orchestrion::manifest::{Device, Manifest, Port};
 use orchestrion::{Artifact, DType, Error, Executable, Model, Options, RunOptions, Shape, Tensor, npy};
 use std::path::{Path, PathBuf};
 
@@ -33,13 +34,22 @@ impl InputArguments {
         ports.iter().enumerate().map(|(number, port)| self.tensor(number, port)).collect()
     }
 
-    fn tensor(&self, number: usize, port: &Port) -> Result<Tensor, Error> {
+    /// The files that tensors come from.
+    pub fn files(&self, ports: &[Port]) -> Vec<PathBuf> {
+        ports.iter().enumerate().filter_map(|(number, port)| self.file(number, port)).collect()
+    }
+
+    fn file(&self, number: usize, port: &Port) -> Option<PathBuf> {
         let named = self.inputs.iter().find(|(name, _)| *name == port.name);
-        let path = match (named, &self.input_dir) {
-            (Some((_, file)), _) => PathBuf::from(file),
-            (None, Some(folder)) => folder.join(format!("input_{number}.pb")),
-            (None, None) => return generate(port),
-        };
+        match (named, &self.input_dir) {
+            (Some((_, file)), _) => Some(PathBuf::from(file)),
+            (None, Some(folder)) => Some(folder.join(format!("input_{number}.pb"))),
+            (None, None) => None,
+        }
+    }
+
+    fn tensor(&self, number: usize, port: &Port) -> Result<Tensor, Error> {
+        let Some(path) = self.file(number, port) else { return generate(port) };
         let tensor = load_tensor(&path)?;
         orchestrion::check_input(port, &tensor)?;
         Ok(orchestrion::aligned(&tensor))
@@ -47,7 +57,12 @@ impl InputArguments {
 }
 
 fn parse_input(text: &str) -> Result<(String, String), String> {
-    let (name, file) = text.split_once('=').ok_or("expected NAME=FILE, for example image=image.npy")?;
+    const EXPECTED: &str = "NAME=FILE is expected, for example image=image.npy";
+    let (name, file) = text.split_once('=').ok_or(EXPECTED)?;
+    if name.is_empty() || file.is_empty() {
+        let what = if name.is_empty() { "the name of an input" } else { "the name of a file" };
+        return Err(format!("{what} is empty; {EXPECTED}"));
+    }
     Ok((name.to_owned(), file.to_owned()))
 }
 
@@ -77,6 +92,17 @@ pub fn run_options(options: &Options, threads: usize) -> RunOptions {
     RunOptions { threads, cuda: options.cuda.clone(), ..RunOptions::default() }
 }
 
+/// Notes modelled times that are for another number of threads than the measured ones beside them.
+pub fn note_modelled_threads(manifest: &Manifest, threads: usize) {
+    let modelled = manifest.machine.rsplit("; ").next().and_then(|part| part.strip_suffix(" threads"));
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let measured = if threads == 0 { all } else { threads };
+    let modelled = modelled.filter(|_| manifest.device == Device::Cpu).and_then(|count| count.parse().ok());
+    if let Some(modelled) = modelled.filter(|&modelled: &usize| modelled != measured) {
+        note_line(format_args!("modelled times are for {modelled} threads, measured ones of {measured}"));
+    }
+}
+
 /// The executable of an `.orc` file or a model.
 pub fn executable(path: &Path, options: &Options, threads: usize) -> Result<Executable, Error> {
     Executable::load(artifact(path, options)?, run_options(options, threads))
@@ -95,25 +121,6 @@ fn load_tensor(path: &Path) -> Result<Tensor, Error> {
         Some("pb") => orchestrion::decode_tensor(bytes).map_err(|error| failed(error.to_string())),
         _ => npy::read(&bytes).map_err(|error| failed(error.to_string())),
     }
-}
-
-/// Writes each tensor as `NAME.npy` into a folder, which is made if need be.
-pub fn save_tensors(folder: &Path, ports: &[Port], tensors: &[Tensor]) -> Result<(), Error> {
-    let made = match folder.metadata() {
-        Ok(known) if !known.is_dir() => Err(std::io::ErrorKind::NotADirectory.into()),
-        _ => std::fs::create_dir_all(folder),
-    };
-    made.map_err(|source| Error::File { path: folder.to_owned(), source })?;
-    for (port, tensor) in ports.iter().zip(tensors) {
-        let path = folder.join(format!("{}.npy", file_name(&port.name)));
-        npy::save(&path, tensor).map_err(|source| Error::File { path, source })?;
-    }
-    Ok(())
-}
-
-/// A tensor's name without what file names must not have.
-fn file_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect()
 }
 
 /// Reproducible values: floats between -1 and 1, integers 0 and 1 (valid as indices and masks).

@@ -6,6 +6,7 @@
 mod commands;
 mod data;
 mod dump;
+mod files;
 mod print;
 mod progress;
 mod python;
@@ -60,6 +61,9 @@ pub struct CompileArguments {
     /// Value of a symbolic dimension; repeatable
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dim)]
     dims: Vec<(String, usize)>,
+    /// Folder in which external data of the model may lie besides the model's own, once links are resolved; repeatable
+    #[arg(long = "external-data-root", value_name = "DIR")]
+    external_data_roots: Vec<PathBuf>,
     /// What to compile for: cpu (default), cuda (the GPU of this machine), cuda:sm_90 or cuda:sm_80 (one that need not be
     /// here), or another CPU: x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3, aarch64
     #[arg(long, value_name = "NAME")]
@@ -135,6 +139,7 @@ impl CompileArguments {
     fn options(&self) -> Options {
         Options {
             dims: self.dims.iter().cloned().collect(),
+            external_data_roots: self.external_data_roots.clone(),
             target: self.target.clone(),
             c_compiler: self.cc.clone(),
             cuda: self.cuda(),

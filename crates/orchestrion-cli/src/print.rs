@@ -1,5 +1,6 @@
 //! Printing that ends quietly when the reader has gone, as in `orchestrion explain model.onnx | head`.
 
+use orchestrion::message;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
@@ -18,12 +19,12 @@ pub fn line(text: Arguments<'_>) {
 /// Writes an error to standard error, if anything can be written there.
 pub fn error_line(text: Arguments<'_>) {
     // Where standard error is closed or full, the exit code still tells.
-    let _ = writeln!(std::io::stderr(), "error: {text}");
+    let _ = writeln!(std::io::stderr(), "error: {}", message::block(&text.to_string()));
 }
 
 /// Writes what is no error, but no result either, to standard error, if anything can be written there.
 pub fn note_line(text: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "note: {text}");
+    let _ = writeln!(std::io::stderr(), "note: {}", message::block(&text.to_string()));
 }
 
 /// As `println!`, but ends the process quietly when nobody reads on.

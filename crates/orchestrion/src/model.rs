@@ -1,9 +1,9 @@
 //! A model: an ONNX file as a primitive graph.
 
-use crate::manifest::ModelInfo;
+use crate::manifest::{Manifest, ModelInfo};
 use crate::{Error, Options, Precision};
 use bytes::Bytes;
-use orch_fission::{FissionErrors, FissionOptions, RuleError, fission};
+use orch_fission::{FissionErrors, FissionOptions, fission};
 use orch_ir::{OperatorGraph, PrimGraph, Tensor};
 use orch_onnx::{FileSource, ImportErrors, ImportOptions, ProblemClass};
 use std::path::Path;
@@ -27,8 +27,28 @@ impl Model {
     pub fn load(path: &Path, options: &Options) -> Result<Self, Error> {
         let bytes =
             orch_runtime::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-        let base_dir = path.parent().map(Path::to_owned);
-        Self::parse(bytes, &path.display().to_string(), base_dir.as_deref(), options)
+        let import = import_options(options).beside(path);
+        Self::import(bytes, &path.display().to_string(), &import, options)
+    }
+
+    /// Reads the ONNX file that an executable was compiled from. Symbolic dimensions have the sizes that they have in the
+    /// executable's inputs.
+    ///
+    /// # Errors
+    /// If it is another model, or as [`Model::load`].
+    pub fn load_for(manifest: &Manifest, path: &Path, options: &Options) -> Result<Self, Error> {
+        let bytes =
+            orch_runtime::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        if digest(&bytes) != manifest.model.digest {
+            let path = path.display();
+            return Err(Error::Input(format!(
+                "{path} is not the model that the .orc file was compiled from"
+            )));
+        }
+        let input_shapes =
+            manifest.inputs.iter().map(|port| (port.name.clone(), port.shape.clone())).collect();
+        let import = ImportOptions { input_shapes, ..import_options(options) }.beside(path);
+        Self::import(bytes, &path.display().to_string(), &import, options)
     }
 
     /// Reads a model from memory; `base_dir` is where external data lies.
@@ -41,17 +61,12 @@ impl Model {
         base_dir: Option<&Path>,
         options: &Options,
     ) -> Result<Self, Error> {
-        let import = ImportOptions {
-            dims: options.dims.clone(),
-            base_dir: base_dir.map(Path::to_owned),
-            files: FileSource::new(orch_runtime::map_file),
-            ..ImportOptions::default()
-        };
+        let import = ImportOptions { base_dir: base_dir.map(Path::to_owned), ..import_options(options) };
         Self::import(bytes, path, &import, options)
     }
 
     fn import(bytes: Bytes, path: &str, import: &ImportOptions, options: &Options) -> Result<Self, Error> {
-        let digest = blake3::hash(&bytes).to_hex().to_string();
+        let digest = digest(&bytes);
         let imported = orch_onnx::import(bytes, import).map_err(import_error)?;
         let info = ModelInfo { name: imported.graph.name.clone(), path: path.to_owned(), digest };
         Self::from_operators(&imported.graph, info, options)
@@ -100,6 +115,21 @@ impl Model {
     }
 }
 
+/// BLAKE3 of a model's file.
+fn digest(bytes: &Bytes) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
+/// What the options say of reading a model.
+fn import_options(options: &Options) -> ImportOptions {
+    ImportOptions {
+        dims: options.dims.clone(),
+        data_roots: options.external_data_roots.clone(),
+        files: FileSource::disk(orch_runtime::open_regular, orch_runtime::map_open_file),
+        ..ImportOptions::default()
+    }
+}
+
 fn import_error(errors: ImportErrors) -> Error {
     let text = errors.to_string();
     if errors.0.iter().all(|problem| problem.class() == ProblemClass::Unsupported) {
@@ -110,11 +140,6 @@ fn import_error(errors: ImportErrors) -> Error {
 }
 
 fn fission_error(errors: FissionErrors) -> Error {
-    let is_limit = |error: &RuleError| matches!(error, RuleError::Unsupported(_) | RuleError::NotConstant(_));
     let text = errors.to_string();
-    if errors.0.iter().all(|problem| is_limit(&problem.error)) {
-        Error::Unsupported(text)
-    } else {
-        Error::Model(text)
-    }
+    if errors.are_limits() { Error::Unsupported(text) } else { Error::Model(text) }
 }

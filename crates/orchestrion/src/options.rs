@@ -13,6 +13,8 @@ use std::sync::atomic::AtomicBool;
 pub struct Options {
     /// Values of symbolic dimensions.
     pub dims: BTreeMap<String, usize>,
+    /// Folders in which external data may lie besides the model's own, once links are resolved.
+    pub external_data_roots: Vec<PathBuf>,
     /// Inputs whose value is fixed when compiling, by name: they become constants.
     pub fixed_inputs: BTreeMap<String, Tensor>,
     /// What to compile for: `cpu` or `None` for this machine's CPU, another one by a name of
@@ -61,6 +63,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             dims: BTreeMap::new(),
+            external_data_roots: Vec::new(),
             fixed_inputs: BTreeMap::new(),
             target: None,
             c_compiler: None,

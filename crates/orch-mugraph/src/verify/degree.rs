@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 /// Degrees of a polynomial: in inputs, in exponentials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Degree {
     /// In inputs, roots and uninterpreted values.
     pub inputs: u64,
@@ -50,6 +51,7 @@ impl Degree {
 
 /// Bounds for all outputs together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Degrees {
     /// Of numerators.
     pub numerator: Degree,

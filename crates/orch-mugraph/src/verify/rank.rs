@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RankCheck {
     /// Shapes of the inputs at which it was made.
     pub shapes: Vec<Vec<usize>>,

@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         outln!("median {}, best {} of {} runs", shown(median), shown(min), samples_ms.len());
     }
     if arguments.steps {
-        print_steps(&mut executable, &inputs, samples_ms.len().min(30))?;
+        print_steps(&mut executable, &inputs, samples_ms.len().min(30), arguments.threads)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -178,8 +178,15 @@ fn serve(timed: &mut Timed<'_>, base_kib: u64) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_steps(executable: &mut Executable, inputs: &[Tensor], runs: usize) -> Result<(), Error> {
+/// Prints the time of each step; `threads` run it, or all if that is 0.
+fn print_steps(
+    executable: &mut Executable,
+    inputs: &[Tensor],
+    runs: usize,
+    threads: usize,
+) -> Result<(), Error> {
     let profile = executable.profile(inputs, runs)?;
+    data::note_modelled_threads(executable.manifest(), threads);
     for (number, (step, time)) in executable.manifest().steps.iter().zip(profile).enumerate() {
         let call = executable.call_of(number).and_then(Result::ok);
         let call = call.map_or_else(String::new, |release| format!("  ({release})"));

@@ -1,7 +1,7 @@
 //! `orchestrion cache`: compiled kernels and measurements.
 
-use crate::CompileArguments;
 use crate::print::outln;
+use crate::{CompileArguments, files};
 use clap::{Args, Subcommand};
 use orchestrion::{Error, cache};
 use std::path::PathBuf;
@@ -39,6 +39,11 @@ enum Action {
 /// Does what was asked.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let folder = arguments.compile.options().cache_dir;
+    if let Action::Export { file } = &arguments.action
+        && let Err(refusal) = files::check_outside(file, &folder, "the cache")
+    {
+        return refusal.report();
+    }
     match &arguments.action {
         Action::Path => outln!("{}", folder.display()),
         Action::Stats => outln!("{}", cache::stats(&folder)?),

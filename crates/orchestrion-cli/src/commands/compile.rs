@@ -1,10 +1,12 @@
 //! `orchestrion compile`: a model to an `.orc` file.
 
-use crate::CompileArguments;
 use crate::dump::DumpArguments;
+use crate::files::Refusal;
 use crate::print::{note_line, outln};
+use crate::{CompileArguments, files};
 use clap::Args;
-use orchestrion::{Error, Model, Options, whole_file};
+use orchestrion::manifest::{ActionInfo, Manifest, StepInfo};
+use orchestrion::{Error, Model, Options, message, whole_file};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,15 +36,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let dump_after = arguments.dump.option(arguments.emit_source.as_deref());
     let options = Options { dump_after, ..arguments.compile.options() };
     if let Some(folder) = &arguments.emit_source {
-        return emit_source(&arguments.model, folder, &options);
+        return emit_source(arguments, folder, &options);
     }
     let name = arguments.model.file_stem().unwrap_or_default();
     let output = arguments.output.clone().unwrap_or_else(|| PathBuf::from(name).with_extension("orc"));
+    if let Err(refusal) = check_output(arguments, &options, &output) {
+        return refusal.report();
+    }
     whole_file::check(&output).map_err(|source| Error::File { path: output.clone(), source })?;
     let artifact = Model::load(&arguments.model, &options)?.compile(&options)?;
     artifact.save(&output)?;
     let report = &artifact.manifest.report;
     report.notes.iter().for_each(|note| note_line(format_args!("{note}")));
+    if let Some(note) = host_steps(&artifact.manifest) {
+        note_line(format_args!("{note}"));
+    }
     if arguments.json {
         outln!("{}", serde_json::to_string_pretty(report).unwrap_or_default());
         return Ok(ExitCode::SUCCESS);
@@ -63,15 +71,55 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses to replace what is read, or what cannot be made again.
+fn check_output(arguments: &Arguments, options: &Options, output: &Path) -> Result<(), Refusal> {
+    files::check_outputs(inputs(arguments, options), &[output.to_owned()])?;
+    files::check_replaces_executable(output)
+}
+
+/// The files that a compilation reads.
+fn inputs<'a>(arguments: &'a Arguments, options: &'a Options) -> impl Iterator<Item = &'a Path> {
+    [Some(&arguments.model), options.records.as_ref()].into_iter().flatten().map(PathBuf::as_path)
+}
+
+/// Names of steps that a note lists.
+const LISTED_STEPS: usize = 5;
+
+/// What runs on the host, through the interpreter, instead of as kernels: it may take longer than all the rest.
+fn host_steps(manifest: &Manifest) -> Option<String> {
+    let is_host = |step: &&StepInfo| matches!(step.action, ActionInfo::Host { .. });
+    let host: Vec<&StepInfo> = manifest.steps.iter().filter(is_host).collect();
+    let name = |step: &&StepInfo| message::name(step.origins.first().unwrap_or(&step.name));
+    let mut names: Vec<String> = host.iter().take(LISTED_STEPS).map(name).collect();
+    let (count, plural) = match host.len() {
+        0 => return None,
+        1 => ("1 step runs".to_owned(), ""),
+        count => (format!("{count} steps run"), "s"),
+    };
+    if host.len() > LISTED_STEPS {
+        names.push(format!("and {} more", host.len() - LISTED_STEPS));
+    }
+    let host_us: f64 = host.iter().map(|step| step.cost_us).sum();
+    let all_us: f64 = manifest.steps.iter().map(|step| step.cost_us).sum();
+    Some(format!(
+        "{count} on the host, without a kernel (modelled {host_us:.0} us of {all_us:.0} us): {}; `bench --steps` measures the          step{plural}, docs/decisions/11-host-routines-are-interpreted.md says why",
+        names.join(", ")
+    ))
+}
+
 /// Writes the source of each kernel of the plan to a file of its name.
-fn emit_source(model: &Path, folder: &Path, options: &Options) -> Result<ExitCode, Error> {
-    let sources = Model::load(model, options)?.sources(options)?;
+fn emit_source(arguments: &Arguments, folder: &Path, options: &Options) -> Result<ExitCode, Error> {
+    let sources = Model::load(&arguments.model, options)?.sources(options)?;
     let failed = |path: PathBuf| move |source| Error::File { path, source };
-    std::fs::create_dir_all(folder).map_err(failed(folder.to_owned()))?;
     let is_cuda = options.target.as_deref().is_some_and(|target| target.starts_with("cuda"));
     let extension = if is_cuda { "cu" } else { "c" };
-    for source in &sources {
-        let path = folder.join(format!("{}.{extension}", source.name));
+    let paths: Vec<PathBuf> =
+        sources.iter().map(|source| folder.join(format!("{}.{extension}", source.name))).collect();
+    if let Err(refusal) = files::check_outputs(inputs(arguments, options), &paths) {
+        return refusal.report();
+    }
+    std::fs::create_dir_all(folder).map_err(failed(folder.to_owned()))?;
+    for (source, path) in sources.iter().zip(paths) {
         whole_file::write(&path, |file| file.write_all(source.text.as_bytes())).map_err(failed(path))?;
     }
     outln!("{}: {} kernels", folder.display(), sources.len());

@@ -57,7 +57,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         unmeasured
     } else {
         match Executable::load(artifact, data::run_options(&options, 0)) {
-            Ok(executable) => measure(executable)?,
+            Ok(executable) => {
+                data::note_modelled_threads(&manifest, 0);
+                measure(executable)?
+            }
             // A plan can be read on machines that cannot run it.
             Err(Error::Environment(reason)) => {
                 note_line(format_args!("no times are measured: {reason}"));

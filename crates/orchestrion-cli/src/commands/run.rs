@@ -1,5 +1,6 @@
 //! `orchestrion run`: one run of a model on given or generated inputs.
 
+use crate::files::TensorFiles;
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
@@ -36,13 +37,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     };
     let mut executable = Executable::load(data::artifact(&arguments.model, &options)?, run_options)?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
+    let given = arguments.inputs.files(&executable.manifest().inputs);
+    let given = given.iter().chain([&arguments.model]).map(PathBuf::as_path);
+    let files = arguments.output_dir.as_ref();
+    let files =
+        files.map(|folder| TensorFiles::plan(folder, &executable.manifest().outputs, given)).transpose();
+    let files = match files {
+        Ok(files) => files,
+        Err(refusal) => return refusal.report(),
+    };
     let outputs = executable.run(&inputs)?;
-    let ports = &executable.manifest().outputs;
-    for (port, tensor) in ports.iter().zip(&outputs) {
+    // Files first: whoever reads what is printed may go away.
+    let saved = files.map_or(Ok(()), |files| files.save(&outputs));
+    for (port, tensor) in executable.manifest().outputs.iter().zip(&outputs) {
         outln!("{}: {tensor:?}", port.name);
     }
-    if let Some(folder) = &arguments.output_dir {
-        data::save_tensors(folder, ports, &outputs)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    saved.map(|()| ExitCode::SUCCESS)
 }

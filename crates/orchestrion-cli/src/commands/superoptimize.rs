@@ -1,12 +1,12 @@
 //! `orchestrion superoptimize`: the cheapest µGraphs of a program, with proofs.
 
-use crate::CompileArguments;
 use crate::print::{note_line, outln};
+use crate::{CompileArguments, files};
 use clap::Args;
 use orchestrion::superoptimize::{self, Program, Proved, Searched};
 use orchestrion::{Error, whole_file};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -29,16 +29,26 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let options = arguments.compile.options();
     let programs = superoptimize::programs(&arguments.program, &options)?;
+    let stems = files::names(programs.iter().map(|program| program.name.as_str()), "");
     if programs.is_empty() {
         note_line(format_args!("no part of the model is of a kind that is superoptimized"));
     }
     let mut rows = Vec::new();
-    for program in &programs {
+    for (program, stem) in programs.iter().zip(&stems) {
         let start = Instant::now();
         let searched = superoptimize::find(program, &options)?;
         let seconds = start.elapsed().as_secs_f64();
         if let Some(folder) = &arguments.certificates {
-            save(folder, program, &searched.found.proved)?;
+            let proved = &searched.found.proved;
+            let paths: Vec<PathBuf> =
+                (1..=proved.len()).map(|number| folder.join(format!("{stem}_{number}.json"))).collect();
+            let inputs = [Some(&arguments.program), options.records.as_ref()];
+            if let Err(refusal) =
+                files::check_outputs(inputs.into_iter().flatten().map(PathBuf::as_path), &paths)
+            {
+                return refusal.report();
+            }
+            save(folder, &paths, proved)?;
         }
         if arguments.json {
             rows.push(serde_json::json!({
@@ -106,15 +116,15 @@ fn print(program: &Program, searched: &Searched, seconds: f64) {
 }
 
 /// Writes the proofs of a program.
-fn save(folder: &std::path::Path, program: &Program, proved: &[Proved]) -> Result<(), Error> {
-    let stem: String =
-        program.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let failed = |path: PathBuf| move |source| Error::File { path, source };
-    std::fs::create_dir_all(folder).map_err(failed(folder.to_owned()))?;
-    for (number, proved) in proved.iter().enumerate() {
-        let path = folder.join(format!("{stem}_{}.json", number + 1));
+fn save(folder: &Path, paths: &[PathBuf], proved: &[Proved]) -> Result<(), Error> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::File { path, source }
+    };
+    std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    for (path, proved) in paths.iter().zip(proved) {
         let text = proved.certificate.to_json();
-        whole_file::write(&path, |out| out.write_all(text.as_bytes())).map_err(failed(path))?;
+        whole_file::write(path, |out| out.write_all(text.as_bytes())).map_err(failed(path))?;
     }
     Ok(())
 }

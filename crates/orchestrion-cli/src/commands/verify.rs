@@ -1,9 +1,10 @@
 //! `orchestrion verify`: a compiled model against the reference interpreter.
 
+use crate::files::TensorFiles;
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::compare::{Difference, ROUNDING_FACTOR, compare};
+use orchestrion::compare::{Difference, ROUNDING_FACTOR, compare, says_little};
 use orchestrion::superoptimize::Certificate;
 use orchestrion::{Error, Executable, Model, Precision, Tensor, superoptimize};
 use std::path::PathBuf;
@@ -52,21 +53,25 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         None if data::is_artifact(&arguments.model) => PathBuf::from(&artifact.manifest.model.path),
         None => arguments.model.clone(),
     };
-    let model = Model::load(&source, &options)?;
-    if model.info.digest != artifact.manifest.model.digest {
-        let path = source.display();
-        return Err(Error::Input(format!("{path} is not the model that the .orc file was compiled from")));
-    }
+    let model = Model::load_for(&artifact.manifest, &source, &options)?;
     let precision = artifact.manifest.precision;
-    let proofs: Vec<serde_json::Value> =
-        artifact.manifest.proofs.iter().map(|proof| check(proof, arguments.json)).collect();
     let mut executable = Executable::load(artifact, data::run_options(&options, arguments.threads))?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
+    let given = arguments.inputs.files(&executable.manifest().inputs);
+    let given = given.iter().chain([&arguments.model, &source]).map(PathBuf::as_path);
+    let files = arguments.save_reference.as_ref();
+    let files =
+        files.map(|folder| TensorFiles::plan(folder, &executable.manifest().outputs, given)).transpose();
+    let files = match files {
+        Ok(files) => files,
+        Err(refusal) => return refusal.report(),
+    };
     let outputs = executable.run(&inputs)?;
     let expected = model.interpret(&inputs, true)?;
-    if let Some(folder) = &arguments.save_reference {
-        data::save_tensors(folder, &executable.manifest().outputs, &expected)?;
-    }
+    // Files first: whoever reads what is printed may go away.
+    let saved = files.map_or(Ok(()), |files| files.save(&expected));
+    let proofs: Vec<serde_json::Value> =
+        executable.manifest().proofs.iter().map(|proof| check(proof, arguments.json)).collect();
     let mut rounding = Rounding { model: &model, inputs: &inputs, precision, errors: None };
     let mut passed = proofs.iter().all(|row| row["pass"] == true);
     let mut rows = Vec::new();
@@ -81,22 +86,27 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let ok = difference.scaled <= tolerance && difference.mismatched == 0;
         passed &= ok;
         let Difference { absolute, scaled, mismatched } = difference;
+        let says_little = says_little(want, tolerance);
         if !arguments.json {
+            let little = says_little
+                .as_ref()
+                .map_or_else(String::new, |reason| format!("; this says little: {reason}"));
             outln!(
                 "{} {}: largest error {absolute:.3e}, {scaled:.3e} of the largest magnitude ({tolerance:.1e} allowed), \
-                 {mismatched} mismatched",
+                 {mismatched} mismatched{little}",
                 if ok { "pass" } else { "FAIL" },
                 port.name
             );
         }
         rows.push(serde_json::json!({
             "output": port.name, "max_abs": absolute, "max_scaled": scaled, "tolerance": tolerance,
-            "mismatched": mismatched, "pass": ok
+            "mismatched": mismatched, "pass": ok, "says_little": says_little,
         }));
     }
     if arguments.json {
         outln!("{}", serde_json::json!({ "pass": passed, "outputs": rows, "proofs": proofs }));
     }
+    saved?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 

@@ -27,17 +27,25 @@ fn tensors() {
     session.case("an input that the model does not have", "run good.orc -i z=x.npy");
     session.case("an input that is given twice", "run good.orc -i x=x.npy -i x=x.npy");
     session.case("an argument without a name", "run good.orc -i x.npy");
+    session.case("an input without a file", "run good.orc -i x=");
+    session.case("a file without an input", "run good.orc -i =x.npy");
     session.case("no such file", "run good.orc -i x=missing.npy");
     std::fs::create_dir(session.work().join("folder")).unwrap();
     session.case("a folder", "run good.orc -i x=folder");
+    session.make_pipe("pipe");
+    session.case("a pipe as an input", "run good.orc -i x=pipe");
+    session.case("a pipe as an executable", "run pipe");
+    session.case("a device as a model", "run /dev/zero");
     session.case("a folder of inputs that lacks one", "run good.orc --input-dir folder");
 
     let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
-    let of = |from: &str, to: &str| npy(&header.replace(from, to), &[0; 48]);
+    let of =
+        |from: &str, to: &str| npy(&header.replace(from, to), &[0; 48][..if to == "<f8" { 48 } else { 24 }]);
     let arrays = [
         ("an empty array file", Vec::new()),
         ("an array file that is cut off in its header", npy(header, &[])[..40].to_vec()),
         ("an array file that is cut off in its elements", npy(header, &[0; 23])),
+        ("an array file with more than its elements", npy(header, &[0; 25])),
         ("an array file of another kind", b"PK\x03\x04 an archive of arrays".to_vec()),
         ("an array file of a version of the future", [b"\x93NUMPY\x09\0", &[0u8; 40][..]].concat()),
         ("an array file whose header is no text", npy("\u{0}", &[0xff; 40])),

@@ -4,10 +4,11 @@
 //! the command line, the exit code and all that it prints; `ORCH_BLESS=1` in the environment rewrites them. Beyond that
 //! no call may panic, be killed by a signal, or end as an internal error (but those of [`devices`] that are about just
 //! that), and none that fails may leave a file behind. [`tuning`] and [`libraries`] are about right input: they need
-//! the devices of [`devices`].
+//! the devices of [`devices`]; [`files`] looks at what is written.
 
 mod artifacts;
 mod devices;
+mod files;
 mod inputs;
 mod interrupt;
 mod libraries;

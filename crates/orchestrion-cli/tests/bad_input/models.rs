@@ -271,7 +271,8 @@ fn sizes() {
 fn external_data() {
     let mut compiler = Compiler(Session::new("external"));
     compiler.0.write("weights.bin", [0u8; 20]);
-    let cases: [(&str, &[(&str, &str)]); 9] = [
+    compiler.0.make_pipe("pipe");
+    let cases: [(&str, &[(&str, &str)]); 10] = [
         ("a file that is missing", &[("location", "absent.bin")]),
         ("a folder", &[("location", ".")]),
         ("a path out of the folder", &[("location", "../../weights.bin")]),
@@ -281,20 +282,54 @@ fn external_data() {
         ("an offset beyond all memory", &[("location", "weights.bin"), ("offset", "18446744073709551615")]),
         ("an offset that is no number", &[("location", "weights.bin"), ("offset", "0x10")]),
         ("a length that differs from the shape", &[("location", "weights.bin"), ("length", "20")]),
+        ("a pipe", &[("location", "pipe")]),
     ];
     for (title, entries) in cases {
-        let mut graph = operands().node(node("Add", ["x", "w"], ["y"]));
-        let constant = &mut graph.proto.initializer[0];
-        constant.raw_data = None;
-        constant.data_location = Some(1);
-        let entry = |&(key, value): &(&str, &str)| StringStringEntryProto {
-            key: Some(key.to_owned()),
-            value: Some(value.to_owned()),
-        };
-        constant.external_data = entries.iter().map(entry).collect();
-        compiler.graph(title, graph);
+        compiler.graph(title, located(entries));
     }
     compiler.0.finish();
+}
+
+/// A graph with a constant in another file, by these entries.
+fn located(entries: &[(&str, &str)]) -> GraphBuilder {
+    let mut graph = operands().input("v", DType::F32, [4]).node(node("Add", ["v", "w"], ["y"]));
+    let constant = &mut graph.proto.initializer[0];
+    constant.raw_data = None;
+    constant.data_location = Some(1);
+    let entry = |&(key, value): &(&str, &str)| StringStringEntryProto {
+        key: Some(key.to_owned()),
+        value: Some(value.to_owned()),
+    };
+    constant.external_data = entries.iter().map(entry).collect();
+    graph
+}
+
+/// Archives can carry links to any file of who unpacks them.
+#[test]
+fn external_data_behind_links() {
+    let session = Session::new("links");
+    let model = located(&[("location", "weights.bin")]).output("y").model(17);
+    std::fs::create_dir(session.work().join("model")).unwrap();
+    session.write("model/model.onnx", model.encode());
+    session.write("secret.bin", [0u8; 16]);
+    std::os::unix::fs::symlink("../secret.bin", session.work().join("model/weights.bin")).unwrap();
+    for arguments in
+        ["compile", "run", "bench --seconds 0", "explain --no-measure", "verify", "superoptimize"]
+    {
+        let arguments = format!("{arguments} model/model.onnx --no-calibration --no-superoptimizer");
+        let output = session.command(&arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {text}");
+        for part in
+            ["initializer `w`", "\"weights.bin\"", "secret.bin", "is expected", "--external-data-root DIR"]
+        {
+            assert!(text.contains(part), "{arguments}: {text}");
+        }
+        assert!(!session.work().join("model.orc").exists());
+    }
+    let arguments = "run model/model.onnx --external-data-root . --no-calibration --no-superoptimizer";
+    let output = session.command(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

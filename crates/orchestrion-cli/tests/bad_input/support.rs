@@ -46,6 +46,12 @@ impl Session {
         std::fs::set_permissions(self.work().join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// Makes a named pipe, to which nobody writes.
+    pub fn make_pipe(&self, name: &str) {
+        let made = Command::new("mkfifo").arg(self.work().join(name)).status().unwrap();
+        assert!(made.success());
+    }
+
     /// The command with these arguments, not started yet. Its kernels are cached beside the folder it runs in.
     pub fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrion"));

@@ -14,6 +14,14 @@ pub enum NpyError {
     /// The bytes are no `.npy` file, or only a part of one.
     #[error("not a complete .npy file: {0}")]
     Malformed(&'static str),
+    /// More bytes than the array has.
+    #[error(
+        "{bytes} bytes follow the elements that the header of the .npy file states; one array per file is read: save it alone"
+    )]
+    Trailing {
+        /// How many.
+        bytes: usize,
+    },
     /// The file is valid but holds something that is not read here.
     #[error("{0} is not supported in .npy files; save the array as C-contiguous, little-endian numbers")]
     Unsupported(String),
@@ -46,6 +54,10 @@ pub fn read(bytes: &Bytes) -> Result<Tensor, NpyError> {
     let data =
         end.checked_add(elems_bytes).filter(|&stop| stop <= bytes.len()).map(|stop| bytes.slice(end..stop));
     let data = data.ok_or(NpyError::Malformed("the elements are cut short"))?;
+    let trailing = bytes.len() - end - elems_bytes;
+    if trailing > 0 {
+        return Err(NpyError::Trailing { bytes: trailing });
+    }
     if dtype == DType::Bool && data.iter().any(|&byte| byte > 1) {
         return Err(NpyError::Malformed("a boolean is neither 0 nor 1"));
     }
@@ -188,6 +200,8 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(read(&Bytes::copy_from_slice(&bytes[..cut])).is_err(), "cut at {cut}");
         }
+        let two = Bytes::from([&bytes[..], &bytes].concat());
+        assert_eq!(read(&two).unwrap_err(), NpyError::Trailing { bytes: bytes.len() });
         assert!(read(&Bytes::from_static(b"\x93NUMPY\x09\0aaaaaaaaaa")).is_err());
     }
 }
