@@ -6,17 +6,12 @@ use super::helper::{Op, mask_of, strip_parens};
 use super::literal::{element_list, literal};
 use super::types::CType;
 use crate::facts;
+use crate::scopes::Value;
 use orch_compute::{Expr, ExprId};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 /// C text of a value, in parentheses if it is composite, and its type.
-#[derive(Clone, PartialEq, Debug)]
-pub struct CValue {
-    /// C text.
-    pub text: String,
-    /// C type.
-    pub ty: CType,
-}
+pub type CValue = Value<CType>;
 
 /// The type in which arithmetic on elements of `dtype` is done.
 fn arithmetic(dtype: DType) -> DType {

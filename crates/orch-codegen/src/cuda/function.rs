@@ -7,14 +7,14 @@ use super::cta::WgmmaFunction;
 use super::expression::CppValue;
 use super::in_flight::InFlightWgmma;
 use super::types::{CppType, INT, element_name};
-use crate::facts::ExprFacts;
+use crate::facts::{Changes, ExprFacts};
 use crate::names::Names;
+use crate::scopes::{BlockKind, Life, Place, Scopes};
 use orch_compute::{Bounds, BufferId, ExprId, VarId};
 use orch_ir::DType;
 use orch_thread::cta::WARP;
 use orch_thread::{CtaStmt, GpuTarget, LoopKind, Scope, Stmt, ThreadProgram};
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::fmt::Write;
+use rustc_hash::FxHashSet;
 
 /// An unnamed expression's text is at most about this long, so that lines stay readable.
 const LONG_TEXT: usize = 120;
@@ -42,18 +42,7 @@ pub struct Emitter<'a> {
     pub(super) uses_pdl: bool,
     /// The wgmma that may be in flight.
     pub(super) in_flight: Option<InFlightWgmma>,
-    vars: FxHashMap<VarId, CppValue>,
-    names: Names,
-    blocks: Vec<Block>,
-    /// Values of the current statement that have no name, or a name for it alone.
-    texts: FxHashMap<ExprId, CppValue>,
-}
-
-/// An open block.
-#[derive(Default)]
-struct Block {
-    lines: String,
-    named: FxHashMap<ExprId, CppValue>,
+    scopes: Scopes<CppType>,
 }
 
 /// The kernel of a program.
@@ -81,14 +70,11 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         tiles,
         uses_pdl: target.has_pdl,
         in_flight: None,
-        vars: FxHashMap::default(),
-        names,
-        blocks: vec![Block::default()],
-        texts: FxHashMap::default(),
+        scopes: Scopes::new(names),
     };
     let index = |text: String| CppValue { text, ty: CppType { element: INT, lanes: 1 } };
-    emitter.vars.insert(program.task, index(task.clone()));
-    emitter.vars.insert(cta.thread, index(thread.clone()));
+    emitter.scopes.declare(program.task, index(task.clone()));
+    emitter.scopes.declare(cta.thread, index(thread.clone()));
     emitter.declare_buffers();
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
@@ -102,7 +88,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         }
     }
     emitter.list(&program.body);
-    let body = emitter.blocks.pop().expect("the kernel's block").lines;
+    let body = emitter.scopes.close();
     let cluster =
         if cta.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", cta.cluster) } else { String::new() };
     // Without the second bound the compiler saves registers by loading late, only four or five values at a time.
@@ -247,7 +233,7 @@ impl Emitter<'_> {
 
     fn list(&mut self, stmts: &[Stmt]) {
         for (at, stmt) in stmts.iter().enumerate() {
-            self.texts.clear();
+            self.scopes.start_statement();
             if *stmt == Stmt::Cta(CtaStmt::WgmmaWait) {
                 self.pin_stored(&stmts[at + 1..]);
             }
@@ -289,10 +275,12 @@ impl Emitter<'_> {
                 let condition = self.eval(*condition);
                 self.line(&format!("if ({}) {{", condition.text));
                 let before = self.in_flight.clone();
+                self.scopes.open(BlockKind::Branch);
                 self.block(then);
                 let after = std::mem::replace(&mut self.in_flight, before);
                 if !otherwise.is_empty() {
                     self.line("} else {");
+                    self.scopes.open(BlockKind::Branch);
                     self.block(otherwise);
                 }
                 self.in_flight = after.or(self.in_flight.take());
@@ -313,7 +301,7 @@ impl Emitter<'_> {
         body: &[Stmt],
     ) {
         let (start, end) = (self.eval(start), self.eval(end));
-        let name = self.names.fresh(&self.program.exprs.var_info(var).name);
+        let name = self.scopes.fresh(&self.program.exprs.var_info(var).name);
         let ty = self.register_type(var);
         match kind {
             LoopKind::Serial => self.line("#pragma unroll 1"),
@@ -326,17 +314,17 @@ impl Emitter<'_> {
             start.text,
             end.text
         ));
-        self.vars.insert(var, CppValue { text: name, ty });
+        self.scopes.open(BlockKind::Plain);
+        self.scopes.declare(var, CppValue { text: name, ty });
         self.block(body);
         self.line("}");
     }
 
+    /// The statements of a block that has been opened, and its end.
     fn block(&mut self, stmts: &[Stmt]) {
-        self.blocks.push(Block::default());
         self.list(stmts);
-        self.texts.clear();
-        let lines = self.blocks.pop().expect("pushed above").lines;
-        self.blocks.last_mut().expect("the kernel's block").lines.push_str(&lines);
+        let lines = self.scopes.close();
+        self.scopes.lines(&lines);
     }
 
     /// The type in which a variable is held: `int` for indices whose range is known to fit.
@@ -351,14 +339,14 @@ impl Emitter<'_> {
 
     /// Declares a variable with its first value.
     pub(super) fn declare(&mut self, qualifier: &str, var: VarId, value: CppValue) {
-        let name = self.names.fresh(&self.program.exprs.var_info(var).name);
+        let name = self.scopes.fresh(&self.program.exprs.var_info(var).name);
         self.line(&format!("{qualifier}{} {name} = {};", value.ty.text(), value.text));
-        self.vars.insert(var, CppValue { text: name, ty: value.ty });
+        self.scopes.declare(var, CppValue { text: name, ty: value.ty });
     }
 
     /// A variable's name and type.
     pub(super) fn variable(&self, var: VarId) -> CppValue {
-        self.vars.get(&var).cloned().expect("variables are declared before use; the validator reports it")
+        self.scopes.variable(var)
     }
 
     /// A value as text of another type.
@@ -372,38 +360,38 @@ impl Emitter<'_> {
             return value;
         }
         let exprs = &self.program.exprs;
-        let needed = exprs.reachable_unless(&[root], |id| self.known(id).is_some());
+        let needed = exprs.reachable_unless(&[root], |id| self.scopes.is_known(id));
         for id in needed {
-            let mut value = self.node(id);
+            let outer = self.scopes.begin();
+            let value = self.node(id);
             let is_shared = self.facts.uses(id) > 1 && !is_leaf(self.program, id);
-            if is_shared || value.text.len() > LONG_TEXT {
-                value = self.name(value);
-                if !self.facts.is_volatile(id) {
-                    self.blocks.last_mut().expect("a block is open").named.insert(id, value.clone());
-                }
+            let is_long = value.text.len() > LONG_TEXT;
+            self.scopes.finish(id, value, outer);
+            if is_shared || is_long {
+                self.name(id);
             }
-            self.texts.insert(id, value);
         }
-        self.texts[&root].clone()
+        self.known(root).expect("evaluated above")
     }
 
     /// The value of an operand of the current expression, which has been evaluated.
     pub(super) fn known(&self, id: ExprId) -> Option<CppValue> {
-        let named = || self.blocks.iter().rev().find_map(|block| block.named.get(&id));
-        self.texts.get(&id).or_else(named).cloned()
+        self.scopes.known(id)
     }
 
-    /// Declares a constant.
-    fn name(&mut self, value: CppValue) -> CppValue {
-        let name = self.names.numbered("t");
-        self.line(&format!("const {} {name} = {};", value.ty.text(), value.text));
-        CppValue { text: name, ty: value.ty }
+    /// Declares a constant for an expression.
+    fn name(&mut self, id: ExprId) {
+        let life = match self.facts.is_volatile(id) {
+            true => Life::Statement,
+            false => Life::Until(Changes::default()),
+        };
+        self.scopes.name(id, Place::Here, life, |value, name| {
+            format!("const {} {name} = {};", value.ty.text(), value.text)
+        });
     }
 
     pub(super) fn line(&mut self, text: &str) {
-        let indent = 4 * self.blocks.len();
-        let block = self.blocks.last_mut().expect("a block is open");
-        writeln!(block.lines, "{:indent$}{text}", "").expect("writes to a string");
+        self.scopes.line(text);
     }
 }
 
