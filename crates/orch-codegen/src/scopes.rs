@@ -113,6 +113,11 @@ impl<T: Copy> Scopes<T> {
         self.names.fresh(wish)
     }
 
+    /// The length of a text in which every name has the same number of letters.
+    pub fn length(&self, text: &str) -> usize {
+        self.names.length(text)
+    }
+
     /// Makes a variable visible in the current block, which declares it.
     pub fn declare(&mut self, var: VarId, value: Value<T>) {
         self.current().variables.insert(var, value);

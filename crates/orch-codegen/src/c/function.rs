@@ -18,8 +18,8 @@ use orch_ir::{BinaryFn, DType};
 use orch_thread::{AmxStmt, LoopKind, Scope, Stmt, ThreadProgram};
 use std::fmt::Write;
 
-/// An unnamed expression's text is at most about this long, so that lines stay readable.
-const LONG_TEXT: usize = 90;
+/// An unnamed expression's text has at most about this [length](Scopes::length), so that lines stay readable.
+const LONG_TEXT: usize = 92;
 
 /// State of the emission of one program.
 pub struct FunctionEmitter<'a> {
@@ -248,7 +248,7 @@ impl FunctionEmitter<'_> {
     /// The text of an expression that is a part of a line: named if it is used elsewhere too, or long.
     fn eval(&mut self, root: ExprId) -> CValue {
         let value = self.eval_root(root);
-        let is_long = value.text.len() > LONG_TEXT && !self.scopes.is_named(root);
+        let is_long = self.is_long(&value) && !self.scopes.is_named(root);
         if is_long { self.named(root) } else { value }
     }
 
@@ -275,13 +275,18 @@ impl FunctionEmitter<'_> {
         for id in needed {
             let outer = self.scopes.begin();
             let value = self.node(id);
-            let is_long = value.text.len() > LONG_TEXT;
+            let is_long = self.is_long(&value);
             self.scopes.finish(id, value, outer);
             if id != root && (self.is_shared(id) || is_long) {
                 self.named(id);
             }
         }
         self.scopes.known(root).expect("evaluated above")
+    }
+
+    /// True if a text is worth a name for its length.
+    fn is_long(&self, value: &CValue) -> bool {
+        self.scopes.length(&value.text) > LONG_TEXT
     }
 
     /// True if an expression is used more than once and is worth a name.

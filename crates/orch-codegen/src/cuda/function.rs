@@ -16,8 +16,8 @@ use orch_thread::cta::WARP;
 use orch_thread::{CtaStmt, GpuTarget, LoopKind, Scope, Stmt, ThreadProgram};
 use rustc_hash::FxHashSet;
 
-/// An unnamed expression's text is at most about this long, so that lines stay readable.
-const LONG_TEXT: usize = 120;
+/// An unnamed expression's text has at most about this [length](Scopes::length), so that lines stay readable.
+const LONG_TEXT: usize = 118;
 
 /// State of the emission of one program.
 pub struct Emitter<'a> {
@@ -365,7 +365,7 @@ impl Emitter<'_> {
             let outer = self.scopes.begin();
             let value = self.node(id);
             let is_shared = self.facts.uses(id) > 1 && !is_leaf(self.program, id);
-            let is_long = value.text.len() > LONG_TEXT;
+            let is_long = self.scopes.length(&value.text) > LONG_TEXT;
             self.scopes.finish(id, value, outer);
             if is_shared || is_long {
                 self.name(id);
