@@ -3,7 +3,7 @@
 
 use orch_compute::{BufferId, Expr, ExprId, Exprs, VarId};
 use orch_ir::CompareFn;
-use orch_thread::{AmxStmt, Stmt, ThreadProgram};
+use orch_thread::{AmxStmt, CtaStmt, Stmt, ThreadProgram};
 
 /// How the lanes of an access are addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +94,16 @@ pub fn roots(exprs: &Exprs, stmt: &Stmt) -> Vec<ExprId> {
         Stmt::Amx(stmt) => stmt.offset().into_iter().collect(),
         Stmt::Cta(stmt) => stmt.operands(),
     }
+}
+
+/// The statements of a list, inner ones included.
+pub fn stmts(list: &[Stmt]) -> Box<dyn Iterator<Item = &Stmt> + '_> {
+    Box::new(list.iter().flat_map(|stmt| std::iter::once(stmt).chain(stmt.bodies().flat_map(stmts))))
+}
+
+/// The statements of the CTA, inner ones included.
+pub fn cta_stmts(list: &[Stmt]) -> impl Iterator<Item = &CtaStmt> {
+    stmts(list).filter_map(|stmt| if let Stmt::Cta(stmt) = stmt { Some(stmt) } else { None })
 }
 
 /// Side tables over the expressions of a program.

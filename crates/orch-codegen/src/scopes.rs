@@ -15,7 +15,7 @@ use std::fmt::Write;
 
 /// The text of a value, in parentheses if it is composite, and its type in the language that is written.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Value<T> {
+pub struct TypedText<T> {
     /// The text.
     pub text: String,
     /// The type.
@@ -34,20 +34,20 @@ pub struct Scopes<T> {
 
 /// A value that is visible in the block of this depth and in those inside it.
 struct ScopedValue<T> {
-    value: Value<T>,
+    value: TypedText<T>,
     depth: usize,
 }
 
 struct Block<T> {
     lines: String,
-    variables: FxHashMap<VarId, Value<T>>,
+    variables: FxHashMap<VarId, TypedText<T>>,
     locals: FxHashMap<ExprId, Local<T>>,
     kind: BlockKind,
 }
 
 /// A named expression.
 struct Local<T> {
-    value: Value<T>,
+    value: TypedText<T>,
     reads: Changes,
 }
 
@@ -62,15 +62,15 @@ pub enum BlockKind {
 
 /// Where the name of an expression is declared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Hoist {
     /// Before the current statement.
-    Here,
+    Never,
     /// In the outermost block in which all names of its text are visible, but in no branch that is not the current one.
     Outermost,
 }
 
 /// How long the name of an expression stands for it.
-pub enum Life {
+pub enum Lifetime {
     /// For the current statement.
     Statement,
     /// Until one of these changes, at most to the end of its block.
@@ -119,7 +119,7 @@ impl<T: Copy> Scopes<T> {
     }
 
     /// Makes a variable visible in the current block, which declares it.
-    pub fn declare(&mut self, var: VarId, value: Value<T>) {
+    pub fn declare(&mut self, var: VarId, value: TypedText<T>) {
         self.current().variables.insert(var, value);
     }
 
@@ -127,13 +127,13 @@ impl<T: Copy> Scopes<T> {
     ///
     /// # Panics
     /// If it is not visible; the validator reports that.
-    pub fn variable(&self, var: VarId) -> Value<T> {
+    pub fn variable(&self, var: VarId) -> TypedText<T> {
         let depth = self.depth_of(var);
         self.reached(depth, &self.blocks[depth].variables[&var])
     }
 
     /// The value of an expression that has a name, or a text for the current statement.
-    pub fn known(&self, id: ExprId) -> Option<Value<T>> {
+    pub fn known(&self, id: ExprId) -> Option<TypedText<T>> {
         if let Some(ScopedValue { value, depth }) = self.values.get(&id) {
             return Some(self.reached(*depth, value));
         }
@@ -157,7 +157,7 @@ impl<T: Copy> Scopes<T> {
     }
 
     /// Ends the text of an expression: its value for the current statement.
-    pub fn finish(&mut self, id: ExprId, value: Value<T>, outer: OuterReach) {
+    pub fn finish(&mut self, id: ExprId, value: TypedText<T>, outer: OuterReach) {
         let depth = self.reach.replace(outer.0);
         self.values.insert(id, ScopedValue { value, depth });
     }
@@ -166,17 +166,17 @@ impl<T: Copy> Scopes<T> {
     pub fn name(
         &mut self,
         id: ExprId,
-        place: Place,
-        life: Life,
-        declaration: impl FnOnce(&Value<T>, &str) -> String,
-    ) -> Value<T> {
+        hoist: Hoist,
+        lifetime: Lifetime,
+        declaration: impl FnOnce(&TypedText<T>, &str) -> String,
+    ) -> TypedText<T> {
         let ScopedValue { value, depth } = self.values.remove(&id).expect("the expression has a text");
-        let depth = match place {
-            Place::Here => self.blocks.len() - 1,
-            Place::Outermost => depth.max(self.current_branch()),
+        let depth = match hoist {
+            Hoist::Never => self.blocks.len() - 1,
+            Hoist::Outermost => depth.max(self.current_branch()),
         };
         let value = self.constant_at(depth, &value, declaration);
-        if let Life::Until(reads) = life {
+        if let Lifetime::Until(reads) = lifetime {
             self.blocks[depth].locals.insert(id, Local { value: value.clone(), reads });
         }
         let named = self.reached(depth, &value);
@@ -187,9 +187,9 @@ impl<T: Copy> Scopes<T> {
     /// Declares a constant in the current block.
     pub fn constant(
         &mut self,
-        value: &Value<T>,
-        declaration: impl FnOnce(&Value<T>, &str) -> String,
-    ) -> Value<T> {
+        value: &TypedText<T>,
+        declaration: impl FnOnce(&TypedText<T>, &str) -> String,
+    ) -> TypedText<T> {
         self.constant_at(self.blocks.len() - 1, value, declaration)
     }
 
@@ -243,7 +243,7 @@ impl<T: Copy> Scopes<T> {
     }
 
     /// A value of the block of this depth, which the text that is being written uses.
-    fn reached(&self, depth: usize, value: &Value<T>) -> Value<T> {
+    fn reached(&self, depth: usize, value: &TypedText<T>) -> TypedText<T> {
         self.reach.set(self.reach.get().max(depth));
         value.clone()
     }
@@ -251,12 +251,12 @@ impl<T: Copy> Scopes<T> {
     fn constant_at(
         &mut self,
         depth: usize,
-        value: &Value<T>,
-        declaration: impl FnOnce(&Value<T>, &str) -> String,
-    ) -> Value<T> {
+        value: &TypedText<T>,
+        declaration: impl FnOnce(&TypedText<T>, &str) -> String,
+    ) -> TypedText<T> {
         let name = self.names.numbered("t");
         self.line_at(depth, &declaration(value, &name));
-        Value { text: name, ty: value.ty }
+        TypedText { text: name, ty: value.ty }
     }
 
     fn line_at(&mut self, depth: usize, text: &str) {
