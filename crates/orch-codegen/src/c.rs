@@ -18,14 +18,14 @@
 //! Programs are taken to be valid; an invalid one may panic.
 
 mod access;
+mod emitter;
 mod expression;
-
 mod flags;
 mod function;
 mod helper;
 mod literal;
-
 mod narrow;
+mod parens;
 mod tile;
 mod types;
 

@@ -22,12 +22,14 @@
 
 mod approximate;
 mod cta;
+mod emitter;
 mod expression;
 mod fragments;
 mod function;
 mod in_flight;
 mod memory;
 mod types;
+mod wgmma;
 
 use orch_thread::{GpuTarget, ThreadProgram};
 
@@ -39,7 +41,7 @@ const PRELUDE: &str = include_str!("cuda/prelude.cuh");
 /// # Panics
 /// If the program is not valid or has no CTA.
 pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
-    let tiles: String = function::wgmma_functions(program).iter().map(cta::WgmmaFunction::text).collect();
+    let tiles: String = wgmma::functions(program).iter().map(wgmma::WgmmaFunction::text).collect();
     let approximate = if approximate::may_approximate(program) { "#define ORC_APPROXIMATE\n" } else { "" };
     let kernel = function::emit(program, target);
     format!("/* Generated for {}. */\n{approximate}{PRELUDE}{tiles}\n{kernel}", target.name)

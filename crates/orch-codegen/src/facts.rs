@@ -1,9 +1,9 @@
 //! What the emitter needs to know of each expression before it writes text: what is evaluated to compute it, how
-//! often it is used, and how far out it may move.
+//! often it is used, and whether it may move.
 
 use orch_compute::{BufferId, Expr, ExprId, Exprs, VarId};
 use orch_ir::CompareFn;
-use orch_thread::{AmxStmt, Stmt, ThreadProgram};
+use orch_thread::{AmxStmt, CtaStmt, Stmt, ThreadProgram};
 
 /// How the lanes of an access are addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,45 +96,43 @@ pub fn roots(exprs: &Exprs, stmt: &Stmt) -> Vec<ExprId> {
     }
 }
 
+/// The statements of a list, inner ones included.
+pub fn stmts(list: &[Stmt]) -> Box<dyn Iterator<Item = &Stmt> + '_> {
+    Box::new(list.iter().flat_map(|stmt| std::iter::once(stmt).chain(stmt.bodies().flat_map(stmts))))
+}
+
+/// The statements of the CTA, inner ones included.
+pub fn cta_stmts(list: &[Stmt]) -> impl Iterator<Item = &CtaStmt> {
+    stmts(list).filter_map(|stmt| if let Stmt::Cta(stmt) = stmt { Some(stmt) } else { None })
+}
+
 /// Side tables over the expressions of a program.
 pub struct ExprFacts {
     /// Number of places that need the value.
     uses: Vec<u32>,
-    /// Depth of the innermost block that declares a variable of it.
-    home: Vec<usize>,
     /// True if the value depends on a register or on memory, and so on when it is computed.
     volatile: Vec<bool>,
     /// True if it is data rather than index arithmetic, which is known not to overflow.
     data: Vec<bool>,
 }
 
-/// The block of a task's body; the function's own block encloses it.
-pub const TASK_DEPTH: usize = 1;
-
 impl ExprFacts {
     /// Computes the tables in two passes over the program and one over the arena.
     pub fn new(program: &ThreadProgram) -> Self {
         let exprs = &program.exprs;
-        let mut vars =
-            VarTable { depth: vec![0; exprs.vars().len()], register: vec![false; exprs.vars().len()] };
-        vars.depth[program.task.index()] = TASK_DEPTH;
-        vars.visit(&program.body, TASK_DEPTH);
+        let mut is_register = vec![false; exprs.vars().len()];
+        mark_registers(&program.body, &mut is_register);
 
         let mut all_roots = Vec::new();
         collect_roots(exprs, &program.body, &mut all_roots);
         let reachable = exprs.reachable(&all_roots);
         let len = reachable.last().map_or(0, |id| id.index() + 1);
-        let mut facts = Self {
-            uses: vec![0; len],
-            home: vec![0; len],
-            volatile: vec![false; len],
-            data: vec![false; len],
-        };
+        let mut facts = Self { uses: vec![0; len], volatile: vec![false; len], data: vec![false; len] };
         facts.count(exprs, all_roots);
         for &id in &reachable {
-            facts.derive(exprs, id, &vars);
+            facts.derive(exprs, id, &is_register);
         }
-        let mut data_var = vars.register;
+        let mut data_var = is_register;
         mark_data_vars(exprs, &program.body, &mut data_var);
         for &id in &reachable {
             facts.data[id.index()] = is_data(exprs, id, &data_var, |operand| facts.data[operand.index()]);
@@ -145,11 +143,6 @@ impl ExprFacts {
     /// Number of places that need the value.
     pub fn uses(&self, id: ExprId) -> u32 {
         self.uses[id.index()]
-    }
-
-    /// Depth of the outermost block in which the value can be computed.
-    pub fn home(&self, id: ExprId) -> usize {
-        self.home[id.index()]
     }
 
     /// True if the value depends on when it is computed.
@@ -172,17 +165,13 @@ impl ExprFacts {
         }
     }
 
-    fn derive(&mut self, exprs: &Exprs, id: ExprId, vars: &VarTable) {
+    fn derive(&mut self, exprs: &Exprs, id: ExprId, is_register: &[bool]) {
         let at = id.index();
         for operand in operands(exprs, id) {
-            self.home[at] = self.home[at].max(self.home[operand.index()]);
             self.volatile[at] |= self.volatile[operand.index()];
         }
         match exprs.get(id) {
-            Expr::Var(var) => {
-                self.home[at] = vars.depth[var.index()];
-                self.volatile[at] = vars.register[var.index()];
-            }
+            Expr::Var(var) => self.volatile[at] = is_register[var.index()],
             Expr::Load { .. } => self.volatile[at] = true,
             _ => {}
         }
@@ -233,38 +222,14 @@ fn mark_data_vars(exprs: &Exprs, stmts: &[Stmt], data_var: &mut [bool]) {
     }
 }
 
-/// Where variables are declared, and which are assigned.
-struct VarTable {
-    depth: Vec<usize>,
-    register: Vec<bool>,
-}
-
-impl VarTable {
-    fn visit(&mut self, stmts: &[Stmt], depth: usize) {
-        for stmt in stmts {
-            match stmt {
-                Stmt::Let(var, _) => self.depth[var.index()] = depth,
-                Stmt::Register(var, _) => {
-                    self.depth[var.index()] = depth;
-                    self.register[var.index()] = true;
-                }
-                Stmt::For { var, body, .. } => {
-                    self.depth[var.index()] = depth + 1;
-                    self.visit(body, depth + 1);
-                }
-                Stmt::If { then, otherwise, .. } => {
-                    self.visit(then, depth + 1);
-                    self.visit(otherwise, depth + 1);
-                }
-                Stmt::Cta(stmt) => {
-                    stmt.declares().into_iter().for_each(|var| self.depth[var.index()] = depth)
-                }
-                Stmt::Comment(_)
-                | Stmt::Assign(..)
-                | Stmt::Store { .. }
-                | Stmt::Prefetch { .. }
-                | Stmt::Amx(_) => {}
-            }
+/// Marks the variables that are assigned.
+fn mark_registers(stmts: &[Stmt], is_register: &mut [bool]) {
+    for stmt in stmts {
+        if let Stmt::Register(var, _) = stmt {
+            is_register[var.index()] = true;
+        }
+        for body in stmt.bodies() {
+            mark_registers(body, is_register);
         }
     }
 }

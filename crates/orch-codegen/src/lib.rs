@@ -7,3 +7,4 @@ pub mod c;
 pub mod cuda;
 mod facts;
 mod names;
+mod scopes;

@@ -7,6 +7,9 @@ const RESERVED: &str = "auto break case char const continue default do double el
     int long register restrict return short signed sizeof static struct switch typedef union unsigned void volatile \
     while asm bool true false typeof buffers scratch task_begin task_end exp log main linux unix NULL NAN INFINITY";
 
+/// Letters that each name counts for in [`Names::length`].
+const NAME_LETTERS: usize = 4;
+
 /// Names in use.
 #[derive(Default)]
 pub struct Names {
@@ -28,6 +31,14 @@ impl Names {
     /// A new identifier `stem` + number, counted from 0.
     pub fn numbered(&mut self, stem: &str) -> String {
         self.with_number(stem, 0)
+    }
+
+    /// The length of a text in which every name in use has four letters: it does not depend on what programs call things.
+    pub fn length(&self, text: &str) -> usize {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = text.split(|c| !is_word(c));
+        let names = words.filter(|word| self.used.contains(*word));
+        names.fold(text.len(), |length, name| length + NAME_LETTERS - name.len())
     }
 
     fn with_number(&mut self, stem: &str, first: usize) -> String {
@@ -67,6 +78,15 @@ fn is_vector_type(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lengths_do_not_depend_on_the_spelling_of_names() {
+        let mut names = Names::default();
+        let (short, long) = (names.fresh("i"), names.fresh("outermost_index"));
+        assert_eq!(names.length(&format!("f({short})")), names.length(&format!("f({long})")));
+        assert_eq!(names.length(&format!("f({short})")), "f(abcd)".len());
+        assert_eq!(names.length("outer_i * 16"), "outer_i * 16".len());
+    }
 
     #[test]
     fn names_are_valid_and_unique() {

@@ -1,9 +1,9 @@
 //! Loads and stores as C text.
 
-use super::expression::{CValue, in_memory, parens};
-use super::function::FunctionEmitter;
-use super::helper::{Op, strip_parens};
-use super::types::CType;
+use super::emitter::{CValue, FunctionEmitter};
+use super::helper::Op;
+use super::parens::{parens, strip_parens};
+use super::types::{CType, in_memory};
 use crate::facts::Address;
 use orch_compute::BufferId;
 use orch_ir::DType;

@@ -1,31 +1,17 @@
 //! Expression nodes to C text, given the texts of their operands.
 
 use super::access::MemoryAccess;
-use super::function::FunctionEmitter;
-use super::helper::{Op, mask_of, strip_parens};
+use super::emitter::{CValue, FunctionEmitter};
+use super::helper::{Op, mask_of};
 use super::literal::{element_list, literal};
 use super::types::CType;
 use crate::facts;
 use orch_compute::{Expr, ExprId};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
-/// C text of a value, in parentheses if it is composite, and its type.
-#[derive(Clone, PartialEq, Debug)]
-pub struct CValue {
-    /// C text.
-    pub text: String,
-    /// C type.
-    pub ty: CType,
-}
-
 /// The type in which arithmetic on elements of `dtype` is done.
 fn arithmetic(dtype: DType) -> DType {
     if dtype.is_half() { DType::F32 } else { dtype }
-}
-
-/// The type whose elements a buffer of `dtype` holds in memory.
-pub(super) fn in_memory(dtype: DType) -> DType {
-    if dtype == DType::Bool { DType::U8 } else { dtype }
 }
 
 impl FunctionEmitter<'_> {
@@ -325,9 +311,4 @@ impl FunctionEmitter<'_> {
         };
         format!("(({name}){{{list}}})")
     }
-}
-
-/// The text in exactly one pair of parentheses.
-pub fn parens(text: &str) -> String {
-    format!("({})", strip_parens(text))
 }

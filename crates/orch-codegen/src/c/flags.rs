@@ -1,10 +1,9 @@
 //! Booleans of several lanes: their two representations ([`CType::Mask`] and [`CType::Flags`]) and operations on
 //! them.
 
-use super::expression::{CValue, in_memory};
-use super::function::FunctionEmitter;
+use super::emitter::{CValue, FunctionEmitter};
 use super::helper::{Op, mask_of};
-use super::types::CType;
+use super::types::{CType, in_memory};
 use crate::facts::Prefix;
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 

@@ -1,56 +1,17 @@
-//! One thread program as C functions: statements, blocks, and the naming of shared subexpressions.
-//!
-//! An expression that is used more than once becomes a local constant the first time it is needed. Pure arithmetic
-//! goes to the outermost block where its variables are known, but never out of a branch; what depends on registers
-//! or memory stays before the statement that needs it, and is forgotten when a register it reads is assigned or a
-//! buffer it loads from is stored to. Statements keep their order.
+//! One thread program as C functions: their heads, statements and blocks. Statements keep their order.
 
 use super::access::MemoryAccess;
-use super::expression::{CValue, parens};
-use super::helper::{CFile, strip_parens};
+use super::emitter::{CValue, FunctionEmitter};
+use super::helper::CFile;
+use super::parens::{parens, strip_parens};
 use super::tile;
 use super::types::{CType, scalar_name};
-use crate::facts::{self, Changes, ExprFacts, TASK_DEPTH};
+use crate::facts::{self, Changes, ExprFacts};
 use crate::names::Names;
-use orch_compute::{Bounds, Expr, ExprId, VarId};
-use orch_ir::{BinaryFn, DType};
+use crate::scopes::{BlockKind, Scopes};
+use orch_compute::{Bounds, ExprId, VarId};
 use orch_thread::{AmxStmt, LoopKind, Scope, Stmt, ThreadProgram};
-use rustc_hash::FxHashMap;
 use std::fmt::Write;
-
-/// An unnamed expression's text is at most about this long, so that lines stay readable.
-const LONG_TEXT: usize = 90;
-
-/// State of the emission of one program.
-pub struct FunctionEmitter<'a> {
-    pub(super) program: &'a ThreadProgram,
-    pub(super) unit: &'a mut CFile,
-    pub(super) facts: ExprFacts,
-    pub(super) bounds: Bounds,
-    /// C names of the buffers.
-    pub(super) buffers: Vec<String>,
-    /// What the variables in scope are called.
-    vars: FxHashMap<VarId, CValue>,
-    names: Names,
-    blocks: Vec<Block>,
-    /// Texts of the current statement's unnamed expressions.
-    texts: FxHashMap<ExprId, CValue>,
-}
-
-/// An open block of the function.
-#[derive(Default)]
-struct Block {
-    lines: String,
-    locals: FxHashMap<ExprId, Local>,
-    /// True if the block may not run although the block around it does: nothing moves out of it.
-    is_branch: bool,
-}
-
-/// A named subexpression.
-struct Local {
-    value: CValue,
-    reads: Changes,
-}
 
 /// The C functions of a program whose loops are unrolled.
 pub fn emit(program: &ThreadProgram, unit: &mut CFile) -> String {
@@ -63,17 +24,10 @@ pub fn emit(program: &ThreadProgram, unit: &mut CFile) -> String {
         facts: ExprFacts::new(program),
         bounds: Bounds::new(),
         buffers,
-        vars: FxHashMap::default(),
-        names,
-        blocks: vec![Block::default(), Block::default()],
-        texts: FxHashMap::default(),
+        scopes: Scopes::new(names),
     };
-    debug_assert_eq!(emitter.blocks.len(), TASK_DEPTH + 1);
-    let ty = CType::Num(program.exprs.var_info(program.task).ty.dtype, 1);
-    emitter.vars.insert(program.task, CValue { text: task.clone(), ty });
-    emitter.list(&program.body);
-    let body = emitter.blocks.pop().expect("the task's block").lines;
-    let head = emitter.blocks.pop().expect("the function's block").lines;
+    let body = emitter.loop_body(program.task, task.clone(), &program.body);
+    let head = emitter.scopes.close();
     emitter.function(&task, &head, &body)
 }
 
@@ -126,7 +80,7 @@ impl FunctionEmitter<'_> {
 
     fn list(&mut self, stmts: &[Stmt]) {
         for stmt in stmts {
-            self.texts.clear();
+            self.scopes.start_statement();
             self.stmt(stmt);
         }
     }
@@ -152,7 +106,7 @@ impl FunctionEmitter<'_> {
                 let target = self.variable(*var);
                 let value = self.flags_as(value, target.ty);
                 self.line(&format!("{} = {};", target.text, strip_parens(&value.text)));
-                self.forget(&Changes { registers: vec![*var], buffers: vec![] });
+                self.scopes.forget(&Changes { registers: vec![*var], buffers: vec![] });
             }
             Stmt::Store { buffer, offset, value, mask } => {
                 let address = facts::address(&self.program.exprs, *offset);
@@ -165,7 +119,7 @@ impl FunctionEmitter<'_> {
                 for line in text.lines() {
                     self.line(&format!("{line};"));
                 }
-                self.forget(&Changes { registers: vec![], buffers: vec![*buffer] });
+                self.scopes.forget(&Changes { registers: vec![], buffers: vec![*buffer] });
             }
             Stmt::For { var, start, end, step, kind, body } => {
                 self.for_loop(*var, (*start, *end, *step), *kind, body)
@@ -183,7 +137,7 @@ impl FunctionEmitter<'_> {
                     self.line(&line);
                 }
                 if let AmxStmt::Store { buffer, .. } = stmt {
-                    self.forget(&Changes { registers: vec![], buffers: vec![*buffer] });
+                    self.scopes.forget(&Changes { registers: vec![], buffers: vec![*buffer] });
                 }
             }
         }
@@ -200,15 +154,14 @@ impl FunctionEmitter<'_> {
         let bound = self.eval(end);
         // The bound is evaluated once.
         let bound = match self.facts.is_volatile(end) {
-            true => self.name_at(self.blocks.len() - 1, bound),
+            true => self.constant(&bound),
             false => bound,
         };
-        self.forget(&Changes::of(body));
+        self.scopes.forget(&Changes::of(body));
         let info = self.program.exprs.var_info(var);
         let ty = scalar_name(info.ty.dtype);
-        let name = self.names.fresh(&info.name.clone());
-        self.vars.insert(var, CValue { text: name.clone(), ty: CType::Num(info.ty.dtype, 1) });
-        let lines = self.block(body, IsBranch::No);
+        let name = self.scopes.fresh(&info.name);
+        let lines = self.loop_body(var, name.clone(), body);
         match kind {
             LoopKind::Serial => {}
             LoopKind::UnrollBy(factor) => self.line(&format!("#pragma GCC unroll {factor}")),
@@ -217,184 +170,46 @@ impl FunctionEmitter<'_> {
         let increment = if step == 1 { format!("{name}++") } else { format!("{name} += {step}") };
         let (start, bound) = (strip_parens(&start.text).to_owned(), bound.text);
         self.line(&format!("for ({ty} {name} = {start}; {name} < {bound}; {increment}) {{"));
-        self.raw(&lines);
+        self.scopes.lines(&lines);
         self.line("}");
     }
 
     fn branch(&mut self, condition: ExprId, then: &[Stmt], otherwise: &[Stmt]) {
         let condition = self.eval(condition);
-        let then_lines = self.block(then, IsBranch::Yes);
-        let otherwise_lines = self.block(otherwise, IsBranch::Yes);
+        let then_lines = self.branch_body(then);
+        let otherwise_lines = self.branch_body(otherwise);
         self.line(&format!("if {} {{", parens(&condition.text)));
-        self.raw(&then_lines);
+        self.scopes.lines(&then_lines);
         if !otherwise.is_empty() {
             self.line("} else {");
-            self.raw(&otherwise_lines);
+            self.scopes.lines(&otherwise_lines);
         }
         self.line("}");
-        self.forget(&Changes::of(then));
-        self.forget(&Changes::of(otherwise));
+        self.scopes.forget(&Changes::of(then));
+        self.scopes.forget(&Changes::of(otherwise));
     }
 
-    /// The lines of a nested block.
-    fn block(&mut self, stmts: &[Stmt], is_branch: IsBranch) -> String {
-        self.blocks.push(Block { is_branch: is_branch == IsBranch::Yes, ..Block::default() });
+    /// The lines of the body of a loop.
+    fn loop_body(&mut self, var: VarId, name: String, stmts: &[Stmt]) -> String {
+        let ty = CType::Num(self.program.exprs.var_info(var).ty.dtype, 1);
+        self.scopes.open(BlockKind::Plain);
+        self.scopes.declare(var, CValue { text: name, ty });
         self.list(stmts);
-        self.texts.clear();
-        self.blocks.pop().expect("pushed above").lines
+        self.scopes.close()
+    }
+
+    /// The lines of one side of a condition.
+    fn branch_body(&mut self, stmts: &[Stmt]) -> String {
+        self.scopes.open(BlockKind::Branch);
+        self.list(stmts);
+        self.scopes.close()
     }
 
     /// Declares a variable with its first value.
     fn declare(&mut self, qualifier: &str, var: VarId, value: CValue) {
-        let name = self.names.fresh(&self.program.exprs.var_info(var).name);
+        let name = self.scopes.fresh(&self.program.exprs.var_info(var).name);
         let ty = self.unit.type_name(value.ty);
         self.line(&format!("{qualifier}{ty} {name} = {};", strip_parens(&value.text)));
-        self.vars.insert(var, CValue { text: name, ty: value.ty });
+        self.scopes.declare(var, CValue { text: name, ty: value.ty });
     }
-
-    /// A variable's name and type.
-    pub(super) fn variable(&mut self, var: VarId) -> CValue {
-        self.vars.get(&var).cloned().expect("variables are declared before use; the validator reports it")
-    }
-
-    /// The text of an expression that has been evaluated for the current statement.
-    pub(super) fn value_of(&mut self, id: ExprId) -> CValue {
-        match self.texts.get(&id) {
-            Some(value) => value.clone(),
-            None => self.eval(id),
-        }
-    }
-
-    /// The text of an expression that is a part of a line: named if it is used elsewhere too, or long.
-    fn eval(&mut self, root: ExprId) -> CValue {
-        let value = self.eval_root(root);
-        let is_long = value.text.len() > LONG_TEXT && self.local(root).is_none();
-        if is_long { self.named(root, value) } else { value }
-    }
-
-    /// The text of an expression that is a line of its own: named only if it is used elsewhere too.
-    fn eval_root(&mut self, root: ExprId) -> CValue {
-        let value = self.eval_unnamed(root);
-        let is_named = self.local(root).is_some() || !self.is_shared(root);
-        if is_named { value } else { self.named(root, value) }
-    }
-
-    /// The text of an expression; shared parts of it are named first.
-    fn eval_unnamed(&mut self, root: ExprId) -> CValue {
-        let mut pending = vec![root];
-        let mut needed = Vec::new();
-        while let Some(id) = pending.pop() {
-            if self.texts.contains_key(&id) {
-                continue;
-            }
-            if let Some(value) = self.local(id) {
-                self.texts.insert(id, value);
-                continue;
-            }
-            needed.push(id);
-            pending.extend(facts::operands(&self.program.exprs, id));
-        }
-        needed.sort_unstable();
-        needed.dedup();
-        for id in needed {
-            let mut value = self.node(id);
-            if id != root && (self.is_shared(id) || value.text.len() > LONG_TEXT) {
-                value = self.named(id, value);
-            }
-            self.texts.insert(id, value);
-        }
-        self.texts[&root].clone()
-    }
-
-    /// The name of an expression that has one.
-    fn local(&self, id: ExprId) -> Option<CValue> {
-        self.blocks.iter().rev().find_map(|block| block.locals.get(&id)).map(|local| local.value.clone())
-    }
-
-    /// True if an expression is used more than once and is worth a name.
-    fn is_shared(&self, id: ExprId) -> bool {
-        let exprs = &self.program.exprs;
-        let is_leaf = |id: ExprId| matches!(exprs.get(id), Expr::Const(_) | Expr::Var(_));
-        let is_small = match exprs.get(id) {
-            Expr::Const(_) | Expr::Var(_) => return false,
-            Expr::Splat(a, _) => is_leaf(*a),
-            Expr::Cast(_, a) => is_leaf(*a) && exprs.lanes(*a) == 1,
-            Expr::Ramp { base, .. } => exprs.as_const(*base).is_some(),
-            // Index arithmetic of one operation is an addressing mode or nearly free.
-            Expr::Binary(BinaryFn::Add | BinaryFn::Sub | BinaryFn::Mul, a, b) => {
-                exprs.dtype(id) == DType::I64 && exprs.lanes(id) == 1 && is_leaf(*a) && is_leaf(*b)
-            }
-            _ => false,
-        };
-        !is_small && self.facts.uses(id) > 1
-    }
-
-    /// Lets a variable that is bound to an expression stand for it from here on.
-    fn remember(&mut self, id: ExprId, var: VarId) {
-        if self.local(id).is_some() || matches!(self.program.exprs.get(id), Expr::Const(_)) {
-            return;
-        }
-        let value = self.variable(var);
-        let reads = self.dependencies(id);
-        self.blocks.last_mut().expect("a block is open").locals.insert(id, Local { value, reads });
-    }
-
-    /// What makes the value of an expression stale.
-    fn dependencies(&self, id: ExprId) -> Changes {
-        match self.facts.is_volatile(id) {
-            true => Changes::that_affect(self.program, id),
-            false => Changes::default(),
-        }
-    }
-
-    /// Names an expression in the block where it belongs.
-    fn named(&mut self, id: ExprId, value: CValue) -> CValue {
-        let innermost = self.blocks.len() - 1;
-        let branch = self.blocks.iter().rposition(|block| block.is_branch).unwrap_or(0);
-        let depth = match self.facts.is_volatile(id) {
-            true => innermost,
-            false => self.facts.home(id).max(branch),
-        };
-        let reads = self.dependencies(id);
-        let value = self.name_at(depth, value);
-        self.blocks[depth].locals.insert(id, Local { value: value.clone(), reads });
-        self.texts.insert(id, value.clone());
-        value
-    }
-
-    /// Declares a constant in an open block.
-    fn name_at(&mut self, depth: usize, value: CValue) -> CValue {
-        let name = self.names.numbered("t");
-        let ty = self.unit.type_name(value.ty);
-        self.line_at(depth, &format!("const {ty} {name} = {};", strip_parens(&value.text)));
-        CValue { text: name, ty: value.ty }
-    }
-
-    /// Forgets named values that the changes make stale.
-    fn forget(&mut self, changes: &Changes) {
-        for block in &mut self.blocks {
-            block.locals.retain(|_, local| !local.reads.intersects(changes));
-        }
-        self.texts.clear();
-    }
-
-    fn line(&mut self, text: &str) {
-        self.line_at(self.blocks.len() - 1, text);
-    }
-
-    fn line_at(&mut self, depth: usize, text: &str) {
-        let indent = 4 * (depth + 1);
-        writeln!(self.blocks[depth].lines, "{:indent$}{text}", "").expect("writes to a string");
-    }
-
-    fn raw(&mut self, lines: &str) {
-        self.blocks.last_mut().expect("a block is open").lines.push_str(lines);
-    }
-}
-
-/// Whether a block is one side of a condition.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum IsBranch {
-    Yes,
-    No,
 }

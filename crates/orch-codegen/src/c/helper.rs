@@ -13,99 +13,20 @@ pub use lanes::mask_of;
 pub mod math;
 mod memory;
 mod neon;
+mod op;
+pub use op::{Helper, Op};
+mod operator;
 mod pairs;
 mod scalar;
 mod vector;
 mod x86;
 
+use super::parens::strip_parens;
 use super::types::{CType, Isa, scalar_name, signed_of};
-use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
+use orch_ir::DType;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-
-/// An operation of the prelude.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Op {
-    /// A function of one operand.
-    Unary(UnaryFn),
-    /// A function of two operands.
-    Binary(BinaryFn),
-    /// The larger of two floats, of which the first is never NaN.
-    MaxOfNumber,
-    /// The smaller of two floats, of which the first is never NaN.
-    MinOfNumber,
-    /// A comparison.
-    Compare(CompareFn),
-    /// `(condition, if_true, if_false)`.
-    Select,
-    /// `a * b + c`.
-    Fma,
-    /// `(a, b, c)`: products of pairs of bf16 added to f32, the lanes being those of the sums.
-    DotPairs,
-    /// `(pair)`: two elements repeated in all lanes.
-    SplatPair,
-    /// `(a, b)`: lanes by turns; the lanes are those of the result.
-    Interleave,
-    /// Floor division by a positive number.
-    FloorDiv,
-    /// The remainder of it.
-    FloorRem,
-    /// The quotient of a number that is not negative by this constant.
-    QuotientBy(u32),
-    /// The remainder of it.
-    RemainderBy(u32),
-    /// Conversion from this type.
-    Cast(DType),
-    /// A scalar in every lane.
-    Splat,
-    /// The first half of the lanes.
-    Low,
-    /// The second half of the lanes.
-    High,
-    /// Two halves put together.
-    Join,
-    /// All lanes combined as a tree of halves.
-    Reduce(ReduceOp),
-    /// The largest or smallest of all lanes, of which none is NaN.
-    ReduceNumbers(ReduceOp),
-    /// `(pointer)`: consecutive elements.
-    Load,
-    /// `(pointer, flags)`: 0 where the flag is false.
-    LoadMasked,
-    /// `(pointer, offsets)`, offsets of this type.
-    Gather(DType),
-    /// `(pointer, offsets, flags)`.
-    GatherMasked(DType),
-    /// `(pointer, value)`.
-    Store,
-    /// `(pointer, value, flags)`.
-    StoreMasked,
-    /// `(pointer, value, offsets)`, offsets of this type.
-    Scatter(DType),
-    /// `(pointer, value, offsets, flags)`.
-    ScatterMasked(DType),
-    /// `(n)`: flags of the first `n` lanes.
-    Prefix,
-    /// `(p, shifted)`: `p * 2^n` rounded once, `shifted = n + 1.5 * 2^23`.
-    Scale,
-    /// `(a, b)`: the power of a number that is not negative, to the precision that an `f32` result needs.
-    PowCore,
-    /// `(x, result)`: `result` with lanes of large `x` replaced by the C library's sine or cosine.
-    LargeAngle(UnaryFn),
-}
-
-/// A prelude function: an operation on `lanes` elements of `dtype`. For a cast the type is the result's, for a
-/// comparison the operands'.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Helper {
-    /// Operation.
-    pub op: Op,
-    /// Element type.
-    pub dtype: DType,
-    /// Lanes of the wider side.
-    pub lanes: usize,
-}
 
 /// A parameter of a prelude function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,7 +134,7 @@ impl CFile {
     /// The operator that does an operation, if C has one with the same meaning.
     fn inline(&mut self, op: Op, dtype: DType, lanes: usize, args: &[&str]) -> Option<String> {
         if lanes == 1 {
-            return scalar::inline(op, dtype, args);
+            return operator::scalar(op, dtype, args);
         }
         let pair = self.isa.is_pair(dtype, lanes);
         match op {
@@ -231,7 +152,7 @@ impl CFile {
                 Some(format!("(*(const {name} *){})", args[0]))
             }
             _ if pair => None,
-            _ => vector::inline(op, dtype, args),
+            _ => operator::vector(op, dtype, args),
         }
     }
 
@@ -382,19 +303,6 @@ impl CFile {
 /// A function body that returns one expression.
 fn returns(expression: impl AsRef<str>) -> String {
     format!("    return {};\n", strip_parens(expression.as_ref()))
-}
-
-/// The expression without the parentheses around all of it.
-pub fn strip_parens(text: &str) -> &str {
-    let Some(inner) = text.strip_prefix('(').and_then(|t| t.strip_suffix(')')) else { return text };
-    let mut depth = 0i32;
-    for byte in inner.bytes() {
-        depth += i32::from(byte == b'(') - i32::from(byte == b')');
-        if depth < 0 {
-            return text;
-        }
-    }
-    inner
 }
 
 /// The signed integer type as wide as `dtype`.

@@ -121,6 +121,11 @@ pub fn scalar_name(dtype: DType) -> &'static str {
     }
 }
 
+/// The type whose elements a buffer of `dtype` holds in memory.
+pub fn in_memory(dtype: DType) -> DType {
+    if dtype == DType::Bool { DType::U8 } else { dtype }
+}
+
 /// The name of a vector type: `f32x16`.
 pub fn vector_name(dtype: DType, lanes: usize) -> String {
     let element = if dtype == DType::Bool { DType::U8 } else { dtype };

@@ -1,18 +1,9 @@
 //! Expression nodes to C++ text, given the texts of their operands.
 
-use super::function::Emitter;
+use super::emitter::{CppValue, Emitter};
 use super::types::{CppType, INT};
 use orch_compute::{Const, Expr, ExprId, Type};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
-
-/// C++ text of a value, in parentheses if it is composite, and its type.
-#[derive(Clone, PartialEq, Debug)]
-pub struct CppValue {
-    /// The text.
-    pub text: String,
-    /// The type.
-    pub ty: CppType,
-}
 
 impl Emitter<'_> {
     /// The text of a node whose operands are known.

@@ -1,60 +1,14 @@
 //! One thread program as a kernel: its head, its buffers, and statements.
-//!
-//! An expression that is used more than once and does not depend on registers or memory is named in the block where it
-//! is first needed; NVRTC moves it out of loops. One that does is named for the statement that needs it.
 
-use super::cta::WgmmaFunction;
-use super::expression::CppValue;
-use super::in_flight::InFlightWgmma;
+use super::emitter::{CppValue, Emitter};
 use super::types::{CppType, INT, element_name};
-use crate::facts::ExprFacts;
+use crate::facts::{ExprFacts, cta_stmts, stmts};
 use crate::names::Names;
+use crate::scopes::{BlockKind, Scopes};
 use orch_compute::{Bounds, BufferId, ExprId, VarId};
-use orch_ir::DType;
 use orch_thread::cta::WARP;
 use orch_thread::{CtaStmt, GpuTarget, LoopKind, Scope, Stmt, ThreadProgram};
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::fmt::Write;
-
-/// An unnamed expression's text is at most about this long, so that lines stay readable.
-const LONG_TEXT: usize = 120;
-
-/// State of the emission of one program.
-pub struct Emitter<'a> {
-    pub(super) program: &'a ThreadProgram,
-    pub(super) facts: ExprFacts,
-    pub(super) bounds: Bounds,
-    /// C++ names of the buffers.
-    pub(super) buffers: Vec<String>,
-    /// Scratch of 16-bit elements that is packed in pairs, as mma fragments are.
-    pub(super) fragments: FxHashSet<BufferId>,
-    /// Names of the tensor maps, of the mbarriers, and of the thread's number.
-    pub(super) tensor_maps: Vec<String>,
-    pub(super) mbarriers: String,
-    thread: String,
-    /// Name of the flag of the warp that issues TMA loads: uniform in the warp, as the compiler can see.
-    pub(super) copies: String,
-    /// Swizzled tiles, which wgmma reads from shared memory.
-    pub(super) tiles: FxHashSet<BufferId>,
-    /// Whether threads write such tiles: a proxy fence must make the writes visible to wgmma.
-    pub(super) needs_proxy_fence: bool,
-    /// Whether the kernel takes part in programmatic dependent launch.
-    pub(super) uses_pdl: bool,
-    /// The wgmma that may be in flight.
-    pub(super) in_flight: Option<InFlightWgmma>,
-    vars: FxHashMap<VarId, CppValue>,
-    names: Names,
-    blocks: Vec<Block>,
-    /// Values of the current statement that have no name, or a name for it alone.
-    texts: FxHashMap<ExprId, CppValue>,
-}
-
-/// An open block.
-#[derive(Default)]
-struct Block {
-    lines: String,
-    named: FxHashMap<ExprId, CppValue>,
-}
+use rustc_hash::FxHashSet;
 
 /// The kernel of a program.
 pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
@@ -65,7 +19,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let buffers = program.buffers.iter().map(|buffer| names.fresh(&buffer.name)).collect();
     let tensor_maps = program.tensor_maps.iter().map(|tensor_map| names.fresh(&tensor_map.name)).collect();
     let mbarriers = names.fresh("mbarriers");
-    let copies = names.fresh("copies");
+    let is_producer_warp = names.fresh("copies");
     let tiles = tiles_of(program);
     let mut emitter = Emitter {
         program,
@@ -76,19 +30,16 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         tensor_maps,
         mbarriers,
         thread: thread.clone(),
-        copies,
+        is_producer_warp,
         needs_proxy_fence: writes_some(program, &tiles),
         tiles,
         uses_pdl: target.has_pdl,
         in_flight: None,
-        vars: FxHashMap::default(),
-        names,
-        blocks: vec![Block::default()],
-        texts: FxHashMap::default(),
+        scopes: Scopes::new(names),
     };
     let index = |text: String| CppValue { text, ty: CppType { element: INT, lanes: 1 } };
-    emitter.vars.insert(program.task, index(task.clone()));
-    emitter.vars.insert(cta.thread, index(thread.clone()));
+    emitter.scopes.declare(program.task, index(task.clone()));
+    emitter.scopes.declare(cta.thread, index(thread.clone()));
     emitter.declare_buffers();
     emitter.line(&format!("const int {task} = blockIdx.x;"));
     emitter.line(&format!("const int {thread} = threadIdx.x;"));
@@ -102,7 +53,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         }
     }
     emitter.list(&program.body);
-    let body = emitter.blocks.pop().expect("the kernel's block").lines;
+    let body = emitter.scopes.close();
     let cluster =
         if cta.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", cta.cluster) } else { String::new() };
     // Without the second bound the compiler saves registers by loading late, only four or five values at a time.
@@ -118,22 +69,13 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     )
 }
 
-/// The wgmma functions that a program calls, each once.
-pub fn wgmma_functions(program: &ThreadProgram) -> Vec<WgmmaFunction> {
-    let mut found: Vec<WgmmaFunction> =
-        cta_stmts(&program.body).filter_map(|stmt| WgmmaFunction::of(program, stmt)).collect();
-    found.sort_unstable_by_key(WgmmaFunction::name);
-    found.dedup();
-    found
-}
-
 /// The buffers of shared memory that wgmma reads.
 fn tiles_of(program: &ThreadProgram) -> FxHashSet<BufferId> {
-    let factors = cta_stmts(&program.body).filter_map(|stmt| match stmt {
+    let operands = cta_stmts(&program.body).filter_map(|stmt| match stmt {
         CtaStmt::Wgmma { a, b, .. } => Some([a.buffer, b.buffer]),
         _ => None,
     });
-    factors.flatten().filter(|&buffer| program.buffer(buffer).scope.is_shared()).collect()
+    operands.flatten().filter(|&buffer| program.buffer(buffer).scope.is_shared()).collect()
 }
 
 /// True if threads write one of these buffers.
@@ -143,16 +85,6 @@ fn writes_some(program: &ThreadProgram, buffers: &FxHashSet<BufferId>) -> bool {
         Stmt::Cta(CtaStmt::CpAsync { to, .. }) => buffers.contains(&to.buffer),
         _ => false,
     })
-}
-
-/// The statements of a list, inner ones included.
-fn stmts(list: &[Stmt]) -> Box<dyn Iterator<Item = &Stmt> + '_> {
-    Box::new(list.iter().flat_map(|stmt| std::iter::once(stmt).chain(stmt.bodies().flat_map(stmts))))
-}
-
-/// The statements of the CTA, inner ones included.
-fn cta_stmts(list: &[Stmt]) -> impl Iterator<Item = &CtaStmt> {
-    stmts(list).filter_map(|stmt| if let Stmt::Cta(stmt) = stmt { Some(stmt) } else { None })
 }
 
 impl Emitter<'_> {
@@ -241,13 +173,15 @@ impl Emitter<'_> {
         self.line(&format!("    o_init_mbarriers<{count}, {}>({name});", mbarriers.loads));
         self.line("}");
         self.line("__syncthreads();");
-        let copies = self.copies.clone();
-        self.line(&format!("const bool {copies} = __shfl_sync(0xffffffffu, {thread} / 32, 0) == 0;"));
+        let is_producer_warp = self.is_producer_warp.clone();
+        self.line(&format!(
+            "const bool {is_producer_warp} = __shfl_sync(0xffffffffu, {thread} / 32, 0) == 0;"
+        ));
     }
 
     fn list(&mut self, stmts: &[Stmt]) {
         for (at, stmt) in stmts.iter().enumerate() {
-            self.texts.clear();
+            self.scopes.start_statement();
             if *stmt == Stmt::Cta(CtaStmt::WgmmaWait) {
                 self.pin_stored(&stmts[at + 1..]);
             }
@@ -289,10 +223,12 @@ impl Emitter<'_> {
                 let condition = self.eval(*condition);
                 self.line(&format!("if ({}) {{", condition.text));
                 let before = self.in_flight.clone();
+                self.scopes.open(BlockKind::Branch);
                 self.block(then);
                 let after = std::mem::replace(&mut self.in_flight, before);
                 if !otherwise.is_empty() {
                     self.line("} else {");
+                    self.scopes.open(BlockKind::Branch);
                     self.block(otherwise);
                 }
                 self.in_flight = after.or(self.in_flight.take());
@@ -313,7 +249,7 @@ impl Emitter<'_> {
         body: &[Stmt],
     ) {
         let (start, end) = (self.eval(start), self.eval(end));
-        let name = self.names.fresh(&self.program.exprs.var_info(var).name);
+        let name = self.scopes.fresh(&self.program.exprs.var_info(var).name);
         let ty = self.register_type(var);
         match kind {
             LoopKind::Serial => self.line("#pragma unroll 1"),
@@ -326,87 +262,16 @@ impl Emitter<'_> {
             start.text,
             end.text
         ));
-        self.vars.insert(var, CppValue { text: name, ty });
+        self.scopes.open(BlockKind::Plain);
+        self.scopes.declare(var, CppValue { text: name, ty });
         self.block(body);
         self.line("}");
     }
 
+    /// The statements of a block that has been opened, and its end.
     fn block(&mut self, stmts: &[Stmt]) {
-        self.blocks.push(Block::default());
         self.list(stmts);
-        self.texts.clear();
-        let lines = self.blocks.pop().expect("pushed above").lines;
-        self.blocks.last_mut().expect("the kernel's block").lines.push_str(&lines);
+        let lines = self.scopes.close();
+        self.scopes.lines(&lines);
     }
-
-    /// The type in which a variable is held: `int` for indices whose range is known to fit.
-    pub(super) fn register_type(&self, var: VarId) -> CppType {
-        let info = self.program.exprs.var_info(var);
-        let fits = |(low, high): (i64, i64)| i32::try_from(low).is_ok() && i32::try_from(high).is_ok();
-        match info.range.is_some_and(fits) && info.ty.dtype == DType::I64 {
-            true => CppType { element: INT, lanes: info.ty.lanes },
-            false => CppType::of(info.ty.dtype, info.ty.lanes),
-        }
-    }
-
-    /// Declares a variable with its first value.
-    pub(super) fn declare(&mut self, qualifier: &str, var: VarId, value: CppValue) {
-        let name = self.names.fresh(&self.program.exprs.var_info(var).name);
-        self.line(&format!("{qualifier}{} {name} = {};", value.ty.text(), value.text));
-        self.vars.insert(var, CppValue { text: name, ty: value.ty });
-    }
-
-    /// A variable's name and type.
-    pub(super) fn variable(&self, var: VarId) -> CppValue {
-        self.vars.get(&var).cloned().expect("variables are declared before use; the validator reports it")
-    }
-
-    /// A value as text of another type.
-    pub(super) fn as_type(&self, value: &CppValue, ty: CppType) -> String {
-        if value.ty == ty { value.text.clone() } else { format!("o_cast<{}>({})", ty.element, value.text) }
-    }
-
-    /// The value of an expression, in a form that can be used more than once.
-    pub(super) fn eval(&mut self, root: ExprId) -> CppValue {
-        if let Some(value) = self.known(root) {
-            return value;
-        }
-        let exprs = &self.program.exprs;
-        let needed = exprs.reachable_unless(&[root], |id| self.known(id).is_some());
-        for id in needed {
-            let mut value = self.node(id);
-            let is_shared = self.facts.uses(id) > 1 && !is_leaf(self.program, id);
-            if is_shared || value.text.len() > LONG_TEXT {
-                value = self.name(value);
-                if !self.facts.is_volatile(id) {
-                    self.blocks.last_mut().expect("a block is open").named.insert(id, value.clone());
-                }
-            }
-            self.texts.insert(id, value);
-        }
-        self.texts[&root].clone()
-    }
-
-    /// The value of an operand of the current expression, which has been evaluated.
-    pub(super) fn known(&self, id: ExprId) -> Option<CppValue> {
-        let named = || self.blocks.iter().rev().find_map(|block| block.named.get(&id));
-        self.texts.get(&id).or_else(named).cloned()
-    }
-
-    /// Declares a constant.
-    fn name(&mut self, value: CppValue) -> CppValue {
-        let name = self.names.numbered("t");
-        self.line(&format!("const {} {name} = {};", value.ty.text(), value.text));
-        CppValue { text: name, ty: value.ty }
-    }
-
-    pub(super) fn line(&mut self, text: &str) {
-        let indent = 4 * self.blocks.len();
-        let block = self.blocks.last_mut().expect("a block is open");
-        writeln!(block.lines, "{:indent$}{text}", "").expect("writes to a string");
-    }
-}
-
-fn is_leaf(program: &ThreadProgram, id: ExprId) -> bool {
-    matches!(program.exprs.get(id), orch_compute::Expr::Const(_) | orch_compute::Expr::Var(_))
 }

@@ -3,35 +3,24 @@
 //! To the compiler the accumulators are written by the statement that starts the wgmma, and arithmetic that should overlap it may
 //! as well move behind the wait. Empty inline assembly with the registers as operands (`o_pin_registers`) keeps both in place.
 
-use super::function::Emitter;
+use super::emitter::{Emitter, InFlightWgmma};
 use orch_compute::{BufferId, Expr};
 use orch_ir::DType;
-use orch_thread::{Location, Scope, Stmt, ThreadProgram};
+use orch_thread::{Scope, Stmt, ThreadProgram};
 use std::collections::BTreeSet;
-
-/// A wgmma that may be in flight.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct InFlightWgmma {
-    /// Its first accumulator.
-    pub sum: Location,
-    /// Accumulators per thread.
-    pub count: usize,
-    /// Scratch that was stored to since it started.
-    pub stored: BTreeSet<BufferId>,
-}
 
 impl Emitter<'_> {
     /// Pins the accumulators of a wgmma that has been waited for, so that no read of them moves before this line; `next` is the one
     /// that may be in flight instead.
     pub(super) fn pin_accumulators(&mut self, next: Option<InFlightWgmma>) {
         let is_same = |in_flight: &InFlightWgmma| {
-            next.as_ref().is_some_and(|next| (next.sum, next.count) == (in_flight.sum, in_flight.count))
+            next.as_ref().is_some_and(|next| (next.acc, next.count) == (in_flight.acc, in_flight.count))
         };
-        if let Some(InFlightWgmma { sum, count, .. }) =
+        if let Some(InFlightWgmma { acc, count, .. }) =
             self.in_flight.take().filter(|in_flight| !is_same(in_flight))
         {
-            let sum = self.place(&sum);
-            self.line(&format!("o_pin_registers<{count}>({sum});"));
+            let accs = self.pointer(&acc);
+            self.line(&format!("o_pin_registers<{count}>({accs});"));
         }
         self.in_flight = next;
     }
@@ -49,8 +38,8 @@ impl Emitter<'_> {
     pub(super) fn pin_stored(&mut self, rest: &[Stmt]) {
         let Some(in_flight) = &self.in_flight else { return };
         let read = loaded_by(self.program, rest);
-        let held: Vec<BufferId> = in_flight.stored.intersection(&read).copied().collect();
-        for buffer in held {
+        let pinned: Vec<BufferId> = in_flight.stored.intersection(&read).copied().collect();
+        for buffer in pinned {
             let (name, elems) = (self.buffers[buffer.index()].clone(), self.program.buffer(buffer).elems);
             self.line(&format!("o_pin_registers<{elems}>({name});"));
         }

@@ -1,6 +1,6 @@
 //! Loads and stores.
 
-use super::function::Emitter;
+use super::emitter::Emitter;
 use super::types::CppType;
 use crate::facts::{self, Address};
 use orch_compute::{BufferId, Expr, ExprId};

@@ -6,8 +6,9 @@
 //! inexact, so that the second rounding gives what one rounding would. Other types reach `f16` and `bf16` through
 //! `f32` if they embed in it, otherwise through `f64`.
 
+use super::super::parens::strip_parens;
 use super::super::types::{CType, scalar_name};
-use super::{CFile, Op, returns, strip_parens};
+use super::{CFile, Op, returns};
 use orch_ir::{CompareFn, DType};
 
 /// The type through which a conversion goes, if it takes more than one step.

@@ -1,5 +1,6 @@
 //! Prelude functions that are not one instruction: on halves of wide vectors, lane by lane, and reductions.
 
+use super::super::parens::strip_parens;
 use super::super::types::CType;
 use super::{CFile, Helper, Op, PARAMS, Param, returns};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp};
@@ -100,7 +101,7 @@ impl CFile {
                         format!("r |= ({name})(({name}){lane} << l);")
                     }
                     Some(CType::Flags { .. }) => format!("r[l] = -{lane};"),
-                    _ => format!("r[l] = {};", super::strip_parens(&lane)),
+                    _ => format!("r[l] = {};", strip_parens(&lane)),
                 }
             }
         };

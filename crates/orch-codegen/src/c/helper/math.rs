@@ -6,6 +6,7 @@
 //! place; argument reductions are Cody and Waite's with fused products. NaN, infinities, overflow and
 //! subnormal results are as in the C library; errors are bounded by the tests in `tests/math.rs`.
 
+use super::super::parens::strip_parens;
 use super::super::types::{CType, Family};
 use super::{CFile, Helper, Op};
 use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
@@ -297,7 +298,7 @@ impl CFile {
             _ => {}
         }
         let (op, dtype) = operation(name);
-        let args: Vec<String> = args.iter().map(|arg| format!("({})", super::strip_parens(arg))).collect();
+        let args: Vec<String> = args.iter().map(|arg| format!("({})", strip_parens(arg))).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         self.apply(op, dtype, lanes, &args)
     }

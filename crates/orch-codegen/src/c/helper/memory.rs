@@ -1,7 +1,8 @@
 //! Stores: statements rather than expressions, because a store to a vector in memory is an assignment.
 
+use super::super::parens::strip_parens;
 use super::super::types::CType;
-use super::{CFile, Helper, Op, strip_parens};
+use super::{CFile, Helper, Op};
 use orch_ir::DType;
 
 impl CFile {

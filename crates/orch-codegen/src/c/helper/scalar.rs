@@ -5,59 +5,11 @@
 
 use super::super::types::scalar_name;
 use super::{CFile, Helper, Op, returns};
-use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
+use orch_ir::{BinaryFn, DType, UnaryFn};
 
 /// The unsigned type in which arithmetic on an integer type wraps.
 fn wrapping_type(dtype: DType) -> &'static str {
     if dtype.size_bytes() == 8 { "uint64_t" } else { "uint32_t" }
-}
-
-/// The C operator of a comparison.
-pub fn compare_operator(f: CompareFn) -> &'static str {
-    match f {
-        CompareFn::Eq => "==",
-        CompareFn::Ne => "!=",
-        CompareFn::Lt => "<",
-        CompareFn::Le => "<=",
-        CompareFn::Gt => ">",
-        CompareFn::Ge => ">=",
-    }
-}
-
-/// The C operator of a function on floats, or of a bitwise function.
-pub fn binary_operator(f: BinaryFn, dtype: DType) -> Option<&'static str> {
-    match f {
-        BinaryFn::Add if dtype.is_float() => Some("+"),
-        BinaryFn::Sub if dtype.is_float() => Some("-"),
-        BinaryFn::Mul if dtype.is_float() => Some("*"),
-        BinaryFn::Div if dtype.is_float() => Some("/"),
-        BinaryFn::And => Some("&"),
-        BinaryFn::Or => Some("|"),
-        BinaryFn::Xor => Some("^"),
-        _ => None,
-    }
-}
-
-/// The operator text of a scalar operation, if there is one.
-pub fn inline(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
-    let ty = scalar_name(dtype);
-    match op {
-        Op::Unary(UnaryFn::Neg) if dtype.is_float() => Some(format!("(-{})", args[0])),
-        Op::Unary(UnaryFn::Not) => Some(format!("(({ty})~{})", args[0])),
-        Op::Binary(f) => binary_operator(f, dtype).map(|op| format!("({} {op} {})", args[0], args[1])),
-        Op::Compare(f) => Some(format!("({} {} {})", args[0], compare_operator(f), args[1])),
-        Op::Select => Some(format!("({} ? {} : {})", args[0], args[1], args[2])),
-        Op::QuotientBy(divisor) => Some(format!("({} / {divisor})", args[0])),
-        Op::RemainderBy(divisor) => Some(format!("({} % {divisor})", args[0])),
-        Op::Splat => Some(args[0].to_owned()),
-        Op::Load => Some(format!("(*{})", args[0])),
-        Op::Cast(from) if from == dtype => Some(args[0].to_owned()),
-        Op::Cast(from) => {
-            let saturates = from.is_float() && !dtype.is_float();
-            (!from.is_half() && !dtype.is_half() && !saturates).then(|| format!("(({ty}){})", args[0]))
-        }
-        _ => None,
-    }
 }
 
 impl CFile {

@@ -1,19 +1,9 @@
 //! Operations in GCC's vector extensions: the same text for every target, for vectors of at most one register.
 
 use super::super::types::{CType, Family, scalar_name, unsigned_of};
-use super::scalar::{binary_operator, compare_operator};
+use super::operator::compare_operator;
 use super::{CFile, Helper, Op, mask_of, returns, signed_like};
 use orch_ir::{BinaryFn, DType, UnaryFn};
-
-/// The operator text of a vector operation, if there is one.
-pub fn inline(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
-    match op {
-        Op::Unary(UnaryFn::Neg) if dtype.is_float() => Some(format!("(-{})", args[0])),
-        Op::Unary(UnaryFn::Not) => Some(format!("(~{})", args[0])),
-        Op::Binary(f) => binary_operator(f, dtype).map(|op| format!("({} {op} {})", args[0], args[1])),
-        _ => None,
-    }
-}
 
 impl CFile {
     /// The body of a vector function in vector extensions, or `None` if lanes have to be taken apart.
