@@ -33,7 +33,7 @@ fn attention_is_one_region_without_its_maximum() {
     assert_eq!(ops(&found[0].program), "matmul scale(1/8) exp sum(2) div matmul");
     assert!(found[0].subtracts_maxima && found[0].premises.is_empty());
     assert_eq!(found[0].nodes.len(), 11);
-    // Keys are seen transposed.
+    // The view of the keys is transposed.
     assert_eq!(found[0].inputs[1].strides, [35, 1, 5]);
 }
 
@@ -70,7 +70,7 @@ fn maxima_that_cannot_be_put_back_are_refused() {
     assert_eq!(programs(&all), ["matmul scale(1/8) exp sum(2) div matmul"], "one maximum of several rows");
     let sum = attention().replace("div $exp, $sums", "add $exp, $sums");
     assert!(programs(&sum).is_empty(), "of degree 1 in the exponential");
-    // Without any maximum, exponentials of degree 1 are as they are.
+    // Without any maximum, exponentials of degree 1 remain.
     let is_kept = |line: &&str| !["$max", "$wide", "$less"].iter().any(|name| line.trim().starts_with(name));
     let plain: Vec<&str> = sum.lines().filter(is_kept).collect();
     let plain = plain.join("\n").replace("exp $less", "exp $scores");
@@ -140,7 +140,7 @@ fn repeated_heads_are_read_once() {
     assert_eq!(shapes, [&[2, 3, 4, 5][..], &[2, 1, 5, 7], &[2, 1, 7, 5]]);
 }
 
-/// Attention of one head, with what makes `$scores` of `$dots`.
+/// Attention of one head, with statements that compute `$scores` from `$dots`.
 fn masked(declared: &str, statement: &str) -> String {
     format!(
         "graph \"masked\" {{
@@ -193,7 +193,7 @@ fn norm(rows: usize, columns: usize) -> String {
     )
 }
 
-/// A norm before what `statements` compute from `$normed`, `$a` and `$b`.
+/// A norm followed by `statements`, which read `$normed`, `$a` and `$b`.
 fn normed(statements: &str) -> String {
     format!(
         "graph \"normed\" {{
@@ -321,7 +321,7 @@ fn norms_of_queries_belong_to_attention() {
     );
     let expected = ["matmul exp sum(1) div matmul", "rms_norm(1/16) mul matmul exp sum(1) div matmul"];
     assert_eq!(programs(&text), expected);
-    // Norms of keys run along the rows of what is multiplied.
+    // Norms of keys are along the rows of the product's operand.
     let keys = text.replace("contract $normed, $k labels=\"dac,dbc", "contract $k, $normed labels=\"dbc,dac");
     assert_eq!(programs(&keys), expected);
 }
@@ -358,8 +358,8 @@ fn low_rank_products_are_taken_in() {
 
 #[test]
 fn branches_are_summed_before_a_product() {
-    // As SKNet: branches beside each other, summed, averaged over the image, and squeezed. All tensors of a program have
-    // a dimension of branches, of which the result has one element.
+    // As SKNet: concatenated branches are summed, averaged over the image, and squeezed. All tensors of a program have
+    // a dimension of branches, which has extent 1 in the result.
     let text = "graph \"selective kernel\" {
   input \"x\" $x: f32[3, 2, 6, 4, 4]
   input \"w\" $w: f32[7, 6]
@@ -393,8 +393,8 @@ fn what_both_operands_repeat_is_summed_as_often() {
 
 #[test]
 fn different_labels_of_a_product_are_different_indices() {
-    // The first operand's rows are the second one's last dimension, along which it is repeated, and not its columns, of
-    // which both are made.
+    // The second operand is repeated along its last dimension, which has the label of the first operand's rows, not of
+    // its columns.
     let text = "graph \"diagonal\" {
   input \"x\" $x: f32[3, 3, 4]
   $xs: f32[3, 3, 4, 3] = broadcast $x dims=[0, 1, 2]

@@ -8,28 +8,28 @@ use orch_mugraph::{VerifyOptions, print, stabilise};
 
 const CORE: &str = "matmul exp sum(2) div matmul";
 
-/// Primitives that turn pairs of `x` `[2, rows, 8]` by angles.
+/// Primitives that rotate pairs of `x` `[2, rows, 8]` by angles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
-    /// `x * cos + concat(-x2, x1) * sin`, angles for each element.
+    /// `x * cos + concat(-x2, x1) * sin`, an angle for each element.
     Rotated,
-    /// The same of neighbours, `x * cos + flatten(stack(-x2, x1)) * sin`.
-    RotatedNeighbours,
-    /// Halves `a cos - b sin` and `a sin + b cos`, angles of half a head.
+    /// The same with interleaved pairs, `x * cos + flatten(stack(-x2, x1)) * sin`.
+    RotatedInterleaved,
+    /// Halves `a cos - b sin` and `a sin + b cos`, an angle for each pair.
     Halves,
-    /// The same of neighbours.
-    Neighbours,
+    /// The same with interleaved pairs.
+    Interleaved,
 }
 
 impl Form {
-    const ALL: [Form; 4] = [Form::Rotated, Form::RotatedNeighbours, Form::Halves, Form::Neighbours];
+    const ALL: [Form; 4] = [Form::Rotated, Form::RotatedInterleaved, Form::Halves, Form::Interleaved];
 
     fn angles(self) -> usize {
-        if matches!(self, Form::Rotated | Form::RotatedNeighbours) { 8 } else { 4 }
+        if matches!(self, Form::Rotated | Form::RotatedInterleaved) { 8 } else { 4 }
     }
 
-    /// Statements that turn `$x` to `$xr`, by `$cx` and `$sx` `[rows, angles]`.
-    fn turn(self, x: &str, rows: usize) -> String {
+    /// Statements that rotate `$x` to `$xr`, by `$cx` and `$sx` `[rows, angles]`.
+    fn rotate(self, x: &str, rows: usize) -> String {
         let (size, angles) = (format!("[2, {rows}, 8]"), self.angles());
         let half = format!("[2, {rows}, 4]");
         let (second, step) = if matches!(self, Form::Rotated | Form::Halves) { (4, 1) } else { (1, 2) };
@@ -40,8 +40,8 @@ impl Form {
   ${x}2: f32{half} = slice ${x} starts=[0, 0, {second}] steps=[1, 1, {step}]\n"
         );
         text += &match self {
-            Form::Rotated | Form::RotatedNeighbours => format!("  ${x}n: f32{half} = neg ${x}2\n"),
-            Form::Halves | Form::Neighbours => format!(
+            Form::Rotated | Form::RotatedInterleaved => format!("  ${x}n: f32{half} = neg ${x}2\n"),
+            Form::Halves | Form::Interleaved => format!(
                 "  ${x}1c: f32{half} = mul ${x}1, ${x}c
   ${x}2s: f32{half} = mul ${x}2, ${x}s
   ${x}1s: f32{half} = mul ${x}1, ${x}s
@@ -54,7 +54,7 @@ impl Form {
             Form::Rotated | Form::Halves => {
                 format!("  ${to}: f32{size} = concat ${first}, ${second} axis=2\n")
             }
-            Form::RotatedNeighbours | Form::Neighbours => format!(
+            Form::RotatedInterleaved | Form::Interleaved => format!(
                 "  ${first}u: f32[2, {rows}, 4, 1] = reshape ${first}
   ${second}u: f32[2, {rows}, 4, 1] = reshape ${second}
   ${to}p: f32[2, {rows}, 4, 2] = concat ${first}u, ${second}u axis=3
@@ -62,7 +62,7 @@ impl Form {
             ),
         };
         match self {
-            Form::Rotated | Form::RotatedNeighbours => {
+            Form::Rotated | Form::RotatedInterleaved => {
                 text += &joined(&format!("{x}n"), &format!("{x}1"), &format!("{x}t"));
                 text + &format!(
                     "  ${x}tc: f32{size} = mul ${x}, ${x}c
@@ -70,7 +70,7 @@ impl Form {
   ${x}r: f32{size} = add ${x}tc, ${x}ts\n"
                 )
             }
-            Form::Halves | Form::Neighbours => {
+            Form::Halves | Form::Interleaved => {
                 text + &joined(&format!("{x}a"), &format!("{x}b"), &format!("{x}r"))
             }
         }
@@ -80,9 +80,9 @@ impl Form {
     fn ops(self) -> &'static str {
         match self {
             Form::Rotated => "mul rotate(2, 4) mul add",
-            Form::RotatedNeighbours => "mul rotate(2, 1) mul add",
+            Form::RotatedInterleaved => "mul rotate(2, 1) mul add",
             Form::Halves => "concat(2) mul rotate(2, 4) concat(2) mul add",
-            Form::Neighbours => "repeat(2, 2) mul rotate(2, 1) repeat(2, 2) mul add",
+            Form::Interleaved => "repeat(2, 2) mul rotate(2, 1) repeat(2, 2) mul add",
         }
     }
 }
@@ -104,8 +104,8 @@ fn attention(form: Form, before: &str) -> String {
   $o: f32[2, 3, 4] = contract $p, $v labels=\"bmk,bkn->bmn\"
   output \"o\" $o
 }}",
-        form.turn("q", 3),
-        form.turn("k", 7),
+        form.rotate("q", 3),
+        form.rotate("k", 7),
         softmax(&[2, 3, 7])
     )
 }
@@ -127,7 +127,7 @@ fn queries_and_keys_are_rotated_within_attention() {
             ],
             "{form:?}"
         );
-        // The largest is searched: angles are no reason to leave it.
+        // The largest region is searched: angles do not count as inputs.
         let program = &found[3].program;
         assert_eq!(program.inputs().count(), 7);
         let (candidates, report) =
@@ -220,7 +220,7 @@ fn projections_are_rotated_before_they_are_stored() {
   $q: f32[2, 3, 8] = transpose $heads perm=[1, 0, 2]
 {}  output \"q\" $qr
 }}",
-            form.turn("q", 3)
+            form.rotate("q", 3)
         );
         let found = programs(&text);
         let is_whole = |program: &String| {
@@ -230,8 +230,8 @@ fn projections_are_rotated_before_they_are_stored() {
     }
 }
 
-/// Attention as models are exported whose weights are in half precision: inputs are cast to `dtype`, in which they are
-/// turned, and back; softmax is in f32.
+/// Attention as exported from models with 16-bit weights: inputs are cast to `dtype`, rotated in it, and cast back;
+/// softmax is in f32.
 fn in_half_precision(form: Form, half: &str, dtype: &str) -> String {
     let (of_queries, of_keys) = (format!("[3, {}]", form.angles()), format!("[7, {}]", form.angles()));
     let inputs = [
@@ -258,12 +258,12 @@ fn in_half_precision(form: Form, half: &str, dtype: &str) -> String {
 }}",
         given.concat(),
         cast.concat(),
-        (form.turn("q", 3) + &form.turn("k", 7)).replace("f32", dtype),
+        (form.rotate("q", 3) + &form.rotate("k", 7)).replace("f32", dtype),
         softmax(&[2, 3, 7])
     )
 }
 
-/// Regions do not round in between.
+/// Regions do not round intermediate values.
 #[test]
 fn casts_are_passed_over() {
     for form in Form::ALL {
@@ -276,12 +276,12 @@ fn casts_are_passed_over() {
     }
 }
 
-/// Attention of one new position that is joined to those of a cache, with a projection behind.
+/// Attention of one new position, whose key and value are concatenated to those of a cache, followed by a projection.
 #[test]
 fn cached_keys_are_read_as_they_are() {
     for form in Form::ALL {
         let angles = form.angles();
-        let (query, key) = (form.turn("q", 1), form.turn("k", 1));
+        let (query, key) = (form.rotate("q", 1), form.rotate("k", 1));
         let text = format!(
             "graph \"decode\" {{
   input \"q\" $q: f32[2, 1, 8]
@@ -310,17 +310,18 @@ fn cached_keys_are_read_as_they_are() {
     }
 }
 
-/// What partial embeddings turn of each head, and what they join to it.
+/// Where the elements that a partial embedding does not rotate lie: after or before the rotated ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kept {
     After,
     Before,
 }
 
-/// Statements that turn 8 of the 12 elements of `$x12`, `[2, rows, 12]`: `$x12r`. Slices are those of rewritten graphs.
-fn turn_part(form: Form, kept: Kept, x: &str, rows: usize) -> String {
+/// Statements that rotate 8 of the 12 elements of `$x12`, `[2, rows, 12]`, to `$x12r`, with slices as rewriting leaves
+/// them.
+fn rotate_part(form: Form, kept: Kept, x: &str, rows: usize) -> String {
     let (turned, rest) = if kept == Kept::After { (0, 8) } else { (4, 0) };
-    let mut text = form.turn(x, rows);
+    let mut text = form.rotate(x, rows);
     for start in [0, 1, 4] {
         let moved = format!("slice ${x}12 starts=[0, 0, {}]", start + turned);
         text = text.replace(&format!("slice ${x} starts=[0, 0, {start}]"), &moved);
@@ -335,7 +336,7 @@ fn turn_part(form: Form, kept: Kept, x: &str, rows: usize) -> String {
     )
 }
 
-/// Attention whose queries and keys are turned in part.
+/// Attention with partially rotated queries and keys.
 fn partial_attention(form: Form, kept: Kept) -> String {
     let angles = form.angles();
     format!(
@@ -352,13 +353,13 @@ fn partial_attention(form: Form, kept: Kept) -> String {
   $o: f32[2, 3, 4] = contract $p, $v labels=\"bmk,bkn->bmn\"
   output \"o\" $o
 }}",
-        turn_part(form, kept, "q", 3),
-        turn_part(form, kept, "k", 7),
+        rotate_part(form, kept, "q", 3),
+        rotate_part(form, kept, "k", 7),
         softmax(&[2, 3, 7])
     )
 }
 
-/// What is turned in part is joined to the rest within attention.
+/// The rotated part is concatenated with the rest within attention.
 #[test]
 fn part_of_a_head_is_rotated() {
     for form in Form::ALL {
@@ -385,7 +386,7 @@ fn part_of_a_head_is_rotated() {
     }
 }
 
-/// Halves of what is turned may be joined to the rest at once.
+/// One concatenation may join both rotated halves and the rest.
 #[test]
 fn three_parts_are_joined() {
     let text = partial_attention(Form::Halves, Kept::After);
@@ -398,7 +399,7 @@ fn three_parts_are_joined() {
     assert_eq!(programs(&joined), programs(&text));
 }
 
-/// Queries, keys and values of one projection: what is turned is a part of it.
+/// Queries, keys and values of one projection: the rotated tensors are slices of it.
 #[test]
 fn slices_of_one_tensor_are_rotated() {
     for form in Form::ALL {
@@ -424,7 +425,7 @@ fn slices_of_one_tensor_are_rotated() {
     }
 }
 
-/// Parts that are not those of one tensor, or not joined along the pairs, are left outside.
+/// Parts of different tensors, or parts that are not concatenated along the axis of the pairs, are not in a region.
 #[test]
 fn other_parts_are_left_outside() {
     let text = partial_attention(Form::Rotated, Kept::After);
@@ -450,7 +451,7 @@ fn other_parts_are_left_outside() {
     }
 }
 
-/// What is almost a rotation is none.
+/// Patterns that differ slightly from a rotation are not recognised as one.
 #[test]
 fn other_joins_are_left_outside() {
     let rotated = attention(Form::Rotated, "").replace("$q0", "$q");
@@ -476,7 +477,7 @@ fn other_joins_are_left_outside() {
     }
 }
 
-/// A concatenation may join what is computed from nothing.
+/// A concatenation may have no operand that a primitive computes.
 #[test]
 fn joined_positions_are_no_rotation() {
     let text = "graph \"positions\" {

@@ -1,4 +1,4 @@
-//! µGraphs mean what they should: against the plain programs, in 64 bits.
+//! The interpretation of µGraphs, compared with that of the plain programs in f64.
 
 mod common;
 
@@ -88,7 +88,7 @@ fn rotary_embedding_is_made_of_index_and_map_operators() {
 
 #[test]
 fn remainders_are_checked_after_another_load_has_run_out() {
-    // The first load has nothing after the first iteration; the second has less in the last one.
+    // The first load's tiles are empty after the first iteration; the second load's are smaller in the last one.
     let text = "mugraph \"c\" {\n t0 = input \"x\" [17, 1]\n t1 = input \"y\" [17, 5]\n t2 = block [1] loop 5 {\n \
                 s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n s2 = accumulate sum s1\n store s2 [1]\n }\n output \"o\" t2\n}\n";
     let error = orch_mugraph::parse(text).unwrap_err().to_string();

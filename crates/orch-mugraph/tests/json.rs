@@ -1,4 +1,4 @@
-//! The published saved form is read, what is malformed is refused with its place, and our own form is written.
+//! The published saved form is read, malformed input is refused with its position, and our own form is written.
 
 mod common;
 
@@ -93,7 +93,7 @@ fn accumulators_and_operators_of_the_saved_form_are_taken_apart() {
     assert_eq!(tiles, expected);
 }
 
-/// The message for the softmax with a part, named by its path, that is replaced.
+/// The error message for the softmax in which the value at a path is replaced.
 fn refusal(path: &str, value: Value) -> String {
     let mut set = json!([softmax()]);
     *set.pointer_mut(path).unwrap_or_else(|| panic!("no {path}")) = value;
@@ -192,7 +192,7 @@ fn malformed_operators_are_refused_with_place_and_expectation() {
             json!(11),
             "saved graph 0, operator 2 (kn_customized_op): stores tensor 11 at another position than output_tensors says",
         ),
-        // Operands and results that are missing or too many.
+        // Missing and excess operands and results.
         (
             at(exp, "/input_tensors"),
             json!([]),

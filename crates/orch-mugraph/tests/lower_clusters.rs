@@ -1,5 +1,5 @@
-//! CTAs of a cluster that split the iterations of a block compute what its block graph says: attention of few queries, whose
-//! maxima and accumulators they reduce through DSMEM.
+//! CTAs of a cluster that split the iterations of a block compute what its block graph says: attention of few queries,
+//! whose maxima and accumulators they reduce through DSMEM.
 
 mod common;
 
@@ -10,8 +10,8 @@ use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise};
 use orch_thread::print_thread;
 
-/// Attention of two heads in one kernel, of so many rows, keys and columns and iterations, with a mask of keys or without: the
-/// unstable and the stable form.
+/// Attention of two heads in one kernel, of so many rows, keys and columns and iterations, with a mask of keys or
+/// without: the unstable and the stable form.
 fn attention([rows, keys, columns]: [usize; 3], range: usize, mask: Option<&str>) -> [MuGraph; 2] {
     let mask_input = mask.map_or(String::new(), |mask| format!("t3 = {mask}\n"));
     let t = if mask.is_some() { 4 } else { 3 };
@@ -53,7 +53,7 @@ fn attention_of_few_queries_is_split_over_clusters() {
         ([1, 96, 64], 6, None, &[2]),
         ([13, 160, 24], 4, None, &[2]),
         ([40, 128, 64], 4, None, &[2]),
-        // The last task has no keys that count, and each has some that do not.
+        // Every CTA has masked keys, and the last one has no others.
         ([16, 128, 32], 8, Some("below(2, 50, 1, 16, 128)"), &[4, 2]),
         ([16, 128, 32], 8, Some("causal(100, 1, 16, 128)"), &[4, 2]),
     ]);
@@ -64,10 +64,10 @@ fn attention_of_few_queries_is_split_over_clusters() {
 fn ctas_exchange_what_their_warps_have_reduced() {
     let [_, graph] = attention([1, 512, 64], 8, None);
     let all = ways(&graph, &row_major(&graph, KINDS[3].1), KINDS[3].0);
-    let (_, kernel) = all.iter().find(|(schedule, _)| schedule.ctas == 4).expect("four tasks");
+    let (_, kernel) = all.iter().find(|(schedule, _)| schedule.ctas == 4).expect("four CTAs");
     let exchanged = kernel.program.buffers.iter().filter(|buffer| buffer.name.starts_with("exchange"));
     let elems: Vec<usize> = exchanged.map(|buffer| buffer.elems).collect();
-    // Of each thread a maximum and a sum of two rows, and eight sums of 16 rows by 64 columns.
+    // Per thread: a maximum and a sum for each of two rows, and eight accumulators of 16 x 64 results per warp.
     assert_eq!(elems, [2, 2, 8].map(|elems| elems * 128));
 }
 
@@ -81,22 +81,22 @@ fn attention_by_wgmma_is_split_over_clusters() {
 }
 
 fn check_shared(cases: &[Case]) {
-    for &(extents, range, mask, tasks) in cases {
+    for &(extents, range, mask, ctas) in cases {
         for (graph, has_maxima) in attention(extents, range, mask).iter().zip([false, true]) {
             // In f32 as well where warps share rows.
             for (factors, dtype, limit) in [&KINDS[3..4], &KINDS[..usize::from(extents[0] == 40)]].concat() {
                 let stored = row_major(graph, dtype);
                 let all = ways(graph, &stored, factors);
                 let shared: Vec<usize> = all.iter().map(|(schedule, _)| schedule.ctas).collect();
-                let expected = [&[1][..], tasks].concat();
-                // A CTA whose products are wgmma keeps an SM busy alone.
+                let expected = [&[1][..], ctas].concat();
+                // One CTA with wgmma keeps an SM busy.
                 let has_tiles = extents[0].is_multiple_of(64);
                 assert_eq!(all[usize::from(has_tiles)].0, MugraphSchedule::PLAIN);
                 let mut sorted = shared.clone();
-                sorted.sort_by_key(|&tasks| (tasks > 1, std::cmp::Reverse(tasks)));
+                sorted.sort_by_key(|&ctas| (ctas > 1, std::cmp::Reverse(ctas)));
                 assert_eq!(sorted, expected, "{factors:?} {}", print(graph));
                 for (schedule, kernel) in all.iter().filter(|(schedule, _)| schedule.ctas > 1) {
-                    // One for maxima, one for sums, two if each task combines some of them, and one at the end.
+                    // One for maxima, one for sums, two if each CTA combines some of them, and one at the end.
                     let barriers = print_thread(&kernel.program).matches("cluster_barrier").count();
                     let least = 2 + usize::from(has_maxima);
                     assert_eq!(kernel.program.tasks, 2 * schedule.ctas);

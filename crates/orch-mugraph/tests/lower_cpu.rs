@@ -32,7 +32,7 @@ fn error_of(graph: &MuGraph, stored: &[Stored], inputs: &[Array<f64>], target: &
     expected.iter().zip(&given).map(|(a, b)| finite_error(a, b)).fold(0.0, f64::max)
 }
 
-/// The relative error, where what is not finite has to be the same.
+/// The relative error of finite elements; elements that are not finite must be equal.
 fn finite_error(expected: &Array<f64>, given: &Array<f64>) -> f64 {
     let same = |(a, b): (&f64, &f64)| a.is_finite() || a == b || a.is_nan() && b.is_nan();
     if !expected.data.iter().zip(&given.data).all(same) {
@@ -158,7 +158,7 @@ fn remainders_of_partitions_are_right() {
         );
         check(&graph);
     }
-    // A norm over rows of which each block has another part, and parts that are joined.
+    // A norm of rows that differ from block to block, and concatenated parts.
     check(&kernel(
         &["[6, 13]", "[6, 9]"],
         "[4] loop 1",
@@ -213,8 +213,8 @@ fn elements_are_moved() {
 }
 
 #[test]
-fn products_take_factors_of_all_kinds() {
-    // Transposed, moved, computed and repeated factors, one column, many rows, many terms.
+fn products_take_operands_of_all_kinds() {
+    // Transposed, shifted, computed and repeated operands, one column, many rows, a long K dimension.
     for (shapes, body) in [
         (["[1, 6, 20]", "[3, 20, 33]"], "s2 = matmul s0, s1; store s2"),
         (["[3, 6, 20]", "[1, 20, 1]"], "s2 = matmul s0, s1; store s2"),
@@ -245,10 +245,10 @@ fn products_take_factors_of_all_kinds() {
 }
 
 #[test]
-fn given_factors_are_asked_for_ahead() {
+fn operands_that_are_inputs_are_prefetched() {
     let plain = "s2 = matmul s0, s1; s3 = accumulate sum s2; store s3 [1]";
     let computed = "s2 = exp s1; s3 = matmul s0, s2; s4 = accumulate sum s3; store s4 [1]";
-    // Columns of long lines, parts of short ones, whole lines, and what is computed.
+    // Columns of long rows, parts of short rows, whole rows, and a computed operand.
     for (columns, grid, rest, is_asked) in
         [(640, 2, plain, true), (240, 1, plain, true), (32, 1, plain, false), (640, 2, computed, false)]
     {
@@ -267,7 +267,7 @@ fn given_factors_are_asked_for_ahead() {
 }
 
 #[test]
-fn sums_of_all_kinds_are_accumulated() {
+fn accumulators_of_all_kinds_are_kept_over_iterations() {
     let graph = kernel(
         &["[6, 24]", "[24, 40]", "[6, 24]"],
         "[2] loop 3",
@@ -276,7 +276,7 @@ fn sums_of_all_kinds_are_accumulated() {
          s10 = accumulate max s9; s11 = add s8, s10; store s4 [0]; store s5 [0]; store s7 [0]; store s11 [0]",
     );
     check(&graph);
-    // Degrees other than one, and of no sign.
+    // Exponentials of degrees other than one, and values of either sign.
     for degree in ["2", "1/2", "-1", "0"] {
         let graph = kernel(
             &["[6, 24]"],
@@ -294,7 +294,7 @@ fn sums_of_all_kinds_are_accumulated() {
 fn tensors_may_lie_anywhere() {
     let graph = flash(None, [24, 40], "[2, 3] loop 5");
     let mut stored = row_major(&graph);
-    // Heads beside each other in a row; keys as rows; values of one head for both.
+    // Heads within rows; keys `[key, channel]`; one head of values for two of queries.
     stored[0] = Stored { strides: vec![16, 40, 1], offset: 3, elems: 3 + 24 * 40, dtype: DType::F32 };
     stored[1] = Stored { strides: vec![640, 1, 16], offset: 0, elems: 1280, dtype: DType::F32 };
     stored[3] = Stored { strides: vec![16, 32, 1], offset: 7, elems: 7 + 24 * 32, dtype: DType::F32 };
@@ -371,7 +371,7 @@ fn random_kernels_are_lowered() {
 
 const RANDOM_KERNELS: u64 = 400;
 
-/// As C, kernels give what the interpreter gives.
+/// Compiled as C, kernels compute what the interpreter does.
 #[test]
 fn kernels_compile() {
     let graphs = [
@@ -412,7 +412,7 @@ fn kernels_compile() {
     }
 }
 
-/// A kernel with what it is passed.
+/// A kernel with its arguments.
 struct Compiled {
     lowered: Kernel,
     stored: Vec<Stored>,

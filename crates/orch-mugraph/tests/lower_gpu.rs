@@ -58,7 +58,7 @@ fn stable_split_attention_is_computed() {
     let graph = stable(&program, &resized(&mugraph("gqa_split"), &sizes));
     let mut inputs = random_inputs(&program, 11, 1.0);
     inputs[0] = inputs[0].map(|x| 30.0 / 4.0 * x);
-    // Logits of a standard deviation of 30 leave no digits of rounded factors.
+    // With logits of a standard deviation of 30 the rounding of operands leaves no correct digits.
     check_stored(&graph, &inputs, &row_major(&graph, DType::F32), (OperandPrecision::F32, 1e-4));
     inputs[0] = inputs[0].map(|x| x / 30.0);
     check(&graph, &inputs);
@@ -104,7 +104,7 @@ fn fused_attention(
 
 #[test]
 fn fused_attention_is_computed() {
-    // Warps share rows; rows and keys; keys; and keys that are no whole fragments.
+    // Warps split rows; rows and keys; keys; and keys that do not fill whole fragments.
     for ([heads, rows, keys, columns], blocks, range) in [
         ([1, 128, 64, 16], 2, 2),
         ([1, 64, 128, 16], 2, 4),
@@ -120,8 +120,8 @@ fn fused_attention_is_computed() {
     }
 }
 
-/// Compares as [`check_stored`], with 16-bit operands, and gives the number of wgmma: in all kernels, and of those whose B is
-/// MN-major.
+/// Compares as [`check_stored`], with 16-bit operands, and gives the number of wgmma: in all kernels, and of those
+/// whose B is MN-major.
 fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [usize; 2] {
     let mut counts = [0, 0];
     let factors = if stored[0].dtype == DType::F16 { OperandPrecision::F16 } else { OperandPrecision::Bf16 };
@@ -129,7 +129,7 @@ fn check_tiles(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored]) -> [us
         let kernel = gpu::lower(request, &SM_90, factors).unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
         let text = print_thread(&kernel.program);
         let products = || text.lines().filter(|line| line.contains("wgmma "));
-        // A product may be written in several places, but has sums of its own.
+        // The wgmma of one product may occur in several places; each product has its own accumulators.
         let sums =
             |line: &str| line.split(['[', ' ']).find(|word| word.starts_with("product")).map(str::to_owned);
         counts[0] += products().map(sums).collect::<BTreeSet<_>>().len();
@@ -162,7 +162,7 @@ fn attention_uses_wgmma() {
         for graph in [stable(&program, &fused), fused] {
             let mut stored = row_major(&graph, dtype);
             assert_eq!(check_tiles(&graph, &inputs, &stored), [least, least], "{}", print(&graph));
-            // Keys lie key by key.
+            // Keys are stored as `[key, channel]`.
             stored[1].strides = vec![columns * keys, 1, columns];
             let by_terms = usize::from(rows >= 64 && columns % 64 == 0);
             let by_columns = usize::from(rows >= 64 && columns % 64 == 0);
@@ -175,7 +175,7 @@ fn attention_uses_wgmma() {
 #[test]
 fn products_by_wgmma_are_computed() {
     for (head, body, expected) in [
-        // Two tiles of rows of a warp, and a first factor that the loop changes.
+        // Two row tiles per warp, and an A operand that changes in the loop.
         (
             "t0 = input \"x\" [128, 128]\n t1 = input \"w\" [128, 64]\n",
             "block [1] loop 2 {\n s0 = load t0 [-] 1\n s1 = load t1 [-] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n \
@@ -189,7 +189,7 @@ fn products_by_wgmma_are_computed() {
              s3 = matmul s0, s2\n store s3 [0]\n }",
             [1, 0],
         ),
-        // Leading elements of both factors and of the first one alone; the first factor stays while the loop runs.
+        // A batch dimension of both operands and of A alone; A does not change in the loop.
         (
             "t0 = input \"x\" [2, 64, 64]\n t1 = input \"w\" [2, 64, 128]\n",
             "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] 2\n s2 = matmul s0, s1\n s3 = sum(2) s2\n \
@@ -201,14 +201,14 @@ fn products_by_wgmma_are_computed() {
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
             [1, 1],
         ),
-        // A product before the loop, whose sums are a first factor in it.
+        // A product before the loop, whose accumulators are the A operand of one in the loop.
         (
             "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 128]\n",
             "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = load t1 [-] 0\n \
              s4 = transpose(1, 0) s3\n s5 = matmul s2, s4\n s6 = sum(1) s5\n s7 = accumulate sum s6\n store s7 [0]\n }",
             [2, 1],
         ),
-        // What others read as well is not swizzled, nor what is multiplied along both dimensions.
+        // Tiles with other readers are not swizzled, nor are tiles that products read along both dimensions.
         (
             "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 64]\n",
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = add s2, s1\n \
@@ -431,7 +431,7 @@ fn tensors_lie_anywhere() {
     let inputs = random_inputs(&graph, 6, 0.4);
     for dtype in [DType::F32, DType::F16] {
         let mut stored = row_major(&graph, dtype);
-        // Queries of the second head are those of the first; keys lie key by key; values with gaps, from an odd place.
+        // Both heads have the same queries; keys `[key, channel]`; values with gaps, at an odd offset.
         stored[0] = Stored { dtype, strides: vec![0, 16, 1], offset: 0, elems: 256 };
         stored[1] = Stored { dtype, strides: vec![512, 1, 16], offset: 0, elems: 1024 };
         stored[2] = Stored { dtype, strides: vec![33 * 17, 17, 1], offset: 5, elems: 1200 };
@@ -466,7 +466,7 @@ fn products_that_registers_do_not_hold_are_multiplied() {
     check(&graph, &random_inputs(&graph, 8, 0.3));
 }
 
-/// Kernels for less and less shared memory, down to what is too little, compute the same.
+/// Kernels for less and less shared memory compute the same, until it is too small.
 #[test]
 fn stages_are_fewer_where_shared_memory_is_short() {
     let (program, fused) = fused_attention([1, 16, 128, 16], 1, 8);
@@ -515,8 +515,8 @@ fn eight_warps_share_rows_and_columns() {
     }
 }
 
-/// What the search finds for small programs, relative to maxima where that is possible. Where the machine that
-/// costs are modelled for has few SMs, graphs have few blocks, each of which has much to do.
+/// The µGraphs that the search finds for small programs, in stable form where there is one. For a modelled GPU with few
+/// SMs graphs have few blocks with much work each.
 #[test]
 fn graphs_that_the_search_finds_are_computed() {
     for (name, sizes, cores) in [
@@ -594,8 +594,8 @@ fn tiles_of_few_dimensions_are_computed() {
 }
 
 /// The kernel under the plain schedule, with direct loads of B.
-fn by_threads(request: &Request<'_>, factors: OperandPrecision) -> Kernel {
-    gpu::lower_as(request, &SM_90, factors, gpu::MugraphSchedule::PLAIN).unwrap_or_else(|e| panic!("{e}"))
+fn by_threads(request: &Request<'_>, precision: OperandPrecision) -> Kernel {
+    gpu::lower_as(request, &SM_90, precision, gpu::MugraphSchedule::PLAIN).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Whether a kernel loads a B operand from global memory to registers directly.
@@ -668,9 +668,9 @@ fn direct_loads_have_remainders_and_cross_iterations() {
     }
 }
 
-/// Sums over iterations of sums of products, and of products by what does not change.
+/// Sums over iterations of sums of products, and of products with a loop-invariant operand.
 #[test]
-fn sums_of_products_are_added_straight() {
+fn sums_of_products_share_accumulators() {
     for (body, streamed) in [
         (
             "s4 = matmul s0, s1\n s5 = matmul s0, s2\n s6 = matmul s5, s3\n s7 = add s4, s6\n s8 = accumulate sum s7",
@@ -688,7 +688,7 @@ fn sums_of_products_are_added_straight() {
             "s4 = matmul s2, s3\n s5 = add s4, s1\n s6 = matmul s0, s5\n s7 = accumulate sum s6\n s8 = relu s7",
             true,
         ),
-        // Two readers, and a summand that does not change.
+        // A product with two readers, and a loop-invariant summand.
         (
             "s4 = matmul s0, s1\n s5 = relu s4\n s6 = add s4, s5\n s7 = accumulate sum s6\n s8 = add s7, s3",
             false,
@@ -723,7 +723,7 @@ fn other_operands_are_not_loaded_directly() {
     let plain = graph(16, "store s3 [0]");
     let f16 = row_major(&plain, DType::F16);
     assert!(streams(&plain, &f16, OperandPrecision::F16));
-    // Types that differ, neighbours along the terms, lines that no vector divides.
+    // Operands of different types, B contiguous along K, rows that are no multiple of a vector.
     assert!(!streams(&plain, &row_major(&plain, DType::F32), OperandPrecision::F16));
     assert!(!streams(&plain, &f16, OperandPrecision::Bf16));
     for (strides, offset) in [([1, 256], 0), ([65, 1], 0), ([64, 1], 4)] {
@@ -745,7 +745,7 @@ fn other_operands_are_not_loaded_directly() {
 
 #[test]
 fn attention_in_odd_tiles_is_computed() {
-    // Keys lie one after the other in memory.
+    // Keys are stored as `[key, channel]`.
     let text = "mugraph \"part\" {
   t0 = input \"x0\" [1, 75, 64]
   t1 = input \"x1\" [1, 1, 64]

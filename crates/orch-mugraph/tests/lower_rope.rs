@@ -31,14 +31,14 @@ fn check(graph: &MuGraph, scale: f64) {
     }
 }
 
-/// How angles are given, and what pairs are.
+/// How angles are given, and where the elements of a pair lie.
 #[derive(Clone, Copy)]
 enum Pairs {
     /// Halves, with an angle for each element.
     Halves,
-    /// Halves, with angles of the first ones.
+    /// Halves, with an angle for each pair.
     HalfAngles,
-    /// Neighbours, with angles of the first ones.
+    /// Interleaved pairs, with an angle for each pair.
     Neighbours,
 }
 
@@ -106,7 +106,7 @@ fn attention(
 #[test]
 fn attention_of_rotated_queries_and_keys_is_computed() {
     for pairs in [Pairs::Halves, Pairs::HalfAngles, Pairs::Neighbours] {
-        // Warps share rows and keys; keys; remainders of rows; and heads that are no whole fragments.
+        // Warps split rows and keys; keys; a remainder of rows; and channels that do not fill whole fragments.
         for ([heads, rows, keys, columns], blocks, range) in [
             ([1, 128, 64, 16], 2, 2),
             ([2, 16, 128, 32], 1, 2),
@@ -156,7 +156,7 @@ fn products_of_few_rotated_rows_are_computed() {
     }
 }
 
-/// Results that are rotated: of a product, and of a row whose elements others have.
+/// Rotated results: of a product, and of a row whose elements other threads hold.
 #[test]
 fn rotated_products_are_computed() {
     for group in [1, 8, 16] {

@@ -1,4 +1,5 @@
-//! Skinny GEMMs compute what their block graphs say under each schedule: direct loads of B to registers, or TMA and wgmma.
+//! Skinny GEMMs compute what their block graphs say under each schedule: direct loads of B to registers, or TMA and
+//! wgmma.
 
 mod common;
 
@@ -26,8 +27,8 @@ fn tma_count(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> O
     Some(tma_loads(kernel))
 }
 
-/// Few rows by B with rows of whole panels: normalised A, two products in one loop, a product of few columns, whose B cp.async
-/// copies, beside one of many; and iterations that are split into shorter ones.
+/// Few rows by B with rows of whole panels: normalised A, two products in one loop, a product of few columns, whose B
+/// cp.async copies, beside one of many; and iterations that are split into shorter ones.
 #[test]
 fn skinny_gemms_load_b_by_tma() {
     for rows in [1, 16, 40, 64, 100, 128] {
@@ -49,7 +50,7 @@ fn skinny_gemms_load_b_by_tma() {
     }
 }
 
-/// TMA is slow with rows outside of the tensor: it loads none.
+/// TMA is slow for rows outside of the tensor: no kernel loads such rows.
 #[test]
 fn tma_loads_only_rows_that_exist() {
     for rows in [1, 12, 16, 64, 72, 128] {
@@ -62,24 +63,24 @@ fn tma_loads_only_rows_that_exist() {
     }
 }
 
-/// Blocks that are too few for the GPU are split over clusters: a norm beside a product, and a product of few columns
-/// beside one of many.
+/// Blocks that are too few to fill the GPU are split over the CTAs of clusters: a norm beside a product, and a product
+/// of few columns beside one of many.
 #[test]
 fn few_blocks_are_run_by_clusters() {
-    for (graph, tasks) in [(normalised([9, 1024, 128], 2, 16), 4), (adapted([8, 4096, 128], 2, 2), 4)] {
+    for (graph, ctas) in [(normalised([9, 1024, 128], 2, 16), 4), (adapted([8, 4096, 128], 2, 2), 4)] {
         let stored = row_major(&graph, DType::F16);
         let all = ways(&graph, &stored, OperandPrecision::F16);
         let (_, shared) = all
             .iter()
             .find(|(way, _)| *way == MugraphSchedule { tma_operands: true, ctas: 2 })
             .expect("clusters");
-        assert_eq!(shared.program.tasks, tasks, "{}", print(&graph));
+        assert_eq!(shared.program.tasks, ctas, "{}", print(&graph));
         check_ways(&graph, &stored, KINDS[3]);
     }
 }
 
-/// Remainders of rows and columns, heads, B in column-major order, an A that is computed or has other readers, and iterations
-/// that are short already.
+/// Remainders of rows and columns, heads, B in column-major order, an A that is computed or has other readers, and
+/// iterations that are short already.
 #[test]
 fn tma_loads_suit_remainders_heads_and_orders() {
     let plain = |x: &str, w: &str, grid: &str, loads: [&str; 2], range: usize, body: &str| {
@@ -95,7 +96,7 @@ fn tma_loads_suit_remainders_heads_and_orders() {
     let computed = "s2 = relu s0\n s3 = matmul s2, s1\n s4 = accumulate sum s3\n store s4 [0, 1]";
     let read = "s2 = matmul s0, s1\n s3 = accumulate sum s2\n s4 = exp s0\n s5 = sum(1) s4\n \
                 s6 = accumulate sum s5\n s7 = mul s3, s6\n store s7 [0, 1]";
-    for (graph, strides, boxes) in [
+    for (graph, strides, tma_loads) in [
         (plain("[31, 256]", "[256, 192]", "[2, 3]", two, 2, product), None, 4),
         (plain("[2, 256]", "[256, 568]", "[1, 9]", two, 2, product), None, 4),
         (plain("[2, 8, 256]", "[2, 256, 64]", "[2]", ["[0] 2", "[0] 1"], 2, heads), None, 4),
@@ -109,12 +110,12 @@ fn tma_loads_suit_remainders_heads_and_orders() {
         if let Some(strides) = strides {
             stored[1].strides = strides;
         }
-        assert_eq!(tma_count(&graph, &stored, OperandPrecision::F16), Some(boxes), "{}", print(&graph));
+        assert_eq!(tma_count(&graph, &stored, OperandPrecision::F16), Some(tma_loads), "{}", print(&graph));
         check_ways(&graph, &stored, KINDS[3]);
     }
 }
 
-/// B that no tensor map describes in whole panels, and loops whose iterations cannot be split.
+/// B operands that no tensor map describes in whole panels, and loops whose iterations cannot be split.
 #[test]
 fn other_operands_are_not_loaded_by_tma() {
     let graph = |rows: usize, columns: usize, body: &str| {

@@ -1,5 +1,5 @@
-//! Kernels whose wgmma operands TMA loads compute what their block graphs say; only tensors that a tensor map describes are
-//! loaded by TMA.
+//! Kernels whose wgmma operands TMA loads compute what their block graphs say; only tensors that a tensor map describes
+//! are loaded by TMA.
 
 mod common;
 
@@ -27,7 +27,7 @@ struct Attention {
     row_blocks: usize,
     key_blocks: usize,
     range: usize,
-    /// What is masked, if anything.
+    /// The statement that defines a mask, if there is one.
     mask: Option<&'static str>,
 }
 
@@ -43,7 +43,7 @@ const SMALL: Attention = Attention {
 };
 
 impl Attention {
-    /// The tensors, and the number of the next one.
+    /// The statements of the inputs, and the number of the next tensor.
     fn inputs(&self) -> (String, usize) {
         let Attention { heads, rows, keys, columns, .. } = self;
         let mask = self.mask.map_or(String::new(), |mask| format!("t3 = {mask}\n"));
@@ -54,7 +54,7 @@ impl Attention {
         (text, if self.mask.is_some() { 4 } else { 3 })
     }
 
-    /// Operator by operator.
+    /// The program of predefined operators.
     fn program(&self) -> MuGraph {
         let (inputs, t) = self.inputs();
         let names: Vec<String> = (t..t + 6).map(|number| format!("t{number}")).collect();
@@ -66,7 +66,7 @@ impl Attention {
         ))
     }
 
-    /// In one kernel, and others where keys are split.
+    /// In one kernel; with a second one if keys are split over blocks.
     fn fused(&self) -> MuGraph {
         let Attention { heads, row_blocks, key_blocks, range, columns, .. } = self;
         let (inputs, t) = self.inputs();
@@ -125,13 +125,13 @@ fn attention_loads_keys_and_values_by_tma() {
     for (dtype, attention, slots, is_overlapped) in [
         (DType::F16, SMALL, "of 1 loads", true),
         (DType::BF16, Attention { rows: 128, ..SMALL }, "of 1 loads", true),
-        // Two panels of columns, and as many boxes of the keys; two panels of both.
+        // Two panels of columns, and two TMA tiles of the keys; two panels of both.
         (DType::F16, Attention { heads: 1, columns: 128, ..SMALL }, "of 2 loads", true),
         (DType::F16, Attention { heads: 1, columns: 128, range: 2, ..SMALL }, "of 2 loads", true),
         // Rows that are no multiple of 64, and that blocks share unevenly.
         (DType::F16, Attention { heads: 1, rows: 100, ..SMALL }, "of 1 loads", false),
         (DType::F16, Attention { heads: 1, rows: 200, row_blocks: 3, ..SMALL }, "of 1 loads", false),
-        // Keys that several blocks share, all of them at once, and masks.
+        // Keys that are split over blocks, all keys in one iteration, and masks.
         (DType::F16, Attention { key_blocks: 2, range: 2, ..SMALL }, "of 1 loads", true),
         (DType::F16, Attention { keys: 128, range: 1, ..SMALL }, "of 2 loads", false),
         (DType::F16, Attention { mask: Some("causal(192, 1, 64, 256)"), ..SMALL }, "of 1 loads", true),
@@ -147,8 +147,8 @@ fn attention_loads_keys_and_values_by_tma() {
             let mut stored = row_major(&graph, dtype);
             let text = check(&graph, &inputs, &stored);
             assert!(text.contains("tma_load") && text.contains(slots), "{attention:?}\n{text}");
-            // Keys and values are awaited apart, each just before it is multiplied; values an iteration later, and those of
-            // the last one after the loop.
+            // Keys and values have an mbarrier wait each, just before their wgmma; values are multiplied one iteration
+            // later, those of the last iteration after the loop.
             assert_eq!(count(&text, "tensor_map"), 2, "{text}");
             assert_eq!(text.contains(", async"), is_overlapped, "{attention:?}\n{text}");
             let order: Vec<&str> = (text.lines().map(str::trim_start))
@@ -174,14 +174,15 @@ fn attention_loads_keys_and_values_by_tma() {
                 false => [product, product].concat(),
             };
             assert_eq!(order, expected, "{text}");
-            // Keys lie key by key.
+            // Keys are stored as `[key, channel]`.
             stored[1].strides = vec![attention.columns * attention.keys, 1, attention.columns];
             assert_eq!(count(&check(&graph, &inputs, &stored), "tensor_map"), 2);
         }
     }
 }
 
-/// Two warp groups use empty mbarriers, which only the warp that issues TMA waits for; one group, or few stages, use barriers.
+/// Two warp groups use empty mbarriers, which only the warp that issues TMA waits for; one group, or few stages, use
+/// barriers.
 #[test]
 fn two_warp_groups_use_empty_mbarriers() {
     for (attention, passes) in [
@@ -205,7 +206,7 @@ fn two_warp_groups_use_empty_mbarriers() {
             let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
             let stored = row_major(&graph, DType::F16);
             check(&graph, &inputs, &stored);
-            // Tasks of a cluster would have iterations too few for that.
+            // CTAs of a cluster would have too few iterations for that.
             let mut text = String::new();
             check_lowered(&graph, &inputs, &stored, 1e-2, |request| {
                 let kernel = gpu::lower_as(request, &SM_90, OperandPrecision::F16, MugraphSchedule::PLAIN);
@@ -225,7 +226,8 @@ fn two_warp_groups_use_empty_mbarriers() {
     }
 }
 
-/// 16-bit results are stored by whole rows through shared memory, if they are row-major; f32 and column-major ones from registers.
+/// 16-bit results are stored by whole rows through shared memory, if they are row-major; f32 and column-major ones from
+/// registers.
 #[test]
 fn results_of_16_bits_are_stored_by_rows() {
     for graph in forms(&SMALL) {
@@ -258,7 +260,8 @@ fn attention_of_few_queries_loads_by_tma_too() {
     }
 }
 
-/// Conditional rescaling: maxima stay stale while rows grow little, and are updated where rows grow, fall, or are negative.
+/// Conditional rescaling: maxima stay stale while rows grow little, and are updated where rows grow, fall, or are
+/// negative.
 #[test]
 fn maxima_follow_rows_that_grow() {
     let [unstable, graph] = forms(&SMALL);
@@ -302,7 +305,7 @@ fn tensors_without_a_tensor_map_are_copied_by_cp_async() {
         offset,
         elems: SMALL.heads * SMALL.keys * line + offset,
     };
-    // Values that start, or whose rows start, at places that the engine does not take; keys may come in boxes still.
+    // Values whose start, or the start of whose rows, TMA does not support; keys may still be loaded by TMA.
     for (values, views) in [(rows(64, 8), 2), (rows(64, 4), 1), (rows(68, 0), 1), (rows(80, 16), 2)] {
         let mut stored = row_major(&graph, DType::F16);
         assert_eq!(stored[2].elems, elems);
@@ -310,7 +313,7 @@ fn tensors_without_a_tensor_map_are_copied_by_cp_async() {
         let text = check(&graph, &inputs, &stored);
         assert_eq!(count(&text, "tensor_map"), views, "{text}");
     }
-    // Nor are tensors in another type than that of the products.
+    // Nor are tensors loaded by TMA that are of another type than the products' operands.
     let mut stored = row_major(&graph, DType::F16);
     for at in [1, 2] {
         stored[at] = Stored::row_major(DType::F32, graph.shape(orch_mugraph::TensorId(at as u32)));
@@ -320,20 +323,20 @@ fn tensors_without_a_tensor_map_are_copied_by_cp_async() {
 
 #[test]
 fn batched_products_load_by_tma() {
-    for (head, body, boxes) in [
-        // A second factor for each leading element, in panels.
+    for (head, body, tma_tiles) in [
+        // A B operand for each batch element, in panels.
         (
             "t0 = input \"x\" [2, 64, 64]\n t1 = input \"w\" [2, 64, 128]\n",
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
             "mbarriers 1 full of 4 loads",
         ),
-        // More lines than a box has.
+        // More rows than a TMA tile may have.
         (
             "t0 = input \"x\" [128, 320]\n t1 = input \"w\" [320, 64]\n",
             "block [1] loop 1 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n store s2 [0]\n }",
             "mbarriers 1 full of 2 loads",
         ),
-        // Two factors, of which one is before the loop.
+        // Two operands, one of which is loaded before the loop.
         (
             "t0 = input \"x\" [64, 64]\n t1 = input \"w\" [64, 128]\n",
             "block [1] loop 2 {\n s0 = load t0 [-] -\n s1 = load t1 [-] -\n s2 = matmul s0, s1\n s3 = load t1 [-] 0\n \
@@ -345,7 +348,7 @@ fn batched_products_load_by_tma() {
         for dtype in [DType::F16, DType::BF16] {
             let inputs = rounded(&random_inputs(&graph, 7, 0.2), dtype);
             let text = check(&graph, &inputs, &row_major(&graph, dtype));
-            assert!(text.contains(boxes) && text.contains("tma_load"), "{text}");
+            assert!(text.contains(tma_tiles) && text.contains("tma_load"), "{text}");
         }
     }
 }

@@ -29,7 +29,7 @@ fn partner(column: usize, group: usize) -> (usize, f64) {
 }
 
 #[test]
-fn a_rotation_turns_pairs() {
+fn a_rotation_rotates_pairs() {
     for group in [1, 2, 3, 6] {
         let graph = rope(group);
         let inputs = random_inputs(&graph, 3, 1.0);
@@ -117,7 +117,7 @@ fn tiles_hold_whole_pairs() {
     assert!(remainder.is_err_and(|e| e.problem.contains("an extent of 2")));
 }
 
-/// The common denominator of an element and its partner is the product of both divisors.
+/// The common denominator of the two elements of a pair is the product of both divisors.
 #[test]
 fn divisors_of_pairs_are_counted_together() {
     let degrees = |body: &str| {
@@ -166,7 +166,8 @@ fn attention_of_rotated_operands_is_fused() {
     }
 }
 
-/// What is not rotated is joined in the kernel, at either side, and the sides differ.
+/// The elements that are not rotated are concatenated in the kernel, before or after the rotated ones; the order
+/// matters.
 #[test]
 fn the_rest_of_a_head_is_joined_in_the_kernel() {
     let attention = |joined: &str| {
@@ -191,31 +192,31 @@ fn the_rest_of_a_head_is_joined_in_the_kernel() {
     }
 }
 
-/// Attention whose queries `[3, 8, 16]` are rotated by angles of half a head, spread by an operator.
-fn half_angles(spread: &str, group: usize) -> MuGraph {
+/// Attention whose queries `[3, 8, 16]` are rotated by one angle for each pair, which the operator `doubled` repeats.
+fn half_angles(doubled: &str, group: usize) -> MuGraph {
     valid(&format!(
         "mugraph \"half\" {{\n t0 = input \"q\" [3, 8, 16]\n t1 = input \"cos\" [1, 8, 8]\n t2 = input \"sin\" [1, 8, 8]\n \
          t3 = input \"k\" [3, 16, 128]\n t4 = input \"v\" [3, 128, 16]\n t5 = {}\n t6 = {}\n t7 = mul t5, t0\n \
          t8 = rotate(2, {group}) t0\n t9 = mul t6, t8\n t10 = add t9, t7\n t11 = matmul t10, t3\n \
          t12 = scale(1/4) t11\n t13 = exp t12\n t14 = sum(2) t13\n t15 = div t13, t14\n t16 = matmul t15, t4\n \
          output \"o\" t16\n}}\n",
-        spread.replace('_', "t1"),
-        spread.replace('_', "t2"),
+        doubled.replace('_', "t1"),
+        doubled.replace('_', "t2"),
     ))
 }
 
 #[test]
-fn angles_of_one_of_each_pair_are_spread_in_the_kernel() {
-    for (spread, group) in [("concat(2) _, _", 8), ("repeat(2, 2) _", 1)] {
-        let program = half_angles(spread, group);
+fn angles_of_pairs_are_repeated_in_the_kernel() {
+    for (doubled, group) in [("concat(2) _, _", 8), ("repeat(2, 2) _", 1)] {
+        let program = half_angles(doubled, group);
         let (found, _) = run(&program);
         let one = found.iter().find(|found| found.graph.kernels() == 1).expect("one kernel");
         let text = print(&one.graph);
-        assert_eq!(text.matches(&spread[..6]).count(), 2, "{text}");
+        assert_eq!(text.matches(&doubled[..6]).count(), 2, "{text}");
         let stable = stabilise(&program, &one.graph, &VerifyOptions::default());
         assert!(stable.is_ok_and(|stable| stable.certificate.log2_bound < -80.0), "{text}");
     }
-    // Angles that are spread for other pairs than those that are turned.
+    // Angles that are repeated for other pairs than those that are rotated.
     let crossed = half_angles("repeat(2, 2) _", 8);
     let (found, _) = run(&crossed);
     assert!(found.iter().all(|found| print(&found.graph).contains("rotate(2, 8)")));
@@ -249,7 +250,7 @@ fn a_rotation_of_another_kind_is_outside() {
     assert_eq!(problem, "t2: the search does not know rotate(1, 8)");
 }
 
-/// A kernel of `softmax(x) v` whose weights, or sums, are turned.
+/// A kernel of `softmax(x) v` whose weights, or denominators, are rotated.
 fn weighted(turn: [&str; 2]) -> MuGraph {
     valid(&format!(
         "mugraph \"w\" {{\n t0 = input \"x\" [4, 8]\n t1 = input \"v\" [8, 6]\n t2 = block [2] loop 2 {{\n \

@@ -1,5 +1,5 @@
-//! The published saved sets, rebuilt in the published form: the right ones are read and proved, the wrong ones are read
-//! and told apart from what they should compute, by values and not for another reason.
+//! The published saved sets, rebuilt in the published form: the right ones are read and proved; the wrong ones are
+//! read, and refused because their values differ from those of the program, not for another reason.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn good_sets_are_accepted_at_their_full_shapes() {
     }
 }
 
-/// A graph of a good set with one operator that is another one, or with operands in the wrong order.
+/// A graph of a right set with one operator replaced, or with operands in the wrong order.
 fn broken(graph: &Value) -> Value {
     let text = graph.to_string();
     let edits = [

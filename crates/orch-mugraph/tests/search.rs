@@ -1,4 +1,4 @@
-//! The search finds what it should, in the number of states that it should.
+//! The search finds the expected µGraphs in the expected number of states.
 
 mod common;
 
@@ -256,7 +256,7 @@ fn outputs_of_equal_widths_are_cut_alike() {
     };
     let text = products(1024);
     assert!(text.contains("load t1 [-, 1] -\ns2 = load t2 [-, 1] -"), "{text}");
-    // Blocks that cut one output along columns that the other one has not would store the other one again.
+    // Blocks that partition columns which only one output has would each store the other output.
     let text = products(512);
     assert!(!text.contains("load t1 [-, 1]") && !text.contains("load t1 [1"), "{text}");
 }
@@ -284,7 +284,7 @@ output \"again\" t6
     assert!(last.ends_with(expected), "{text}");
 }
 
-/// 6144 columns in 128 blocks would be lines of 96 bytes, of which two sectors of 64 move.
+/// 6144 columns in 128 blocks would give rows of 96 bytes, for which DRAM transfers two sectors of 64 bytes.
 #[test]
 fn lines_of_tiles_are_whole_sectors() {
     let program = programs::programs(1).expect("small shapes").into_iter().find(|p| p.name == "osdi_rmsnorm");
@@ -304,7 +304,7 @@ fn lines_of_tiles_are_whole_sectors() {
     assert!(whole < torn && whole == whole_alone && torn > torn_alone, "{whole} {torn} {torn_alone}");
 }
 
-/// The grid of the cheapest kernel of a program where cores may share blocks.
+/// The grid of the cheapest kernel of a program if the CTAs of a cluster may split blocks.
 fn shared_grid(program: &MuGraph, has_tma: bool) -> String {
     let machine = SearchDevice {
         cache_bytes_per_us: 6.3e6,
@@ -319,8 +319,8 @@ fn shared_grid(program: &MuGraph, has_tma: bool) -> String {
     text.lines().next().and_then(|line| line.split(['[', ']']).nth(1)).unwrap_or_default().to_owned()
 }
 
-/// Two cores share blocks of 64 columns, which boxes bring, of many rows. That they share heads of attention is
-/// not counted with: on an H200 two kernels, of parts of the keys and of their sum, took 10 to 25 % less time.
+/// Two CTAs split blocks of 64 columns and many rows, which TMA loads. The cost model does not assume that CTAs split
+/// heads of attention: on an H200 two kernels, for parts of the keys and for their sum, took 10 to 25 % less time.
 #[test]
 fn processors_share_blocks() {
     let gated = |rows: usize| {

@@ -1,4 +1,4 @@
-//! Stable forms are right, stable, and refused where there are none.
+//! Stable forms are equal to their programs and numerically stable; graphs without one are refused.
 
 mod common;
 
@@ -7,8 +7,8 @@ use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
 use orch_mugraph::{InputKind, MuGraph, Precision, Unstable, VerifyOptions, interpret, print, stabilise};
 
-/// The stable form of a candidate, and its error in a type where logits have a standard deviation of `scale`. Inputs are
-/// rounded to the type before anything is computed.
+/// The stable form of a candidate, and its error in a type where logits have a standard deviation of `scale`. Inputs
+/// are rounded to the type before anything is computed.
 fn stable_error(program: &MuGraph, candidate: &MuGraph, precision: Precision, scale: f64) -> (MuGraph, f64) {
     let stable = stabilise(program, candidate, &VerifyOptions::default())
         .unwrap_or_else(|e| panic!("{e}\n{}", print(candidate)));
@@ -20,7 +20,7 @@ fn stable_error(program: &MuGraph, candidate: &MuGraph, precision: Precision, sc
     let mut inputs: Vec<Array<f64>> = random_inputs(program, 11, 1.0).iter().map(|a| a.map(round)).collect();
     let columns = program.shape(orch_mugraph::TensorId(0))[2] as f64;
     inputs[0] = inputs[0].map(|x| round(scale / columns.sqrt() * x));
-    // Rows that are masked out altogether have no value in the program.
+    // Rows that are masked out completely have no value in the program.
     for (input, (id, _, kind)) in inputs.iter_mut().zip(program.inputs()) {
         if kind == InputKind::Mask {
             let row = program.shape(id).last().copied().unwrap_or(1);
@@ -153,7 +153,7 @@ fn roots_of_sums_of_squares_are_rescaled_by_their_degree() {
     assert!(relative_error(&run(&program)[0], &run(&stable)[0]) < 1e-12);
 }
 
-/// What is refused, and the reason that is given.
+/// Graphs that are refused, and the reason that is given.
 #[test]
 fn counter_examples_are_refused() {
     let head = "mugraph \"c\" {\n t0 = input \"x\" [4, 6]\n t1 = input \"v\" [6, 4]\n t2 = exp t0\n";

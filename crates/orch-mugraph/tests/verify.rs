@@ -1,4 +1,5 @@
-//! The verifier accepts what is right, rejects what is wrong, and its bound is what happens with small primes.
+//! The verifier accepts equal programs and rejects different ones, and with small primes its bound matches the observed
+//! rate of false acceptance.
 
 mod common;
 

@@ -1,9 +1,10 @@
 //! Compiled kernels, kept on disk by content: what the compilers of all devices share.
 //!
-//! A file's name is the hash of all that determines its content. Files are written aside and renamed, so several
-//! processes may share a folder, and a file that exists is complete.
+//! A file's name is the hash of all that determines its content, and its end a hash of name and content. Files are written whole,
+//! so several processes may share a folder; a file that is damaged counts as absent.
 
-use crate::os::unique_name;
+use bytes::Bytes;
+use orch_files::{CacheFolder, FolderError, Scratch};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -18,6 +19,8 @@ pub struct Source {
     pub name: String,
     /// The text.
     pub text: String,
+    /// The kernels that it defines, by their functions' names: what a compiler writes is looked through for them.
+    pub symbols: Vec<String>,
 }
 
 /// How far a batch is.
@@ -41,13 +44,13 @@ pub struct CacheStats {
 /// A folder of compiled kernels, and the facts that all their names depend on.
 #[derive(Debug)]
 pub(crate) struct Store {
-    folder: PathBuf,
+    folder: CacheFolder,
     extension: &'static str,
     salt: blake3::Hasher,
 }
 
 /// Part of every key: change it when the meaning of cached files changes.
-const FORMAT: &str = "orchestrion kernels 1";
+const FORMAT: &str = "orchestrion kernels 2";
 
 /// The extensions of compiled kernels: shared objects, and cubins with what is known of them.
 const EXTENSIONS: [&str; 2] = [SHARED_OBJECT, CUBIN];
@@ -59,29 +62,27 @@ pub(crate) const SHARED_OBJECT: &str = "so";
 pub(crate) const CUBIN: &str = "cubin";
 
 impl Store {
-    /// The part of the cache in `folder` that is for files of this extension, made under these circumstances.
-    pub(crate) fn new<'a>(
+    /// Opens the part of the cache in `folder` that is for files of this extension, made under these circumstances.
+    ///
+    /// # Errors
+    /// As [`CacheFolder::open`].
+    pub(crate) fn open<'a>(
         folder: &Path,
         extension: &'static str,
         circumstances: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
+    ) -> Result<Self, FolderError> {
         let mut salt = blake3::Hasher::new();
         for fact in [FORMAT].into_iter().chain(circumstances) {
             // A length before each part keeps different lists from running together.
             salt.update(&(fact.len() as u64).to_le_bytes());
             salt.update(fact.as_bytes());
         }
-        Self { folder: folder.join("kernels"), extension, salt }
-    }
-
-    /// Makes the folder if need be.
-    pub(crate) fn make_folder(&self) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)
+        Ok(Self { folder: CacheFolder::open(folder)?.subfolder("kernels")?, extension, salt })
     }
 
     /// The folder.
     pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     /// The hash that names what is made of this source text.
@@ -91,20 +92,41 @@ impl Store {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Where the file of this key is, or will be.
-    pub(crate) fn path(&self, key: &str) -> PathBuf {
-        self.folder.join(format!("{key}.{}", self.extension))
+    /// What was made of the source text of this key; `None` if that is not there, or damaged.
+    pub(crate) fn get(&self, key: &str) -> Option<Bytes> {
+        self.folder.read_sealed(&self.name(key))
     }
 
-    /// A path, in the same folder, that nobody else uses.
-    pub(crate) fn aside(&self, key: &str) -> PathBuf {
-        self.folder.join(unique_name(key))
+    /// True if there is a file for this key, whole or damaged.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.folder().join(self.name(key)).exists()
+    }
+
+    /// Keeps what was made of the source text of this key.
+    pub(crate) fn put(&self, key: &str, content: &[u8]) -> io::Result<()> {
+        self.folder.write_sealed(&self.name(key), content)
+    }
+
+    /// Keeps a source that a compiler rejected, and says where.
+    pub(crate) fn put_rejected(&self, key: &str, extension: &str, text: &str) -> io::Result<PathBuf> {
+        let name = format!("rejected-{key}.{extension}");
+        self.folder.write(&name, text.as_bytes())?;
+        Ok(self.folder.path().join(name))
+    }
+
+    /// A folder for files under construction.
+    pub(crate) fn scratch(&self) -> io::Result<Scratch> {
+        self.folder.scratch()
+    }
+
+    fn name(&self, key: &str) -> String {
+        format!("{key}.{}", self.extension)
     }
 
     /// What the cache holds, of all kinds.
     pub(crate) fn stats(&self) -> io::Result<CacheStats> {
         let mut stats = CacheStats::default();
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in fs::read_dir(self.folder())? {
             let entry = entry?;
             let path = entry.path();
             if EXTENSIONS.iter().any(|&extension| path.extension().is_some_and(|found| found == extension)) {
@@ -119,8 +141,11 @@ impl Store {
     /// Removes everything, of all kinds, and says what it was.
     pub(crate) fn clear(&self) -> io::Result<CacheStats> {
         let stats = self.stats()?;
-        for entry in fs::read_dir(&self.folder)? {
-            match fs::remove_file(entry?.path()) {
+        for entry in fs::read_dir(self.folder())? {
+            let path = entry?.path();
+            let is_folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
+            let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -164,9 +189,9 @@ pub(crate) fn compile_each<T: Send>(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..jobs.clamp(1, sources.len().max(1)) {
-            scope.spawn(work);
-        }
+        // Where the system gives fewer threads than wanted, those that there are do the work.
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let _others: Vec<_> = (1..jobs.clamp(1, sources.len().max(1))).map_while(spawn).collect();
         work();
     });
     let stored = results.into_iter().map(|slot| {

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+mod compiled;
 pub mod cpu;
 pub mod cuda;
 mod kernels;
@@ -22,5 +23,5 @@ mod symbols;
 
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, map_open_file, read_file};
-pub use os::memory_bytes;
+pub use os::{ExitingAllocator, memory_bytes};
 pub use regular::open_regular;

@@ -85,7 +85,7 @@ pub struct CacheSizes {
 }
 
 impl CacheSizes {
-    /// What is assumed when the system does not tell: small for any current CPU.
+    /// Sizes that are assumed where the system does not report any: small for any current CPU.
     pub const FALLBACK: CacheSizes =
         CacheSizes { l1d_bytes: 32 << 10, l2_bytes: 512 << 10, l3_bytes: 8 << 20 };
 }
@@ -101,14 +101,14 @@ pub struct Machine {
     pub features: BTreeSet<Feature>,
     /// Data caches.
     pub caches: CacheSizes,
-    /// The CPUs that this process may run on (affinity), ascending; empty where the system does not tell.
+    /// The CPUs that this process may run on (affinity), ascending; empty where the system does not report them.
     pub cpus: Vec<usize>,
     /// Threads worth running: the allowed CPUs, less if a control group grants less time.
     pub threads: usize,
 }
 
 impl Machine {
-    /// Looks at the machine. On Linux with AMX this also asks for the permission to use its registers, which then
+    /// Detects the properties of this machine. On Linux with AMX this also requests the permission to use its registers, which then
     /// holds for all threads of the process.
     pub fn detect() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -243,7 +243,7 @@ fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Reads a `/sys/devices/system/cpu/cpuN/cache` folder; what is missing there takes its fallback.
+/// Reads a `/sys/devices/system/cpu/cpuN/cache` folder; missing values take their fallback.
 fn read_caches(folder: &Path) -> CacheSizes {
     let mut sizes = CacheSizes::FALLBACK;
     let mut found = false;
@@ -283,7 +283,7 @@ fn parse_size(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::TempDir;
+    use orch_files::Scratch;
 
     #[test]
     fn this_machine_is_plausible() {
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn cache_folders() {
-        let dir = TempDir::new("caches").unwrap();
+        let dir = Scratch::new().unwrap();
         for (index, level, kind, size) in
             [(0, "1", "Data", "48K"), (1, "1", "Instruction", "32K"), (2, "2", "Unified", "2M")]
         {

@@ -27,7 +27,7 @@ pub fn map_open_file(file: &File) -> io::Result<Bytes> {
     if file.metadata()?.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is private and read-only. That nobody shrinks the file is the caller's duty, stated above.
+    // SAFETY: the mapping is private and read-only. The caller guarantees, as stated above, that the file is not shrunk.
     let map = unsafe { memmap2::Mmap::map(file)? };
     Ok(Bytes::from_owner(map))
 }
@@ -48,11 +48,11 @@ pub fn read_file(path: &Path) -> io::Result<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::TempDir;
+    use orch_files::Scratch;
 
     #[test]
     fn files_are_read_whole() {
-        let dir = TempDir::new("read").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("data");
         std::fs::write(&path, b"0123456789").unwrap();
         assert_eq!(read_file(&path).unwrap(), b"0123456789"[..]);
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn bytes_outlive_the_path() {
-        let dir = TempDir::new("mmap").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("data");
         std::fs::write(&path, b"0123456789").unwrap();
         let bytes = map_file(&path).unwrap();
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn empty_and_missing_files() {
-        let dir = TempDir::new("mmap").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("empty");
         std::fs::write(&path, b"").unwrap();
         assert!(map_file(&path).unwrap().is_empty());

@@ -4,9 +4,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The CPUs that this process may run on, ascending; empty where the system does not tell.
+/// The CPUs that this process may run on, ascending; empty where the system does not report them.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -24,7 +23,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     Vec::new()
 }
 
-/// The CPU that the calling thread runs on just now, where the system tells.
+/// The CPU that the calling thread runs on just now, where the system reports it.
 pub(crate) fn current_cpu() -> Option<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -35,7 +34,7 @@ pub(crate) fn current_cpu() -> Option<usize> {
     None
 }
 
-/// The time that the calling thread has run, where the system tells.
+/// The time that the calling thread has run, where the system reports it.
 pub(crate) fn thread_time() -> Option<std::time::Duration> {
     #[cfg(unix)]
     {
@@ -71,7 +70,7 @@ pub(crate) fn pin_current_thread(cpu: usize) -> bool {
     }
 }
 
-/// Asks Linux for the right to use AMX tile registers, which holds for the whole process; true if granted.
+/// Requests from Linux the permission to use AMX tile registers, which holds for the whole process; true if granted.
 pub(crate) fn request_amx() -> bool {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     {
@@ -104,11 +103,46 @@ pub(crate) unsafe fn advise_huge_pages(start: *mut u8, len: usize) {
 }
 
 /// Makes a command that is yet to be started the first of a process group of its own: Ctrl-C in a terminal does not
-/// reach it then, so that it ends only when its caller wants.
-pub(crate) fn in_own_group(command: &mut Command) -> &mut Command {
+/// reach it then, so that it ends when its caller wants. On Linux it also ends when the thread that starts it does, however that
+/// comes, and it and all that it starts are limited to `cpu_seconds` of processor time each.
+pub(crate) fn in_own_group(command: &mut Command, cpu_seconds: u64) -> &mut Command {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
+    #[cfg(target_os = "linux")]
+    {
+        let limit = libc::rlimit { rlim_cur: cpu_seconds, rlim_max: cpu_seconds.saturating_add(1) };
+        let before_it_runs = move || {
+            // SAFETY: both are plain system calls, which may be made between fork and exec; the limit outlives its call. Without them
+            // the command runs as well.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                libc::setrlimit(libc::RLIMIT_CPU, &raw const limit);
+            }
+            Ok(())
+        };
+        // SAFETY: the closure makes two system calls and touches no memory but its own.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(command, before_it_runs) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = cpu_seconds;
     command
+}
+
+/// True if the file system of a folder has no room left for a small file; false where the system does not tell.
+pub(crate) fn is_full(folder: &Path) -> bool {
+    const SMALL_BYTES: u64 = 64 << 10;
+    #[cfg(unix)]
+    {
+        rustix::fs::statvfs(folder).is_ok_and(|system| {
+            let has_no_files_left = system.f_files > 0 && system.f_favail == 0;
+            system.f_bavail.saturating_mul(system.f_frsize) < SMALL_BYTES || has_no_files_left
+        })
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (folder, SMALL_BYTES);
+        false
+    }
 }
 
 /// Asks the process `leader`, started by [`in_own_group`] and not yet waited for, and all of its group to end.
@@ -122,8 +156,13 @@ pub(crate) fn end_group(leader: u32) {
     let _ = leader;
 }
 
-/// The memory of this machine in bytes, where the system tells.
+/// The memory that this process may have, in bytes, where the system tells: that of the machine, or less where a control group or a limit
+/// of the address space allows less.
 pub fn memory_bytes() -> Option<u64> {
+    [physical_bytes(), control_group_bytes(), address_space_bytes()].into_iter().flatten().min()
+}
+
+fn physical_bytes() -> Option<u64> {
     #[cfg(unix)]
     {
         // SAFETY: the calls take a number and return one.
@@ -135,13 +174,100 @@ pub fn memory_bytes() -> Option<u64> {
     None
 }
 
+/// The least limit of the control groups that this process is in (version 2, and version 1 as containers see it).
+fn control_group_bytes() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        const ROOT: &str = "/sys/fs/cgroup";
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let group = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+        let root = Path::new(ROOT);
+        let own = root.join(group);
+        let above = own.ancestors().take_while(|folder| folder.starts_with(root));
+        let files = above.map(|folder| folder.join("memory.max"));
+        let files = files.chain([root.join("memory/memory.limit_in_bytes")]);
+        files.filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok()).min()
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// What the limit of the address space (`ulimit -v`) leaves beside what is in use.
+fn address_space_bytes() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the pointer is to an `rlimit`, which is all that the call writes.
+        let status = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+        if status != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+            return None;
+        }
+        let used_pages = std::fs::read_to_string("/proc/self/statm").ok()?;
+        let used_pages: u64 = used_pages.split(' ').next()?.parse().ok()?;
+        // SAFETY: the call takes a number and returns one.
+        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+        Some(limit.rlim_cur.saturating_sub(used_pages.saturating_mul(page)))
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// The system's allocator, which ends the process with a message and this exit code where there is no memory. (The standard library
+/// aborts, which looks like a crash.)
+pub struct ExitingAllocator<const CODE: i32>;
+
+impl<const CODE: i32> ExitingAllocator<CODE> {
+    /// What the allocator gave, if that is memory.
+    fn checked(start: *mut u8, bytes: usize) -> *mut u8 {
+        if start.is_null() {
+            Self::exit(bytes);
+        }
+        start
+    }
+
+    fn exit(bytes: usize) -> ! {
+        use std::io::Write;
+        // Written piece by piece: nothing may be allocated here.
+        let mut error = std::io::stderr();
+        let _ = writeln!(
+            error,
+            "error: out of memory: {bytes} more bytes were needed; raise the memory limit, or compile and run the model for smaller shapes"
+        );
+        // SAFETY: ends the process without running what would allocate again.
+        unsafe { libc::_exit(CODE) }
+    }
+}
+
+// SAFETY: all is done by the system's allocator, whose contract is this one.
+unsafe impl<const CODE: i32> std::alloc::GlobalAlloc for ExitingAllocator<CODE> {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        Self::checked(unsafe { std::alloc::System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: std::alloc::Layout) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        Self::checked(unsafe { std::alloc::System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: std::alloc::Layout, size: usize) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        Self::checked(unsafe { std::alloc::System.realloc(start, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: std::alloc::Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { std::alloc::System.dealloc(start, layout) }
+    }
+}
+
 /// A read-only file with given content that no directory lists, but that can be opened by path while this lives.
 pub(crate) struct AnonymousFile {
     path: PathBuf,
     #[cfg(target_os = "linux")]
     _file: std::fs::File,
     #[cfg(not(target_os = "linux"))]
-    _dir: TempDir,
+    _dir: orch_files::Scratch,
 }
 
 impl AnonymousFile {
@@ -156,14 +282,14 @@ impl AnonymousFile {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // SAFETY: `fd` was just opened and belongs to nobody else.
+            // SAFETY: `fd` was just opened and has no other owner.
             let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
             file.write_all(content)?;
             Ok(Self { path: format!("/proc/self/fd/{}", file.as_raw_fd()).into(), _file: file })
         }
         #[cfg(not(target_os = "linux"))]
         {
-            let dir = TempDir::new("kernels")?;
+            let dir = orch_files::Scratch::new()?;
             let path = dir.path().join("kernels.so");
             std::fs::write(&path, content)?;
             Ok(Self { path, _dir: dir })
@@ -174,40 +300,6 @@ impl AnonymousFile {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// A private folder under the system's temporary folder, removed with its content on drop.
-pub(crate) struct TempDir(PathBuf);
-
-impl TempDir {
-    /// A new folder; `label` is part of its name.
-    pub(crate) fn new(label: &str) -> io::Result<Self> {
-        let path = std::env::temp_dir().join(unique_name(&format!("orchestrion-{label}")));
-        let mut builder = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(&path)?;
-        Ok(Self(path))
-    }
-
-    /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        // A folder that cannot be removed is left to the system's own cleaning.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A file name that no other call, thread or process uses at the same time.
-pub(crate) fn unique_name(prefix: &str) -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let nanos = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |age| age.as_nanos() as u64);
-    format!("{prefix}.{}.{nanos:x}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Refuses an ELF file that ends before its segments do: the dynamic loader maps such a file, and the process dies of the
@@ -255,6 +347,7 @@ pub(crate) fn loader_message(error: &libloading::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orch_files::Scratch;
 
     #[test]
     fn anonymous_files_hold_their_content() {
@@ -267,7 +360,7 @@ mod tests {
 
     #[test]
     fn files_that_are_cut_off_are_told_from_others() {
-        let dir = TempDir::new("whole").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("library.so");
         let object =
             crate::cpu::testing::compile_object("int table[5000] = {1}; int f(void) { return table[7]; }");
@@ -282,15 +375,6 @@ mod tests {
             assert_eq!(check(other), Ok(()), "the loader says what is wrong with it");
         }
         assert_eq!(check_whole(&dir.path().join("absent")), Ok(()));
-    }
-
-    #[test]
-    fn temporary_folders_vanish() {
-        let dir = TempDir::new("test").unwrap();
-        let path = dir.path().to_owned();
-        std::fs::write(path.join("file"), b"x").unwrap();
-        drop(dir);
-        assert!(!path.exists());
     }
 
     #[test]

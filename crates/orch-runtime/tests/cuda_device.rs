@@ -71,7 +71,7 @@ fn setting() -> Option<Setting> {
         let device = Driver::load(&paths)?.device(0)?;
         eprintln!("{:?}, {:.0} GB/s", device.info(), device.info().memory_gbs());
         let (context, nvrtc) = (Context::new(&device)?, Nvrtc::load(&paths)?);
-        let source = Source { name: "kernels".into(), text: KERNELS.into() };
+        let source = Source { name: "kernels".into(), text: KERNELS.into(), symbols: Vec::new() };
         let target = NvrtcTarget::new(&device.info().capability.arch());
         let Cubin { bytes, kernels, .. } = nvrtc.compile(&source, &target, &std::env::temp_dir()).unwrap();
         eprintln!("{kernels:?}");

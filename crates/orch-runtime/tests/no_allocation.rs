@@ -44,7 +44,7 @@ fn program(folder: &std::path::Path) -> Program {
     const SIZE: usize = 4 * ELEMS;
     let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
     let cache = CompileCache::open(folder, compiler, &Machine::detect()).unwrap();
-    let source = Source { name: "twice".into(), text: SOURCE.into() };
+    let source = Source { name: "twice".into(), text: SOURCE.into(), symbols: vec!["twice".into()] };
     let library = cache.load(&source, &AtomicBool::new(false)).unwrap();
     let launch = |from, to, chunking| {
         let kernel = library.kernel("twice", ELEMS as i64, 64).unwrap();
@@ -73,9 +73,14 @@ fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda
     const SIZE: usize = 32;
     let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
     let cache = CompileCache::open(folder, compiler, &Machine::detect()).unwrap();
-    let source = Source { name: "driver".into(), text: include_str!("fake_cuda/driver.c").into() };
-    let driver = Some(cache.compile(&source, &AtomicBool::new(false)).unwrap());
-    let driver = cuda::Driver::load(&cuda::SearchPaths { driver, ..Default::default() }).unwrap();
+    let source = Source {
+        name: "driver".into(),
+        text: include_str!("fake_cuda/driver.c").into(),
+        symbols: Vec::new(),
+    };
+    let file = folder.join("driver.so");
+    std::fs::write(&file, cache.compile(&source, &AtomicBool::new(false)).unwrap()).unwrap();
+    let driver = cuda::Driver::load(&cuda::SearchPaths { driver: Some(file), ..Default::default() }).unwrap();
     let context = cuda::Context::new(&driver.device(0).unwrap()).unwrap();
     let function = cuda::Module::load(&context, "test", b"fake\nneg\n").unwrap().function("neg").unwrap();
     let write = |idx| BufferRef::write(Base::Output(idx), 0, SIZE);

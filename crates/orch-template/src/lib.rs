@@ -8,7 +8,7 @@ mod nest;
 pub mod row;
 
 pub use design::{CannotLower, Design};
-pub use nest::{LaneAxis, NestSchedule};
+pub use nest::{AxisBlock, LaneAxis, NestSchedule};
 
 use contraction::{ContractionForm, CpuMathUnit, GemmShape};
 use orch_compute::block::BlockProgram;

@@ -10,7 +10,7 @@ use orch_thread::target::SM_90;
 use orch_thread::validate_thread;
 use support::{G, run_kernel};
 
-/// What differs between attentions.
+/// An attention: shapes, and which variants of the pattern it has.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     heads: usize,
@@ -18,9 +18,9 @@ struct Shape {
     keys: usize,
     head_dim: usize,
     columns: usize,
-    /// Keys are given as `[head_dim, key]`.
+    /// True if keys are given as `[head_dim, key]`.
     keys_last: bool,
-    /// An additive mask per (row, key).
+    /// True for an additive mask `[row, key]`.
     masked: bool,
     dtype: DType,
 }

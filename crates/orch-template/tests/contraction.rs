@@ -19,7 +19,7 @@ use orch_thread::target::{SM_90, X86_64_V3, X86_64_V4};
 use orch_thread::{BufferData, CpuTarget, ExecOptions, interpret, parse_thread, validate_thread};
 use support::square_window;
 
-/// Most multiply-adds of a product for which everything that multiplies is tried.
+/// Most multiply-adds of a product that is tested with every operand precision.
 const SMALL_PRODUCT: usize = 10_000;
 
 /// A graph with one output, and values of its inputs and constants.
@@ -34,7 +34,7 @@ fn values(shape: &[usize], seed: usize) -> Tensor {
     Tensor::from_vec(shape.to_vec(), data)
 }
 
-/// The same values in half precision, which has all of them.
+/// The same values in f16, which represents them exactly.
 fn half(tensor: &Tensor) -> Tensor {
     Tensor::from_f64(DType::F16, tensor.shape().clone(), &tensor.to_f64())
 }
@@ -60,7 +60,7 @@ impl Case {
         self.graph.add_constant(half(&values(shape, 99)))
     }
 
-    /// The graph as one kernel, what it computes, and how that is laid out.
+    /// The graph as one block program, the expected output, and the output's layout.
     fn built(&mut self, result: TensorId) -> (BlockProgram, Tensor, Layout) {
         self.graph.add_output("y", result);
         let layouts = layouts::assign(&self.graph);
@@ -79,7 +79,7 @@ impl Case {
         self.graph.add(op, inputs).expect("a valid primitive")
     }
 
-    /// Adds a bias along `dim` and a rectifier: an epilogue.
+    /// Adds an epilogue: a bias along `dim` and a ReLU.
     fn bias_relu(&mut self, x: TensorId, dim: usize) -> TensorId {
         let shape = self.graph.shape(x).clone();
         let bias = self.constant(&[shape[dim]]);
@@ -95,28 +95,28 @@ impl Case {
         self.check_on(&[&X86_64_V4, &X86_64_V3], result, layouts, what, |_| ());
     }
 
-    /// Runs the whole graph as one kernel of a GPU, whatever multiplies where the product is small, under some of the
-    /// schedules that waste least, and compares.
+    /// Runs the whole graph as one GPU kernel and compares: with f16 operands, and for small products with every
+    /// precision; under one schedule of each kind, out of those that pad the product least.
     fn check_on_gpu(&self, block: &BlockProgram, expected: &Tensor, layout: &Layout, what: &str) {
         let form = ContractionForm::of(block).unwrap_or_else(|error| panic!("{what}: {error}"));
         let GemmShape { batch, m, n, k } = GemmShape::of(block, &form);
-        for (factors, tolerance) in [
+        for (precision, tolerance) in [
             (OperandPrecision::F16, 5e-3),
             (OperandPrecision::F32, 1e-4),
             (OperandPrecision::Tf32, 2e-2),
             (OperandPrecision::Bf16, 4e-2),
         ] {
-            if factors != OperandPrecision::F16 && batch * m * n * k > SMALL_PRODUCT {
+            if precision != OperandPrecision::F16 && batch * m * n * k > SMALL_PRODUCT {
                 continue;
             }
-            let mut schedules = gpu::schedules(block, &SM_90, factors, usize::MAX);
+            let mut schedules = gpu::schedules(block, &SM_90, precision, usize::MAX);
             assert!((20..=200).contains(&schedules.len()), "{} schedules", schedules.len());
-            // Multiply-adds, those beyond the borders of the product as well.
+            // Multiply-adds of whole tiles, padding included.
             schedules.sort_by_key(|schedule| {
                 let tile = m.next_multiple_of(schedule.block_m) * n.next_multiple_of(schedule.block_n);
                 tile * k.next_multiple_of(schedule.block_k * schedule.split_k)
             });
-            // Of each kind one that differs from test to test.
+            // One schedule of each kind; different tests take different ones.
             let of_kind = |is_kind: fn(&gpu::GpuContractionSchedule) -> bool| {
                 let kind: Vec<_> = schedules.iter().filter(|schedule| is_kind(schedule)).take(8).collect();
                 let at = what.len() * 7 + block.args.len() * 31;
@@ -129,9 +129,9 @@ impl Case {
                 of_kind(|schedule| schedule.wgmma && schedule.block_n % SWIZZLE_ROW == 0),
             ];
             for schedule in kinds.into_iter().flatten() {
-                let what = format!("{what} {factors:?} {schedule:?}");
+                let what = format!("{what} {precision:?} {schedule:?}");
                 let kernel =
-                    gpu::lower(block, schedule, factors).unwrap_or_else(|error| panic!("{what}: {error}"));
+                    gpu::lower(block, schedule, precision).unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
                 let got = self.run_kernel(block, &kernel, &what);
                 compare(expected, &got, layout, tolerance, &what);
@@ -139,7 +139,7 @@ impl Case {
         }
     }
 
-    /// As [`Self::check`], on these targets; `seen` is told each schedule.
+    /// As [`Self::check`], on these targets; `seen` is called with each schedule.
     fn check_on(
         mut self,
         targets: &[&CpuTarget],
@@ -246,8 +246,8 @@ fn matrix_products_of_adversarial_sizes() {
     }
 }
 
-/// Tiles of either direction, of one and of three warp groups, while the next steps are copied; the constants' first
-/// steps before other kernels are awaited.
+/// wgmma with K-major and MN-major operands, of one and of three warp groups, overlaps the copies of the next stages.
+/// With programmatic dependent launch, the first stages of constants are loaded before the wait for other kernels.
 #[test]
 fn products_of_tiles_run_on_while_the_next_are_copied() {
     let (m, n, k) = (130, 136, 450);
@@ -289,8 +289,8 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
     }
 }
 
-/// Strips of long rows, which threads read faster than TMA, beside rows of terms; and no tile has a warp group
-/// without a row.
+/// Row-major large operands are read in strips of long rows, by threads, which is faster than TMA; K-major ones in rows
+/// along K. No tile has a warp group without a row.
 #[test]
 fn skinny_gemms_are_tiled_by_the_order_of_the_large_operand() {
     for (m, is_transposed) in [(8, false), (64, false), (8, true), (65, true)] {
@@ -317,8 +317,8 @@ fn skinny_gemms_are_tiled_by_the_order_of_the_large_operand() {
 
 /// 16-bit operands that are plain arrays are loaded by TMA, whatever their order, offsets and remainders.
 #[test]
-fn the_copy_engine_brings_plain_factors() {
-    // Heads, rows, columns and terms; whether the second factor is a constant, and whether it lies transposed.
+fn plain_operands_are_loaded_by_tma() {
+    // Heads, rows, columns, K; whether the second operand is a constant, and whether it is transposed in memory.
     for (heads, m, n, k, is_constant, is_transposed) in [
         (1, 70, 136, 456, false, false),
         (1, 70, 136, 456, true, false),
@@ -360,10 +360,10 @@ fn the_copy_engine_brings_plain_factors() {
     }
 }
 
-/// Operands that are the first elements of longer rows come by whole accesses, of which what lies beyond is zeros: the copy
-/// engine stops there, and threads copy what is real of the last 16 bytes.
+/// Operands whose rows are the first elements of longer rows are read in whole 16-byte accesses, with zeros beyond the
+/// operand: TMA fills them by itself, and threads copy only the valid bytes of the last access.
 #[test]
-fn odd_factors_with_longer_rows_are_copied_as_they_are() {
+fn operands_of_odd_width_in_longer_rows_are_copied_in_place() {
     for (m, n, k, row) in [(21, 30, 19, 32), (17, 18, 23, 24)] {
         for is_half in [false, true] {
             let mut case = Case::new();
@@ -375,8 +375,8 @@ fn odd_factors_with_longer_rows_are_copied_as_they_are() {
                 let slice = PrimOp::Slice { starts: vec![0; 2], steps: vec![1; 2], sizes: sizes.to_vec() };
                 case.add(slice, &[tensor])
             };
-            let factors = [first(given[0], [m, k]), first(given[1], [k, n])];
-            let y = case.add(PrimOp::Contract(Contract::matmul(0)), &factors);
+            let precision = [first(given[0], [m, k]), first(given[1], [k, n])];
+            let y = case.add(PrimOp::Contract(Contract::matmul(0)), &precision);
             let what = format!("{m} x {n} x {k} of rows of {row}");
             let (block, expected, layout) = case.built(y);
             let multiplied = if is_half { OperandPrecision::F16 } else { OperandPrecision::F32 };
@@ -401,9 +401,10 @@ fn odd_factors_with_longer_rows_are_copied_as_they_are() {
     }
 }
 
-/// What starts or has strides at no multiple of 16 bytes, is computed, or gathered, threads bring.
+/// Threads load operands that TMA cannot: those whose start or strides are no multiples of 16 bytes, computed ones, and
+/// gathered ones.
 #[test]
-fn the_copy_engine_is_not_asked_for_what_it_cannot_bring() {
+fn operands_without_a_tensor_map_are_loaded_by_threads() {
     for (k, is_computed) in [(100, false), (128, true)] {
         let mut case = Case::new();
         let mut x = case.half_input(&[64, k]);
@@ -422,9 +423,9 @@ fn the_copy_engine_is_not_asked_for_what_it_cannot_bring() {
     }
 }
 
-/// With small caches even short sums are added up in parts.
+/// With small caches even short reductions are split into K blocks.
 #[test]
-fn long_sums_are_added_up_in_blocks_of_terms() {
+fn long_reductions_are_split_into_k_blocks() {
     let target = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
     for (m, n, k, packed) in [(29, 49, 1027, true), (300, 20, 600, true), (13, 130, 1100, false)] {
         let mut case = Case::new();
@@ -441,15 +442,16 @@ fn long_sums_are_added_up_in_blocks_of_terms() {
     }
 }
 
-/// Few strips of rows by a factor that caches do not hold: terms are read in blocks, and asked for ahead, of arguments only.
+/// Skinny GEMMs whose large operand does not fit in the caches read it in K blocks and prefetch it, if it is an
+/// argument of the kernel.
 #[test]
 fn large_operands_of_skinny_gemms_are_prefetched() {
     let target = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
-    for (m, n, k, is_constant, is_asked, is_blocked) in [
+    for (m, n, k, is_constant, is_prefetched, is_blocked) in [
         (11, 96, 200, false, true, true),
         (2, 512, 150, false, true, true),
         (16, 320, 48, false, true, false),
-        // A line at a time, many rows, little, and what is packed.
+        // One cache line per row, many rows, a small operand, and a packed one.
         (11, 32, 600, false, false, false),
         (300, 96, 60, false, false, false),
         (11, 64, 16, false, false, false),
@@ -468,14 +470,14 @@ fn large_operands_of_skinny_gemms_are_prefetched() {
         let kernel = lower(&block, &schedule, &target).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
         let text = kernel.program.to_string();
-        assert_eq!(text.contains("prefetch arg1["), is_asked, "{what}");
+        assert_eq!(text.contains("prefetch arg1["), is_prefetched, "{what}");
         assert_eq!(schedule.block_k == 64, is_blocked, "{what}");
         let got = case.run_kernel(&block, &kernel, &what);
         compare(&expected, &got, &layout, 1e-4, &what);
     }
 }
 
-/// In one chain all terms of 1 after one of 2^24 are lost, each being half a unit in the last place.
+/// In one chain all ones that are added after 2^24 are lost, since each is half a unit in the last place.
 #[test]
 fn long_sums_are_several_chains() {
     for packed in [true, false] {
@@ -493,13 +495,13 @@ fn long_sums_are_several_chains() {
             w
         };
         let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
-        // GPUs add all terms of a part up in one chain.
+        // On GPUs each part of split-K is one chain.
         case.check(y, None, &format!("long chain, packed {packed}"));
     }
 }
 
 #[test]
-fn batched_products_with_a_transposed_factor() {
+fn batched_products_with_a_transposed_operand() {
     for (heads, s, t, d) in [(1, 5, 7, 3), (3, 9, 17, 16), (2, 33, 20, 8)] {
         let mut case = Case::new();
         let (q, k) = (case.input(&[heads, s, d]), case.input(&[heads, t, d]));
@@ -572,8 +574,8 @@ fn convolutions() {
     }
 }
 
-/// Pixels of a channels-first image are neighbours in memory, its channels are not: scratch is filled along pixels.
-/// Blocks of rows begin and end anywhere in a line of pixels.
+/// The pixels of a channels-first image are contiguous, its channels are not, so scratch is filled along pixels. Blocks
+/// of rows may begin and end within a line of pixels.
 #[test]
 fn stems_are_filled_along_pixels() {
     let target = CpuTarget { l2_bytes: 8 << 10, ..X86_64_V4 };

@@ -1,5 +1,5 @@
-//! Contractions whose factors hold bf16, on targets that multiply it: dot products of pairs and matrix tiles, through
-//! the interpreter of thread programs, against the reference interpreter.
+//! Contractions with bf16 operands on targets with bf16 instructions, dot products of pairs (`vdpbf16ps`) and AMX
+//! tiles: through the interpreter of thread programs, against the reference interpreter.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn constant(g: &mut G, dims: &[usize]) -> TensorId {
     g.0.add_constant(Tensor::from_f64(DType::BF16, dims.to_vec(), &values))
 }
 
-/// Runs the graph as one kernel for all targets in row-major order; `tiled` says whether it is large enough for matrix
+/// Runs the graph as one kernel for all targets in row-major order; `tiled` says whether it is large enough for AMX
 /// tiles.
 fn check(g: &G, tiled: bool) {
     check_with(g, tiled, &|tensor| Layout::row_major(g.0.shape(tensor).rank()));
@@ -78,7 +78,7 @@ fn matrix_products_of_adversarial_sizes() {
             let y = g.op(PrimOp::Map(ScalarFn::Cast(DType::BF16)), &[y]);
             g.output(y);
             check(&g, tiled);
-            // Both factors computed.
+            // Both operands are computed.
             let mut g = G::new();
             let (x, w) = (g.input(dtype, &[m, k]), g.input(DType::BF16, &[k, n]));
             let (x, w) = (narrowed(&mut g, x), narrowed(&mut g, w));
@@ -90,7 +90,7 @@ fn matrix_products_of_adversarial_sizes() {
 }
 
 #[test]
-fn batched_products_with_a_transposed_factor() {
+fn batched_products_with_a_transposed_operand() {
     for (heads, s, t, d) in [(1, 5, 9, 3), (3, 18, 17, 32), (2, 33, 20, 18)] {
         let mut g = G::new();
         let (q, k) = (g.input(DType::BF16, &[s, heads, d]), g.input(DType::BF16, &[t, heads, d]));
@@ -135,7 +135,7 @@ fn convolutions() {
             let y = g.unary(UnaryFn::Neg, y);
             g.output(y);
             let k = channels / groups * kernel * kernel;
-            // Vectors run along positions in one order, and along channels in the other.
+            // Vectors lie along positions in one layout, and along channels in the other.
             check(&g, maps / groups >= 4 && k >= 16);
             check_with(&g, maps / groups >= 8 && k >= 16, &|tensor| match g.0.constant(tensor) {
                 Some(_) => Layout::row_major(4),

@@ -13,14 +13,14 @@ use orch_thread::OperandPrecision;
 use orch_thread::kernel::Binding;
 use orch_thread::target::SM_90;
 
-/// A graph, values of its inputs, and layouts of tensors that are not as they usually are.
+/// A graph, values of its inputs, and the layouts of tensors that differ from the usual ones.
 struct Case {
     graph: PrimGraph,
     inputs: Vec<Tensor>,
     row_major: Vec<TensorId>,
 }
 
-/// Eighths, which every type here has.
+/// Multiples of 1/8, which every type here represents exactly.
 fn values(dtype: DType, shape: &[usize], seed: usize) -> Tensor {
     let elems: usize = shape.iter().product();
     let data: Vec<f64> = (0..elems).map(|i| ((i * 37 + seed * 11) % 23) as f64 / 8.0 - 1.25).collect();
@@ -37,12 +37,12 @@ fn window(kernel: [usize; 2], strides: [usize; 2], dilations: [usize; 2], paddin
     }
 }
 
-/// A window of 3 x 3 that leaves images as large as they are.
+/// A 3 x 3 window with padding that keeps the size of the image.
 fn three() -> Window {
     window([3, 3], [1, 1], [1, 1], [1, 1])
 }
 
-/// What is added after a convolution, and what is done at last.
+/// The epilogue of a convolution: what is added, and the activation.
 #[derive(Clone, Copy, Default)]
 struct Epilogue {
     has_bias: bool,
@@ -95,7 +95,7 @@ impl Case {
         self.binary(BinaryFn::Max, x, zero)
     }
 
-    /// What follows a convolution, in f32 as storage in half precision has it.
+    /// Adds the epilogue, in f32, as graphs with 16-bit storage have it.
     fn finished(&mut self, y: TensorId, dtype: DType, epilogue: Epilogue) -> TensorId {
         let mut y = y;
         if epilogue.has_bias {
@@ -115,7 +115,8 @@ impl Case {
         if dtype == DType::F32 { y } else { self.cast(dtype, y) }
     }
 
-    /// Images and weights channels-last, as they are between kernels, but for what is asked to be row-major.
+    /// The layouts: channels-last for images and weights, as between kernels, except for those that are set to
+    /// row-major.
     fn layouts(&self) -> Vec<Layout> {
         let mut layouts = layouts::assign_gpu(&self.graph);
         for (at, info) in self.graph.tensors().iter().enumerate() {
@@ -141,14 +142,14 @@ impl Case {
         ConvolutionForm::of(&block, precision).is_none()
     }
 
-    /// The convolution that the whole graph is, compared with what the graph computes.
+    /// The description of the whole graph as a convolution; its result is compared with the graph's.
     fn convolution(&mut self, result: TensorId, precision: OperandPrecision) -> ConvolutionForm {
         let block = self.block(result);
         let conv =
             ConvolutionForm::of(&block, precision).unwrap_or_else(|| panic!("no convolution:\n{block}"));
         let got = self.computed(&block, &conv);
         let expected = evaluate(&self.graph, &self.inputs, &EvalOptions::default()).expect("the oracle runs");
-        // The result in the order of its layout.
+        // The expected result in the order of its layout.
         let layout = &self.layouts()[result.index()];
         let shape = self.graph.shape(result).clone();
         let (own, logical) = (layout.strides(&shape), Layout::row_major(shape.rank()).strides(&shape));
@@ -161,7 +162,7 @@ impl Case {
                 "{got} instead of {want}\n{conv:?}"
             );
         }
-        // What is passed is what kernels of the template are passed.
+        // Arguments are those that kernels of the template have.
         let kernels = designs(&block, &SM_90, precision, 4);
         let tiled = kernels.iter().find(|kernel| kernel.schedule.starts_with("contraction"));
         assert_eq!(tiled.expect("the template serves it").kernel.bindings, conv.bindings);
@@ -251,7 +252,7 @@ const PRECISIONS: [(DType, OperandPrecision); 4] = [
 
 #[test]
 fn windows_of_every_kind_are_convolutions() {
-    // Images, channels, rows and pixels, maps; the window.
+    // Batch, channels, height and width, output channels; the window.
     let cases = [
         ([2, 8, 6, 7], 5, three()),
         ([1, 8, 6, 5], 16, window([3, 3], [2, 2], [1, 1], [1, 1])),
@@ -313,7 +314,7 @@ fn bias_addend_and_relu_are_part_of_the_convolution() {
 
 #[test]
 fn products_of_pixels_by_a_matrix_are_convolutions() {
-    // As rewriting leaves convolutions of single pixels, with a packed matrix.
+    // 1 x 1 convolutions as rewriting leaves them, with a packed matrix.
     for (dtype, precision) in PRECISIONS {
         let mut case = Case::new();
         let (x, w) = (case.input(dtype, &[2, 8, 3, 5]), case.constant(dtype, &[6, 8]));
@@ -324,14 +325,14 @@ fn products_of_pixels_by_a_matrix_are_convolutions() {
         assert_eq!((conv.images, conv.height.output, conv.width.output, conv.in_channels), (2, 3, 5, 8));
         assert!(matches!(conv.bindings[conv.filter.0.index()], Binding::Packed(_)));
     }
-    // So are filters in another order, which are packed.
+    // Filters in another order are packed as well.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F16, &[2, 8, 3, 5]), case.constant(DType::F16, &[6, 8, 3, 3]));
     case.row_major.push(w);
     let y = case.convolve(x, w, three());
     let conv = case.convolution(y, OperandPrecision::F16);
     assert!(matches!(conv.bindings[conv.filter.0.index()], Binding::Packed(_)));
-    // Libraries take no padding of K.
+    // Library convolutions accept no padding of K.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F16, &[2, 7, 3, 5]), case.constant(DType::F16, &[6, 7]));
     let contract = Contract { lhs: vec![0, 1, 2, 3], rhs: vec![4, 1], out: vec![0, 2, 3, 4] };
@@ -352,7 +353,7 @@ fn parts_of_images_are_convolutions() {
     assert_eq!((conv.input.offset, conv.input.pixel, conv.in_channels), (4, 8, 4));
 }
 
-/// What is changed about a convolution with a window of 3 x 3 so that it is none.
+/// A change to a 3 x 3 convolution that makes it none.
 type Change = fn(&mut Case, x: TensorId, w: TensorId) -> TensorId;
 
 #[test]
@@ -431,7 +432,8 @@ fn everything_else_is_refused() {
         let y = change(&mut case, x, w);
         assert!(case.is_none(y, OperandPrecision::F32), "{what}");
     }
-    // Operands that are rounded on the way, results of another type, and types that are not multiplied.
+    // Operands that are rounded before the product, results of another type, and types without tensor core
+    // instructions.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[2, 8, 6, 4]), case.constant(DType::F32, &[6, 8, 3, 3]));
     let y = case.convolve(x, w, three());

@@ -73,7 +73,7 @@ fn random_chains() {
     cases::random_chains(&|g| g.check_gpu(Sample(1)));
 }
 
-/// Types that models have in memory.
+/// Types of tensors in models.
 const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::I64];
 
 fn cast(g: &mut G, dtype: DType, x: TensorId) -> TensorId {
@@ -213,7 +213,7 @@ fn extrema_of_nan_and_ties() {
     }
 }
 
-/// Graphs of the sizes that models have.
+/// Graphs with shapes of real models.
 fn large() -> Vec<(&'static str, G)> {
     let mut all = Vec::new();
     for (name, dims) in [("rows", [8192, 1024]), ("short", [128, 768]), ("long rows", [16, 100_000])] {
@@ -260,7 +260,7 @@ fn schedule_spaces_are_small() {
     }
 }
 
-/// The preferred designs read and write vectors of 16 bytes where sizes allow and there is enough to do.
+/// The preferred designs access memory in vectors of 16 bytes where shapes allow it and there are enough threads.
 #[test]
 fn large_kernels_use_wide_accesses() {
     for (name, g) in large() {
@@ -298,7 +298,8 @@ fn column_sums(dtype: DType, rows: usize, columns: usize, is_product: bool) -> G
     g
 }
 
-/// Partial results of a column are put together by other threads than those that share it, and read from the CTAs of a cluster.
+/// The partial results of a column are combined by other threads than those that computed them, and read from the CTAs
+/// of a cluster through DSMEM.
 #[test]
 fn columns_of_all_heights() {
     for (rows, columns) in
@@ -312,7 +313,7 @@ fn columns_of_all_heights() {
     }
 }
 
-/// Sums of columns that lie beside one another leave no SM without work and none with few loads in flight.
+/// Sums of neighbouring columns keep every SM busy, with enough loads in flight.
 #[test]
 fn columns_keep_memory_busy() {
     let (sms, threads) = (SM_90.sms, SM_90.sm_threads);

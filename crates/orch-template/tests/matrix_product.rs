@@ -1,5 +1,5 @@
-//! Which block programs are products of matrices in memory, and that their descriptions are right: a product is computed
-//! from its description alone, element by element, and compared with the reference interpreter.
+//! Which block programs are products of matrices in memory, and that their descriptions are right: a product is
+//! computed from its description alone, element by element, and compared with the reference interpreter.
 
 use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_interp::{EvalOptions, evaluate};
@@ -17,7 +17,7 @@ struct Case {
     inputs: Vec<Tensor>,
 }
 
-/// Eighths, which every type here has.
+/// Multiples of 1/8, which every type here represents exactly.
 fn values(dtype: DType, shape: &[usize], seed: usize) -> Tensor {
     let elems: usize = shape.iter().product();
     let data: Vec<f64> = (0..elems).map(|i| ((i * 37 + seed * 11) % 23) as f64 / 8.0 - 1.25).collect();
@@ -74,7 +74,7 @@ impl Case {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The product that the whole graph is, compared with what the graph computes.
+    /// The description of the whole graph as a matrix product; its result is compared with the graph's.
     fn product(&mut self, result: TensorId, factors: OperandPrecision) -> MatrixProductForm {
         let block = self.block(result);
         let product = MatrixProductForm::of(&block, factors).expect("a product of matrices in memory");
@@ -84,7 +84,7 @@ impl Case {
         for (got, want) in got.iter().zip(expected[0].to_f64()) {
             assert!((got - want).abs() <= tolerance * want.abs().max(1.0), "{got} instead of {want}");
         }
-        // What is passed is what kernels of the template are passed.
+        // Arguments are those that kernels of the template have.
         let kernels = designs(&block, &SM_90, factors, 4);
         let tiled = kernels.iter().find(|kernel| kernel.schedule.starts_with("contraction"));
         assert_eq!(tiled.expect("the template serves it").kernel.bindings, product.bindings);
@@ -189,7 +189,7 @@ fn operands_of_any_order_and_type_are_products() {
 
 #[test]
 fn batches_at_equal_distances_are_products() {
-    // Heads within rows: lines of a head are apart.
+    // Heads within rows `[row, head, channel]`: the rows of one head are not contiguous.
     let mut case = Case::new();
     let x = case.input(DType::F16, &[9, 3, 8]);
     let x = case.transpose(x, &[1, 0, 2]);
@@ -199,7 +199,7 @@ fn batches_at_equal_distances_are_products() {
     let product = case.product(y, OperandPrecision::F16);
     assert_eq!((product.a.lead, product.a.batch, product.b.batch, product.result.batch), (24, 8, 40, 45));
 
-    // Rows of several dimensions are rows, and batches of several are batches, where they follow one another.
+    // Several dimensions form the rows, or the batch, if they are contiguous.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[2, 4, 7]), case.constant(DType::F32, &[7, 6]));
     let y = case.add(PrimOp::Reshape { shape: [8, 7].into() }, &[x]);
@@ -210,7 +210,7 @@ fn batches_at_equal_distances_are_products() {
     let y = case.multiply(2, x, w);
     assert_eq!(case.product(y, OperandPrecision::F32).extents.batch, 6);
 
-    // Where they do not, there is no distance between one and the next.
+    // If they are not, there is no single row stride or batch stride.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[2, 4, 3, 7]), case.input(DType::F32, &[2, 3, 7, 5]));
     let x = case.transpose(x, &[0, 2, 1, 3]);
@@ -221,7 +221,7 @@ fn batches_at_equal_distances_are_products() {
 #[test]
 fn a_bias_of_columns_is_part_of_the_product() {
     for (dtype, factors) in PRECISIONS {
-        // As storage in half precision has it: operands and bias are widened, and the result is rounded.
+        // As in graphs with 16-bit storage: operands and bias are widened, and the result is rounded.
         let mut case = Case::new();
         let (x, w) = (case.input(dtype, &[5, 7]), case.constant(dtype, &[7, 6]));
         let (wide_x, wide_w) = (case.cast(DType::F32, x), case.cast(DType::F32, w));
@@ -234,7 +234,7 @@ fn a_bias_of_columns_is_part_of_the_product() {
         assert!(product.bias.is_some());
         assert_eq!(product.stored, dtype);
 
-        // Kernels compute in f32 what a model of half precision states, and so does the library.
+        // Kernels compute a 16-bit model's products in f32, and so does the library.
         let mut case = Case::new();
         let (x, w) = (case.input(dtype, &[5, 7]), case.input(dtype, &[7, 6]));
         let y = case.multiply(0, x, w);
@@ -275,7 +275,7 @@ fn sums_may_be_stored_as_they_are() {
     assert_eq!((product.operands, product.stored), (DType::F16, DType::F32));
 }
 
-/// What is changed about a product with a bias so that it is none.
+/// A change to a product with a bias that makes it none.
 type Change = fn(&mut Case, x: TensorId, w: TensorId) -> TensorId;
 
 #[test]
@@ -343,12 +343,12 @@ fn everything_else_is_refused() {
         let y = change(&mut case, x, w);
         assert!(case.is_none(y, OperandPrecision::F32), "{what}");
     }
-    // Operands that are rounded on the way.
+    // Operands that are rounded before the product.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[5, 7]), case.input(DType::F32, &[7, 6]));
     let y = case.multiply(0, x, w);
     assert!(case.is_none(y, OperandPrecision::F16));
-    // Types that no tensor core multiplies, and products of nothing.
+    // Types without tensor core instructions, and empty products.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F64, &[5, 7]), case.input(DType::F64, &[7, 6]));
     let y = case.multiply(0, x, w);
@@ -361,7 +361,7 @@ fn everything_else_is_refused() {
 
 #[test]
 fn parts_of_arrays_are_products() {
-    // The second half of the columns of a wider array, as after products that were merged.
+    // The second half of the columns of a wider array, as after a merge of two products.
     let mut case = Case::new();
     let (x, w) = (case.input(DType::F32, &[5, 14]), case.input(DType::F32, &[7, 6]));
     let x = case.add(PrimOp::Slice { starts: vec![0, 7], steps: vec![1, 1], sizes: vec![5, 7] }, &[x]);
@@ -392,6 +392,6 @@ fn wide_operands_are_no_f16() {
     };
     assert_eq!(told(of(sums)), (Some((DType::F16, DType::F32, false)), false));
     assert_eq!(told(of(square)), (Some((DType::F32, DType::F32, true)), true));
-    // Operands of both types are not in memory as they are multiplied.
+    // Operands of two different types: one of them is not stored in the type that is multiplied.
     assert_eq!(told(of(mixed)), (None, true));
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use orch_ir::{DType, ReduceOp};
-use orch_template::{LaneAxis, NestSchedule, contraction, gpu, row};
+use orch_template::{AxisBlock, LaneAxis, NestSchedule, contraction, gpu, row};
 use orch_thread::target::{X86_64_V3, X86_64_V4};
 use support::{G, cases};
 
@@ -52,7 +52,7 @@ fn columns(op: ReduceOp, shape: [usize; 2]) -> G {
     g
 }
 
-/// Terms that lie pages apart are read in pieces as long as there are registers for.
+/// Reductions with a stride of a page or more compute as many vectors together as there are registers for.
 #[test]
 fn columns_of_long_rows() {
     for shape in [[40, 1024], [33, 1100], [7, 5000]] {
@@ -94,7 +94,7 @@ fn random_chains() {
     cases::random_chains(&|g| g.check_lowering());
 }
 
-/// Records of measured times and caches know kernels by these texts: a change here makes them forget.
+/// These texts are keys in records of measured times and in caches: a change makes existing entries useless.
 #[test]
 fn keys_of_schedules_are_stable() {
     let keys = [
@@ -111,9 +111,9 @@ fn keys_of_schedules_are_stable() {
             vector: Some(1),
             lanes: 8,
             vectors: 2,
-            block: Some((0, 4)),
+            block: Some(AxisBlock { axis: 0, points: 4 }),
             tiled: true,
-            task_cycles: 20_000,
+            work_item_cycles: 20_000,
         }
         .to_string(),
         gpu::contraction::GpuContractionSchedule {

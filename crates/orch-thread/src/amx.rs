@@ -16,10 +16,10 @@
 //! }
 //! ```
 //!
-//! `amx_dot` adds a matrix product whose second factor holds pairs of terms side by side:
+//! `amx_dot` adds a matrix product whose operand `b` holds pairs of K side by side:
 //! `acc[m, n] += sum over k of a[m, 2k] * b[k, 2n] + a[m, 2k + 1] * b[k, 2n + 1]`. The interpreter adds the products in
-//! the order of the terms with one rounding each; hardware may take the odd product of a pair first, and reads and
-//! writes subnormals as zeros.
+//! the order of K with one rounding each; hardware may add the odd product of a pair first, and reads and writes subnormals
+//! as zeros.
 
 use orch_compute::expr::scalar::{self, Number};
 use orch_compute::expr::{BufferId, ExprId};
@@ -74,11 +74,11 @@ pub enum AmxStmt {
     },
     /// Adds the product of two tiles to a third.
     Dot {
-        /// The sums, `f32[m, n]`.
-        sum: TileId,
-        /// The first factor, `bf16[m, 2k]`.
+        /// The accumulators, `f32[m, n]`.
+        acc: TileId,
+        /// Operand A, `bf16[m, 2k]`.
         a: TileId,
-        /// The second factor in pairs of terms, `bf16[k, 2n]`.
+        /// Operand B in pairs of K, `bf16[k, 2n]`.
         b: TileId,
     },
     /// Writes the rows of a tile to a buffer.
@@ -115,7 +115,7 @@ impl AmxStmt {
     pub fn tiles(&self) -> Vec<TileId> {
         match self {
             AmxStmt::Zero(tile) | AmxStmt::Load { tile, .. } | AmxStmt::Store { tile, .. } => vec![*tile],
-            AmxStmt::Dot { sum, a, b } => vec![*sum, *a, *b],
+            AmxStmt::Dot { acc, a, b } => vec![*acc, *a, *b],
         }
     }
 
@@ -129,22 +129,24 @@ impl AmxStmt {
     }
 }
 
-/// The sums after a product, given the elements of the three tiles in row-major order.
+/// The accumulators `[m, n]` after `amx_dot`, given `a` `[m, k]` and `b` `[k / 2, 2n]` in row-major order; `None` if an element is not a
+/// float.
 pub(crate) fn dot(
-    sums: &[Number],
+    accs: &[Number],
     a: &[Number],
     b: &[Number],
     columns: usize,
-    terms: usize,
+    k_extent: usize,
 ) -> Option<Vec<Number>> {
-    let element = |(at, &sum): (usize, &Number)| {
+    let element = |(at, &acc): (usize, &Number)| {
         let (row, column) = (at / columns, at % columns);
-        (0..terms).try_fold(sum, |sum, term| {
-            let factor = b[term / 2 * 2 * columns + 2 * column + term % 2];
-            scalar::fma(DType::F32, a[row * terms + term], factor, sum)
+        (0..k_extent).try_fold(acc, |acc, k| {
+            // b: [k / 2, column, k % 2], a: [row, k]
+            let b_elem = b[k / 2 * 2 * columns + 2 * column + k % 2];
+            scalar::fma(DType::F32, a[row * k_extent + k], b_elem, acc)
         })
     };
-    sums.iter().enumerate().map(element).collect()
+    accs.iter().enumerate().map(element).collect()
 }
 
 #[cfg(test)]
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_terms_are_multiplied() {
+    fn pairs_of_k_are_multiplied() {
         let program = program(
             "amx_zero sum\namx_load a, x[0], stride 3\namx_load b, w[6], stride 6\namx_dot sum, a, b\n\
              amx_dot sum, a, b\namx_store sum, y[0], stride 3\n",

@@ -1,4 +1,4 @@
-//! Buffers of thread programs: arguments, memory that a CTA shares, scratch of a thread.
+//! Buffers of thread programs: arguments, shared memory of a CTA, scratch of a thread.
 
 use orch_compute::ArgRole;
 use orch_ir::DType;
@@ -25,22 +25,23 @@ pub enum Scope {
     Constant,
     /// A kernel argument that is written (and read back only by the same task).
     Output,
-    /// Memory that the threads of a CTA share, at least 128-byte aligned, undefined when a task starts.
+    /// Shared memory of a CTA, at least 128-byte aligned, undefined when the CTA starts.
     Shared,
-    /// The same memory put to another use: undefined until [`ReuseShared`](crate::CtaStmt::ReuseShared), from which on the shared buffers are.
+    /// The same shared memory, reused: these buffers may be accessed after [`ReuseShared`](crate::CtaStmt::ReuseShared), the
+    /// [`Shared`](Self::Shared) ones before it.
     ReusedShared,
     /// Scratch of one worker, or of one thread of a CTA; 64-byte aligned.
     Scratch,
 }
 
 impl Buffer {
-    /// Its bytes.
+    /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.elems * self.dtype.size_bytes()
     }
 }
 
-/// Where a kernel has an argument of its block program.
+/// The scope of an argument of a block program.
 impl From<ArgRole> for Scope {
     fn from(role: ArgRole) -> Self {
         match role {
@@ -62,7 +63,7 @@ impl Scope {
         matches!(self, Scope::Input | Scope::Constant)
     }
 
-    /// True for memory of a CTA.
+    /// True for shared memory of a CTA.
     pub fn is_shared(self) -> bool {
         matches!(self, Scope::Shared | Scope::ReusedShared)
     }

@@ -1,4 +1,4 @@
-//! How many instructions a thread program for a CPU runs, about: to rank schedules of one computation.
+//! Estimates how many instructions a thread program for a CPU runs, to rank schedules of one computation.
 
 use crate::program::{LoopKind, Stmt, ThreadProgram};
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
@@ -22,13 +22,13 @@ pub struct InstructionCounts {
 /// Instructions to combine the lanes of a vector.
 const LANE_REDUCTION: f64 = 8.0;
 
-/// Counts the instructions of a program; where a condition decides, those of the longer branch.
+/// Counts the instructions of a program; of a branch, those of the longer side.
 pub fn count(program: &ThreadProgram) -> InstructionCounts {
     let counter = Counter { exprs: &program.exprs };
     counter.body(&program.body).times(program.tasks as f64)
 }
 
-/// Iterations of a loop, as many as there may be where bounds are computed.
+/// Iterations of a loop; the most that the declared range allows where bounds are not constant.
 pub(crate) fn trips(exprs: &Exprs, var: VarId, start: ExprId, end: ExprId, step: i64) -> f64 {
     let constant = |id| match exprs.get(id) {
         Expr::Const(value) => Some(value.bits as i64),

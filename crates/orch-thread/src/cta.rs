@@ -1,8 +1,8 @@
-//! CTAs: how a task of a thread program runs on a GPU, where many threads run its body together, and the statements for that.
+//! CTAs: how a task of a thread program runs on a GPU, where the threads of a CTA run its body together, and the statements for that.
 //!
 //! A program with a [`Cta`] runs every task by `threads` threads in warps of [`WARP`]; each binds
-//! [`Cta::thread`] to its number and has variables and scratch of its own, and all of a task share its
-//! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive tasks run at the same time and may read and write each
+//! [`Cta::thread`] to its number and has variables and scratch of its own, and all threads of the CTA share its
+//! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive CTAs run at the same time and may read and write each
 //! other's shared buffers ([`CtaStmt::LoadDsmem`], [`CtaStmt::StoreDsmem`]). What one thread writes to a shared buffer another may read
 //! after a barrier. On a CPU there is no CTA: one worker runs a task alone.
 //!
@@ -47,14 +47,14 @@ pub const MAX_THREADS: usize = 1024;
 /// Most CTAs of a cluster (the portable cluster size).
 pub const MAX_CLUSTER: usize = 8;
 
-/// The threads that run a task together.
+/// The threads of a CTA, which run a task together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cta {
     /// Their number, a multiple of [`WARP`].
     pub threads: usize,
     /// The number of the thread, `0..threads`.
     pub thread: VarId,
-    /// Consecutive tasks that run at the same time; the number of tasks is a multiple of it.
+    /// Consecutive CTAs that form a cluster and run at the same time; the number of tasks is a multiple of it.
     pub cluster: usize,
     /// Whether loads of unrolled iterations should be in flight together, at the cost of registers for all of them; a hint.
     pub loads_ahead: bool,
@@ -63,7 +63,7 @@ pub struct Cta {
 /// A location in a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// Which buffer.
+    /// The buffer.
     pub buffer: BufferId,
     /// Element offset.
     pub offset: ExprId,
@@ -72,17 +72,17 @@ pub struct Location {
 /// Operand type of matrix instructions; they accumulate in f32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MmaType {
-    /// f16; an instruction adds 16 terms of K.
+    /// f16; K of an instruction is 16.
     F16,
-    /// bf16; 16 terms.
+    /// bf16; K is 16.
     Bf16,
-    /// f32 of which 10 bits of the fraction count; 8 terms.
+    /// tf32: f32 of which 10 bits of the fraction count; K is 8.
     Tf32,
 }
 
 impl MmaType {
     /// K of one instruction.
-    pub fn terms(self) -> usize {
+    pub fn instruction_k(self) -> usize {
         match self {
             MmaType::F16 | MmaType::Bf16 => 16,
             MmaType::Tf32 => 8,
@@ -116,7 +116,7 @@ pub enum CtaStmt {
     Barrier,
     /// `barrier.cluster.arrive` and `.wait`: waits for all threads of the cluster.
     ClusterBarrier,
-    /// `barrier.cluster.arrive.relaxed`: tells the cluster that this CTA runs, without waiting. Once, before any barrier of the
+    /// `barrier.cluster.arrive.relaxed`: signals the cluster that this CTA has started, without waiting. Once, before any barrier of the
     /// cluster.
     ClusterArrive,
     /// `barrier.cluster.wait`: waits until all CTAs of the cluster have arrived, so that their shared memory may be written. Orders
@@ -126,16 +126,16 @@ pub enum CtaStmt {
     /// program.
     ReuseShared,
     /// `griddepcontrol.launch_dependents`: the next kernel of the stream may be launched, which itself waits until this one has ended.
-    /// A hint; without one that is so from the start.
+    /// A hint; without it, from the start.
     LaunchDependents,
     /// `griddepcontrol.wait`: waits for the kernels before this one. Inputs and outputs may be accessed from here on, before it
-    /// constants only. Once, among the outermost statements; without one that is so from the start.
+    /// constants only. Once, in no loop or branch; without one, from the start.
     GridDependencyWait,
     /// `shfl.sync.bfly`: declares a register and sets it to the value of lane `lane ^ with` of the warp.
     Shuffle {
         /// The declared variable.
         var: VarId,
-        /// The value that each lane gives.
+        /// The value that each lane contributes.
         value: ExprId,
         /// Bits in which the lanes' numbers differ.
         with: usize,
@@ -186,13 +186,13 @@ pub enum CtaStmt {
         mask: Option<ExprId>,
     },
     /// `cp.async.bulk.tensor.shared::cluster.global.mbarrier::complete_tx::bytes`: starts copying a tile of a tensor map to a
-    /// swizzled tile in shared memory. One thread issues it for the CTA, all threads of which come here.
+    /// swizzled tile in shared memory. One thread issues it for the CTA, all threads of which reach the statement.
     TmaLoad {
         /// A location of a shared buffer.
         to: Location,
         /// The tensor map.
         map: TensorMapId,
-        /// Coordinates of the tile's first element, those of consecutive elements first.
+        /// Coordinates of the tile's first element, that of the contiguous dimension first.
         at: Vec<ExprId>,
         /// The full mbarrier that counts the load.
         mbarrier: ExprId,
@@ -213,8 +213,8 @@ pub enum CtaStmt {
         phase: ExprId,
     },
     /// `mbarrier.try_wait.parity` by the thread that issues TMA loads: loads that are issued from here on wait until all threads of
-    /// the CTA have arrived at an empty mbarrier, and may overwrite what these have read before. Other threads do not wait, and what
-    /// they have written is not ordered, as it is by a barrier.
+    /// the CTA have arrived at an empty mbarrier, and may overwrite what these have read before. Other threads do not wait, and,
+    /// unlike a barrier, it does not order what they have written.
     MbarrierWaitEmpty {
         /// The number of the empty mbarrier.
         mbarrier: ExprId,
@@ -226,7 +226,7 @@ pub enum CtaStmt {
     /// `cp.async.wait_group n`: waits until at most `n` of the thread's groups are in flight.
     CpAsyncWait(usize),
     /// `ldmatrix.sync.m8n8.x{1,2,4}[.trans].b16`: loads `matrices` 8 x 8 matrices of 16-bit elements from a shared buffer. Lane
-    /// `8 i + r` gives the location of row `r` of matrix `i`; thread `t` gets elements `2 (t % 4)` and `2 (t % 4) + 1` of row
+    /// `8 i + r` passes the location of row `r` of matrix `i`; thread `t` receives elements `2 (t % 4)` and `2 (t % 4) + 1` of row
     /// `t / 4` of each matrix (of column `t / 4`, if transposed).
     Ldmatrix {
         /// A constant location of scratch, two elements a matrix.
@@ -241,8 +241,8 @@ pub enum CtaStmt {
     /// `wgmma.mma_async.sync.aligned.m64nNk16`, repeated along K: `acc[64, n] += a[64, k] * b[k, n]` by the four warps of a warp
     /// group, each of which holds 16 rows of the accumulator. Operands have 16-bit elements.
     ///
-    /// In shared memory `a` is a [swizzled] tile whose lines are its rows; the lines of `b` are its columns, or its rows (terms of K)
-    /// if it is `transposed`. In scratch, `a` is fragments of 16 rows and 16 terms, one after the other.
+    /// In shared memory `a` is a [swizzled] tile `[64, k]` and `b` is one of `[n, k]`, or `[k, n]` if it is `transposed`. In scratch, `a`
+    /// is fragments `[16, 16]` along K, one after the other.
     Wgmma {
         /// Element type of the operands.
         ty: MmaType,
@@ -252,13 +252,13 @@ pub enum CtaStmt {
         a: Location,
         /// A location of a shared buffer, the same for all threads of the warp group.
         b: Location,
-        /// Columns: a multiple of 8, of 64 if they lie in lines; at most [`MAX_WGMMA_N`].
+        /// N: a multiple of 8, of 64 if it is the contiguous dimension of `b`; at most [`MAX_WGMMA_N`].
         n: usize,
-        /// Terms: a multiple of 16, of 64 if they lie in lines; at most [`MAX_WGMMA_K`].
+        /// K: a multiple of 16, of 64 if it is the contiguous dimension of a tile; at most [`MAX_WGMMA_K`].
         k: usize,
-        /// Whether the lines of `b` are its terms.
+        /// Whether `b` is `[k, n]`.
         transposed: bool,
-        /// Whether the product may be in flight when the statement ends, which then waits only for earlier ones. Accumulators are
+        /// Whether the `wgmma` may be in flight when the statement ends, which then waits only for earlier ones. Accumulators are
         /// defined, and operands may be overwritten, after [`CtaStmt::WgmmaWait`].
         is_async: bool,
     },

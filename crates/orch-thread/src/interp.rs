@@ -1,13 +1,13 @@
 //! The interpreter of thread programs: exact semantics, slowly, with every access checked.
 //!
-//! Tasks run one after the other; threads of a CTA in lockstep (`thread_team_interp.rs`). An access out of bounds, a read of scratch that the task has not written, two
-//! tasks touching one element where one of them writes, a loop variable or binding outside its declared range, and
-//! a floor division by less than one are errors, so a program that runs here without one is free of them on these
-//! inputs. The order of [`ReduceLanes`](orch_compute::Expr::ReduceLanes) is a tree of halves: lane `i` combines with lane
-//! `i + n / 2` until one is left.
+//! Tasks run one after the other; threads of a CTA in lockstep (`interp/cta.rs`). An access out of bounds, a read of scratch that
+//! the task has not written, two tasks that access one element where one of them writes, a loop variable or binding outside its
+//! declared range, and a floor division by less than one are errors, so a program that runs here without one is free of them on
+//! these inputs. [`ReduceLanes`](orch_compute::Expr::ReduceLanes) is a binary tree: lane `i` combines with lane `i + n / 2`, `n`
+//! halves until one lane is left.
 //!
-//! The program is taken to be valid ([`crate::validate`]); an invalid one gives an error or a panic of the
-//! interpreter, never a wrong result without a notice.
+//! The program must be valid ([`crate::validate`]); an invalid one gives an error or a panic of the interpreter, never a wrong
+//! result.
 
 mod cluster;
 mod cta;
@@ -31,7 +31,7 @@ use std::rc::Rc;
 /// Limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecOptions {
-    /// Statements that may be executed before the run is given up.
+    /// Statements after which the run is stopped.
     pub max_statements: u64,
 }
 
@@ -64,7 +64,7 @@ pub fn interpret(
     options: &ExecOptions,
 ) -> Result<Report, ExecError> {
     let memory = Memory::new(program, buffers)?;
-    let mut machine = ThreadInterpreter {
+    let mut interpreter = ThreadInterpreter {
         program,
         memory,
         vars: vec![None; program.exprs.vars().len()],
@@ -76,12 +76,12 @@ pub fn interpret(
     };
     match &program.cta {
         None => (0..program.tasks).try_for_each(|task| {
-            machine.start(task, 0)?;
-            machine.run(&program.body)
+            interpreter.start(task, 0)?;
+            interpreter.run(&program.body)
         })?,
-        Some(cta) => machine.run_ctas(cta)?,
+        Some(cta) => interpreter.run_ctas(cta)?,
     }
-    let ThreadInterpreter { memory, mut report, .. } = machine;
+    let ThreadInterpreter { memory, mut report, .. } = interpreter;
     report.unwritten = memory.unwritten();
     buffers.clone_from_slice(&memory.into_globals());
     Ok(report)
@@ -126,7 +126,8 @@ pub(crate) struct ThreadInterpreter<'a> {
 }
 
 impl ThreadInterpreter<'_> {
-    /// Starts the worker at a place of the cluster that begins with task `first`; place 0 starts the cluster.
+    /// Starts the worker at a place of the cluster that begins with task `first`; place 0 starts the cluster. Places number the
+    /// threads of a cluster, CTA by CTA.
     pub(crate) fn start(&mut self, first: usize, place: usize) -> Result<(), ExecError> {
         self.vars.fill(None);
         self.tiles.fill(None);
@@ -143,7 +144,7 @@ impl ThreadInterpreter<'_> {
         }
     }
 
-    /// Lets statements be those of the worker at a place of a cluster.
+    /// Makes the worker at a place of a cluster the one that runs statements.
     pub(crate) fn switch_to(&mut self, first: usize, place: usize) {
         self.task = first + place / self.program.cta.as_ref().map_or(1, |cta| cta.threads);
         self.memory.switch_to(first, place);
@@ -219,13 +220,13 @@ impl ThreadInterpreter<'_> {
                 }
                 self.tiles[tile.index()] = Some(values);
             }
-            AmxStmt::Dot { sum, a, b } => {
-                let (columns, terms) =
-                    (self.program.tiles[sum.index()].columns, self.program.tiles[a.index()].columns);
-                let (sums, a, b) = (self.tile(*sum)?, self.tile(*a)?, self.tile(*b)?);
-                let result = dot(sums, a, b, columns, terms);
+            AmxStmt::Dot { acc, a, b } => {
+                // acc: [rows, n], a: [rows, k]
+                let (n, k) = (self.program.tiles[acc.index()].columns, self.program.tiles[a.index()].columns);
+                let (accs, a, b) = (self.tile(*acc)?, self.tile(*a)?, self.tile(*b)?);
+                let result = dot(accs, a, b, n, k);
                 let node = || ExecError::Undefined { node: format!("{stmt:?}") };
-                self.tiles[sum.index()] = Some(result.ok_or_else(node)?);
+                self.tiles[acc.index()] = Some(result.ok_or_else(node)?);
             }
             AmxStmt::Store { tile, buffer, offset, stride } => {
                 let values = self.tile(*tile)?.to_vec();
@@ -252,7 +253,7 @@ impl ThreadInterpreter<'_> {
         Ok((0..rows).flat_map(|row| (0..columns).map(move |column| first + row * stride + column)).collect())
     }
 
-    /// Binds a variable and checks what is declared of it.
+    /// Binds a variable and checks its declared range and divisor.
     pub(crate) fn bind(&mut self, var: VarId, value: Value) -> Result<(), ExecError> {
         let info = self.program.exprs.var_info(var);
         if let (1, Some(v)) = (info.ty.lanes, value[0].as_i64()) {
@@ -334,12 +335,12 @@ impl ThreadInterpreter<'_> {
             Expr::Fma(a, b, c) => self.lanewise(id, [*a, *b, *c], |[x, y, z]| scalar::fma(dtype, x, y, z))?,
             Expr::DotPairs(a, b, c) => {
                 let (a, b, c) = (self.eval(*a)?, self.eval(*b)?, self.eval(*c)?);
-                let sum = |(lane, &sum): (usize, &Number)| {
+                let dot = |(lane, &acc): (usize, &Number)| {
                     (2 * lane..2 * lane + 2)
-                        .try_fold(sum, |sum, at| scalar::fma(DType::F32, a[at % a.len()], b[at], sum))
+                        .try_fold(acc, |acc, at| scalar::fma(DType::F32, a[at % a.len()], b[at], acc))
                 };
-                let sums: Option<Value> = c.iter().enumerate().map(sum).collect();
-                sums.ok_or_else(|| self.undefined(id))?
+                let accs: Option<Value> = c.iter().enumerate().map(dot).collect();
+                accs.ok_or_else(|| self.undefined(id))?
             }
             Expr::Interleave(a, b) => {
                 let (a, b) = (self.eval(*a)?, self.eval(*b)?);
@@ -416,7 +417,7 @@ impl ThreadInterpreter<'_> {
     }
 }
 
-/// Combines lanes as a tree of halves; `f16` and `bf16` accumulate in `f32`.
+/// Combines lanes as a binary tree; `f16` and `bf16` accumulate in `f32`.
 fn reduce_lanes(op: ReduceOp, dtype: DType, lanes: &[Number]) -> Option<Number> {
     let f = match op {
         ReduceOp::Sum if dtype == DType::Bool => BinaryFn::Or,

@@ -22,9 +22,8 @@ pub enum Binding {
     Packed(PackedConstant),
 }
 
-/// A constant factor of a contraction in panels: `[batch][panel][k / group][column][group]`, `width` columns a panel,
-/// columns past the last one and terms past the last one zero. The source element of `(batch, k, column)` is at the sum
-/// of three offsets.
+/// A constant operand of a contraction in panels: `[batch][panel][k / group][column][k % group]`, `width` columns a panel; columns
+/// and K past the last ones are zero. The source element of `(batch, k, column)` is at the sum of three offsets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PackedConstant {
     /// The argument.
@@ -33,15 +32,15 @@ pub struct PackedConstant {
     pub dtype: DType,
     /// Columns of a panel.
     pub width: usize,
-    /// Terms that lie side by side.
+    /// Elements along K that are contiguous: the step of K of an instruction.
     pub group: usize,
-    /// Terms of a panel, a multiple of `group` and at least as many as there are.
+    /// The K dimension of a panel: that of the source, padded to a multiple of `group`.
     pub terms: usize,
     /// Source offset, in elements, of each batch.
     pub batch_offsets: Vec<usize>,
-    /// Source offset of each term of the sum.
+    /// Source offset, in elements, of each `k`.
     pub k_offsets: Vec<usize>,
-    /// Source offset of each column.
+    /// Source offset, in elements, of each column.
     pub column_offsets: Vec<usize>,
 }
 
@@ -74,16 +73,17 @@ impl PackedConstant {
             for columns in self.column_offsets.chunks(self.width) {
                 let are_adjacent = self.group == 1 && columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
                 let panel = panels.next().expect("one panel per batch and chunk of columns");
-                for (term, &k) in self.k_offsets.iter().enumerate() {
-                    let line = term / self.group * self.group * self.width + term % self.group;
+                for (k, &k_offset) in self.k_offsets.iter().enumerate() {
+                    // [k / group][column 0][k % group]
+                    let first = k / self.group * self.group * self.width + k % self.group;
                     if are_adjacent {
-                        let (start, bytes) = ((batch + k + columns[0]) * SIZE, columns.len() * SIZE);
-                        panel[line * SIZE..][..bytes].copy_from_slice(&source[start..start + bytes]);
+                        let (start, bytes) = ((batch + k_offset + columns[0]) * SIZE, columns.len() * SIZE);
+                        panel[first * SIZE..][..bytes].copy_from_slice(&source[start..start + bytes]);
                         continue;
                     }
                     for (place, &column) in columns.iter().enumerate() {
-                        let to = (line + place * self.group) * SIZE;
-                        let from = (batch + k + column) * SIZE;
+                        let to = (first + place * self.group) * SIZE;
+                        let from = (batch + k_offset + column) * SIZE;
                         panel[to..to + SIZE].copy_from_slice(&source[from..from + SIZE]);
                     }
                 }

@@ -18,7 +18,7 @@
 //! `repeat` and `spatial` is a permutation `order`, outermost first: row-major is `[0, 1, ..]`.
 //!
 //! The symbolic form ([`TaskMapping::lower`]) turns a worker *expression* into loops and a task *expression*. It
-//! assumes `0 <= worker < workers()`; whoever starts more workers guards them.
+//! assumes `0 <= worker < workers()`; code that starts more workers guards them.
 
 use orch_compute::expr::{ExprId, Exprs, VarId};
 

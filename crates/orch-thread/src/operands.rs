@@ -2,7 +2,7 @@
 
 use orch_compute::BlockProgram;
 
-/// What contractions of f32 multiply. Sums are f32 in any case.
+/// What contractions of f32 multiply. Accumulators are f32 in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OperandPrecision {
     /// f32, on scalar units.

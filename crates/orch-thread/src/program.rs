@@ -1,8 +1,8 @@
 //! Thread programs: explicit loops, buffers and vector registers, one step above C or CUDA C++.
 //!
-//! A program is a grid of independent tasks. Every task runs the body with [`ThreadProgram::task`] bound to its
-//! number, by one worker or by a [`Cta`] of threads; tasks may run in any order and at the same time, so they write disjoint elements and read nothing that
-//! another task writes. Scratch buffers belong to one worker at a time and are undefined when a task starts.
+//! A program is a grid of independent tasks: work items on a CPU, CTAs on a GPU. Every task runs the body with
+//! [`ThreadProgram::task`] bound to its number, by one worker or by the threads of a [`Cta`]; tasks may run in any order and at
+//! the same time, so they write disjoint elements and read nothing that another task writes. Scratch buffers belong to one worker at a time and are undefined when a task starts.
 
 use crate::amx::{AmxShape, AmxStmt, TileId};
 use crate::cta::{Cta, CtaStmt};
@@ -25,15 +25,15 @@ pub struct ThreadProgram {
     pub buffers: Vec<Buffer>,
     /// Matrix tiles; a [`TileId`] is a position here.
     pub tiles: Vec<AmxShape>,
-    /// Views of arguments; a [`TensorMapId`] is a position here.
+    /// Tensor maps of arguments; a [`TensorMapId`] is a position here.
     pub tensor_maps: Vec<TensorMap>,
     /// The full and empty mbarriers.
     pub mbarriers: Mbarriers,
-    /// The number of tasks.
+    /// The number of tasks: CTAs of the grid on a GPU.
     pub tasks: usize,
-    /// The task number.
+    /// The task number, `0..tasks`.
     pub task: VarId,
-    /// The threads that run a task together; `None` is one worker.
+    /// The CTA that runs a task; `None` is one worker.
     pub cta: Option<Cta>,
     /// Read-only arguments that L2 should evict before others (PTX: `L2::evict_first`), because each element is read once; a hint.
     pub evict_first: BTreeSet<BufferId>,
@@ -97,7 +97,7 @@ pub enum Stmt {
     },
     /// Works on matrix tiles.
     Amx(AmxStmt),
-    /// Is done by threads of a CTA together.
+    /// Is run by the threads of a CTA together.
     Cta(CtaStmt),
 }
 
@@ -108,7 +108,7 @@ pub const CACHE_LINE: usize = 64;
 pub const PREFETCH_PANELS: usize = 2;
 
 impl Stmt {
-    /// Asks for all lines in which so many elements of a buffer may lie, from an offset on.
+    /// Prefetches of all cache lines that `elems` elements of a buffer from `offset` on may lie in.
     pub fn prefetches(
         exprs: &mut Exprs,
         (buffer, dtype): (BufferId, DType),
@@ -118,8 +118,8 @@ impl Stmt {
         let step = CACHE_LINE / dtype.size_bytes();
         // Arguments may begin within a line, so that the last element lies in one more.
         let elements = (0..elems).step_by(step).chain([elems - 1]);
-        let ask = |element| Stmt::Prefetch { buffer, offset: exprs.add_const(offset, element as i64) };
-        elements.map(ask).collect()
+        let prefetch = |element| Stmt::Prefetch { buffer, offset: exprs.add_const(offset, element as i64) };
+        elements.map(prefetch).collect()
     }
 
     /// The expressions of this statement, not of those nested in it.
@@ -179,8 +179,8 @@ impl ThreadProgram {
         }
     }
 
-    /// True if a statement waits for the kernels before; if not, the program does so first of all.
-    pub fn awaits(&self) -> bool {
+    /// True if a statement waits for the kernels before this one; otherwise the program waits at its start.
+    pub fn has_grid_dependency_wait(&self) -> bool {
         self.body.iter().any(|stmt| matches!(stmt, Stmt::Cta(CtaStmt::GridDependencyWait)))
     }
 
@@ -198,10 +198,10 @@ impl ThreadProgram {
         TileId(u32::try_from(self.tiles.len() - 1).expect("a handful of tiles"))
     }
 
-    /// Adds a view.
+    /// Adds a tensor map.
     pub fn add_tensor_map(&mut self, tensor_map: TensorMap) -> TensorMapId {
         self.tensor_maps.push(tensor_map);
-        TensorMapId(u32::try_from(self.tensor_maps.len() - 1).expect("a handful of tensor_maps"))
+        TensorMapId(u32::try_from(self.tensor_maps.len() - 1).expect("a handful of tensor maps"))
     }
 
     /// The buffer with this id.
@@ -216,20 +216,20 @@ impl ThreadProgram {
         self.task
     }
 
-    /// Lets `threads` threads run each task together; the variable is the thread's number.
+    /// Makes each task a CTA of `threads` threads; returns the variable that is the thread's number.
     pub fn set_cta(&mut self, threads: usize, cluster: usize) -> VarId {
         let thread = self.exprs.declare_index("thread", threads);
         self.cta = Some(Cta { threads, thread, cluster, loads_ahead: false });
         thread
     }
 
-    /// Bytes of memory that the threads of a task share.
+    /// Bytes of shared memory of a CTA, mbarriers included.
     pub fn shared_bytes(&self) -> usize {
         self.shared_places().1 + self.mbarriers.bytes()
     }
 
-    /// Where each buffer that the threads of a task share starts, and the bytes of all, behind which slots are. Buffers are
-    /// aligned to 128 bytes; those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
+    /// The byte offset of each shared buffer in the shared memory of a CTA, and the bytes of all, after which come the mbarriers.
+    /// Buffers are aligned to 128 bytes; those of whole KiB, which may be swizzled tiles, come first, so that they are aligned to 1 KiB.
     pub fn shared_places(&self) -> (Vec<Option<usize>>, usize) {
         let is_whole = |buffer: &Buffer| buffer.bytes().is_multiple_of(1 << 10);
         let mut places = vec![None; self.buffers.len()];

@@ -5,7 +5,7 @@
 pub struct CpuTarget {
     /// Name in records and options: `x86-64-v4`, ...
     pub name: &'static str,
-    /// What C compilers call it after `-march=`.
+    /// Its name after `-march=` of C compilers.
     pub march: &'static str,
     /// Bytes of the widest vector register worth using.
     pub vector_bytes: usize,
@@ -17,9 +17,9 @@ pub struct CpuTarget {
     pub has_bf16_dot: bool,
     /// True if bf16 matrix tiles (AMX) may be used.
     pub has_amx_bf16: bool,
-    /// First-level data cache in bytes.
+    /// L1 data cache in bytes.
     pub l1_bytes: usize,
-    /// Second-level cache in bytes, per core.
+    /// L2 in bytes, per core.
     pub l2_bytes: usize,
 }
 
@@ -97,35 +97,35 @@ impl CpuTarget {
 pub struct GpuTarget {
     /// Name in records and options: `sm_90`, ...
     pub name: &'static str,
-    /// What NVRTC calls it after `-arch=`.
+    /// Its name after `-arch=` of NVRTC.
     pub arch: &'static str,
-    /// Multiprocessors.
+    /// SMs.
     pub sms: usize,
-    /// Shared memory that one task may use.
+    /// Bytes of shared memory that one CTA may use.
     pub shared_bytes: usize,
-    /// Shared memory of a multiprocessor, 1 KiB of which each resident task takes on top of its own.
+    /// Bytes of shared memory of an SM; each resident CTA takes 1 KiB of them beyond its own.
     pub sm_shared_bytes: usize,
-    /// 32-bit registers of a multiprocessor.
+    /// 32-bit registers of an SM.
     pub sm_registers: usize,
-    /// Resident threads of a multiprocessor.
+    /// Most resident threads of an SM.
     pub sm_threads: usize,
-    /// True if tasks may run in clusters and read each other's shared memory.
+    /// True if CTAs may run in clusters and access each other's shared memory (DSMEM).
     pub has_clusters: bool,
-    /// True if a kernel may be launched before the one that it waits for has ended.
+    /// True if there is programmatic dependent launch.
     pub has_pdl: bool,
-    /// True if warp groups multiply tiles of shared memory (`wgmma`).
+    /// True if there is `wgmma`.
     pub has_wgmma: bool,
-    /// Second-level cache in bytes.
+    /// L2 in bytes.
     pub l2_bytes: usize,
 }
 
 impl GpuTarget {
-    /// Tasks in clusters of so many that run at once if each takes a multiprocessor. Multiprocessors stand in groups, and what
-    /// a group has beyond whole clusters is of no use: by `cudaOccupancyMaxActiveClusters` an H200, with 132, runs 66
-    /// clusters of two, 30 of four and 15 of eight.
+    /// CTAs in clusters of `cluster` that are resident at once, one per SM. A cluster lies within a GPC, whose SMs beyond whole
+    /// clusters stay idle: by `cudaOccupancyMaxActiveClusters` an H200, with 132 SMs, runs 66 clusters of two, 30 of four
+    /// and 15 of eight.
     pub fn ctas_in_clusters(&self, cluster: usize) -> usize {
-        let useful = if cluster > 2 { self.sms * 10 / 11 } else { self.sms };
-        useful / cluster.max(1) * cluster
+        let usable = if cluster > 2 { self.sms * 10 / 11 } else { self.sms };
+        usable / cluster.max(1) * cluster
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     use super::{SM_80, SM_90};
 
     #[test]
-    fn larger_clusters_leave_multiprocessors_out() {
+    fn larger_clusters_leave_sms_idle() {
         assert_eq!([1, 2, 4, 8].map(|cluster| SM_90.ctas_in_clusters(cluster)), [132, 132, 120, 120]);
         assert_eq!(SM_80.ctas_in_clusters(8) % 8, 0);
     }

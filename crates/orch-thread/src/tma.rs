@@ -1,6 +1,6 @@
 //! Tensor maps and the mbarriers that count TMA loads of their tiles (PTX: `cp.async.bulk.tensor`, `mbarrier`).
 //!
-//! A tensor map describes a read-only argument as an array of two to five extents. One TMA load, issued once by the whole CTA,
+//! A tensor map describes a read-only argument as an array of two to five dimensions. One TMA load, issued once by the whole CTA,
 //! copies a tile of it to shared memory asynchronously. A *full* mbarrier completes a phase when as many loads as it expects
 //! have arrived; threads that have waited for that phase may read the tiles without a barrier. An *empty* mbarrier completes a
 //! phase when all threads of the CTA have arrived at it: they have read a stage, and later loads may overwrite it.
@@ -17,9 +17,9 @@
 //! }
 //! ```
 //!
-//! A tile is [swizzled](crate::cta::swizzled): [`SWIZZLE_ROW`] consecutive elements of the first extent, from the first
-//! coordinate on, of `rows` consecutive places of the second extent, at one place of all others. Elements outside of the tensor
-//! map are zero.
+//! A tile `[rows, SWIZZLE_ROW]` is [swizzled](crate::cta::swizzled): [`SWIZZLE_ROW`] elements along the first dimension and `rows`
+//! along the second, from the coordinates of the load on, at one coordinate of all other dimensions. Elements outside of the
+//! tensor map are zero.
 
 use crate::buffer::Buffer;
 use crate::swizzle::SWIZZLE_ROW;
@@ -43,13 +43,13 @@ pub struct TensorMap {
     pub name: String,
     /// The argument.
     pub buffer: BufferId,
-    /// Where its first element is.
+    /// First element, in elements from the start of the argument.
     pub offset: usize,
-    /// Its extents in elements, that of consecutive elements first: 2 to [`MAX_TENSOR_MAP_RANK`].
+    /// Elements of each dimension, the contiguous one first: 2 to [`MAX_TENSOR_MAP_RANK`].
     pub extents: Vec<usize>,
-    /// The stride of each extent but the first, in elements.
+    /// The stride of each dimension but the first, in elements.
     pub strides: Vec<usize>,
-    /// Rows of a tile: places of the second extent.
+    /// Rows of a tile, along the second dimension.
     pub rows: usize,
 }
 
@@ -60,7 +60,7 @@ pub struct Mbarriers {
     pub full: usize,
     /// Loads that complete a phase of a full mbarrier.
     pub loads: usize,
-    /// Empty mbarriers, of which all threads of the CTA complete a phase.
+    /// Empty mbarriers: arrivals of all threads of the CTA complete a phase.
     pub empty: usize,
 }
 
@@ -71,7 +71,7 @@ impl Mbarriers {
     }
 }
 
-/// Most extents of a tensor map.
+/// Most dimensions of a tensor map.
 pub const MAX_TENSOR_MAP_RANK: usize = 5;
 /// Most rows of a tile.
 pub const MAX_TMA_ROWS: usize = 256;

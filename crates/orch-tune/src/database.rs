@@ -1,15 +1,15 @@
 //! The tuning database: a folder of small JSON records.
 //!
 //! A record's name is the hash of all that determines its value: the canonical program text, target, machine, compiler
-//! and flags. Records are written aside and renamed, so several processes may share a folder. A record that cannot be
-//! read counts as absent; the reason goes to a list of warnings, and the next `put` replaces it.
+//! and flags. Records are written whole and end with a hash of their content (see `orch_files`), so several processes may share a
+//! folder. A record that cannot be read counts as absent; the reason goes to a list of warnings, and the next `put` replaces it.
 
+use orch_files::{CacheFolder, FolderError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What a measurement depends on.
@@ -51,7 +51,7 @@ const FORMAT: u32 = 1;
 /// A tuning database.
 #[derive(Debug)]
 pub struct Database {
-    folder: PathBuf,
+    folder: CacheFolder,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -75,6 +75,9 @@ pub enum DatabaseError {
         /// What the system said.
         source: io::Error,
     },
+    /// The folder is not safe to use.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A value has no JSON form.
     #[error("internal error: a tuning value has no JSON form: {0}")]
     Value(serde_json::Error),
@@ -132,28 +135,27 @@ impl Database {
     /// Opens the database in `folder`, making the folder if need be.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// As [`CacheFolder::open`].
     pub fn open(folder: &Path) -> Result<Self, DatabaseError> {
-        let folder = folder.join("tuning");
-        fs::create_dir_all(&folder).map_err(DatabaseError::io(&folder))?;
+        let folder = CacheFolder::open(folder)?.subfolder("tuning")?;
         Ok(Self { folder, warnings: Mutex::default() })
     }
 
     /// The folder of the records.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     /// The value stored under this key, if it is there and has the form of a `T`.
     pub fn get<T: DeserializeOwned>(&self, key: &Key) -> Option<T> {
         let key = key.stored();
-        let path = self.path(&key);
-        let record = self.read(&path)?;
+        let name = file_name(&key);
+        let record = self.read(&name)?;
         if record.key != key {
-            self.warn(&path, "it holds another key");
+            self.warn(&name, "it holds another key");
             return None;
         }
-        serde_json::from_value(record.value).map_err(|error| self.warn(&path, &error.to_string())).ok()
+        serde_json::from_value(record.value).map_err(|error| self.warn(&name, &error.to_string())).ok()
     }
 
     /// Stores a value, replacing what was stored under this key.
@@ -171,10 +173,10 @@ impl Database {
     /// If the folder cannot be read.
     pub fn stats(&self) -> Result<DatabaseStats, DatabaseError> {
         let mut stats = DatabaseStats::default();
-        for path in self.records()? {
+        for name in self.records()? {
             stats.records += 1;
             // A record that another process has just removed counts as empty.
-            stats.bytes += fs::metadata(path).map_or(0, |data| data.len());
+            stats.bytes += fs::metadata(self.folder.path().join(name)).map_or(0, |data| data.len());
         }
         Ok(stats)
     }
@@ -201,46 +203,40 @@ impl Database {
         std::mem::take(&mut self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The paths of all records, ascending.
-    pub(crate) fn records(&self) -> Result<Vec<PathBuf>, DatabaseError> {
-        let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
-        Ok(self.files()?.into_iter().filter(is_record).collect())
+    /// The names of all records, ascending.
+    pub(crate) fn records(&self) -> Result<Vec<String>, DatabaseError> {
+        let name = |path: PathBuf| {
+            let parts =
+                path.strip_prefix(self.folder.path()).ok()?.to_str()?.replace(std::path::MAIN_SEPARATOR, "/");
+            parts.ends_with(&format!(".{EXTENSION}")).then_some(parts)
+        };
+        Ok(self.files()?.into_iter().filter_map(name).collect())
     }
 
-    /// Reads a record; `None`, with a warning unless it does not exist, if that fails.
-    pub(crate) fn read(&self, path: &Path) -> Option<Record> {
-        let result = match fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => Err(error.to_string()),
-            Ok(text) => Record::parse(&text),
+    /// Reads the record in a file; `None`, with a warning unless it does not exist, if that fails.
+    pub(crate) fn read(&self, name: &str) -> Option<Record> {
+        let Some(text) = self.folder.read_sealed(name) else {
+            if self.folder.path().join(name).exists() {
+                self.warn(name, "it is damaged, or others may have written it");
+            }
+            return None;
         };
-        result.map_err(|reason| self.warn(path, &reason)).ok()
+        let text = std::str::from_utf8(&text).map_err(|error| error.to_string());
+        text.and_then(Record::parse).map_err(|reason| self.warn(name, &reason)).ok()
     }
 
     /// Writes a record under the name that its key gives it.
     pub(crate) fn write(&self, record: &Record) -> Result<(), DatabaseError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let path = self.path(&record.key);
+        let name = file_name(&record.key);
         let text = serde_json::to_string(record).map_err(DatabaseError::Value)?;
-        // Unlike any other thread's or process's.
-        let unique = format!("{}.{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let aside = path.with_extension(unique);
-        let parent = path.parent().unwrap_or(&self.folder);
-        fs::create_dir_all(parent).map_err(DatabaseError::io(parent))?;
-        fs::write(&aside, text).map_err(DatabaseError::io(&aside))?;
-        fs::rename(&aside, &path).map_err(DatabaseError::io(&path))
-    }
-
-    /// Where the record of this key lies, whether or not it exists.
-    pub(crate) fn path(&self, key: &StoredKey) -> PathBuf {
-        let name = key.name();
-        // Folders of a few hundred files stay fast everywhere.
-        self.folder.join(&name[..2]).join(format!("{name}.json"))
+        self.folder.subfolder(&name[..SHARD_CHARS])?;
+        let path = self.folder.path().join(&name);
+        self.folder.write_sealed(&name, text.as_bytes()).map_err(DatabaseError::io(&path))
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, DatabaseError> {
         let mut files = Vec::new();
-        for shard in list(&self.folder)? {
+        for shard in list(self.folder.path())? {
             if shard.is_dir() {
                 files.extend(list(&shard)?);
             }
@@ -249,10 +245,23 @@ impl Database {
         Ok(files)
     }
 
-    fn warn(&self, path: &Path, reason: &str) {
+    fn warn(&self, name: &str, reason: &str) {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = self.folder.path().join(name);
         warnings.push(format!("tuning record {} is ignored: {reason}", path.display()));
     }
+}
+
+/// The extension of records: JSON, and a hash.
+const EXTENSION: &str = "record";
+
+/// Records are in folders that the first characters of their names name: those of a few hundred files stay fast everywhere.
+const SHARD_CHARS: usize = 2;
+
+/// The file of the record of this key, whether or not it exists, below the database's folder.
+pub(crate) fn file_name(key: &StoredKey) -> String {
+    let name = key.name();
+    format!("{}/{name}.{EXTENSION}", &name[..SHARD_CHARS])
 }
 
 fn list(folder: &Path) -> Result<Vec<PathBuf>, DatabaseError> {
@@ -267,21 +276,13 @@ pub(crate) mod tests {
     /// A database in a folder of its own, which is removed on drop.
     pub(crate) struct TestDatabase {
         pub(crate) database: Database,
-        folder: PathBuf,
+        folder: orch_files::Scratch,
     }
 
     impl TestDatabase {
         pub(crate) fn new() -> Self {
-            static NEXT: AtomicU64 = AtomicU64::new(0);
-            let name = format!("orch-tune-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-            let folder = std::env::temp_dir().join(name);
-            Self { database: Database::open(&folder).unwrap(), folder }
-        }
-    }
-
-    impl Drop for TestDatabase {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.folder);
+            let folder = orch_files::Scratch::new().unwrap();
+            Self { database: Database::open(folder.path()).unwrap(), folder }
         }
     }
 
@@ -302,7 +303,7 @@ pub(crate) mod tests {
         test.database.put(&key("a"), &1.5).unwrap();
         test.database.put(&key("b"), &vec![1u32, 2]).unwrap();
         test.database.put(&key("a"), &2.5).unwrap();
-        let again = Database::open(&test.folder).unwrap();
+        let again = Database::open(test.folder.path()).unwrap();
         assert_eq!(again.get::<f64>(&key("a")), Some(2.5));
         assert_eq!(again.get::<Vec<u32>>(&key("b")), Some(vec![1, 2]));
         assert_eq!(again.take_warnings(), Vec::<String>::new());
@@ -330,8 +331,17 @@ pub(crate) mod tests {
     fn damaged_records_are_absent_and_replaced() {
         let test = TestDatabase::new();
         let database = &test.database;
-        let path = database.path(&key("a").stored());
-        for damage in ["", "{", "{\"format\":9}", "null", "\u{0}"] {
+        let name = file_name(&key("a").stored());
+        let path = database.folder().join(&name);
+        database.put(&key("a"), &1).unwrap();
+        let mut changed = fs::read(&path).unwrap();
+        let at = changed.iter().rposition(|&byte| byte == b'1').unwrap();
+        changed[at] = b'2';
+        let sealed = ["", "{", "{\"format\":9}", "null", "\u{0}"].map(|text| {
+            database.folder.write_sealed(&name, text.as_bytes()).unwrap();
+            fs::read(&path).unwrap()
+        });
+        for damage in [Vec::new(), b"null".to_vec(), changed].into_iter().chain(sealed) {
             database.put(&key("a"), &1).unwrap();
             fs::write(&path, damage).unwrap();
             assert_eq!(database.get::<i32>(&key("a")), None);
@@ -350,9 +360,14 @@ pub(crate) mod tests {
         let database = &test.database;
         database.put(&key("a"), &1).unwrap();
         database.put(&key("b"), &2).unwrap();
-        fs::copy(database.path(&key("a").stored()), database.path(&key("b").stored())).unwrap();
+        let [a, b] = ["a", "b"].map(|program| file_name(&key(program).stored()));
+        fs::copy(database.folder().join(&a), database.folder().join(&b)).unwrap();
         assert_eq!(database.get::<i32>(&key("b")), None);
-        assert!(database.take_warnings()[0].ends_with("it holds another key"));
+        let text = database.folder.read_sealed(&a).unwrap();
+        database.folder.write_sealed(&b, &text).unwrap();
+        assert_eq!(database.get::<i32>(&key("b")), None);
+        let warnings = database.take_warnings();
+        assert!(warnings[0].contains("it is damaged") && warnings[1].ends_with("it holds another key"));
     }
 
     #[test]

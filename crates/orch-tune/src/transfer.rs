@@ -1,6 +1,6 @@
 //! Moving tuning records between machines: one file, one record per line.
 
-use crate::database::{Database, DatabaseError, Record};
+use crate::database::{Database, DatabaseError, Record, file_name};
 use serde::Serialize;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -38,8 +38,8 @@ impl Database {
     /// If the folder cannot be read or `out` cannot be written.
     pub fn export(&self, out: &mut impl Write) -> Result<usize, DatabaseError> {
         let mut count = 0;
-        for path in self.records()? {
-            if let Some(record) = self.read(&path) {
+        for name in self.records()? {
+            if let Some(record) = self.read(&name) {
                 let text = serde_json::to_string(&record).map_err(DatabaseError::Value)?;
                 writeln!(out, "{text}").map_err(DatabaseError::io(Path::new(STREAM)))?;
                 count += 1;
@@ -60,7 +60,7 @@ impl Database {
             let (line, record) = item.map_err(DatabaseError::io(Path::new(STREAM)))?;
             match record {
                 Err(reason) => report.rejected.push(RejectedLine { line, reason }),
-                Ok(record) if self.read(&self.path(&record.key)).is_some_and(|old| old.key == record.key) => {
+                Ok(record) if self.read(&file_name(&record.key)).is_some_and(|old| old.key == record.key) => {
                     report.kept += 1;
                 }
                 Ok(record) => {
@@ -137,7 +137,7 @@ mod tests {
             file
         };
         assert_eq!(export(), export());
-        fs::write(&test.database.records().unwrap()[0], "damage").unwrap();
+        fs::write(test.database.folder().join(&test.database.records().unwrap()[0]), "damage").unwrap();
         assert_eq!(export().iter().filter(|&&byte| byte == b'\n').count(), 1);
         assert_eq!(test.database.take_warnings().len(), 1);
     }

@@ -17,8 +17,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Want of memory is the machine's, like that of a compiler.
+#[global_allocator]
+static ALLOCATOR: orchestrion::ExitingAllocator<4> = orchestrion::ExitingAllocator;
 
 /// Compiles tensor programs to the fastest executables that it can check.
+///
+/// An .orc file is native code: run, bench and verify execute it with your rights. Take it only from people whose programs you would run.
 #[derive(Parser)]
 #[command(name = "orchestrion", version, arg_required_else_help = true)]
 struct Cli {
@@ -80,7 +87,8 @@ pub struct CompileArguments {
     /// The NVIDIA driver's library (default: the system's)
     #[arg(long, value_name = "FILE", env = "ORCHESTRION_CUDA_DRIVER")]
     cuda_driver: Option<PathBuf>,
-    /// Folder of compiled kernels and measurements
+    /// Folder of compiled kernels and measurements (default: orchestrion below $XDG_CACHE_HOME or ~/.cache). One that belongs to
+    /// somebody else, or to which others may write, is refused
     #[arg(long, value_name = "DIR", env = "ORCHESTRION_CACHE")]
     cache_dir: Option<PathBuf>,
     /// Make every primitive a kernel of its own: a baseline to compare with
@@ -135,7 +143,7 @@ impl CompileArguments {
             target: self.target.clone(),
             c_compiler: self.cc.clone(),
             cuda: self.cuda(),
-            cache_dir: self.cache_dir.clone().unwrap_or_else(default_cache_dir),
+            cache_dir: self.cache_dir.clone().unwrap_or_else(default_cache_folder),
             precision: self.precision,
             fuse: !self.no_fusion,
             calibrate: !self.no_calibration,
@@ -152,25 +160,38 @@ impl CompileArguments {
     }
 }
 
-/// `$XDG_CACHE_HOME/orchestrion`, `~/.cache/orchestrion`, or a folder beside temporary files.
-fn default_cache_dir() -> PathBuf {
-    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")));
-    base.unwrap_or_else(std::env::temp_dir).join("orchestrion")
+/// The cache of this user.
+fn default_cache_folder() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    orchestrion::default_cache_folder(variable("XDG_CACHE_HOME"), variable("HOME"))
 }
 
-/// A flag that Ctrl-C sets; a second Ctrl-C ends the process at once.
+/// How long work may take to notice that it is interrupted: compilations take a moment, one long kernel takes as long as it takes.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A flag that Ctrl-C, SIGTERM and SIGHUP set. Work that does not heed it in time, or a second signal, ends the process at once.
 fn cancel_flag() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&flag);
     let handler = move || {
         if shared.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(Error::Interrupted.exit_code()));
+            end_now();
         }
+        std::thread::spawn(|| {
+            std::thread::sleep(PATIENCE);
+            end_now();
+        });
     };
-    // Without a handler Ctrl-C still ends the process; the cache is safe either way.
+    // Without a handler signals still end the process; the cache is safe either way.
     let _ = ctrlc::set_handler(handler);
     flag
+}
+
+/// Ends the process as an interrupted one. Compilers that still run end with it.
+fn end_now() -> ! {
+    orchestrion::remove_unfinished();
+    print::error_line(format_args!("{}", Error::Interrupted));
+    std::process::exit(i32::from(Error::Interrupted.exit_code()));
 }
 
 fn parse_dim(text: &str) -> Result<(String, usize), String> {

@@ -12,17 +12,18 @@
 //! ```
 //! All numbers are little-endian. Constants are used where they lie in the mapped file. Every section is compared with
 //! its hash when a file is read, so a damaged kernel is never run: the hashes guard against accidents, not against
-//! who means harm, because they lie in the same file.
+//! attackers, because they lie in the same file. An artifact is native code from whoever made it, like any program.
 
 use crate::manifest::Manifest;
-use crate::{Error, whole_file};
+use crate::{Error, consistency};
 use bytes::Bytes;
+use orch_files::whole_file;
 use std::io::Write;
 use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"ORCHEXE\n";
 /// The version of the layout above and of the manifest.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 const HEADER_BYTES: usize = 56;
 const DIGEST_BYTES: usize = 32;
 const ALIGN_BYTES: usize = 64;
@@ -73,7 +74,7 @@ impl Artifact {
     /// Reads an artifact from the bytes of a file.
     ///
     /// # Errors
-    /// If the bytes are not a complete artifact of this version.
+    /// If the bytes are not a complete artifact of this version, or its parts do not fit each other.
     pub fn parse(bytes: &Bytes) -> Result<Self, Error> {
         let invalid =
             |what: &str| Error::Model(format!("not a usable .orc file: {what}; compile the model again"));
@@ -111,7 +112,9 @@ impl Artifact {
         };
         let libraries = read(&manifest.library_bytes, "kernel library")?;
         let constants = read(&manifest.constant_bytes, "constant")?;
-        Ok(Self { manifest, libraries, constants })
+        let artifact = Self { manifest, libraries, constants };
+        consistency::check(&artifact).map_err(|what| invalid(&what))?;
+        Ok(artifact)
     }
 }
 
@@ -157,6 +160,7 @@ mod tests {
             steps: Vec::new(),
             constant_bytes: vec![3, 0, 5],
             library_bytes: vec![1],
+            extensions: Vec::new(),
             proofs: Vec::new(),
             report: PlanReport::default(),
         };

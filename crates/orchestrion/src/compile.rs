@@ -20,7 +20,7 @@ use crate::search::substitutes::add_substitutes;
 use crate::stages::StageClock;
 use crate::tune::timer::{Timer, TimingTools};
 use crate::tune::{alternatives, end_to_end, library, select};
-use crate::{Error, Model, Options};
+use crate::{Error, Model, Options, consistency};
 use bytes::Bytes;
 use orch_plan::blp::Choice;
 use orch_runtime::cpu::Source;
@@ -83,10 +83,13 @@ impl Model {
             constant_bytes: constants.iter().map(Bytes::len).collect(),
             library_bytes: libraries.iter().map(Bytes::len).collect(),
             steps,
+            extensions: info.extensions.clone(),
             proofs: planned.implementation.proofs,
             report: planned.report,
         };
-        Ok(Artifact { manifest, libraries, constants })
+        let artifact = Artifact { manifest, libraries, constants };
+        consistency::check(&artifact).map_err(Error::internal)?;
+        Ok(artifact)
     }
 
     /// Plans the kernels, without sources: where alternative plans are to be timed, the one of the least cost.

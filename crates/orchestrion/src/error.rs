@@ -81,7 +81,11 @@ impl From<ExecutableError> for Error {
         match error {
             ExecutableError::Run(error) => error.into(),
             ExecutableError::Cuda(error) => error.into(),
-            ExecutableError::Program(error) => Self::internal(error),
+            // What is compiled here is checked before it is loaded.
+            ExecutableError::Program(error) => Self::Model(format!(
+                "the .orc file is inconsistent: {}; compile the model again",
+                error.violations.join("; ")
+            )),
         }
     }
 }

@@ -29,6 +29,7 @@
 pub mod artifact;
 mod build;
 mod compile;
+mod consistency;
 mod error;
 pub mod manifest;
 mod model;
@@ -42,16 +43,16 @@ mod stages;
 mod testing;
 mod tools;
 mod tune;
-pub mod whole_file;
 
 pub use artifact::Artifact;
 pub use error::Error;
 pub use model::Model;
 pub use options::{DumpAfter, Options, Precision, Progress, Silent};
+pub use orch_files::{default_cache_folder, remove_unfinished, whole_file};
 pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::decode_tensor;
 pub use orch_runtime::cuda::{Library, SearchPaths};
-pub use orch_runtime::{map_file, read_file};
+pub use orch_runtime::{ExitingAllocator, map_file, read_file};
 pub use orch_thread::passes::names as pass_names;
 pub use plan::explain;
 pub use plan::planned::Planned;

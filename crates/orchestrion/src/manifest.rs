@@ -1,6 +1,6 @@
 //! What an executable is, as data: the part of an artifact that is text.
 //!
-//! Everything here is checked again when an artifact is loaded, because files come from outside.
+//! Everything here is checked again when an artifact is read ([`crate::consistency`]), because files come from outside.
 
 use crate::{Error, Precision};
 use orch_ir::{DType, Shape};
@@ -39,6 +39,8 @@ pub struct Manifest {
     pub constant_bytes: Vec<usize>,
     /// Sizes of the shared objects or cubins, in order.
     pub library_bytes: Vec<usize>,
+    /// The instruction-set extensions of a CPU that the kernels may use, as `orch_runtime::cpu::missing_extensions` knows them.
+    pub extensions: Vec<String>,
     /// Proofs of what the superoptimizer found.
     #[serde(default)]
     pub proofs: Vec<Certificate>,
@@ -91,6 +93,10 @@ pub struct KernelInfo {
     pub tasks: usize,
     /// Scratch per thread.
     pub scratch_bytes: usize,
+    /// The tensors that it takes, in order.
+    pub arguments: Vec<ArgumentInfo>,
+    /// A hash of its code and of all of the above that running it relies on: see [`crate::consistency::fingerprint`].
+    pub fingerprint: String,
     /// The CTA's shape; `None` on CPUs.
     #[serde(rename = "team", alias = "cta")]
     pub cta: Option<CtaInfo>,
@@ -101,6 +107,15 @@ pub struct KernelInfo {
     pub call: Option<CallInfo>,
     /// Its source, in C or CUDA C++.
     pub source: String,
+}
+
+/// A tensor that a kernel takes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ArgumentInfo {
+    /// Bytes of it that the kernel may touch, from the first on.
+    pub bytes: usize,
+    /// True if the kernel writes it.
+    pub written: bool,
 }
 
 /// A call of a vendor's library that computes what a kernel computes, from the same arguments.

@@ -25,7 +25,7 @@ pub struct Options {
     pub c_compiler: Option<PathBuf>,
     /// Where to look for CUDA's libraries.
     pub cuda: SearchPaths,
-    /// Folder of compiled kernels and measurements.
+    /// Folder of compiled kernels and measurements; one to which other users may write is refused.
     pub cache_dir: PathBuf,
     /// In what to compute.
     pub precision: Precision,
@@ -68,7 +68,7 @@ impl Default for Options {
             target: None,
             c_compiler: None,
             cuda: SearchPaths::default(),
-            cache_dir: std::env::temp_dir().join("orchestrion-cache"),
+            cache_dir: orch_files::default_cache_folder(None, None),
             precision: Precision::F32,
             fuse: true,
             calibrate: true,

@@ -8,9 +8,12 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get())
 }
 
-/// Threads that the options ask for: one per CPU if they leave it open.
+/// Threads beyond which a machine is only kept from its work, and may refuse more.
+pub const MAX_THREADS: usize = 1024;
+
+/// Threads that the options ask for, within reason: one per CPU if they leave it open.
 pub fn jobs(options: &Options) -> usize {
-    if options.jobs == 0 { cpus() } else { options.jobs }
+    if options.jobs == 0 { cpus() } else { options.jobs.min(MAX_THREADS) }
 }
 
 /// Applies a function to every item; results are in the order of the items, whichever thread made them.
@@ -33,7 +36,9 @@ pub fn map<T: Sync, R: Send>(
         done
     };
     let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..jobs(options).min(items.len())).map(|_| scope.spawn(work)).collect();
+        // Where the system gives fewer threads than wanted, those that there are do the work.
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..jobs(options).min(items.len())).map_while(spawn).collect();
         let mut all = work();
         for other in others {
             match other.join() {

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Processing order, as in `ARCHITECTURE.md`: a crate may depend on crates before it.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
+    "orch-files",
     "orch-ir",
     "orch-interp",
     "orch-onnx",

@@ -440,7 +440,8 @@ fn problem(nvrtc: &Nvrtc, target: &GpuTarget, kernel: &Kernel) -> Option<String>
     }
     let options = cuda::flags().iter().map(|&flag| flag.to_owned()).collect();
     let compiler = NvrtcTarget { options, ..NvrtcTarget::new(target.arch) };
-    let source = Source { name: program.name.clone(), text: cuda::emit(program, target) };
+    let source =
+        Source { name: program.name.clone(), text: cuda::emit(program, target), symbols: Vec::new() };
     let cubin = match nvrtc.compile(&source, &compiler, &std::env::temp_dir()) {
         Ok(cubin) => cubin,
         Err(error) => return Some(error.to_string()),

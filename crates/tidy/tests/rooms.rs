@@ -24,6 +24,7 @@ const ROOMS: [Rooms; 2] = [
         files: &[
             "artifact",
             "compile",
+            "consistency",
             "error",
             "lib",
             "manifest",
@@ -32,7 +33,6 @@ const ROOMS: [Rooms; 2] = [
             "parallel",
             "stages",
             "testing",
-            "whole_file",
         ],
     },
     Rooms {

@@ -26,7 +26,7 @@ pub fn lines(
             "__asm__ volatile(\"\" ::: \"memory\");".to_owned(),
             format!("_tile_loadd({});", access(tile, stride)),
         ],
-        AmxStmt::Dot { sum, a, b } => vec![format!("_tile_dpbf16ps({}, {}, {});", sum.0, a.0, b.0)],
+        AmxStmt::Dot { acc, a, b } => vec![format!("_tile_dpbf16ps({}, {}, {});", acc.0, a.0, b.0)],
         AmxStmt::Store { tile, stride, .. } => vec![
             format!("_tile_stored({});", access(tile, stride)),
             "__asm__ volatile(\"\" ::: \"memory\");".to_owned(),

@@ -177,7 +177,7 @@ impl WgmmaFunction {
     /// Its text: one `wgmma.mma_async` for each 16 of the K dimension, all in flight together, in one group.
     pub fn text(&self) -> String {
         let Self { product, columns, terms, a_in_registers, transposed, is_async } = *self;
-        let (sums, steps, name) = (columns / 2, terms / product.terms(), product.name());
+        let (sums, steps, name) = (columns / 2, terms / product.instruction_k(), product.name());
         let registers = |from: usize, count: usize| {
             let list: Vec<String> = (from..from + count).map(|at| format!("%{at}")).collect();
             format!("{{{}}}", list.join(", "))

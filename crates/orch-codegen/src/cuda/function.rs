@@ -97,7 +97,7 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
         if !cta_stmts(&program.body).any(|stmt| *stmt == CtaStmt::LaunchDependents) {
             emitter.line("o_launch_dependents();");
         }
-        if !program.awaits() {
+        if !program.has_grid_dependency_wait() {
             emitter.wait_for_inputs();
         }
     }

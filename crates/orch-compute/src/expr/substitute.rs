@@ -101,11 +101,6 @@ impl Importer {
         }
     }
 
-    /// Forgets what was copied, as is needed when the callback gives new answers.
-    pub fn forget_copies(&mut self) {
-        self.done.clear();
-    }
-
     /// The expression of `to` that `root` of `from` becomes. What was copied by an earlier call is not copied,
     /// nor the callback asked, again.
     ///

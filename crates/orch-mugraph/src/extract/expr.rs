@@ -1,8 +1,8 @@
 //! Expressions in index notation: what a region computes, without layouts, in a normal form.
 //!
-//! A value depends on a set of labels; to be repeated along others is nothing. The constructors recognise what programs
-//! have an operator for, take factors out of products and sums, and leave out maxima that are subtracted from the
-//! exponents they are of. Equal expressions are one.
+//! A value depends on a set of labels; broadcasting it along other labels needs no expression. The constructors
+//! recognise the operators that programs have (sigmoid, SiLU, GELU, RMS norm), move constant scales out of products and
+//! contractions, and leave out the maximum in `exp(x - max(x))`. Equal expressions have the same id.
 
 use super::index::Label;
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An expression's number.
 pub(super) type ExprId = usize;
 
-/// How the elements of an index become twice as many.
+/// How a value along an index of extent `n` becomes one along an index of extent `2 n`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Spread {
-    /// All once more after the last one.
-    Again,
-    /// Each twice.
-    Each,
+pub(super) enum Doubling {
+    /// `[a, b]` to `[a, b, a, b]`.
+    Concat,
+    /// `[a, b]` to `[a, a, b, b]`.
+    Repeat,
 }
 
 /// What a value is.
@@ -49,9 +49,14 @@ pub(super) enum Expr {
     RmsNorm(Rational, Vec<Label>, ExprId),
     /// Along a label, as [`Op::Rotate`](crate::Op::Rotate) with this group.
     Rotate(Label, usize, ExprId),
-    /// An input, whose second label is spread to the first one.
-    Spread(Spread, [Label; 2], ExprId),
-    /// Two values one after the other along a label, where they have labels of their own.
+    /// An input that has the label `part`, doubled to the label `whole`.
+    Doubled {
+        how: Doubling,
+        whole: Label,
+        part: Label,
+        x: ExprId,
+    },
+    /// Two values concatenated along a label, in whose place each value has labels of its own.
     Concat(Label, [Vec<Label>; 2], [ExprId; 2]),
 }
 
@@ -62,7 +67,7 @@ impl Expr {
             Expr::Const(_) | Expr::Input(_) | Expr::Causal { .. } => Vec::new(),
             Expr::Unary(_, x) | Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Recip(x) => vec![*x],
             Expr::IsNan(x) | Expr::Reduce(_, _, x) | Expr::RmsNorm(_, _, x) => vec![*x],
-            Expr::Rotate(_, _, x) | Expr::Spread(_, _, x) => vec![*x],
+            Expr::Rotate(_, _, x) | Expr::Doubled { x, .. } => vec![*x],
             Expr::Binary(_, a, b) | Expr::Contract(_, a, b) | Expr::Concat(_, _, [a, b]) => vec![*a, *b],
         }
     }
@@ -78,15 +83,15 @@ pub(super) struct Exprs {
     pub(super) extents: BTreeMap<Label, usize>,
     /// The labels of each input.
     pub(super) inputs: Vec<BTreeSet<Label>>,
-    /// Exponentials without the maximum that was subtracted from their exponents, and the labels that it was over.
+    /// Exponentials from whose exponents a maximum was subtracted, which was left out, and the labels that it was over.
     pub(super) without_maximum: BTreeMap<ExprId, BTreeSet<Label>>,
     /// Exponentials from whose exponents nothing was subtracted.
     pub(super) plain: BTreeSet<ExprId>,
-    /// Masked values where the primitives have a finite number for minus infinity.
+    /// Masked values for which the primitives use a large negative number instead of minus infinity.
     pub(super) finite_masks: BTreeSet<ExprId>,
-    /// Values whose NaN were replaced by 0.
+    /// Values in which the primitives replace NaN by 0.
     pub(super) without_nan: BTreeSet<ExprId>,
-    /// Lower bounds of lengths that vectors were divided by, where normalisation has none.
+    /// Lower bounds of the lengths that the primitives divide vectors by; the normalisation operator has no such bound.
     pub(super) without_bound: Vec<f64>,
 }
 
@@ -100,7 +105,7 @@ impl Exprs {
         &self.labels[id]
     }
 
-    /// The number, if it is one.
+    /// The value of a constant.
     pub(super) fn number(&self, id: ExprId) -> Option<f64> {
         match self.exprs[id] {
             Expr::Const(bits) => Some(f64::from_bits(bits)),
@@ -108,6 +113,7 @@ impl Exprs {
         }
     }
 
+    /// The id of an expression, with the labels that follow from its operands.
     pub(super) fn add_expr(&mut self, expr: Expr) -> ExprId {
         if let Some(&id) = self.known.get(&expr) {
             return id;
@@ -120,7 +126,7 @@ impl Exprs {
             Expr::Reduce(_, summed, _) | Expr::Contract(summed, ..) => {
                 labels.retain(|label| !summed.contains(label));
             }
-            Expr::Spread(_, [whole, part], _) => {
+            Expr::Doubled { whole, part, .. } => {
                 labels.remove(part);
                 labels.insert(*whole);
             }
@@ -136,7 +142,7 @@ impl Exprs {
         self.exprs.len() - 1
     }
 
-    /// Makes two labels one, which takes the name of the inner one.
+    /// Merges two labels in all expressions: `inner` becomes the label of both, `outer` is removed.
     pub(super) fn join(&mut self, outer: Label, inner: Label) {
         let times = self.extents.remove(&outer).unwrap_or(1);
         let within = self.extents.get(&inner).copied().unwrap_or(1);
@@ -163,9 +169,9 @@ impl Exprs {
         self.known = self.exprs.iter().cloned().enumerate().map(|(id, expr)| (expr, id)).collect();
     }
 
-    /// Makes an input's index a part of one of twice its extent, in every value that the input is an operand of; the
-    /// index takes a new name, which is returned.
-    pub(super) fn spread(&mut self, how: Spread, [whole, part]: [Label; 2], input: ExprId) -> Label {
+    /// Replaces an input along `part` by the input doubled to `whole`, which has twice the extent, for all its users.
+    /// The input's own label is then a new one, which is returned.
+    pub(super) fn double_input(&mut self, how: Doubling, whole: Label, part: Label, input: ExprId) -> Label {
         let name = self.extents.last_key_value().map_or(0, |(label, _)| label + 1);
         self.extents.insert(name, self.extents[&part]);
         if let Expr::Input(position) = self.exprs[input] {
@@ -178,7 +184,7 @@ impl Exprs {
         self.labels[input].insert(whole);
         self.labels.push(own);
         self.exprs.push(self.exprs[input].clone());
-        self.exprs[input] = Expr::Spread(how, [whole, name], self.exprs.len() - 1);
+        self.exprs[input] = Expr::Doubled { how, whole, part: name, x: self.exprs.len() - 1 };
         name
     }
 
@@ -210,12 +216,12 @@ impl Exprs {
         }
     }
 
-    /// A function of one number other than the exponential.
+    /// A function of one value other than the exponential; `None` for constants.
     pub(super) fn unary(&mut self, f: UnaryFn, x: ExprId) -> Option<ExprId> {
         self.number(x).is_none().then(|| self.add_expr(Expr::Unary(f, x)))
     }
 
-    /// `e^x`, where `x` may be relative to its own maximum, and to no other one.
+    /// `e^x`. For `x = a - max(a)` it is `e^a`, recorded in `without_maximum`; any other exponent in `plain`.
     pub(super) fn exp(&mut self, x: ExprId) -> Option<ExprId> {
         let relative = match *self.get(x) {
             Expr::Binary(BinaryFn::Sub, a, max) => match self.get(max) {
@@ -236,11 +242,13 @@ impl Exprs {
         Some(exp)
     }
 
-    /// Pairs along a label that are `group` apart, turned.
+    /// [`Expr::Rotate`]: rotates pairs of elements that are `group` apart along a label. `None` if the value does not
+    /// depend on the label.
     pub(super) fn rotate(&mut self, label: Label, group: usize, x: ExprId) -> Option<ExprId> {
         self.labels(x).contains(&label).then(|| self.add_expr(Expr::Rotate(label, group, x)))
     }
 
+    /// `a + b`
     pub(super) fn add(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         match (self.number(a), self.number(b)) {
             (Some(a), Some(b)) => Some(self.constant(a + b)),
@@ -250,6 +258,7 @@ impl Exprs {
         }
     }
 
+    /// `a - b`
     pub(super) fn sub(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         match (self.number(a), self.number(b)) {
             (None, None) => Some(self.add_expr(Expr::Binary(BinaryFn::Sub, a, b))),
@@ -260,6 +269,7 @@ impl Exprs {
         }
     }
 
+    /// `a b`, elementwise
     pub(super) fn mul(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         match (self.number(a), self.number(b)) {
             (Some(c), _) => return self.scale(rational(c)?, b),
@@ -286,6 +296,7 @@ impl Exprs {
         }
     }
 
+    /// `a / b`, elementwise
     pub(super) fn div(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         if let Some(c) = self.number(b) {
             return self.scale(inverse(rational(c)?)?, a);
@@ -310,6 +321,7 @@ impl Exprs {
         }
     }
 
+    /// `1 / x`
     pub(super) fn recip(&mut self, x: ExprId) -> Option<ExprId> {
         match self.one_plus_exp_of_negated(x) {
             Some(y) => self.unary(UnaryFn::Sigmoid, y),
@@ -317,6 +329,7 @@ impl Exprs {
         }
     }
 
+    /// The elementwise maximum
     pub(super) fn max(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         match (self.number(a), self.number(b)) {
             (None, Some(0.0)) => self.unary(UnaryFn::Relu, a),
@@ -325,7 +338,7 @@ impl Exprs {
         }
     }
 
-    /// A sum or maximum over labels; what does not depend on a label is as often there as the label has values.
+    /// A sum or maximum over labels. A sum over labels that the value does not depend on is a multiple of the value.
     pub(super) fn reduce(&mut self, f: ReduceFn, over: &[Label], x: ExprId) -> Option<ExprId> {
         let (mut own, others): (Vec<Label>, Vec<Label>) =
             over.iter().partition(|label| self.labels(x).contains(label));
@@ -338,7 +351,7 @@ impl Exprs {
         }
     }
 
-    /// The sum of products over labels.
+    /// The sum of products over labels. `None` unless both operands depend on all of them and there is at least one.
     pub(super) fn contract(&mut self, over: &[Label], a: ExprId, b: ExprId) -> Option<ExprId> {
         let is_shared = |label: &Label| self.labels(a).contains(label) && self.labels(b).contains(label);
         if over.is_empty() || !over.iter().all(is_shared) {
@@ -361,7 +374,7 @@ impl Exprs {
         }
     }
 
-    /// `x` of `1 + e^-x`.
+    /// `x`, for the expression `1 + e^-x`.
     fn one_plus_exp_of_negated(&self, id: ExprId) -> Option<ExprId> {
         let Expr::Offset(Rational::ONE, exp) = *self.get(id) else { return None };
         let Expr::Unary(UnaryFn::Exp, exponent) = *self.get(exp) else { return None };
@@ -371,7 +384,8 @@ impl Exprs {
         }
     }
 
-    /// `a / b` as a normalisation: `b` is the root of the mean square of `a`, plus a constant, or its length.
+    /// `a / b` as an RMS norm: `b` is `sqrt(mean(a²) + eps)`, or the length `sqrt(sum(a²))`, perhaps bounded from
+    /// below.
     fn normalised(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         let (root, bound) = match *self.get(b) {
             Expr::Binary(BinaryFn::Max, root, bound) => (root, self.number(bound)?),
@@ -382,8 +396,8 @@ impl Exprs {
             Expr::Offset(eps, mean) => (eps, mean),
             _ => (Rational::ZERO, under),
         };
-        let (factor, sum) = match *self.get(mean) {
-            Expr::Scale(factor, sum) => (factor, sum),
+        let (scale, sum) = match *self.get(mean) {
+            Expr::Scale(scale, sum) => (scale, sum),
             _ => (Rational::ONE, mean),
         };
         let Expr::Reduce(ReduceFn::Sum, over, square) = self.get(sum).clone() else { return None };
@@ -391,11 +405,11 @@ impl Exprs {
             return None;
         }
         let count: usize = over.iter().map(|label| self.extents[label]).product();
-        let is_mean = factor.to_f64() as f32 == (1.0 / count as f64) as f32;
+        let is_mean = scale.to_f64() as f32 == (1.0 / count as f64) as f32;
         let norm = |eps| Expr::RmsNorm(eps, over.clone(), a);
-        let normalised = match (is_mean, factor == Rational::ONE) {
+        let normalised = match (is_mean, scale == Rational::ONE) {
             (true, _) => self.add_expr(norm(eps)),
-            // Divided by the length, which is the root of the mean square times the root of the count.
+            // The length is the root mean square times the square root of the count, which must be an integer.
             (false, true) if eps == Rational::ZERO => {
                 let root = count.isqrt();
                 if root * root != count {
@@ -406,7 +420,7 @@ impl Exprs {
             }
             _ => return None,
         };
-        if bound > MOST_BOUND {
+        if bound > MAX_LENGTH_BOUND {
             return None;
         }
         if bound > 0.0 {
@@ -415,12 +429,12 @@ impl Exprs {
         Some(normalised)
     }
 
-    /// `c x` as the Gaussian error linear unit by its tanh form: `x = y (1 + tanh(√(2/π) (y + 0.044715 y³)))`.
+    /// `c x` as a GELU in its tanh form: `c = 1/2` and `x = y (1 + tanh(√(2/π) (y + 0.044715 y³)))`.
     fn gelu(&mut self, c: Rational, x: ExprId) -> Option<ExprId> {
         let Expr::Binary(BinaryFn::Mul, a, b) = *self.get(x) else { return None };
         let half = Rational::new(1, 2)?;
-        let is_gelu = |y: ExprId, gate: ExprId| {
-            let Expr::Offset(Rational::ONE, tanh) = *self.get(gate) else { return false };
+        let is_gelu = |y: ExprId, one_plus_tanh: ExprId| {
+            let Expr::Offset(Rational::ONE, tanh) = *self.get(one_plus_tanh) else { return false };
             let Expr::Unary(UnaryFn::Tanh, scaled) = *self.get(tanh) else { return false };
             let Expr::Scale(outer, sum) = *self.get(scaled) else { return false };
             let Expr::Binary(BinaryFn::Add, lhs, rhs) = *self.get(sum) else { return false };
@@ -439,10 +453,10 @@ impl Exprs {
     }
 }
 
-/// The largest lower bound of a length that is taken for a guard against division by zero.
-const MOST_BOUND: f64 = 1e-6;
+/// Lower bounds of a length up to this one are treated as guards against division by zero.
+const MAX_LENGTH_BOUND: f64 = 1e-6;
 
-/// An exact ratio, if 64 bits hold it.
+/// A number as an exact ratio; `None` if numerator or denominator does not fit in 64 bits.
 pub(super) fn rational(value: f64) -> Option<Rational> {
     if !value.is_finite() {
         return None;

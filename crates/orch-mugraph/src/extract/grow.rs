@@ -1,4 +1,5 @@
-//! Which primitives may make a region: sets that end in one result and grow backward from it.
+//! Which sets of primitives may be regions: each set has one result, its *sink*, and grows backward from it through the
+//! primitives that programs have operators for.
 
 use super::RegionLimits;
 use super::rotary::Rotaries;
@@ -7,43 +8,45 @@ use super::views::is_view;
 use orch_ir::{NodeId, PrimGraph, PrimOp, ReduceOp, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Members of the largest set.
+/// Most members of a set.
 const MAX_MEMBERS: usize = 48;
 
-/// An inner product's result is small if it has so many times fewer elements than the lesser and the larger operand.
+/// A product within a region has a small result if the smaller and the larger operand have at least so many times the
+/// elements of the result.
 const SMALL: [usize; 2] = [2, 4];
 
-/// What is computed before the products that lie deepest in a region.
+/// Which primitives before the earliest products belong to a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Prologue {
     Nothing,
-    /// What nothing else reads.
+    /// Those whose results only members read.
     Own,
-    /// What others read too, and compute for themselves: a norm of the input of several products.
+    /// Also those that others read, which then compute them once more: a norm of the input of several products.
     Shared,
 }
 
-/// Whether regions end at a result.
+/// Whether regions end at a primitive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
     Never,
-    /// Unless one that ends at this product has it within.
+    /// Unless a region that ends at this product contains the primitive.
     Unless(NodeId),
     Always,
 }
 
-/// Who reads what.
+/// The readers of each tensor.
 pub(super) struct Readers<'a> {
     graph: &'a PrimGraph,
     rotaries: &'a Rotaries,
-    /// For each tensor the primitives that read it, through views or at once; those of a rotary position
-    /// embedding are one.
+    /// For each tensor the primitives that read it, directly or through views. A rotary position embedding is read and
+    /// reads as one primitive, its root.
     by: Vec<BTreeSet<NodeId>>,
-    /// Tensors that are outputs of the graph, through views or at once.
+    /// For each tensor whether it is an output of the graph, directly or through views.
     escapes: Vec<bool>,
 }
 
 impl<'a> Readers<'a> {
+    /// The readers of all tensors of a graph.
     pub(super) fn of(graph: &'a PrimGraph, rotaries: &'a Rotaries) -> Readers<'a> {
         let mut readers = Readers {
             graph,
@@ -69,6 +72,7 @@ impl<'a> Readers<'a> {
         readers
     }
 
+    /// The tensor that a primitive computes.
     fn result(&self, id: NodeId) -> TensorId {
         self.graph.node(id).outputs[0]
     }
@@ -80,7 +84,7 @@ impl<'a> Readers<'a> {
         readers.next().filter(|_| self.by[result].len() == 1 && !self.escapes[result]).copied()
     }
 
-    /// The primitive that computes a tensor, before views.
+    /// The primitive that computes a tensor, found through views; `None` for inputs and constants.
     fn source(&self, tensor: TensorId) -> Option<NodeId> {
         let mut at = self.graph.producer(tensor)?;
         while is_view(self.graph, at) && self.rotaries.get(at).is_none() {
@@ -89,6 +93,7 @@ impl<'a> Readers<'a> {
         Some(at)
     }
 
+    /// The primitives that compute the operands of a primitive.
     fn sources(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         self.rotaries.operands(self.graph, id).into_iter().filter_map(|input| self.source(input))
     }
@@ -106,46 +111,49 @@ impl<'a> Readers<'a> {
         matches!(self.graph.node(id).op, PrimOp::Map(_)) && !is_view(self.graph, id)
     }
 
-    /// The first primitive through which all ways from a result go, if those before are elementwise or reductions.
-    fn meeting(&self, id: NodeId) -> Option<NodeId> {
-        let mut ways = BTreeSet::from([id]);
+    /// The immediate post-dominator of a primitive: the first one that every path from it to an output goes through.
+    /// `None` if an output or a product lies before it on a path, or if it or one before it is not known.
+    fn post_dominator(&self, id: NodeId) -> Option<NodeId> {
+        let mut frontier = BTreeSet::from([id]);
         for _ in 0..MAX_MEMBERS {
-            let first = ways.pop_first()?;
+            let first = frontier.pop_first()?;
             let result = self.result(first).index();
             let may_pass = first == id || (self.is_known(first) && !self.is_product(first));
             if !may_pass || self.escapes[result] {
                 return None;
             }
-            ways.extend(&self.by[result]);
-            if ways.len() == 1 {
-                return ways.pop_first().filter(|meeting| self.is_known(*meeting));
+            frontier.extend(&self.by[result]);
+            if frontier.len() == 1 {
+                return frontier.pop_first().filter(|only| self.is_known(*only));
             }
         }
         None
     }
 
-    /// Whether regions may end at a result: those of products and elementwise primitives do that are not within every
-    /// region that they could be of.
+    /// Whether regions end at a primitive. Products, elementwise primitives and rotary position embeddings may be ends.
+    /// One that is no product is not an end if its post-dominator is no product either: regions that end there contain
+    /// it. One whose paths lead to a product is an end unless regions that end in that product contain it.
     pub(super) fn end(&self, id: NodeId) -> End {
         let may_end = self.is_product(id) || self.is_map(id) || self.rotaries.get(id).is_some();
         if !self.is_known(id) || !may_end || self.rotaries.is_inner(id) {
             return End::Never;
         }
         let mut at = id;
-        while let Some(meeting) = self.meeting(at) {
-            if self.is_product(meeting) {
-                let is_within = grow(self, meeting, 2, Prologue::Nothing).contains(&id);
-                return if is_within { End::Unless(meeting) } else { End::Always };
+        while let Some(later) = self.post_dominator(at) {
+            if self.is_product(later) {
+                let is_within = grow(self, later, 2, Prologue::Nothing).contains(&id);
+                return if is_within { End::Unless(later) } else { End::Always };
             }
             if !self.is_product(id) {
                 return End::Never;
             }
-            at = meeting;
+            at = later;
         }
         End::Always
     }
 
-    /// True for elementwise primitives between a product or convolution outside and the kernel that stores its result.
+    /// True for elementwise primitives that belong to the epilogue of a product or convolution outside the set: they
+    /// alone read its result, directly or after others like them.
     fn is_epilogue(&self, id: NodeId, members: &BTreeSet<NodeId>) -> bool {
         self.is_map(id)
             && self.rotaries.get(id).is_none()
@@ -159,7 +167,7 @@ impl<'a> Readers<'a> {
             })
     }
 
-    /// A product whose result is small beside its operands: it may be computed again in each block.
+    /// True for products whose result is small compared with their operands: each block may compute it again.
     fn is_small(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         let elems = |tensor: TensorId| self.graph.shape(tensor).elems();
@@ -169,7 +177,8 @@ impl<'a> Readers<'a> {
     }
 }
 
-/// Sets of primitives that end in `sink`, from small to large, each once.
+/// The sets of primitives that end in `sink`, from small to large, each once: for each number of products in a row the
+/// set without a prologue, with each connected part of a prologue, and with all of it.
 pub(super) fn choices(readers: &Readers<'_>, sink: NodeId, limits: &RegionLimits) -> Vec<BTreeSet<NodeId>> {
     let mut sets: Vec<BTreeSet<NodeId>> = Vec::new();
     let mut offer = |set: BTreeSet<NodeId>| {
@@ -193,7 +202,7 @@ pub(super) fn choices(readers: &Readers<'_>, sink: NodeId, limits: &RegionLimits
     sets
 }
 
-/// The connected parts of a prologue: what is computed for different operands.
+/// The connected components of a prologue: different ones compute different operands.
 fn parts(readers: &Readers<'_>, prologue: BTreeSet<NodeId>) -> Vec<BTreeSet<NodeId>> {
     let mut parts: Vec<BTreeSet<NodeId>> = Vec::new();
     for id in prologue {
@@ -206,23 +215,24 @@ fn parts(readers: &Readers<'_>, prologue: BTreeSet<NodeId>) -> Vec<BTreeSet<Node
     parts
 }
 
-/// How a primitive is reached from the sink.
+/// The paths from a primitive to the sink.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
-    /// Products in between, on the shortest way.
+    /// Fewest products on a path.
     products: usize,
-    /// Something is summed between it and the next product on some way.
+    /// True if some path has a sum before its first product.
     is_reduced: bool,
-    /// Nothing but members reads it.
+    /// True if only members of which the same holds read it, so that it need not be stored.
     is_own: bool,
 }
 
-/// The set with as many products in a row.
+/// The set that ends in `sink` with at most `levels` products on the shortest path to a member product, itself
+/// included.
 fn grow(readers: &Readers<'_>, sink: NodeId, levels: usize, prologue: Prologue) -> BTreeSet<NodeId> {
     let mut reached = BTreeMap::from([(sink, Reach { products: 0, is_reduced: false, is_own: true })]);
     let mut own: BTreeSet<NodeId> = BTreeSet::new();
     let mut members: BTreeSet<NodeId> = BTreeSet::new();
-    // Later primitives first: when one is looked at, all its readers have been.
+    // Later primitives first: the readers of a primitive are decided before it.
     while let Some((id, mut reach)) = reached.pop_last() {
         let result = readers.result(id).index();
         let is_own = !readers.escapes[result] && readers.by[result].is_subset(&own);
@@ -247,7 +257,9 @@ fn grow(readers: &Readers<'_>, sink: NodeId, levels: usize, prologue: Prologue) 
     prune(readers, sink, members, &own, prologue)
 }
 
-/// True for what may be a member: products that nothing else reads and that are worth computing within the region.
+/// True for primitives that may be members. A product must be read by members only, lie within `levels`, and either be
+/// the last one before the sink, or have its result summed before the next product, or be small. Another primitive must
+/// be read by members only, unless a product lies between it and the sink.
 fn belongs(readers: &Readers<'_>, id: NodeId, reach: Reach, levels: usize) -> bool {
     if !readers.is_known(id) {
         return false;
@@ -259,7 +271,8 @@ fn belongs(readers: &Readers<'_>, id: NodeId, reach: Reach, levels: usize) -> bo
     reach.is_own || reach.products > 0
 }
 
-/// Without what the prologue is not to have: primitives before the deepest products.
+/// The members that are connected to the sink after those before the earliest products are removed that the prologue
+/// does not allow, and those that are epilogues of products outside.
 fn prune(
     readers: &Readers<'_>,
     sink: NodeId,

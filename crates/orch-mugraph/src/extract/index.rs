@@ -1,22 +1,31 @@
 //! Index notation: which dimensions of the primitive tensors run over the same index.
 //!
-//! A dimension runs over a list of labels, outermost first. Reshapes split labels; equal extents make labels the same.
-//! Dimensions of extent 1 run over nothing, so they vanish from programs.
+//! A dimension runs over a list of labels, outermost first; its extent is the product of theirs. Unifying two lists of
+//! labels, as a reshape does, splits the labels with larger extents and equates those with equal ones. Dimensions of
+//! extent 1 have no labels, so they vanish from programs.
+//!
+//! ```text
+//! [rows, columns]          reshaped to    [rows, heads, channels]
+//!  5     12 = (3, 4)                       5     3      4
+//! ```
 
-/// An index. Labels that were split or made the same stand for their [leaves](Index::leaves).
+/// An index, by its number. A label that was split or equated stands for its [leaves](Index::leaves).
 pub(super) type Label = u32;
 
-/// What a dimension runs over, outermost first.
+/// The labels that a dimension runs over, outermost first.
 pub(super) type Dim = Vec<Label>;
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
+    /// A label of this extent.
     Leaf(usize),
+    /// Equal to another label.
     Same(Label),
+    /// An outer and an inner label.
     Split(Label, Label),
 }
 
-/// All labels.
+/// All labels: a union-find structure whose sets may be split.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     entries: Vec<Entry>,
@@ -29,12 +38,12 @@ impl Index {
         self.entries.len() as Label - 1
     }
 
-    /// A dimension that runs over a new label, or over nothing for an extent of 1.
+    /// A dimension that runs over a new label; over none for an extent of 1.
     pub(super) fn fresh_dim(&mut self, extent: usize) -> Dim {
         if extent == 1 { Vec::new() } else { vec![self.fresh(extent)] }
     }
 
-    /// The number of values of a leaf.
+    /// The number of values of a label.
     pub(super) fn extent(&self, leaf: Label) -> usize {
         match self.entries[leaf as usize] {
             Entry::Leaf(extent) => extent,
@@ -56,7 +65,8 @@ impl Index {
         leaves
     }
 
-    /// Makes two lists the same indices, innermost first; `None` if their extents do not divide each other.
+    /// Equates two lists of labels, from the innermost label outwards; labels are split where extents differ. `None` if
+    /// neither of two extents divides the other.
     pub(super) fn unify(&mut self, lhs: &[Label], rhs: &[Label]) -> Option<()> {
         let (mut lhs, mut rhs) = (lhs.to_vec(), rhs.to_vec());
         loop {
@@ -78,13 +88,15 @@ impl Index {
         }
     }
 
+    /// Removes the innermost leaf of the last label; its other leaves stay in the list.
     fn pop_leaf(&self, labels: &mut Vec<Label>) -> Option<Label> {
         let leaves = self.leaves(&[labels.pop()?]);
         labels.extend(leaves);
         labels.pop()
     }
 
-    /// Splits a leaf, so that `inner` is its inner part; the outer part.
+    /// Splits a leaf into a new outer label and `inner`; the outer label. `None` if the extent of `inner` does not
+    /// divide the leaf's.
     fn split(&mut self, leaf: Label, inner: Label) -> Option<Label> {
         let (extent, part) = (self.extent(leaf), self.extent(inner));
         if part == 0 || extent % part != 0 {

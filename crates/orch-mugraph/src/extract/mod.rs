@@ -1,12 +1,16 @@
 //! Parts of primitive graphs that are worth a search, as programs.
 //!
-//! A region grows backward from a product or a normalisation (`grow`), is written in index notation (`translate`),
-//! where views have vanished and what programs have an operator for is recognised (`expr`), and gets an order of
-//! dimensions (`arrange`). Primitives that are a rotary position embedding are one from the start (`rotary`). Fission
-//! emits stable softmax; its maxima are left out, since the search works on programs without, provided that they can be
-//! put back ([`crate::stabilise()`]).
+//! ```text
+//! PrimGraph --rotary--> rotary position embeddings, each as one primitive
+//!           --grow----> sets of primitives that end in one result
+//!           --translate (index, views, expr)--> expressions in index notation, without layouts and views
+//!           --arrange-> MuGraph: every value has an order of dimensions
+//! ```
 //!
-//! A region equals its primitives for real numbers, under the premises that it states.
+//! Fission emits a softmax that subtracts the maximum. The search works on programs without maxima, so a region leaves
+//! them out, provided that [`crate::stabilise()`] can restore them.
+//!
+//! A region computes the same as its primitives for real numbers, under the premises that it states.
 
 mod arrange;
 mod expr;
@@ -27,41 +31,42 @@ use rotary::Rotaries;
 use std::collections::{BTreeMap, BTreeSet};
 use translate::translate;
 
-/// A part of a primitive graph as a program.
+/// A part of a primitive graph, as a program with one output.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Region {
-    /// What it computes, with one output, by predefined operators.
+    /// What it computes, by predefined operators.
     pub program: MuGraph,
-    /// What each input of the program is, in order.
+    /// For each input of the program, in order, the view of a primitive tensor that it is.
     pub inputs: Vec<View>,
-    /// How the program's output is seen in the primitive tensor it computes.
+    /// The program's output as a view of the primitive tensor that it computes.
     pub output: View,
-    /// The primitives that it stands for, ascending, views among them. Others may read what some of them compute.
+    /// The primitives that it replaces, ascending, views among them. Primitives outside may read results of some of
+    /// them: those must be computed outside as well.
     pub nodes: Vec<NodeId>,
-    /// True if the primitives subtract maxima from exponents, which the program does not: what computes it must be
-    /// [stabilised](crate::stabilise()), and can be.
+    /// True if the primitives subtract maxima from exponents and the program does not: a kernel that computes the
+    /// program must be [stabilised](crate::stabilise()), which is possible.
     pub subtracts_maxima: bool,
-    /// What is taken for granted.
+    /// The conditions under which the program equals the primitives.
     pub premises: Vec<Premise>,
 }
 
-/// A stored tensor of the primitive graph seen by the shape of a program's tensor.
+/// A strided view of a tensor of the primitive graph, with the dimensions of a program's tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct View {
     /// The tensor. Elements are converted to f32 as they are read.
     pub tensor: TensorId,
-    /// Elements, in row-major order of the primitive tensor, from one index to the next one, for each dimension of the
-    /// program's tensor; 0 where it is repeated or has an extent of 1.
+    /// The stride of each dimension of the program's tensor, in elements of the row-major primitive tensor; 0 for
+    /// repeated dimensions and those of extent 1.
     pub strides: Vec<usize>,
-    /// The first element.
+    /// The element of the primitive tensor, in row-major order, at index 0.
     pub offset: usize,
 }
 
 /// What must hold for a region to equal its primitives, beyond inputs being finite.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Premise {
-    /// Every row of a softmax has an element that is not masked out: the primitives' masks are finite, so that a row
-    /// whose elements are all masked out is as if none were.
+    /// Every row of a softmax has an element that is not masked out: the primitives' masks are finite, so they treat a
+    /// row whose elements are all masked out as one without a mask.
     RowsAreSeen,
     /// Every row of a softmax has an element that is not masked out, or a quotient `0 / 0` is made 0: the primitives
     /// replace NaN by 0.
@@ -71,18 +76,18 @@ pub enum Premise {
     LongerThan(f64),
 }
 
-/// How large regions may be.
+/// Limits of the size of regions.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionLimits {
-    /// Operators of a program, those that it has for rotary position embeddings not counted.
+    /// Most operators of a program, those of rotary position embeddings not counted.
     pub max_ops: usize,
-    /// Matrix products of a program.
+    /// Most matrix products of a program.
     pub max_products: usize,
-    /// Inputs of a program, angles of rotary position embeddings not counted.
+    /// Most inputs of a program, angles of rotary position embeddings not counted.
     pub max_inputs: usize,
-    /// Dimensions of its tensors, at least 2.
+    /// Most dimensions of its tensors, at least 2.
     pub max_dims: usize,
-    /// Regions that end in the same primitive.
+    /// Most regions that end in the same primitive.
     pub max_per_sink: usize,
 }
 
@@ -98,11 +103,11 @@ pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
     let (rotaries, consumers) = (Rotaries::of(graph), graph.consumers());
     let readers = Readers::of(graph, &rotaries);
     let mut found: BTreeMap<NodeId, Vec<Region>> = BTreeMap::new();
-    // Later results first: what is within one of their regions needs none of its own.
+    // Later results first: a result that lies within one of their regions needs no region that ends in it.
     for sink in graph.node_ids().rev() {
         let is_within = match readers.end(sink) {
             End::Never => true,
-            End::Unless(last) => found.get(&last).is_some_and(|regions| have(regions, sink)),
+            End::Unless(last) => found.get(&last).is_some_and(|regions| any_contains(regions, sink)),
             End::Always => false,
         };
         if is_within {
@@ -113,22 +118,24 @@ pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
             let region = region(graph, &rotaries, &members, limits);
             here.extend(region.filter(|region| !here.iter().any(|other| other.program == region.program)));
         }
-        // What takes in more products is better: fewer results are stored in between.
+        // Of the regions that end here, those with the most products: they store the fewest intermediate results.
         let most = here.iter().map(|region| products(&region.program)).max();
         here.retain(|region| Some(products(&region.program)) == most);
         here.truncate(limits.max_per_sink);
-        here.iter_mut().for_each(|region| round(graph, &consumers, region));
+        here.iter_mut().for_each(|region| include_rounding(graph, &consumers, region));
         found.insert(sink, here);
     }
     found.into_values().flatten().collect()
 }
 
-fn have(regions: &[Region], node: NodeId) -> bool {
+/// True if one of the regions contains a primitive.
+fn any_contains(regions: &[Region], node: NodeId) -> bool {
     regions.iter().any(|region| region.nodes.contains(&node))
 }
 
-/// Takes in the rounding of a region's output to f16 or bf16: the kernel that stores a result rounds it.
-fn round(graph: &PrimGraph, consumers: &[Vec<NodeId>], region: &mut Region) {
+/// Adds the rounding of a region's output to f16 or bf16 to the region, if nothing else reads the unrounded output: the
+/// kernel that stores a result rounds it.
+fn include_rounding(graph: &PrimGraph, consumers: &[Vec<NodeId>], region: &mut Region) {
     let tensor = region.output.tensor;
     let is_output = graph.outputs.iter().any(|(_, output)| *output == tensor);
     let [reader] = consumers[tensor.index()][..] else { return };
@@ -155,11 +162,11 @@ fn region(
     let nodes = translated.nodes.iter().copied().collect();
     let tensor = *graph.node(*members.last()?).outputs.first()?;
     let Arranged { mut program, inputs, output, exponentials } = arrange(graph, translated, limits)?;
-    // Equal parts are equal programs.
+    // All programs have the same name, so that regions that compute the same are equal.
     "part".clone_into(&mut program.name);
     let has_maxima = count(&program, is_maximum) > 0;
     let angles = 2 * count(&program, |op| matches!(op, Op::Rotate { .. }));
-    if inputs.len() > limits.max_inputs + angles || has_plain || has_maxima || !is_worth_it(&program) {
+    if inputs.len() > limits.max_inputs + angles || has_plain || has_maxima || !is_worth_searching(&program) {
         return None;
     }
     let mut subtracts_maxima = false;
@@ -167,12 +174,12 @@ fn region(
         let Some(over) = maxima.get(&exponential.value) else { continue };
         subtracts_maxima = true;
         let group = analyse(&program, (exponential.tensor, None)).ok()?;
-        // The maximum must have been the same for all that are summed.
-        let is_one = |axis: &Axis| match axis {
+        // One maximum must serve all exponentials that are summed.
+        let shares_maximum = |axis: &Axis| match axis {
             Axis::Dim(dim) => exponential.labels[*dim].is_none_or(|label| over.contains(&label)),
             Axis::Loop | Axis::Grid(_) => false,
         };
-        if !group.reduced.iter().all(is_one) {
+        if !group.reduced.iter().all(shares_maximum) {
             return None;
         }
     }
@@ -180,27 +187,30 @@ fn region(
     Some(Region { program, inputs, output, nodes, subtracts_maxima, premises })
 }
 
-/// False for what templates serve best: a product without anything that is summed before or after it, and a single row
-/// of sums without a product.
-fn is_worth_it(program: &MuGraph) -> bool {
-    let sums = count(program, |op| matches!(op, Op::Reduce { .. } | Op::RmsNorm { .. }));
-    products(program) + sums >= 2
+/// False for programs that templates serve best: a product without a reduction before or after it, and a single
+/// reduction without a product.
+fn is_worth_searching(program: &MuGraph) -> bool {
+    let reductions = count(program, |op| matches!(op, Op::Reduce { .. } | Op::RmsNorm { .. }));
+    products(program) + reductions >= 2
 }
 
-/// Maxima that stay are nothing that the search knows.
+/// True for the maxima, which the search does not support.
 fn is_maximum(op: &Op) -> bool {
     matches!(op, Op::Reduce { f: ReduceFn::Max, .. } | Op::Binary(BinaryFn::Max))
 }
 
+/// The number of matrix products of a program.
 fn products(program: &MuGraph) -> usize {
     count(program, |op| *op == Op::Matmul)
 }
 
+/// The number of a program's operators that satisfy a predicate.
 fn count(program: &MuGraph, is_counted: impl Fn(&Op) -> bool) -> usize {
     let is_counted = |node: &Node| matches!(node, Node::Op { op, .. } if is_counted(op));
     program.nodes().filter(|(_, node)| is_counted(node)).count()
 }
 
+/// The premises of a region that uses these expressions.
 fn premises(exprs: &Exprs, used: &BTreeSet<ExprId>) -> Vec<Premise> {
     let may_be_nan = used.iter().any(|id| may_hide_rows(exprs, *id));
     let bound = exprs.without_bound.iter().copied().fold(0.0, f64::max);
@@ -212,7 +222,7 @@ fn premises(exprs: &Exprs, used: &BTreeSet<ExprId>) -> Vec<Premise> {
     premises.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, premise)| premise).collect()
 }
 
-/// True for exponentials all of whose row may be masked out. A tensor that is added may be a mask.
+/// True for exponentials whose whole row may be masked out. An input that is added to the exponent may be a mask.
 fn may_hide_rows(exprs: &Exprs, id: ExprId) -> bool {
     match *exprs.get(id) {
         Expr::Unary(UnaryFn::Exp, exponent) => may_be_infinite(exprs, exponent),
@@ -220,6 +230,7 @@ fn may_hide_rows(exprs: &Exprs, id: ExprId) -> bool {
     }
 }
 
+/// True for exponents that may be minus infinity in a whole row.
 fn may_be_infinite(exprs: &Exprs, id: ExprId) -> bool {
     match *exprs.get(id) {
         Expr::Binary(BinaryFn::Add, a, b) => [a, b]

@@ -1,45 +1,53 @@
 //! Rotary position embeddings among primitives.
 //!
-//! With `a` and `b` the elements of the pairs of `x`, halves or neighbours along an axis, primitives say either
-//! `x cos + join(-b, a) sin`, with angles of every element, or `join(a cos - b sin, a sin + b cos)`, with angles of one
-//! element of each pair. Halves are joined by a concatenation, neighbours by one along a new last axis, which a reshape may
-//! join to the one before. `x` may be a part of a tensor along the axis, which is a slice of it or no tensor at all; what
-//! is not turned may be joined to what is.
+//! Let `a` and `b` be the first and the second elements of the pairs of `x` along an axis. Two patterns are recognised:
+//!
+//! ```text
+//! x cos + join(-b, a) sin                   whole angles: cos and sin of every element
+//! join(a cos - b sin, a sin + b cos)        half angles: cos and sin of every pair
+//!
+//! halves:       x = [a0, a1, .., b0, b1, ..]    join = concat along the axis
+//! interleaved:  x = [a0, b0, a1, b1, ..]        join = concat along a new last axis, perhaps reshaped to [.., 2 n]
+//! ```
+//!
+//! `x` may be a slice of a tensor along the axis (partial rotary embedding); the elements that are not rotated, the
+//! rest, may then be concatenated before or after the result.
 
 use super::views::{Part, is_real, is_view};
 use orch_ir::{BinaryFn, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId, UnaryFn};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What pairs are.
+/// Where the two elements of a pair lie.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Pairs {
-    /// Elements of the two halves of an axis.
+    /// At the same index of the two halves of an axis.
     Halves,
-    /// Neighbours.
-    Neighbours,
+    /// Beside each other.
+    Interleaved,
 }
 
 /// Primitives that are a rotary position embedding.
 #[derive(Clone, Debug)]
 pub(super) struct Rotary {
-    /// What is turned, or what it is a part of.
+    /// The rotated tensor, or the one that it is a part of.
     pub(super) operand: TensorId,
-    /// The elements that are turned, if not all are.
+    /// The rotated elements of the operand, if not all are.
     pub(super) part: Option<Part>,
     /// Cosines and sines.
     pub(super) angles: [TensorId; 2],
-    /// True if angles are those of one element of each pair; neighbours are a last axis of their own in the result then,
-    /// unless there is a rest.
-    pub(super) is_half: bool,
+    /// True if there is one angle for each pair, false if there is one for each element. With one for each pair,
+    /// interleaved pairs and no rest the result has the pairs' elements along a last axis of their own.
+    pub(super) has_half_angles: bool,
+    /// The axis of the operand along which pairs lie.
     pub(super) axis: usize,
     pub(super) pairs: Pairs,
-    /// What is joined to what is turned, along the axis.
+    /// The tensor that is concatenated to the rotated elements along the axis.
     pub(super) rest: Option<Rest>,
-    /// The primitives before the last one.
+    /// The primitives of the embedding, without the last one, which gives its result.
     pub(super) inner: Vec<NodeId>,
 }
 
-/// What is not turned.
+/// The elements that are not rotated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rest {
     Before(TensorId),
@@ -54,7 +62,7 @@ impl Rest {
     }
 }
 
-/// All of a graph, by the primitive that gives the result.
+/// All rotary position embeddings of a graph, by the primitive that gives the result.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rotaries {
     by_root: BTreeMap<NodeId, Rotary>,
@@ -69,17 +77,18 @@ impl Rotaries {
         Rotaries { by_root, inner }
     }
 
-    /// The one whose result a primitive gives.
+    /// The embedding whose result a primitive gives.
     pub(super) fn get(&self, root: NodeId) -> Option<&Rotary> {
         self.by_root.get(&root)
     }
 
-    /// True for primitives within one.
+    /// True for primitives of an embedding that do not give its result.
     pub(super) fn is_inner(&self, node: NodeId) -> bool {
         self.inner.contains(&node)
     }
 
-    /// What a primitive reads as a whole, if those of an embedding are one.
+    /// The tensors that a primitive reads, or, if it gives the result of an embedding, those that the embedding reads:
+    /// the operand unless only a part of it is rotated, cosines, sines, and the rest.
     pub(super) fn operands(&self, graph: &PrimGraph, node: NodeId) -> Vec<TensorId> {
         let Some(rotary) = self.get(node) else { return graph.node(node).inputs.clone() };
         let whole = rotary.part.is_none().then_some(rotary.operand);
@@ -87,6 +96,7 @@ impl Rotaries {
     }
 }
 
+/// The embedding whose result a primitive gives.
 fn rotary(graph: &PrimGraph, root: NodeId) -> Option<Rotary> {
     let tensor = *graph.node(root).outputs.first()?;
     if !is_real(graph.dtype(tensor)) {
@@ -100,28 +110,38 @@ fn rotary(graph: &PrimGraph, root: NodeId) -> Option<Rotary> {
     Some(found)
 }
 
-/// Looks backward from a result; remembers the primitives that it passes.
+/// Matches patterns backward from a result, and collects the primitives on the way.
 struct Pattern<'a> {
     graph: &'a PrimGraph,
     inner: Vec<NodeId>,
 }
 
-/// One element of each pair: a slice of what, and its start along the axis.
-type Element = (TensorId, usize);
+/// A slice of a tensor along an axis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct AxisSlice {
+    of: TensorId,
+    /// The first element along the axis.
+    start: usize,
+}
 
-/// Two parts that are joined: which, along which axis, as what.
-type Joined = ([TensorId; 2], usize, Pairs);
+/// The first and the second elements of pairs, joined to one tensor.
+#[derive(Clone, Copy, Debug)]
+struct Joined {
+    parts: [TensorId; 2],
+    axis: usize,
+    pairs: Pairs,
+}
 
 impl Pattern<'_> {
-    /// `x cos + join(-b, a) sin`
+    /// Matches `x cos + join(-b, a) sin`.
     fn of_whole_angles(&mut self, tensor: TensorId) -> Option<Rotary> {
         let summands = self.operands_of(tensor, BinaryFn::Add)?;
         let before = self.inner.clone();
-        for [plain, turned] in orders(summands) {
+        for [plain, rotated] in orders(summands) {
             self.inner.clone_from(&before);
-            let Some(mut rotary) = self.turned_by(turned) else { continue };
-            let Some(factors) = self.operands_of(plain, BinaryFn::Mul) else { continue };
-            let Some([_, cos]) = orders(factors).into_iter().find(|[x, _]| self.is_operand(*x, &rotary))
+            let Some(mut rotary) = self.sine_summand(rotated) else { continue };
+            let Some(operands) = self.operands_of(plain, BinaryFn::Mul) else { continue };
+            let Some([_, cos]) = orders(operands).into_iter().find(|[x, _]| self.is_operand(*x, &rotary))
             else {
                 continue;
             };
@@ -132,75 +152,82 @@ impl Pattern<'_> {
         None
     }
 
-    /// `join(-b, a) sin`, as an embedding whose cosines are not known yet.
-    fn turned_by(&mut self, tensor: TensorId) -> Option<Rotary> {
-        let factors = self.operands_of(tensor, BinaryFn::Mul)?;
+    /// Matches `join(-b, a) sin`: an embedding whose cosines are not known yet (its sines stand in their place).
+    fn sine_summand(&mut self, tensor: TensorId) -> Option<Rotary> {
+        let operands = self.operands_of(tensor, BinaryFn::Mul)?;
         let before = self.inner.clone();
-        for [joined, sin] in orders(factors) {
+        for [joined, sin] in orders(operands) {
             self.inner.clone_from(&before);
-            let Some(([first, second], axis, pairs)) = self.joined(joined) else { continue };
+            let Some(joined) = self.joined(joined) else { continue };
+            let [first, second] = joined.parts;
             let Some(b) = self.negated(first) else { continue };
-            if let Some(rotary) = self.pairs_of([second, b], (axis, pairs)) {
+            if let Some(rotary) = self.of_pairs(Joined { parts: [second, b], ..joined }) {
                 return Some(Rotary { angles: [sin; 2], ..rotary });
             }
         }
         None
     }
 
-    /// True if a tensor is what is turned.
+    /// True if a tensor is the one that an embedding rotates, or the slice of it.
     fn is_operand(&mut self, tensor: TensorId, rotary: &Rotary) -> bool {
         match (rotary.part, self.slice(tensor, rotary.axis, 1)) {
             (None, _) => tensor == rotary.operand,
-            (Some(part), Some((of, start))) => {
+            (Some(part), Some(slice)) => {
                 let size = self.graph.shape(tensor)[rotary.axis];
-                let is_it = (of, start, size) == (rotary.operand, part.start, part.size);
+                let is_it = slice == AxisSlice { of: rotary.operand, start: part.start } && size == part.size;
                 is_it && self.enter(tensor).is_some()
             }
             (Some(_), None) => false,
         }
     }
 
-    /// `join(a cos - b sin, a sin + b cos)`
+    /// Matches `join(a cos - b sin, a sin + b cos)`.
     fn of_half_angles(&mut self, tensor: TensorId) -> Option<Rotary> {
         let stacked = self.stacked(tensor);
         if stacked.is_none() {
             self.inner.clear();
         }
         let joined = stacked.or_else(|| self.halves(tensor))?;
-        self.of_halves(joined)
+        self.of_joined(joined)
     }
 
-    /// `a cos - b sin` and `a sin + b cos`
-    fn of_halves(&mut self, ([first, second], axis, pairs): Joined) -> Option<Rotary> {
+    /// Matches `a cos - b sin` and `a sin + b cos`, the parts of a joined tensor.
+    fn of_joined(&mut self, joined: Joined) -> Option<Rotary> {
+        let [first, second] = joined.parts;
         let [a_cos, b_sin] = self.operands_of(first, BinaryFn::Sub)?;
         let [one, other] = self.operands_of(second, BinaryFn::Add)?;
         let a_cos = self.operands_of(a_cos, BinaryFn::Mul)?;
         let b_sin = self.operands_of(b_sin, BinaryFn::Mul)?;
-        let rest = [self.operands_of(one, BinaryFn::Mul)?, self.operands_of(other, BinaryFn::Mul)?];
-        let is = |factors: [TensorId; 2], wanted: [TensorId; 2]| orders(wanted).contains(&factors);
-        let ways = orders(a_cos).into_iter().flat_map(|a| orders(b_sin).map(|b| (a, b)));
-        for ([a, cos], [b, sin]) in ways {
-            let [(a_sin, b_cos), swapped] = [(rest[0], rest[1]), (rest[1], rest[0])];
-            let is_rest = [(a_sin, b_cos), swapped].iter().any(|(x, y)| is(*x, [a, sin]) && is(*y, [b, cos]));
-            let Some(rotary) = is_rest.then(|| self.pairs_of([a, b], (axis, pairs))).flatten() else {
+        let one = self.operands_of(one, BinaryFn::Mul)?;
+        let other = self.operands_of(other, BinaryFn::Mul)?;
+        let is = |product: [TensorId; 2], operands: [TensorId; 2]| orders(operands).contains(&product);
+        let assignments = orders(a_cos).into_iter().flat_map(|a| orders(b_sin).map(|b| (a, b)));
+        for ([a, cos], [b, sin]) in assignments {
+            let is_sum = [(one, other), (other, one)]
+                .iter()
+                .any(|(a_sin, b_cos)| is(*a_sin, [a, sin]) && is(*b_cos, [b, cos]));
+            let pairs = Joined { parts: [a, b], ..joined };
+            let Some(rotary) = is_sum.then(|| self.of_pairs(pairs)).flatten() else {
                 continue;
             };
             let inner = std::mem::take(&mut self.inner);
-            return Some(Rotary { angles: [cos, sin], is_half: true, inner, ..rotary });
+            return Some(Rotary { angles: [cos, sin], has_half_angles: true, inner, ..rotary });
         }
         None
     }
 
-    /// An embedding of a part that is joined to what is not turned.
+    /// Matches a concatenation of an embedding of a part with the rest.
     fn of_part(&mut self, tensor: TensorId) -> Option<Rotary> {
         let node = self.graph.node(self.enter(tensor)?);
         let PrimOp::Concat { axis } = node.op else { return None };
         let before = self.inner.clone();
-        let mut found = |turned: &[TensorId]| {
+        let mut found = |rotated: &[TensorId]| {
             self.inner.clone_from(&before);
-            let found = match *turned {
-                [first, second] => self.of_halves(([first, second], axis, Pairs::Halves)),
-                [turned] => self.joined_again(turned),
+            let found = match *rotated {
+                [first, second] => {
+                    self.of_joined(Joined { parts: [first, second], axis, pairs: Pairs::Halves })
+                }
+                [rotated] => self.of_same_shape(rotated),
                 _ => None,
             };
             found.filter(|rotary| rotary.axis == axis)
@@ -212,27 +239,29 @@ impl Pattern<'_> {
         found(&node.inputs[1..]).map(|rotary| Rotary { rest: Some(Rest::Before(first)), ..rotary })
     }
 
-    /// An embedding whose result has the shape of what is turned.
-    fn joined_again(&mut self, tensor: TensorId) -> Option<Rotary> {
+    /// Matches an embedding, with whole or half angles, whose result has the shape of the rotated elements.
+    fn of_same_shape(&mut self, tensor: TensorId) -> Option<Rotary> {
         let before = self.inner.clone();
         if let Some(rotary) = self.of_whole_angles(tensor) {
             return Some(rotary);
         }
         self.inner = before;
         let joined = self.joined(tensor)?;
-        self.of_halves(joined)
+        self.of_joined(joined)
     }
 
-    /// What has these as the first and the second elements of its pairs, without angles.
-    fn pairs_of(&mut self, [a, b]: [TensorId; 2], (axis, pairs): (usize, Pairs)) -> Option<Rotary> {
+    /// An embedding whose pairs have these first and second elements, which must be slices of one tensor. Its angles
+    /// are not known yet (the parts stand in their place).
+    fn of_pairs(&mut self, Joined { parts: [a, b], axis, pairs }: Joined) -> Option<Rotary> {
         let half = self.graph.shape(a)[axis];
         let (distance, step) = match pairs {
             Pairs::Halves => (half, 1),
-            Pairs::Neighbours => (1, 2),
+            Pairs::Interleaved => (1, 2),
         };
         let [first, second] = [self.slice(a, axis, step)?, self.slice(b, axis, step)?];
-        let (operand, start) = first;
-        if second != (operand, start + distance) || self.graph.shape(b)[axis] != half {
+        let AxisSlice { of: operand, start } = first;
+        if second != (AxisSlice { of: operand, start: start + distance }) || self.graph.shape(b)[axis] != half
+        {
             return None;
         }
         self.enter(a)?;
@@ -240,10 +269,11 @@ impl Pattern<'_> {
         let size = 2 * half;
         let part = (self.graph.shape(operand)[axis] != size).then_some(Part { axis, start, size });
         let inner = Vec::new();
-        Some(Rotary { operand, part, angles: [a, b], is_half: false, axis, pairs, rest: None, inner })
+        Some(Rotary { operand, part, angles: [a, b], has_half_angles: false, axis, pairs, rest: None, inner })
     }
 
-    /// Halves, or neighbours whose two axes are one again.
+    /// Matches a join whose result has the shape of the rotated elements: halves, or interleaved pairs whose two last
+    /// axes are reshaped to one.
     fn joined(&mut self, tensor: TensorId) -> Option<Joined> {
         let tensor = self.exact(tensor);
         let node = self.graph.node(self.enter(tensor)?);
@@ -253,25 +283,26 @@ impl Pattern<'_> {
         let joined = self.stacked(node.inputs[0])?;
         let mut shape = self.graph.shape(node.inputs[0]).to_vec();
         shape.pop();
-        shape[joined.1] *= 2;
+        shape[joined.axis] *= 2;
         (self.graph.shape(tensor).dims() == shape).then_some(joined)
     }
 
+    /// Matches a concatenation of two tensors.
     fn halves(&mut self, tensor: TensorId) -> Option<Joined> {
         let node = self.graph.node(self.enter(tensor)?);
         let (PrimOp::Concat { axis }, [first, second]) = (&node.op, &node.inputs[..]) else { return None };
-        Some(([*first, *second], *axis, Pairs::Halves))
+        Some(Joined { parts: [*first, *second], axis: *axis, pairs: Pairs::Halves })
     }
 
-    /// Neighbours beside each other along a new last axis.
+    /// Matches a concatenation of two tensors along a new last axis: `[.., n]` and `[.., n]` give `[.., n, 2]`.
     fn stacked(&mut self, tensor: TensorId) -> Option<Joined> {
-        let ([first, second], axis, _) = self.halves(tensor)?;
+        let Joined { parts: [first, second], axis, .. } = self.halves(tensor)?;
         let is_last = axis > 0 && axis + 1 == self.graph.shape(tensor).rank();
         let parts = is_last.then(|| Some([self.without_last(first)?, self.without_last(second)?]))??;
-        Some((parts, axis - 1, Pairs::Neighbours))
+        Some(Joined { parts, axis: axis - 1, pairs: Pairs::Interleaved })
     }
 
-    /// The operand of a reshape that adds a last axis of extent 1.
+    /// Matches a reshape that adds a last axis of extent 1; its operand.
     fn without_last(&mut self, tensor: TensorId) -> Option<TensorId> {
         let node = self.graph.node(self.enter(tensor)?);
         let (op, from) = (&node.op, *node.inputs.first()?);
@@ -280,12 +311,14 @@ impl Pattern<'_> {
         (matches!(op, PrimOp::Reshape { .. }) && adds_one).then_some(from)
     }
 
+    /// Matches `-x`; `x`.
     fn negated(&mut self, tensor: TensorId) -> Option<TensorId> {
         let node = self.graph.node(self.graph.producer(tensor)?);
         let is_negation = node.op == PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg));
         is_negation.then(|| self.enter(tensor)).flatten().map(|id| self.graph.node(id).inputs[0])
     }
 
+    /// Matches `f(x, y)`, perhaps rounded; `x` and `y`.
     fn operands_of(&mut self, tensor: TensorId, f: BinaryFn) -> Option<[TensorId; 2]> {
         let tensor = self.exact(tensor);
         let node = self.graph.node(self.graph.producer(tensor)?);
@@ -296,7 +329,7 @@ impl Pattern<'_> {
         Some([node.inputs[0], node.inputs[1]])
     }
 
-    /// A tensor before it is rounded.
+    /// The tensor before conversions between real types.
     fn exact(&mut self, mut tensor: TensorId) -> TensorId {
         let is_cast = |node: &PrimNode| matches!(node.op, PrimOp::Map(ScalarFn::Cast(_)));
         while let Some(id) = self.graph.producer(tensor)
@@ -309,18 +342,18 @@ impl Pattern<'_> {
         tensor
     }
 
-    /// A slice along an axis with this step.
-    fn slice(&self, tensor: TensorId, axis: usize, step: i64) -> Option<Element> {
+    /// Matches a slice along one axis with this step; other axes are whole.
+    fn slice(&self, tensor: TensorId, axis: usize, step: i64) -> Option<AxisSlice> {
         let node = self.graph.node(self.graph.producer(tensor)?);
         let PrimOp::Slice { starts, steps, sizes } = &node.op else { return None };
         let whole = self.graph.shape(node.inputs[0]).dims();
         let others_are_whole = (0..whole.len())
             .all(|dim| dim == axis || (starts[dim], steps[dim], sizes[dim]) == (0, 1, whole[dim]));
         let start = usize::try_from(starts[axis]).ok()?;
-        (steps[axis] == step && others_are_whole).then_some((node.inputs[0], start))
+        (steps[axis] == step && others_are_whole).then_some(AxisSlice { of: node.inputs[0], start })
     }
 
-    /// The primitive that gives a tensor, which is one of those within.
+    /// The primitive that computes a tensor; it is added to the primitives of the embedding.
     fn enter(&mut self, tensor: TensorId) -> Option<NodeId> {
         let id = self.graph.producer(tensor)?;
         if !self.inner.contains(&id) {

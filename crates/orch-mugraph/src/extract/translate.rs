@@ -1,9 +1,12 @@
 //! Primitives as expressions in index notation.
+//!
+//! First each primitive constrains which dimensions of its operands and result have the same labels; then, with all
+//! labels and extents known, each defines an expression.
 
 use super::expr::{Expr, ExprId, Exprs, rational};
 use super::index::{Dim, Index, Label};
 use super::rotary::{Pairs, Rest, Rotaries, Rotary};
-use super::views::{Part, Strided, is_real, is_view, view, view_of_part};
+use super::views::{Mode, Part, Strided, is_real, is_view, view, view_of_part};
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
 use crate::rational::Rational;
 use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId};
@@ -16,7 +19,7 @@ pub(super) struct Read {
     pub(super) source: TensorId,
     /// The first element.
     pub(super) offset: usize,
-    /// Elements from one index to the next one; labels along which it is repeated are left out.
+    /// Strides in elements; labels along which the tensor is repeated are left out.
     pub(super) strides: BTreeMap<Label, usize>,
 }
 
@@ -25,20 +28,20 @@ pub(super) struct Read {
 pub(super) struct Translated {
     /// All expressions.
     pub(super) exprs: Exprs,
-    /// What it computes.
+    /// The value of the region's result.
     pub(super) root: ExprId,
-    /// What it reads: [`Expr::Input`] is a position here.
+    /// The tensors that it reads: [`Expr::Input`] is a position in this list.
     pub(super) reads: Vec<Read>,
-    /// Where the result is stored: elements from one index to the next one.
+    /// Strides of the result in its primitive tensor, in elements.
     pub(super) output: BTreeMap<Label, usize>,
-    /// All primitives of the region.
+    /// All primitives that the region replaces.
     pub(super) nodes: BTreeSet<NodeId>,
 }
 
-/// Masks up to here are minus infinity: exponentials of what is masked out vanish beside any other's.
+/// Masks up to this value count as minus infinity: `exp` of it is 0 in f32 beside any other exponential.
 const VERY_NEGATIVE: f64 = -1e9;
 
-/// True for primitives that [`translate`] may know, on values of one type.
+/// True for primitives on real numbers that [`translate`] may translate.
 pub(super) fn is_known(graph: &PrimGraph, id: NodeId) -> bool {
     use orch_ir::{BinaryFn as B, UnaryFn as U};
     let node = graph.node(id);
@@ -54,7 +57,8 @@ pub(super) fn is_known(graph: &PrimGraph, id: NodeId) -> bool {
     }
 }
 
-/// The primitives `members`, the last of which gives the result, in index notation; `None` if that says not all of it.
+/// The primitives `members`, the last of which gives the result, in index notation. `None` if index notation cannot
+/// express one of them.
 pub(super) fn translate(
     graph: &PrimGraph,
     rotaries: &Rotaries,
@@ -86,7 +90,7 @@ pub(super) fn translate(
     translation.finish(graph.node(last).outputs[0])
 }
 
-/// With the views between members.
+/// The members and the views between them.
 fn with_inner_views(graph: &PrimGraph, rotaries: &Rotaries, members: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
     let mut all = members.clone();
     for member in members {
@@ -104,13 +108,13 @@ fn with_inner_views(graph: &PrimGraph, rotaries: &Rotaries, members: &BTreeSet<N
     all
 }
 
-/// What a primitive reads.
+/// A tensor, or a part of one, as a primitive reads it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Operand {
     tensor: TensorId,
-    /// Angles of a rotary position embedding are operands of their own for each that reads them from outside.
+    /// Set for angles that come from outside the region: each rotary position embedding has labels of its own for them.
     reader: Option<NodeId>,
-    /// Part of a tensor from outside.
+    /// The range of a tensor from outside that is read, if it is not the whole one.
     part: Option<Part>,
 }
 
@@ -120,19 +124,20 @@ impl From<TensorId> for Operand {
     }
 }
 
+/// The state of [`translate`].
 struct Translation<'a> {
     graph: &'a PrimGraph,
     rotaries: &'a Rotaries,
-    /// What is translated.
+    /// The primitives that are translated.
     members: BTreeSet<NodeId>,
-    /// The same with what lies within embeddings and with views from outside.
+    /// The members, the inner primitives of rotary position embeddings, and the views of tensors from outside.
     nodes: BTreeSet<NodeId>,
     index: Index,
-    /// What the dimensions of tensors run over.
+    /// The labels of each dimension of tensors.
     dims: BTreeMap<Operand, Vec<Dim>>,
-    /// What the dimensions of a contraction run over, by their labels in it.
+    /// The labels of each dimension of a contraction, by the letter of the dimension in it.
     contracted: BTreeMap<NodeId, BTreeMap<u8, Dim>>,
-    /// Tensors from outside.
+    /// Views of tensors from outside.
     views: BTreeMap<Operand, Strided>,
     exprs: Exprs,
     values: BTreeMap<Operand, ExprId>,
@@ -140,42 +145,43 @@ struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    /// What a primitive reads; for a rotary position embedding what is turned, angles, and what is not turned.
+    /// The operands of a primitive; of a rotary position embedding the rotated tensor, cosines, sines, and the rest.
     fn operands(&self, id: NodeId) -> Vec<Operand> {
         let Some(rotary) = self.rotaries.get(id) else {
             return self.graph.node(id).inputs.iter().map(|&input| input.into()).collect();
         };
-        let turned = Operand { part: rotary.part, ..rotary.operand.into() };
+        let rotated = Operand { part: rotary.part, ..rotary.operand.into() };
         let angles = rotary.angles.map(|tensor| {
             let reader = (!self.is_inner(tensor)).then_some(id);
             Operand { reader, ..tensor.into() }
         });
         let rest = rotary.rest.map(|rest| rest.tensor().into());
-        [turned].into_iter().chain(angles).chain(rest).collect()
+        [rotated].into_iter().chain(angles).chain(rest).collect()
     }
 
+    /// True for tensors that a member computes.
     fn is_inner(&self, tensor: TensorId) -> bool {
         self.graph.producer(tensor).is_some_and(|node| self.members.contains(&node))
     }
 
-    /// What an operand's dimensions run over. A tensor from outside that is repeated along a dimension is so anew for
-    /// the operator that reads it.
+    /// The labels of an operand's dimensions. Dimensions along which a tensor from outside is repeated get new labels
+    /// for each operator that reads it, so that they do not tie these operators together.
     fn operand(&mut self, operand: Operand) -> Option<Vec<Dim>> {
         let is_outside = operand.part.is_some() || !self.is_inner(operand.tensor);
         if is_outside && !self.views.contains_key(&operand) {
-            let seen = match operand.part {
+            let view = match operand.part {
                 Some(part) => view_of_part(self.graph, operand.tensor, part)?,
                 None => view(self.graph, operand.tensor),
             };
-            let mut label = |&(extent, _): &(usize, usize)| self.index.fresh(extent);
-            let dims = seen.dims.iter().map(|factors| factors.iter().map(&mut label).collect()).collect();
+            let mut label = |mode: &Mode| self.index.fresh(mode.extent);
+            let dims = view.dims.iter().map(|modes| modes.iter().map(&mut label).collect()).collect();
             self.dims.insert(operand, dims);
-            self.views.insert(operand, seen);
+            self.views.insert(operand, view);
         }
         let mut dims = self.dims.get(&operand).cloned().unwrap_or_default();
-        if let Some(seen) = self.views.get(&operand) {
-            for (dim, factors) in dims.iter_mut().zip(&seen.dims) {
-                for (label, &(extent, stride)) in dim.iter_mut().zip(factors) {
+        if let Some(view) = self.views.get(&operand) {
+            for (dim, modes) in dims.iter_mut().zip(&view.dims) {
+                for (label, &Mode { extent, stride }) in dim.iter_mut().zip(modes) {
                     if stride == 0 {
                         *label = self.index.fresh(extent);
                     }
@@ -185,7 +191,7 @@ impl Translation<'_> {
         Some(dims)
     }
 
-    /// Which dimensions of a primitive's operands and result run over the same indices.
+    /// Equates labels of a primitive's operands and gives its result labels; `None` if extents do not fit.
     fn constrain(&mut self, id: NodeId) -> Option<()> {
         let (node, inputs) = (self.graph.node(id), self.operands(id));
         let operands: Vec<Vec<Dim>> =
@@ -231,20 +237,22 @@ impl Translation<'_> {
         Some(())
     }
 
-    /// What a rotary position embedding runs over: angles of half a dimension are an index beside that of the pairs.
+    /// The labels of a rotary position embedding's result. With half angles the rotated axis is split into a label of
+    /// the pair's elements, of extent 2, and one of the angles: `[pair, angle]` for halves, `[angle, pair]` for
+    /// interleaved pairs.
     fn rotary_dims(&mut self, rotary: &Rotary, operands: Vec<Vec<Dim>>) -> Option<Vec<Dim>> {
         let ([operand, cos, sin], rest) = operands.split_first_chunk()?;
         let (mut of_angles, mut result) = (operand.clone(), operand.clone());
-        if rotary.is_half {
-            let half = self.turned(rotary) / 2;
+        if rotary.has_half_angles {
+            let half = self.rotated_extent(rotary) / 2;
             let (pair, angle) = (vec![self.index.fresh(2)], self.index.fresh_dim(half));
             let joined = match rotary.pairs {
                 Pairs::Halves => [pair.clone(), angle.clone()].concat(),
-                Pairs::Neighbours => [angle.clone(), pair.clone()].concat(),
+                Pairs::Interleaved => [angle.clone(), pair.clone()].concat(),
             };
             self.index.unify(&operand[rotary.axis], &joined)?;
             of_angles[rotary.axis] = angle;
-            if rotary.pairs == Pairs::Neighbours && rotary.rest.is_none() {
+            if rotary.pairs == Pairs::Interleaved && rotary.rest.is_none() {
                 result.clone_from(&of_angles);
                 result.push(pair);
             }
@@ -254,23 +262,25 @@ impl Translation<'_> {
                 self.index.unify(dim, other)?;
             }
         }
-        // What is turned and what is not have indices of their own in the place of the result's.
+        // Along the axis, the rotated elements and the rest have labels of their own, and the concatenation a third
+        // one.
         let (Some(own), [rest]) = (rotary.rest, rest) else { return Some(result) };
         for (axis, (dim, other)) in result.iter().zip(rest).enumerate() {
             if axis != rotary.axis {
                 self.index.unify(dim, other)?;
             }
         }
-        let extent = self.turned(rotary) + self.graph.shape(own.tensor())[rotary.axis];
+        let extent = self.rotated_extent(rotary) + self.graph.shape(own.tensor())[rotary.axis];
         result[rotary.axis] = self.index.fresh_dim(extent);
         Some(result)
     }
 
     /// The number of elements along its axis that a rotary position embedding rotates.
-    fn turned(&self, rotary: &Rotary) -> usize {
+    fn rotated_extent(&self, rotary: &Rotary) -> usize {
         rotary.part.map_or(self.graph.shape(rotary.operand)[rotary.axis], |part| part.size)
     }
 
+    /// The labels of a contraction's result; equal letters of both operands have the same labels.
     fn contract_dims(&mut self, id: NodeId, contract: &Contract, operands: &[Vec<Dim>]) -> Option<Vec<Dim>> {
         let mut known: BTreeMap<u8, Dim> = BTreeMap::new();
         for (names, dims) in [&contract.lhs, &contract.rhs].into_iter().zip(operands) {
@@ -286,7 +296,7 @@ impl Translation<'_> {
         dims
     }
 
-    /// The extents of all leaves; `None` if a tensor runs over an index twice, or over nothing at all.
+    /// Records the extents of all leaves. `None` if a tensor has a label twice (a diagonal), or is empty.
     fn take_extents(&mut self) -> Option<()> {
         for dims in self.dims.values() {
             let leaves = self.index.leaves(&dims.concat());
@@ -305,20 +315,22 @@ impl Translation<'_> {
         Some(())
     }
 
+    /// The leaves of all dimensions, outermost first.
     fn leaves(&self, dims: &[Dim]) -> Vec<Label> {
         self.index.leaves(&dims.concat())
     }
 
-    /// The value of an operand.
+    /// The value of an operand: of a tensor from outside an input, or its number if it is a constant that is the same
+    /// everywhere.
     fn value(&mut self, operand: Operand) -> Option<ExprId> {
         if let Some(&value) = self.values.get(&operand) {
             return Some(value);
         }
-        let seen = self.views.get(&operand)?.clone();
+        let view = self.views.get(&operand)?.clone();
         let dims = self.dims.get(&operand)?.clone();
         let mut strides = BTreeMap::new();
-        for (dim, factors) in dims.iter().zip(&seen.dims) {
-            for (label, &(_, mut stride)) in dim.iter().zip(factors) {
+        for (dim, modes) in dims.iter().zip(&view.dims) {
+            for (label, &Mode { mut stride, .. }) in dim.iter().zip(modes) {
                 for leaf in self.index.leaves(&[*label]).into_iter().rev() {
                     if stride != 0 {
                         strides.insert(leaf, stride);
@@ -327,8 +339,8 @@ impl Translation<'_> {
                 }
             }
         }
-        self.nodes.extend(seen.nodes.iter().copied());
-        let read = Read { source: seen.source, offset: seen.offset, strides };
+        self.nodes.extend(view.nodes.iter().copied());
+        let read = Read { source: view.source, offset: view.offset, strides };
         let value = match self.graph.constant(read.source).filter(|_| read.strides.is_empty()) {
             Some(constant) => self.exprs.constant(*constant.to_f64().get(read.offset)?),
             None => {
@@ -345,13 +357,13 @@ impl Translation<'_> {
         Some(value)
     }
 
-    /// What a primitive computes.
+    /// Defines the value of a primitive's result; `None` if there is no expression for it.
     fn define(&mut self, id: NodeId) -> Option<()> {
         let (node, inputs) = (self.graph.node(id), self.operands(id));
         let args: Vec<ExprId> =
             inputs.into_iter().map(|operand| self.value(operand)).collect::<Option<_>>()?;
         if let Some(rotary) = self.rotaries.get(id) {
-            let value = self.embedded(id, rotary, &args)?;
+            let value = self.rotary_value(id, rotary, &args)?;
             self.nodes.extend(rotary.inner.iter().copied());
             self.values.insert(node.outputs[0].into(), value);
             return Some(());
@@ -374,8 +386,8 @@ impl Translation<'_> {
         Some(())
     }
 
-    /// A contraction; `None` if two of its labels run over the same index. What neither operand depends on is summed as
-    /// often as it has values.
+    /// A contraction; `None` if two of its letters have the same label. A summed label on which neither operand depends
+    /// multiplies the result by its extent.
     fn contraction(&mut self, id: NodeId, contract: &Contract, [a, b]: [ExprId; 2]) -> Option<ExprId> {
         let (mut seen, mut over, mut times) = (BTreeSet::new(), Vec::new(), 1);
         for (name, dim) in self.contracted.get(&id)? {
@@ -394,36 +406,39 @@ impl Translation<'_> {
         self.exprs.scale(Rational::new(i64::try_from(times).ok()?, 1)?, product)
     }
 
-    /// A rotary position embedding, whose pairs are along one of the leaves of its axis.
-    fn embedded(&mut self, id: NodeId, rotary: &Rotary, args: &[ExprId]) -> Option<ExprId> {
+    /// A rotary position embedding, `x cos + rotate(x) sin`. The two elements of a pair differ in one leaf of the axis
+    /// only; `group` is their distance along that leaf.
+    fn rotary_value(&mut self, id: NodeId, rotary: &Rotary, args: &[ExprId]) -> Option<ExprId> {
         let ([x, cos, sin], rest) = args.split_first_chunk()?;
         let operands = self.operands(id);
         let leaves = |operand: &Operand| Some(self.index.leaves(&self.dims.get(operand)?[rotary.axis]));
         let mut group = match rotary.pairs {
-            Pairs::Halves => self.turned(rotary) / 2,
-            Pairs::Neighbours => 1,
+            Pairs::Halves => self.rotated_extent(rotary) / 2,
+            Pairs::Interleaved => 1,
         };
-        let turned = leaves(&operands[0])?;
-        let label = turned.iter().copied().rev().find(|leaf| {
+        let rotated_leaves = leaves(&operands[0])?;
+        // From the innermost leaf outwards: the first one whose extent is a multiple of two groups.
+        let label = rotated_leaves.iter().copied().rev().find(|leaf| {
             let extent = self.index.extent(*leaf);
             let has_pairs = group > 0 && extent.is_multiple_of(2 * group);
             group /= if has_pairs { 1 } else { extent.max(1) };
             has_pairs
         })?;
         let result = leaves(&self.graph.node(id).outputs[0].into())?;
-        let besides = operands.get(3).and_then(leaves);
+        let rest_leaves = operands.get(3).and_then(leaves);
         let rotated = self.exprs.rotate(label, group, *x)?;
         let (plain, other) = (self.exprs.mul(*x, *cos)?, self.exprs.mul(rotated, *sin)?);
         let value = self.exprs.add(plain, other)?;
         let (Some(side), [rest]) = (rotary.rest, rest) else { return Some(value) };
-        let ([whole], Some(besides)) = (&result[..], besides) else { return None };
+        let ([whole], Some(rest_leaves)) = (&result[..], rest_leaves) else { return None };
         let (parts, values) = match side {
-            Rest::Before(_) => ([besides, turned], [*rest, value]),
-            Rest::After(_) => ([turned, besides], [value, *rest]),
+            Rest::Before(_) => ([rest_leaves, rotated_leaves], [*rest, value]),
+            Rest::After(_) => ([rotated_leaves, rest_leaves], [value, *rest]),
         };
         Some(self.exprs.add_expr(Expr::Concat(*whole, parts, values)))
     }
 
+    /// An elementwise function.
     fn map(&mut self, f: ScalarFn, args: &[ExprId]) -> Option<ExprId> {
         use orch_ir::{BinaryFn as B, UnaryFn as U};
         let exprs = &mut self.exprs;
@@ -444,7 +459,7 @@ impl Translation<'_> {
         }
     }
 
-    /// A sum, or a mask where a constant is added that is 0 up to a diagonal and minus infinity beyond.
+    /// A sum, or a causal mask if one operand is a constant that is 0 up to a diagonal and minus infinity beyond it.
     fn sum_or_mask(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         for (value, mask) in [(a, b), (b, a)] {
             let keeps = |x: f64| (x == 0.0 || x <= VERY_NEGATIVE).then_some(x == 0.0);
@@ -455,6 +470,7 @@ impl Translation<'_> {
         self.exprs.add(a, b)
     }
 
+    /// A value where a mask keeps it, minus infinity elsewhere.
     fn masked(&mut self, value: ExprId, mask: ExprId) -> ExprId {
         self.exprs.add_expr(Expr::Binary(BinaryFn::Mask, value, mask))
     }
@@ -484,12 +500,14 @@ impl Translation<'_> {
         }
     }
 
+    /// A condition that is a boolean input, as a mask.
     fn mask_input(&self, tensor: TensorId, condition: ExprId) -> Option<ExprId> {
         let is_input = matches!(self.exprs.get(condition), Expr::Input(_));
         (is_input && self.graph.dtype(tensor) == DType::Bool).then_some(condition)
     }
 
-    /// A constant as a causal mask, if it is one.
+    /// A constant as a causal mask, if it is one. `keeps` says which of its values keep an element; `None` for values
+    /// that no mask has.
     fn causal(&mut self, mask: ExprId, keeps: impl Fn(f64) -> Option<bool>) -> Option<ExprId> {
         let Expr::Input(position) = *self.exprs.get(mask) else { return None };
         let read = &self.reads[position];
@@ -510,6 +528,7 @@ impl Translation<'_> {
         None
     }
 
+    /// The region whose result is this tensor; `None` if the tensor is repeated along a dimension.
     fn finish(self, result: TensorId) -> Option<Translated> {
         let root = *self.values.get(&result.into())?;
         let leaves = self.leaves(self.dims.get(&result.into())?);
@@ -526,7 +545,8 @@ impl Translation<'_> {
     }
 }
 
-/// The offset of the diagonal up to which a mask keeps columns, if it keeps exactly those and no row is empty.
+/// The `offset` for which a mask keeps element `[row, column]` exactly if `column <= row + offset`. `None` if there is
+/// none, if a row is empty, or if the first row is full.
 fn diagonal(rows: usize, columns: usize, kept: impl Fn(usize, usize) -> Option<bool>) -> Option<i64> {
     let mut first = 0;
     while first < columns && kept(0, first)? {

@@ -1,16 +1,30 @@
-//! Tensors that are stored seen through primitives that only move elements.
+//! Views of stored tensors: what broadcasts, transposes, reshapes and slices do to a tensor, as strides.
+//!
+//! A dimension of a view is a list of modes `extent:stride`, as in CuTe's layouts: a row-major `f32[2, 3, 4]` has the
+//! dimensions `2:12`, `3:4`, `4:1`; reshaped to `[6, 4]` it has `6:4`, `4:1`; transposed and reshaped to `[2, 12]` it
+//! has `2:12` and `(4:1, 3:4)`.
 
 use orch_ir::{DType, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
 
-/// Extents and strides whose product a dimension is, outermost first; extents of 1 are left out, and what could be one
-/// factor is. A stride is the number of elements of the source from one index to the next one; 0 for what is repeated.
-pub(super) type StrideFactors = Vec<(usize, usize)>;
+/// An extent with a stride.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mode {
+    pub(super) extent: usize,
+    /// Elements of the source from one index to the next one; 0 for repeated elements.
+    pub(super) stride: usize,
+}
 
-/// Some elements along an axis, one after the other.
+/// The modes of a dimension, outermost first. Extents of 1 are left out, and neighbouring modes that one stride serves
+/// are one mode.
+pub(super) type DimModes = Vec<Mode>;
+
+/// A range of elements along an axis.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Part {
     pub(super) axis: usize,
+    /// The first element.
     pub(super) start: usize,
+    /// The number of elements.
     pub(super) size: usize,
 }
 
@@ -19,20 +33,20 @@ pub(super) struct Part {
 pub(super) struct Strided {
     /// The stored tensor.
     pub(super) source: TensorId,
-    /// Each dimension as seen.
-    pub(super) dims: Vec<StrideFactors>,
-    /// The first element.
+    /// The dimensions of the view.
+    pub(super) dims: Vec<DimModes>,
+    /// The element of the source at index 0, in row-major order.
     pub(super) offset: usize,
-    /// The primitives that the view stands for.
+    /// The primitives that the view replaces.
     pub(super) nodes: Vec<NodeId>,
 }
 
-/// True for the types of numbers that programs stand for.
+/// True for the types whose values programs treat as real numbers: f32, f16 and bf16.
 pub(super) fn is_real(dtype: DType) -> bool {
     dtype == DType::F32 || dtype.is_half()
 }
 
-/// True for primitives whose results are their operands, seen by other indices or in another precision.
+/// True for primitives whose result is their operand at other indices or in another precision.
 pub(super) fn is_view(graph: &PrimGraph, id: NodeId) -> bool {
     let node = graph.node(id);
     match node.op {
@@ -42,127 +56,140 @@ pub(super) fn is_view(graph: &PrimGraph, id: NodeId) -> bool {
     }
 }
 
-/// The tensor as a view of the farthest tensor before it that allows one.
+/// The tensor as a view of the earliest tensor that it is a strided view of, through views and slices.
 pub(super) fn view(graph: &PrimGraph, tensor: TensorId) -> Strided {
-    let seen = graph.producer(tensor).and_then(|id| {
+    let through = graph.producer(tensor).and_then(|id| {
         let node = graph.node(id);
         let may_be_view = is_view(graph, id) || matches!(node.op, PrimOp::Slice { .. });
-        let mut seen = may_be_view.then(|| moved(graph, node, view(graph, node.inputs[0])))??;
-        seen.nodes.push(id);
-        Some(seen)
+        let operand = may_be_view.then(|| view(graph, node.inputs[0]))?;
+        let mut result = view_of_result(graph, node, operand)?;
+        result.nodes.push(id);
+        Some(result)
     });
-    seen.unwrap_or_else(|| stored(graph, tensor))
+    through.unwrap_or_else(|| stored(graph, tensor))
 }
 
-/// Part of a tensor as such a view.
+/// Part of a tensor as a view: of the source of the tensor's own [`view`] if that has a single stride along the axis,
+/// else of the tensor itself, which has one.
 pub(super) fn view_of_part(graph: &PrimGraph, tensor: TensorId, part: Part) -> Option<Strided> {
-    let cut = |mut seen: Strided| {
-        let factors = &mut seen.dims[part.axis];
-        let from = cut(factors, part.start, 1, part.size)?;
-        seen.offset += from;
-        Some(seen)
+    let of_part = |mut whole: Strided| {
+        let first = slice_modes(&mut whole.dims[part.axis], part.start, 1, part.size)?;
+        whole.offset += first;
+        Some(whole)
     };
-    cut(view(graph, tensor)).or_else(|| cut(stored(graph, tensor)))
+    of_part(view(graph, tensor)).or_else(|| of_part(stored(graph, tensor)))
 }
 
+/// A tensor as a view of itself.
 fn stored(graph: &PrimGraph, tensor: TensorId) -> Strided {
     let shape = graph.shape(tensor);
     let dims = shape.iter().zip(shape.strides());
-    let dims = dims.map(|(&extent, stride)| joined(vec![(extent, stride)])).collect();
+    let dims = dims.map(|(&extent, stride)| coalesced(vec![Mode { extent, stride }])).collect();
     Strided { source: tensor, dims, offset: 0, nodes: Vec::new() }
 }
 
-/// Takes some elements of a dimension; how many elements of the source lie before them. `None` if the dimension has no
-/// single stride.
-fn cut(factors: &mut StrideFactors, start: usize, step: usize, size: usize) -> Option<usize> {
-    match factors[..] {
+/// Slices a dimension to `size` indices from `start` on in steps of `step`; the offset of the first one in elements of
+/// the source. `None` if the dimension has more than one mode.
+fn slice_modes(modes: &mut DimModes, start: usize, step: usize, size: usize) -> Option<usize> {
+    match modes[..] {
         [] => Some(0),
-        [(_, stride)] => {
-            *factors = joined(vec![(size, stride * step)]);
+        [Mode { stride, .. }] => {
+            *modes = coalesced(vec![Mode { extent: size, stride: stride * step }]);
             Some(start * stride)
         }
         _ => None,
     }
 }
 
-/// The result of a primitive, whose operand is seen so.
-fn moved(graph: &PrimGraph, node: &PrimNode, mut seen: Strided) -> Option<Strided> {
+/// The view of a primitive's result, given the view of its operand. `None` if that is no strided view.
+fn view_of_result(graph: &PrimGraph, node: &PrimNode, mut operand: Strided) -> Option<Strided> {
     let shape = graph.shape(node.outputs[0]).dims();
     match &node.op {
-        // Widening is done where the element is read.
+        // Elements are widened as they are read.
         PrimOp::Map(ScalarFn::Cast(DType::F32)) => {}
         PrimOp::Broadcast { dims, .. } => {
-            let mut repeated: Vec<StrideFactors> =
-                shape.iter().map(|&extent| joined(vec![(extent, 0)])).collect();
+            let repeat = |&extent: &usize| coalesced(vec![Mode { extent, stride: 0 }]);
+            let mut result: Vec<DimModes> = shape.iter().map(repeat).collect();
             for (from, &to) in dims.iter().enumerate() {
                 if graph.shape(node.inputs[0])[from] == shape[to] {
-                    repeated[to] = std::mem::take(&mut seen.dims[from]);
+                    result[to] = std::mem::take(&mut operand.dims[from]);
                 }
             }
-            seen.dims = repeated;
+            operand.dims = result;
         }
-        PrimOp::Transpose { perm } => seen.dims = perm.iter().map(|&dim| seen.dims[dim].clone()).collect(),
+        PrimOp::Transpose { perm } => {
+            operand.dims = perm.iter().map(|&dim| operand.dims[dim].clone()).collect();
+        }
         PrimOp::Slice { starts, steps, sizes } => {
-            for (dim, factors) in seen.dims.iter_mut().enumerate() {
+            for (dim, modes) in operand.dims.iter_mut().enumerate() {
                 let is_whole = sizes[dim] == graph.shape(node.inputs[0])[dim] && steps[dim] == 1;
                 if !is_whole {
                     let [start, step] = [starts[dim], steps[dim]].map(|at| usize::try_from(at).ok());
-                    seen.offset += cut(factors, start?, step?, sizes[dim])?;
+                    operand.offset += slice_modes(modes, start?, step?, sizes[dim])?;
                 }
             }
         }
-        PrimOp::Reshape { .. } => seen.dims = reshaped(seen.dims.concat(), shape)?,
+        PrimOp::Reshape { .. } => operand.dims = reshaped(operand.dims.concat(), shape)?,
         _ => return None,
     }
-    Some(seen)
+    Some(operand)
 }
 
-/// The factors cut into dimensions of a shape, innermost first; `None` if extents do not divide each other.
-fn reshaped(mut factors: StrideFactors, shape: &[usize]) -> Option<Vec<StrideFactors>> {
-    let mut dims = vec![StrideFactors::new(); shape.len()];
+/// The modes of all dimensions divided among the dimensions of another shape, from the innermost one outwards. `None`
+/// if an extent would have to be split where it does not divide.
+fn reshaped(mut modes: DimModes, shape: &[usize]) -> Option<Vec<DimModes>> {
+    let mut dims = vec![DimModes::new(); shape.len()];
     for (dim, &extent) in dims.iter_mut().zip(shape).rev() {
         let mut wanted = extent;
         while wanted != 1 {
-            let (extent, stride) = factors.pop()?;
+            let Mode { extent, stride } = modes.pop()?;
             let taken = extent.min(wanted);
             if taken == 0 || wanted % taken != 0 || extent % taken != 0 {
                 return None;
             }
             if extent > taken {
-                factors.push((extent / taken, stride * taken));
+                modes.push(Mode { extent: extent / taken, stride: stride * taken });
             }
-            dim.insert(0, (taken, stride));
+            dim.insert(0, Mode { extent: taken, stride });
             wanted /= taken;
         }
     }
-    Some(dims.into_iter().map(joined).collect())
+    Some(dims.into_iter().map(coalesced).collect())
 }
 
-/// The same without extents of 1, with neighbours joined where a single stride serves both.
-fn joined(factors: StrideFactors) -> StrideFactors {
-    let mut joined = StrideFactors::new();
-    for (extent, stride) in factors.into_iter().filter(|(extent, _)| *extent != 1) {
-        match joined.last_mut() {
-            Some(outer) if outer.1 == extent * stride => *outer = (outer.0 * extent, stride),
-            _ => joined.push((extent, stride)),
+/// The same layout without extents of 1 and with neighbouring modes merged where one stride serves both.
+fn coalesced(modes: DimModes) -> DimModes {
+    let mut coalesced = DimModes::new();
+    for Mode { extent, stride } in modes.into_iter().filter(|mode| mode.extent != 1) {
+        match coalesced.last_mut() {
+            Some(outer) if outer.stride == extent * stride => {
+                *outer = Mode { extent: outer.extent * extent, stride };
+            }
+            _ => coalesced.push(Mode { extent, stride }),
         }
     }
-    joined
+    coalesced
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Modes `(extent, stride)`.
+    fn modes(of: &[(usize, usize)]) -> DimModes {
+        of.iter().map(|&(extent, stride)| Mode { extent, stride }).collect()
+    }
+
     #[test]
-    fn reshapes_cut_and_join_factors() {
-        assert_eq!(reshaped(vec![(6, 4), (4, 1)], &[24]), Some(vec![vec![(24, 1)]]));
-        let cut = vec![vec![(2, 12)], vec![(3, 4)], vec![], vec![(4, 1)]];
-        assert_eq!(reshaped(vec![(24, 1)], &[2, 3, 1, 4]), Some(cut));
-        assert_eq!(reshaped(vec![(4, 1), (6, 4)], &[24]), Some(vec![vec![(4, 1), (6, 4)]]));
-        assert_eq!(reshaped(vec![(4, 1), (6, 4)], &[3, 8]), None);
-        // Heads that are repeated stay repeated.
-        let heads = vec![vec![(2, 4), (3, 0)], vec![(4, 1)]];
-        assert_eq!(reshaped(vec![(2, 4), (3, 0), (4, 1)], &[6, 4]), Some(heads));
+    fn reshapes_split_and_merge_modes() {
+        let dims = |of: &[&[(usize, usize)]]| Some(of.iter().map(|dim| modes(dim)).collect::<Vec<_>>());
+        assert_eq!(reshaped(modes(&[(6, 4), (4, 1)]), &[24]), dims(&[&[(24, 1)]]));
+        let split = dims(&[&[(2, 12)], &[(3, 4)], &[], &[(4, 1)]]);
+        assert_eq!(reshaped(modes(&[(24, 1)]), &[2, 3, 1, 4]), split);
+        assert_eq!(reshaped(modes(&[(4, 1), (6, 4)]), &[24]), dims(&[&[(4, 1), (6, 4)]]));
+        assert_eq!(reshaped(modes(&[(4, 1), (6, 4)]), &[3, 8]), None);
+        // Repeated heads stay repeated.
+        let heads = dims(&[&[(2, 4), (3, 0)], &[(4, 1)]]);
+        assert_eq!(reshaped(modes(&[(2, 4), (3, 0), (4, 1)]), &[6, 4]), heads);
     }
 }

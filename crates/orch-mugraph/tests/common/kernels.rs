@@ -16,7 +16,7 @@ pub fn row_major(graph: &MuGraph, dtype: DType) -> Vec<Stored> {
     graph.shapes().iter().map(|shape| Stored::row_major(dtype, shape)).collect()
 }
 
-/// A tensor in memory, with zeros where none of its elements is.
+/// A tensor in memory, with zeros in the gaps between its elements.
 pub fn to_memory(array: &Array<f64>, stored: &Stored) -> BufferData {
     let mut memory = vec![0.0; stored.elems];
     for (index, &value) in indices(&array.shape).zip(&array.data) {
@@ -79,7 +79,7 @@ fn tensors(kernel: &Kernel) -> Vec<usize> {
     kernel.bindings.iter().map(tensor).collect()
 }
 
-/// What a kernel is passed: the tensors that have values, and zeros.
+/// The arguments of a kernel: tensors that have values, and zeros for others.
 pub fn arguments(kernel: &Kernel, stored: &[Stored], values: &[Option<Array<f64>>]) -> Vec<BufferData> {
     let argument = |id: usize| match &values[id] {
         Some(value) => to_memory(value, &stored[id]),

@@ -1,4 +1,4 @@
-//! What several test files use.
+//! Helpers of several test files.
 #![allow(dead_code)]
 
 pub mod gpu;
@@ -35,7 +35,7 @@ pub fn program(name: &str) -> MuGraph {
     programs.into_iter().find(|program| program.name == name).expect("a known program").graph
 }
 
-/// A text with other extents: every bracketed or listed number that is a key becomes its value.
+/// A text with other extents: every number in a bracketed list that is a key of the map is replaced by its value.
 pub fn resized(graph: &MuGraph, sizes: &[(usize, usize)]) -> MuGraph {
     let mut text = String::new();
     let mut number = String::new();

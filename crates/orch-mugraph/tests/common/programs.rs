@@ -101,8 +101,8 @@ fn softmax_product(g: &mut MuGraph, [q, k, v]: [TensorId; 3]) -> Result<TensorId
     g.op(Op::Matmul, &[p, v])
 }
 
-/// Attention of one new position, the heads of a group as rows: queries, and keys if asked for, are rotated by their
-/// positions, in pairs of halves.
+/// Attention of one new position, with the heads of a group as rows: queries, and optionally keys, are rotated by their
+/// positions; the two elements of a pair are in different halves.
 ///
 /// # Errors
 /// If the number of columns is odd.
@@ -121,24 +121,25 @@ pub fn rotary_attention(
     softmax_product(g, [q, k, v])
 }
 
-/// The same of queries and keys of which the first `turned` columns are rotated, and the others follow in inputs of their own.
+/// The same with only the first `rotated` columns of queries and keys rotated; the other columns are inputs of their
+/// own.
 ///
 /// # Errors
-/// If `turned` is odd or larger than the number of columns.
+/// If `rotated` is odd or larger than the number of columns.
 pub fn partial_rotary_attention(
     g: &mut MuGraph,
     [heads, rows, keys, columns]: [usize; 4],
-    turned: usize,
+    rotated: usize,
 ) -> Result<TensorId, GraphError> {
     let rest =
-        columns.checked_sub(turned).ok_or_else(|| GraphError::new("rest", "more columns than there are"))?;
+        columns.checked_sub(rotated).ok_or_else(|| GraphError::new("rest", "more columns than there are"))?;
     let [q, q_rest] =
-        [("q", turned), ("q_rest", rest)].map(|(name, extent)| g.input(name, &[heads, rows, extent]));
-    let q = rotary(g, q, ["cos", "sin"], (&[1, 1, turned], 2))?;
+        [("q", rotated), ("q_rest", rest)].map(|(name, extent)| g.input(name, &[heads, rows, extent]));
+    let q = rotary(g, q, ["cos", "sin"], (&[1, 1, rotated], 2))?;
     let q = g.op(Op::Concat { dim: 2 }, &[q, q_rest])?;
     let [k, k_rest] =
-        [("k", turned), ("k_rest", rest)].map(|(name, extent)| g.input(name, &[heads, extent, keys]));
-    let k = rotary(g, k, ["key_cos", "key_sin"], (&[1, turned, keys], 1))?;
+        [("k", rotated), ("k_rest", rest)].map(|(name, extent)| g.input(name, &[heads, extent, keys]));
+    let k = rotary(g, k, ["key_cos", "key_sin"], (&[1, rotated, keys], 1))?;
     let k = g.op(Op::Concat { dim: 1 }, &[k, k_rest])?;
     let v = g.input("v", &[heads, keys, columns]);
     softmax_product(g, [q, k, v])
@@ -154,8 +155,8 @@ fn rotary(
     let [cos, sin] = angles.map(|name| g.input(name, shape));
     let rotated = g.op(Op::Rotate { dim, group: shape[dim] / 2 }, &[x])?;
     let plain = g.op(Op::Binary(BinaryFn::Mul), &[x, cos])?;
-    let turned = g.op(Op::Binary(BinaryFn::Mul), &[rotated, sin])?;
-    g.op(Op::Binary(BinaryFn::Add), &[plain, turned])
+    let rotated = g.op(Op::Binary(BinaryFn::Mul), &[rotated, sin])?;
+    g.op(Op::Binary(BinaryFn::Add), &[plain, rotated])
 }
 
 fn mlp(g: &mut MuGraph, x: &[usize], a: &[usize], b: &[usize]) -> Result<TensorId, GraphError> {

@@ -48,7 +48,7 @@ pub fn random_kernel(choices: &mut Choices) -> MuGraph {
     }
 }
 
-/// Loads and operators; those that do not suit are left out.
+/// Random loads and operators; those whose tiles do not fit are left out.
 fn random_block(graph: &MuGraph, choices: &mut Choices) -> BlockGraph {
     let grid: Vec<usize> = (0..choices.pick(&[1, 2])).map(|_| choices.pick(&[1, 2, 3, 4])).collect();
     let mut block = BlockGraph::new(&grid, choices.pick(&[1, 2, 3, 5]));
@@ -73,7 +73,7 @@ fn random_block(graph: &MuGraph, choices: &mut Choices) -> BlockGraph {
     block
 }
 
-/// True if tiles suit each other in the first block and are not large.
+/// True if the shapes of tiles fit in the first block and no tile is large.
 fn is_valid(graph: &MuGraph, block: &BlockGraph) -> bool {
     let first = vec![0; block.grid.len()];
     let shapes = tile_shapes(block, graph.shapes(), (&first, 0));

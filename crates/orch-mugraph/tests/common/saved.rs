@@ -1,6 +1,6 @@
 //! A builder of graphs in the published saved form of Mirage, so that tests write its graphs from their descriptions.
 //!
-//! It infers shapes by itself, so that the importer's are compared with another opinion.
+//! It infers shapes independently of the importer, so that tests compare the two.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ pub struct SavedGraph {
 }
 
 impl SavedGraph {
-    /// A graph of nothing, whose reductions to some elements keep `dimx`.
+    /// An empty graph, whose reductions to some elements keep `dimx`.
     pub fn new(dimx: usize) -> SavedGraph {
         SavedGraph { operators: Vec::new(), guids: 10, dimx }
     }

@@ -1,9 +1,10 @@
 //! µGraphs as JSON: our own form for other programs to read, and the published saved form of Mirage, read only.
 //!
-//! A saved set is a list of graphs, each a list of kernel operators that name tensors by `guid`, after those that define
-//! them. Accumulators that reduce are taken apart: `red_ld_sum` is a sum along the last dimension that is accumulated,
-//! `redtox_ld_sum` keeps `reduction_dimx` elements, `red_ld_rms` is the root of the mean square. Shapes that are saved are
-//! compared with those that operators give. Strides, layouts, addresses and types of elements are passed over.
+//! A saved set is a list of graphs, each a list of kernel operators that name tensors by `guid`, after those that
+//! define them. Accumulators that reduce are taken apart: `red_ld_sum` is a sum along the last dimension that is
+//! accumulated, `redtox_ld_sum` keeps `reduction_dimx` elements, `red_ld_rms` is the root of the mean square. Shapes
+//! that are saved are compared with those that operators give. Strides, layouts, addresses and types of elements are
+//! ignored.
 
 use orch_mugraph::graph::{Accumulation, BlockGraph, MuGraph, TensorId, TileId, TileNode};
 use orch_mugraph::op::{BinaryFn, Op, ReduceFn, UnaryFn};
@@ -116,7 +117,8 @@ impl Import {
         self.define(&[made], operator)
     }
 
-    /// Names what an operator made, after comparing it with what is saved.
+    /// Records the results of an operator under their saved names, after a comparison of their shapes with the saved
+    /// ones.
     fn define(&mut self, made: &[TensorId], operator: &Value) -> Result<(), String> {
         let results = list(operator, "output_tensors")?;
         if made.len() != results.len() {
@@ -132,7 +134,7 @@ impl Import {
         Ok(())
     }
 
-    /// Compares what a block graph says that it stores with what its kernel makes.
+    /// Compares the tensors that a block graph stores with the results of its kernel.
     fn in_order(&self, made: &[TensorId], stored: &[u64]) -> Result<(), String> {
         match made.iter().zip(stored).find(|(id, guid)| self.tensors.get(guid) != Some(id)) {
             Some((_, guid)) => {

@@ -10,7 +10,7 @@ use std::slice;
 /// Alignment of arenas, constants and scratch memory: a cache line, and the widest vector.
 pub const ALIGN_BYTES: usize = 64;
 
-/// From this size on memory is aligned to huge pages, and the system is asked to use them.
+/// From this size on memory is aligned to huge pages, and `madvise` requests them.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A fixed-size block of bytes, zero at first, whose start is a multiple of [`ALIGN_BYTES`].
@@ -73,7 +73,7 @@ impl AlignedBuffer {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The address of the first byte, for kernels. Whoever writes through it must make sure that no slice of this
+    /// The address of the first byte, for kernels. Code that writes through it must make sure that no slice of this
     /// buffer is in use.
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()

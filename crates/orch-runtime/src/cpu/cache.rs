@@ -8,7 +8,9 @@
 use super::compiler::{CompileError, Compiler, HEADER_SUFFIX, Job};
 use super::library::{Library, LoadError};
 use crate::Machine;
+use crate::compiled::check_symbols;
 use crate::kernels::{self, CacheStats, CompileProgress, SHARED_OBJECT, Source, Store};
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -37,14 +39,12 @@ impl CompileCache {
     /// Opens the cache in `folder`, making the folder if need be.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// As [`orch_files::CacheFolder::open`].
     pub fn open(folder: &Path, compiler: Compiler, machine: &Machine) -> Result<Self, CompileError> {
         let fingerprint = machine.fingerprint();
         let circumstances = [compiler.version(), &fingerprint].into_iter();
         let circumstances = circumstances.chain(compiler.flags().iter().map(String::as_str));
-        let store = Store::new(folder, SHARED_OBJECT, circumstances);
-        store.make_folder().map_err(CompileError::cache(store.folder()))?;
-        Ok(Self { store, compiler })
+        Ok(Self { store: Store::open(folder, SHARED_OBJECT, circumstances)?, compiler })
     }
 
     /// The compiler.
@@ -57,40 +57,41 @@ impl CompileCache {
         self.store.key(text)
     }
 
-    /// The path of the source's shared object, compiled now if it is not there yet.
+    /// The source's shared object, compiled now if it is not there yet, or damaged.
     ///
     /// # Errors
     /// As [`Compiler::compile`]. A rejected source is kept in the folder, and the error says where.
-    pub fn compile(&self, source: &Source, cancel: &AtomicBool) -> Result<PathBuf, CompileError> {
+    pub fn compile(&self, source: &Source, cancel: &AtomicBool) -> Result<Bytes, CompileError> {
         let key = self.key(&source.text);
-        let object = self.store.path(&key);
-        // A crash of the machine can leave an empty file behind: it counts as absent.
-        if fs::metadata(&object).is_ok_and(|data| data.len() > 0) {
+        if let Some(object) = self.store.get(&key) {
             return Ok(object);
         }
         if cancel.load(Ordering::Relaxed) {
             return Err(CompileError::Cancelled);
         }
-        let aside = self.store.aside(&key);
-        let source_file = with_suffix(&aside, ".c");
-        let output = with_suffix(&aside, ".tmp");
-        fs::write(&source_file, &source.text).map_err(|error| {
-            // A full disk leaves a part of it.
-            let _ = fs::remove_file(&source_file);
-            CompileError::cache(self.store.folder())(error)
+        let cache_error = || CompileError::cache(self.store.folder());
+        let scratch = self.store.scratch().map_err(cache_error())?;
+        // The same names each time: compilers write that of the source into the object, and equal sources have equal objects.
+        let (source_file, output) = (scratch.path().join("kernels.c"), scratch.path().join("kernels.so"));
+        fs::write(&source_file, &source.text).map_err(cache_error())?;
+        self.run_compiler(source, &source_file, &output, cancel)
+            .map_err(|error| self.kept(error, &key, source))?;
+        let object = fs::read(&output).map_err(cache_error())?;
+        check_symbols(&object, &source.symbols).map_err(|reason| CompileError::Unusable {
+            program: self.compiler.program().to_owned(),
+            reason,
         })?;
-        let result = self.run_compiler(source, &source_file, &output, cancel);
-        let result = result
-            .and_then(|()| fs::rename(&output, &object).map_err(CompileError::cache(self.store.folder())));
-        if result.is_err() {
-            // Often there is nothing to remove.
-            let _ = fs::remove_file(&output);
+        self.store.put(&key, &object).map_err(cache_error())?;
+        Ok(object.into())
+    }
+
+    /// An error whose source, if the compiler rejected it, outlives the folder that it was compiled in.
+    fn kept(&self, error: CompileError, key: &str, source: &Source) -> CompileError {
+        let CompileError::Rejected { program, name, diagnostics, .. } = error else { return error };
+        match self.store.put_rejected(key, "c", &source.text) {
+            Ok(source_file) => CompileError::Rejected { program, name, source_file, diagnostics },
+            Err(error) => CompileError::cache(self.store.folder())(error),
         }
-        if !matches!(result, Err(CompileError::Rejected { .. })) {
-            // A source that stays behind is clutter that `clear` removes.
-            let _ = fs::remove_file(&source_file);
-        }
-        result.map(|()| object)
     }
 
     fn run_compiler(
@@ -119,7 +120,7 @@ impl CompileCache {
 
     /// Compiles the headers that at least two sources to be compiled begin with. What fails here only costs time.
     fn prepare_headers(&self, sources: &[&Source], cancel: &AtomicBool) {
-        let is_missing = |source: &&&Source| !self.store.path(&self.key(&source.text)).exists();
+        let is_missing = |source: &&&Source| !self.store.has(&self.key(&source.text));
         let mut users: BTreeMap<String, usize> = BTreeMap::new();
         for source in sources.iter().filter(is_missing) {
             *users.entry(leading_includes(&source.text)).or_default() += 1;
@@ -130,32 +131,25 @@ impl CompileCache {
             if compiled.exists() {
                 continue;
             }
-            let aside = self.store.aside("headers");
+            let Ok(scratch) = self.store.scratch() else { return };
+            let (text, aside) = (scratch.path().join("headers.h"), scratch.path().join("headers.gch"));
             let job = Job { name: "system headers", header: None, source_file: &header, output: &aside };
-            let made = fs::write(&aside, includes)
-                .and_then(|()| fs::rename(&aside, &header))
+            let made = fs::write(&text, includes)
+                .and_then(|()| fs::rename(&text, &header))
                 .is_ok_and(|()| self.compiler.compile_header(&job, cancel).is_ok());
-            if !(made && fs::rename(&aside, &compiled).is_ok()) {
-                // Often there is nothing to remove.
-                let _ = fs::remove_file(&aside);
+            if made {
+                // Without it, sources are compiled with the headers themselves.
+                let _ = fs::rename(&aside, &compiled);
             }
         }
     }
 
-    /// Loads the source's shared object, compiled now if it is not there yet, or if what is there does not load.
+    /// Loads the source's shared object, compiled now if it is not there yet.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile), or if the new shared object does not load either.
+    /// As [`compile`](Self::compile), or if the shared object does not load.
     pub fn load(&self, source: &Source, cancel: &AtomicBool) -> Result<Library, BuildError> {
-        let path = self.compile(source, cancel)?;
-        if let Ok(library) = Library::open(&path) {
-            return Ok(library);
-        }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CompileError::io(&path)(error))?,
-            _ => {}
-        }
-        Ok(Library::open(&self.compile(source, cancel)?)?)
+        Ok(Library::from_bytes(&source.name, &self.compile(source, cancel)?)?)
     }
 
     /// Compiles many sources with up to `jobs` compilers at a time; results are in the order of `sources`, and equal
@@ -167,7 +161,7 @@ impl CompileCache {
         jobs: usize,
         progress: &(dyn Fn(CompileProgress) + Sync),
         cancel: &AtomicBool,
-    ) -> Vec<Result<PathBuf, CompileError>> {
+    ) -> Vec<Result<Bytes, CompileError>> {
         let (distinct, indices) = kernels::distinct(sources);
         self.prepare_headers(&distinct, cancel);
         let results = kernels::compile_each(&distinct, jobs, progress, |source| self.compile(source, cancel));
@@ -208,35 +202,97 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
     use crate::cpu::CompilerOptions;
-    use crate::os::TempDir;
+    use orch_files::Scratch;
     use std::sync::Mutex;
 
     static GO: AtomicBool = AtomicBool::new(false);
 
-    fn cache(dir: &TempDir) -> CompileCache {
+    fn cache(dir: &Scratch) -> CompileCache {
         let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
         CompileCache::open(dir.path(), compiler, &Machine::detect()).unwrap()
     }
 
     fn source(text: &str) -> Source {
-        Source { name: "test".into(), text: text.into() }
+        Source { name: "test".into(), text: text.into(), symbols: Vec::new() }
+    }
+
+    /// The file of a source's object.
+    fn file(cache: &CompileCache, source: &Source) -> PathBuf {
+        cache.store.folder().join(format!("{}.so", cache.key(&source.text)))
+    }
+
+    /// What the folder of kernels has, and that of files under construction.
+    fn files(cache: &CompileCache) -> [usize; 2] {
+        let folder = cache.store.folder();
+        [folder, &folder.with_file_name("tmp")].map(|folder| fs::read_dir(folder).unwrap().count())
     }
 
     #[test]
     fn the_second_time_is_a_hit() {
-        let dir = TempDir::new("cache").unwrap();
+        let dir = Scratch::new().unwrap();
         let cache = cache(&dir);
-        let first = cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap();
-        let written = fs::metadata(&first).unwrap().modified().unwrap();
-        assert_eq!(cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap(), first);
-        assert_eq!(fs::metadata(&first).unwrap().modified().unwrap(), written);
+        let source = source("int f(void) { return 1; }");
+        let first = cache.compile(&source, &GO).unwrap();
+        let written = || fs::metadata(file(&cache, &source)).unwrap().modified().unwrap();
+        let before = written();
+        assert_eq!(cache.compile(&source, &GO).unwrap(), first);
+        assert_eq!(written(), before);
         assert_eq!(cache.stats().unwrap().files, 1);
-        assert_eq!(fs::read_dir(first.parent().unwrap()).unwrap().count(), 1, "nothing else stays");
+        assert_eq!(files(&cache), [1, 0], "nothing else stays");
+    }
+
+    #[test]
+    fn equal_sources_have_equal_objects() {
+        let objects = [(); 2].map(|()| {
+            let dir = Scratch::new().unwrap();
+            cache(&dir).compile(&source("int f(void) { return 1; }"), &GO).unwrap()
+        });
+        assert_eq!(objects[0], objects[1]);
+    }
+
+    /// Compilers that do not do what they say: a script each, in the place of the compiler.
+    #[cfg(unix)]
+    #[test]
+    fn what_a_compiler_writes_is_looked_at() {
+        use std::os::unix::fs::PermissionsExt;
+        let real = Compiler::find(&CompilerOptions::default()).unwrap();
+        let real = real.program().display();
+        let output = r#"while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done"#;
+        // Probes are compiled in other folders than kernels.
+        let scripts = [
+            ("garbage", format!("{output}; echo garbage > $out"), "does not write a shared object"),
+            (
+                "other function",
+                format!("{output}; echo 'int g;' | {real} -shared -x c - -o $out"),
+                "without the function `f`",
+            ),
+            (
+                "linker",
+                "echo 'collect2: error: ld returned 1 exit status' >&2; exit 1".to_owned(),
+                "ld returned 1",
+            ),
+        ];
+        for (what, script, expected) in scripts {
+            let dir = Scratch::new().unwrap();
+            let program = dir.path().join("cc");
+            let script =
+                format!("#!/bin/sh\ncase \"$*\" in *kernels.c*) {script} ;; *) exec {real} \"$@\" ;; esac\n");
+            fs::write(&program, script).unwrap();
+            fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+            let compiler =
+                Compiler::find(&CompilerOptions { program: Some(program), ..Default::default() }).unwrap();
+            let cache = CompileCache::open(&dir.path().join("cache"), compiler, &Machine::detect()).unwrap();
+            let source = Source { symbols: vec!["f".to_owned()], ..source("int f(void) { return 1; }") };
+            let error = cache.compile(&source, &GO).unwrap_err();
+            assert!(!matches!(error, CompileError::Rejected { .. }), "{what}: {error}");
+            assert!(error.to_string().contains(expected), "{what}: {error}");
+            assert_eq!(files(&cache), [0, 0], "{what}: nothing is kept");
+        }
     }
 
     #[test]
     fn a_batch_keeps_order_and_reports() {
-        let dir = TempDir::new("cache").unwrap();
+        let dir = Scratch::new().unwrap();
         let cache = cache(&dir);
         let sources = ["int f(void) { return 1; }", "broken", "int f(void) { return 1; }", ""].map(source);
         let seen = Mutex::new(Vec::new());
@@ -253,7 +309,7 @@ mod tests {
 
     #[test]
     fn headers_are_compiled_once_and_never_needed() {
-        let dir = TempDir::new("cache").unwrap();
+        let dir = Scratch::new().unwrap();
         let cache = cache(&dir);
         let text = |value: u32| {
             format!("#include <math.h>\n#define VALUE {value}\nfloat f(void) {{ return sqrtf(VALUE); }}")
@@ -276,7 +332,7 @@ mod tests {
 
     #[test]
     fn cancelling_leaves_hits_alone() {
-        let dir = TempDir::new("cache").unwrap();
+        let dir = Scratch::new().unwrap();
         let cache = cache(&dir);
         let sources = ["int f(void) { return 1; }", "int f(void) { return 2; }"].map(source);
         cache.compile(&sources[0], &GO).unwrap();
@@ -286,48 +342,43 @@ mod tests {
 
     #[test]
     fn damaged_files_are_made_again_and_clear_empties() {
-        let dir = TempDir::new("cache").unwrap();
+        let dir = Scratch::new().unwrap();
         let cache = cache(&dir);
-        let path = cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap();
-        fs::write(&path, b"").unwrap();
-        cache.compile(&source("int f(void) { return 1; }"), &GO).unwrap();
+        let source = source("void f(void *const *b, long lo, long hi, void *s) {}");
+        let object = cache.compile(&source, &GO).unwrap();
+        let path = file(&cache, &source);
+        let whole = fs::read(&path).unwrap();
+        let mut changed = whole.clone();
+        changed[whole.len() / 2] ^= 1;
+        for damage in [&b""[..], b"damage", &whole[..whole.len() / 2], &vec![0; whole.len()], &changed] {
+            fs::write(&path, damage).unwrap();
+            assert_eq!(cache.compile(&source, &GO).unwrap(), object);
+            assert_eq!(fs::read(&path).unwrap(), whole);
+            assert!(cache.load(&source, &GO).unwrap().kernel("f", 1, 0).is_ok());
+        }
+        fs::create_dir(path.with_file_name("folder")).unwrap();
         let stats = cache.clear().unwrap();
         assert!(stats.files == 1 && stats.bytes > 0);
         assert_eq!(cache.stats().unwrap(), CacheStats::default());
-    }
-
-    #[test]
-    fn libraries_load_even_if_the_file_is_damaged() {
-        let dir = TempDir::new("cache").unwrap();
-        let cache = cache(&dir);
-        let source = source("void f(void *const *b, long lo, long hi, void *s) {}");
-        for damage in [None, Some("damage")] {
-            let path = cache.compile(&source, &GO).unwrap();
-            if let Some(text) = damage {
-                fs::remove_file(&path).unwrap();
-                fs::write(&path, text).unwrap();
-            }
-            let library = cache.load(&source, &GO).unwrap();
-            assert!(library.kernel("f", 1, 0).is_ok());
-        }
+        assert_eq!(files(&cache), [0, 0]);
     }
 
     #[test]
     fn several_may_compile_the_same_at_once() {
-        let dir = TempDir::new("cache").unwrap();
-        let paths: Vec<_> = std::thread::scope(|scope| {
+        let dir = Scratch::new().unwrap();
+        let objects: Vec<_> = std::thread::scope(|scope| {
             let dir = &dir;
             let start = move || cache(dir).compile(&source("int f(void) { return 1; }"), &GO).unwrap();
             let threads = [(); 3].map(|()| scope.spawn(start));
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert!(paths.iter().all(|path| *path == paths[0] && path.exists()));
-        assert_eq!(fs::read_dir(paths[0].parent().unwrap()).unwrap().count(), 1, "nothing else stays");
+        assert!(objects.iter().all(|object| *object == objects[0]));
+        assert_eq!(files(&cache(&dir)), [1, 0], "nothing else stays");
     }
 
     #[test]
     fn keys_differ_by_flags() {
-        let dir = TempDir::new("cache").unwrap();
+        let dir = Scratch::new().unwrap();
         let options = CompilerOptions {
             tuning: crate::cpu::Tuning::Arch("x86-64".into()),
             ..CompilerOptions::default()

@@ -108,11 +108,11 @@ fn amx_gflops(cache: &CompileCache, machine: &Machine, pool: &Arc<Pool>) -> Opti
 fn compile(cache: &CompileCache, vector_bytes: usize, amx: bool) -> Result<Library, BuildError> {
     let amx = if amx { "#define AMX\n" } else { "" };
     let text = format!("#define VECTOR_BYTES {vector_bytes}\n{amx}{}", include_str!("calibrate.c"));
-    let source = Source { name: "calibrate".into(), text };
+    let source = Source { name: "calibrate".into(), text, symbols: vec!["nothing".to_owned()] };
     cache.load(&source, &AtomicBool::new(false))
 }
 
-/// Who works.
+/// Which threads work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sharing {
     Core,
@@ -234,16 +234,16 @@ fn step(kernel: CpuKernel, buffers: Vec<BufferRef>, chunking: Chunking) -> CpuSt
 mod tests {
     use super::*;
     use crate::cpu::{Compiler, CompilerOptions, PoolOptions};
-    use crate::os::TempDir;
+    use orch_files::Scratch;
 
-    fn cache(dir: &TempDir, machine: &Machine) -> CompileCache {
+    fn cache(dir: &Scratch, machine: &Machine) -> CompileCache {
         let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
         CompileCache::open(dir.path(), compiler, machine).unwrap()
     }
 
     #[test]
     fn kernels_exist_for_every_vector_width() {
-        let dir = TempDir::new("calibrate").unwrap();
+        let dir = Scratch::new().unwrap();
         let cache = cache(&dir, &Machine::detect());
         for vector_bytes in [16, 32, 64] {
             let library = compile(&cache, vector_bytes, false).unwrap();
@@ -253,7 +253,7 @@ mod tests {
             let input = AlignedBuffer::copy_of(&input);
             let mut scratch = AlignedBuffer::zeroed(BLOCK_BYTES);
             let pointers = [input.as_ptr().cast::<std::ffi::c_void>()];
-            // SAFETY: the kernel has one tensor, of one block, and wants one block of scratch memory.
+            // SAFETY: the kernel has one tensor, of one block, and needs one block of scratch memory.
             unsafe { kernel.call(pointers.as_ptr(), 0, 1, scratch.as_ptr()) };
             for chunk in scratch.as_mut_slice().chunks_exact(4) {
                 let value = f32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn figures_are_physical() {
-        let dir = TempDir::new("calibrate").unwrap();
+        let dir = Scratch::new().unwrap();
         let machine = Machine::detect();
         let cache = cache(&dir, &machine);
         let pool = Arc::new(Pool::new(PoolOptions { threads: 2, pin: false }));

@@ -3,10 +3,12 @@
 //! Flags keep IEEE semantics except for two liberties that kernels are written for: multiply-adds may be fused
 //! (`-ffp-contract=fast`), and floating-point exceptions and `errno` are not observable. Nothing is reassociated.
 
-use crate::os::{self, TempDir};
+use super::isa;
+use crate::os;
+use orch_files::{CacheFolder, FolderError, Scratch};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,9 +100,12 @@ pub enum CompileError {
         /// The limit.
         limit: Duration,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the compilation.
     #[error("compilation was cancelled")]
     Cancelled,
+    /// The cache's folder is not safe to use.
+    #[error("{0}")]
+    Folder(String),
     /// The cache's folder cannot be used.
     #[error("cannot write kernels to the cache in {}: {reason}; make room there or choose another folder (--cache-dir)", .folder.display())]
     Cache {
@@ -109,6 +114,9 @@ pub enum CompileError {
         /// What the system said.
         reason: String,
     },
+    /// There is no room for temporary files.
+    #[error("{0}")]
+    Scratch(String),
     /// A file could not be read or written.
     #[error("{}: {reason}", .path.display())]
     Io {
@@ -117,6 +125,12 @@ pub enum CompileError {
         /// What the system said.
         reason: String,
     },
+}
+
+impl From<FolderError> for CompileError {
+    fn from(error: FolderError) -> Self {
+        Self::Folder(error.to_string())
+    }
 }
 
 impl CompileError {
@@ -137,6 +151,7 @@ pub struct Compiler {
     program: PathBuf,
     version: String,
     flags: Vec<String>,
+    extensions: Vec<String>,
     timeout: Duration,
 }
 
@@ -191,23 +206,23 @@ impl Compiler {
     /// remembered.
     ///
     /// # Errors
-    /// If there is none, or if it cannot compile the simplest kernel for the CPU asked for.
+    /// If there is none, or if it cannot compile the simplest kernel for the requested CPU.
     pub fn find(options: &CompilerOptions) -> Result<Self, CompileError> {
+        let folder = options.memory.as_deref().map(CacheFolder::open).transpose()?;
         let (program, version) = find_program(options.program.as_deref())?;
-        let record =
-            options.memory.as_deref().map(|folder| FlagRecord::of(folder, &program, &version, options));
-        let known = record.as_ref().and_then(FlagRecord::read);
-        let flags = match known {
-            Some(flags) => flags,
+        let record = folder.map(|folder| CapabilityRecord::of(folder, &program, &version, options));
+        let known = record.as_ref().and_then(CapabilityRecord::read);
+        let Capabilities { flags, extensions } = match known {
+            Some(known) => known,
             None => {
-                let flags = find_flags(&program, &options.tuning)?;
+                let found = find_capabilities(&program, &options.tuning)?;
                 if let Some(record) = record {
-                    record.write(&flags);
+                    record.write(&found);
                 }
-                flags
+                found
             }
         };
-        Ok(Self { program, version, flags, timeout: options.timeout })
+        Ok(Self { program, version, flags, extensions, timeout: options.timeout })
     }
 
     /// The compiler's name or path.
@@ -223,6 +238,11 @@ impl Compiler {
     /// The flags that kernels are compiled with.
     pub fn flags(&self) -> &[String] {
         &self.flags
+    }
+
+    /// The instruction-set extensions that it may use for any source, under these flags: what a machine must have to run its kernels.
+    pub fn extensions(&self) -> &[String] {
+        &self.extensions
     }
 
     /// Compiles a source to a shared object. Besides the output, a log file beside it is written and removed.
@@ -252,14 +272,9 @@ impl Compiler {
     }
 
     fn run(&self, mut command: Command, job: &Job<'_>, cancel: &AtomicBool) -> Result<(), CompileError> {
-        let log = job.output.with_extension("log");
+        let folder = job.output.parent().unwrap_or(job.output);
         let limit = Limit { name: job.name, timeout: self.timeout, cancel };
-        let status = run_limited(&mut command, &log, &limit);
-        let diagnostics =
-            fs::read(&log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default();
-        // The log is scratch: one that stays behind is only clutter.
-        let _ = fs::remove_file(&log);
-        let status = status?;
+        let Ended { status, messages: diagnostics, .. } = run_limited(&mut command, folder, &limit)?;
         if status.success() {
             return if has_content(job.output) {
                 Ok(())
@@ -267,7 +282,7 @@ impl Compiler {
                 Err(CompileError::Unusable { program: self.program.clone(), reason: NO_OUTPUT.to_owned() })
             };
         }
-        if let Some(reason) = outside_cause(status, &diagnostics) {
+        if let Some(reason) = outside_cause(status, &diagnostics, job) {
             return Err(CompileError::Died {
                 program: self.program.clone(),
                 name: job.name.to_owned(),
@@ -292,22 +307,35 @@ fn has_content(path: &Path) -> bool {
 }
 
 /// Why a compiler failed, if that has nothing to do with the source.
-fn outside_cause(status: ExitStatus, diagnostics: &str) -> Option<String> {
-    // What the C library says in every compiler that meets a full disk.
+fn outside_cause(status: ExitStatus, diagnostics: &str, job: &Job<'_>) -> Option<String> {
+    // What the C library says in every compiler that meets a full disk. A linker maps its output, and dies of it without a word.
     const FULL_DISK: &str = "No space left on device";
-    if diagnostics.contains(FULL_DISK) {
+    if diagnostics.contains(FULL_DISK) || job.output.parent().is_some_and(os::is_full) {
         return Some(FULL_DISK.to_owned());
     }
-    // GCC's driver passes on that its compiler proper was killed, mostly for want of memory.
+    // GCC's driver passes on that its compiler proper was killed, mostly because memory ran out.
     if status.code().is_none() || diagnostics.contains("Killed signal") {
         return Some("it was killed, perhaps for want of memory".to_owned());
     }
-    None
+    // What a compiler has against a source it says with the source's name and a line; the rest is about itself, its linker or its
+    // files, as is its own failure.
+    let source = job.source_file.file_name().unwrap_or_default().to_string_lossy();
+    let is_about_source =
+        diagnostics.contains(&format!("{source}:")) && !diagnostics.contains("internal compiler error");
+    (!is_about_source).then(|| shorten(diagnostics))
 }
 
-/// The flags that a compiler understands, by trial.
-fn find_flags(program: &Path, tuning: &Tuning) -> Result<Vec<String>, CompileError> {
-    let dir = TempDir::new("probe").map_err(CompileError::io(&std::env::temp_dir()))?;
+/// What a compiler can do.
+struct Capabilities {
+    /// The flags that it understands.
+    flags: Vec<String>,
+    /// The instruction-set extensions that it uses with these.
+    extensions: Vec<String>,
+}
+
+/// What a compiler can do, by trial.
+fn find_capabilities(program: &Path, tuning: &Tuning) -> Result<Capabilities, CompileError> {
+    let dir = Scratch::new().map_err(|error| CompileError::Scratch(error.to_string()))?;
     let probe = Probe { program, dir: dir.path() };
     fs::write(probe.source(), PROBE_SOURCE).map_err(CompileError::io(&probe.source()))?;
 
@@ -325,16 +353,18 @@ fn find_flags(program: &Path, tuning: &Tuning) -> Result<Vec<String>, CompileErr
         });
         flags.extend(works.map(|&flag| flag.to_owned()));
     }
-    Ok(flags)
+    let extensions = isa::of_macros(&probe.macros(&flags)?);
+    Ok(Capabilities { flags, extensions })
 }
 
-/// What [`CompilerOptions::memory`] knows of one compiler: a file with a flag in each line.
-struct FlagRecord {
-    path: PathBuf,
+/// What [`CompilerOptions::memory`] knows of one compiler: a file with a flag or an extension in each line.
+struct CapabilityRecord {
+    folder: CacheFolder,
+    name: String,
 }
 
-impl FlagRecord {
-    fn of(folder: &Path, program: &Path, version: &str, options: &CompilerOptions) -> Self {
+impl CapabilityRecord {
+    fn of(folder: CacheFolder, program: &Path, version: &str, options: &CompilerOptions) -> Self {
         let mut hasher = blake3::Hasher::new();
         let tuning = format!("{:?}", options.tuning);
         // What "this machine" means depends on the machine.
@@ -344,50 +374,54 @@ impl FlagRecord {
             hasher.update(&(fact.len() as u64).to_le_bytes());
             hasher.update(fact.as_bytes());
         }
-        Self { path: folder.join(format!("flags-{}.txt", hasher.finalize().to_hex())) }
+        Self { folder, name: format!("compiler-{}.txt", hasher.finalize().to_hex()) }
     }
 
-    fn read(&self) -> Option<Vec<String>> {
-        let text = fs::read_to_string(&self.path).ok()?;
-        let flags: Vec<String> = text.lines().map(str::to_owned).collect();
-        // A file that a crash cut short lacks some of what every compilation needs.
-        BASE_FLAGS.iter().all(|base| flags.iter().any(|flag| flag == base)).then_some(flags)
+    fn read(&self) -> Option<Capabilities> {
+        let text = self.folder.read_sealed(&self.name)?;
+        let text = std::str::from_utf8(&text).ok()?;
+        let with = |kind: &str| {
+            let named = text.lines().filter_map(|line| line.strip_prefix(kind));
+            named.map(str::to_owned).collect()
+        };
+        Some(Capabilities { flags: with(FLAG), extensions: with(EXTENSION) })
     }
 
-    /// Writes the record; without it, the flags are tried again next time.
-    fn write(&self, flags: &[String]) {
-        let Some(folder) = self.path.parent() else { return };
-        let aside = folder.join(crate::os::unique_name("flags"));
-        let written = fs::create_dir_all(folder).and_then(|()| fs::write(&aside, flags.join("\n")));
-        if written.and_then(|()| fs::rename(&aside, &self.path)).is_err() {
-            let _ = fs::remove_file(&aside);
-        }
+    /// Writes the record; without it, all is tried again next time.
+    fn write(&self, known: &Capabilities) {
+        let lines = |kind: &'static str, names: &[String]| -> String {
+            names.iter().map(|name| format!("{kind}{name}\n")).collect()
+        };
+        let text = lines(FLAG, &known.flags) + &lines(EXTENSION, &known.extensions);
+        let _ = self.folder.write_sealed(&self.name, text.as_bytes());
     }
 }
 
+/// What lines of a [`CapabilityRecord`] begin with.
+const FLAG: &str = "flag ";
+const EXTENSION: &str = "extension ";
+
 /// The first candidate that answers `--version`, with the first line of its answer.
 fn find_program(explicit: Option<&Path>) -> Result<(PathBuf, String), CompileError> {
-    let ask = |program: &Path| -> Result<String, String> {
-        let output = Command::new(program)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|e| e.to_string())?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        match text.lines().next() {
-            Some(line) if output.status.success() => Ok(line.trim().to_owned()),
+    let dir = Scratch::new().map_err(|error| CompileError::Scratch(error.to_string()))?;
+    let version = |program: &Path| -> Result<String, String> {
+        let mut command = Command::new(program);
+        command.arg("--version");
+        let ended = run_probe(&mut command, dir.path()).map_err(|error| error.to_string())?;
+        match ended.output.lines().next() {
+            Some(line) if ended.status.success() => Ok(line.trim().to_owned()),
             _ => Err("it does not answer `--version`".to_owned()),
         }
     };
     if let Some(program) = explicit {
-        return match ask(program) {
+        return match version(program) {
             Ok(version) => Ok((program.to_owned(), version)),
             Err(reason) => Err(CompileError::Unusable { program: program.to_owned(), reason }),
         };
     }
     CANDIDATES
         .iter()
-        .find_map(|name| Some((PathBuf::from(name), ask(Path::new(name)).ok()?)))
+        .find_map(|name| Some((PathBuf::from(name), version(Path::new(name)).ok()?)))
         .ok_or_else(|| CompileError::NoCompiler { tried: CANDIDATES.map(str::to_owned).into() })
 }
 
@@ -405,16 +439,21 @@ impl Probe<'_> {
     fn run(&self, flags: &[String]) -> Result<(), CompileError> {
         let unusable = |reason| CompileError::Unusable { program: self.program.to_owned(), reason };
         let object = self.dir.join("probe.so");
-        let output = compile_command(self.program, flags, &[], &self.source(), &object)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| unusable(error.to_string()))?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
+        let mut command = compile_command(self.program, flags, &[], &self.source(), &object);
+        let ended = run_probe(&mut command, self.dir).map_err(|error| unusable(error.to_string()))?;
         // Clang accepts some flags of gcc with no more than this warning, which `-w` does not silence.
-        if output.status.success() && !stderr.contains("unknown") && !stderr.contains("unsupported") {
+        let is_understood = !ended.messages.contains("unknown") && !ended.messages.contains("unsupported");
+        if ended.status.success() && is_understood {
             return if has_content(&object) { Ok(()) } else { Err(unusable(NO_OUTPUT.to_owned())) };
         }
-        Err(unusable(format!("`{}` fails:\n{}", flags.join(" "), shorten(&stderr))))
+        Err(unusable(format!("`{}` fails:\n{}", flags.join(" "), shorten(&ended.messages))))
+    }
+
+    /// What the compiler predefines under these flags: lines `#define NAME VALUE`.
+    fn macros(&self, flags: &[String]) -> Result<String, CompileError> {
+        let mut command = Command::new(self.program);
+        command.args(flags).args(["-dM", "-E"]).arg(self.source());
+        Ok(run_probe(&mut command, self.dir)?.output)
     }
 }
 
@@ -438,23 +477,45 @@ struct Limit<'a> {
     cancel: &'a AtomicBool,
 }
 
-/// Runs a command, its messages going to the file `log`, and kills it when its time is over or the caller cancels.
-fn run_limited(command: &mut Command, log: &Path, limit: &Limit<'_>) -> Result<ExitStatus, CompileError> {
+/// How a command ended, and what it wrote.
+struct Ended {
+    status: ExitStatus,
+    /// To its standard output.
+    output: String,
+    /// To its standard error.
+    messages: String,
+}
+
+/// Runs a short command that only asks the compiler something.
+fn run_probe(command: &mut Command, folder: &Path) -> Result<Ended, CompileError> {
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    let name = command.get_program().to_string_lossy().into_owned();
+    let never = AtomicBool::new(false);
+    run_limited(command, folder, &Limit { name: &name, timeout: TIMEOUT, cancel: &never })
+}
+
+/// Runs a command, and kills it when its time is over or the caller cancels. What it writes goes through files in `folder`: a process
+/// that it leaves behind may keep them open, and is not waited for.
+fn run_limited(command: &mut Command, folder: &Path, limit: &Limit<'_>) -> Result<Ended, CompileError> {
     const FIRST_POLL: Duration = Duration::from_millis(1);
     const LAST_POLL: Duration = Duration::from_millis(20);
     let program = PathBuf::from(command.get_program());
-    let log_file = File::create(log).map_err(CompileError::cache(log.parent().unwrap_or(log)))?;
-    let mut child = os::in_own_group(command)
+    let file = || tempfile::tempfile_in(folder).map_err(CompileError::cache(folder));
+    let (mut output, mut messages) = (file()?, file()?);
+    let duplicate = |file: &File| file.try_clone().map_err(CompileError::cache(folder));
+    let mut child = os::in_own_group(command, limit.timeout.as_secs() + 1)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log_file)
+        .stdout(duplicate(&output)?)
+        .stderr(duplicate(&messages)?)
         .spawn()
         .map_err(CompileError::io(&program))?;
     let start = Instant::now();
     let mut poll = FIRST_POLL;
     let stop = loop {
         match child.try_wait() {
-            Ok(Some(status)) => return Ok(status),
+            Ok(Some(status)) => {
+                return Ok(Ended { status, output: head(&mut output), messages: head(&mut messages) });
+            }
             Ok(None) => {}
             Err(error) => break CompileError::io(&program)(error),
         }
@@ -471,14 +532,24 @@ fn run_limited(command: &mut Command, log: &Path, limit: &Limit<'_>) -> Result<E
     Err(stop)
 }
 
+/// The first part of a file that a command wrote. Templates can make a compiler say very much.
+fn head(file: &mut File) -> String {
+    const BYTES: u64 = 1 << 20;
+    let mut bytes = Vec::new();
+    // What cannot be read is missing from a message only.
+    let _ = file.rewind();
+    let _ = file.take(BYTES).read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Ends a child of [`os::in_own_group`] and whatever it started: a compiler is a driver and several programs. They are
 /// asked first, so that they can remove their temporary files.
 fn stop_group(child: &mut Child) {
     const GRACE: Duration = Duration::from_millis(300);
     const POLL: Duration = Duration::from_millis(2);
     os::end_group(child.id());
-    let asked = Instant::now();
-    while asked.elapsed() < GRACE {
+    let signalled = Instant::now();
+    while signalled.elapsed() < GRACE {
         if let Ok(Some(_)) = child.try_wait() {
             return;
         }
@@ -504,14 +575,14 @@ mod tests {
     use super::*;
 
     fn compile(source: &str, options: &CompilerOptions, cancel: bool) -> Result<Vec<u8>, CompileError> {
-        let dir = TempDir::new("compiler").unwrap();
+        let dir = Scratch::new().unwrap();
         let source_file = dir.path().join("test.c");
         let output = dir.path().join("test.so");
         fs::write(&source_file, source).unwrap();
         let compiler = Compiler::find(options).unwrap();
         let job = Job { name: "test", header: None, source_file: &source_file, output: &output };
         compiler.compile(&job, &AtomicBool::new(cancel))?;
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "the log is removed");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing else stays");
         Ok(fs::read(output).unwrap())
     }
 

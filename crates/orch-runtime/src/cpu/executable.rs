@@ -129,7 +129,7 @@ impl CpuExecutable {
 
     /// # Safety
     /// The program must be valid, and the caller's tensors set to memory that has the sizes which the program states,
-    /// and that nobody else writes, or reads if it is an output's.
+    /// and that no other code writes, or reads if it is an output's.
     unsafe fn run_step(&self, idx: usize) -> Result<(), RunError> {
         let step = &self.program.steps[idx];
         match &step.action {
@@ -199,7 +199,7 @@ impl CpuExecutable {
                 self.program.constants[idx].slice(buffer.offset_bytes..buffer.offset_bytes + buffer.len_bytes)
             }
             Base::Arena | Base::Input(_) | Base::Output(_) => {
-                // SAFETY: the range lies inside its memory, which nobody writes meanwhile.
+                // SAFETY: the range lies inside its memory, which no kernel writes meanwhile.
                 let bytes = unsafe { slice::from_raw_parts(self.memory.address(buffer), buffer.len_bytes) };
                 Bytes::copy_from_slice(bytes)
             }

@@ -11,11 +11,10 @@
 //!   A pointer to an empty tensor may point to nothing.
 //! - The call does tasks `task_begin <= task < task_end` out of the kernel's fixed number of tasks. Calls for
 //!   different tasks may happen at the same time on different threads, and in any order; together they do all tasks.
-//! - `scratch` is 64-byte aligned memory of at least the size that the kernel asks for, unshared during the call, of
+//! - `scratch` is 64-byte aligned memory of at least the size that the kernel needs, unshared during the call, of
 //!   undefined content.
 //! - It must not unwind, block, or keep pointers.
 
-use super::aligned::AlignedBuffer;
 use super::library::Loaded;
 use std::ffi::c_void;
 use std::fmt;
@@ -34,50 +33,27 @@ pub struct CpuKernel {
     _library: Arc<Loaded>,
 }
 
-/// One tensor of a direct call.
-#[derive(Debug)]
-pub enum Argument<'a> {
-    /// The kernel only reads it.
-    Read(&'a [u8]),
-    /// The kernel writes it.
-    Write(&'a mut [u8]),
-}
-
 impl CpuKernel {
     pub(super) fn new(entry: KernelEntry, tasks: i64, scratch_bytes: usize, library: Arc<Loaded>) -> Self {
         Self { entry, tasks: tasks.max(0), scratch_bytes, _library: library }
     }
 
-    /// Independent pieces of work.
+    /// Independent work items.
     pub fn tasks(&self) -> i64 {
         self.tasks
     }
 
-    /// Working memory that a call needs.
+    /// Scratch memory that a call needs.
     pub fn scratch_bytes(&self) -> usize {
         self.scratch_bytes
     }
 
-    /// Does all tasks on this thread, with scratch memory of its own: for tests and probes.
-    pub fn run_serial(&self, arguments: &mut [Argument<'_>]) {
-        let scratch = AlignedBuffer::zeroed(self.scratch_bytes);
-        let pointers: Vec<*mut c_void> = (arguments.iter_mut())
-            .map(|argument| match argument {
-                Argument::Read(bytes) => bytes.as_ptr().cast_mut().cast(),
-                Argument::Write(bytes) => bytes.as_mut_ptr().cast(),
-            })
-            .collect();
-        // SAFETY: the pointers are to live slices, of which only the `Write` ones, borrowed exclusively, are written
-        // (the kernel is trusted to know which), and the scratch memory has the size that was asked for.
-        unsafe { self.call(pointers.as_ptr(), 0, self.tasks, scratch.as_ptr()) };
-    }
-
-    /// Does some tasks.
+    /// Does the tasks `begin..end`.
     ///
     /// # Safety
-    /// `buffers` must point to as many pointers as the kernel has tensors, each to memory of the tensor's size that
-    /// nobody else writes, or reads if the kernel writes it, except for other calls of this kernel for other tasks;
-    /// `scratch` must point to [`scratch_bytes`](Self::scratch_bytes) that nobody else uses.
+    /// `buffers` must point to as many pointers as the kernel has tensors, each to memory of the tensor's size. No code but
+    /// calls of this kernel for other tasks may write that memory during the call, or read it if the kernel writes it;
+    /// `scratch` must point to [`scratch_bytes`](Self::scratch_bytes) bytes that no other code uses during the call.
     #[inline]
     pub(super) unsafe fn call(&self, buffers: *const *mut c_void, begin: i64, end: i64, scratch: *mut u8) {
         // SAFETY: the library is loaded while `self` lives; the rest is the caller's promise.
@@ -96,8 +72,7 @@ impl fmt::Debug for CpuKernel {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::cpu::testing::load;
+    use crate::cpu::testing::{Argument, load, run_serial};
 
     #[test]
     fn a_serial_run_does_all_tasks() {
@@ -110,7 +85,7 @@ mod tests {
         let input: Vec<u8> = (0i32..5).flat_map(i32::to_le_bytes).collect();
         let mut output = vec![0; 20];
         let kernel = library.kernel("twice", 5, 4).unwrap();
-        kernel.run_serial(&mut [Argument::Read(&input), Argument::Write(&mut output)]);
+        run_serial(&kernel, &mut [Argument::Read(&input), Argument::Write(&mut output)]);
         assert_eq!(output, (0i32..5).flat_map(|i| (2 * i).to_le_bytes()).collect::<Vec<_>>());
     }
 }

@@ -35,7 +35,7 @@ impl KernelLaunch for Launch {
     }
 }
 
-/// The largest scratch memory that a kernel asks for.
+/// The largest scratch memory that a kernel needs.
 pub(super) fn scratch_bytes(program: &Program) -> usize {
     let of_step = |step: &CpuStep| match &step.action {
         Action::Launch(launch) => launch.kernel.scratch_bytes(),

@@ -69,7 +69,7 @@ impl Library {
         }
     }
 
-    /// The kernel function `name`, which splits its work into `tasks` and wants `scratch_bytes` of memory per thread.
+    /// The kernel function `name`, which splits its work into `tasks` and needs `scratch_bytes` of memory per thread.
     /// The function is trusted to follow the convention of [`crate::cpu::kernel`].
     ///
     /// # Errors
@@ -91,15 +91,14 @@ impl Library {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::kernel::Argument;
-    use crate::cpu::testing::{compile_object, load};
+    use crate::cpu::testing::{Argument, compile_object, load, run_serial};
 
     const COUNT: &str = "#include <stdint.h>\n\
         void NAME(void *const *b, int64_t lo, int64_t hi, void *s) { *(int64_t *)b[0] += VALUE * (hi - lo); }\n";
 
     fn call(kernel: &CpuKernel) -> i64 {
         let mut total = [0u8; 8];
-        kernel.run_serial(&mut [Argument::Write(&mut total)]);
+        run_serial(kernel, &mut [Argument::Write(&mut total)]);
         i64::from_le_bytes(total)
     }
 

@@ -1,9 +1,9 @@
 //! A thread pool for loops of a few microseconds.
 //!
-//! A loop is a number of tasks, cut into chunks. Every thread owns a contiguous share of the chunks, takes them one
+//! A loop is a number of tasks (work items), cut into chunks. Every thread owns a contiguous share of the chunks, takes them one
 //! after the other, and then helps the others; the thread that started the loop works too. So the same thread meets
 //! the same part of a tensor in consecutive loops (its cache still holds it), and yet a thread that the system has
-//! put aside delays nobody: its chunks are done by others, and the loop ends as soon as all chunks are done, whether
+//! descheduled delays no other: its chunks are done by others, and the loop ends as soon as all chunks are done, whether
 //! or not every thread has noticed it.
 //!
 //! Idle threads spin for some microseconds, then give way to other programs, then sleep. A pool of one thread starts
@@ -54,7 +54,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Held by the thread whose loop is running.
-    turn: Mutex<()>,
+    running: Mutex<()>,
 }
 
 type Body<'a> = dyn Fn(usize, Range<i64>) + Sync + 'a;
@@ -67,13 +67,13 @@ struct Job {
     chunks: u32,
 }
 
-/// A value on cache lines of its own (two, because they are fetched in pairs): whoever writes it does not disturb
-/// those who wait for its neighbours.
+/// A value on cache lines of its own (two, because they are fetched in pairs): a thread that writes it does not invalidate
+/// the lines that other threads spin on.
 #[repr(align(128))]
 #[derive(Default)]
 struct Apart<T>(T);
 
-/// One thread's chunks that nobody has taken: `begin` in the upper half, `end` in the lower.
+/// One thread's chunks that no thread has taken: `begin` in the upper half, `end` in the lower.
 #[derive(Default)]
 struct Share(AtomicU64);
 
@@ -104,7 +104,7 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: everything but the job is `Sync`. The job is written only by the thread that holds `Pool::turn` while
+// SAFETY: everything but the job is `Sync`. The job is written only by the thread that holds `Pool::running` while
 // `unfinished` is 0, and read only by threads that hold a chunk, that is while `unfinished` is not 0; taking a chunk
 // synchronises with the write, finishing it with the next one. The body that it points to is `Sync`.
 unsafe impl Sync for Shared {}
@@ -132,7 +132,7 @@ impl Drop for Leave {
 }
 
 impl Pool {
-    /// Starts the threads. Where the system gives fewer than asked for, the pool has fewer.
+    /// Starts the threads. Where the system starts fewer than requested, the pool has fewer.
     pub fn new(options: PoolOptions) -> Self {
         let threads = options.threads.clamp(1, u16::MAX.into());
         let cpus = if options.pin { cpus_from_here() } else { Vec::new() };
@@ -155,7 +155,7 @@ impl Pool {
         while shared.started.load(Ordering::SeqCst) < workers.len() {
             std::thread::yield_now();
         }
-        Self { shared, workers, turn: Mutex::new(()) }
+        Self { shared, workers, running: Mutex::new(()) }
     }
 
     /// Threads that work on a loop, the caller's included. Loop bodies get a thread index below this.
@@ -177,7 +177,7 @@ impl Pool {
             return body(inside.thread, 0..tasks);
         }
         let threads = self.threads();
-        let turn = lock(&self.turn);
+        let running = lock(&self.running);
         if threads == 1 || tasks == 1 || chunking == Chunking::Inline {
             let _inside = self.shared.enter(0);
             return body(0, 0..tasks);
@@ -188,7 +188,7 @@ impl Pool {
         self.shared.work(0);
         self.shared.wait_until_finished();
         let panic = lock(&self.shared.panic).take();
-        drop(turn);
+        drop(running);
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
@@ -229,14 +229,14 @@ impl Shared {
         }
     }
 
-    /// Makes a loop visible to all threads. Called with `Pool::turn` held and no loop running; the caller must not
+    /// Makes a loop visible to all threads. Called with `Pool::running` held and no loop running; the caller must not
     /// return before `unfinished` is 0 again.
     fn publish(&self, threads: usize, tasks: i64, chunks: u32, body: &Body<'_>) {
         // SAFETY: only the lifetime changes. The pointer is used for chunks of this loop only, and the caller keeps
         // `body` borrowed until they are finished.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
         debug_assert_eq!(self.unfinished.0.load(Ordering::Relaxed), 0);
-        // SAFETY: no chunk is unfinished, so nobody reads the job; the `turn` lock keeps other writers out.
+        // SAFETY: no chunk is unfinished, so no thread reads the job; the `running` lock keeps other writers out.
         unsafe { *self.bulletin.0.job.get() = Job { body, tasks, chunks } };
         self.unfinished.0.store(chunks as usize, Ordering::Relaxed);
         // Shares beyond these stay empty, as the last loop left them.
@@ -253,16 +253,16 @@ impl Shared {
         self.bulletin.0.epoch.fetch_add(1, Ordering::SeqCst);
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         let awake = self.shares.len() - 1 - sleepers;
-        let wanted = helpers.saturating_sub(awake);
-        if sleepers == 0 || wanted == 0 {
+        let missing = helpers.saturating_sub(awake);
+        if sleepers == 0 || missing == 0 {
             return;
         }
-        // Whoever counted itself asleep holds the lock until it waits, so it does not miss the call.
+        // A thread that has counted itself asleep holds the lock until it waits, so it does not miss the notification.
         drop(lock(&self.wake.0));
-        if wanted >= sleepers {
+        if missing >= sleepers {
             self.wake.1.notify_all();
         } else {
-            (0..wanted).for_each(|_| self.wake.1.notify_one());
+            (0..missing).for_each(|_| self.wake.1.notify_one());
         }
     }
 

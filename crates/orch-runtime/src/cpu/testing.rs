@@ -1,8 +1,9 @@
-//! For this crate's tests: C text to loaded code.
+//! For this crate's tests: C text to loaded code, and direct calls of it.
 
 use super::compiler::Job;
-use super::{Compiler, CompilerOptions, Library};
-use crate::os::TempDir;
+use super::{AlignedBuffer, Compiler, CompilerOptions, CpuKernel, Library};
+use orch_files::Scratch;
+use std::ffi::c_void;
 use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 pub(crate) fn compile_object(text: &str) -> Vec<u8> {
     static COMPILER: OnceLock<Compiler> = OnceLock::new();
     let compiler = COMPILER.get_or_init(|| Compiler::find(&CompilerOptions::default()).unwrap());
-    let dir = TempDir::new("testing").unwrap();
+    let dir = Scratch::new().unwrap();
     let (source, object) = (dir.path().join("test.c"), dir.path().join("test.so"));
     fs::write(&source, text).unwrap();
     let job = Job { name: "test", header: None, source_file: &source, output: &object };
@@ -22,4 +23,26 @@ pub(crate) fn compile_object(text: &str) -> Vec<u8> {
 /// A C text, compiled and loaded.
 pub(crate) fn load(text: &str) -> Library {
     Library::from_bytes("test", &compile_object(text)).unwrap()
+}
+
+/// One tensor of a direct call.
+pub(crate) enum Argument<'a> {
+    /// The kernel only reads it.
+    Read(&'a [u8]),
+    /// The kernel writes it.
+    Write(&'a mut [u8]),
+}
+
+/// Does all tasks of a kernel on this thread.
+pub(crate) fn run_serial(kernel: &CpuKernel, arguments: &mut [Argument<'_>]) {
+    let scratch = AlignedBuffer::zeroed(kernel.scratch_bytes());
+    let pointers: Vec<*mut c_void> = (arguments.iter_mut())
+        .map(|argument| match argument {
+            Argument::Read(bytes) => bytes.as_ptr().cast_mut().cast(),
+            Argument::Write(bytes) => bytes.as_mut_ptr().cast(),
+        })
+        .collect();
+    // SAFETY: the pointers are to live slices, of which only the `Write` ones, borrowed exclusively, are written, and the
+    // scratch memory has the size that the kernel needs.
+    unsafe { kernel.call(pointers.as_ptr(), 0, kernel.tasks(), scratch.as_ptr()) };
 }

@@ -2,8 +2,8 @@
 
 use super::{Context, CublasLt, Cudnn, Driver, Function, Module, SearchPaths};
 use crate::cpu::testing::compile_object;
-use crate::os::TempDir;
 use libloading::Library;
+use orch_files::Scratch;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ const CUDNN: &str = include_str!("../../tests/fake_cuda/cudnn.c");
 pub(super) struct FakeLibrary {
     library: Library,
     pub(super) paths: SearchPaths,
-    _dir: TempDir,
+    _dir: Scratch,
 }
 
 impl FakeLibrary {
@@ -42,7 +42,7 @@ impl FakeLibrary {
     }
 
     fn of(object: &[u8], file: &str) -> Self {
-        let dir = TempDir::new("fake-library").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join(file);
         std::fs::write(&path, object).unwrap();
         // SAFETY: the library has no initialisers.
@@ -81,7 +81,7 @@ fn without(source: &str, symbol: &str) -> String {
 pub(super) struct Fake {
     library: Library,
     pub(super) paths: SearchPaths,
-    _dir: TempDir,
+    _dir: Scratch,
 }
 
 impl Fake {
@@ -99,7 +99,7 @@ impl Fake {
 
     fn of(object: &[u8]) -> Self {
         // The loader takes files apart by their place on disk, so each has state of its own.
-        let dir = TempDir::new("fake-cuda").unwrap();
+        let dir = Scratch::new().unwrap();
         let path = dir.path().join("libcuda.so.1");
         std::fs::write(&path, object).unwrap();
         // SAFETY: the library has no initialisers.

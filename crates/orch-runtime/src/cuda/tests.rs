@@ -66,8 +66,8 @@ fn devices_are_described() {
     let info = devices[1].info();
     assert_eq!((devices.len(), info.ordinal, &info.name[..]), (2, 1, "Fake 1"));
     assert_eq!((info.capability.to_string(), info.capability.arch()), ("9.0".into(), "sm_90a".into()));
-    assert_eq!((info.multiprocessors, info.shared_bytes_per_block), (132, 232_448));
-    assert_eq!((info.clock_mhz, info.registers_per_multiprocessor), (1980, 65_536));
+    assert_eq!((info.sm_count, info.shared_bytes_per_block), (132, 232_448));
+    assert_eq!((info.clock_mhz, info.registers_per_sm), (1980, 65_536));
     assert!((info.memory_gbs() - 4916.7).abs() < 0.1, "{}", info.memory_gbs());
     let text = driver.device(2).unwrap_err().to_string();
     assert_eq!(text, "there is no CUDA device 2: this machine has 2, numbered from 0");
@@ -121,7 +121,7 @@ fn want_of_memory_is_told_with_numbers() {
     fake.fail("cuStreamCreate", 2, 0);
     let text = Stream::new(&context).unwrap_err().to_string();
     assert!(text.starts_with("out of device memory while making a stream: 434176 bytes of"), "{text}");
-    // Where nobody can be asked what is free.
+    // Where the driver cannot report how much memory is free.
     let fake = Fake::new();
     fake.fail("cuDevicePrimaryCtxRetain", 2, 0);
     let error = Context::new(&fake.driver().device(0).unwrap()).unwrap_err();
@@ -169,16 +169,13 @@ fn kernels_are_launched_with_their_shape() {
 }
 
 #[test]
-fn functions_tell_what_they_take() {
+fn functions_report_their_resources() {
     let fake = Fake::new();
     let context = fake.context();
     let add = function(&context, "add");
     let expected =
         FunctionAttributes { registers: 40, local_bytes: 16, static_shared_bytes: 512, max_block: 1024 };
     assert_eq!(add.attributes().unwrap(), expected);
-    let shape = LaunchShape { shared_bytes: 100_000, cluster: 4, ..LaunchShape::new(64, 256) };
-    assert_eq!(add.blocks_per_multiprocessor(&shape).unwrap(), 2);
-    assert_eq!(add.clusters_per_device(&shape).unwrap(), 33);
     assert_eq!(add.symbol(), "add");
 }
 

@@ -45,7 +45,7 @@ static int64_t driver_version = 13000, device_count = 1, memory_total = 1 << 20,
 
 // What a device remembers.
 static CUresult broken;   // after a fault every call fails with this
-static CUresult fault;    // a kernel has failed, and nobody knows yet
+static CUresult fault;    // a kernel has failed, and no call has reported it yet
 static int64_t memory_used;
 static double clock_us;
 
@@ -53,7 +53,7 @@ static void note(const char *format, ...) {
     va_list args;
     va_start(args, format);
     log_len += (size_t)vsnprintf(log_text + log_len, sizeof log_text - log_len, format, args);
-    // What does not fit any more is not told.
+    // What exceeds the log is left out.
     if (log_len >= sizeof log_text) log_len = sizeof log_text - 1;
     va_end(args);
 }
@@ -295,13 +295,6 @@ CUresult cuFuncSetAttribute(void *handle, int id, int value) {
     else return 1;
     return 0;
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t shared) {
-    (void)function;
-    CURRENT();
-    int by_threads = 2048 / block, by_shared = 233472 / (int)(shared + 1024);
-    *blocks = by_threads < by_shared ? by_threads : by_shared;
-    return 0;
-}
 static int cluster_of(const CUlaunchConfig *config, int *is_early) {
     int cluster = 1;
     *is_early = 0;
@@ -311,13 +304,6 @@ static int cluster_of(const CUlaunchConfig *config, int *is_early) {
         else abort();
     }
     return cluster;
-}
-CUresult cuOccupancyMaxActiveClusters(int *clusters, void *function, const CUlaunchConfig *config) {
-    int is_early;
-    (void)function;
-    CURRENT();
-    *clusters = 132 / cluster_of(config, &is_early);
-    return 0;
 }
 
 // Kernels work on one float for each thread, and take 5 microseconds. Those of models (k_..) do nothing.
@@ -345,12 +331,12 @@ static void read_arguments(const char *name, void *const *params, uint64_t *args
     for (int i = 0; i < parameters(name); ++i) args[i] = *(uint64_t *)params[i];
 }
 CUresult cuTensorMapEncodeTiled(void *map, int dtype, u32 rank, CUdeviceptr at, const uint64_t *extents, const uint64_t *strides,
-                                const u32 *box, const u32 *steps, int interleave, int swizzle, int promotion, int fill) {
+                                const u32 *tile, const u32 *steps, int interleave, int swizzle, int promotion, int fill) {
     CURRENT();
     (void)map, (void)interleave, (void)promotion, (void)fill;
-    if (dtype != 1 || rank < 2 || rank > 5 || at % 16 || swizzle != 3 || box[0] != 64 || box[1] > 256) return 1;
+    if (dtype != 1 || rank < 2 || rank > 5 || at % 16 || swizzle != 3 || tile[0] != 64 || tile[1] > 256) return 1;
     for (u32 i = 0; i < rank; i++) if (extents[i] == 0 || steps[i] != 1 || (i && strides[i - 1] % 16)) return 1;
-    note("view of %u, %u lines\n", rank, box[1]);
+    note("tensor map of rank %u, %u rows\n", rank, tile[1]);
     return 0;
 }
 

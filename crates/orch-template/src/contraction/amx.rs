@@ -72,7 +72,7 @@ pub(super) fn emit_tile(ctx: &mut ContractionEmitter<'_>, tile: &RegisterTile, s
                 let stride = 2 * width;
                 body.push(Stmt::Amx(AmxStmt::Load { tile: b, buffer: panel_buffer, offset, stride }));
             }
-            body.push(Stmt::Amx(AmxStmt::Dot { sum: set.sums[i][j], a: set.a[i], b }));
+            body.push(Stmt::Amx(AmxStmt::Dot { acc: set.sums[i][j], a: set.a[i], b }));
         }
     }
     let (zero, end) = (exprs.index(0), exprs.index(ctx.terms as i64));

@@ -92,7 +92,7 @@ impl NestDesign {
     fn kind(&self) -> (&'static str, [usize; 4]) {
         match self {
             NestDesign::Pointwise(schedule) => {
-                let (_, count) = schedule.block.unwrap_or_default();
+                let count = schedule.block.map_or(0, |block| block.points);
                 ("pointwise", [schedule.vector.unwrap_or_default(), schedule.lanes, count, schedule.vectors])
             }
             NestDesign::Row(schedule) => {

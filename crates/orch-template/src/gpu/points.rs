@@ -25,7 +25,7 @@ fn reduce_in_f32(nest: &mut Nest) {
         let exprs = &mut nest.program.exprs;
         let mut wide = |value: ExprId| exprs.cast(DType::F32, value);
         reduction.body = wide(reduction.body);
-        reduction.factors = reduction.factors.map(|(lhs, rhs)| (wide(lhs), wide(rhs)));
+        reduction.operands = reduction.operands.map(|operands| operands.map(&mut wide));
         if !reduction.op.is_arg() {
             round_result(nest, &mut reduction);
         }

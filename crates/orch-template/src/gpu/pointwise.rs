@@ -14,10 +14,11 @@
 use super::access::{Effort, effort, lane_choices};
 use super::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
 use super::points::{named, nest_of, unflatten};
+use crate::nest::AxisBlock;
 use crate::nest::emit::{NestEmitter, for_loop, neighbours};
 use crate::nest::flat::{Nest, StageWork};
 use crate::nest::pack::pack_constants;
-use crate::nest::plan::{MAX_UNROLLED_TERMS, NestPlan, order_by_output, outer_axes};
+use crate::nest::plan::{MAX_UNROLLED_UPDATES, NestPlan, order_by_output, outer_axes};
 use crate::nest::point::{IterationPoint, Lanes};
 use crate::nest::window;
 use crate::{CannotLower, LaneAxis};
@@ -37,7 +38,7 @@ pub struct PointwiseSchedule {
     /// Results of a vector.
     pub lanes: usize,
     /// Another axis, as a position among the merged axes, and how many of its points a thread computes together.
-    pub block: Option<(usize, usize)>,
+    pub block: Option<AxisBlock>,
     /// Threads of a CTA.
     pub threads: usize,
     /// Vectors of a thread. In round `r` thread `t` has vector `r * threads + t` of the CTA.
@@ -51,7 +52,7 @@ impl fmt::Display for PointwiseSchedule {
         if let Some(axis) = vector {
             write!(f, "vector_axis={axis} ")?;
         }
-        if let Some((axis, points)) = block {
+        if let Some(AxisBlock { axis, points }) = block {
             write!(f, "block_axis={axis} block={points} ")?;
         }
         write!(f, "lanes={lanes} threads={threads} vectors={vectors}")
@@ -118,7 +119,7 @@ pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kerne
         return Err(CannotLower::NotThisTemplate("threads would not work by themselves"));
     }
     let vector = schedule.vector.map(|position| nest.axes[position].clone());
-    let block = schedule.block.map(|(position, count)| (nest.axes[position].var, count));
+    let block = schedule.block.map(|block| (nest.axes[block.axis].var, block.points));
     if let Some(vector) = &vector {
         pack_constants(&mut nest, vector);
     }
@@ -207,14 +208,14 @@ fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -
 /// Times that a thread waits for loads in loops.
 fn rounds(nest: &Nest) -> f64 {
     let loops = nest.stages.iter().map(|step| nest.points(step.reduced()));
-    loops.filter(|&k| k > MAX_UNROLLED_TERMS).map(|k| (k / LOADS_IN_FLIGHT) as f64).sum()
+    loops.filter(|&k| k > MAX_UNROLLED_UPDATES).map(|k| (k / LOADS_IN_FLIGHT) as f64).sum()
 }
 
 /// Units of the whole grid.
 fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
     let granularity = |position: usize| match (schedule.vector, schedule.block) {
         (Some(vector), _) if vector == position => schedule.lanes,
-        (_, Some((block, count))) if block == position => count,
+        (_, Some(block)) if block.axis == position => block.points,
         _ => 1,
     };
     let outer = outer_axes(nest);
@@ -226,7 +227,7 @@ fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
 
 fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f64) -> Launch {
     // Neighbours of a window share about half of what they load.
-    let neighbours = schedule.block.map_or(1.0, |(_, count)| 0.5 + 0.5 * count as f64);
+    let neighbours = schedule.block.map_or(1.0, |block| 0.5 + 0.5 * block.points as f64);
     let effort = effort.times(neighbours * schedule.vectors as f64);
     let held = (effort.loaded / 4.0).min(128.0) as usize;
     Launch {

@@ -162,7 +162,11 @@ impl TransposeSchedule {
 
     /// The swizzle of rows of a tile in shared memory.
     fn swizzle(&self) -> XorSwizzle {
-        XorSwizzle { part: self.store_lanes, parts: self.vector / self.store_lanes, alike: self.load_lanes }
+        XorSwizzle {
+            part: self.store_lanes,
+            parts: self.vector / self.store_lanes,
+            rows_per_pattern: self.load_lanes,
+        }
     }
 }
 

@@ -1,34 +1,35 @@
-//! A rough count of cycles of a loop nest, to choose between vector axes and to size tasks.
+//! A rough count of cycles of a loop nest, to choose between vector axes and to size work items.
 
 use super::flat::{Nest, NestStage, StageWork};
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 use orch_thread::target::CpuTarget;
 
-/// What a nest costs.
+/// The modelled cost of a nest.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct NestCost {
-    /// Cycles of one core with data at hand.
+    /// Cycles of one core with all data in L1.
     pub cycles: f64,
 }
 
-/// Cycles per element of an access that steps over elements; tiles make it no worse.
+/// Cycles per element of an access with a constant stride other than 0 and 1. Staging in tiles does not cost more.
 const STRIDED: f64 = 1.2;
 
-/// Cycles per element of an access without a pattern.
+/// Cycles per element of an access without a constant stride.
 const GATHERED: f64 = 2.0;
 
-/// Cycles to combine the lanes of an accumulator.
+/// Cycles of a horizontal reduction of one accumulator's lanes.
 const LANE_REDUCTION: f64 = 12.0;
 
 impl NestCost {
-    /// The cost with this axis along vectors of so many lanes.
+    /// The cost with `vector`, an axis and a number of lanes, or of scalar code.
     pub fn of(nest: &mut Nest, vector: Option<(VarId, usize)>) -> Self {
         let stages = nest.stages.clone();
         Self { cycles: stages.iter().map(|stage| stage_cycles(nest, stage, vector)).sum() }
     }
 }
 
+/// Cycles of a stage over its whole domain.
 fn stage_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize)>) -> f64 {
     let axes = stage.axes();
     let points = nest.points(&axes) as f64;
@@ -45,7 +46,7 @@ fn stage_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
     vectors * point_cycles(nest, stage, Some((axis, lanes))) + lane_reductions
 }
 
-/// Cycles of one element, or of one vector.
+/// Cycles of a stage at one point, or at one vector of points.
 fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize)>) -> f64 {
     let roots = stage.roots();
     let Nest { program, simplifier, constants, .. } = nest;
@@ -86,6 +87,7 @@ pub(crate) fn operation_cycles(exprs: &Exprs, id: ExprId) -> f64 {
     }
 }
 
+/// Cycles of a function of one value, per element or vector.
 fn unary_cycles(f: UnaryFn) -> f64 {
     match f {
         UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not => 0.5,
@@ -96,7 +98,8 @@ fn unary_cycles(f: UnaryFn) -> f64 {
     }
 }
 
-/// Lanes of the vectors that suit the widest type that is computed with; index arithmetic does not count.
+/// Lanes of the target's vectors for the widest type that the nest computes with, `i64` apart, which is the type of
+/// index arithmetic.
 pub(crate) fn lanes_of(nest: &Nest, target: &CpuTarget) -> usize {
     let exprs = &nest.program.exprs;
     let mut widest = 1;

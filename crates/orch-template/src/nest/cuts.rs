@@ -1,5 +1,5 @@
-//! Where to cut loops so that guards hold for whole pieces: the border of a padded image, the parts of a
-//! concatenation.
+//! Where to cut loops so that each guard is constant within a piece: at the border of a padded image, between the parts
+//! of a concatenation.
 
 use super::flat::Nest;
 use super::limits::conditions;
@@ -7,7 +7,7 @@ use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Type, VarId};
 use orch_ir::CompareFn;
 
-/// A border up to this wide is cut into single points, each with its own code.
+/// A range of at most this many points in which a guard changes is cut into single points, each with its own code.
 const MAX_SINGLE_POINTS: i64 = 3;
 
 /// The values within an axis at which guards below `roots` may change, ascending.
@@ -25,30 +25,30 @@ pub(super) fn guard_cuts(nest: &mut Nest, roots: &[ExprId], axis: &Axis) -> Vec<
     cuts
 }
 
-/// The values of an axis at which a comparison may change, given the ranges of everything else in it.
+/// The values of an axis at which a comparison may change its truth value, given the ranges of its other variables.
 fn changes(nest: &mut Nest, condition: ExprId, axis: VarId) -> Vec<i64> {
     let Expr::Compare(f, a, b) = *nest.program.exprs.get(condition) else { return Vec::new() };
     if nest.program.exprs.ty(a) != Type::INDEX {
         return Vec::new();
     }
     let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
-    // `factor * axis + rest` compared with 0, the factor positive.
+    // `stride * axis + rest` compared with 0, the stride positive.
     let (a, b, f) = match simplifier.stride(exprs, a, axis).zip(simplifier.stride(exprs, b, axis)) {
         Some((x, y)) if x > y => (a, b, f),
         Some((x, y)) if x < y => (b, a, mirrored(f)),
         _ => return Vec::new(),
     };
     let difference = exprs.sub(a, b);
-    let Some(factor) = simplifier.stride(exprs, difference, axis) else { return Vec::new() };
+    let Some(stride) = simplifier.stride(exprs, difference, axis) else { return Vec::new() };
     let own = exprs.var(axis);
-    let own = exprs.mul_const(own, factor);
+    let own = exprs.mul_const(own, stride);
     let rest = exprs.sub(difference, own);
     let range = simplifier.range(exprs, rest);
     if range.low < -(1 << 40) || range.high > 1 << 40 {
         return Vec::new();
     }
-    // The smallest value of the axis with `factor * axis + rest >= bound`, for the largest and the smallest rest.
-    let first = |rest: i64, bound: i64| (bound - rest + factor - 1).div_euclid(factor);
+    // The smallest value of the axis with `stride * axis + rest >= bound`, for a value of the rest.
+    let first = |rest: i64, bound: i64| (bound - rest + stride - 1).div_euclid(stride);
     let bounds: &[i64] = match f {
         CompareFn::Ge | CompareFn::Lt => &[0],
         CompareFn::Gt | CompareFn::Le => &[1],
@@ -66,7 +66,7 @@ fn changes(nest: &mut Nest, condition: ExprId, axis: VarId) -> Vec<i64> {
     changes
 }
 
-/// The comparison of `(b, a)` that says what `f` says of `(a, b)`.
+/// The comparison `g` with `g(b, a) == f(a, b)`.
 fn mirrored(f: CompareFn) -> CompareFn {
     match f {
         CompareFn::Lt => CompareFn::Gt,

@@ -1,4 +1,4 @@
-//! Tasks, loops over outer axes, and in their middle one stage after the other.
+//! The body of a work item: loops over outer axes, and innermost one stage after the other.
 
 use super::flat::{Nest, NestStage, StageWork};
 use super::plan::NestPlan;
@@ -8,51 +8,60 @@ use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, ExprId, Type, VarId, VarInfo};
 use orch_thread::kernel::Kernel;
 use orch_thread::program::{LoopKind, Scope, Stmt};
+use std::ops::Range;
 
 /// Emission of one nest.
 pub(crate) struct NestEmitter<'a> {
     pub nest: Nest,
     pub plan: &'a NestPlan,
-    /// Where results go that vary over more than the outer axes, by placeholder.
+    /// Arrays for results that vary over more than the outer axes.
     pub arrays: Vec<ScratchArray>,
-    /// What stages save for later ones.
+    /// Values that stages save for later ones.
     pub saves: Vec<Save>,
-    /// Loads that are staged in tiles.
+    /// Loads that are staged in tiles, and the variables for the corner of the current tile.
     pub staged: Option<(Corner, Vec<StagedLoad>)>,
 }
 
 /// A value that a stage saves.
 #[derive(Clone, Debug)]
 pub(crate) struct Save {
-    /// Stands for the value in the stage itself.
+    /// Stands for the value in the stage that saves it; later stages load it from `array`.
     pub placeholder: VarId,
-    /// The value.
+    /// The value, a scalar expression over axes.
     pub value: ExprId,
-    /// Where it is saved.
+    /// The array that it is saved in.
     pub array: ScratchArray,
 }
 
-/// Scratch that holds a value for each point of some axes, at the current point of the outer ones.
+/// Scratch that holds a value for each point of some inner axes, for the current point of the outer axes.
 #[derive(Clone, Debug)]
 pub(crate) struct ScratchArray {
-    /// The placeholder whose values it holds.
+    /// The placeholder whose values the array holds.
     pub holds: VarId,
     /// The scratch.
     pub buffer: BufferId,
-    /// Element offset in terms of the axes, and of `lane` if the vector axis is an outer one.
+    /// Element offset in terms of the inner axes, outermost first: `[inner axes]`, or `[inner axes, lane]` if the
+    /// vector axis is an outer one.
     pub offset: ExprId,
 }
 
-/// The values of an axis that a task loops over.
+/// The bounds of a loop: the first value and the first one after the last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoopBounds {
+    pub start: ExprId,
+    pub end: ExprId,
+}
+
+/// The values of an axis that a work item loops over.
 struct AxisSpan {
     axis: Axis,
-    start: ExprId,
-    end: ExprId,
+    bounds: LoopBounds,
+    /// Points that one iteration covers, see [`NestPlan::loops`].
     granularity: usize,
-    /// True if this is not the whole axis in every task.
+    /// True if the span is a work item's chunk of the axis, false if it is the whole axis.
     is_chunk: bool,
-    /// Pieces of the axis, in order, within which guards do not change: first value and end.
-    pieces: Vec<(usize, usize)>,
+    /// Pieces of the axis, ascending, within which guards do not change.
+    pieces: Vec<Range<usize>>,
 }
 
 /// Emits the nest as a kernel.
@@ -68,21 +77,22 @@ pub(crate) fn emit(nest: Nest, plan: &NestPlan) -> Kernel {
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
         emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, TileLayout::RowMajor));
     }
-    let body = emitter.task();
+    let body = emitter.work_item();
     let Nest { mut program, bindings, .. } = emitter.nest;
     program.body = body;
     Kernel { program, bindings }
 }
 
 impl<'a> NestEmitter<'a> {
-    /// An emitter that has emitted nothing.
+    /// An emitter without arrays, saved values and staged loads: their declaration is up to the caller.
     pub fn new(nest: Nest, plan: &'a NestPlan) -> Self {
         Self { nest, plan, arrays: Vec::new(), saves: Vec::new(), staged: None }
     }
 }
 
 impl NestEmitter<'_> {
-    /// Gives results that vary over inner axes scratch, and lets later stages load them from there.
+    /// Declares an array in scratch for each result that varies over inner axes, and replaces the result in later
+    /// stages by loads from the array.
     fn declare_arrays(&mut self) {
         let outer: Vec<VarId> = self.plan.loops().iter().map(|(axis, _)| axis.var).collect();
         let stages = self.nest.stages.clone();
@@ -104,10 +114,10 @@ impl NestEmitter<'_> {
         }
     }
 
-    /// Gives shared values scratch (`array` of placeholder and axes): the stage that computes one refers to it by a
-    /// placeholder, later ones load it.
+    /// Declares a placeholder and an array (made by `array` from the placeholder and the axes) for each shared value of
+    /// the plan. The stage that computes the value refers to the placeholder; later stages load from the array.
     pub fn declare_saves(&mut self, array: &mut dyn FnMut(&mut Self, VarId, &[VarId]) -> ScratchArray) {
-        // Values that are saved may be parts of others that are saved later.
+        // A saved value may be a subexpression of one that is saved later.
         let mut known: Vec<(ExprId, ExprId)> = Vec::new();
         for shared in &self.plan.shared {
             let value = known.iter().fold(shared.value, |value, &part| self.nest.replace(value, &[part]));
@@ -128,7 +138,8 @@ impl NestEmitter<'_> {
         }
     }
 
-    /// Computes and saves the shared values that `roots` refer to by placeholder; the point with them defined.
+    /// Emits the computation and the store of each shared value whose placeholder occurs in `roots`. Returns the point
+    /// with these placeholders defined.
     pub fn save_shared(
         &mut self,
         roots: &[ExprId],
@@ -154,6 +165,7 @@ impl NestEmitter<'_> {
         point
     }
 
+    /// Scratch for the values of `holds` at each point of `axes`, in which the last axis is contiguous.
     fn declare_array(&mut self, holds: VarId, axes: Vec<VarId>) -> ScratchArray {
         let width = if self.plan.vector_is_outer { self.plan.lanes * self.plan.vectors } else { 1 };
         let points = self.nest.points(&axes);
@@ -171,7 +183,7 @@ impl NestEmitter<'_> {
             offset = exprs.add2(scaled, value);
         }
         if let (true, Some(vector)) = (self.plan.vector_is_outer, &self.plan.vector) {
-            // The vectors that are in work at a time start at a multiple of their width.
+            // [inner axes, lane]: the vectors that are computed together start at a multiple of `width`.
             let exprs = &mut self.nest.program.exprs;
             let (value, lanes) = (exprs.var(vector.var), exprs.index(width as i64));
             let lane = exprs.floor_rem(value, lanes);
@@ -182,23 +194,24 @@ impl NestEmitter<'_> {
         ScratchArray { holds, buffer, offset }
     }
 
-    /// The body of a task.
-    fn task(&mut self) -> Vec<Stmt> {
+    /// The body of a work item.
+    fn work_item(&mut self) -> Vec<Stmt> {
         let loops = self.plan.loops();
-        let (spread, chunk) = (self.plan.spread, self.plan.chunk);
-        let mut counts: Vec<usize> = loops[..spread].iter().map(|(axis, _)| axis.extent).collect();
+        let (work_item_axes, chunk) = (self.plan.work_item_axes, self.plan.chunk);
+        let mut counts: Vec<usize> = loops[..work_item_axes].iter().map(|(axis, _)| axis.extent).collect();
         if let Some(chunk) = chunk {
-            counts.push(loops[spread].0.extent.div_ceil(chunk));
+            counts.push(loops[work_item_axes].0.extent.div_ceil(chunk));
         }
-        let task = self.nest.program.set_tasks(counts.iter().product());
+        let item = self.nest.program.set_tasks(counts.iter().product());
         let exprs = &mut self.nest.program.exprs;
-        let task = exprs.var(task);
-        let numbers = exprs.unflatten(task, &counts);
+        let item = exprs.var(item);
+        // [distributed axes, chunk]
+        let indices = exprs.unflatten(item, &counts);
 
         let mut body = Vec::new();
         let mut point = IterationPoint::default();
-        for ((axis, _), &number) in loops[..spread].iter().zip(&numbers) {
-            let value = self.nest.simplify(number);
+        for ((axis, _), &index) in loops[..work_item_axes].iter().zip(&indices) {
+            let value = self.nest.simplify(index);
             if axis.extent == 1 {
                 let zero = self.nest.program.exprs.index(0);
                 point = point.with(axis.var, zero);
@@ -207,40 +220,33 @@ impl NestEmitter<'_> {
             }
         }
         let mut spans = Vec::new();
-        for (position, (axis, granularity)) in loops.iter().enumerate().skip(spread) {
+        for (position, (axis, granularity)) in loops.iter().enumerate().skip(work_item_axes) {
             let exprs = &mut self.nest.program.exprs;
-            let whole = (exprs.index(0), exprs.index(axis.extent as i64));
-            let is_chunk = position == spread && chunk.is_some();
-            let (start, end) = match chunk {
-                Some(chunk) if is_chunk => self.chunk_bounds(&mut body, numbers[spread], axis, chunk),
+            let whole = LoopBounds { start: exprs.index(0), end: exprs.index(axis.extent as i64) };
+            let is_chunk = position == work_item_axes && chunk.is_some();
+            let bounds = match chunk {
+                Some(chunk) if is_chunk => self.chunk_bounds(&mut body, indices[work_item_axes], axis, chunk),
                 _ => whole,
             };
             let pieces = self.pieces(axis, if is_chunk { *granularity } else { 1 });
-            spans.push(AxisSpan {
-                axis: axis.clone(),
-                start,
-                end,
-                granularity: *granularity,
-                is_chunk,
-                pieces,
-            });
+            spans.push(AxisSpan { axis: axis.clone(), bounds, granularity: *granularity, is_chunk, pieces });
         }
         body.extend(self.outer_loops(&spans, vec![point]));
         body
     }
 
-    /// The bounds of a task's chunk of an axis.
+    /// The bounds of the chunk `number` of an axis, of `chunk` points or fewer at the end. Names the start in `body`.
     fn chunk_bounds(
         &mut self,
         body: &mut Vec<Stmt>,
         number: ExprId,
         axis: &Axis,
         chunk: usize,
-    ) -> (ExprId, ExprId) {
+    ) -> LoopBounds {
         let number = self.nest.simplify(number);
         let exprs = &mut self.nest.program.exprs;
         if axis.extent <= chunk {
-            return (exprs.index(0), exprs.index(axis.extent as i64));
+            return LoopBounds { start: exprs.index(0), end: exprs.index(axis.extent as i64) };
         }
         let first = exprs.mul_const(number, chunk as i64);
         let last_chunk = (axis.extent.div_ceil(chunk).max(1) - 1) * chunk;
@@ -255,14 +261,14 @@ impl NestEmitter<'_> {
         let past = exprs.add_const(start, chunk as i64);
         let extent = exprs.index(axis.extent as i64);
         let end = exprs.min(past, extent);
-        (start, self.nest.simplify(end))
+        LoopBounds { start, end: self.nest.simplify(end) }
     }
 
-    /// Loops over the remaining spans.
+    /// Loops over the remaining spans, outermost first, around all stages at `points`.
     fn outer_loops(&mut self, spans: &[AxisSpan], points: Vec<IterationPoint>) -> Vec<Stmt> {
         let Some((span, inner)) = spans.split_first() else { return self.stages_at(points) };
         if self.plan.tiling.as_ref().is_some_and(|tiling| tiling.source == span.axis) {
-            return points.iter().flat_map(|point| self.tile_loops((span.start, span.end), point)).collect();
+            return points.iter().flat_map(|point| self.tile_loops(span.bounds, point)).collect();
         }
         if span.granularity == span.axis.extent && span.granularity > 1 && !self.is_vector(span) {
             let values =
@@ -271,28 +277,30 @@ impl NestEmitter<'_> {
             return self.outer_loops(inner, all);
         }
         let mut out = Vec::new();
-        for &piece in &span.pieces {
+        for piece in &span.pieces {
             if self.is_vector(span) {
-                out.extend(self.vector_loop(span, piece, &points));
+                out.extend(self.vector_loop(span, piece.clone(), &points));
             } else {
-                out.extend(self.piece_loop(span, piece, inner, &points));
+                out.extend(self.piece_loop(span, piece.clone(), inner, &points));
             }
         }
         out
     }
 
+    /// True for the span of an outer vector axis.
     fn is_vector(&self, span: &AxisSpan) -> bool {
         self.plan.vector_is_outer && self.plan.vector.as_ref() == Some(&span.axis)
     }
 
-    /// The loop over a piece of an axis that is not along vectors.
+    /// The loops over a piece of an axis that is not along vectors: blocks of `granularity` points, then single points.
     fn piece_loop(
         &mut self,
         span: &AxisSpan,
-        (low, high): (usize, usize),
+        piece: Range<usize>,
         inner: &[AxisSpan],
         points: &[IterationPoint],
     ) -> Vec<Stmt> {
+        let (low, high) = (piece.start, piece.end);
         if high - low == 1 {
             let value = self.nest.program.exprs.index(low as i64);
             let bound = points.iter().map(|point| point.with(span.axis.var, value)).collect();
@@ -301,8 +309,8 @@ impl NestEmitter<'_> {
         }
         let mut out = Vec::new();
         let together = span.granularity;
-        let mut start = self.at_least(span.start, low, span.is_chunk);
-        let end = self.bounded(span.end, high, span.is_chunk);
+        let mut start = self.at_least(span.bounds.start, low, span.is_chunk);
+        let end = self.bounded(span.bounds.end, high, span.is_chunk);
         if together > 1 && high - low >= together {
             let base = self.loop_var(&span.axis, low, high - together, 1);
             let first = self.nest.program.exprs.var(base);
@@ -331,19 +339,19 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// Runs `body` if the task's chunk of the axis has this value.
+    /// `body` under the condition that the work item's chunk of the axis contains `value`.
     fn if_in_chunk(&mut self, span: &AxisSpan, value: ExprId, body: Vec<Stmt>) -> Vec<Stmt> {
         if !span.is_chunk {
             return body;
         }
         let exprs = &mut self.nest.program.exprs;
-        let (after, before) = (exprs.le(span.start, value), exprs.lt(value, span.end));
+        let (after, before) = (exprs.le(span.bounds.start, value), exprs.lt(value, span.bounds.end));
         let condition = exprs.and(after, before);
         let condition = self.nest.simplify(condition);
         vec![Stmt::If { condition, then: body, otherwise: Vec::new() }]
     }
 
-    /// `min(end, bound)`, where `end` may be smaller.
+    /// `min(end, bound)` for the end of a chunk, `bound` for that of a whole axis.
     pub fn bounded(&mut self, end: ExprId, bound: usize, is_chunk: bool) -> ExprId {
         let bound = self.nest.program.exprs.index(bound as i64);
         if !is_chunk {
@@ -353,7 +361,7 @@ impl NestEmitter<'_> {
         self.nest.simplify(end)
     }
 
-    /// `max(start, bound)`, where `start` may be larger.
+    /// `max(start, bound)` for the start of a chunk, `bound` for that of a whole axis.
     pub fn at_least(&mut self, start: ExprId, bound: usize, is_chunk: bool) -> ExprId {
         let bound = self.nest.program.exprs.index(bound as i64);
         if !is_chunk {
@@ -375,21 +383,22 @@ impl NestEmitter<'_> {
         })
     }
 
-    /// The loop over a piece of an outer vector axis.
-    fn vector_loop(
-        &mut self,
-        span: &AxisSpan,
-        (low, high): (usize, usize),
-        points: &[IterationPoint],
-    ) -> Vec<Stmt> {
+    /// The loops over a piece of an outer vector axis.
+    ///
+    /// ```text
+    /// low                    full_blocks    full_vectors  high
+    ///  | vectors * lanes, ... | lanes, ...   | masked      |
+    /// ```
+    fn vector_loop(&mut self, span: &AxisSpan, piece: Range<usize>, points: &[IterationPoint]) -> Vec<Stmt> {
+        let (low, high) = (piece.start, piece.end);
         let (lanes, together) = (self.plan.lanes, span.granularity);
         let full_blocks = low + (high - low) / together * together;
         let full_vectors = low + (high - low) / lanes * lanes;
         let aligned = |step: usize| if low.is_multiple_of(step) { step } else { 1 };
         let mut out = Vec::new();
         if full_blocks > low {
-            let start = self.at_least(span.start, low, span.is_chunk);
-            let end = self.bounded(span.end, full_blocks, span.is_chunk);
+            let start = self.at_least(span.bounds.start, low, span.is_chunk);
+            let end = self.bounded(span.bounds.end, full_blocks, span.is_chunk);
             let base = self.loop_var(&span.axis, low, full_blocks - together, aligned(together));
             let wide = self.vectors(points, &span.axis, base, together / lanes);
             let body = self.stages_at(wide);
@@ -397,8 +406,8 @@ impl NestEmitter<'_> {
             out.push(for_loop(base, start, end, together, kind, body));
         }
         if full_vectors > full_blocks {
-            let start = self.at_least(span.start, full_blocks, span.is_chunk);
-            let end = self.bounded(span.end, full_vectors, span.is_chunk);
+            let start = self.at_least(span.bounds.start, full_blocks, span.is_chunk);
+            let end = self.bounded(span.bounds.end, full_vectors, span.is_chunk);
             let base = self.loop_var(&span.axis, full_blocks, full_vectors - lanes, aligned(lanes));
             let wide = self.vectors(points, &span.axis, base, 1);
             let body = self.stages_at(wide);
@@ -415,7 +424,7 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// Each point at `count` neighbouring vectors.
+    /// Each point at `count` neighbouring vectors, the first of which starts at `base`.
     fn vectors(
         &mut self,
         points: &[IterationPoint],
@@ -427,14 +436,15 @@ impl NestEmitter<'_> {
         let base = self.nest.program.exprs.var(base);
         let mut wide = Vec::new();
         for point in points {
-            for number in 0..count {
-                let first = self.nest.program.exprs.add_const(base, (number * lanes) as i64);
+            for index in 0..count {
+                let first = self.nest.program.exprs.add_const(base, (index * lanes) as i64);
                 wide.push(point.along(Lanes { axis: axis.var, base: first, count: lanes, mask: None }));
             }
         }
         wide
     }
 
+    /// True if no stage reduces.
     fn is_injective(&self) -> bool {
         self.nest.stages.iter().all(|stage| matches!(stage.work, StageWork::Store { .. }))
     }
@@ -464,7 +474,7 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// Axes of a step that are not outer, the vector axis last.
+    /// Those of a stage's axes that are not outer axes, the vector axis last.
     pub fn inner_axes(&self, axes: &[VarId]) -> Vec<Axis> {
         let outer: Vec<VarId> = self.plan.loops().iter().map(|(axis, _)| axis.var).collect();
         let vector = self.plan.vector.as_ref().map(|axis| axis.var);
@@ -477,7 +487,7 @@ impl NestEmitter<'_> {
     }
 }
 
-/// Each point at each of these values of an axis.
+/// Each point at each of these values of an axis: the values of the first point come first.
 pub(crate) fn neighbours(points: &[IterationPoint], axis: VarId, values: Vec<ExprId>) -> Vec<IterationPoint> {
     points.iter().flat_map(|point| values.iter().map(|&value| point.with(axis, value))).collect()
 }

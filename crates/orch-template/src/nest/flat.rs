@@ -1,4 +1,4 @@
-//! A block program over buffers: reads are loads at element offsets, results of stages are placeholders.
+//! A block program over buffers: reads become loads at element offsets, results of stages become placeholder variables.
 
 use orch_compute::block::{ArgRole, Axis, BlockProgram, ReduceKind, Stage};
 use orch_compute::expr::ArgId;
@@ -13,13 +13,13 @@ use orch_thread::program::{Buffer, Scope, ThreadProgram};
 pub(crate) struct Nest {
     /// The program, with buffers and no statements.
     pub program: ThreadProgram,
-    /// For the program's arena.
+    /// The simplifier of the program's expressions.
     pub simplifier: Simplifier,
-    /// What the buffers are.
+    /// The argument or packed constant of each buffer.
     pub bindings: Vec<Binding>,
-    /// Buffers of constants that are stored row-major: those may be packed.
+    /// Buffers of row-major constants: only these may be [packed](super::pack).
     pub constants: Vec<BufferId>,
-    /// Axes; merged ones are gone.
+    /// Axes, without those of extent 1 that no stage uses; merged axes are one.
     pub axes: Vec<Axis>,
     /// Stages, in order.
     pub stages: Vec<NestStage>,
@@ -28,16 +28,16 @@ pub(crate) struct Nest {
 /// A stage.
 #[derive(Clone, Debug)]
 pub(crate) struct NestStage {
-    /// Axes the result varies over.
+    /// Axes that the result varies over.
     pub domain: Vec<VarId>,
-    /// What is done at each of its points.
+    /// What the stage does at each of their points.
     pub work: StageWork,
 }
 
 /// What a stage does at one point of its domain.
 #[derive(Clone, Debug)]
 pub(crate) enum StageWork {
-    /// Combines the values of `body`.
+    /// Reduces the values of a body.
     Reduce(NestReduction),
     /// Writes `body`.
     Store {
@@ -45,7 +45,7 @@ pub(crate) enum StageWork {
         buffer: BufferId,
         /// Element offset.
         offset: ExprId,
-        /// What is written.
+        /// The value that is written.
         body: ExprId,
     },
 }
@@ -55,18 +55,32 @@ pub(crate) enum StageWork {
 pub(crate) struct NestReduction {
     /// How values are combined.
     pub op: ReduceOp,
-    /// Axes that are reduced.
+    /// Axes that are reduced, outermost loop first.
     pub reduced: Vec<VarId>,
     /// A scalar expression over domain and reduced axes.
     pub body: ExprId,
-    /// For sums of products, the factors.
-    pub factors: Option<(ExprId, ExprId)>,
-    /// Stands for the result in later scalar expressions.
+    /// The operands, if `body` is a float product that is summed: each update is then one FMA.
+    pub operands: Option<ProductOperands>,
+    /// The placeholder of the result in later stages' expressions.
     pub result: VarId,
 }
 
+/// The operands of a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ProductOperands {
+    pub lhs: ExprId,
+    pub rhs: ExprId,
+}
+
+impl ProductOperands {
+    /// `map` of both operands.
+    pub fn map(self, mut map: impl FnMut(ExprId) -> ExprId) -> Self {
+        Self { lhs: map(self.lhs), rhs: map(self.rhs) }
+    }
+}
+
 impl NestStage {
-    /// The axes that the stage loops over: its domain, and what it reduces.
+    /// The axes that the stage loops over: its domain, then the axes that it reduces.
     pub fn axes(&self) -> Vec<VarId> {
         match &self.work {
             StageWork::Reduce(reduction) => [&self.domain[..], &reduction.reduced].concat(),
@@ -82,7 +96,7 @@ impl NestStage {
         }
     }
 
-    /// What stands for the result of a reduction.
+    /// The placeholder of a reduction's result.
     pub fn result(&self) -> Option<VarId> {
         match &self.work {
             StageWork::Reduce(reduction) => Some(reduction.result),
@@ -103,7 +117,7 @@ impl NestStage {
         match &mut self.work {
             StageWork::Reduce(reduction) => {
                 reduction.body = map(reduction.body);
-                reduction.factors = reduction.factors.map(|(lhs, rhs)| (map(lhs), map(rhs)));
+                reduction.operands = reduction.operands.map(|operands| operands.map(&mut map));
             }
             StageWork::Store { offset, body, .. } => {
                 *offset = map(*offset);
@@ -114,12 +128,12 @@ impl NestStage {
 }
 
 impl Nest {
-    /// The extent of an axis.
+    /// The extent of an axis; 1 if the nest has no such axis.
     pub fn extent(&self, var: VarId) -> usize {
         self.axes.iter().find(|axis| axis.var == var).map_or(1, |axis| axis.extent)
     }
 
-    /// The product of extents.
+    /// The product of the axes' extents.
     pub fn points(&self, axes: &[VarId]) -> usize {
         axes.iter().map(|&axis| self.extent(axis)).product()
     }
@@ -129,7 +143,7 @@ impl Nest {
         self.simplifier.simplify(&mut self.program.exprs, id)
     }
 
-    /// Replaces variables in every stage.
+    /// Replaces variables by expressions in every stage.
     pub fn substitute(&mut self, bindings: &[(VarId, ExprId)]) {
         let mut substitution = Substitution::new(bindings);
         let (program, simplifier) = (&mut self.program, &mut self.simplifier);
@@ -141,7 +155,7 @@ impl Nest {
         }
     }
 
-    /// Adds scratch for `elems` elements.
+    /// Adds a scratch buffer of `elems` elements.
     pub fn scratch(&mut self, name: &str, dtype: orch_ir::DType, elems: usize) -> BufferId {
         self.program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Scratch })
     }
@@ -164,12 +178,12 @@ pub(crate) fn flatten(block: &BlockProgram) -> Nest {
     let (simplifier, axes, stages) = (Simplifier::new(), Vec::new(), Vec::new());
     let mut nest = Nest { program, simplifier, bindings, constants, axes, stages };
     let mut flattening =
-        Flattening { block, importer: Importer::new(), vars: Vec::new(), results: Vec::new() };
+        Flattening { block, importer: Importer::new(), axes: Vec::new(), results: Vec::new() };
     for axis in &block.axes {
         let name = &block.exprs.var_info(axis.var).name;
         let (var, value) = nest.program.exprs.fresh_index(name, axis.extent);
         flattening.importer.bind(axis.var, value);
-        flattening.vars.push((axis.var, var));
+        flattening.axes.push(AxisCopy { source: axis.var, copy: var });
         nest.axes.push(Axis { var, extent: axis.extent });
     }
     for stage in &block.stages {
@@ -179,11 +193,13 @@ pub(crate) fn flatten(block: &BlockProgram) -> Nest {
     nest
 }
 
-/// Moves stores that need no reduction to the front, and lets what follows load what they have stored instead of
-/// computing it again: a residual sum that is stored and normalised.
+/// Moves stores that need no reduction to the front, and replaces their values in the stages of later loops by loads of
+/// what they stored. Example: a residual sum that is both an output and the operand of a normalisation is computed
+/// once.
 pub(crate) fn store_early(nest: &mut Nest) {
     let results: Vec<VarId> = nest.stages.iter().filter_map(NestStage::result).collect();
     let exprs = &nest.program.exprs;
+    // The sort is stable, so other stages keep their order.
     let needs_reduction = |stage: &NestStage| match stage.work {
         StageWork::Store { body, .. } => results.iter().any(|&result| exprs.depends_on(body, result)),
         StageWork::Reduce(_) => true,
@@ -210,29 +226,38 @@ pub(crate) fn store_early(nest: &mut Nest) {
     nest.stages = stages;
 }
 
+/// An axis of the block program and its copy in the nest.
+struct AxisCopy {
+    source: VarId,
+    copy: VarId,
+}
+
+/// The state of [`flatten`].
 struct Flattening<'a> {
     block: &'a BlockProgram,
     importer: Importer,
-    /// Axes there and here.
-    vars: Vec<(VarId, VarId)>,
-    /// The placeholder of each stage so far.
+    axes: Vec<AxisCopy>,
+    /// The placeholder of each reducing stage so far, by stage number.
     results: Vec<VarId>,
 }
 
 impl Flattening<'_> {
+    /// The copy of a stage.
     fn stage(&mut self, nest: &mut Nest, stage: &Stage) -> NestStage {
         match stage {
             Stage::Reduce { stage, op, domain, reduced, body, kind } => {
                 let dtype = op.result(self.block.exprs.dtype(*body));
                 let body = self.import(nest, *body);
-                let factors = match kind {
-                    ReduceKind::Dot { lhs, rhs } => Some((self.import(nest, *lhs), self.import(nest, *rhs))),
-                    ReduceKind::Plain => product(nest, *op, body),
+                let operands = match kind {
+                    ReduceKind::Dot { lhs, rhs } => {
+                        Some(ProductOperands { lhs: self.import(nest, *lhs), rhs: self.import(nest, *rhs) })
+                    }
+                    ReduceKind::Plain => product_operands(nest, *op, body),
                 };
                 let result = nest.program.exprs.declare_register(stage.to_string(), Type::scalar(dtype));
                 self.results.push(result);
                 let reduced = self.axes(reduced);
-                let work = StageWork::Reduce(NestReduction { op: *op, reduced, body, factors, result });
+                let work = StageWork::Reduce(NestReduction { op: *op, reduced, body, operands, result });
                 NestStage { domain: self.axes(domain), work }
             }
             Stage::Store { arg, index, domain, body } => {
@@ -250,11 +275,13 @@ impl Flattening<'_> {
         }
     }
 
+    /// The copies of axes.
     fn axes(&self, axes: &[VarId]) -> Vec<VarId> {
-        let here = |axis: &VarId| self.vars.iter().find(|(there, _)| there == axis).map(|&(_, here)| here);
-        axes.iter().filter_map(here).collect()
+        let copy = |axis: &VarId| self.axes.iter().find(|copy| copy.source == *axis).map(|copy| copy.copy);
+        axes.iter().filter_map(copy).collect()
     }
 
+    /// The copy of an expression: reads become loads, results of stages their placeholders.
     fn import(&mut self, nest: &mut Nest, root: ExprId) -> ExprId {
         let (block, results) = (self.block, &self.results);
         let Nest { program, simplifier, .. } = nest;
@@ -270,13 +297,13 @@ impl Flattening<'_> {
     }
 }
 
-/// The factors of a sum of float products: those are summed with one rounding each.
-fn product(nest: &Nest, op: ReduceOp, body: ExprId) -> Option<(ExprId, ExprId)> {
+/// The operands of a summed float product: an FMA adds such a product with a single rounding.
+fn product_operands(nest: &Nest, op: ReduceOp, body: ExprId) -> Option<ProductOperands> {
     match *nest.program.exprs.get(body) {
         Expr::Binary(orch_ir::BinaryFn::Mul, lhs, rhs)
             if op == ReduceOp::Sum && nest.program.exprs.dtype(body).is_float() =>
         {
-            Some((lhs, rhs))
+            Some(ProductOperands { lhs, rhs })
         }
         _ => None,
     }

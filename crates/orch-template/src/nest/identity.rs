@@ -3,7 +3,8 @@
 use orch_compute::expr::Const;
 use orch_ir::{DType, ReduceOp};
 
-/// The value that changes no other.
+/// The identity element of a reduction: combining it with any value gives that value. An arg-reduction has that of its
+/// maximum or minimum.
 pub(crate) fn identity(op: ReduceOp, dtype: DType) -> Const {
     let extreme = |highest: bool| {
         if dtype.is_float() {

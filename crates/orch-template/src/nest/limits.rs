@@ -1,5 +1,5 @@
-//! Bounds of reduction loops from guards: terms that a guard makes vanish need not be visited, and the terms that
-//! are visited need no guard.
+//! Bounds of reduction loops from guards: iterations in which a guard makes the reduced value the identity element are
+//! left out, and the iterations that remain need no guard.
 //!
 //! In a pooling window at `h`, the guard `h * s + k - p >= 0` of the padding bounds the loop over `k` from below by
 //! `ceil((p - h * s) / 1)`.
@@ -9,29 +9,29 @@ use super::identity::identity;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, CompareFn, ReduceOp};
 
-/// A bound of a loop over a reduced axis.
+/// A bound of the loop over a reduced axis, which a guard implies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoopBound {
+pub(super) struct GuardBound {
     /// The axis.
     pub axis: VarId,
-    /// True for the first value, false for the end.
+    /// True for a lower bound (the first value), false for an upper one (the first value after the last).
     pub is_start: bool,
     /// The bound, a scalar over axes of the domain.
     pub bound: ExprId,
 }
 
-/// The reduction without the guards that the returned limits stand for. Only guards are taken whose bound depends on
-/// no axis but those that `is_usable` admits, for loops over `looped` axes.
+/// The reduction without the guards that the returned loop bounds imply. A guard is replaced only if it bounds one of
+/// the `looped` axes and its bound depends on no reduced axis and only on axes that `is_usable` admits.
 pub(super) fn limits(
     nest: &mut Nest,
     reduction: &NestReduction,
     looped: &[VarId],
     is_usable: &dyn Fn(VarId) -> bool,
-) -> (NestReduction, Vec<LoopBound>) {
+) -> (NestReduction, Vec<GuardBound>) {
     let mut reduction = reduction.clone();
     let mut limits = Vec::new();
     for condition in conditions(&nest.program.exprs, reduction.body) {
-        if !vanishes(&nest.program.exprs, reduction.op, reduction.body, condition) {
+        if !is_identity_unless(&nest.program.exprs, reduction.op, reduction.body, condition) {
             continue;
         }
         let limit =
@@ -40,13 +40,13 @@ pub(super) fn limits(
         limits.push(limit);
         let always = [(condition, nest.program.exprs.bool(true))];
         reduction.body = nest.replace(reduction.body, &always);
-        reduction.factors =
-            reduction.factors.map(|(lhs, rhs)| (nest.replace(lhs, &always), nest.replace(rhs, &always)));
+        reduction.operands =
+            reduction.operands.map(|operands| operands.map(|operand| nest.replace(operand, &always)));
     }
     (reduction, limits)
 }
 
-/// The comparisons of indices that guards below `root` are conjunctions of.
+/// The comparisons whose conjunctions are the guards (load masks, conditions of selections) below `root`.
 pub(super) fn conditions(exprs: &Exprs, root: ExprId) -> Vec<ExprId> {
     let mut found = Vec::new();
     for id in exprs.reachable(&[root]) {
@@ -72,38 +72,38 @@ pub(super) fn conjuncts(exprs: &Exprs, condition: ExprId) -> Vec<ExprId> {
     }
 }
 
-/// True if the term changes nothing wherever the condition is false.
-fn vanishes(exprs: &Exprs, op: ReduceOp, term: ExprId, condition: ExprId) -> bool {
+/// True if the value is the identity element of the reduction wherever the condition is false.
+fn is_identity_unless(exprs: &Exprs, op: ReduceOp, value: ExprId, condition: ExprId) -> bool {
     let has = |guard: ExprId| conjuncts(exprs, guard).contains(&condition);
     let is_identity = |id: ExprId| match *exprs.get(id) {
         Expr::Const(c) => !op.is_arg() && c == identity(op, c.dtype),
         _ => false,
     };
-    match *exprs.get(term) {
+    match *exprs.get(value) {
         Expr::Select(guard, _, otherwise) if has(guard) => is_identity(otherwise),
         _ if op != ReduceOp::Sum => false,
         Expr::Load { mask: Some(mask), .. } => has(mask),
-        Expr::Cast(_, inner) => vanishes(exprs, op, inner, condition),
+        Expr::Cast(_, inner) => is_identity_unless(exprs, op, inner, condition),
         Expr::Binary(BinaryFn::Mul, a, b) => {
-            vanishes(exprs, op, a, condition) || vanishes(exprs, op, b, condition)
+            is_identity_unless(exprs, op, a, condition) || is_identity_unless(exprs, op, b, condition)
         }
         _ => false,
     }
 }
 
-/// The bound on `axis` that a comparison means.
+/// The bound on `axis` that an index comparison implies.
 fn limit(
     nest: &mut Nest,
     condition: ExprId,
     axis: VarId,
     reduced: &[VarId],
     is_usable: &dyn Fn(VarId) -> bool,
-) -> Option<LoopBound> {
+) -> Option<GuardBound> {
     let Expr::Compare(f, a, b) = *nest.program.exprs.get(condition) else { return None };
     if nest.program.exprs.ty(a) != orch_compute::expr::Type::INDEX {
         return None;
     }
-    // The condition as `factor * axis + rest >= 0` or `factor * axis + rest < 0`, the factor positive.
+    // The condition as `stride * axis + rest >= 0` or `stride * axis + rest < 0`, the stride positive.
     let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
     let difference = exprs.sub(a, b);
     let (difference, is_start) = match f {
@@ -113,19 +113,19 @@ fn limit(
         CompareFn::Le => (exprs.add_const(difference, -1), false),
         CompareFn::Eq | CompareFn::Ne => return None,
     };
-    let factor = simplifier.stride(exprs, difference, axis).filter(|&factor| factor > 0)?;
+    let stride = simplifier.stride(exprs, difference, axis).filter(|&stride| stride > 0)?;
     let own = exprs.var(axis);
-    let own = exprs.mul_const(own, factor);
+    let own = exprs.mul_const(own, stride);
     let rest = exprs.sub(difference, own);
     let rest = simplifier.simplify(exprs, rest);
     if exprs.free_vars(rest).iter().any(|&var| reduced.contains(&var) || !is_usable(var)) {
         return None;
     }
-    // The first value that is not below: ceil(-rest / factor).
+    // The smallest value of the axis with `stride * axis + rest >= 0`: ceil(-rest / stride).
     let negated = exprs.neg(rest);
-    let rounded = exprs.add_const(negated, factor - 1);
-    let divisor = exprs.index(factor);
+    let rounded = exprs.add_const(negated, stride - 1);
+    let divisor = exprs.index(stride);
     let bound = exprs.floor_div(rounded, divisor);
     let bound = simplifier.simplify(exprs, bound);
-    Some(LoopBound { axis, is_start, bound })
+    Some(GuardBound { axis, is_start, bound })
 }

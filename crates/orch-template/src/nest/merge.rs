@@ -1,52 +1,70 @@
-//! Merging of axes that are contiguous in every access: an elementwise kernel has one axis, whatever its rank.
+//! Merging of axes that are contiguous in every access: `[.., outer, inner, ..]` becomes `[.., outer * inner, ..]`. An
+//! elementwise kernel over row-major tensors has one axis, whatever its rank.
 
 use super::flat::{Nest, NestStage};
 use orch_compute::block::Axis;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{Expr, ExprId, VarId};
 
-/// Merges pairs of axes until no two can be.
+/// Removes axes of extent 1 that no stage uses, and merges pairs of axes until no pair can be merged.
 pub(crate) fn merge_axes(nest: &mut Nest) {
     nest.axes
         .retain(|axis| axis.extent != 1 || nest.stages.iter().any(|stage| stage.axes().contains(&axis.var)));
-    while let Some((outer, inner)) = mergeable_pair(nest) {
-        merge(nest, outer, inner);
+    while let Some(pair) = mergeable_pair(nest) {
+        merge(nest, &pair);
     }
 }
 
-/// Two axes, outer and inner, where the whole inner axis spans one step of the outer one.
-fn mergeable_pair(nest: &mut Nest) -> Option<(Axis, Axis)> {
+/// Two axes that may become one.
+struct AxisPair {
+    outer: Axis,
+    inner: Axis,
+}
+
+/// A merged axis.
+struct MergedAxis {
+    /// Its variable, in `0..outer * inner`.
+    var: VarId,
+    /// The outer and the inner axis as quotient and remainder of `var`.
+    bindings: [(VarId, ExprId); 2],
+}
+
+/// A pair of axes such that in every access the stride of the outer axis is the inner extent times the inner stride.
+fn mergeable_pair(nest: &mut Nest) -> Option<AxisPair> {
     let axes = nest.axes.clone();
     for inner in &axes {
         for outer in &axes {
             let same_role = nest.stages.iter().all(|stage| role(stage, outer.var) == role(stage, inner.var));
-            if outer.var != inner.var
-                && same_role
-                && strides_allow(nest, outer, inner)
-                && merges(nest, outer, inner)
-            {
-                return Some((outer.clone(), inner.clone()));
+            let pair = AxisPair { outer: outer.clone(), inner: inner.clone() };
+            if outer.var != inner.var && same_role && strides_allow(nest, &pair) && merges(nest, &pair) {
+                return Some(pair);
             }
         }
     }
     None
 }
 
-/// Whether a stage has the axis in its domain, reduces it, or neither.
-fn role(stage: &NestStage, var: VarId) -> (bool, bool) {
-    (stage.domain.contains(&var), stage.reduced().contains(&var))
+/// How a stage uses an axis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct AxisRole {
+    is_in_domain: bool,
+    is_reduced: bool,
 }
 
-/// A quick test: one access of each buffer at most can tell that the pair does not merge.
-fn strides_allow(nest: &mut Nest, outer: &Axis, inner: &Axis) -> bool {
+fn role(stage: &NestStage, var: VarId) -> AxisRole {
+    AxisRole { is_in_domain: stage.domain.contains(&var), is_reduced: stage.reduced().contains(&var) }
+}
+
+/// A quick test before [`merges`]: false if the constant strides of some load rule the pair out.
+fn strides_allow(nest: &mut Nest, AxisPair { outer, inner }: &AxisPair) -> bool {
     let roots: Vec<ExprId> = nest.stages.iter().flat_map(NestStage::roots).collect();
     let Nest { program, simplifier, .. } = nest;
     for id in program.exprs.reachable(&roots) {
         let Expr::Load { offset, .. } = *program.exprs.get(id) else { continue };
-        let slow = simplifier.stride(&mut program.exprs, offset, outer.var);
-        let fast = simplifier.stride(&mut program.exprs, offset, inner.var);
-        if let (Some(slow), Some(fast)) = (slow, fast)
-            && slow != fast * inner.extent as i64
+        let outer_stride = simplifier.stride(&mut program.exprs, offset, outer.var);
+        let inner_stride = simplifier.stride(&mut program.exprs, offset, inner.var);
+        if let (Some(outer_stride), Some(inner_stride)) = (outer_stride, inner_stride)
+            && outer_stride != inner_stride * inner.extent as i64
         {
             return false;
         }
@@ -54,20 +72,21 @@ fn strides_allow(nest: &mut Nest, outer: &Axis, inner: &Axis) -> bool {
     true
 }
 
-/// True if no expression needs to know the two axes apart.
-fn merges(nest: &mut Nest, outer: &Axis, inner: &Axis) -> bool {
-    let (merged, bindings) = merged_axis(nest, outer, inner);
-    let mut substitution = Substitution::new(&bindings);
+/// True if in every expression, after both axes are replaced by quotient and remainder of the merged one, neither is
+/// left.
+fn merges(nest: &mut Nest, pair: &AxisPair) -> bool {
+    let merged = merged_axis(nest, pair);
+    let mut substitution = Substitution::new(&merged.bindings);
     let roots: Vec<ExprId> = nest.stages.iter().flat_map(NestStage::roots).collect();
     roots.into_iter().all(|root| {
         let replaced = substitution.apply(&mut nest.program.exprs, root);
         let replaced = nest.simplify(replaced);
-        !takes_apart(nest, replaced, merged)
+        !divides(nest, replaced, merged.var)
     })
 }
 
-/// True if a quotient or remainder of the axis is left.
-fn takes_apart(nest: &Nest, root: ExprId, axis: VarId) -> bool {
+/// True if an expression contains a quotient or remainder of the axis.
+fn divides(nest: &Nest, root: ExprId, axis: VarId) -> bool {
     let exprs = &nest.program.exprs;
     exprs.reachable(&[root]).into_iter().any(|id| match exprs.get(id) {
         Expr::FloorDiv(a, _) | Expr::FloorRem(a, _) => exprs.depends_on(*a, axis),
@@ -75,18 +94,20 @@ fn takes_apart(nest: &Nest, root: ExprId, axis: VarId) -> bool {
     })
 }
 
-/// An axis that runs through both, and both in terms of it.
-fn merged_axis(nest: &mut Nest, outer: &Axis, inner: &Axis) -> (VarId, [(VarId, ExprId); 2]) {
+/// A fresh axis for a pair.
+fn merged_axis(nest: &mut Nest, AxisPair { outer, inner }: &AxisPair) -> MergedAxis {
     let exprs = &mut nest.program.exprs;
     let name = format!("{}_{}", exprs.var_info(outer.var).name, exprs.var_info(inner.var).name);
     let (var, value) = exprs.fresh_index(name, outer.extent * inner.extent);
     let extent = exprs.index(inner.extent as i64);
-    let (slow, fast) = (exprs.floor_div(value, extent), exprs.floor_rem(value, extent));
-    (var, [(outer.var, slow), (inner.var, fast)])
+    let (quotient, remainder) = (exprs.floor_div(value, extent), exprs.floor_rem(value, extent));
+    MergedAxis { var, bindings: [(outer.var, quotient), (inner.var, remainder)] }
 }
 
-fn merge(nest: &mut Nest, outer: Axis, inner: Axis) {
-    let (merged, bindings) = merged_axis(nest, &outer, &inner);
+/// Replaces both axes of a pair by a merged one, in the nest and in every stage.
+fn merge(nest: &mut Nest, pair: &AxisPair) {
+    let MergedAxis { var: merged, bindings } = merged_axis(nest, pair);
+    let AxisPair { outer, inner } = pair;
     nest.substitute(&bindings);
     let rename = |axes: &mut Vec<VarId>| {
         for axis in axes.iter_mut().filter(|axis| **axis == outer.var) {

@@ -1,13 +1,29 @@
 //! Loop nests: how block programs without matrix products become thread programs. The injective and the row
-//! template choose the schedule; what they share is here. The templates for GPUs have grids and loops of their own
-//! and share what happens at a point.
+//! template choose the schedule; this module is what they share. The templates for GPUs emit their own grids and outer
+//! loops, and share with the CPU templates what is computed at one point of those loops.
 //!
-//! - [`flat`]: the block program over buffers and element offsets, its axes merged where memory is contiguous;
+//! ```text
+//! BlockProgram --flatten, store_early, merge_axes--> Nest --schedules--> NestSchedule
+//!                                                      \                     |
+//!                                                       \---- NestPlan::new -+--> NestPlan --emit--> Kernel
+//!
+//! for item in work items:                  (parallel)  outer axes, or chunks of them
+//!   for outer axes of the work item:
+//!     for vectors of the vector axis:                  if every stage varies over it
+//!       stage 0: loops over reduced axes, accumulators
+//!       stage 1: stores
+//! ```
+//!
+//! - [`flat`] and [`merge`]: the block program over buffers and element offsets, its axes merged where memory is
+//!   contiguous;
 //! - [`choose`]: the schedules worth trying, by the cost model in [`cost`];
-//! - [`plan`]: which axes are *outer* (every stage varies over them), which axis lies along vectors, what a work item is;
-//! - [`emit`]: work items and loops over outer axes, and within them one stage after the other;
-//! - [`pieces`], [`cuts`] and [`limits`]: loops are cut, or bounded, where guards change;
+//! - [`plan`]: which axes are *outer* (every stage varies over them), which axis lies along the lanes of vectors, what a
+//!   work item computes;
+//! - [`emit`]: the body of a work item: loops over outer axes, and within them one stage after the other;
+//! - [`pieces`], [`cuts`] and [`limits`]: outer loops are cut, and reduction loops bounded, where guards change;
 //! - [`reduce`] and [`store`]: a stage at one point, or at one vector of points, of the outer axes;
+//! - [`shared`]: values that one stage saves for later ones; [`pack`]: constants laid out for the vector axis;
+//! - [`window`]: register blocking of pooling windows and depthwise convolutions;
 //! - [`tiling`] and [`tile`]: staging through scratch where an operand is contiguous along another axis than the result;
 //! - [`point`]: the value of a scalar expression at such a point.
 
@@ -31,7 +47,7 @@ mod tile;
 pub(super) mod tiling;
 pub(super) mod window;
 
-pub use plan::{LaneAxis, NestSchedule};
+pub use plan::{AxisBlock, LaneAxis, NestSchedule};
 
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
@@ -53,6 +69,7 @@ pub(super) fn lower(block: &BlockProgram, schedule: &NestSchedule) -> Kernel {
     emit::emit(nest, &plan)
 }
 
+/// The block program as a nest that is ready for scheduling: early stores first, contiguous axes merged.
 fn nest_of(block: &BlockProgram) -> flat::Nest {
     let mut nest = flat::flatten(block);
     flat::store_early(&mut nest);

@@ -1,5 +1,5 @@
-//! Constants laid out for the vector axis: a depthwise convolution's weights `[c, 1, kh, kw]` are read along `c`, so
-//! they are packed as `[kh, kw, c]` at compile time.
+//! Constants laid out for the vector axis: a depthwise convolution's weights `[c, 1, kh, kw]` are read in vectors along
+//! `c`, so they are packed as `[kh, kw, c]` at compile time.
 
 use super::flat::Nest;
 use orch_compute::block::Axis;
@@ -7,15 +7,16 @@ use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, VarId};
 use orch_thread::kernel::{Binding, PackedConstant};
 use orch_thread::program::{Buffer, Scope};
 
-/// Packed constants are not larger than this many times their source.
+/// Largest ratio of a packed constant's elements to its source's.
 const MAX_GROWTH: usize = 2;
 
-/// How a constant is read: `first + sum of stride * axis`.
+/// The offset at which a constant is read: `first + sum of stride * axis`.
 struct Access {
+    /// Element offset where all axes are 0.
     first: usize,
     /// Axes other than the vector axis, with their strides.
     others: Vec<(Axis, usize)>,
-    /// The stride of the vector axis.
+    /// The stride of the vector axis, more than 1.
     stride: usize,
 }
 
@@ -37,7 +38,8 @@ pub(crate) fn pack_constants(nest: &mut Nest, vector: &Axis) {
     }
 }
 
-/// The access at an offset, if packing it makes it contiguous.
+/// The access at an offset, if packing makes it contiguous: the offset is linear in the axes with non-negative strides,
+/// that of the vector axis is more than 1, and the packed constant is within [`MAX_GROWTH`].
 fn access(nest: &mut Nest, buffer: BufferId, offset: ExprId, vector: &Axis) -> Option<Access> {
     let axes = nest.axes.clone();
     let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
@@ -59,12 +61,12 @@ fn access(nest: &mut Nest, buffer: BufferId, offset: ExprId, vector: &Axis) -> O
     (access.stride > 1 && fits).then_some(access)
 }
 
-/// Adds the packed constant and returns the load from it.
+/// Adds the packed constant `[others, vector]`, unless the nest has it already, and returns the load from it.
 fn pack(nest: &mut Nest, buffer: BufferId, access: &Access, vector: &Axis) -> ExprId {
-    let mut terms = vec![access.first];
+    let mut k_offsets = vec![access.first];
     for (axis, stride) in &access.others {
-        terms =
-            terms.iter().flat_map(|&term| (0..axis.extent).map(move |value| term + value * stride)).collect();
+        let along = |first: usize| (0..axis.extent).map(move |value| first + value * stride);
+        k_offsets = k_offsets.into_iter().flat_map(along).collect();
     }
     let dtype = nest.program.buffer(buffer).dtype;
     let constant = PackedConstant {
@@ -72,9 +74,9 @@ fn pack(nest: &mut Nest, buffer: BufferId, access: &Access, vector: &Axis) -> Ex
         dtype,
         width: vector.extent,
         group: 1,
-        terms: terms.len(),
+        terms: k_offsets.len(),
         batch_offsets: vec![0],
-        k_offsets: terms,
+        k_offsets,
         column_offsets: (0..vector.extent).map(|value| value * access.stride).collect(),
     };
     let known = nest.bindings.iter().position(|binding| *binding == Binding::Packed(constant.clone()));
@@ -87,6 +89,7 @@ fn pack(nest: &mut Nest, buffer: BufferId, access: &Access, vector: &Axis) -> Ex
         },
         BufferId::new,
     );
+    // [others, vector]
     let mut offset = nest.program.exprs.index(0);
     let others = access.others.iter().map(|(axis, _)| (axis.var, axis.extent));
     for (var, extent) in others.chain([(vector.var, vector.extent)]).collect::<Vec<(VarId, usize)>>() {

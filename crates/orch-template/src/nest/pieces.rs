@@ -1,15 +1,22 @@
-//! The pieces into which the emitter cuts outer loops, so that no guard changes within a piece.
+//! The pieces into which the emitter cuts outer loops, so that no guard changes within a piece:
+//!
+//! ```text
+//! 0   cut                            cut  extent
+//! |----|-------------------------------|----|
+//! border         interior: no guards    border
+//! ```
 
 use super::cuts::guard_cuts;
 use super::emit::NestEmitter;
 use super::flat::StageWork;
 use orch_compute::block::Axis;
 use orch_compute::expr::ExprId;
+use std::ops::Range;
 
-/// Cuts of one axis beyond which the code would grow without need: guards stay.
+/// Most cuts of one axis, to limit the size of the code. An axis with more is not cut and its guards stay.
 const MAX_CUTS: usize = 6;
 
-/// Parts of the vector axis have at least this many vectors: shorter ones are better masked.
+/// Fewest vectors in a piece of the vector axis. An axis with a shorter piece is not cut: masked vectors are faster.
 const MIN_VECTORS: usize = 2;
 
 impl NestEmitter<'_> {
@@ -27,7 +34,7 @@ impl NestEmitter<'_> {
         if cuts.len() > MAX_CUTS { Vec::new() } else { cuts }
     }
 
-    /// The expressions that are evaluated, without the guards that bound loops.
+    /// The expressions that stages evaluate, without the guards that bound reduction loops.
     fn guarded_roots(&mut self) -> Vec<ExprId> {
         let mut roots = Vec::new();
         for stage in self.nest.stages.clone() {
@@ -44,14 +51,14 @@ impl NestEmitter<'_> {
         roots
     }
 
-    /// The pieces of an axis between cuts. Vectors of a chunk lie at multiples of `granularity`, so cuts of the vector
-    /// axis elsewhere are left out.
-    pub fn pieces(&mut self, axis: &Axis, granularity: usize) -> Vec<(usize, usize)> {
+    /// The pieces of an axis between cuts, ascending. Vectors of a chunk lie at multiples of `granularity`, so cuts of
+    /// the vector axis elsewhere are left out.
+    pub fn pieces(&mut self, axis: &Axis, granularity: usize) -> Vec<Range<usize>> {
         let mut cuts = self.cuts(axis);
         if self.plan.vector.as_ref() == Some(axis) {
             cuts.retain(|cut| cut.is_multiple_of(granularity));
         }
         let ends = [&[0], &cuts[..], &[axis.extent]].concat();
-        ends.windows(2).map(|ends| (ends[0], ends[1])).collect()
+        ends.windows(2).map(|ends| ends[0]..ends[1]).collect()
     }
 }

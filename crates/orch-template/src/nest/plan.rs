@@ -1,4 +1,5 @@
-//! Schedules of loop nests, and what follows from one.
+//! Schedules of loop nests, and the plan that a schedule gives for a nest: the order of loops and what a work item
+//! does.
 
 use super::cost::NestCost;
 use super::flat::{Nest, StageWork};
@@ -15,75 +16,86 @@ pub struct NestSchedule {
     pub vector: Option<usize>,
     /// Lanes of a vector.
     pub lanes: usize,
-    /// Vectors along that axis that are computed together: accumulators of a reduction.
+    /// Vectors along that axis that one loop body computes, each with its own accumulator.
     pub vectors: usize,
-    /// Another axis, as a position among the merged axes, and how many of its points are computed together.
-    pub block: Option<(usize, usize)>,
-    /// Whether operands that lie across the result are staged in tiles.
+    /// A register block along another axis.
+    pub block: Option<AxisBlock>,
+    /// Whether operands that are contiguous along another axis than the result are staged in tiles.
     pub tiled: bool,
-    /// Work that a task should have at least.
-    pub task_cycles: usize,
+    /// Least modelled cycles of a work item.
+    pub work_item_cycles: usize,
 }
 
-/// The key in records of measured times: it may not change while the schedule means the same.
+/// Neighbouring points of an axis that one loop body computes, so that they share loads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AxisBlock {
+    /// The axis, as a position among the merged axes.
+    pub axis: usize,
+    /// Points of the axis in a block.
+    pub points: usize,
+}
+
+/// The text is the key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for NestSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vector, lanes, vectors, block, tiled, task_cycles } = self;
+        let Self { vector, lanes, vectors, block, tiled, work_item_cycles } = self;
         if let Some(axis) = vector {
             write!(f, "vector_axis={axis} ")?;
         }
-        if let Some((axis, points)) = block {
+        if let Some(AxisBlock { axis, points }) = block {
             write!(f, "block_axis={axis} block={points} ")?;
         }
-        write!(f, "lanes={lanes} vectors={vectors} task_cycles={task_cycles}")?;
+        write!(f, "lanes={lanes} vectors={vectors} task_cycles={work_item_cycles}")?;
         f.write_str(if *tiled { " tiled" } else { "" })
     }
 }
 
-/// Tasks beyond which splitting further does not pay.
-const MAX_TASKS: usize = 4096;
+/// Most work items of a kernel: finer ones cost more to hand out than they balance.
+const MAX_WORK_ITEMS: usize = 4096;
 
-/// Tasks beyond which no further axis is spread.
-const ENOUGH_TASKS: usize = 64;
+/// Number of work items from which on no further axis is distributed over them.
+const ENOUGH_WORK_ITEMS: usize = 64;
 
-/// Reductions of at most this many terms (vectors apart) are unrolled.
-pub(crate) const MAX_UNROLLED_TERMS: usize = 32;
+/// Most accumulator updates in an unrolled reduction: its length times the points computed together, a vector counted
+/// as one update.
+pub(crate) const MAX_UNROLLED_UPDATES: usize = 32;
 
-/// A schedule applied to a nest.
+/// A schedule applied to a nest: which loops there are, in which order, and what a work item computes.
 #[derive(Clone, Debug)]
 pub(crate) struct NestPlan {
     /// Axes over which every stage varies, outermost first, without the vector axis.
     pub outer: Vec<Axis>,
-    /// The axis along vectors.
+    /// The axis along the lanes of vectors.
     pub vector: Option<Axis>,
     /// True if every stage varies over the vector axis.
     pub vector_is_outer: bool,
     /// Lanes of a vector.
     pub lanes: usize,
-    /// Vectors computed together.
+    /// Vectors that one loop body computes.
     pub vectors: usize,
-    /// An outer axis and how many of its points are computed together.
+    /// An outer axis, and how many of its points one loop body computes.
     pub block: Option<(VarId, usize)>,
-    /// Tiles of the last outer axis and the vector axis, where operands lie across the result.
+    /// Tiles of the last outer axis and the vector axis, where operands are contiguous along that outer axis.
     pub tiling: Option<Tiling>,
     /// Values that stages save for later ones.
     pub shared: Vec<SharedValue>,
-    /// How many of the outer axes (the vector axis last, if it is one) are spread over tasks, point by point.
-    pub spread: usize,
-    /// The chunk of the next axis that a task does, if that is spread too.
+    /// How many of the [loops](NestPlan::loops), from the outermost one, are distributed over work items point by
+    /// point.
+    pub work_item_axes: usize,
+    /// Points of the next loop's axis in a work item's chunk, if that axis is distributed too.
     pub chunk: Option<usize>,
 }
 
-/// What vectors lie along.
+/// What the lanes of vectors are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LaneAxis {
-    /// An axis over which every stage varies: lanes are results of their own.
+    /// An axis over which every stage varies: each lane is a result of its own.
     Output,
-    /// An axis that stages loop over: lanes are combined.
+    /// An axis that stages reduce: lanes hold partial results that are combined at the end.
     Reduced,
 }
 
-/// The key in records of measured times: it may not change while the schedule means the same.
+/// The text is the key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for LaneAxis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -99,7 +111,8 @@ pub(crate) fn outer_axes(nest: &Nest) -> Vec<Axis> {
     nest.axes.iter().filter(is_outer).cloned().collect()
 }
 
-/// True if a result varies over more than the outer axes; then points of no other axis are computed together.
+/// True if a reduction's result varies over more than the outer axes, so that it needs an array in scratch. There is no
+/// [register block](AxisBlock) then.
 fn needs_arrays(nest: &Nest) -> bool {
     let outer = outer_axes(nest);
     let is_inner = |axis: &VarId| outer.iter().all(|other| other.var != *axis);
@@ -109,8 +122,8 @@ fn needs_arrays(nest: &Nest) -> bool {
 }
 
 impl NestPlan {
-    /// The plan of a nest whose tasks and outer loops are another's concern: at a point, `vector` is along vectors of
-    /// `lanes`, and is one of the outer axes or not.
+    /// The plan of a nest whose outer loops the caller emits (the GPU templates): at a point of the `outer` axes, the
+    /// axis `vector` lies along vectors of `lanes`, as an outer axis ([`LaneAxis::Output`]) or as a reduced one.
     pub fn at_points(outer: Vec<Axis>, vector: Option<(Axis, LaneAxis)>, lanes: usize) -> Self {
         let vector_is_outer = matches!(vector, Some((_, LaneAxis::Output)));
         let vector = vector.map(|(axis, _)| axis);
@@ -123,12 +136,12 @@ impl NestPlan {
             block: None,
             tiling: None,
             shared: Vec::new(),
-            spread: 0,
+            work_item_axes: 0,
             chunk: None,
         }
     }
 
-    /// What follows from a schedule.
+    /// The plan that a schedule gives for a nest.
     pub fn new(nest: &mut Nest, schedule: &NestSchedule) -> Self {
         let vector = schedule.vector.map(|position| nest.axes[position].clone());
         let mut outer = outer_axes(nest);
@@ -139,14 +152,14 @@ impl NestPlan {
         let tiled = vector.as_ref().filter(|_| schedule.tiled && is_injective && vector_is_outer);
         let tiling = tiled.and_then(|vector| Tiling::of(nest, &outer, vector, schedule.lanes));
         if let Some(tiling) = &tiling {
-            // Tiles span the two innermost loops.
+            // The tiled axis and the vector axis are the two innermost loops.
             outer.retain(|axis| *axis != tiling.source);
             outer.push(tiling.source.clone());
         }
         let shared = shared_values(nest, &outer_axes(nest), costs_more_than_scratch);
         let needs_arrays = !shared.is_empty() || needs_arrays(nest);
         let block = schedule.block.filter(|_| !needs_arrays);
-        let block = block.map(|(position, count)| (nest.axes[position].var, count));
+        let block = block.map(|block| (nest.axes[block.axis].var, block.points));
         let lanes = if vector.is_some() { schedule.lanes } else { 1 };
         let mut plan = NestPlan {
             outer,
@@ -157,32 +170,34 @@ impl NestPlan {
             block,
             tiling,
             shared,
-            spread: 0,
+            work_item_axes: 0,
             chunk: None,
         };
-        plan.split_tasks(nest, schedule.task_cycles);
+        plan.split_work_items(nest, schedule.work_item_cycles);
         plan
     }
 
-    /// Places that are computed together.
-    fn together(&self) -> usize {
+    /// Points (a vector counted as one) that one loop body computes: each has an accumulator of its own.
+    fn points_together(&self) -> usize {
         let vectors = if self.vector_is_outer { self.vectors } else { 1 };
         vectors * self.block.map_or(1, |(_, count)| count)
     }
 
-    /// Splits the axes of a reduction into those that are looped over and, innermost, those that are unrolled.
+    /// Splits the axes of a reduction, outermost first, into those that are looped over and, innermost, those that are
+    /// unrolled within [`MAX_UNROLLED_UPDATES`].
     pub fn looped_and_unrolled<'a>(&self, axes: &'a [Axis]) -> (&'a [Axis], &'a [Axis]) {
-        let mut terms = self.together();
+        let mut updates = self.points_together();
         let unrolled = (axes.iter().rev())
             .take_while(|axis| {
-                terms = terms.saturating_mul(axis.extent);
-                terms <= MAX_UNROLLED_TERMS
+                updates = updates.saturating_mul(axis.extent);
+                updates <= MAX_UNROLLED_UPDATES
             })
             .count();
         axes.split_at(axes.len() - unrolled)
     }
 
-    /// The axes over which every stage varies, in loop order, with the granularity of each.
+    /// The axes over which every stage varies, outermost loop first, with the granularity of each: how many of its
+    /// points one iteration covers.
     pub fn loops(&self) -> Vec<(Axis, usize)> {
         let granularity = |axis: &Axis| match (self.block, &self.tiling) {
             (Some((var, count)), _) if var == axis.var => count,
@@ -197,20 +212,21 @@ impl NestPlan {
         loops
     }
 
-    /// Spreads outer axes over tasks, outermost first, until tasks have about the work that is asked for.
-    fn split_tasks(&mut self, nest: &mut Nest, task_cycles: usize) {
+    /// Distributes outer axes over work items, outermost first, until a work item has about `work_item_cycles`.
+    fn split_work_items(&mut self, nest: &mut Nest, work_item_cycles: usize) {
         let vector = self.vector.as_ref().map(|axis| (axis.var, self.lanes));
         let cycles = NestCost::of(nest, vector).cycles;
-        let wanted = ((cycles / task_cycles as f64) as usize).clamp(1, MAX_TASKS);
-        let mut tasks = 1;
+        let wanted = ((cycles / work_item_cycles as f64) as usize).clamp(1, MAX_WORK_ITEMS);
+        let mut items = 1;
         for (axis, granularity) in self.loops() {
             if self.tiling.is_some() && self.vector.as_ref() == Some(&axis) {
                 return;
             }
-            let needed = wanted.div_ceil(tasks);
-            if needed <= 1 || tasks >= ENOUGH_TASKS {
+            let needed = wanted.div_ceil(items);
+            if needed <= 1 || items >= ENOUGH_WORK_ITEMS {
                 return;
             }
+            // Iterations of the loop over this axis.
             let units = axis.extent.div_ceil(granularity).max(1);
             if units > needed {
                 self.chunk = Some(units.div_ceil(needed) * granularity);
@@ -220,13 +236,14 @@ impl NestPlan {
                 self.chunk = Some(granularity);
                 return;
             }
-            self.spread += 1;
-            tasks *= units;
+            self.work_item_axes += 1;
+            items *= units;
         }
     }
 }
 
-/// Orders axes as the last output's elements lie, outermost first.
+/// Orders axes by their strides in the last output, the largest stride first, so that stores are contiguous in the
+/// innermost loop.
 pub(crate) fn order_by_output(nest: &mut Nest, axes: &mut [Axis]) {
     let offset = nest.stages.iter().rev().find_map(|stage| match stage.work {
         StageWork::Store { offset, .. } => Some(offset),

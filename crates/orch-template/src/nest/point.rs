@@ -1,41 +1,42 @@
-//! The value of a scalar expression at a point: a point of the iteration space, or a vector of points.
+//! The value of a scalar expression at a point of the iteration space, or at a vector of neighbouring points.
 
 use super::flat::Nest;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{ExprId, VarId};
 use orch_thread::vectorize::{Vectorizer, Widening};
 
-/// Where code computes: the values of axes, and of placeholders that differ between points.
+/// A point of the iteration space, or a vector of points along one axis: values of axes and of placeholders.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct IterationPoint {
-    /// Scalar values of variables: axes with another value than their own variable, scalar placeholders.
+    /// Variables with scalar values: axes whose value is not their own variable, and placeholders that are equal in all
+    /// lanes.
     pub bindings: Vec<(VarId, ExprId)>,
-    /// The axis that differs between lanes, if there are lanes.
+    /// The lanes, if this is a vector of points.
     pub lanes: Option<Lanes>,
-    /// Placeholders whose values differ between lanes.
+    /// Placeholders with vector values.
     pub vectors: Vec<(VarId, ExprId)>,
 }
 
-/// The lanes of a point.
+/// The lanes of a vector of points: lane `i` is at `base + i` along `axis`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lanes {
-    /// The axis.
+    /// The axis along the lanes.
     pub axis: VarId,
     /// Its value in lane 0.
     pub base: ExprId,
     /// Number of lanes, at least 2.
     pub count: usize,
-    /// Which lanes count, if not all.
+    /// The lanes within the axis, if some are beyond its end.
     pub mask: Option<ExprId>,
 }
 
 impl IterationPoint {
-    /// The number of lanes.
+    /// The number of lanes; 1 for a single point.
     pub fn width(&self) -> usize {
         self.lanes.map_or(1, |lanes| lanes.count)
     }
 
-    /// The mask of lanes that count.
+    /// The mask of lanes within the axis, if not all are.
     pub fn mask(&self) -> Option<ExprId> {
         self.lanes.and_then(|lanes| lanes.mask)
     }
@@ -52,7 +53,7 @@ impl IterationPoint {
         IterationPoint { lanes: Some(lanes), ..self.clone() }
     }
 
-    /// Defines a placeholder here.
+    /// Defines a placeholder at this point: `value` is a vector if the point has lanes.
     pub fn define(&mut self, placeholder: VarId, value: ExprId) {
         match self.lanes {
             None => self.bindings.push((placeholder, value)),
@@ -62,7 +63,7 @@ impl IterationPoint {
 }
 
 impl Nest {
-    /// The lanes `base..base + count` along an axis, those below `end`.
+    /// The lanes `base..base + count` along an axis, masked to those below `end`.
     pub fn lanes_below(&mut self, axis: VarId, base: ExprId, count: usize, end: usize) -> Lanes {
         let exprs = &mut self.program.exprs;
         let end = exprs.index(end as i64);
@@ -80,7 +81,7 @@ impl Nest {
         Vectorizer::new(exprs, &over).widen(exprs, &mut self.simplifier, bound)
     }
 
-    /// As [`Nest::value`], repeated in every lane if it is uniform.
+    /// [`Nest::value`], broadcast to all lanes if it is a scalar.
     pub fn full_value(&mut self, point: &IterationPoint, root: ExprId) -> ExprId {
         let value = self.value(point, root);
         self.program.exprs.splat(value, point.width())

@@ -1,9 +1,18 @@
 //! Reducing stages: accumulators, the loops over reduced axes, and the combination of lanes.
+//!
+//! ```text
+//! acc = identity                                   one per point (vectors along results), or several for one
+//! for looped reduced axes, within guard bounds:    point (vectors along a reduced axis)
+//!   unrolled reduced axes: acc = op(acc, body)
+//! result = acc, or its lanes combined
+//! ```
+//!
+//! A float sum longer than [`LONGEST_CHAIN`] has a second level of accumulators, see [`NestEmitter::loop_in_chains`].
 
-use super::emit::{NestEmitter, for_loop};
-use super::flat::{NestReduction, NestStage};
+use super::emit::{LoopBounds, NestEmitter, for_loop};
+use super::flat::{NestReduction, NestStage, ProductOperands};
 use super::identity::identity;
-use super::limits::{LoopBound, limits};
+use super::limits::{GuardBound, limits};
 use super::point::{IterationPoint, Lanes};
 use crate::design::LONGEST_CHAIN;
 use orch_compute::block::Axis;
@@ -11,39 +20,42 @@ use orch_compute::expr::{Expr, ExprId, Type, VarId, VarInfo};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::program::{LoopKind, Stmt};
 
-/// A running result.
+/// The variables of an accumulator: scalars, or vectors of one partial result per lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccumulatorVars {
+    /// The result so far.
     pub value: VarId,
-    /// Of arg-reductions: where the value was found.
+    /// Of arg-reductions: the position of `value` along the reduced axis.
     pub index: Option<VarId>,
 }
 
-/// Emits one term of a reduction at points, added to accumulators.
-type EmitTerm<'e, 'f> =
+/// Emits the updates of accumulators by a reduction's values at points.
+type EmitUpdates<'e, 'f> =
     dyn FnMut(&mut NestEmitter<'e>, &NestReduction, &[IterationPoint], &[AccumulatorVars]) -> Vec<Stmt> + 'f;
 
-/// A loop over some values of an axis.
+/// A loop over a reduced axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReductionLoop {
     pub var: VarId,
     pub start: ExprId,
     pub end: ExprId,
     pub step: usize,
-    /// Points of the whole axis.
+    /// Extent of the axis: an upper bound of `end - start`.
     pub extent: usize,
-    /// How it runs.
+    /// Serial, or unrolled by the C compiler.
     pub kind: LoopKind,
 }
 
 impl ReductionLoop {
+    /// The loop with this body.
     fn around(self, body: Vec<Stmt>) -> Stmt {
         for_loop(self.var, self.start, self.end, self.step, self.kind, body)
     }
 }
 
 impl<'e> NestEmitter<'e> {
-    /// A reducing stage at some points; its placeholder is defined there afterwards, or its array filled.
+    /// A reducing stage at some points of the outer axes. Defines its placeholder at the points, or, if the result
+    /// varies over inner axes, fills its array.
     pub fn reduce_stage(
         &mut self,
         stage: &NestStage,
@@ -64,7 +76,7 @@ impl<'e> NestEmitter<'e> {
         })
     }
 
-    /// Reduces at each point.
+    /// Reduces at each point and defines the placeholder there.
     pub fn reduce_at(&mut self, reduction: &NestReduction, points: &mut [IterationPoint]) -> Vec<Stmt> {
         let axes = self.inner_axes(&reduction.reduced);
         let along_vectors = axes.last().cloned().filter(|axis| {
@@ -75,13 +87,13 @@ impl<'e> NestEmitter<'e> {
             None => {
                 let accumulators: Vec<AccumulatorVars> =
                     points.iter().map(|point| self.accumulator(reduction, point.width(), &mut out)).collect();
-                let mut term =
+                let mut updates =
                     |emitter: &mut Self, reduction: &NestReduction, points: &[IterationPoint], accs: &[_]| {
                         (points.iter().zip(accs))
                             .flat_map(|(point, acc)| emitter.accumulate(reduction, point, *acc, None))
                             .collect()
                     };
-                out.extend(self.bounded_terms(reduction, &axes, points, &accumulators, 1, &mut term));
+                out.extend(self.reduction_loops(reduction, &axes, points, &accumulators, 1, &mut updates));
                 for (point, acc) in points.iter_mut().zip(accumulators) {
                     let result = acc.index.unwrap_or(acc.value);
                     let result = self.nest.program.exprs.var(result);
@@ -99,7 +111,8 @@ impl<'e> NestEmitter<'e> {
         out
     }
 
-    /// Reduces at one point with lanes along a reduced axis.
+    /// Reduces at one point, with vectors along the reduced `axis` and loops over the other reduced axes, `outer`.
+    /// Returns the scalar result.
     fn reduce_along(
         &mut self,
         reduction: &NestReduction,
@@ -114,12 +127,12 @@ impl<'e> NestEmitter<'e> {
         let accumulators: Vec<AccumulatorVars> =
             (0..count).map(|_| self.accumulator(reduction, lanes, out)).collect();
         let points = std::slice::from_ref(point);
-        let mut line =
+        let mut along_axis =
             |emitter: &mut Self, reduction: &NestReduction, points: &[IterationPoint], accs: &[_]| {
-                points.iter().flat_map(|point| emitter.line(reduction, point, axis, accs)).collect()
+                points.iter().flat_map(|point| emitter.update_along(reduction, point, axis, accs)).collect()
             };
-        let terms = axis.extent.div_ceil(lanes * count);
-        out.extend(self.bounded_terms(reduction, outer, points, &accumulators, terms, &mut line));
+        let updates = axis.extent.div_ceil(lanes * count);
+        out.extend(self.reduction_loops(reduction, outer, points, &accumulators, updates, &mut along_axis));
         let result = self.combine_lanes(reduction, &accumulators);
         let ty = self.nest.program.exprs.ty(result);
         let name = self.nest.program.exprs.var_info(reduction.result).name.clone();
@@ -128,8 +141,8 @@ impl<'e> NestEmitter<'e> {
         self.nest.program.exprs.var(var)
     }
 
-    /// One line along the vector axis, its vectors dealt out to the accumulators.
-    fn line(
+    /// Updates by all values along the vector axis: vector `i` updates accumulator `i` modulo their number.
+    fn update_along(
         &mut self,
         reduction: &NestReduction,
         point: &IterationPoint,
@@ -147,11 +160,11 @@ impl<'e> NestEmitter<'e> {
             let exprs = &mut self.nest.program.exprs;
             let (start, end) = (exprs.index(0), exprs.index(blocks as i64));
             let kind = LoopKind::Serial;
-            let line = ReductionLoop { var: base, start, end, step: together, extent: blocks, kind };
-            out.extend(self.loop_in_chains(reduction, line, 1, accs, &mut |emitter, accs| {
+            let whole = ReductionLoop { var: base, start, end, step: together, extent: blocks, kind };
+            out.extend(self.loop_in_chains(reduction, whole, 1, accs, &mut |emitter, accs| {
                 let mut body = Vec::new();
-                for (number, &acc) in accs.iter().enumerate() {
-                    let base = emitter.nest.program.exprs.add_const(first, (number * lanes) as i64);
+                for (vector, &acc) in accs.iter().enumerate() {
+                    let base = emitter.nest.program.exprs.add_const(first, (vector * lanes) as i64);
                     let along = point.along(Lanes { axis: axis.var, base, count: lanes, mask: None });
                     body.extend(emitter.accumulate(reduction, &along, acc, None));
                 }
@@ -159,7 +172,7 @@ impl<'e> NestEmitter<'e> {
             }));
         }
         let first = if is_loop { blocks } else { 0 };
-        for (number, base) in (first..axis.extent).step_by(lanes).enumerate() {
+        for (vector, base) in (first..axis.extent).step_by(lanes).enumerate() {
             let first = self.nest.program.exprs.index(base as i64);
             let along = if base + lanes > axis.extent {
                 self.nest.lanes_below(axis.var, first, lanes, axis.extent)
@@ -167,22 +180,23 @@ impl<'e> NestEmitter<'e> {
                 Lanes { axis: axis.var, base: first, count: lanes, mask: None }
             };
             let point = point.along(along);
-            out.extend(self.accumulate(reduction, &point, accs[number % accs.len()], along.mask));
+            out.extend(self.accumulate(reduction, &point, accs[vector % accs.len()], along.mask));
         }
         out
     }
 
-    /// `body` at every point of the axes: the innermost ones unrolled as far as there are few terms, loops around
-    /// them that skip what guards exclude. `body` is given the reduction without those guards; it adds `terms` to each
-    /// accumulator.
-    fn bounded_terms(
+    /// `body` at every point of the reduced axes: the innermost axes are unrolled within
+    /// [`MAX_UNROLLED_UPDATES`](super::plan::MAX_UNROLLED_UPDATES), the others are loops whose bounds leave out what
+    /// guards exclude. `body` is called with the reduction without those guards; one execution of it updates each
+    /// accumulator `updates` times.
+    fn reduction_loops(
         &mut self,
         reduction: &NestReduction,
         axes: &[Axis],
         points: &[IterationPoint],
         accs: &[AccumulatorVars],
-        terms: usize,
-        body: &mut EmitTerm<'e, '_>,
+        updates: usize,
+        body: &mut EmitUpdates<'e, '_>,
     ) -> Vec<Stmt> {
         let (looped, unrolled) = self.plan.looped_and_unrolled(axes);
         let (reduction, limits) = self.limited(reduction, looped);
@@ -190,7 +204,7 @@ impl<'e> NestEmitter<'e> {
         let mut loops = Vec::new();
         let mut points = points.to_vec();
         for axis in looped {
-            let (start, end) = self.limited_bounds(axis, &limits, &points[0], &mut out);
+            let LoopBounds { start, end } = self.limited_bounds(axis, &limits, &points[0], &mut out);
             let (var, bound) = self.loop_over(axis, &points);
             loops.push(ReductionLoop {
                 var,
@@ -202,41 +216,51 @@ impl<'e> NestEmitter<'e> {
             });
             points = bound;
         }
-        let terms = unrolled.iter().fold(terms, |terms, axis| terms.saturating_mul(axis.extent));
-        out.extend(self.loops_in_chains(&reduction, &loops, terms, accs, &mut |emitter, accs| {
-            emitter.unrolled_terms(unrolled, &points, &mut |emitter, points| {
+        let updates = unrolled.iter().fold(updates, |updates, axis| updates.saturating_mul(axis.extent));
+        out.extend(self.loops_in_chains(&reduction, &loops, updates, accs, &mut |emitter, accs| {
+            emitter.at_each_point(unrolled, &points, &mut |emitter, points| {
                 body(emitter, &reduction, points, accs)
             })
         }));
         out
     }
 
-    /// `body` in loops. It adds `terms` to each accumulator it is given.
+    /// `body` in loops, outermost first. One execution of `body` updates each accumulator that it is called with
+    /// `updates` times. The outermost loop whose body makes at most [`LONGEST_CHAIN`] updates, or the innermost loop if
+    /// there is none, is emitted by [`Self::loop_in_chains`].
     fn loops_in_chains(
         &mut self,
         reduction: &NestReduction,
         loops: &[ReductionLoop],
-        terms: usize,
+        updates: usize,
         accs: &[AccumulatorVars],
         body: &mut dyn FnMut(&mut Self, &[AccumulatorVars]) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
         let Some((outer, inner)) = loops.split_first() else { return body(self, accs) };
-        let terms_inside = inner.iter().fold(terms, |terms, inner| terms.saturating_mul(inner.extent));
+        let updates_inside =
+            inner.iter().fold(updates, |updates, inner| updates.saturating_mul(inner.extent));
         let mut inside =
-            |emitter: &mut Self, accs: &[_]| emitter.loops_in_chains(reduction, inner, terms, accs, body);
-        if terms_inside > LONGEST_CHAIN && !inner.is_empty() {
+            |emitter: &mut Self, accs: &[_]| emitter.loops_in_chains(reduction, inner, updates, accs, body);
+        if updates_inside > LONGEST_CHAIN && !inner.is_empty() {
             return vec![outer.around(inside(self, accs))];
         }
-        self.loop_in_chains(reduction, *outer, terms_inside, accs, &mut inside)
+        self.loop_in_chains(reduction, *outer, updates_inside, accs, &mut inside)
     }
 
-    /// `body` in a loop, where it adds `terms` to each accumulator it is given. Where a sum's chains would be too long,
-    /// pieces of the loop have accumulators of their own.
+    /// `body` in a loop. One execution of `body` updates each accumulator that it is called with `updates` times. A
+    /// float sum with more than [`LONGEST_CHAIN`] updates is split into pieces, each with fresh accumulators:
+    ///
+    /// ```text
+    /// for first in start..end step piece:
+    ///   part = 0
+    ///   for var in first..min(first + piece, end): part += ...
+    ///   acc += part
+    /// ```
     pub fn loop_in_chains(
         &mut self,
         reduction: &NestReduction,
         whole: ReductionLoop,
-        terms: usize,
+        updates: usize,
         accs: &[AccumulatorVars],
         body: &mut dyn FnMut(&mut Self, &[AccumulatorVars]) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
@@ -244,10 +268,10 @@ impl<'e> NestEmitter<'e> {
         let points = extent / step;
         let is_sum =
             reduction.op == ReduceOp::Sum && self.nest.program.exprs.dtype(reduction.body).is_float();
-        if !is_sum || points.saturating_mul(terms) <= LONGEST_CHAIN {
+        if !is_sum || points.saturating_mul(updates) <= LONGEST_CHAIN {
             return vec![whole.around(body(self, accs))];
         }
-        let piece = points.div_ceil(points.div_ceil((LONGEST_CHAIN / terms).max(1))) * step;
+        let piece = points.div_ceil(points.div_ceil((LONGEST_CHAIN / updates).max(1))) * step;
         let exprs = &mut self.nest.program.exprs;
         let name = format!("{}_first", exprs.var_info(whole.var).name);
         let first = exprs.declare(VarInfo {
@@ -279,12 +303,13 @@ impl<'e> NestEmitter<'e> {
         vec![ReductionLoop { var: first, step: piece, kind: LoopKind::Serial, ..whole }.around(out)]
     }
 
-    /// The reduction without guards that bound the loops over these axes, and the bounds.
+    /// The reduction without the guards that bound the loops over these axes, and the bounds. A bound may not differ
+    /// between points that are computed together, so it depends neither on the vector axis nor on the blocked one.
     pub(super) fn limited(
         &mut self,
         reduction: &NestReduction,
         looped: &[Axis],
-    ) -> (NestReduction, Vec<LoopBound>) {
+    ) -> (NestReduction, Vec<GuardBound>) {
         let vars: Vec<VarId> = looped.iter().map(|axis| axis.var).collect();
         let plan = self.plan;
         let differs = |var: VarId| {
@@ -294,15 +319,16 @@ impl<'e> NestEmitter<'e> {
         limits(&mut self.nest, reduction, &vars, &|var| !differs(var))
     }
 
-    /// The bounds of the loop over a reduced axis.
+    /// The bounds of the loop over a reduced axis, tightened by guards. Bounds that are not constant are named in
+    /// `out`.
     fn limited_bounds(
         &mut self,
         axis: &Axis,
-        limits: &[LoopBound],
+        limits: &[GuardBound],
         point: &IterationPoint,
         out: &mut Vec<Stmt>,
-    ) -> (ExprId, ExprId) {
-        let (mut start, mut end) = self.bounds(axis);
+    ) -> LoopBounds {
+        let LoopBounds { mut start, mut end } = self.bounds(axis);
         for limit in limits.iter().filter(|limit| limit.axis == axis.var) {
             let bound = self.nest.value(point, limit.bound);
             let exprs = &mut self.nest.program.exprs;
@@ -322,11 +348,11 @@ impl<'e> NestEmitter<'e> {
             out.push(Stmt::Let(var, bound));
             self.nest.program.exprs.var(var)
         };
-        (named(start, "start"), named(end, "end"))
+        LoopBounds { start: named(start, "start"), end: named(end, "end") }
     }
 
-    /// `body` at every point of the axes, one after the other.
-    fn unrolled_terms(
+    /// `body` at every point of the axes, one after the other: fully unrolled loops.
+    fn at_each_point(
         &mut self,
         axes: &[Axis],
         points: &[IterationPoint],
@@ -337,12 +363,12 @@ impl<'e> NestEmitter<'e> {
         for value in 0..axis.extent {
             let value = self.nest.program.exprs.index(value as i64);
             let bound: Vec<IterationPoint> = points.iter().map(|point| point.with(axis.var, value)).collect();
-            out.extend(self.unrolled_terms(inner, &bound, body));
+            out.extend(self.at_each_point(inner, &bound, body));
         }
         out
     }
 
-    /// Declares an accumulator that holds nothing.
+    /// Declares an accumulator of `width` lanes that holds the identity element.
     pub fn accumulator(
         &mut self,
         reduction: &NestReduction,
@@ -367,7 +393,8 @@ impl<'e> NestEmitter<'e> {
         AccumulatorVars { value, index }
     }
 
-    /// Adds a term to an accumulator, in the lanes of `mask` if there is one.
+    /// Updates an accumulator by the reduction's body at a point: `acc = op(acc, body)`, by an FMA for summed products.
+    /// Only lanes of `mask`, if there is one, change.
     pub fn accumulate(
         &mut self,
         reduction: &NestReduction,
@@ -382,15 +409,15 @@ impl<'e> NestEmitter<'e> {
             return out;
         }
         let old = self.nest.program.exprs.var(acc.value);
-        let new = match reduction.factors.filter(|_| self.nest.program.exprs.dtype(old).is_float()) {
-            Some((lhs, rhs)) => {
+        let new = match reduction.operands.filter(|_| self.nest.program.exprs.dtype(old).is_float()) {
+            Some(ProductOperands { lhs, rhs }) => {
                 let (lhs, rhs) = (self.nest.full_value(point, lhs), self.nest.full_value(point, rhs));
                 let zero = |id: ExprId| self.nest.program.exprs.as_const(id).is_some_and(|c| c.is_float(0.0));
                 if zero(lhs) || zero(rhs) { old } else { self.nest.program.exprs.fma(lhs, rhs, old) }
             }
             None => {
-                let term = self.nest.full_value(point, reduction.body);
-                self.combine(reduction.op, old, term)
+                let value = self.nest.full_value(point, reduction.body);
+                self.combine(reduction.op, old, value)
             }
         };
         if new == old {
@@ -405,7 +432,7 @@ impl<'e> NestEmitter<'e> {
         out
     }
 
-    /// A value-reduction of two values.
+    /// Two values combined by a reduction; an arg-reduction combines as its maximum or minimum.
     pub fn combine(&mut self, op: ReduceOp, a: ExprId, b: ExprId) -> ExprId {
         let exprs = &mut self.nest.program.exprs;
         match op {
@@ -416,7 +443,8 @@ impl<'e> NestEmitter<'e> {
         }
     }
 
-    /// Takes a term and its position where it beats what was found so far.
+    /// Updates an arg-reduction: in lanes of `mask` where the body's value beats the accumulator, value and position
+    /// are replaced. NaN beats every number; on ties the first or the last position wins, as the reduction says.
     fn accumulate_extremum(
         &mut self,
         reduction: &NestReduction,
@@ -425,21 +453,21 @@ impl<'e> NestEmitter<'e> {
         index: VarId,
         mask: Option<ExprId>,
     ) -> Vec<Stmt> {
-        let term = self.nest.full_value(point, reduction.body);
+        let candidate = self.nest.full_value(point, reduction.body);
         let axis = self.nest.program.exprs.var(reduction.reduced[0]);
         let at = self.nest.full_value(point, axis);
         let exprs = &mut self.nest.program.exprs;
         let (old, old_at) = (exprs.var(value), exprs.var(index));
         let mut beats = match reduction.op {
-            ReduceOp::ArgMax { last: false } => exprs.gt(term, old),
-            ReduceOp::ArgMax { last: true } => exprs.ge(term, old),
-            ReduceOp::ArgMin { last: true } => exprs.le(term, old),
-            _ => exprs.lt(term, old),
+            ReduceOp::ArgMax { last: false } => exprs.gt(candidate, old),
+            ReduceOp::ArgMax { last: true } => exprs.ge(candidate, old),
+            ReduceOp::ArgMin { last: true } => exprs.le(candidate, old),
+            _ => exprs.lt(candidate, old),
         };
-        if exprs.dtype(term).is_float() {
+        if exprs.dtype(candidate).is_float() {
             let is_last =
                 matches!(reduction.op, ReduceOp::ArgMax { last: true } | ReduceOp::ArgMin { last: true });
-            let mut is_nan = exprs.is_nan(term);
+            let mut is_nan = exprs.is_nan(candidate);
             if !is_last {
                 let was_nan = exprs.is_nan(old);
                 let was_number = exprs.not(was_nan);
@@ -450,20 +478,21 @@ impl<'e> NestEmitter<'e> {
         if let Some(mask) = mask {
             beats = exprs.and(beats, mask);
         }
-        // The flags are named: assigning the value must not change them for the position.
+        // The flags are a variable of their own: both assignments must see the comparison with the old value.
         let flags = exprs.declare_register("beats", exprs.ty(beats));
         let named = exprs.var(flags);
         let new_at = exprs.select(named, at, old_at);
-        let new = exprs.select(named, term, old);
+        let new = exprs.select(named, candidate, old);
         vec![Stmt::Let(flags, beats), Stmt::Assign(index, new_at), Stmt::Assign(value, new)]
     }
 
-    /// The result of all lanes of all accumulators.
+    /// The scalar result of all lanes of all accumulators. An arg-reduction has one accumulator.
     pub fn combine_lanes(&mut self, reduction: &NestReduction, accs: &[AccumulatorVars]) -> ExprId {
         let mut values: Vec<ExprId> = accs.iter().map(|acc| self.nest.program.exprs.var(acc.value)).collect();
         if let Some(index) = accs[0].index {
             return self.extremum_position(reduction.op, values[0], index);
         }
+        // A tree over the accumulators, then a horizontal reduction of the lanes.
         while values.len() > 1 {
             let half = values.len().div_ceil(2);
             for position in half..values.len() {
@@ -475,7 +504,7 @@ impl<'e> NestEmitter<'e> {
         self.nest.program.exprs.reduce_lanes(reduction.op, values[0])
     }
 
-    /// Of the lanes that hold the extremum, the first or last position.
+    /// The first or the last position, as the reduction says, among the lanes that hold the extremum.
     pub fn extremum_position(&mut self, op: ReduceOp, value: ExprId, index: VarId) -> ExprId {
         let (extremum, is_last) = match op {
             ReduceOp::ArgMax { last } => (ReduceOp::Max, last),

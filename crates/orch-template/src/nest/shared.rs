@@ -1,5 +1,5 @@
-//! Costly values that several stages compute are computed once: the first stage that needs them leaves them in
-//! scratch, as softmax does with its exponentials.
+//! Costly values that several stages compute are computed once: the first stage that needs one stores it in scratch,
+//! and later stages load it. Example: the exponentials of a softmax, which are summed and then divided by their sum.
 
 use super::cost::operation_cycles;
 use super::flat::{Nest, NestStage, StageWork};
@@ -12,22 +12,23 @@ use std::collections::BTreeSet;
 pub(crate) struct SharedValue {
     /// The stage that saves it, as a position among the stages.
     pub stage: usize,
-    /// What is saved.
+    /// The saved value, a scalar expression.
     pub value: ExprId,
-    /// The axes it varies over, apart from outer ones.
+    /// The axes that the stage loops over, apart from outer ones: the value varies over all of them.
     pub axes: Vec<VarId>,
 }
 
-/// Operations, in cycles per vector, from which on a value is worth a store and a load.
+/// Modelled cycles per vector of a value's operations from which on it is worth a store and a load.
 const MIN_CYCLES: f64 = 6.0;
 
-/// Loads from which on a value is worth a store and a load.
+/// Number of loads in a value from which on it is worth a store and a load.
 const MIN_LOADS: usize = 3;
 
-/// Whether a value that varies over axes is worth saving, where others are saved already.
+/// Whether a value is worth saving, where the values of the set are saved already.
 pub(crate) type IsWorthSaving = fn(&Nest, ExprId, &BTreeSet<ExprId>) -> bool;
 
-/// The values worth saving, by stage.
+/// The values worth saving, by the stage that saves them: each is used by a later stage that loops over the same inner
+/// axes in another loop.
 pub(crate) fn shared_values(nest: &Nest, outer: &[Axis], is_worth_saving: IsWorthSaving) -> Vec<SharedValue> {
     let mut shared = Vec::new();
     for (position, stage) in nest.stages.iter().enumerate() {
@@ -85,7 +86,7 @@ fn outermost(
     found
 }
 
-/// True if the value varies over all of the axes and is no index.
+/// True if the value varies over all of the axes and is not index arithmetic.
 fn varies_over(nest: &Nest, value: ExprId, axes: &BTreeSet<VarId>) -> bool {
     let exprs = &nest.program.exprs;
     if exprs.ty(value) == orch_compute::expr::Type::INDEX {
@@ -95,7 +96,7 @@ fn varies_over(nest: &Nest, value: ExprId, axes: &BTreeSet<VarId>) -> bool {
     axes.iter().all(|axis| vars.contains(axis))
 }
 
-/// True if the value costs more than to save it in memory.
+/// True if computing the value costs more than a store to scratch and a load.
 pub(super) fn costs_more_than_scratch(nest: &Nest, value: ExprId, _: &BTreeSet<ExprId>) -> bool {
     let exprs = &nest.program.exprs;
     if matches!(exprs.get(value), Expr::Load { .. }) {
@@ -107,7 +108,8 @@ pub(super) fn costs_more_than_scratch(nest: &Nest, value: ExprId, _: &BTreeSet<E
     loads >= MIN_LOADS || cycles >= MIN_CYCLES
 }
 
-/// True if the value costs more than to keep it in registers: it loads something that is not saved, or is costly.
+/// True if computing the value again costs more than keeping it in registers: it loads something that is not saved, or
+/// takes [`MIN_CYCLES`].
 pub(crate) fn costs_more_than_registers(nest: &Nest, value: ExprId, saved: &BTreeSet<ExprId>) -> bool {
     let exprs = &nest.program.exprs;
     let parts = exprs.reachable_unless(&[value], |id| saved.contains(&id));

@@ -1,6 +1,6 @@
-//! Storing stages: loops over what is not outer, and the stores themselves.
+//! Storing stages: loops over axes that are not outer, and the stores themselves.
 
-use super::emit::{NestEmitter, for_loop};
+use super::emit::{LoopBounds, NestEmitter, for_loop};
 use super::flat::{NestStage, StageWork};
 use super::point::{IterationPoint, Lanes};
 use orch_compute::block::Axis;
@@ -8,7 +8,7 @@ use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
 use orch_thread::program::{LoopKind, Stmt};
 
 impl NestEmitter<'_> {
-    /// Stores over one domain.
+    /// The stores of stages that have the same domain, in one loop nest over its inner axes.
     pub fn store_stages(&mut self, stages: &[NestStage], points: &[IterationPoint]) -> Vec<Stmt> {
         let Some(first) = stages.first() else { return Vec::new() };
         let inner = self.inner_axes(&first.domain);
@@ -31,7 +31,8 @@ impl NestEmitter<'_> {
         })
     }
 
-    /// Loops over inner axes (the vector axis last, if it is one) around `body`, which is given the points.
+    /// Loops over inner axes (the vector axis last, if it is one of them) around `body`, which is called with the
+    /// points.
     pub fn inner_loops(
         &mut self,
         axes: &[Axis],
@@ -44,7 +45,7 @@ impl NestEmitter<'_> {
         }
         let (var, points) = self.loop_over(axis, points);
         let statements = self.inner_loops(inner, &points, body);
-        let (start, end) = self.bounds(axis);
+        let LoopBounds { start, end } = self.bounds(axis);
         vec![for_loop(var, start, end, 1, LoopKind::Serial, statements)]
     }
 
@@ -55,12 +56,13 @@ impl NestEmitter<'_> {
         (var, points.iter().map(|point| point.with(axis.var, value)).collect())
     }
 
-    /// The constant bounds of an axis.
-    pub fn bounds(&mut self, axis: &Axis) -> (ExprId, ExprId) {
+    /// The bounds `0..extent` of an axis.
+    pub fn bounds(&mut self, axis: &Axis) -> LoopBounds {
         let exprs = &mut self.nest.program.exprs;
-        (exprs.index(0), exprs.index(axis.extent as i64))
+        LoopBounds { start: exprs.index(0), end: exprs.index(axis.extent as i64) }
     }
 
+    /// The loop over full vectors of an inner axis, and one masked vector for the rest.
     fn inner_vector_loop(
         &mut self,
         axis: &Axis,
@@ -89,7 +91,7 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// One store of a value or vector.
+    /// One store of a value, or of a vector to consecutive elements or at a vector of offsets, under the point's mask.
     pub fn store(&mut self, point: &IterationPoint, buffer: BufferId, offset: ExprId, body: ExprId) -> Stmt {
         let value = self.nest.full_value(point, body);
         let offset = self.nest.value(point, offset);

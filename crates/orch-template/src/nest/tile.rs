@@ -1,6 +1,6 @@
-//! Tiles for accesses that are contiguous along another axis than the result: a transpose is staged through scratch
-//! that stays in L1, element by element, so that each cache line is read once and the vector loop
-//! finds its operands contiguous.
+//! Tiles for loads that are contiguous along another axis (`u`) than the result (`v`), as in a transpose. A tile is
+//! copied to scratch that stays in L1, element by element, so that each cache line of the source is read once; the
+//! vector loop then loads contiguous elements from scratch.
 //!
 //! ```text
 //! for u0 in steps of tile, for v0 in steps of tile:
@@ -8,7 +8,7 @@
 //!   for u in tile, vectors of v:   out(u, v) = body with scratch for load    contiguous in v
 //! ```
 
-use super::emit::{NestEmitter, for_loop};
+use super::emit::{LoopBounds, NestEmitter, for_loop};
 use super::point::{IterationPoint, Lanes};
 use super::tiling::{Corner, StagedLoad, TileLayout, Tiling};
 use orch_compute::block::Axis;
@@ -16,8 +16,8 @@ use orch_compute::expr::{ExprId, VarId};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt};
 
 impl NestEmitter<'_> {
-    /// Replaces staged loads by loads from buffers `[source_tile][vector_tile]`, whose offsets are relative to the corner
-    /// of the tile.
+    /// Adds a buffer `[source_tile, vector_tile]` for each staged load, and replaces the load in all stages by one from
+    /// that buffer, whose offset is relative to the corner of the tile.
     pub fn stage_loads(
         &mut self,
         tiling: &Tiling,
@@ -42,8 +42,9 @@ impl NestEmitter<'_> {
                 TileLayout::RowMajor => column,
                 TileLayout::Swizzled(swizzle) => swizzle.swizzled_column_expr(exprs, row, column),
             };
-            let line = exprs.mul_const(row, tiling.vector_tile as i64);
-            let offset = exprs.add2(line, stored_column);
+            // [row, column]
+            let row_offset = exprs.mul_const(row, tiling.vector_tile as i64);
+            let offset = exprs.add2(row_offset, stored_column);
             let offset = self.nest.simplify(offset);
             let instead = self.nest.program.exprs.load(buffer, offset, 1, None);
             let mut stages = std::mem::take(&mut self.nest.stages);
@@ -56,26 +57,28 @@ impl NestEmitter<'_> {
         (corner, staged)
     }
 
-    /// Tiles over pieces `0..source_end` and `0..vector_end` of the two axes, for one point: `bounds` are the
-    /// bounds of the source axis in this task.
-    pub fn tile_loops(&mut self, bounds: (ExprId, ExprId), point: &IterationPoint) -> Vec<Stmt> {
+    /// Loops over the tiles of both axes at one point of the other outer axes: full tiles, then narrower ones at the
+    /// end of each axis. `bounds` are those of the source axis in this work item.
+    pub fn tile_loops(&mut self, bounds: LoopBounds, point: &IterationPoint) -> Vec<Stmt> {
         let (Some(tiling), Some(vector)) = (self.plan.tiling.clone(), self.plan.vector.clone()) else {
             return Vec::new();
         };
         let mut out = Vec::new();
-        for (source_first, source_end, rows) in pieces(tiling.source.extent, tiling.source_tile) {
-            let start = self.at_least(bounds.0, source_first, true);
-            let end = self.bounded(bounds.1, source_end, true);
+        for source in equal_tiles(tiling.source.extent, tiling.source_tile) {
+            let rows = source.tile;
+            let start = self.at_least(bounds.start, source.start, true);
+            let end = self.bounded(bounds.end, source.end, true);
             if start == end {
                 continue;
             }
-            let u0 = self.loop_var(&tiling.source, source_first, source_end - rows, 1);
+            let u0 = self.loop_var(&tiling.source, source.start, source.end - rows, 1);
             let mut columns_out = Vec::new();
-            for (vector_first, vector_end, columns) in pieces(vector.extent, tiling.vector_tile) {
-                let v0 = self.loop_var(&vector, vector_first, vector_end - columns, 1);
+            for piece in equal_tiles(vector.extent, tiling.vector_tile) {
+                let columns = piece.tile;
+                let v0 = self.loop_var(&vector, piece.start, piece.end - columns, 1);
                 let body = self.tile(point, &tiling, &vector, (u0, rows), (v0, columns));
                 let exprs = &mut self.nest.program.exprs;
-                let (start, end) = (exprs.index(vector_first as i64), exprs.index(vector_end as i64));
+                let (start, end) = (exprs.index(piece.start as i64), exprs.index(piece.end as i64));
                 columns_out.push(for_loop(v0, start, end, columns, LoopKind::Serial, body));
             }
             out.push(for_loop(u0, start, end, rows, LoopKind::Serial, columns_out));
@@ -83,7 +86,8 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// One tile of `rows` values of the source axis and `columns` of the vector axis.
+    /// One tile `[rows, columns]`, rows along the source axis and columns along the vector axis: fills the scratch,
+    /// then runs all stages in vectors along the columns.
     fn tile(
         &mut self,
         point: &IterationPoint,
@@ -126,7 +130,7 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// The mask of the first lanes.
+    /// The mask of the first `valid` of `lanes` lanes.
     fn first_lanes(&mut self, valid: usize, lanes: usize) -> ExprId {
         let exprs = &mut self.nest.program.exprs;
         let (zero, valid) = (exprs.index(0), exprs.index(valid as i64));
@@ -134,23 +138,35 @@ impl NestEmitter<'_> {
         exprs.lt(lane, valid)
     }
 
-    /// A loop variable `0..count`, and `first` plus it.
+    /// A loop variable over `0..count`, and the sum of `first` and the variable.
     fn offset_loop(&mut self, name: &str, first: ExprId, count: usize) -> (VarId, ExprId) {
         let exprs = &mut self.nest.program.exprs;
         let (var, value) = exprs.fresh_index(name, count);
         (var, exprs.add2(first, value))
     }
 
+    /// A loop of `count` iterations.
     fn count_loop(&mut self, var: VarId, count: usize, kind: LoopKind, body: Vec<Stmt>) -> Stmt {
         let exprs = &mut self.nest.program.exprs;
         for_loop(var, exprs.index(0), exprs.index(count as i64), 1, kind, body)
     }
 }
 
-/// The full tiles of an axis and the rest: first value, end, and the values of a tile.
-fn pieces(extent: usize, tile: usize) -> Vec<(usize, usize, usize)> {
+/// A piece of an axis that consists of tiles of one size.
+struct EqualTiles {
+    start: usize,
+    end: usize,
+    /// Points of the axis in a tile.
+    tile: usize,
+}
+
+/// The full tiles of an axis, and the rest as one narrower tile; neither is empty.
+fn equal_tiles(extent: usize, tile: usize) -> Vec<EqualTiles> {
     let full = extent / tile * tile;
-    let mut pieces = vec![(0, full, tile), (full, extent, extent - full)];
-    pieces.retain(|(first, end, _)| first < end);
+    let mut pieces = vec![
+        EqualTiles { start: 0, end: full, tile },
+        EqualTiles { start: full, end: extent, tile: extent - full },
+    ];
+    pieces.retain(|piece| piece.start < piece.end);
     pieces
 }

@@ -5,58 +5,60 @@ use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, VarId};
 use orch_ir::BinaryFn;
 
-/// Bytes of a row of a tile: several cache lines of the result, few enough rows to stay in the cache.
+/// Bytes of a row of a tile: two cache lines of the result; a tile of as many rows stays in L1.
 const ROW_BYTES: usize = 128;
 
-/// Tiling for a pair of axes.
+/// Tiles over a pair of axes: loads are contiguous along `source`, the result along the vector axis.
 #[derive(Clone, Debug)]
 pub(crate) struct Tiling {
     /// The axis along which staged loads are contiguous.
     pub source: Axis,
-    /// Its values in a tile.
+    /// Its points in a tile.
     pub source_tile: usize,
-    /// Values of the vector axis in a tile, a multiple of the lanes.
+    /// Points of the vector axis in a tile, a multiple of the lanes.
     pub vector_tile: usize,
     /// Loads that are staged.
     pub loads: Vec<ExprId>,
 }
 
-/// How the elements of a tile lie in its buffer.
+/// Layout of a tile `[source_tile, vector_tile]` in its buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TileLayout {
     /// `[row][column]`.
     RowMajor,
-    /// `[row][swizzled column]`: the parts of a row are permuted by the number of the row, so that the elements of a column
-    /// are in different banks of shared memory.
+    /// `[row][swizzled column]`: the parts of a row are permuted by the row index, so that the elements of a column are
+    /// in different banks of shared memory.
     Swizzled(XorSwizzle),
 }
 
 /// An XOR swizzle of rows that consist of parts of neighbouring elements: part `p` of row `r` is stored as part
-/// `p ^ (r / alike % parts)`.
+/// `p ^ (r / rows_per_pattern % parts)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct XorSwizzle {
     /// Elements of a part.
     pub part: usize,
     /// Parts of a row, a power of two.
     pub parts: usize,
-    /// Neighbouring rows that have the same permutation.
-    pub alike: usize,
+    /// Neighbouring rows that have the same permutation of parts.
+    pub rows_per_pattern: usize,
 }
 
 impl XorSwizzle {
-    /// The column where element `[row, column]` lies in its row.
+    /// The column at which element `[row, column]` is stored in its row.
     pub fn swizzled_column(&self, row: usize, column: usize) -> usize {
-        let swizzled = (column / self.part) ^ (row / self.alike % self.parts);
+        let swizzled = (column / self.part) ^ (row / self.rows_per_pattern % self.parts);
         swizzled * self.part + column % self.part
     }
 
-    /// The same for expressions.
+    /// [`Self::swizzled_column`] of expressions.
     pub fn swizzled_column_expr(&self, exprs: &mut Exprs, row: ExprId, column: ExprId) -> ExprId {
-        let [part, parts, alike] = [self.part, self.parts, self.alike].map(|elems| exprs.index(elems as i64));
-        let (number, within) = (exprs.floor_div(column, part), exprs.floor_rem(column, part));
-        let turn = exprs.floor_div(row, alike);
-        let turn = exprs.floor_rem(turn, parts);
-        let swizzled = exprs.binary(BinaryFn::Xor, number, turn);
+        let [part, parts, rows_per_pattern] =
+            [self.part, self.parts, self.rows_per_pattern].map(|elems| exprs.index(elems as i64));
+        let (part_index, within) = (exprs.floor_div(column, part), exprs.floor_rem(column, part));
+        let pattern = exprs.floor_div(row, rows_per_pattern);
+        let pattern = exprs.floor_rem(pattern, parts);
+        let swizzled = exprs.binary(BinaryFn::Xor, part_index, pattern);
+        // [part, element within the part]
         exprs.linear_index(&[swizzled, within], &[self.part, 1])
     }
 }
@@ -64,23 +66,26 @@ impl XorSwizzle {
 /// A staged load.
 #[derive(Clone, Debug)]
 pub(crate) struct StagedLoad {
-    /// Stands for the load in the bodies of stores.
+    /// The load from the source tensor, which fills the tile.
     pub load: ExprId,
-    /// `[source_tile][vector_tile]`.
+    /// The tile, `[source_tile, vector_tile]`.
     pub buffer: BufferId,
-    /// Offset in the scratch, in terms of `corner` and the axes.
+    /// Element offset of the load's element in the tile, in terms of the [`Corner`] and both axes.
     pub offset: ExprId,
 }
 
-/// The values of both axes at the first element of the current tile.
+/// Variables that hold the values of both axes at the first element of the current tile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Corner {
+    /// First value of the source axis.
     pub source: VarId,
+    /// First value of the vector axis.
     pub vector: VarId,
 }
 
 impl Tiling {
-    /// The tiling that a nest of stores needs with this vector axis, if any.
+    /// The tiling for a nest of stores with this vector axis: of all loads that are strided along the vector axis and
+    /// contiguous along the same outer axis as the first such load. `None` if there is no such load.
     pub fn of(nest: &mut Nest, outer: &[Axis], vector: &Axis, lanes: usize) -> Option<Tiling> {
         let mut tiling: Option<Tiling> = None;
         for load in strided_loads(nest, vector.var) {
@@ -101,7 +106,7 @@ impl Tiling {
     }
 }
 
-/// Loads that would gather along an axis.
+/// Loads with a constant stride other than 0 and 1 along an axis: vectors along that axis would gather their elements.
 pub(crate) fn strided_loads(nest: &mut Nest, vector: VarId) -> Vec<ExprId> {
     let roots: Vec<ExprId> = nest.stages.iter().flat_map(NestStage::roots).collect();
     let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
@@ -116,7 +121,7 @@ pub(crate) fn strided_loads(nest: &mut Nest, vector: VarId) -> Vec<ExprId> {
     found
 }
 
-/// The outer axis along which a load is contiguous.
+/// The outer axis other than the vector axis along which a load is contiguous.
 pub(crate) fn contiguous_axis(nest: &mut Nest, load: ExprId, outer: &[Axis], vector: VarId) -> Option<Axis> {
     let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
     let Expr::Load { offset, .. } = *exprs.get(load) else { return None };

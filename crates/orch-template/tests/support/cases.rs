@@ -122,9 +122,9 @@ pub fn every_reduction_of_every_type(check: &dyn Fn(&G)) {
     }
 }
 
-/// In one chain all terms of 1 after those of 2^24 are lost, each being half a unit in the last place.
+/// In one chain all ones that are added after values of 2^24 are lost, since each is half a unit in the last place.
 pub fn long_sums_are_several_chains(check: &dyn Fn(&G)) {
-    // Where lanes run along the sum, each of them begins with terms of 2^24.
+    // If lanes lie along the reduced axis, each of them begins with values of 2^24.
     let cases = [([1, 2200, 20], 1), ([3, 4000, 1], 1), ([17, 2200, 3], 1), ([1, 1, 140_000], 64)];
     for (dims, large) in cases {
         let axis = if dims[2] > 100 { 2 } else { 1 };
@@ -135,7 +135,7 @@ pub fn long_sums_are_several_chains(check: &dyn Fn(&G)) {
         let x = g.0.add_constant(Tensor::from_vec(dims, values));
         let sum = g.reduce(ReduceOp::Sum, x, &[axis]);
         let kept: Vec<usize> = g.0.shape(sum).to_vec();
-        // 1 if at least a quarter of the terms of 1 are in the sum.
+        // 1 if at least a quarter of the ones are in the sum.
         let larges = g.fill(large as f32 * f32::exp2(24.0), &kept);
         let quarters = g.fill(4.0 / count as f32, &kept);
         let one = g.fill(1.0, &kept);
@@ -148,7 +148,7 @@ pub fn long_sums_are_several_chains(check: &dyn Fn(&G)) {
 }
 
 pub fn stages_of_inner_axes(check: &dyn Fn(&G)) {
-    // The sum over one axis is needed along another, which is reduced in turn.
+    // The sum over one axis varies over another axis, which is reduced afterwards.
     let mut g = G::new();
     let x = g.f32(&[3, 18, 5]);
     let inner = g.reduce(ReduceOp::Sum, x, &[2]);

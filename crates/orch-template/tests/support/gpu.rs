@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 /// Most schedules of a template.
 const MAX_SCHEDULES: usize = 200;
 
-/// A template: the kernels of some of its schedules, with a text for each.
+/// A template: it gives the kernels of some of its schedules, with a description of each.
 type Template = fn(&BlockProgram, &GpuTarget, &Sample) -> Vec<(String, Kernel)>;
 
-/// The number of schedules of a template that are tried, about, drawn at random beside the preferred one.
+/// About how many schedules of a template are tried: drawn at random, beside the preferred one.
 #[derive(Clone, Copy)]
 pub struct Sample(pub usize);
 
@@ -73,7 +73,7 @@ impl G {
         let inputs = self.inputs(11);
         let values = self.arguments(block, &inputs);
         let expected = self.expected(&inputs);
-        // Targets differ in whether there are clusters; a schedule that both have is one kernel.
+        // Targets differ in whether they have clusters; a schedule that both have gives the same kernel.
         let mut seen = BTreeSet::new();
         for (target, sample) in [(&SM_90, sample), (&SM_80, Sample(0))] {
             let kernels: Vec<(&str, String, Kernel)> = (TEMPLATES.iter())

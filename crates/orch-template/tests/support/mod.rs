@@ -13,7 +13,7 @@ use orch_compute::{
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::*;
 
-/// A window that is the same along both spatial dimensions.
+/// A window with the same extent, stride and padding along both spatial dimensions.
 pub fn square_window(kernel: usize, stride: usize, pad: usize, dilation: usize) -> Window {
     Window {
         kernel: vec![kernel; 2],
@@ -36,7 +36,7 @@ impl Random {
         self.0
     }
 
-    /// Below `n`.
+    /// A number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
@@ -58,7 +58,7 @@ impl Random {
 /// The layout of each tensor.
 pub type Layouts<'a> = &'a dyn Fn(TensorId) -> Layout;
 
-/// Graph construction with less noise.
+/// A primitive graph that is being built, with short methods for common primitives.
 pub struct G(pub PrimGraph);
 
 impl G {
@@ -186,7 +186,7 @@ impl G {
         types.map(|(dtype, shape)| random.tensor(dtype, shape)).collect()
     }
 
-    /// What the reference interpreter computes.
+    /// The outputs by the reference interpreter.
     pub fn expected(&self, inputs: &[Tensor]) -> Vec<Tensor> {
         evaluate(&self.0, inputs, &EvalOptions::default()).expect("a graph that can be evaluated")
     }
@@ -200,7 +200,7 @@ impl G {
         block.args.iter().map(|arg| value(arg.tensor)).collect()
     }
 
-    /// Builds, validates, interprets, compares with the reference; the block program.
+    /// Builds the block program, validates it, interprets it, and compares with the reference; the block program.
     pub fn check(&self) -> BlockProgram {
         let block = self.build().expect("a kernel");
         assert_eq!(validate_block(&block), Vec::<String>::new(), "{block}");
@@ -326,7 +326,7 @@ impl G {
             for schedule in row {
                 let kernel = row::lower(&block, &schedule).expect("its own schedule");
                 self.compare(&block, &expected, &run_kernel(&block, &kernel, &values));
-                let small = orch_template::NestSchedule { task_cycles: 1, ..schedule };
+                let small = orch_template::NestSchedule { work_item_cycles: 1, ..schedule };
                 let kernel = row::lower(&block, &small).expect("its own schedule");
                 self.compare(&block, &expected, &run_kernel(&block, &kernel, &values));
             }
@@ -338,7 +338,7 @@ impl G {
         self.in_layouts(&|layouts| self.check_kernels(layouts));
     }
 
-    /// Row-major, with the layouts that the assignment chooses, and channels-last.
+    /// The layouts to test: row-major, those that the layout assignment chooses, and channels-last.
     pub fn in_layouts(&self, check: &dyn Fn(Layouts<'_>)) {
         check(&|tensor| Layout::row_major(self.0.shape(tensor).rank()));
         let assigned = orch_compute::layouts::assign(&self.0);

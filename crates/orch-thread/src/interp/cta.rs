@@ -1,13 +1,14 @@
 //! CTAs in the interpreter: all threads of a cluster in lockstep.
 //!
 //! A statement that holds nothing of a CTA is run by one thread after the other. Loops around statements of a CTA
-//! have the same bounds in every thread; branches around them are taken by whole warps, and barriers met by all
-//! threads. Shared memory remembers who touched an element since the last barrier, so that a missing barrier is an
-//! error whatever the order; and, of what TMA loads overwrite, who read it since the gate that they waited for was passed.
+//! have the same bounds in every thread; whole warps take branches around them, and all threads reach barriers.
+//! Shared memory records which thread accessed an element since the last barrier, so that a missing barrier is an error
+//! in whatever order threads run; a TMA load may overwrite an element once the threads that have read it have arrived at an
+//! empty mbarrier for which the load waited.
 
 use crate::cta::{Cta, CtaStmt, Location, MmaType, WARP};
-use crate::interp::cluster::{Cluster, Presence};
-use crate::interp::fragment::{GROUP, factor, first_place};
+use crate::interp::cluster::{Cluster, ClusterSync};
+use crate::interp::fragment::{GROUP, a_element, operand};
 use crate::interp::in_flight::CopyInFlight;
 use crate::interp::tma::{EmptyBarriers, FullBarrier, full_at};
 use crate::interp::{ExecError, ThreadInterpreter, Value};
@@ -18,7 +19,7 @@ use orch_ir::{CompareFn, DType};
 use std::rc::Rc;
 
 impl ThreadInterpreter<'_> {
-    /// Runs all tasks of a program with a CTA.
+    /// Runs all CTAs of a program.
     pub(crate) fn run_ctas(&mut self, cta: &Cta) -> Result<(), ExecError> {
         let places = cta.threads * cta.cluster;
         for first in (0..self.program.tasks).step_by(cta.cluster) {
@@ -26,33 +27,31 @@ impl ThreadInterpreter<'_> {
                 first,
                 vars: Vec::with_capacity(places),
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
-                products: vec![None; places.div_ceil(GROUP)],
+                wgmmas: vec![None; places.div_ceil(GROUP)],
                 mbarriers: (0..cta.cluster).map(|_| FullBarrier::all(self.program)).collect(),
                 empty: (0..cta.cluster).map(|_| EmptyBarriers::of(self.program)).collect(),
-                presence: Presence::Unknown,
+                sync: ClusterSync::NotArrived,
             };
             for place in 0..places {
                 self.start(first, place)?;
                 cluster.vars.push(self.vars.clone());
             }
-            let everyone: Vec<usize> = (0..places).collect();
-            self.list(&mut cluster, &self.program.body, &everyone)?;
+            let all_places: Vec<usize> = (0..places).collect();
+            self.list(&mut cluster, &self.program.body, &all_places)?;
             if self.memory.has_copies() {
-                return Err(ExecError::divergence("a task ends before its copies are waited for"));
+                return Err(ExecError::divergence("a CTA ends before its copies are waited for"));
             }
-            if cluster.presence == Presence::Told {
-                return Err(ExecError::divergence(
-                    "a task ends before it has waited for those that joined the cluster",
-                ));
+            if cluster.sync == ClusterSync::Arrived {
+                return Err(ExecError::divergence("a CTA ends between cluster_arrive and cluster_wait"));
             }
-            if cluster.products.iter().any(Option::is_some) {
-                return Err(ExecError::divergence("a task ends before its products are waited for"));
+            if cluster.wgmmas.iter().any(Option::is_some) {
+                return Err(ExecError::divergence("a CTA ends before its wgmma is waited for"));
             }
         }
         Ok(())
     }
 
-    /// Lets `act` be done by the thread at a place.
+    /// Runs `act` as the thread at a place.
     pub(crate) fn at<T>(
         &mut self,
         cluster: &mut Cluster,
@@ -70,7 +69,7 @@ impl ThreadInterpreter<'_> {
         for stmt in body {
             if !is_of_cta(stmt) {
                 for &place in active {
-                    self.at(cluster, place, |machine| machine.run(std::slice::from_ref(stmt)))?;
+                    self.at(cluster, place, |interpreter| interpreter.run(std::slice::from_ref(stmt)))?;
                 }
                 continue;
             }
@@ -83,7 +82,7 @@ impl ThreadInterpreter<'_> {
                     while value < end {
                         for &place in active {
                             let number: Value = Rc::new([Number::Int(value.into())]);
-                            self.at(cluster, place, |machine| machine.bind(*var, number))?;
+                            self.at(cluster, place, |interpreter| interpreter.bind(*var, number))?;
                         }
                         self.list(cluster, body, active)?;
                         self.step()?;
@@ -91,19 +90,20 @@ impl ThreadInterpreter<'_> {
                     }
                 }
                 Stmt::If { condition, then, otherwise } => {
-                    let (mut taken, mut refused) = (Vec::new(), Vec::new());
+                    let (mut taken, mut not_taken) = (Vec::new(), Vec::new());
                     for &place in active {
-                        let holds = self.at(cluster, place, |machine| machine.eval(*condition))?[0].is_true();
-                        if holds { &mut taken } else { &mut refused }.push(place);
+                        let holds =
+                            self.at(cluster, place, |interpreter| interpreter.eval(*condition))?[0].is_true();
+                        if holds { &mut taken } else { &mut not_taken }.push(place);
                     }
-                    for (side, body) in [(taken, then), (refused, otherwise)] {
+                    for (side, body) in [(taken, then), (not_taken, otherwise)] {
                         if !side.is_empty() {
                             self.list(cluster, body, &side)?;
                         }
                     }
                 }
                 Stmt::Cta(stmt) => self.cta_stmt(cluster, stmt, active)?,
-                _ => unreachable!("only loops, branches and the cta's own statements are of a cta"),
+                _ => unreachable!("only loops, branches and statements of a cta hold any"),
             }
         }
         Ok(())
@@ -118,10 +118,10 @@ impl ThreadInterpreter<'_> {
     ) -> Result<i64, ExecError> {
         let mut common = None;
         for &place in active {
-            let value = self.at(cluster, place, |machine| machine.eval_index(id))?;
+            let value = self.at(cluster, place, |interpreter| interpreter.eval_index(id))?;
             if common.is_some_and(|common| common != value) {
                 return Err(ExecError::divergence(
-                    "threads differ in the bounds of a loop that they run together",
+                    "threads differ in an index that must be the same for all",
                 ));
             }
             common = Some(value);
@@ -133,94 +133,93 @@ impl ThreadInterpreter<'_> {
         match stmt {
             CtaStmt::Barrier | CtaStmt::ClusterBarrier | CtaStmt::ReuseShared => {
                 if active.len() < cluster.vars.len() {
-                    return Err(ExecError::divergence("some threads do not come to a barrier"));
+                    return Err(ExecError::divergence("some threads do not reach a barrier"));
                 }
-                if *stmt == CtaStmt::ClusterBarrier && cluster.presence == Presence::Told {
+                if *stmt == CtaStmt::ClusterBarrier && cluster.sync == ClusterSync::Arrived {
                     return Err(ExecError::divergence(
-                        "a barrier of the cluster comes before those that joined it are awaited",
+                        "cluster_barrier stands between cluster_arrive and cluster_wait",
                     ));
                 }
                 if *stmt == CtaStmt::ClusterBarrier {
-                    cluster.presence = Presence::Known;
+                    cluster.sync = ClusterSync::Complete;
                 }
                 self.memory.barrier(*stmt == CtaStmt::ClusterBarrier);
-                self.read_on(cluster)?;
+                self.repeat_wgmma_reads(cluster)?;
                 if *stmt == CtaStmt::ReuseShared {
                     if self.memory.has_copies() {
                         return Err(ExecError::divergence(
-                            "shared memory is recycled before copies to it are waited for",
+                            "shared memory is reused before copies to it are waited for",
                         ));
                     }
-                    self.memory.recycle();
+                    self.memory.reuse_shared();
                 }
             }
             CtaStmt::Shuffle { var, value, with } => {
                 for warp in warps(active)? {
                     let mut values = Vec::with_capacity(WARP);
                     for &place in warp {
-                        values.push(self.at(cluster, place, |machine| machine.eval(*value))?);
+                        values.push(self.at(cluster, place, |interpreter| interpreter.eval(*value))?);
                     }
                     for (lane, &place) in warp.iter().enumerate() {
-                        let given = Rc::clone(&values[(lane ^ with) % WARP]);
-                        self.at(cluster, place, |machine| machine.bind(*var, given))?;
+                        let received = Rc::clone(&values[(lane ^ with) % WARP]);
+                        self.at(cluster, place, |interpreter| interpreter.bind(*var, received))?;
                     }
                 }
             }
-            CtaStmt::Exceeds { var, accs: sums, count, limits } => {
+            CtaStmt::Exceeds { var, accs, count, limits } => {
                 for warp in warps(active)? {
-                    let sums = self.fragment(cluster, warp, *sums, *count)?;
+                    let accs = self.fragment(cluster, warp, *accs, *count)?;
                     let limits = self.fragment(cluster, warp, *limits, 2)?;
-                    let exceeds = sums.iter().zip(&limits).any(|(sums, limits)| exceed(sums, limits));
+                    let exceeds = accs.iter().zip(&limits).any(|(accs, limits)| exceed(accs, limits));
                     for &place in warp {
                         let value: Value = Rc::new([Number::bool(exceeds)]);
-                        self.at(cluster, place, |machine| machine.bind(*var, value))?;
+                        self.at(cluster, place, |interpreter| interpreter.bind(*var, value))?;
                     }
                 }
             }
             CtaStmt::LoadDsmem { var, rank, from } => {
                 let lanes = self.program.var_type(*var).lanes as i64;
                 for &place in active {
-                    self.at(cluster, place, |machine| {
-                        let rank = machine.eval_index(*rank)?;
-                        let offset = machine.eval_index(from.offset)?;
+                    self.at(cluster, place, |interpreter| {
+                        let rank = interpreter.eval_index(*rank)?;
+                        let offset = interpreter.eval_index(from.offset)?;
                         let values: Result<Value, ExecError> = (0..lanes)
-                            .map(|lane| machine.memory.load_from(rank, from.buffer, offset + lane))
+                            .map(|lane| interpreter.memory.load_from(rank, from.buffer, offset + lane))
                             .collect();
-                        machine.bind(*var, values?)
+                        interpreter.bind(*var, values?)
                     })?;
                 }
             }
             CtaStmt::ClusterArrive | CtaStmt::ClusterWait => {
                 let (before, after) = match stmt {
-                    CtaStmt::ClusterArrive => (Presence::Unknown, Presence::Told),
-                    _ => (Presence::Told, Presence::Known),
+                    CtaStmt::ClusterArrive => (ClusterSync::NotArrived, ClusterSync::Arrived),
+                    _ => (ClusterSync::Arrived, ClusterSync::Complete),
                 };
-                if active.len() < cluster.vars.len() || cluster.presence != before {
+                if active.len() < cluster.vars.len() || cluster.sync != before {
                     return Err(ExecError::divergence(
-                        "the cluster is joined, and then those that joined awaited, once by all threads",
+                        "cluster_arrive and then cluster_wait are run once, by all threads",
                     ));
                 }
-                cluster.presence = after;
+                cluster.sync = after;
             }
             CtaStmt::StoreDsmem { to, rank, value } => {
-                if cluster.presence != Presence::Known {
-                    return Err(ExecError::divergence(
-                        "something is given to a task that may not have started",
-                    ));
+                if cluster.sync != ClusterSync::Complete {
+                    return Err(ExecError::divergence("store_dsmem to a CTA that may not have started"));
                 }
                 for &place in active {
-                    self.at(cluster, place, |machine| {
-                        let (rank, offset) = (machine.eval_index(*rank)?, machine.eval_index(to.offset)?);
-                        let values = machine.eval(*value)?;
+                    self.at(cluster, place, |interpreter| {
+                        let (rank, offset) =
+                            (interpreter.eval_index(*rank)?, interpreter.eval_index(to.offset)?);
+                        let values = interpreter.eval(*value)?;
                         (offset..).zip(values.iter()).try_for_each(|(offset, &value)| {
-                            machine.memory.store_to(rank, to.buffer, offset, value)
+                            interpreter.memory.store_to(rank, to.buffer, offset, value)
                         })
                     })?;
                 }
             }
             CtaStmt::CpAsync { .. } => {
                 for &place in active {
-                    let copy = self.at(cluster, place, |machine| machine.start_copy(stmt))?;
+                    let copy = self.at(cluster, place, |interpreter| interpreter.start_copy(stmt))?;
                     cluster.copies[place].last_mut().expect("a group is open").push(copy);
                 }
             }
@@ -229,9 +228,11 @@ impl ThreadInterpreter<'_> {
             | CtaStmt::MbarrierArriveEmpty { .. }
             | CtaStmt::MbarrierWaitEmpty { .. } => {
                 if active.len() < cluster.vars.len() {
-                    return Err(ExecError::divergence("some threads do not come to a statement about loads"));
+                    return Err(ExecError::divergence(
+                        "some threads do not reach a statement on TMA loads or mbarriers",
+                    ));
                 }
-                self.box_stmt(cluster, stmt)?;
+                self.tma_stmt(cluster, stmt)?;
             }
             CtaStmt::LaunchDependents | CtaStmt::GridDependencyWait => {}
             CtaStmt::CpAsyncCommit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
@@ -239,10 +240,10 @@ impl ThreadInterpreter<'_> {
                 for &place in active {
                     let done = cluster.copies[place].len().saturating_sub(groups + 1);
                     let copies: Vec<CopyInFlight> = cluster.copies[place].drain(..done).flatten().collect();
-                    self.at(cluster, place, |machine| {
+                    self.at(cluster, place, |interpreter| {
                         for CopyInFlight { buffer, offset, values } in copies {
                             for (at, value) in (offset..).zip(values) {
-                                machine.memory.finish_copy(buffer, at, value)?;
+                                interpreter.memory.finish_copy(buffer, at, value)?;
                             }
                         }
                         Ok(())
@@ -251,78 +252,77 @@ impl ThreadInterpreter<'_> {
             }
             CtaStmt::Ldmatrix { to, from, matrices, transposed } => {
                 for warp in warps(active)? {
-                    self.load_matrices(cluster, warp, (*to, *from), *matrices, *transposed)?;
+                    self.ldmatrix(cluster, warp, (*to, *from), *matrices, *transposed)?;
                 }
             }
             CtaStmt::Wgmma { .. } | CtaStmt::WgmmaWait => {
                 let groups: Vec<&[usize]> = active.chunk_by(|a, b| a / GROUP == b / GROUP).collect();
                 for group in groups {
                     if group.len() != GROUP {
-                        return Err(ExecError::divergence(
-                            "some warps of a group do not come to a product of tiles",
-                        ));
+                        return Err(ExecError::divergence("some warps of a warp group do not reach a wgmma"));
                     }
                     self.wgmma_wait(cluster, group)?;
                     self.wgmma(cluster, group, stmt)?;
                 }
             }
-            CtaStmt::Mma { ty: product, acc: sum, a, b } => {
+            CtaStmt::Mma { ty, acc, a, b } => {
                 for warp in warps(active)? {
-                    self.multiply(cluster, warp, *product, [*sum, *a, *b])?;
+                    self.mma(cluster, warp, *ty, [*acc, *a, *b])?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Starts a copy of a TMA load, ends those of a phase, or passes or awaits an empty mbarrier, in each task of a cluster.
-    fn box_stmt(&mut self, cluster: &mut Cluster, stmt: &CtaStmt) -> Result<(), ExecError> {
+    /// Runs a TMA load, or a wait or arrival at a full or empty mbarrier, in each CTA of a cluster.
+    fn tma_stmt(&mut self, cluster: &mut Cluster, stmt: &CtaStmt) -> Result<(), ExecError> {
         let threads = cluster.vars.len() / cluster.mbarriers.len();
         for rank in 0..cluster.mbarriers.len() {
             let places: Vec<usize> = (rank * threads..(rank + 1) * threads).collect();
             match stmt {
                 CtaStmt::MbarrierWaitFull { mbarrier, phase } => {
-                    let (mbarrier, phase) = self.in_phase(cluster, &places, [*mbarrier, *phase])?;
-                    let (copies, awaited) =
+                    let (mbarrier, phase) = self.mbarrier_and_phase(cluster, &places, [*mbarrier, *phase])?;
+                    let (copies, waited_for) =
                         full_at(&mut cluster.mbarriers[rank], mbarrier)?.end_phase(phase)?;
-                    cluster.empty[rank].open(awaited);
-                    self.at(cluster, places[0], |machine| machine.finish_loads(copies))?;
+                    cluster.empty[rank].confirm(waited_for);
+                    self.at(cluster, places[0], |interpreter| interpreter.finish_loads(copies))?;
                 }
                 CtaStmt::MbarrierArriveEmpty { mbarrier, phase } => {
-                    let (mbarrier, phase) = self.in_phase(cluster, &places, [*mbarrier, *phase])?;
-                    cluster.empty[rank].pass(mbarrier, phase, self.memory.arrive_empty())?;
+                    let (mbarrier, phase) = self.mbarrier_and_phase(cluster, &places, [*mbarrier, *phase])?;
+                    cluster.empty[rank].arrive(mbarrier, phase, self.memory.arrive_empty())?;
                 }
                 CtaStmt::MbarrierWaitEmpty { mbarrier, phase } => {
-                    let (mbarrier, phase) = self.in_phase(cluster, &places, [*mbarrier, *phase])?;
+                    let (mbarrier, phase) = self.mbarrier_and_phase(cluster, &places, [*mbarrier, *phase])?;
                     self.memory.wait_empty(cluster.empty[rank].wait(mbarrier, phase)?);
                 }
-                CtaStmt::TmaLoad { to, map: tensor_map, at, mbarrier } => {
+                CtaStmt::TmaLoad { to, map, at, mbarrier } => {
                     let mbarrier = self.common(cluster, &places, *mbarrier)?;
                     let copy =
-                        self.at(cluster, places[0], |machine| machine.start_tma(*to, *tensor_map, at))?;
-                    let awaited = cluster.empty[rank].awaited();
-                    full_at(&mut cluster.mbarriers[rank], mbarrier)?.add(copy, awaited)?;
+                        self.at(cluster, places[0], |interpreter| interpreter.start_tma(*to, *map, at))?;
+                    let waited_for = cluster.empty[rank].waited_for();
+                    full_at(&mut cluster.mbarriers[rank], mbarrier)?.add(copy, waited_for)?;
                 }
-                _ => unreachable!("only statements about loads"),
+                _ => unreachable!("only statements on TMA loads and mbarriers"),
             }
         }
-        // What products in flight read, they still read when all have come to an empty mbarrier.
+        // A `wgmma` in flight goes on reading after all threads have arrived at an empty mbarrier.
         if matches!(stmt, CtaStmt::MbarrierArriveEmpty { .. }) {
-            self.read_on(cluster)?;
+            self.repeat_wgmma_reads(cluster)?;
         }
         Ok(())
     }
 
-    /// The number of an mbarrier, and its phase, which are the same for some threads.
-    fn in_phase(
+    /// The number of an mbarrier and its phase, which must be the same in all of these threads.
+    fn mbarrier_and_phase(
         &mut self,
         cluster: &mut Cluster,
         places: &[usize],
-        [number, phase]: [ExprId; 2],
+        [mbarrier, phase]: [ExprId; 2],
     ) -> Result<(i64, i64), ExecError> {
-        Ok((self.common(cluster, places, number)?, self.common(cluster, places, phase)?))
+        Ok((self.common(cluster, places, mbarrier)?, self.common(cluster, places, phase)?))
     }
 
+    /// Starts a `cp.async` of one thread.
     fn start_copy(&mut self, stmt: &CtaStmt) -> Result<CopyInFlight, ExecError> {
         let CtaStmt::CpAsync { to, from, elems, real, mask } = *stmt else {
             unreachable!("only copies are started");
@@ -370,7 +370,8 @@ impl ThreadInterpreter<'_> {
         )))
     }
 
-    fn load_matrices(
+    /// `ldmatrix`: `matrices` matrices `[8, 8]`, of which each lane receives two elements.
+    fn ldmatrix(
         &mut self,
         cluster: &mut Cluster,
         warp: &[usize],
@@ -378,25 +379,26 @@ impl ThreadInterpreter<'_> {
         matrices: usize,
         transposed: bool,
     ) -> Result<(), ExecError> {
+        // rows: [matrix * 8 + row][column]
         let mut rows = Vec::with_capacity(8 * matrices);
         for &place in &warp[..8 * matrices] {
-            rows.push(self.at(cluster, place, |machine| {
-                let offset = machine.eval_index(from.offset)?;
-                machine.aligned(from, offset, 8)?;
+            rows.push(self.at(cluster, place, |interpreter| {
+                let offset = interpreter.eval_index(from.offset)?;
+                interpreter.aligned(from, offset, 8)?;
                 let row: Result<Vec<Number>, ExecError> =
-                    (offset..offset + 8).map(|at| machine.memory.load_factor(from.buffer, at)).collect();
+                    (offset..offset + 8).map(|at| interpreter.memory.load_operand(from.buffer, at)).collect();
                 row
             })?);
         }
         for (lane, &place) in warp.iter().enumerate() {
-            self.at(cluster, place, |machine| {
-                let offset = machine.eval_index(to.offset)?;
+            self.at(cluster, place, |interpreter| {
+                let offset = interpreter.eval_index(to.offset)?;
                 for matrix in 0..matrices {
-                    for half in 0..2 {
-                        let (major, minor) = (lane / 4, 2 * (lane % 4) + half);
+                    for parity in 0..2 {
+                        let (major, minor) = (lane / 4, 2 * (lane % 4) + parity);
                         let (row, column) = if transposed { (minor, major) } else { (major, minor) };
                         let value = rows[8 * matrix + row][column];
-                        machine.memory.store(to.buffer, offset + (2 * matrix + half) as i64, value)?;
+                        interpreter.memory.store(to.buffer, offset + (2 * matrix + parity) as i64, value)?;
                     }
                 }
                 Ok(())
@@ -405,48 +407,50 @@ impl ThreadInterpreter<'_> {
         Ok(())
     }
 
-    fn multiply(
+    /// `mma`: `acc[16, 8] += a[16, k] * b[k, 8]`, all in fragments.
+    fn mma(
         &mut self,
         cluster: &mut Cluster,
         warp: &[usize],
-        product: MmaType,
-        [sum, a, b]: [Location; 3],
+        ty: MmaType,
+        [acc, a, b]: [Location; 3],
     ) -> Result<(), ExecError> {
-        let terms = product.terms();
+        let k_extent = ty.instruction_k();
         let per_thread = |elems: usize| elems / WARP;
-        let a_elems = self.fragment(cluster, warp, a, per_thread(16 * terms))?;
-        let b_elems = self.fragment(cluster, warp, b, per_thread(8 * terms))?;
-        let sums = self.fragment(cluster, warp, sum, 4)?;
-        let mut a_tile = vec![vec![Number::Float(0.0); terms]; 16];
-        let mut b_tile = vec![vec![Number::Float(0.0); 8]; terms];
+        let a_elems = self.fragment(cluster, warp, a, per_thread(16 * k_extent))?;
+        let b_elems = self.fragment(cluster, warp, b, per_thread(8 * k_extent))?;
+        let accs = self.fragment(cluster, warp, acc, 4)?;
+        // a_tile: [row, k], b_tile: [k, column]
+        let mut a_tile = vec![vec![Number::Float(0.0); k_extent]; 16];
+        let mut b_tile = vec![vec![Number::Float(0.0); 8]; k_extent];
         for lane in 0..WARP {
             let (g, c) = (lane / 4, lane % 4);
             for (at, &value) in a_elems[lane].iter().enumerate() {
-                let [row, column] = first_place(product, lane, at);
-                a_tile[row][column] = factor(product, value);
+                let [row, k] = a_element(ty, lane, at);
+                a_tile[row][k] = operand(ty, value);
             }
             for (at, &value) in b_elems[lane].iter().enumerate() {
-                let row = match product {
+                let k = match ty {
                     MmaType::Tf32 => c + 4 * at,
                     _ => 2 * c + at % 2 + 8 * (at / 2),
                 };
-                b_tile[row][g] = factor(product, value);
+                b_tile[k][g] = operand(ty, value);
             }
         }
         for (lane, &place) in warp.iter().enumerate() {
             let (g, c) = (lane / 4, lane % 4);
             let mut results = Vec::with_capacity(4);
-            for (at, &start) in sums[lane].iter().enumerate() {
+            for (at, &start) in accs[lane].iter().enumerate() {
                 let (row, column) = (g + 8 * (at / 2), 2 * c + at % 2);
-                let total = (0..terms).try_fold(start, |total, k| {
+                let total = (0..k_extent).try_fold(start, |total, k| {
                     scalar::fma(DType::F32, a_tile[row][k], b_tile[k][column], total)
                 });
-                results.push(total.ok_or_else(|| ExecError::Undefined { node: "a product".to_owned() })?);
+                results.push(total.ok_or_else(|| ExecError::Undefined { node: "mma".to_owned() })?);
             }
-            self.at(cluster, place, |machine| {
-                let offset = machine.eval_index(sum.offset)?;
+            self.at(cluster, place, |interpreter| {
+                let offset = interpreter.eval_index(acc.offset)?;
                 for (at, value) in (offset..).zip(results) {
-                    machine.memory.store(sum.buffer, at, value)?;
+                    interpreter.memory.store(acc.buffer, at, value)?;
                 }
                 Ok(())
             })?;
@@ -454,7 +458,7 @@ impl ThreadInterpreter<'_> {
         Ok(())
     }
 
-    /// The elements that each of some threads holds of fragments.
+    /// `[thread][element]`: the elements of a fragment that each of these threads holds.
     pub(crate) fn fragment(
         &mut self,
         cluster: &mut Cluster,
@@ -464,10 +468,10 @@ impl ThreadInterpreter<'_> {
     ) -> Result<Vec<Vec<Number>>, ExecError> {
         let mut all = Vec::with_capacity(WARP);
         for &place in warp {
-            all.push(self.at(cluster, place, |machine| {
-                let offset = machine.eval_index(location.offset)?;
+            all.push(self.at(cluster, place, |interpreter| {
+                let offset = interpreter.eval_index(location.offset)?;
                 let elems: Result<Vec<Number>, ExecError> = (offset..offset + elems as i64)
-                    .map(|at| machine.memory.load(location.buffer, at))
+                    .map(|at| interpreter.memory.load(location.buffer, at))
                     .collect();
                 elems
             })?);
@@ -476,10 +480,10 @@ impl ThreadInterpreter<'_> {
     }
 }
 
-/// Whether one of a thread's sums is above the limit of its row, or a limit has a sign.
-fn exceed(sums: &[Number], limits: &[Number]) -> bool {
-    let above = |(at, sum): (usize, &Number)| scalar::compare(CompareFn::Lt, limits[at / 2 % 2], *sum);
-    sums.iter().enumerate().any(above) || limits.iter().any(|limit| limit.to_bits(DType::F32) >> 31 == 1)
+/// Whether one of a thread's accumulators is above the limit of its row, or a limit has its sign bit set.
+fn exceed(accs: &[Number], limits: &[Number]) -> bool {
+    let above = |(at, acc): (usize, &Number)| scalar::compare(CompareFn::Lt, limits[at / 2 % 2], *acc);
+    accs.iter().enumerate().any(above) || limits.iter().any(|limit| limit.to_bits(DType::F32) >> 31 == 1)
 }
 
 /// The active threads in whole warps.
@@ -487,7 +491,7 @@ fn warps(active: &[usize]) -> Result<Vec<&[usize]>, ExecError> {
     let warps: Vec<&[usize]> = active.chunk_by(|a, b| a / WARP == b / WARP).collect();
     match warps.iter().all(|warp| warp.len() == WARP) {
         true => Ok(warps),
-        false => Err(ExecError::divergence("some threads of a warp do not come to a statement of the warp")),
+        false => Err(ExecError::divergence("some threads of a warp do not reach a statement of the warp")),
     }
 }
 

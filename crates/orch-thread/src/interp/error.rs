@@ -85,10 +85,10 @@ pub enum ExecError {
         /// The node.
         node: String,
     },
-    /// Threads of a CTA do not come to a common statement together.
+    /// Threads of a CTA do not reach a common statement together, or break a rule of such statements.
     #[error("{problem}")]
     Divergence {
-        /// Which statement, and who is missing.
+        /// The statement and the rule.
         problem: String,
     },
     /// The program is still running.
@@ -100,7 +100,7 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// Threads of a CTA do what no CTA may.
+    /// An [`ExecError::Divergence`].
     pub(crate) fn divergence(problem: &str) -> Self {
         ExecError::Divergence { problem: problem.to_owned() }
     }
@@ -121,10 +121,10 @@ pub enum AccessProblem {
         /// The other task or thread.
         other: usize,
     },
-    /// An access to shared memory that another buffer has at that time.
-    #[error("in memory that has another use at that time")]
-    Recycled,
-    /// An access to a task that is not in the cluster.
+    /// An access to shared memory that another buffer owns at that time (before or after `reuse_shared`).
+    #[error("in shared memory that another buffer owns at that time")]
+    Reused,
+    /// An access to shared memory of a CTA that is not in the cluster.
     #[error("at a rank that the cluster does not have")]
     NoSuchRank,
 }

@@ -16,9 +16,9 @@ pub(crate) struct CopyInFlight {
 #[derive(Clone)]
 pub(crate) struct WgmmaInFlight {
     /// The accumulator: buffer, first element, elements of a thread.
-    pub(crate) sums: (BufferId, i64, usize),
+    pub(crate) acc: (BufferId, i64, usize),
     /// The shared memory that it reads.
     pub(crate) reads: Vec<(BufferId, Range<i64>)>,
-    /// Operand `a`, where it is in scratch, and its values in each thread.
-    pub(crate) held: Option<(Location, Vec<Vec<Number>>)>,
+    /// Operand A, where it is in registers (scratch), and its values in each thread.
+    pub(crate) a_registers: Option<(Location, Vec<Vec<Number>>)>,
 }

@@ -67,40 +67,40 @@ pub(crate) struct Memory<'a> {
     shared: Vec<Vec<[Touch; 2]>>,
     /// Elements of shared buffers that copies in flight will write, and the worker that started them.
     in_flight: FxHashMap<(BufferId, usize), u32>,
-    /// Counts barriers and passes of empty mbarriers.
+    /// The time: counts barriers and arrivals at empty mbarriers.
     now: u32,
     /// The time of the last barrier: accesses to shared memory since then may happen in any order.
-    task_time: u32,
+    cta_time: u32,
     /// The time of the last barrier of the whole cluster.
     cluster_time: u32,
-    /// The time before which TMA loads know that all has been read.
-    gate_time: u32,
-    /// Whether shared memory is the recycled buffers'.
-    is_recycled: bool,
+    /// The time from which reads are unordered with TMA loads: earlier ones have ended.
+    tma_time: u32,
+    /// Whether the `reused_shared` buffers own the shared memory.
+    is_reused: bool,
     threads: usize,
     /// The number of the current worker among all workers of the program.
     worker: u32,
-    /// The place of the current worker in its cluster.
+    /// The place of the current worker in its cluster: threads are numbered CTA by CTA.
     place: usize,
 }
 
-/// When a shared element was last read or written, and by whom.
+/// When a shared element was last read or written, and by which thread.
 #[derive(Clone, Copy, Default)]
 struct Touch {
     /// 0, or 1 + the place of the thread in the cluster, or [`SEVERAL`].
-    who: u32,
+    thread: u32,
     time: u32,
-    /// Whether a thread of another task than the buffer's did it.
+    /// Whether it was a thread of another CTA than the buffer's.
     is_peer: bool,
 }
 
-/// What is done with an element of shared memory.
+/// A kind of access to an element of shared memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
     Write,
-    /// A TMA load is started that will write it.
-    Box,
+    /// The issue of a TMA load that will write it.
+    TmaLoad,
 }
 
 /// More than one thread.
@@ -149,20 +149,20 @@ impl<'a> Memory<'a> {
             shared,
             in_flight: FxHashMap::default(),
             now: 1,
-            task_time: 1,
+            cta_time: 1,
             cluster_time: 1,
-            gate_time: 1,
-            is_recycled: false,
+            tma_time: 1,
+            is_reused: false,
             threads,
             worker: 0,
             place: 0,
         })
     }
 
-    /// Starts a cluster of tasks: scratch and shared memory are undefined again.
+    /// Starts a cluster: scratch and shared memory are undefined again.
     pub(crate) fn start_cluster(&mut self) {
-        (self.now, self.task_time, self.cluster_time, self.gate_time) = (1, 1, 1, 1);
-        self.is_recycled = false;
+        (self.now, self.cta_time, self.cluster_time, self.tma_time) = (1, 1, 1, 1);
+        self.is_reused = false;
         for (id, buffer) in self.program.buffers.iter().enumerate() {
             match buffer.scope {
                 Scope::Scratch => self.writer[id].fill(0),
@@ -172,35 +172,35 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Lets accesses be those of the worker at a place of the cluster that starts with task `first`.
+    /// Makes the worker at a place of the cluster that starts with task `first` the one that accesses memory.
     pub(crate) fn switch_to(&mut self, first: usize, place: usize) {
         self.place = place;
         self.worker = (first * self.threads + place) as u32;
     }
 
-    /// All threads of each task have come to a barrier, or all of the cluster.
+    /// All threads of each CTA have reached a barrier, or all of the cluster.
     pub(crate) fn barrier(&mut self, whole_cluster: bool) {
         self.now += 1;
-        (self.task_time, self.gate_time) = (self.now, self.now);
+        (self.cta_time, self.tma_time) = (self.now, self.now);
         if whole_cluster {
             self.cluster_time = self.now;
         }
     }
 
-    /// All threads of a task come to an empty mbarrier; gives the time.
+    /// All threads of a CTA arrive at an empty mbarrier; returns the time.
     pub(crate) fn arrive_empty(&mut self) -> u32 {
         self.now += 1;
         self.now
     }
 
-    /// TMA loads know from here on that all has been read that was read before an empty mbarrier was passed at some time.
+    /// TMA loads from here on are ordered after what was read before the arrival at an empty mbarrier at this time.
     pub(crate) fn wait_empty(&mut self, time: u32) {
-        self.gate_time = self.gate_time.max(time);
+        self.tma_time = self.tma_time.max(time);
     }
 
-    /// Shared memory is the recycled buffers' from here on.
-    pub(crate) fn recycle(&mut self) {
-        self.is_recycled = true;
+    /// The `reused_shared` buffers own the shared memory from here on.
+    pub(crate) fn reuse_shared(&mut self) {
+        self.is_reused = true;
     }
 
     /// True if a copy has been started that is not done.
@@ -215,7 +215,7 @@ impl<'a> Memory<'a> {
 
     /// Marks an element that a TMA load will write.
     pub(crate) fn start_tma(&mut self, id: BufferId, offset: i64) -> Result<(), ExecError> {
-        self.start(id, offset, Access::Box)
+        self.start(id, offset, Access::TmaLoad)
     }
 
     fn start(&mut self, id: BufferId, offset: i64, access: Access) -> Result<(), ExecError> {
@@ -232,30 +232,35 @@ impl<'a> Memory<'a> {
         self.store(id, offset, value)
     }
 
-    /// Writes an element of a TMA load that has arrived: the task's threads, all of which have awaited it, may read it.
+    /// Writes an element of a TMA load that has arrived: the threads of the CTA, all of which have waited for it, may read it.
     pub(crate) fn finish_tma(&mut self, id: BufferId, offset: i64, value: Number) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
         self.in_flight.remove(&(id, index));
         self.data[id.index()].set(index, value);
-        let before = Touch { who: SEVERAL, time: self.task_time - 1, is_peer: false };
+        let before = Touch { thread: SEVERAL, time: self.cta_time - 1, is_peer: false };
         self.shared[id.index()][index] = [before, Touch::default()];
         Ok(())
     }
 
-    /// Whether a scratch element of the current worker is known; it is not while a product that writes it is in flight.
-    pub(crate) fn set_known(&mut self, id: BufferId, offset: i64, is_known: bool) -> Result<(), ExecError> {
+    /// Sets whether a scratch element of the current worker is defined; it is not while a `wgmma` that writes it is in flight.
+    pub(crate) fn set_defined(
+        &mut self,
+        id: BufferId,
+        offset: i64,
+        is_defined: bool,
+    ) -> Result<(), ExecError> {
         let index = self.position(id, offset)?;
-        self.writer[id.index()][index] = if is_known { self.worker + 1 } else { 0 };
+        self.writer[id.index()][index] = if is_defined { self.worker + 1 } else { 0 };
         Ok(())
     }
 
-    /// Reads an element of the shared buffer of the task at another rank of the cluster.
+    /// Reads an element of the shared buffer of the CTA at another rank of the cluster.
     pub(crate) fn load_from(&mut self, rank: i64, id: BufferId, offset: i64) -> Result<Number, ExecError> {
         let index = self.position_at(rank, id, offset)?;
         self.load_at(id, index)
     }
 
-    /// Writes an element of the shared buffer of the task at a rank of the cluster.
+    /// Writes an element of the shared buffer of the CTA at a rank of the cluster.
     pub(crate) fn store_to(
         &mut self,
         rank: i64,
@@ -269,7 +274,7 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// The position of an element in the data of its shared buffer, in the part of the task at a rank.
+    /// The position of an element in the data of its shared buffer, in the part of the CTA at a rank.
     fn position_at(&self, rank: i64, id: BufferId, offset: i64) -> Result<usize, ExecError> {
         let elems = self.program.buffer(id).elems;
         let cluster = self.data[id.index()].elems() / elems.max(1);
@@ -283,33 +288,33 @@ impl<'a> Memory<'a> {
     /// Checks and records an access to shared memory.
     fn shared_access(&mut self, id: BufferId, index: usize, access: Access) -> Result<(), ExecError> {
         let (me, is_write) = (self.place as u32 + 1, access != Access::Read);
-        let lives = (self.program.buffer(id).scope == Scope::ReusedShared) == self.is_recycled;
-        if !lives {
-            return Err(self.error_at(id, index, AccessProblem::Recycled));
+        let owns_memory = (self.program.buffer(id).scope == Scope::ReusedShared) == self.is_reused;
+        if !owns_memory {
+            return Err(self.error_at(id, index, AccessProblem::Reused));
         }
         let is_peer = self.place / self.threads != index / self.program.buffer(id).elems;
         if let Some(&worker) = self.in_flight.get(&(id, index)) {
             return Err(self.race(id, index, worker));
         }
         let [write, read] = self.shared[id.index()][index];
-        if write.who == 0 && !is_write {
+        if write.thread == 0 && !is_write {
             return Err(self.error_at(id, index, AccessProblem::Uninitialised));
         }
-        let read_since = if access == Access::Box { self.gate_time } else { self.task_time };
+        let read_since = if access == Access::TmaLoad { self.tma_time } else { self.cta_time };
         let reads = is_write.then_some((read, read_since));
-        for (touch, since) in [(write, self.task_time)].into_iter().chain(reads) {
-            // Touches by other threads that nothing separates from this one.
+        for (touch, since) in [(write, self.cta_time)].into_iter().chain(reads) {
+            // Accesses by other threads that no barrier separates from this one.
             let since = if is_peer || touch.is_peer { self.cluster_time } else { since };
-            if touch.who != 0 && touch.who != me && touch.time >= since {
-                return Err(self.race(id, index, touch.who.wrapping_sub(1)));
+            if touch.thread != 0 && touch.thread != me && touch.time >= since {
+                return Err(self.race(id, index, touch.thread.wrapping_sub(1)));
             }
         }
-        let mbarrier = &mut self.shared[id.index()][index][usize::from(!is_write)];
-        let is_shared_time = mbarrier.who != 0 && mbarrier.who != me && mbarrier.time >= self.task_time;
-        *mbarrier = Touch {
-            who: if is_shared_time { SEVERAL } else { me },
+        let touch = &mut self.shared[id.index()][index][usize::from(!is_write)];
+        let has_others = touch.thread != 0 && touch.thread != me && touch.time >= self.cta_time;
+        *touch = Touch {
+            thread: if has_others { SEVERAL } else { me },
             time: self.now,
-            is_peer: is_peer || is_shared_time && mbarrier.is_peer,
+            is_peer: is_peer || has_others && touch.is_peer,
         };
         Ok(())
     }
@@ -334,8 +339,8 @@ impl<'a> Memory<'a> {
         self.load_at(id, index)
     }
 
-    /// Reads one element for a matrix unit: NaN if nobody has written it, as rows of a first factor whose sums nobody needs.
-    pub(crate) fn load_factor(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+    /// Reads one element of an operand of an MMA: NaN if it was not written, as in rows of A whose accumulators are not used.
+    pub(crate) fn load_operand(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
         match self.load(id, offset) {
             Err(ExecError::Access { problem: AccessProblem::Uninitialised, .. }) => {
                 Ok(Number::Float(f64::NAN))

@@ -8,72 +8,72 @@ use crate::tma::TensorMapId;
 use orch_compute::expr::ExprId;
 use orch_compute::expr::scalar::Number;
 
-/// A counter of TMA loads that arrive.
+/// A full mbarrier, which counts TMA loads that arrive.
 pub(crate) struct FullBarrier {
-    /// The turn that has begun.
+    /// The current phase.
     phase: i64,
-    /// TMA loads that each turn waits for.
+    /// TMA loads that complete a phase.
     loads: usize,
-    /// Those of the turn that have been started.
+    /// The TMA loads of the phase that have been issued.
     copies: Vec<CopyInFlight>,
-    /// The time of the pass of an empty mbarrier that the last of them waited for.
-    awaited: u32,
+    /// The time of the last arrival at an empty mbarrier for which the last of them waited.
+    waited_for: u32,
 }
 
-/// The empty mbarriers of a task.
+/// The empty mbarriers of a CTA.
 pub(crate) struct EmptyBarriers {
-    /// Of each the turn that comes next, and the time of its last pass.
+    /// The next phase of each, and the time of the last arrival.
     empty: Vec<(i64, u32)>,
-    /// The last pass that TMA loads wait for.
-    awaited: u32,
-    /// The last pass of which all threads know that all have come.
-    open: u32,
+    /// The time of the last arrival for which TMA loads wait.
+    waited_for: u32,
+    /// The time of the last arrival that is confirmed: all threads have waited for a TMA load that waited for it.
+    confirmed: u32,
 }
 
 impl EmptyBarriers {
     pub(crate) fn of(program: &ThreadProgram) -> EmptyBarriers {
-        EmptyBarriers { empty: vec![(0, 0); program.mbarriers.empty], awaited: 0, open: 0 }
+        EmptyBarriers { empty: vec![(0, 0); program.mbarriers.empty], waited_for: 0, confirmed: 0 }
     }
 
-    /// The time of the last pass that TMA loads wait for.
-    pub(crate) fn awaited(&self) -> u32 {
-        self.awaited
+    /// The time of the last arrival for which TMA loads wait.
+    pub(crate) fn waited_for(&self) -> u32 {
+        self.waited_for
     }
 
-    /// All threads come to an empty mbarrier.
-    pub(crate) fn pass(&mut self, mbarrier: i64, phase: i64, time: u32) -> Result<(), ExecError> {
-        let open = self.open;
+    /// All threads arrive at an empty mbarrier.
+    pub(crate) fn arrive(&mut self, mbarrier: i64, phase: i64, time: u32) -> Result<(), ExecError> {
+        let confirmed = self.confirmed;
         let (next, last) = self.mbarrier(mbarrier)?;
         if phase != *next {
             return Err(ExecError::divergence(&format!(
-                "phase {phase} of an mbarrier is passed in its phase {next}"
+                "arrival for phase {phase} of an empty mbarrier in its phase {next}"
             )));
         }
-        if *last > open {
+        if *last > confirmed {
             return Err(ExecError::divergence(
-                "an mbarrier is passed again before loads that waited for it were awaited",
+                "arrival at an empty mbarrier before loads that waited for its last phase were waited for",
             ));
         }
         (*next, *last) = (phase + 1, time);
         Ok(())
     }
 
-    /// TMA loads wait for an empty mbarrier; gives when it was passed.
+    /// TMA loads wait for an empty mbarrier; returns the time of the last arrival.
     pub(crate) fn wait(&mut self, mbarrier: i64, phase: i64) -> Result<u32, ExecError> {
         let (next, last) = self.mbarrier(mbarrier)?;
         if phase != *next - 1 {
             return Err(ExecError::divergence(&format!(
-                "phase {phase} of an mbarrier is awaited before its phase {next}"
+                "wait for phase {phase} of an empty mbarrier before its phase {next}"
             )));
         }
         let last = *last;
-        self.awaited = self.awaited.max(last);
+        self.waited_for = self.waited_for.max(last);
         Ok(last)
     }
 
-    /// All threads have awaited a TMA load that waited for the passes up to one.
-    pub(crate) fn open(&mut self, awaited: u32) {
-        self.open = self.open.max(awaited);
+    /// All threads have waited for a TMA load that waited for the arrivals up to this time.
+    pub(crate) fn confirm(&mut self, waited_for: u32) {
+        self.confirmed = self.confirmed.max(waited_for);
     }
 
     fn mbarrier(&mut self, number: i64) -> Result<&mut (i64, u32), ExecError> {
@@ -86,42 +86,44 @@ impl EmptyBarriers {
 }
 
 impl FullBarrier {
-    /// The slots of a task of a program.
+    /// The full mbarriers of a CTA.
     pub(crate) fn all(program: &ThreadProgram) -> Vec<FullBarrier> {
         let mbarrier =
-            |_| FullBarrier { phase: 0, loads: program.mbarriers.loads, copies: Vec::new(), awaited: 0 };
+            |_| FullBarrier { phase: 0, loads: program.mbarriers.loads, copies: Vec::new(), waited_for: 0 };
         (0..program.mbarriers.full).map(mbarrier).collect()
     }
 
-    /// Counts a TMA load that waits for the passes of empty mbarriers up to one.
-    pub(crate) fn add(&mut self, copy: CopyInFlight, awaited: u32) -> Result<(), ExecError> {
+    /// Counts a TMA load that waits for the arrivals at empty mbarriers up to a time.
+    pub(crate) fn add(&mut self, copy: CopyInFlight, waited_for: u32) -> Result<(), ExecError> {
         if self.copies.len() == self.loads {
             return Err(ExecError::divergence(
-                "an mbarrier is given a box of its next phase before this one was awaited",
+                "a TMA load for the next phase of a full mbarrier before the current phase was waited for",
             ));
         }
         self.copies.push(copy);
-        self.awaited = awaited;
+        self.waited_for = waited_for;
         Ok(())
     }
 
-    /// Ends a phase, whose TMA loads arrive; gives the passes of empty mbarriers that they waited for, too.
+    /// Completes a phase: returns its TMA loads, and the time of the arrivals at empty mbarriers for which they waited.
     pub(crate) fn end_phase(&mut self, phase: i64) -> Result<(Vec<CopyInFlight>, u32), ExecError> {
         if phase != self.phase {
             return Err(ExecError::divergence(&format!(
-                "phase {phase} of an mbarrier is awaited in its phase {}",
+                "wait for phase {phase} of a full mbarrier in its phase {}",
                 self.phase
             )));
         }
         if self.copies.len() < self.loads {
-            return Err(ExecError::divergence("an mbarrier is awaited before all of its loads were started"));
+            return Err(ExecError::divergence(
+                "wait for a full mbarrier before all loads of its phase were issued",
+            ));
         }
         self.phase += 1;
-        Ok((std::mem::take(&mut self.copies), self.awaited))
+        Ok((std::mem::take(&mut self.copies), self.waited_for))
     }
 }
 
-/// The slot of this number.
+/// The full mbarrier of this number.
 pub(crate) fn full_at(mbarriers: &mut [FullBarrier], number: i64) -> Result<&mut FullBarrier, ExecError> {
     let count = mbarriers.len();
     let mbarrier = usize::try_from(number).ok().and_then(|number| mbarriers.get_mut(number));
@@ -130,29 +132,28 @@ pub(crate) fn full_at(mbarriers: &mut [FullBarrier], number: i64) -> Result<&mut
 }
 
 impl ThreadInterpreter<'_> {
-    /// Starts copying a TMA load.
+    /// Issues a TMA load of a tile `[row, within]` of a tensor map.
     pub(crate) fn start_tma(
         &mut self,
         to: Location,
-        tensor_map: TensorMapId,
+        map: TensorMapId,
         at: &[ExprId],
     ) -> Result<CopyInFlight, ExecError> {
         let offset = self.eval_index(to.offset)?;
         if offset % SWIZZLE_ALIGNMENT as i64 != 0 {
-            return Err(ExecError::divergence("a box does not start at a multiple of 1024 bytes"));
+            return Err(ExecError::divergence("a TMA tile does not start at a multiple of 1024 bytes"));
         }
         let first: Result<Vec<i64>, ExecError> = at.iter().map(|&at| self.eval_index(at)).collect();
-        let (first, tensor_map) = (first?, &self.program.tensor_maps[tensor_map.index()]);
-        let mut values = vec![Number::Float(0.0); tensor_map.tile_elems()];
-        for line in 0..tensor_map.rows {
+        let (first, map) = (first?, &self.program.tensor_maps[map.index()]);
+        let mut values = vec![Number::Float(0.0); map.tile_elems()];
+        for row in 0..map.rows {
             for within in 0..SWIZZLE_ROW {
-                let mut place = first.clone();
-                place[0] += within as i64;
-                place[1] += line as i64;
-                if let Some(from) = tensor_map.place(&place) {
+                let mut coordinates = first.clone();
+                coordinates[0] += within as i64;
+                coordinates[1] += row as i64;
+                if let Some(from) = map.place(&coordinates) {
                     self.report.loads += 1;
-                    values[swizzled(tensor_map.rows, line, within)] =
-                        self.memory.load(tensor_map.buffer, from)?;
+                    values[swizzled(map.rows, row, within)] = self.memory.load(map.buffer, from)?;
                 }
             }
         }
@@ -178,7 +179,7 @@ mod tests {
     use crate::{BufferData, ExecError, ExecOptions, interpret, parse_thread, validate_thread};
     use orch_ir::{DType, Tensor};
 
-    /// TMA loads of 64 lines of an array of 60 lines of 128 elements, `0, 1, 2, ..`.
+    /// TMA loads of 64 rows of an array of 60 rows of 128 elements, `0, 1, 2, ..`.
     const HEADER: &str = "program k, 2 tasks task: i64 [0..=1]\n  \
         cta 64 threads thread: i64 [0..=63], clusters of 2\n  input x: f16[8192]\n  output y: f32[128]\n  \
         shared s: f16[8256]\n  tensor_map v: x[512], extents 128 60, strides 128, 64 rows\n  mbarriers 2 full of 1 loads\n";
@@ -206,16 +207,16 @@ mod tests {
         Ok(buffers[1].to_tensor([128]).unwrap().to_f64())
     }
 
-    /// The first elements of the lines of each CTA's tile: those after the last line are zero.
+    /// The first elements of the rows of each CTA's tile: those after the last row are zero.
     fn expected() -> Vec<f64> {
-        let line = |task: usize, line: usize| if 8 * task + line < 60 { 4 + 8 * task + line } else { 0 };
-        (0..128).map(|at| line(at / 64, at % 64) as f64).collect()
+        let row = |task: usize, row: usize| if 8 * task + row < 60 { 4 + 8 * task + row } else { 0 };
+        (0..128).map(|at| row(at / 64, at % 64) as f64).collect()
     }
 
     #[test]
-    fn boxes_arrive_swizzled_with_zeros_outside() {
+    fn tiles_arrive_swizzled_with_zeros_outside() {
         assert_eq!(result(&format!("{COPY}  mbarrier_wait_full 0, 0\n{STORE}")).unwrap(), expected());
-        // A slot is used again once its turn is awaited, and its memory once all have read it.
+        // A full mbarrier is used again once its phase was waited for, and the memory once all threads have read it.
         let again = format!(
             "{COPY}  mbarrier_wait_full 0, 0\n  let first: f16 = s[thread]\n  barrier\n{COPY}  mbarrier_wait_full 0, 1\n{STORE}"
         );
@@ -233,15 +234,15 @@ mod tests {
             ),
             (
                 format!("{COPY}  mbarrier_wait_full 0, 1\n"),
-                "phase 1 of an mbarrier is awaited in its phase 0",
+                "wait for phase 1 of a full mbarrier in its phase 0",
             ),
-            (COPY.to_owned() + &COPY.replace("s[0]", "s[4096]"), "before this one was awaited"),
-            ("  mbarrier_wait_full 1, 0\n".to_owned(), "before all of its loads were started"),
+            (COPY.to_owned() + &COPY.replace("s[0]", "s[4096]"), "before the current phase was waited for"),
+            ("  mbarrier_wait_full 1, 0\n".to_owned(), "before all loads of its phase were issued"),
             (COPY.to_owned(), "before its copies are waited for"),
             (COPY.replace(", 0\n", ", 2\n"), "there is no mbarrier 2"),
             (COPY.replace("s[0]", "s[64]"), "does not start at a multiple of 1024 bytes"),
             (COPY.replace("s[0]", "s[8192]"), "out of bounds, the buffer has 8256 elements"),
-            (format!("  if (thread < 32) {{\n{COPY}  }}\n"), "some threads do not come"),
+            (format!("  if (thread < 32) {{\n{COPY}  }}\n"), "some threads do not reach"),
         ] {
             let error = result(&body).unwrap_err().to_string();
             assert!(error.contains(problem), "{body}: {error}");
@@ -249,15 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn boxes_overwrite_what_was_read_before_a_gate() {
+    fn loads_overwrite_what_was_read_before_an_arrival() {
         let read = format!("{COPY}  mbarrier_wait_full 0, 0\n  let first: f16 = s[thread]\n");
         let again = format!("{COPY}  mbarrier_wait_full 0, 1\n");
         let mbarrier = "  mbarrier_arrive_empty 0, 0\n  mbarrier_wait_empty 0, 0\n";
         assert_eq!(result_with(1, &format!("{read}{mbarrier}{again}{STORE}")).unwrap(), expected());
-        // An empty mbarrier is passed again once a TMA load that waited for it was awaited.
+        // Threads arrive again once a TMA load that waited for the empty mbarrier was waited for.
         let twice = format!("{read}{mbarrier}{again}  mbarrier_arrive_empty 0, 1\n{STORE}");
         assert_eq!(result_with(1, &twice).unwrap(), expected());
-        // Another empty mbarrier may be passed meanwhile; what is read before that one only is not known to have been.
+        // Threads may arrive at another empty mbarrier meanwhile, which orders what was read before that arrival.
         let late =
             "  mbarrier_arrive_empty 0, 0\n  let second: f16 = s[thread]\n  mbarrier_arrive_empty 1, 0\n";
         let both = format!("{read}{late}  mbarrier_wait_empty 1, 0\n{again}{STORE}");
@@ -267,15 +268,18 @@ mod tests {
             (format!("{read}{late}  mbarrier_wait_empty 0, 0\n{again}"), "also accessed by"),
             (
                 format!("{read}{mbarrier}  mbarrier_arrive_empty 0, 1\n{again}"),
-                "before loads that waited for it were awaited",
+                "before loads that waited for its last phase were waited for",
             ),
-            ("  mbarrier_arrive_empty 0, 1\n".to_owned(), "phase 1 of an mbarrier is passed in its phase 0"),
+            (
+                "  mbarrier_arrive_empty 0, 1\n".to_owned(),
+                "arrival for phase 1 of an empty mbarrier in its phase 0",
+            ),
             (
                 "  mbarrier_wait_empty 0, 0\n".to_owned(),
-                "phase 0 of an mbarrier is awaited before its phase 0",
+                "wait for phase 0 of an empty mbarrier before its phase 0",
             ),
             ("  mbarrier_arrive_empty 2, 0\n".to_owned(), "there is no mbarrier 2, there are 2"),
-            (format!("  if (thread < 32) {{\n{mbarrier}  }}\n"), "some threads do not come"),
+            (format!("  if (thread < 32) {{\n{mbarrier}  }}\n"), "some threads do not reach"),
             // What threads write themselves is not ordered.
             (
                 format!("{read}  s[thread] = first\n{mbarrier}  let other: f16 = s[(63 - thread)]\n"),
@@ -287,11 +291,11 @@ mod tests {
             assert!(error.contains(problem), "{body}: {error}");
         }
         let program = parse_thread(&format!("{HEADER}{{\n{mbarrier}}}\n")).unwrap();
-        assert!(validate_thread(&program).join("; ").contains("there are no empty to pass"));
+        assert!(validate_thread(&program).join("; ").contains("there are no empty mbarriers"));
     }
 
     #[test]
-    fn views_are_the_hardwares() {
+    fn tensor_maps_are_encodable() {
         let problems = |header: &str, body: &str| {
             let program = parse_thread(&format!("{header}{{\n{body}}}\n"));
             validate_thread(&program.unwrap_or_else(|error| panic!("{error}"))).join("; ")
@@ -310,7 +314,7 @@ mod tests {
             assert!(found.contains(problem), "{to}: {found}");
         }
         let without = HEADER.replace("  mbarriers 2 full of 1 loads\n", "");
-        assert!(problems(&without, "  mbarrier_wait_full 0, 0\n").contains("no mbarriers to await"));
+        assert!(problems(&without, "  mbarrier_wait_full 0, 0\n").contains("there are no full mbarriers"));
         assert!(problems(&without, COPY).contains("counted by an mbarrier"));
         let flat = COPY.replace("[64, (task * 8)]", "[64]");
         assert!(problems(HEADER, &flat).contains("as many coordinates as its tensor_map"));
@@ -318,6 +322,6 @@ mod tests {
         assert!(problems(HEADER, &real).contains("an index is f32"));
         assert!(problems(HEADER, "  grid_dependency_wait\n").is_empty());
         let early = problems(HEADER, &format!("{COPY}  grid_dependency_wait\n  mbarrier_wait_full 0, 0\n"));
-        assert!(early.contains("touched before the kernels that write it are awaited"), "{early}");
+        assert!(early.contains("accessed before grid_dependency_wait"), "{early}");
     }
 }

@@ -1,7 +1,7 @@
 //! The wait for preceding kernels moves behind what does not depend on them (PTX: `griddepcontrol.wait`).
 //!
 //! With programmatic dependent launch a kernel starts while those before it still run. What no kernel of the model writes (weights,
-//! and inputs of the model) may be loaded meanwhile. [`CtaStmt::GridDependencyWait`] moves behind the leading statements that touch
+//! and inputs of the model) may be loaded meanwhile. [`CtaStmt::GridDependencyWait`] moves behind the leading statements that access
 //! only such arguments, and copies of them to shared memory move ahead of copies of other arguments:
 //!
 //! ```text
@@ -107,7 +107,7 @@ struct Effects {
     reads_constants: bool,
     /// Whether it ends a group of copies (`cp_async_commit`).
     ends_group: bool,
-    /// Whether it orders threads, copies or matrix products: nothing moves across it.
+    /// Whether it orders threads, copies or MMAs: nothing moves across it.
     is_ordering: bool,
     /// Whether it is `launch_dependents`, behind which little is left to do.
     is_last: bool,

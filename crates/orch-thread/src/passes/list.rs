@@ -19,7 +19,7 @@ pub struct Pass {
     pub run: fn(&mut ThreadProgram, &PassContext),
 }
 
-/// Who runs a task of a program.
+/// What runs a task of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramKind {
     /// A CTA of threads.

@@ -1,7 +1,7 @@
 //! Tokens of the text of thread programs.
 
 use crate::text::error::ThreadTextError;
-use crate::text::is_keyword;
+use crate::text::words::is_keyword;
 use orch_compute::expr::Const;
 use orch_ir::DType;
 
@@ -18,7 +18,7 @@ pub(crate) enum Token {
     Symbol(&'static str),
     /// Letters, digits and underscores; also numbers with their sign, fraction and exponent, and `f32#7fc00001`.
     Word(String),
-    /// A name in quotes, and the text after it that tells equal names apart.
+    /// A name in quotes, without them.
     Quoted(String),
     /// `%n`.
     Label(String),
@@ -115,7 +115,7 @@ impl Lexer {
         }
     }
 
-    /// A name as it is written, and what it stands for.
+    /// A name as it is written, and the name that it denotes.
     pub(crate) fn name(&mut self) -> Result<(String, String), ThreadTextError> {
         let quoted = match self.peek() {
             Some(Token::Quoted(text)) => Some(text.clone()),
@@ -247,7 +247,7 @@ fn scan(text: &str, after_value: bool) -> Result<(Token, usize), String> {
     }
     (SYMBOLS.iter().find(|symbol| text.starts_with(**symbol)))
         .map(|symbol| (Token::Symbol(symbol), symbol.len()))
-        .ok_or_else(|| format!("a character that means nothing here: {first}"))
+        .ok_or_else(|| format!("unexpected character {first}"))
 }
 
 /// Length of an unsigned number: digits, a fraction, an exponent, a type.

@@ -1,10 +1,10 @@
-//! What tensor maps, mbarriers and AMX tiles of a program the hardware cannot have.
+//! Limits of the hardware that tensor maps, mbarriers and AMX tiles violate.
 
 use crate::amx::{AmxShape, AmxStmt, MAX_TILE_ROW_BYTES, MAX_TILE_ROWS, MAX_TILES};
 use crate::program::ThreadProgram;
 use orch_ir::DType;
 
-/// Why the hardware cannot have the tensor maps and mbarriers of a program.
+/// Violations of the hardware's limits by the tensor maps and mbarriers of a program.
 pub(crate) fn check_tensor_maps(program: &ThreadProgram) -> Vec<String> {
     let mut problems = Vec::new();
     for tensor_map in &program.tensor_maps {
@@ -24,7 +24,7 @@ pub(crate) fn check_tensor_maps(program: &ThreadProgram) -> Vec<String> {
     problems
 }
 
-/// What keeps the tiles of a program from being hardware's.
+/// Violations of the hardware's limits by the AMX tiles of a program.
 pub(crate) fn check_tiles(program: &ThreadProgram) -> Vec<String> {
     let mut problems = Vec::new();
     if program.tiles.len() > MAX_TILES {
@@ -45,7 +45,7 @@ pub(crate) fn check_tiles(program: &ThreadProgram) -> Vec<String> {
     problems
 }
 
-/// What is wrong with a statement on tiles, its offset apart.
+/// The violation by a statement on AMX tiles, except for its offset.
 pub(crate) fn check_tile_stmt(program: &ThreadProgram, stmt: &AmxStmt) -> Option<String> {
     let mut shapes = Vec::new();
     for tile in stmt.tiles() {
@@ -60,14 +60,14 @@ pub(crate) fn check_tile_stmt(program: &ThreadProgram, stmt: &AmxStmt) -> Option
             (held != tile.dtype)
                 .then(|| format!("tile {} is {}, {buffer} holds {held}", tile.name, tile.dtype))
         }
-        (AmxStmt::Dot { .. }, [sum, a, b]) => {
-            let types = (sum.dtype, a.dtype, b.dtype) == (DType::F32, DType::BF16, DType::BF16);
-            let extents = (sum.rows, 2 * sum.columns, 2 * b.rows) == (a.rows, b.columns, a.columns);
+        (AmxStmt::Dot { .. }, [acc, a, b]) => {
+            let types = (acc.dtype, a.dtype, b.dtype) == (DType::F32, DType::BF16, DType::BF16);
+            let extents = (acc.rows, 2 * acc.columns, 2 * b.rows) == (a.rows, b.columns, a.columns);
             (!types || !extents).then(|| {
                 let text = |tile: &AmxShape| format!("{}[{}, {}]", tile.dtype, tile.rows, tile.columns);
                 format!(
                     "{} += {} * {}: f32[m, n], bf16[m, 2k] and bf16[k, 2n] are expected",
-                    text(sum),
+                    text(acc),
                     text(a),
                     text(b)
                 )

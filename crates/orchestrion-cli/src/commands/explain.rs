@@ -21,8 +21,11 @@ pub struct Arguments {
     /// Print the source, in C or CUDA C++, of kernels whose name contains this
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
-    /// Do not measure; nor is it done where the executable cannot run
+    /// Run the model on generated inputs and show what each step takes. Without it nothing of an .orc file is executed
     #[arg(long)]
+    measure: bool,
+    /// As without --measure
+    #[arg(long, hide = true, conflicts_with = "measure")]
     no_measure: bool,
     #[command(flatten)]
     compile: CompileArguments,
@@ -50,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let unmeasured = vec![Measured::default(); manifest.steps.len()];
-    let measured = if arguments.no_measure {
+    let measured = if !arguments.measure || arguments.no_measure {
         unmeasured
     } else {
         match Executable::load(artifact, data::run_options(&options, 0)) {

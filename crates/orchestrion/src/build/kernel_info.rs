@@ -1,11 +1,12 @@
 //! What the manifest says of kernels that were built.
 
-use crate::manifest::{CtaInfo, KernelInfo, Resources, TensorMapInfo};
+use crate::consistency::fingerprint;
+use crate::manifest::{ArgumentInfo, CtaInfo, KernelInfo, Resources, TensorMapInfo};
 use crate::plan::backend::BuiltKernel;
 use crate::plan::kernel::KernelDesign;
 use crate::plan::library::call_info;
 use orch_runtime::cpu::Source;
-use orch_thread::{TensorMap, ThreadProgram};
+use orch_thread::{Scope, TensorMap, ThreadProgram};
 
 /// The kernels with their sources; each is alone in its object.
 pub fn kernel_infos(
@@ -17,17 +18,32 @@ pub fn kernel_infos(
         .map(|(library, ((kernel, source), object))| {
             let program = &kernel.design.kernel.program;
             let cta = cta_info(program, object.resources);
-            KernelInfo {
+            let mut info = KernelInfo {
                 name: kernel.name.clone(),
                 symbol: program.name.clone(),
                 library,
                 tasks: program.tasks,
                 scratch_bytes: program.scratch_bytes(),
+                arguments: arguments(program),
+                fingerprint: String::new(),
                 cta,
                 schedule: kernel.design.schedule.clone(),
                 call: kernel.call.as_ref().map(call_info),
                 source: source.text,
-            }
+            };
+            info.fingerprint = fingerprint(&info, &object.bytes);
+            info
+        })
+        .collect()
+}
+
+/// The tensors that a program takes.
+fn arguments(program: &ThreadProgram) -> Vec<ArgumentInfo> {
+    let global = program.buffers.iter().filter(|buffer| buffer.scope.is_global());
+    global
+        .map(|buffer| ArgumentInfo {
+            bytes: buffer.elems * buffer.dtype.size_bytes(),
+            written: buffer.scope == Scope::Output,
         })
         .collect()
 }

@@ -19,7 +19,8 @@ pub fn sources(
         let program = &kernel.design.kernel.program;
         let violations = validate_thread(program);
         if violations.is_empty() {
-            return Ok(Source { name: kernel.name.clone(), text: toolchain.source(program) });
+            let (name, symbols) = (kernel.name.clone(), vec![program.name.clone()]);
+            return Ok(Source { name, text: toolchain.source(program), symbols });
         }
         Err(Error::Internal(format!("kernel {} is not valid: {}", kernel.name, violations.join("; "))))
     };

@@ -42,6 +42,8 @@ pub struct TargetInfo {
     pub kept_bytes: usize,
     /// The precision in which vendor libraries multiply; `None` if kernels of this target have no library calls beside them.
     pub library_precision: Option<OperandPrecision>,
+    /// The instruction-set extensions of the CPU that the compiler may use for any kernel; none on GPUs.
+    pub extensions: Vec<String>,
     /// True if kernels can be timed: the target is this machine.
     pub is_measurable: bool,
 }

@@ -74,7 +74,7 @@ fn product(product: &contraction::MatrixProductForm) -> Option<MatrixProduct> {
         m: extents.m,
         n: extents.n,
         k: extents.k,
-        factors: element(product.operands)?,
+        operands: element(product.operands)?,
         stored: element(product.stored)?,
         is_tf32: product.is_tf32,
         a: matrix(&product.a),

@@ -4,11 +4,14 @@ use super::host::InterpretedPart;
 use super::launch::{check_fits, chunking, launch_shape, tensor_map_shape};
 use super::options::RunOptions;
 use crate::manifest::{ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::parallel::MAX_THREADS;
 use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module};
-use orch_runtime::program::{Access, Action, Base, BufferRef, HostStep, Program, Step, TensorRef};
+use orch_runtime::program::{
+    Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
+};
 use orch_runtime::{cpu, cuda};
 use orch_thread::target::GPU_TARGETS;
 use std::sync::Arc;
@@ -19,7 +22,12 @@ pub fn on_cpu(
     (libraries, constants): (&[Bytes], Vec<Bytes>),
     threads: usize,
 ) -> Result<cpu::CpuExecutable, Error> {
-    request_tiles(manifest)?;
+    check_cpu(manifest)?;
+    if threads > MAX_THREADS {
+        return Err(Error::Input(format!(
+            "{threads} threads are asked for; at most {MAX_THREADS} work on one run"
+        )));
+    }
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
@@ -31,13 +39,13 @@ pub fn on_cpu(
         let library = libraries.get(info.library).ok_or_else(|| inconsistent(step, "has no library"))?;
         let kernel = library
             .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
-            .map_err(|error| Error::Environment(error.to_string()))?;
+            .map_err(|error| inconsistent(step, &format!("has a library without its kernel ({error})")))?;
         let buffers = step.slots.iter().map(buffer_ref).collect();
         Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.cost_us) })
     };
     let program = program(manifest, constants, &launch)?;
     let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
-    cpu::CpuExecutable::new(program, pool).map_err(Error::internal)
+    cpu::CpuExecutable::new(program, pool).map_err(|error| invalid_program(&error))
 }
 
 /// An executable on the first GPU of this machine.
@@ -169,8 +177,25 @@ fn check_memory(manifest: &Manifest, working_bytes: usize) -> Result<(), Error> 
     check_fits(ports.into_iter().fold(working_bytes, usize::saturating_add))
 }
 
-/// Requests the right to use matrix tiles (AMX) from the system if kernels may use them: [`orch_runtime::Machine::detect`] does it.
-fn request_tiles(manifest: &Manifest) -> Result<(), Error> {
+/// Refuses a program that breaks the rules of programs, which the file that it came from is to blame for: what is compiled here is
+/// checked before.
+fn invalid_program(error: &ProgramError) -> Error {
+    let violations = error.violations.join("; ");
+    Error::Model(format!("the .orc file is inconsistent: {violations}; compile the model again"))
+}
+
+/// Refuses a machine without the instructions that kernels may use, and requests the right to use matrix tiles (AMX) from the system
+/// if they use them: [`orch_runtime::Machine::detect`] does it.
+fn check_cpu(manifest: &Manifest) -> Result<(), Error> {
+    let missing = cpu::missing_extensions(&manifest.extensions);
+    if !missing.is_empty() {
+        return Err(Error::Environment(format!(
+            "the executable is for `{}`, and this machine has no {}; compile the model on this machine, or for a target that it has \
+             (--target; `orchestrion doctor` lists what it has)",
+            manifest.target,
+            missing.join(", ")
+        )));
+    }
     let target = orch_thread::target::CPU_TARGETS.iter().find(|target| target.name == manifest.target);
     let has_tiles = target.is_some_and(|target| target.has_amx_bf16);
     if !has_tiles || orch_runtime::Machine::detect().has(orch_runtime::Feature::AmxBf16) {

@@ -1,7 +1,7 @@
 //! NumPy's `.npy` files: one tensor each, format versions 1 to 3.
 
-use crate::whole_file;
 use bytes::Bytes;
+use orch_files::whole_file;
 use orch_ir::{DType, Shape, Tensor};
 use std::io::Write;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! The cache as a user sees it: for `orchestrion cache`.
 
-use crate::{Error, whole_file};
+use crate::Error;
+use orch_files::whole_file;
 use orch_runtime::Machine;
 use orch_runtime::cpu::{CompileCache, Compiler, CompilerOptions};
 use orch_tune::Database;

@@ -1,14 +1,13 @@
 //! Cubins, kept on disk by content (see `crate::kernels`).
 //!
 //! A cubin is determined by source, instruction set, options and release of NVRTC. Its file holds the cubin, what the
-//! compiler said, the length of that, and the hash of all before; so tools that read cubins read it, and a damaged file
-//! is one that does not exist.
+//! compiler said, and the length of that, so that tools that read cubins read it.
 
 use super::nvrtc::{Cubin, Nvrtc, NvrtcError, NvrtcTarget};
 use super::resources;
+use crate::compiled::check_symbols;
 use crate::kernels::{self, CUBIN, CompileProgress, Source, Store};
 use bytes::Bytes;
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,13 +25,13 @@ impl CubinCache {
     /// Opens the cache in `folder`, making the folder if need be.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// As [`orch_files::CacheFolder::open`].
     pub fn open(folder: &Path, nvrtc: Arc<Nvrtc>, target: NvrtcTarget) -> Result<Self, NvrtcError> {
         let (version, options) = (format!("NVRTC {}", nvrtc.version()), target.all_options());
         let circumstances = [version.as_str()].into_iter().chain(options.iter().map(String::as_str));
-        let cache = Self { store: Store::new(folder, CUBIN, circumstances), nvrtc, target };
-        cache.store.make_folder().map_err(|error| cache.unusable(error))?;
-        Ok(cache)
+        let store = Store::open(folder, CUBIN, circumstances)
+            .map_err(|error| NvrtcError::Folder(error.to_string()))?;
+        Ok(Self { store, nvrtc, target })
     }
 
     /// The compiler.
@@ -56,21 +55,20 @@ impl CubinCache {
     /// As [`Nvrtc::compile`]. A rejected source is kept in the folder, and the error says where.
     pub fn compile(&self, source: &Source, cancel: &AtomicBool) -> Result<Cubin, NvrtcError> {
         let key = self.key(&source.text);
-        let path = self.store.path(&key);
-        if let Some(cubin) = fs::read(&path).ok().and_then(unpack) {
+        if let Some(cubin) = self.store.get(&key).and_then(unpack) {
             return Ok(cubin);
         }
         if cancel.load(Ordering::Relaxed) {
             return Err(NvrtcError::Cancelled);
         }
         let cubin = self.nvrtc.compile(source, &self.target, self.store.folder())?;
-        let aside = self.store.aside(&key);
-        let written = fs::write(&aside, pack(&cubin)).and_then(|()| fs::rename(&aside, &path));
-        written.map_err(|error| {
-            // A full disk leaves a part of it.
-            let _ = fs::remove_file(&aside);
-            self.unusable(error)
+        check_symbols(&cubin.bytes, &source.symbols).map_err(|reason| NvrtcError::Unusable {
+            name: source.name.clone(),
+            version: self.nvrtc.version(),
+            path: self.nvrtc.path().to_owned(),
+            reason,
         })?;
+        self.store.put(&key, &pack(&cubin)).map_err(|error| self.unusable(error))?;
         Ok(cubin)
     }
 
@@ -94,27 +92,20 @@ impl CubinCache {
     }
 }
 
-const HASH_BYTES: usize = 32;
 const LENGTH_BYTES: usize = 8;
 
 fn pack(cubin: &Cubin) -> Vec<u8> {
     let log = cubin.log.as_bytes();
-    let mut file = [&cubin.bytes[..], log, &(log.len() as u64).to_le_bytes()].concat();
-    file.extend_from_slice(blake3::hash(&file).as_bytes());
-    file
+    [&cubin.bytes[..], log, &(log.len() as u64).to_le_bytes()].concat()
 }
 
-/// The content of a file, if it is whole.
-fn unpack(file: Vec<u8>) -> Option<Cubin> {
-    let (content, hash) = file.split_at_checked(file.len().checked_sub(HASH_BYTES)?)?;
-    if blake3::hash(content).as_bytes() != hash {
-        return None;
-    }
+/// The parts of a file's content, if it has them.
+fn unpack(content: Bytes) -> Option<Cubin> {
     let (rest, length) = content.split_at_checked(content.len().checked_sub(LENGTH_BYTES)?)?;
     let log_bytes = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
     let cubin_bytes = rest.len().checked_sub(log_bytes)?;
     let log = String::from_utf8(rest[cubin_bytes..].to_vec()).ok()?;
-    let bytes = Bytes::from(file).slice(..cubin_bytes);
+    let bytes = content.slice(..cubin_bytes);
     Some(Cubin { bytes, kernels: resources::of_log(&log), log })
 }
 
@@ -123,18 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_whole_or_absent() {
+    fn what_the_compiler_said_is_kept() {
         let log = "ptxas info    : Compiling entry function 'k' for 'sm_80'\n".to_owned();
         let cubin = Cubin { bytes: Bytes::from_static(b"code"), kernels: resources::of_log(&log), log };
         let file = pack(&cubin);
-        assert_eq!(unpack(file.clone()).as_ref(), Some(&cubin));
-        for len in 0..file.len() {
-            assert_eq!(unpack(file[..len].to_vec()), None);
-        }
-        for idx in 0..file.len() {
-            let mut damaged = file.clone();
-            damaged[idx] ^= 1;
-            assert_eq!(unpack(damaged), None);
+        assert_eq!(unpack(file.clone().into()).as_ref(), Some(&cubin));
+        for len in 0..LENGTH_BYTES {
+            assert_eq!(unpack(file[..len].to_vec().into()), None);
         }
     }
 }

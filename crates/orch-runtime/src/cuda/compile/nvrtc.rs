@@ -11,6 +11,7 @@ use crate::kernels::Source;
 use crate::symbols::symbol_table;
 use bytes::Bytes;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The loaded compiler. Several threads may compile at the same time.
@@ -34,11 +35,11 @@ pub struct NvrtcTarget {
 /// Compiled kernels.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cubin {
-    /// The code, as [`Module::load`](crate::cuda::Module::load) takes it.
+    /// The code, for [`Module::load`](crate::cuda::Module::load).
     pub bytes: Bytes,
     /// What the compiler said.
     pub log: String,
-    /// What each kernel takes, in the compiler's order.
+    /// The resources of each kernel, in the compiler's order.
     pub kernels: Vec<KernelResources>,
 }
 
@@ -84,9 +85,26 @@ pub enum NvrtcError {
         /// What it said.
         reason: String,
     },
-    /// The caller asked to stop.
+    /// The compiler reports success, but what it wrote is of no use.
+    #[error(
+        "NVRTC {version} ({path}) does not work: on `{name}` {reason}; install it again, or name another one (--nvrtc)"
+    )]
+    Unusable {
+        /// The caller's name for the source.
+        name: String,
+        /// NVRTC's version.
+        version: Version,
+        /// NVRTC's file.
+        path: String,
+        /// What is wrong with what it wrote.
+        reason: String,
+    },
+    /// The caller cancelled the compilation.
     #[error("compilation was cancelled")]
     Cancelled,
+    /// The cache's folder is not safe to use.
+    #[error("{0}")]
+    Folder(String),
     /// The cache's folder cannot be used.
     #[error("cannot write kernels to the cache in {}: {reason}; make room there or choose another folder (--cache-dir)", .folder.display())]
     Cache {
@@ -133,7 +151,7 @@ impl NvrtcTarget {
         Self { arch: arch.to_owned(), options: Vec::new() }
     }
 
-    /// All options, as NVRTC takes them.
+    /// All options of the NVRTC call.
     pub(in crate::cuda) fn all_options(&self) -> Vec<String> {
         let arch = format!("--gpu-architecture={}", self.arch);
         [arch]
@@ -270,8 +288,9 @@ impl Nvrtc {
 
 /// Keeps a source that was refused.
 fn rejected(source: &Source, folder: &Path, log: String) -> NvrtcError {
-    let source_file = folder.join(format!("{}.cu", crate::os::unique_name("rejected")));
-    match std::fs::write(&source_file, &source.text) {
+    let hash = blake3::hash(source.text.as_bytes()).to_hex();
+    let source_file = folder.join(format!("rejected-{hash}.cu"));
+    match orch_files::whole_file::write(&source_file, |out| out.write_all(source.text.as_bytes())) {
         Ok(()) => NvrtcError::Rejected { name: source.name.clone(), source_file, log },
         Err(error) => NvrtcError::Cache { folder: folder.to_owned(), reason: error.to_string() },
     }

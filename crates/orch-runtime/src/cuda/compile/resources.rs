@@ -1,6 +1,6 @@
-//! What kernels take of a multiprocessor, as the assembler (ptxas) reports it.
+//! The resources of an SM that kernels use, as the assembler (ptxas) reports them.
 
-/// What one kernel takes.
+/// The resources of one kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KernelResources {
     /// The function's name.

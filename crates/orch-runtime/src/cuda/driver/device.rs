@@ -35,21 +35,25 @@ pub struct DeviceInfo {
     pub name: String,
     /// Its instruction set.
     pub capability: Capability,
-    /// Streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// Shared memory that one block may have, if it asks for it.
+    /// Streaming multiprocessors (SMs).
+    #[serde(rename = "multiprocessors")]
+    pub sm_count: u32,
+    /// Shared memory that one CTA may have, static and dynamic together, if its kernel opts in to more than 48 KiB.
     pub shared_bytes_per_block: u32,
-    /// Shared memory of a multiprocessor.
-    pub shared_bytes_per_multiprocessor: u32,
-    /// 32-bit registers of a multiprocessor.
-    pub registers_per_multiprocessor: u32,
-    /// Threads that a multiprocessor holds at most.
-    pub threads_per_multiprocessor: u32,
-    /// Second-level cache.
+    /// Shared memory of an SM.
+    #[serde(rename = "shared_bytes_per_multiprocessor")]
+    pub shared_bytes_per_sm: u32,
+    /// 32-bit registers of an SM.
+    #[serde(rename = "registers_per_multiprocessor")]
+    pub registers_per_sm: u32,
+    /// Threads that are resident on an SM at most.
+    #[serde(rename = "threads_per_multiprocessor")]
+    pub threads_per_sm: u32,
+    /// Bytes of L2.
     pub l2_bytes: u64,
-    /// Highest usual clock of the multiprocessors.
+    /// Highest usual clock of the SMs.
     pub clock_mhz: u32,
-    /// Clock of the memory; 0 if the driver does not tell.
+    /// Clock of the memory; 0 if the driver does not report it.
     pub memory_clock_mhz: u32,
     /// Width of the memory interface.
     pub memory_bus_bits: u32,
@@ -110,13 +114,11 @@ impl Device {
                 major: attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR)?,
                 minor: attribute(device_attribute::COMPUTE_CAPABILITY_MINOR)?,
             },
-            multiprocessors: attribute(device_attribute::MULTIPROCESSOR_COUNT)?,
+            sm_count: attribute(device_attribute::MULTIPROCESSOR_COUNT)?,
             shared_bytes_per_block: attribute(device_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-            shared_bytes_per_multiprocessor: attribute(
-                device_attribute::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-            )?,
-            registers_per_multiprocessor: attribute(device_attribute::MAX_REGISTERS_PER_MULTIPROCESSOR)?,
-            threads_per_multiprocessor: attribute(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR)?,
+            shared_bytes_per_sm: attribute(device_attribute::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+            registers_per_sm: attribute(device_attribute::MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+            threads_per_sm: attribute(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR)?,
             l2_bytes: attribute(device_attribute::L2_CACHE_SIZE)?.into(),
             clock_mhz: attribute(device_attribute::CLOCK_RATE)? / 1000,
             memory_clock_mhz: attribute(device_attribute::MEMORY_CLOCK_RATE)? / 1000,
@@ -156,7 +158,7 @@ impl Context {
         // SAFETY: the pointer is to a handle.
         let context = driver.create(doing, |made| unsafe { (driver.api.context_retain)(made, handle) });
         let context = context.map_err(|error| match error {
-            // There is no context yet of which to ask what is free.
+            // Without a context the driver cannot report how much memory is free.
             CudaError::OutOfMemory { doing, needed_bytes, .. } => {
                 CudaError::OutOfMemory { doing, needed_bytes, free_bytes: 0, total_bytes: 0 }
             }
@@ -189,7 +191,7 @@ impl Context {
     }
 
     /// For destructors: runs `release` if the context still works. A failure means that the device is lost, and its
-    /// memory with it; the next call that can tell does.
+    /// memory with it; the next call that can report it does.
     pub(in crate::cuda) fn release(&self, release: impl FnOnce(&Driver) -> super::sys::DriverStatus) {
         if let Ok(driver) = self.enter() {
             let _ = release(driver);

@@ -55,7 +55,7 @@ pub enum CudaError {
         /// The option that names another one.
         option: &'static str,
     },
-    /// A vendor's library does not do what it was asked for.
+    /// A call of a vendor library failed.
     #[error("{library} reports {status} while {doing}; without it ({option} none) the own kernels run")]
     Library {
         /// The library and its release.
@@ -89,7 +89,7 @@ pub enum CudaError {
     /// There is no device of this number.
     #[error("there is no CUDA device {ordinal}: this machine has {count}, numbered from 0")]
     NoSuchDevice {
-        /// The number asked for.
+        /// The requested number.
         ordinal: usize,
         /// Devices there are.
         count: usize,
@@ -99,7 +99,7 @@ pub enum CudaError {
     OutOfMemory {
         /// What was being done.
         doing: String,
-        /// Bytes asked for, if the call says so.
+        /// Requested bytes, if the call reports them.
         needed_bytes: Option<usize>,
         /// Bytes that were free.
         free_bytes: usize,
@@ -121,7 +121,7 @@ pub enum CudaError {
         /// The device's capability.
         capability: Capability,
     },
-    /// The driver does not take a module.
+    /// The driver does not load a module.
     #[error(
         "the driver (CUDA {driver}) does not load `{module}`: {name} ({message}); kernels compiled by a later CUDA \
          release than the driver's need a newer driver, or an NVRTC of the driver's release"
@@ -147,7 +147,7 @@ pub enum CudaError {
         /// The driver's name of the error.
         name: String,
     },
-    /// The device does not take this process.
+    /// The device does not accept this process.
     #[error(
         "the device is not available while {doing}: {name} ({message}); end the process that has it for itself \
          (`nvidia-smi` lists them, and the compute mode that allows it), or wait for it"
@@ -201,13 +201,13 @@ impl CudaError {
         matches!(self, Self::Fault { .. } | Self::DeviceLost { .. })
     }
 
-    /// True if neither the user nor the machine is to blame.
+    /// True if neither the user nor the machine is the cause.
     pub fn is_internal(&self) -> bool {
         matches!(self, Self::Fault { .. } | Self::OutOfRange { .. })
     }
 }
 
-/// The driver's error numbers that are told apart here (`CUresult` in `cuda.h`).
+/// The driver's error numbers that are distinguished here (`CUresult` in `cuda.h`).
 pub(in crate::cuda) mod code {
     pub(crate) const SUCCESS: i32 = 0;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;

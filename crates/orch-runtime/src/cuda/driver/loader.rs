@@ -41,7 +41,7 @@ impl Driver {
         // SAFETY: the pointer is to a `c_int`.
         let status = unsafe { get_version(&raw mut number) };
         let version = Version::of_number(number);
-        // A library that does not even tell its version is no old driver: what is wrong is told by starting it.
+        // A library that does not even report its version is no old driver: starting it reports what is wrong.
         if status == code::SUCCESS && version < OLDEST {
             return Err(CudaError::DriverTooOld { found: version, needed: OLDEST });
         }
@@ -103,7 +103,7 @@ impl Driver {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// What a status means; `doing` says what was asked of the driver.
+    /// What a status means; `doing` says what the call was for.
     pub(in crate::cuda) fn check(
         &self,
         status: DriverStatus,
@@ -162,12 +162,12 @@ impl Driver {
 
     fn text(
         &self,
-        ask: unsafe extern "C" fn(DriverStatus, *mut *const c_char) -> DriverStatus,
+        query: unsafe extern "C" fn(DriverStatus, *mut *const c_char) -> DriverStatus,
         status: DriverStatus,
     ) -> Option<String> {
         let mut text: *const c_char = std::ptr::null();
         // SAFETY: the pointer is to a pointer, which the driver sets to a constant string, or to null.
-        let found = unsafe { ask(status, &raw mut text) } == code::SUCCESS && !text.is_null();
+        let found = unsafe { query(status, &raw mut text) } == code::SUCCESS && !text.is_null();
         // SAFETY: the string is not null, and constant.
         found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }

@@ -58,7 +58,7 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
-    /// Its address on the device, as kernels take it.
+    /// Its device address, as kernels receive it.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -115,7 +115,7 @@ impl DeviceBuffer {
     /// If the range leaves the buffer, or the device has failed.
     ///
     /// # Safety
-    /// `bytes` must stay where they are, and nobody else may use them, until the stream has done the copy.
+    /// Until the stream has done the copy, `bytes` must stay where they are and must not be used otherwise.
     pub unsafe fn begin_copy_to_host(
         &self,
         stream: &Stream,

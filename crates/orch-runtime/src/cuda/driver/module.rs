@@ -26,8 +26,8 @@ unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
-/// A kernel of a module. Its code is trusted (see the crate's documentation): it takes pointers and tensor maps of its launches only, and touches
-/// nothing but the ranges that its launches list.
+/// A kernel of a module. Its code is trusted (see the crate's documentation): its parameters are the
+/// pointers and tensor maps of its launches, and it accesses only the ranges that its launches list.
 #[derive(Clone)]
 pub struct Function {
     module: Module,
@@ -40,43 +40,43 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// What a kernel takes of a multiprocessor.
+/// The resources of an SM that a kernel uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FunctionAttributes {
     /// Registers of a thread.
     pub registers: u32,
     /// Memory of a thread outside of registers: spilled values and arrays.
     pub local_bytes: u32,
-    /// Shared memory of a block that the code declares with its size.
+    /// Static shared memory of a CTA: arrays that the code declares with their size.
     pub static_shared_bytes: u32,
-    /// Threads that a block may have, because of registers.
+    /// Threads that a CTA may have, given the registers of a thread.
     pub max_block: u32,
 }
 
 /// How a kernel is launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchShape {
-    /// Blocks.
+    /// CTAs of the grid, which is one-dimensional.
     pub grid: u32,
-    /// Threads of a block.
+    /// Threads of a CTA, which is one-dimensional.
     pub block: u32,
-    /// Blocks of a cluster; 1 for none. It divides `grid`.
+    /// CTAs of a cluster; 1 for a launch without clusters. It divides `grid`.
     pub cluster: u32,
-    /// Shared memory of a block besides what the code declares with its size.
+    /// Dynamic shared memory of a CTA.
     pub shared_bytes: u32,
-    /// True if the kernel may start before those that it depends on have ended, because it waits for them itself
-    /// (`griddepcontrol.wait` in PTX) before it touches memory.
+    /// True for programmatic dependent launch: the kernel may start before those that it depends on have ended, because it
+    /// executes `griddepcontrol.wait` before it accesses memory that they write.
     pub is_programmatic: bool,
 }
 
-/// Blocks of a cluster that every device with clusters takes.
+/// CTAs of a cluster that every device with clusters supports.
 const PORTABLE_CLUSTER: u32 = 8;
 
 impl Module {
-    /// Loads the bytes of a cubin; `name` is how messages call it.
+    /// Loads the bytes of a cubin; messages refer to it as `name`.
     ///
     /// # Errors
-    /// If it is for another device, or the driver does not take it.
+    /// If it is for another compute capability, or the driver does not load it.
     pub fn load(context: &Context, name: &str, cubin: &[u8]) -> Result<Self, CudaError> {
         let info = context.device().info();
         let wrong_arch = |arch: String| CudaError::WrongArch {
@@ -118,7 +118,7 @@ impl Module {
     /// If there is none.
     pub fn function(&self, symbol: &str) -> Result<Function, CudaError> {
         let driver = self.0.context.enter()?;
-        // A name with a NUL in it is no kernel's; nor is the empty one.
+        // No kernel has a name with a NUL in it, nor the empty name that replaces it.
         let name = CString::new(symbol).unwrap_or_default();
         let doing = || format!("looking for kernel `{symbol}` in `{}`", self.0.name);
         // SAFETY: the pointer is to a handle, the name ends with NUL, and the module lives as long as `self`.
@@ -140,7 +140,7 @@ impl Function {
         &self.symbol
     }
 
-    /// What it takes of a multiprocessor.
+    /// The resources of an SM that it uses.
     ///
     /// # Errors
     /// If the device has failed.
@@ -154,14 +154,14 @@ impl Function {
         })
     }
 
-    /// Allows launches of this shape, whose shared memory or cluster may be larger than what is always allowed.
+    /// Opts in to launches of this shape, whose dynamic shared memory or cluster may exceed what needs no opt-in.
     ///
     /// # Errors
-    /// If the device has less.
+    /// If the device does not support the shape.
     pub fn allow(&self, shape: &LaunchShape) -> Result<(), CudaError> {
-        let wanted = c_int::try_from(shape.shared_bytes).unwrap_or(c_int::MAX);
-        if wanted > self.attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)? {
-            self.set_attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, wanted, shape)?;
+        let required = c_int::try_from(shape.shared_bytes).unwrap_or(c_int::MAX);
+        if required > self.attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)? {
+            self.set_attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, required, shape)?;
         }
         if shape.cluster > PORTABLE_CLUSTER {
             self.set_attribute(function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, shape)?;
@@ -169,40 +169,10 @@ impl Function {
         Ok(())
     }
 
-    /// Blocks of this shape that a multiprocessor holds at the same time.
-    ///
-    /// # Errors
-    /// If the device has failed.
-    pub fn blocks_per_multiprocessor(&self, shape: &LaunchShape) -> Result<u32, CudaError> {
-        let driver = self.module.0.context.enter()?;
-        let (mut blocks, block) = (0, c_int::try_from(shape.block).unwrap_or(c_int::MAX));
-        let shared = shape.shared_bytes as usize;
-        // SAFETY: the pointer is to a `c_int`, and the function lives as long as its module.
-        let status = unsafe { (driver.api.occupancy_blocks)(&raw mut blocks, self.handle, block, shared) };
-        driver.check(status, || format!("asking for the occupancy of {}", self.described(shape)))?;
-        Ok(u32::try_from(blocks).unwrap_or(0))
-    }
-
-    /// Clusters of this shape that the device holds at the same time.
-    ///
-    /// # Errors
-    /// If the device has no clusters, or has failed.
-    pub fn clusters_per_device(&self, shape: &LaunchShape) -> Result<u32, CudaError> {
-        let driver = self.module.0.context.enter()?;
-        let mut clusters = 0;
-        let attributes = shape.attributes();
-        let config = shape.config(std::ptr::null_mut(), &attributes);
-        // SAFETY: the pointers are to values that live through the call, and the function as long as its module.
-        let status =
-            unsafe { (driver.api.occupancy_clusters)(&raw mut clusters, self.handle, &raw const config) };
-        driver.check(status, || format!("asking for the occupancy of {}", self.described(shape)))?;
-        Ok(u32::try_from(clusters).unwrap_or(0))
-    }
-
     /// Enqueues a launch with these addresses as arguments. The shape has been [allowed](Self::allow).
     ///
     /// # Errors
-    /// If the device does not take the shape. What the kernel does wrong is told by a later call.
+    /// If the device does not support the shape. Faults of the kernel are reported by a later call.
     pub fn launch(&self, stream: &Stream, shape: &LaunchShape, arguments: &[u64]) -> Result<(), CudaError> {
         let pointers: Vec<*mut c_void> =
             arguments.iter().map(|argument| (&raw const *argument).cast_mut().cast()).collect();
@@ -213,7 +183,7 @@ impl Function {
     /// As [`launch`](Self::launch), with pointers to the arguments.
     ///
     /// # Safety
-    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as it takes.
+    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as the parameter requires.
     pub(in crate::cuda) unsafe fn launch_with(
         &self,
         stream: &Stream,
@@ -261,19 +231,19 @@ impl Function {
     }
 }
 
-/// The attributes of a launch: at most a cluster, and leave to start early.
+/// The attributes of a launch: at most a cluster dimension and programmatic stream serialization.
 pub(in crate::cuda) struct LaunchAttributes {
     list: [Attribute; 2],
     count: u32,
 }
 
 impl LaunchShape {
-    /// A launch of `grid` blocks of `block` threads, with nothing else.
+    /// A launch of `grid` CTAs of `block` threads, without clusters and dynamic shared memory.
     pub fn new(grid: u32, block: u32) -> Self {
         Self { grid, block, cluster: 1, shared_bytes: 0, is_programmatic: false }
     }
 
-    /// What no device takes.
+    /// What no device supports, as clauses that begin with a verb.
     pub(in crate::cuda) fn violations(&self) -> Vec<String> {
         const MAX_BLOCK: u32 = 1024;
         const MAX_GRID: u32 = i32::MAX as u32;
@@ -287,7 +257,7 @@ impl LaunchShape {
         violations
     }
 
-    /// The value of the attribute for clusters, if there are any.
+    /// The value of the cluster attribute; `None` for a launch without clusters.
     pub(in crate::cuda) fn cluster_value(&self) -> Option<AttributeValue> {
         (self.cluster > 1).then(|| words(&[self.cluster, 1, 1]))
     }

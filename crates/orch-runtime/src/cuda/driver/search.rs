@@ -198,11 +198,11 @@ fn beside(path: &Path, prefix: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::TempDir;
+    use orch_files::Scratch;
 
     #[test]
     fn toolkits_are_tried_newest_first() {
-        let dir = TempDir::new("toolkits").unwrap();
+        let dir = Scratch::new().unwrap();
         for name in ["cuda-12.4", "cuda-13.0", "cuda-12.10", "cuda", "lib"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn packages_are_searched() {
-        let dir = TempDir::new("packages").unwrap();
+        let dir = Scratch::new().unwrap();
         let paths = SearchPaths { site_packages: vec![dir.path().to_owned()], ..SearchPaths::default() };
         for sought in [NVRTC, CUBLASLT, CUDNN] {
             let file = dir.path().join(sought.packages[1]).join(sought.names[1]);

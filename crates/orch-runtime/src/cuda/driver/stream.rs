@@ -1,4 +1,4 @@
-//! Streams, in which a device's work is done in order, and events, which tell when.
+//! Streams, in which a device's work is done in order, and events, which measure when.
 
 use super::device::Context;
 use super::error::CudaError;

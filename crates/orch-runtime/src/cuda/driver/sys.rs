@@ -57,9 +57,6 @@ symbol_table! {
         module_function = c"cuModuleGetFunction": fn(*mut DriverHandle, DriverHandle, *const c_char) -> DriverStatus;
         function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, DriverHandle) -> DriverStatus;
         function_set_attribute = c"cuFuncSetAttribute": fn(DriverHandle, c_int, c_int) -> DriverStatus;
-        occupancy_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor":
-            fn(*mut c_int, DriverHandle, c_int, usize) -> DriverStatus;
-        occupancy_clusters = c"cuOccupancyMaxActiveClusters": fn(*mut c_int, DriverHandle, *const LaunchConfig) -> DriverStatus;
         encode_tensor_map = c"cuTensorMapEncodeTiled": fn(
             *mut EncodedTensorMap, c_int, c_uint, Address, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int, c_int, c_int
         ) -> DriverStatus;
@@ -184,7 +181,7 @@ pub(in crate::cuda) struct EdgeData {
 }
 
 impl EdgeData {
-    /// The later node may start when all blocks of the earlier kernel have allowed it
+    /// The later node may start when all CTAs of the earlier kernel have allowed it
     /// (`CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`, `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`).
     pub(in crate::cuda) const PROGRAMMATIC: Self =
         Self { from_port: 1, to_port: 0, kind: 1, reserved: [0; 5] };
@@ -196,7 +193,7 @@ pub(in crate::cuda) const MEMORY_DEVICE: c_int = 2;
 pub(in crate::cuda) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_WAIT_VALUE_EQ`.
 pub(in crate::cuda) const WAIT_VALUE_EQUAL: c_uint = 1;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: whoever enqueues may load code meanwhile.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: the capturing thread may load modules meanwhile.
 pub(in crate::cuda) const CAPTURE_RELAXED: c_int = 2;
 /// `CU_EVENT_DEFAULT`: with time.
 pub(in crate::cuda) const EVENT_DEFAULT: c_uint = 0;

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn only_shared_bytes_that_somebody_writes_matter() {
+    fn only_shared_bytes_that_a_step_writes_matter() {
         let steps =
             [vec![read(0, 8)], vec![read(0, 8)], vec![write(8, 8)], vec![write(15, 1)], vec![read(0, 9)]];
         assert_eq!(dependencies(&steps), [vec![], vec![], vec![], vec![2], vec![2]]);

@@ -1,14 +1,15 @@
 //! Running a program on a CUDA device, launch by launch or as CUDA graphs.
 //!
-//! Every tensor has a fixed address, the caller's included: those are copied to and from stand-ins on the device. The
-//! steps between host routines are one graph each, whose nodes wait for what their bytes depend on and nothing else.
+//! Every tensor has a fixed device address; the caller's inputs and outputs are copied to and from device buffers. The steps
+//! between host routines are one graph each. A node depends on those that wrote or read the bytes that it accesses, and on
+//! no others.
 
 use super::dependencies::dependencies;
 use super::graph::{Graph, GraphBuilder, Node};
 use super::launch::{Action, Program};
 use super::library_calls::{Call, CallMode, Calls};
 use super::placement::{Arguments, Placement};
-use super::timing::Gate;
+use super::timing::BatchHold;
 use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::stream::{Event, Stream};
@@ -82,9 +83,9 @@ pub struct CudaExecutable {
     arguments: Vec<Arguments>,
     boundary: Vec<BoundaryArgument>,
     placement: Placement,
-    gate: Option<Gate>,
+    batch_hold: Option<BatchHold>,
     stream: Arc<Stream>,
-    /// Steps that may not have ended: what a fault is blamed on.
+    /// Steps that may not have ended: a fault is attributed to them.
     pending: Range<usize>,
 }
 
@@ -102,7 +103,7 @@ impl CudaExecutable {
     /// Prepares a program.
     ///
     /// # Errors
-    /// If the program breaks its rules, or the device lacks memory or does not take a launch.
+    /// If the program breaks its rules, or the device lacks memory or does not support a launch.
     pub fn new(
         context: &Context,
         program: Program,
@@ -161,7 +162,7 @@ impl CudaExecutable {
             arguments,
             boundary,
             placement,
-            gate: None,
+            batch_hold: None,
             stream: Arc::new(stream),
             pending: 0..0,
         };
@@ -175,14 +176,14 @@ impl CudaExecutable {
         &self.program
     }
 
-    /// What an earlier timing held batches back with.
-    pub(in crate::cuda) fn take_gate(&mut self) -> Option<Gate> {
-        self.gate.take()
+    /// The flag that an earlier timing held batches back with, if there is one.
+    pub(in crate::cuda) fn take_batch_hold(&mut self) -> Option<BatchHold> {
+        self.batch_hold.take()
     }
 
-    /// Keeps it for the next timing: many short ones follow one another.
-    pub(in crate::cuda) fn keep_gate(&mut self, gate: Option<Gate>) {
-        self.gate = gate.or(self.gate.take());
+    /// Keeps the flag for the next timing: many short ones follow one another.
+    pub(in crate::cuda) fn keep_batch_hold(&mut self, hold: Option<BatchHold>) {
+        self.batch_hold = hold.or(self.batch_hold.take());
     }
 
     /// Whether a run waits for the device after each step.
@@ -198,11 +199,6 @@ impl CudaExecutable {
     /// The arguments that are in tensors of the caller, by step and argument.
     pub fn boundary(&self) -> &[BoundaryArgument] {
         &self.boundary
-    }
-
-    /// Bytes of the device that its tensors take, constants included, and what library calls need beside them.
-    pub fn device_bytes(&self) -> usize {
-        self.placement.len_bytes() + self.calls.workspace_bytes()
     }
 
     /// For a step with a library call the library and its release, or why its own kernel runs instead.
@@ -275,7 +271,7 @@ impl CudaExecutable {
     }
 
     /// # Safety
-    /// The outputs must stay where they are, and nobody else may use them, until the stream was waited for.
+    /// Until the stream was synchronised, the outputs must stay where they are, and must not be used otherwise.
     unsafe fn begin_download(&self, outputs: &mut [&mut [u8]]) -> Result<(), CudaError> {
         let copy = |(idx, bytes): (usize, &mut &mut [u8])| {
             // SAFETY: the caller's promise.
@@ -293,7 +289,7 @@ impl CudaExecutable {
     /// Enqueues one run on the inputs that are on the device. Host routines are waited for.
     ///
     /// # Errors
-    /// If a host routine fails, or the device does; what kernels do wrong may be told by a later call.
+    /// If a host routine fails, or the device does; faults of kernels may be reported by a later call.
     pub fn enqueue(&mut self) -> Result<(), ExecutableError> {
         for idx in 0..self.segments.len() {
             match &self.segments[idx] {
@@ -319,8 +315,8 @@ impl CudaExecutable {
         Ok(())
     }
 
-    /// Runs `runs` times (at least once), step by step, and gives the median time of each step, in order. Times of
-    /// steps of a few microseconds are too long by the event between them.
+    /// Runs `runs` times (at least once), step by step, and returns the median time of each step in microseconds, in order.
+    /// The times include the event between steps, which matters for steps of a few microseconds.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -355,8 +351,8 @@ impl CudaExecutable {
         }
     }
 
-    /// Enqueues a launch or a copy. Only one that `follows` steps of the same run may start early: kernels read inputs of
-    /// the model before they wait, and what came before the run may write these.
+    /// Enqueues a launch or a copy. Programmatic dependent launch is only for steps that `follow` steps of the same run:
+    /// kernels read inputs of the model before `griddepcontrol.wait`, and work before the run may write these.
     fn enqueue_step(&mut self, idx: usize, follows: bool) -> Result<(), CudaError> {
         self.is_pending(idx..idx + 1);
         let enqueued = match &self.program.steps[idx].action {
@@ -366,7 +362,7 @@ impl CudaExecutable {
                     let mut shape = launch.shape;
                     shape.is_programmatic &= self.options.allow_programmatic && follows;
                     let pointers = self.arguments[idx].pointers();
-                    // SAFETY: these are the launch's own arguments, one for each tensor and view.
+                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                     unsafe { launch.function.launch_with(&self.stream, &shape, pointers) }
                 }
             },
@@ -417,7 +413,7 @@ impl CudaExecutable {
         self.pending = first..self.pending.end.max(steps.end);
     }
 
-    /// Says of a fault which kernels it may come from: the call that tells of it is seldom the one that made it.
+    /// Adds to a fault which kernels may have caused it: the call that reports a fault is seldom the one that caused it.
     pub(in crate::cuda) fn blame(&self, error: CudaError) -> CudaError {
         match error {
             CudaError::Fault { name, .. } => CudaError::Fault { doing: self.pending_work(), name },
@@ -491,7 +487,7 @@ impl CudaExecutable {
         Ok(Segment::Graph(steps, builder.build(&self.stream)?))
     }
 
-    /// For each of these steps those of them that it waits for.
+    /// For each of these steps those of them that it depends on.
     fn waits(&self, steps: Range<usize>) -> Vec<Vec<usize>> {
         match self.options.execution {
             Execution::Direct | Execution::StraightGraph => {
@@ -504,7 +500,7 @@ impl CudaExecutable {
         }
     }
 
-    /// Adds these steps to a graph, behind what is in it; none of them is a host routine. Gives what comes last.
+    /// Adds these steps, none of which is a host routine, to a graph after `start`. Returns the nodes that come last.
     pub(in crate::cuda) fn add_steps(
         &self,
         builder: &GraphBuilder,
@@ -513,9 +509,9 @@ impl CudaExecutable {
     ) -> Result<GraphEnd, CudaError> {
         let waits = self.waits(steps.clone());
         let allow_early = self.options.allow_programmatic && builder.has_programmatic_edges();
-        // For each step what those after it wait for: its node, or what it waits for itself if it does nothing.
+        // For each step the nodes that later steps depend on: its own, or those that it depends on if it does nothing.
         let mut ends: Vec<GraphEnd> = Vec::with_capacity(steps.len());
-        // What the last call that needs the workspace has left behind: the next one waits for it.
+        // The node of the last library call that uses the workspace: the next such call depends on it.
         let mut workspace_end: Vec<Node> = Vec::new();
         for (idx, waits) in steps.zip(&waits) {
             let before = if waits.is_empty() { start.clone() } else { GraphEnd::of(&ends, waits) };
@@ -530,10 +526,10 @@ impl CudaExecutable {
                 (Action::Launch(_), Some(captured)) => Some(builder.add_captured(captured, &after)?),
                 (Action::Launch(launch), None) => {
                     let (function, shape) = (&launch.function, &launch.shape);
-                    // One edge, because a kernel waits for all that it may start early after at once.
+                    // A programmatic edge is the only one, because `griddepcontrol.wait` waits for all of them.
                     let is_early = allow_early && shape.is_programmatic && before.is_kernel;
                     let pointers = self.arguments[idx].pointers();
-                    // SAFETY: these are the launch's own arguments, one for each tensor and view.
+                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
                 }
                 (Action::Copy { from, to }, _) if is_move(from, to) => {
@@ -556,16 +552,16 @@ impl CudaExecutable {
     }
 }
 
-/// What those wait for that come behind a part of a graph.
+/// The nodes that steps after a part of a graph depend on.
 #[derive(Clone, Default)]
 pub(in crate::cuda) struct GraphEnd {
     nodes: Vec<Node>,
-    /// Whether it is one kernel, after which another one may start early.
+    /// Whether it is one kernel, which a programmatic edge may leave.
     is_kernel: bool,
 }
 
 impl GraphEnd {
-    /// Those of several steps together.
+    /// The nodes of several steps together.
     fn of(ends: &[Self], steps: &[usize]) -> Self {
         let nodes = steps.iter().flat_map(|&step| ends[step].nodes.iter().copied()).collect();
         Self { nodes, is_kernel: matches!(steps[..], [step] if ends[step].is_kernel) }

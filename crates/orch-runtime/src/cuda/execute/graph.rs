@@ -35,7 +35,7 @@ pub(in crate::cuda) struct Graph {
 
 // SAFETY: an executable graph may be used from any thread, from one at a time.
 unsafe impl Send for Graph {}
-// SAFETY: a graph that nobody changes may be used from any thread.
+// SAFETY: a graph that is not changed may be used from any thread.
 unsafe impl Send for Captured {}
 
 impl GraphBuilder {
@@ -54,7 +54,7 @@ impl GraphBuilder {
     /// Adds a launch that waits for `after`, from which it may start early if `is_early`: all these are launches then.
     ///
     /// # Safety
-    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as it takes.
+    /// There must be as many pointers as the kernel has parameters, each to an address or a tensor map, as the parameter requires.
     pub(in crate::cuda) unsafe fn add_kernel(
         &self,
         function: &Function,
@@ -195,7 +195,7 @@ impl Captured {
     /// What `enqueue` puts into the stream, which is not run.
     ///
     /// # Errors
-    /// Those of `enqueue`, or if something is put in that no graph takes.
+    /// Those of `enqueue`, or if something is enqueued that cannot be captured.
     pub(in crate::cuda) fn of(
         stream: &Stream,
         enqueue: impl FnOnce() -> Result<(), CudaError>,

@@ -7,30 +7,30 @@ use crate::program::{self, BufferRef, KernelLaunch};
 /// One kernel launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The kernel. Its parameters are the addresses of the tensors, and then its views.
+    /// The kernel. Its parameters are the addresses of the tensors, then the tensor maps.
     pub function: Function,
-    /// Grid, block and what else there is to a launch.
+    /// Grid, CTA, cluster and dynamic shared memory.
     pub shape: LaunchShape,
-    /// Its tensors, in its order.
+    /// The tensors, in the order of the parameters.
     pub buffers: Vec<BufferRef>,
-    /// What it reads through TMA: its last parameters, in its order.
+    /// The tensors that it loads with TMA, in the order of the parameters.
     pub tensor_maps: Vec<TensorMapShape>,
-    /// A call that is made instead of the launch where the library takes it.
+    /// A call of a vendor library that replaces the launch, where the library supports it.
     pub call: Option<LibraryCall>,
 }
 
 /// A tensor of 16-bit elements that TMA loads in tiles of rows of 128 bytes, which it swizzles.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorMapShape {
-    /// Which of the launch's tensors.
+    /// Index of the tensor in [`Launch::buffers`].
     pub argument: usize,
-    /// Where its first element is.
+    /// First element of the tensor map, in bytes from the start of the tensor.
     pub offset_bytes: usize,
-    /// Its extents, that of neighbouring elements first.
+    /// Elements of each dimension, the contiguous one first: 2 to 5 dimensions.
     pub extents: Vec<u64>,
-    /// Bytes from one place of each extent but the first to the next.
+    /// Bytes between neighbours along each dimension but the first.
     pub strides_bytes: Vec<u64>,
-    /// Lines of a box, which are neighbours in the second extent.
+    /// Rows of a TMA tile, along the second dimension.
     pub rows: u32,
 }
 

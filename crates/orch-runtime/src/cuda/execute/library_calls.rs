@@ -1,6 +1,6 @@
 //! The library calls of a program, tried once before they are counted on.
 //!
-//! What the library declines, or what no graph takes, is left to the own kernels.
+//! Where the library rejects a call, or the call cannot be captured in a graph, the step's own kernel runs.
 
 use super::graph::Captured;
 use super::launch::{Action, Launch, Program};
@@ -27,7 +27,7 @@ pub(in crate::cuda) struct Call {
     captured: Option<Captured>,
 }
 
-/// What a library was told of a call.
+/// A call as it was described to a library.
 enum PreparedCall {
     Matmul(PreparedMatmul),
     Convolution(PreparedConvolution),
@@ -105,11 +105,6 @@ impl Calls {
         // stream or in graphs that keep them apart, which run in this stream.
         unsafe { call.prepared.enqueue(stream, self.workspace.address()) }
     }
-
-    /// Bytes of the device that calls share.
-    pub(in crate::cuda) fn workspace_bytes(&self) -> usize {
-        self.workspace.len_bytes()
-    }
 }
 
 impl Call {
@@ -162,7 +157,7 @@ impl PreparedCall {
 }
 
 impl Sessions {
-    /// Tells a call's library of it.
+    /// Describes a call to its library.
     fn prepared(
         &mut self,
         call: &LibraryCall,

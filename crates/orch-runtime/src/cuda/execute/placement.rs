@@ -10,16 +10,16 @@ use crate::program::{Base, BufferRef};
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-/// Alignment that kernels may assume of constants, inputs, outputs and the arena: that of an allocation.
+/// Alignment of constants, inputs, outputs and the arena, which kernels rely on: that of an allocation.
 const ALIGN_BYTES: usize = 256;
 
-/// Tensors one after the other in one allocation.
+/// Tensors one after the other in one device buffer.
 pub(in crate::cuda) struct Packed {
     buffer: DeviceBuffer,
     starts: Vec<usize>,
 }
 
-/// All memory of an executable. Inputs and outputs are stand-ins for the caller's tensors.
+/// All device buffers of an executable. Inputs and outputs are copied from and to the caller's tensors.
 pub(in crate::cuda) struct Placement {
     arena: DeviceBuffer,
     pub(in crate::cuda) constants: Arc<Packed>,
@@ -27,7 +27,7 @@ pub(in crate::cuda) struct Placement {
     pub(in crate::cuda) outputs: Packed,
 }
 
-/// The arguments of a launch, and the pointers to them that the driver takes.
+/// The arguments of a launch, and the pointers to them that are passed to the driver.
 pub(in crate::cuda) struct Arguments {
     pointers: Box<[*mut c_void]>,
     /// What the pointers point to.
@@ -44,7 +44,7 @@ impl Packed {
         let mut starts = Vec::with_capacity(sizes.len());
         for size in sizes {
             starts.push(total);
-            // A sum that overflows is more than any device has.
+            // A total that saturates is more than any device has.
             total = total.saturating_add(padded(*size));
         }
         Ok(Self { buffer: DeviceBuffer::new(context, total, purpose)?, starts })
@@ -94,7 +94,7 @@ impl Packed {
 }
 
 impl Placement {
-    /// Memory for a valid program: constants filled in, or shared with another executable's; all else zero.
+    /// Device buffers for a valid program: constants are uploaded, or shared with another executable; all else is zero.
     pub(in crate::cuda) fn new(
         stream: &Stream,
         program: &Program,
@@ -125,13 +125,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Bytes of the device that it takes, constants included.
-    pub(in crate::cuda) fn len_bytes(&self) -> usize {
-        let packed = [&*self.constants, &self.inputs, &self.outputs];
-        self.arena.len_bytes() + packed.iter().map(|packed| packed.buffer.len_bytes()).sum::<usize>()
-    }
-
-    /// The address of a range of the program.
+    /// The device address of a range of the program.
     pub(in crate::cuda) fn address(&self, buffer: &BufferRef) -> u64 {
         let start = match buffer.base {
             Base::Arena => self.arena.address(),
@@ -172,12 +166,12 @@ impl Placement {
     }
 }
 
-/// What a tensor of this size takes beside others.
+/// Bytes that a tensor of this size takes in a [`Packed`] buffer.
 fn padded(len_bytes: usize) -> usize {
     len_bytes.saturating_add(ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES
 }
 
-/// Says of a want of memory how much the whole program takes: what is asked for last need not be the most of it.
+/// Adds to an out-of-memory error how much the whole program needs: the allocation that fails may be a small part of it.
 fn with_total(error: CudaError, program: &Program) -> CudaError {
     let CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes } = error else { return error };
     let constants = program.constants.iter().map(|bytes| bytes.len());
@@ -200,22 +194,22 @@ fn upload_constants(stream: &Stream, program: &Program) -> Result<Packed, CudaEr
 }
 
 impl Arguments {
-    /// Those of a step, none unless it is a launch.
+    /// The arguments of a step: none unless it is a launch.
     ///
     /// # Errors
-    /// If the driver does not take a view.
+    /// If the driver rejects a tensor map.
     pub(in crate::cuda) fn of(
         step: &CudaStep,
         placement: &Placement,
         context: &Context,
     ) -> Result<Self, CudaError> {
-        let (buffers, views) = match &step.action {
+        let (buffers, shapes) = match &step.action {
             Action::Launch(launch) => (&launch.buffers[..], &launch.tensor_maps[..]),
             Action::Copy { .. } | Action::Host(_) => (&[][..], &[][..]),
         };
         let mut addresses: Box<[u64]> = buffers.iter().map(|buffer| placement.address(buffer)).collect();
-        let map = |view: &TensorMapShape| encode(view, addresses[view.argument], &step.name, context);
-        let mut maps: Box<[EncodedTensorMap]> = views.iter().map(map).collect::<Result<_, _>>()?;
+        let map = |shape: &TensorMapShape| encode(shape, addresses[shape.argument], &step.name, context);
+        let mut maps: Box<[EncodedTensorMap]> = shapes.iter().map(map).collect::<Result<_, _>>()?;
         let to_addresses = addresses.iter_mut().map(|address| (&raw mut *address).cast());
         let to_maps = maps.iter_mut().map(|map| (&raw mut *map).cast());
         Ok(Self { pointers: to_addresses.chain(to_maps).collect(), _addresses: addresses, _maps: maps })
@@ -227,40 +221,43 @@ impl Arguments {
     }
 }
 
-/// Elements of a line of a box, 128 bytes.
-const LINE_ELEMS: c_uint = 64;
+/// Elements of a row of a TMA tile: 128 bytes of 16-bit elements.
+const TILE_ROW_ELEMS: c_uint = 64;
 
-/// What TMA needs to know of a view of a tensor at an address.
+/// Encodes the tensor map (TMA descriptor) of a tensor at an address.
+///
+/// # Errors
+/// If the driver rejects it.
 fn encode(
-    view: &TensorMapShape,
+    shape: &TensorMapShape,
     address: u64,
     step: &str,
     context: &Context,
 ) -> Result<EncodedTensorMap, CudaError> {
     let driver = context.enter()?;
-    let rank = view.extents.len();
-    let mut box_extents = vec![1; rank];
-    (box_extents[0], box_extents[1]) = (LINE_ELEMS, view.rows);
-    let steps: Vec<c_uint> = vec![1; rank];
+    let rank = shape.extents.len();
+    let mut tile_extents = vec![1; rank];
+    (tile_extents[0], tile_extents[1]) = (TILE_ROW_ELEMS, shape.rows);
+    let element_strides: Vec<c_uint> = vec![1; rank];
     let mut map = EncodedTensorMap([0; 16]);
-    // SAFETY: the lists have as many elements as the rank says, the strides one less, and the driver reads them only here.
+    // SAFETY: the arrays have `rank` elements, the strides one less, and the driver reads them during the call only.
     let status = unsafe {
         (driver.api.encode_tensor_map)(
             &raw mut map,
             tensor_map::UINT16,
             rank as c_uint,
-            address + view.offset_bytes as u64,
-            view.extents.as_ptr(),
-            view.strides_bytes.as_ptr(),
-            box_extents.as_ptr(),
-            steps.as_ptr(),
+            address + shape.offset_bytes as u64,
+            shape.extents.as_ptr(),
+            shape.strides_bytes.as_ptr(),
+            tile_extents.as_ptr(),
+            element_strides.as_ptr(),
             tensor_map::INTERLEAVE_NONE,
             tensor_map::SWIZZLE_128B,
-            // With 256 bytes, boxes of strips of longer rows are read up to 10 % slower on an H200, and none faster.
+            // With 256 bytes, TMA tiles of 128 bytes of longer rows load up to 10 % slower on an H200, and none faster.
             tensor_map::PROMOTE_128B,
             tensor_map::FILL_ZEROS,
         )
     };
-    driver.check(status, || format!("preparing the view {view:?} of step `{step}`"))?;
+    driver.check(status, || format!("encoding the tensor map {shape:?} of step `{step}`"))?;
     Ok(map)
 }

@@ -1,4 +1,4 @@
-//! Runs one after the other in one graph: what a run takes of a device that has the next one at hand.
+//! Runs one after the other in one graph: the time of a run on a device that has the next one enqueued.
 
 use super::executable::{CudaExecutable, ExecutableError, GraphEnd};
 use super::graph::{Graph, GraphBuilder};
@@ -17,7 +17,7 @@ pub struct Row {
 
 impl Row {
     /// `runs` (at least one) of a program, on the inputs that are on the device; `None` if host routines are among its steps,
-    /// which no graph takes.
+    /// which cannot be in a graph.
     ///
     /// # Errors
     /// If the device lacks memory.

@@ -45,12 +45,12 @@ pub fn time_on_device<E: From<CudaError>>(
     time_batches(stream, options, None, enqueue)
 }
 
-/// As [`time_on_device`]; with a gate, a batch of repetitions starts when all of it is enqueued. Of what takes a few
-/// microseconds the host's pace is a tenth otherwise: the device idles after a flush, or it does not.
+/// As [`time_on_device`]; with a hold, a batch of repetitions starts when all of it is enqueued. Otherwise times of a few
+/// microseconds vary by a tenth with the pace of the host: the device idles after a flush, or it does not.
 fn time_batches<E: From<CudaError>>(
     stream: &Stream,
     options: &TimeOptions,
-    mut gate: Option<&mut Gate>,
+    mut hold: Option<&mut BatchHold>,
     mut enqueue: impl FnMut() -> Result<(), E>,
 ) -> Result<Vec<f64>, E> {
     let flush = options.flush_l2.then(|| flush_buffer(stream.context())).transpose()?;
@@ -61,8 +61,8 @@ fn time_batches<E: From<CudaError>>(
     let mut times_us = Vec::with_capacity(options.replays);
     while times_us.len() < options.replays {
         let batch = BATCH.min(options.replays - times_us.len());
-        if let Some(gate) = &mut gate {
-            gate.close(stream)?;
+        if let Some(hold) = &mut hold {
+            hold.close(stream)?;
         }
         let enqueued: Result<(), E> = events.chunks_exact(2).take(batch).try_for_each(|pair| {
             if let Some(flush) = &flush {
@@ -72,8 +72,8 @@ fn time_batches<E: From<CudaError>>(
             enqueue()?;
             Ok(pair[1].record(stream)?)
         });
-        if let Some(gate) = &gate {
-            gate.open()?;
+        if let Some(hold) = &hold {
+            hold.release()?;
         }
         enqueued?;
         stream.synchronize()?;
@@ -84,40 +84,40 @@ fn time_batches<E: From<CudaError>>(
     Ok(times_us)
 }
 
-/// What a stream waits at until another one opens it.
-pub(in crate::cuda) struct Gate {
+/// A flag in device memory for which a stream waits until another stream sets it.
+pub(in crate::cuda) struct BatchHold {
     flag: DeviceBuffer,
-    opener: Stream,
-    /// The byte of which the flag's four are made when it is open.
-    turn: u8,
+    releasing: Stream,
+    /// The number of the batch, from 1 to 255 and round again: the flag holds it four times when the batch is released.
+    batch: u8,
 }
 
-impl Gate {
+impl BatchHold {
     fn new(context: &Context) -> Result<Self, CudaError> {
         let flag = DeviceBuffer::new(context, size_of::<u32>(), "a flag for timing")?;
-        let opener = Stream::new(context)?;
-        flag.fill(&opener, 0)?;
-        opener.synchronize()?;
-        Ok(Self { flag, opener, turn: 0 })
+        let releasing = Stream::new(context)?;
+        flag.fill(&releasing, 0)?;
+        releasing.synchronize()?;
+        Ok(Self { flag, releasing, batch: 0 })
     }
 
-    /// Holds back what the stream is given from now on.
+    /// Holds back what is enqueued on the stream from now on.
     fn close(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        self.turn = self.turn % u8::MAX + 1;
-        stream.hold_until(self.flag.address(), u32::from_ne_bytes([self.turn; 4]))
+        self.batch = self.batch % u8::MAX + 1;
+        stream.hold_until(self.flag.address(), u32::from_ne_bytes([self.batch; 4]))
     }
 
-    /// Lets it start.
-    fn open(&self) -> Result<(), CudaError> {
-        self.flag.fill(&self.opener, self.turn)
+    /// Lets the stream go on.
+    fn release(&self) -> Result<(), CudaError> {
+        self.flag.fill(&self.releasing, self.batch)
     }
 }
 
-/// Most steps of a run of which a batch is held back: the driver's queue takes about a thousand launches, and a call that waits
-/// for room in it would wait for ever.
+/// Most steps of a run of which a batch is held back: the driver's queue holds about a thousand launches, and a call that waits
+/// for room in it while the batch is held would never return.
 const MOST_HELD_STEPS: usize = 8;
 
-/// Memory whose overwriting leaves nothing else in L2.
+/// A buffer of twice the size of L2: writing it evicts everything else.
 fn flush_buffer(context: &Context) -> Result<DeviceBuffer, CudaError> {
     let bytes = usize::try_from(2 * context.device().info().l2_bytes).unwrap_or(usize::MAX);
     DeviceBuffer::new(context, bytes, "flushing L2")
@@ -156,20 +156,20 @@ impl CudaExecutable {
         mut enqueue: impl FnMut(&mut Self) -> Result<(), ExecutableError>,
     ) -> Result<Vec<f64>, ExecutableError> {
         let stream = Arc::clone(self.stream());
-        let mut gate = self.gate(steps)?;
-        let times = time_batches(&stream, options, gate.as_mut(), || enqueue(self));
+        let mut hold = self.batch_hold(steps)?;
+        let times = time_batches(&stream, options, hold.as_mut(), || enqueue(self));
         let times = times.map_err(|error| match error {
             ExecutableError::Cuda(error) => self.blame(error).into(),
             other => other,
         })?;
         self.wait()?;
-        // After an error the device may still be about to look at it.
-        self.keep_gate(gate);
+        // After an error the device may still read the flag, so it is not reused.
+        self.keep_batch_hold(hold);
         Ok(times)
     }
 
-    /// What holds batches of these steps back; nothing if they are many, or wait for the device.
-    fn gate(&mut self, steps: Range<usize>) -> Result<Option<Gate>, CudaError> {
+    /// The hold for batches of these steps; `None` if there are many, or if one waits for the device.
+    fn batch_hold(&mut self, steps: Range<usize>) -> Result<Option<BatchHold>, CudaError> {
         let waits = self.waits_after_steps();
         let steps = &self.program().steps[steps];
         let is_held = |step: &CudaStep| !matches!(step.action, Action::Host(_));
@@ -177,6 +177,6 @@ impl CudaExecutable {
         if !may_hold {
             return Ok(None);
         }
-        self.take_gate().map_or_else(|| Gate::new(self.stream().context()), Ok).map(Some)
+        self.take_batch_hold().map_or_else(|| BatchHold::new(self.stream().context()), Ok).map(Some)
     }
 }

@@ -1,4 +1,4 @@
-//! Convolutions of images, as libraries are told of them.
+//! Convolutions of images, as they are described to vendor libraries.
 
 use super::product::{Element, MAX_EXTENT, Vector, is_inside};
 use crate::program::{Access, BufferRef};
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 /// `result[image, y, x, map] = sum over r, s, c of input[image, y * stride + r * dilation - padding, .., c] *
 /// filter[map, r, s, c]`, where what is outside of the input is zero, plus `bias[map]` and plus `addend[image, y, x, map]`
-/// where there are such, and no less than zero where that is asked for. Sums are f32, bias and addend are added in f32, and
+/// where present, and clamped to at least zero if `is_rectified`. Accumulators are f32, bias and addend are added in f32, and
 /// what is stored is rounded once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Convolution {
     /// Type of everything that is read and stored.
     pub element: Element,
-    /// Whether factors of f32 may be multiplied with 10 bits of their fraction.
+    /// Whether operands of f32 may be rounded to tf32 (10 bits of fraction).
     #[serde(default)]
     pub is_tf32: bool,
     /// Images.
@@ -62,7 +62,7 @@ pub struct Sliding {
 /// Pixels in an argument of a launch, whose channels are neighbours. Places are counted in elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pixels {
-    /// Which of the launch's tensors.
+    /// Index of the tensor in the launch.
     pub argument: usize,
     /// The first element.
     pub offset: usize,

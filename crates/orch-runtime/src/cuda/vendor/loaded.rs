@@ -33,7 +33,7 @@ pub trait VendorApi: Sized {
     /// The library.
     const VENDOR: Vendor;
 
-    /// Looks its functions up.
+    /// Loads its functions.
     ///
     /// # Safety
     /// The file must be this library, and is never unloaded.

@@ -9,7 +9,7 @@ pub(in crate::cuda) struct Object {
     destroy: Destroy,
 }
 
-/// A library's function that destroys what it has made. Its status tells nothing that can be acted upon.
+/// A library's function that destroys what it has made. No status of it can be acted upon.
 pub(in crate::cuda) type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 // SAFETY: descriptions of work are plain data, which calls only read.

@@ -1,10 +1,10 @@
-//! Products of matrices, as libraries are told of them.
+//! Matrix products, as they are described to vendor libraries.
 
 use crate::program::{Access, BufferRef};
 use serde::{Deserialize, Serialize};
 
 /// `result[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, plus `bias[n]` and plus `addend[batch, m, n]` where
-/// there are such. Sums are f32, bias and addend are added in f32, and what is stored is rounded once.
+/// present. Accumulators are f32, bias and addend are added in f32, and what is stored is rounded once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MatrixProduct {
     /// Independent products.
@@ -13,25 +13,26 @@ pub struct MatrixProduct {
     pub m: usize,
     /// Columns of the result.
     pub n: usize,
-    /// Terms of each sum.
+    /// The K dimension: elements that are summed.
     pub k: usize,
-    /// Type of the factors.
-    pub factors: Element,
+    /// Type of the operands `a` and `b`.
+    #[serde(rename = "factors")]
+    pub operands: Element,
     /// Type of result, bias and addend.
     pub stored: Element,
-    /// Whether factors of f32 may be multiplied with 10 bits of their fraction.
+    /// Whether operands of f32 may be rounded to tf32 (10 bits of fraction).
     #[serde(default)]
     pub is_tf32: bool,
-    /// The first factor: `m` rows and `k` columns.
+    /// Operand A, `[m, k]`.
     pub a: Matrix,
-    /// The second factor: `k` rows and `n` columns.
+    /// Operand B, `[k, n]`.
     pub b: Matrix,
-    /// `m` rows and `n` columns, those of a row one after the other.
+    /// `[m, n]`, row-major.
     pub result: Matrix,
-    /// `n` elements one after the other.
+    /// `[n]`, contiguous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias: Option<Vector>,
-    /// `m` rows and `n` columns, those of a row one after the other.
+    /// `[m, n]`, row-major.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addend: Option<Matrix>,
 }
@@ -51,7 +52,7 @@ pub enum Element {
 /// A matrix for each batch, in an argument of a launch. Places are counted in elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Matrix {
-    /// Which of the launch's tensors.
+    /// Index of the tensor in the launch.
     pub argument: usize,
     /// The first element.
     pub offset: usize,
@@ -76,7 +77,7 @@ pub enum MatrixOrder {
 /// Neighbouring elements of an argument of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Vector {
-    /// Which of the launch's tensors.
+    /// Index of the tensor in the launch.
     pub argument: usize,
     /// The first element.
     pub offset: usize,
@@ -106,12 +107,12 @@ impl MatrixProduct {
         if [Some(self.result), self.addend].iter().flatten().any(|matrix| matrix.order != MatrixOrder::Rows) {
             violations.push("calls for a result or addend by columns".to_owned());
         }
-        if self.stored != self.factors && self.stored != Element::F32 {
-            violations.push(format!("calls for a result in {:?} of {:?}", self.stored, self.factors));
+        if self.stored != self.operands && self.stored != Element::F32 {
+            violations.push(format!("calls for a result in {:?} of {:?}", self.stored, self.operands));
         }
         let matrices = [
-            ("first factor", &self.a, (m, k), self.factors, Access::Read),
-            ("second factor", &self.b, (k, n), self.factors, Access::Read),
+            ("A operand", &self.a, (m, k), self.operands, Access::Read),
+            ("B operand", &self.b, (k, n), self.operands, Access::Read),
             ("result", &self.result, (m, n), self.stored, Access::Write),
         ];
         let addend = self.addend.as_ref();

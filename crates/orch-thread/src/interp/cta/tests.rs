@@ -20,7 +20,7 @@ fn floats(values: impl IntoIterator<Item = f64>, dtype: DType) -> BufferData {
     BufferData::from_tensor(&Tensor::from_f64(dtype, [values.len()], &values))
 }
 
-/// What 128 threads in two tasks make of `0, 1, 2, ..`.
+/// The output of 128 threads in two CTAs for the input `0, 1, 2, ..`.
 fn result(body: &str) -> Result<Vec<f64>, ExecError> {
     let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
     run(HEADER, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64())
@@ -38,7 +38,7 @@ fn threads_exchange_values_through_shared_memory() {
 }
 
 #[test]
-fn tasks_of_a_cluster_exchange_values() {
+fn ctas_of_a_cluster_load_from_each_other() {
     let body = format!(
         "{COPY}  cluster_barrier\n  load_dsmem v: f32 = s[thread], (1 - task)\n  y[((task * 64) + thread)] = v\n"
     );
@@ -47,35 +47,35 @@ fn tasks_of_a_cluster_exchange_values() {
 }
 
 #[test]
-fn tasks_of_a_cluster_give_values() {
+fn ctas_of_a_cluster_store_to_each_other() {
     let store = "  y[((task * 64) + thread)] = s[(63 - thread)]\n";
-    let give = "  store_dsmem s[thread], (1 - task) = x[((task * 64) + thread)]\n";
+    let put = "  store_dsmem s[thread], (1 - task) = x[((task * 64) + thread)]\n";
     let expected: Vec<f64> = (64..128).rev().chain((0..64).rev()).map(f64::from).collect();
     for before in [
         "  cluster_arrive\n  cluster_wait\n",
         "  cluster_arrive\n  barrier\n  cluster_wait\n",
         "  cluster_barrier\n",
     ] {
-        assert_eq!(result(&format!("{before}{give}  cluster_barrier\n{store}")).unwrap(), expected);
+        assert_eq!(result(&format!("{before}{put}  cluster_barrier\n{store}")).unwrap(), expected);
     }
     for (body, problem) in [
-        // The other task may not run.
-        (format!("{give}  cluster_barrier\n{store}"), "may not have started"),
-        (format!("  cluster_arrive\n{give}  cluster_wait\n"), "may not have started"),
-        // A barrier of the task does not order what the other one gives.
-        (format!("  cluster_arrive\n  cluster_wait\n{give}  barrier\n{store}"), "also accessed by"),
+        // The other CTA may not have started.
+        (format!("{put}  cluster_barrier\n{store}"), "may not have started"),
+        (format!("  cluster_arrive\n{put}  cluster_wait\n"), "may not have started"),
+        // A barrier of the CTA does not order what the other one stores.
+        (format!("  cluster_arrive\n  cluster_wait\n{put}  barrier\n{store}"), "also accessed by"),
         (
-            format!("  cluster_arrive\n  cluster_wait\n  s[thread] = 0.0\n  barrier\n{give}"),
+            format!("  cluster_arrive\n  cluster_wait\n  s[thread] = 0.0\n  barrier\n{put}"),
             "also accessed by",
         ),
-        // Hardware counts arrivals in turn.
+        // The hardware counts arrivals of one barrier at a time.
         (
             "  cluster_arrive\n  cluster_barrier\n  cluster_wait\n".to_owned(),
-            "before those that joined it are awaited",
+            "between cluster_arrive and cluster_wait",
         ),
-        ("  cluster_wait\n".to_owned(), "once by all threads"),
-        ("  cluster_arrive\n  cluster_arrive\n".to_owned(), "once by all threads"),
-        ("  cluster_arrive\n".to_owned(), "ends before it has waited"),
+        ("  cluster_wait\n".to_owned(), "once, by all threads"),
+        ("  cluster_arrive\n  cluster_arrive\n".to_owned(), "once, by all threads"),
+        ("  cluster_arrive\n".to_owned(), "ends between cluster_arrive and cluster_wait"),
         (
             "  cluster_barrier\n  store_dsmem s[thread], 2 = 1.0\n".to_owned(),
             "rank that the cluster does not have",
@@ -93,9 +93,9 @@ fn lanes_are_shuffled() {
     assert_eq!(result(body).unwrap(), expected);
 }
 
-/// A warp is told of any of its sums above the limit of its row, and of limits with a sign.
+/// `exceeds` is true for a warp with an accumulator above the limit of its row, or with a negative limit.
 #[test]
-fn sums_exceed_limits() {
+fn accumulators_exceed_limits() {
     let header = format!("{HEADER}  scratch sums: f32[8]\n  scratch limits: f32[2]\n");
     let answers = |sum: &str, [place, low, high]: [&str; 3]| {
         let body = format!(
@@ -105,13 +105,13 @@ fn sums_exceed_limits() {
         );
         let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
         run(&header, &body, &mut buffers).unwrap_or_else(|error| panic!("{error}"));
-        let told = buffers[1].to_tensor([128]).unwrap().to_f64();
+        let answers = buffers[1].to_tensor([128]).unwrap().to_f64();
         [0, 32, 64, 96].map(|warp| {
-            assert!(told[warp..warp + 32].iter().all(|lane| *lane == told[warp]));
-            told[warp] == 1.0
+            assert!(answers[warp..warp + 32].iter().all(|lane| *lane == answers[warp]));
+            answers[warp] == 1.0
         })
     };
-    // One lane of the second warp of the second task.
+    // One lane of the second warp of the second CTA.
     let sum = "x[((task * 64) + thread)]";
     let last = [false, false, false, true];
     for (place, limits, expected) in [
@@ -137,9 +137,9 @@ fn what_is_not_ordered_is_a_race() {
         format!(
             "  cp_async s[thread], x[thread], 1\n  cp_async_commit\n  barrier\n{store}  cp_async_wait 0\n"
         ),
-        // A barrier of the task does not order what other tasks read.
+        // A barrier of the CTA does not order what other CTAs read.
         format!("{COPY}  barrier\n  load_dsmem v: f32 = s[thread], (1 - task)\n"),
-        // Written again while others may still read.
+        // Written again while other threads may still read.
         format!("{COPY}  barrier\n{store}  s[thread] = 0.0\n"),
         "  s[0] = 0.0\n".to_owned(),
     ] {
@@ -149,7 +149,7 @@ fn what_is_not_ordered_is_a_race() {
 }
 
 #[test]
-fn memory_is_recycled_once_nobody_uses_it() {
+fn shared_memory_is_reused_once_no_thread_uses_it() {
     let header = HEADER.replace("  shared s", "  shared s: f32[64]\n  reused_shared r");
     let run = |body: &str| {
         let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
@@ -169,7 +169,7 @@ fn memory_is_recycled_once_nobody_uses_it() {
 }
 
 #[test]
-fn threads_meet_at_barriers() {
+fn all_threads_reach_barriers() {
     for body in [
         "  if (thread < 32) {\n    barrier\n  }\n",
         "  if (thread < 8) {\n    shuffle v: f32 = 0.0, 1\n  }\n",
@@ -207,14 +207,14 @@ fn fragments_are_matrices() {
     assert_eq!(buffers[2].to_tensor([128]).unwrap().to_f64(), expected);
 }
 
-/// Copies a tile of lines of `elems` elements, row-major from `first` of `from`, to a swizzled one at `to`.
-fn copied_tile(from: &str, [lines, elems]: [usize; 2], to: usize) -> String {
-    let (parts, chunks) = (elems / 8, lines * elems / 8);
-    let (line, part) = (format!("({from}_chunk // {parts})"), format!("({from}_chunk % {parts})"));
-    // Part `p` of line `r` goes to place `p xor r % 8`: bit by bit, for there is no `xor`.
-    let differs = |bit: usize| format!("((({line} // {bit}) + ({part} // {bit})) % 2)");
+/// Copies a row-major tile `[rows, elems]` of `from` to a swizzled one at `to`.
+fn copied_tile(from: &str, [rows, elems]: [usize; 2], to: usize) -> String {
+    let (parts, chunks) = (elems / 8, rows * elems / 8);
+    let (row, part) = (format!("({from}_chunk // {parts})"), format!("({from}_chunk % {parts})"));
+    // Part `p` of row `r` goes to place `p xor r % 8`: bit by bit, for there is no `xor`.
+    let differs = |bit: usize| format!("((({row} // {bit}) + ({part} // {bit})) % 2)");
     let place = format!("(({} + ({} * 2)) + ({} * 4))", differs(1), differs(2), differs(4));
-    let to = format!("(((((({part} // 8) * {lines}) + {line}) * 64) + ({place} * 8)) + {to})");
+    let to = format!("(((((({part} // 8) * {rows}) + {row}) * 64) + ({place} * 8)) + {to})");
     format!(
         "for {from}_i: i64 [0..={last}] = 0 to {rounds} step 1 {{\nlet {from}_chunk: i64 = (({from}_i * 128) + thread)\nif ({from}_chunk < {chunks}) {{\n\
          cp_async s[{to}], {from}[({from}_chunk * 8)], 8\n}}\n}}\n",
@@ -223,54 +223,56 @@ fn copied_tile(from: &str, [lines, elems]: [usize; 2], to: usize) -> String {
     )
 }
 
-/// How factors of a product of tiles are given.
+/// Shape and operands of a `wgmma`.
 #[derive(Clone, Copy, Debug)]
-struct TileProduct {
-    columns: usize,
-    terms: usize,
-    is_fragment: bool,
+struct WgmmaCase {
+    n: usize,
+    k: usize,
+    /// Whether operand A is in fragments.
+    a_in_fragments: bool,
     transposed: bool,
 }
 
-impl TileProduct {
-    /// The head of a program that multiplies `a[64, terms]` by `b`, both row-major.
+impl WgmmaCase {
+    /// The head of a program that multiplies `a[64, k]` by `b`, both row-major.
     fn header(&self) -> String {
-        let Self { columns, terms, .. } = self;
+        let Self { n, k, .. } = self;
         format!(
             "program k, 1 tasks task: i64 [0..=0]\n  cta 128 threads thread: i64 [0..=127], clusters of 1\n  \
              input a: f16[{}]\n  input b: f16[{}]\n  output y: f32[{}]\n  shared s: f16[{}]\n  \
              scratch sums: f32[{}]\n  scratch f: f16[{}]\n",
-            64 * terms,
-            columns * terms,
-            64 * columns,
-            (64 + columns) * terms,
-            columns / 2,
-            terms / 2,
+            64 * k,
+            n * k,
+            64 * n,
+            (64 + n) * k,
+            n / 2,
+            k / 2,
         )
     }
 
     /// The body, `b` at a place of shared memory.
     fn body(&self, b_at: usize) -> String {
-        let Self { columns, terms, is_fragment, transposed } = *self;
+        let Self { n, k, a_in_fragments, transposed } = *self;
         let row = "(((thread // 32) * 16) + ((thread % 32) // 4))";
-        let sums = columns / 2;
-        let b_lines = if transposed { [terms, columns] } else { [columns, terms] };
-        let mut text = copied_tile("b", b_lines, b_at);
-        text += &match is_fragment {
+        let sums = n / 2;
+        let b_shape = if transposed { [k, n] } else { [n, k] };
+        let mut text = copied_tile("b", b_shape, b_at);
+        text += &match a_in_fragments {
             true => format!(
-                "for e: i64 [0..={last}] = 0 to {elems} step 1 unroll {{\nf[e] = a[((({row} + (((e // 2) % 2) * 8)) * {terms}) \
+                "for e: i64 [0..={last}] = 0 to {elems} step 1 unroll {{\nf[e] = a[((({row} + (((e // 2) % 2) * 8)) * {k}) \
                  + ((((e // 8) * 16) + (((e % 8) // 4) * 8)) + (((thread % 4) * 2) + (e % 2))))]\n}}\n",
-                elems = terms / 2,
-                last = terms / 2 - 1,
+                elems = k / 2,
+                last = k / 2 - 1,
             ),
-            false => copied_tile("a", [64, terms], 0),
+            false => copied_tile("a", [64, k], 0),
         };
-        let (a, turned) = (if is_fragment { "f" } else { "s" }, if transposed { ", transposed" } else { "" });
+        let (a, turned) =
+            (if a_in_fragments { "f" } else { "s" }, if transposed { ", transposed" } else { "" });
         text + &format!(
             "cp_async_commit\ncp_async_wait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\nsums[j] = 1.0\n}}\n\
-             wgmma f16, sums[0], {a}[0], s[{b_at}], {columns}, {terms}{turned}\n\
+             wgmma f16, sums[0], {a}[0], s[{b_at}], {n}, {k}{turned}\n\
              for j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\n\
-             y[(((({row} + (((j // 2) % 2) * 8)) * {columns}) + ((j // 4) * 8)) \
+             y[(((({row} + (((j // 2) % 2) * 8)) * {n}) + ((j // 4) * 8)) \
              + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
             last = sums - 1,
         )
@@ -285,29 +287,29 @@ impl TileProduct {
     }
 
     fn buffers(&self) -> [BufferData; 3] {
-        let Self { columns, terms, transposed, .. } = *self;
+        let Self { n, k, transposed, .. } = *self;
         let b = |at: usize| match transposed {
-            true => Self::b(at % columns, at / columns),
-            false => Self::b(at / terms, at % terms),
+            true => Self::b(at % n, at / n),
+            false => Self::b(at / k, at % k),
         };
         [
-            floats((0..64 * terms).map(|at| Self::a(at / terms, at % terms)), DType::F16),
-            floats((0..columns * terms).map(b), DType::F16),
-            BufferData::zeros(DType::F32, 64 * columns),
+            floats((0..64 * k).map(|at| Self::a(at / k, at % k)), DType::F16),
+            floats((0..n * k).map(b), DType::F16),
+            BufferData::zeros(DType::F32, 64 * n),
         ]
     }
 
     fn expected(&self) -> Vec<f64> {
-        let Self { columns, terms, .. } = *self;
-        let sum = |row, column| (0..terms).map(|k| Self::a(row, k) * Self::b(column, k)).sum::<f64>();
-        (0..64 * columns).map(|at| 1.0 + sum(at / columns, at % columns)).collect()
+        let Self { n, k, .. } = *self;
+        let sum = |row, column| (0..k).map(|k| Self::a(row, k) * Self::b(column, k)).sum::<f64>();
+        (0..64 * n).map(|at| 1.0 + sum(at / n, at % n)).collect()
     }
 }
 
 #[test]
-fn swizzled_tiles_are_matrices() {
-    // Columns, terms, whether the first factor is in fragments, and whether the second one is transposed.
-    for (columns, terms, is_fragment, transposed) in [
+fn wgmma_multiplies_swizzled_tiles() {
+    // N, K, whether A is in fragments, and whether B is transposed.
+    for (n, k, a_in_fragments, transposed) in [
         (24, 64, false, false),
         (64, 128, false, false),
         (128, 64, false, true),
@@ -316,53 +318,53 @@ fn swizzled_tiles_are_matrices() {
         (64, 16, true, true),
         (128, 48, true, true),
     ] {
-        let product = TileProduct { columns, terms, is_fragment, transposed };
-        let mut results = product.buffers();
-        run(&product.header(), &product.body(64 * terms), &mut results).unwrap();
-        assert_eq!(results[2].to_tensor([64 * columns]).unwrap().to_f64(), product.expected(), "{product:?}");
+        let case = WgmmaCase { n, k, a_in_fragments, transposed };
+        let mut results = case.buffers();
+        run(&case.header(), &case.body(64 * k), &mut results).unwrap();
+        assert_eq!(results[2].to_tensor([64 * n]).unwrap().to_f64(), case.expected(), "{case:?}");
     }
 }
 
 #[test]
-fn tiles_start_at_lines_that_warp_groups_agree_on() {
-    let product = TileProduct { columns: 24, terms: 64, is_fragment: false, transposed: false };
-    // Lines are swizzled by their number from the start of a tile.
-    let header = product.header().replace("5632", "5696");
-    let error = run(&header, &product.body(4096 + 64), &mut product.buffers()).unwrap_err();
+fn tiles_are_aligned_and_warp_groups_whole() {
+    let case = WgmmaCase { n: 24, k: 64, a_in_fragments: false, transposed: false };
+    // Rows are swizzled by their number from the start of a tile.
+    let header = case.header().replace("5632", "5696");
+    let error = run(&header, &case.body(4096 + 64), &mut case.buffers()).unwrap_err();
     assert!(error.to_string().contains("does not start at a multiple of 1024 bytes"), "{error}");
-    let half = product.body(4096).replace("wgmma", "if (thread < 64) {\nwgmma");
+    let half = case.body(4096).replace("wgmma", "if (thread < 64) {\nwgmma");
     let half = half.replace(", 24, 64\n", ", 24, 64\n}\n");
-    let error = run(&header, &half, &mut product.buffers()).unwrap_err();
-    assert!(error.to_string().contains("some warps of a group do not come"), "{error}");
+    let error = run(&header, &half, &mut case.buffers()).unwrap_err();
+    assert!(error.to_string().contains("some warps of a warp group do not reach"), "{error}");
 }
 
 #[test]
-fn products_that_run_on_are_waited_for() {
-    let product = TileProduct { columns: 24, terms: 64, is_fragment: false, transposed: false };
+fn asynchronous_wgmma_is_waited_for() {
+    let case = WgmmaCase { n: 24, k: 64, a_in_fragments: false, transposed: false };
     let run = |body: &str| {
-        let mut results = product.buffers();
-        run(&product.header(), body, &mut results).map(|()| results[2].to_tensor([64 * 24]).unwrap().to_f64())
+        let mut results = case.buffers();
+        run(&case.header(), body, &mut results).map(|()| results[2].to_tensor([64 * 24]).unwrap().to_f64())
     };
-    let body = product.body(4096);
+    let body = case.body(4096);
     let running = |after: &str| body.replace(", 24, 64\n", &format!(", 24, 64, async\n{after}"));
-    assert_eq!(run(&running("wgmma_wait\n")).unwrap(), product.expected());
+    assert_eq!(run(&running("wgmma_wait\n")).unwrap(), case.expected());
     let error = run(&running("")).unwrap_err();
     assert!(error.to_string().contains("before it is written"), "{error}");
-    // The barrier does not wait for the product, which still reads what is overwritten.
+    // The barrier does not wait for the `wgmma`, which still reads what is overwritten.
     let error = run(&running("barrier\ns[thread] = b[thread]\nwgmma_wait\n")).unwrap_err();
     assert!(error.to_string().contains("also accessed by"), "{error}");
     assert!(run(&running("wgmma_wait\nbarrier\ns[thread] = b[thread]\n")).is_ok());
     let end = body.find("for j: i64 [0..=11] = 0 to 12 step 1 unroll {\ny[").expect("the stores");
     let error = run(&running("")[..end + ", async".len()]).unwrap_err();
-    assert!(error.to_string().contains("a task ends before its products"), "{error}");
+    assert!(error.to_string().contains("a CTA ends before its wgmma"), "{error}");
 }
 
 #[test]
-fn fragments_stay_while_their_product_is_in_flight() {
-    let product = TileProduct { columns: 24, terms: 64, is_fragment: true, transposed: false };
+fn fragments_are_kept_while_wgmma_is_in_flight() {
+    let case = WgmmaCase { n: 24, k: 64, a_in_fragments: true, transposed: false };
     let run = |after: &str| {
-        let body = product.body(4096).replace(", 24, 64\n", &format!(", 24, 64, async\n{after}"));
-        run(&product.header(), &body, &mut product.buffers())
+        let body = case.body(4096).replace(", 24, 64\n", &format!(", 24, 64, async\n{after}"));
+        run(&case.header(), &body, &mut case.buffers())
     };
     assert!(run("wgmma_wait\nf[0] = f16(0.25)\n").is_ok());
     let error = run("f[0] = f16(77.0)\nwgmma_wait\n").unwrap_err();
@@ -373,16 +375,15 @@ fn fragments_stay_while_their_product_is_in_flight() {
 fn places_of_swizzled_tiles_are_taken_once() {
     use crate::cta::{swizzled, swizzled_offset};
     use orch_compute::{Exprs, Simplifier};
-    let (lines, elems) = (24, 128);
-    let mut places: Vec<usize> =
-        (0..lines * elems).map(|at| swizzled(lines, at / elems, at % elems)).collect();
+    let (rows, elems) = (24, 128);
+    let mut places: Vec<usize> = (0..rows * elems).map(|at| swizzled(rows, at / elems, at % elems)).collect();
     for (at, &place) in places.iter().enumerate() {
         let mut exprs = Exprs::default();
-        let [line, at] = [at / elems, at % elems].map(|value| exprs.index(value as i64));
-        let expr = swizzled_offset(&mut exprs, lines, line, at);
+        let [row, at] = [at / elems, at % elems].map(|value| exprs.index(value as i64));
+        let expr = swizzled_offset(&mut exprs, rows, row, at);
         let expr = Simplifier::new().simplify(&mut exprs, expr);
         assert_eq!(exprs.as_int(expr), Some(place as i64));
     }
     places.sort_unstable();
-    assert!(places.into_iter().eq(0..lines * elems));
+    assert!(places.into_iter().eq(0..rows * elems));
 }

@@ -35,6 +35,7 @@ impl Cpu {
             overlaps_kernels: false,
             kept_bytes: machine.caches.l3_bytes,
             library_precision: None,
+            extensions: compiler.extensions().to_vec(),
             is_measurable: is_here,
         };
         Ok(Self { target, machine, compiler, figures, precision: options.precision, info })

@@ -20,10 +20,8 @@ impl Toolchain for Cpu {
         let cache = CompileCache::open(&options.cache_dir, compiler, &self.machine).map_err(compile_error)?;
         let progress = |at: orch_runtime::cpu::CompileProgress| options.progress.advance(at.done);
         let results = cache.compile_all(sources, parallel::jobs(options), &progress, &options.cancel);
-        let object = |result: Result<std::path::PathBuf, CompileError>| {
-            let path = result.map_err(compile_error)?;
-            let bytes = std::fs::read(&path).map_err(|source| Error::File { path, source })?;
-            Ok(BuiltKernel { bytes: bytes.into(), resources: None })
+        let object = |result: Result<bytes::Bytes, CompileError>| {
+            Ok(BuiltKernel { bytes: result.map_err(compile_error)?, resources: None })
         };
         results.into_iter().map(object).collect()
     }

@@ -35,7 +35,7 @@ impl Cuda {
         let info = device.info();
         let target = gpu_target(info)?;
         let memory_gbs = GpuModel::REACHED * info.memory_gbs();
-        let machine = format!("{}, {} multiprocessors", info.name, info.multiprocessors);
+        let machine = format!("{}, {} multiprocessors", info.name, info.sm_count);
         let arch = info.capability.arch();
         let mut cuda = Self::of_target(&target, options);
         if memory_gbs > 0.0 {
@@ -102,6 +102,7 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
         overlaps_kernels: target.has_pdl,
         kept_bytes: 0,
         library_precision: Some(operand_precision(precision)),
+        extensions: Vec::new(),
         is_measurable: false,
     }
 }
@@ -121,11 +122,11 @@ fn gpu_target(info: &DeviceInfo) -> Result<GpuTarget, Error> {
         ))
     })?;
     Ok(GpuTarget {
-        sms: info.multiprocessors as usize,
+        sms: info.sm_count as usize,
         shared_bytes: info.shared_bytes_per_block as usize,
-        sm_shared_bytes: info.shared_bytes_per_multiprocessor as usize,
-        sm_registers: info.registers_per_multiprocessor as usize,
-        sm_threads: info.threads_per_multiprocessor as usize,
+        sm_shared_bytes: info.shared_bytes_per_sm as usize,
+        sm_registers: info.registers_per_sm as usize,
+        sm_threads: info.threads_per_sm as usize,
         l2_bytes: info.l2_bytes as usize,
         ..table.clone()
     })

@@ -24,7 +24,7 @@ impl Cuda {
         }
         let early = self.target.has_pdl;
         let text = if early { NOTHING_EARLY } else { NOTHING };
-        let source = Source { name: "nothing".to_owned(), text: text.to_owned() };
+        let source = Source { name: "nothing".to_owned(), text: text.to_owned(), symbols: Vec::new() };
         let object = self.build(&[source], options)?.swap_remove(0);
         let module = Module::load(context, "nothing", &object.bytes).map_err(Error::from)?;
         let function = module.function("k_nothing").map_err(Error::from)?;

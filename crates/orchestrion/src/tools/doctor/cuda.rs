@@ -130,7 +130,7 @@ impl CudaDevice {
             info.ordinal,
             info.name,
             info.capability,
-            info.multiprocessors,
+            info.sm_count,
             info.clock_mhz,
             gib(info.memory_bytes),
             info.l2_bytes >> 10,

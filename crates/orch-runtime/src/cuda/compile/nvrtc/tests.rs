@@ -4,13 +4,13 @@
 use super::*;
 use crate::cuda::CubinCache;
 use crate::cuda::driver::cubin;
-use crate::os::TempDir;
+use orch_files::Scratch;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// NVRTC; one that was asked for must be there.
+/// NVRTC; one that is required must be there.
 fn nvrtc() -> Option<Arc<Nvrtc>> {
     static LOADED: OnceLock<Option<Arc<Nvrtc>>> = OnceLock::new();
     let load = || {
@@ -38,7 +38,7 @@ const HALVES: &str = "extern \"C\" __global__ void halves(const unsigned short *
     unsigned short y; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(2.0f * x)); b[threadIdx.x] = y; }\n";
 
 fn source(text: &str) -> Source {
-    Source { name: "test".into(), text: text.into() }
+    Source { name: "test".into(), text: text.into(), symbols: Vec::new() }
 }
 
 fn compile(nvrtc: &Nvrtc, text: &str, arch: &str) -> Result<Cubin, NvrtcError> {
@@ -83,7 +83,7 @@ fn spilled_registers_are_counted() {
 #[test]
 fn refused_sources_are_kept_and_named() {
     let Some(nvrtc) = nvrtc() else { return };
-    let dir = TempDir::new("nvrtc").unwrap();
+    let dir = Scratch::new().unwrap();
     let error = nvrtc.compile(&source("oops"), &NvrtcTarget::new("sm_80"), dir.path()).unwrap_err();
     let NvrtcError::Rejected { source_file, .. } = &error else { panic!("{error}") };
     assert_eq!(std::fs::read_to_string(source_file).unwrap(), "oops");
@@ -123,7 +123,7 @@ fn there_are_no_headers() {
 #[test]
 fn a_batch_is_compiled_in_parallel_and_once() {
     let Some(nvrtc) = nvrtc() else { return };
-    let dir = TempDir::new("cubins").unwrap();
+    let dir = Scratch::new().unwrap();
     let open = |arch| CubinCache::open(dir.path(), Arc::clone(&nvrtc), NvrtcTarget::new(arch)).unwrap();
     let cache = open("sm_80");
     let sources = [ADD, "broken", ADD, HALVES].map(source);

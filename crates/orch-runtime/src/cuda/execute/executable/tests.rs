@@ -140,29 +140,29 @@ fn graphs_are_built_from_the_bytes_that_steps_share() {
     );
 }
 
-/// A launch that reads its input in boxes too.
-fn boxed(context: &Context, view: TensorMapShape) -> Program {
+/// A launch with a tensor map of its input.
+fn with_tensor_map(context: &Context, shape: TensorMapShape) -> Program {
     let mut step = launch(context, "neg", &[input(0), output(0)]);
     let Action::Launch(launch) = &mut step.action else { unreachable!("it is a launch") };
-    launch.tensor_maps.push(view);
+    launch.tensor_maps.push(shape);
     program(vec![step], 1)
 }
 
-fn view() -> TensorMapShape {
+fn tensor_map() -> TensorMapShape {
     TensorMapShape { argument: 0, offset_bytes: 0, extents: vec![2, 2], strides_bytes: vec![16], rows: 64 }
 }
 
 #[test]
-fn views_are_told_to_the_driver_once() {
+fn tensor_maps_are_encoded_once() {
     let fake = Fake::new();
     let context = fake.context();
     for execution in EXECUTIONS {
-        let mut executable = executable(&context, boxed(&context, view()), execution);
-        assert_eq!(fake.log().matches("view of 2, 64 lines").count(), 1);
+        let mut executable = executable(&context, with_tensor_map(&context, tensor_map()), execution);
+        assert_eq!(fake.log().matches("tensor map of rank 2, 64 rows").count(), 1);
         let mut result = vec![0; BYTES];
         executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
         assert_eq!(result, floats([-3.0; ELEMS]));
-        assert!(!fake.log().contains("view"));
+        assert!(!fake.log().contains("tensor map"));
     }
 }
 
@@ -170,20 +170,21 @@ fn views_are_told_to_the_driver_once() {
 fn invalid_tensor_maps_are_refused() {
     let fake = Fake::new();
     let context = fake.context();
-    let error = |view: TensorMapShape| {
-        let made = CudaExecutable::new(&context, boxed(&context, view), ExecutableOptions::default());
+    let error = |shape: TensorMapShape| {
+        let made =
+            CudaExecutable::new(&context, with_tensor_map(&context, shape), ExecutableOptions::default());
         made.expect_err("it is refused").to_string()
     };
-    for view in [
-        TensorMapShape { argument: 2, ..view() },
-        TensorMapShape { extents: vec![2], strides_bytes: vec![], ..view() },
-        TensorMapShape { strides_bytes: vec![], ..view() },
+    for shape in [
+        TensorMapShape { argument: 2, ..tensor_map() },
+        TensorMapShape { extents: vec![2], strides_bytes: vec![], ..tensor_map() },
+        TensorMapShape { strides_bytes: vec![], ..tensor_map() },
     ] {
-        let error = error(view);
+        let error = error(shape);
         assert!(error.contains("a tensor map that is not of one of its tensors"), "{error}");
     }
-    let error = error(TensorMapShape { strides_bytes: vec![8], ..view() });
-    assert!(error.contains("preparing the view") && error.contains("of step `neg to"), "{error}");
+    let error = error(TensorMapShape { strides_bytes: vec![8], ..tensor_map() });
+    assert!(error.contains("encoding the tensor map") && error.contains("of step `neg to"), "{error}");
 }
 
 #[test]
@@ -289,7 +290,7 @@ fn the_boundary_lists_the_callers_tensors() {
     ];
     assert_eq!(places, expected.map(|(step, argument, text)| (step, argument, text.to_owned())));
     // Four slots of the arena, and a constant, an input and two outputs of 256 bytes.
-    assert_eq!(executable.device_bytes(), 64 + 4 * 256);
+    assert_eq!(fake.memory_used(), 64 + 4 * 256);
 }
 
 #[test]

@@ -17,8 +17,8 @@ fn product([batch, m, n, k]: [usize; 4], orders: [MatrixOrder; 2], has_bias: boo
     let bias = has_bias.then_some(Vector { argument: 2, offset: 0 });
     let result = matrix(if has_bias { 3 } else { 2 }, MatrixOrder::Rows, (m, n));
     let (a, b) = (matrix(0, orders[0], (m, k)), matrix(1, orders[1], (k, n)));
-    let (factors, stored) = (Element::F32, Element::F32);
-    MatrixProduct { batch, m, n, k, factors, stored, is_tf32: false, a, b, result, bias, addend: None }
+    let (operands, stored) = (Element::F32, Element::F32);
+    MatrixProduct { batch, m, n, k, operands, stored, is_tf32: false, a, b, result, bias, addend: None }
 }
 
 /// What a product of these tensors computes, by its definition.
@@ -35,10 +35,10 @@ fn expected(product: &MatrixProduct, tensors: &[Vec<f32>], result: &mut [f32]) {
             for j in 0..product.n {
                 let read =
                     |matrix: &Matrix, row, column| tensors[matrix.argument][at(matrix, z, row, column)];
-                let terms = (0..product.k).map(|t| read(&product.a, i, t) * read(&product.b, t, j));
+                let products = (0..product.k).map(|t| read(&product.a, i, t) * read(&product.b, t, j));
                 let bias = product.bias.map_or(0.0, |bias| tensors[bias.argument][bias.offset + j]);
                 let addend = product.addend.map_or(0.0, |addend| read(&addend, i, j));
-                result[at(&product.result, z, i, j)] = terms.sum::<f32>() + bias + addend;
+                result[at(&product.result, z, i, j)] = products.sum::<f32>() + bias + addend;
             }
         }
     }
@@ -174,7 +174,7 @@ fn calls_run_in_every_way() {
             let mut second = first.duplicate().unwrap();
             drop(first);
             check_chain(&mut second);
-            assert_eq!(second.device_bytes(), 64 + 4 * 256 + workspace as usize);
+            assert_eq!(fake.memory_used(), 64 + 4 * 256 + workspace);
             let options = TimeOptions { warmup: 1, replays: 3, flush_l2: true };
             let times = second.time_runs(&options).unwrap();
             assert!(times.iter().all(|time| (time - 24.0).abs() < 1e-2), "{times:?}");
@@ -318,11 +318,11 @@ fn products_outside_of_their_tensors_are_refused() {
     let changes: [(Change, &str); 13] = [
         (|p| p.k = 0, "calls for 2 products of 3 x 0 by 0 x 4"),
         (|p| p.m = 1 << 31, "calls for 2 products of 2147483648 x"),
-        (|p| p.a.offset = 1, "whose first factor is not in a tensor for it"),
-        (|p| p.a.argument = 4, "whose first factor is not in a tensor for it"),
-        (|p| p.a.argument = 3, "whose first factor is not in a tensor for it"),
-        (|p| p.b.lead = 3, "whose second factor is not in a tensor for it"),
-        (|p| p.b.batch = usize::MAX, "whose second factor is not in a tensor for it"),
+        (|p| p.a.offset = 1, "whose A operand is not in a tensor for it"),
+        (|p| p.a.argument = 4, "whose A operand is not in a tensor for it"),
+        (|p| p.a.argument = 3, "whose A operand is not in a tensor for it"),
+        (|p| p.b.lead = 3, "whose B operand is not in a tensor for it"),
+        (|p| p.b.batch = usize::MAX, "whose B operand is not in a tensor for it"),
         (|p| p.result.argument = 0, "whose result is not in a tensor for it"),
         (|p| p.result.lead = 5, "whose result is not in a tensor for it"),
         (|p| p.result.order = MatrixOrder::Columns, "calls for a result or addend by columns"),

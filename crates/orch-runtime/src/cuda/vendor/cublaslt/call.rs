@@ -1,7 +1,7 @@
 //! One product, as a call that can be made again and again.
 //!
 //! The library's matrices are column by column. A result whose rows are contiguous is therefore computed transposed: its
-//! `A` is our second factor and its `B` our first one, and the bias, one element for each of its rows, is that of our columns.
+//! `A` is our operand B and its `B` our operand A, and the bias, one element for each of its rows, is that of our columns.
 
 use super::CublasLt;
 use super::sys::{self, Algorithm, CublasLtStatus, HeuristicResult};
@@ -62,10 +62,10 @@ enum Kind {
 
 type Set = unsafe extern "C" fn(sys::CublasLtHandle, c_int, *const c_void, usize) -> CublasLtStatus;
 
-/// Memory that an algorithm may want beside its matrices: what NVIDIA recommends for compute capability 9.0.
+/// Workspace that an algorithm may use beside its matrices: what NVIDIA recommends for compute capability 9.0.
 const MAX_WORKSPACE_BYTES: u64 = 32 << 20;
 
-/// The largest alignment that algorithms ask for, and that of an allocation.
+/// The largest alignment that algorithms require, and that of an allocation.
 const MAX_ALIGNMENT_BITS: u32 = 8;
 
 impl CublasLtSession {
@@ -97,10 +97,10 @@ impl Drop for CublasLtSession {
 
 impl PreparedMatmul {
     /// Describes a product that has no [violations](MatrixProduct::violations) of tensors at these addresses, and chooses
-    /// the algorithm that the library takes to be fastest.
+    /// the algorithm that the library ranks as fastest.
     ///
     /// # Errors
-    /// If the library does not take it.
+    /// If the library rejects it.
     pub fn new(
         session: &Arc<CublasLtSession>,
         product: &MatrixProduct,
@@ -117,7 +117,7 @@ impl PreparedMatmul {
             Ok(PlacedMatrix { address: place(matrix.argument, matrix.offset, element), layout })
         };
         let (a, b) =
-            (placed(&product.b, (k, n), product.factors)?, placed(&product.a, (m, k), product.factors)?);
+            (placed(&product.b, (k, n), product.operands)?, placed(&product.a, (m, k), product.operands)?);
         let result = placed(&product.result, (m, n), product.stored)?;
         let addend =
             product.addend.as_ref().map(|addend| placed(addend, (m, n), product.stored)).transpose()?;
@@ -175,7 +175,7 @@ impl PreparedMatmul {
         }
         let (mut chosen, mut count) = (HeuristicResult::default(), 0);
         let layouts = [&self.a, &self.b, addend, &self.result].map(|placed| placed.layout.raw());
-        // SAFETY: all objects are alive, there is room for the one result that is asked for, and the context is current.
+        // SAFETY: all objects are alive, there is room for the one result that is requested, and the context is current.
         let status = unsafe {
             (library.api.heuristic)(
                 self.session.raw,
@@ -200,7 +200,7 @@ impl PreparedMatmul {
     /// Enqueues the product.
     ///
     /// # Errors
-    /// If the library does not take it, or the device has failed.
+    /// If the library rejects it, or the device has failed.
     ///
     /// # Safety
     /// The tensors are at the addresses that this was made for, and there are [`Self::workspace_bytes`] at `workspace`,
@@ -213,7 +213,7 @@ impl PreparedMatmul {
         let (a, b, addend, result) = (&self.a, &self.b, self.addend(), &self.result);
         let share: *const f32 = if self.addend.is_some() { &raw const ONE } else { &raw const ZERO };
         let library = &self.session.library;
-        // SAFETY: all objects are alive; factors of the host are read before the call returns; the rest is the caller's
+        // SAFETY: all objects are alive; `alpha` and `beta` are in host memory and read before the call returns; the rest is the caller's
         // promise.
         let status = unsafe {
             (library.api.matmul)(
@@ -239,15 +239,15 @@ impl PreparedMatmul {
     }
 }
 
-/// How factors are multiplied, and which of them are read across their lines.
+/// The compute type, and which operands are transposed.
 fn describe(library: &CublasLt, product: &MatrixProduct) -> Result<Described, CudaError> {
     let compute = if product.is_tf32 { compute::F32_FAST_TF32 } else { compute::F32 };
     let description = Described::new(library, Kind::Description, |made| {
         // SAFETY: the pointer is to a handle.
         unsafe { (library.api.desc_create)(made, compute, data_type::R_32F) }
     })?;
-    // The library's first factor has a row for each of our columns: where the terms of a column are neighbours, it lies
-    // transposed; its second factor likewise where those of a row are not.
+    // The library's A is our B: `[n, k]`, column-major unless our B `[k, n]` is column-major, which it reads as transposed.
+    // Its B is our A: transposed if our A `[m, k]` is column-major.
     let transposed = |is_transposed| if is_transposed { operation::TRANSPOSE } else { operation::NONE };
     let a = transposed(product.b.order == MatrixOrder::Columns);
     let b = transposed(product.a.order == MatrixOrder::Columns);

@@ -18,12 +18,12 @@ pub(in crate::cuda) struct CudnnSession {
     context: Context,
     raw: sys::CudnnHandle,
     /// Held while the handle is used, which a single thread may do at a time.
-    turn: Mutex<()>,
+    in_use: Mutex<()>,
 }
 
 // SAFETY: a handle may be used from any thread.
 unsafe impl Send for CudnnSession {}
-// SAFETY: each use of the handle takes its turn.
+// SAFETY: each use of the handle holds the mutex.
 unsafe impl Sync for CudnnSession {}
 
 /// A convolution of images at fixed addresses.
@@ -52,10 +52,10 @@ struct PlacedTensor {
     description: Object,
 }
 
-/// Memory that an algorithm may want beside its tensors.
+/// Workspace that an algorithm may use beside its tensors.
 const MAX_WORKSPACE_BYTES: usize = 128 << 20;
 
-/// Algorithms that the library is asked for at most: it has 8, some of them with several kinds of units.
+/// Most algorithms that are requested from the library: it has 8, some of them with several math types.
 const MAX_PROPOSALS: usize = 16;
 
 impl CudnnSession {
@@ -69,7 +69,7 @@ impl CudnnSession {
         // SAFETY: the pointer is to a handle, and the context is current.
         let status = unsafe { (library.api.create)(&raw mut raw) };
         library.check(status, || "starting".to_owned())?;
-        Ok(Self { library: Arc::clone(library), context: context.clone(), raw, turn: Mutex::new(()) })
+        Ok(Self { library: Arc::clone(library), context: context.clone(), raw, in_use: Mutex::new(()) })
     }
 
     /// The library.
@@ -77,10 +77,10 @@ impl CudnnSession {
         &self.library
     }
 
-    /// Uses the handle in this thread's turn, with the context current.
+    /// Uses the handle while no other thread does, with the context current.
     fn with<T>(&self, work: impl FnOnce(sys::CudnnHandle) -> T) -> Result<T, CudaError> {
         self.context.enter()?;
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(work(self.raw))
     }
 }
@@ -94,10 +94,10 @@ impl Drop for CudnnSession {
 
 impl PreparedConvolution {
     /// Describes a convolution that has no [violations](Convolution::violations) of tensors at these addresses, and chooses
-    /// the algorithm that the library takes to be fastest.
+    /// the algorithm that the library ranks as fastest.
     ///
     /// # Errors
-    /// If the library does not take it.
+    /// If the library rejects it.
     pub fn new(
         handle: &Arc<CudnnSession>,
         convolution: &Convolution,
@@ -164,14 +164,14 @@ impl PreparedConvolution {
             .map(Object::raw)
     }
 
-    /// Algorithms that add products up in the same order each time, those first that the library takes to be fastest.
+    /// Algorithms that add products up in the same order each time, in the order of the library's ranking.
     fn proposals(&self) -> Result<Vec<c_int>, CudaError> {
         let library = &*self.handle.library;
         let (mut found, mut count) = ([Proposal::default(); MAX_PROPOSALS], 0);
         let [input, filter, window, result] = self.described();
         let status = self.handle.with(|handle| {
             let (wanted, found) = (MAX_PROPOSALS as c_int, found.as_mut_ptr());
-            // SAFETY: all descriptions are alive, there is room for as many as are asked for, and the context is current.
+            // SAFETY: all descriptions are alive, there is room for as many as are requested, and the context is current.
             unsafe {
                 (library.api.algorithms)(handle, input, filter, window, result, wanted, &raw mut count, found)
             }
@@ -210,7 +210,7 @@ impl PreparedConvolution {
     /// Enqueues the convolution.
     ///
     /// # Errors
-    /// If the library does not take it, or the device has failed.
+    /// If the library rejects it, or the device has failed.
     ///
     /// # Safety
     /// The tensors are at the addresses that this was made for, and there are [`Self::workspace_bytes`] at `workspace`,
@@ -230,7 +230,7 @@ impl PreparedConvolution {
                 return status;
             }
             match &self.epilogue {
-                // SAFETY: all descriptions are alive; factors of the host are read before the call returns; the rest is
+                // SAFETY: all descriptions are alive; `alpha` and `beta` are in host memory and read before the call returns; the rest is
                 // the caller's promise.
                 None => unsafe {
                     (library.api.convolve)(
@@ -283,7 +283,7 @@ impl PreparedConvolution {
     }
 }
 
-/// An extent or a stride as the library takes it: violations are told of larger ones.
+/// An extent or a stride in the type of the library: larger ones are violations.
 fn int(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }

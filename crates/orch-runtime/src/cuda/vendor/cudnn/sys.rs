@@ -46,12 +46,12 @@ symbol_table! {
         workspace = c"cudnnGetConvolutionForwardWorkspaceSize": fn(
             CudnnHandle, CudnnHandle, CudnnHandle, CudnnHandle, CudnnHandle, c_int, *mut usize
         ) -> CudnnStatus;
-        // CudnnHandle; factor, input and filter; window, algorithm, workspace and its size; factor and result.
+        // CudnnHandle; alpha, input and filter; window, algorithm, workspace and its size; beta and result.
         convolve = c"cudnnConvolutionForward": fn(
             CudnnHandle, *const c_void, CudnnHandle, *const c_void, CudnnHandle, *const c_void, CudnnHandle, c_int, *mut c_void, usize,
             *const c_void, CudnnHandle, *mut c_void
         ) -> CudnnStatus;
-        // The same, with a factor and the addend, the bias, and what is done at last.
+        // The same, with a scale and the addend, the bias, and the activation.
         convolve_and_more = c"cudnnConvolutionBiasActivationForward": fn(
             CudnnHandle, *const c_void, CudnnHandle, *const c_void, CudnnHandle, *const c_void, CudnnHandle, c_int, *mut c_void, usize,
             *const c_void, CudnnHandle, *const c_void, CudnnHandle, *const c_void, CudnnHandle, CudnnHandle, *mut c_void
@@ -112,7 +112,7 @@ pub(super) mod activation {
     pub(crate) const IDENTITY: i32 = 5;
 }
 
-/// `CUDNN_NOT_PROPAGATE_NAN` of `cudnnNanPropagation_t`: convolutions take no other.
+/// `CUDNN_NOT_PROPAGATE_NAN` of `cudnnNanPropagation_t`: convolutions support no other.
 pub(super) const NOT_PROPAGATE_NAN: i32 = 0;
 
 /// `CUDNN_DETERMINISTIC` of `cudnnDeterminism_t`.

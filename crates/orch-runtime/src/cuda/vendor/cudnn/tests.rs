@@ -66,7 +66,7 @@ fn sliding(input: usize, window: usize, stride: usize, dilation: usize, padding:
 }
 
 /// A convolution in f32 of the first tensor of a launch by the second one into the last one, with bias, addend and rectifier
-/// as asked for.
+/// as requested.
 fn convolution(vertical: Sliding, horizontal: Sliding, epilogue: [bool; 3]) -> Convolution {
     let (images, channels, maps) = (2, 3, 4);
     let pixels = |argument, rows: usize, columns: usize, depth: usize| {

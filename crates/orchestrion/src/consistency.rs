@@ -1,0 +1,217 @@
+//! Whether the parts of an artifact fit each other: checked when one is read from a file, and before one that was compiled is given
+//! away. After this, running it touches no memory that it should not, as long as its kernels do what they were compiled to.
+
+use crate::Artifact;
+use crate::manifest::{ActionInfo, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use orch_ir::PrimGraph;
+use orch_runtime::cpu::ALIGN_BYTES;
+use orch_thread::target::{CPU_TARGETS, GPU_TARGETS};
+
+/// A hash of a kernel's code and of all that the manifest says of how it is launched. It ties both together: a manifest in which one of
+/// them was changed, or the code of another kernel put in its place, is noticed. It does not keep anyone from writing a new one.
+pub fn fingerprint(kernel: &KernelInfo, object: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut part = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    part(object);
+    part(kernel.symbol.as_bytes());
+    for number in [kernel.tasks, kernel.scratch_bytes] {
+        part(&(number as u64).to_le_bytes());
+    }
+    for argument in &kernel.arguments {
+        part(&[u8::from(argument.written)]);
+        part(&(argument.bytes as u64).to_le_bytes());
+    }
+    if let Some(cta) = &kernel.cta {
+        // A launch relies on all of it. Plain data has a JSON form.
+        part(&serde_json::to_vec(cta).unwrap_or_default());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Checks an artifact.
+///
+/// # Errors
+/// A clause with the first part that does not fit the others.
+pub fn check(artifact: &Artifact) -> Result<(), String> {
+    let manifest = &artifact.manifest;
+    let is_known = match manifest.device {
+        Device::Cpu => CPU_TARGETS.iter().any(|target| target.name == manifest.target),
+        Device::Cuda => {
+            GPU_TARGETS.iter().any(|target| target.name == manifest.target) || is_gpu(&manifest.target)
+        }
+    };
+    if !is_known {
+        return Err(format!("its target `{}` is not known", shortened(&manifest.target)));
+    }
+    for kernel in &manifest.kernels {
+        check_kernel(kernel, artifact)
+            .map_err(|what| format!("kernel `{}` {what}", shortened(&kernel.name)))?;
+    }
+    let mut written = Written::default();
+    for step in &manifest.steps {
+        check_step(step, artifact, &mut written)
+            .map_err(|what| format!("step `{}` {what}", shortened(&step.name)))?;
+    }
+    for (number, port) in manifest.outputs.iter().enumerate() {
+        let is_written = port_bytes(port)? == 0 || written.outputs.contains(&number);
+        if !is_written {
+            return Err(format!("no step writes output `{}`", shortened(&port.name)));
+        }
+    }
+    manifest.inputs.iter().try_for_each(|port| port_bytes(port).map(drop))
+}
+
+/// Devices newer than the table are named like those in it.
+fn is_gpu(target: &str) -> bool {
+    target.strip_prefix("sm_").is_some_and(|number| number.len() <= 4 && number.parse::<u32>().is_ok())
+}
+
+/// The head of a name in a file, which may be of any length.
+fn shortened(name: &str) -> String {
+    const CHARS: usize = 80;
+    name.chars().take(CHARS).flat_map(char::escape_default).collect()
+}
+
+fn port_bytes(port: &Port) -> Result<usize, String> {
+    tensor_bytes(&port.dtype, &port.shape).map_err(|what| format!("`{}` {what}", shortened(&port.name)))
+}
+
+fn tensor_bytes(dtype: &str, shape: &[usize]) -> Result<usize, String> {
+    let (dtype, shape) =
+        typed(dtype, shape).map_err(|_| format!("is of unknown type {}{shape:?}", shortened(dtype)))?;
+    shape.elems().checked_mul(dtype.size_bytes()).ok_or_else(|| "is too large".to_owned())
+}
+
+fn check_kernel(kernel: &KernelInfo, artifact: &Artifact) -> Result<(), String> {
+    let object = artifact.libraries.get(kernel.library).ok_or("has no library")?;
+    if fingerprint(kernel, object) != kernel.fingerprint {
+        return Err("is not the one that was compiled".to_owned());
+    }
+    match (artifact.manifest.device, &kernel.cta) {
+        (Device::Cpu, None) | (Device::Cuda, Some(_)) => Ok(()),
+        (Device::Cpu, Some(_)) | (Device::Cuda, None) => Err("is for another kind of device".to_owned()),
+    }
+}
+
+/// What the steps so far have written.
+#[derive(Default)]
+struct Written {
+    /// Ranges of the arena: first byte and length.
+    arena: Vec<(usize, usize)>,
+    /// Numbers of outputs.
+    outputs: Vec<usize>,
+}
+
+fn check_step(step: &StepInfo, artifact: &Artifact, written: &mut Written) -> Result<(), String> {
+    let manifest = &artifact.manifest;
+    if ![step.cost_us, step.roofline_us, step.flops].iter().all(|figure| figure.is_finite() && *figure >= 0.0)
+    {
+        return Err("has impossible figures".to_owned());
+    }
+    if step.proof.is_some_and(|proof| proof >= manifest.proofs.len()) {
+        return Err("has no proof".to_owned());
+    }
+    for slot in &step.slots {
+        check_slot(slot, artifact)?;
+    }
+    check_action(step, manifest)?;
+    for slot in step.slots.iter().filter(|slot| !slot.written && slot.bytes > 0) {
+        let range = match slot.memory {
+            SlotMemory::Arena(offset) => (offset, slot.bytes),
+            SlotMemory::Output(number) if written.outputs.contains(&number) => continue,
+            SlotMemory::Output(_) => return Err("reads an output that no step before it writes".to_owned()),
+            SlotMemory::Constant(_) | SlotMemory::Input(_) => continue,
+        };
+        // The last step that wrote any of it has written all of it, and nothing else with it.
+        let overlaps = |other: &(usize, usize)| other.0 < range.0 + range.1 && range.0 < other.0 + other.1;
+        if written.arena.iter().rfind(|other| overlaps(other)) != Some(&range) {
+            return Err("reads memory that no step before it writes".to_owned());
+        }
+    }
+    for slot in step.slots.iter().filter(|slot| slot.written && slot.bytes > 0) {
+        match slot.memory {
+            SlotMemory::Arena(offset) => {
+                let range = (offset, slot.bytes);
+                written.arena.retain(|other| other.0 >= range.0 + range.1 || range.0 >= other.0 + other.1);
+                written.arena.push(range);
+            }
+            SlotMemory::Output(number) => written.outputs.push(number),
+            SlotMemory::Constant(_) | SlotMemory::Input(_) => {
+                return Err("writes what is only read".to_owned());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A slot lies inside of its memory, and is as long as its type and shape say.
+fn check_slot(slot: &Slot, artifact: &Artifact) -> Result<(), String> {
+    let manifest = &artifact.manifest;
+    if tensor_bytes(&slot.dtype, &slot.shape)? != slot.bytes {
+        return Err(format!("has {} bytes for {}{:?}", slot.bytes, shortened(&slot.dtype), slot.shape));
+    }
+    let port = |ports: &[Port], number: usize| ports.get(number).map(port_bytes).transpose();
+    let (size, offset) = match slot.memory {
+        SlotMemory::Arena(offset) => (Some(manifest.arena_bytes), offset),
+        SlotMemory::Constant(number) => (artifact.constants.get(number).map(bytes::Bytes::len), 0),
+        SlotMemory::Input(number) => (port(&manifest.inputs, number)?, 0),
+        SlotMemory::Output(number) => (port(&manifest.outputs, number)?, 0),
+    };
+    let end = offset.checked_add(slot.bytes);
+    if size.zip(end).is_none_or(|(size, end)| end > size) {
+        return Err("uses memory that does not exist".to_owned());
+    }
+    if !offset.is_multiple_of(ALIGN_BYTES) {
+        return Err(format!("uses memory that does not start at a multiple of {ALIGN_BYTES} bytes"));
+    }
+    Ok(())
+}
+
+fn check_action(step: &StepInfo, manifest: &Manifest) -> Result<(), String> {
+    match &step.action {
+        ActionInfo::Kernel(number) => {
+            let kernel = manifest.kernels.get(*number).ok_or("has no kernel")?;
+            let fits = kernel
+                .arguments
+                .iter()
+                .zip(&step.slots)
+                .all(|(argument, slot)| argument.bytes == slot.bytes && argument.written == slot.written);
+            if !fits || kernel.arguments.len() != step.slots.len() {
+                return Err("has other tensors than its kernel takes".to_owned());
+            }
+        }
+        ActionInfo::Copy => match &step.slots[..] {
+            [from, to] if !from.written && to.written && from.bytes == to.bytes => {}
+            _ => return Err("does not copy one tensor to one".to_owned()),
+        },
+        ActionInfo::Host { graph, layouts } => check_host(graph, layouts, &step.slots)?,
+    }
+    Ok(())
+}
+
+/// A host routine's graph takes and gives tensors of the shapes of its slots.
+fn check_host(graph: &str, layouts: &[Vec<usize>], slots: &[Slot]) -> Result<(), String> {
+    let graph: PrimGraph = orch_ir::text::parse(graph).map_err(|error| {
+        let error = error.to_string();
+        format!("has a graph that does not parse: {}", shortened(&error))
+    })?;
+    let tensors = graph.inputs.iter().chain(&graph.outputs).map(|(_, tensor)| *tensor);
+    if graph.inputs.len() + graph.outputs.len() != slots.len() {
+        return Err("has a graph of other tensors".to_owned());
+    }
+    for (position, (tensor, slot)) in tensors.zip(slots).enumerate() {
+        if graph.shape(tensor)[..] != slot.shape[..] || slot.written != (position >= graph.inputs.len()) {
+            return Err("has a graph of other tensors".to_owned());
+        }
+    }
+    if layouts.len() != slots.len() {
+        return Err("does not name a layout per tensor".to_owned());
+    }
+    let is_order = |(order, slot): (&Vec<usize>, &Slot)| {
+        order.len() == slot.shape.len() && (0..order.len()).all(|dim| order.contains(&dim))
+    };
+    if layouts.iter().zip(slots).all(is_order) { Ok(()) } else { Err("has a bad layout".to_owned()) }
+}
