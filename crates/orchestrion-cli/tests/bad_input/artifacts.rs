@@ -21,7 +21,7 @@ fn manifest_end(bytes: &[u8]) -> usize {
 }
 
 /// The executable with a manifest that is changed, and a right hash of it.
-fn with_manifest(bytes: &[u8], change: impl FnOnce(&mut Value)) -> Vec<u8> {
+pub fn with_manifest(bytes: &[u8], change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let end = manifest_end(bytes);
     let mut manifest: Value = serde_json::from_slice(&bytes[MANIFEST..end]).unwrap();
     change(&mut manifest);
@@ -120,6 +120,51 @@ fn artifacts() {
             with_manifest(&good, |all| all["kernels"][0]["library"] = json!(7)),
         ),
         ("a copy of one tensor to none", with_step("action", json!("copy"))),
+        (
+            "more work items than there are",
+            with_manifest(&good, |all| all["kernels"][0]["tasks"] = json!(i64::MAX)),
+        ),
+        (
+            "a kernel by another name",
+            with_manifest(&good, |all| all["kernels"][0]["symbol"] = json!("other")),
+        ),
+        (
+            "a kernel that takes less than it uses",
+            with_manifest(&good, |all| {
+                all["kernels"][0]["arguments"][0]["bytes"] = json!(4);
+                all["steps"][0]["slots"][0]["bytes"] = json!(4);
+                all["steps"][0]["slots"][0]["shape"] = json!([1]);
+            }),
+        ),
+        (
+            "tensors in another order",
+            with_manifest(&good, |all| all["steps"][0]["slots"].as_array_mut().unwrap().reverse()),
+        ),
+        (
+            "a tensor that is missing",
+            with_manifest(&good, |all| drop(all["steps"][0]["slots"].as_array_mut().unwrap().pop())),
+        ),
+        (
+            "memory that is not aligned",
+            with_manifest(&good, |all| {
+                all["arena_bytes"] = json!(4096);
+                all["steps"][0]["slots"][0]["place"] = json!({ "arena": 4 });
+            }),
+        ),
+        (
+            "memory that nothing has written",
+            with_manifest(&good, |all| {
+                all["arena_bytes"] = json!(4096);
+                all["steps"][0]["slots"][0]["place"] = json!({ "arena": 0 });
+            }),
+        ),
+        ("an output that nothing writes", with_manifest(&good, |all| all["steps"] = json!([]))),
+        ("impossible figures", with_step("cost_us", json!(-1.0))),
+        ("an unknown target", with_manifest(&good, |all| all["target"] = json!("x86-64-v5"))),
+        (
+            "instructions that this machine does not have",
+            with_manifest(&good, |all| all["extensions"].as_array_mut().unwrap().push(json!("avx1024"))),
+        ),
         ("a routine that does not parse", with_step("action", host("graph oops"))),
         ("a routine of other tensors", with_step("action", host("graph \"g\" {\n}\n"))),
     ];

@@ -4,10 +4,12 @@
 //! the command line, the exit code and all that it prints; `ORCH_BLESS=1` in the environment rewrites them. Beyond that
 //! no call may panic, be killed by a signal, or end as an internal error (but those of [`devices`] that are about just
 //! that), and none that fails may leave a file behind. [`tuning`] and [`libraries`] are about right input: they need
-//! the devices of [`devices`]; [`files`] looks at what is written.
+//! the devices of [`devices`]; [`files`] looks at what is written, [`trust`] at whose code is run and at calls that are stopped, [`edits`]
+//! at files that were changed at random.
 
 mod artifacts;
 mod devices;
+mod edits;
 mod files;
 mod inputs;
 mod interrupt;
@@ -15,4 +17,5 @@ mod libraries;
 mod machine;
 mod models;
 mod support;
+mod trust;
 mod tuning;

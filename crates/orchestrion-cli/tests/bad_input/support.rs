@@ -34,6 +34,11 @@ impl Session {
         self.folder.join("work")
     }
 
+    /// The folder of kernels that commands use if they are not told another one.
+    pub fn cache(&self) -> PathBuf {
+        self.folder.join("cache")
+    }
+
     /// Writes a file for the command to read.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         std::fs::write(self.work().join(name), content).unwrap();
