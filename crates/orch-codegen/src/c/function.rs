@@ -16,6 +16,7 @@ use orch_compute::{Bounds, Expr, ExprId, VarId};
 use orch_ir::{BinaryFn, DType};
 use orch_thread::{AmxStmt, LoopKind, Scope, Stmt, ThreadProgram};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// An unnamed expression's text is at most about this long, so that lines stay readable.
@@ -282,20 +283,18 @@ impl FunctionEmitter<'_> {
     /// The text of an expression; shared parts of it are named first.
     fn eval_unnamed(&mut self, root: ExprId) -> CValue {
         let mut pending = vec![root];
-        let mut needed = Vec::new();
+        let mut needed = BTreeSet::new();
         while let Some(id) = pending.pop() {
-            if self.texts.contains_key(&id) {
+            if self.texts.contains_key(&id) || needed.contains(&id) {
                 continue;
             }
             if let Some(value) = self.local(id) {
                 self.texts.insert(id, value);
                 continue;
             }
-            needed.push(id);
+            needed.insert(id);
             pending.extend(facts::operands(&self.program.exprs, id));
         }
-        needed.sort_unstable();
-        needed.dedup();
         for id in needed {
             let mut value = self.node(id);
             if id != root && (self.is_shared(id) || value.text.len() > LONG_TEXT) {
