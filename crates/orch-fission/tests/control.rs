@@ -50,7 +50,7 @@ impl Builder {
             domain: String::new(),
             op_type: op_type.to_owned(),
             opset: 18,
-            inputs: inputs.iter().map(|name| Some(self.value(name))).collect(),
+            inputs: inputs.iter().map(|name| (!name.is_empty()).then(|| self.value(name))).collect(),
             outputs: outputs.iter().map(|name| Some(self.value(name))).collect(),
             attributes: attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
         };
@@ -182,6 +182,38 @@ fn loops_unroll_when_short_and_stay_whole_when_long() {
 fn a_loop_that_collects_needs_its_number_of_iterations() {
     let error = fission(&sum_loop(None), &FissionOptions::default()).expect_err("unknown").to_string();
     assert!(error.contains("operand 0 (trip count)") && error.contains("must be a constant"), "{error}");
+}
+
+/// Only a trip count ends it: refused if that is beyond what runs in days, kept whole below.
+#[test]
+fn loops_that_nothing_ends_are_refused() {
+    let counted = |trips: Option<i64>, condition: &str| {
+        let step = Builder::default()
+            .input("i", DType::I64, &[])
+            .input("go", DType::Bool, &[])
+            .input("s", DType::F32, &[1])
+            .constant("true", flag(true))
+            .constant("scalar", Tensor::zeros(DType::I64, [0]))
+            .node("Add", &["s", "s"], &["t"], &[])
+            .node("IsNaN", &["t"], &["nan"], &[])
+            .node("Reshape", &["nan", "scalar"], &["is_nan"], &[]);
+        let graph = Builder::default().input("x", DType::F32, &[1]).constant("true", flag(true));
+        let (graph, limit) = match trips {
+            Some(trips) => (graph.constant("trips", Tensor::scalar(trips)), "trips"),
+            None => (graph, ""),
+        };
+        let body = [("body", body(step.outputs(&[condition, "t"])))];
+        let graph = graph.node("Loop", &[limit, "true", "x"], &["y"], &body).outputs(&["y"]);
+        fission(&graph, &FissionOptions::default())
+    };
+    for trips in [Some(1 << 62), Some((1 << 31) + 1), None] {
+        for condition in ["go", "true"] {
+            let error = counted(trips, condition).expect_err("endless").to_string();
+            assert!(error.contains("not supported") && error.contains("2147483648 iterations"), "{error}");
+        }
+        assert!(counted(trips, "is_nan").is_ok(), "{trips:?}");
+    }
+    assert!(counted(Some(1 << 31), "go").is_ok());
 }
 
 #[test]

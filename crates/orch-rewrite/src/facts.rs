@@ -2,6 +2,7 @@
 
 use crate::site::Site;
 use orch_ir::{BinaryFn, DType, PrimOp, ReduceOp, ScalarFn, TensorId, UnaryFn};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// Constants beyond this many elements are not looked through.
@@ -47,17 +48,28 @@ pub(crate) fn normal_range(dtype: DType) -> Option<RangeInclusive<f64>> {
 
 /// True if every element is known to be at least +0, or NaN.
 pub(crate) fn is_nonnegative(site: &Site<'_>, id: TensorId) -> bool {
-    nonnegative(site, id, MAX_DEPTH)
+    nonnegative(site, id, MAX_DEPTH, &mut Answers::new())
 }
 
-fn nonnegative(site: &Site<'_>, id: TensorId, depth: usize) -> bool {
-    let Some(depth) = depth.checked_sub(1) else { return false };
+/// What has been found of tensors with so many nodes left to look at: each is asked once, however many read it.
+type Answers<T> = BTreeMap<(TensorId, usize), T>;
+
+fn nonnegative(site: &Site<'_>, id: TensorId, depth: usize, answers: &mut Answers<bool>) -> bool {
+    if let Some(&answer) = answers.get(&(id, depth)) {
+        return answer;
+    }
+    let answer = depth > 0 && computed_nonnegative(site, id, depth - 1, answers);
+    answers.insert((id, depth), answer);
+    answer
+}
+
+fn computed_nonnegative(site: &Site<'_>, id: TensorId, depth: usize, answers: &mut Answers<bool>) -> bool {
     if site.is_known(id) {
         let suits = |value: &f64| value.is_nan() || (*value >= 0.0 && value.is_sign_positive());
         return elements(site, id).is_some_and(|elements| elements.iter().all(suits));
     }
     let Some(made) = site.maker(id) else { return false };
-    let all = || made.inputs.iter().all(|&input| nonnegative(site, input, depth));
+    let mut all = || made.inputs.iter().all(|&input| nonnegative(site, input, depth, answers));
     match &*made.op {
         PrimOp::Map(ScalarFn::Unary(UnaryFn::Exp | UnaryFn::Abs)) => true,
         PrimOp::Map(ScalarFn::Unary(UnaryFn::Sqrt)) => all(),
@@ -80,12 +92,22 @@ fn nonnegative(site: &Site<'_>, id: TensorId, depth: usize) -> bool {
 
 /// The least and greatest number that an element can be, NaN aside; conservative, and without rounding.
 pub(crate) fn range(site: &Site<'_>, id: TensorId) -> Option<(f64, f64)> {
-    range_within(site, id, MAX_DEPTH)
+    range_within(site, id, MAX_DEPTH, &mut Answers::new())
 }
 
-fn range_within(site: &Site<'_>, id: TensorId, depth: usize) -> Option<(f64, f64)> {
+type Range = Option<(f64, f64)>;
+
+fn range_within(site: &Site<'_>, id: TensorId, depth: usize, answers: &mut Answers<Range>) -> Range {
+    if let Some(&answer) = answers.get(&(id, depth)) {
+        return answer;
+    }
+    let answer = depth.checked_sub(1).and_then(|depth| computed_range(site, id, depth, answers));
+    answers.insert((id, depth), answer);
+    answer
+}
+
+fn computed_range(site: &Site<'_>, id: TensorId, depth: usize, answers: &mut Answers<Range>) -> Range {
     const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
-    let depth = depth.checked_sub(1)?;
     if site.is_known(id) {
         let numbers = elements(site, id)?;
         let numbers = numbers.iter().filter(|value| !value.is_nan());
@@ -94,13 +116,14 @@ fn range_within(site: &Site<'_>, id: TensorId, depth: usize) -> Option<(f64, f64
         );
     }
     let made = site.maker(id)?;
-    let operand = |index: usize| range_within(site, made.inputs[index], depth).unwrap_or(ALL);
-    let both = |join: fn(f64, f64) -> f64| {
+    let mut operand = |index: usize| range_within(site, made.inputs[index], depth, answers).unwrap_or(ALL);
+    let mut both = |join: fn(f64, f64) -> f64| {
         let (a, b) = (operand(0), operand(1));
         (join(a.0, b.0), join(a.1, b.1))
     };
-    let all =
-        || (0..made.inputs.len()).map(operand).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or(ALL);
+    let all = |operand: &mut dyn FnMut(usize) -> (f64, f64)| {
+        (0..made.inputs.len()).map(operand).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or(ALL)
+    };
     let float = site.dtype(id).is_float();
     Some(match &*made.op {
         PrimOp::Map(ScalarFn::Unary(UnaryFn::Exp | UnaryFn::Abs | UnaryFn::Sqrt)) if float => {
@@ -119,12 +142,12 @@ fn range_within(site: &Site<'_>, id: TensorId, depth: usize) -> Option<(f64, f64
         | PrimOp::Transpose { .. }
         | PrimOp::Slice { .. }
         | PrimOp::Select { .. }
-        | PrimOp::Concat { .. } => all(),
+        | PrimOp::Concat { .. } => all(&mut operand),
         PrimOp::Reduce { op: ReduceOp::Max | ReduceOp::Min, .. }
         | PrimOp::Window { op: ReduceOp::Max, .. }
             if site.shape(made.inputs[0]).elems() > 0 =>
         {
-            all()
+            all(&mut operand)
         }
         _ => return None,
     })

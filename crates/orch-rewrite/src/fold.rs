@@ -7,6 +7,7 @@
 use crate::draft::Draft;
 use orch_interp::{EvalOptions, evaluate_node};
 use orch_ir::{DType, PrimOp, Shape, Tensor, TensorId};
+use std::collections::BTreeMap;
 
 /// Results up to this size are always stored.
 const TINY_BYTES: usize = 4096;
@@ -14,7 +15,7 @@ const TINY_BYTES: usize = 4096;
 /// Results may be this much larger than the constants they come from.
 const GROWTH: usize = 4;
 
-/// Known nodes that are evaluated to evaluate one.
+/// The longest chain of known nodes that are evaluated to evaluate the last one.
 const MAX_DEPTH: usize = 32;
 
 impl Draft {
@@ -46,27 +47,31 @@ impl Draft {
         if result_bytes > limit {
             return None;
         }
+        let mut values = BTreeMap::new();
         let operands: Vec<Tensor> =
-            inputs.iter().map(|&input| self.value(input, MAX_DEPTH)).collect::<Option<_>>()?;
+            inputs.iter().map(|&input| self.value(input, MAX_DEPTH, &mut values)).collect::<Option<_>>()?;
         self.evaluate(op, &operands)
     }
 
     /// The value of a tensor that depends on constants alone, if it is within the limit.
     pub(crate) fn known_value(&self, id: TensorId) -> Option<Tensor> {
-        self.value(id, MAX_DEPTH)
+        self.value(id, MAX_DEPTH, &mut BTreeMap::new())
     }
 
-    fn value(&self, id: TensorId, depth: usize) -> Option<Tensor> {
+    /// The value of a tensor; `values` holds those that were evaluated for it, each once.
+    fn value(&self, id: TensorId, depth: usize, values: &mut BTreeMap<TensorId, Tensor>) -> Option<Tensor> {
         let tensor = &self.tensors[id.index()];
-        if let Some(value) = &tensor.value {
+        if let Some(value) = tensor.value.as_ref().or_else(|| values.get(&id)) {
             return Some(value.clone());
         }
         tensor.source_bytes?;
         let node = &self.nodes[tensor.producer?.index()];
         let depth = depth.checked_sub(1)?;
         let operands: Vec<Tensor> =
-            node.inputs.iter().map(|&input| self.value(input, depth)).collect::<Option<_>>()?;
-        self.evaluate(&node.op, &operands)?.into_iter().next()
+            node.inputs.iter().map(|&input| self.value(input, depth, values)).collect::<Option<_>>()?;
+        let value = self.evaluate(&node.op, &operands)?.into_iter().next()?;
+        values.insert(id, value.clone());
+        Some(value)
     }
 
     /// The results of a primitive, or `None` where the interpreter refuses: the node then stays, and running it gives

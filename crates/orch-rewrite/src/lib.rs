@@ -4,7 +4,7 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
-//! [`merge_products`], [`stage_inputs`] and [`align_rows`] prepare a graph for GPUs.
+//! [`split_wide_concats`] prepares a graph for kernels, [`merge_products`], [`stage_inputs`] and [`align_rows`] for GPUs.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -27,6 +27,7 @@ mod report;
 mod rule;
 pub mod rules;
 mod site;
+mod wide;
 
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
@@ -35,6 +36,7 @@ pub use options::{Numerics, RewriteOptions};
 pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;
+pub use wide::split_wide_concats;
 
 use draft::Draft;
 use orch_ir::PrimGraph;

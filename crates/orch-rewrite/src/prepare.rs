@@ -145,7 +145,7 @@ fn contract_flops(graph: &PrimGraph, node: &PrimNode, contract: &Contract) -> f6
 }
 
 /// A copy of a graph in which `replace` may emit something else for a node.
-fn rebuilt(
+pub(crate) fn rebuilt(
     graph: &PrimGraph,
     mut replace: impl FnMut(NodeId, &mut PrimGraph, &mut [Option<TensorId>]) -> bool,
 ) -> PrimGraph {

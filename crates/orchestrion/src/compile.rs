@@ -123,7 +123,8 @@ impl Model {
         let graph = clock.run("rewrite", || {
             Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
         })?;
-        let graph = clock.run("prepare", || Ok(backend.prepared(graph)))?;
+        let graph =
+            clock.run("prepare", || Ok(backend.prepared(orch_rewrite::split_wide_concats(&graph))))?;
         let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
         let units = clock.run("identify", || {
             Units::of(&graph, storage.layouts(), backend.info().widens_f16).map_err(Error::internal)

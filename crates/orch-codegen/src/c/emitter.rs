@@ -13,6 +13,7 @@ use crate::scopes::{Hoist, Lifetime, Scopes, TypedText};
 use orch_compute::{Bounds, Expr, ExprId, VarId};
 use orch_ir::{BinaryFn, DType};
 use orch_thread::ThreadProgram;
+use std::collections::BTreeSet;
 
 /// C text of a value, in parentheses if it is composite, and its type.
 pub type CValue = TypedText<CType>;
@@ -62,16 +63,13 @@ impl FunctionEmitter<'_> {
     /// The text of an expression; shared parts of it are named first.
     pub(super) fn eval_unnamed(&mut self, root: ExprId) -> CValue {
         let mut pending = vec![root];
-        let mut needed = Vec::new();
+        let mut needed = BTreeSet::new();
         while let Some(id) = pending.pop() {
-            if self.scopes.is_known(id) {
+            if self.scopes.is_known(id) || !needed.insert(id) {
                 continue;
             }
-            needed.push(id);
             pending.extend(facts::operands(&self.program.exprs, id));
         }
-        needed.sort_unstable();
-        needed.dedup();
         for id in needed {
             let outer = self.scopes.begin();
             let value = self.node(id);

@@ -4,6 +4,9 @@ use crate::expr::{Const, Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
 
+/// The longest text, in bytes, that stands in several places: reads are clearer there, but texts of texts would double.
+const MAX_REPEATED: usize = 120;
+
 /// How tightly a text binds: an operand that binds less than its place asks for is put in parentheses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Binding {
@@ -52,7 +55,8 @@ pub fn expr_text(exprs: &Exprs, root: ExprId) -> ExprText {
         let is_shared = uses.get(&id).is_some_and(|&n| n > 1) && binding != Binding::Atom;
         let is_call = matches!(exprs.get(id), Expr::Unary(..) | Expr::Select(..) | Expr::Load { .. });
         let is_long_call = is_call && uses.get(&id).is_some_and(|&n| n > 1);
-        if (is_shared || is_long_call) && text.len() > 4 {
+        let is_very_long = uses.get(&id).is_some_and(|&n| n > 1) && text.len() > MAX_REPEATED;
+        if (is_shared || is_long_call) && text.len() > 4 || is_very_long {
             let name = format!("v{}", definitions.len());
             definitions.push((name.clone(), text));
             texts.insert(id, (name, Binding::Atom));
@@ -131,5 +135,23 @@ fn const_text(c: Const) -> String {
         (dtype, Some(value), _) => format!("{value}{dtype}"),
         (DType::F32, _, Some(value)) => format!("{:?}", value as f32),
         (dtype, _, value) => format!("{:?}{dtype}", value.unwrap_or(f64::NAN)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Type;
+
+    #[test]
+    fn shared_operands_are_written_once() {
+        let mut exprs = Exprs::new();
+        let register = exprs.declare_register("x", Type::scalar(DType::F32));
+        let mut power = exprs.var(register);
+        for _ in 0..100 {
+            power = exprs.binary(BinaryFn::Pow, power, power);
+        }
+        let text = expr_text(&exprs, power).to_string();
+        assert!(text.len() < 5000, "{text}");
     }
 }

@@ -4,6 +4,7 @@
 //! topological order. Every pass here is a loop over it: nothing recurses, however long a chain of operations is.
 
 use crate::expr::{Expr, ExprId, Exprs, VarId};
+use orch_ir::BinaryFn;
 use rustc_hash::FxHashSet;
 
 impl Expr {
@@ -90,6 +91,38 @@ impl Exprs {
         order
     }
 
+    /// The expressions that are reached from `root` through those operands that `follow` pushes, `root` included, each
+    /// once, operands before users: for questions that look through some functions and not through others.
+    pub fn reachable_along(
+        &self,
+        root: ExprId,
+        mut follow: impl FnMut(&Expr, &mut Vec<ExprId>),
+    ) -> Vec<ExprId> {
+        let (mut seen, mut pending) = (FxHashSet::default(), vec![root]);
+        while let Some(id) = pending.pop() {
+            if seen.insert(id) {
+                follow(self.get(id), &mut pending);
+            }
+        }
+        let mut order: Vec<ExprId> = seen.into_iter().collect();
+        order.sort_unstable();
+        order
+    }
+
+    /// The conditions whose conjunction `condition` is, each once, from left to right.
+    pub fn conjuncts(&self, condition: ExprId) -> Vec<ExprId> {
+        let (mut seen, mut pending) = (FxHashSet::default(), vec![condition]);
+        let mut conjuncts = Vec::new();
+        while let Some(id) = pending.pop() {
+            match *self.get(id) {
+                _ if !seen.insert(id) => {}
+                Expr::Binary(BinaryFn::And, a, b) => pending.extend([b, a]),
+                _ => conjuncts.push(id),
+            }
+        }
+        conjuncts
+    }
+
     /// The variables that an expression mentions, in ascending order.
     pub fn free_vars(&self, root: ExprId) -> Vec<VarId> {
         let mut vars: Vec<VarId> = (self.reachable(&[root]).into_iter())
@@ -129,5 +162,40 @@ impl Exprs {
             Expr::Ramp { base, stride, lanes } => self.ramp(base, stride, lanes),
             Expr::ReduceLanes(op, a) => self.reduce_lanes(op, a),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Type;
+    use orch_ir::DType;
+
+    /// Nodes between which there are 2^n ways are visited once each.
+    #[test]
+    fn shared_operands_are_visited_once() {
+        let mut exprs = Exprs::new();
+        let flags: Vec<ExprId> = ["p", "q", "r"]
+            .map(|name| exprs.declare_register(name, Type::scalar(DType::Bool)))
+            .map(|register| exprs.var(register))
+            .to_vec();
+        let [p, q, r] = flags[..] else { unreachable!("three flags") };
+        let mut ways = (p, q);
+        for _ in 0..100 {
+            let (a, b) = ways;
+            let forth = exprs.add(Expr::Binary(BinaryFn::And, a, b));
+            ways = (forth, exprs.add(Expr::Binary(BinaryFn::And, b, forth)));
+        }
+        let root = exprs.add(Expr::Binary(BinaryFn::And, r, ways.1));
+        assert_eq!(exprs.conjuncts(root), [r, q, p]);
+
+        let mut visits = 0;
+        let met = exprs.reachable_along(root, |node, operands| {
+            visits += 1;
+            node.for_each_operand(|operand| operands.push(operand));
+        });
+        assert_eq!((visits, met.len()), (204, 204));
+        assert_eq!(met, exprs.reachable(&[root]));
+        assert_eq!(exprs.reachable_along(root, |_, _| {}), [root]);
     }
 }

@@ -5,7 +5,7 @@ use super::builder::{AxisClass, AxisState, Builder};
 use super::error::CannotFuse;
 use crate::block::{ReduceKind, Stage};
 use crate::expr::{ExprId, VarId};
-use orch_ir::{ConvSpec, DType, NodeId, ReduceOp, Window};
+use orch_ir::{ConvSpec, DType, NodeId, ReduceOp, Tensor, Window};
 
 /// A stage to be.
 pub(super) struct Reduction {
@@ -262,6 +262,9 @@ impl Builder<'_> {
     }
 
     /// An element of a transposed convolution: a sum over the input elements whose windows cover it.
+    ///
+    /// Where no element lies under a weight, between strides and beyond the borders, there is no product. A factor of 0
+    /// makes it vanish if the weight is finite; other weights are not read there.
     pub fn transposed_convolution(
         &mut self,
         node: NodeId,
@@ -310,7 +313,13 @@ impl Builder<'_> {
         let zero = self.exprs.zero(self.exprs.dtype(value));
         let lhs = self.guarded(inside, readable, value, zero);
         let weight: Vec<ExprId> = [channel, filter].into_iter().chain(offsets).collect();
-        let rhs = self.expr_at(inputs[1], &weight, guard)?;
+        let rhs = match inside.is_none() || graph.constant(inputs[1]).is_some_and(is_finite) {
+            true => self.expr_at(inputs[1], &weight, guard)?,
+            false => {
+                let rhs = self.expr_at(inputs[1], &weight, readable)?;
+                self.guarded(inside, readable, rhs, zero)
+            }
+        };
         let body = self.exprs.mul(lhs, rhs);
         if reduced.is_empty() {
             return Ok(body);
@@ -342,4 +351,21 @@ impl Builder<'_> {
         let value = if highest { f64::INFINITY } else { f64::NEG_INFINITY };
         self.exprs.constant(dtype, value)
     }
+}
+
+/// True if no element is NaN or infinite: none has all bits of its exponent.
+fn is_finite(tensor: &Tensor) -> bool {
+    let exponent: u64 = match tensor.dtype() {
+        DType::F16 => 0x7c00,
+        DType::BF16 => 0x7f80,
+        DType::F32 => 0x7f80_0000,
+        DType::F64 => 0x7ff0_0000_0000_0000,
+        _ => return true,
+    };
+    let size = tensor.dtype().size_bytes();
+    tensor.bytes().chunks_exact(size).all(|element| {
+        let mut bits = [0; 8];
+        bits[..size].copy_from_slice(element);
+        u64::from_le_bytes(bits) & exponent != exponent
+    })
 }

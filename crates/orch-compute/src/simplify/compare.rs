@@ -10,7 +10,7 @@
 use super::{Simplifier, is_moderate};
 use crate::affine::{Linear, gcd};
 use crate::expr::{Expr, ExprId, Exprs, Type};
-use orch_ir::{BinaryFn, CompareFn};
+use orch_ir::CompareFn;
 
 impl Simplifier {
     /// `a f b` of simplified index expressions.
@@ -128,14 +128,7 @@ impl Simplifier {
     /// `a && b` of simplified booleans: each conjunct once, in order of id, of several bounds on one expression
     /// the tightest, and false if they contradict.
     pub(super) fn conjunction(&mut self, exprs: &mut Exprs, a: ExprId, b: ExprId) -> ExprId {
-        let mut conjuncts = Vec::new();
-        let mut pending = vec![a, b];
-        while let Some(id) = pending.pop() {
-            match *exprs.get(id) {
-                Expr::Binary(BinaryFn::And, a, b) => pending.extend([a, b]),
-                _ => conjuncts.push(id),
-            }
-        }
+        let mut conjuncts = [exprs.conjuncts(a), exprs.conjuncts(b)].concat();
         conjuncts.sort_unstable();
         conjuncts.dedup();
         let intervals: Vec<Option<Interval>> = conjuncts.iter().map(|&id| interval(exprs, id)).collect();

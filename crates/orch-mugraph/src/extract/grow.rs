@@ -155,16 +155,23 @@ impl<'a> Readers<'a> {
     /// True for elementwise primitives that belong to the epilogue of a product or convolution outside the set: they
     /// alone read its result, directly or after others like them.
     fn is_epilogue(&self, id: NodeId, members: &BTreeSet<NodeId>) -> bool {
-        self.is_map(id)
-            && self.rotaries.get(id).is_none()
-            && self.sources(id).any(|source| {
-                let is_anchor = matches!(
-                    self.graph.node(source).op,
-                    PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. }
-                );
-                let passes_on = self.only_reader(source) == Some(id) && self.is_epilogue(source, members);
-                (is_anchor && !members.contains(&source) && self.only_reader(source) == Some(id)) || passes_on
-            })
+        let (mut seen, mut pending) = (BTreeSet::new(), vec![id]);
+        while let Some(id) = pending.pop() {
+            if !self.is_map(id) || self.rotaries.get(id).is_some() || !seen.insert(id) {
+                continue;
+            }
+            let mut own = self.sources(id).filter(|&source| self.only_reader(source) == Some(id));
+            if own.any(|source| self.is_anchor(source) && !members.contains(&source)) {
+                return true;
+            }
+            pending.extend(self.sources(id).filter(|&source| self.only_reader(source) == Some(id)));
+        }
+        false
+    }
+
+    /// True for what templates build kernels around.
+    fn is_anchor(&self, id: NodeId) -> bool {
+        matches!(self.graph.node(id).op, PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. })
     }
 
     /// True for products whose result is small compared with their operands: each block may compute it again.

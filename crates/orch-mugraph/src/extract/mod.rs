@@ -231,18 +231,27 @@ fn may_hide_rows(exprs: &Exprs, id: ExprId) -> bool {
 }
 
 /// True for exponents that may be minus infinity in a whole row.
-fn may_be_infinite(exprs: &Exprs, id: ExprId) -> bool {
-    match *exprs.get(id) {
-        Expr::Binary(BinaryFn::Add, a, b) => [a, b]
-            .into_iter()
-            .any(|operand| matches!(exprs.get(operand), Expr::Input(_)) || may_be_infinite(exprs, operand)),
-        // No row of a causal mask is empty.
-        Expr::Binary(BinaryFn::Mask, value, mask) => {
-            !matches!(exprs.get(mask), Expr::Causal { .. }) || may_be_infinite(exprs, value)
+fn may_be_infinite(exprs: &Exprs, exponent: ExprId) -> bool {
+    let (mut seen, mut pending) = (BTreeSet::new(), vec![exponent]);
+    while let Some(id) = pending.pop() {
+        if !seen.insert(id) {
+            continue;
         }
-        Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Reduce(ReduceFn::Max, _, x) => {
-            may_be_infinite(exprs, x)
+        match *exprs.get(id) {
+            Expr::Binary(BinaryFn::Add, a, b) => {
+                if [a, b].iter().any(|&operand| matches!(exprs.get(operand), Expr::Input(_))) {
+                    return true;
+                }
+                pending.extend([a, b]);
+            }
+            // No row of a causal mask is empty.
+            Expr::Binary(BinaryFn::Mask, value, mask) => match exprs.get(mask) {
+                Expr::Causal { .. } => pending.push(value),
+                _ => return true,
+            },
+            Expr::Scale(_, x) | Expr::Offset(_, x) | Expr::Reduce(ReduceFn::Max, _, x) => pending.push(x),
+            _ => {}
         }
-        _ => false,
     }
+    false
 }

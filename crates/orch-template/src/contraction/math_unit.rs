@@ -9,6 +9,7 @@ use orch_compute::block::BlockProgram;
 use orch_compute::expr::{Const, Expr, ExprId, Exprs};
 use orch_ir::DType;
 use orch_thread::target::CpuTarget;
+use rustc_hash::FxHashMap;
 use std::fmt;
 
 /// What multiplies the operands of a contraction.
@@ -85,12 +86,12 @@ impl CpuMathUnit {
 
 /// True for an f32 expression whose values are all bf16 values.
 pub fn holds_bf16(exprs: &Exprs, id: ExprId) -> bool {
-    match *exprs.get(id) {
+    choices(exprs, id).into_iter().all(|id| match *exprs.get(id) {
         Expr::Cast(DType::F32, a) => exprs.dtype(a) == DType::BF16,
         Expr::Const(c) => is_bf16(c),
-        Expr::Select(_, a, b) => holds_bf16(exprs, a) && holds_bf16(exprs, b),
+        Expr::Select(..) => true,
         _ => false,
-    }
+    })
 }
 
 /// True for an f32 constant whose last 16 digits are zero.
@@ -100,15 +101,26 @@ fn is_bf16(constant: Const) -> bool {
 
 /// An expression for which [`holds_bf16`] is true as one of type bf16.
 fn narrowed(exprs: &mut Exprs, id: ExprId) -> Option<ExprId> {
-    match *exprs.get(id) {
-        Expr::Cast(DType::F32, a) if exprs.dtype(a) == DType::BF16 => Some(a),
-        Expr::Const(c) if is_bf16(c) => {
-            Some(exprs.add(Expr::Const(Const { dtype: DType::BF16, bits: c.bits >> 16 })))
-        }
-        Expr::Select(condition, a, b) => {
-            let (a, b) = (narrowed(exprs, a)?, narrowed(exprs, b)?);
-            Some(exprs.select(condition, a, b))
-        }
-        _ => None,
+    let mut narrow: FxHashMap<ExprId, ExprId> = FxHashMap::default();
+    for id in choices(exprs, id) {
+        let new = match *exprs.get(id) {
+            Expr::Cast(DType::F32, a) if exprs.dtype(a) == DType::BF16 => a,
+            Expr::Const(c) if is_bf16(c) => {
+                exprs.add(Expr::Const(Const { dtype: DType::BF16, bits: c.bits >> 16 }))
+            }
+            Expr::Select(condition, a, b) => exprs.select(condition, narrow[&a], narrow[&b]),
+            _ => return None,
+        };
+        narrow.insert(id, new);
     }
+    narrow.get(&id).copied()
+}
+
+/// What an expression may be by its selections, they and it included, operands before users.
+fn choices(exprs: &Exprs, id: ExprId) -> Vec<ExprId> {
+    exprs.reachable_along(id, |node, operands| {
+        if let Expr::Select(_, a, b) = *node {
+            operands.extend([a, b]);
+        }
+    })
 }

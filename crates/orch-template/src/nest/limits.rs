@@ -55,7 +55,7 @@ pub(super) fn conditions(exprs: &Exprs, root: ExprId) -> Vec<ExprId> {
             Expr::Select(condition, ..) => condition,
             _ => continue,
         };
-        for part in conjuncts(exprs, guard) {
+        for part in exprs.conjuncts(guard) {
             if matches!(exprs.get(part), Expr::Compare(..)) && !found.contains(&part) {
                 found.push(part);
             }
@@ -64,31 +64,25 @@ pub(super) fn conditions(exprs: &Exprs, root: ExprId) -> Vec<ExprId> {
     found
 }
 
-/// The conditions that a conjunction consists of.
-pub(super) fn conjuncts(exprs: &Exprs, condition: ExprId) -> Vec<ExprId> {
-    match *exprs.get(condition) {
-        Expr::Binary(BinaryFn::And, a, b) => [conjuncts(exprs, a), conjuncts(exprs, b)].concat(),
-        _ => vec![condition],
-    }
-}
-
 /// True if the value is the identity element of the reduction wherever the condition is false.
 fn is_identity_unless(exprs: &Exprs, op: ReduceOp, value: ExprId, condition: ExprId) -> bool {
-    let has = |guard: ExprId| conjuncts(exprs, guard).contains(&condition);
+    let has = |guard: ExprId| exprs.conjuncts(guard).contains(&condition);
     let is_identity = |id: ExprId| match *exprs.get(id) {
         Expr::Const(c) => !op.is_arg() && c == identity(op, c.dtype),
         _ => false,
     };
-    match *exprs.get(value) {
+    let is_sum = op == ReduceOp::Sum;
+    // A product is zero where one of its operands is.
+    let operands = exprs.reachable_along(value, |node, pending| match *node {
+        Expr::Cast(_, inner) if is_sum => pending.push(inner),
+        Expr::Binary(BinaryFn::Mul, a, b) if is_sum => pending.extend([a, b]),
+        _ => {}
+    });
+    operands.into_iter().any(|id| match *exprs.get(id) {
         Expr::Select(guard, _, otherwise) if has(guard) => is_identity(otherwise),
-        _ if op != ReduceOp::Sum => false,
-        Expr::Load { mask: Some(mask), .. } => has(mask),
-        Expr::Cast(_, inner) => is_identity_unless(exprs, op, inner, condition),
-        Expr::Binary(BinaryFn::Mul, a, b) => {
-            is_identity_unless(exprs, op, a, condition) || is_identity_unless(exprs, op, b, condition)
-        }
+        Expr::Load { mask: Some(mask), .. } => is_sum && has(mask),
         _ => false,
-    }
+    })
 }
 
 /// The bound on `axis` that an index comparison implies.

@@ -62,6 +62,9 @@ pub const HOST_ROUTINE_US: f64 = 1e4;
 const LIMITS: Limits =
     Limits { max_nodes: 24, max_reentrant_nodes: 0, max_exports: 2, max_sets_per_sink: 256 };
 
+/// Tensors that a kernel of several units reads, at most: compilers take more than proportional time for more.
+const MAX_KERNEL_INPUTS: usize = 80;
+
 /// Grows the candidates of a graph and estimates each distinct one.
 ///
 /// # Errors
@@ -140,8 +143,23 @@ impl Admission for OneKernelRule {
     fn judge(&self, set: &Growing<'_>) -> Verdict {
         let kinds = KindRule { anchors: AnchorPolicy::Fused, reduces: ReducePolicy::Inside };
         let mixes = set.count(NodeKind::Anchor) > 0 && set.count(NodeKind::Reduce) > 0;
-        if mixes || !self.fuse && set.nodes().len() > 1 { Verdict::Stop } else { kinds.judge(set) }
+        let is_several = set.nodes().len() > 1;
+        if mixes || is_several && (!self.fuse || is_wide(set)) { Verdict::Stop } else { kinds.judge(set) }
     }
+}
+
+/// True for sets that read more tensors than a kernel should.
+fn is_wide(set: &Growing<'_>) -> bool {
+    let operands = || set.nodes().iter().map(|&node| &set.dag().node(node).inputs);
+    if operands().map(Vec::len).sum::<usize>() <= MAX_KERNEL_INPUTS {
+        return false;
+    }
+    let is_inner = |&tensor: &TensorId| {
+        set.dag().producer(tensor).is_some_and(|producer| set.nodes().contains(&producer))
+    };
+    let outer: BTreeSet<TensorId> =
+        operands().flatten().copied().filter(|tensor| !is_inner(tensor)).collect();
+    outer.len() > MAX_KERNEL_INPUTS
 }
 
 #[cfg(test)]

@@ -3,13 +3,17 @@
 //! Three exact reductions keep the number of candidates small without losing a plan worth having:
 //! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16 to f32, and
 //!   f16 on devices that widen it where it is read) are computed again by every kernel that reads them, at no cost;
-//! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it: storing
-//!   the value in between never pays;
+//! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it, as long as
+//!   a kernel can read what both need: storing the value in between never pays;
 //! - everything else is a unit of one primitive.
 
 use orch_compute::{Layout, layouts::is_view};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tensors that the primitives of a unit read, if they are several.
+const MAX_SOURCES: usize = 64;
 
 /// A primitive graph cut into units.
 pub struct Units {
@@ -76,10 +80,10 @@ impl Units {
     fn dag_node(&self, graph: &PrimGraph, members: &[NodeId]) -> DagNode {
         let last = *members.last().expect("a unit has a primitive");
         let kinds = members.iter().map(|&node| kind(&graph.node(node).op));
-        let mut inputs = Vec::new();
+        let (mut inputs, mut seen) = (Vec::new(), BTreeSet::new());
         for &node in members {
             for &input in &graph.node(node).inputs {
-                self.sources(graph, input, &mut inputs);
+                inputs.extend(source(graph, &self.free, input).filter(|tensor| seen.insert(*tensor)));
             }
         }
         inputs.retain(|&tensor| graph.producer(tensor).is_none_or(|node| !members.contains(&node)));
@@ -90,19 +94,15 @@ impl Units {
             outputs: graph.node(last).outputs.clone(),
         }
     }
+}
 
-    /// The stored tensors that a tensor is made of through free primitives.
-    fn sources(&self, graph: &PrimGraph, tensor: TensorId, found: &mut Vec<TensorId>) {
-        match graph.producer(tensor).filter(|node| self.free[node.index()]) {
-            Some(node) => {
-                for &input in &graph.node(node).inputs {
-                    self.sources(graph, input, found);
-                }
-            }
-            None if !found.contains(&tensor) => found.push(tensor),
-            None => {}
-        }
+/// The stored tensor that a tensor is made of through free primitives, which have one operand each at most; `None` if it
+/// is made of nothing.
+fn source(graph: &PrimGraph, free: &[bool], mut tensor: TensorId) -> Option<TensorId> {
+    while let Some(node) = graph.producer(tensor).filter(|node| free[node.index()]) {
+        tensor = *graph.node(node).inputs.first()?;
     }
+    Some(tensor)
 }
 
 /// Primitives that cost nothing where they are read. Graph outputs must exist, so what produces one is not free.
@@ -133,8 +133,14 @@ fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bo
 fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
     let consumers = graph.consumers();
     let mut owner: Vec<NodeId> = graph.node_ids().collect();
+    let sources_of = |id: NodeId| -> BTreeSet<TensorId> {
+        graph.node(id).inputs.iter().filter_map(|&input| source(graph, free, input)).collect()
+    };
+    // What the unit of an owner reads.
+    let mut sources: BTreeMap<NodeId, BTreeSet<TensorId>> = BTreeMap::new();
     for id in graph.node_ids().rev().filter(|id| !free[id.index()]) {
         let node = graph.node(id);
+        sources.insert(id, sources_of(id));
         let is_map = |id: NodeId| matches!(graph.node(id).op, PrimOp::Map(_));
         let [output] = node.outputs[..] else { continue };
         let is_output = graph.outputs.iter().any(|(_, tensor)| *tensor == output);
@@ -144,7 +150,14 @@ fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
             && !free[only.index()]
             && !is_output
         {
-            owner[id.index()] = owner[only.index()];
+            let user = owner[only.index()];
+            let mut together = &sources[&user] | &sources[&id];
+            together.remove(&output);
+            if together.len() <= MAX_SOURCES {
+                owner[id.index()] = user;
+                sources.remove(&id);
+                sources.insert(user, together);
+            }
         }
     }
     owner

@@ -89,15 +89,12 @@ impl Exprs {
         let (Expr::Read { guard, .. } | Expr::Load { mask: guard, .. }) = self.get(access) else {
             return false;
         };
-        let mut pending: Vec<ExprId> = guard.iter().copied().collect();
-        while let Some(id) = pending.pop() {
-            match *self.get(id) {
-                _ if id == condition => return true,
-                Expr::Binary(BinaryFn::And, a, b) => pending.extend([a, b]),
-                _ => {}
+        let through_and = |node: &Expr, operands: &mut Vec<ExprId>| {
+            if let Expr::Binary(BinaryFn::And, a, b) = *node {
+                operands.extend([a, b]);
             }
-        }
-        false
+        };
+        guard.is_some_and(|guard| self.reachable_along(guard, through_and).contains(&condition))
     }
 
     /// True for the constant 0 (of floats, `+0.0`).

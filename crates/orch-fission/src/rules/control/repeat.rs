@@ -14,6 +14,9 @@ use orch_ir::{DType, OpaqueKind, OpaqueOp, OperatorGraph, Tensor, TensorId};
 /// What must be known of a loop that cannot stay whole; the reason follows.
 const COUNT: &str = "0 (trip count), or 1 (condition), of a loop that";
 
+/// Iterations of the longest loop that nothing but its trip count ends.
+const MAX_TRIPS: i64 = 1 << 31;
+
 /// A loop of the model.
 struct Loop<'a> {
     body: &'a OperatorGraph,
@@ -148,6 +151,15 @@ impl<'a> Loop<'a> {
                 &results[..carried.len()]
             )));
         }
+        if let (Some(limit), Some(true)) = (self.known_limit, known_condition(ctx, self.condition))
+            && limit > MAX_TRIPS
+            && always_goes_on(&body)
+        {
+            let count = self.limit.map_or("no trip count".to_owned(), |_| format!("{limit} iterations"));
+            return Err(RuleError::unsupported(format!(
+                "a loop of {count} that no condition ends, more than {MAX_TRIPS} iterations"
+            )));
+        }
         let collects = results.len() > carried.len();
         let trips = if collects { self.trips(ctx, &body)? } else { 0 };
         for (_, shape) in &mut results[carried.len()..] {
@@ -169,18 +181,19 @@ impl<'a> Loop<'a> {
     /// The number of iterations of a loop that only its trip count ends.
     fn trips(&self, ctx: &mut Context<'_>, body: &Body) -> Result<usize, RuleError> {
         let unknown = RuleError::NotConstant(format!("{COUNT} collects results,"));
-        let condition = body.graph.outputs[0].1;
-        let passed_on = condition == body.graph.inputs[1].1;
-        let always = body
-            .graph
-            .constant(condition)
-            .is_some_and(|value| value.bytes().first().is_some_and(|&b| b != 0));
         match (self.known_limit, known_condition(ctx, self.condition)) {
             (Some(_), Some(false)) => Ok(0),
-            (Some(limit), Some(true)) if passed_on || always => {
+            (Some(limit), Some(true)) if always_goes_on(body) => {
                 usize::try_from(limit.max(0)).map_err(|_| unknown)
             }
             _ => Err(unknown),
         }
     }
+}
+
+/// True for bodies that pass on the condition under which they run, or say that it holds.
+fn always_goes_on(body: &Body) -> bool {
+    let condition = body.graph.outputs[0].1;
+    let is_true = |value: &Tensor| value.bytes().first().is_some_and(|&byte| byte != 0);
+    condition == body.graph.inputs[1].1 || body.graph.constant(condition).is_some_and(is_true)
 }

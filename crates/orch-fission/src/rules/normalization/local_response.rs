@@ -13,6 +13,9 @@ pub(super) fn lrn(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     if shape.rank() < 2 {
         return Err(RuleError::invalid(format!("{shape} has no channels")));
     }
+    if shape.elems() == 0 {
+        return one(x);
+    }
     let x = ctx.widen(x)?;
     let squares = ctx.mul(x, x)?;
     let inner: usize = shape[2..].iter().product();
@@ -32,4 +35,18 @@ pub(super) fn lrn(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     let divisor = ctx.binary_scalar(BinaryFn::Pow, base, call.float_or("beta", 0.75)?)?;
     let y = ctx.div(x, divisor)?;
     one(ctx.cast(y, dtype)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rules::testing::apply;
+    use orch_ir::Attribute;
+
+    #[test]
+    fn nothing_stays_nothing() {
+        for dims in [[2, 5, 3, 0], [0, 5, 3, 2], [2, 0, 3, 2]] {
+            let call = apply("LRN", 13).floats(&dims, &[]).with("size", Attribute::Int(5));
+            assert_eq!(call.first(), (dims.to_vec(), vec![]));
+        }
+    }
 }

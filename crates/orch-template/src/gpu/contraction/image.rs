@@ -3,7 +3,7 @@
 use super::emitter::GemmEmitter;
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::{Simplifier, simplify};
-use orch_ir::{BinaryFn, DType};
+use orch_ir::DType;
 use std::collections::BTreeSet;
 
 /// One spatial dimension of a convolution: `input index = output index * stride + kernel index * dilation - padding`.
@@ -116,7 +116,7 @@ impl ConvInput {
             (LinearIndex::of(emitter, index[image_dim])?, LinearIndex::of(emitter, index[channel_dim])?);
         let (m, k) = (emitter.form.m.clone(), emitter.form.k.clone());
         let (image_axis, channel_axis) = (image_at.single(&m)?, channel_at.single(&k)?);
-        let conditions = guard.map_or_else(Vec::new, |guard| conjuncts(&emitter.source, guard));
+        let conditions = guard.map_or_else(Vec::new, |guard| emitter.source.conjuncts(guard));
         let mut spatial = |dim: usize| SpatialAxes::of(emitter, (index[dim], meta.shape[dim]), &conditions);
         let (height, width) = (spatial(row_dim)?, spatial(pixel_dim)?);
         let used = [image_axis, height.output, width.output, channel_axis, height.kernel, width.kernel];
@@ -196,13 +196,5 @@ impl SpatialAxes {
         };
         output.saturating_mul(kernel) <= MAX_POINTS
             && (0..output).all(|output| (0..kernel).all(|kernel| holds(output, kernel)))
-    }
-}
-
-/// The conditions whose conjunction one is.
-fn conjuncts(exprs: &Exprs, condition: ExprId) -> Vec<ExprId> {
-    match *exprs.get(condition) {
-        Expr::Binary(BinaryFn::And, lhs, rhs) => [conjuncts(exprs, lhs), conjuncts(exprs, rhs)].concat(),
-        _ => vec![condition],
     }
 }

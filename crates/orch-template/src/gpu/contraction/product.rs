@@ -180,7 +180,10 @@ impl MatrixEpilogue {
     }
 }
 
-/// What is added to the accumulator, if nothing else happens to it, as buffers and offsets.
+/// Summands of an epilogue beyond which no library has one: a bias and an addend.
+const MAX_ADDED: usize = 2;
+
+/// What is added to the accumulator, if nothing else happens to it and it is little, as buffers and offsets.
 pub(super) fn added(
     emitter: &GemmEmitter<'_>,
     body: ExprId,
@@ -195,6 +198,9 @@ pub(super) fn added(
     let (mut found, mut accumulators) = (Vec::new(), 0);
     let mut open = vec![inner(body, stored)];
     while let Some(id) = open.pop() {
+        if accumulators > 1 || found.len() > MAX_ADDED {
+            return None;
+        }
         match *exprs.get(id) {
             Expr::Binary(BinaryFn::Add, lhs, rhs) => open.extend([rhs, lhs]),
             Expr::Var(var) if var == emitter.acc_element => accumulators += 1,

@@ -130,9 +130,9 @@ fn weighted(
     let mut dims = vec![1; ctx.rank(x)];
     dims[size.axis] = size.to;
     let mut sum = None;
+    let rows: Vec<Vec<(usize, f64)>> = rows.iter().map(|row| lengthened(row, taps)).collect();
     for tap in 0..taps {
-        let tap_of = |row: &Vec<(usize, f64)>| row.get(tap).copied().unwrap_or((row[0].0, 0.0));
-        let (positions, weights): (Vec<usize>, Vec<f64>) = rows.iter().map(tap_of).unzip();
+        let (positions, weights): (Vec<usize>, Vec<f64>) = rows.iter().map(|row| row[tap]).unzip();
         let weights = ctx.tensor(Tensor::from_f64(ctx.dtype(x), dims.clone(), &weights));
         let selected = select_along(ctx, x, size.axis, positions)?;
         let term = ctx.mul(selected, weights)?;
@@ -144,7 +144,19 @@ fn weighted(
     sum.ok_or_else(|| RuleError::invalid("a resize reads nothing"))
 }
 
-/// The same as a product with a matrix `[to, from]`.
+/// A row of so many taps with the same sum: the first one in halves of halves, all of which are exact. Taps of weight 0
+/// would make infinities NaN.
+fn lengthened(row: &[(usize, f64)], taps: usize) -> Vec<(usize, f64)> {
+    let mut row = row.to_vec();
+    while row.len() < taps {
+        row[0].1 /= 2.0;
+        row.insert(1, row[0]);
+    }
+    row
+}
+
+/// The same as a product with a matrix `[to, from]`. An element that is not finite makes its whole line NaN or infinite:
+/// zeros of the matrix are factors.
 fn contracted(
     ctx: &mut Context<'_>,
     x: TensorId,
@@ -202,6 +214,25 @@ mod tests {
         }
         let attributes = [("mode", "linear"), ("coordinate_transformation_mode", "align_corners")];
         assert_eq!(resized(&[0.0, 1.0, 2.0], 5, &attributes), [0.0, 0.5, 1.0, 1.5, 2.0]);
+    }
+
+    /// An element of a row with fewer taps than others is no product of an infinity and 0.
+    #[test]
+    fn infinities_reach_what_they_are_read_for() {
+        let x = [1.0, 2.0, f32::INFINITY, 4.0, 5.0, 6.0];
+        for (mode, size) in [("linear", 11), ("linear", 16), ("cubic", 11)] {
+            let y = resized(&x, size, &[("mode", mode), ("coordinate_transformation_mode", "align_corners")]);
+            let unit = (size - 1) / 5;
+            for (position, &value) in y.iter().enumerate() {
+                let (at, exact) = (position as i64 / unit, position as i64 % unit == 0);
+                if exact {
+                    assert_eq!(value, f64::from(x[at as usize]), "{mode} {size} at {position}");
+                } else {
+                    let is_near = if mode == "linear" { (1..=2).contains(&at) } else { at <= 3 };
+                    assert_eq!(value.is_infinite(), is_near, "{mode} {size}: {value} at {position}");
+                }
+            }
+        }
     }
 
     #[test]
