@@ -3,6 +3,7 @@
 use crate::ownership::{FolderError, check_folder, is_trusted_file};
 use crate::seal::{sealed, unsealed};
 use crate::unfinished::Unfinished;
+use crate::whole_file::without_path;
 use bytes::Bytes;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -84,7 +85,7 @@ impl CacheFolder {
     /// If it cannot be written; nothing is left behind then.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         self.make_scratch()?;
-        let mut aside = tempfile::Builder::new().tempfile_in(&self.scratch)?;
+        let mut aside = tempfile::Builder::new().tempfile_in(&self.scratch).map_err(without_path)?;
         let _unfinished = Unfinished::new(aside.path());
         aside.write_all(content)?;
         aside.as_file().sync_data()?;
@@ -148,7 +149,7 @@ impl Scratch {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         #[cfg(unix)]
         builder.permissions(permissions);
-        let folder = builder.tempdir_in(parent)?;
+        let folder = builder.tempdir_in(parent).map_err(without_path)?;
         let unfinished = Unfinished::new(folder.path());
         Ok(Self { folder, _unfinished: unfinished })
     }

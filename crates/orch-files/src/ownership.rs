@@ -45,6 +45,14 @@ pub enum FolderError {
 }
 
 impl FolderError {
+    /// True if others could have put something into the folder; false if it cannot be used at all.
+    pub fn is_unsafe(&self) -> bool {
+        match self {
+            Self::Owner { .. } | Self::Mode { .. } => true,
+            Self::Io { .. } => false,
+        }
+    }
+
     pub(crate) fn io(folder: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         |source| Self::Io { folder: folder.to_owned(), source }
     }

@@ -60,7 +60,16 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
     // As files are made otherwise: the user's mask says who may read them.
     #[cfg(unix)]
     builder.permissions(permissions);
-    builder.tempfile_in(folder_of(path))
+    builder.tempfile_in(folder_of(path)).map_err(without_path)
+}
+
+/// An error about a file aside without its name, which tells users nothing.
+pub(crate) fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((reason, _)) => io::Error::new(error.kind(), reason.to_owned()),
+        None => error,
+    }
 }
 
 fn folder_of(path: &Path) -> PathBuf {

@@ -1,8 +1,8 @@
-//! What compilers write: looking for kernels in shared objects and cubins without loading them.
+//! What compilers of C write: looking for kernels in shared objects without loading them.
 
 use object::{Object, ObjectSymbol};
 
-/// Checks that a compiler wrote a shared object, or a cubin, that defines these functions.
+/// Checks that a compiler wrote a shared object that defines these functions.
 ///
 /// # Errors
 /// A clause that says what it wrote instead.

@@ -19,7 +19,7 @@ pub struct Source {
     pub name: String,
     /// The text.
     pub text: String,
-    /// The kernels that it defines, by their functions' names: what a compiler writes is looked through for them.
+    /// The kernels that it defines, by their functions' names: what a C compiler writes is looked through for them.
     pub symbols: Vec<String>,
 }
 

@@ -111,7 +111,7 @@ impl Case {
             }
             let mut schedules = gpu::schedules(block, &SM_90, precision, usize::MAX);
             assert!((20..=200).contains(&schedules.len()), "{} schedules", schedules.len());
-            // Multiply-adds of whole tiles, padding included.
+            // Multiply-adds of all tiles, padding included.
             schedules.sort_by_key(|schedule| {
                 let tile = m.next_multiple_of(schedule.block_m) * n.next_multiple_of(schedule.block_n);
                 tile * k.next_multiple_of(schedule.block_k * schedule.split_k)

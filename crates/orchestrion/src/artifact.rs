@@ -71,6 +71,15 @@ impl Artifact {
         Ok(())
     }
 
+    /// Whether its parts fit each other.
+    ///
+    /// # Errors
+    /// A clause with the first part that does not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self { manifest, libraries, constants } = self;
+        consistency::check(consistency::Parts { manifest, libraries, constants })
+    }
+
     /// Reads an artifact from the bytes of a file.
     ///
     /// # Errors
@@ -113,7 +122,7 @@ impl Artifact {
         let libraries = read(&manifest.library_bytes, "kernel library")?;
         let constants = read(&manifest.constant_bytes, "constant")?;
         let artifact = Self { manifest, libraries, constants };
-        consistency::check(&artifact).map_err(|what| invalid(&what))?;
+        artifact.check().map_err(|what| invalid(&what))?;
         Ok(artifact)
     }
 }

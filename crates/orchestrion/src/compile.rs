@@ -20,7 +20,7 @@ use crate::search::substitutes::add_substitutes;
 use crate::stages::StageClock;
 use crate::tune::timer::{Timer, TimingTools};
 use crate::tune::{alternatives, end_to_end, library, select};
-use crate::{Error, Model, Options, consistency};
+use crate::{Error, Model, Options};
 use bytes::Bytes;
 use orch_plan::blp::Choice;
 use orch_runtime::cpu::Source;
@@ -88,7 +88,7 @@ impl Model {
             report: planned.report,
         };
         let artifact = Artifact { manifest, libraries, constants };
-        consistency::check(&artifact).map_err(Error::internal)?;
+        artifact.check().map_err(Error::internal)?;
         Ok(artifact)
     }
 

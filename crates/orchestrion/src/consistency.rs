@@ -1,8 +1,8 @@
 //! Whether the parts of an artifact fit each other: checked when one is read from a file, and before one that was compiled is given
 //! away. After this, running it touches no memory that it should not, as long as its kernels do what they were compiled to.
 
-use crate::Artifact;
 use crate::manifest::{ActionInfo, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use bytes::Bytes;
 use orch_ir::PrimGraph;
 use orch_runtime::cpu::ALIGN_BYTES;
 use orch_thread::target::{CPU_TARGETS, GPU_TARGETS};
@@ -31,12 +31,23 @@ pub fn fingerprint(kernel: &KernelInfo, object: &[u8]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Checks an artifact.
+/// An artifact's parts.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// The plan.
+    pub manifest: &'a Manifest,
+    /// Shared objects or cubins.
+    pub libraries: &'a [Bytes],
+    /// Constants.
+    pub constants: &'a [Bytes],
+}
+
+/// Checks the parts of an artifact.
 ///
 /// # Errors
 /// A clause with the first part that does not fit the others.
-pub fn check(artifact: &Artifact) -> Result<(), String> {
-    let manifest = &artifact.manifest;
+pub fn check(parts: Parts<'_>) -> Result<(), String> {
+    let manifest = parts.manifest;
     let is_known = match manifest.device {
         Device::Cpu => CPU_TARGETS.iter().any(|target| target.name == manifest.target),
         Device::Cuda => {
@@ -47,12 +58,11 @@ pub fn check(artifact: &Artifact) -> Result<(), String> {
         return Err(format!("its target `{}` is not known", shortened(&manifest.target)));
     }
     for kernel in &manifest.kernels {
-        check_kernel(kernel, artifact)
-            .map_err(|what| format!("kernel `{}` {what}", shortened(&kernel.name)))?;
+        check_kernel(kernel, parts).map_err(|what| format!("kernel `{}` {what}", shortened(&kernel.name)))?;
     }
     let mut written = Written::default();
     for step in &manifest.steps {
-        check_step(step, artifact, &mut written)
+        check_step(step, parts, &mut written)
             .map_err(|what| format!("step `{}` {what}", shortened(&step.name)))?;
     }
     for (number, port) in manifest.outputs.iter().enumerate() {
@@ -85,12 +95,12 @@ fn tensor_bytes(dtype: &str, shape: &[usize]) -> Result<usize, String> {
     shape.elems().checked_mul(dtype.size_bytes()).ok_or_else(|| "is too large".to_owned())
 }
 
-fn check_kernel(kernel: &KernelInfo, artifact: &Artifact) -> Result<(), String> {
-    let object = artifact.libraries.get(kernel.library).ok_or("has no library")?;
+fn check_kernel(kernel: &KernelInfo, parts: Parts<'_>) -> Result<(), String> {
+    let object = parts.libraries.get(kernel.library).ok_or("has no library")?;
     if fingerprint(kernel, object) != kernel.fingerprint {
         return Err("is not the one that was compiled".to_owned());
     }
-    match (artifact.manifest.device, &kernel.cta) {
+    match (parts.manifest.device, &kernel.cta) {
         (Device::Cpu, None) | (Device::Cuda, Some(_)) => Ok(()),
         (Device::Cpu, Some(_)) | (Device::Cuda, None) => Err("is for another kind of device".to_owned()),
     }
@@ -105,8 +115,8 @@ struct Written {
     outputs: Vec<usize>,
 }
 
-fn check_step(step: &StepInfo, artifact: &Artifact, written: &mut Written) -> Result<(), String> {
-    let manifest = &artifact.manifest;
+fn check_step(step: &StepInfo, parts: Parts<'_>, written: &mut Written) -> Result<(), String> {
+    let manifest = parts.manifest;
     if ![step.cost_us, step.roofline_us, step.flops].iter().all(|figure| figure.is_finite() && *figure >= 0.0)
     {
         return Err("has impossible figures".to_owned());
@@ -115,7 +125,7 @@ fn check_step(step: &StepInfo, artifact: &Artifact, written: &mut Written) -> Re
         return Err("has no proof".to_owned());
     }
     for slot in &step.slots {
-        check_slot(slot, artifact)?;
+        check_slot(slot, parts)?;
     }
     check_action(step, manifest)?;
     for slot in step.slots.iter().filter(|slot| !slot.written && slot.bytes > 0) {
@@ -148,15 +158,15 @@ fn check_step(step: &StepInfo, artifact: &Artifact, written: &mut Written) -> Re
 }
 
 /// A slot lies inside of its memory, and is as long as its type and shape say.
-fn check_slot(slot: &Slot, artifact: &Artifact) -> Result<(), String> {
-    let manifest = &artifact.manifest;
+fn check_slot(slot: &Slot, parts: Parts<'_>) -> Result<(), String> {
+    let manifest = parts.manifest;
     if tensor_bytes(&slot.dtype, &slot.shape)? != slot.bytes {
         return Err(format!("has {} bytes for {}{:?}", slot.bytes, shortened(&slot.dtype), slot.shape));
     }
     let port = |ports: &[Port], number: usize| ports.get(number).map(port_bytes).transpose();
     let (size, offset) = match slot.memory {
         SlotMemory::Arena(offset) => (Some(manifest.arena_bytes), offset),
-        SlotMemory::Constant(number) => (artifact.constants.get(number).map(bytes::Bytes::len), 0),
+        SlotMemory::Constant(number) => (parts.constants.get(number).map(Bytes::len), 0),
         SlotMemory::Input(number) => (port(&manifest.inputs, number)?, 0),
         SlotMemory::Output(number) => (port(&manifest.outputs, number)?, 0),
     };

@@ -407,7 +407,10 @@ fn find_program(explicit: Option<&Path>) -> Result<(PathBuf, String), CompileErr
     let version = |program: &Path| -> Result<String, String> {
         let mut command = Command::new(program);
         command.arg("--version");
-        let ended = run_probe(&mut command, dir.path()).map_err(|error| error.to_string())?;
+        let ended = run_probe(&mut command, dir.path()).map_err(|error| match error {
+            CompileError::Io { reason, .. } => reason,
+            other => other.to_string(),
+        })?;
         match ended.output.lines().next() {
             Some(line) if ended.status.success() => Ok(line.trim().to_owned()),
             _ => Err("it does not answer `--version`".to_owned()),

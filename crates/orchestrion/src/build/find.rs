@@ -8,13 +8,15 @@ use orch_runtime::{Feature, Machine};
 use orch_thread::CpuTarget;
 use orch_thread::target::{AARCH64, CPU_TARGETS, GPU_TARGETS};
 use orch_thread::target::{X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
+use orch_tune::{Database, DatabaseError};
 
 /// The tools for the target of the options: `cpu` or none for this machine's CPU, the name of another CPU target,
 /// `cuda` for this machine's GPU, `cuda:NAME` for another.
 ///
 /// # Errors
-/// If there is no such target, it does not have the precision, or tools are missing.
+/// If there is no such target, it does not have the precision, tools are missing, or others may write to the cache.
 pub fn find(options: &Options) -> Result<Box<dyn Backend>, Error> {
+    check_cache(options)?;
     let name = options.target.as_deref().unwrap_or("cpu");
     if name == "cuda" {
         return Ok(Box::new(Cuda::of_device(options)?));
@@ -29,6 +31,14 @@ pub fn find(options: &Options) -> Result<Box<dyn Backend>, Error> {
     }
     let target = CPU_TARGETS.iter().find(|target| target.name == name).ok_or_else(|| unknown(name))?;
     Ok(Box::new(Cpu::new((*target).clone(), machine, options)?))
+}
+
+/// Refuses a cache to which others may write, which some stages would just not use.
+fn check_cache(options: &Options) -> Result<(), Error> {
+    match Database::open(&options.cache_dir) {
+        Err(DatabaseError::Folder(error)) if error.is_unsafe() => Err(Error::Environment(error.to_string())),
+        _ => Ok(()),
+    }
 }
 
 fn unknown(name: &str) -> Error {

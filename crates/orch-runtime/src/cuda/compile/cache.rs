@@ -5,7 +5,6 @@
 
 use super::nvrtc::{Cubin, Nvrtc, NvrtcError, NvrtcTarget};
 use super::resources;
-use crate::compiled::check_symbols;
 use crate::kernels::{self, CUBIN, CompileProgress, Source, Store};
 use bytes::Bytes;
 use std::io;
@@ -62,12 +61,6 @@ impl CubinCache {
             return Err(NvrtcError::Cancelled);
         }
         let cubin = self.nvrtc.compile(source, &self.target, self.store.folder())?;
-        check_symbols(&cubin.bytes, &source.symbols).map_err(|reason| NvrtcError::Unusable {
-            name: source.name.clone(),
-            version: self.nvrtc.version(),
-            path: self.nvrtc.path().to_owned(),
-            reason,
-        })?;
         self.store.put(&key, &pack(&cubin)).map_err(|error| self.unusable(error))?;
         Ok(cubin)
     }

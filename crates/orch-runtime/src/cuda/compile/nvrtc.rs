@@ -85,20 +85,6 @@ pub enum NvrtcError {
         /// What it said.
         reason: String,
     },
-    /// The compiler reports success, but what it wrote is of no use.
-    #[error(
-        "NVRTC {version} ({path}) does not work: on `{name}` {reason}; install it again, or name another one (--nvrtc)"
-    )]
-    Unusable {
-        /// The caller's name for the source.
-        name: String,
-        /// NVRTC's version.
-        version: Version,
-        /// NVRTC's file.
-        path: String,
-        /// What is wrong with what it wrote.
-        reason: String,
-    },
     /// The caller cancelled the compilation.
     #[error("compilation was cancelled")]
     Cancelled,
