@@ -33,7 +33,8 @@ impl CacheFolder {
     /// If the folder cannot be made, belongs to another user than this one or root, or if others may write to it.
     pub fn open(path: &Path) -> Result<Self, FolderError> {
         // Compilers take a path that begins with a dash for an option.
-        let path = std::path::absolute(path).map_err(FolderError::io(path))?;
+        let is_option = path.as_os_str().as_encoded_bytes().starts_with(b"-");
+        let path = if is_option { Path::new(".").join(path) } else { path.to_owned() };
         make(&path)?;
         let scratch = path.join(SCRATCH);
         sweep(&scratch);
@@ -50,7 +51,7 @@ impl CacheFolder {
         Ok(Self { path, scratch: self.scratch.clone() })
     }
 
-    /// Where it is, as an absolute path.
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -198,7 +198,7 @@ fn exit_codes_are_those_of_the_page() {
 fn explain_prints_the_manifest() {
     let folder = Folder::new("explain");
     let compiled = folder.compiled();
-    let mut json = folder.json(&["explain", compiled, "--json", "--no-measure"]);
+    let mut json = folder.json(&["explain", compiled, "--json"]);
     check(&json, "JSON of explain", false);
     let steps = json["manifest"]["steps"].as_array().unwrap();
     let kernels = json["manifest"]["kernels"].as_array().unwrap();

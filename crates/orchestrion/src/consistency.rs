@@ -3,7 +3,7 @@
 
 use crate::manifest::{ActionInfo, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
 use bytes::Bytes;
-use orch_ir::PrimGraph;
+use orch_ir::{PrimGraph, message};
 use orch_runtime::cpu::ALIGN_BYTES;
 use orch_thread::target::{CPU_TARGETS, GPU_TARGETS};
 
@@ -55,20 +55,21 @@ pub fn check(parts: Parts<'_>) -> Result<(), String> {
         }
     };
     if !is_known {
-        return Err(format!("its target `{}` is not known", shortened(&manifest.target)));
+        return Err(format!("its target `{}` is not known", message::name(&manifest.target)));
     }
     for kernel in &manifest.kernels {
-        check_kernel(kernel, parts).map_err(|what| format!("kernel `{}` {what}", shortened(&kernel.name)))?;
+        check_kernel(kernel, parts)
+            .map_err(|what| format!("kernel `{}` {what}", message::name(&kernel.name)))?;
     }
     let mut written = Written::default();
     for step in &manifest.steps {
         check_step(step, parts, &mut written)
-            .map_err(|what| format!("step `{}` {what}", shortened(&step.name)))?;
+            .map_err(|what| format!("step `{}` {what}", message::name(&step.name)))?;
     }
     for (number, port) in manifest.outputs.iter().enumerate() {
         let is_written = port_bytes(port)? == 0 || written.outputs.contains(&number);
         if !is_written {
-            return Err(format!("no step writes output `{}`", shortened(&port.name)));
+            return Err(format!("no step writes output `{}`", message::name(&port.name)));
         }
     }
     manifest.inputs.iter().try_for_each(|port| port_bytes(port).map(drop))
@@ -79,19 +80,13 @@ fn is_gpu(target: &str) -> bool {
     target.strip_prefix("sm_").is_some_and(|number| number.len() <= 4 && number.parse::<u32>().is_ok())
 }
 
-/// The head of a name in a file, which may be of any length.
-fn shortened(name: &str) -> String {
-    const CHARS: usize = 80;
-    name.chars().take(CHARS).flat_map(char::escape_default).collect()
-}
-
 fn port_bytes(port: &Port) -> Result<usize, String> {
-    tensor_bytes(&port.dtype, &port.shape).map_err(|what| format!("`{}` {what}", shortened(&port.name)))
+    tensor_bytes(&port.dtype, &port.shape).map_err(|what| format!("`{}` {what}", message::name(&port.name)))
 }
 
 fn tensor_bytes(dtype: &str, shape: &[usize]) -> Result<usize, String> {
     let (dtype, shape) =
-        typed(dtype, shape).map_err(|_| format!("is of unknown type {}{shape:?}", shortened(dtype)))?;
+        typed(dtype, shape).map_err(|_| format!("is of unknown type {}{shape:?}", message::name(dtype)))?;
     shape.elems().checked_mul(dtype.size_bytes()).ok_or_else(|| "is too large".to_owned())
 }
 
@@ -161,7 +156,7 @@ fn check_step(step: &StepInfo, parts: Parts<'_>, written: &mut Written) -> Resul
 fn check_slot(slot: &Slot, parts: Parts<'_>) -> Result<(), String> {
     let manifest = parts.manifest;
     if tensor_bytes(&slot.dtype, &slot.shape)? != slot.bytes {
-        return Err(format!("has {} bytes for {}{:?}", slot.bytes, shortened(&slot.dtype), slot.shape));
+        return Err(format!("has {} bytes for {}{:?}", slot.bytes, message::name(&slot.dtype), slot.shape));
     }
     let port = |ports: &[Port], number: usize| ports.get(number).map(port_bytes).transpose();
     let (size, offset) = match slot.memory {
@@ -205,8 +200,7 @@ fn check_action(step: &StepInfo, manifest: &Manifest) -> Result<(), String> {
 /// A host routine's graph takes and gives tensors of the shapes of its slots.
 fn check_host(graph: &str, layouts: &[Vec<usize>], slots: &[Slot]) -> Result<(), String> {
     let graph: PrimGraph = orch_ir::text::parse(graph).map_err(|error| {
-        let error = error.to_string();
-        format!("has a graph that does not parse: {}", shortened(&error))
+        format!("has a graph that does not parse: {}", message::sentence(&error.to_string()))
     })?;
     let tensors = graph.inputs.iter().chain(&graph.outputs).map(|(_, tensor)| *tensor);
     if graph.inputs.len() + graph.outputs.len() != slots.len() {

@@ -163,7 +163,10 @@ fn artifacts() {
         ("an unknown target", with_manifest(&good, |all| all["target"] = json!("x86-64-v5"))),
         (
             "instructions that this machine does not have",
-            with_manifest(&good, |all| all["extensions"].as_array_mut().unwrap().push(json!("avx1024"))),
+            with_manifest(&good, |all| {
+                all["target"] = json!("x86-64-v3");
+                all["extensions"] = json!(["sse3", "avx1024"]);
+            }),
         ),
         ("a routine that does not parse", with_step("action", host("graph oops"))),
         ("a routine of other tensors", with_step("action", host("graph \"g\" {\n}\n"))),
@@ -173,17 +176,20 @@ fn artifacts() {
         session.case(title, "run bad.orc");
     }
     session.write("bad.orc", with_step("action", json!({"kernel": 7})));
-    let mut command = session.command("explain bad.orc --no-measure");
+    let mut command = session.command("explain bad.orc");
     command.stdout(Stdio::null());
-    session.observe("an explanation of a kernel that is missing", "explain bad.orc --no-measure", command);
+    session.observe("an explanation of a kernel that is missing", "explain bad.orc", command);
     let on_gpu = with_manifest(&good, |all| {
         all["device"] = json!("cuda");
         all["target"] = json!("sm_90");
     });
-    session.write("gpu.orc", on_gpu);
+    session.write("bad.orc", on_gpu);
+    session.case("kernels of another kind of device", "run bad.orc");
+    let devices = crate::devices::session("artifacts-gpu");
+    session.write("gpu.orc", std::fs::read(devices.work().join("good.orc")).unwrap());
     let no_driver = "--cuda-driver /nonexistent/libcuda.so.1";
     session.case("an executable for a GPU where none is", &format!("run gpu.orc {no_driver}"));
-    let arguments = format!("explain gpu.orc {no_driver}");
+    let arguments = format!("explain gpu.orc --measure {no_driver}");
     let plan = session.command(&arguments).output().unwrap();
     let plan = String::from_utf8(plan.stdout).unwrap();
     assert!(plan.contains("k0_mul_max_add  modelled ") && !plan.contains("measured"), "{plan}");

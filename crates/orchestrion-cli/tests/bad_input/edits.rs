@@ -159,7 +159,7 @@ fn damaged(rng: &mut Rng, bytes: &[u8]) -> Vec<u8> {
         match among(rng, 5) {
             0 => bytes.truncate(at),
             1 => bytes.insert(at, rng.bits() as u8),
-            2 => bytes[at..].rotate_left(1),
+            2 if at < bytes.len() => bytes[at..].rotate_left(1),
             _ if at < bytes.len() => bytes[at] = rng.bits() as u8,
             _ => {}
         }

@@ -313,9 +313,7 @@ fn external_data_behind_links() {
     session.write("model/model.onnx", model.encode());
     session.write("secret.bin", [0u8; 16]);
     std::os::unix::fs::symlink("../secret.bin", session.work().join("model/weights.bin")).unwrap();
-    for arguments in
-        ["compile", "run", "bench --seconds 0", "explain --no-measure", "verify", "superoptimize"]
-    {
+    for arguments in ["compile", "run", "bench --seconds 0", "explain", "verify", "superoptimize"] {
         let arguments = format!("{arguments} model/model.onnx --no-calibration --no-superoptimizer");
         let output = session.command(&arguments).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
