@@ -30,6 +30,7 @@ class Minimiser:
         """The smallest model found, its inputs, and its judgement."""
         self._one_output()
         self._last_nodes()
+        self._earlier_output()
         self._cut_values()
         self._inputs_of_constants()
         self._smaller_dimensions()
@@ -82,6 +83,15 @@ class Minimiser:
                 return
             reached |= front
 
+    def _earlier_output(self):
+        """The first value that is off by itself."""
+        values, outputs = self._values(), {o.name for o in self.model.graph.output}
+        for node in self.model.graph.node:
+            for name in node.output:
+                if name in values and name not in outputs and node.op_type != "Constant":
+                    if self._try(*restricted(self.model, self.inputs, [name], {}, {name: values[name]})):
+                        return
+
     def _cut_values(self):
         """Cuts single values, the last ones first, as long as something can be cut."""
         progress = True
@@ -89,8 +99,10 @@ class Minimiser:
             progress = False
             values, constants = self._values(), constant_names(self.model)
             outputs = [o.name for o in self.model.graph.output]
+            read = {name for node in self.model.graph.node for name in names_read(node)}
             for node in reversed(self.model.graph.node):
-                cuts = {n: values[n] for n in node.output if n in values and n not in outputs and n not in constants}
+                cuts = {n: values[n] for n in node.output
+                        if n in values and n in read and n not in outputs and n not in constants}
                 if cuts and self._try(*restricted(self.model, self.inputs, outputs, cuts)):
                     progress = True
                     break
@@ -161,8 +173,11 @@ def constant_names(model):
         name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
 
 
-def restricted(model, inputs, outputs, cuts):
-    """The model with these outputs only, where `cuts` (name -> array) become inputs; and its inputs."""
+def restricted(model, inputs, outputs, cuts, types=None):
+    """The model with these outputs only, where `cuts` (name -> array) become inputs; and its inputs.
+
+    `types` has arrays like those outputs that are none so far.
+    """
     small = onnx.ModelProto()
     small.CopyFrom(model)
     graph = small.graph
@@ -175,7 +190,7 @@ def restricted(model, inputs, outputs, cuts):
             needed.add(name)
             if name in producers:
                 waiting.extend(names_read(producers[name]))
-    infos = {o.name: o for o in model.graph.output}
+    infos = {n: oracle.value_info(n, a) for n, a in (types or {}).items()} | {o.name: o for o in model.graph.output}
     nodes = [n for n in model.graph.node if any(o in needed and o in producers for o in n.output)]
     # A cut result of a node that stays is written under another name.
     del graph.node[:], graph.output[:], graph.input[:]

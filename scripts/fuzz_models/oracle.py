@@ -1,5 +1,6 @@
 """What ONNX Runtime and onnx's reference evaluator answer, and how far noise moves the answer."""
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -74,35 +75,43 @@ def all_values(model, inputs):
 
 # Inputs that decide a shape or a count: noise on them asks another question.
 EXACT_INPUTS = {"Resize": (1, 2, 3), "Range": (0, 1, 2), "OneHot": (1,)}
+# Operators that sum terms which may cancel: their rounding is relative to the largest element, not to each.
+SUMS = {
+    "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DeformConv", "Det", "DFT", "STFT", "CumSum", "Col2Im", "Resize",
+    "GridSample", "AffineGrid", "RoiAlign", "ReduceSum", "ReduceMean", "AveragePool", "GlobalAveragePool", "Sum", "Mean",
+    "LayerNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization", "MeanVarianceNormalization",
+    "RNN", "GRU", "LSTM", "Loop", "Scan", "ScatterElements", "ScatterND",
+}
+# Noise on results of sums relative to their largest element, as a part of the noise relative to each element.
+SUM_NOISE = 0.5
 
 
-def noisy_answers(model, inputs, seed=0):
-    """Answers of ONNX Runtime where each float input, initialiser and result of a node is multiplied by 1 + noise.
+@dataclass
+class _Noisy:
+    """A model where noise is added to values, and the size of the noise by the name of its input."""
+    model: onnx.ModelProto
+    levels: dict
 
-    Noise on results stands for the rounding of each step. Runs that fail or have other shapes are left out.
-    """
-    try:
-        values = all_values(model, inputs)
-    except Refused:
-        return []
+
+def _with_noise(model, inputs, values):
     exact = {node.input[i] for node in model.graph.node for i in EXACT_INPUTS.get(node.op_type, ()) if i < len(node.input)}
+    outputs = {o.name for o in model.graph.output}
     noisy = onnx.ModelProto()
     noisy.CopyFrom(model)
     del noisy.graph.node[:]
-    factors = {}
-    sources = [(i.name, inputs[i.name]) for i in model.graph.input]
-    sources += [(i.name, numpy_helper.to_array(i)) for i in model.graph.initializer]
-    renamed = {}
+    levels, renamed = {}, {}
 
-    def add_noise(name, array):
-        if array.dtype.name in NOISE and array.size and name not in exact:
-            factors[f"{name}.noise"] = array
-            renamed[name] = f"{name}.noisy"
-            noisy.graph.node.append(helper.make_node("Mul", [name, f"{name}.noise"], [f"{name}.noisy"]))
+    def add_noise(name, array, sums):
+        if array.dtype.name not in NOISE or not array.size or name in exact:
+            return
+        with np.errstate(all="ignore"):
+            size = np.nan_to_num(np.abs(array.astype(np.float64)), nan=0.0, posinf=0.0, neginf=0.0)
+        levels[f"{name}.noise"] = (NOISE[array.dtype.name] * (size + SUM_NOISE * size.max() * sums), array.dtype)
+        renamed[name] = f"{name}.noisy"
+        noisy.graph.node.append(helper.make_node("Add", [name, f"{name}.noise"], [f"{name}.noisy"]))
 
-    for name, array in sources:
-        add_noise(name, array)
-    outputs = [o.name for o in model.graph.output]
+    for name, array in [*inputs.items(), *((i.name, numpy_helper.to_array(i)) for i in model.graph.initializer)]:
+        add_noise(name, array, sums=False)
     for node in model.graph.node:
         copy = noisy.graph.node.add()
         copy.CopyFrom(node)
@@ -110,17 +119,29 @@ def noisy_answers(model, inputs, seed=0):
             copy.input[i] = renamed.get(name, name)
         for name in node.output:
             if name in values and name not in outputs:
-                add_noise(name, values[name])
-    noisy.graph.input.extend(value_info(n, a) for n, a in factors.items())
+                add_noise(name, values[name], node.op_type in SUMS)
+    noisy.graph.input.extend(value_info(n, np.empty(level.shape, dtype)) for n, (level, dtype) in levels.items())
+    return _Noisy(noisy, levels)
+
+
+def noisy_answers(model, inputs, seed=0):
+    """Answers of ONNX Runtime with noise on each float input and initialiser, and on each result of a node but outputs.
+
+    Noise on results stands for the rounding of each step. Runs that fail are left out.
+    """
+    try:
+        values = all_values(model, inputs)
+    except Refused:
+        return []
+    noisy = _with_noise(model, inputs, values)
     answers = []
     for run in range(NOISY_RUNS):
         rng = np.random.default_rng([seed, run])
         feed = dict(inputs)
-        for name, array in factors.items():
-            level = NOISE[array.dtype.name]
-            feed[name] = (1 + level * rng.choice([-1.0, 1.0], array.shape)).astype(array.dtype)
+        for name, (level, dtype) in noisy.levels.items():
+            feed[name] = (level * rng.choice([-1.0, 1.0], level.shape)).astype(dtype)
         try:
-            answers.append(onnxruntime_answer(noisy, feed))
+            answers.append(onnxruntime_answer(noisy.model, feed))
         except Refused:
             continue
     return answers

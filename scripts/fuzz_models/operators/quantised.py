@@ -15,7 +15,7 @@ def zero_point(b, dtype, shape=()):
 
 @operator("QuantizeLinear", weight=1.5)
 def quantise(b, op):
-    x = b.tensor(("float32",), (0, 4), -1e3, 1e3)
+    x = b.tensor(("float32",), (0, 4), -1e3, 1e3, where=lambda v: not np.isnan(v.array).any())
     dtype = b.choice(["int8", "uint8"])
     axis = b.axis(x.rank) if x.rank and b.chance(0.5) else None
     shape = () if axis is None else (x.shape[axis],)
@@ -32,7 +32,8 @@ def dequantise(b, op):
 
 @operator("DynamicQuantizeLinear")
 def dynamic_quantise(b, op):
-    b.node(op, [b.tensor(("float32",), (1, 4), nonempty=True)], outputs=3)
+    """Of finite elements: what the integer of infinity over infinity is nobody says."""
+    b.node(op, [b.tensor(("float32",), (1, 4), nonempty=True, where=lambda v: np.isfinite(v.array).all())], outputs=3)
 
 
 @operator("MatMulInteger")
