@@ -25,7 +25,7 @@ UNDECIDED_SHARE = 0.03
 # From so many graphs on, so many operators must have been in one.
 MANY_GRAPHS, LEAST_OPERATORS = 500, 120
 # Recipes that are not named for an operator.
-NOT_OPERATORS = {"Bfloat16RoundTrip", "MixedTypes", "ReshapeToShapeOf"}
+NOT_OPERATORS = {"Bfloat16RoundTrip", "MixedTypes", "ReshapeToShapeOf", "SharedChain"}
 MINIMISE_SECONDS = 120
 
 

@@ -39,7 +39,7 @@ def _drawn(b, most_nodes):
     recipes = [r for r in RECIPES if r.since <= b.opset <= r.until]
     weights = np.array([r.weight for r in recipes])
     weights /= weights.sum()
-    wanted = min(int(2 + b.rng.gamma(2.0, 6.0)), most_nodes)
+    wanted = min(int(2 + b.rng.gamma(2.0, 8.0)), most_nodes)
     for _ in range(wanted * TRIES_PER_NODE):
         if sum(n.op_type != "Constant" for n in b.nodes) >= wanted:
             break

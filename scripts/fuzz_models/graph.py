@@ -36,6 +36,10 @@ class Value:
     rank = property(lambda self: self.array.ndim)
     dtype = property(lambda self: self.array.dtype.name)
 
+    def finite(self):
+        """Whether there is neither NaN nor infinity."""
+        return bool(np.isfinite(self.array).all())
+
     def within(self, low, high):
         """Whether all elements are in [low, high]; NaN counts as inside."""
         with np.errstate(all="ignore"):
@@ -99,7 +103,7 @@ class Builder:
         dims = [self.choice(DIMS) for _ in range(rank)]
         while int(np.prod(dims)) > most:
             dims[int(np.argmax(dims))] = self.choice([1, 2, 3, 5])
-        if self.special and rank and self.chance(0.06):
+        if self.special and rank and self.chance(0.1):
             dims[self.int(0, rank - 1)] = 0
         return tuple(dims)
 

@@ -1,7 +1,7 @@
 """Convolutions and pools, in one to three dimensions."""
 import numpy as np
 
-from ..graph import Reject
+from ..graph import Reject, Value
 from .registry import operator
 
 SPATIAL = {1: [5, 7, 12, 16, 31], 2: [1, 3, 4, 6, 7, 9, 12], 3: [2, 3, 4, 5]}
@@ -84,7 +84,7 @@ def conv_transpose(b, op):
 @operator("DeformConv", since=19)
 def deform_conv(b, op):
     x = b.tensor(("float32",), 4, -10, 10, nonempty=True, new_shape=(1, 2, b.int(3, 7), b.int(3, 7)),
-                 where=lambda v: v.shape[1] <= 8)
+                 where=lambda v: v.shape[1] <= 8 and v.finite())
     kernel = [b.int(1, min(3, x.shape[2])), b.int(1, min(3, x.shape[3]))]
     sizes = [s - k + 1 for s, k in zip(x.shape[2:], kernel)]
     points = kernel[0] * kernel[1]
@@ -142,7 +142,8 @@ def max_unpool(b, op):
 
 @operator("MaxRoiPool", "RoiAlign")
 def regions(b, op):
-    x = b.tensor(("float32",), 4, nonempty=True, new_shape=(b.int(1, 2), b.int(1, 3), b.int(4, 9), b.int(4, 9)))
+    x = b.tensor(("float32",), 4, nonempty=True, where=Value.finite,
+                 new_shape=(b.int(1, 2), b.int(1, 3), b.int(4, 9), b.int(4, 9)))
     count, scale = b.int(1, 4), b.choice([None, 0.5, 1.0])
     corner = b.rng.integers(0, 3, (count, 2))
     boxes = np.concatenate([corner, corner + b.rng.integers(1, 6, (count, 2))], 1).astype(np.float32)

@@ -1,6 +1,7 @@
 """Integers that stand for floats."""
 import numpy as np
 
+from ..graph import Value
 from .registry import operator
 
 
@@ -33,7 +34,7 @@ def dequantise(b, op):
 @operator("DynamicQuantizeLinear")
 def dynamic_quantise(b, op):
     """Of finite elements: what the integer of infinity over infinity is nobody says."""
-    b.node(op, [b.tensor(("float32",), (1, 4), nonempty=True, where=lambda v: np.isfinite(v.array).all())], outputs=3)
+    b.node(op, [b.tensor(("float32",), (1, 4), nonempty=True, where=Value.finite)], outputs=3)
 
 
 @operator("MatMulInteger")

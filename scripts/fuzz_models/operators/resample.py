@@ -1,12 +1,13 @@
-"""Operators that read between elements."""
+"""Operators that read between elements: of finite ones, as zero weights times infinity are evaluated or left out."""
 import numpy as np
 
+from ..graph import Value
 from .registry import operator
 
 
 @operator("Resize", weight=2)
 def resize(b, op):
-    x = b.tensor(("float32",), (3, 4), -50, 50, nonempty=True, new_shape=(1, b.int(1, 3), b.int(2, 7), b.int(2, 7)))
+    x = b.tensor(("float32",), (3, 4), -50, 50, nonempty=True, where=Value.finite, new_shape=(1, b.int(1, 3), b.int(2, 7), b.int(2, 7)))
     mode = b.choice(["nearest", "nearest", "linear", "cubic"])
     spatial = 2 if x.rank == 4 else 1
     coordinates = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
@@ -35,7 +36,7 @@ def resize(b, op):
 def grid_sample(b, op):
     dims = 2 if b.opset < 20 or b.chance(0.7) else 3
     size = [b.int(2, 6) for _ in range(dims)]
-    x = b.tensor(("float32",), dims + 2, nonempty=True, new_shape=(b.int(1, 2), b.int(1, 3), *size))
+    x = b.tensor(("float32",), dims + 2, nonempty=True, where=Value.finite, new_shape=(b.int(1, 2), b.int(1, 3), *size))
     grid = b.new((x.shape[0], *[b.int(1, 5) for _ in range(dims)], dims), "float32", -1.3, 1.3)
     modes = ["bilinear", "nearest", "bicubic"] if b.opset < 20 else ["linear", "nearest", "cubic"]
     mode = b.choice(modes[:2] if dims == 3 else modes)
