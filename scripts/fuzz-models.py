@@ -9,6 +9,7 @@
 
 Needs numpy, onnx and onnxruntime (scripts/python-env.sh). fuzz/README.md says what the verdicts mean.
 """
+
 from fuzz_models import cli
 
 cli.main()

@@ -1,4 +1,5 @@
 """The commands of `scripts/fuzz-models.py`."""
+
 import argparse
 import pathlib
 import shutil
@@ -35,13 +36,20 @@ def _program(args):
     compile_only = not runs_here(args.target)
     if compile_only:
         print(f"note: this machine does not run {args.target}: models are compiled only")
-    return Program(str(pathlib.Path(args.orchestrion).resolve()), args.target, (out / "cache").resolve(), args.time_limit,
-                   args.cc, compile_only)
+    return Program(
+        str(pathlib.Path(args.orchestrion).resolve()),
+        args.target,
+        (out / "cache").resolve(),
+        args.time_limit,
+        args.cc,
+        compile_only,
+    )
 
 
 @dataclass
 class Result:
     """What a worker hands back for one graph."""
+
     judgement: Judgement
     operators: Counter
     nodes: int = 0
@@ -70,7 +78,13 @@ def _one_graph(program, seed, index, failures):
         kept.write(folder, model, inputs, _expected(model, inputs), f"{judgement.verdict}, {program.target}: {note}")
         whole.rename(folder / "whole")
     elif judgement.verdict in (*UNDECIDED, "ort-odd"):
-        kept.write(failures.parent / "undecided" / f"{judgement.verdict}_{seed}_{index}", case.model, case.inputs, [], judgement.why)
+        kept.write(
+            failures.parent / "undecided" / f"{judgement.verdict}_{seed}_{index}",
+            case.model,
+            case.inputs,
+            [],
+            judgement.why,
+        )
     return Result(judgement, case.operators, len(case.model.graph.node), note)
 
 
@@ -103,14 +117,21 @@ def _run(args):
             print(f"  {done} of {args.graphs}, {time.monotonic() - started:.0f} s", flush=True)
 
     indices = range(args.first, args.first + args.graphs)
-    workers.for_each(lambda index: _one_graph(program, args.seed, index, failures), indices, args.jobs, report,
-                     lambda index: Result(Judgement("ort-crash", "ONNX Runtime or the reference ended the process"), Counter()))
+    workers.for_each(
+        lambda index: _one_graph(program, args.seed, index, failures),
+        indices,
+        args.jobs,
+        report,
+        lambda index: Result(Judgement("ort-crash", "ONNX Runtime or the reference ended the process"), Counter()),
+    )
     return _summary(args, counts, operators, nodes, listed, time.monotonic() - started)
 
 
 def _summary(args, counts, operators, nodes, listed, seconds):
     total = sum(counts.values())
-    print(f"\n{total} graphs of seed {args.seed} for {args.target}, {nodes} nodes, {len(operators)} operators, {seconds:.0f} s")
+    print(
+        f"\n{total} graphs of seed {args.seed} for {args.target}, {nodes} nodes, {len(operators)} operators, {seconds:.0f} s"
+    )
     for verdict in (*VERDICTS, "ort-crash", "script"):
         if counts[verdict]:
             print(f"  {verdict:16} {counts[verdict]:6}")
@@ -155,7 +176,9 @@ def _mutate(args):
             listed.append(f"{args.seed}/{index}: {result[1]}")
             print(listed[-1], flush=True)
 
-    workers.for_each(one, range(args.first, args.first + args.models), args.jobs, report, lambda index: ("script", "worker died"))
+    workers.for_each(
+        one, range(args.first, args.first + args.models), args.jobs, report, lambda index: ("script", "worker died")
+    )
     print(f"\n{sum(counts.values())} damaged models of seed {args.seed}, {time.monotonic() - started:.0f} s")
     for verdict, count in sorted(counts.items()):
         print(f"  {verdict:16} {count:6}")
@@ -199,7 +222,9 @@ def _arguments(words):
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--orchestrion", default=str(ROOT / "target/release/orchestrion"), metavar="BIN")
     common.add_argument("--target", default="x86-64-v3")
-    common.add_argument("--out", default=str(ROOT / "target/fuzz-models"), metavar="DIR", help="cache and failing cases")
+    common.add_argument(
+        "--out", default=str(ROOT / "target/fuzz-models"), metavar="DIR", help="cache and failing cases"
+    )
     common.add_argument("--jobs", type=int, default=1, metavar="J")
     common.add_argument("--time-limit", type=float, default=20, metavar="SECONDS")
     common.add_argument("--cc", help="C compiler that Orchestrion calls")

@@ -1,10 +1,11 @@
 """Whether two answers are equal: exactly for integers and booleans, within rounding for floats."""
+
 import numpy as np
 
 # Units in the last place: relative to the element, and to the largest element of the tensor.
 ULPS_OF_ELEMENT = 64
 ULPS_OF_LARGEST = 32
-EPSILON = {"float16": 2.0 ** -10, "float32": 2.0 ** -23, "float64": 2.0 ** -52}
+EPSILON = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
 # How many times as far as noise moved an element it may be off.
 NOISE_FACTOR = 4
 # Differences up to this part of the tensor's largest element are rounding, if noise explains them.

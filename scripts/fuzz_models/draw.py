@@ -1,4 +1,5 @@
 """A whole graph from a seed and a number."""
+
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ TRIES_PER_NODE = 6
 @dataclass
 class Case:
     """A model, its inputs by name, and how often each operator is in it."""
+
     model: onnx.ModelProto
     inputs: dict
     operators: Counter = field(default_factory=Counter)

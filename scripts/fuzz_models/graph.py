@@ -3,6 +3,7 @@
 Each added node is run by ONNX Runtime at once. So recipes see shapes, types and ranges of what they build on, and a
 node whose result would be of no use (too large, overflowing, not to be computed) is taken back.
 """
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -81,7 +82,7 @@ class Builder:
         """Distinct axes, sometimes counted from the end."""
         if not rank:
             return []
-        chosen = self.rng.permutation(rank)[:self.int(min(least, rank), rank)]
+        chosen = self.rng.permutation(rank)[: self.int(min(least, rank), rank)]
         return [int(a) - rank if self.chance(0.2) else int(a) for a in sorted(chosen)]
 
     def name(self, prefix):
@@ -112,7 +113,9 @@ class Builder:
             return self.rng.random(shape) < 0.5
         if dtype not in FLOATS:
             info = np.iinfo(dtype)
-            low, high = max(np.ceil(-9 if low is None else low), info.min), min(np.floor(9 if high is None else high), info.max)
+            low, high = max(np.ceil(-9 if low is None else low), info.min), min(
+                np.floor(9 if high is None else high), info.max
+            )
             return self.rng.integers(int(low), int(high), shape, endpoint=True).astype(dtype)
         style = self.int(0, 9)
         unbounded = low is None and high is None
@@ -159,9 +162,16 @@ class Builder:
     def matching(self, dtypes, rank, low, high, shape, nonempty, where):
         least, most = (0, 9) if rank is None else (rank, rank) if isinstance(rank, int) else rank
         low_, high_ = -np.inf if low is None else low, np.inf if high is None else high
-        return [v for v in self.values
-                if v.dtype in dtypes and least <= v.rank <= most and (shape is None or v.shape == tuple(shape))
-                and (not nonempty or v.array.size) and (where is None or where(v)) and v.within(low_, high_)]
+        return [
+            v
+            for v in self.values
+            if v.dtype in dtypes
+            and least <= v.rank <= most
+            and (shape is None or v.shape == tuple(shape))
+            and (not nonempty or v.array.size)
+            and (where is None or where(v))
+            and v.within(low_, high_)
+        ]
 
     def tensor(self, dtypes, rank=None, low=None, high=None, shape=None, nonempty=False, where=None, new_shape=None):
         """An existing value that fits, mostly a late one, or a new one."""
@@ -177,7 +187,9 @@ class Builder:
         if nonempty:
             shape = tuple(d or 1 for d in shape)
         if dtype in FLOATS and (low is not None or high is not None) and self.chance(0.5):
-            loose = self.matching((dtype,), len(shape), None, None, None if new_shape is None else shape, nonempty, where)
+            loose = self.matching(
+                (dtype,), len(shape), None, None, None if new_shape is None else shape, nonempty, where
+            )
             if loose:
                 return self.clipped(loose[-1], low, high)
         value = self.adapted(shape, dtype, low, high) or self.new(shape, dtype, low, high)
@@ -225,7 +237,7 @@ class Builder:
             return fitting[-min(int(self.rng.geometric(0.25)), len(fitting))]
         shape = [d if self.chance(0.75) else 1 for d in value.shape]
         if shape and self.chance(0.3):
-            shape = shape[self.int(1, len(shape)):]
+            shape = shape[self.int(1, len(shape)) :]
         if self.chance(0.05) and value.array.size < 200:
             shape = [self.choice([2, 3])] * 1 + list(value.shape) if len(shape) < 5 else shape
         return self.new(shape, dtype, low, high)
@@ -298,12 +310,18 @@ class Builder:
         made = {name for n in nodes for name in n.output}
         arrays = {v.name: v.array for v in self.values}
         graph = helper.make_graph(
-            nodes, "random",
+            nodes,
+            "random",
             [oracle.value_info(n, a) for n, a in self.inputs.items() if n in needed],
             [oracle.value_info(n, arrays[n]) for n in outputs],
-            [numpy_helper.from_array(a, n) for n, a in self.constants.items() if n in needed and n not in made])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)],
-                                  ir_version=oracle.IR_VERSION, producer_name="fuzz-models")
+            [numpy_helper.from_array(a, n) for n, a in self.constants.items() if n in needed and n not in made],
+        )
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", self.opset)],
+            ir_version=oracle.IR_VERSION,
+            producer_name="fuzz-models",
+        )
         return model, {n: a for n, a in self.inputs.items() if n in needed}
 
 

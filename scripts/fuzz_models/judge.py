@@ -1,4 +1,5 @@
 """One verdict for one graph."""
+
 import re
 from dataclasses import dataclass
 
@@ -6,6 +7,7 @@ import numpy as np
 
 from . import oracle
 from .compare import DIFFERENT, EQUAL, compare_all
+from .parts import restricted
 
 FAILURES = ("wrong", "crash", "internal", "hang", "refused")
 UNDECIDED = ("unstable", "ambiguous")
@@ -16,6 +18,7 @@ UNSUPPORTED, INTERNAL = 3, (70, 101)
 @dataclass
 class Judgement:
     """A verdict, why, and the numbers of outputs that are off."""
+
     verdict: str
     why: str = ""
     outputs: tuple = ()
@@ -83,27 +86,25 @@ def _compared(got, expected, model, inputs):
         return Judgement("equal")
     if worst != DIFFERENT:
         return Judgement("unstable", "noise moves the result as much")
-    why = "; ".join(f"output {i} ({model.graph.output[i].name}): {description(got[i], expected[i])}" for i in different[:3])
-    reference, error = _answer(oracle.reference_answer, model, inputs)
+    faults = {"wrong": [], "ambiguous": [], "ort-odd": []}
+    for i in different:
+        others = [[answer[i]] for answer in noisy]
+        verdict, error = _arbitrated(model, inputs, i, got[i], expected[i], others)
+        off = f"output {i} ({model.graph.output[i].name}): {description(got[i], expected[i])}{error}"
+        faults[verdict].append((i, off))
+    verdict, outputs = next((v, f) for v, f in faults.items() if f)
+    return Judgement(verdict, "; ".join(off for _, off in outputs[:3]), tuple(i for i, _ in outputs))
+
+
+def _arbitrated(model, inputs, number, got, expected, noisy):
+    """Whose fault it is that an output differs, by the reference's answer for this output alone."""
+    name = model.graph.output[number].name
+    reference, error = _answer(oracle.reference_answer, *restricted(model, inputs, [name], {}))
     if reference is None:
-        return Judgement("wrong", f"{why}; the reference has no answer: {error}", tuple(different))
-    if compare_all(got, reference, noisy)[0] != DIFFERENT:
-        return Judgement("ort-odd", why, tuple(different))
-    if compare_all(expected, reference, noisy)[0] != DIFFERENT:
-        return Judgement("wrong", why, tuple(different))
-    return _by_output(got, expected, reference, noisy, different, why)
-
-
-def _by_output(got, expected, reference, noisy, different, why):
-    """Some outputs may be ONNX Runtime's fault and others Orchestrion's."""
-    def same(left, right, i):
-        return compare_all([left[i]], [right[i]], [[answer[i]] for answer in noisy])[0] != DIFFERENT
-    faults = [i for i in different if same(expected, reference, i)]
-    if faults:
-        return Judgement("wrong", why, tuple(faults))
-    if all(same(got, reference, i) for i in different):
-        return Judgement("ort-odd", why, tuple(different))
-    return Judgement("ambiguous", why, tuple(different))
+        return "wrong", f"; the reference has no answer: {error}"
+    if compare_all([expected], reference, noisy)[0] != DIFFERENT:
+        return "wrong", ""
+    return ("ort-odd" if compare_all([got], reference, noisy)[0] != DIFFERENT else "ambiguous"), ""
 
 
 def description(got, expected):
@@ -112,6 +113,8 @@ def description(got, expected):
         return f"{got.dtype}{list(got.shape)} instead of {expected.dtype}{list(expected.shape)}"
     with np.errstate(all="ignore"):
         off = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-        off = np.where((got == expected) | ((got != got) & (expected != expected)), 0, np.where(np.isnan(off), np.inf, off))
+        off = np.where(
+            (got == expected) | ((got != got) & (expected != expected)), 0, np.where(np.isnan(off), np.inf, off)
+        )
     at = np.unravel_index(int(np.argmax(off)), off.shape)
     return f"[{', '.join(str(int(i)) for i in at)}] is {got[at]} instead of {expected[at]}"

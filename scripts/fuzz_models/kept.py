@@ -1,7 +1,8 @@
-"""Folders of cases: `model.onnx`, `input_N.npy` in the model's order, `output_N.npy` where there is an answer, `why.txt`.
+"""Folders of cases: `model.onnx`, `input_N.npy` in the model's order, `output_N.npy` if there is an answer, `why.txt`.
 
 A case without outputs is a damaged model: it must end with one of the exit codes 0 to 4.
 """
+
 import shutil
 
 import numpy as np

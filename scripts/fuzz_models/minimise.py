@@ -4,6 +4,7 @@ Steps, each kept if the verdict stays: one output; only the last nodes before it
 smaller dimensions. What is cut away is replaced by an input that has the value which ONNX Runtime computes, or else
 the reference.
 """
+
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import numpy_helper
 from . import oracle
 from .graph import FLOATS, INTS, SMALL_INTS, names_read
 from .judge import judge
+from .parts import constant_names, restricted
 
 INPUT_TYPES = FLOATS + INTS + SMALL_INTS + ("bool",)
 
@@ -101,16 +103,22 @@ class Minimiser:
             outputs = [o.name for o in self.model.graph.output]
             read = {name for node in self.model.graph.node for name in names_read(node)}
             for node in reversed(self.model.graph.node):
-                cuts = {n: values[n] for n in node.output
-                        if n in values and n in read and n not in outputs and n not in constants}
+                cuts = {
+                    n: values[n]
+                    for n in node.output
+                    if n in values and n in read and n not in outputs and n not in constants
+                }
                 if cuts and self._try(*restricted(self.model, self.inputs, outputs, cuts)):
                     progress = True
                     break
 
     def _inputs_of_constants(self):
         """Nothing but inputs, where constants do not matter: a plainer case."""
-        floats = {i.name: numpy_helper.to_array(i) for i in self.model.graph.initializer
-                  if numpy_helper.to_array(i).dtype.name in FLOATS}
+        floats = {
+            i.name: numpy_helper.to_array(i)
+            for i in self.model.graph.initializer
+            if numpy_helper.to_array(i).dtype.name in FLOATS
+        }
         for name, array in floats.items():
             model = onnx.ModelProto()
             model.CopyFrom(self.model)
@@ -130,6 +138,7 @@ class Minimiser:
     def _resized(self, size, smaller):
         def cut(array):
             return np.ascontiguousarray(array[tuple(slice(smaller) if d == size else slice(None) for d in array.shape)])
+
         inputs = {name: cut(array) for name, array in self.inputs.items()}
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
@@ -165,44 +174,3 @@ def _reference_values(model, inputs):
     del wide.graph.output[:]
     wide.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     return dict(zip(names, oracle.reference_answer(wide, inputs)))
-
-
-def constant_names(model):
-    """Initialisers and results of Constant nodes: shapes may depend on them, so they stay."""
-    return {i.name for i in model.graph.initializer} | {
-        name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
-
-
-def restricted(model, inputs, outputs, cuts, types=None):
-    """The model with these outputs only, where `cuts` (name -> array) become inputs; and its inputs.
-
-    `types` has arrays like those outputs that are none so far.
-    """
-    small = onnx.ModelProto()
-    small.CopyFrom(model)
-    graph = small.graph
-    arrays = {**inputs, **cuts}
-    producers = {name: node for node in model.graph.node for name in node.output if name not in cuts}
-    needed, waiting = set(), list(outputs)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            if name in producers:
-                waiting.extend(names_read(producers[name]))
-    infos = {n: oracle.value_info(n, a) for n, a in (types or {}).items()} | {o.name: o for o in model.graph.output}
-    nodes = [n for n in model.graph.node if any(o in needed and o in producers for o in n.output)]
-    # A cut result of a node that stays is written under another name.
-    del graph.node[:], graph.output[:], graph.input[:]
-    for node in nodes:
-        copy = graph.node.add()
-        copy.CopyFrom(node)
-        for i, name in enumerate(copy.output):
-            if name in cuts:
-                copy.output[i] = f"{name}.cut"
-    graph.output.extend(infos[name] for name in outputs)
-    graph.input.extend(oracle.value_info(n, a) for n, a in arrays.items() if n in needed)
-    initializers = [i for i in model.graph.initializer if i.name in needed]
-    del graph.initializer[:]
-    graph.initializer.extend(initializers)
-    return small, {n: a for n, a in arrays.items() if n in needed}

@@ -1,4 +1,5 @@
 """Damaged models: whatever a file holds, the program must end by itself, with an exit code that says what is wrong."""
+
 import pathlib
 
 import numpy as np
@@ -72,7 +73,9 @@ def _initializer_bytes(rng, model):
     tensor = _pick(rng, model.graph.initializer)
     if tensor:
         data = tensor.raw_data
-        tensor.raw_data = data[:int(rng.integers(len(data) + 1))] if rng.random() < 0.5 else data + b"\0" * int(rng.integers(1, 9))
+        tensor.raw_data = (
+            data[: int(rng.integers(len(data) + 1))] if rng.random() < 0.5 else data + b"\0" * int(rng.integers(1, 9))
+        )
 
 
 def _drop_initializer(rng, model):
@@ -129,8 +132,12 @@ def _attribute_list(rng, model):
     elif node.attribute and how < 0.7:
         node.attribute.append(node.attribute[0])
     else:
-        name = _pick(rng, ["axis", "axes", "to", "perm", "group", "keepdims", "strides", "pads", "blocksize", "p", "size"])
-        node.attribute.append(helper.make_attribute(name, _pick(rng, [_pick(rng, EXTREMES), [_pick(rng, EXTREMES)] * 2])))
+        name = _pick(
+            rng, ["axis", "axes", "to", "perm", "group", "keepdims", "strides", "pads", "blocksize", "p", "size"]
+        )
+        node.attribute.append(
+            helper.make_attribute(name, _pick(rng, [_pick(rng, EXTREMES), [_pick(rng, EXTREMES)] * 2]))
+        )
 
 
 def _inputs(rng, model):
@@ -204,8 +211,22 @@ def _symbolic(rng, model):
         _pick(rng, info.type.tensor_type.shape.dim).dim_param = _pick(rng, ["n", "", "batch"])
 
 
-GRAPH_CHANGES = [_dimension, _initializer_dimension, _rank, _initializer_element, _initializer_element, _initializer_bytes,
-                 _drop_initializer, _type, _attribute_list, _inputs, _inputs, _outputs, _nodes, _symbolic]
+GRAPH_CHANGES = [
+    _dimension,
+    _initializer_dimension,
+    _rank,
+    _initializer_element,
+    _initializer_element,
+    _initializer_bytes,
+    _drop_initializer,
+    _type,
+    _attribute_list,
+    _inputs,
+    _inputs,
+    _outputs,
+    _nodes,
+    _symbolic,
+]
 CHANGES = [*GRAPH_CHANGES, _attribute, _attribute, _attribute, _operator_set]
 
 
@@ -220,7 +241,7 @@ def _damaged_bytes(rng, data):
         elif how == 1:
             data[at] = int(rng.integers(256))
         elif how == 2:
-            del data[at:at + int(rng.integers(1, 9))]
+            del data[at : at + int(rng.integers(1, 9))]
         elif how == 3:
             data[at:at] = rng.integers(0, 256, int(rng.integers(1, 9)), dtype=np.uint8).tobytes()
         elif rng.random() < 0.3:
@@ -253,5 +274,3 @@ def damaged(seed, index):
         except (ValueError, TypeError, OverflowError):
             continue  # the value does not fit the field
     return model.SerializeToString(), f"{', '.join(done)} of {origin}"
-
-

@@ -1,7 +1,10 @@
 """The Orchestrion binary: one process for each model."""
+
+import os
 import pathlib
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
@@ -30,6 +33,7 @@ def runs_here(target):
 @dataclass
 class Ended:
     """How a run ended: exit code (negative for a signal, None for the time limit), last words, outputs by name."""
+
     code: int | None
     error: str
     outputs: dict = field(default_factory=dict)
@@ -38,6 +42,7 @@ class Ended:
 @dataclass(frozen=True)
 class Program:
     """How to call the binary."""
+
     binary: str
     target: str
     cache: pathlib.Path
@@ -51,8 +56,19 @@ class Program:
         try:
             model = folder / "model.onnx"
             model.write_bytes(model_bytes)
-            command = [self.binary, "compile" if self.compile_only else "run", str(model), "--quiet", "--no-calibration",
-                       "--cache-dir", str(self.cache / "kernels"), "--target", self.target, "--jobs", "1"]
+            command = [
+                self.binary,
+                "compile" if self.compile_only else "run",
+                str(model),
+                "--quiet",
+                "--no-calibration",
+                "--cache-dir",
+                str(self.cache / "kernels"),
+                "--target",
+                self.target,
+                "--jobs",
+                "1",
+            ]
             if self.cc:
                 command += ["--cc", self.cc]
             if self.compile_only:
@@ -63,20 +79,26 @@ class Program:
                     np.save(folder / f"input_{number}.npy", array)
                     command += ["--input", f"{name}={folder / f'input_{number}.npy'}"]
             code, error = self._ended(command)
-            outputs = {f.name.removesuffix(".npy"): np.load(f) for f in (folder / "out").glob("*.npy")} if code == 0 else {}
+            outputs = (
+                {f.name.removesuffix(".npy"): np.load(f) for f in (folder / "out").glob("*.npy")} if code == 0 else {}
+            )
             return Ended(code, error, outputs)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ended(self, command):
         limit = (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                                   start_new_session=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+        )
         try:
             _, error = process.communicate(timeout=self.time_limit)
         except subprocess.TimeoutExpired:
-            import os
-            import signal
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return None, ""

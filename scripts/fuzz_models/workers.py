@@ -1,4 +1,5 @@
 """Numbered pieces of work in processes of their own: ONNX Runtime may die of a graph, and the run goes on."""
+
 import multiprocessing
 import threading
 
@@ -35,7 +36,10 @@ class _Worker:
 
 
 def for_each(function, indices, jobs, report, died):
-    """Calls `function(index)` in `jobs` processes and `report(index, result)` here; `died(index)` is the result of a dead one."""
+    """Calls `function(index)` in `jobs` processes and `report(index, result)` here.
+
+    `died(index)` is the result if the process ends before it answers.
+    """
     waiting, lock = iter(indices), threading.Lock()
 
     def serve():

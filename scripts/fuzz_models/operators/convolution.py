@@ -1,4 +1,5 @@
 """Convolutions and pools, in one to three dimensions."""
+
 import numpy as np
 
 from ..graph import Reject, Value
@@ -83,8 +84,15 @@ def conv_transpose(b, op):
 
 @operator("DeformConv", since=19)
 def deform_conv(b, op):
-    x = b.tensor(("float32",), 4, -10, 10, nonempty=True, new_shape=(1, 2, b.int(3, 7), b.int(3, 7)),
-                 where=lambda v: v.shape[1] <= 8 and v.finite())
+    x = b.tensor(
+        ("float32",),
+        4,
+        -10,
+        10,
+        nonempty=True,
+        new_shape=(1, 2, b.int(3, 7), b.int(3, 7)),
+        where=lambda v: v.shape[1] <= 8 and v.finite(),
+    )
     kernel = [b.int(1, min(3, x.shape[2])), b.int(1, min(3, x.shape[3]))]
     sizes = [s - k + 1 for s, k in zip(x.shape[2:], kernel)]
     points = kernel[0] * kernel[1]
@@ -134,16 +142,26 @@ def global_lp_pool(b, op):
 @operator("MaxUnpool")
 def max_unpool(b, op):
     """A pool whose windows do not overlap, and its inverse."""
-    x = b.tensor(("float32",), 4, nonempty=True, new_shape=(1, b.int(1, 3), 2 * b.int(1, 4), 2 * b.int(1, 4)),
-                 where=lambda v: v.shape[2] >= 2 and v.shape[3] >= 2)
+    x = b.tensor(
+        ("float32",),
+        4,
+        nonempty=True,
+        new_shape=(1, b.int(1, 3), 2 * b.int(1, 4), 2 * b.int(1, 4)),
+        where=lambda v: v.shape[2] >= 2 and v.shape[3] >= 2,
+    )
     pooled, indices = b.node("MaxPool", [x], outputs=2, kernel_shape=[2, 2], strides=[2, 2])
     b.node(op, [pooled, indices], kernel_shape=[2, 2], strides=[2, 2])
 
 
 @operator("MaxRoiPool", "RoiAlign")
 def regions(b, op):
-    x = b.tensor(("float32",), 4, nonempty=True, where=Value.finite,
-                 new_shape=(b.int(1, 2), b.int(1, 3), b.int(4, 9), b.int(4, 9)))
+    x = b.tensor(
+        ("float32",),
+        4,
+        nonempty=True,
+        where=Value.finite,
+        new_shape=(b.int(1, 2), b.int(1, 3), b.int(4, 9), b.int(4, 9)),
+    )
     count, scale = b.int(1, 4), b.choice([None, 0.5, 1.0])
     corner = b.rng.integers(0, 3, (count, 2))
     boxes = np.concatenate([corner, corner + b.rng.integers(1, 6, (count, 2))], 1).astype(np.float32)
@@ -153,6 +171,16 @@ def regions(b, op):
         b.node(op, [x, b.constant(rois)], pooled_shape=[b.int(1, 3), b.int(1, 3)], spatial_scale=scale)
     else:
         boxes = boxes + b.rng.random((count, 4)).astype(np.float32) * 0.5
-        more = {"coordinate_transformation_mode": b.choice(["half_pixel", "output_half_pixel"])} if b.opset >= 16 else {}
-        b.node(op, [x, b.constant(boxes), b.constant(batch.astype(np.int64))], mode=b.choice(["avg", "max"]),
-               output_height=b.int(1, 3), output_width=b.int(1, 3), sampling_ratio=b.int(0, 3), spatial_scale=scale, **more)
+        more = (
+            {"coordinate_transformation_mode": b.choice(["half_pixel", "output_half_pixel"])} if b.opset >= 16 else {}
+        )
+        b.node(
+            op,
+            [x, b.constant(boxes), b.constant(batch.astype(np.int64))],
+            mode=b.choice(["avg", "max"]),
+            output_height=b.int(1, 3),
+            output_width=b.int(1, 3),
+            sampling_ratio=b.int(0, 3),
+            spatial_scale=scale,
+            **more
+        )

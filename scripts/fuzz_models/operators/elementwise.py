@@ -1,4 +1,5 @@
 """Operators that work element by element, with broadcasting."""
+
 import numpy as np
 from onnx import TensorProto, helper
 
@@ -7,14 +8,26 @@ from .registry import operator
 
 # Ranges in which functions of one float are defined and well conditioned.
 RANGES = {
-    "Exp": (-8, 5), "Log": (0.01, None), "Sqrt": (0, None), "Reciprocal": (0.05, None), "Tan": (-1.3, 1.3),
-    "Asin": (-0.98, 0.98), "Acos": (-0.98, 0.98), "Sinh": (-5, 5), "Cosh": (-5, 5), "Acosh": (1.05, None),
-    "Atanh": (-0.95, 0.95), "Sin": (-50, 50), "Cos": (-50, 50),
+    "Exp": (-8, 5),
+    "Log": (0.01, None),
+    "Sqrt": (0, None),
+    "Reciprocal": (0.05, None),
+    "Tan": (-1.3, 1.3),
+    "Asin": (-0.98, 0.98),
+    "Acos": (-0.98, 0.98),
+    "Sinh": (-5, 5),
+    "Cosh": (-5, 5),
+    "Acosh": (1.05, None),
+    "Atanh": (-0.95, 0.95),
+    "Sin": (-50, 50),
+    "Cos": (-50, 50),
 }
 
 
 @operator("Exp", "Log", "Sqrt", "Reciprocal", "Tan", "Asin", "Acos", "Sinh", "Cosh", "Acosh", "Atanh", "Sin", "Cos")
-@operator("Atan", "Asinh", "Erf", "Floor", "Ceil", "Round", "Softsign", "Softplus", "Sigmoid", "Tanh", "HardSwish", "Relu")
+@operator(
+    "Atan", "Asinh", "Erf", "Floor", "Ceil", "Round", "Softsign", "Softplus", "Sigmoid", "Tanh", "HardSwish", "Relu"
+)
 @operator("Mish", since=18)
 def unary(b, op):
     b.node(op, [b.float(None, *RANGES.get(op, (None, None)))])
@@ -113,7 +126,7 @@ def variadic(b, op):
 def prelu(b, op):
     x = b.float()
     slope = [d if b.chance(0.6) else 1 for d in x.shape]
-    b.node(op, [x, b.new(slope[b.int(0, len(slope)):], x.dtype, -1, 1)])
+    b.node(op, [x, b.new(slope[b.int(0, len(slope)) :], x.dtype, -1, 1)])
 
 
 @operator("Equal", "Greater", "Less")
@@ -164,9 +177,16 @@ def complement(b, op):
 
 
 CAST_TARGETS = {
-    "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
-    "int32": TensorProto.INT32, "int64": TensorProto.INT64, "int8": TensorProto.INT8, "uint8": TensorProto.UINT8,
-    "int16": TensorProto.INT16, "bool": TensorProto.BOOL, "uint32": TensorProto.UINT32,
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "float16": TensorProto.FLOAT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "int16": TensorProto.INT16,
+    "bool": TensorProto.BOOL,
+    "uint32": TensorProto.UINT32,
 }
 
 
@@ -175,7 +195,7 @@ def castable(value, target):
     if value.dtype not in FLOATS or target in FLOATS + ("bool",) or not value.array.size:
         return True
     info, array = np.iinfo(target), value.array.astype(np.float64)
-    return value.finite() and array.min() > max(info.min, -2**20) - 0.5 and array.max() < min(info.max, 2**20)
+    return value.finite() and array.min() > max(info.min, -(2**20)) - 0.5 and array.max() < min(info.max, 2**20)
 
 
 @operator("Cast", weight=2)
@@ -206,8 +226,14 @@ def bfloat16(b, _):
     """A value rounded to bf16, and back."""
     x = b.tensor(("float32",))
     inner, name = b.name("t"), b.name("t")
-    b.emit([helper.make_node("Cast", [x.name], [inner], to=TensorProto.BFLOAT16),
-            helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT)], [x], [name])
+    b.emit(
+        [
+            helper.make_node("Cast", [x.name], [inner], to=TensorProto.BFLOAT16),
+            helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT),
+        ],
+        [x],
+        [name],
+    )
 
 
 @operator("SharedChain", weight=0.15)

@@ -1,4 +1,5 @@
 """Operators that read or write by index."""
+
 import numpy as np
 
 from ..graph import FLOATS, INTS
@@ -6,7 +7,11 @@ from .registry import operator
 
 
 def data(b, least=1, most=4):
-    return b.float((least, most), nonempty=True) if b.chance(0.75) else b.tensor(INTS + ("uint8", "bool"), (least, most), nonempty=True)
+    return (
+        b.float((least, most), nonempty=True)
+        if b.chance(0.75)
+        else b.tensor(INTS + ("uint8", "bool"), (least, most), nonempty=True)
+    )
 
 
 def indices(b, shape, size, dtypes=("int64", "int64", "int32")):
@@ -41,7 +46,7 @@ def gather_nd(b, op):
     batch = b.int(0, x.rank - 1) if b.chance(0.3) else 0
     depth = b.int(1, x.rank - batch)
     shape = (*x.shape[:batch], *b.shape(b.int(1, 2), 8))
-    index = tuples(b, x.shape[batch:batch + depth], shape)
+    index = tuples(b, x.shape[batch : batch + depth], shape)
     b.node(op, [x, b.constant(index)], batch_dims=batch or None)
 
 
@@ -117,4 +122,6 @@ def eye_like(b, op):
 @operator("Trilu", since=14)
 def trilu(b, op):
     x = b.float((2, 4))
-    b.node(op, [x, b.constant(np.array(b.int(-3, 4), np.int64)) if b.chance(0.6) else None], upper=b.choice([None, 0, 1]))
+    b.node(
+        op, [x, b.constant(np.array(b.int(-3, 4), np.int64)) if b.chance(0.6) else None], upper=b.choice([None, 0, 1])
+    )

@@ -1,4 +1,5 @@
 """Operators that move elements: shapes, orders, pieces and joins."""
+
 import numpy as np
 from onnx import helper, numpy_helper
 
@@ -7,7 +8,11 @@ from .registry import operator
 
 
 def anything(b, least=0, most=5, **more):
-    return b.float((least, most), **more) if b.chance(0.75) else b.tensor(INTS + ("bool", "uint8", "int8"), (least, most), **more)
+    return (
+        b.float((least, most), **more)
+        if b.chance(0.75)
+        else b.tensor(INTS + ("bool", "uint8", "int8"), (least, most), **more)
+    )
 
 
 def factors(b, size):
@@ -45,7 +50,7 @@ def flatten(b, op):
 def squeeze(b, op):
     x = anything(b, where=lambda v: 1 in v.shape, new_shape=(1, b.int(1, 7), 1))
     ones = [i for i, d in enumerate(x.shape) if d == 1]
-    b.node(op, [x, b.ints(ones[:b.int(1, len(ones))]) if b.chance(0.8) else None])
+    b.node(op, [x, b.ints(ones[: b.int(1, len(ones))]) if b.chance(0.8) else None])
 
 
 @operator("Unsqueeze")
@@ -79,7 +84,7 @@ def split(b, op):
     size = x.shape[axis]
     count = b.int(1, min(4, size))
     if b.chance(0.5):
-        cuts = sorted(b.rng.permutation(size - 1)[:count - 1] + 1) if size > 1 else []
+        cuts = sorted(b.rng.permutation(size - 1)[: count - 1] + 1) if size > 1 else []
         parts = np.diff([0, *cuts, size])
         b.node(op, [x, b.ints(parts)], outputs=len(parts), axis=axis)
     elif b.opset >= 18:
@@ -111,7 +116,9 @@ def slices(b, op):
         steps.append(step)
     whole = axes == list(range(x.rank)) and b.chance(0.4)
     unit = all(s == 1 for s in steps) and b.chance(0.5)
-    b.node(op, [x, b.ints(starts), b.ints(ends), None if whole and unit else b.ints(axes), None if unit else b.ints(steps)])
+    b.node(
+        op, [x, b.ints(starts), b.ints(ends), None if whole and unit else b.ints(axes), None if unit else b.ints(steps)]
+    )
 
 
 @operator("Pad", weight=1.5)
@@ -126,7 +133,11 @@ def pad(b, op):
         pads[at] = -b.int(0, x.shape[axes[at]] - 1)
     value = b.constant(np.array(b.int(-2, 2), x.dtype)) if mode == "constant" and b.chance(0.6) else None
     whole = axes == list(range(x.rank))
-    b.node(op, [x, b.ints(pads), value, None if whole else b.ints(axes)], mode=mode if mode != "constant" or b.chance(0.5) else None)
+    b.node(
+        op,
+        [x, b.ints(pads), value, None if whole else b.ints(axes)],
+        mode=mode if mode != "constant" or b.chance(0.5) else None,
+    )
 
 
 @operator("Tile")
@@ -148,12 +159,20 @@ def expand(b, op):
 def blocks(b, op):
     size = b.int(1, 3)
     if op == "DepthToSpace":
-        x = b.float(4, nonempty=True, where=lambda v: v.shape[1] % (size * size) == 0,
-                    new_shape=(b.int(1, 2), size * size * b.int(1, 3), b.int(1, 5), b.int(1, 5)))
+        x = b.float(
+            4,
+            nonempty=True,
+            where=lambda v: v.shape[1] % (size * size) == 0,
+            new_shape=(b.int(1, 2), size * size * b.int(1, 3), b.int(1, 5), b.int(1, 5)),
+        )
         b.node(op, [x], blocksize=size, mode=b.choice([None, "DCR", "CRD"]))
     else:
-        x = b.float(4, nonempty=True, where=lambda v: v.shape[2] % size == v.shape[3] % size == 0,
-                    new_shape=(b.int(1, 2), b.int(1, 4), size * b.int(1, 4), size * b.int(1, 4)))
+        x = b.float(
+            4,
+            nonempty=True,
+            where=lambda v: v.shape[2] % size == v.shape[3] % size == 0,
+            new_shape=(b.int(1, 2), b.int(1, 4), size * b.int(1, 4), size * b.int(1, 4)),
+        )
         b.node(op, [x], blocksize=size)
 
 
@@ -162,8 +181,11 @@ def center_crop_pad(b, op):
     x = b.float((1, 4), nonempty=True)
     axes = b.axes(x.rank)
     whole = len(axes) == x.rank
-    b.node(op, [x, b.ints([b.int(1, x.shape[a] + 3) for a in axes])],
-           axes=None if whole and all(a >= 0 for a in axes) else axes)
+    b.node(
+        op,
+        [x, b.ints([b.int(1, x.shape[a] + 3) for a in axes])],
+        axes=None if whole and all(a >= 0 for a in axes) else axes,
+    )
 
 
 @operator("Shape")
@@ -226,7 +248,9 @@ def sequences(b, op):
             nodes.append(helper.make_node(op, [sequence, y.name, position.name], [longer]))
             sequence, count = longer, 3
     if b.chance(0.5):
-        nodes.append(helper.make_node("ConcatFromSequence", [sequence], [out], axis=b.int(0, x.rank - 2), new_axis=b.int(0, 1)))
+        nodes.append(
+            helper.make_node("ConcatFromSequence", [sequence], [out], axis=b.int(0, x.rank - 2), new_axis=b.int(0, 1))
+        )
     else:
         position = b.constant(np.array(b.int(-count, count - 1), np.int64))
         inputs.append(position)

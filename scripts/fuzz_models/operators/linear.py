@@ -1,4 +1,5 @@
 """Products of matrices and tensors."""
+
 from .registry import operator
 
 
@@ -12,10 +13,17 @@ def matmul(b, op):
     else:
         batch = [d if b.chance(0.7) else 1 for d in x.shape[:-2]]
         if b.chance(0.6):
-            batch = batch[b.int(0, len(batch)):]
-        y = b.float(None, -50, 50, where=lambda v: v.dtype == x.dtype and v.rank >= 2 and v.shape[-2] == inner
-                    and all(a == c or 1 in (a, c) for a, c in zip(v.shape[-3::-1], x.shape[-3::-1])),
-                    new_shape=(*batch, inner, columns))
+            batch = batch[b.int(0, len(batch)) :]
+        y = b.float(
+            None,
+            -50,
+            50,
+            where=lambda v: v.dtype == x.dtype
+            and v.rank >= 2
+            and v.shape[-2] == inner
+            and all(a == c or 1 in (a, c) for a, c in zip(v.shape[-3::-1], x.shape[-3::-1])),
+            new_shape=(*batch, inner, columns),
+        )
     b.node(op, [x, y])
 
 
@@ -29,14 +37,36 @@ def gemm(b, op):
     bias = b.choice([None, (), (1,), (columns,), (1, columns), (rows, 1), (rows, columns)])
     if bias is not None:
         bias = b.new(bias, x.dtype)
-    b.node(op, [x, y, bias], transA=transposed_x or None, transB=transposed_y or None,
-           alpha=b.choice([None, 0.5, -1.25]), beta=b.choice([None, 0.0, 2.0]))
+    b.node(
+        op,
+        [x, y, bias],
+        transA=transposed_x or None,
+        transB=transposed_y or None,
+        alpha=b.choice([None, 0.5, -1.25]),
+        beta=b.choice([None, 0.0, 2.0]),
+    )
 
 
 EQUATIONS = [
-    "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "bihd,bjhd->bhij", "i,j->ij", "ij->ji", "ij->i", "bij,bij->b", "ij,ij->",
-    "abc,cd->abd", "abc,dc", "ij,jk,kl->il", "bhij,bhjd->bihd", "ij,i->ij", "bhwc,hkc->bhwk", "ijk->kij", "ij,jk",
-    "...ij,...jk->...ik", "bn,anm,bm->ba",
+    "ij,jk->ik",
+    "bij,bjk->bik",
+    "ij,kj->ik",
+    "bihd,bjhd->bhij",
+    "i,j->ij",
+    "ij->ji",
+    "ij->i",
+    "bij,bij->b",
+    "ij,ij->",
+    "abc,cd->abd",
+    "abc,dc",
+    "ij,jk,kl->il",
+    "bhij,bhjd->bihd",
+    "ij,i->ij",
+    "bhwc,hkc->bhwk",
+    "ijk->kij",
+    "ij,jk",
+    "...ij,...jk->...ik",
+    "bn,anm,bm->ba",
 ]
 
 
@@ -54,8 +84,8 @@ def einsum(b, op):
             if "..." not in term:
                 sizes.update(zip(term, x.shape))
             else:
-                prefix = x.shape[:len(prefix)]
-                sizes.update(zip(term.replace("...", ""), x.shape[len(prefix):]))
+                prefix = x.shape[: len(prefix)]
+                sizes.update(zip(term.replace("...", ""), x.shape[len(prefix) :]))
             dtype = x.dtype
         else:
             x = b.float(len(shape), -50, 50, shape=shape, where=lambda v: v.dtype == dtype)
@@ -66,6 +96,11 @@ def einsum(b, op):
 @operator("Det")
 def determinant(b, op):
     size = b.int(1, 4)
-    x = b.float(None, -4, 4, where=lambda v: v.rank >= 2 and v.shape[-1] == v.shape[-2] < 6,
-                new_shape=(*b.shape(b.int(0, 2), 30), size, size))
+    x = b.float(
+        None,
+        -4,
+        4,
+        where=lambda v: v.rank >= 2 and v.shape[-1] == v.shape[-2] < 6,
+        new_shape=(*b.shape(b.int(0, 2), 30), size, size),
+    )
     b.node(op, [x])

@@ -1,4 +1,5 @@
 """Normalisations."""
+
 import numpy as np
 
 from .registry import operator
@@ -14,10 +15,14 @@ def layer(b, op):
     axis = b.axis(x.rank)
     shape = x.shape[axis:]
     if b.chance(0.2):
-        shape = shape[b.int(0, len(shape)):] or (1,)
+        shape = shape[b.int(0, len(shape)) :] or (1,)
     scale = b.new(shape, x.dtype, 0.5, 1.5)
-    b.node(op, [x, scale, b.new(shape, x.dtype, -1, 1) if b.chance(0.6) else None], axis=axis,
-           epsilon=b.choice([None, 1e-3, 0.1]))
+    b.node(
+        op,
+        [x, scale, b.new(shape, x.dtype, -1, 1) if b.chance(0.6) else None],
+        axis=axis,
+        epsilon=b.choice([None, 1e-3, 0.1]),
+    )
 
 
 @operator("InstanceNormalization")
@@ -49,7 +54,14 @@ def batch(b, op):
 @operator("LRN")
 def local_response(b, op):
     x = b.tensor(("float32",), (3, 4))
-    b.node(op, [x], size=b.choice([1, 3, 5]), alpha=b.uniform(0.001, 0.5), beta=b.uniform(0.3, 1.0), bias=b.uniform(0.5, 2.0))
+    b.node(
+        op,
+        [x],
+        size=b.choice([1, 3, 5]),
+        alpha=b.uniform(0.001, 0.5),
+        beta=b.uniform(0.3, 1.0),
+        bias=b.uniform(0.5, 2.0),
+    )
 
 
 @operator("LpNormalization")

@@ -1,4 +1,5 @@
 """Integers that stand for floats."""
+
 import numpy as np
 
 from ..graph import Value
@@ -33,7 +34,7 @@ def dequantise(b, op):
 
 @operator("DynamicQuantizeLinear")
 def dynamic_quantise(b, op):
-    """Of finite elements: what the integer of infinity over infinity is nobody says."""
+    """Of finite elements: the integer of infinity over infinity is not defined."""
     b.node(op, [b.tensor(("float32",), (1, 4), nonempty=True, where=Value.finite)], outputs=3)
 
 
@@ -49,12 +50,19 @@ def matmul_integer(b, op):
 def qlinear_matmul(b, op):
     x = b.tensor(("uint8", "int8"), (2, 3))
     y = b.new((x.shape[-1], b.choice([1, 3, 8, 17])), x.dtype)
-    b.node(op, [x, scale(b), zero_point(b, x.dtype), y, scale(b), zero_point(b, y.dtype), scale(b), zero_point(b, x.dtype)])
+    b.node(
+        op, [x, scale(b), zero_point(b, x.dtype), y, scale(b), zero_point(b, y.dtype), scale(b), zero_point(b, x.dtype)]
+    )
 
 
 def small_image(b):
-    return b.tensor(("uint8", "int8"), 4, nonempty=True, where=lambda v: v.shape[1] <= 8,
-                    new_shape=(1, b.int(1, 4), b.int(3, 7), b.int(3, 7)))
+    return b.tensor(
+        ("uint8", "int8"),
+        4,
+        nonempty=True,
+        where=lambda v: v.shape[1] <= 8,
+        new_shape=(1, b.int(1, 4), b.int(3, 7), b.int(3, 7)),
+    )
 
 
 @operator("ConvInteger", "QLinearConv")
@@ -64,10 +72,31 @@ def conv_integer(b, op):
     weight = b.new((b.int(1, 4), x.shape[1], *kernel), b.choice(["int8", "uint8"]) if op == "ConvInteger" else x.dtype)
     more = {"strides": b.choice([None, [2, 1]]), "pads": b.choice([None, [k - 1 for k in kernel] * 2])}
     if op == "ConvInteger":
-        b.node(op, [x, weight, zero_point(b, x.dtype) if b.chance(0.6) else None,
-                    zero_point(b, weight.dtype) if b.chance(0.4) else None], **more)
+        b.node(
+            op,
+            [
+                x,
+                weight,
+                zero_point(b, x.dtype) if b.chance(0.6) else None,
+                zero_point(b, weight.dtype) if b.chance(0.4) else None,
+            ],
+            **more
+        )
     else:
         per_channel = (weight.shape[0],) if b.chance(0.4) else ()
         bias = b.constant(b.rng.integers(-50, 50, weight.shape[0]).astype(np.int32)) if b.chance(0.5) else None
-        b.node(op, [x, scale(b), zero_point(b, x.dtype), weight, scale(b, per_channel),
-                    b.constant(np.zeros(per_channel, weight.dtype)), scale(b), zero_point(b, x.dtype), bias], **more)
+        b.node(
+            op,
+            [
+                x,
+                scale(b),
+                zero_point(b, x.dtype),
+                weight,
+                scale(b, per_channel),
+                b.constant(np.zeros(per_channel, weight.dtype)),
+                scale(b),
+                zero_point(b, x.dtype),
+                bias,
+            ],
+            **more
+        )

@@ -1,4 +1,5 @@
 """Reductions, scans along an axis, and the softmax family."""
+
 import numpy as np
 
 from ..graph import INTS
@@ -54,5 +55,9 @@ def loss(b, op):
     classes = x.shape[1]
     target = b.new((x.shape[0], *x.shape[2:]), b.choice(INTS), 0, classes - 1)
     weight = b.new((classes,), x.dtype, 0.2, 2) if b.chance(0.4) else None
-    b.node(op, [x, target, weight], reduction=b.choice(["none", "mean", "sum"]),
-           ignore_index=b.int(0, classes) if b.chance(0.3) else None)
+    b.node(
+        op,
+        [x, target, weight],
+        reduction=b.choice(["none", "mean", "sum"]),
+        ignore_index=b.int(0, classes) if b.chance(0.3) else None,
+    )

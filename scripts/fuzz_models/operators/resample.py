@@ -1,4 +1,5 @@
 """Operators that read between elements: of finite ones, as zero weights times infinity are evaluated or left out."""
+
 import numpy as np
 
 from ..graph import Value
@@ -7,7 +8,15 @@ from .registry import operator
 
 @operator("Resize", weight=2)
 def resize(b, op):
-    x = b.tensor(("float32",), (3, 4), -50, 50, nonempty=True, where=Value.finite, new_shape=(1, b.int(1, 3), b.int(2, 7), b.int(2, 7)))
+    x = b.tensor(
+        ("float32",),
+        (3, 4),
+        -50,
+        50,
+        nonempty=True,
+        where=Value.finite,
+        new_shape=(1, b.int(1, 3), b.int(2, 7), b.int(2, 7)),
+    )
     mode = b.choice(["nearest", "nearest", "linear", "cubic"])
     spatial = 2 if x.rank == 4 else 1
     coordinates = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
@@ -29,7 +38,7 @@ def resize(b, op):
         axes = list(range(x.rank - spatial, x.rank))
         b.node(op, [x, None, None, b.ints(sizes)], axes=axes, **attributes)
     else:
-        b.node(op, [x, None, None, b.ints([*x.shape[:x.rank - spatial], *sizes])], **attributes)
+        b.node(op, [x, None, None, b.ints([*x.shape[: x.rank - spatial], *sizes])], **attributes)
 
 
 @operator("GridSample", since=16, weight=1.5)
@@ -40,14 +49,24 @@ def grid_sample(b, op):
     grid = b.new((x.shape[0], *[b.int(1, 5) for _ in range(dims)], dims), "float32", -1.3, 1.3)
     modes = ["bilinear", "nearest", "bicubic"] if b.opset < 20 else ["linear", "nearest", "cubic"]
     mode = b.choice(modes[:2] if dims == 3 else modes)
-    b.node(op, [x, grid], mode=mode, padding_mode=b.choice([None, "zeros", "border", "reflection"]), align_corners=b.choice([None, 0, 1]))
+    b.node(
+        op,
+        [x, grid],
+        mode=mode,
+        padding_mode=b.choice([None, "zeros", "border", "reflection"]),
+        align_corners=b.choice([None, 0, 1]),
+    )
 
 
 @operator("AffineGrid", since=20)
 def affine_grid(b, op):
     dims, batch = b.int(2, 3), b.int(1, 2)
     theta = b.tensor(("float32",), 3, -2, 2, shape=(batch, dims, dims + 1))
-    b.node(op, [theta, b.ints([batch, b.int(1, 3)] + [b.int(2, 5) for _ in range(dims)])], align_corners=b.choice([None, 0, 1]))
+    b.node(
+        op,
+        [theta, b.ints([batch, b.int(1, 3)] + [b.int(2, 5) for _ in range(dims)])],
+        align_corners=b.choice([None, 0, 1]),
+    )
 
 
 @operator("Col2Im", since=18)

@@ -1,4 +1,5 @@
 """Fourier transforms and windows."""
+
 import numpy as np
 
 from .registry import operator
@@ -23,13 +24,16 @@ def short_time_fourier(b, op):
     length, frame, step = b.int(12, 40), b.choice([4, 5, 8]), b.int(1, 6)
     x = b.tensor(("float32",), None, -20, 20, shape=(b.int(1, 2), length, 1))
     window = b.new((frame,), "float32", 0, 1, constant=True) if b.chance(0.6) else None
-    b.node(op, [x, b.constant(np.array(step, np.int64)), window, b.constant(np.array(frame, np.int64))],
-           onesided=b.choice([None, 0, 1]))
+    b.node(
+        op,
+        [x, b.constant(np.array(step, np.int64)), window, b.constant(np.array(frame, np.int64))],
+        onesided=b.choice([None, 0, 1]),
+    )
 
 
 @operator("HannWindow", "HammingWindow", "BlackmanWindow", since=17)
 def window(b, op):
-    size = b.int(1, 20)
+    size = b.int(3, 20)
     w = b.node(op, [b.constant(np.array(size, b.choice(["int64", "int32"])))], periodic=b.choice([None, 0, 1]))
     x = b.tensor(("float32",), (1, 3), -50, 50, where=lambda v: v.shape[-1] in (1, size), new_shape=(b.int(1, 3), size))
     b.node("Mul", [x, w])
