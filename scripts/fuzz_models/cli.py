@@ -226,7 +226,7 @@ def _arguments(words):
         "--out", default=str(ROOT / "target/fuzz-models"), metavar="DIR", help="cache and failing cases"
     )
     common.add_argument("--jobs", type=int, default=1, metavar="J")
-    common.add_argument("--time-limit", type=float, default=20, metavar="SECONDS")
+    common.add_argument("--time-limit", type=float, default=20, metavar="SECONDS", help="CPU time")
     common.add_argument("--cc", help="C compiler that Orchestrion calls")
     seed = int(SEED_FILE.read_text()) if SEED_FILE.exists() else 1
     seeded = argparse.ArgumentParser(add_help=False)

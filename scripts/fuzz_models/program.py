@@ -1,5 +1,6 @@
 """The Orchestrion binary: one process for each model."""
 
+import math
 import os
 import pathlib
 import resource
@@ -13,6 +14,9 @@ import numpy as np
 
 # Address space of the program. A model that needs more is the program's matter to refuse.
 MOST_MEMORY_BYTES = 12 << 30
+
+# A process that waits instead of computing is ended after so many times its limit of CPU time.
+WALL_FACTOR = 6
 
 # CPU features that a target needs; others (GPUs) are taken to be there.
 FEATURES = {
@@ -87,19 +91,27 @@ class Program:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ended(self, command):
-        limit = (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES)
+        """The exit code, None if it took too long, and standard error. Time is CPU time: other work may slow the machine."""
+
+        def limit():
+            seconds = math.ceil(self.time_limit)
+            resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
         process = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+            preexec_fn=limit,
         )
         try:
-            _, error = process.communicate(timeout=self.time_limit)
+            _, error = process.communicate(timeout=WALL_FACTOR * self.time_limit)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+            return None, ""
+        if process.returncode in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
             return None, ""
         return process.returncode, error.decode(errors="replace")
