@@ -175,6 +175,8 @@ def _mutate(args):
         if result[1]:
             listed.append(f"{args.seed}/{index}: {result[1]}")
             print(listed[-1], flush=True)
+        if sum(counts.values()) % 100 == 0:
+            print(f"  {sum(counts.values())} of {args.models}, {time.monotonic() - started:.0f} s", flush=True)
 
     workers.for_each(
         one, range(args.first, args.first + args.models), args.jobs, report, lambda index: ("script", "worker died")
