@@ -60,7 +60,16 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
     // As files are made otherwise: the user's mask says who may read them.
     #[cfg(unix)]
     builder.permissions(permissions);
-    builder.tempfile_in(folder_of(path))
+    builder.tempfile_in(folder_of(path)).map_err(without_path)
+}
+
+/// What the system said, without the random name that `tempfile` adds to it: it means nothing to who reads the message.
+fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((said, _)) => io::Error::new(error.kind(), said),
+        None => error,
+    }
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -94,6 +103,9 @@ mod tests {
         check(&path).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(check(folder.path()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        let missing = folder.path().join("missing/a");
+        assert_eq!(check(&missing).unwrap_err().to_string(), "No such file or directory (os error 2)");
+        assert_eq!(write(&missing, |_| Ok(())).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     /// A name that can be foreseen lets others plant a link there, through which the file aside would be written.
