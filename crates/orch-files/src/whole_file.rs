@@ -103,6 +103,9 @@ mod tests {
         check(&path).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(check(folder.path()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        let missing = folder.path().join("missing/a");
+        assert_eq!(check(&missing).unwrap_err().to_string(), "No such file or directory (os error 2)");
+        assert_eq!(write(&missing, |_| Ok(())).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     /// A name that can be foreseen lets others plant a link there, through which the file aside would be written.
