@@ -47,6 +47,8 @@ def replay(program, folder):
     model = onnx.load_from_string(data)
     inputs = dict(zip((i.name for i in model.graph.input), _arrays(folder, "input")))
     ended = program.run(data, inputs)
+    if ended.code is None:
+        return f"hang: more than {program.time_limit:g} s"
     if ended.code != 0:
         return f"exit {ended.code}: {first_line(ended.error)}"
     if program.compile_only:
