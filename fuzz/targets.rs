@@ -13,7 +13,7 @@ use orchestrion::{Artifact, Executable, RunOptions, npy};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("onnx", onnx),
     ("tensor", tensor),
     ("prim", prim),
@@ -21,6 +21,7 @@ pub const TARGETS: [Target; 7] = [
     ("mugraph", mugraph),
     ("artifact", artifact),
     ("npy", npy_file),
+    ("certificate", certificate),
 ];
 
 /// Longer inputs find nothing that shorter ones do not, slower.
@@ -114,6 +115,17 @@ pub fn npy_file(data: &[u8]) {
     npy::write(&mut written, &tensor).expect("a Vec takes any bytes");
     let again = npy::read(&written.into()).expect("what was written");
     assert_eq!((again.bytes(), again.shape()), (tensor.bytes(), tensor.shape()));
+}
+
+/// A proof: reading it, and checking it if what it proves is small.
+pub fn certificate(data: &[u8]) {
+    const MAX_CHECKED_BYTES: usize = 1 << 12;
+    let Some(text) = text(data) else { return };
+    let Ok(certificate) = orch_mugraph::Certificate::from_json(text) else { return };
+    assert!(orch_mugraph::Certificate::from_json(&certificate.to_json()).is_ok());
+    if text.len() <= MAX_CHECKED_BYTES {
+        let _ = certificate.check();
+    }
 }
 
 fn text(data: &[u8]) -> Option<&str> {
