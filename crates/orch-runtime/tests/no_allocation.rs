@@ -79,7 +79,10 @@ fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda
         symbols: Vec::new(),
     };
     let file = folder.join("driver.so");
-    std::fs::write(&file, cache.compile(&source, &AtomicBool::new(false)).unwrap()).unwrap();
+    // Loaded code is not written over.
+    if !file.exists() {
+        std::fs::write(&file, cache.compile(&source, &AtomicBool::new(false)).unwrap()).unwrap();
+    }
     let driver = cuda::Driver::load(&cuda::SearchPaths { driver: Some(file), ..Default::default() }).unwrap();
     let context = cuda::Context::new(&driver.device(0).unwrap()).unwrap();
     let function = cuda::Module::load(&context, "test", b"fake\nneg\n").unwrap().function("neg").unwrap();
