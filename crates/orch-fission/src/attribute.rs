@@ -94,7 +94,8 @@ impl<'a> Call<'a> {
     /// # Errors
     /// If the attribute is of another kind.
     pub fn float_or(&self, name: &str, default: f64) -> Result<f64, RuleError> {
-        Ok(self.float(name)?.unwrap_or(default))
+        // ONNX's attributes are f32, those that are left out too.
+        Ok(self.float(name)?.unwrap_or(f64::from(default as f32)))
     }
 
     /// A string attribute with a default.

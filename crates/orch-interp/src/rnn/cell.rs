@@ -118,7 +118,11 @@ impl Cell<'_> {
 
     /// An activation of the clipped value.
     fn activate(&self, index: usize, value: f64) -> f64 {
-        let clipped = self.clip.map_or(value, |clip| value.max(-clip).min(clip));
+        let clipped = match self.clip {
+            // What is no number stays none.
+            Some(clip) if !value.is_nan() => value.max(-clip).min(clip),
+            _ => value,
+        };
         self.activations[index].apply(clipped)
     }
 }

@@ -13,8 +13,10 @@ pub(super) fn hard_sigmoid(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
 
 /// HardSwish: `x clamp(x / 6 + 0.5, 0, 1)`.
 pub(super) fn hard_swish(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
+    // The standard defines it by HardSigmoid, whose attributes are f32.
+    let alpha = f64::from(1.0_f32 / 6.0);
     wide(ctx, call, |ctx, x| {
-        let gate = gate(ctx, x, 1.0 / 6.0, 0.5)?;
+        let gate = gate(ctx, x, alpha, 0.5)?;
         ctx.mul(x, gate)
     })
 }
