@@ -141,7 +141,7 @@ fn messages_stay_short_whatever_they_quote() {
     let long = "n".repeat(1 << 20);
     let mut graph = chain(&["Einsum", "Transpose"]);
     graph.nodes[0].name = long.clone();
-    graph.nodes[0].attributes.insert("equation".to_owned(), Attribute::String(long.clone().into()));
+    graph.nodes[0].attributes.insert("equation".to_owned(), Attribute::String(long.clone()));
     graph.nodes[1].inputs = graph.nodes[0].inputs.clone();
     graph.nodes[1].attributes.insert("perm".to_owned(), Attribute::Ints(vec![7; 1 << 20]));
     let mut other = graph.nodes[0].clone();

@@ -23,9 +23,9 @@ fn reduce_in_f32(nest: &mut Nest) {
             continue;
         }
         let exprs = &mut nest.program.exprs;
-        let mut wide = |value: ExprId| exprs.cast(DType::F32, value);
-        reduction.body = wide(reduction.body);
-        reduction.operands = reduction.operands.map(|operands| operands.map(&mut wide));
+        reduction.body = exprs.cast(DType::F32, reduction.body);
+        reduction.operands =
+            reduction.operands.map(|operands| operands.map(|value| exprs.cast(DType::F32, value)));
         if !reduction.op.is_arg() {
             round_result(nest, &mut reduction);
         }
