@@ -28,17 +28,21 @@ def _difference(left, right):
         return np.where(same, 0.0, np.where(np.isfinite(difference), difference, np.inf))
 
 
-def spread(expected, noisy):
-    """How far noise moved each element; `noisy` is a list of other answers for this output."""
-    moved = np.zeros(expected.shape)
-    for other in noisy:
-        if np.shape(other) == expected.shape:
-            moved = np.maximum(moved, _difference(expected, np.asarray(other)))
+def spread(answers):
+    """How far noise moved each element from the first of these answers, which is the one without noise."""
+    plain = np.asarray(answers[0])
+    moved = np.zeros(plain.shape)
+    for other in answers[1:]:
+        if np.shape(other) == plain.shape:
+            moved = np.maximum(moved, _difference(plain, np.asarray(other)))
     return moved
 
 
 def compare(got, expected, noisy=()):
-    """EQUAL; NOISY if only noise explains a difference that is more than rounding; or DIFFERENT."""
+    """EQUAL; NOISY if only noise explains a difference that is more than rounding; or DIFFERENT.
+
+    `noisy` has ONNX Runtime's answer for this output, then its answers with noise.
+    """
     got, expected = np.asarray(got), np.asarray(expected)
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return DIFFERENT
@@ -57,7 +61,9 @@ def compare(got, expected, noisy=()):
         return EQUAL
     if not noisy:
         return DIFFERENT
-    moved = spread(expected, noisy)
+    moved = spread(noisy)
+    if moved.shape != difference.shape:
+        return DIFFERENT
     if np.any(difference > allowed + NOISE_FACTOR * moved):
         return DIFFERENT
     return EQUAL if np.all(difference <= allowed + rounding) else NOISY

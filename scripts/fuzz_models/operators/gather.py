@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..graph import FLOATS, INTS
+from ..graph import FLOATS, INTS, Reject
 from .registry import operator
 
 
@@ -56,6 +56,13 @@ def reduction(b):
     return b.choice(names + (["max", "min"] if b.opset >= 18 else []))
 
 
+def comparable(updates, x, how):
+    """The updates; no NaN takes part in a minimum or maximum, which ONNX Runtime would leave out."""
+    if how in ("min", "max") and not (updates.finite() and x.finite()):
+        raise Reject
+    return updates
+
+
 @operator("ScatterElements")
 def scatter_elements(b, op):
     x = b.float((1, 4), nonempty=True)
@@ -64,7 +71,7 @@ def scatter_elements(b, op):
     index = np.argsort(b.rng.random(x.shape), axis)[tuple(slice(d) for d in shape)].astype(np.int64)
     if how and b.chance(0.7):
         index = b.rng.integers(0, x.shape[axis], shape)
-    b.node(op, [x, b.constant(index), b.new(shape, x.dtype)], axis=axis, reduction=how)
+    b.node(op, [x, b.constant(index), comparable(b.new(shape, x.dtype), x, how)], axis=axis, reduction=how)
 
 
 @operator("ScatterND")
@@ -75,7 +82,8 @@ def scatter_nd(b, op):
     count = b.int(1, min(places, 6))
     flat = b.rng.permutation(places)[:count] if not how else b.rng.integers(0, places, count)
     index = np.stack(np.unravel_index(flat, x.shape[:depth]), -1).astype(np.int64)
-    b.node(op, [x, b.constant(index), b.new((count, *x.shape[depth:]), x.dtype)], reduction=how)
+    updates = comparable(b.new((count, *x.shape[depth:]), x.dtype), x, how)
+    b.node(op, [x, b.constant(index), updates], reduction=how)
 
 
 @operator("Compress")

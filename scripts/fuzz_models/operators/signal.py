@@ -1,7 +1,8 @@
-"""Fourier transforms and windows."""
+"""Fourier transforms, of finite elements as infinities reach others than their own sums in fast ones, and windows."""
 
 import numpy as np
 
+from ..graph import Value
 from .registry import operator
 
 
@@ -9,7 +10,7 @@ from .registry import operator
 def fourier(b, op):
     complex_input = b.chance(0.4)
     shape = (b.int(1, 2), b.choice([2, 3, 5, 8, 12, 17]), *([b.int(1, 4)] if b.chance(0.4) else []))
-    x = b.tensor(("float32",), None, -20, 20, shape=(*shape, 2 if complex_input else 1))
+    x = b.tensor(("float32",), None, -20, 20, where=Value.finite, shape=(*shape, 2 if complex_input else 1))
     axis = b.int(1, len(shape) - 1)
     onesided, inverse = (b.choice([None, 1]), None) if not complex_input else (None, b.choice([None, 1]))
     length = b.constant(np.array(b.int(1, shape[axis] + 3), np.int64)) if b.chance(0.3) else None
@@ -22,7 +23,7 @@ def fourier(b, op):
 @operator("STFT", since=17)
 def short_time_fourier(b, op):
     length, frame, step = b.int(12, 40), b.choice([4, 5, 8]), b.int(1, 6)
-    x = b.tensor(("float32",), None, -20, 20, shape=(b.int(1, 2), length, 1))
+    x = b.tensor(("float32",), None, -20, 20, where=Value.finite, shape=(b.int(1, 2), length, 1))
     window = b.new((frame,), "float32", 0, 1, constant=True) if b.chance(0.6) else None
     b.node(
         op,
