@@ -84,10 +84,19 @@ def small_model(nodes, arrays, constants, outputs, opset):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
 
 
+# Results that are no tensors.
+SEQUENCES = {"SequenceConstruct", "SplitToSequence", "SequenceInsert", "SequenceErase", "SequenceEmpty"}
+
+
+def _is_array(node):
+    """Whether numpy can hold the results of a node: no sequences, no bf16."""
+    to_bfloat16 = any(a.name == "to" and a.i == onnx.TensorProto.BFLOAT16 for a in node.attribute)
+    return node.op_type not in SEQUENCES and not to_bfloat16
+
+
 def all_values(model, inputs):
-    """Name -> array of every value that the nodes of the main graph compute, tensors only."""
-    sequences = {"SequenceConstruct", "SplitToSequence", "SequenceInsert", "SequenceErase", "SequenceEmpty"}
-    names = [name for node in model.graph.node if node.op_type not in sequences for name in node.output if name]
+    """Name -> array of every value that the nodes of the main graph compute, as far as numpy can hold it."""
+    names = [name for node in model.graph.node if _is_array(node) for name in node.output if name]
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
     del wide.graph.output[:]

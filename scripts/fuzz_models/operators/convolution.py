@@ -129,6 +129,10 @@ def average_pool(b, op):
         attributes["count_include_pad"] = b.choice([None, 0, 1])
     else:
         attributes["p"] = b.choice([None, 1, 2, 3])
+        strides = attributes.get("strides", attributes["kernel_shape"])
+        # ONNX Runtime crops where the padding that SAME asks for is negative.
+        if "SAME" in attributes.get("auto_pad", "") and any(k < s for k, s in zip(attributes["kernel_shape"], strides)):
+            raise Reject
     b.node(op, [x], **attributes)
 
 
@@ -150,7 +154,7 @@ def max_unpool(b, op):
         4,
         nonempty=True,
         new_shape=(1, b.int(1, 3), 2 * b.int(1, 4), 2 * b.int(1, 4)),
-        where=lambda v: v.shape[2] >= 2 and v.shape[3] >= 2,
+        where=lambda v: v.shape[2] >= 2 and v.shape[3] >= 2 and v.finite(),
     )
     pooled, indices = b.node("MaxPool", [x], outputs=2, kernel_shape=[2, 2], strides=[2, 2])
     b.node(op, [pooled, indices], kernel_shape=[2, 2], strides=[2, 2])
