@@ -98,7 +98,7 @@ pub fn artifact(data: &[u8]) {
 
 /// A file with this manifest and nothing else.
 pub fn under_right_hash(manifest: &[u8]) -> Bytes {
-    let mut file = b"ORCHEXE\n".to_vec();
+    let mut file = orchestrion::artifact::MAGIC.to_vec();
     file.extend(orchestrion::artifact::FORMAT_VERSION.to_le_bytes());
     file.extend(0u32.to_le_bytes());
     file.extend((manifest.len() as u64).to_le_bytes());

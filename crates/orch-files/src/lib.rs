@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all ([`whole_file`]), and folders whose content no other user can have put there
+//! Files that are written whole or not at all ([`whole_file`]), files that are read whole ([`open_regular`]), and folders whose content no other user can have put there
 //! ([`CacheFolder`]).
 //!
 //! A cache holds machine code that is run later. Three rules keep other users' code and damaged code out of it:
@@ -12,10 +12,12 @@
 
 mod folder;
 mod ownership;
+mod regular;
 mod seal;
 mod unfinished;
 pub mod whole_file;
 
 pub use folder::{CacheFolder, Scratch, default_cache_folder};
 pub use ownership::FolderError;
+pub use regular::open_regular;
 pub use unfinished::remove_unfinished;

@@ -22,7 +22,6 @@ pub(crate) fn unsealed(name: &str, file: Vec<u8>) -> Option<Bytes> {
     let length = file.len().checked_sub(HASH_BYTES)?;
     let file = Bytes::from(file);
     let (content, stored) = (file.slice(..length), file.slice(length..));
-    // Two hashes are compared in constant time; a byte slice never equals a hash of another length.
     let stored: [u8; HASH_BYTES] = stored[..].try_into().ok()?;
     (hash(name, &content) == stored).then_some(content)
 }

@@ -94,10 +94,7 @@ pub fn lines(problems: impl IntoIterator<Item = Problem>) -> Vec<String> {
         format!("{}: {}{others}", name(&problem.place), sentence(&problem.text))
     };
     let mut lines: Vec<String> = groups.iter().map(line).collect();
-    if lines.iter().map(String::len).sum::<usize>() > LIST_BYTES {
-        let share = LIST_BYTES / lines.len();
-        lines.iter_mut().for_each(|line| *line = shortened(line, share));
-    }
+    lines = fitted(&lines);
     if !left_out.is_empty() {
         let places: usize = left_out.iter().map(|(_, count)| count).sum();
         lines.push(format!("and {} other problems, at {places} places", left_out.len()));
@@ -115,9 +112,14 @@ pub fn block(text: &str) -> String {
         lines.push("…");
     }
     lines.extend(&all[all.len().saturating_sub(KEPT_LINES).max(KEPT_LINES.min(all.len()))..]);
-    let is_long = lines.iter().map(|line| line.len()).sum::<usize>() > LIST_BYTES;
+    fitted(&lines).join("\n")
+}
+
+/// Lines with control characters escaped, each cut to an equal share of [`LIST_BYTES`] if they are longer together.
+fn fitted<L: AsRef<str>>(lines: &[L]) -> Vec<String> {
+    let is_long = lines.iter().map(|line| line.as_ref().len()).sum::<usize>() > LIST_BYTES;
     let most = if is_long { LIST_BYTES / lines.len() } else { LIST_BYTES };
-    lines.iter().map(|line| shortened(line, most)).collect::<Vec<_>>().join("\n")
+    lines.iter().map(|line| shortened(line.as_ref(), most)).collect()
 }
 
 /// A text without numbers and quoted parts: what messages have in common that differ in sizes and values only.

@@ -180,6 +180,20 @@ scalar_functions! {
     }
 }
 
+impl CompareFn {
+    /// The infix operator that text forms and C write for it.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            CompareFn::Eq => "==",
+            CompareFn::Ne => "!=",
+            CompareFn::Lt => "<",
+            CompareFn::Le => "<=",
+            CompareFn::Gt => ">",
+            CompareFn::Ge => ">=",
+        }
+    }
+}
+
 impl UnaryFn {
     /// True if the function is defined for elements of `dtype`.
     pub fn accepts(self, dtype: DType) -> bool {

@@ -5,7 +5,7 @@ use crate::external::ExternalFiles;
 use crate::function::{Functions, domain};
 use crate::graph::Importer;
 use crate::options::ImportOptions;
-use crate::problem::{ImportErrors, ImportProblem, Place, Problems, Reason, without_middle};
+use crate::problem::{ImportErrors, ImportProblem, Place, Problems, Reason};
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
@@ -13,6 +13,7 @@ use crate::scope::{Opsets, Scopes};
 use crate::sniff;
 use bytes::Bytes;
 use orch_ir::OperatorGraph;
+use orch_ir::message;
 use prost::Message;
 use std::path::Path;
 
@@ -68,7 +69,8 @@ fn decode(bytes: Bytes) -> Result<(ModelProto, GraphProto), ImportErrors> {
     }
     let looks_like = sniff::guess(&bytes);
     let mut model = ModelProto::decode(bytes).map_err(|error| {
-        whole_file(Reason::Protobuf { detail: without_middle(&error.to_string()), looks_like })
+        // The decoder names every message that it is inside of, and the problem last.
+        whole_file(Reason::Protobuf { detail: message::name(&error.to_string()), looks_like })
     })?;
     // Protobuf accepts much that is no model.
     let graph = model.graph.take().ok_or_else(|| whole_file(Reason::NotOnnx { looks_like }))?;

@@ -59,7 +59,7 @@ enum Source {
 type ReadFile = dyn Fn(&Path) -> io::Result<Bytes> + Send + Sync;
 
 impl FileSource {
-    /// A store of the caller's that has no links: `read` is asked for each file, once per file and import.
+    /// A store of the caller's that has no links: `read` is called once per file and import.
     pub fn new(read: impl Fn(&Path) -> io::Result<Bytes> + Send + Sync + 'static) -> Self {
         Self(Source::Store(Arc::new(read)))
     }
@@ -135,19 +135,12 @@ fn opened_path(_file: &File) -> Option<PathBuf> {
 
 impl Default for FileSource {
     fn default() -> Self {
-        let open = |path: &Path| {
-            // Opening a pipe would wait for who writes to it.
-            if !path.metadata()?.is_file() {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a regular file is expected"));
-            }
-            File::open(path)
-        };
         let bytes = |mut file: &File| {
             let mut content = Vec::new();
             file.read_to_end(&mut content)?;
             Ok(Bytes::from(content))
         };
-        Self::disk(open, bytes)
+        Self::disk(orch_files::open_regular, bytes)
     }
 }
 

@@ -304,12 +304,6 @@ fn likeness(guess: &Option<&'static str>) -> String {
     guess.map(|guess| format!("; it looks like {guess}")).unwrap_or_default()
 }
 
-/// A message of the protobuf decoder without the middle if it is long: it names every message that it is inside of,
-/// and the problem last.
-pub(crate) fn without_middle(message: &str) -> String {
-    message::name(message)
-}
-
 /// The names with something between.
 fn joined(names: &[String], separator: &str) -> String {
     names.iter().map(|name| shown(name)).collect::<Vec<_>>().join(separator)

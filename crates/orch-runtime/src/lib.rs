@@ -18,10 +18,8 @@ mod machine;
 mod mmap;
 mod os;
 pub mod program;
-mod regular;
 mod symbols;
 
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, map_open_file, read_file};
 pub use os::{ExitingAllocator, memory_bytes};
-pub use regular::open_regular;

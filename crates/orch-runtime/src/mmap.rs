@@ -1,8 +1,8 @@
 //! Files as bytes: mapped, or read where kernels like them.
 
 use crate::cpu::AlignedBuffer;
-use crate::regular::open_regular;
 use bytes::Bytes;
+use orch_files::open_regular;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;

@@ -103,8 +103,8 @@ pub(crate) unsafe fn advise_huge_pages(start: *mut u8, len: usize) {
 }
 
 /// Makes a command that is yet to be started the first of a process group of its own: Ctrl-C in a terminal does not
-/// reach it then, so that it ends when its caller wants. On Linux it also ends when the thread that starts it does, however that
-/// comes, and it and all that it starts are limited to `cpu_seconds` of processor time each.
+/// reach it then, so that it ends when its caller ends it. On Linux the command gets SIGTERM when the thread that started it ends for
+/// whatever reason, and each process that it starts is limited to `cpu_seconds` of CPU time.
 pub(crate) fn in_own_group(command: &mut Command, cpu_seconds: u64) -> &mut Command {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);

@@ -2,7 +2,7 @@
 
 use crate::print;
 use orchestrion::manifest::Port;
-use orchestrion::{Error, Tensor, npy, whole_file};
+use orchestrion::{Error, Tensor, artifact, npy, whole_file};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,9 +82,8 @@ pub fn check_outside(output: &Path, folder: &Path, what: &str) -> Result<(), Ref
 
 /// Refuses to replace a file that is no executable: it may be weights of the model, or anything else that cannot be made again.
 pub fn check_replaces_executable(output: &Path) -> Result<(), Refusal> {
-    const MAGIC: &[u8] = b"ORCHEXE\n";
     let is_other = std::fs::metadata(output).is_ok_and(|data| data.is_file() && data.len() > 0)
-        && !starts_with(output, MAGIC).unwrap_or(true);
+        && !starts_with(output, artifact::MAGIC).unwrap_or(true);
     if is_other {
         let output = output.display();
         return Err(Refusal::Usage(format!(

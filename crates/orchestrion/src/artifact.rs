@@ -12,7 +12,7 @@
 //! ```
 //! All numbers are little-endian. Constants are used where they lie in the mapped file. Every section is compared with
 //! its hash when a file is read, so a damaged kernel is never run: the hashes guard against accidents, not against
-//! attackers, because they lie in the same file. An artifact is native code from whoever made it, like any program.
+//! attackers, because they lie in the same file. Loading an artifact runs the native code in it, like starting a program.
 
 use crate::manifest::Manifest;
 use crate::{Error, consistency};
@@ -21,7 +21,8 @@ use orch_files::whole_file;
 use std::io::Write;
 use std::path::Path;
 
-const MAGIC: &[u8; 8] = b"ORCHEXE\n";
+/// What an artifact begins with.
+pub const MAGIC: &[u8; 8] = b"ORCHEXE\n";
 /// The version of the layout above and of the manifest.
 pub const FORMAT_VERSION: u32 = 4;
 const HEADER_BYTES: usize = 56;
@@ -179,9 +180,8 @@ mod tests {
 
     #[test]
     fn files_round_trip_and_damage_is_noticed() {
-        let folder = std::env::temp_dir().join(format!("orchestrion-artifact-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("a.orc");
+        let folder = orch_files::Scratch::new().unwrap();
+        let path = folder.path().join("a.orc");
         example().save(&path).unwrap();
         let bytes = Bytes::from(std::fs::read(&path).unwrap());
         let read = Artifact::parse(&bytes).unwrap();
@@ -207,7 +207,6 @@ mod tests {
             }
         }
         assert!(unnoticed.iter().all(|&at| bytes[at] == 0), "only padding may change: {unnoticed:?}");
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no partial file stays");
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file stays");
     }
 }

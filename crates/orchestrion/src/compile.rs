@@ -323,12 +323,11 @@ mod tests {
 
     #[test]
     fn end_to_end_times_decide_between_alternatives() {
-        let folder = std::env::temp_dir().join(format!("orchestrion-end-to-end-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let records = folder.join("records");
+        let folder = orch_files::Scratch::new().unwrap();
+        let records = folder.path().join("records");
         std::fs::write(&records, "").unwrap();
         let options = Options {
-            cache_dir: folder.clone(),
+            cache_dir: folder.path().to_owned(),
             target: Some("cuda:sm_90".to_owned()),
             precision: Precision::F16,
             superoptimize: false,
@@ -348,7 +347,7 @@ mod tests {
             let plain = model.plan(&options).unwrap();
             assert_eq!(names(&plain.implementation), names(&found[0].implementation));
             assert_eq!(plain.report.alternatives_us, [0.0; 0]);
-            let database = Database::open(&folder.join("times")).unwrap();
+            let database = Database::open(&folder.path().join("times")).unwrap();
             for (found, time) in found.iter().zip([20.0, 15.0]) {
                 database.put(&found.end_to_end.as_ref().unwrap().key, &time).unwrap();
             }
@@ -357,6 +356,5 @@ mod tests {
             assert_eq!(names(&tuned.implementation), names(&found[1].implementation));
             assert_eq!(tuned.report.alternatives_us, [15.0, 20.0]);
         });
-        let _ = std::fs::remove_dir_all(&folder);
     }
 }

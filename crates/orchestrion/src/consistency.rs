@@ -2,10 +2,11 @@
 //! away. After this, running it touches no memory that it should not, as long as its kernels do what they were compiled to.
 
 use crate::manifest::{ActionInfo, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::run::host::InterpretedPart;
 use bytes::Bytes;
-use orch_ir::{PrimGraph, message};
+use orch_ir::message;
 use orch_runtime::cpu::ALIGN_BYTES;
-use orch_thread::target::{CPU_TARGETS, GPU_TARGETS};
+use orch_thread::target::CPU_TARGETS;
 
 /// A hash of a kernel's code and of all that the manifest says of how it is launched. It ties both together: a manifest in which one of
 /// them was changed, or the code of another kernel put in its place, is noticed. It does not keep anyone from writing a new one.
@@ -50,9 +51,7 @@ pub fn check(parts: Parts<'_>) -> Result<(), String> {
     let manifest = parts.manifest;
     let is_known = match manifest.device {
         Device::Cpu => CPU_TARGETS.iter().any(|target| target.name == manifest.target),
-        Device::Cuda => {
-            GPU_TARGETS.iter().any(|target| target.name == manifest.target) || is_gpu(&manifest.target)
-        }
+        Device::Cuda => is_gpu(&manifest.target),
     };
     if !is_known {
         return Err(format!("its target `{}` is not known", message::name(&manifest.target)));
@@ -75,7 +74,7 @@ pub fn check(parts: Parts<'_>) -> Result<(), String> {
     manifest.inputs.iter().try_for_each(|port| port_bytes(port).map(drop))
 }
 
-/// Devices newer than the table are named like those in it.
+/// True for `sm_` and a compute capability: devices newer than the table of targets have such names, too.
 fn is_gpu(target: &str) -> bool {
     target.strip_prefix("sm_").is_some_and(|number| number.len() <= 4 && number.parse::<u32>().is_ok())
 }
@@ -199,23 +198,11 @@ fn check_action(step: &StepInfo, manifest: &Manifest) -> Result<(), String> {
 
 /// A host routine's graph takes and gives tensors of the shapes of its slots.
 fn check_host(graph: &str, layouts: &[Vec<usize>], slots: &[Slot]) -> Result<(), String> {
-    let graph: PrimGraph = orch_ir::text::parse(graph).map_err(|error| {
-        format!("has a graph that does not parse: {}", message::sentence(&error.to_string()))
-    })?;
+    let part = InterpretedPart::of(graph, layouts, slots).map_err(|what| message::sentence(&what))?;
+    let graph = &part.graph;
     let tensors = graph.inputs.iter().chain(&graph.outputs).map(|(_, tensor)| *tensor);
-    if graph.inputs.len() + graph.outputs.len() != slots.len() {
-        return Err("has a graph of other tensors".to_owned());
-    }
-    for (position, (tensor, slot)) in tensors.zip(slots).enumerate() {
-        if graph.shape(tensor)[..] != slot.shape[..] || slot.written != (position >= graph.inputs.len()) {
-            return Err("has a graph of other tensors".to_owned());
-        }
-    }
-    if layouts.len() != slots.len() {
-        return Err("does not name a layout per tensor".to_owned());
-    }
-    let is_order = |(order, slot): (&Vec<usize>, &Slot)| {
-        order.len() == slot.shape.len() && (0..order.len()).all(|dim| order.contains(&dim))
-    };
-    if layouts.iter().zip(slots).all(is_order) { Ok(()) } else { Err("has a bad layout".to_owned()) }
+    let fits = tensors.zip(slots).enumerate().all(|(position, (tensor, slot))| {
+        graph.shape(tensor)[..] == slot.shape[..] && slot.written == (position >= graph.inputs.len())
+    });
+    if fits { Ok(()) } else { Err("has a graph of other tensors".to_owned()) }
 }

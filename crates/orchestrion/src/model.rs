@@ -125,7 +125,7 @@ fn import_options(options: &Options) -> ImportOptions {
     ImportOptions {
         dims: options.dims.clone(),
         data_roots: options.external_data_roots.clone(),
-        files: FileSource::disk(orch_runtime::open_regular, orch_runtime::map_open_file),
+        files: FileSource::disk(orch_files::open_regular, orch_runtime::map_open_file),
         ..ImportOptions::default()
     }
 }

@@ -8,10 +8,10 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get())
 }
 
-/// Threads beyond which a machine is only kept from its work, and may refuse more.
+/// More threads than this only compete with each other, and the system may refuse them.
 pub const MAX_THREADS: usize = 1024;
 
-/// Threads that the options ask for, within reason: one per CPU if they leave it open.
+/// Threads that the options request, at most [`MAX_THREADS`]; one per CPU if they leave it open.
 pub fn jobs(options: &Options) -> usize {
     if options.jobs == 0 { cpus() } else { options.jobs.min(MAX_THREADS) }
 }

@@ -1,7 +1,7 @@
 //! Expressions as text for people: infix arithmetic, and `where` clauses for what is used more than once.
 
 use crate::expr::{Const, Expr, ExprId, Exprs, VarId};
-use orch_ir::{BinaryFn, CompareFn, DType};
+use orch_ir::{BinaryFn, DType};
 use rustc_hash::FxHashMap;
 
 /// The longest text, in bytes, that stands in several places: reads are clearer there, but texts of texts would double.
@@ -94,7 +94,7 @@ fn node_text(exprs: &Exprs, id: ExprId, texts: &Texts) -> (String, Binding) {
         Expr::Binary(BinaryFn::Mul, a, b) => infix("*", Binding::Product, a, b),
         Expr::Binary(BinaryFn::Div, a, b) if exprs.dtype(*a).is_float() => infix("/", Binding::Product, a, b),
         Expr::Binary(f, a, b) => atom(format!("{}({}, {})", f.name(), plain(a), plain(b))),
-        Expr::Compare(f, a, b) => infix(compare_symbol(*f), Binding::Compare, a, b),
+        Expr::Compare(f, a, b) => infix(f.symbol(), Binding::Compare, a, b),
         Expr::Select(c, a, b) => atom(format!("select({}, {}, {})", plain(c), plain(a), plain(b))),
         Expr::Cast(dtype, a) => atom(format!("{dtype}({})", plain(a))),
         Expr::IsNan(a) => atom(format!("is_nan({})", plain(a))),
@@ -114,17 +114,6 @@ fn node_text(exprs: &Exprs, id: ExprId, texts: &Texts) -> (String, Binding) {
         Expr::Splat(a, lanes) => atom(format!("splat({}; {lanes})", plain(a))),
         Expr::Ramp { base, stride, lanes } => atom(format!("ramp({}, {stride}; {lanes})", plain(base))),
         Expr::ReduceLanes(op, a) => atom(format!("{}_lanes({})", op.name(), plain(a))),
-    }
-}
-
-fn compare_symbol(f: CompareFn) -> &'static str {
-    match f {
-        CompareFn::Eq => "==",
-        CompareFn::Ne => "!=",
-        CompareFn::Lt => "<",
-        CompareFn::Le => "<=",
-        CompareFn::Gt => ">",
-        CompareFn::Ge => ">=",
     }
 }
 

@@ -263,8 +263,8 @@ impl Builder<'_> {
 
     /// An element of a transposed convolution: a sum over the input elements whose windows cover it.
     ///
-    /// Where no element lies under a weight, between strides and beyond the borders, there is no product. A factor of 0
-    /// makes it vanish if the weight is finite; other weights are not read there.
+    /// Between strides and beyond the borders no element meets a weight, and there is no product. Reading the element as 0 makes the
+    /// product 0 if the weight is finite; where weights may be infinite or NaN they are read as 0 there, too.
     pub fn transposed_convolution(
         &mut self,
         node: NodeId,

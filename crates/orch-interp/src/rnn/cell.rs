@@ -119,7 +119,7 @@ impl Cell<'_> {
     /// An activation of the clipped value.
     fn activate(&self, index: usize, value: f64) -> f64 {
         let clipped = match self.clip {
-            // What is no number stays none.
+            // NaN stays NaN: min and max would replace it by a bound.
             Some(clip) if !value.is_nan() => value.max(-clip).min(clip),
             _ => value,
         };

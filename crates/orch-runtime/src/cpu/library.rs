@@ -2,7 +2,6 @@
 
 use super::kernel::{CpuKernel, KernelEntry};
 use crate::os::{AnonymousFile, loader_message};
-use std::path::Path;
 use std::sync::Arc;
 
 /// A loaded shared object. It stays loaded until the last clone and the last [`CpuKernel`] from it are gone.
@@ -13,7 +12,7 @@ pub struct Library(Arc<Loaded>);
 /// stay open as long: the loader takes an equal name for the same library, and names of closed files are reused.
 pub(super) struct Loaded {
     library: libloading::Library,
-    _file: Option<AnonymousFile>,
+    _file: AnonymousFile,
     name: String,
 }
 
@@ -41,32 +40,19 @@ pub enum LoadError {
 }
 
 impl Library {
-    /// Loads a shared object. Its code is trusted (see the crate's documentation).
-    ///
-    /// # Errors
-    /// If it does not load.
-    pub fn open(path: &Path) -> Result<Self, LoadError> {
-        Self::load(path, None, path.display().to_string())
-    }
-
-    /// Loads a shared object from memory, where `name` is how messages call it. Holds one file descriptor.
+    /// Loads a shared object from memory, where `name` is how messages call it. Holds one file descriptor. Its code is trusted (see the
+    /// crate's documentation).
     ///
     /// # Errors
     /// If it does not load.
     pub fn from_bytes(name: &str, object: &[u8]) -> Result<Self, LoadError> {
-        let file = AnonymousFile::new(object)
-            .map_err(|error| LoadError::Unloadable { name: name.to_owned(), reason: error.to_string() })?;
-        let path = file.path().to_owned();
-        Self::load(&path, Some(file), name.to_owned())
-    }
-
-    fn load(path: &Path, file: Option<AnonymousFile>, name: String) -> Result<Self, LoadError> {
         use libloading::os::unix;
+        let unloadable = |reason| LoadError::Unloadable { name: name.to_owned(), reason };
+        let file = AnonymousFile::new(object).map_err(|error| unloadable(error.to_string()))?;
         // SAFETY: loading runs the object's initialisers; generated kernels have none, and the object is trusted.
-        match unsafe { unix::Library::open(Some(path), unix::RTLD_NOW | unix::RTLD_LOCAL) } {
-            Ok(library) => Ok(Self(Arc::new(Loaded { library: library.into(), _file: file, name }))),
-            Err(error) => Err(LoadError::Unloadable { name, reason: loader_message(&error) }),
-        }
+        let library = unsafe { unix::Library::open(Some(file.path()), unix::RTLD_NOW | unix::RTLD_LOCAL) };
+        let library = library.map_err(|error| unloadable(loader_message(&error)))?;
+        Ok(Self(Arc::new(Loaded { library: library.into(), _file: file, name: name.to_owned() })))
     }
 
     /// The kernel function `name`, which splits its work into `tasks` and needs `scratch_bytes` of memory per thread.
@@ -131,6 +117,5 @@ mod tests {
         assert!(text.starts_with("internal error: ") && text.contains("undefined symbol"), "{text}");
         let text = Library::from_bytes("model.orc", b"not an object").err().unwrap().to_string();
         assert!(text.starts_with("cannot load kernels from model.orc: "), "{text}");
-        assert!(Library::open(Path::new("/nonexistent.so")).is_err());
     }
 }

@@ -1,21 +1,11 @@
 //! Words and symbols of the text of thread programs, which the printer and the parser share.
 
 use orch_compute::expr::Type;
-use orch_ir::{BinaryFn, CompareFn};
+use orch_ir::BinaryFn;
 
 /// Infix functions of two operands.
 pub(crate) const INFIX: [(&str, BinaryFn); 4] =
     [("+", BinaryFn::Add), ("-", BinaryFn::Sub), ("*", BinaryFn::Mul), ("/", BinaryFn::Div)];
-
-/// Infix comparisons.
-pub(crate) const COMPARISONS: [(&str, CompareFn); 6] = [
-    ("==", CompareFn::Eq),
-    ("!=", CompareFn::Ne),
-    ("<", CompareFn::Lt),
-    ("<=", CompareFn::Le),
-    (">", CompareFn::Gt),
-    (">=", CompareFn::Ge),
-];
 
 /// Words that are not names of variables or buffers unless in quotes, besides [`AMX_WORDS`] and [`CTA_WORDS`].
 const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "true", "false", "to", "step"];
@@ -53,8 +43,10 @@ pub(crate) const CTA_WORDS: [&str; 22] = [
 pub(crate) fn is_keyword(word: &str) -> bool {
     KEYWORDS.contains(&word) || AMX_WORDS.contains(&word) || CTA_WORDS.contains(&word)
 }
+
 /// Expressions that nest deeper are printed in parts, with labels.
 pub(crate) const MAX_PRINTED_DEPTH: usize = 128;
+
 /// The name of a type: `f32`, `f32x16`.
 pub(crate) fn type_text(ty: Type) -> String {
     if ty.lanes == 1 { ty.dtype.to_string() } else { format!("{}x{}", ty.dtype, ty.lanes) }

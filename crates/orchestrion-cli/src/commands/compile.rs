@@ -102,7 +102,8 @@ fn host_steps(manifest: &Manifest) -> Option<String> {
     let host_us: f64 = host.iter().map(|step| step.cost_us).sum();
     let all_us: f64 = manifest.steps.iter().map(|step| step.cost_us).sum();
     Some(format!(
-        "{count} on the host, without a kernel (modelled {host_us:.0} us of {all_us:.0} us): {}; `bench --steps` measures the          step{plural}, docs/decisions/11-host-routines-are-interpreted.md says why",
+        "{count} on the host, without a kernel (modelled {host_us:.0} us of {all_us:.0} us): {}; `bench --steps` measures the step{plural}, \
+         docs/decisions/11-host-routines-are-interpreted.md says why",
         names.join(", ")
     ))
 }

@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         Err(refusal) => return refusal.report(),
     };
     let outputs = executable.run(&inputs)?;
-    // Files first: whoever reads what is printed may go away.
+    // Files first: printing ends the process if the reader of a pipe has gone.
     let saved = files.map_or(Ok(()), |files| files.save(&outputs));
     for (port, tensor) in executable.manifest().outputs.iter().zip(&outputs) {
         outln!("{}: {tensor:?}", port.name);

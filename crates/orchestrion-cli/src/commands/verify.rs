@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     };
     let outputs = executable.run(&inputs)?;
     let expected = model.interpret(&inputs, true)?;
-    // Files first: whoever reads what is printed may go away.
+    // Files first: printing ends the process if the reader of a pipe has gone.
     let saved = files.map_or(Ok(()), |files| files.save(&expected));
     let proofs: Vec<serde_json::Value> =
         executable.manifest().proofs.iter().map(|proof| check(proof, arguments.json)).collect();

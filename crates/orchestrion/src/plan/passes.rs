@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn a_second_product_copies_its_own_factor_while_the_first_one_runs() {
-        let folder = std::env::temp_dir().join(format!("orchestrion-passes-{}", std::process::id()));
+        let folder = orch_files::Scratch::new().unwrap();
         let options = Options {
-            cache_dir: folder.clone(),
+            cache_dir: folder.path().to_owned(),
             target: Some("cuda:sm_90".to_owned()),
             precision: Precision::F16,
             superoptimize: false,
@@ -145,12 +145,11 @@ mod tests {
         let is_copy = |line: &&&str| line.starts_with("cp_async ") || line.starts_with("tma_load ");
         let copies = |lines: &[&str]| lines.iter().filter(is_copy).count();
         assert!(copies(&lines[..awaited]) > 0 && copies(&lines[awaited..]) > 0, "{text}");
-        let _ = std::fs::remove_dir_all(&folder);
     }
 
     #[test]
     fn texts_after_a_pass_are_given_for_each_kernel() {
-        let folder = std::env::temp_dir().join(format!("orchestrion-dump-{}", std::process::id()));
+        let folder = orch_files::Scratch::new().unwrap();
         let plan = |pass: &str| {
             let texts = Arc::new(Mutex::new(Vec::new()));
             let received = texts.clone();
@@ -158,7 +157,7 @@ mod tests {
                 received.lock().unwrap().push((name.to_owned(), text.to_owned()));
             };
             let options = Options {
-                cache_dir: folder.clone(),
+                cache_dir: folder.path().to_owned(),
                 target: Some("cuda:sm_90".to_owned()),
                 precision: Precision::F16,
                 superoptimize: false,
@@ -177,6 +176,5 @@ mod tests {
         assert!(plan("unroll").1.is_empty());
         let error = plan("no_such_pass").0.err().expect("an error").to_string();
         assert!(error.contains("hoist_loads, batch_loads, "), "{error}");
-        let _ = std::fs::remove_dir_all(&folder);
     }
 }

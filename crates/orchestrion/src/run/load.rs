@@ -25,7 +25,7 @@ pub fn on_cpu(
     check_cpu(manifest)?;
     if threads > MAX_THREADS {
         return Err(Error::Input(format!(
-            "{threads} threads are asked for; at most {MAX_THREADS} work on one run"
+            "{threads} threads are requested; at most {MAX_THREADS} work on one run"
         )));
     }
     let threads = match threads {

@@ -361,10 +361,10 @@ mod tests {
 
     #[test]
     fn a_kernel_of_a_mugraph_runs_as_its_fastest_schedule_does() {
-        let folder = std::env::temp_dir().join(format!("orchestrion-schedules-{}", std::process::id()));
+        let folder = orch_files::Scratch::new().unwrap();
         // Measurements of another machine, of which there are none, have more alternatives looked at.
         let options = Options {
-            cache_dir: folder.clone(),
+            cache_dir: folder.path().to_owned(),
             target: Some("cuda:sm_90".to_owned()),
             precision: crate::Precision::F16,
             records: Some("none".into()),
@@ -428,6 +428,5 @@ mod tests {
                 assert_eq!(made.kernels[0].design.schedule, taken);
             }
         });
-        let _ = std::fs::remove_dir_all(&folder);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::types::scalar_name;
 use super::op::Op;
-use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
+use orch_ir::{BinaryFn, DType, UnaryFn};
 
 /// The operator text of a scalar operation, if there is one.
 pub fn scalar(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
@@ -11,7 +11,7 @@ pub fn scalar(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
         Op::Unary(UnaryFn::Neg) if dtype.is_float() => Some(format!("(-{})", args[0])),
         Op::Unary(UnaryFn::Not) => Some(format!("(({ty})~{})", args[0])),
         Op::Binary(f) => binary_operator(f, dtype).map(|op| format!("({} {op} {})", args[0], args[1])),
-        Op::Compare(f) => Some(format!("({} {} {})", args[0], compare_operator(f), args[1])),
+        Op::Compare(f) => Some(format!("({} {} {})", args[0], f.symbol(), args[1])),
         Op::Select => Some(format!("({} ? {} : {})", args[0], args[1], args[2])),
         Op::QuotientBy(divisor) => Some(format!("({} / {divisor})", args[0])),
         Op::RemainderBy(divisor) => Some(format!("({} % {divisor})", args[0])),
@@ -33,18 +33,6 @@ pub fn vector(op: Op, dtype: DType, args: &[&str]) -> Option<String> {
         Op::Unary(UnaryFn::Not) => Some(format!("(~{})", args[0])),
         Op::Binary(f) => binary_operator(f, dtype).map(|op| format!("({} {op} {})", args[0], args[1])),
         _ => None,
-    }
-}
-
-/// The C operator of a comparison.
-pub fn compare_operator(f: CompareFn) -> &'static str {
-    match f {
-        CompareFn::Eq => "==",
-        CompareFn::Ne => "!=",
-        CompareFn::Lt => "<",
-        CompareFn::Le => "<=",
-        CompareFn::Gt => ">",
-        CompareFn::Ge => ">=",
     }
 }
 

@@ -1,7 +1,6 @@
 //! Operations in GCC's vector extensions: the same text for every target, for vectors of at most one register.
 
 use super::super::types::{CType, Family, scalar_name, unsigned_of};
-use super::operator::compare_operator;
 use super::{CFile, Helper, Op, mask_of, returns, signed_like};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 
@@ -42,7 +41,7 @@ impl CFile {
             }
             Op::Unary(f) => self.vector_unary(f, dtype, lanes),
             Op::Binary(f) => self.vector_binary(f, dtype, lanes),
-            Op::Compare(f) => self.vector_compare(helper, compare_operator(f)),
+            Op::Compare(f) => self.vector_compare(helper, f.symbol()),
             Op::Select => self.vector_select(dtype, lanes),
             Op::MaxOfNumber | Op::MinOfNumber => {
                 let f = if op == Op::MaxOfNumber { orch_ir::CompareFn::Gt } else { orch_ir::CompareFn::Lt };

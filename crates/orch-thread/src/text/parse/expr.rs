@@ -2,9 +2,9 @@
 
 use crate::text::parse::{Parsed, Parser};
 use crate::text::token::Token;
-use crate::text::words::{COMPARISONS, INFIX};
+use crate::text::words::INFIX;
 use orch_compute::expr::{Expr, ExprId, Type};
-use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
+use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 impl Parser {
     pub(crate) fn expr(&mut self) -> Parsed<ExprId> {
@@ -52,10 +52,10 @@ impl Parser {
             "%" => Expr::FloorRem(a, b),
             _ => {
                 let function = INFIX.iter().find(|(text, _)| *text == operator);
-                let comparison = COMPARISONS.iter().find(|(text, _)| *text == operator);
+                let comparison = CompareFn::ALL.iter().find(|f| f.symbol() == operator);
                 match (function, comparison) {
                     (Some((_, f)), _) => Expr::Binary(*f, a, b),
-                    (_, Some((_, f))) => Expr::Compare(*f, a, b),
+                    (_, Some(f)) => Expr::Compare(*f, a, b),
                     _ => return self.error(format!("there is no operator {operator}")),
                 }
             }

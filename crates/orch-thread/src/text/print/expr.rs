@@ -1,7 +1,7 @@
 //! Prints expressions and constants.
 
 use crate::text::print::Printer;
-use crate::text::words::{COMPARISONS, INFIX, MAX_PRINTED_DEPTH};
+use crate::text::words::{INFIX, MAX_PRINTED_DEPTH};
 use orch_compute::expr::{Const, Expr, ExprId};
 use orch_ir::DType;
 use rustc_hash::FxHashMap;
@@ -44,11 +44,7 @@ impl Printer<'_> {
                 Some((operator, _)) => infix(operator, a, b),
                 None => format!("{}({}, {})", f.name(), text(a), text(b)),
             },
-            Expr::Compare(f, a, b) => {
-                let (operator, _) =
-                    COMPARISONS.iter().find(|(_, g)| g == f).expect("every comparison is infix");
-                infix(operator, a, b)
-            }
+            Expr::Compare(f, a, b) => infix(f.symbol(), a, b),
             Expr::Select(c, a, b) => format!("select({}, {}, {})", text(c), text(a), text(b)),
             Expr::Cast(dtype, a) => format!("{dtype}({})", text(a)),
             Expr::IsNan(a) => format!("is_nan({})", text(a)),

@@ -155,8 +155,8 @@ fn lengthened(row: &[(usize, f64)], taps: usize) -> Vec<(usize, f64)> {
     row
 }
 
-/// The same as a product with a matrix `[to, from]`. An element that is not finite makes its whole line NaN or infinite:
-/// zeros of the matrix are factors.
+/// The same as a product with a matrix `[to, from]`. An element that is not finite makes its whole line NaN or infinite,
+/// because it is multiplied by the zeros of the matrix, too.
 fn contracted(
     ctx: &mut Context<'_>,
     x: TensorId,

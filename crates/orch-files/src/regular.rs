@@ -13,7 +13,10 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    {
+        let no_wait = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, no_wait.bits().cast_signed());
+    }
     let file = options.open(path).map_err(|error| match path.metadata() {
         // A socket cannot be opened at all.
         Ok(data) if !data.is_file() && !data.is_dir() => irregular(data.file_type()),
@@ -51,8 +54,8 @@ mod tests {
 
     #[test]
     fn pipes_sockets_and_devices_are_refused_at_once() {
-        let dir = std::env::temp_dir().join(format!("orchestrion-regular-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let scratch = crate::Scratch::new().unwrap();
+        let dir = scratch.path();
         let pipe = dir.join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
@@ -62,8 +65,7 @@ mod tests {
         assert_eq!(said(&pipe), "it is a pipe; a regular file is expected");
         assert_eq!(said(&socket), "it is a socket; a regular file is expected");
         assert_eq!(said("/dev/zero".as_ref()), "it is a device; a regular file is expected");
-        assert_eq!(open_regular(&dir).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        assert_eq!(open_regular(dir).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(open_regular(&dir.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
