@@ -19,6 +19,7 @@ mod mmap;
 mod os;
 pub mod program;
 mod symbols;
+pub mod view;
 
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, map_open_file, read_file};

@@ -49,6 +49,28 @@ pub(crate) fn thread_time() -> Option<std::time::Duration> {
     None
 }
 
+/// How often this process has been forked from the one in which this function was first called: threads that were started at
+/// another count do not exist here. 0 where the system has no fork.
+pub(crate) fn forks() -> u32 {
+    #[cfg(unix)]
+    {
+        use std::sync::Once;
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static FORKS: AtomicU32 = AtomicU32::new(0);
+        static REGISTERED: Once = Once::new();
+        extern "C" fn count() {
+            FORKS.fetch_add(1, Ordering::Relaxed);
+        }
+        REGISTERED.call_once(|| {
+            // SAFETY: the handler only adds to an atomic, which is allowed after a fork. Without it the count stays 0.
+            unsafe { libc::pthread_atfork(None, None, Some(count)) };
+        });
+        FORKS.load(Ordering::Relaxed)
+    }
+    #[cfg(not(unix))]
+    0
+}
+
 /// Binds the calling thread to one CPU; false if the system refuses or has no such call.
 pub(crate) fn pin_current_thread(cpu: usize) -> bool {
     #[cfg(target_os = "linux")]

@@ -4,12 +4,14 @@
 
 #![allow(unsafe_code)]
 
+use orch_ir::DType;
 use orch_runtime::Machine;
 use orch_runtime::cpu::{
-    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, CpuExecutable, CpuStep,
-    Launch, Pool, PoolOptions, Program, Source,
+    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, CpuProgram, CpuStep, Launch,
+    Pool, PoolOptions, Program, Source,
 };
 use orch_runtime::cuda;
+use orch_runtime::view::{TensorView, TensorViewMut};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -128,10 +130,15 @@ fn main() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
     let pool = Arc::new(Pool::new(PoolOptions { threads: 3, pin: false }));
-    let mut executable = CpuExecutable::new(program, pool).unwrap();
+    let mut executable = CpuProgram::new(program, pool).unwrap().executable();
     let input: Vec<u8> = (0..4096).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let (mut first, mut second) = (vec![0; input.len()], vec![0; input.len()]);
-    assert_eq!(allocations(|| executable.run(&[&input], &mut [&mut first, &mut second]).unwrap()), 0);
+    let run = || {
+        let input = TensorView::new(DType::F32, &[4096], &input).unwrap();
+        let outputs = [&mut first, &mut second].map(|bytes| TensorViewMut::new(DType::F32, &[4096], bytes));
+        executable.run(&[input], &mut outputs.map(Result::unwrap)).unwrap();
+    };
+    assert_eq!(allocations(run), 0);
     let expected: Vec<u8> = (0..4096).flat_map(|i| (4.0 * i as f32).to_le_bytes()).collect();
     assert!(first == expected && second == expected);
     println!("test runs_do_not_allocate ... ok");

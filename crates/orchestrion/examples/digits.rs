@@ -18,7 +18,7 @@ fn main() -> Result<(), Error> {
     let artifact = Model::load(&folder.join("digits_cnn.onnx"), &options)?.compile(&options)?;
     print_plan(&artifact.manifest, start.elapsed());
 
-    let mut executable = Executable::load(artifact, RunOptions { threads: 1, ..RunOptions::default() })?;
+    let executable = Executable::load(artifact, RunOptions { threads: 1, ..RunOptions::default() })?;
     let mut right = 0;
     let mut times = Vec::new();
     let labels = labels.to_i64().ok_or_else(|| Error::Input("the labels are not integers".to_owned()))?;

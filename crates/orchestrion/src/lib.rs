@@ -7,7 +7,7 @@
 //! let model = Model::load("model.onnx".as_ref(), &options)?;
 //! let artifact = model.compile(&options)?;
 //! artifact.save("model.orc".as_ref())?;
-//! let mut executable = Executable::load(artifact, RunOptions::default())?;
+//! let executable = Executable::load(artifact, RunOptions::default())?;
 //! let image = orchestrion::Tensor::zeros(orchestrion::DType::F32, [1, 3, 224, 224]);
 //! let outputs = executable.run(&[image])?;
 //! # Ok(())
@@ -52,11 +52,12 @@ pub use orch_files::{default_cache_folder, remove_unfinished, whole_file};
 pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::decode_tensor;
 pub use orch_runtime::cuda::{Library, SearchPaths};
+pub use orch_runtime::view::{TensorView, TensorViewMut, ViewError, extent};
 pub use orch_runtime::{ExitingAllocator, map_file, read_file};
 pub use orch_thread::passes::names as pass_names;
 pub use plan::explain;
 pub use plan::planned::Planned;
-pub use run::executable::{Executable, RunsInARow, StepTime, aligned};
+pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, StepTime, aligned};
 pub use run::options::{DeviceCache, RunOptions, check_input};
 pub use run::{compare, npy};
 pub use tools::{cache, conformance, doctor, superoptimize};

@@ -108,7 +108,7 @@ fn f32_means_f32() {
     let artifact = model.compile(&options(&cache)).expect("it compiles");
     assert_eq!(artifact.manifest.precision, Precision::F32);
     let outputs = Executable::load(artifact, RunOptions { threads: 1, ..RunOptions::default() })
-        .and_then(|mut executable| executable.run(&inputs))
+        .and_then(|executable| executable.run(&inputs))
         .expect("it runs");
     assert!(compare(&outputs[0], &exact[0]).scaled < BOUND, "on the CPU");
     for target in ["cuda:sm_80", "cuda:sm_90"] {

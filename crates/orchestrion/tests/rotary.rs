@@ -182,7 +182,7 @@ fn rotated_attention_is_compiled_for_the_cpu() {
         assert!(has_rotation(&artifact.manifest.proofs), "{form:?}: {:#?}", artifact.manifest.proofs);
         let inputs = random_inputs(&model.graph, 5);
         let expected = model.interpret(&inputs, true).expect("the inputs fit");
-        let mut executable = Executable::load(artifact, RunOptions::default()).expect("it loads");
+        let executable = Executable::load(artifact, RunOptions::default()).expect("it loads");
         let outputs = executable.run(&inputs).expect("it runs");
         let difference = compare(&outputs[0], &expected[0]);
         assert!(difference.scaled < tolerance && difference.mismatched == 0, "{form:?}: {difference:?}");

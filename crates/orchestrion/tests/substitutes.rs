@@ -90,7 +90,7 @@ fn artifacts_carry_proofs_and_plans_with_them_are_remembered() {
     assert_eq!(again.manifest.report.without_superoptimizer_us, Some(without_us));
     let inputs = inputs(&graph, 4.0);
     let expected = model.interpret(&inputs, true).expect("the inputs fit");
-    let mut executable = Executable::load(first, RunOptions::default()).expect("it loads");
+    let executable = Executable::load(first, RunOptions::default()).expect("it loads");
     let outputs = executable.run(&inputs).expect("it runs");
     assert!(compare(&outputs[0], &expected[0]).scaled < 1e-4);
     let never = Options { superoptimize: false, ..options };

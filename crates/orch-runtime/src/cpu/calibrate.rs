@@ -5,14 +5,16 @@
 
 use super::aligned::AlignedBuffer;
 use super::cache::{BuildError, CompileCache};
-use super::executable::CpuExecutable;
+use super::executable::{CpuExecutable, CpuProgram};
 use super::kernel::CpuKernel;
 use super::launch::{Action, CpuStep, Launch, Program};
 use super::library::{Library, LoadError};
 use super::pool::{Chunking, Pool};
 use crate::kernels::Source;
 use crate::program::{Base, BufferRef};
+use crate::view::TensorViewMut;
 use crate::{Feature, Machine, os};
+use orch_ir::DType;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -163,9 +165,12 @@ impl Bench<'_> {
         // The first runs are too short to count: they find how many tasks fill `RUN_TIME`.
         while start.elapsed() < FIGURE_TIME {
             let mut executable = self.executable(name, memory.len(), blocks, tasks, sharing)?;
+            let shape = [memory.len()];
+            let output = TensorViewMut::new(DType::U8, &shape, memory.as_mut_slice());
+            let output = output.expect("the memory is as long as it is");
             let run_start = Stopwatch::start(sharing);
             executable
-                .run(&[], &mut [memory.as_mut_slice()])
+                .run(&[], &mut [output])
                 .expect("the program has no input, one output of this size and no host routine");
             let elapsed = run_start.elapsed();
             if elapsed < RUN_TIME / 2 {
@@ -193,7 +198,8 @@ impl Bench<'_> {
         let buffers = vec![memory, BufferRef::read(Base::Constant(0), 0, size_of::<i64>())];
         let steps = vec![step(kernel, buffers, chunking)];
         let program = Program { constants, output_bytes: vec![memory_bytes], steps, ..Program::default() };
-        Ok(CpuExecutable::new(program, Arc::clone(self.pool)).expect("both ranges are whole buffers"))
+        let program = CpuProgram::new(program, Arc::clone(self.pool));
+        Ok(program.expect("both ranges are whole buffers").executable())
     }
 
     /// What sharing a step among all threads costs besides its work.
@@ -212,8 +218,8 @@ impl Bench<'_> {
         let buffers = vec![BufferRef::read(Base::Arena, 0, BLOCK_BYTES)];
         let steps = (0..STEPS).map(|_| step(kernel.clone(), buffers.clone(), chunking)).collect();
         let program = Program { arena_bytes: BLOCK_BYTES, steps, ..Program::default() };
-        let mut executable =
-            CpuExecutable::new(program, Arc::clone(self.pool)).expect("the range is the whole arena");
+        let program = CpuProgram::new(program, Arc::clone(self.pool));
+        let mut executable = program.expect("the range is the whole arena").executable();
         let mut best = Duration::MAX;
         let start = Instant::now();
         while start.elapsed() < FIGURE_TIME {

@@ -1,20 +1,27 @@
 //! Running a program.
 //!
-//! Everything that can be done before the first run is: memory is allocated, constants are aligned, and the pointer
-//! table of every launch is filled but for the caller's tensors. A run patches those in and walks the steps; it
-//! allocates nothing, except for host routines and for tensors of the caller that are not 8-byte aligned.
+//! A [`CpuProgram`] is what all runs share: code, constants, threads. A [`CpuExecutable`] is what a run needs for itself: working
+//! memory, and the pointer table of every launch, filled but for the caller's tensors. A run enters those and walks the steps; it
+//! allocates nothing, except for host routines and for tensors of the caller that are not row-major or not 8-byte aligned.
 
 use super::aligned::{ALIGN_BYTES, AlignedBuffer};
 use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
 use super::pool::Pool;
 use crate::program::{Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_sizes};
+use crate::view::{TensorView, TensorViewMut};
 use bytes::Bytes;
 use std::ffi::c_void;
 use std::fmt;
 use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// A program whose constants are in place. Executables of it may run at the same time.
+pub struct CpuProgram {
+    program: Arc<Program>,
+    pool: Arc<Pool>,
+}
 
 /// A program with memory to run in.
 pub struct CpuExecutable {
@@ -29,8 +36,14 @@ pub struct CpuExecutable {
 // the caller's tensors are used during `run` only. Everything else is `Send`.
 unsafe impl Send for CpuExecutable {}
 
-impl CpuExecutable {
-    /// Prepares a program to run on the threads of `pool`.
+impl fmt::Debug for CpuProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuProgram").field("program", &self.program).finish_non_exhaustive()
+    }
+}
+
+impl CpuProgram {
+    /// Takes a program that runs on the threads of `pool`.
     ///
     /// # Errors
     /// If the program breaks its rules.
@@ -41,31 +54,29 @@ impl CpuExecutable {
                 *constant = AlignedBuffer::copy_of(constant).into();
             }
         }
-        Ok(Self::prepare(Arc::new(program), pool))
+        Ok(Self { program: Arc::new(program), pool })
     }
 
-    /// Another executable of the same program, with an arena of its own: constants and code are shared.
-    pub fn duplicate(&self) -> Self {
-        Self::prepare(Arc::clone(&self.program), Arc::clone(&self.pool))
+    /// An executable with working memory of its own.
+    pub fn executable(&self) -> CpuExecutable {
+        let memory = Memory::new(&self.program);
+        let scratch = Scratch::new(scratch_bytes(&self.program), self.pool.threads());
+        let pointers = PointerTable::new(&self.program, &memory);
+        let (program, pool) = (Arc::clone(&self.program), Arc::clone(&self.pool));
+        CpuExecutable { program, pool, memory, scratch, pointers }
     }
+}
 
-    /// The program.
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
-    fn prepare(program: Arc<Program>, pool: Arc<Pool>) -> Self {
-        let memory = Memory::new(&program);
-        let scratch = Scratch::new(scratch_bytes(&program), pool.threads());
-        let pointers = PointerTable::new(&program, &memory);
-        Self { program, pool, memory, scratch, pointers }
-    }
-
+impl CpuExecutable {
     /// Computes the outputs from the inputs.
     ///
     /// # Errors
     /// If the tensors do not fit the program, or a host routine fails.
-    pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
+    pub fn run(
+        &mut self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), RunError> {
         self.run_observed(inputs, outputs, &mut |_| ())
     }
 
@@ -75,8 +86,8 @@ impl CpuExecutable {
     /// As [`run`](Self::run).
     pub fn profile(
         &mut self,
-        inputs: &[&[u8]],
-        outputs: &mut [&mut [u8]],
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
         runs: usize,
     ) -> Result<Vec<StepProfile>, RunError> {
         let mut samples: Vec<Vec<Duration>> = vec![Vec::with_capacity(runs); self.program.steps.len()];
@@ -99,28 +110,25 @@ impl CpuExecutable {
     /// Runs, and tells `after_step` the index of each step when it has ended.
     fn run_observed(
         &mut self,
-        inputs: &[&[u8]],
-        outputs: &mut [&mut [u8]],
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
         after_step: &mut dyn FnMut(usize),
     ) -> Result<(), RunError> {
-        check_sizes("input", &self.program.input_bytes, inputs.iter().map(|bytes| bytes.len()))?;
-        check_sizes("output", &self.program.output_bytes, outputs.iter().map(|bytes| bytes.len()))?;
-        self.memory.inputs.iter_mut().zip(inputs).for_each(|(tensor, bytes)| tensor.set_input(bytes));
-        self.memory
-            .outputs
-            .iter_mut()
-            .zip(&mut *outputs)
-            .for_each(|(tensor, bytes)| tensor.set_output(bytes));
+        check_sizes("input", &self.program.input_bytes, inputs.iter().map(TensorView::len_bytes))?;
+        check_sizes("output", &self.program.output_bytes, outputs.iter().map(TensorViewMut::len_bytes))?;
+        self.memory.inputs.iter_mut().zip(inputs).for_each(|(tensor, input)| tensor.set_input(input));
+        let outputs_in_memory = self.memory.outputs.iter_mut().zip(&mut *outputs);
+        outputs_in_memory.for_each(|(tensor, output)| tensor.set_output(output));
         self.pointers.patch(&self.memory);
         let result = (0..self.program.steps.len()).try_for_each(|step| {
-            // SAFETY: the program is valid (checked in `new`), and the tensors have the sizes that it states and stay
+            // SAFETY: the program is valid (checked in `CpuProgram::new`), and the tensors have the sizes that it states and stay
             // borrowed until this function returns, outputs exclusively.
             unsafe { self.run_step(step)? };
             after_step(step);
             Ok(())
         });
-        for (tensor, bytes) in self.memory.outputs.iter_mut().zip(outputs) {
-            tensor.deliver(bytes);
+        for (tensor, output) in self.memory.outputs.iter_mut().zip(outputs) {
+            tensor.deliver(output);
             tensor.release();
         }
         self.memory.inputs.iter_mut().for_each(|tensor| tensor.release());

@@ -3,6 +3,7 @@
 use super::aligned::AlignedBuffer;
 use super::launch::{Action, Program};
 use crate::program::{Base, BufferRef};
+use crate::view::{TensorView, TensorViewMut};
 use std::ffi::c_void;
 
 /// Alignment that kernels may assume of the caller's tensors: that of the widest element.
@@ -16,11 +17,11 @@ pub(super) struct Memory {
     pub(super) outputs: Vec<CallerTensor>,
 }
 
-/// A tensor that the caller passes to each run, or its aligned stand-in.
+/// A tensor that the caller passes to each run, or its stand-in: row-major and aligned.
 #[derive(Default)]
 pub(super) struct CallerTensor {
     address: Option<*mut u8>,
-    /// Made at the first run whose tensor is not aligned.
+    /// Made at the first run whose tensor is not so itself.
     stand_in: Option<AlignedBuffer>,
 }
 
@@ -63,36 +64,41 @@ impl Memory {
 }
 
 impl CallerTensor {
-    /// Takes an input for one run.
-    pub(super) fn set_input(&mut self, bytes: &[u8]) {
-        if is_aligned(bytes.as_ptr()) {
-            self.address = Some(bytes.as_ptr().cast_mut());
-        } else {
-            let stand_in = self.stand_in.get_or_insert_with(|| AlignedBuffer::zeroed(bytes.len()));
-            stand_in.as_mut_slice().copy_from_slice(bytes);
-            self.address = Some(stand_in.as_ptr());
-        }
-    }
-
-    /// Takes an output for one run.
-    pub(super) fn set_output(&mut self, bytes: &mut [u8]) {
-        self.address = Some(if is_aligned(bytes.as_ptr()) {
-            bytes.as_mut_ptr()
-        } else {
-            self.stand_in.get_or_insert_with(|| AlignedBuffer::zeroed(bytes.len())).as_ptr()
+    /// Takes an input for one run: where it lies, or as a row-major copy that is aligned.
+    pub(super) fn set_input(&mut self, input: &TensorView<'_>) {
+        self.address = Some(match input.bytes().filter(|bytes| is_aligned(bytes.as_ptr())) {
+            Some(bytes) => bytes.as_ptr().cast_mut(),
+            None => {
+                let stand_in = self.stand_in(input.len_bytes());
+                input.copy_to(stand_in.as_mut_slice());
+                stand_in.as_ptr()
+            }
         });
     }
 
-    /// Brings an output to the caller if it is not there yet: after the run that `bytes` were set for.
-    pub(super) fn deliver(&self, bytes: &mut [u8]) {
-        if let Some(stand_in) = self.stand_in.as_ref().filter(|_| !is_aligned(bytes.as_ptr())) {
-            bytes.copy_from_slice(stand_in.as_slice());
+    /// Takes an output for one run.
+    pub(super) fn set_output(&mut self, output: &mut TensorViewMut<'_>) {
+        let len = output.len_bytes();
+        self.address = Some(match output.bytes_mut().filter(|bytes| is_aligned(bytes.as_ptr())) {
+            Some(bytes) => bytes.as_mut_ptr(),
+            None => self.stand_in(len).as_ptr(),
+        });
+    }
+
+    /// Brings an output to the caller if it is not there yet: after the run that it was set for.
+    pub(super) fn deliver(&self, output: &mut TensorViewMut<'_>) {
+        if let Some(stand_in) = self.stand_in.as_ref().filter(|it| self.address == Some(it.as_ptr())) {
+            output.copy_from(stand_in.as_slice());
         }
     }
 
     /// Forgets the caller's memory.
     pub(super) fn release(&mut self) {
         self.address = None;
+    }
+
+    fn stand_in(&mut self, len_bytes: usize) -> &mut AlignedBuffer {
+        self.stand_in.get_or_insert_with(|| AlignedBuffer::zeroed(len_bytes))
     }
 }
 
@@ -148,6 +154,7 @@ impl PointerTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orch_ir::DType;
 
     #[test]
     fn scratch_parts_are_apart_and_aligned() {
@@ -163,9 +170,9 @@ mod tests {
     fn unaligned_tensors_have_stand_ins() {
         let block = AlignedBuffer::copy_of(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         let mut tensor = CallerTensor::default();
-        tensor.set_input(&block.as_slice()[..4]);
+        tensor.set_input(&TensorView::new(DType::U8, &[4], &block.as_slice()[..4]).unwrap());
         assert!(tensor.stand_in.is_none());
-        tensor.set_input(&block.as_slice()[3..7]);
+        tensor.set_input(&TensorView::new(DType::U8, &[4], &block.as_slice()[3..7]).unwrap());
         assert_eq!(tensor.stand_in.as_ref().unwrap().as_slice(), [3, 4, 5, 6]);
         assert!(is_aligned(tensor.address.unwrap()));
     }

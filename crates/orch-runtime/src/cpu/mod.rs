@@ -22,7 +22,7 @@ pub use aligned::{ALIGN_BYTES, AlignedBuffer};
 pub use cache::{BuildError, CompileCache};
 pub use calibrate::{Calibration, calibrate};
 pub use compiler::{CompileError, Compiler, CompilerOptions, Tuning};
-pub use executable::CpuExecutable;
+pub use executable::{CpuExecutable, CpuProgram};
 pub use isa::missing_extensions;
 pub use kernel::CpuKernel;
 pub use launch::{Action, CpuStep, Launch, Program};

@@ -6,6 +6,8 @@
 //! descheduled delays no other: its chunks are done by others, and the loop ends as soon as all chunks are done, whether
 //! or not every thread has noticed it.
 //!
+//! In a forked process, which has none of the threads, loops run on their callers.
+//!
 //! Idle threads spin for some microseconds, then give way to other programs, then sleep. A pool of one thread starts
 //! none and calls the loop body directly.
 
@@ -14,7 +16,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,6 +57,8 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// Held by the thread whose loop is running.
     running: Mutex<()>,
+    /// [`os::forks`] when the threads were started.
+    forks: u32,
 }
 
 type Body<'a> = dyn Fn(usize, Range<i64>) + Sync + 'a;
@@ -155,7 +159,7 @@ impl Pool {
         while shared.started.load(Ordering::SeqCst) < workers.len() {
             std::thread::yield_now();
         }
-        Self { shared, workers, running: Mutex::new(()) }
+        Self { shared, workers, running: Mutex::new(()), forks: os::forks() }
     }
 
     /// Threads that work on a loop, the caller's included. Loop bodies get a thread index below this.
@@ -164,8 +168,9 @@ impl Pool {
     }
 
     /// Calls `body(thread, tasks)` for disjoint ranges that make up `0..tasks`, on several threads, and returns when
-    /// all calls have. At any time each thread index is used by one call only. Loops of several callers run one
-    /// after the other; a loop started inside a loop body runs inline, under the same thread index.
+    /// all calls have. At any time each thread index is used by one call of this loop only. A loop that finds the threads
+    /// taken by another caller's runs on its caller alone; one that is started inside a loop body runs inline, under the
+    /// same thread index.
     ///
     /// # Panics
     /// If `body` does; the other calls still happen.
@@ -177,11 +182,11 @@ impl Pool {
             return body(inside.thread, 0..tasks);
         }
         let threads = self.threads();
-        let running = lock(&self.running);
-        if threads == 1 || tasks == 1 || chunking == Chunking::Inline {
+        let is_shared = threads > 1 && tasks > 1 && chunking != Chunking::Inline;
+        let Some(running) = is_shared.then(|| self.take_threads()).flatten() else {
             let _inside = self.shared.enter(0);
             return body(0, 0..tasks);
-        }
+        };
         let per_thread = if chunking == Chunking::Dynamic { DYNAMIC_CHUNKS } else { 1 };
         let chunks = usize::try_from(tasks).unwrap_or(usize::MAX).min(threads * per_thread);
         self.shared.publish(threads, tasks, chunks as u32, body);
@@ -193,10 +198,28 @@ impl Pool {
             resume_unwind(panic);
         }
     }
+
+    /// The right to run a loop on all threads; `None` while another caller has it, and in a process that was forked since: the threads
+    /// are not in it.
+    fn take_threads(&self) -> Option<MutexGuard<'_, ()>> {
+        if os::forks() != self.forks {
+            return None;
+        }
+        match self.running.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if os::forks() != self.forks {
+            // Their threads are not in this process: neither can they be waited for.
+            self.workers.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.announce(usize::MAX);
         for worker in self.workers.drain(..) {

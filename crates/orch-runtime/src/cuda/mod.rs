@@ -26,7 +26,7 @@ pub use driver::module::{Function, FunctionAttributes, LaunchShape, Module};
 pub use driver::search::SearchPaths;
 pub use driver::stream::{Event, Stream};
 pub use execute::executable::{
-    BoundaryArgument, CudaExecutable, ExecutableError, ExecutableOptions, Execution,
+    BoundaryArgument, CudaExecutable, CudaProgram, ExecutableError, ExecutableOptions, Execution,
 };
 pub use execute::launch::{Action, CudaStep, Launch, Program, TensorMapShape};
 pub use execute::row::Row;

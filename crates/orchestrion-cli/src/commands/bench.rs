@@ -3,7 +3,7 @@
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::{DeviceCache, Error, Executable, RunsInARow, Tensor};
+use orchestrion::{DeviceCache, Error, OutputBuffers, RunContext, RunsInARow, Tensor, TensorView};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -52,17 +52,19 @@ const MIN_RUNS: usize = 5;
 /// Times whole runs, and steps if asked.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let base_kib = resident_kib();
-    let mut executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
-    let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
-    let mut buffers = executable.output_buffers();
-    begin(&mut executable, &inputs, &mut buffers)?;
+    let executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
+    let mut context = executable.context()?;
+    let inputs = arguments.inputs.tensors(&context.manifest().inputs)?;
+    let mut buffers = OutputBuffers::new(context.manifest())?;
+    // A GPU has the inputs from the first run on.
+    context.run_views(&views(&inputs), &mut buffers.views())?;
     let clock = match (arguments.device_only, arguments.in_a_row, arguments.cold) {
         (false, ..) => Clock::Host,
-        (true, Some(runs), _) => Clock::Row(executable.in_a_row(runs)?),
+        (true, Some(runs), _) => Clock::Row(context.in_a_row(runs)?),
         (true, None, false) => Clock::Device(DeviceCache::Warm),
         (true, None, true) => Clock::Device(DeviceCache::Cold),
     };
-    let mut timed = Timed { executable: &mut executable, inputs: &inputs, buffers: &mut buffers, clock };
+    let mut timed = Timed { context: &mut context, inputs: &inputs, buffers: &mut buffers, clock };
     if arguments.serve {
         return serve(&mut timed, base_kib);
     }
@@ -81,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         outln!("median {}, best {} of {} runs", shown(median), shown(min), samples_ms.len());
     }
     if arguments.steps {
-        print_steps(&mut executable, &inputs, samples_ms.len().min(30), arguments.threads)?;
+        print_steps(&mut context, &inputs, samples_ms.len().min(30), arguments.threads)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -126,19 +128,16 @@ impl Clock {
     }
 }
 
-/// An executable with all memory of a run at hand, so that what is timed allocates nothing.
+/// A context with all memory of a run at hand, so that what is timed allocates nothing.
 struct Timed<'a> {
-    executable: &'a mut Executable,
+    context: &'a mut RunContext,
     inputs: &'a [Tensor],
-    buffers: &'a mut [Vec<u8>],
+    buffers: &'a mut OutputBuffers,
     clock: Clock,
 }
 
-/// The first run: a GPU has the inputs from then on.
-fn begin(executable: &mut Executable, inputs: &[Tensor], buffers: &mut [Vec<u8>]) -> Result<(), Error> {
-    let given: Vec<&[u8]> = inputs.iter().map(|tensor| &tensor.bytes()[..]).collect();
-    let mut outputs: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
-    executable.run_bytes(&given, &mut outputs)
+fn views(inputs: &[Tensor]) -> Vec<TensorView<'_>> {
+    inputs.iter().map(TensorView::from).collect()
 }
 
 impl Timed<'_> {
@@ -146,7 +145,7 @@ impl Timed<'_> {
     fn runs_ms(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
         let times_us = match &self.clock {
             Clock::Host => return (0..runs).map(|_| self.run_ms()).collect(),
-            Clock::Device(cache) => self.executable.device_times_us(runs, *cache)?,
+            Clock::Device(cache) => self.context.device_times_us(runs, *cache)?,
             Clock::Row(row) => row.times_us(runs)?,
         };
         Ok(times_us.into_iter().map(|time_us| time_us / 1e3).collect())
@@ -154,10 +153,9 @@ impl Timed<'_> {
 
     /// Time of one run by the host's clock, in milliseconds.
     fn run_ms(&mut self) -> Result<f64, Error> {
-        let given: Vec<&[u8]> = self.inputs.iter().map(|tensor| &tensor.bytes()[..]).collect();
-        let mut outputs: Vec<&mut [u8]> = self.buffers.iter_mut().map(Vec::as_mut_slice).collect();
+        let (inputs, mut outputs) = (views(self.inputs), self.buffers.views());
         let start = Instant::now();
-        self.executable.run_again(&given, &mut outputs)?;
+        self.context.run_again(&inputs, &mut outputs)?;
         Ok(start.elapsed().as_secs_f64() * 1e3)
     }
 }
@@ -180,15 +178,15 @@ fn serve(timed: &mut Timed<'_>, base_kib: u64) -> Result<ExitCode, Error> {
 
 /// Prints the time of each step; `threads` run it, or all if that is 0.
 fn print_steps(
-    executable: &mut Executable,
+    context: &mut RunContext,
     inputs: &[Tensor],
     runs: usize,
     threads: usize,
 ) -> Result<(), Error> {
-    let profile = executable.profile(inputs, runs)?;
-    data::note_modelled_threads(executable.manifest(), threads);
-    for (number, (step, time)) in executable.manifest().steps.iter().zip(profile).enumerate() {
-        let call = executable.call_of(number).and_then(Result::ok);
+    let profile = context.profile(inputs, runs)?;
+    data::note_modelled_threads(context.manifest(), threads);
+    for (number, (step, time)) in context.manifest().steps.iter().zip(profile).enumerate() {
+        let call = context.call_of(number).and_then(Result::ok);
         let call = call.map_or_else(String::new, |release| format!("  ({release})"));
         let gflops = step.flops / time.median_us.max(1e-3) / 1e3;
         let gbytes = step.traffic_bytes as f64 / time.median_us.max(1e-3) / 1e3;

@@ -5,7 +5,7 @@ use crate::print::{note_line, outln};
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::manifest::{ActionInfo, CallInfo, CtaInfo, KernelInfo, Manifest, Resources};
-use orchestrion::{Error, Executable, Options};
+use orchestrion::{Error, Executable, Options, RunContext};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,10 +56,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let measured = if !arguments.measure || arguments.no_measure {
         unmeasured
     } else {
-        match Executable::load(artifact, data::run_options(&options, 0)) {
-            Ok(executable) => {
+        match Executable::load(artifact, data::run_options(&options, 0)).and_then(|it| it.context()) {
+            Ok(context) => {
                 data::note_modelled_threads(&manifest, 0);
-                measure(executable)?
+                measure(context)?
             }
             // A plan can be read on machines that cannot run it.
             Err(Error::Environment(reason)) => {
@@ -88,12 +88,12 @@ struct Measured {
 }
 
 /// Runs each step.
-fn measure(mut executable: Executable) -> Result<Vec<Measured>, Error> {
-    let inputs = data::InputArguments::default().tensors(&executable.manifest().inputs)?;
-    let profile = executable.profile(&inputs, MEASURED_RUNS)?;
+fn measure(mut context: RunContext) -> Result<Vec<Measured>, Error> {
+    let inputs = data::InputArguments::default().tensors(&context.manifest().inputs)?;
+    let profile = context.profile(&inputs, MEASURED_RUNS)?;
     let measured = profile.into_iter().enumerate().map(|(step, time)| Measured {
         median_us: Some(time.median_us),
-        call: executable.call_of(step).map(|call| call.map_err(str::to_owned)),
+        call: context.call_of(step).map(|call| call.map_err(str::to_owned)),
     });
     Ok(measured.collect())
 }

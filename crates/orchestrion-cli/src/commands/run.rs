@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         check_each_step: arguments.check_steps,
         ..data::run_options(&options, arguments.threads)
     };
-    let mut executable = Executable::load(data::artifact(&arguments.model, &options)?, run_options)?;
+    let executable = Executable::load(data::artifact(&arguments.model, &options)?, run_options)?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let given = arguments.inputs.files(&executable.manifest().inputs);
     let given = given.iter().chain([&arguments.model]).map(PathBuf::as_path);

@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     };
     let model = Model::load_for(&artifact.manifest, &source, &options)?;
     let precision = artifact.manifest.precision;
-    let mut executable = Executable::load(artifact, data::run_options(&options, arguments.threads))?;
+    let executable = Executable::load(artifact, data::run_options(&options, arguments.threads))?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let given = arguments.inputs.files(&executable.manifest().inputs);
     let given = given.iter().chain([&arguments.model, &source]).map(PathBuf::as_path);

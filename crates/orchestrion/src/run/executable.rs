@@ -1,20 +1,40 @@
-//! Running: an artifact with its kernels loaded and its memory allocated.
+//! Running: an artifact with its kernels loaded, and contexts of it with working memory.
 
 use super::load;
-use super::options::{DeviceCache, RunOptions, check_input};
+use super::options::{DeviceCache, RunOptions, check_count, check_port};
 use crate::Error;
 use crate::artifact::Artifact;
 use crate::manifest::{Device, Manifest, Port, typed};
-use orch_ir::Tensor;
+use orch_ir::{DType, Shape, Tensor};
 use orch_runtime::cuda::{Row, TimeOptions};
+use orch_runtime::view::{TensorView, TensorViewMut};
 use orch_runtime::{cpu, cuda};
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// A compiled model, ready to run.
+/// A compiled model, ready to run, from several threads at the same time too: each run takes a context that no other uses, which is
+/// made if there is none. All share code, weights and threads.
 pub struct Executable {
-    manifest: Arc<Manifest>,
-    output_bytes: Vec<usize>,
+    loaded: Arc<Loaded>,
+    idle: Mutex<Vec<RunContext>>,
+}
+
+/// Working memory for one run of an [`Executable`] at a time. It keeps the executable's code and weights in memory.
+pub struct RunContext {
+    loaded: Arc<Loaded>,
     inner: Inner,
+}
+
+/// What contexts share.
+struct Loaded {
+    artifact: Artifact,
+    program: Program,
+}
+
+/// What runs, without working memory.
+enum Program {
+    Cpu(cpu::CpuProgram),
+    Cuda(cuda::CudaProgram),
 }
 
 /// What runs it.
@@ -38,24 +58,78 @@ impl Executable {
     /// # Errors
     /// If it is inconsistent or its kernels do not load on this machine.
     pub fn load(artifact: Artifact, options: RunOptions) -> Result<Self, Error> {
-        let output_bytes = load::port_bytes(&artifact.manifest.outputs)?;
-        let manifest = Arc::new(artifact.manifest);
-        let inner = match manifest.device {
-            Device::Cpu => {
-                let parts = (&artifact.libraries[..], artifact.constants);
-                Inner::Cpu(Box::new(load::on_cpu(&manifest, parts, options.threads)?))
-            }
-            Device::Cuda => {
-                let parts = (&artifact.libraries[..], artifact.constants);
-                Inner::Cuda(Box::new(load::on_gpu(&manifest, parts, &options)?))
-            }
+        let manifest = &artifact.manifest;
+        let parts = (&artifact.libraries[..], artifact.constants.clone());
+        let program = match manifest.device {
+            Device::Cpu => Program::Cpu(load::on_cpu(manifest, parts, options.threads)?),
+            Device::Cuda => Program::Cuda(load::on_gpu(manifest, parts, &options)?),
         };
-        Ok(Self { manifest, output_bytes, inner })
+        let loaded = Arc::new(Loaded { artifact, program });
+        let first = loaded.context()?;
+        Ok(Self { loaded, idle: Mutex::new(vec![first]) })
+    }
+
+    /// What was loaded.
+    pub fn artifact(&self) -> &Artifact {
+        &self.loaded.artifact
     }
 
     /// What the plan is and how it was found.
     pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+        &self.loaded.artifact.manifest
+    }
+
+    /// A context that runs at the same time as others: one per thread that wants to own its working memory.
+    ///
+    /// # Errors
+    /// If a GPU lacks memory.
+    pub fn context(&self) -> Result<RunContext, Error> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.map_or_else(|| self.loaded.context(), Ok)
+    }
+
+    /// Computes the outputs, in the model's order, from the inputs, in the model's order.
+    ///
+    /// # Errors
+    /// If the inputs are not those of the model, a host routine fails on their values, or the device does.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        self.with_context(|context| context.run(inputs))
+    }
+
+    /// Computes the outputs where the caller wants them, from inputs where they lie: see [`RunContext::run_views`].
+    ///
+    /// # Errors
+    /// As [`RunContext::run_views`].
+    pub fn run_views(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), Error> {
+        self.with_context(|context| context.run_views(inputs, outputs))
+    }
+
+    fn with_context<T>(&self, run: impl FnOnce(&mut RunContext) -> Result<T, Error>) -> Result<T, Error> {
+        let mut context = self.context()?;
+        let result = run(&mut context);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+        result
+    }
+}
+
+impl Loaded {
+    fn context(self: &Arc<Self>) -> Result<RunContext, Error> {
+        let inner = match &self.program {
+            Program::Cpu(program) => Inner::Cpu(Box::new(program.executable())),
+            Program::Cuda(program) => Inner::Cuda(Box::new(program.executable().map_err(Error::from)?)),
+        };
+        Ok(RunContext { loaded: Arc::clone(self), inner })
+    }
+}
+
+impl RunContext {
+    /// What the plan is and how it was found.
+    pub fn manifest(&self) -> &Manifest {
+        &self.loaded.artifact.manifest
     }
 
     /// Computes the outputs, in the model's order, from the inputs, in the model's order.
@@ -63,29 +137,40 @@ impl Executable {
     /// # Errors
     /// If the inputs are not those of the model, a host routine fails on their values, or the device does.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        self.check(inputs)?;
-        let mut buffers = self.output_buffers();
-        let mut outputs: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
-        self.run_bytes(&input_slices(inputs), &mut outputs)?;
-        self.manifest.outputs.iter().zip(buffers).map(|(port, bytes)| tensor_of(port, bytes)).collect()
+        let mut outputs = OutputBuffers::new(self.manifest())?;
+        let inputs: Vec<TensorView<'_>> = inputs.iter().map(TensorView::from).collect();
+        self.run_views(&inputs, &mut outputs.views())?;
+        Ok(outputs.into_tensors())
     }
 
-    /// Runs into buffers of the caller, which are as long as the outputs' types and shapes say: nothing is allocated.
+    /// Computes the outputs where the caller wants them, from inputs where they lie. On a CPU nothing is copied but tensors that are not
+    /// row-major, or do not start at a multiple of 8 bytes, and nothing is allocated for the others. Outputs must not overlap inputs.
     ///
     /// # Errors
-    /// If the sizes differ, a host routine fails on the inputs' values, or the device does.
-    pub fn run_bytes(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+    /// If types or shapes are not those of the model, a host routine fails on the inputs' values, or the device does; the contents of
+    /// the outputs are undefined then.
+    pub fn run_views(
+        &mut self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), Error> {
+        self.check(inputs, outputs)?;
         match &mut self.inner {
             Inner::Cpu(inner) => inner.run(inputs, outputs).map_err(Error::from),
-            Inner::Cuda(inner) => inner.run(inputs, outputs).map_err(Error::from),
+            Inner::Cuda(inner) => run_on_gpu(inner, inputs, outputs),
         }
     }
 
     /// Runs again on the inputs of the last run. A GPU has them, and keeps the outputs: nothing is copied.
     ///
     /// # Errors
-    /// As [`Executable::run_bytes`].
-    pub fn run_again(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+    /// As [`RunContext::run_views`].
+    pub fn run_again(
+        &mut self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), Error> {
+        self.check(inputs, outputs)?;
         match &mut self.inner {
             Inner::Cpu(inner) => inner.run(inputs, outputs).map_err(Error::from),
             Inner::Cuda(inner) => inner.run_on_device(1).map_err(Error::from),
@@ -95,7 +180,7 @@ impl Executable {
     /// Microseconds of runs on the inputs of the last run, by the GPU's own clock, each begun with such a cache.
     ///
     /// # Errors
-    /// If the executable is for a CPU, or as [`Executable::run_bytes`].
+    /// If the executable is for a CPU, or as [`RunContext::run_views`].
     pub fn device_times_us(&mut self, runs: usize, cache: DeviceCache) -> Result<Vec<f64>, Error> {
         match &mut self.inner {
             Inner::Cpu(_) => Err(no_clock()),
@@ -114,7 +199,7 @@ impl Executable {
     /// If the executable is for a CPU or has steps on the host, the GPU lacks memory for the tensors of all runs, or runs
     /// differ.
     pub fn in_a_row(&mut self, runs: usize) -> Result<RunsInARow, Error> {
-        let buffers = [self.output_buffers(), self.output_buffers()];
+        let buffers = [OutputBuffers::new(self.manifest())?, OutputBuffers::new(self.manifest())?];
         let Inner::Cuda(inner) = &mut self.inner else { return Err(no_clock()) };
         let row = Row::new(inner, runs).map_err(Error::from)?;
         let mut row = row.ok_or_else(|| {
@@ -122,8 +207,8 @@ impl Executable {
                 "the executable has steps that run on the host, so that no graph takes its runs".to_owned(),
             )
         })?;
-        let calls_library =
-            (0..self.manifest.steps.len()).any(|step| matches!(inner.call_of(step), Some(Ok(_))));
+        let calls_library = (0..self.loaded.artifact.manifest.steps.len())
+            .any(|step| matches!(inner.call_of(step), Some(Ok(_))));
         if !calls_library {
             ensure_alike(inner, &mut row, buffers)?;
         }
@@ -133,15 +218,18 @@ impl Executable {
     /// Median time of each step over `runs` runs.
     ///
     /// # Errors
-    /// As [`Executable::run`].
+    /// As [`RunContext::run`].
     pub fn profile(&mut self, inputs: &[Tensor], runs: usize) -> Result<Vec<StepTime>, Error> {
-        self.check(inputs)?;
-        let (mut buffers, given) = (self.output_buffers(), input_slices(inputs));
-        let mut outputs: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut buffers = OutputBuffers::new(self.manifest())?;
+        let mut outputs = buffers.views();
+        let inputs: Vec<TensorView<'_>> = inputs.iter().map(TensorView::from).collect();
+        self.check(&inputs, &outputs)?;
         let profile = match &mut self.inner {
-            Inner::Cpu(inner) => inner.profile(&given, &mut outputs, runs).map_err(Error::from)?,
+            Inner::Cpu(inner) => inner.profile(&inputs, &mut outputs, runs).map_err(Error::from)?,
             Inner::Cuda(inner) => {
-                inner.upload(&given).map_err(Error::from)?;
+                let bytes: Vec<Cow<'_, [u8]>> = inputs.iter().map(TensorView::row_major).collect();
+                let bytes: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
+                inner.upload(&bytes).map_err(Error::from)?;
                 inner.profile(runs).map_err(Error::from)?
             }
         };
@@ -156,26 +244,92 @@ impl Executable {
         }
     }
 
-    /// Buffers of the outputs' sizes.
-    pub fn output_buffers(&self) -> Vec<Vec<u8>> {
-        self.output_bytes.iter().map(|&bytes| vec![0; bytes]).collect()
-    }
-
-    fn check(&self, inputs: &[Tensor]) -> Result<(), Error> {
-        let ports = &self.manifest.inputs;
-        if inputs.len() != ports.len() {
-            let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
-            let (given, expected) = (inputs.len(), ports.len());
-            let names = names.join(", ");
-            return Err(Error::Input(format!(
-                "{given} inputs are given, the model takes {expected}: {names}"
-            )));
+    fn check(&self, inputs: &[TensorView<'_>], outputs: &[TensorViewMut<'_>]) -> Result<(), Error> {
+        let manifest = self.manifest();
+        check_count("input", &manifest.inputs, inputs.len())?;
+        check_count("output", &manifest.outputs, outputs.len())?;
+        for (port, given) in manifest.inputs.iter().zip(inputs) {
+            check_port("input", port, given.dtype(), given.shape())?;
         }
-        for (port, tensor) in ports.iter().zip(inputs) {
-            check_input(port, tensor)?;
+        for (port, given) in manifest.outputs.iter().zip(outputs) {
+            check_port("output", port, given.dtype(), given.shape())?;
         }
         Ok(())
     }
+}
+
+/// Memory for all outputs of a model, row-major.
+#[derive(Debug)]
+pub struct OutputBuffers(Vec<OutputBuffer>);
+
+#[derive(Debug)]
+struct OutputBuffer {
+    dtype: DType,
+    shape: Shape,
+    bytes: Vec<u8>,
+}
+
+impl OutputBuffer {
+    fn view(&mut self) -> TensorViewMut<'_> {
+        let view = TensorViewMut::new(self.dtype, &self.shape, &mut self.bytes);
+        view.expect("a buffer is made for its type and shape")
+    }
+}
+
+impl OutputBuffers {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// If the manifest names an unknown type.
+    pub fn new(manifest: &Manifest) -> Result<Self, Error> {
+        let buffer = |port: &Port| {
+            let (dtype, shape) = typed(&port.dtype, &port.shape)?;
+            let bytes = vec![0; dtype.size_bytes() * shape.elems()];
+            Ok(OutputBuffer { dtype, shape, bytes })
+        };
+        manifest.outputs.iter().map(buffer).collect::<Result<_, Error>>().map(Self)
+    }
+
+    /// Where a run is to write.
+    pub fn views(&mut self) -> Vec<TensorViewMut<'_>> {
+        self.0.iter_mut().map(OutputBuffer::view).collect()
+    }
+
+    /// The tensors that a run has written.
+    pub fn into_tensors(self) -> Vec<Tensor> {
+        let tensor = |OutputBuffer { dtype, shape, bytes }| {
+            Tensor::from_bytes(dtype, shape, bytes.into()).expect("a buffer is made for its type and shape")
+        };
+        self.0.into_iter().map(tensor).collect()
+    }
+
+    fn byte_slices(&mut self) -> Vec<&mut [u8]> {
+        self.0.iter_mut().map(|buffer| &mut buffer.bytes[..]).collect()
+    }
+}
+
+/// Runs on tensors of the host, which are copied to the device and back.
+fn run_on_gpu(
+    executable: &mut cuda::CudaExecutable,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), Error> {
+    let inputs: Vec<Cow<'_, [u8]>> = inputs.iter().map(TensorView::row_major).collect();
+    let inputs: Vec<&[u8]> = inputs.iter().map(|bytes| &bytes[..]).collect();
+    let mut stand_ins: Vec<Option<Vec<u8>>> = outputs.iter_mut().map(TensorViewMut::stand_in).collect();
+    let mut slices: Vec<&mut [u8]> = (outputs.iter_mut().zip(&mut stand_ins))
+        .map(|(output, stand_in)| match stand_in {
+            Some(bytes) => &mut bytes[..],
+            None => output.bytes_mut().expect("an output without a stand-in is row-major"),
+        })
+        .collect();
+    executable.run(&inputs, &mut slices).map_err(Error::from)?;
+    for (output, stand_in) in outputs.iter_mut().zip(&stand_ins) {
+        if let Some(bytes) = stand_in {
+            output.copy_from(bytes);
+        }
+    }
+    Ok(())
 }
 
 /// Runs in a row on a GPU: one graph, in which each run has tensors of its own and may start as the run before ends. So
@@ -198,17 +352,13 @@ impl RunsInARow {
 fn ensure_alike(
     alone: &mut cuda::CudaExecutable,
     row: &mut Row,
-    [mut expected, mut found]: [Vec<Vec<u8>>; 2],
+    [mut expected, mut found]: [OutputBuffers; 2],
 ) -> Result<(), Error> {
-    let read = |run: &mut cuda::CudaExecutable, outputs: &mut [Vec<u8>]| {
-        let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-        run.download(&mut outputs).map_err(Error::from)
-    };
-    read(alone, &mut expected)?;
+    alone.download(&mut expected.byte_slices()).map_err(Error::from)?;
     row.run().map_err(Error::from)?;
     for run in row.runs_mut() {
-        read(run, &mut found)?;
-        if found != expected {
+        run.download(&mut found.byte_slices()).map_err(Error::from)?;
+        if found.byte_slices() != expected.byte_slices() {
             return Err(Error::Internal("runs in a row do not compute what a run does alone".to_owned()));
         }
     }
@@ -227,11 +377,5 @@ pub fn aligned(tensor: &Tensor) -> Tensor {
         .expect("a copy has the same size")
 }
 
-fn input_slices(inputs: &[Tensor]) -> Vec<&[u8]> {
-    inputs.iter().map(|tensor| &tensor.bytes()[..]).collect()
-}
-
-fn tensor_of(port: &Port, bytes: Vec<u8>) -> Result<Tensor, Error> {
-    let (dtype, shape) = typed(&port.dtype, &port.shape)?;
-    Tensor::from_bytes(dtype, shape, bytes.into()).map_err(|error| Error::Internal(error.to_string()))
-}
+#[cfg(test)]
+mod tests;

@@ -16,12 +16,12 @@ use orch_runtime::{cpu, cuda};
 use orch_thread::target::GPU_TARGETS;
 use std::sync::Arc;
 
-/// An executable on threads of this process.
+/// A program for threads of this process.
 pub fn on_cpu(
     manifest: &Manifest,
     (libraries, constants): (&[Bytes], Vec<Bytes>),
     threads: usize,
-) -> Result<cpu::CpuExecutable, Error> {
+) -> Result<cpu::CpuProgram, Error> {
     check_cpu(manifest)?;
     if threads > MAX_THREADS {
         return Err(Error::Input(format!(
@@ -45,15 +45,15 @@ pub fn on_cpu(
     };
     let program = program(manifest, constants, &launch)?;
     let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
-    cpu::CpuExecutable::new(program, pool).map_err(|error| invalid_program(&error))
+    cpu::CpuProgram::new(program, pool).map_err(|error| invalid_program(&error))
 }
 
-/// An executable on the first GPU of this machine.
+/// A program for the first GPU of this machine.
 pub fn on_gpu(
     manifest: &Manifest,
     (cubins, constants): (&[Bytes], Vec<Bytes>),
     options: &RunOptions,
-) -> Result<cuda::CudaExecutable, Error> {
+) -> Result<cuda::CudaProgram, Error> {
     let no_gpu = |error: CudaError| {
         Error::Environment(format!("the executable is for a GPU ({}): {error}", manifest.target))
     };
@@ -88,9 +88,9 @@ pub fn on_gpu(
     let program = program(manifest, constants, &launch)?;
     let options =
         ExecutableOptions { check_each_step: options.check_each_step, ..ExecutableOptions::default() };
-    let executable = cuda::CudaExecutable::new(&context, program, options).map_err(Error::from)?;
+    let program = cuda::CudaProgram::new(&context, program, options).map_err(Error::from)?;
     check_memory(manifest, 0)?;
-    Ok(executable)
+    Ok(program)
 }
 
 /// Refuses a GPU that does not run code of the manifest's instruction set: `sm_XY` runs on X.Y and later ones of X.

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::manifest::Port;
-use orch_ir::{Shape, Tensor};
+use orch_ir::{DType, Shape, Tensor};
 use orch_runtime::cuda::SearchPaths;
 
 /// How an executable runs.
@@ -25,18 +25,41 @@ pub enum DeviceCache {
     Cold,
 }
 
+/// Checks that there is a tensor for each input, or output: `what` says which.
+///
+/// # Errors
+/// If there is not.
+pub(super) fn check_count(what: &str, ports: &[Port], given: usize) -> Result<(), Error> {
+    if given == ports.len() {
+        return Ok(());
+    }
+    let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+    let (expected, names) = (ports.len(), names.join(", "));
+    Err(Error::Input(format!("{given} {what}s are given, the model has {expected}: {names}")))
+}
+
 /// Checks one tensor against the input it is meant for.
 ///
 /// # Errors
 /// If type or shape differ.
 pub fn check_input(port: &Port, tensor: &Tensor) -> Result<(), Error> {
-    let (dtype, shape) = (tensor.dtype(), tensor.shape());
-    if dtype.name() == port.dtype && shape[..] == port.shape[..] {
+    check_port("input", port, tensor.dtype(), tensor.shape())
+}
+
+/// Checks a tensor against the input or output it is meant for: `what` says which.
+///
+/// # Errors
+/// If type or shape differ.
+pub(super) fn check_port(what: &str, port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Error> {
+    if dtype.name() == port.dtype && shape == port.shape {
         return Ok(());
     }
-    let expected = Shape::checked(port.shape.clone()).unwrap_or_default();
+    let shown = |shape: &[usize]| Shape::checked(shape.to_vec()).unwrap_or_default();
     Err(Error::Input(format!(
-        "input `{}` is {dtype}{shape}, the model was compiled for {}{expected}",
-        port.name, port.dtype
+        "{what} `{}` is {dtype}{}, the model was compiled for {}{}",
+        port.name,
+        shown(shape),
+        port.dtype,
+        shown(&port.shape)
     )))
 }

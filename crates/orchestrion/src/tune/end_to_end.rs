@@ -3,10 +3,11 @@
 use super::select::fastest;
 use crate::manifest::{Port, typed};
 use crate::plan::planned::EndToEndTime;
-use crate::run::executable::Executable;
+use crate::run::executable::{Executable, RunContext};
 use crate::run::launch::noise;
 use crate::run::options::{DeviceCache, RunOptions};
 use crate::{Artifact, Error, Options};
+use orch_ir::Tensor;
 use orch_tune::Database;
 
 /// Rounds of the timing, and runs of each plan in each but the first; one if a run takes so many microseconds.
@@ -39,25 +40,21 @@ pub fn times(
     options: &Options,
 ) -> Result<Vec<Option<f64>>, Error> {
     let run_options = RunOptions { cuda: options.cuda.clone(), ..RunOptions::default() };
-    let load = |artifact: &Artifact| -> Result<Executable, Error> {
-        let mut executable = Executable::load(artifact.clone(), run_options.clone())?;
-        let ports = &artifact.manifest;
-        let inputs: Vec<Vec<u8>> = ports.inputs.iter().map(any_value).collect::<Result<_, _>>()?;
-        let mut outputs: Vec<Vec<u8>> = ports.outputs.iter().map(any_value).collect::<Result<_, _>>()?;
-        let given: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-        let mut taken: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-        executable.run_bytes(&given, &mut taken)?;
-        Ok(executable)
+    let load = |artifact: &Artifact| -> Result<RunContext, Error> {
+        let mut context = Executable::load(artifact.clone(), run_options.clone())?.context()?;
+        let inputs: Vec<Tensor> = artifact.manifest.inputs.iter().map(any_value).collect::<Result<_, _>>()?;
+        context.run(&inputs)?;
+        Ok(context)
     };
     // Several may be more than the device's memory holds.
-    let mut executables: Vec<Option<Executable>> =
+    let mut contexts: Vec<Option<RunContext>> =
         artifacts.iter().map(|artifact| load(artifact).ok()).collect();
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); artifacts.len()];
     for _ in 0..ROUNDS {
-        for (executable, times) in executables.iter_mut().zip(&mut times) {
-            if let Some(executable) = executable {
+        for (context, times) in contexts.iter_mut().zip(&mut times) {
+            if let Some(context) = context {
                 let runs = if times.first().is_some_and(|&us| us < LONG_US) { RUNS } else { 1 };
-                times.extend(executable.device_times_us(runs, DeviceCache::Cold)?);
+                times.extend(context.device_times_us(runs, DeviceCache::Cold)?);
             }
         }
     }
@@ -76,10 +73,11 @@ pub fn times(
 }
 
 /// Noise for floats; zeros, which are indices of something, for others.
-fn any_value(port: &Port) -> Result<Vec<u8>, Error> {
+fn any_value(port: &Port) -> Result<Tensor, Error> {
     let (dtype, shape) = typed(&port.dtype, &port.shape)?;
     let bytes = dtype.size_bytes() * shape.elems();
-    Ok(if dtype.is_float() { noise(bytes) } else { vec![0; bytes] })
+    let bytes = if dtype.is_float() { noise(bytes) } else { vec![0; bytes] };
+    Tensor::from_bytes(dtype, shape, bytes.into()).map_err(Error::internal)
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ fn check_unguarded(graph: &PrimGraph, inputs: &[Tensor], options: &Options) -> R
         evaluate(graph, inputs, &EvalOptions::wide()).map_err(|e| format!("interpreter (wide): {e}"))?;
     let native = evaluate(graph, inputs, &EvalOptions::default()).map_err(|e| format!("interpreter: {e}"))?;
     let artifact = Model::from_graph(graph.clone()).compile(options).map_err(|e| format!("compile: {e}"))?;
-    let mut executable = Executable::load(artifact, RunOptions { threads: 2, ..RunOptions::default() })
+    let executable = Executable::load(artifact, RunOptions { threads: 2, ..RunOptions::default() })
         .map_err(|e| format!("load: {e}"))?;
     let first = executable.run(inputs).map_err(|e| format!("run: {e}"))?;
     let second = executable.run(inputs).map_err(|e| format!("second run: {e}"))?;

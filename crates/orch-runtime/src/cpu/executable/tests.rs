@@ -69,9 +69,21 @@ fn program(elems: usize) -> Program {
     }
 }
 
-fn executable(elems: usize, threads: usize) -> CpuExecutable {
+fn prepared(elems: usize, threads: usize) -> CpuProgram {
     let pool = Pool::new(PoolOptions { threads, pin: false });
-    CpuExecutable::new(program(elems), Arc::new(pool)).unwrap()
+    CpuProgram::new(program(elems), Arc::new(pool)).unwrap()
+}
+
+fn executable(elems: usize, threads: usize) -> CpuExecutable {
+    prepared(elems, threads).executable()
+}
+
+fn read<'a>(shape: &'a [usize], bytes: &'a [u8]) -> TensorView<'a> {
+    TensorView::new(DType::F32, shape, bytes).unwrap()
+}
+
+fn write<'a>(shape: &'a [usize], bytes: &'a mut [u8]) -> TensorViewMut<'a> {
+    TensorViewMut::new(DType::F32, shape, bytes).unwrap()
 }
 
 /// Runs with tensors that start `shift` bytes after an aligned address, and checks the results.
@@ -88,7 +100,9 @@ fn check(executable: &mut CpuExecutable, elems: usize, shift: usize) {
     }
     let (first, rest) = rest.split_at_mut(size);
     let (second, rest) = rest.split_at_mut(size);
-    executable.run(&[input], &mut [first, second, &mut rest[..4]]).unwrap();
+    let shape = [elems];
+    let outputs = &mut [write(&shape, first), write(&shape, second), write(&[1], &mut rest[..4])];
+    executable.run(&[read(&shape, input)], outputs).unwrap();
     assert_eq!(first, values(-1.0));
     assert_eq!(second, values(-2.0));
     assert_eq!(rest[..4], 0.5f32.to_le_bytes());
@@ -107,12 +121,34 @@ fn programs_run_at_any_alignment_and_thread_count() {
 }
 
 #[test]
-fn duplicates_run_at_the_same_time() {
-    let mut first = executable(501, 2);
-    let mut second = first.duplicate();
+fn strided_tensors_are_read_and_written_in_place() {
+    let mut executable = executable(6, 2);
+    let input: Vec<u8> = floats((0..12).map(|i| i as f32));
+    let mut first = floats([9.0; 12]);
+    let (mut second, mut third) = (vec![0; 24], vec![0; 4]);
+    // Every second element.
+    // SAFETY: six elements in steps of two are eleven elements.
+    let (view, target) = unsafe {
+        let view = TensorView::from_raw_parts(DType::F32, &[6], &[2], input.as_ptr());
+        (view, TensorViewMut::from_raw_parts(DType::F32, &[6], &[2], first.as_mut_ptr()))
+    };
+    let outputs = &mut [target.unwrap(), write(&[6], &mut second), write(&[1], &mut third)];
+    executable.run(&[view.unwrap()], outputs).unwrap();
+    let expected = (0..12).map(|i| if i % 2 == 0 { -(i as f32 + 0.5) } else { 9.0 });
+    assert_eq!(first, floats(expected));
+    assert_eq!(second, floats((0..6).map(|i| -(4.0 * i as f32 + 1.0))));
+}
+
+#[test]
+fn executables_of_a_program_run_at_the_same_time() {
+    let program = prepared(501, 2);
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..50).for_each(|_| check(&mut first, 501, 0)));
-        scope.spawn(|| (0..50).for_each(|_| check(&mut second, 501, 0)));
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut executable = program.executable();
+                (0..50).for_each(|_| check(&mut executable, 501, 0));
+            });
+        }
     });
 }
 
@@ -120,8 +156,8 @@ fn duplicates_run_at_the_same_time() {
 fn profiles_name_all_steps() {
     let mut executable = executable(8, 1);
     let (mut first, mut second, mut third) = (vec![0; 32], vec![0; 32], vec![0; 4]);
-    let mut outputs = [&mut first[..], &mut second[..], &mut third[..]];
-    let profile = executable.profile(&[&[0; 32]], &mut outputs, 5).unwrap();
+    let mut outputs = [write(&[8], &mut first), write(&[8], &mut second), write(&[1], &mut third)];
+    let profile = executable.profile(&[read(&[8], &[0; 32])], &mut outputs, 5).unwrap();
     let names: Vec<_> = profile.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["add", "neg", "double", "copy"]);
     assert!(profile.iter().all(|step| step.median_us > 0.0 && step.median_us < 1e6));
@@ -132,9 +168,9 @@ fn wrong_tensors_are_refused() {
     let mut executable = executable(8, 1);
     let error = executable.run(&[], &mut []).unwrap_err();
     assert_eq!(error.to_string(), "the model has 1 input(s), 0 were given");
-    let error = executable.run(&[&[0; 31]], &mut []).unwrap_err();
-    assert_eq!(error.to_string(), "input 0 takes 32 bytes, 31 were given");
-    let error = executable.run(&[&[0; 32]], &mut [&mut []]).unwrap_err();
+    let error = executable.run(&[read(&[7], &[0; 28])], &mut []).unwrap_err();
+    assert_eq!(error.to_string(), "input 0 takes 32 bytes, 28 were given");
+    let error = executable.run(&[read(&[8], &[0; 32])], &mut [write(&[0], &mut [])]).unwrap_err();
     assert_eq!(error.to_string(), "the model has 3 output(s), 1 were given");
 }
 
@@ -147,8 +183,8 @@ fn host_failures_name_the_step() {
         let steps = vec![CpuStep { name: "TopK_3".into(), action: Action::Host(host) }];
         let program = Program { output_bytes: vec![4], steps, ..Program::default() };
         let pool = Pool::new(PoolOptions { threads: 1, pin: false });
-        let mut executable = CpuExecutable::new(program, Arc::new(pool)).unwrap();
-        executable.run(&[], &mut [&mut [0; 4]]).unwrap_err().to_string()
+        let mut executable = CpuProgram::new(program, Arc::new(pool)).unwrap().executable();
+        executable.run(&[], &mut [write(&[1], &mut [0; 4])]).unwrap_err().to_string()
     };
     assert_eq!(run(|_| Err("k is negative".into())), "`TopK_3` failed: k is negative");
     assert_eq!(run(|_| Ok(vec![])), "`TopK_3` failed: internal error: 0 results instead of 1");

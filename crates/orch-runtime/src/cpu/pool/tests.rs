@@ -50,19 +50,43 @@ fn results_are_visible_after_each_of_many_loops() {
 }
 
 #[test]
-fn a_thread_index_is_used_by_one_call_at_a_time() {
+fn a_loop_uses_a_thread_index_for_one_call_at_a_time() {
     let pool = pool(4);
-    let busy: Vec<_> = (0..4).map(|_| AtomicBool::new(false)).collect();
-    let body = |thread: usize, _: Range<i64>| {
-        assert!(!busy[thread].swap(true, Ordering::SeqCst));
-        std::thread::yield_now();
-        busy[thread].store(false, Ordering::SeqCst);
-    };
     std::thread::scope(|scope| {
         for chunking in [Chunking::Inline, Chunking::Static, Chunking::Dynamic] {
-            let (pool, body) = (&pool, &body);
-            scope.spawn(move || (0..200).for_each(|_| pool.run(64, chunking, body)));
+            let pool = &pool;
+            scope.spawn(move || {
+                let busy: Vec<_> = (0..4).map(|_| AtomicBool::new(false)).collect();
+                let body = |thread: usize, _: Range<i64>| {
+                    assert!(!busy[thread].swap(true, Ordering::SeqCst));
+                    std::thread::yield_now();
+                    busy[thread].store(false, Ordering::SeqCst);
+                };
+                (0..200).for_each(|_| pool.run(64, chunking, &body));
+            });
         }
+    });
+}
+
+#[test]
+fn a_loop_does_not_wait_for_another_callers() {
+    let pool = pool(2);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (begun, wait) = std::sync::mpsc::channel();
+        let (pool, ended) = (&pool, &ended);
+        scope.spawn(move || {
+            pool.run(2, Chunking::Static, &|_, _| {
+                // The test waits for the first thread only.
+                let _ = begun.send(());
+                while !ended.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+            });
+        });
+        wait.recv().unwrap();
+        assert_eq!(counts(pool, 100, Chunking::Dynamic), vec![1; 100]);
+        ended.store(true, Ordering::SeqCst);
     });
 }
 

@@ -8,7 +8,7 @@ use super::dependencies::dependencies;
 use super::graph::{Graph, GraphBuilder, Node};
 use super::launch::{Action, Program};
 use super::library_calls::{Call, CallMode, Calls};
-use super::placement::{Arguments, Placement};
+use super::placement::{Arguments, Packed, Placement, upload_constants};
 use super::timing::BatchHold;
 use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::CudaError;
@@ -73,10 +73,18 @@ pub struct BoundaryArgument {
     pub buffer: BufferRef,
 }
 
+/// A program whose constants are on a device. Executables of it may run at the same time.
+#[derive(Clone)]
+pub struct CudaProgram {
+    program: Arc<Program>,
+    constants: Arc<Packed>,
+    context: Context,
+    options: ExecutableOptions,
+}
+
 /// A program with memory on a device to run in.
 pub struct CudaExecutable {
-    program: Arc<Program>,
-    options: ExecutableOptions,
+    source: CudaProgram,
     // Fields drop in order: graphs before what their nodes point to.
     segments: Vec<Segment>,
     calls: Calls,
@@ -99,46 +107,55 @@ enum Segment {
     Host(usize),
 }
 
-impl CudaExecutable {
-    /// Prepares a program.
+impl CudaProgram {
+    /// Takes a program, and brings its constants to the device.
     ///
     /// # Errors
-    /// If the program breaks its rules, or the device lacks memory or does not support a launch.
+    /// If the program breaks its rules, or the device lacks memory.
     pub fn new(
         context: &Context,
         program: Program,
         options: ExecutableOptions,
     ) -> Result<Self, ExecutableError> {
         program.check()?;
-        let stream = Stream::new(context)?;
-        let placement = Placement::new(&stream, &program, None)?;
-        Ok(Self::prepare(stream, Arc::new(program), placement, options)?)
+        let constants = Arc::new(upload_constants(&Stream::new(context)?, &program)?);
+        Ok(Self { program: Arc::new(program), constants, context: context.clone(), options })
     }
 
-    /// Another executable of the same program, with tensors of its own: constants and code are shared.
+    /// An executable with tensors and a stream of its own.
     ///
     /// # Errors
-    /// If the device lacks memory.
-    pub fn duplicate(&self) -> Result<Self, ExecutableError> {
-        let stream = Stream::new(self.stream.context())?;
-        let placement = Placement::new(&stream, &self.program, Some(&self.placement.constants))?;
-        Ok(Self::prepare(stream, Arc::clone(&self.program), placement, self.options)?)
+    /// If the device lacks memory or does not support a launch.
+    pub fn executable(&self) -> Result<CudaExecutable, ExecutableError> {
+        let stream = Stream::new(&self.context)?;
+        let placement = Placement::new(&stream, &self.program, &self.constants)?;
+        Ok(CudaExecutable::prepare(stream, self.clone(), placement)?)
+    }
+}
+
+impl CudaExecutable {
+    /// The only executable of a program.
+    ///
+    /// # Errors
+    /// As [`CudaProgram::new`] and [`CudaProgram::executable`].
+    pub fn new(
+        context: &Context,
+        program: Program,
+        options: ExecutableOptions,
+    ) -> Result<Self, ExecutableError> {
+        CudaProgram::new(context, program, options)?.executable()
     }
 
-    /// A duplicate whose inputs on the device are the same.
+    /// Another executable of the same program, whose inputs on the device are the same.
     pub(in crate::cuda) fn duplicate_with_inputs(&self) -> Result<Self, ExecutableError> {
-        let mut duplicate = self.duplicate()?;
+        let mut duplicate = self.source.executable()?;
         duplicate.placement.inputs.begin_copy(&duplicate.stream, &self.placement.inputs)?;
         duplicate.wait()?;
         Ok(duplicate)
     }
 
-    fn prepare(
-        stream: Stream,
-        program: Arc<Program>,
-        placement: Placement,
-        options: ExecutableOptions,
-    ) -> Result<Self, CudaError> {
+    fn prepare(stream: Stream, source: CudaProgram, placement: Placement) -> Result<Self, CudaError> {
+        let (program, options) = (&source.program, source.options);
         for step in &program.steps {
             if let Action::Launch(launch) = &step.action {
                 launch.function.allow(&launch.shape)?;
@@ -147,16 +164,15 @@ impl CudaExecutable {
         let arguments = (program.steps.iter())
             .map(|step| Arguments::of(step, &placement, stream.context()))
             .collect::<Result<_, _>>()?;
-        let boundary = boundary(&program);
+        let boundary = boundary(program);
         let form = match options.execution {
             _ if options.check_each_step => CallMode::Direct,
             Execution::Direct => CallMode::Direct,
             Execution::StraightGraph | Execution::BranchedGraph => CallMode::Captured,
         };
-        let calls = Calls::new(&stream, &program, &placement, form)?;
+        let calls = Calls::new(&stream, program, &placement, form)?;
         let mut executable = Self {
-            program,
-            options,
+            source,
             segments: Vec::new(),
             calls,
             arguments,
@@ -173,7 +189,7 @@ impl CudaExecutable {
 
     /// The program.
     pub fn program(&self) -> &Program {
-        &self.program
+        &self.source.program
     }
 
     /// The flag that an earlier timing held batches back with, if there is one.
@@ -188,7 +204,7 @@ impl CudaExecutable {
 
     /// Whether a run waits for the device after each step.
     pub(in crate::cuda) fn waits_after_steps(&self) -> bool {
-        self.options.check_each_step
+        self.source.options.check_each_step
     }
 
     /// The stream that it runs in.
@@ -253,11 +269,11 @@ impl CudaExecutable {
     }
 
     fn check_inputs(&self, inputs: &[&[u8]]) -> Result<(), RunError> {
-        check_sizes("input", &self.program.input_bytes, inputs.iter().map(|bytes| bytes.len()))
+        check_sizes("input", &self.source.program.input_bytes, inputs.iter().map(|bytes| bytes.len()))
     }
 
     fn check_outputs(&self, outputs: &[&mut [u8]]) -> Result<(), RunError> {
-        check_sizes("output", &self.program.output_bytes, outputs.iter().map(|bytes| bytes.len()))
+        check_sizes("output", &self.source.program.output_bytes, outputs.iter().map(|bytes| bytes.len()))
     }
 
     /// # Safety
@@ -305,7 +321,7 @@ impl CudaExecutable {
                     let first = steps.start;
                     for step in steps.clone() {
                         self.enqueue_step(step, step > first)?;
-                        if self.options.check_each_step {
+                        if self.source.options.check_each_step {
                             self.wait()?;
                         }
                     }
@@ -321,7 +337,7 @@ impl CudaExecutable {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn profile(&mut self, runs: usize) -> Result<Vec<StepProfile>, ExecutableError> {
-        let steps = self.program.steps.len();
+        let steps = self.source.program.steps.len();
         let context = self.stream.context().clone();
         let events = (0..=steps).map(|_| Event::new(&context)).collect::<Result<Vec<_>, _>>()?;
         let mut samples = vec![Vec::with_capacity(runs); steps];
@@ -336,7 +352,7 @@ impl CudaExecutable {
                 samples[step].push(pair[1].elapsed_us(&pair[0])?);
             }
         }
-        let profile = self.program.steps.iter().zip(samples).map(|(step, mut times)| {
+        let profile = self.source.program.steps.iter().zip(samples).map(|(step, mut times)| {
             times.sort_unstable_by(f64::total_cmp);
             StepProfile { name: step.name.clone(), median_us: times[times.len() / 2] }
         });
@@ -345,7 +361,7 @@ impl CudaExecutable {
 
     /// Enqueues a step, or runs it if it is a host routine.
     pub(in crate::cuda) fn run_step(&mut self, idx: usize) -> Result<(), ExecutableError> {
-        match self.program.steps[idx].action {
+        match self.source.program.steps[idx].action {
             Action::Host(_) => self.run_host(idx),
             Action::Launch(_) | Action::Copy { .. } => Ok(self.enqueue_step(idx, true)?),
         }
@@ -355,12 +371,12 @@ impl CudaExecutable {
     /// kernels read inputs of the model before `griddepcontrol.wait`, and work before the run may write these.
     fn enqueue_step(&mut self, idx: usize, follows: bool) -> Result<(), CudaError> {
         self.is_pending(idx..idx + 1);
-        let enqueued = match &self.program.steps[idx].action {
+        let enqueued = match &self.source.program.steps[idx].action {
             Action::Launch(launch) => match self.calls.of(idx) {
                 Some(call) => self.calls.enqueue(call, &self.stream),
                 None => {
                     let mut shape = launch.shape;
-                    shape.is_programmatic &= self.options.allow_programmatic && follows;
+                    shape.is_programmatic &= self.source.options.allow_programmatic && follows;
                     let pointers = self.arguments[idx].pointers();
                     // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                     unsafe { launch.function.launch_with(&self.stream, &shape, pointers) }
@@ -376,7 +392,7 @@ impl CudaExecutable {
 
     fn run_host(&mut self, idx: usize) -> Result<(), ExecutableError> {
         self.wait()?;
-        let step = &self.program.steps[idx];
+        let step = &self.source.program.steps[idx];
         let Action::Host(host) = &step.action else { return Ok(()) };
         let failed = |reason| RunError::Host { step: step.name.clone(), reason };
         let inputs = host.inputs.iter().map(|operand| self.read(&operand.buffer));
@@ -393,7 +409,7 @@ impl CudaExecutable {
         match range.base {
             Base::Constant(idx) => {
                 let end = range.offset_bytes + range.len_bytes;
-                Ok(self.program.constants[idx].slice(range.offset_bytes..end))
+                Ok(self.source.program.constants[idx].slice(range.offset_bytes..end))
             }
             Base::Arena | Base::Input(_) | Base::Output(_) => {
                 self.placement.read(&self.stream, range).map(Bytes::from)
@@ -436,9 +452,9 @@ impl CudaExecutable {
     fn kernels(&self, steps: &Range<usize>) -> String {
         let launches: Vec<usize> = steps
             .clone()
-            .filter(|&idx| matches!(self.program.steps[idx].action, Action::Launch(_)))
+            .filter(|&idx| matches!(self.source.program.steps[idx].action, Action::Launch(_)))
             .collect();
-        let name = |idx: usize| &self.program.steps[idx].name;
+        let name = |idx: usize| &self.source.program.steps[idx].name;
         match launches[..] {
             [] => String::new(),
             [idx] => format!("{} of step `{}`", self.kernel(idx), name(idx)),
@@ -453,7 +469,7 @@ impl CudaExecutable {
 
     /// What a step launches, in words.
     fn kernel(&self, step: usize) -> String {
-        match (&self.program.steps[step].action, self.calls.of(step)) {
+        match (&self.source.program.steps[step].action, self.calls.of(step)) {
             (_, Some(call)) => format!("the call of {}", call.release()),
             (Action::Launch(launch), None) => format!("kernel `{}`", launch.function.symbol()),
             (Action::Copy { .. } | Action::Host(_), None) => String::new(),
@@ -462,7 +478,7 @@ impl CudaExecutable {
 
     /// The steps, cut at host routines.
     fn split(&self) -> Result<Vec<Segment>, CudaError> {
-        let steps = &self.program.steps;
+        let steps = &self.source.program.steps;
         let is_host = |idx: &usize| matches!(steps[*idx].action, Action::Host(_));
         let mut segments = Vec::new();
         let mut start = 0;
@@ -479,7 +495,7 @@ impl CudaExecutable {
     }
 
     fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
-        if self.options.check_each_step || self.options.execution == Execution::Direct {
+        if self.source.options.check_each_step || self.source.options.execution == Execution::Direct {
             return Ok(Segment::Direct(steps));
         }
         let builder = GraphBuilder::new(self.stream.context())?;
@@ -489,12 +505,13 @@ impl CudaExecutable {
 
     /// For each of these steps those of them that it depends on.
     fn waits(&self, steps: Range<usize>) -> Vec<Vec<usize>> {
-        match self.options.execution {
+        match self.source.options.execution {
             Execution::Direct | Execution::StraightGraph => {
                 (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect()).collect()
             }
             Execution::BranchedGraph => {
-                let ranges: Vec<_> = self.program.steps[steps].iter().map(|step| step.buffers()).collect();
+                let ranges: Vec<_> =
+                    self.source.program.steps[steps].iter().map(|step| step.buffers()).collect();
                 dependencies(&ranges)
             }
         }
@@ -508,7 +525,7 @@ impl CudaExecutable {
         start: GraphEnd,
     ) -> Result<GraphEnd, CudaError> {
         let waits = self.waits(steps.clone());
-        let allow_early = self.options.allow_programmatic && builder.has_programmatic_edges();
+        let allow_early = self.source.options.allow_programmatic && builder.has_programmatic_edges();
         // For each step the nodes that later steps depend on: its own, or those that it depends on if it does nothing.
         let mut ends: Vec<GraphEnd> = Vec::with_capacity(steps.len());
         // The node of the last library call that uses the workspace: the next such call depends on it.
@@ -522,7 +539,7 @@ impl CudaExecutable {
                 workspace_end.retain(|node| !after.contains(node));
                 after.append(&mut workspace_end);
             }
-            let node = match (&self.program.steps[idx].action, captured) {
+            let node = match (&self.source.program.steps[idx].action, captured) {
                 (Action::Launch(_), Some(captured)) => Some(builder.add_captured(captured, &after)?),
                 (Action::Launch(launch), None) => {
                     let (function, shape) = (&launch.function, &launch.shape);
@@ -542,7 +559,7 @@ impl CudaExecutable {
             if call.is_some_and(Call::needs_workspace) {
                 workspace_end.extend(node);
             }
-            let is_launch = matches!(self.program.steps[idx].action, Action::Launch(_));
+            let is_launch = matches!(self.source.program.steps[idx].action, Action::Launch(_));
             let is_kernel = is_launch && captured.is_none();
             ends.push(GraphEnd { nodes: node.map_or(after, |node| vec![node]), is_kernel });
         }
@@ -586,7 +603,7 @@ fn boundary(program: &Program) -> Vec<BoundaryArgument> {
 
 impl fmt::Debug for CudaExecutable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CudaExecutable").field("program", &self.program).finish_non_exhaustive()
+        f.debug_struct("CudaExecutable").field("program", &self.source.program).finish_non_exhaustive()
     }
 }
 

@@ -94,28 +94,20 @@ impl Packed {
 }
 
 impl Placement {
-    /// Device buffers for a valid program: constants are uploaded, or shared with another executable; all else is zero.
+    /// Device buffers for a valid program, whose constants are on the device: all else is zero.
     pub(in crate::cuda) fn new(
         stream: &Stream,
         program: &Program,
-        constants: Option<&Arc<Packed>>,
+        constants: &Arc<Packed>,
     ) -> Result<Self, CudaError> {
         Self::allocate(stream, program, constants).map_err(|error| with_total(error, program))
     }
 
-    fn allocate(
-        stream: &Stream,
-        program: &Program,
-        constants: Option<&Arc<Packed>>,
-    ) -> Result<Self, CudaError> {
+    fn allocate(stream: &Stream, program: &Program, constants: &Arc<Packed>) -> Result<Self, CudaError> {
         let context = stream.context();
-        let constants = match constants {
-            Some(constants) => Arc::clone(constants),
-            None => Arc::new(upload_constants(stream, program)?),
-        };
         let placement = Self {
             arena: DeviceBuffer::new(context, program.arena_bytes, "working memory")?,
-            constants,
+            constants: Arc::clone(constants),
             inputs: Packed::new(context, &program.input_bytes, "inputs")?,
             outputs: Packed::new(context, &program.output_bytes, "outputs")?,
         };
@@ -181,9 +173,14 @@ fn with_total(error: CudaError, program: &Program) -> CudaError {
     CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes }
 }
 
-fn upload_constants(stream: &Stream, program: &Program) -> Result<Packed, CudaError> {
+/// Brings the constants of a program to the device, and waits until they are there.
+///
+/// # Errors
+/// If the device lacks memory.
+pub(in crate::cuda) fn upload_constants(stream: &Stream, program: &Program) -> Result<Packed, CudaError> {
     let sizes: Vec<usize> = program.constants.iter().map(|bytes| bytes.len()).collect();
-    let packed = Packed::new(stream.context(), &sizes, "constants")?;
+    let packed =
+        Packed::new(stream.context(), &sizes, "constants").map_err(|error| with_total(error, program))?;
     let begun = program.constants.iter().enumerate().try_for_each(|(idx, bytes)| {
         // SAFETY: the program's constants stay as they are until the wait below.
         unsafe { packed.begin_write(stream, idx, bytes) }

@@ -8,7 +8,7 @@ use crate::plan::kernel::KernelDesign;
 use crate::run::launch::{check_fits, chunking, noise};
 use crate::{Error, Options};
 use bytes::Bytes;
-use orch_runtime::cpu::{Action, CpuExecutable, CpuStep, Launch, Library, Pool, PoolOptions, Program};
+use orch_runtime::cpu::{Action, CpuProgram, CpuStep, Launch, Library, Pool, PoolOptions, Program};
 use orch_runtime::program::{Base, BufferRef};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl Meter for Cpu {
         program.constants = read.constants();
         let threads = self.figures.threads as usize;
         let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
-        let mut executable = CpuExecutable::new(program, pool).map_err(Error::internal)?;
+        let mut executable = CpuProgram::new(program, pool).map_err(Error::internal)?.executable();
         executable.run(&[], &mut []).map_err(Error::internal)?;
         let start = Instant::now();
         executable.run(&[], &mut []).map_err(Error::internal)?;

@@ -331,17 +331,17 @@ fn runs_on_the_device_copy_nothing() {
 }
 
 #[test]
-fn duplicates_share_constants_only() {
+fn executables_of_a_program_share_constants_only() {
     let fake = Fake::new();
     let context = fake.context();
     let mut first = executable(&context, diamond(&context), Execution::BranchedGraph);
     let before = fake.memory_used();
-    let mut second = first.duplicate().unwrap();
+    let mut second = first.source.executable().unwrap();
     assert_eq!(fake.memory_used() - before, before - 256);
     check_diamond(&mut second, 5.0);
     drop(first);
     check_diamond(&mut second, 6.0);
-    first = second.duplicate().unwrap();
+    first = second.source.executable().unwrap();
     check_diamond(&mut first, 7.0);
 }
 

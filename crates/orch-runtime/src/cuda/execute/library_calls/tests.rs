@@ -171,7 +171,7 @@ fn calls_run_in_every_way() {
         for execution in EXECUTIONS {
             let mut first = executable(&context, chain(&context, &library), execution);
             check_chain(&mut first);
-            let mut second = first.duplicate().unwrap();
+            let mut second = first.duplicate_with_inputs().unwrap();
             drop(first);
             check_chain(&mut second);
             assert_eq!(fake.memory_used(), 64 + 4 * 256 + workspace);
@@ -275,7 +275,7 @@ fn what_no_graph_takes_is_left_to_the_kernel() {
         let reason = executable.call_of(0).unwrap().unwrap_err().to_owned();
         assert!(reason.contains("while capturing a call of a library"), "{reason}");
         run(&mut executable, &[&[2.0], &[3.0]], 1);
-        let again = executable.duplicate().unwrap();
+        let again = executable.duplicate_with_inputs().unwrap();
         assert!(again.call_of(0).unwrap().is_ok(), "the next capture works");
     }
 }
