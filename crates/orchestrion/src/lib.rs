@@ -60,4 +60,4 @@ pub use plan::planned::Planned;
 pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, StepTime, aligned};
 pub use run::options::{DeviceCache, RunOptions, check_input};
 pub use run::{compare, npy};
-pub use tools::{cache, conformance, doctor, superoptimize};
+pub use tools::{cache, conformance, doctor, plan_text, superoptimize, verification};

@@ -1,6 +1,8 @@
-//! Tools of the command line beside compiling and running.
+//! What the command line and the bindings offer beside compiling and running.
 
 pub mod cache;
 pub mod conformance;
 pub mod doctor;
+pub mod plan_text;
 pub mod superoptimize;
+pub mod verification;

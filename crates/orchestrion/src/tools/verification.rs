@@ -1,0 +1,133 @@
+//! A compiled model against the reference interpreter, output by output, and its proofs.
+
+use crate::run::compare::{Difference, ROUNDING_FACTOR, compare, says_little};
+use crate::tools::superoptimize::Certificate;
+use crate::{Error, Model, Precision, RunContext, Tensor};
+use serde::Serialize;
+
+/// What was checked, and how it ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verification {
+    /// True if all outputs and proofs passed.
+    pub pass: bool,
+    /// Per output of the model, in its order.
+    pub outputs: Vec<OutputCheck>,
+    /// Per proof that the artifact carries.
+    pub proofs: Vec<ProofCheck>,
+}
+
+/// One output beside its reference in f64.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutputCheck {
+    /// The output's name.
+    pub output: String,
+    /// Largest absolute error of finite elements.
+    pub max_abs: f64,
+    /// That, relative to the reference's largest finite magnitude.
+    pub max_scaled: f64,
+    /// The largest `max_scaled` that passes.
+    pub tolerance: f64,
+    /// Elements that are NaN or infinite in one and not the same in the other, and integers that differ.
+    pub mismatched: usize,
+    /// Whether it is close enough.
+    pub pass: bool,
+    /// Why passing says little, if it does.
+    pub says_little: Option<String>,
+}
+
+/// A proof that was made anew.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProofCheck {
+    /// Whether it holds.
+    pub pass: bool,
+    /// Why it does not.
+    pub reason: Option<String>,
+    /// Base-2 logarithm of the chance that unequal kernels pass.
+    pub log2_bound: f64,
+}
+
+/// A check with the reference's outputs in f64.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    /// The result.
+    pub verification: Verification,
+    /// What the reference computes.
+    pub expected: Vec<Tensor>,
+}
+
+/// Runs a compiled model and the reference on the same inputs, and proves anew what the artifact states.
+///
+/// Without `tolerance` an output passes within that of the executable's precision, or more where rounding all values to the types in
+/// use makes an error of that size by itself.
+///
+/// # Errors
+/// As [`RunContext::run`] and [`Model::interpret`].
+pub fn verify(
+    model: &Model,
+    context: &mut RunContext,
+    inputs: &[Tensor],
+    tolerance: Option<f64>,
+) -> Result<Verified, Error> {
+    let outputs = context.run(inputs)?;
+    let expected = model.interpret(inputs, true)?;
+    let manifest = context.manifest();
+    let precision = manifest.precision;
+    let mut rounding = Rounding { model, inputs, precision, errors: None };
+    let mut checks = Vec::with_capacity(outputs.len());
+    for (number, ((port, got), want)) in manifest.outputs.iter().zip(&outputs).zip(&expected).enumerate() {
+        let Difference { absolute, scaled, mismatched } = compare(got, want);
+        let tolerance = match tolerance {
+            Some(tolerance) => tolerance,
+            None if scaled <= precision.tolerance() => precision.tolerance(),
+            None => rounding.tolerance(number, &expected)?,
+        };
+        checks.push(OutputCheck {
+            output: port.name.clone(),
+            max_abs: absolute,
+            max_scaled: scaled,
+            tolerance,
+            mismatched,
+            pass: scaled <= tolerance && mismatched == 0,
+            says_little: says_little(want, tolerance),
+        });
+    }
+    let proofs: Vec<ProofCheck> = manifest.proofs.iter().map(check_proof).collect();
+    let pass = checks.iter().all(|check| check.pass) && proofs.iter().all(|proof| proof.pass);
+    Ok(Verified { verification: Verification { pass, outputs: checks, proofs }, expected })
+}
+
+/// Proves anew what a certificate states.
+pub fn check_proof(certificate: &Certificate) -> ProofCheck {
+    let reason = certificate.check().err().map(|error| error.to_string());
+    ProofCheck { pass: reason.is_none(), reason, log2_bound: certificate.log2_bound }
+}
+
+/// How far the reference is from f64 when it rounds what the executable rounds: models differ in how much rounding grows
+/// on its way through them.
+struct Rounding<'a> {
+    model: &'a Model,
+    inputs: &'a [Tensor],
+    precision: Precision,
+    /// Per output, once it is known.
+    errors: Option<Vec<f64>>,
+}
+
+impl Rounding<'_> {
+    /// Sums of rounded products in another order round other values, and so are off by as much again.
+    const ROUNDED_FACTOR: f64 = 2.0;
+
+    /// The error allowed for an output, given all outputs in f64.
+    fn tolerance(&mut self, output: usize, expected: &[Tensor]) -> Result<f64, Error> {
+        if self.errors.is_none() {
+            let rounded = self.model.with_precision(self.precision).interpret(self.inputs, false)?;
+            let errors = rounded.iter().zip(expected).map(|(got, want)| compare(got, want).scaled).collect();
+            self.errors = Some(errors);
+        }
+        let factor = match self.precision {
+            Precision::F32 => ROUNDING_FACTOR,
+            Precision::Tf32 | Precision::F16 | Precision::Bf16 => Self::ROUNDED_FACTOR,
+        };
+        let error = self.errors.as_ref().and_then(|errors| errors.get(output)).copied().unwrap_or(0.0);
+        Ok(self.precision.tolerance().max(factor * error))
+    }
+}
