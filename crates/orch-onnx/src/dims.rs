@@ -25,6 +25,11 @@ impl<'o> Dims<'o> {
         self.options.dims.get(symbol).or_else(|| self.inferred.get(symbol)).copied()
     }
 
+    /// The name under which a dimension without one is bound.
+    pub(crate) fn unnamed(input: &str, axis: usize) -> String {
+        format!("{input}.{axis}")
+    }
+
     /// The shape that the caller gives for an input.
     pub(crate) fn given_shape(&self, input: &str) -> Option<&'o [usize]> {
         self.options.input_shapes.get(input).map(Vec::as_slice)
@@ -89,7 +94,7 @@ impl<'o> Dims<'o> {
                 self.get(symbol).ok_or_else(|| Reason::UnboundDim { axis, symbol: symbol.clone() })
             }
             Some(DimValue::DimParam(_)) | None => {
-                let key = format!("{input}.{axis}");
+                let key = Self::unnamed(input, axis);
                 let size = self.get(&key).or(hint);
                 self.bindable.insert(key.clone());
                 size.ok_or(Reason::UnnamedDim { axis, key })

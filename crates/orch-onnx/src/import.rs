@@ -7,14 +7,15 @@ use crate::graph::Importer;
 use crate::options::ImportOptions;
 use crate::problem::{ImportErrors, ImportProblem, Place, Problems, Reason};
 use crate::proto::tensor_shape_proto::Dimension;
+use crate::proto::tensor_shape_proto::dimension::Value as DimValue;
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
 use crate::scope::{Opsets, Scopes};
-use crate::sniff;
+use crate::{sniff, types};
 use bytes::Bytes;
-use orch_ir::OperatorGraph;
-use orch_ir::message;
+use orch_ir::{DType, OperatorGraph, message};
 use prost::Message;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// The oldest version of ONNX's operator set that is imported. Nodes below version 7 are raised to it, or refused
@@ -60,6 +61,65 @@ pub fn import(bytes: Bytes, options: &ImportOptions) -> Result<Import, ImportErr
     }
     let producer = format!("{} {}", model.producer_name(), model.producer_version()).trim().to_owned();
     Ok(Import { graph: imported, ir_version: model.ir_version(), producer })
+}
+
+/// What a model says of its inputs and outputs, before symbolic dimensions have sizes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Declaration {
+    /// The inputs that a caller gives, in the model's order: those without a value in the file.
+    pub inputs: Vec<DeclaredPort>,
+    /// The outputs, in the model's order.
+    pub outputs: Vec<DeclaredPort>,
+}
+
+/// An input or output as a model declares it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeclaredPort {
+    /// Its name.
+    pub name: String,
+    /// Its element type; `None` if the model does not say, or it is not supported.
+    pub dtype: Option<DType>,
+    /// Its dimensions.
+    pub dims: Vec<DeclaredDim>,
+}
+
+/// A dimension as a model declares it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeclaredDim {
+    /// Always of this size.
+    Fixed(usize),
+    /// Of a size that is given when importing, under this name (`INPUT.AXIS` where the model leaves it without one).
+    Symbolic(String),
+}
+
+/// The inputs and outputs of the model in `bytes`.
+///
+/// # Errors
+/// If the bytes are no model.
+pub fn declaration(bytes: Bytes) -> Result<Declaration, ImportErrors> {
+    let (_, graph) = decode(bytes)?;
+    let sparse = graph.sparse_initializer.iter().filter_map(|tensor| Some(tensor.values.as_ref()?.name()));
+    let fixed: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).chain(sparse).collect();
+    let inputs = graph.input.iter().filter(|input| !fixed.contains(input.name()));
+    Ok(Declaration {
+        inputs: inputs.map(declared_port).collect(),
+        outputs: graph.output.iter().map(declared_port).collect(),
+    })
+}
+
+fn declared_port(info: &ValueInfoProto) -> DeclaredPort {
+    let dtype = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::TensorType(tensor)) => {
+            types::element(tensor.elem_type()).ok().map(|(dtype, _)| dtype)
+        }
+        _ => None,
+    };
+    let dims = dimensions(info).iter().enumerate().map(|(axis, dim)| match &dim.value {
+        Some(DimValue::DimValue(size)) => DeclaredDim::Fixed(usize::try_from(*size).unwrap_or_default()),
+        Some(DimValue::DimParam(symbol)) if !symbol.is_empty() => DeclaredDim::Symbolic(symbol.clone()),
+        Some(DimValue::DimParam(_)) | None => DeclaredDim::Symbolic(Dims::unnamed(info.name(), axis)),
+    });
+    DeclaredPort { name: info.name().to_owned(), dtype, dims: dims.collect() }
 }
 
 /// The model in these bytes, and its main graph taken out of it.

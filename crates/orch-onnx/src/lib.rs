@@ -34,7 +34,10 @@ mod sniff;
 mod tensor;
 mod types;
 
-pub use import::{Import, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, import, import_file};
+pub use import::{
+    Declaration, DeclaredDim, DeclaredPort, Import, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET,
+    declaration, import, import_file,
+};
 pub use options::{FileSource, ImportOptions};
 pub use problem::{ImportErrors, ImportProblem, Place, ProblemClass, Reason};
 pub use tensor::{TensorError, decode_tensor, encode_tensor};

@@ -51,6 +51,16 @@ impl Artifact {
             .map_err(|source| Error::File { path: path.to_owned(), source })
     }
 
+    /// The content of the file that [`Artifact::save`] writes.
+    ///
+    /// # Errors
+    /// If the manifest has no JSON form: a bug.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        self.write_to(&mut bytes).map_err(Error::internal)?;
+        Ok(bytes)
+    }
+
     fn write_to(&self, file: &mut impl Write) -> std::io::Result<()> {
         let manifest = serde_json::to_vec(&self.manifest)?;
         file.write_all(MAGIC)?;

@@ -5,7 +5,7 @@ use crate::{Error, Options, Precision};
 use bytes::Bytes;
 use orch_fission::{FissionErrors, FissionOptions, fission};
 use orch_ir::{OperatorGraph, PrimGraph, Tensor};
-use orch_onnx::{FileSource, ImportErrors, ImportOptions, ProblemClass};
+use orch_onnx::{Declaration, FileSource, ImportErrors, ImportOptions, ProblemClass};
 use std::path::Path;
 
 /// A model that has been read and checked.
@@ -63,6 +63,14 @@ impl Model {
     ) -> Result<Self, Error> {
         let import = ImportOptions { base_dir: base_dir.map(Path::to_owned), ..import_options(options) };
         Self::import(bytes, path, &import, options)
+    }
+
+    /// The inputs and outputs of the model in `bytes`, with symbolic dimensions as it declares them.
+    ///
+    /// # Errors
+    /// If the bytes are no model.
+    pub fn declaration(bytes: Bytes) -> Result<Declaration, Error> {
+        orch_onnx::declaration(bytes).map_err(import_error)
     }
 
     fn import(bytes: Bytes, path: &str, import: &ImportOptions, options: &Options) -> Result<Self, Error> {
@@ -124,6 +132,7 @@ fn digest(bytes: &Bytes) -> String {
 fn import_options(options: &Options) -> ImportOptions {
     ImportOptions {
         dims: options.dims.clone(),
+        input_shapes: options.input_shapes.clone(),
         data_roots: options.external_data_roots.clone(),
         files: FileSource::disk(orch_files::open_regular, orch_runtime::map_open_file),
         ..ImportOptions::default()

@@ -13,6 +13,8 @@ use std::sync::atomic::AtomicBool;
 pub struct Options {
     /// Values of symbolic dimensions.
     pub dims: BTreeMap<String, usize>,
+    /// Whole shapes of inputs by name: they bind the symbolic dimensions that they meet.
+    pub input_shapes: BTreeMap<String, Vec<usize>>,
     /// Folders in which external data may lie besides the model's own, once links are resolved.
     pub external_data_roots: Vec<PathBuf>,
     /// Inputs whose value is fixed when compiling, by name: they become constants.
@@ -63,6 +65,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             dims: BTreeMap::new(),
+            input_shapes: BTreeMap::new(),
             external_data_roots: Vec::new(),
             fixed_inputs: BTreeMap::new(),
             target: None,

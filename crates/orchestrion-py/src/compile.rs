@@ -1,0 +1,255 @@
+//! Compiling and loading: options from Python, progress, interruption.
+
+use crate::errors;
+use crate::executable::Executable;
+use bytes::Bytes;
+use orchestrion::{Artifact, DeclaredDim, Error, Model, Options, Precision, Progress, RunOptions};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A model, or an executable: a file, or its content.
+#[derive(FromPyObject)]
+pub enum Source {
+    /// The content.
+    Bytes(Vec<u8>),
+    /// The file.
+    Path(PathBuf),
+}
+
+/// How often progress is shown and signals are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Compiles a model and loads it.
+///
+/// `options` has `cache_dir` and, as they are given: `dims`, `input_shapes`, `target`, `precision`, `superoptimize`, `tune`,
+/// `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`. `progress` is called as
+/// `progress(stage, done, total)` from the calling thread.
+#[pyfunction]
+#[pyo3(signature = (model, options, progress=None))]
+pub fn compile(
+    py: Python<'_>,
+    model: Source,
+    options: &Bound<'_, PyDict>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Executable> {
+    let seen = Arc::new(Seen::default());
+    let cancel = Arc::new(AtomicBool::new(false));
+    let Settings { mut options, threads, base_dir } = Settings::of(options)?;
+    options.progress = Arc::clone(&seen) as Arc<dyn Progress>;
+    options.cancel = Arc::clone(&cancel);
+    let work = move || {
+        let model = match model {
+            Source::Path(path) => Model::load(&path, &options)?,
+            Source::Bytes(bytes) => Model::parse(Bytes::from(bytes), "", base_dir.as_deref(), &options)?,
+        };
+        let artifact = model.compile(&options)?;
+        let executable =
+            orchestrion::Executable::load(artifact, RunOptions { threads, ..RunOptions::default() })?;
+        Ok((executable, model))
+    };
+    let (executable, model) = watched(py, work, &cancel, &seen, progress)?;
+    Executable::new(py, executable, Some(model))
+}
+
+/// Loads an executable.
+#[pyfunction]
+#[pyo3(signature = (source, threads=0))]
+pub fn load(py: Python<'_>, source: Source, threads: usize) -> PyResult<Executable> {
+    let loaded = py.detach(|| {
+        let artifact = match source {
+            Source::Path(path) => read_artifact(&path)?,
+            Source::Bytes(bytes) => Artifact::parse(&Bytes::from(bytes))?,
+        };
+        orchestrion::Executable::load(artifact, RunOptions { threads, ..RunOptions::default() })
+    });
+    Executable::new(py, loaded.map_err(|error| errors::exception(py, error))?, None)
+}
+
+/// An input or output as a model declares it: name, element type, and per dimension a size or the name of a symbolic one.
+type DeclaredPort<'py> = (String, Option<&'static str>, Bound<'py, PyTuple>);
+
+/// The inputs and the outputs of a model, as it declares them.
+#[pyfunction]
+pub fn declaration<'py>(
+    py: Python<'py>,
+    model: Source,
+) -> PyResult<(Vec<DeclaredPort<'py>>, Vec<DeclaredPort<'py>>)> {
+    let declared = py.detach(|| match model {
+        Source::Bytes(bytes) => Model::declaration(Bytes::from(bytes)),
+        Source::Path(path) => {
+            let bytes = orchestrion::map_file(&path).map_err(|source| Error::File { path, source })?;
+            Model::declaration(bytes)
+        }
+    });
+    let declared = declared.map_err(|error| errors::exception(py, error))?;
+    let port = |port: orchestrion::DeclaredPort| {
+        let dims = port.dims.into_iter().map(|dim| match dim {
+            DeclaredDim::Fixed(size) => Ok(size.into_pyobject(py)?.into_any()),
+            DeclaredDim::Symbolic(name) => Ok(name.into_pyobject(py)?.into_any()),
+        });
+        let dims = PyTuple::new(py, dims.collect::<PyResult<Vec<_>>>()?)?;
+        Ok((port.name, port.dtype.map(orchestrion::DType::name), dims))
+    };
+    let ports = |ports: Vec<_>| ports.into_iter().map(port).collect::<PyResult<Vec<_>>>();
+    Ok((ports(declared.inputs)?, ports(declared.outputs)?))
+}
+
+fn read_artifact(path: &Path) -> Result<Artifact, Error> {
+    let bytes =
+        orchestrion::read_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Artifact::parse(&bytes).map_err(|error| match error {
+        Error::Model(text) => Error::Model(format!("{}: {text}", path.display())),
+        other => other,
+    })
+}
+
+/// Does work on a thread of its own, while this one shows progress and cancels the work at a signal.
+fn watched<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    cancel: &AtomicBool,
+    seen: &Seen,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<T> {
+    let (send, receive) = channel();
+    let spawned = std::thread::Builder::new().name("orchestrion-compile".to_owned()).spawn(move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // The receiver waits until this has come.
+        let _ = send.send(result.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(Error::Internal(text.unwrap_or_else(|| "panic".to_owned())))
+        }));
+    });
+    let thread = spawned.map_err(|error| {
+        errors::exception(py, Error::Environment(format!("no thread can be started: {error}")))
+    })?;
+    let mut stopped: Option<PyErr> = None;
+    let receive = Mutex::new(receive);
+    let result = loop {
+        let received =
+            py.detach(|| receive.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TICK));
+        match received {
+            Ok(result) => break result,
+            Err(RecvTimeoutError::Disconnected) => break Err(Error::Internal("no result".to_owned())),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let look = || {
+            py.check_signals()?;
+            match (progress, seen.news()) {
+                (Some(progress), Some((stage, done, total))) => {
+                    progress.call1((stage, done, total)).map(|_| ())
+                }
+                _ => Ok(()),
+            }
+        };
+        if stopped.is_none()
+            && let Err(error) = look()
+        {
+            stopped = Some(error);
+            cancel.store(true, Ordering::SeqCst);
+        }
+    };
+    py.detach(|| thread.join().ok());
+    match (stopped, result) {
+        (Some(error), _) => Err(error),
+        (None, Ok(value)) => Ok(value),
+        (None, Err(error)) => Err(errors::exception(py, error)),
+    }
+}
+
+/// The last that was said of progress.
+#[derive(Default)]
+struct Seen(Mutex<Stage>);
+
+#[derive(Default)]
+struct Stage {
+    name: String,
+    done: usize,
+    total: usize,
+    is_new: bool,
+}
+
+impl Seen {
+    fn change(&self, change: impl FnOnce(&mut Stage)) {
+        let mut stage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut stage);
+        stage.is_new = true;
+    }
+
+    /// Stage, parts done and parts in all, if they have changed since they were asked for.
+    fn news(&self) -> Option<(String, usize, usize)> {
+        let mut stage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut stage.is_new).then(|| (stage.name.clone(), stage.done, stage.total))
+    }
+}
+
+impl Progress for Seen {
+    fn begin(&self, stage: &str, total: usize) {
+        self.change(|seen| *seen = Stage { name: stage.to_owned(), total, ..Stage::default() });
+    }
+
+    fn advance(&self, done: usize) {
+        self.change(|seen| seen.done = done);
+    }
+
+    fn end(&self) {
+        self.change(|seen| seen.done = seen.total);
+    }
+}
+
+/// What the caller decides.
+struct Settings {
+    options: Options,
+    threads: usize,
+    /// Where external data of a model in memory lies.
+    base_dir: Option<PathBuf>,
+}
+
+impl Settings {
+    fn of(given: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let py = given.py();
+        let mut options = Options { calibrate: true, ..Options::default() };
+        let (mut threads, mut base_dir) = (0, None);
+        for (key, value) in given {
+            let key: String = key.extract()?;
+            let wrong = |error: PyErr| {
+                errors::usage(py, &format!("option `{key}` is {}: {}", value_text(&value), error.value(py)))
+            };
+            match key.as_str() {
+                "cache_dir" => options.cache_dir = value.extract().map_err(wrong)?,
+                "dims" => options.dims = value.extract().map_err(wrong)?,
+                "input_shapes" => options.input_shapes = value.extract().map_err(wrong)?,
+                "external_data_roots" => options.external_data_roots = value.extract().map_err(wrong)?,
+                "target" => options.target = value.extract().map_err(wrong)?,
+                "c_compiler" => options.c_compiler = value.extract().map_err(wrong)?,
+                "fuse" => options.fuse = value.extract().map_err(wrong)?,
+                "calibrate" => options.calibrate = value.extract().map_err(wrong)?,
+                "superoptimize" => options.superoptimize = value.extract().map_err(wrong)?,
+                "tune" => options.tune = value.extract().map_err(wrong)?,
+                "jobs" => options.jobs = value.extract().map_err(wrong)?,
+                "threads" => threads = value.extract().map_err(wrong)?,
+                "base_dir" => base_dir = value.extract().map_err(wrong)?,
+                "precision" => {
+                    let name: String = value.extract().map_err(wrong)?;
+                    let known = Precision::ALL.into_iter().find(|precision| precision.name() == name);
+                    options.precision = known.ok_or_else(|| {
+                        let known = Precision::ALL.map(Precision::name).join(", ");
+                        errors::usage(py, &format!("precision `{name}` is not known; known are {known}"))
+                    })?;
+                }
+                _ => return Err(errors::usage(py, &format!("there is no option `{key}`"))),
+            }
+        }
+        Ok(Self { options, threads, base_dir })
+    }
+}
+
+fn value_text(value: &Bound<'_, PyAny>) -> String {
+    value.repr().map_or_else(|_| "unreadable".to_owned(), |text| text.to_string())
+}

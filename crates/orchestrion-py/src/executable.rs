@@ -1,0 +1,337 @@
+//! Executables and contexts: how a call goes from Python objects to a run and back.
+
+use crate::tensors::{Given, Library, NewOutput, Port};
+use crate::{errors, tensors};
+use orchestrion::manifest::Manifest;
+use orchestrion::{
+    DType, Error, Model, RunContext, Tensor, TensorView, TensorViewMut, plan_text, verification,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A compiled model.
+#[pyclass(frozen, module = "orchestrion._native")]
+pub struct Executable {
+    inner: Arc<orchestrion::Executable>,
+    ports: Arc<Ports>,
+    /// The model that it was compiled from, if this process did it.
+    model: Option<Arc<Model>>,
+}
+
+/// Working memory of an executable for one run at a time.
+#[pyclass(frozen, module = "orchestrion._native")]
+pub struct Context {
+    inner: Mutex<RunContext>,
+    ports: Arc<Ports>,
+}
+
+/// Inputs and outputs of a model.
+struct Ports {
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+}
+
+impl Executable {
+    /// Wraps a loaded executable.
+    ///
+    /// # Errors
+    /// `InternalError` if its manifest names an unknown type.
+    pub fn new(py: Python<'_>, inner: orchestrion::Executable, model: Option<Model>) -> PyResult<Self> {
+        let ports = Arc::new(Ports::of(py, inner.manifest())?);
+        Ok(Self { inner: Arc::new(inner), ports, model: model.map(Arc::new) })
+    }
+}
+
+#[pymethods]
+impl Executable {
+    /// Runs: `tensors` in the model's order, the others by name; `out` is memory for the outputs.
+    #[pyo3(signature = (tensors, named, out=None))]
+    fn run<'py>(
+        &self,
+        tensors: &Bound<'py, PyTuple>,
+        named: &Bound<'py, PyDict>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensors.py();
+        let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
+            py.detach(|| self.inner.run_views(inputs, outputs))
+        };
+        self.ports.call(tensors, named, out, run)
+    }
+
+    /// Working memory of its own for runs beside others.
+    fn context(&self, py: Python<'_>) -> PyResult<Context> {
+        let inner = self.inner.context().map_err(|error| errors::exception(py, error))?;
+        Ok(Context { inner: Mutex::new(inner), ports: Arc::clone(&self.ports) })
+    }
+
+    /// Name, element type and shape of each input.
+    #[getter]
+    fn inputs<'py>(&self, py: Python<'py>) -> Vec<(&str, &'static str, Bound<'py, PyTuple>)> {
+        self.ports.inputs.iter().map(|port| port.described(py)).collect()
+    }
+
+    /// Name, element type and shape of each output.
+    #[getter]
+    fn outputs<'py>(&self, py: Python<'py>) -> Vec<(&str, &'static str, Bound<'py, PyTuple>)> {
+        self.ports.outputs.iter().map(|port| port.described(py)).collect()
+    }
+
+    /// Writes the `.orc` file.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let saved = py.detach(|| self.inner.artifact().save(&path));
+        saved.map_err(|error| errors::exception(py, error))
+    }
+
+    /// The content of the `.orc` file.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| self.inner.artifact().to_bytes());
+        let bytes = bytes.map_err(|error| errors::exception(py, error))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// The plan as text; with times of its steps on `tensors` if they are given.
+    #[pyo3(signature = (tensors=None))]
+    fn explain(&self, py: Python<'_>, tensors: Option<&Bound<'_, PyTuple>>) -> PyResult<String> {
+        let manifest = self.inner.manifest();
+        let measured = match tensors {
+            None => vec![plan_text::Measured::default(); manifest.steps.len()],
+            Some(tensors) => {
+                let inputs = self.ports.owned_inputs(tensors)?;
+                let measured = py.detach(|| plan_text::measure(&mut self.inner.context()?, &inputs));
+                measured.map_err(|error| errors::exception(py, error))?
+            }
+        };
+        Ok(plan_text::text(manifest, &measured))
+    }
+
+    /// The manifest as JSON.
+    fn manifest(&self, py: Python<'_>) -> PyResult<String> {
+        serde_json::to_string(self.inner.manifest())
+            .map_err(|error| errors::exception(py, Error::Internal(error.to_string())))
+    }
+
+    /// Compares with the reference interpreter on `tensors`: the result as JSON. `model` is the file that it was compiled from.
+    #[pyo3(signature = (tensors, model=None, tolerance=None))]
+    fn verify(
+        &self,
+        py: Python<'_>,
+        tensors: &Bound<'_, PyTuple>,
+        model: Option<PathBuf>,
+        tolerance: Option<f64>,
+    ) -> PyResult<String> {
+        let inputs = self.ports.owned_inputs(tensors)?;
+        let verified = py.detach(|| {
+            let loaded = match (&model, &self.model) {
+                (Some(path), _) => {
+                    let options = orchestrion::Options::default();
+                    Arc::new(Model::load_for(self.inner.manifest(), path, &options)?)
+                }
+                (None, Some(model)) => Arc::clone(model),
+                (None, None) => {
+                    return Err(Error::Input(
+                        "the executable was loaded from an .orc file, which does not hold its model: give the model's file \
+                         (model=)"
+                            .to_owned(),
+                    ));
+                }
+            };
+            verification::verify(&loaded, &mut self.inner.context()?, &inputs, tolerance)
+        });
+        let verified = verified.map_err(|error| errors::exception(py, error))?;
+        serde_json::to_string(&verified.verification)
+            .map_err(|error| errors::exception(py, Error::Internal(error.to_string())))
+    }
+}
+
+#[pymethods]
+impl Context {
+    /// As of an executable; one call at a time.
+    #[pyo3(signature = (tensors, named, out=None))]
+    fn run<'py>(
+        &self,
+        tensors: &Bound<'py, PyTuple>,
+        named: &Bound<'py, PyDict>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensors.py();
+        let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
+            py.detach(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_views(inputs, outputs))
+        };
+        self.ports.call(tensors, named, out, run)
+    }
+}
+
+impl Port {
+    fn described<'py>(&self, py: Python<'py>) -> (&str, &'static str, Bound<'py, PyTuple>) {
+        (&self.name, self.dtype.name(), self.shape.bind(py).clone())
+    }
+}
+
+impl Ports {
+    fn of(py: Python<'_>, manifest: &Manifest) -> PyResult<Self> {
+        let port = |port: &orchestrion::manifest::Port| {
+            let unknown = || Error::Internal(format!("`{}` has the unknown type {}", port.name, port.dtype));
+            let dtype = DType::from_name(&port.dtype).ok_or_else(|| errors::exception(py, unknown()))?;
+            let shape = PyTuple::new(py, &port.shape)?.unbind();
+            Ok(Port { name: port.name.clone(), dtype, shape })
+        };
+        let ports = |ports: &[orchestrion::manifest::Port]| ports.iter().map(port).collect::<PyResult<_>>();
+        Ok(Self { inputs: ports(&manifest.inputs)?, outputs: ports(&manifest.outputs)? })
+    }
+
+    /// A call: tensors as views, memory for outputs, the run, what is returned.
+    fn call<'py>(
+        &self,
+        tensors: &Bound<'py, PyTuple>,
+        named: &Bound<'py, PyDict>,
+        out: Option<&Bound<'py, PyAny>>,
+        run: impl FnOnce(&[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), Error>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensors.py();
+        let objects = self.arguments(tensors, named)?;
+        let inputs: Vec<Given<'py>> = (objects.iter().zip(&self.inputs))
+            .map(|(object, port)| Given::input(object, port))
+            .collect::<PyResult<_>>()?;
+        let views: Vec<TensorView<'_>> = inputs.iter().map(Given::view).collect::<PyResult<_>>()?;
+        if let Some(out) = out {
+            let objects = self.out_objects(out)?;
+            let mut outputs: Vec<Given<'py>> = (objects.iter().zip(&self.outputs))
+                .map(|(object, port)| Given::output(object, port))
+                .collect::<PyResult<_>>()?;
+            self.check_apart(py, &inputs, &outputs)?;
+            // SAFETY: no output overlaps another tensor of the run.
+            let targets = outputs.iter_mut().map(|output| unsafe { output.view_mut() });
+            let mut targets: Vec<TensorViewMut<'_>> = targets.collect::<PyResult<_>>()?;
+            run(&views, &mut targets).map_err(|error| errors::exception(py, error))?;
+            return Ok(out.clone());
+        }
+        let library = inputs.first().map_or(Library::Numpy, |input| input.library);
+        let mut outputs: Vec<NewOutput<'py>> =
+            (self.outputs.iter()).map(|port| NewOutput::new(py, port, library)).collect::<PyResult<_>>()?;
+        // SAFETY: the memory is new.
+        let targets = outputs.iter_mut().map(|output| unsafe { output.given.view_mut() });
+        let mut targets: Vec<TensorViewMut<'_>> = targets.collect::<PyResult<_>>()?;
+        run(&views, &mut targets).map_err(|error| errors::exception(py, error))?;
+        drop(targets);
+        let like = objects.first();
+        let results = outputs.into_iter().zip(&self.outputs);
+        let mut results = results.map(|(output, port)| output.into_object(port.dtype, like));
+        match self.outputs.len() {
+            1 => results.next().unwrap_or_else(|| Ok(py.None().into_bound(py))),
+            _ => Ok(PyTuple::new(py, results.collect::<PyResult<Vec<_>>>()?)?.into_any()),
+        }
+    }
+
+    /// The objects for the inputs, in the model's order.
+    fn arguments<'py>(
+        &self,
+        tensors: &Bound<'py, PyTuple>,
+        named: &Bound<'py, PyDict>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = tensors.py();
+        if tensors.len() > self.inputs.len() {
+            let (given, expected) = (tensors.len(), names(&self.inputs));
+            let text = format!("{given} tensors are given, the model has {}: {expected}", self.inputs.len());
+            return Err(errors::usage(py, &text));
+        }
+        let mut objects: Vec<Bound<'py, PyAny>> = tensors.iter().collect();
+        let mut found = 0;
+        for port in &self.inputs[objects.len()..] {
+            let Some(object) = named.get_item(&port.name)? else {
+                let text = format!(
+                    "no tensor is given for input `{}`; the model has {}",
+                    port.name,
+                    names(&self.inputs)
+                );
+                return Err(errors::usage(py, &text));
+            };
+            found += 1;
+            objects.push(object);
+        }
+        if found < named.len() {
+            for (key, _) in named {
+                let key = key.cast_into::<PyString>()?.to_string();
+                let position = self.inputs.iter().position(|port| port.name == key);
+                let text = match position {
+                    None => format!("the model has no input `{key}`; it has {}", names(&self.inputs)),
+                    Some(position) if position < tensors.len() => format!("input `{key}` is given twice"),
+                    Some(_) => continue,
+                };
+                return Err(errors::usage(py, &text));
+            }
+        }
+        Ok(objects)
+    }
+
+    /// The objects of `out`: one tensor if the model has one output, a sequence in the model's order, or a mapping by name.
+    fn out_objects<'py>(&self, out: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = out.py();
+        let objects: Vec<Bound<'py, PyAny>> = if let Ok(named) = out.cast::<PyDict>() {
+            let object = |port: &Port| {
+                let missing = || format!("`out` has no memory for output `{}`", port.name);
+                named.get_item(&port.name)?.ok_or_else(|| errors::usage(py, &missing()))
+            };
+            self.outputs.iter().map(object).collect::<PyResult<_>>()?
+        } else if out.is_instance_of::<PyTuple>() || out.is_instance_of::<pyo3::types::PyList>() {
+            out.try_iter()?.collect::<PyResult<_>>()?
+        } else {
+            vec![out.clone()]
+        };
+        if objects.len() != self.outputs.len() {
+            let (given, expected) = (objects.len(), names(&self.outputs));
+            let text = format!(
+                "`out` has {given} tensors, the model has {} outputs: {expected}",
+                self.outputs.len()
+            );
+            return Err(errors::usage(py, &text));
+        }
+        Ok(objects)
+    }
+
+    fn check_apart(&self, py: Python<'_>, inputs: &[Given<'_>], outputs: &[Given<'_>]) -> PyResult<()> {
+        let extents = |given: &[Given<'_>]| given.iter().map(Given::extent).collect::<Vec<_>>();
+        let (of_inputs, of_outputs) = (extents(inputs), extents(outputs));
+        for (number, output) in of_outputs.iter().enumerate() {
+            let overlaps = |other: &Option<Range<usize>>| match (output, other) {
+                (Some(first), Some(second)) => first.start < second.end && second.start < first.end,
+                _ => false,
+            };
+            let input = of_inputs.iter().position(overlaps).map(|input| ("input", &self.inputs[input]));
+            let other = of_outputs[..number].iter().position(overlaps);
+            if let Some((what, port)) = input.or_else(|| other.map(|other| ("output", &self.outputs[other])))
+            {
+                let text = format!(
+                    "the memory given for output `{}` overlaps that of {what} `{}`",
+                    self.outputs[number].name, port.name
+                );
+                return Err(errors::input(py, &text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies of tensors of Python, in the model's order.
+    fn owned_inputs(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<Vec<Tensor>> {
+        let py = tensors.py();
+        let objects = self.arguments(tensors, &PyDict::new(py))?;
+        let owned = objects.iter().zip(&self.inputs).map(|(object, port)| {
+            let given = tensors::Given::input(object, port)?;
+            let view = given.view()?;
+            Tensor::from_bytes(
+                view.dtype(),
+                view.shape().to_vec().into(),
+                view.row_major().into_owned().into(),
+            )
+            .map_err(|error| errors::input(py, &error.to_string()))
+        });
+        owned.collect()
+    }
+}
+
+fn names(ports: &[Port]) -> String {
+    ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,37 @@
+//! `orchestrion._native`: what the Python package calls.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `compile.rs` | compiling and loading: options, progress, interruption |
+//! | `executable.rs` | executables and contexts, and how a call goes |
+//! | `tensors.rs` | tensors of NumPy, PyTorch and others as views; memory for outputs |
+//! | `dlpack.rs` | the structures by which libraries of Python exchange tensors |
+//! | `errors.rs` | the package's exceptions |
+//!
+//! `unsafe` is needed where memory of Python objects is read and written: in `dlpack.rs` and `tensors.rs`.
+
+#![allow(unsafe_code)]
+
+mod compile;
+mod dlpack;
+mod errors;
+mod executable;
+mod tensors;
+
+use pyo3::prelude::*;
+
+/// The native part of the package `orchestrion`.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::compile::{compile, declaration, load};
+    #[pymodule_export]
+    use super::executable::{Context, Executable};
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

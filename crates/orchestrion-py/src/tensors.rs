@@ -1,0 +1,360 @@
+//! Tensors of Python's libraries: as views for a run, and memory for its outputs.
+
+use crate::dlpack::{self, Describe, Described, ElementType, describe_capsule};
+use crate::errors;
+use orchestrion::{DType, TensorView, TensorViewMut, extent};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyTuple, PyType};
+use std::ops::Range;
+
+/// An input or output of a model, with what Python needs of it.
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Py<PyTuple>,
+}
+
+/// The library that a tensor is of: outputs are of the library of the inputs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Library {
+    /// NumPy, and whatever NumPy makes an array of.
+    Numpy,
+    /// PyTorch.
+    Torch,
+    /// Another one that exchanges tensors by DLPack.
+    Other,
+}
+
+/// A tensor that a call was given, or makes.
+pub struct Given<'py> {
+    described: Described<'py>,
+    dtype: DType,
+    /// The library.
+    pub library: Library,
+}
+
+impl<'py> Given<'py> {
+    /// A tensor for an input.
+    ///
+    /// # Errors
+    /// `InputError` if the object is no tensor of a known type in memory of this process.
+    pub fn input(object: &Bound<'py, PyAny>, port: &Port) -> PyResult<Self> {
+        let given = Self::of(object, port, "input")?;
+        given.check_device(object.py(), port, "input")?;
+        Ok(given)
+    }
+
+    /// Memory of the caller for an output.
+    ///
+    /// # Errors
+    /// As [`Given::input`], and if the memory must not be written.
+    pub fn output(object: &Bound<'py, PyAny>, port: &Port) -> PyResult<Self> {
+        let py = object.py();
+        let given = Self::of(object, port, "output")?;
+        given.check_device(py, port, "output")?;
+        if given.described.is_read_only() {
+            return Err(errors::input(
+                py,
+                &format!("the memory given for output `{}` is read-only", port.name),
+            ));
+        }
+        Ok(given)
+    }
+
+    fn of(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
+        let py = object.py();
+        let class = object.get_type();
+        if class.is(numpy_array(py)?) {
+            // NumPy refuses arrays that are read-only, of another byte order, or of types that are not its own.
+            let capsule = object.call_method0(intern!(py, "__dlpack__")).ok();
+            return match capsule.and_then(|capsule| describe_capsule(object, capsule)) {
+                Some(described) => Self::new(described, None, Library::Numpy, port, what),
+                None => Self::plain(object, port, what),
+            };
+        }
+        if let Some(describe) = Describe::of(&class) {
+            let is_torch = is_torch(&class)?;
+            let object = if is_torch { without_negation(object)? } else { object.clone() };
+            let library = if is_torch { Library::Torch } else { Library::Other };
+            let described = describe.call(&object).map_err(|error| not_readable(py, port, what, &error))?;
+            return Self::new(described, None, library, port, what);
+        }
+        if object.hasattr(intern!(py, "__dlpack__"))? {
+            let is_torch = is_torch(&class)?;
+            let object = match is_torch {
+                true => without_negation(object)?.call_method0(intern!(py, "detach"))?,
+                false => object.clone(),
+            };
+            let library = if is_torch { Library::Torch } else { Library::Other };
+            let capsule = object
+                .call_method0(intern!(py, "__dlpack__"))
+                .map_err(|error| not_readable(py, port, what, &error))?;
+            if let Some(described) = describe_capsule(&object, capsule) {
+                return Self::new(described, None, library, port, what);
+            }
+        }
+        Self::plain(object, port, what)
+    }
+
+    /// What NumPy makes of an object: numbers, lists, arrays that it does not export.
+    fn plain(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
+        static PLAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = object.py();
+        let plain = PLAIN.import(py, "orchestrion._tensors", "plain")?;
+        let result = plain.call1((object, &port.name, port.dtype.name(), what))?;
+        let (array, dtype): (Bound<'py, PyAny>, Option<String>) = result.extract()?;
+        let capsule = array.call_method0(intern!(py, "__dlpack__"))?;
+        let described = describe_capsule(&array, capsule)
+            .ok_or_else(|| errors::input(py, &format!("{what} `{}` is no tensor", port.name)))?;
+        Self::new(described, dtype.as_deref().and_then(DType::from_name), Library::Numpy, port, what)
+    }
+
+    fn new(
+        described: Described<'py>,
+        dtype: Option<DType>,
+        library: Library,
+        port: &Port,
+        what: &str,
+    ) -> PyResult<Self> {
+        let py = described.py();
+        let dtype = dtype.or_else(|| dtype_of(described.element())).ok_or_else(|| {
+            let ElementType { code, bits, lanes } = described.element();
+            errors::input(
+                py,
+                &format!(
+                    "{what} `{}` has elements of an unknown type (DLPack code {code}, {bits} bits, {lanes} lanes); the model was \
+                     compiled for {}",
+                    port.name, port.dtype
+                ),
+            )
+        })?;
+        Ok(Self { described, dtype, library })
+    }
+
+    fn check_device(&self, py: Python<'_>, port: &Port, what: &str) -> PyResult<()> {
+        let device = self.described.device();
+        if device.kind == dlpack::CPU || device.kind == dlpack::PINNED {
+            return Ok(());
+        }
+        let (place, name, number) = match device.kind {
+            dlpack::CUDA => ("on the GPU", "cuda", device.ordinal),
+            kind => ("on another device", "DLPack device", kind),
+        };
+        Err(errors::input(
+            py,
+            &format!(
+                "{what} `{}` is {place} ({name}:{number}); executables take tensors in the memory of the process: bring it there \
+                 first (in PyTorch: `.cpu()`)",
+                port.name
+            ),
+        ))
+    }
+
+    /// The addresses that it reaches.
+    pub fn extent(&self) -> Option<Range<usize>> {
+        extent(self.dtype, self.described.shape(), self.described.strides(), self.described.start().addr())
+    }
+
+    /// The tensor for reading.
+    ///
+    /// # Errors
+    /// `InputError` if it is malformed.
+    pub fn view(&self) -> PyResult<TensorView<'_>> {
+        let (shape, strides, start) =
+            (self.described.shape(), self.described.strides(), self.described.start());
+        // SAFETY: the object, and the capsule, are kept by `self`. Who writes to it from another thread meanwhile gets undefined
+        // results, as of all libraries that release the interpreter's lock.
+        let view = unsafe { TensorView::from_raw_parts(self.dtype, shape, strides, start) };
+        view.map_err(|error| errors::input(self.described.py(), &error.to_string()))
+    }
+
+    /// The tensor for writing.
+    ///
+    /// # Errors
+    /// `InputError` if its elements share memory.
+    ///
+    /// # Safety
+    /// No other view of a run may reach memory that this one does.
+    pub unsafe fn view_mut(&mut self) -> PyResult<TensorViewMut<'_>> {
+        let (shape, strides, start) =
+            (self.described.shape(), self.described.strides(), self.described.start());
+        // SAFETY: as of `view`; the rest is the caller's promise.
+        let view = unsafe { TensorViewMut::from_raw_parts(self.dtype, shape, strides, start) };
+        view.map_err(|error| errors::input(self.described.py(), &error.to_string()))
+    }
+}
+
+/// New memory for an output, as a tensor of a library.
+pub struct NewOutput<'py> {
+    /// What the call returns, once it is written.
+    pub object: Bound<'py, PyAny>,
+    /// The memory.
+    pub given: Given<'py>,
+}
+
+impl<'py> NewOutput<'py> {
+    /// Allocates; tensors of other libraries begin as NumPy's.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(py: Python<'py>, port: &Port, library: Library) -> PyResult<Self> {
+        let shape = port.shape.bind(py);
+        let object = match library {
+            Library::Torch => torch_empty(py, shape, port.dtype)?,
+            Library::Numpy | Library::Other => numpy_empty(py, shape, port.dtype)?,
+        };
+        let class = object.get_type();
+        let described = match library {
+            Library::Torch => match Describe::of(&class) {
+                Some(describe) => Some(describe.call(&object)?),
+                None => describe_capsule(&object, object.call_method0(intern!(py, "__dlpack__"))?),
+            },
+            Library::Numpy | Library::Other => {
+                describe_capsule(&object, object.call_method0(intern!(py, "__dlpack__"))?)
+            }
+        };
+        let described = described
+            .ok_or_else(|| errors::input(py, "the library of the inputs gives no memory by DLPack"))?;
+        Ok(Self { object, given: Given { described, dtype: port.dtype, library } })
+    }
+
+    /// What the call returns.
+    ///
+    /// # Errors
+    /// If another library does not take the tensor.
+    pub fn into_object(self, dtype: DType, like: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.object.py();
+        match (self.given.library, dtype) {
+            (Library::Torch, _) | (Library::Numpy, DType::F32 | DType::F64 | DType::I64 | DType::I32) => {
+                Ok(self.object)
+            }
+            _ => {
+                static FINISHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+                let finished = FINISHED.import(py, "orchestrion._tensors", "finished")?;
+                let like = like.filter(|_| self.given.library == Library::Other);
+                finished.call1((self.object, dtype.name(), like))
+            }
+        }
+    }
+}
+
+fn not_readable(py: Python<'_>, port: &Port, what: &str, error: &PyErr) -> PyErr {
+    errors::input(py, &format!("{what} `{}` cannot be read: {error}", port.name))
+}
+
+/// A tensor of PyTorch whose elements are in memory as they are: views like `x.conj().imag` are negated when they are read.
+fn without_negation<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    if object.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+        return object.call_method0(intern!(py, "resolve_neg"));
+    }
+    Ok(object.clone())
+}
+
+fn numpy_array<'py>(py: Python<'py>) -> PyResult<&'py Bound<'py, PyAny>> {
+    static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    ARRAY.import(py, "numpy", "ndarray")
+}
+
+/// True of PyTorch's tensors and classes derived from them.
+fn is_torch(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    static TENSOR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = class.py();
+    let tensor = match TENSOR.get(py) {
+        Some(tensor) => tensor.bind(py).clone(),
+        None => {
+            // A program that has not imported it has no tensors of it.
+            let modules = py.import("sys")?.getattr("modules")?;
+            let Ok(torch) = modules.get_item("torch") else { return Ok(false) };
+            let tensor = torch.getattr("Tensor")?.cast_into::<PyType>()?;
+            TENSOR.get_or_init(py, || tensor.clone().unbind());
+            tensor
+        }
+    };
+    class.is_subclass(&tensor)
+}
+
+fn numpy_empty<'py>(
+    py: Python<'py>,
+    shape: &Bound<'py, PyTuple>,
+    dtype: DType,
+) -> PyResult<Bound<'py, PyAny>> {
+    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    // `finished` views these as what they are: not every NumPy exports them.
+    let name = match dtype {
+        DType::Bool => "uint8",
+        DType::BF16 => "uint16",
+        dtype => numpy_name(dtype),
+    };
+    EMPTY.import(py, "numpy", "empty")?.call1((shape, pyo3::types::PyString::intern(py, name)))
+}
+
+fn torch_empty<'py>(
+    py: Python<'py>,
+    shape: &Bound<'py, PyTuple>,
+    dtype: DType,
+) -> PyResult<Bound<'py, PyAny>> {
+    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static DTYPES: PyOnceLock<Vec<(DType, Py<PyAny>)>> = PyOnceLock::new();
+    let dtypes = DTYPES.get_or_try_init(py, || {
+        let torch = py.import("torch")?;
+        // Versions before 2.3 have no unsigned types of more than 8 bits.
+        let known = DType::ALL.into_iter().filter_map(|dtype| {
+            let name = if dtype == DType::BF16 { "bfloat16" } else { numpy_name(dtype) };
+            Some((dtype, torch.getattr(name).ok()?.unbind()))
+        });
+        Ok::<_, PyErr>(known.collect())
+    })?;
+    let Some((_, object)) = dtypes.iter().find(|(known, _)| *known == dtype) else {
+        return Err(errors::input(py, &format!("this version of PyTorch has no tensors of {dtype}")));
+    };
+    let keywords = pyo3::types::PyDict::new(py);
+    keywords.set_item(intern!(py, "dtype"), object)?;
+    EMPTY.import(py, "torch", "empty")?.call((shape,), Some(&keywords))
+}
+
+/// The name of a type in NumPy, and in PyTorch.
+fn numpy_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "bool",
+        DType::I8 => "int8",
+        DType::I16 => "int16",
+        DType::I32 => "int32",
+        DType::I64 => "int64",
+        DType::U8 => "uint8",
+        DType::U16 => "uint16",
+        DType::U32 => "uint32",
+        DType::U64 => "uint64",
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+        DType::F32 => "float32",
+        DType::F64 => "float64",
+    }
+}
+
+fn dtype_of(element: ElementType) -> Option<DType> {
+    if element.lanes != 1 {
+        return None;
+    }
+    Some(match (element.code, element.bits) {
+        (0, 8) => DType::I8,
+        (0, 16) => DType::I16,
+        (0, 32) => DType::I32,
+        (0, 64) => DType::I64,
+        (1, 8) => DType::U8,
+        (1, 16) => DType::U16,
+        (1, 32) => DType::U32,
+        (1, 64) => DType::U64,
+        (2, 16) => DType::F16,
+        (2, 32) => DType::F32,
+        (2, 64) => DType::F64,
+        (4, 16) => DType::BF16,
+        (6, 8) => DType::Bool,
+        _ => return None,
+    })
+}

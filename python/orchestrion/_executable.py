@@ -1,0 +1,187 @@
+"""Executables, contexts, and what they say of themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from orchestrion import _native
+from orchestrion._errors import UsageError
+
+
+class Tensor(NamedTuple):
+    """An input or output of a model."""
+
+    name: str
+    #: Element type: `f32`, `f16`, `bf16`, `f64`, `i8` .. `i64`, `u8` .. `u64`, `bool`.
+    dtype: str
+    #: Elements along each dimension.
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of whole runs, in microseconds, by the clock of the caller."""
+
+    median_us: float
+    best_us: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """One output beside the reference in f64."""
+
+    output: str
+    #: Largest absolute error of finite elements.
+    max_abs: float
+    #: That, relative to the reference's largest finite magnitude.
+    max_scaled: float
+    #: The largest `max_scaled` that passes.
+    tolerance: float
+    #: Elements that are NaN or infinite in one and not in the other, and integers that differ.
+    mismatched: int
+    passed: bool
+    #: Why passing says little, if it does.
+    says_little: str | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A comparison with the reference interpreter."""
+
+    passed: bool
+    outputs: tuple[OutputCheck, ...]
+    #: Per kernel that the superoptimizer found: `None` if its proof holds, else why it does not.
+    proofs: tuple[str | None, ...]
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+
+class Context:
+    """Working memory of an executable for runs beside others: one per thread that wants its own.
+
+    It shares code, weights and threads with its executable, and keeps them in memory.
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.Context) -> None:
+        self._native = native
+
+    def __call__(self, *tensors: Any, out: Any = None, **named: Any) -> Any:
+        """As of :class:`Executable`."""
+        return self._native.run(tensors, named, out)
+
+
+class Executable:
+    """A compiled model. Calls from several threads run at the same time.
+
+    Made by :func:`orchestrion.compile` and :func:`orchestrion.load`. It can be pickled: as the content of its `.orc` file.
+    """
+
+    __slots__ = ("_native", "_threads")
+
+    def __init__(self, native: _native.Executable, threads: int = 0) -> None:
+        self._native = native
+        self._threads = threads
+
+    def __call__(self, *tensors: Any, out: Any = None, **named: Any) -> Any:
+        """Computes the outputs: one tensor, or a tuple of them in the model's order.
+
+        Inputs are given in the model's order or by name: arrays of NumPy, tensors of PyTorch (results carry no gradient), or of any
+        library with DLPack, with any strides; numbers and lists are converted. Results are of the first input's library.
+
+        `out` is memory for the outputs, which is returned: a tensor, a sequence of them, or a dict by name. It must not overlap the
+        inputs.
+
+        Raises :class:`InputError` if a tensor has another type, shape or place than the model was compiled for,
+        :class:`UsageError` if tensors are missing or surplus.
+        """
+        return self._native.run(tensors, named, out)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The inputs, in the model's order."""
+        return tuple(Tensor(*port) for port in self._native.inputs)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The outputs, in the model's order."""
+        return tuple(Tensor(*port) for port in self._native.outputs)
+
+    def context(self) -> Context:
+        """Working memory of its own, with the same weights."""
+        return Context(self._native.context())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the `.orc` file. It holds native code: load such files only from people whose programs you would run."""
+        self._native.save(path)
+
+    def explain(self, *tensors: Any) -> str:
+        """What runs, what each kernel fuses, and what it costs by the model of costs; measured on `tensors` if they are given."""
+        return self._native.explain(tensors if tensors else None)
+
+    def manifest(self) -> dict[str, Any]:
+        """All that is known of the plan: what `orchestrion explain --json` prints as `manifest`."""
+        manifest: dict[str, Any] = json.loads(self._native.manifest())
+        return manifest
+
+    def verify(
+        self,
+        *tensors: Any,
+        model: str | os.PathLike[str] | None = None,
+        tolerance: float | None = None,
+    ) -> Verification:
+        """Compares the outputs on these inputs with the reference interpreter, in f64, and proves found kernels anew.
+
+        `model` is the file that the executable was compiled from; it is needed if an `.orc` file was loaded. `tolerance` is the
+        largest error allowed, relative to an output's largest magnitude.
+        """
+        found = json.loads(self._native.verify(tensors, model, tolerance))
+        outputs = tuple(
+            OutputCheck(
+                output=row["output"],
+                max_abs=row["max_abs"],
+                max_scaled=row["max_scaled"],
+                tolerance=row["tolerance"],
+                mismatched=row["mismatched"],
+                passed=row["pass"],
+                says_little=row["says_little"],
+            )
+            for row in found["outputs"]
+        )
+        proofs = tuple(None if row["pass"] else row["reason"] for row in found["proofs"])
+        return Verification(found["pass"], outputs, proofs)
+
+    def bench(self, *tensors: Any, seconds: float = 1.0, min_runs: int = 5) -> Timing:
+        """Times whole runs on these inputs, outputs written to the same memory each time."""
+        if seconds < 0 or min_runs < 1:
+            raise UsageError(f"seconds is {seconds} and min_runs {min_runs}; at least 0 and 1 are expected")
+        first = self._native.run(tensors, {}, None)
+        out = first if isinstance(first, tuple) else (first,)
+        times = []
+        end = time.perf_counter() + seconds
+        while len(times) < min_runs or time.perf_counter() < end:
+            start = time.perf_counter_ns()
+            self._native.run(tensors, {}, out)
+            times.append((time.perf_counter_ns() - start) / 1e3)
+        return Timing(statistics.median(times), min(times), len(times))
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes, int]]:
+        return _unpickled, (self._native.to_bytes(), self._threads)
+
+    def __repr__(self) -> str:
+        def ports(tensors: tuple[Tensor, ...]) -> str:
+            return ", ".join(f"{tensor.name}: {tensor.dtype}{list(tensor.shape)}" for tensor in tensors)
+
+        return f"<orchestrion.Executable ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
+
+
+def _unpickled(content: bytes, threads: int) -> Executable:
+    return Executable(_native.load(content, threads), threads)

@@ -1,0 +1,119 @@
+"""`InferenceSession`: executables under the names of ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrion import _native
+from orchestrion._compile import DynamicExecutable, _source, compile, load
+from orchestrion._errors import UsageError
+from orchestrion._executable import Executable
+
+_TYPES = {
+    "bool": "bool",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float",
+    "f64": "double",
+}
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output: `name`, `type` (`tensor(float)`, ..) and `shape`, symbolic dimensions by name."""
+
+    name: str
+    type: str
+    shape: list[int | str]
+
+
+class SessionOptions:
+    """Options of a session. Only `intra_op_num_threads` has an effect; others may be set, as programs do, and change nothing."""
+
+    def __init__(self) -> None:
+        #: Threads that work on one run; 0 means one per CPU.
+        self.intra_op_num_threads = 0
+
+
+class InferenceSession:
+    """A model under the interface of `onnxruntime.InferenceSession`: for programs that are to change one line.
+
+    `path_or_bytes` is an ONNX model or an `.orc` file. Symbolic dimensions are taken from the inputs of each run.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Any]] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        del provider_options
+        threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
+        names = [provider if isinstance(provider, str) else provider[0] for provider in providers or ()]
+        self._device = "cuda" if names and names[0] == "CUDAExecutionProvider" else None
+        self._executable: Executable | DynamicExecutable
+        if isinstance(path_or_bytes, (str, os.PathLike)) and os.fspath(path_or_bytes).endswith(".orc"):
+            self._executable = load(path_or_bytes, threads=threads)
+            self._inputs = [_node_arg(*port) for port in self._executable.inputs]
+            self._outputs = [_node_arg(*port) for port in self._executable.outputs]
+        else:
+            inputs, outputs = _native.declaration(_source(path_or_bytes))
+            self._inputs = [_node_arg(*port) for port in inputs]
+            self._outputs = [_node_arg(*port) for port in outputs]
+            self._executable = compile(path_or_bytes, device=self._device, threads=threads, **options)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[np.ndarray[Any, Any]]:
+        """The outputs of these names, all in the model's order if that is None or empty, as arrays of NumPy."""
+        del run_options
+        executable = self._executable
+        if isinstance(executable, DynamicExecutable):
+            missing = [port.name for port in self._inputs if port.name not in input_feed]
+            if missing:
+                raise UsageError(f"no tensor is given for input {', '.join(missing)}")
+            executable = executable.for_shapes({name: np.shape(value) for name, value in input_feed.items()})
+        feed = {name: np.asarray(value) for name, value in input_feed.items()}
+        results = executable(**feed)
+        names = [output.name for output in executable.outputs]
+        results = results if isinstance(results, tuple) else (results,)
+        by_name = dict(zip(names, results))
+        wanted = list(output_names or names)
+        unknown = [name for name in wanted if name not in by_name]
+        if unknown:
+            raise UsageError(f"the model has no output {', '.join(unknown)}; it has {', '.join(names)}")
+        return [by_name[name] for name in wanted]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs, in the model's order."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in the model's order."""
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        """The device, under ONNX Runtime's name."""
+        return ["CUDAExecutionProvider" if self._device == "cuda" else "CPUExecutionProvider"]
+
+
+def _node_arg(name: str, dtype: str | None, shape: Sequence[int | str]) -> NodeArg:
+    return NodeArg(name, f"tensor({_TYPES.get(dtype or '', 'undefined')})", list(shape))
