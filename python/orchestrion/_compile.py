@@ -78,15 +78,15 @@ def compile(  # noqa: A001 - the name that users expect
         options["target"] = device
     options["c_compiler"] = c_compiler(cc, options["cache_dir"])
     source = _source(model)
-    shapes = {name: tuple(int(size) for size in shape) for name, shape in (shapes or {}).items()}
+    given = {name: tuple(int(size) for size in shape) for name, shape in (shapes or {}).items()}
     dims = dict(dims or {})
-    open_dims = _open_dims(source, shapes, dims)
+    open_dims = _open_dims(source, given, dims)
     shown = is_interactive() if progress is None else progress
     if not open_dims:
-        return _compiled(source, {**options, "input_shapes": shapes, "dims": dims}, shown)
+        return _compiled(source, {**options, "input_shapes": given, "dims": dims}, shown)
     if max_sizes < 1:
         raise UsageError(f"max_sizes is {max_sizes}; at least 1 is expected")
-    return DynamicExecutable(source, {**options, "dims": dims}, shapes, open_dims, max_sizes, shown)
+    return DynamicExecutable(source, {**options, "dims": dims}, given, open_dims, max_sizes, shown)
 
 
 def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0) -> Executable:

@@ -165,7 +165,7 @@ class Executable:
             raise UsageError(f"seconds is {seconds} and min_runs {min_runs}; at least 0 and 1 are expected")
         first = self._native.run(tensors, {}, None)
         out = first if isinstance(first, tuple) else (first,)
-        times = []
+        times: list[float] = []
         end = time.perf_counter() + seconds
         while len(times) < min_runs or time.perf_counter() < end:
             start = time.perf_counter_ns()

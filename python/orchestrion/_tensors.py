@@ -31,7 +31,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError as error:
             raise InputError("NumPy has no bf16 by itself: install `ml_dtypes`, or use PyTorch's tensors") from error
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(_NAMES[name])
 
 

@@ -176,8 +176,10 @@ impl Ports {
         let port = |port: &orchestrion::manifest::Port| {
             let unknown = || Error::Internal(format!("`{}` has the unknown type {}", port.name, port.dtype));
             let dtype = DType::from_name(&port.dtype).ok_or_else(|| errors::exception(py, unknown()))?;
+            let strides = (1..=port.shape.len()).map(|axis| port.shape[axis..].iter().product::<usize>());
+            let row_major = PyTuple::new(py, strides.collect::<Vec<_>>())?.unbind();
             let shape = PyTuple::new(py, &port.shape)?.unbind();
-            Ok(Port { name: port.name.clone(), dtype, shape })
+            Ok(Port { name: port.name.clone(), dtype, shape, row_major })
         };
         let ports = |ports: &[orchestrion::manifest::Port]| ports.iter().map(port).collect::<PyResult<_>>();
         Ok(Self { inputs: ports(&manifest.inputs)?, outputs: ports(&manifest.outputs)? })

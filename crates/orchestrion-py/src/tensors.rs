@@ -6,7 +6,7 @@ use orchestrion::{DType, TensorView, TensorViewMut, extent};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use std::ops::Range;
 
 /// An input or output of a model, with what Python needs of it.
@@ -17,6 +17,8 @@ pub struct Port {
     pub dtype: DType,
     /// Its shape.
     pub shape: Py<PyTuple>,
+    /// The strides of new memory for it: row-major.
+    pub row_major: Py<PyTuple>,
 }
 
 /// The library that a tensor is of: outputs are of the library of the inputs.
@@ -77,20 +79,17 @@ impl<'py> Given<'py> {
                 None => Self::plain(object, port, what),
             };
         }
-        if let Some(describe) = Describe::of(&class) {
-            let is_torch = is_torch(&class)?;
-            let object = if is_torch { without_negation(object)? } else { object.clone() };
-            let library = if is_torch { Library::Torch } else { Library::Other };
+        let Exchange { library, describe } = Exchange::of(&class)?;
+        let object = if library == Library::Torch { without_negation(object)? } else { object.clone() };
+        if let Some(describe) = describe {
             let described = describe.call(&object).map_err(|error| not_readable(py, port, what, &error))?;
             return Self::new(described, None, library, port, what);
         }
         if object.hasattr(intern!(py, "__dlpack__"))? {
-            let is_torch = is_torch(&class)?;
-            let object = match is_torch {
-                true => without_negation(object)?.call_method0(intern!(py, "detach"))?,
-                false => object.clone(),
+            let object = match library {
+                Library::Torch => object.call_method0(intern!(py, "detach"))?,
+                Library::Numpy | Library::Other => object.clone(),
             };
-            let library = if is_torch { Library::Torch } else { Library::Other };
             let capsule = object
                 .call_method0(intern!(py, "__dlpack__"))
                 .map_err(|error| not_readable(py, port, what, &error))?;
@@ -98,7 +97,7 @@ impl<'py> Given<'py> {
                 return Self::new(described, None, library, port, what);
             }
         }
-        Self::plain(object, port, what)
+        Self::plain(&object, port, what)
     }
 
     /// What NumPy makes of an object: numbers, lists, arrays that it does not export.
@@ -189,6 +188,32 @@ impl<'py> Given<'py> {
     }
 }
 
+/// How tensors of a class are exchanged.
+#[derive(Clone, Copy)]
+struct Exchange {
+    library: Library,
+    describe: Option<Describe>,
+}
+
+impl Exchange {
+    fn of(class: &Bound<'_, PyType>) -> PyResult<Self> {
+        /// The class of PyTorch that nearly all tensors are of.
+        static TENSOR: PyOnceLock<(Py<PyType>, Exchange)> = PyOnceLock::new();
+        let py = class.py();
+        if let Some((known, exchange)) = TENSOR.get(py)
+            && class.is(known)
+        {
+            return Ok(*exchange);
+        }
+        let library = if is_torch(class)? { Library::Torch } else { Library::Other };
+        let exchange = Self { library, describe: Describe::of(class) };
+        if library == Library::Torch && TENSOR.get(py).is_none() && class.name()? == "Tensor" {
+            TENSOR.get_or_init(py, || (class.clone().unbind(), exchange));
+        }
+        Ok(exchange)
+    }
+}
+
 /// New memory for an output, as a tensor of a library.
 pub struct NewOutput<'py> {
     /// What the call returns, once it is written.
@@ -203,20 +228,17 @@ impl<'py> NewOutput<'py> {
     /// # Errors
     /// If there is no memory.
     pub fn new(py: Python<'py>, port: &Port, library: Library) -> PyResult<Self> {
-        let shape = port.shape.bind(py);
         let object = match library {
-            Library::Torch => torch_empty(py, shape, port.dtype)?,
-            Library::Numpy | Library::Other => numpy_empty(py, shape, port.dtype)?,
+            Library::Torch => torch_empty(py, port)?,
+            Library::Numpy | Library::Other => numpy_empty(py, port)?,
         };
-        let class = object.get_type();
-        let described = match library {
-            Library::Torch => match Describe::of(&class) {
-                Some(describe) => Some(describe.call(&object)?),
-                None => describe_capsule(&object, object.call_method0(intern!(py, "__dlpack__"))?),
-            },
-            Library::Numpy | Library::Other => {
-                describe_capsule(&object, object.call_method0(intern!(py, "__dlpack__"))?)
-            }
+        let describe = match library {
+            Library::Torch => Exchange::of(&object.get_type())?.describe,
+            Library::Numpy | Library::Other => None,
+        };
+        let described = match describe {
+            Some(describe) => Some(describe.call(&object)?),
+            None => describe_capsule(&object, object.call_method0(intern!(py, "__dlpack__"))?),
         };
         let described = described
             .ok_or_else(|| errors::input(py, "the library of the inputs gives no memory by DLPack"))?;
@@ -279,42 +301,44 @@ fn is_torch(class: &Bound<'_, PyType>) -> PyResult<bool> {
     class.is_subclass(&tensor)
 }
 
-fn numpy_empty<'py>(
-    py: Python<'py>,
-    shape: &Bound<'py, PyTuple>,
-    dtype: DType,
-) -> PyResult<Bound<'py, PyAny>> {
+fn numpy_empty<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>> {
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // `finished` views these as what they are: not every NumPy exports them.
-    let name = match dtype {
+    let name = match port.dtype {
         DType::Bool => "uint8",
         DType::BF16 => "uint16",
         dtype => numpy_name(dtype),
     };
-    EMPTY.import(py, "numpy", "empty")?.call1((shape, pyo3::types::PyString::intern(py, name)))
+    EMPTY.import(py, "numpy", "empty")?.call1((port.shape.bind(py), PyString::intern(py, name)))
 }
 
-fn torch_empty<'py>(
-    py: Python<'py>,
-    shape: &Bound<'py, PyTuple>,
-    dtype: DType,
-) -> PyResult<Bound<'py, PyAny>> {
+fn torch_empty<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>> {
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static DTYPES: PyOnceLock<Vec<(DType, Py<PyAny>)>> = PyOnceLock::new();
+    // What code that PyTorch compiles calls, in half the time of `torch.empty`; not all versions have it.
+    static EMPTY_STRIDED: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
     let dtypes = DTYPES.get_or_try_init(py, || {
         let torch = py.import("torch")?;
         // Versions before 2.3 have no unsigned types of more than 8 bits.
-        let known = DType::ALL.into_iter().filter_map(|dtype| {
-            let name = if dtype == DType::BF16 { "bfloat16" } else { numpy_name(dtype) };
-            Some((dtype, torch.getattr(name).ok()?.unbind()))
-        });
+        let known = DType::ALL
+            .into_iter()
+            .filter_map(|dtype| Some((dtype, torch.getattr(numpy_name(dtype)).ok()?.unbind())));
         Ok::<_, PyErr>(known.collect())
     })?;
-    let Some((_, object)) = dtypes.iter().find(|(known, _)| *known == dtype) else {
-        return Err(errors::input(py, &format!("this version of PyTorch has no tensors of {dtype}")));
+    let Some((_, dtype)) = dtypes.iter().find(|(known, _)| *known == port.dtype) else {
+        let text = format!("this version of PyTorch has no tensors of {}", port.dtype);
+        return Err(errors::input(py, &text));
     };
-    let keywords = pyo3::types::PyDict::new(py);
-    keywords.set_item(intern!(py, "dtype"), object)?;
+    let shape = port.shape.bind(py);
+    let empty_strided = EMPTY_STRIDED.get_or_init(py, || {
+        let guards = py.import("torch._C._dynamo.guards").ok()?;
+        Some(guards.getattr("_empty_strided_cpu").ok()?.unbind())
+    });
+    if let Some(empty_strided) = empty_strided {
+        return empty_strided.bind(py).call1((shape, port.row_major.bind(py), dtype));
+    }
+    let keywords = PyDict::new(py);
+    keywords.set_item(intern!(py, "dtype"), dtype)?;
     EMPTY.import(py, "torch", "empty")?.call((shape,), Some(&keywords))
 }
 
