@@ -32,6 +32,12 @@ class Context:
 def compile(
     model: _Source, options: dict[str, Any], progress: Callable[[str, int, int], None] | None = None
 ) -> Executable: ...
+def compile_aten(
+    document: bytes,
+    options: dict[str, Any],
+    fixed: dict[str, Any],
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Executable: ...
 def load(source: _Source, threads: int = 0) -> Executable: ...
 
 _Ports = list[tuple[str, str | None, tuple[int | str, ...]]]

@@ -18,6 +18,7 @@ class Progress:
     def __init__(self, shown: bool) -> None:
         self._bar: Any = None
         self._stage = ""
+        self._logged = ""
         self._tqdm: Any = None
         if shown:
             try:
@@ -29,8 +30,13 @@ class Progress:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         if stage != self._stage:
+            # Work begins without a stage.
             self.close()
             self._stage = stage
+        if not stage:
+            return
+        if self._bar is None and self._logged != stage:
+            self._logged = stage
             _LOG.debug("%s (%d parts)", stage, total)
             if self._tqdm is not None:
                 self._bar = self._tqdm(total=total or None, desc=stage, leave=False)

@@ -2,6 +2,7 @@
 
 use crate::errors;
 use crate::executable::Executable;
+use crate::tensors::owned;
 use bytes::Bytes;
 use orchestrion::{Artifact, DeclaredDim, Error, Model, Options, Precision, Progress, RunOptions};
 use pyo3::prelude::*;
@@ -27,8 +28,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Compiles a model and loads it.
 ///
 /// `options` has `cache_dir` and, as they are given: `dims`, `input_shapes`, `target`, `precision`, `superoptimize`, `tune`,
-/// `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`. `progress` is called as
-/// `progress(stage, done, total)` from the calling thread.
+/// `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`. `progress` is called every 50 ms as
+/// `progress(stage, done, total)` from the calling thread; what it raises stops the work.
 #[pyfunction]
 #[pyo3(signature = (model, options, progress=None))]
 pub fn compile(
@@ -37,20 +38,50 @@ pub fn compile(
     options: &Bound<'_, PyDict>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Executable> {
+    let Settings { options, threads, base_dir } = Settings::of(options)?;
+    let load = move |options: &Options| match model {
+        Source::Path(path) => Model::load(&path, options),
+        Source::Bytes(bytes) => Model::parse(Bytes::from(bytes), "", base_dir.as_deref(), options),
+    };
+    compiled(py, options, threads, load, progress)
+}
+
+/// Compiles a document of ATen calls and loads it; `fixed` has the inputs whose value is fixed, by name. Otherwise as `compile`.
+#[pyfunction]
+#[pyo3(signature = (document, options, fixed, progress=None))]
+pub fn compile_aten(
+    py: Python<'_>,
+    document: Vec<u8>,
+    options: &Bound<'_, PyDict>,
+    fixed: &Bound<'_, PyDict>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Executable> {
+    let Settings { mut options, threads, .. } = Settings::of(options)?;
+    for (name, value) in fixed {
+        let name: String = name.extract()?;
+        let tensor = owned(&value, &name)?;
+        options.fixed_inputs.insert(name, tensor);
+    }
+    let load = move |options: &Options| Model::from_aten(&document, options);
+    compiled(py, options, threads, load, progress)
+}
+
+fn compiled(
+    py: Python<'_>,
+    mut options: Options,
+    threads: usize,
+    load: impl FnOnce(&Options) -> Result<Model, Error> + Send + 'static,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Executable> {
     let seen = Arc::new(Seen::default());
     let cancel = Arc::new(AtomicBool::new(false));
-    let Settings { mut options, threads, base_dir } = Settings::of(options)?;
     options.progress = Arc::clone(&seen) as Arc<dyn Progress>;
     options.cancel = Arc::clone(&cancel);
     let work = move || {
-        let model = match model {
-            Source::Path(path) => Model::load(&path, &options)?,
-            Source::Bytes(bytes) => Model::parse(Bytes::from(bytes), "", base_dir.as_deref(), &options)?,
-        };
+        let model = load(&options)?;
         let artifact = model.compile(&options)?;
-        let executable =
-            orchestrion::Executable::load(artifact, RunOptions { threads, ..RunOptions::default() })?;
-        Ok((executable, model))
+        let run_options = RunOptions { threads, ..RunOptions::default() };
+        Ok((orchestrion::Executable::load(artifact, run_options)?, model))
     };
     let (executable, model) = watched(py, work, &cancel, &seen, progress)?;
     Executable::new(py, executable, Some(model))
@@ -167,31 +198,28 @@ fn watched<T: Send + 'static>(
 #[derive(Default)]
 struct Seen(Mutex<Stage>);
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Stage {
     name: String,
     done: usize,
     total: usize,
-    is_new: bool,
 }
 
 impl Seen {
     fn change(&self, change: impl FnOnce(&mut Stage)) {
-        let mut stage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut stage);
-        stage.is_new = true;
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Stage, parts done and parts in all, if they have changed since they were asked for.
-    fn news(&self) -> Option<(String, usize, usize)> {
-        let mut stage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut stage.is_new).then(|| (stage.name.clone(), stage.done, stage.total))
+    /// Stage, parts done and parts in all.
+    fn now(&self) -> (String, usize, usize) {
+        let Stage { name, done, total } = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (name, done, total)
     }
 }
 
 impl Progress for Seen {
     fn begin(&self, stage: &str, total: usize) {
-        self.change(|seen| *seen = Stage { name: stage.to_owned(), total, ..Stage::default() });
+        self.change(|seen| *seen = Stage { name: stage.to_owned(), done: 0, total });
     }
 
     fn advance(&self, done: usize) {

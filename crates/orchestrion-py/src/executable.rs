@@ -318,19 +318,8 @@ impl Ports {
 
     /// Copies of tensors of Python, in the model's order.
     fn owned_inputs(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<Vec<Tensor>> {
-        let py = tensors.py();
-        let objects = self.arguments(tensors, &PyDict::new(py))?;
-        let owned = objects.iter().zip(&self.inputs).map(|(object, port)| {
-            let given = tensors::Given::input(object, port)?;
-            let view = given.view()?;
-            Tensor::from_bytes(
-                view.dtype(),
-                view.shape().to_vec().into(),
-                view.row_major().into_owned().into(),
-            )
-            .map_err(|error| errors::input(py, &error.to_string()))
-        });
-        owned.collect()
+        let objects = self.arguments(tensors, &PyDict::new(tensors.py()))?;
+        objects.iter().zip(&self.inputs).map(|(object, port)| tensors::owned(object, &port.name)).collect()
     }
 }
 

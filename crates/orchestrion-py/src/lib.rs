@@ -24,7 +24,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::compile::{compile, declaration, load};
+    use super::compile::{compile, compile_aten, declaration, load};
     #[pymodule_export]
     use super::executable::{Context, Executable};
 

@@ -2,7 +2,7 @@
 
 use crate::dlpack::{self, Describe, Described, ElementType, describe_capsule};
 use crate::errors;
-use orchestrion::{DType, TensorView, TensorViewMut, extent};
+use orchestrion::{DType, Tensor, TensorView, TensorViewMut, extent};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -186,6 +186,20 @@ impl<'py> Given<'py> {
         let view = unsafe { TensorViewMut::from_raw_parts(self.dtype, shape, strides, start) };
         view.map_err(|error| errors::input(self.described.py(), &error.to_string()))
     }
+}
+
+/// A copy of a tensor of Python; `name` is for messages.
+///
+/// # Errors
+/// As [`Given::input`].
+pub fn owned(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Tensor> {
+    let py = object.py();
+    let none = PyTuple::empty(py).unbind();
+    let port = Port { name: name.to_owned(), dtype: DType::F32, shape: none.clone_ref(py), row_major: none };
+    let given = Given::input(object, &port)?;
+    let view = given.view()?;
+    Tensor::from_bytes(view.dtype(), view.shape().to_vec().into(), view.row_major().into_owned().into())
+        .map_err(|error| errors::input(py, &error.to_string()))
 }
 
 /// How tensors of a class are exchanged.

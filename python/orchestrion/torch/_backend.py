@@ -1,0 +1,431 @@
+"""The backend: graphs of Dynamo to compiled partitions, the rest to eager PyTorch."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import operator
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from orchestrion._compile import c_compiler, cache_folder
+from orchestrion._errors import Error, InternalError, UsageError
+from orchestrion.torch import _report
+from orchestrion.torch._document import DocumentError, source_line, target_name
+from orchestrion.torch._report import GraphReport
+from orchestrion.torch._support import is_supported
+from orchestrion.torch._unit import Unit
+
+_LOG = logging.getLogger("orchestrion.torch")
+
+
+@dataclass(frozen=True)
+class Options:
+    """`torch.compile(.., options={..})`."""
+
+    #: Raises where a graph, or a part of it, would stay with eager.
+    strict: bool = False
+    #: Weights become constants, folded into what surrounds them: later changes of them have no effect. Inference only.
+    freeze: bool = False
+    #: Sizes of one dynamic graph that are kept compiled.
+    max_sizes: int = 16
+    #: `f32`; `bf16` computes products of f32 tensors in bf16 where the CPU does.
+    precision: str = "f32"
+    #: Measures kernels where candidates are close.
+    tune: bool = False
+    #: Adds kernels that are searched for and proved.
+    superoptimize: bool = True
+    #: Partitions of fewer calls that compute stay with eager, unless the whole graph is one.
+    min_partition: int = 3
+    #: Folder of compiled kernels.
+    cache_dir: str | None = None
+
+    @classmethod
+    def of(cls, mode: str | None, given: dict[str, Any] | None) -> Options:
+        """Options by mode and by name."""
+        modes = {
+            None: cls(),
+            "default": cls(),
+            "reduce-overhead": cls(),
+            "max-autotune": cls(tune=True),
+            "max-autotune-no-cudagraphs": cls(tune=True),
+        }
+        if mode not in modes:
+            raise UsageError(f"there is no mode `{mode}`; there are {', '.join(name for name in modes if name)}")
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(given or {}) - known)
+        if unknown:
+            raise UsageError(f"there is no option `{unknown[0]}`; there are {', '.join(sorted(known))}")
+        return replace(modes[mode], **(given or {}))
+
+    def native(self) -> dict[str, Any]:
+        """What the compiler is told."""
+        folder = cache_folder(self.cache_dir)
+        return {
+            "cache_dir": folder,
+            "c_compiler": c_compiler(None, folder),
+            "precision": self.precision,
+            "tune": self.tune,
+            "superoptimize": self.superoptimize,
+            # Two pools of threads that are each as large as the machine would take turns badly.
+            "threads": torch.get_num_threads(),
+        }
+
+
+def backend(
+    gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """What `torch.compile(model, backend="orchestrion")` calls for each graph."""
+    chosen = Options.of(mode, options)
+    compiler = _Compiler(chosen)
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=compiler.compiling("forward"),
+        bw_compiler=compiler.compiling("backward"),
+        inference_compiler=compiler.compiling("inference"),
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )(gm, example_inputs)
+    return compiled
+
+
+def _reset() -> None:
+    _report.clear()
+
+
+# `torch._dynamo.reset()` calls it.
+backend.reset = _reset  # type: ignore[attr-defined]
+
+
+def decompositions() -> dict[Any, Any]:
+    """The decompositions to core ATen; attention stays whole."""
+    from torch._decomp import core_aten_decompositions
+
+    table = dict(core_aten_decompositions())
+    for name in ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"):
+        table.pop(getattr(torch.ops.aten, name).default, None)
+    return table
+
+
+class _Boxed:
+    """A compiled graph as AOTAutograd calls it: with one list, which is emptied."""
+
+    _boxed_call = True
+
+    def __init__(self, run: Callable[[list[Any]], Sequence[Any]]) -> None:
+        self._run = run
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        tensors = list(args)
+        args.clear()
+        return self._run(tensors)
+
+
+class _Compiler:
+    """Compiles the graphs of one call of the backend."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def compiling(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+        """A function for graphs of this kind."""
+
+        def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            if _is_dynamic(gm):
+                return _Boxed(_Sizes(gm, kind, self._options))
+            return _Boxed(compiled_graph(gm, kind, self._options, frozen=_frozen(gm, kind, self._options)))
+
+        return compile_graph
+
+
+def _is_dynamic(gm: GraphModule) -> bool:
+    """True if sizes are symbolic."""
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return True
+        if isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape):
+            return True
+    return False
+
+
+def _frozen(gm: GraphModule, kind: str, options: Options) -> dict[str, torch.Tensor]:
+    """The weights that become constants, by the names of their inputs."""
+    if not options.freeze or kind != "inference":
+        return {}
+    context = torch._guards.TracingContext.try_get()
+    weights = None if context is None else context.params_flat
+    if weights is None:
+        return {}
+    nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    changed = {node.args[0] for node in gm.graph.nodes if node.target is torch.ops.aten.copy_.default}
+    return {
+        node.name: weight.detach()
+        for node, weight in zip(nodes, weights)
+        if isinstance(weight, torch.Tensor) and node not in changed
+    }
+
+
+def compiled_graph(
+    gm: GraphModule,
+    kind: str,
+    options: Options,
+    frozen: dict[str, torch.Tensor] | None = None,
+    watch: Callable[[str, int, int], None] | None = None,
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """A graph of concrete sizes as a function of its inputs; parts that are not supported run eagerly."""
+    start = time.perf_counter()
+    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
+    entry = GraphReport(kind, len(calls), 0, 0)
+    device = _foreign_device(gm)
+    unsupported = [node for node in calls if not _is_taken(node)]
+    try:
+        if not calls:
+            return _eager(gm)
+        if device is not None:
+            entry.reason = f"tensors are on {device}; the backend takes graphs of the CPU"
+            return _given_up(gm, entry, options)
+        if not unsupported and _is_writable(gm):
+            unit = Unit(gm, options.native(), frozen, watch)
+            entry.compiled, entry.partitions = len(calls), 1
+            return unit
+        for node in unsupported:
+            count, line = entry.eager.get(target_name(node), (0, source_line(node)))
+            entry.eager[target_name(node)] = (count + 1, line)
+        if options.strict:
+            entry.reason = "parts are not supported"
+            return _given_up(gm, entry, options)
+        _warn(entry)
+        return _partitioned(gm, entry, options, watch)
+    except (Error, DocumentError) as error:
+        if options.strict or isinstance(error, InternalError):
+            raise
+        entry.reason = str(error)
+        entry.compiled = entry.partitions = 0
+        return _given_up(gm, entry, options)
+    finally:
+        entry.seconds = time.perf_counter() - start
+        _report.add(entry)
+
+
+def _is_taken(node: Node) -> bool:
+    """True of calls that compiled graphs make, and of copies into inputs at the end of a graph."""
+    return node.target is torch.ops.aten.copy_.default or is_supported(node)
+
+
+def _is_writable(gm: GraphModule) -> bool:
+    """True if copies go into inputs only."""
+    copies = [node for node in gm.graph.nodes if node.target is torch.ops.aten.copy_.default]
+    return all(isinstance(node.args[0], Node) and node.args[0].op == "placeholder" for node in copies)
+
+
+def _foreign_device(gm: GraphModule) -> torch.device | None:
+    for node in gm.graph.nodes:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (tuple, list)) else [values]:
+            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+                return value.device
+    return None
+
+
+def _eager(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
+    def run(tensors: list[Any]) -> Sequence[Any]:
+        results: Sequence[Any] = gm(*tensors)
+        return results
+
+    return run
+
+
+def _given_up(gm: GraphModule, entry: GraphReport, options: Options) -> Callable[[list[Any]], Sequence[Any]]:
+    """The graph as it is, or an error if that is not wanted."""
+    if options.strict:
+        raise UsageError(f"strict: a graph stays with eager\n{entry}")
+    _LOG.warning("%s", entry)
+    return _eager(gm)
+
+
+_WARNED: set[str] = set()
+
+
+def _warn(entry: GraphReport) -> None:
+    """One warning per set of targets, with the lines that call them."""
+    key = ",".join(sorted(entry.eager))
+    if key in _WARNED:
+        return
+    _WARNED.add(key)
+    lines = "\n".join(f"  {count} x {target}  {line}" for target, (count, line) in sorted(entry.eager.items()))
+    warnings.warn(f"orchestrion leaves these calls of a graph to eager PyTorch:\n{lines}", stacklevel=2)
+
+
+class _Support(OperatorSupportBase):
+    def is_node_supported(self, submodules: Any, node: Node) -> bool:
+        return is_supported(node)
+
+
+def _partitioned(
+    gm: GraphModule, entry: GraphReport, options: Options, watch: Callable[[str, int, int], None] | None
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """The graph with its supported parts compiled."""
+    partitioner = CapabilityBasedPartitioner(gm, _Support(), allows_single_node_partition=True)
+    proposed = partitioner.propose_partitions()
+    partitioner.remove_bookend_non_compute_ops(proposed)
+    kept = [part for part in proposed if _computing(part.nodes) >= options.min_partition]
+    fused = partitioner.fuse_partitions(kept, prefix="orchestrion_part")
+    for node in list(fused.graph.nodes):
+        if node.op != "call_module" or not str(node.target).startswith("orchestrion_part"):
+            continue
+        part = fused.get_submodule(str(node.target))
+        for inner, outer in zip([n for n in part.graph.nodes if n.op == "placeholder"], node.args):
+            inner.meta.setdefault("val", outer.meta.get("val"))
+        unit = Unit(part, options.native(), None, watch)
+        setattr(fused, str(node.target), _Part(unit, single=_is_single(part)))
+        inside = [n for n in part.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+        entry.compiled += len(inside)
+        entry.partitions += 1
+    fused.recompile()
+    return _eager(fused)
+
+
+def _computing(nodes: Any) -> int:
+    """How many of these do more than show a tensor under another shape."""
+    views = ("aten.view", "aten.permute", "aten.expand", "aten.unsqueeze", "aten.squeeze", "aten.slice", "aten.select", "aten.alias")
+    calls = [node for node in nodes if node.op == "call_function" and node.target is not operator.getitem]
+    return sum(not str(node.target).startswith(views) for node in calls)
+
+
+def _is_single(part: GraphModule) -> bool:
+    [output] = [node for node in part.graph.nodes if node.op == "output"]
+    return isinstance(output.args[0], Node)
+
+
+class _Part(torch.nn.Module):
+    """A compiled partition in the place of its graph."""
+
+    def __init__(self, unit: Unit, single: bool) -> None:
+        super().__init__()
+        self._unit = unit
+        self._single = single
+
+    def forward(self, *tensors: Any) -> Any:
+        results = self._unit(tensors)
+        return results[0] if self._single else tuple(results)
+
+
+class _Sizes:
+    """A graph of symbolic sizes: each size is compiled at its second call, meanwhile and at first eager runs it."""
+
+    def __init__(self, gm: GraphModule, kind: str, options: Options) -> None:
+        self._gm = gm
+        self._kind = kind
+        self._options = options
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[tuple[Any, ...], Callable[[list[Any]], Sequence[Any]] | Future[Any] | None] = OrderedDict()
+
+    def __call__(self, tensors: list[Any]) -> Sequence[Any]:
+        key = tuple(_size_key(tensor) for tensor in tensors)
+        run = self._find(key, tensors)
+        return run(tensors) if run is not None else self._gm(*tensors)  # type: ignore[no-any-return]
+
+    def _find(self, key: tuple[Any, ...], tensors: list[Any]) -> Callable[[list[Any]], Sequence[Any]] | None:
+        with self._lock:
+            if key not in self._seen:
+                self._seen[key] = None
+                # Sizes that were seen once cost nothing but their key.
+                while len(self._seen) > 64 * self._options.max_sizes:
+                    self._seen.popitem(last=False)
+                # Results may not change from one call to the next in the last bit.
+                if not torch.are_deterministic_algorithms_enabled():
+                    return None
+            self._seen.move_to_end(key)
+            found = self._seen[key]
+            if found is None:
+                static = _specialized(self._gm, tensors)
+                if static is None:
+                    self._seen[key] = found = _eager(self._gm)
+                elif torch.are_deterministic_algorithms_enabled() or self._options.strict:
+                    self._seen[key] = found = compiled_graph(static, self._kind, self._options)
+                else:
+                    self._seen[key] = _background().submit(compiled_graph, static, self._kind, self._options, None, _stop_at_exit)
+                    self._drop_old()
+                    return None
+                self._drop_old()
+            if isinstance(found, Future):
+                if not found.done():
+                    return None
+                error = found.exception()
+                if error is not None:
+                    _LOG.warning("a size stays with eager: %s", error)
+                self._seen[key] = found = _eager(self._gm) if error is not None else found.result()
+            return found
+
+    def _drop_old(self) -> None:
+        """Keeps the sizes that were used last."""
+        compiled = [key for key, value in self._seen.items() if value is not None]
+        for key in compiled[: max(0, len(compiled) - self._options.max_sizes)]:
+            del self._seen[key]
+
+
+def _size_key(tensor: Any) -> Any:
+    return (tuple(tensor.shape), tensor.stride()) if isinstance(tensor, torch.Tensor) else tensor
+
+
+def _specialized(gm: GraphModule, tensors: Sequence[Any]) -> GraphModule | None:
+    """The graph for these sizes; None if it cannot be traced for them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = [mode.from_tensor(tensor.detach()) if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors]
+    try:
+        with torch.no_grad(), mode:
+            static = make_fx(torch.fx.Interpreter(gm).run, tracing_mode="real", _allow_non_fake_inputs=True)(*fake)
+    except Exception as error:  # noqa: BLE001 - whatever tracing cannot do stays with eager
+        _LOG.info("a size stays with eager, which traces: %s", error)
+        return None
+    for node, value in zip([n for n in static.graph.nodes if n.op == "placeholder"], fake, strict=True):
+        node.meta.setdefault("val", value)
+    return static
+
+
+_POOL: ThreadPoolExecutor | None = None
+_STOPPING = threading.Event()
+
+
+class _Stopped(Exception):
+    """The process ends while a graph is compiled."""
+
+
+def _stop_at_exit(stage: str, done: int, total: int) -> None:
+    if _STOPPING.is_set():
+        raise _Stopped
+
+
+def _background() -> ThreadPoolExecutor:
+    """One thread that compiles: more would take the CPUs from the program."""
+    global _POOL
+    if _POOL is None:
+        _POOL = ThreadPoolExecutor(1, thread_name_prefix="orchestrion-sizes")
+        threading._register_atexit(_end_background)  # type: ignore[attr-defined]
+    return _POOL
+
+
+def _end_background() -> None:
+    _STOPPING.set()
+    if _POOL is not None:
+        _POOL.shutdown(wait=False, cancel_futures=True)
+
+
+atexit.register(_end_background)

@@ -1,0 +1,72 @@
+"""Models of PyTorch as executables that need PyTorch no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from orchestrion import _native
+from orchestrion._compile import c_compiler, cache_folder
+from orchestrion._errors import Unsupported, UsageError
+from orchestrion._executable import Executable
+from orchestrion.torch._backend import decompositions
+from orchestrion.torch._document import source_line, target_name
+from orchestrion.torch._support import is_supported
+
+
+def export(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    precision: str = "f32",
+    threads: int = 0,
+    tune: bool = False,
+    superoptimize: bool = True,
+    cache_dir: str | None = None,
+) -> Executable:
+    """Compiles a model, with its weights as they are now, for inputs like `args`: an executable that can be saved and loaded where
+    there is no PyTorch.
+
+    :raises Unsupported: the model calls what is not supported; the message lists it with lines of the program.
+    """
+    import json
+
+    from torch.export import export as export_program
+    from torch.export.graph_signature import InputKind
+
+    from orchestrion.torch._document import document
+
+    program = export_program(model.eval(), tuple(args), dict(kwargs or {})).run_decompositions(decompositions())
+    gm = program.graph_module
+    unsupported = [node for node in gm.graph.nodes if node.op == "call_function" and not is_supported(node)]
+    if unsupported:
+        lines = sorted({f"  {target_name(node)}  {source_line(node)}" for node in unsupported})
+        raise Unsupported("the model calls what is not supported:\n" + "\n".join(lines))
+    signature = program.graph_signature
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        raise UsageError("the model changes its buffers or inputs, which an executable does not")
+    fixed = {}
+    for spec in signature.input_specs:
+        name = spec.arg.name
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            assert spec.target is not None
+            known = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            fixed[name] = known
+        elif spec.kind == InputKind.CONSTANT_TENSOR:
+            assert spec.target is not None
+            fixed[name] = program.constants[spec.target]
+    tensors = {name: value.detach().contiguous() for name, value in fixed.items() if isinstance(value, torch.Tensor)}
+    folder = cache_folder(cache_dir)
+    options = {
+        "cache_dir": folder,
+        "c_compiler": c_compiler(None, folder),
+        "precision": precision,
+        "tune": tune,
+        "superoptimize": superoptimize,
+        "threads": threads,
+    }
+    doc = json.dumps(document(gm, check_indices=False)).encode()
+    return Executable(_native.compile_aten(doc, options, tensors, None), threads)

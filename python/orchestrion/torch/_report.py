@@ -1,0 +1,67 @@
+"""What the backend did with each graph."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+
+@dataclass
+class GraphReport:
+    """One graph that `torch.compile` gave to the backend."""
+
+    #: `forward`, `backward` or `inference`.
+    kind: str
+    #: Calls of ATen in the graph.
+    calls: int
+    #: Those of them that compiled partitions run.
+    compiled: int
+    #: Partitions that are compiled; 1 if the whole graph is.
+    partitions: int
+    #: Calls that stay with eager: the target, how often, and a line of the program that makes it.
+    eager: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: Seconds of compilation.
+    seconds: float = 0.0
+    #: Why the graph runs eagerly though its calls are supported, if it does.
+    reason: str | None = None
+
+    @property
+    def coverage(self) -> float:
+        """The share of calls that compiled partitions run."""
+        return self.compiled / self.calls if self.calls else 1.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.kind}: {self.compiled} of {self.calls} calls compiled in {self.partitions} partition(s), {self.seconds:.2f} s"
+        ]
+        if self.reason:
+            lines.append(f"  runs eagerly: {self.reason}")
+        lines += [f"  eager: {count} x {target}  {line}" for target, (count, line) in sorted(self.eager.items())]
+        return "\n".join(lines)
+
+
+_LOCK = threading.Lock()
+_REPORTS: list[GraphReport] = []
+
+
+def add(graph: GraphReport) -> None:
+    """Keeps a report until the next reset."""
+    with _LOCK:
+        _REPORTS.append(graph)
+
+
+def clear() -> None:
+    """Forgets all reports."""
+    with _LOCK:
+        _REPORTS.clear()
+
+
+def reports() -> list[GraphReport]:
+    """The graphs that were compiled since the start, or the last `torch._dynamo.reset()`."""
+    with _LOCK:
+        return list(_REPORTS)
+
+
+def report() -> str:
+    """The same as text: coverage, partitions, and what stays with eager and why."""
+    return "\n".join(str(graph) for graph in reports()) or "no graph was compiled"
