@@ -70,6 +70,11 @@ pub fn import(bytes: &[u8]) -> Result<Import, ImportErrors> {
     })
 }
 
+/// True if the bytes claim to be a document of ATen calls, of whatever version.
+pub fn is_document(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Header>(bytes).is_ok_and(|header| header.format.as_deref() == Some(FORMAT))
+}
+
 fn decode(bytes: &[u8]) -> Result<Document, ImportErrors> {
     let whole = |reason| ImportErrors::from(ImportProblem { place: Location::Document, reason });
     let broken = |error: serde_json::Error| whole(Reason::NotADocument { detail: error.to_string() });

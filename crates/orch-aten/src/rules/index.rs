@@ -105,7 +105,9 @@ impl Addressed {
         if list.len() > x.rank() || given.is_empty() {
             return invalid(format!("{} indices into {}", list.len(), x.describe()));
         }
-        if let Some((_, index)) = given.iter().find(|(_, index)| !index.dtype.is_int()) {
+        // Eager reads indices of type u8 as a mask.
+        let is_index = |index: &Val| index.dtype.is_int() && index.dtype != DType::U8;
+        if let Some((_, index)) = given.iter().find(|(_, index)| !is_index(index)) {
             return unsupported(format!("{} as an index: the result's shape depends on it", index.describe()));
         }
         let dims: Vec<usize> = given.iter().map(|&(dim, _)| dim).collect();
