@@ -79,11 +79,7 @@ impl Call {
     /// A tensor of a floating type.
     pub fn float_tensor(&self, name: &str) -> Result<&Val, Refusal> {
         let value = self.tensor(name)?;
-        if value.dtype.is_float() {
-            Ok(value)
-        } else {
-            expected(name, self.get(name), "a tensor of floats")
-        }
+        if value.dtype.is_float() { Ok(value) } else { expected(name, self.get(name), "a tensor of floats") }
     }
 
     /// A tensor of integers.
@@ -105,7 +101,9 @@ impl Call {
 
     /// A list of tensors of which some may be left out.
     pub fn optional_tensors(&self, name: &str) -> Result<Vec<Option<Val>>, Refusal> {
-        let Arg::List(items) = self.get(name) else { return expected(name, self.get(name), "a list of tensors") };
+        let Arg::List(items) = self.get(name) else {
+            return expected(name, self.get(name), "a list of tensors");
+        };
         let tensor = |item: &Arg| match item {
             Arg::None => Ok(None),
             Arg::Tensor(source) => Ok(Some(source.value.clone())),
@@ -215,7 +213,8 @@ impl Call {
         let dims: Option<Vec<usize>> = ints.iter().map(|&extent| usize::try_from(extent).ok()).collect();
         match dims {
             Some(dims) => checked(dims),
-            None => expected(name, self.get(name), "a shape").or_else(|_: Refusal| invalid(format!("a shape {ints:?}"))),
+            None => expected(name, self.get(name), "a shape")
+                .or_else(|_: Refusal| invalid(format!("a shape {ints:?}"))),
         }
     }
 

@@ -163,7 +163,9 @@ impl Given {
             Value::Bool(value) => Self::Bool(*value),
             Value::Number(number) => match (number.as_i64(), number.as_f64()) {
                 (Some(value), _) => Self::Int(value),
-                (None, Some(_)) if number.is_u64() => return Err(format!("{number} is larger than an i64 holds")),
+                (None, Some(_)) if number.is_u64() => {
+                    return Err(format!("{number} is larger than an i64 holds"));
+                }
                 (None, Some(value)) => Self::Float(value),
                 (None, None) => return Err(format!("{number} is no number of 64 bits")),
             },
@@ -178,15 +180,23 @@ impl Given {
         if let (Some(name), 1..=2) = (text("value"), fields.len()) {
             let index = match fields.get("index") {
                 None if fields.len() == 1 => None,
-                Some(index) => index.as_u64().and_then(|index| usize::try_from(index).ok()).map(Some).ok_or_else(|| {
-                    format!("index is {index}, a position is expected")
-                })?,
-                None => return Err("an object with `value` may have `index` besides, and nothing else".to_owned()),
+                Some(index) => index
+                    .as_u64()
+                    .and_then(|index| usize::try_from(index).ok())
+                    .map(Some)
+                    .ok_or_else(|| format!("index is {index}, a position is expected"))?,
+                None => {
+                    return Err(
+                        "an object with `value` may have `index` besides, and nothing else".to_owned()
+                    );
+                }
             };
             return Ok(Self::Value { name: name.to_owned(), index });
         }
         if let (Some(name), 1) = (text("dtype"), fields.len()) {
-            return DType::from_name(name).map(Self::DType).ok_or_else(|| format!("`{name}` is no element type"));
+            return DType::from_name(name)
+                .map(Self::DType)
+                .ok_or_else(|| format!("`{name}` is no element type"));
         }
         if let (Some(value), 1) = (text("float"), fields.len()) {
             return float(value).map(Self::Float).ok_or_else(|| format!("`{value}` is no number"));
@@ -220,12 +230,17 @@ mod tests {
         assert_eq!(read("{\"float\": \"-inf\"}"), Ok(Given::Float(f64::NEG_INFINITY)));
         assert_eq!(read("{\"dtype\": \"bf16\"}"), Ok(Given::DType(DType::BF16)));
         let value = Given::Value { name: "x".to_owned(), index: Some(2) };
-        assert_eq!(read("[null, {\"value\": \"x\", \"index\": 2}]"), Ok(Given::List(vec![Given::None, value])));
+        assert_eq!(
+            read("[null, {\"value\": \"x\", \"index\": 2}]"),
+            Ok(Given::List(vec![Given::None, value]))
+        );
     }
 
     #[test]
     fn other_objects_are_refused() {
-        for text in ["{}", "{\"value\": \"x\", \"dtype\": \"f32\"}", "{\"dtype\": \"q8\"}", "{\"float\": \"1\"}"] {
+        for text in
+            ["{}", "{\"value\": \"x\", \"dtype\": \"f32\"}", "{\"dtype\": \"q8\"}", "{\"float\": \"1\"}"]
+        {
             assert!(read(text).is_err(), "{text}");
         }
         assert!(read("{\"value\": \"x\", \"index\": -1}").is_err());

@@ -280,7 +280,8 @@ impl Emitter {
     /// The same elements under another shape.
     pub fn reshape(&mut self, x: &Val, dims: impl Into<Vec<usize>>) -> Emitted {
         let dims = dims.into();
-        let Some(shape) = Shape::checked(dims.clone()).filter(|shape| shape.elems() == x.shape.elems()) else {
+        let Some(shape) = Shape::checked(dims.clone()).filter(|shape| shape.elems() == x.shape.elems())
+        else {
             return invalid(format!("{} cannot have the shape {dims:?}", x.describe()));
         };
         if shape == x.shape {
@@ -328,7 +329,10 @@ impl Emitter {
         let extent = dims[axis] as i64;
         let last = (count as i64 - 1).checked_mul(step).and_then(|span| span.checked_add(start as i64));
         if count > 0 && !(start < dims[axis] && last.is_some_and(|last| (0..extent).contains(&last))) {
-            return invalid(format!("{count} positions from {start} by {step} of axis {axis} of {}", x.describe()));
+            return invalid(format!(
+                "{count} positions from {start} by {step} of axis {axis} of {}",
+                x.describe()
+            ));
         }
         dims[axis] = count;
         // The end is beyond the last position; before the first element it is written as far below zero.
@@ -348,13 +352,19 @@ impl Emitter {
         let Some(first) = parts.first() else { return invalid("nothing is joined") };
         let others = |shape: &Shape| [&shape[..axis], &shape[axis + 1..]].concat();
         let fits = |part: &&Val| {
-            part.dtype == first.dtype && part.rank() == first.rank() && others(&part.shape) == others(&first.shape)
+            part.dtype == first.dtype
+                && part.rank() == first.rank()
+                && others(&part.shape) == others(&first.shape)
         };
         if axis >= first.rank() {
             return invalid(format!("axis {axis} of {}", first.describe()));
         }
         if let Some(other) = parts.iter().find(|part| !fits(part)) {
-            return invalid(format!("{} and {} are joined along axis {axis}", first.describe(), other.describe()));
+            return invalid(format!(
+                "{} and {} are joined along axis {axis}",
+                first.describe(),
+                other.describe()
+            ));
         }
         let mut dims = first.shape.to_vec();
         dims[axis] = parts.iter().map(|part| part.shape[axis]).sum();

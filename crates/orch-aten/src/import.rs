@@ -179,10 +179,12 @@ impl Importer {
         }
         let call = Call { arguments, results, strides };
         self.emitter.begin(&node.name);
-        let values = (rule.apply)(&mut self.emitter, &call).map_err(|refusal| Missing::Reason(refusal.into()))?;
+        let values =
+            (rule.apply)(&mut self.emitter, &call).map_err(|refusal| Missing::Reason(refusal.into()))?;
         check_results(&call, &values).map_err(Missing::Reason)?;
         let sources = values.into_iter().zip(call.strides).map(|(value, strides)| {
-            let source = |value| Source { value, strides: strides.unwrap_or_default(), is_fresh: !rule.is_view };
+            let source =
+                |value| Source { value, strides: strides.unwrap_or_default(), is_fresh: !rule.is_view };
             value.map(source)
         });
         Ok(sources.collect())
@@ -292,7 +294,8 @@ impl Importer {
                 self.problems.add(place, reason);
                 continue;
             };
-            let (given, expected) = (self.source(&output.value, output.index), self.source(&input.name, None));
+            let (given, expected) =
+                (self.source(&output.value, output.index), self.source(&input.name, None));
             if let (Ok(given), Ok(expected)) = (given, expected)
                 && (given.value.dtype, &given.value.shape) != (expected.value.dtype, &expected.value.shape)
             {
@@ -338,7 +341,9 @@ fn tensor(constant: &crate::document::Constant) -> Result<Tensor, Reason> {
     let (dtype, shape) = typed(&constant.dtype, &constant.shape, None)?;
     let (given, expected) = (constant.values.len(), shape.elems());
     if given != expected {
-        return Err(Reason::Elements { detail: format!("{given} elements are given, the shape has {expected}") });
+        return Err(Reason::Elements {
+            detail: format!("{given} elements are given, the shape has {expected}"),
+        });
     }
     let no_number = |value: &serde_json::Value| Reason::Elements { detail: format!("{value} is no {dtype}") };
     if dtype.is_float() {
@@ -348,7 +353,8 @@ fn tensor(constant: &crate::document::Constant) -> Result<Tensor, Reason> {
             .collect::<Result<_, _>>()?;
         return Ok(Tensor::from_f64(dtype, shape, &values));
     }
-    let element = |value: &serde_json::Value| value.as_i64().or_else(|| value.as_u64().map(|bits| bits as i64));
+    let element =
+        |value: &serde_json::Value| value.as_i64().or_else(|| value.as_u64().map(|bits| bits as i64));
     let values: Vec<i64> = (constant.values.iter())
         .map(|value| element(value).ok_or_else(|| no_number(value)))
         .collect::<Result<_, _>>()?;

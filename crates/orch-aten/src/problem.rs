@@ -175,8 +175,10 @@ mod tests {
 
     #[test]
     fn a_problem_says_where_and_what() {
-        let place = Location::Node { name: "mm".into(), target: "aten.mm.default".into(), source: "m.py:3".into() };
-        let errors = ImportErrors::from(ImportProblem { place, reason: Reason::Dangling { value: "w".into() } });
+        let place =
+            Location::Node { name: "mm".into(), target: "aten.mm.default".into(), source: "m.py:3".into() };
+        let errors =
+            ImportErrors::from(ImportProblem { place, reason: Reason::Dangling { value: "w".into() } });
         assert_eq!(
             errors.to_string(),
             "the graph has 1 problem:\n  node `mm` (aten.mm.default) at m.py:3: `w` is read, but no input, constant \

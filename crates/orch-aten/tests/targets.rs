@@ -9,7 +9,9 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/orchestrio
 fn the_list_for_python_is_that_of_the_rules() {
     let mut targets: Vec<_> = orch_aten::targets().collect();
     targets.sort_by_key(|target| target.name);
-    let mut text = "# What the compiler takes: a test of orch-aten keeps this list (ORCH_BLESS=1 rewrites it).\n".to_owned();
+    let mut text =
+        "# What the compiler takes: a test of orch-aten keeps this list (ORCH_BLESS=1 rewrites it).\n"
+            .to_owned();
     for target in targets {
         let condition = if target.condition.is_empty() { "" } else { "  # " };
         writeln!(text, "{}{condition}{}", target.name, target.condition).expect("a text");

@@ -131,7 +131,8 @@ fn functional(emitter: &mut Emitter, call: &Call) -> Applied {
         let running = call.tensor(name)?;
         let kept = emitter.cast(running, current.dtype);
         let kept = emitter.binary_scalar("Mul", &kept, 1.0 - momentum)?;
-        let new = if factor == 1.0 { current.clone() } else { emitter.binary_scalar("Mul", current, factor)? };
+        let new =
+            if factor == 1.0 { current.clone() } else { emitter.binary_scalar("Mul", current, factor)? };
         let new = emitter.binary_scalar("Mul", &new, momentum)?;
         let sum = emitter.binary("Add", &kept, &new)?;
         results.push(Some(emitter.cast(&sum, running.dtype)));

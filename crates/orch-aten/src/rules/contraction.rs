@@ -9,7 +9,9 @@ use crate::promote::Number;
 pub(super) const RULES: &[Rule] = &[
     rule("aten.mm.default", "self mat2", product),
     rule("aten.bmm.default", "self mat2", product),
-    rule("aten.addmm.default", "self mat1 mat2 beta alpha", |emitter, call| add(emitter, call, ["mat1", "mat2"])),
+    rule("aten.addmm.default", "self mat1 mat2 beta alpha", |emitter, call| {
+        add(emitter, call, ["mat1", "mat2"])
+    }),
     rule("aten.baddbmm.default", "self batch1 batch2 beta alpha", |emitter, call| {
         add(emitter, call, ["batch1", "batch2"])
     }),

@@ -53,7 +53,8 @@ impl Sliding {
         };
         let channels = if window.transposed { w.shape[0] } else { w.shape[1].saturating_mul(window.groups) };
         let divides = window.groups > 0 && w.shape[0].is_multiple_of(window.groups);
-        if window.strides.contains(&0) || window.dilations.contains(&0) || !divides || channels != x.shape[1] {
+        if window.strides.contains(&0) || window.dilations.contains(&0) || !divides || channels != x.shape[1]
+        {
             return invalid(format!(
                 "a convolution of {} with {} in {} groups",
                 x.describe(),

@@ -70,7 +70,12 @@ fn gather(emitter: &mut Emitter, call: &Call) -> Applied {
 }
 
 /// The part of `x` that indices of this shape reach along an axis; `None` if they do not fit.
-pub(super) fn along(emitter: &mut Emitter, x: &Val, indices: &Shape, axis: usize) -> Result<Option<Val>, Refusal> {
+pub(super) fn along(
+    emitter: &mut Emitter,
+    x: &Val,
+    indices: &Shape,
+    axis: usize,
+) -> Result<Option<Val>, Refusal> {
     if x.rank() != indices.rank() {
         return Ok(None);
     }
@@ -108,7 +113,10 @@ impl Addressed {
         // Eager reads indices of type u8 as a mask.
         let is_index = |index: &Val| index.dtype.is_int() && index.dtype != DType::U8;
         if let Some((_, index)) = given.iter().find(|(_, index)| !is_index(index)) {
-            return unsupported(format!("{} as an index: the result's shape depends on it", index.describe()));
+            return unsupported(format!(
+                "{} as an index: the result's shape depends on it",
+                index.describe()
+            ));
         }
         let dims: Vec<usize> = given.iter().map(|&(dim, _)| dim).collect();
         let adjacent = dims.windows(2).all(|pair| pair[1] == pair[0] + 1);

@@ -76,7 +76,8 @@ fn layer_norm(emitter: &mut Emitter, call: &Call) -> Applied {
 
 fn group_norm(emitter: &mut Emitter, call: &Call) -> Applied {
     let input = call.float_tensor("input")?;
-    let sizes = ["N", "C", "HxW", "group"].map(|name| call.int(name).map(|size| usize::try_from(size).unwrap_or(0)));
+    let sizes =
+        ["N", "C", "HxW", "group"].map(|name| call.int(name).map(|size| usize::try_from(size).unwrap_or(0)));
     let [batch, channels, plane, groups] = sizes;
     let (batch, channels, plane, groups) = (batch?, channels?, plane?, groups?);
     let is_known = input.rank() >= 2
@@ -86,7 +87,9 @@ fn group_norm(emitter: &mut Emitter, call: &Call) -> Applied {
         return invalid(format!("{groups} groups of {channels} channels of {}", input.describe()));
     }
     let x = emitter.widen(input);
-    let Some(size) = (channels / groups).checked_mul(plane) else { return invalid("the groups are too large") };
+    let Some(size) = (channels / groups).checked_mul(plane) else {
+        return invalid("the groups are too large");
+    };
     let grouped = emitter.reshape(&x, [batch, groups, size])?;
     let statistics = Statistics::new(emitter, &grouped, &[2])?;
     let inverse = inverse_root(emitter, &statistics.variance, call.float_or("eps", 1e-5)?)?;

@@ -109,7 +109,8 @@ fn rsub(emitter: &mut Emitter, call: &Call) -> Applied {
     let dtype = call.dtype()?;
     let compute = wide(dtype);
     let alpha = call.number_or("alpha", Number::Int(1))?.emit(emitter, compute);
-    let (a, b) = (call.operand("self")?.emit(emitter, compute), call.operand("other")?.emit(emitter, compute));
+    let (a, b) =
+        (call.operand("self")?.emit(emitter, compute), call.operand("other")?.emit(emitter, compute));
     let scaled = emitter.binary("Mul", &a, &alpha)?;
     let y = emitter.binary("Sub", &b, &scaled)?;
     one(emitter.cast(&y, dtype))
@@ -138,7 +139,14 @@ fn power(emitter: &mut Emitter, call: &Call) -> Applied {
         return invalid("an integer to a negative power");
     }
     let compute = wide(dtype);
-    let (base, exponent) = (base.emit(emitter, compute), exponent.emit(emitter, compute));
+    let base = base.emit(emitter, compute);
+    // Eager takes the reciprocal of the root, which differs from the power at -inf and -0.
+    if matches!(&exponent, Operand::Number(number) if number.is(-0.5)) && dtype.is_float() {
+        let root = emitter.unary("Sqrt", &base);
+        let y = emitter.unary("Reciprocal", &root);
+        return one(emitter.cast(&y, dtype));
+    }
+    let exponent = exponent.emit(emitter, compute);
     let y = emitter.binary("Pow", &base, &exponent)?;
     one(emitter.cast(&y, dtype))
 }

@@ -7,12 +7,16 @@ use orch_ir::{Attribute, DType, Shape, Tensor};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
-    rule("aten.max_pool2d_with_indices.default", "self kernel_size stride padding dilation ceil_mode", |emitter, call| {
-        max(emitter, call, 2)
-    }),
-    rule("aten.max_pool3d_with_indices.default", "self kernel_size stride padding dilation ceil_mode", |emitter, call| {
-        max(emitter, call, 3)
-    }),
+    rule(
+        "aten.max_pool2d_with_indices.default",
+        "self kernel_size stride padding dilation ceil_mode",
+        |emitter, call| max(emitter, call, 2),
+    ),
+    rule(
+        "aten.max_pool3d_with_indices.default",
+        "self kernel_size stride padding dilation ceil_mode",
+        |emitter, call| max(emitter, call, 3),
+    ),
     rule(
         "aten.avg_pool1d.default",
         "self kernel_size stride padding ceil_mode count_include_pad",
@@ -101,7 +105,11 @@ impl Pool {
     pub fn divisors(&self, emitter: &mut Emitter, call: &Call, dtype: DType) -> Emitted {
         if call.has("divisor_override") {
             let divisor = call.int("divisor_override")?;
-            return if divisor == 0 { invalid("the divisor is 0") } else { Ok(emitter.scalar_int(dtype, divisor)) };
+            return if divisor == 0 {
+                invalid("the divisor is 0")
+            } else {
+                Ok(emitter.scalar_int(dtype, divisor))
+            };
         }
         let include = call.flag_or("count_include_pad", true)?;
         let mut product = emitter.scalar(dtype, 1.0);

@@ -57,7 +57,8 @@ fn average(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = batched(emitter, like, 2)?;
     let gradient = batched(emitter, call.float_tensor("grad_output")?, 2)?;
     let pool = Pool::read(call, &x)?;
-    if gradient.shape[..2] != x.shape[..2] || gradient.shape[2..] != pool.to[..] || gradient.dtype != x.dtype {
+    if gradient.shape[..2] != x.shape[..2] || gradient.shape[2..] != pool.to[..] || gradient.dtype != x.dtype
+    {
         return invalid(format!("the gradient {} of windows {:?}", gradient.describe(), pool.to));
     }
     let wide = emitter.widen(&gradient);

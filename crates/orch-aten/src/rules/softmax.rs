@@ -7,12 +7,18 @@ use orch_ir::Attribute;
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
-    rule("aten._softmax.default", "self dim half_to_float", |emitter, call| softmax(emitter, call, "Softmax")),
+    rule("aten._softmax.default", "self dim half_to_float", |emitter, call| {
+        softmax(emitter, call, "Softmax")
+    }),
     rule("aten._log_softmax.default", "self dim half_to_float", |emitter, call| {
         softmax(emitter, call, "LogSoftmax")
     }),
     rule("aten._softmax_backward_data.default", "grad_output output dim input_dtype", softmax_backward),
-    rule("aten._log_softmax_backward_data.default", "grad_output output dim input_dtype", log_softmax_backward),
+    rule(
+        "aten._log_softmax_backward_data.default",
+        "grad_output output dim input_dtype",
+        log_softmax_backward,
+    ),
 ];
 
 fn softmax(emitter: &mut Emitter, call: &Call, op_type: &str) -> Applied {

@@ -10,7 +10,9 @@ use std::f64::consts::{LN_2, LN_10};
 /// A rule for a function that is one operator.
 macro_rules! operator {
     ($name:literal, $op_type:literal) => {
-        rule($name, "self", |emitter, call| floats(emitter, call, |emitter, x| Ok(emitter.unary($op_type, x))))
+        rule($name, "self", |emitter, call| {
+            floats(emitter, call, |emitter, x| Ok(emitter.unary($op_type, x)))
+        })
     };
 }
 
@@ -64,8 +66,8 @@ pub(super) const RULES: &[Rule] = &[
     rounding!("aten.round.default", |emitter, x| Ok(emitter.unary("Round", x))),
     rounding!("aten.trunc.default", |emitter, x| Ok(emitter.scalar_function("Trunc", x))),
     rule("aten.neg.default", "self", |emitter, call| one(emitter.unary("Neg", call.tensor("self")?))),
-    rule("aten.abs.default", "self", |emitter, call| signed(emitter, call, "Abs")),
-    rule("aten.sign.default", "self", |emitter, call| signed(emitter, call, "Sign")),
+    rule("aten.abs.default", "self", abs),
+    rule("aten.sign.default", "self", sign),
     rule("aten.relu.default", "self", |emitter, call| one(emitter.unary("Relu", call.tensor("self")?))),
     rule("aten.logical_not.default", "self", logical_not),
     rule("aten.bitwise_not.default", "self", bitwise_not),
@@ -113,9 +115,24 @@ fn silu(emitter: &mut Emitter, call: &Call) -> Applied {
 }
 
 /// Booleans stay as they are.
-fn signed(emitter: &mut Emitter, call: &Call, op_type: &str) -> Applied {
+fn abs(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = call.tensor("self")?;
-    one(if x.dtype == DType::Bool { x.clone() } else { emitter.unary(op_type, x) })
+    one(if x.dtype == DType::Bool { x.clone() } else { emitter.unary("Abs", x) })
+}
+
+/// Booleans stay as they are; NaN has the sign 0, as in eager.
+fn sign(emitter: &mut Emitter, call: &Call) -> Applied {
+    let x = call.tensor("self")?;
+    if x.dtype == DType::Bool {
+        return one(x.clone());
+    }
+    let sign = emitter.unary("Sign", x);
+    if !x.dtype.is_float() {
+        return one(sign);
+    }
+    let nan = emitter.one("IsNaN", &[x], &[], (DType::Bool, x.shape.clone()));
+    let zero = emitter.scalar(x.dtype, 0.0);
+    one(emitter.select(&nan, &zero, &sign)?)
 }
 
 fn logical_not(emitter: &mut Emitter, call: &Call) -> Applied {

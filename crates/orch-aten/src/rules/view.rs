@@ -73,7 +73,8 @@ fn reshaped(emitter: &mut Emitter, call: &Call, name: &str) -> Applied {
     let size = call.ints(name)?;
     let refused = || Refusal::Invalid(format!("{} cannot have the shape {size:?}", x.describe()));
     let known = size.iter().filter(|&&extent| extent != -1);
-    let known: Vec<usize> = known.map(|&extent| usize::try_from(extent)).collect::<Result<_, _>>().map_err(|_| refused())?;
+    let known: Vec<usize> =
+        known.map(|&extent| usize::try_from(extent)).collect::<Result<_, _>>().map_err(|_| refused())?;
     let others = Shape::checked(known.clone()).ok_or_else(refused)?.elems();
     let rest = match size.len() - known.len() {
         0 => 1,
@@ -147,7 +148,8 @@ fn squeeze_all(emitter: &mut Emitter, call: &Call) -> Applied {
 
 fn squeeze(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = call.tensor("self")?;
-    let axes = call.ints("dim")?.iter().map(|&axis| axis_of(axis, x.rank())).collect::<Result<Vec<_>, _>>()?;
+    let axes =
+        call.ints("dim")?.iter().map(|&axis| axis_of(axis, x.rank())).collect::<Result<Vec<_>, _>>()?;
     let kept = x.shape.iter().enumerate().filter(|(axis, extent)| !(axes.contains(axis) && **extent == 1));
     let dims: Vec<usize> = kept.map(|(_, &extent)| extent).collect();
     one(emitter.reshape(x, dims)?)
@@ -280,7 +282,9 @@ fn as_strided(emitter: &mut Emitter, call: &Call) -> Applied {
     let (size, strides) = (call.dims("size")?, call.ints("stride")?);
     let from_start = source.is_fresh && matches!(call.int_or("storage_offset", 0), Ok(0));
     if !from_start || !is_contiguous(&x.shape, &source.strides) || !is_contiguous(&size, &strides) {
-        return unsupported("as_strided but for a contiguous part of a contiguous tensor that is no view, from its start");
+        return unsupported(
+            "as_strided but for a contiguous part of a contiguous tensor that is no view, from its start",
+        );
     }
     if size.elems() > x.shape.elems() {
         return invalid(format!("{size} does not fit into {}", x.describe()));
