@@ -29,6 +29,17 @@ class Executable:
 class Context:
     def run(self, tensors: tuple[Any, ...], named: dict[str, Any], out: Any = None) -> Any: ...
 
+class Graph:
+    def __init__(
+        self,
+        executable: Executable,
+        inputs: list[tuple[int, list[int] | None]],
+        outputs: list[Any],
+        copies: int,
+        checks_indices: bool,
+    ) -> None: ...
+    def run(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]: ...
+
 def compile(
     model: _Source, options: dict[str, Any], progress: Callable[[str, int, int], None] | None = None
 ) -> Executable: ...

@@ -172,11 +172,9 @@ fn watched<T: Send + 'static>(
         }
         let look = || {
             py.check_signals()?;
-            match (progress, seen.news()) {
-                (Some(progress), Some((stage, done, total))) => {
-                    progress.call1((stage, done, total)).map(|_| ())
-                }
-                _ => Ok(()),
+            match progress {
+                Some(progress) => progress.call1(seen.now()).map(|_| ()),
+                None => Ok(()),
             }
         };
         if stopped.is_none()

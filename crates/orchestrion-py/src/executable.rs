@@ -29,9 +29,11 @@ pub struct Context {
 }
 
 /// Inputs and outputs of a model.
-struct Ports {
-    inputs: Vec<Port>,
-    outputs: Vec<Port>,
+pub struct Ports {
+    /// The inputs.
+    pub inputs: Vec<Port>,
+    /// The outputs.
+    pub outputs: Vec<Port>,
 }
 
 impl Executable {
@@ -42,6 +44,23 @@ impl Executable {
     pub fn new(py: Python<'_>, inner: orchestrion::Executable, model: Option<Model>) -> PyResult<Self> {
         let ports = Arc::new(Ports::of(py, inner.manifest())?);
         Ok(Self { inner: Arc::new(inner), ports, model: model.map(Arc::new) })
+    }
+
+    /// Its inputs and outputs.
+    pub fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    /// Runs on views.
+    ///
+    /// # Errors
+    /// As [`orchestrion::Executable::run_views`].
+    pub fn run_views(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), Error> {
+        self.inner.run_views(inputs, outputs)
     }
 }
 
@@ -177,9 +196,9 @@ impl Ports {
             let unknown = || Error::Internal(format!("`{}` has the unknown type {}", port.name, port.dtype));
             let dtype = DType::from_name(&port.dtype).ok_or_else(|| errors::exception(py, unknown()))?;
             let strides = (1..=port.shape.len()).map(|axis| port.shape[axis..].iter().product::<usize>());
-            let row_major = PyTuple::new(py, strides.collect::<Vec<_>>())?.unbind();
+            let strides = PyTuple::new(py, strides.collect::<Vec<_>>())?.unbind();
             let shape = PyTuple::new(py, &port.shape)?.unbind();
-            Ok(Port { name: port.name.clone(), dtype, shape, row_major })
+            Ok(Port { name: port.name.clone(), dtype, shape, strides })
         };
         let ports = |ports: &[orchestrion::manifest::Port]| ports.iter().map(port).collect::<PyResult<_>>();
         Ok(Self { inputs: ports(&manifest.inputs)?, outputs: ports(&manifest.outputs)? })

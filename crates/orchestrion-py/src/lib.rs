@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `compile.rs` | compiling and loading: options, progress, interruption |
 //! | `executable.rs` | executables and contexts, and how a call goes |
+//! | `graph.rs` | executables of graphs that `torch.compile` traced |
 //! | `tensors.rs` | tensors of NumPy, PyTorch and others as views; memory for outputs |
 //! | `dlpack.rs` | the structures by which libraries of Python exchange tensors |
 //! | `errors.rs` | the package's exceptions |
@@ -16,6 +17,7 @@ mod compile;
 mod dlpack;
 mod errors;
 mod executable;
+mod graph;
 mod tensors;
 
 use pyo3::prelude::*;
@@ -27,6 +29,8 @@ mod _native {
     use super::compile::{compile, compile_aten, declaration, load};
     #[pymodule_export]
     use super::executable::{Context, Executable};
+    #[pymodule_export]
+    use super::graph::Graph;
 
     use super::*;
 

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// An input or output of a model, with what Python needs of it.
 pub struct Port {
@@ -17,8 +18,16 @@ pub struct Port {
     pub dtype: DType,
     /// Its shape.
     pub shape: Py<PyTuple>,
-    /// The strides of new memory for it: row-major.
-    pub row_major: Py<PyTuple>,
+    /// The strides of new memory for it: row-major unless a graph wants others.
+    pub strides: Py<PyTuple>,
+}
+
+impl Port {
+    /// The same, shared.
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        let Self { name, dtype, shape, strides } = self;
+        Self { name: name.clone(), dtype: *dtype, shape: shape.clone_ref(py), strides: strides.clone_ref(py) }
+    }
 }
 
 /// The library that a tensor is of: outputs are of the library of the inputs.
@@ -66,6 +75,32 @@ impl<'py> Given<'py> {
             ));
         }
         Ok(given)
+    }
+
+    /// A tensor of PyTorch in a graph that was traced: never a negated view, which traces apart.
+    ///
+    /// # Errors
+    /// As [`Given::input`].
+    pub fn traced(object: &Bound<'py, PyAny>, port: &Port) -> PyResult<Self> {
+        let Exchange { library, describe } = Exchange::of(&object.get_type())?;
+        let Some(describe) = describe.filter(|_| library == Library::Torch) else {
+            return Self::input(object, port);
+        };
+        let described =
+            describe.call(object).map_err(|error| not_readable(object.py(), port, "input", &error))?;
+        let given = Self::new(described, None, library, port, "input")?;
+        given.check_device(object.py(), port, "input")?;
+        Ok(given)
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> &[usize] {
+        self.described.shape()
+    }
+
+    /// Elements from one index to the next, per dimension.
+    pub fn strides(&self) -> &[isize] {
+        self.described.strides()
     }
 
     fn of(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
@@ -164,11 +199,17 @@ impl<'py> Given<'py> {
     /// # Errors
     /// `InputError` if it is malformed.
     pub fn view(&self) -> PyResult<TensorView<'_>> {
-        let (shape, strides, start) =
-            (self.described.shape(), self.described.strides(), self.described.start());
+        self.view_as(self.described.shape(), self.described.strides())
+    }
+
+    /// The tensor for reading, with its dimensions in another order: `shape` and `strides` are its own in that order.
+    ///
+    /// # Errors
+    /// `InputError` if it is malformed.
+    pub fn view_as<'a>(&'a self, shape: &'a [usize], strides: &'a [isize]) -> PyResult<TensorView<'a>> {
         // SAFETY: the object, and the capsule, are kept by `self`. Who writes to it from another thread meanwhile gets undefined
         // results, as of all libraries that release the interpreter's lock.
-        let view = unsafe { TensorView::from_raw_parts(self.dtype, shape, strides, start) };
+        let view = unsafe { TensorView::from_raw_parts(self.dtype, shape, strides, self.described.start()) };
         view.map_err(|error| errors::input(self.described.py(), &error.to_string()))
     }
 
@@ -180,10 +221,25 @@ impl<'py> Given<'py> {
     /// # Safety
     /// No other view of a run may reach memory that this one does.
     pub unsafe fn view_mut(&mut self) -> PyResult<TensorViewMut<'_>> {
-        let (shape, strides, start) =
-            (self.described.shape(), self.described.strides(), self.described.start());
-        // SAFETY: as of `view`; the rest is the caller's promise.
-        let view = unsafe { TensorViewMut::from_raw_parts(self.dtype, shape, strides, start) };
+        // SAFETY: the caller's promise.
+        unsafe { self.view_mut_as(self.described.shape(), self.described.strides()) }
+    }
+
+    /// The tensor for writing, with its dimensions in another order.
+    ///
+    /// # Errors
+    /// As [`Given::view_mut`].
+    ///
+    /// # Safety
+    /// As [`Given::view_mut`].
+    pub unsafe fn view_mut_as<'a>(
+        &'a self,
+        shape: &'a [usize],
+        strides: &'a [isize],
+    ) -> PyResult<TensorViewMut<'a>> {
+        // SAFETY: as of `view_as`; the rest is the caller's promise.
+        let view =
+            unsafe { TensorViewMut::from_raw_parts(self.dtype, shape, strides, self.described.start()) };
         view.map_err(|error| errors::input(self.described.py(), &error.to_string()))
     }
 }
@@ -195,7 +251,7 @@ impl<'py> Given<'py> {
 pub fn owned(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Tensor> {
     let py = object.py();
     let none = PyTuple::empty(py).unbind();
-    let port = Port { name: name.to_owned(), dtype: DType::F32, shape: none.clone_ref(py), row_major: none };
+    let port = Port { name: name.to_owned(), dtype: DType::F32, shape: none.clone_ref(py), strides: none };
     let given = Given::input(object, &port)?;
     let view = given.view()?;
     Tensor::from_bytes(view.dtype(), view.shape().to_vec().into(), view.row_major().into_owned().into())
@@ -209,20 +265,21 @@ struct Exchange {
     describe: Option<Describe>,
 }
 
+/// Classes that are remembered.
+const KNOWN_CLASSES: usize = 16;
+
 impl Exchange {
     fn of(class: &Bound<'_, PyType>) -> PyResult<Self> {
-        /// The class of PyTorch that nearly all tensors are of.
-        static TENSOR: PyOnceLock<(Py<PyType>, Exchange)> = PyOnceLock::new();
-        let py = class.py();
-        if let Some((known, exchange)) = TENSOR.get(py)
-            && class.is(known)
-        {
+        static KNOWN: Mutex<Vec<(Py<PyType>, Exchange)>> = Mutex::new(Vec::new());
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, exchange)) = known().iter().find(|(known, _)| class.is(known)) {
             return Ok(*exchange);
         }
         let library = if is_torch(class)? { Library::Torch } else { Library::Other };
         let exchange = Self { library, describe: Describe::of(class) };
-        if library == Library::Torch && TENSOR.get(py).is_none() && class.name()? == "Tensor" {
-            TENSOR.get_or_init(py, || (class.clone().unbind(), exchange));
+        let mut known = known();
+        if library == Library::Torch && known.len() < KNOWN_CLASSES {
+            known.push((class.clone().unbind(), exchange));
         }
         Ok(exchange)
     }
@@ -243,7 +300,7 @@ impl<'py> NewOutput<'py> {
     /// If there is no memory.
     pub fn new(py: Python<'py>, port: &Port, library: Library) -> PyResult<Self> {
         let object = match library {
-            Library::Torch => torch_empty(py, port)?,
+            Library::Torch => empty_strided(py, port)?,
             Library::Numpy | Library::Other => numpy_empty(py, port)?,
         };
         let describe = match library {
@@ -326,7 +383,11 @@ fn numpy_empty<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>>
     EMPTY.import(py, "numpy", "empty")?.call1((port.shape.bind(py), PyString::intern(py, name)))
 }
 
-fn torch_empty<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>> {
+/// A new tensor of PyTorch with the strides of a port.
+///
+/// # Errors
+/// If there is no memory, or PyTorch does not know the type.
+pub fn empty_strided<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>> {
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static DTYPES: PyOnceLock<Vec<(DType, Py<PyAny>)>> = PyOnceLock::new();
     // What code that PyTorch compiles calls, in half the time of `torch.empty`; not all versions have it.
@@ -349,11 +410,11 @@ fn torch_empty<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>>
         Some(guards.getattr("_empty_strided_cpu").ok()?.unbind())
     });
     if let Some(empty_strided) = empty_strided {
-        return empty_strided.bind(py).call1((shape, port.row_major.bind(py), dtype));
+        return empty_strided.bind(py).call1((shape, port.strides.bind(py), dtype));
     }
     let keywords = PyDict::new(py);
     keywords.set_item(intern!(py, "dtype"), dtype)?;
-    EMPTY.import(py, "torch", "empty")?.call((shape,), Some(&keywords))
+    EMPTY.import(py, "torch", "empty_strided")?.call((shape, port.strides.bind(py)), Some(&keywords))
 }
 
 /// The name of a type in NumPy, and in PyTorch.

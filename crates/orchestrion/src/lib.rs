@@ -48,6 +48,7 @@ pub use artifact::Artifact;
 pub use error::Error;
 pub use model::Model;
 pub use options::{DumpAfter, Options, Precision, Progress, Silent};
+pub use orch_aten::is_document as is_aten_document;
 pub use orch_files::{default_cache_folder, remove_unfinished, whole_file};
 pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::{Declaration, DeclaredDim, DeclaredPort, decode_tensor};

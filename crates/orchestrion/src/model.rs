@@ -1,4 +1,4 @@
-//! A model: an ONNX file as a primitive graph.
+//! A model: an ONNX file, or a document of ATen calls, as a primitive graph.
 
 use crate::manifest::{Manifest, ModelInfo};
 use crate::{Error, Options, Precision};
@@ -20,18 +20,22 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads an ONNX file. Weights stay where they are in the mapped files.
+    /// Reads an ONNX file, or a document of ATen calls if it is named `.json`. Weights stay where they are in the mapped
+    /// files.
     ///
     /// # Errors
     /// If the file cannot be read, is not a valid model, or needs what is not supported: all problems at once.
     pub fn load(path: &Path, options: &Options) -> Result<Self, Error> {
         let bytes =
             orch_runtime::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        if is_document(path) {
+            return Self::document(&bytes, &path.display().to_string(), options);
+        }
         let import = import_options(options).beside(path);
         Self::import(bytes, &path.display().to_string(), &import, options)
     }
 
-    /// Reads the ONNX file that an executable was compiled from. Symbolic dimensions have the sizes that they have in the
+    /// Reads the file that an executable was compiled from. Symbolic dimensions have the sizes that they have in the
     /// executable's inputs.
     ///
     /// # Errors
@@ -44,6 +48,9 @@ impl Model {
             return Err(Error::Input(format!(
                 "{path} is not the model that the .orc file was compiled from"
             )));
+        }
+        if is_document(path) {
+            return Self::document(&bytes, &path.display().to_string(), options);
         }
         let input_shapes =
             manifest.inputs.iter().map(|port| (port.name.clone(), port.shape.clone())).collect();
@@ -71,6 +78,26 @@ impl Model {
     /// If the bytes are no model.
     pub fn declaration(bytes: Bytes) -> Result<Declaration, Error> {
         orch_onnx::declaration(bytes).map_err(import_error)
+    }
+
+    /// Reads a document of ATen calls (`orch_aten::document` describes the format). The model's inputs are those of the
+    /// document, its outputs those of the document that are tensors, all row-major, and after them the check of indices if the
+    /// document asks for it.
+    ///
+    /// # Errors
+    /// If it is no such document, or holds what is not supported: all problems at once.
+    pub fn from_aten(bytes: &[u8], options: &Options) -> Result<Self, Error> {
+        Self::document(bytes, "", options)
+    }
+
+    fn document(bytes: &[u8], path: &str, options: &Options) -> Result<Self, Error> {
+        let imported = orch_aten::import(bytes).map_err(|errors| {
+            let text = errors.to_string();
+            if errors.are_limits() { Error::Unsupported(text) } else { Error::Model(text) }
+        })?;
+        let info =
+            ModelInfo { name: imported.graph.name.clone(), path: path.to_owned(), digest: digest(bytes) };
+        Self::from_operators(&imported.graph, info, options)
     }
 
     fn import(bytes: Bytes, path: &str, import: &ImportOptions, options: &Options) -> Result<Self, Error> {
@@ -123,8 +150,13 @@ impl Model {
     }
 }
 
+/// True for files that are named as documents of ATen calls.
+fn is_document(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
 /// BLAKE3 of a model's file.
-fn digest(bytes: &Bytes) -> String {
+fn digest(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().to_string()
 }
 

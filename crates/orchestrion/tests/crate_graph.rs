@@ -5,11 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// Processing order, as in `ARCHITECTURE.md`: a crate may depend on crates before it.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "orch-files",
     "orch-ir",
     "orch-interp",
     "orch-onnx",
+    "orch-aten",
     "orch-fission",
     "orch-rewrite",
     "orch-compute",

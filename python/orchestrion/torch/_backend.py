@@ -118,18 +118,19 @@ def decompositions() -> dict[Any, Any]:
     return table
 
 
-class _Boxed:
-    """A compiled graph as AOTAutograd calls it: with one list, which is emptied."""
+def _boxed(run: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A compiled graph as AOTAutograd calls it: with one list, which is emptied.
 
-    _boxed_call = True
+    A function, since what wraps it copies the attribute of functions only.
+    """
 
-    def __init__(self, run: Callable[[list[Any]], Sequence[Any]]) -> None:
-        self._run = run
-
-    def __call__(self, args: list[Any]) -> Sequence[Any]:
+    def boxed(args: list[Any]) -> Sequence[Any]:
         tensors = list(args)
         args.clear()
-        return self._run(tensors)
+        return run(tensors)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
 
 
 class _Compiler:
@@ -143,8 +144,8 @@ class _Compiler:
 
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             if _is_dynamic(gm):
-                return _Boxed(_Sizes(gm, kind, self._options))
-            return _Boxed(compiled_graph(gm, kind, self._options, frozen=_frozen(gm, kind, self._options)))
+                return _boxed(_Sizes(gm, kind, self._options))
+            return _boxed(compiled_graph(gm, kind, self._options, frozen=_frozen(gm, kind, self._options)))
 
         return compile_graph
 
@@ -320,7 +321,7 @@ class _Part(torch.nn.Module):
         self._single = single
 
     def forward(self, *tensors: Any) -> Any:
-        results = self._unit(tensors)
+        results = self._unit(list(tensors))
         return results[0] if self._single else tuple(results)
 
 

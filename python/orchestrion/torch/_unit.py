@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch.fx import GraphModule
 
 from orchestrion import _native
-from orchestrion.torch._document import document
+from orchestrion.torch._document import DTYPES, document
 
 _LOG = logging.getLogger("orchestrion.torch")
 
@@ -26,26 +25,11 @@ Tensors = Sequence[Any]
 Watch = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class _Alias:
-    """An output that lies in the memory of an input: what is returned is a view."""
-
-    input: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    #: Elements from the start of the input.
-    offset: int
-
-
-@dataclass(frozen=True)
-class _Made:
-    """An output in memory of its own."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    #: The order of dimensions in which it lies without gaps, if there is one: what the kernels write.
-    order: tuple[int, ...] | None
+#: An output in the memory of an input: the input's number, shape, strides, elements from its start, whether it is all of it.
+_Alias = tuple[int, list[int], list[int], int, bool]
+#: An output in memory of its own: shape, strides, element type, and the order of dimensions in which it lies without gaps, if there is
+#: one but row-major.
+_Made = tuple[list[int], list[int], str, list[int] | None]
 
 
 class Unit:
@@ -70,67 +54,39 @@ class Unit:
         values = [results] if isinstance(results, torch.fx.Node) else list(results)
         metas = [None if value is None else value.meta["val"] for value in values]
         changed = {row["input"] for row in doc["mutations"]}
-        self._inputs = _enter_dense(doc, inputs)
-        self._plan, kept = _plan_outputs(metas, inputs, changed, doc)
+        orders = _enter_dense(doc, inputs)
+        plan, kept = _plan_outputs(metas, inputs, changed, doc)
+        #: Inputs that each call changes.
         self._mutations = [row["input"] for row in doc["mutations"]]
-        self._checks_indices = doc.get("index_check") is not None
-        self._made = [plan for plan in self._plan if isinstance(plan, _Made)]
-        self._fixed = frozenset(fixed or ())
         names = [row["name"] for row in doc["inputs"]]
-        self._given = [position for position, name in enumerate(names) if name not in self._fixed]
+        fixed = {_entered(name, order): _ordered(fixed[name], order) for name, order in zip(_plain(names, orders), orders) if fixed and name in fixed}
+        given = [(position, order) for position, (name, order) in enumerate(zip(names, orders)) if name not in fixed]
+        first = len(kept) - len(self._mutations)
         doc["outputs"] = kept
         doc["mutations"] = [
-            {"output": len(kept) - len(self._mutations) + number, "input": position}
-            for number, position in enumerate(self._mutations)
+            {"output": first + number, "input": position} for number, position in enumerate(self._mutations)
         ]
         #: What is compiled: data that can be stored and compiled again without the model.
         self.document = json.dumps(doc).encode()
-        self._executable = _compiled(self.document, dict(options), dict(fixed or {}), watch)
+        #: Keeps the executable for other units of the same graph.
+        self._held = _compiled(self.document, dict(options), fixed, watch)
+        checks_indices = doc.get("index_check") is not None
+        self._run = _native.Graph(self._held.native, given, plan, len(self._mutations), checks_indices).run
 
-    def __call__(self, tensors: Tensors) -> list[Any]:
+    def __call__(self, tensors: list[Any]) -> list[Any]:
         """Runs on the graph's inputs, in order."""
-        given = []
-        for position in self._given:
-            tensor, order = tensors[position], self._inputs[position]
-            given.append(tensor if order is None else tensor.detach().permute(order))
-        made = [_empty(plan) for plan in self._made]
-        out = [tensor for _, tensor in made]
-        copies = [torch.empty_like(tensors[position], memory_format=torch.contiguous_format) for position in self._mutations]
-        out += [copy.detach() for copy in copies]
-        if self._checks_indices:
-            in_range = torch.empty((), dtype=torch.bool)
-            out.append(in_range)
-        self._executable.run(tuple(given), {}, out)
-        if self._checks_indices and not in_range.item():
-            raise IndexError("index out of range in self")
-        results: list[Any] = []
-        fresh = iter(made)
-        for plan in self._plan:
-            if isinstance(plan, _Alias):
-                source = tensors[plan.input]
-                offset = source.storage_offset() + plan.offset
-                whole = plan.shape == tuple(source.shape) and plan.strides == source.stride() and plan.offset == 0
-                results.append(source if whole else source.as_strided(plan.shape, plan.strides, offset))
-            elif plan is None:
-                results.append(None)
-            else:
-                results.append(next(fresh)[0])
-        with torch.no_grad():
-            for position, copy in zip(self._mutations, copies, strict=True):
-                tensors[position].copy_(copy)
+        results, copies = self._run(tensors)
+        if copies:
+            with torch.no_grad():
+                for position, copy in zip(self._mutations, copies, strict=True):
+                    tensors[position].copy_(copy)
         return results
 
 
-def _empty(plan: _Made) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory for an output: as the caller gets it, and as the kernels write it."""
-    tensor = torch.empty_strided(plan.shape, plan.strides, dtype=plan.dtype)
-    return tensor, tensor if plan.order is None else tensor.permute(plan.order)
-
-
-def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+def dense_order(shape: Sequence[int], strides: Sequence[int]) -> list[int] | None:
     """The order of dimensions in which a tensor lies row-major without gaps; None if it lies so already, or in no order."""
-    order = tuple(sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim)))
-    if order == tuple(range(len(shape))) or 0 in shape:
+    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
+    if order == list(range(len(shape))) or 0 in shape:
         return None
     expected = 1
     for dim in reversed(order):
@@ -138,6 +94,23 @@ def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]
             return None
         expected *= shape[dim]
     return order
+
+
+#: What follows the name of an input that is read in another order of dimensions.
+_DENSE = "__dense"
+
+
+def _entered(name: str, order: Sequence[int] | None) -> str:
+    return name if order is None else name + _DENSE
+
+
+def _plain(names: Sequence[str], orders: Sequence[Sequence[int] | None]) -> list[str]:
+    """The names of the graph's inputs, given those that the document has for them."""
+    return [name if order is None else name.removesuffix(_DENSE) for name, order in zip(names, orders, strict=True)]
+
+
+def _ordered(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
+    return tensor if order is None else tensor.permute(*order)
 
 
 def _inverse(order: Sequence[int]) -> list[int]:
@@ -161,12 +134,12 @@ def _row_major(shape: Sequence[int]) -> list[int]:
     return strides[::-1]
 
 
-def _enter_dense(doc: dict[str, Any], inputs: Tensors) -> list[tuple[int, ...] | None]:
+def _enter_dense(doc: dict[str, Any], inputs: Tensors) -> list[list[int] | None]:
     """Makes the document take inputs that lie in another order of dimensions as they lie: kernels read them so, and nothing is copied.
 
     Per input the order in which it is to be given.
     """
-    orders: list[tuple[int, ...] | None] = []
+    orders: list[list[int] | None] = []
     entering = []
     for row, value in zip(doc["inputs"], inputs, strict=True):
         order = dense_order(value.shape, value.stride())
@@ -176,7 +149,7 @@ def _enter_dense(doc: dict[str, Any], inputs: Tensors) -> list[tuple[int, ...] |
         logical = dict(row)
         name = row["name"]
         row.update(_permuted(row, order))
-        row["name"] = f"{name}__dense"
+        row["name"] = _entered(name, order)
         entering.append({
             "name": name,
             "target": "aten.permute.default",
@@ -205,24 +178,28 @@ def _plan_outputs(
         if meta is None:
             plan.append(None)
             continue
-        shape, strides = tuple(map(int, meta.shape)), tuple(map(int, meta.stride()))
+        shape, strides = list(map(int, meta.shape)), list(map(int, meta.stride()))
         source = storages.get(meta.untyped_storage()._cdata)
         if source is not None and meta.dtype == inputs[source].dtype:
-            offset = int(meta.storage_offset()) - int(inputs[source].storage_offset())
-            plan.append(_Alias(source, shape, strides, offset))
+            of = inputs[source]
+            offset = int(meta.storage_offset()) - int(of.storage_offset())
+            whole = offset == 0 and shape == list(of.shape) and strides == list(of.stride())
+            plan.append((source, shape, strides, offset, whole))
             continue
         order = dense_order(shape, strides)
-        plan.append(_Made(shape, strides, meta.dtype, order))
-        kept.append(row if order is None else _leave_dense(doc, row, meta, order, len(kept)))
+        dtype = DTYPES[meta.dtype]
+        plan.append((shape, strides, dtype, order))
+        kept.append(row if order is None else _leave_dense(doc, row, shape, dtype, order, len(kept)))
     kept += rows[len(metas) :]
     return plan, kept
 
 
-def _leave_dense(doc: dict[str, Any], row: dict[str, Any], meta: Any, order: Sequence[int], number: int) -> dict[str, Any]:
+def _leave_dense(
+    doc: dict[str, Any], row: dict[str, Any], logical: Sequence[int], dtype: str, order: Sequence[int], number: int
+) -> dict[str, Any]:
     """An output in the order of dimensions in which it is to lie."""
     name = f"output{number}__dense"
-    dtype = next(iter(_dtype_names(meta.dtype)))
-    shape = [int(meta.shape[dim]) for dim in order]
+    shape = [logical[dim] for dim in order]
     reference = {key: row[key] for key in ("value", "index") if key in row}
     doc["nodes"].append({
         "name": name,
@@ -235,12 +212,6 @@ def _leave_dense(doc: dict[str, Any], row: dict[str, Any], meta: Any, order: Seq
     return {"value": name, "strides": _row_major(shape)}
 
 
-def _dtype_names(dtype: torch.dtype) -> list[str]:
-    from orchestrion.torch._document import DTYPES
-
-    return [DTYPES[dtype]]
-
-
 #: Executables in use, by what was compiled: equal graphs share one.
 _EXECUTABLES: weakref.WeakValueDictionary[str, _Held] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
@@ -250,7 +221,7 @@ class _Held:
     """An executable that several units may use."""
 
     def __init__(self, native: _native.Executable) -> None:
-        self.run = native.run
+        self.native = native
 
 
 def _compiled(doc: bytes, options: dict[str, Any], fixed: dict[str, torch.Tensor], watch: Watch | None) -> _Held:

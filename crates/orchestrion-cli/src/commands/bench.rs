@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Arguments of `bench`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The .orc file or ONNX model
+    /// The .orc file, ONNX model or document of ATen calls (.json)
     model: PathBuf,
     /// Threads (default: one per CPU)
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Arguments of `compile`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The ONNX model
+    /// The ONNX model, or document of ATen calls (.json)
     model: PathBuf,
     /// The file to write (default: the model's name with .orc, in the current folder)
     #[arg(short, long, value_name = "FILE")]

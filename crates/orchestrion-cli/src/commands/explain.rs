@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Arguments of `explain`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The .orc file or ONNX model
+    /// The .orc file, ONNX model or document of ATen calls (.json)
     model: PathBuf,
     /// Print the whole manifest and the measured times as JSON
     #[arg(long)]

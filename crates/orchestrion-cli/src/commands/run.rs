@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Arguments of `run`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The .orc file or ONNX model
+    /// The .orc file, ONNX model or document of ATen calls (.json)
     model: PathBuf,
     #[command(flatten)]
     inputs: data::InputArguments,

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 /// Arguments of `verify`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The .orc file, ONNX model, or proof (.json)
+    /// The .orc file, ONNX model, document of ATen calls (.json), or proof (.json)
     model: PathBuf,
-    /// The ONNX model that an .orc file was compiled from (default: where it was when compiled)
+    /// The model that an .orc file was compiled from (default: where it was when compiled)
     #[arg(long, value_name = "FILE")]
     onnx: Option<PathBuf>,
     #[command(flatten)]
@@ -42,7 +42,8 @@ const FAILED: u8 = 5;
 
 /// Runs both and prints error figures per output.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    if arguments.model.extension().is_some_and(|extension| extension == "json") {
+    let is_json = arguments.model.extension().is_some_and(|extension| extension == "json");
+    if is_json && !orchestrion::is_aten_document(&data::read(&arguments.model)?) {
         return check_file(arguments);
     }
     let options = arguments.compile.options();

@@ -10,6 +10,7 @@ mod clip;
 mod float_class;
 mod modulo;
 mod pow;
+mod scalar_set;
 mod select;
 mod variadic;
 
@@ -75,6 +76,9 @@ pub const RULES: &[Rule] = &[
     Rule::onnx("BitShift", bits::bit_shift),
     Rule::onnx("Cast", cast::cast),
     Rule::onnx("CastLike", cast::cast_like),
+    scalar_set::EXPM1,
+    scalar_set::LOG1P,
+    scalar_set::TRUNC,
 ];
 
 /// `y = f(x_0, x_1, ..)`.

@@ -1,0 +1,138 @@
+//! Scaled dot product attention as CPUs compute it, whole: `softmax(scale q k^T + mask) v`, and its gradient.
+//!
+//! f16 and bf16 compute in f32 and are rounded once. The second result is `ln sum e^score`, from which the gradient
+//! recomputes the weights. A causal mask keeps keys up to the query's own position. A row of which all keys are
+//! masked by -inf gives zeros, as eager's flash kernel does.
+
+use super::{Applied, Rule, rule};
+use crate::call::Call;
+use crate::emit::{Emitted, Emitter, Refusal, Val, invalid, unsupported};
+use orch_ir::DType;
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    rule(
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "query key value dropout_p is_causal attn_mask scale",
+        forward,
+    )
+    .when("no dropout, as many heads of keys as of queries"),
+    rule(
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+        "grad_out query key value out logsumexp dropout_p is_causal attn_mask scale",
+        backward,
+    )
+    .when("no dropout, as many heads of keys as of queries"),
+];
+
+/// Operands in the type to compute in.
+struct Heads {
+    query: Val,
+    key: Val,
+    value: Val,
+    scale: f64,
+}
+
+impl Heads {
+    fn read(emitter: &mut Emitter, call: &Call) -> Result<Self, Refusal> {
+        if call.float_or("dropout_p", 0.0)? != 0.0 {
+            return unsupported("attention with dropout");
+        }
+        let operands = [call.float_tensor("query")?, call.float_tensor("key")?, call.float_tensor("value")?];
+        let [query, key, value] = operands;
+        let fits = operands.iter().all(|operand| operand.rank() == 4 && operand.dtype == query.dtype)
+            && query.shape[0] == key.shape[0]
+            && query.shape[3] == key.shape[3]
+            && key.shape[..3] == value.shape[..3];
+        if !fits {
+            let [query, key, value] = operands.map(Val::describe);
+            return invalid(format!("attention of {query} to {key} with {value}"));
+        }
+        if query.shape[1] != key.shape[1] {
+            return unsupported(format!("{} heads of queries and {} of keys", query.shape[1], key.shape[1]));
+        }
+        if query.shape.elems() == 0 || key.shape.elems() == 0 {
+            return unsupported("attention of or to nothing");
+        }
+        let scale = call.float_or("scale", (query.shape[3] as f64).powf(-0.5))?;
+        let [query, key, value] = operands.map(|operand| emitter.widen(operand));
+        Ok(Self { query, key, value, scale })
+    }
+
+    /// `scale q k^T`, masked: `[n, h, l, s]`.
+    fn scores(&self, emitter: &mut Emitter, call: &Call) -> Emitted {
+        let turned = emitter.transpose_last(&self.key)?;
+        let products = emitter.matmul(&self.query, &turned)?;
+        let mut scores = emitter.binary_scalar("Mul", &products, self.scale)?;
+        if let Some(mask) = call.optional_tensor("attn_mask")? {
+            if !mask.dtype.is_float() {
+                return unsupported(format!("a mask {}", mask.describe()));
+            }
+            let mask = emitter.cast(mask, scores.dtype);
+            let mask = emitter.expand(&mask, &scores.shape.clone())?;
+            scores = emitter.binary("Add", &scores, &mask)?;
+        }
+        if call.flag_or("is_causal", false)? {
+            let (queries, keys) = (scores.shape[2], scores.shape[3]);
+            let rows = emitter.iota(queries);
+            let rows = emitter.reshape(&rows, [queries, 1])?;
+            let columns = emitter.iota(keys);
+            let later = emitter.compare("Greater", &columns, &rows)?;
+            let lowest = emitter.scalar(scores.dtype, f64::NEG_INFINITY);
+            scores = emitter.select(&later, &lowest, &scores)?;
+        }
+        Ok(scores)
+    }
+}
+
+fn forward(emitter: &mut Emitter, call: &Call) -> Applied {
+    let heads = Heads::read(emitter, call)?;
+    let scores = heads.scores(emitter, call)?;
+    let max = emitter.reduce("ReduceMax", &scores, &[3], true);
+    // A row without keys has the maximum -inf, of which a difference would be NaN.
+    let lowest = emitter.compare_scalar("Equal", &max, f64::NEG_INFINITY)?;
+    let zero = emitter.scalar(max.dtype, 0.0);
+    let shift = emitter.select(&lowest, &zero, &max)?;
+    let shifted = emitter.binary("Sub", &scores, &shift)?;
+    let powers = emitter.unary("Exp", &shifted);
+    let sum = emitter.reduce("ReduceSum", &powers, &[3], true);
+    let one = emitter.scalar(sum.dtype, 1.0);
+    let divisor = emitter.select(&lowest, &one, &sum)?;
+    let weights = emitter.binary("Div", &powers, &divisor)?;
+    let y = emitter.matmul(&weights, &heads.value)?;
+    let log = emitter.unary("Log", &sum);
+    let log = emitter.binary("Add", &log, &shift)?;
+    let log = emitter.reshape(&log, log.shape[..3].to_vec())?;
+    let dtype = call.result(1).map_or(DType::F32, |known| known.0);
+    Ok(vec![Some(emitter.cast(&y, call.dtype()?)), Some(emitter.cast(&log, dtype))])
+}
+
+/// With `p = e^(score - ln sum)` and `d = sum_j g_j y_j`: `dv = p^T g`, `ds = p (g v^T - d)`, `dq = scale ds k`,
+/// `dk = scale ds^T q`.
+fn backward(emitter: &mut Emitter, call: &Call) -> Applied {
+    let heads = Heads::read(emitter, call)?;
+    let scores = heads.scores(emitter, call)?;
+    let [gradient, output, log] = ["grad_out", "out", "logsumexp"].map(|name| call.float_tensor(name));
+    let [gradient, output, log] = [gradient?, output?, log?].map(|value| emitter.cast(value, scores.dtype));
+    let log = emitter.reshape(&log, [&scores.shape[..3], &[1]].concat())?;
+    let shifted = emitter.binary("Sub", &scores, &log)?;
+    let powers = emitter.unary("Exp", &shifted);
+    // Rows without keys have weights of zero.
+    let lowest = emitter.compare_scalar("Equal", &log, f64::NEG_INFINITY)?;
+    let zero = emitter.scalar(powers.dtype, 0.0);
+    let weights = emitter.select(&lowest, &zero, &powers)?;
+    let turned = emitter.transpose_last(&weights)?;
+    let of_value = emitter.matmul(&turned, &gradient)?;
+    let value = emitter.transpose_last(&heads.value)?;
+    let of_weights = emitter.matmul(&gradient, &value)?;
+    let products = emitter.binary("Mul", &gradient, &output)?;
+    let sum = emitter.reduce("ReduceSum", &products, &[3], true);
+    let difference = emitter.binary("Sub", &of_weights, &sum)?;
+    let of_scores = emitter.binary("Mul", &weights, &difference)?;
+    let of_scores = emitter.binary_scalar("Mul", &of_scores, heads.scale)?;
+    let of_query = emitter.matmul(&of_scores, &heads.key)?;
+    let turned = emitter.transpose_last(&of_scores)?;
+    let of_key = emitter.matmul(&turned, &heads.query)?;
+    let dtype = call.dtype()?;
+    Ok([of_query, of_key, of_value].map(|value| Some(emitter.cast(&value, dtype))).to_vec())
+}

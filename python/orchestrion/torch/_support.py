@@ -1,0 +1,198 @@
+"""Which ATen calls the compiler takes. What it does not take stays with eager PyTorch.
+
+Names come from `targets.txt`, which a test keeps equal to the compiler's own table. The conditions that depend on
+arguments are here.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import pathlib
+from collections.abc import Callable
+
+import torch
+from torch.fx import Node
+
+from ._document import DTYPES, DocumentError, concrete
+
+#: The longest axis of `slice_scatter` with a step.
+MAX_POSITIONS = 1 << 20
+
+
+@functools.cache
+def targets() -> frozenset[str]:
+    """The names of all targets that the compiler takes."""
+    text = (pathlib.Path(__file__).parent / "targets.txt").read_text(encoding="utf-8")
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return frozenset(line for line in lines if line)
+
+
+def is_supported(node: Node) -> bool:
+    """True if the compiler takes this call."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, Node) and is_supported(source)
+    name = str(node.target)
+    if name not in targets() or not _types_are_known(node):
+        return False
+    condition = _CONDITIONS.get(name)
+    try:
+        return condition is None or condition(_arguments(node))
+    except (DocumentError, TypeError, AttributeError, KeyError):
+        return False
+
+
+def _values(node: Node) -> list[object]:
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _types_are_known(node: Node) -> bool:
+    """All tensors are plain, of known types, and with concrete sizes."""
+    tensors = [value for value in _values(node) if value is not None]
+    for source in node.all_input_nodes:
+        tensors.extend(value for value in _values(source) if value is not None)
+    for value in tensors:
+        if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES or value.layout != torch.strided:
+            return False
+        try:
+            for size in (*value.shape, *value.stride()):
+                concrete(size, node.name)
+        except DocumentError:
+            return False
+    return True
+
+
+Arguments = dict[str, object]
+
+
+def _arguments(node: Node) -> Arguments:
+    """All arguments by the names of the schema, defaults included."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    known: Arguments = {}
+    for position, argument in enumerate(node.target._schema.arguments):
+        if position < len(node.args):
+            known[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            known[argument.name] = node.kwargs[argument.name]
+        else:
+            known[argument.name] = argument.default_value if argument.has_default_value() else None
+    return known
+
+
+def _tensor(argument: object) -> torch.Tensor:
+    assert isinstance(argument, Node)
+    value = argument.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _as_strided(known: Arguments) -> bool:
+    source = known["self"]
+    tensor = _tensor(source)
+    fresh = isinstance(source, Node) and source.op == "call_function"
+    size, stride = known["size"], known["stride"]
+    assert isinstance(size, (list, tuple)) and isinstance(stride, (list, tuple))
+    dense = 1
+    for extent, step in zip(reversed(size), reversed(stride)):
+        if extent != 1 and step != dense:
+            return False
+        dense *= int(extent)
+    return fresh and not _is_view(source) and tensor.is_contiguous() and not known["storage_offset"]
+
+
+def _is_view(source: object) -> bool:
+    """True if the result of a call may share the memory of an argument."""
+    if not isinstance(source, Node) or not isinstance(source.target, torch._ops.OpOverload):
+        return True
+    return any(argument.alias_info is not None for argument in source.target._schema.arguments)
+
+
+def _slice_scatter(known: Arguments) -> bool:
+    tensor, dim = _tensor(known["self"]), known["dim"]
+    assert isinstance(dim, int)
+    return known["step"] == 1 or tensor.shape[dim] <= MAX_POSITIONS
+
+
+def _power(known: Arguments) -> bool:
+    exponent = known["exponent"]
+    assert isinstance(exponent, (int, float))
+    integers = not _tensor(known["self"]).dtype.is_floating_point and isinstance(exponent, int)
+    return not (integers and exponent < 0)
+
+
+def _convolution(known: Arguments) -> bool:
+    return 3 <= _tensor(known["input"]).dim() <= 5
+
+
+def _adaptive_backward(known: Arguments) -> bool:
+    sizes = zip(_tensor(known["self"]).shape[-2:], _tensor(known["grad_output"]).shape[-2:])
+    return all(windows > 0 and extent % windows == 0 for extent, windows in sizes)
+
+
+def _integer_indices(known: Arguments) -> bool:
+    indices = known["indices"]
+    assert isinstance(indices, (list, tuple))
+    given = [_tensor(index) for index in indices if index is not None]
+    return all(index.dtype != torch.bool and not index.dtype.is_floating_point for index in given)
+
+
+def _index(known: Arguments) -> bool:
+    indices = known["indices"]
+    assert isinstance(indices, (list, tuple))
+    if not _integer_indices(known):
+        return False
+    # Eager reads indices of 8 bits without a sign as a mask.
+    return all(_tensor(index).dtype != torch.uint8 for index in indices if index is not None)
+
+
+def _index_put(known: Arguments) -> bool:
+    indices = known["indices"]
+    assert isinstance(indices, (list, tuple))
+    if len(indices) == 1 and indices[0] is not None and _tensor(indices[0]).dtype == torch.bool:
+        return _tensor(known["values"]).numel() == 1 and not known["accumulate"]
+    return _index(known)
+
+
+def _scatter_reduce(known: Arguments) -> bool:
+    return bool(known["include_self"]) and known["reduce"] in ("sum", "prod", "amax", "amin")
+
+
+def _scatter(known: Arguments) -> bool:
+    return _tensor(known["self"]).dim() > 0
+
+
+def _attention(known: Arguments) -> bool:
+    query, key = _tensor(known["query"]), _tensor(known["key"])
+    no_dropout = known["dropout_p"] == 0.0
+    return no_dropout and query.shape[1] == key.shape[1] and query.numel() > 0 and key.numel() > 0
+
+
+def _batch_norm(known: Arguments) -> bool:
+    return not known["training"] or (known["running_mean"] is None and known["running_var"] is None)
+
+
+_CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
+    "aten.as_strided.default": _as_strided,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.convolution.default": _convolution,
+    "aten.convolution_backward.default": _convolution,
+    "aten._adaptive_avg_pool2d_backward.default": _adaptive_backward,
+    "aten.index.Tensor": _index,
+    "aten._unsafe_index.Tensor": _index,
+    "aten.index_put.default": _index_put,
+    "aten._unsafe_index_put.default": _index_put,
+    "aten.embedding_dense_backward.default": lambda known: not known["scale_grad_by_freq"],
+    "aten.scatter.src": _scatter,
+    "aten.scatter.value": _scatter,
+    "aten.scatter_add.default": _scatter,
+    "aten.scatter_reduce.two": lambda known: _scatter(known) and _scatter_reduce(known),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention,
+    "aten._native_batch_norm_legit.no_stats": lambda known: bool(known["training"]),
+    "aten.native_batch_norm.default": _batch_norm,
+}

@@ -1,0 +1,448 @@
+"""One call per case: each target with its variants of arguments and types."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from . import writer
+
+generator = torch.Generator().manual_seed(0)
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+I32, I64, U8, BOOL = torch.int32, torch.int64, torch.uint8, torch.bool
+FLOATS = (F32, F16, BF16, F64)
+INF, NAN = float("inf"), float("nan")
+
+
+def normal(*shape: int, dtype: torch.dtype = F32, scale: float = 1.0) -> torch.Tensor:
+    """Normally distributed values."""
+    return (torch.randn(shape, generator=generator) * scale).to(dtype)
+
+
+def positive(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
+    """Values from 0.5 to 2.5."""
+    return (torch.rand(shape, generator=generator) * 2 + 0.5).to(dtype)
+
+
+def ints(*shape: int, low: int = -9, high: int = 9, dtype: torch.dtype = I64) -> torch.Tensor:
+    """Integers from `low` up to `high`, which is left out."""
+    return torch.randint(low, high, shape, generator=generator).to(dtype)
+
+
+def bools(*shape: int) -> torch.Tensor:
+    """Truth values."""
+    return torch.rand(shape, generator=generator) < 0.5
+
+
+def special(dtype: torch.dtype = F32) -> torch.Tensor:
+    """Values at which functions are special."""
+    return torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, INF, -INF, NAN, 100.0, -100.0, 1e-5], dtype=dtype)
+
+
+Given = tuple[tuple[object, ...], dict[str, object]]
+
+
+def given(*args: object, **kwargs: object) -> Given:
+    """The arguments of a call."""
+    return args, kwargs
+
+
+def resolve(name: str) -> torch._ops.OpOverload:
+    """The overload of this name."""
+    found: object = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert isinstance(found, torch._ops.OpOverload)
+    return found
+
+
+def single(target: str, args: tuple[object, ...], kwargs: dict[str, object], name: str) -> dict[str, object]:
+    """The case of one call."""
+    graph, inputs = Graph(), []
+
+    def place(value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            node = graph.placeholder(f"x{len(inputs)}")
+            node.meta["val"] = value
+            inputs.append(value.clone() if value.is_contiguous() else value)
+            return node
+        if isinstance(value, (list, tuple)):
+            return [place(item) for item in value]
+        return value
+
+    overload = resolve(target)
+    node = graph.call_function(overload, tuple(place(item) for item in args), {k: place(v) for k, v in kwargs.items()})
+    result = overload(*args, **kwargs)
+    node.meta["val"] = result
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    outputs: list[Node | None] = []
+    if isinstance(result, (tuple, list)):
+        for position, value in enumerate(results):
+            if value is None:
+                outputs.append(None)
+                continue
+            item = graph.call_function(operator.getitem, (node, position))
+            item.meta["val"] = value
+            outputs.append(item)
+    else:
+        outputs.append(node)
+    graph.output(tuple(outputs))
+    return writer.case(name, GraphModule(torch.nn.Module(), graph), inputs, results)
+
+
+def unary() -> Iterator[tuple[str, list[Given]]]:
+    """Functions of one element."""
+    names = "exp log erf tanh sigmoid sqrt reciprocal sin cos tan asin acos atan sinh cosh asinh acosh atanh expm1 log1p"
+    for name in f"{names} log2 log10 rsqrt".split():
+        cases = [given(normal(2, 3, dtype=dtype)) for dtype in FLOATS] + [given(special()), given(ints(4, dtype=I32))]
+        yield f"aten.{name}.default", cases
+    for name in "floor ceil round trunc abs sign neg relu".split():
+        whole = torch.tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.0])
+        cases = [given(normal(2, 3, dtype=dtype, scale=3.0)) for dtype in FLOATS]
+        yield f"aten.{name}.default", cases + [given(special()), given(whole), given(ints(4))]
+    yield "aten.silu.default", [given(normal(5, dtype=dtype)) for dtype in FLOATS] + [given(special())]
+    yield "aten.logical_not.default", [given(special()), given(ints(5, low=-1, high=2)), given(bools(4))]
+    yield "aten.bitwise_not.default", [given(ints(5)), given(ints(5, low=0, dtype=U8)), given(bools(4))]
+    for name in ("isnan", "isinf"):
+        yield f"aten.{name}.default", [given(special(dtype)) for dtype in (F32, F16)] + [given(ints(3))]
+
+
+def pointwise() -> Iterator[tuple[str, list[Given]]]:
+    """Functions of several elements."""
+    x, y = normal(2, 3), normal(3)
+    for name in ("add", "sub"):
+        yield f"aten.{name}.Tensor", [
+            given(x, y), given(x, 1.5), given(x, 2), given(x, y, alpha=2.5), given(ints(4), ints(4), alpha=3),
+            given(ints(4), normal(4)), given(normal(4, dtype=F16), normal(4, dtype=F16)),
+            given(normal(4, dtype=BF16), 0.1), given(normal(4, dtype=BF16), normal(4, dtype=BF16), alpha=0.3),
+            given(normal(4, dtype=F16), torch.tensor(0.7, dtype=F64)), given(ints(4, dtype=I32), torch.tensor(1.5)),
+            given(ints(2, 1, dtype=I32), ints(3)), given(special(), special()),
+        ] + ([given(bools(4), bools(4))] if name == "add" else [])
+        yield f"aten.{name}.Scalar", [given(x, 1.5), given(ints(3), 2)]
+    yield "aten.rsub.Scalar", [given(x, 1.5), given(ints(3), 2), given(normal(3, dtype=F16), 0.3, 2.0)]
+    yield "aten.mul.Tensor", [
+        given(x, y), given(x, 0.1), given(normal(4, dtype=BF16), 0.1), given(ints(4), normal(4)), given(ints(4), 3),
+        given(bools(4), bools(4)), given(bools(4), normal(4)), given(special(), special()), given(ints(3), 2.5),
+    ]
+    yield "aten.mul.Scalar", [given(x, 0.1)]
+    zeros = torch.tensor([1.0, -1.0, 0.0])
+    yield "aten.div.Tensor", [
+        given(x, y), given(x, 3.0), given(ints(4), 4), given(ints(4), ints(4, low=1)), given(zeros, torch.zeros(3)),
+        given(normal(4, dtype=F16), 3.0), given(normal(4, dtype=BF16), positive(4, dtype=BF16)),
+    ]
+    yield "aten.div.Scalar", [given(x, 3.0), given(ints(3), 2)]
+    numerators = torch.tensor([7, -7, 7, -7, 0, 6, -6])
+    divisors = torch.tensor([2, 2, -2, -2, 3, 3, 3])
+    floats = torch.tensor([7.5, -7.5, 7.5, -7.5, 1.0, -1.0, 0.3, INF, NAN, 0.0])
+    others = torch.tensor([2.0, 2.0, -2.0, -2.0, 0.0, 0.0, 0.1, 2.0, 1.0, -3.0])
+    quotients = [given(numerators, divisors), given(floats, others), given(numerators, 2), given(floats, 0.7),
+                 given(floats.half(), others.half()), given(numerators.to(I32), divisors)]
+    for mode in ("Tensor_mode", "Scalar_mode"):
+        some = quotients if mode == "Tensor_mode" else quotients[2:4]
+        yield f"aten.div.{mode}", [
+            given(*args, rounding_mode=rounding) for args, _ in some for rounding in (None, "trunc", "floor")
+        ]
+    yield "aten.floor_divide.default", quotients[:2]
+    for name in ("fmod", "remainder"):
+        yield f"aten.{name}.Tensor", [quotients[0], quotients[1], quotients[4]]
+        yield f"aten.{name}.Scalar", [quotients[2], quotients[3], given(floats, -2.0), given(numerators, -3)]
+    yield "aten.pow.Tensor_Scalar", [
+        given(special(), exponent) for exponent in (2, 3, 0.5, -1, -2, 0, 1.7, -0.5)
+    ] + [given(ints(5), 3), given(ints(5, dtype=I32), 2.5), given(positive(4, dtype=F16), 3)]
+    yield "aten.pow.Tensor_Tensor", [given(positive(2, 3), normal(3)), given(ints(4), ints(4, low=0, high=5))]
+    yield "aten.pow.Scalar", [given(2.5, normal(4)), given(2, ints(4, low=0)), given(2, normal(4))]
+    for name in ("maximum", "minimum"):
+        yield f"aten.{name}.default", [
+            given(special(), special().flip(0)), given(ints(4), ints(4)), given(bools(4), bools(4)), given(x, y),
+        ]
+    yield "aten.clamp.default", [
+        given(special(), -1.0, 1.5), given(special(), None, 0.5), given(special(), 0.25), given(x, 1.0, -1.0),
+        given(ints(5), -2, 3), given(ints(5), -2.5, 3.0), given(normal(4, dtype=BF16), -0.3, 0.3), given(x, NAN, 1.0),
+    ]
+    yield "aten.clamp.Tensor", [given(special(), normal(12), positive(12)), given(x, None, y), given(ints(3), ints(3))]
+    yield "aten.clamp_min.default", [given(special(), 0.5)]
+    yield "aten.clamp_max.default", [given(special(), 0.5)]
+    yield "aten.hardtanh.default", [given(special()), given(special(), 0.0, 6.0), given(normal(4, dtype=F16))]
+    yield "aten.elu.default", [given(special()), given(x, 1.5), given(x, 1.67, 1.05), given(x, 1.5, 2.0, 0.5),
+                               given(normal(4, dtype=BF16))]
+    yield "aten.gelu.default", [given(normal(5, dtype=dtype), approximate=how)
+                                for dtype in FLOATS for how in ("none", "tanh")] + [given(special())]
+    yield "aten.leaky_relu.default", [given(special()), given(x, 0.2), given(normal(4, dtype=F16))]
+    mask = bools(2, 3)
+    yield "aten.where.self", [given(mask, x, y), given(mask, x, torch.tensor(0.0)), given(mask, ints(2, 3), normal(3)),
+                              given(bools(3), bools(3), bools(3))]
+    yield "aten.where.ScalarSelf", [given(mask, 1.5, x)]
+    yield "aten.where.ScalarOther", [given(mask, x, -INF)]
+    yield "aten.where.Scalar", [given(mask, 1, 0), given(mask, 1.5, 0.0)]
+    yield "aten.masked_fill.Scalar", [given(x, mask, -INF), given(ints(2, 3), mask, 5)]
+    yield "aten.masked_fill.Tensor", [given(x, mask, torch.tensor(2.0))]
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        yield f"aten.{name}.Tensor", [given(special(), special().flip(0)), given(ints(6, low=0, high=3),
+                                      ints(6, low=0, high=3)), given(ints(4), normal(4)), given(bools(4), bools(4)),
+                                      given(normal(3, dtype=F16), torch.tensor(0.1, dtype=F64))]
+        yield f"aten.{name}.Scalar", [given(special(), 1.0), given(ints(5), 2.5), given(ints(5), 3), given(special(), INF),
+                                      given(torch.tensor([0.1, 0.2], dtype=F16), 0.1)]
+    for name in ("and", "or", "xor"):
+        yield f"aten.bitwise_{name}.Tensor", [given(ints(5), ints(5)), given(bools(5), bools(5)),
+                                              given(ints(4, low=0, dtype=U8), ints(4))]
+        yield f"aten.bitwise_{name}.Scalar", [given(ints(5), 6), given(bools(4), True)]
+        yield f"aten.logical_{name}.default", [given(special(), ints(12, low=0, high=2)), given(bools(3), bools(3))]
+    for name in ("addcmul", "addcdiv"):
+        yield f"aten.{name}.default", [given(x, normal(3), positive(2, 1)), given(x, x, positive(2, 3), value=0.3),
+                                       given(normal(4, dtype=F16), normal(4, dtype=F16), positive(4, dtype=F16))]
+
+
+def views() -> Iterator[tuple[str, list[Given]]]:
+    """What moves elements."""
+    x = normal(2, 3, 4)
+    yield "aten.view.default", [given(x, [6, 4]), given(x, [-1, 2]), given(normal(1), []), given(normal(0, 3), [3, 0])]
+    yield "aten._unsafe_view.default", [given(x, [6, -1])]
+    yield "aten.reshape.default", [given(x, [6, -1])]
+    yield "aten.permute.default", [given(x, [2, 0, 1]), given(x, [0, -1, 1]), given(normal(), [])]
+    yield "aten.transpose.int", [given(x, 0, -1), given(x, 1, 1)]
+    yield "aten.t.default", [given(normal(2, 3)), given(normal(3))]
+    yield "aten.expand.default", [given(normal(3, 1), [2, 3, 4]), given(normal(1, 3), [-1, 3]), given(normal(), [2])]
+    yield "aten.unsqueeze.default", [given(x, 0), given(x, -1), given(normal(), 0)]
+    one = normal(1, 3, 1)
+    yield "aten.squeeze.default", [given(one)]
+    yield "aten.squeeze.dim", [given(one, 0), given(one, 1), given(normal(), 0)]
+    yield "aten.squeeze.dims", [given(one, [0, -1]), given(one, [1])]
+    yield "aten.select.int", [given(x, 1, 2), given(x, -1, -1), given(ints(3), 0, 1)]
+    yield "aten.slice.Tensor", [given(x, 1, 1, 3), given(x, -1, 0, 9223372036854775807, 2), given(x, 2, -3, -1),
+                                given(x, 0, 2, 1), given(x), given(x, 2, 1, 100, 100), given(x, 2, None, 2)]
+    yield "aten.split_with_sizes.default", [given(x, [1, 3], -1), given(x, [1, 0, 1])]
+    yield "aten.split.Tensor", [given(x, 2, 1), given(x, 5, -1)]
+    yield "aten.unbind.int", [given(x), given(x, -1)]
+    yield "aten.diagonal.default", [given(normal(3, 4)), given(normal(3, 4), 1), given(normal(3, 4), -2),
+                                    given(x, 0, 2, 0), given(normal(2, 2), 5)]
+    for name in ("alias", "detach", "lift_fresh_copy", "clone", "contiguous"):
+        yield f"aten.{name}.default", [given(x)]
+    casts = [given(torch.tensor([0.0, 1.9, -1.9, 300.5, NAN]), dtype=BOOL), given(normal(4, scale=9.0), dtype=I64)]
+    casts += [given(normal(4), dtype=dtype) for dtype in FLOATS] + [given(ints(4), dtype=dtype) for dtype in (F16, U8)]
+    yield "aten._to_copy.default", casts + [given(bools(4), dtype=F32), given(x)]
+    yield "prims.convert_element_type.default", [given(normal(4), F16), given(ints(4), F32)]
+    yield "aten.cat.default", [given([x, normal(2, 1, 4)], 1), given([ints(2), normal(3)]), given([normal(0), x], -1),
+                               given([x]), given([normal(2, dtype=F16), normal(3)])]
+    yield "aten.stack.default", [given([x, x], -1), given([normal(), normal()])]
+    yield "aten.repeat.default", [given(normal(2, 3), [2, 1, 3]), given(normal(3), [2]), given(normal(3), [0])]
+    yield "aten.flip.default", [given(x, [0, 2]), given(x, [-1]), given(normal(1, 2), [0])]
+    yield "aten.roll.default", [given(x, [1], [2]), given(x, [5, -1], [0, 1]), given(x, [3])]
+    yield "aten.constant_pad_nd.default", [given(x, [1, 2], 1.5), given(x, [0, 1, -1, 2]), given(x, [-1, -2]),
+                                           given(ints(3), [1, 1], 7)]
+    yield "aten.slice_scatter.default", [given(x, normal(2, 2, 4), 1, 1), given(x, normal(2, 3, 2), -1, 0, 100, 2),
+                                         given(x, normal(2, 0, 4), 1, 2, 2)]
+    yield "aten.select_scatter.default", [given(x, normal(2, 4), 1, -1), given(ints(3), torch.tensor(7), 0, 1)]
+    yield "aten.copy.default", [given(x, normal(4)), given(ints(3), normal(3, scale=5.0)), given(x, normal(2, 3, 4))]
+
+
+def create() -> Iterator[tuple[str, list[Given]]]:
+    """Tensors from numbers."""
+    yield "aten.full.default", [given([2, 3], 1.5, dtype=F32), given([2], 7), given([], True), given([0, 2], -INF),
+                                given([2], 0.1, dtype=F16)]
+    for name, extra in (("full_like", (2.5,)), ("zeros_like", ()), ("ones_like", ())):
+        yield f"aten.{name}.default", [given(normal(2, 3), *extra), given(normal(2), *extra, dtype=I64)]
+    for name in ("zeros", "ones"):
+        yield f"aten.{name}.default", [given([2, 3]), given([2], dtype=I64)]
+    yield "aten.new_zeros.default", [given(normal(2), [3])]
+    yield "aten.scalar_tensor.default", [given(1.5, dtype=F32), given(3, dtype=I64), given(-INF, dtype=F16)]
+    yield "aten.fill.Scalar", [given(normal(2, 3), 2.5), given(ints(3), 4)]
+    yield "aten.arange.default", [given(5), given(2.5), given(0)]
+    yield "aten.arange.start", [given(2, 7), given(-1.5, 2.0), given(3, 3)]
+    yield "aten.arange.start_step", [given(0, 10, 3), given(10, 0, -4), given(0.0, 1.0, 0.1), given(0, 5, 2, dtype=F32),
+                                     given(1, 2, 0.25, dtype=F16)]
+    yield "prims.iota.default", [
+        given(5, start=2, step=3, dtype=dtype, device=torch.device("cpu"), requires_grad=False) for dtype in (I64, I32)
+    ]
+
+
+def reductions() -> Iterator[tuple[str, list[Given]]]:
+    """Sums, extremes and their like."""
+    x = normal(2, 3, 4)
+    yield "aten.sum.default", [given(x), given(ints(3, dtype=I32)), given(bools(5)), given(normal(9, dtype=F16)),
+                               given(normal(2, 0))]
+    yield "aten.sum.dim_IntList", [given(x, [1]), given(x, [0, -1], True), given(x, []), given(x, None),
+                                   given(ints(2, 3), [0]), given(normal(3, 9, dtype=BF16), [1]), given(x, [1], dtype=F64)]
+    yield "aten.prod.default", [given(x), given(ints(3, low=1))]
+    yield "aten.prod.dim_int", [given(x, 1), given(x, -1, True)]
+    yield "aten.mean.default", [given(x), given(normal(0)), given(normal(9, dtype=F16))]
+    yield "aten.mean.dim", [given(x, [1]), given(x, [-1, 0], True), given(x, None), given(normal(3, 9, dtype=BF16), [1])]
+    yield "aten.var.correction", [given(x, [1]), given(x, [0, 2], correction=0, keepdim=True), given(x, None),
+                                  given(normal(1, 3), [0]), given(normal(3, 9, dtype=F16), [1], correction=2.0)]
+    yield "aten.var.dim", [given(x, [1]), given(x, [1], False, True)]
+    yield "aten.var_mean.correction", [given(x, [1], correction=1), given(x, [0, 2], correction=0, keepdim=True)]
+    for name in ("any", "all"):
+        yield f"aten.{name}.default", [given(bools(5)), given(special()), given(bools(0)), given(torch.zeros(3))]
+        yield f"aten.{name}.dim", [given(bools(3, 2), 1), given(ints(3, 2, low=0, high=2), 0, True)]
+        yield f"aten.{name}.dims", [given(bools(3, 2, 2), [0, 2]), given(bools(3, 2), None)]
+    yield "aten.cumsum.default", [given(x, 1), given(ints(4, dtype=I32), 0), given(bools(4), 0), given(normal(), 0),
+                                  given(normal(9, dtype=BF16), -1), given(x, -1, dtype=F64)]
+    yield "aten.cumprod.default", [given(x, 1), given(ints(4), 0)]
+    ties = torch.tensor([[1.0, 3.0, 3.0], [NAN, 5.0, NAN]])
+    for name in ("amax", "amin"):
+        yield f"aten.{name}.default", [given(x, [1]), given(x, [0, -1], True), given(x), given(ties, [1]),
+                                       given(ints(2, 3), [0]), given(bools(2, 3), [1])]
+    for name in ("max", "min"):
+        yield f"aten.{name}.default", [given(x), given(ties), given(ints(4))]
+        yield f"aten.{name}.dim", [given(x, 1), given(ties, 1), given(x, -1, True), given(normal(), 0)]
+    for name in ("argmax", "argmin"):
+        yield f"aten.{name}.default", [given(x), given(x, 1), given(x, -1, True), given(ties, 1), given(ints(5), 0),
+                                       given(x, None, True)]
+
+
+def networks() -> Iterator[tuple[str, list[Given]]]:
+    """Softmax, normalization, products, convolutions, pools, attention."""
+    x = normal(2, 3, 4)
+    for name in ("_softmax", "_log_softmax"):
+        yield f"aten.{name}.default", [given(x, 1, False), given(x, -1, False), given(normal(2, 5, dtype=BF16), 1, False),
+                                       given(torch.full((2, 3), -INF), 1, False), given(normal(), 0, False),
+                                       given(torch.tensor([[1e4, 0.0, -INF]]), 1, False)]
+    output = torch.softmax(x, 1)
+    yield "aten._softmax_backward_data.default", [given(normal(2, 3, 4), output, 1, F32),
+                                                  given(normal(2, 3, 4, dtype=BF16), output.bfloat16(), 1, BF16)]
+    yield "aten._log_softmax_backward_data.default", [given(normal(2, 3, 4), output.log(), 1, F32)]
+    yield "aten.native_layer_norm.default", [
+        given(x, [4], normal(4), normal(4), 1e-5), given(x, [3, 4], None, None, 1e-3), given(x, [4], normal(4), None, 1e-5),
+        given(x.bfloat16(), [4], normal(4, dtype=BF16), normal(4, dtype=BF16), 1e-5),
+        given(x.half(), [4], None, None, 1e-5), given(x.bfloat16(), [4], normal(4), normal(4), 1e-5),
+    ]
+    y = normal(2, 4, 3, 2)
+    yield "aten.native_group_norm.default", [given(y, normal(4), normal(4), 2, 4, 6, 2, 1e-5),
+                                             given(y, None, None, 2, 4, 6, 4, 1e-5),
+                                             given(normal(2, 4), normal(4), normal(4), 2, 4, 1, 2, 1e-5)]
+    stats = (normal(4), positive(4))
+    affine = (normal(4), normal(4))
+    yield "aten._native_batch_norm_legit_no_training.default", [given(y, *affine, *stats, 0.1, 1e-5),
+                                                                given(y, None, None, *stats, 0.1, 1e-3),
+                                                                given(normal(3, 4), *affine, *stats, 0.1, 1e-5)]
+    yield "aten._native_batch_norm_legit_functional.default", [given(y, *affine, *stats, True, 0.1, 1e-5),
+                                                               given(y, *affine, *stats, False, 0.1, 1e-5)]
+    yield "aten._native_batch_norm_legit.no_stats", [given(y, *affine, True, 0.1, 1e-5)]
+    yield "aten.native_batch_norm.default", [given(y, *affine, *stats, False, 0.1, 1e-5),
+                                             given(y, *affine, None, None, True, 0.1, 1e-5)]
+    a, b = normal(3, 4), normal(4, 2)
+    yield "aten.mm.default", [given(a, b), given(normal(3, 0), normal(0, 2)), given(a.half(), b.half()),
+                              given(ints(2, 3), ints(3, 2))]
+    yield "aten.bmm.default", [given(normal(2, 3, 4), normal(2, 4, 5))]
+    yield "aten.addmm.default", [given(normal(2), a, b), given(normal(3, 2), a, b, beta=0.5, alpha=2.0),
+                                 given(torch.full((2,), NAN), a, b, beta=0), given(normal(2, dtype=BF16), a.bfloat16(),
+                                                                                   b.bfloat16())]
+    yield "aten.baddbmm.default", [given(normal(2, 3, 5), normal(2, 3, 4), normal(2, 4, 5), beta=0.5)]
+    yield "aten.mv.default", [given(a, normal(4))]
+    yield "aten.dot.default", [given(normal(4), normal(4))]
+    image, w = normal(2, 4, 5, 6), normal(6, 4, 3, 2)
+    two = [
+        given(image, w, normal(6), [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+        given(image, w, None, [2, 1], [1, 1], [1, 2], False, [0, 0], 1),
+        given(image, normal(6, 2, 2, 2), None, [1, 2], [0, 1], [2, 1], False, [0, 0], 2),
+        given(image, normal(4, 1, 3, 3), normal(4), [2], [1], [1], False, [0], 4),
+        given(image, normal(4, 3, 3, 2), normal(3), [2, 2], [1, 0], [1, 1], True, [1, 0], 1),
+        given(image, normal(4, 3, 2, 3), None, [2, 3], [0, 1], [2, 1], True, [0, 1], 2),
+    ]
+    line = given(normal(2, 3, 8), normal(4, 3, 3), normal(4), [3], [1], [2], False, [0], 1)
+    yield "aten.convolution.default", two + [
+        line, given(normal(1, 2, 3, 3, 3), normal(3, 2, 2, 2, 2), None, [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1),
+    ]
+    backward = []
+    for args, _ in two + [line]:
+        result = torch.ops.aten.convolution.default(*args)
+        sizes = [result.shape[1]]
+        rest = (args[0], args[1], sizes, *args[3:])
+        backward.append(given(normal(*result.shape), *rest, [True, True, True]))
+    backward.append(given(*backward[0][0][:-1], [False, True, False]))
+    yield "aten.convolution_backward.default", backward
+    pools = [(3, 2, 1), (2, [], 0), ([3, 2], [2, 1], [1, 0])]
+    plane = normal(2, 3, 7, 6)
+    yield "aten.max_pool2d_with_indices.default", [given(plane, *pool) for pool in pools] + [
+        given(plane, [2, 2], [3, 3], [1, 1], [1, 1], True), given(plane, [3, 3], [2, 2], [1, 1], [2, 1], True),
+        given(normal(3, 7, 6), [2, 2]), given(normal(1, 2, 5, 5, dtype=BF16), [2, 2]),
+    ]
+    yield "aten.max_pool3d_with_indices.default", [given(normal(1, 2, 4, 4, 4), [2, 2, 2])]
+    grads = []
+    for pool in ([3, 3], [2, 2], [1, 1], [1, 1], False), ([2, 2], [3, 3], [1, 1], [1, 1], True):
+        result, indices = torch.ops.aten.max_pool2d_with_indices.default(plane, *pool)
+        grads.append(given(normal(*result.shape), plane, *pool, indices))
+    yield "aten.max_pool2d_with_indices_backward.default", grads
+    means = [given(plane, [3, 2], [2, 2], [1, 1], ceil, include, divisor)
+             for ceil in (False, True) for include in (False, True) for divisor in (None, 5)]
+    means += [given(plane, [2, 2]), given(normal(3, 7, 6), [3, 3], [3, 3]), given(plane, [2, 2], [3, 3], [1, 1], True),
+              given(normal(1, 2, 5, 5, dtype=BF16), [2, 2])]
+    yield "aten.avg_pool2d.default", means
+    yield "aten.avg_pool1d.default", [given(normal(2, 3, 7), [3], [2], [1], True, False)]
+    yield "aten.avg_pool3d.default", [given(normal(1, 2, 4, 5, 4), [2, 2, 2], [2, 2, 2], [1, 1, 0], True)]
+    back = []
+    for args, _ in means[:8] + [given(plane, [2, 2], [2, 2], [0, 0], False, True, None)]:
+        result = torch.ops.aten.avg_pool2d.default(*args)
+        back.append(given(normal(*result.shape), *args))
+    yield "aten.avg_pool2d_backward.default", back
+    yield "aten._adaptive_avg_pool2d.default", [given(plane, [1, 1]), given(plane, [3, 4]), given(plane, [7, 2]),
+                                                given(normal(3, 4, 4), [2, 2]), given(plane, [9, 8])]
+    yield "aten._adaptive_avg_pool3d.default", [given(normal(1, 2, 3, 4, 5), [2, 2, 2])]
+    yield "aten._adaptive_avg_pool2d_backward.default", [given(normal(2, 3, 1, 1), plane), given(normal(2, 3, 7, 2), plane)]
+    q, k, v = normal(2, 2, 3, 4), normal(2, 2, 5, 4), normal(2, 2, 5, 4)
+    mask = torch.zeros(3, 5).masked_fill(bools(3, 5), -INF)
+    mask[:, 0] = 0.0
+    attention = [given(q, k, v), given(q, k, v, 0.0, True), given(q, k, v, attn_mask=mask), given(q, k, v, scale=0.3),
+                 given(k, k, v, 0.0, True), given(q.bfloat16(), k.bfloat16(), v.bfloat16())]
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    yield "aten._scaled_dot_product_flash_attention_for_cpu.default", attention
+    gradients = []
+    for args, kwargs in attention[:5]:
+        output, log = forward(*args, **kwargs)
+        rest = args[3:] if len(args) > 3 else (0.0, False)
+        gradients.append(given(normal(*output.shape), *args[:3], output, log, *rest, **kwargs))
+    yield "aten._scaled_dot_product_flash_attention_for_cpu_backward.default", gradients
+
+
+def indexing() -> Iterator[tuple[str, list[Given]]]:
+    """Elements by index."""
+    x, table = normal(4, 3, 5), normal(6, 3)
+    at = torch.tensor
+    yield "aten.embedding.default", [given(table, at([[1, 0], [5, 1]])), given(table, at([2, 3], dtype=I32), 2),
+                                     given(table, at(4)), given(table, torch.zeros(0, 2, dtype=I64))]
+    yield "aten.index_select.default", [given(x, 1, at([2, 0, 2])), given(x, -1, at([1], dtype=I32)), given(x, 0, at(3))]
+    yield "aten.gather.default", [given(x, 1, ints(4, 2, 5, low=0, high=3)), given(x, 0, ints(2, 3, 1, low=0, high=4)),
+                                  given(x, -1, ints(1, 2, 7, low=0, high=5)), given(normal(), 0, at(0))]
+    lists = [
+        [at([3, -1, 0])], [None, at([[0, -1], [1, 1]])], [at([1, 2]), at([0, -3])], [at([1, 2]), None, at([4, -5])],
+        [None, at([1, 2]), at([[0], [4]])], [at([0, 1], dtype=I32), at(1), at([2, 3])], [at(2)],
+        [None, None, torch.zeros(0, dtype=I64)],
+    ]
+    yield "aten.index.Tensor", [given(x, items) for items in lists]
+    yield "aten._unsafe_index.Tensor", [given(x, lists[1])]
+    puts = []
+    for items in lists:
+        shape = torch.ops.aten.index.Tensor(x, items).shape
+        puts.append(given(x, items, normal(*shape)))
+        puts.append(given(x, items, normal(*shape), True))
+    puts += [given(x, lists[0], torch.tensor(7.0)), given(x, [at([1, 1, 1])], normal(3, 5), True),
+             given(x, [x > 0.5], torch.tensor(-1.0)), given(x, [bools(4)], torch.tensor([2.0])),
+             given(normal(4, dtype=BF16), [at([1, 1, 1])], normal(3, dtype=BF16), True)]
+    yield "aten.index_put.default", puts
+    yield "aten._unsafe_index_put.default", [given(x, [None, at([1, 2])], normal(4, 2, 5), True)]
+    yield "aten.scatter.src", [given(x, 1, at([[[2, 0]]]), normal(2, 1, 3)), given(x, 0, ints(1, 3, 5, low=0, high=4), x)]
+    yield "aten.scatter.value", [given(x, 2, ints(4, 3, 1, low=0, high=5), 1.5), given(ints(4), 0, at([1, 3]), 9)]
+    yield "aten.scatter_add.default", [given(x, 1, ints(4, 6, 5, low=0, high=3), normal(4, 6, 5)),
+                                       given(normal(4, dtype=F16), 0, at([1, 1, 2]), normal(3, dtype=F16))]
+    yield "aten.scatter_reduce.two", [given(x, 1, ints(4, 6, 5, low=0, high=3), normal(4, 6, 5), how)
+                                      for how in ("sum", "prod", "amax", "amin")]
+    yield "aten.embedding_dense_backward.default", [given(normal(2, 3, 4), at([[1, 2, 1], [0, 5, 1]]), 6, padding, False)
+                                                    for padding in (-1, 1)]
+
+
+FAMILIES: list[Callable[[], Iterator[tuple[str, list[Given]]]]] = [
+    unary, pointwise, views, create, reductions, networks, indexing,
+]
+
+
+def cases(only: str) -> dict[str, list[dict[str, object]]]:
+    """The cases of each target."""
+    found: dict[str, list[dict[str, object]]] = {}
+    for family in FAMILIES:
+        for target, calls in family():
+            if only and only not in target:
+                continue
+            found[target] = [single(target, *call, f"{position}") for position, call in enumerate(calls)]
+    return found
