@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -145,7 +146,10 @@ class _Compiler:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             if _is_dynamic(gm):
                 return _boxed(_Sizes(gm, kind, self._options))
-            return _boxed(compiled_graph(gm, kind, self._options, frozen=_frozen(gm, kind, self._options)))
+            # The tracer's mode would make constants and weights fake.
+            with unset_fake_temporarily():
+                frozen = _frozen(gm, kind, self._options)
+                return _boxed(compiled_graph(gm, kind, self._options, frozen=frozen))
 
         return compile_graph
 
@@ -357,9 +361,9 @@ class _Sizes:
                 if static is None:
                     self._seen[key] = found = _eager(self._gm)
                 elif torch.are_deterministic_algorithms_enabled() or self._options.strict:
-                    self._seen[key] = found = compiled_graph(static, self._kind, self._options)
+                    self._seen[key] = found = _compiled_static(static, self._kind, self._options)
                 else:
-                    self._seen[key] = _background().submit(compiled_graph, static, self._kind, self._options, None, _stop_at_exit)
+                    self._seen[key] = _background().submit(_compiled_static, static, self._kind, self._options, _stop_at_exit)
                     self._drop_old()
                     return None
                 self._drop_old()
@@ -383,22 +387,61 @@ def _size_key(tensor: Any) -> Any:
     return (tuple(tensor.shape), tensor.stride()) if isinstance(tensor, torch.Tensor) else tensor
 
 
-def _specialized(gm: GraphModule, tensors: Sequence[Any]) -> GraphModule | None:
+@dataclass(frozen=True)
+class _Static:
+    """A graph of symbolic sizes for one choice of them."""
+
+    #: A graph over the tensors among the inputs, whose outputs that are no tensors are None.
+    gm: GraphModule
+    #: Outputs that are numbers, by position.
+    numbers: dict[int, Any]
+
+
+def _specialized(gm: GraphModule, tensors: Sequence[Any]) -> _Static | None:
     """The graph for these sizes; None if it cannot be traced for them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(tensor.detach()) if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors]
+    positions = [position for position, value in enumerate(fake) if isinstance(value, torch.Tensor)]
+
+    def run(*values: Any) -> Any:
+        given = list(fake)
+        for position, value in zip(positions, values, strict=True):
+            given[position] = value
+        return torch.fx.Interpreter(gm).run(*given)
+
     try:
         with torch.no_grad(), mode:
-            static = make_fx(torch.fx.Interpreter(gm).run, tracing_mode="real", _allow_non_fake_inputs=True)(*fake)
+            static = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*(fake[position] for position in positions))
     except Exception as error:  # noqa: BLE001 - whatever tracing cannot do stays with eager
         _LOG.info("a size stays with eager, which traces: %s", error)
         return None
-    for node, value in zip([n for n in static.graph.nodes if n.op == "placeholder"], fake, strict=True):
-        node.meta.setdefault("val", value)
-    return static
+    placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]
+    for node, position in zip(placeholders, positions, strict=True):
+        node.meta.setdefault("val", fake[position])
+    [output] = [node for node in static.graph.nodes if node.op == "output"]
+    values = output.args[0]
+    values = list(values) if isinstance(values, (tuple, list)) else [values]
+    numbers = {number: value for number, value in enumerate(values) if not isinstance(value, Node) and value is not None}
+    output.args = ([None if number in numbers else value for number, value in enumerate(values)],)
+    static.recompile()
+    return _Static(static, numbers)
+
+
+def _compiled_static(
+    static: _Static, kind: str, options: Options, watch: Callable[[str, int, int], None] | None = None
+) -> Callable[[list[Any]], Sequence[Any]]:
+    run = compiled_graph(static.gm, kind, options, None, watch)
+
+    def with_numbers(tensors: list[Any]) -> Sequence[Any]:
+        results = list(run([tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]))
+        for number, value in static.numbers.items():
+            results[number] = value
+        return results
+
+    return with_numbers
 
 
 _POOL: ThreadPoolExecutor | None = None

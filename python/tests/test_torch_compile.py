@@ -1,0 +1,352 @@
+"""`torch.compile(backend="orchestrion")`: results, gradients, and what users of backends stumble over."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import orchestrion.torch as ot  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh(cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("ORCHESTRION_CACHE", cache)
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend="orchestrion", options={"superoptimize": False, **options})
+
+
+def check(model, *args, **options) -> None:
+    """A model whole, against eager."""
+    with torch.no_grad():
+        want = model(*args)
+        fast = compiled(model, strict=True, **options)
+        for _ in range(2):
+            assert_equal(fast(*args), want)
+
+
+def assert_equal(got, want) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    if isinstance(want, torch.Tensor):
+        assert got.stride() == want.stride()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.conv(x)))
+        return self.linear(nn.functional.max_pool2d(x, 2).mean((2, 3)))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).reshape(2, 7, 3, 4, 4).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(y.transpose(1, 2).reshape(2, 7, 16))
+
+
+def test_the_backend_is_found_without_import() -> None:
+    program = "import torch; assert 'orchestrion' in torch._dynamo.list_backends()"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_inference() -> None:
+    check(Net().eval(), torch.randn(2, 3, 8, 8))
+    check(Block().eval(), torch.randn(2, 7, 16))
+    [report] = ot.reports()[-1:]
+    assert report.coverage == 1 and report.partitions == 1 and "compiled in 1 partition" in ot.report()
+
+
+def test_frozen_weights_are_constants() -> None:
+    model = Net().eval()
+    check(model, torch.randn(2, 3, 8, 8), freeze=True)
+
+
+@pytest.mark.parametrize("make, shape", [(Net, (2, 3, 8, 8)), (Block, (2, 7, 16))])
+def test_training(make, shape) -> None:
+    eager = make()
+    fast_model = copy.deepcopy(eager)
+    fast = compiled(fast_model, strict=True)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.05) for model in (eager, fast_model)]
+    x = torch.randn(shape)
+    for _ in range(5):
+        losses = [model(x).square().mean() for model in (eager, fast)]
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-6)
+        for loss, optimizer in zip(losses, optimizers):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for mine, theirs in zip(fast_model.parameters(), eager.parameters()):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
+    assert {report.kind for report in ot.reports()} >= {"forward", "backward"}
+
+
+def test_weights_are_read_at_each_call() -> None:
+    model = nn.Linear(4, 3)
+    fast = compiled(model, strict=True)
+    x = torch.randn(2, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, fused=True)
+    for _ in range(3):
+        fast(x).sum().backward()
+        optimizer.step()
+        assert_equal(fast(x).detach(), model(x).detach())
+    with torch.no_grad():
+        model.weight.data.mul_(2)
+        assert_equal(fast(x), model(x))
+        other = nn.Linear(4, 3)
+        model.load_state_dict(other.state_dict(), assign=True)
+        assert_equal(fast(x), other(x))
+
+
+def test_views_as_inputs() -> None:
+    def double(x):
+        return x * 2
+
+    fast = compiled(double, strict=False)
+    z = torch.randn(4, 6, dtype=torch.complex64)
+    x = torch.randn(25)
+    with torch.no_grad():
+        assert_equal(fast(z.conj().imag), double(z.conj().imag))
+        assert_equal(fast(x[:24].reshape(4, 6)), double(x[:24].reshape(4, 6)))
+        assert_equal(fast(x[1:].reshape(4, 6)), double(x[1:].reshape(4, 6)))
+        assert_equal(fast(x[:24].reshape(6, 4).T), double(x[:24].reshape(6, 4).T))
+
+
+def test_strides_and_aliases_of_outputs() -> None:
+    def views(x, y):
+        return x, x.T, x[1:], (x + y).T, (x * y).permute(1, 0), y.contiguous()
+
+    x, y = torch.randn(3, 5), torch.randn(3, 5)
+    fast = compiled(views, strict=True)
+    with torch.no_grad():
+        results = fast(x, y)
+    for got, want in zip(results, views(x, y)):
+        assert_equal(got, want)
+    assert [result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for result in results[:3]] == [True] * 3
+    images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    model = Net().eval().conv.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        got, want = compiled(model, strict=True)(images), model(images)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_that_change() -> None:
+    def accumulate(total, x):
+        total.add_(x)
+        return total * 2
+
+    mine, theirs, x = torch.zeros(3, 4), torch.zeros(3, 4), torch.randn(3, 4)
+    fast = compiled(accumulate, strict=True)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_equal(fast(mine, x), accumulate(theirs, x))
+            assert_equal(mine, theirs)
+    model, reference = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    fast = compiled(model, strict=True)
+    for _ in range(2):
+        assert_equal(fast(x).detach(), reference(x).detach())
+    assert_equal(model.running_mean, reference.running_mean)
+    assert model.num_batches_tracked == 2
+
+
+def test_indices_out_of_range_raise() -> None:
+    model = nn.Embedding(10, 4)
+    fast = compiled(model, strict=True)
+    with torch.no_grad():
+        assert_equal(fast(torch.tensor([1, 9])), model(torch.tensor([1, 9])))
+        with pytest.raises(IndexError):
+            fast(torch.tensor([1, 10]))
+        with pytest.raises(IndexError):
+            fast(torch.tensor([-1, 3]))
+        assert_equal(fast(torch.tensor([0, 2])), model(torch.tensor([0, 2])))
+
+
+def test_what_is_not_supported_stays_with_eager() -> None:
+    def mixed(x):
+        y = torch.relu(x @ x.T) * 2 + 1
+        values, _ = torch.sort(y)
+        return torch.tanh(values) * 3 - values.exp()
+
+    x = torch.randn(6, 4)
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        warnings.simplefilter("always")
+        assert_equal(compiled(mixed, min_partition=2)(x), mixed(x))
+    messages = [str(warning.message) for warning in caught if "orchestrion leaves" in str(warning.message)]
+    assert len(messages) == 1 and "aten.sort" in messages[0] and "torch.sort(y)" in messages[0]
+    [report] = ot.reports()[-1:]
+    assert report.partitions == 2 and 0 < report.coverage < 1
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="strict: a graph stays with eager"), torch.no_grad():
+        compiled(mixed, strict=True)(x)
+
+
+def test_random_numbers_stay_with_eager() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 8)).train()
+    x = torch.randn(4, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fast = compiled(model)
+        torch.manual_seed(3)
+        got = fast(x)
+        got.sum().backward()
+    mine = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    torch.manual_seed(3)
+    want = model(x)
+    want.sum().backward()
+    assert_equal(got.detach(), want.detach())
+    for grad, parameter in zip(mine, model.parameters()):
+        torch.testing.assert_close(grad, parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_that_vary() -> None:
+    model = Block().eval()
+
+    class Any(nn.Module):
+        def forward(self, x):
+            return torch.softmax(x @ x.transpose(1, 2), -1) * 2
+
+    model = Any()
+    fast = torch.compile(model, backend="orchestrion", dynamic=True, options={"strict": True, "max_sizes": 2})
+    with torch.no_grad():
+        for rows in [3, 4, 5, 3, 4, 5, 3]:
+            x = torch.randn(2, rows, 6)
+            assert_equal(fast(x), model(x))
+
+
+def test_a_size_is_compiled_in_the_background() -> None:
+    def function(x):
+        return torch.relu(x) * 2 + 1
+
+    fast = torch.compile(function, backend="orchestrion", dynamic=True)
+    with torch.no_grad():
+        for _ in range(30):
+            for rows in [3, 4]:
+                x = torch.randn(rows, 5)
+                assert_equal(fast(x), function(x))
+            if any(report.partitions for report in ot.reports()):
+                break
+            import time
+
+            time.sleep(0.2)
+    assert any(report.partitions for report in ot.reports())
+
+
+def test_exit_during_a_compilation() -> None:
+    program = """
+import torch
+def function(x):
+    for _ in range(12):
+        x = torch.softmax(x @ x.T, -1) + torch.relu(x)
+    return x
+fast = torch.compile(function, backend="orchestrion", dynamic=True)
+with torch.no_grad():
+    for _ in range(2):
+        fast(torch.randn(33, 33))
+print("done")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+
+
+def test_documents_are_dumped_and_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRION_DUMP", str(tmp_path))
+    check(Block().eval(), torch.randn(2, 7, 16))
+    [file] = tmp_path.glob("graph-*.json")
+    document = json.loads(file.read_text())
+    assert document["format"] == "orchestrion-aten" and "scaled_dot_product" in file.read_text()
+    from orchestrion import _native
+    from orchestrion.torch._backend import Options
+
+    executable = _native.compile_aten(file.read_bytes(), Options().native(), {})
+    assert len(executable.inputs) == len(document["inputs"])
+
+
+def test_export() -> None:
+    model, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    executable = ot.export(model, (x,))
+    assert_equal(executable(x), model(x).detach())
+    assert [port.shape for port in executable.inputs] == [(2, 3, 8, 8)]
+    numpy = executable(x.numpy())
+    torch.testing.assert_close(torch.from_numpy(numpy), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_options_and_modes() -> None:
+    for mode in ["default", "reduce-overhead"]:
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.compile(torch.relu, backend="orchestrion", mode=mode)(torch.randn(3))
+    with pytest.raises(Exception, match="there is no option `speed`"):
+        torch._dynamo.reset()
+        torch.compile(torch.relu, backend="orchestrion", options={"speed": 1})(torch.randn(3))
+
+
+def test_higher_order_operators_work() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def function(x):
+        return checkpoint(model, x, use_reentrant=False).square().sum()
+
+    x = torch.randn(3, 4, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled(function)(x).backward()
+    mine = x.grad.clone()
+    x.grad = None
+    function(x).backward()
+    torch.testing.assert_close(mine, x.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_autocast_and_half_types() -> None:
+    model = nn.Linear(8, 8)
+    x = torch.randn(4, 8)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = compiled(model)(x), model(x)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
+def test_threads_are_those_of_torch() -> None:
+    program = """
+import os, time, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).eval()
+fast = torch.compile(model, backend="orchestrion")
+x = torch.randn(64, 512)
+with torch.no_grad():
+    fast(x); fast(x)
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(100): fast(x)
+    print((time.process_time() - cpu) / (time.perf_counter() - wall))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
+    assert float(result.stdout) <= 1.1
