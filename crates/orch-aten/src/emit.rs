@@ -1,7 +1,7 @@
 //! The operator graph under construction: each function adds one ONNX operator (or none, where nothing happens) and
 //! knows the type of its result.
 
-use orch_ir::{Attribute, DType, OperatorGraph, OperatorNode, Shape, Tensor, Value, ValueId};
+use orch_ir::{Attribute, DType, OperatorGraph, OperatorNode, Shape, Tensor, Value, ValueId, message};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of ONNX's operator set that nodes are of.
@@ -9,6 +9,12 @@ const OPSET: i64 = 23;
 
 /// The operator set of scalar functions that ONNX lacks.
 const SCALARS: &str = "orchestrion.scalar";
+
+/// The most bytes of all tables that rules make: a small document can ask for very many large ones.
+const MAX_TABLE_BYTES: usize = 1 << 26;
+
+/// The most bytes of a node's name in the names of its values.
+const NAME_BYTES: usize = 100;
 
 /// Why a call is not translated.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,6 +71,7 @@ pub(crate) struct Emitter {
     constants: BTreeMap<(DType, Vec<usize>, Vec<u8>), Val>,
     /// True where all indices of one operand are within its extent.
     index_checks: Vec<Val>,
+    table_bytes: usize,
 }
 
 impl Emitter {
@@ -79,12 +86,13 @@ impl Emitter {
             count: 0,
             constants: BTreeMap::new(),
             index_checks: Vec::new(),
+            table_bytes: 0,
         }
     }
 
     /// Names the nodes that follow.
     pub fn begin(&mut self, node: &str) {
-        self.node = node.to_owned();
+        self.node = message::shortened(node, NAME_BYTES);
     }
 
     /// A value with this name if none has it, else with one like it.
@@ -189,6 +197,15 @@ impl Emitter {
             self.constants.insert(key, value.clone());
         }
         value
+    }
+
+    /// A constant that a rule computes, and that may be large.
+    pub fn table(&mut self, tensor: Tensor) -> Emitted {
+        self.table_bytes += tensor.bytes().len();
+        if self.table_bytes > MAX_TABLE_BYTES {
+            return unsupported(format!("tables of more than {MAX_TABLE_BYTES} bytes in all"));
+        }
+        Ok(self.constant(tensor))
     }
 
     /// A list of integers as an operand.

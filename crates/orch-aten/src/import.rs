@@ -8,6 +8,9 @@ use crate::rules::{self, Rule};
 use orch_ir::{DType, OperatorGraph, Shape, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The most dimensions of a tensor, as in PyTorch.
+const MAX_RANK: usize = 64;
+
 /// An imported graph.
 #[derive(Clone, Debug)]
 pub struct Import {
@@ -327,6 +330,9 @@ fn check_results(call: &Call, values: &[Option<Val>]) -> Result<(), Reason> {
 /// An element type and a shape that the document writes.
 fn typed(dtype: &str, dims: &[usize], strides: Option<&[i64]>) -> Result<(DType, Shape), Reason> {
     let dtype = DType::from_name(dtype).ok_or_else(|| Reason::ElementType { given: dtype.to_owned() })?;
+    if dims.len() > MAX_RANK {
+        return Err(Reason::Rank { given: dims.len(), most: MAX_RANK });
+    }
     let shape = Shape::checked(dims).ok_or_else(|| Reason::TooLarge { dims: dims.to_vec() })?;
     match strides {
         Some(strides) if strides.len() != shape.rank() => {

@@ -59,6 +59,8 @@ pub enum Reason {
     ElementType { given: String },
     #[error("the shape {dims:?} holds more than 2^40 elements")]
     TooLarge { dims: Vec<usize> },
+    #[error("{given} dimensions are given, at most {most} are taken")]
+    Rank { given: usize, most: usize },
     #[error("{given} strides are given for {expected} dimensions")]
     Strides { given: usize, expected: usize },
     #[error("{detail}")]

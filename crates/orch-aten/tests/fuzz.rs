@@ -5,6 +5,7 @@
 //! other documents) and as bytes.
 
 use orch_aten::import;
+use orch_fission::{FissionOptions, fission};
 use orch_ir::OperatorGraph;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -147,11 +148,28 @@ fn check(graph: &OperatorGraph) {
     assert!(bytes < 1 << 26, "{bytes} bytes of constants");
 }
 
+/// Fission finds the types that the importer knew.
+fn check_types(graph: &OperatorGraph) {
+    const SMALL_ELEMS: usize = 1 << 16;
+    let elems = |value: &orch_ir::Value| value.shape.iter().flatten().flatten().product::<usize>();
+    if graph.values.iter().any(|value| elems(value) > SMALL_ELEMS) {
+        return;
+    }
+    let Ok(primitives) = fission(graph, &FissionOptions::default()) else { return };
+    for (&known, (name, found)) in graph.outputs.iter().zip(&primitives.outputs) {
+        let known = graph.value(known);
+        let dims: Vec<usize> = known.shape.iter().flatten().flatten().copied().collect();
+        assert_eq!(known.dtype, Some(primitives.dtype(*found)), "{name}");
+        assert_eq!(dims, primitives.shape(*found)[..], "{name}");
+    }
+}
+
 /// True if the bytes are accepted.
 fn exercise(bytes: &[u8]) -> bool {
     match import(bytes) {
         Ok(imported) => {
             check(&imported.graph);
+            check_types(&imported.graph);
             true
         }
         Err(errors) => {

@@ -67,10 +67,10 @@ fn arange(emitter: &mut Emitter, call: &Call) -> Applied {
     let start = call.number_or("start", Number::Int(0))?;
     let step = call.number_or("step", Number::Int(1))?;
     let end = call.number("end")?;
+    if step.is(0.0) || step.as_f64().is_nan() {
+        return invalid(format!("the step is {}", step.as_f64()));
+    }
     let count = if let (Number::Int(start), Number::Int(end), Number::Int(step)) = (start, end, step) {
-        if step == 0 {
-            return invalid("the step is 0");
-        }
         let span = (i128::from(end) - i128::from(start)) * i128::from(step.signum());
         (span.max(0) as u128).div_ceil(u128::from(step.unsigned_abs())) as f64
     } else {
@@ -86,8 +86,7 @@ fn iota(emitter: &mut Emitter, call: &Call) -> Applied {
 
 /// `start + i step` for `i < count`: in integers, or in f64 and rounded once.
 fn progression(emitter: &mut Emitter, call: &Call, count: f64, start: Number, step: Number) -> Applied {
-    // NaN compares as false.
-    if !(count <= orch_ir::MAX_ELEMS as f64) {
+    if count.is_nan() || count > orch_ir::MAX_ELEMS as f64 {
         return invalid(format!("{count} elements"));
     }
     let dtype = call.dtype()?;

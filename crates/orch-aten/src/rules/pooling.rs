@@ -120,7 +120,7 @@ impl Pool {
             let counts = if counts.iter().all(|count| *count == counts[0]) {
                 emitter.scalar(dtype, counts[0])
             } else {
-                emitter.constant(Tensor::from_f64(dtype, dims, &counts))
+                emitter.table(Tensor::from_f64(dtype, dims, &counts))?
             };
             product = emitter.binary("Mul", &product, &counts)?;
         }
@@ -229,7 +229,7 @@ fn adaptive(emitter: &mut Emitter, call: &Call, spatial: usize) -> Applied {
         let mut dims = vec![1; spatial];
         dims[dim] = count;
         let counts: Vec<f64> = windows.lengths.iter().map(|&length| length as f64).collect();
-        let counts = emitter.constant(Tensor::from_f64(y.dtype, dims, &counts));
+        let counts = emitter.table(Tensor::from_f64(y.dtype, dims, &counts))?;
         divisors = emitter.binary("Mul", &divisors, &counts)?;
         axes.push(axis + 1);
     }
@@ -269,11 +269,11 @@ impl Windows {
         let at = |window: usize, tap: usize| (self.starts[window] + tap).min(self.extent - 1) as i64;
         let every = || (0..count).flat_map(|window| (0..longest).map(move |tap| (window, tap)));
         let positions: Vec<i64> = every().map(|(window, tap)| at(window, tap)).collect();
-        let positions = emitter.constant(Tensor::from_vec([count, longest], positions));
+        let positions = emitter.table(Tensor::from_vec([count, longest], positions))?;
         let gathered = emitter.gather(x, &positions, axis)?;
         let held: Vec<bool> = every().map(|(window, tap)| tap < self.lengths[window]).collect();
         let dims: Vec<usize> = [count, longest].into_iter().chain(vec![1; x.rank() - axis - 1]).collect();
-        let held = emitter.constant(Tensor::from_bools(Shape::from(dims), &held));
+        let held = emitter.table(Tensor::from_bools(Shape::from(dims), &held))?;
         let zero = emitter.scalar(x.dtype, 0.0);
         emitter.select(&held, &gathered, &zero)
     }

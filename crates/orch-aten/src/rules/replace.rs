@@ -64,7 +64,7 @@ fn replaced(
         positions[start + number * step as usize] = (extent + number) as i64;
     }
     let joined = emitter.concat(&[x.clone(), src.clone()], axis)?;
-    let positions = emitter.constant(Tensor::from_vec([extent], positions));
+    let positions = emitter.table(Tensor::from_vec([extent], positions))?;
     emitter.gather(&joined, &positions, axis)
 }
 

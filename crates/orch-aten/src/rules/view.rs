@@ -346,7 +346,7 @@ fn repeat(emitter: &mut Emitter, call: &Call) -> Applied {
         let extent = position.checked_sub(added).map_or(1, |dim| x.shape[dim]);
         units.extend([1, extent]);
         repeated.extend([times, extent]);
-        joined.push(times.checked_mul(extent).unwrap_or(usize::MAX));
+        joined.push(times.saturating_mul(extent));
     }
     crate::emit::checked(joined.clone())?;
     let x = emitter.reshape(x, units)?;

@@ -1,0 +1,50 @@
+//! Documents of ATen calls are models like any other: they are interpreted, compiled and run.
+
+use orchestrion::{Error, Executable, Model, Options, RunOptions, Tensor};
+use serde_json::Value;
+
+/// A traced forward and backward pass of a small convolutional network, with inputs and what eager gives.
+const CASES: &str = include_str!("../../orch-aten/tests/files/conv-bn-pool.json");
+
+fn cases() -> Vec<Value> {
+    serde_json::from_str(CASES).expect("a list of cases")
+}
+
+fn floats(elements: &Value) -> Vec<f64> {
+    elements.as_array().expect("a list").iter().map(|value| value.as_f64().expect("a number")).collect()
+}
+
+#[test]
+fn a_document_is_compiled_and_run() {
+    let folder = orch_files::Scratch::new().expect("a folder");
+    let options = Options { cache_dir: folder.path().to_owned(), superoptimize: false, ..Options::default() };
+    for case in cases() {
+        let model = Model::from_aten(case["document"].to_string().as_bytes(), &options).expect("a model");
+        let inputs = model.graph.inputs.iter().zip(case["inputs"].as_array().expect("a list"));
+        let inputs: Vec<Tensor> = inputs
+            .map(|((_, id), elements)| {
+                let (dtype, shape) = (model.graph.dtype(*id), model.graph.shape(*id).clone());
+                orchestrion::aligned(&Tensor::from_f64(dtype, shape, &floats(elements)))
+            })
+            .collect();
+        let artifact = model.compile(&options).expect("an artifact");
+        let executable = Executable::load(artifact, RunOptions::default()).expect("an executable");
+        let outputs = executable.run(&inputs).expect("outputs");
+        for (output, expected) in outputs.iter().zip(case["outputs"].as_array().expect("a list")) {
+            for (got, wanted) in output.to_f64().iter().zip(floats(expected)) {
+                assert!((got - wanted).abs() <= 1e-4 * (1.0 + wanted.abs()), "{got} is not {wanted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_told_from_what_is_wrong() {
+    let with_target = |target: &str, position: usize| {
+        let mut document = cases()[0]["document"].clone();
+        document["nodes"][position]["target"] = target.into();
+        Model::from_aten(document.to_string().as_bytes(), &Options::default()).map(|_| ())
+    };
+    assert!(matches!(with_target("aten.randn.default", 0), Err(Error::Unsupported(_))));
+    assert!(matches!(with_target("aten.mm.default", 0), Err(Error::Model(_))));
+}
