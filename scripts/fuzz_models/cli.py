@@ -122,7 +122,7 @@ def _run(args):
         indices,
         args.jobs,
         report,
-        lambda index: Result(Judgement("ort-crash", "ONNX Runtime or the reference ended the process"), Counter()),
+        lambda index: Result(Judgement("ort-crash", "ONNX Runtime or the reference ended the process, or did not end"), Counter()),
     )
     return _summary(args, counts, operators, nodes, listed, time.monotonic() - started)
 

@@ -18,6 +18,13 @@ def image(b, low=-20, high=20, dtypes=None, channels=(1, 2, 3, 4, 6, 8)):
     return b.tensor(dtypes or (b.main_float,), None, low, high, where=fits, new_shape=shape)
 
 
+def with_channels(x):
+    """The same, rejected if it has no channels: ONNX Runtime convolves nothing for ever."""
+    if not x.shape[1]:
+        raise Reject
+    return x
+
+
 def window(b, sizes, most=4, dilated=True):
     """Attributes of a window that fits into `sizes` with its padding."""
     count = len(sizes)
@@ -44,10 +51,10 @@ def window(b, sizes, most=4, dilated=True):
 
 @operator("Conv", weight=3)
 def conv(b, op):
-    x = image(b)
+    x = with_channels(image(b))
     attributes = window(b, x.shape[2:])
     channels = x.shape[1]
-    group = b.choice([g for g in (1, 1, channels, 2, 3) if channels and channels % g == 0] or [1])
+    group = b.choice([g for g in (1, 1, channels, 2, 3) if channels % g == 0])
     features = group * b.int(1, 4)
     weight = b.new((features, channels // group, *attributes["kernel_shape"]), x.dtype, -1.5, 1.5)
     bias = b.new((features,), x.dtype) if b.chance(0.5) else None
@@ -58,9 +65,9 @@ def conv(b, op):
 
 @operator("ConvTranspose", weight=2)
 def conv_transpose(b, op):
-    x = image(b, dtypes=("float32",))
+    x = with_channels(image(b, dtypes=("float32",)))
     count, channels = x.rank - 2, x.shape[1]
-    group = b.choice([g for g in (1, 1, channels, 2) if channels and channels % g == 0] or [1])
+    group = b.choice([g for g in (1, 1, channels, 2) if channels % g == 0])
     kernel = [b.int(1, 3) for _ in range(count)]
     weight = b.new((channels, b.int(1, 3), *kernel), x.dtype, -1.5, 1.5)
     attributes = {}
