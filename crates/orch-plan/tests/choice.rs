@@ -128,7 +128,8 @@ fn required_and_available_needs_nothing() {
 
 #[test]
 fn kernels_of_hours_can_be_chosen() {
-    let hours = problem(2, &[0], &[1], vec![column(1e10, &[0], &[1], &[0]), column(1e300, &[0], &[1], &[0, 1])]);
+    let hours =
+        problem(2, &[0], &[1], vec![column(1e10, &[0], &[1], &[0]), column(1e300, &[0], &[1], &[0, 1])]);
     let choice = solved(&hours, &ChooseOptions::default());
     assert_eq!((choice.status, choice.objective_us), (Status::Optimal, 1e10));
 }

@@ -57,6 +57,9 @@ def conv(b, op):
     group = b.choice([g for g in (1, 1, channels, 2, 3) if channels % g == 0])
     features = group * b.int(1, 4)
     weight = b.new((features, channels // group, *attributes["kernel_shape"]), x.dtype, -1.5, 1.5)
+    # Nothing says whether padding is multiplied by weights: infinity makes it NaN, or meets nothing.
+    if not weight.finite() and (any(attributes.get("pads", ())) or "SAME" in attributes.get("auto_pad", "")):
+        raise Reject
     bias = b.new((features,), x.dtype) if b.chance(0.5) else None
     if b.chance(0.3):
         del attributes["kernel_shape"]

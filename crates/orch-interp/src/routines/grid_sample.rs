@@ -138,8 +138,13 @@ mod tests {
             .sum()
         };
         for interpolation in [Interpolation::Nearest, Interpolation::Linear, Interpolation::Cubic] {
-            for (coordinate, element) in [(f64::NEG_INFINITY, 0.0), (-9.0, 0.0), (9.0, 3.0), (f64::INFINITY, 3.0)] {
-                assert!((read(coordinate, interpolation) - element).abs() < 1e-12, "{interpolation:?} at {coordinate}");
+            for (coordinate, element) in
+                [(f64::NEG_INFINITY, 0.0), (-9.0, 0.0), (9.0, 3.0), (f64::INFINITY, 3.0)]
+            {
+                assert!(
+                    (read(coordinate, interpolation) - element).abs() < 1e-12,
+                    "{interpolation:?} at {coordinate}"
+                );
             }
         }
     }
