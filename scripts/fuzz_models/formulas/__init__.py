@@ -7,6 +7,20 @@ from .control import Loop
 from .pools import GlobalLpPool, LpPool, MaxPool
 from .recurrent import GRU, LSTM, RNN
 from .sampling import DeformConv, GridSample
-from .sums import LRN, Det, ReduceLogSumExp
+from .sums import LRN, BatchNormalization, Det, ReduceLogSumExp
 
-FORMULAS = [LpPool, GlobalLpPool, MaxPool, RNN, GRU, LSTM, Loop, GridSample, DeformConv, LRN, Det, ReduceLogSumExp]
+FORMULAS = [
+    LpPool,
+    GlobalLpPool,
+    MaxPool,
+    RNN,
+    GRU,
+    LSTM,
+    Loop,
+    GridSample,
+    DeformConv,
+    LRN,
+    BatchNormalization,
+    Det,
+    ReduceLogSumExp,
+]

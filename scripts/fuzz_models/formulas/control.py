@@ -1,6 +1,5 @@
 """Subgraphs."""
 
-import numpy as np
 from onnx.reference.ops.op_loop import Loop as OnnxLoop
 
 
@@ -10,11 +9,19 @@ class Loop(OnnxLoop):
     def __init__(self, onnx_node, run_params):
         super().__init__(onnx_node, run_params)
         run_body = self._run_body
+        self.pieces = []
 
-        def run_and_widen(*args, **more):
-            outputs = list(run_body(*args, **more))
-            for k in range(len(outputs) - self.K, len(outputs)):
-                outputs[k] = np.expand_dims(outputs[k], 0)
+        def run_and_note_shapes(*args, **more):
+            outputs = run_body(*args, **more)
+            self.pieces.append([outputs[k].shape for k in range(len(outputs) - self.K, len(outputs))])
             return outputs
 
-        self._run_body = run_and_widen
+        self._run_body = run_and_note_shapes
+
+    def _run(self, *args, **more):
+        self.pieces = []
+        results = list(super()._run(*args, **more))
+        if self.pieces:
+            for k, shape in enumerate(self.pieces[0]):
+                results[self.N + k] = results[self.N + k].reshape(len(self.pieces), *shape)
+        return tuple(results)

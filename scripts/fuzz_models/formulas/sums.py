@@ -1,4 +1,4 @@
-"""Sums over channels and axes, and determinants."""
+"""Sums over channels and axes, normalisations, and determinants."""
 
 import numpy as np
 from onnx.reference.op_run import OpRun
@@ -13,6 +13,24 @@ class LRN(OpRun):
         sums = [squares[:, max(0, c - before) : c + size - before].sum(1, keepdims=True) for c in channels]
         sums = np.concatenate(sums, 1) if sums else squares
         return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
+
+
+class BatchNormalization(OpRun):
+    """The evaluator trains in operator sets before 14."""
+
+    def _run(self, x, scale, bias, mean, variance, epsilon=None, momentum=None, training_mode=None, **_):
+        channels = lambda array: array.astype(np.float64).reshape(-1, *[1] * (x.ndim - 2))  # noqa: E731
+        wide, axes = x.astype(np.float64), tuple(a for a in range(x.ndim) if a != 1)
+        running = (mean, variance)
+        if training_mode:
+            mean, variance = wide.mean(axes), wide.var(axes)
+            running = [
+                (old * momentum + new * (1 - momentum)).astype(old.dtype)
+                for old, new in zip(running, (mean, variance))
+            ]
+        normal = (wide - channels(mean)) / np.sqrt(channels(variance) + epsilon)
+        y = (normal * channels(scale) + channels(bias)).astype(x.dtype)
+        return (y, *running)[: len(self.onnx_node.output)]
 
 
 class Det(OpRun):
