@@ -13,6 +13,8 @@ python3 scripts/conformance.py 1.17.0 --every 6 --orchestrion "$orchestrion"
 # Graphs that were wrong once, beside ONNX Runtime.
 python=$(scripts/python-env.sh)
 "$python" scripts/fuzz-models.py replay --orchestrion "$(realpath "$orchestrion")"
+# New graphs with each change, which raises the seed in fuzz/seed.
+"$python" scripts/fuzz-models.py --graphs 200 --jobs "$(nproc)" --orchestrion "$(realpath "$orchestrion")"
 if [ -d "$models" ]; then
     names=(digits_cnn dlrm minilm mirage_lora mirage_ntrans mobilenet_v2)
     zoo=$(scripts/zoo.sh "${names[@]}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import oracle
+from .arbiter import arbiter_answer
 from .compare import DIFFERENT, EQUAL, compare_all
 from .parts import restricted
 
@@ -62,10 +63,10 @@ def judge(program, model, inputs):
         return Judgement("compiled")
     got = [ended.outputs.get(o.name, np.empty(0, np.void)) for o in model.graph.output]
     if expected is None:
-        reference, reference_error = _answer(oracle.reference_answer, model, inputs)
-        if reference is None:
-            return Judgement("ambiguous", f"only Orchestrion runs it; {ort_error}; {reference_error}")
-        same = compare_all(got, reference)[0] == EQUAL
+        arbiter, arbiter_error = _answer(arbiter_answer, model, inputs)
+        if arbiter is None:
+            return Judgement("ambiguous", f"only Orchestrion runs it; {ort_error}; {arbiter_error}")
+        same = compare_all(got, arbiter)[0] == EQUAL
         return Judgement("ort-odd" if same else "ambiguous", f"ONNX Runtime refuses: {ort_error}")
     return _compared(got, expected, model, inputs)
 
@@ -99,14 +100,14 @@ def _compared(got, expected, model, inputs):
 
 
 def _arbitrated(model, inputs, number, got, expected, noisy):
-    """Whose fault it is that an output differs, by the reference's answer for this output alone."""
+    """Whose fault it is that an output differs, by the arbiter's answer for this output alone."""
     name = model.graph.output[number].name
-    reference, error = _answer(oracle.reference_answer, *restricted(model, inputs, [name], {}))
-    if reference is None:
+    arbiter, error = _answer(arbiter_answer, *restricted(model, inputs, [name], {}))
+    if arbiter is None:
         return "wrong", f"; the reference has no answer: {error}"
-    if compare_all([expected], reference, noisy)[0] != DIFFERENT:
+    if compare_all([expected], arbiter, noisy)[0] != DIFFERENT:
         return "wrong", ""
-    return ("ort-odd" if compare_all([got], reference, noisy)[0] != DIFFERENT else "ambiguous"), ""
+    return ("ort-odd" if compare_all([got], arbiter, noisy)[0] != DIFFERENT else "ambiguous"), ""
 
 
 def description(got, expected):

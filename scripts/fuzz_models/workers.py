@@ -3,6 +3,9 @@
 import multiprocessing
 import threading
 
+# ONNX Runtime may also go on for ever.
+MOST_SECONDS = 600
+
 _context = multiprocessing.get_context("fork")
 
 
@@ -23,6 +26,8 @@ class _Worker:
 
     def ask(self, index):
         self.connection.send(index)
+        if not self.connection.poll(MOST_SECONDS):
+            self.process.kill()
         return self.connection.recv()
 
     def stop(self):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..graph import Value
+from ..graph import Reject
 from .registry import operator
 
 
@@ -29,6 +29,9 @@ def layer(b, op):
 @operator("InstanceNormalization")
 def instance(b, op):
     x = channels_first(b, 3)
+    # Of no elements in f16 ONNX Runtime's kernel dies by a signal.
+    if x.dtype == "float16" and not x.array.size:
+        raise Reject
     parameters = [b.new((x.shape[1],), x.dtype, -1.5, 1.5) for _ in range(2)]
     b.node(op, [x, *parameters], epsilon=b.choice([None, 1e-3, 0.1]))
 
@@ -54,8 +57,7 @@ def batch(b, op):
 
 @operator("LRN")
 def local_response(b, op):
-    """Of finite elements: ONNX Runtime moves its window by subtracting, and infinity stays in it as NaN."""
-    x = b.tensor(("float32",), (3, 4), where=Value.finite)
+    x = b.tensor(("float32",), (3, 4))
     b.node(
         op,
         [x],

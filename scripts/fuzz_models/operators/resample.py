@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..graph import Value
+from ..graph import Reject, Value
 from .registry import operator
 
 
@@ -49,11 +49,15 @@ def grid_sample(b, op):
     grid = b.new((x.shape[0], *[b.int(1, 5) for _ in range(dims)], dims), "float32", -1.3, 1.3)
     modes = ["bilinear", "nearest", "bicubic"] if b.opset < 20 else ["linear", "nearest", "cubic"]
     mode = b.choice(modes[:2] if dims == 3 else modes)
+    padding = b.choice([None, "zeros", "border", "reflection"])
+    # NaN is no place, and nothing says where the reflection of infinity lies.
+    if np.isnan(grid.array).any() or padding == "reflection" and not grid.finite():
+        raise Reject
     b.node(
         op,
         [x, grid],
         mode=mode,
-        padding_mode=b.choice([None, "zeros", "border", "reflection"]),
+        padding_mode=padding,
         align_corners=b.choice([None, 0, 1]),
     )
 

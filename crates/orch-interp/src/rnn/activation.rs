@@ -37,10 +37,10 @@ impl Activation {
     }
 }
 
-/// The function of `(x, alpha, beta)` with this lower-case ONNX name.
+/// The function of `(x, alpha, beta)` with this lower-case ONNX name. NaN stays NaN, unless the standard's comparison says otherwise.
 fn function(name: &str) -> Result<fn(f64, f64, f64) -> f64, EvalError> {
     Ok(match name {
-        "relu" => |x, _, _| x.max(0.0),
+        "relu" => |x, _, _| if x < 0.0 { 0.0 } else { x },
         "tanh" => |x, _, _| x.tanh(),
         "sigmoid" => |x, _, _| 1.0 / (1.0 + (-x).exp()),
         "affine" => |x, alpha, beta| alpha * x + beta,
@@ -53,4 +53,31 @@ fn function(name: &str) -> Result<fn(f64, f64, f64) -> f64, EvalError> {
         "softplus" => |x, _, _| x.max(0.0) + (-x.abs()).exp().ln_1p(),
         _ => return Err(EvalError::operation("RNN", format!("there is no activation \"{name}\""))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_stays_nan() {
+        let names = [
+            "relu",
+            "tanh",
+            "sigmoid",
+            "affine",
+            "leakyrelu",
+            "scaledtanh",
+            "hardsigmoid",
+            "elu",
+            "softsign",
+            "softplus",
+        ];
+        for name in names {
+            let function = function(name).unwrap();
+            assert!(function(f64::NAN, 1.0, 1.0).is_nan(), "{name}");
+        }
+        let relu = function("relu").unwrap();
+        assert_eq!([-2.0, 0.0, 3.0].map(|x| relu(x, 0.0, 0.0)), [0.0, 0.0, 3.0]);
+    }
 }

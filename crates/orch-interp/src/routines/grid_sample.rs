@@ -62,6 +62,7 @@ pub fn grid_sample(call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         let mut reads = vec![(0, 1.0)];
         for dim in 0..rank {
             let at = denormalize(coordinate[rank - 1 - dim], extents[dim], align_corners);
+            let at = if padding == Padding::Border { near_border(at, extents[dim]) } else { at };
             reads = reads
                 .iter()
                 .flat_map(|&(base, weight)| {
@@ -93,6 +94,12 @@ fn denormalize(coordinate: f64, extent: usize, align_corners: bool) -> f64 {
     }
 }
 
+/// A position from where all taps lie on the same side of the elements, in the place of what lies further away: only there
+/// does infinity have weights.
+fn near_border(position: f64, extent: usize) -> f64 {
+    position.clamp(-2.0, extent as f64 + 1.0)
+}
+
 /// The element read for a position, or `None` for zero.
 fn resolve(position: i64, extent: usize, padding: Padding, align_corners: bool) -> Option<usize> {
     let last = i64::try_from(extent).ok()? - 1;
@@ -119,6 +126,28 @@ fn resolve(position: i64, extent: usize, padding: Padding, align_corners: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn beyond_the_border_all_taps_read_the_border() {
+        let read = |coordinate: f64, interpolation| -> f64 {
+            let at = near_border(denormalize(coordinate, 4, true), 4);
+            let taps = taps(at, interpolation).into_iter();
+            taps.map(|(position, weight)| {
+                weight * resolve(position, 4, Padding::Border, true).unwrap() as f64
+            })
+            .sum()
+        };
+        for interpolation in [Interpolation::Nearest, Interpolation::Linear, Interpolation::Cubic] {
+            for (coordinate, element) in
+                [(f64::NEG_INFINITY, 0.0), (-9.0, 0.0), (9.0, 3.0), (f64::INFINITY, 3.0)]
+            {
+                assert!(
+                    (read(coordinate, interpolation) - element).abs() < 1e-12,
+                    "{interpolation:?} at {coordinate}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn reflection_repeats_the_border_only_without_aligned_corners() {

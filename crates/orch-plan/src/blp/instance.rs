@@ -3,8 +3,8 @@
 use super::{BlpError, ClassId, ColumnId, Problem};
 use std::ops::Add;
 
-/// Costs above this (a quarter of an hour) are refused, so that thousands of weights can be summed.
-pub(super) const MAX_COST_US: f64 = 1e9;
+/// Costs above this (a quarter of an hour) count as this, so that thousands of weights can be summed.
+const MAX_COST_US: f64 = 1e9;
 
 /// The unit of [`Weight`].
 pub(super) const PICOSECONDS_PER_US: f64 = 1e6;
@@ -95,7 +95,7 @@ impl Instance {
         let mut columns = Vec::with_capacity(problem.columns.len());
         for (index, column) in problem.columns.iter().enumerate() {
             let source = ColumnId(u32::try_from(index).expect("fewer than 2^32 columns"));
-            if !(0.0..=MAX_COST_US).contains(&column.cost_us) {
+            if !(0.0..f64::INFINITY).contains(&column.cost_us) {
                 return Err(BlpError::Cost { column: source, cost_us: column.cost_us });
             }
             if column.outputs.is_empty() {
@@ -108,7 +108,7 @@ impl Instance {
             executes.sort_unstable();
             executes.dedup();
             let weight = Weight {
-                picoseconds: (column.cost_us * PICOSECONDS_PER_US).round() as u64,
+                picoseconds: (column.cost_us.min(MAX_COST_US) * PICOSECONDS_PER_US).round() as u64,
                 kernels: column.kernels,
                 nodes: executes.len() as u32,
             };

@@ -1,6 +1,5 @@
 //! What may be chosen, and from what.
 
-use super::instance::MAX_COST_US;
 use crate::dag::Dag;
 use crate::enumerate::Candidate;
 use orch_ir::{NodeId, TensorId};
@@ -75,9 +74,8 @@ pub enum BlpError {
     /// A class id is out of range.
     #[error("{class} does not exist: the problem has {classes} classes")]
     UnknownClass { class: ClassId, classes: usize },
-    /// A cost is negative, not finite, or too large to be summed exactly.
-    #[error("{column} costs {cost_us} us: costs are between 0 and {max} us; leave out what cannot run",
-            max = MAX_COST_US)]
+    /// A cost is negative or not finite.
+    #[error("{column} costs {cost_us} us: costs are finite and not negative; leave out what cannot run")]
     Cost { column: ColumnId, cost_us: f64 },
     /// A column produces nothing.
     #[error("{column} has no outputs")]
