@@ -52,6 +52,7 @@ pub use orch_aten::is_document as is_aten_document;
 pub use orch_files::{default_cache_folder, remove_unfinished, whole_file};
 pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::{Declaration, DeclaredDim, DeclaredPort, decode_tensor};
+pub use orch_runtime::cpu::AlignedBuffer;
 pub use orch_runtime::cuda::{Library, SearchPaths};
 pub use orch_runtime::view::{TensorView, TensorViewMut, ViewError, extent};
 pub use orch_runtime::{ExitingAllocator, map_file, read_file};
