@@ -158,7 +158,8 @@ def _index_put(known: Arguments) -> bool:
 
 
 def _scatter_reduce(known: Arguments) -> bool:
-    return bool(known["include_self"]) and known["reduce"] in ("sum", "prod", "amax", "amin")
+    numbers = _tensor(known["self"]).dtype != torch.bool
+    return numbers and bool(known["include_self"]) and known["reduce"] in ("sum", "prod", "amax", "amin")
 
 
 def _scatter(known: Arguments) -> bool:
@@ -168,7 +169,11 @@ def _scatter(known: Arguments) -> bool:
 def _attention(known: Arguments) -> bool:
     query, key = _tensor(known["query"]), _tensor(known["key"])
     no_dropout = known["dropout_p"] == 0.0
-    return no_dropout and query.shape[1] == key.shape[1] and query.numel() > 0 and key.numel() > 0
+    return no_dropout and query.numel() > 0 and key.numel() > 0 and query.shape[1] % key.shape[1] == 0
+
+
+def _floats(known: Arguments) -> bool:
+    return _tensor(known["self"]).dtype.is_floating_point
 
 
 def _batch_norm(known: Arguments) -> bool:
@@ -177,6 +182,9 @@ def _batch_norm(known: Arguments) -> bool:
 
 _CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
     "aten.as_strided.default": _as_strided,
+    "aten.avg_pool1d.default": _floats,
+    "aten.avg_pool2d.default": _floats,
+    "aten.avg_pool3d.default": _floats,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.pow.Tensor_Scalar": _power,
     "aten.convolution.default": _convolution,

@@ -16,13 +16,13 @@ pub(super) const RULES: &[Rule] = &[
         "query key value dropout_p is_causal attn_mask scale",
         forward,
     )
-    .when("no dropout, as many heads of keys as of queries"),
+    .when("no dropout, heads of keys divide those of queries"),
     rule(
         "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
         "grad_out query key value out logsumexp dropout_p is_causal attn_mask scale",
         backward,
     )
-    .when("no dropout, as many heads of keys as of queries"),
+    .when("no dropout, heads of keys divide those of queries"),
 ];
 
 /// Operands in the type to compute in.
@@ -31,6 +31,19 @@ struct Heads {
     key: Val,
     value: Val,
     scale: f64,
+    /// Heads of queries that share one of keys.
+    group: usize,
+}
+
+/// Keys or values `[n, g, s, d]` for each head of queries: `group` neighbours `[n, g * group, s, d]` share one.
+fn grouped(emitter: &mut Emitter, x: &Val, group: usize) -> Emitted {
+    if group == 1 {
+        return Ok(x.clone());
+    }
+    let [n, heads, s, d] = [0, 1, 2, 3].map(|dim| x.shape[dim]);
+    let apart = emitter.reshape(x, [n, heads, 1, s, d])?;
+    let repeated = emitter.expand(&apart, &[n, heads, group, s, d].into())?;
+    emitter.reshape(&repeated, [n, heads * group, s, d])
 }
 
 impl Heads {
@@ -48,15 +61,28 @@ impl Heads {
             let [query, key, value] = operands.map(Val::describe);
             return invalid(format!("attention of {query} to {key} with {value}"));
         }
-        if query.shape[1] != key.shape[1] {
-            return unsupported(format!("{} heads of queries and {} of keys", query.shape[1], key.shape[1]));
-        }
         if query.shape.elems() == 0 || key.shape.elems() == 0 {
             return unsupported("attention of or to nothing");
         }
+        let (heads, of_keys) = (query.shape[1], key.shape[1]);
+        if heads % of_keys != 0 {
+            return unsupported(format!("{heads} heads of queries and {of_keys} of keys"));
+        }
         let scale = call.float_or("scale", (query.shape[3] as f64).powf(-0.5))?;
         let [query, key, value] = operands.map(|operand| emitter.widen(operand));
-        Ok(Self { query, key, value, scale })
+        let group = heads / of_keys;
+        let (key, value) = (grouped(emitter, &key, group)?, grouped(emitter, &value, group)?);
+        Ok(Self { query, key, value, scale, group })
+    }
+
+    /// Of a gradient per head of queries `[n, h, s, d]` that per head of keys: the sum over those that share one.
+    fn summed(&self, emitter: &mut Emitter, gradient: &Val) -> Emitted {
+        if self.group == 1 {
+            return Ok(gradient.clone());
+        }
+        let [n, heads, s, d] = [0, 1, 2, 3].map(|dim| gradient.shape[dim]);
+        let apart = emitter.reshape(gradient, [n, heads / self.group, self.group, s, d])?;
+        Ok(emitter.reduce("ReduceSum", &apart, &[2], false))
     }
 
     /// `scale q k^T`, masked: `[n, h, l, s]`.
@@ -133,6 +159,7 @@ fn backward(emitter: &mut Emitter, call: &Call) -> Applied {
     let of_query = emitter.matmul(&of_scores, &heads.key)?;
     let turned = emitter.transpose_last(&of_scores)?;
     let of_key = emitter.matmul(&turned, &heads.query)?;
+    let (of_key, of_value) = (heads.summed(emitter, &of_key)?, heads.summed(emitter, &of_value)?);
     let dtype = call.dtype()?;
     Ok([of_query, of_key, of_value].map(|value| Some(emitter.cast(&value, dtype))).to_vec())
 }

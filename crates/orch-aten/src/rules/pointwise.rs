@@ -6,7 +6,7 @@
 use super::unary::floats;
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
-use crate::emit::{Emitter, invalid, wide};
+use crate::emit::{Emitted, Emitter, Val, invalid, wide};
 use crate::promote::{Number, Operand, common_type};
 use orch_ir::DType;
 
@@ -201,10 +201,32 @@ fn gelu(emitter: &mut Emitter, call: &Call) -> Applied {
     if !["none", "tanh"].contains(&approximate) {
         return invalid(format!("approximate is `{approximate}`, `none` or `tanh` is expected"));
     }
+    let is_tanh = approximate == "tanh";
     let approximate = orch_ir::Attribute::String(approximate.to_owned());
     floats(emitter, call, |emitter, x| {
+        // ONNX's function has constants of f32 there.
+        if is_tanh && x.dtype == DType::F64 {
+            return gelu_by_tanh(emitter, x);
+        }
         Ok(emitter.one("Gelu", &[x], &[("approximate", approximate)], (x.dtype, x.shape.clone())))
     })
+}
+
+/// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+fn gelu_by_tanh(emitter: &mut Emitter, x: &Val) -> Emitted {
+    let square = emitter.binary("Mul", x, x)?;
+    let cube = emitter.binary("Mul", &square, x)?;
+    let cube = emitter.binary_scalar("Mul", &cube, 0.044715)?;
+    let sum = emitter.binary("Add", x, &cube)?;
+    let inner = emitter.binary_scalar(
+        "Mul",
+        &sum,
+        std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2,
+    )?;
+    let tanh = emitter.unary("Tanh", &inner);
+    let weight = emitter.binary_scalar("Add", &tanh, 1.0)?;
+    let half = emitter.binary_scalar("Mul", x, 0.5)?;
+    emitter.binary("Mul", &half, &weight)
 }
 
 fn leaky_relu(emitter: &mut Emitter, call: &Call) -> Applied {
