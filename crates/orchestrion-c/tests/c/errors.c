@@ -138,7 +138,8 @@ static void check_tensors(const orc_executable *executable) {
     EXPECT_REFUSED(t.inputs[0].data = (void *)(UINTPTR_MAX - 3), ORC_INVALID, "beyond all addresses");
 
     EXPECT_REFUSED(t.outputs[0].data = t.x, ORC_USAGE, "output `y` overlaps input `x`");
-    EXPECT_REFUSED(t.outputs[1].data = t.b + 3, ORC_USAGE, "output `s` overlaps input `b`");
+    EXPECT_REFUSED(t.outputs[0].data = t.b + 3, ORC_USAGE, "output `y` overlaps input `b`");
+    EXPECT_REFUSED(t.outputs[1].data = t.x, ORC_USAGE, "output `s` overlaps input `x`");
     EXPECT_REFUSED(t.outputs[1].data = t.y + 7, ORC_USAGE, "output `y` overlaps output `s`");
     static const int64_t reversed[] = {-4, -1};
     EXPECT_REFUSED((t.outputs[1].strides = reversed, t.outputs[1].data = t.y + 8), ORC_USAGE, "overlaps output `s`");
