@@ -117,7 +117,7 @@ fn check_file(arguments: &Arguments) -> Result<ExitCode, Error> {
     if arguments.json {
         outln!("{row}");
     } else {
-        certificate.premises.iter().for_each(|premise| outln!("  premise: {premise}"));
+        certificate.premises.iter().for_each(|premise| outln!("  premise: {premise:.400}"));
     }
     Ok(if row["pass"] == true { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
