@@ -105,7 +105,7 @@ fn check_file(arguments: &Arguments) -> Result<ExitCode, Error> {
         outln!("{}", serde_json::json!(check));
     } else {
         print_proof(&check);
-        certificate.premises.iter().for_each(|premise| outln!("  premise: {premise}"));
+        certificate.premises.iter().for_each(|premise| outln!("  premise: {premise:.400}"));
     }
     Ok(if check.pass { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
