@@ -136,6 +136,9 @@ def max_pool(b, op):
 def average_pool(b, op):
     x = image(b)
     attributes = window(b, x.shape[2:], dilated=b.opset >= (19 if op == "AveragePool" else 18))
+    # ONNX Runtime and the reference pad for `auto_pad` as if there were no dilations; the standard's formula has them.
+    if op == "AveragePool" and attributes.get("auto_pad", "").startswith("SAME"):
+        attributes.pop("dilations", None)
     if "auto_pad" not in attributes and b.chance(0.3) and (op == "AveragePool" or b.opset >= 18):
         attributes["ceil_mode"] = 1
     if op == "AveragePool":

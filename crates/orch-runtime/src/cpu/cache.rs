@@ -13,9 +13,10 @@ use crate::kernels::{self, CacheStats, CompileProgress, SHARED_OBJECT, Source, S
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Why a source did not become a loaded library.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -33,6 +34,8 @@ pub enum BuildError {
 pub struct CompileCache {
     store: Store,
     compiler: Compiler,
+    /// Compiled headers that were looked at, and whether they are whole.
+    headers: Mutex<BTreeMap<PathBuf, bool>>,
 }
 
 impl CompileCache {
@@ -44,7 +47,8 @@ impl CompileCache {
         let fingerprint = machine.fingerprint();
         let circumstances = [compiler.version(), &fingerprint].into_iter();
         let circumstances = circumstances.chain(compiler.flags().iter().map(String::as_str));
-        Ok(Self { store: Store::open(folder, SHARED_OBJECT, circumstances)?, compiler })
+        let store = Store::open(folder, SHARED_OBJECT, circumstances)?;
+        Ok(Self { store, compiler, headers: Mutex::default() })
     }
 
     /// The compiler.
@@ -103,7 +107,7 @@ impl CompileCache {
     ) -> Result<(), CompileError> {
         let alone = Job { name: &source.name, header: None, source_file, output };
         let header = self.header_path(&leading_includes(&source.text));
-        if with_suffix(&header, HEADER_SUFFIX).exists() {
+        if self.is_whole(&header) {
             match self.compiler.compile(&Job { header: Some(&header), ..alone }, cancel) {
                 // The system's headers may have changed since; then the compiled ones are of no use.
                 Err(CompileError::Rejected { .. }) => {}
@@ -118,6 +122,25 @@ impl CompileCache {
         self.store.folder().join(format!("headers-{}.h", self.key(includes)))
     }
 
+    /// Puts a compiled header in its place, with its sum.
+    fn keep_header(&self, header: &Path, compiled: &Path) -> io::Result<()> {
+        let sum = sum_of(&fs::read(compiled)?);
+        orch_files::whole_file::write(&with_suffix(header, SUM_SUFFIX), |file| {
+            file.write_all(sum.as_bytes())
+        })?;
+        fs::rename(compiled, with_suffix(header, HEADER_SUFFIX))
+    }
+
+    /// True if the compiled form of a header is what was written: of a damaged one compilers read for ever.
+    fn is_whole(&self, header: &Path) -> bool {
+        let mut headers = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
+        *headers.entry(header.to_owned()).or_insert_with(|| {
+            let sum = fs::read_to_string(with_suffix(header, SUM_SUFFIX));
+            let found = fs::read(with_suffix(header, HEADER_SUFFIX)).map(|compiled| sum_of(&compiled));
+            matches!((sum, found), (Ok(sum), Ok(found)) if sum == found)
+        })
+    }
+
     /// Compiles the headers that at least two sources to be compiled begin with. What fails here only costs time.
     fn prepare_headers(&self, sources: &[&Source], cancel: &AtomicBool) {
         let is_missing = |source: &&&Source| !self.store.has(&self.key(&source.text));
@@ -127,8 +150,7 @@ impl CompileCache {
         }
         for (includes, _) in users.iter().filter(|(includes, users)| !includes.is_empty() && **users > 1) {
             let header = self.header_path(includes);
-            let compiled = with_suffix(&header, HEADER_SUFFIX);
-            if compiled.exists() {
+            if self.is_whole(&header) {
                 continue;
             }
             let Ok(scratch) = self.store.scratch() else { return };
@@ -137,9 +159,9 @@ impl CompileCache {
             let made = fs::write(&text, includes)
                 .and_then(|()| fs::rename(&text, &header))
                 .is_ok_and(|()| self.compiler.compile_header(&job, cancel).is_ok());
-            if made {
-                // Without it, sources are compiled with the headers themselves.
-                let _ = fs::rename(&aside, &compiled);
+            // Without it, sources are compiled with the headers themselves.
+            if made && self.keep_header(&header, &aside).is_ok() {
+                self.headers.lock().unwrap_or_else(PoisonError::into_inner).insert(header, true);
             }
         }
     }
@@ -184,6 +206,13 @@ impl CompileCache {
     pub fn clear(&self) -> io::Result<CacheStats> {
         self.store.clear()
     }
+}
+
+/// What follows a header's name in that of the sum of its compiled form.
+const SUM_SUFFIX: &str = ".sum";
+
+fn sum_of(compiled: &[u8]) -> String {
+    blake3::hash(compiled).to_hex().to_string()
 }
 
 /// The system headers that a text includes before it defines anything, as lines.
@@ -326,6 +355,11 @@ mod tests {
         assert!(size > 0);
         fs::write(&compiled, "damage").unwrap();
         compile([4, 5]);
+        // Another process looks at it again, and makes it anew.
+        let again = CompileCache::open(dir.path(), cache.compiler().clone(), &Machine::detect()).unwrap();
+        let results = again.compile_all(&[6, 7].map(|value| source(&text(value))), 2, &|_| (), &GO);
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        assert!(fs::metadata(&compiled).unwrap().len() > size / 2, "names of temporary files are in it");
         cache.clear().unwrap();
         assert!(!compiled.exists());
     }

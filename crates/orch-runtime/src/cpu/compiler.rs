@@ -190,6 +190,13 @@ const BASE_FLAGS: [&str; 8] = [
 const OPTIONAL_FLAGS: [&[&str]; 3] =
     [&["-mprefer-vector-width=512"], &["-fno-semantic-interposition"], &["-fira-region=all"]];
 
+/// Keeps GCC before [`FIRST_GOOD_SLP`] from vectorizing statements side by side: with AVX2 its version 12.2 makes -1, not 1, of
+/// comparisons that are stored as integers to the lanes of a vector one by one (`r[l] = (int32_t)(a[l] != 0)`, unrolled).
+const NO_SLP_FLAG: &str = "-fno-tree-slp-vectorize";
+
+/// The first version of GCC that was seen to do it right.
+const FIRST_GOOD_SLP: u32 = 13;
+
 /// How the compilers of the supported processors spell "this machine", tried in order.
 const NATIVE_FLAGS: &[&str] = &["-march=native", "-mcpu=native"];
 
@@ -353,8 +360,11 @@ fn find_capabilities(program: &Path, tuning: &Tuning) -> Result<Capabilities, Co
         });
         flags.extend(works.map(|&flag| flag.to_owned()));
     }
-    let extensions = isa::of_macros(&probe.macros(&flags)?);
-    Ok(Capabilities { flags, extensions })
+    let macros = probe.macros(&flags)?;
+    if gcc_version(&macros).is_some_and(|version| version < FIRST_GOOD_SLP) {
+        flags.push(NO_SLP_FLAG.to_owned());
+    }
+    Ok(Capabilities { flags, extensions: isa::of_macros(&macros) })
 }
 
 /// What [`CompilerOptions::memory`] knows of one compiler: a file with a flag or an extension in each line.
@@ -363,13 +373,26 @@ struct CapabilityRecord {
     name: String,
 }
 
+/// GCC's major version, by the macros that it predefines; `None` of another compiler, Clang too, which claims to be an old one.
+fn gcc_version(macros: &str) -> Option<u32> {
+    let value = |name: &str| {
+        let mut words = macros.lines().map(str::split_whitespace);
+        words.find_map(|mut words| (words.nth(1) == Some(name)).then(|| words.next().map(str::to_owned)))
+    };
+    match value("__clang__") {
+        Some(_) => None,
+        None => value("__GNUC__")??.parse().ok(),
+    }
+}
+
 impl CapabilityRecord {
     fn of(folder: CacheFolder, program: &Path, version: &str, options: &CompilerOptions) -> Self {
         let mut hasher = blake3::Hasher::new();
         let tuning = format!("{:?}", options.tuning);
         // What "this machine" means depends on the machine.
         let machine = crate::Machine::detect().fingerprint();
-        let tried = format!("{BASE_FLAGS:?} {OPTIONAL_FLAGS:?} {NATIVE_FLAGS:?} {PROBE_SOURCE}");
+        let tried =
+            format!("{BASE_FLAGS:?} {OPTIONAL_FLAGS:?} {NO_SLP_FLAG} {NATIVE_FLAGS:?} {PROBE_SOURCE}");
         for fact in [&program.to_string_lossy(), version, &tuning, &machine, &tried] {
             hasher.update(&(fact.len() as u64).to_le_bytes());
             hasher.update(fact.as_bytes());
@@ -576,6 +599,31 @@ fn shorten(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::testing::{Argument, run_serial};
+
+    #[test]
+    fn old_gcc_is_known_by_its_macros() {
+        assert_eq!(gcc_version("#define __GNUC__ 12\n#define __x86_64__ 1\n"), Some(12));
+        assert_eq!(gcc_version("#define __GNUC__ 4\n#define __clang__ 1\n"), None);
+        assert_eq!(gcc_version("#define __x86_64__ 1\n"), None);
+    }
+
+    #[test]
+    fn comparisons_are_stored_to_lanes_as_zero_and_one() {
+        let library = crate::cpu::testing::load(
+            "#include <stdint.h>\ntypedef int32_t lanes __attribute__((vector_size(32)));\n\
+             __attribute__((noinline)) static lanes flags(lanes a) {\n\
+             lanes r = {0}; _Pragma(\"GCC unroll 8\") for (int l = 0; l < 8; l++) r[l] = (int32_t)(a[l] != 0); return r; }\n\
+             void test(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+             lanes a, r; __builtin_memcpy(&a, b[0], 32); r = flags(a); __builtin_memcpy(b[1], &r, 32); }\n",
+        );
+        let input: Vec<u8> = [5i32, 0, -1, 7, 0, 0, 2, 3].into_iter().flat_map(i32::to_le_bytes).collect();
+        let mut output = vec![9; 32];
+        let arguments = &mut [Argument::Read(&input), Argument::Write(&mut output)];
+        run_serial(&library.kernel("test", 1, 0).unwrap(), arguments);
+        let expected: Vec<u8> = [1i32, 0, 1, 1, 0, 0, 1, 1].into_iter().flat_map(i32::to_le_bytes).collect();
+        assert_eq!(output, expected);
+    }
 
     fn compile(source: &str, options: &CompilerOptions, cancel: bool) -> Result<Vec<u8>, CompileError> {
         let dir = Scratch::new().unwrap();
