@@ -1,11 +1,12 @@
 //! A folder of files that this program made earlier and uses again.
 
 use crate::ownership::{FolderError, check_folder, is_trusted_file};
+use crate::regular::open_regular;
 use crate::seal::{sealed, unsealed};
 use crate::unfinished::Unfinished;
 use crate::whole_file::without_path;
 use bytes::Bytes;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -61,7 +62,7 @@ impl CacheFolder {
     /// # Errors
     /// If the file is there, but cannot be read.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        let mut file = match File::open(self.path.join(name)) {
+        let mut file = match open_regular(&self.path.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
@@ -286,7 +287,7 @@ mod tests {
         fs::create_dir(scratch.join("new")).unwrap();
         let long_ago = SystemTime::now() - 2 * MAX_AGE;
         for name in ["old", "old-file"] {
-            File::open(scratch.join(name)).unwrap().set_modified(long_ago).unwrap();
+            fs::File::open(scratch.join(name)).unwrap().set_modified(long_ago).unwrap();
         }
         CacheFolder::open(cache.path()).unwrap();
         let left: Vec<_> = fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name()).collect();

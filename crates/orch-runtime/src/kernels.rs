@@ -41,6 +41,56 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
+/// The folder of compiled kernels of all kinds in a cache. Looking at it and emptying it take no compiler.
+#[derive(Debug)]
+pub struct KernelFolder(CacheFolder);
+
+impl KernelFolder {
+    /// Opens that of the cache in `folder`, making it if need be.
+    ///
+    /// # Errors
+    /// As [`CacheFolder::open`].
+    pub fn open(folder: &Path) -> Result<Self, FolderError> {
+        Ok(Self(CacheFolder::open(folder)?.subfolder("kernels")?))
+    }
+
+    /// What it holds.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn stats(&self) -> io::Result<CacheStats> {
+        let mut stats = CacheStats::default();
+        for entry in fs::read_dir(self.0.path())? {
+            let entry = entry?;
+            let path = entry.path();
+            if EXTENSIONS.iter().any(|&extension| path.extension().is_some_and(|found| found == extension)) {
+                stats.files += 1;
+                // A file that another process has just removed counts as empty.
+                stats.bytes += entry.metadata().map_or(0, |data| data.len());
+            }
+        }
+        Ok(stats)
+    }
+
+    /// Removes everything, and says what it was. Libraries already loaded stay valid; sources of failed compilations go too.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn clear(&self) -> io::Result<CacheStats> {
+        let stats = self.stats()?;
+        for entry in fs::read_dir(self.0.path())? {
+            let path = entry?.path();
+            let is_folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
+            let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(stats)
+    }
+}
+
 /// A folder of compiled kernels, and the facts that all their names depend on.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -77,7 +127,7 @@ impl Store {
             salt.update(&(fact.len() as u64).to_le_bytes());
             salt.update(fact.as_bytes());
         }
-        Ok(Self { folder: CacheFolder::open(folder)?.subfolder("kernels")?, extension, salt })
+        Ok(Self { folder: KernelFolder::open(folder)?.0, extension, salt })
     }
 
     /// The folder.
@@ -121,36 +171,6 @@ impl Store {
 
     fn name(&self, key: &str) -> String {
         format!("{key}.{}", self.extension)
-    }
-
-    /// What the cache holds, of all kinds.
-    pub(crate) fn stats(&self) -> io::Result<CacheStats> {
-        let mut stats = CacheStats::default();
-        for entry in fs::read_dir(self.folder())? {
-            let entry = entry?;
-            let path = entry.path();
-            if EXTENSIONS.iter().any(|&extension| path.extension().is_some_and(|found| found == extension)) {
-                stats.files += 1;
-                // A file that another process has just removed counts as empty.
-                stats.bytes += entry.metadata().map_or(0, |data| data.len());
-            }
-        }
-        Ok(stats)
-    }
-
-    /// Removes everything, of all kinds, and says what it was.
-    pub(crate) fn clear(&self) -> io::Result<CacheStats> {
-        let stats = self.stats()?;
-        for entry in fs::read_dir(self.folder())? {
-            let path = entry?.path();
-            let is_folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
-            let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            match removed {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(stats)
     }
 }
 

@@ -22,5 +22,5 @@ mod symbols;
 pub mod view;
 
 pub use machine::{Arch, CacheSizes, Feature, Machine};
-pub use mmap::{map_file, map_open_file, read_file};
+pub use mmap::{map_file, map_open_file, read_file, read_open_file};
 pub use os::{ExitingAllocator, memory_bytes};

@@ -38,8 +38,16 @@ pub fn map_open_file(file: &File) -> io::Result<Bytes> {
 /// # Errors
 /// If the file can't be read, or is no regular file.
 pub fn read_file(path: &Path) -> io::Result<Bytes> {
-    let mut file = open_regular(path)?;
+    let file = open_regular(path)?;
     let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    read_open_file(&file, len)
+}
+
+/// As [`read_file`], the first `len` bytes of a file that is open.
+///
+/// # Errors
+/// If they can't be read.
+pub fn read_open_file(mut file: &File, len: usize) -> io::Result<Bytes> {
     let mut buffer = AlignedBuffer::zeroed(len);
     file.read_exact(buffer.as_mut_slice())?;
     Ok(buffer.into())

@@ -1,6 +1,8 @@
 //! The operating-system calls that the standard library does not offer, each with a fallback that does nothing or
 //! less where the system has no such call.
 
+use orch_files::open_regular;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -324,13 +326,20 @@ impl AnonymousFile {
     }
 }
 
-/// Refuses an ELF file that ends before its segments do: the dynamic loader maps such a file, and the process dies of the
-/// first access to what is missing. Files of other kinds, or that cannot be read, are left for the loader to judge.
+/// Refuses what the dynamic loader does not survive: a pipe, for whose writer it waits, and an ELF file that ends before its
+/// segments do, which it maps, so that the process dies of the first access to what is missing. Files of other kinds, or that
+/// cannot be read, are left for the loader to judge.
 ///
 /// # Errors
-/// A clause that says how long the file is.
-pub(crate) fn check_whole(path: &Path) -> Result<(), String> {
-    match segments_end(path) {
+/// A clause that says what it is, or how long the file is.
+pub(crate) fn check_library(path: &Path) -> Result<(), String> {
+    let file = match open_regular(path) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            return Err(format!("{}: {error}", path.display()));
+        }
+        file => file.ok(),
+    };
+    match file.and_then(segments_end) {
         Some((end, len)) if end > len => {
             Err(format!("{}: the file is cut off: it has {len} bytes instead of {end}", path.display()))
         }
@@ -339,11 +348,10 @@ pub(crate) fn check_whole(path: &Path) -> Result<(), String> {
 }
 
 /// The end of the last segment of a 64-bit little-endian ELF file, and the file's length.
-fn segments_end(path: &Path) -> Option<(u64, u64)> {
+fn segments_end(mut file: File) -> Option<(u64, u64)> {
     use std::io::{Read, Seek, SeekFrom};
     const HEADER_BYTES: usize = 64;
     const ENTRY_BYTES: usize = 56;
-    let mut file = std::fs::File::open(path).ok()?;
     let mut header = [0; HEADER_BYTES];
     file.read_exact(&mut header).ok()?;
     let word = |bytes: &[u8], at: usize| -> Option<u64> {
@@ -388,7 +396,7 @@ mod tests {
             crate::cpu::testing::compile_object("int table[5000] = {1}; int f(void) { return table[7]; }");
         let check = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            check_whole(&path)
+            check_library(&path)
         };
         assert_eq!(check(&object), Ok(()));
         let text = check(&object[..object.len() / 2]).unwrap_err();
@@ -396,7 +404,9 @@ mod tests {
         for other in [&b""[..], b"\x7fELF", b"not a library", &object[..100]] {
             assert_eq!(check(other), Ok(()), "the loader says what is wrong with it");
         }
-        assert_eq!(check_whole(&dir.path().join("absent")), Ok(()));
+        assert_eq!(check_library(&dir.path().join("absent")), Ok(()));
+        let text = check_library("/dev/zero".as_ref()).unwrap_err();
+        assert_eq!(text, "/dev/zero: it is a device; a regular file is expected");
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub struct PackedConstant {
     pub width: usize,
     /// Elements along K that are contiguous: the step of K of an instruction.
     pub group: usize,
-    /// The K dimension of a panel: that of the source, padded to a multiple of `group`.
-    pub terms: usize,
+    /// The extent of K in a panel: that of the source, padded to a multiple of `group`.
+    pub k_extent: usize,
     /// Source offset, in elements, of each batch.
     pub batch_offsets: Vec<usize>,
     /// Source offset, in elements, of each `k`.
@@ -47,7 +47,7 @@ pub struct PackedConstant {
 impl PackedConstant {
     /// Elements of the packed constant.
     pub fn elems(&self) -> usize {
-        self.batch_offsets.len() * self.panels() * self.terms * self.width
+        self.batch_offsets.len() * self.panels() * self.k_extent * self.width
     }
 
     /// Number of panels per batch.
@@ -68,7 +68,7 @@ impl PackedConstant {
 
     fn pack_sized<const SIZE: usize>(&self, source: &[u8]) -> Vec<u8> {
         let mut packed = vec![0u8; self.elems() * SIZE];
-        let mut panels = packed.chunks_exact_mut(self.terms * self.width * SIZE);
+        let mut panels = packed.chunks_exact_mut(self.k_extent * self.width * SIZE);
         for &batch in &self.batch_offsets {
             for columns in self.column_offsets.chunks(self.width) {
                 let are_adjacent = self.group == 1 && columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
@@ -105,7 +105,7 @@ mod tests {
             dtype: DType::F32,
             width: 2,
             group: 1,
-            terms: 2,
+            k_extent: 2,
             batch_offsets: vec![0],
             k_offsets: vec![0, 3],
             column_offsets: vec![0, 1, 2],
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn terms_lie_in_pairs() {
+    fn elements_along_k_lie_in_pairs() {
         let source = Tensor::from_vec([3, 2], vec![1i32, 2, 3, 4, 5, 6]);
         let packed = PackedConstant {
             arg: ArgId(0),
             dtype: DType::I32,
             width: 2,
             group: 2,
-            terms: 4,
+            k_extent: 4,
             batch_offsets: vec![0],
             k_offsets: vec![0, 2, 4],
             column_offsets: vec![0, 1],

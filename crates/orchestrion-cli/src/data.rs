@@ -69,15 +69,7 @@ fn parse_input(text: &str) -> Result<(String, String), String> {
 /// The artifact in an `.orc` file, or compiled from a model.
 pub fn artifact(path: &Path, options: &Options) -> Result<Artifact, Error> {
     if is_artifact(path) {
-        let named = |error| match error {
-            Error::Model(text) => Error::Model(format!("{}: {text}", path.display())),
-            other => other,
-        };
-        // What it says of itself is checked before as much memory is taken as the file is long.
-        Artifact::parse(&read(path)?).map_err(named)?;
-        let bytes =
-            orchestrion::read_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-        return Artifact::parse(&bytes).map_err(named);
+        return Artifact::load(path);
     }
     Model::load(path, options)?.compile(options)
 }

@@ -91,7 +91,8 @@ pub struct CompileArguments {
     /// somebody else, or to which others may write, is refused
     #[arg(long, value_name = "DIR", env = "ORCHESTRION_CACHE")]
     cache_dir: Option<PathBuf>,
-    /// Make every primitive a kernel of its own: a baseline to compare with
+    /// Make every primitive a kernel of its own, but for those that cost nothing where they are read (broadcasts, views of the
+    /// same bytes, widening of 16-bit floats): a baseline to compare with
     #[arg(long)]
     no_fusion: bool,
     /// Choose among kernels of templates only, not those that the superoptimizer finds and proves
@@ -177,14 +178,20 @@ fn cancel_flag() -> Arc<AtomicBool> {
         if shared.swap(true, Ordering::SeqCst) {
             end_now();
         }
-        std::thread::spawn(|| {
-            std::thread::sleep(PATIENCE);
-            end_now();
-        });
+        // A second signal is noticed while another thread waits. Where the system gives none, this one does.
+        if std::thread::Builder::new().spawn(end_later).is_err() {
+            end_later();
+        }
     };
     // Without a handler signals still end the process; the cache is safe either way.
     let _ = ctrlc::set_handler(handler);
     flag
+}
+
+/// Ends the process after [`PATIENCE`].
+fn end_later() {
+    std::thread::sleep(PATIENCE);
+    end_now();
 }
 
 /// Ends the process as an interrupted one. Compilers that still run end with it.

@@ -46,7 +46,7 @@ fn devices_are_listed() {
     assert_eq!(code, Some(4), "there is no C compiler");
     for expected in [
         format!("CUDA driver    13.0 ({})\n", driver.display()),
-        "GPU            0: Fake 0, compute capability 9.0, 132 multiprocessors at 1980 MHz, ".to_owned(),
+        "GPU            0: Fake 0, compute capability 9.0, 132 SMs at 1980 MHz, ".to_owned(),
         "NVRTC          none\n".to_owned(),
         "cuBLASLt       cuBLASLt (a library of matrix products) is not there: none: ".to_owned(),
         "`pip install nvidia-cublas` or a CUDA toolkit brings it".to_owned(),

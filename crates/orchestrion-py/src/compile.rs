@@ -7,7 +7,7 @@ use bytes::Bytes;
 use orchestrion::{Artifact, DeclaredDim, Error, Model, Options, Precision, Progress, RunOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,7 +93,7 @@ fn compiled(
 pub fn load(py: Python<'_>, source: Source, threads: usize) -> PyResult<Executable> {
     let loaded = py.detach(|| {
         let artifact = match source {
-            Source::Path(path) => read_artifact(&path)?,
+            Source::Path(path) => Artifact::load(&path)?,
             Source::Bytes(bytes) => Artifact::parse(&Bytes::from(bytes))?,
         };
         orchestrion::Executable::load(artifact, RunOptions { threads, ..RunOptions::default() })
@@ -128,15 +128,6 @@ pub fn declaration<'py>(
     };
     let ports = |ports: Vec<_>| ports.into_iter().map(port).collect::<PyResult<Vec<_>>>();
     Ok((ports(declared.inputs)?, ports(declared.outputs)?))
-}
-
-fn read_artifact(path: &Path) -> Result<Artifact, Error> {
-    let bytes =
-        orchestrion::read_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-    Artifact::parse(&bytes).map_err(|error| match error {
-        Error::Model(text) => Error::Model(format!("{}: {text}", path.display())),
-        other => other,
-    })
 }
 
 /// Does work on a thread of its own, while this one shows progress and cancels the work at a signal.

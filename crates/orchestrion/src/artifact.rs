@@ -10,15 +10,17 @@
 //!     BLAKE3 of each section below, in order, padded to a multiple of 64
 //!     sections: shared objects or cubins, then constants, each padded to a multiple of 64
 //! ```
-//! All numbers are little-endian. Constants are used where they lie in the mapped file. Every section is compared with
-//! its hash when a file is read, so a damaged kernel is never run: the hashes guard against accidents, not against
-//! attackers, because they lie in the same file. Loading an artifact runs the native code in it, like starting a program.
+//! All numbers are little-endian. Constants are used where they lie in the memory that the file is read to. Every section is
+//! compared with its hash when a file is read, so a damaged kernel is never run: the hashes guard against accidents, not
+//! against attackers, because they lie in the same file. Loading an artifact runs the native code in it, like starting a program.
 
 use crate::manifest::Manifest;
 use crate::{Error, consistency};
 use bytes::Bytes;
-use orch_files::whole_file;
+use orch_files::{open_regular, whole_file};
+use orch_runtime::{map_open_file, read_open_file};
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 /// What an artifact begins with.
@@ -91,67 +93,103 @@ impl Artifact {
         consistency::check(consistency::Parts { manifest, libraries, constants })
     }
 
+    /// Reads a file. What it says of itself is checked before as much memory is taken as it is long.
+    ///
+    /// # Errors
+    /// If it cannot be read, or as [`parse`](Self::parse).
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::File { path: path.to_owned(), source };
+        let named = |error| match error {
+            Error::Model(text) => Error::Model(format!("{}: {text}", path.display())),
+            other => other,
+        };
+        let file = open_regular(path).map_err(failed)?;
+        let start = Start::of(&map_open_file(&file).map_err(failed)?).map_err(named)?;
+        let bytes = read_open_file(&file, start.file_bytes()).map_err(failed)?;
+        start.with_sections(&bytes).map_err(named)
+    }
+
     /// Reads an artifact from the bytes of a file.
     ///
     /// # Errors
     /// If the bytes are not a complete artifact of this version, or its parts do not fit each other.
     pub fn parse(bytes: &Bytes) -> Result<Self, Error> {
-        let invalid =
-            |what: &str| Error::Model(format!("not a usable .orc file: {what}; compile the model again"));
+        Start::of(bytes)?.with_sections(bytes)
+    }
+}
+
+/// What an artifact's file says of itself before its hashes, kernels and constants.
+struct Start {
+    manifest: Manifest,
+    /// Where the hashes are, and then each library and each constant.
+    sections: Vec<Range<usize>>,
+}
+
+impl Start {
+    /// Reads the header and the manifest, and checks that the file is as long as the manifest says.
+    fn of(bytes: &[u8]) -> Result<Self, Error> {
         if bytes.len() < HEADER_BYTES || &bytes[..8] != MAGIC {
-            return Err(invalid("it does not start like one"));
+            return Err(unusable("it does not start like one"));
         }
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         if word(8) != FORMAT_VERSION {
-            return Err(invalid(&format!("format version {}, this is version {FORMAT_VERSION}", word(8))));
+            return Err(unusable(&format!("format version {}, this is version {FORMAT_VERSION}", word(8))));
         }
+        let section = |start: usize, size: usize| {
+            let end = start.checked_add(size).filter(|&end| end <= bytes.len());
+            end.map(|end| start..end).ok_or_else(|| unusable("it is cut short"))
+        };
         let length = u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes"));
-        let end = usize::try_from(length).ok().and_then(|length| HEADER_BYTES.checked_add(length));
-        let end = end.filter(|&end| end <= bytes.len()).ok_or_else(|| invalid("it is cut short"))?;
-        let text = &bytes[HEADER_BYTES..end];
+        let text = section(HEADER_BYTES, usize::try_from(length).unwrap_or(usize::MAX))?;
+        let mut end = text.end;
+        let text = &bytes[text];
         if blake3::hash(text).as_bytes()[..] != bytes[24..56] {
-            return Err(invalid("its manifest is damaged"));
+            return Err(unusable("its manifest is damaged"));
         }
         let manifest: Manifest = serde_json::from_slice(text)
-            .map_err(|error| invalid(&format!("its manifest is unreadable ({error})")))?;
-        let mut sections = Sections { bytes, at: end.next_multiple_of(ALIGN_BYTES) };
-        let count = manifest.library_bytes.len() + manifest.constant_bytes.len();
-        let digests =
-            sections.next(count.saturating_mul(DIGEST_BYTES)).ok_or_else(|| invalid("it is cut short"))?;
+            .map_err(|error| unusable(&format!("its manifest is unreadable ({error})")))?;
+        let sizes = || manifest.library_bytes.iter().chain(&manifest.constant_bytes).copied();
+        let digests = sizes().count().saturating_mul(DIGEST_BYTES);
+        let mut sections = Vec::new();
+        for size in [digests].into_iter().chain(sizes()) {
+            let found = section(end.next_multiple_of(ALIGN_BYTES), size)?;
+            end = found.end;
+            sections.push(found);
+        }
+        Ok(Self { manifest, sections })
+    }
+
+    /// Where the last section ends.
+    fn file_bytes(&self) -> usize {
+        self.sections.last().map_or(HEADER_BYTES, |last| last.end)
+    }
+
+    /// The artifact, with the sections of a file that is at least that long.
+    fn with_sections(self, bytes: &Bytes) -> Result<Artifact, Error> {
+        let Self { manifest, sections } = self;
+        let mut sections = sections.into_iter().map(|section| bytes.slice(section));
+        let digests = sections.next().unwrap_or_default();
         let mut digests = digests.chunks_exact(DIGEST_BYTES);
-        let mut read = |sizes: &[usize], what: &str| -> Result<Vec<Bytes>, Error> {
-            let mut found = Vec::with_capacity(sizes.len());
-            for (number, &size) in sizes.iter().enumerate() {
-                let section = sections.next(size).ok_or_else(|| invalid("it is cut short"))?;
+        let mut read = |count: usize, what: &str| -> Result<Vec<Bytes>, Error> {
+            let mut found = Vec::with_capacity(count);
+            for (number, section) in sections.by_ref().take(count).enumerate() {
                 if digests.next() != Some(blake3::hash(&section).as_bytes()) {
-                    return Err(invalid(&format!("{what} {number} is damaged")));
+                    return Err(unusable(&format!("{what} {number} is damaged")));
                 }
                 found.push(section);
             }
             Ok(found)
         };
-        let libraries = read(&manifest.library_bytes, "kernel library")?;
-        let constants = read(&manifest.constant_bytes, "constant")?;
-        let artifact = Self { manifest, libraries, constants };
-        artifact.check().map_err(|what| invalid(&what))?;
+        let libraries = read(manifest.library_bytes.len(), "kernel library")?;
+        let constants = read(manifest.constant_bytes.len(), "constant")?;
+        let artifact = Artifact { manifest, libraries, constants };
+        artifact.check().map_err(|what| unusable(&what))?;
         Ok(artifact)
     }
 }
 
-/// Walks over the parts of a file, each at a multiple of [`ALIGN_BYTES`].
-struct Sections<'a> {
-    bytes: &'a Bytes,
-    at: usize,
-}
-
-impl Sections<'_> {
-    /// The next part, of this size; `None` if the file ends before it does.
-    fn next(&mut self, size: usize) -> Option<Bytes> {
-        let end = self.at.checked_add(size).filter(|&end| end <= self.bytes.len())?;
-        let part = self.bytes.slice(self.at..end);
-        self.at = end.next_multiple_of(ALIGN_BYTES);
-        Some(part)
-    }
+fn unusable(what: &str) -> Error {
+    Error::Model(format!("not a usable .orc file: {what}; compile the model again"))
 }
 
 fn write_padding(file: &mut impl Write, written: usize) -> std::io::Result<()> {
@@ -195,6 +233,10 @@ mod tests {
         example().save(&path).unwrap();
         let bytes = Bytes::from(std::fs::read(&path).unwrap());
         let read = Artifact::parse(&bytes).unwrap();
+        assert_eq!((read.manifest, read.constants), (example().manifest, example().constants));
+        // No memory is taken for what follows.
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let read = Artifact::load(&path).unwrap();
         assert_eq!((read.manifest, read.constants), (example().manifest, example().constants));
         for cut in [0, 7, 20, 56, 100, bytes.len() - 64] {
             assert!(Artifact::parse(&bytes.slice(..cut)).is_err(), "cut at {cut}");

@@ -6,7 +6,7 @@ use crate::manifest::{Manifest, PlanReport};
 use crate::plan::assemble::{self, Assembly};
 use crate::plan::backend::Backend;
 use crate::plan::cache::{Plan, PlanCache};
-use crate::plan::candidates::{CandidateColumn, candidates, costs_us};
+use crate::plan::candidates::{CandidateColumn, candidates, costs_us, time_us};
 use crate::plan::choose::choose;
 use crate::plan::context::PlanContext;
 use crate::plan::implement::implement;
@@ -15,7 +15,7 @@ use crate::plan::kernel::Measured;
 use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
 use crate::plan::signature::Signatures;
-use crate::plan::units::Units;
+use crate::plan::units::{UnitOptions, Units};
 use crate::search::substitutes::add_substitutes;
 use crate::stages::StageClock;
 use crate::tune::timer::{Timer, TimingTools};
@@ -127,7 +127,8 @@ impl Model {
             clock.run("prepare", || Ok(backend.prepared(orch_rewrite::split_wide_concats(&graph))))?;
         let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
         let units = clock.run("identify", || {
-            Units::of(&graph, storage.layouts(), backend.info().widens_f16).map_err(Error::internal)
+            let unit_options = UnitOptions::of(backend.info(), options);
+            Units::of(&graph, storage.layouts(), unit_options).map_err(Error::internal)
         })?;
         let signatures = Signatures::of(&graph, &storage);
         let info = backend.info();
@@ -266,7 +267,7 @@ fn find_plans(
                     }
                 }
                 Err(unserved) if number == 0 => {
-                    candidates.reject(&unserved);
+                    candidates.reject(&unserved, |candidate| ctx.host_us(candidate));
                     continue 'again;
                 }
                 // An alternative that is not lowered is left out.
@@ -277,7 +278,7 @@ fn find_plans(
             let plain: Vec<CandidateColumn> = candidates.plain().cloned().collect();
             let without = best(ctx, backend, &plain, &candidates.signatures, clock, options)?;
             for found in found.iter_mut().filter(|found| found.plan.has_substitutes()) {
-                found.plan.without_superoptimizer_us = Some(without.choice.objective_us);
+                found.plan.without_superoptimizer_us = Some(time_us(&plain, &without.choice));
             }
         }
         return Ok(found);
@@ -320,6 +321,29 @@ mod tests {
     use crate::Precision;
     use crate::testing::{LORA, graph, with_context};
     use orch_tune::Database;
+
+    /// Elementwise primitives, each the only reader of the one before it.
+    const CHAIN: &str = "graph \"chain\" {
+  input \"x\" t0: f32[4, 8]
+  input \"b\" t1: f32[8]
+  t2: f32[4, 8] = broadcast t1 dims=[1]
+  t3: f32[4, 8] = add t0, t2
+  t4: f32[4, 8] = tanh t3
+  t5: f32[4, 8] = mul t4, t0
+  output \"o\" t5
+}
+";
+
+    #[test]
+    fn without_fusion_each_primitive_is_a_kernel() {
+        let folder = orch_files::Scratch::new().unwrap();
+        for (fuse, kernels) in [(true, 1), (false, 3)] {
+            let cache_dir = folder.path().to_owned();
+            let options = Options { cache_dir, calibrate: false, fuse, ..Options::default() };
+            let plan = Model::from_graph(graph(CHAIN)).plan(&options).unwrap();
+            assert_eq!(plan.implementation.kernels.len(), kernels);
+        }
+    }
 
     #[test]
     fn end_to_end_times_decide_between_alternatives() {

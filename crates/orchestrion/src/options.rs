@@ -31,7 +31,8 @@ pub struct Options {
     pub cache_dir: PathBuf,
     /// In what to compute.
     pub precision: Precision,
-    /// False makes every primitive a kernel of its own: a baseline to compare with.
+    /// False makes every primitive a kernel of its own, but for those that cost nothing where they are read (broadcasts, views
+    /// of the same bytes, widening of 16-bit floats): a baseline to compare with.
     pub fuse: bool,
     /// Plans for this machine by figures measured on it, once (see [`doctor`](crate::doctor)); false takes those that
     /// such processors usually have, so that plans depend on nothing that is measured.

@@ -5,7 +5,7 @@ use crate::build::find;
 use crate::plan::backend::Backend;
 use crate::plan::context::PlanContext;
 use crate::plan::signature::Signatures;
-use crate::plan::units::Units;
+use crate::plan::units::{UnitOptions, Units};
 use orch_ir::PrimGraph;
 
 /// Sixteen rows by a large weight, and by two of rank 16 (LoRA).
@@ -37,7 +37,7 @@ pub fn with_context(text: &str, options: &Options, body: impl FnOnce(PlanContext
     let backend = &*find(options).unwrap();
     let graph = backend.prepared(graph(text));
     let storage = backend.storage(&graph);
-    let units = Units::of(&graph, storage.layouts(), backend.info().widens_f16).unwrap();
+    let units = Units::of(&graph, storage.layouts(), UnitOptions::of(backend.info(), options)).unwrap();
     let signatures = Signatures::of(&graph, &storage);
     let (storage, units, signatures) = (&storage, &units, &signatures);
     body(PlanContext { graph: &graph, storage, units, signatures, planner: backend }, backend);

@@ -7,6 +7,7 @@ use super::{Context, SearchOptions, Task};
 use crate::graph::MuGraph;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What of a search is done: sketches by task, in the order in which tasks were begun.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -109,17 +110,29 @@ fn run_batch(context: &Context<'_>, batch: &[&Task], partial: bool) -> Vec<(Vec<
         let goal = Goal { targets: &context.targets, partial, norms: &context.norms };
         search_block(&context.algebra, (structure, sources), &goal, &context.limits(sources))
     };
-    let threads = context.options.threads.clamp(1, BATCH);
-    if threads == 1 {
-        return batch.iter().map(|task| one(task)).collect();
-    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(task) = batch.get(at) else { break };
+            done.push((at, one(task)));
+        }
+        done
+    };
+    let threads = context.options.threads.clamp(1, batch.len().max(1));
     let mut results: Vec<(usize, (Vec<Sketch>, Counts))> = std::thread::scope(|scope| {
-        let worker = |number: usize| {
-            let mine = batch.iter().enumerate().skip(number).step_by(threads);
-            move || mine.map(|(at, task)| (at, one(task))).collect::<Vec<_>>()
-        };
-        let workers: Vec<_> = (0..threads).map(|number| scope.spawn(worker(number))).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+        // Where the system gives fewer threads than wanted, those that there are do the work.
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads).map_while(spawn).collect();
+        let mut all = work();
+        for other in others {
+            match other.join() {
+                Ok(done) => all.extend(done),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
     });
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()

@@ -9,7 +9,7 @@ use super::compiler::{CompileError, Compiler, HEADER_SUFFIX, Job};
 use super::library::{Library, LoadError};
 use crate::Machine;
 use crate::compiled::check_symbols;
-use crate::kernels::{self, CacheStats, CompileProgress, SHARED_OBJECT, Source, Store};
+use crate::kernels::{self, CompileProgress, SHARED_OBJECT, Source, Store};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs;
@@ -189,23 +189,6 @@ impl CompileCache {
         let results = kernels::compile_each(&distinct, jobs, progress, |source| self.compile(source, cancel));
         indices.into_iter().map(|idx| results[idx].clone()).collect()
     }
-
-    /// What the cache holds.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
-    pub fn stats(&self) -> io::Result<CacheStats> {
-        self.store.stats()
-    }
-
-    /// Removes everything, and says what it was. Libraries already loaded stay valid; sources of failed compilations
-    /// go too.
-    ///
-    /// # Errors
-    /// If a file cannot be removed.
-    pub fn clear(&self) -> io::Result<CacheStats> {
-        self.store.clear()
-    }
 }
 
 /// What follows a header's name in that of the sum of its compiled form.
@@ -231,6 +214,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
     use crate::cpu::CompilerOptions;
+    use crate::kernels::{CacheStats, KernelFolder};
     use orch_files::Scratch;
     use std::sync::Mutex;
 
@@ -266,7 +250,7 @@ mod tests {
         let before = written();
         assert_eq!(cache.compile(&source, &GO).unwrap(), first);
         assert_eq!(written(), before);
-        assert_eq!(cache.stats().unwrap().files, 1);
+        assert_eq!(KernelFolder::open(dir.path()).unwrap().stats().unwrap().files, 1);
         assert_eq!(files(&cache), [1, 0], "nothing else stays");
     }
 
@@ -360,7 +344,7 @@ mod tests {
         let results = again.compile_all(&[6, 7].map(|value| source(&text(value))), 2, &|_| (), &GO);
         assert!(results.iter().all(Result::is_ok), "{results:?}");
         assert!(fs::metadata(&compiled).unwrap().len() > size / 2, "names of temporary files are in it");
-        cache.clear().unwrap();
+        KernelFolder::open(dir.path()).unwrap().clear().unwrap();
         assert!(!compiled.exists());
     }
 
@@ -391,9 +375,10 @@ mod tests {
             assert!(cache.load(&source, &GO).unwrap().kernel("f", 1, 0).is_ok());
         }
         fs::create_dir(path.with_file_name("folder")).unwrap();
-        let stats = cache.clear().unwrap();
+        let kernels = KernelFolder::open(dir.path()).unwrap();
+        let stats = kernels.clear().unwrap();
         assert!(stats.files == 1 && stats.bytes > 0);
-        assert_eq!(cache.stats().unwrap(), CacheStats::default());
+        assert_eq!(kernels.stats().unwrap(), CacheStats::default());
         assert_eq!(files(&cache), [0, 0]);
     }
 

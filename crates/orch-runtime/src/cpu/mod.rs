@@ -14,7 +14,7 @@ mod pool;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use crate::kernels::{CacheStats, CompileProgress, Source};
+pub use crate::kernels::{CacheStats, CompileProgress, KernelFolder, Source};
 pub use crate::program::{
     Access, Base, BufferRef, HostRoutine, HostStep, ProgramError, RunError, StepProfile, TensorRef,
 };

@@ -74,7 +74,7 @@ pub(super) fn panel_address(
             (buffer, ctx.program.exprs.index(0), width as i64)
         }
         PanelsFrom::Packed(packed) => {
-            let panel_elems = packed.terms * width;
+            let panel_elems = packed.k_extent * width;
             let batch = ctx.batch;
             let exprs = &mut ctx.program.exprs;
             let batch_line = exprs.mul_const(batch, (packed.panels() * panel_elems) as i64);

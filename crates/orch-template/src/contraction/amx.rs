@@ -56,7 +56,7 @@ pub(super) fn emit_tile(ctx: &mut ContractionEmitter<'_>, tile: &RegisterTile, s
     }
 
     let exprs = &mut ctx.program.exprs;
-    let term_var = exprs.declare_index("term", ctx.terms);
+    let term_var = exprs.declare_index("term", ctx.padded_k);
     exprs.set_multiple_of(term_var, AMX_K as i64);
     let term = exprs.var(term_var);
     // Each tile is loaded right before its first use: loads and products of tiles overlap only if they alternate.
@@ -75,7 +75,7 @@ pub(super) fn emit_tile(ctx: &mut ContractionEmitter<'_>, tile: &RegisterTile, s
             body.push(Stmt::Amx(AmxStmt::Dot { acc: set.sums[i][j], a: set.a[i], b }));
         }
     }
-    let (zero, end) = (exprs.index(0), exprs.index(ctx.terms as i64));
+    let (zero, end) = (exprs.index(0), exprs.index(ctx.padded_k as i64));
     let step = AMX_K as i64;
     out.push(Stmt::For { var: term_var, start: zero, end, step, kind: LoopKind::Serial, body });
 
@@ -146,12 +146,12 @@ pub(super) fn clear_rows(
     let past = simplify(exprs, past);
     let local = exprs.sub(row, first);
     let line = exprs.mul_const(local, distance as i64);
-    let term_var = exprs.declare_index("term", ctx.terms);
+    let term_var = exprs.declare_index("term", ctx.padded_k);
     let term = exprs.var(term_var);
     let offset = exprs.add2(line, term);
     let zero = exprs.zero(DType::BF16);
     let value = exprs.splat(zero, AMX_K);
-    let (start, terms) = (exprs.index(0), exprs.index(ctx.terms as i64));
+    let (start, terms) = (exprs.index(0), exprs.index(ctx.padded_k as i64));
     let store = Stmt::Store { buffer, offset, value, mask: None };
     let kind = LoopKind::Serial;
     let step = AMX_K as i64;

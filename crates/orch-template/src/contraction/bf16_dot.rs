@@ -19,7 +19,7 @@ pub(super) fn emit_sum(
     let (panel_buffer, panel_base, _) = panel_address(ctx, tile, &mut out);
     let width = ctx.width();
     let exprs = &mut ctx.program.exprs;
-    let (pair_var, pair) = exprs.fresh_index("pair", ctx.terms / 2);
+    let (pair_var, pair) = exprs.fresh_index("pair", ctx.padded_k / 2);
     let mut body = Vec::new();
     let panel_line = exprs.mul_const(pair, 2 * width as i64);
     let panel_line = exprs.add2(panel_base, panel_line);
@@ -74,7 +74,7 @@ pub(super) fn fill_panel(
     if terms > 2 * full {
         out.extend(fill_pair(ctx, buffer, panel, columns, full_end, PresentTerms::First));
     }
-    let (first, end) = (terms.div_ceil(2), ctx.terms / 2);
+    let (first, end) = (terms.div_ceil(2), ctx.padded_k / 2);
     if first < end {
         let exprs = &mut ctx.program.exprs;
         let var = exprs.declare_index("pair", end);
@@ -140,11 +140,11 @@ pub(super) fn clear_row_end(
     buffer: BufferId,
     line: ExprId,
 ) -> Option<Stmt> {
-    let (terms, rest) = (ctx.extents.k, ctx.terms - ctx.extents.k);
+    let (terms, rest) = (ctx.extents.k, ctx.padded_k - ctx.extents.k);
     if rest == 0 {
         return None;
     }
-    let group = ctx.math_unit.terms();
+    let group = ctx.math_unit.k_step();
     let exprs = &mut ctx.program.exprs;
     let zero = exprs.zero(DType::BF16);
     let value = exprs.splat(zero, group);

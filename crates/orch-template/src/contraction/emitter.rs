@@ -45,8 +45,8 @@ pub(super) struct ContractionEmitter<'a> {
     pub sum_type: DType,
     /// Type of the operands.
     pub operand_type: DType,
-    /// Terms of a panel: those of the sum and zeros that the math_unit multiplies with them.
-    pub terms: usize,
+    /// Extent of K in a panel: that of the contraction, and of zeros that the math_unit multiplies with it.
+    pub padded_k: usize,
     /// The matrix tiles, if those multiply.
     pub tiles: Option<AmxTiles>,
     /// Where rows come from.
@@ -165,7 +165,7 @@ impl<'a> ContractionEmitter<'a> {
             lanes,
             sum_type,
             operand_type,
-            terms: extents.k.next_multiple_of(math_unit.terms()),
+            padded_k: extents.k.next_multiple_of(math_unit.k_step()),
             tiles: None,
             rows,
             panels,
@@ -191,7 +191,7 @@ impl<'a> ContractionEmitter<'a> {
 
     /// Iterations of the loop over K.
     pub fn steps(&self) -> usize {
-        self.terms / self.math_unit.group()
+        self.padded_k / self.math_unit.group()
     }
 
     fn declare_buffers(&mut self) {
@@ -223,12 +223,12 @@ impl<'a> ContractionEmitter<'a> {
             elems,
             scope: Scope::Scratch,
         };
-        let panel = scratch("panel", operand_type, self.terms.max(1) * self.width());
+        let panel = scratch("panel", operand_type, self.padded_k.max(1) * self.width());
         if let RowsFrom::Scratch(order) = self.rows {
             let (elems, distance) = match order {
                 RowOrder::KInner => {
                     let line = self.lanes * sum_type.size_bytes() / operand_type.size_bytes();
-                    let distance = line_distance(self.terms, line);
+                    let distance = line_distance(self.padded_k, line);
                     (self.schedule.block_rows * distance + self.lanes, distance)
                 }
                 RowOrder::RowsInner => {

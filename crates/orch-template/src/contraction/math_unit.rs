@@ -59,8 +59,8 @@ impl CpuMathUnit {
         }
     }
 
-    /// Terms that one instruction takes: the second operand's panels hold a multiple of them.
-    pub fn terms(self) -> usize {
+    /// Elements along K that one instruction takes: the second operand's panels hold a multiple of them.
+    pub fn k_step(self) -> usize {
         match self {
             CpuMathUnit::Fma => 1,
             CpuMathUnit::Bf16Dot => 2,
@@ -68,7 +68,7 @@ impl CpuMathUnit {
         }
     }
 
-    /// Terms that lie side by side in a panel.
+    /// Elements along K that lie side by side in a panel.
     pub fn group(self) -> usize {
         if self == CpuMathUnit::Fma { 1 } else { 2 }
     }

@@ -110,18 +110,18 @@ impl CpuMathUnit {
         if self == CpuMathUnit::Fma {
             return rows;
         }
-        let in_terms = RowsFrom::Scratch(RowOrder::KInner);
-        let RowsFrom::Argument { stride, .. } = rows else { return in_terms };
-        let terms = exprs.var_info(flat.k).range.map_or(0, |(_, last)| last as usize + 1);
+        let k_inner = RowsFrom::Scratch(RowOrder::KInner);
+        let RowsFrom::Argument { stride, .. } = rows else { return k_inner };
+        let k_extent = exprs.var_info(flat.k).range.map_or(0, |(_, last)| last as usize + 1);
         let is_readable = match self {
-            CpuMathUnit::Fma | CpuMathUnit::Bf16Dot => stride == 1 && terms.is_multiple_of(2),
+            CpuMathUnit::Fma | CpuMathUnit::Bf16Dot => stride == 1 && k_extent.is_multiple_of(2),
             CpuMathUnit::Amx => {
                 stride == 1
-                    && terms.is_multiple_of(AMX_K)
+                    && k_extent.is_multiple_of(AMX_K)
                     && argument_row_distance(block, exprs, flat, a).is_some()
             }
         };
-        if is_readable { rows } else { in_terms }
+        if is_readable { rows } else { k_inner }
     }
 
     /// The panels as the math_unit can read them.
@@ -130,7 +130,7 @@ impl CpuMathUnit {
             PanelsFrom::Argument { .. } if self != CpuMathUnit::Fma => PanelsFrom::Scratch,
             PanelsFrom::Packed(mut packed) => {
                 packed.group = self.group();
-                packed.terms = packed.k_offsets.len().next_multiple_of(self.terms());
+                packed.k_extent = packed.k_offsets.len().next_multiple_of(self.k_step());
                 PanelsFrom::Packed(packed)
             }
             PanelsFrom::Argument { .. } | PanelsFrom::Scratch => panels,
@@ -269,14 +269,14 @@ pub(crate) fn pack(
         usize::try_from(value).ok()
     };
     let origin = vec![0; form.batch.len()];
-    let (columns, terms) = (block_extent(exprs, flat.n), block_extent(exprs, flat.k));
+    let (columns, k_extent) = (block_extent(exprs, flat.n), block_extent(exprs, flat.k));
     let start = at(exprs, &origin, 0, 0)?;
     let batch_offsets: Vec<usize> =
         batch_points.iter().map(|point| at(exprs, point, 0, 0)).collect::<Option<_>>()?;
     let last = batch_points.last()?.clone();
     let relative = |value: Option<usize>| value.and_then(|v| v.checked_sub(start));
     let k_offsets: Vec<usize> =
-        (0..terms as i64).map(|k| relative(at(exprs, &origin, 0, k))).collect::<Option<_>>()?;
+        (0..k_extent as i64).map(|k| relative(at(exprs, &origin, 0, k))).collect::<Option<_>>()?;
     let column_offsets =
         (0..columns as i64).map(|n| relative(at(exprs, &origin, n, 0))).collect::<Option<_>>()?;
     let packed = PackedConstant {
@@ -284,12 +284,12 @@ pub(crate) fn pack(
         dtype: block.arg(arg).dtype,
         width,
         group: 1,
-        terms,
+        k_extent,
         batch_offsets,
         k_offsets,
         column_offsets,
     };
-    let corner = at(exprs, &last, columns as i64 - 1, terms as i64 - 1)?;
+    let corner = at(exprs, &last, columns as i64 - 1, k_extent as i64 - 1)?;
     let sum = packed.batch_offsets.last()? + packed.k_offsets.last()? + packed.column_offsets.last()?;
     (corner == sum).then_some(packed)
 }

@@ -15,14 +15,14 @@ impl ContractionEmitter<'_> {
     /// Computes the work item's rows of the first operand into scratch.
     pub fn fill_rows(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
         match scratch.order {
-            RowOrder::KInner => self.fill_rows_along_terms(scratch, first, end),
+            RowOrder::KInner => self.fill_rows_along_k(scratch, first, end),
             RowOrder::RowsInner => self.fill_rows_along_rows(scratch, first, end),
         }
     }
 
     /// `[row][k]`: for each row a loop over each outer summed axis, vectors along the innermost, where the operand is
     /// contiguous if it is anywhere.
-    fn fill_rows_along_terms(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
+    fn fill_rows_along_k(&mut self, scratch: RowScratch, first: ExprId, end: ExprId) -> Vec<Stmt> {
         let RowScratch { buffer, distance, .. } = scratch;
         let (row_var, row) = self.program.exprs.fresh_index("row", self.extents.m);
         let exprs = &mut self.program.exprs;

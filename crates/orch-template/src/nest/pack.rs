@@ -74,7 +74,7 @@ fn pack(nest: &mut Nest, buffer: BufferId, access: &Access, vector: &Axis) -> Ex
         dtype,
         width: vector.extent,
         group: 1,
-        terms: k_offsets.len(),
+        k_extent: k_offsets.len(),
         batch_offsets: vec![0],
         k_offsets,
         column_offsets: (0..vector.extent).map(|value| value * access.stride).collect(),

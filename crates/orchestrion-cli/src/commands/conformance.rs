@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             outln!("{}: {outcome}", case.display());
         }
     };
-    let summary = run_cases(&cases, &options, arguments.interpret, threads, &show);
+    let summary = run_cases(&cases, &options, arguments.interpret, threads, &show)?;
     if arguments.json {
         outln!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
     } else {

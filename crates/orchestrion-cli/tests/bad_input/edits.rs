@@ -2,7 +2,7 @@
 //! it never dies by a signal, reports a bug of its own or takes long. `ORCH_EDITS` says how many of each kind are tried.
 
 use crate::artifacts::with_manifest;
-use crate::support::Session;
+use crate::support::{NORM, Session};
 use orch_ir::DType;
 use orch_ir::generate::Rng;
 use orch_onnx::builder::{GraphBuilder, node};
@@ -196,22 +196,10 @@ fn tensors_and_models_and_cached_objects() {
     }
 }
 
-/// A sum of squares that a product is divided by.
-const PROGRAM: &str = "mugraph \"norm\" {
-  t0 = input \"x\" [8, 64]
-  t1 = input \"w\" [64, 32]
-  t2 = mul t0, t0
-  t3 = sum(1) t2
-  t4 = matmul t0, t1
-  t5 = div t4, t3
-  output \"o\" t5
-}
-";
-
 #[test]
 fn certificates() {
     let session = Session::new("proofs");
-    session.write("norm.txt", PROGRAM);
+    session.write("norm.txt", NORM);
     let found =
         session.command("superoptimize norm.txt --certificates proofs --no-calibration").output().unwrap();
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));

@@ -149,6 +149,10 @@ fn steps_on_the_host_are_named() {
     let note = text.lines().find(|line| line.contains("on the host")).unwrap_or_else(|| panic!("{text}"));
     assert!(note.starts_with("note: 1 step runs on the host, without a kernel (modelled "), "{note}");
     assert!(note.contains("best (TopK)"), "{note}");
+    // Eighteen elements, and not so long that the plan would avoid it.
+    let (_, modelled) = note.split_once("(modelled ").unwrap();
+    let (host_us, _) = modelled.split_once(" us of ").unwrap();
+    assert!((1.0..100.0).contains(&host_us.parse::<f64>().unwrap()), "{note}");
     session.write("good.onnx", good_model().encode());
     let text = succeeds(&session, "compile good.onnx --no-calibration");
     assert!(!text.contains("on the host"), "{text}");

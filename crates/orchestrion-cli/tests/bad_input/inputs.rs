@@ -35,6 +35,14 @@ fn tensors() {
     session.make_pipe("pipe");
     session.case("a pipe as an input", "run good.orc -i x=pipe");
     session.case("a pipe as an executable", "run pipe");
+    session.case("a pipe as times of kernels", "compile good.onnx --records pipe -o new.orc");
+    session.case("a pipe as measurements", "cache import pipe");
+    session.case("a pipe as NVRTC", "compile good.onnx --target cuda:sm_90 --nvrtc ./pipe -o new.orc");
+    let case = session.work().join("case");
+    std::fs::create_dir_all(case.join("test_data_set_0")).unwrap();
+    session.write("case/model.onnx", good_model().encode());
+    session.make_pipe("case/test_data_set_0/input_0.pb");
+    session.case("a pipe as data of a case", "conformance case --all");
     session.case("a device as a model", "run /dev/zero");
     session.case("a folder of inputs that lacks one", "run good.orc --input-dir folder");
 

@@ -13,6 +13,18 @@ const PANIC: i32 = 101;
 /// The exit code of an internal error.
 const INTERNAL: i32 = 70;
 
+/// A sum of squares that a product is divided by.
+pub const NORM: &str = "mugraph \"norm\" {
+  t0 = input \"x\" [8, 64]
+  t1 = input \"w\" [64, 32]
+  t2 = mul t0, t0
+  t3 = sum(1) t2
+  t4 = matmul t0, t1
+  t5 = div t4, t3
+  output \"o\" t5
+}
+";
+
 /// A folder with the files of some cases, and what the command said about them.
 pub struct Session {
     name: &'static str,

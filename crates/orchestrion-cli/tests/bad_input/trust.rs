@@ -1,6 +1,6 @@
 //! Whose code is run: caches of other users, damaged objects, executables of other machines, and calls that are stopped.
 
-use crate::support::{Session, good_model};
+use crate::support::{NORM, Session, good_model};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,47 @@ fn objects(cache: &Path) -> Vec<PathBuf> {
         files.filter(|path| path.extension().is_some_and(|found| found == "so")).collect();
     assert!(!objects.is_empty());
     objects
+}
+
+#[test]
+fn caches_are_looked_at_and_emptied_without_a_compiler() {
+    let session = session("no-compiler");
+    ends(session.command("compile good.onnx --cache-dir cache --no-calibration"), 0);
+    let call = |action: &str| {
+        let mut command = session.command(&format!("cache --cache-dir cache {action}"));
+        command.env("PATH", "/nonexistent");
+        ends(command, 0)
+    };
+    let kernels = format!("{} kernels, ", objects(&session.work().join("cache")).len());
+    assert!(call("stats").starts_with(&kernels));
+    assert!(call("clear").starts_with("removed "));
+    assert_eq!(call("stats"), "0 kernels, 0 bytes; 0 measurements\n");
+}
+
+/// A stack larger than all memory has the system refuse every thread.
+#[test]
+fn refused_threads_are_done_without() {
+    use orch_ir::{DType, Tensor};
+    use orch_onnx::encode_tensor;
+    let session = session("threads-refused");
+    let call = |arguments: &str| {
+        let mut command = session.command(arguments);
+        command.env("RUST_MIN_STACK", (1_u64 << 62).to_string());
+        ends(command, 0)
+    };
+    call("compile good.onnx --no-calibration --jobs 4");
+    call("run good.orc --threads 4");
+    fs::create_dir_all(session.work().join("case/test_data_set_0")).unwrap();
+    session.write("case/model.onnx", good_model().encode());
+    for file in ["input_0.pb", "output_0.pb"] {
+        let zeros = encode_tensor("x", &Tensor::zeros(DType::F32, [2, 3]));
+        session.write(&format!("case/test_data_set_0/{file}"), zeros);
+    }
+    let said = call("conformance case --no-calibration");
+    assert!(said.contains("1 passed"), "{said}");
+    session.write("norm.txt", NORM);
+    let said = call("superoptimize norm.txt --jobs 4 --no-calibration -q");
+    assert!(said.contains("equal to the program"), "{said}");
 }
 
 #[test]

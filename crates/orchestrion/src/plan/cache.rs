@@ -4,7 +4,7 @@
 //! options that steer the search, and on nothing else: not on the weights.
 
 use super::backend::TargetInfo;
-use super::candidates::{CandidateColumn, CandidateColumns};
+use super::candidates::{CandidateColumn, CandidateColumns, time_us};
 use super::implementation::Chosen;
 use super::signature::Signatures;
 use super::substitute::Substitute;
@@ -86,7 +86,7 @@ impl Plan {
             distinct: candidates.distinct,
             status: status_name(choice.status).to_owned(),
             gap: choice.gap(),
-            modelled_us: choice.objective_us,
+            modelled_us: time_us(&candidates.columns, choice),
             without_superoptimizer_us: None,
             steps: chosen.map(step).collect(),
         }

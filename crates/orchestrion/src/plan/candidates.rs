@@ -10,6 +10,7 @@ use super::substitute::Substitute;
 use crate::{Error, Options, parallel};
 use orch_compute::fuse;
 use orch_ir::{NodeId, TensorId};
+use orch_plan::blp::Choice;
 use orch_plan::dag::NodeKind;
 use orch_plan::enumerate::{Admission, AnchorPolicy, ReducePolicy, Verdict};
 use orch_plan::enumerate::{Candidate, EnumerationReport, Growing, KindRule, Limits, enumerate};
@@ -42,20 +43,36 @@ pub struct CandidateColumn {
     pub kernel: Option<usize>,
 }
 
-/// Modelled times of columns.
+/// What the choice counts for a host routine beyond its time: it is never chosen where a kernel can run.
+const HOST_PENALTY_US: f64 = 1e4;
+
+/// What the choice counts for columns: modelled times, and the penalties of host routines.
 pub fn costs_us(columns: &[CandidateColumn]) -> Vec<f64> {
-    columns.iter().map(|column| column.cost_us).collect()
+    columns.iter().map(CandidateColumn::counted_us).collect()
+}
+
+/// Time of what was chosen by such costs, without the penalties.
+pub fn time_us(columns: &[CandidateColumn], choice: &Choice) -> f64 {
+    let penalties = choice.columns.iter().map(|column| columns[column.index()].penalty_us());
+    choice.objective_us - penalties.sum::<f64>()
 }
 
 impl CandidateColumn {
+    /// What the choice counts beyond its time.
+    pub fn penalty_us(&self) -> f64 {
+        if self.kernel.is_none() { HOST_PENALTY_US } else { 0.0 }
+    }
+
+    /// What the choice counts for it, by its modelled time.
+    pub fn counted_us(&self) -> f64 {
+        self.cost_us + self.penalty_us()
+    }
+
     /// A kernel of a template, or a host routine.
     fn plain(candidate: Candidate, cost_us: f64, kernel: Option<usize>) -> Self {
         Self { candidate, substitute: None, cost_us, kernel }
     }
 }
-
-/// Time of a host routine beyond what its bytes take, relative to a kernel: never chosen where a kernel can run.
-pub const HOST_ROUTINE_US: f64 = 1e4;
 
 /// Kernels hold reductions, so recomputing what leaves a set and returns (re-entrant nodes) is rarely worth a kernel:
 /// for whole models it triples the candidates, and the plans found among them within the same limits are no cheaper.
@@ -97,7 +114,8 @@ pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateCo
         match costs[number] {
             Some(cost_us) => columns.push(CandidateColumn::plain(candidate, cost_us, Some(number))),
             None if candidate.nodes.len() == 1 => {
-                columns.push(CandidateColumn::plain(candidate, HOST_ROUTINE_US, None))
+                let host_us = ctx.host_us(&candidate);
+                columns.push(CandidateColumn::plain(candidate, host_us, None));
             }
             None => refused += 1,
         }
@@ -114,7 +132,8 @@ impl CandidateColumns {
     }
 
     /// Removes kernels that no template or lowering serves, by signature; those of single units become host routines.
-    pub fn reject(&mut self, unserved: &BTreeSet<String>) {
+    /// Times of these are given by a function.
+    pub fn reject(&mut self, unserved: &BTreeSet<String>, host_us: impl Fn(&Candidate) -> f64) {
         let is_unserved = |column: &CandidateColumn| {
             column.kernel.is_some_and(|kernel| unserved.contains(&self.signatures[kernel]))
         };
@@ -124,7 +143,8 @@ impl CandidateColumns {
             match is_unserved(&column) {
                 false => kept.push(column),
                 true if column.candidate.nodes.len() == 1 && column.substitute.is_none() => {
-                    kept.push(CandidateColumn { cost_us: HOST_ROUTINE_US, kernel: None, ..column });
+                    let cost_us = host_us(&column.candidate);
+                    kept.push(CandidateColumn { cost_us, kernel: None, ..column });
                 }
                 true => {}
             }
@@ -184,9 +204,10 @@ mod tests {
             distinct: 3,
             signatures: ["a", "b", "c"].map(str::to_owned).to_vec(),
         };
-        candidates.reject(&["a", "b"].map(str::to_owned).into());
+        candidates.reject(&["a", "b"].map(str::to_owned).into(), |_| 5.0);
         let left: Vec<_> = candidates.columns.iter().map(|column| (column.kernel, column.cost_us)).collect();
-        assert_eq!(left, [(None, HOST_ROUTINE_US), (Some(2), 1.0)]);
+        assert_eq!(left, [(None, 5.0), (Some(2), 1.0)]);
+        assert_eq!(costs_us(&candidates.columns), [5.0 + HOST_PENALTY_US, 1.0]);
         assert_eq!(candidates.refused, 4);
     }
 }

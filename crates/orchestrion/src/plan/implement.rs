@@ -1,7 +1,6 @@
 //! Stage "implement": the chosen candidates as kernels, each distinct one designed once.
 
 use super::block_kernels::SubstituteKernel;
-use super::candidates::HOST_ROUTINE_US;
 use super::context::PlanContext;
 use super::implementation::{Chosen, ColumnBody, Implementation, PlannedColumn};
 use super::kernel::{KernelDesign, Measured};
@@ -94,7 +93,7 @@ pub fn implement(
                     inputs,
                     outputs,
                     body: ColumnBody::Host,
-                    cost_us: HOST_ROUTINE_US,
+                    cost_us: ctx.host_us(candidate),
                     measured_us: None,
                     proof: None,
                 });

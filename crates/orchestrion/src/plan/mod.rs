@@ -8,6 +8,7 @@
 //! | [`backend`] | the three traits that a target implements: [`Planner`](backend::Planner), [`Toolchain`](backend::Toolchain), [`Meter`](backend::Meter) |
 //! | [`units`], [`signature`], [`context`] | the graph in units, the keys of kernels, and all of that as one value |
 //! | [`substitute`], [`block_kernels`] | a proved µGraph in place of primitives, and its kernels |
+//! | [`host`] | times of what runs on the host |
 //! | [`candidates`], [`chains`] | sets of units that may be one kernel, with modelled costs |
 //! | [`choose`] | the binary linear program over them |
 //! | [`design`], [`library`], [`implement`] | the chosen candidates as thread programs and library calls |
@@ -26,6 +27,7 @@ pub mod choose;
 pub mod context;
 pub mod design;
 pub mod explain;
+pub mod host;
 pub mod implement;
 pub mod implementation;
 pub mod kernel;

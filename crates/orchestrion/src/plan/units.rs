@@ -4,9 +4,11 @@
 //! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16 to f32, and
 //!   f16 on devices that widen it where it is read) are computed again by every kernel that reads them, at no cost;
 //! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it, as long as
-//!   a kernel can read what both need: storing the value in between never pays;
+//!   a kernel can read what both need: storing the value in between never pays (without fusion it is a unit of its own);
 //! - everything else is a unit of one primitive.
 
+use super::backend::TargetInfo;
+use crate::Options;
 use orch_compute::{Layout, layouts::is_view};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
@@ -14,6 +16,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Tensors that the primitives of a unit read, if they are several.
 const MAX_SOURCES: usize = 64;
+
+/// What units depend on beside the graph.
+#[derive(Clone, Copy)]
+pub struct UnitOptions {
+    /// Widening f16 to f32 costs nothing where it is read.
+    pub widens_f16: bool,
+    /// Elementwise primitives belong to their only reader.
+    pub fuse: bool,
+}
+
+impl UnitOptions {
+    /// Those of a target and of what the caller decides.
+    pub fn of(info: &TargetInfo, options: &Options) -> Self {
+        Self { widens_f16: info.widens_f16, fuse: options.fuse }
+    }
+}
 
 /// A primitive graph cut into units.
 pub struct Units {
@@ -25,13 +43,13 @@ pub struct Units {
 }
 
 impl Units {
-    /// Cuts a graph into units, for a device that widens f16 at no cost or not.
+    /// Cuts a graph into units.
     ///
     /// # Errors
     /// If the graph is not valid.
-    pub fn of(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Result<Self, DagError> {
-        let free = free_nodes(graph, layouts, widens_f16);
-        let owner = owners(graph, &free);
+    pub fn of(graph: &PrimGraph, layouts: &[Layout], options: UnitOptions) -> Result<Self, DagError> {
+        let free = free_nodes(graph, layouts, options.widens_f16);
+        let owner = if options.fuse { owners(graph, &free) } else { graph.node_ids().collect() };
         let mut members: Vec<Vec<NodeId>> = Vec::new();
         let mut unit_of = vec![usize::MAX; graph.nodes().len()];
         for node in graph.node_ids().filter(|node| owner[node.index()] == *node && !free[node.index()]) {
@@ -227,12 +245,38 @@ mod tests {
     fn f16_is_widened_where_it_is_read_if_that_costs_nothing() {
         let graph = crate::testing::graph(SUM);
         let layouts = orch_compute::layouts::assign_gpu(&graph);
-        let units =
-            |widens_f16| Units::of(&graph, &layouts, widens_f16).unwrap_or_else(|error| panic!("{error}"));
+        let units = |widens_f16| {
+            let options = UnitOptions { widens_f16, fuse: true };
+            Units::of(&graph, &layouts, options).unwrap_or_else(|error| panic!("{error}"))
+        };
         assert_eq!([units(false), units(true)].map(|units| units.members.len()), [4, 3]);
         // What a product runs has the cast in it, and reads the input.
         let nodes = units(true).primitives(&graph, &[NodeId(0)]);
         assert_eq!(nodes, [NodeId(0), NodeId(1)]);
         assert_eq!(units(true).dag.node(NodeId(0)).inputs, [TensorId::new(0), TensorId::new(1)]);
+    }
+
+    /// A chain of elementwise primitives, with a broadcast.
+    const CHAIN: &str = "graph \"chain\" {
+  input \"x\" t0: f32[4, 8]
+  input \"b\" t1: f32[8]
+  t2: f32[4, 8] = broadcast t1 dims=[1]
+  t3: f32[4, 8] = add t0, t2
+  t4: f32[4, 8] = tanh t3
+  t5: f32[4, 8] = mul t4, t0
+  output \"o\" t5
+}
+";
+
+    #[test]
+    fn without_fusion_each_primitive_is_a_unit() {
+        let graph = crate::testing::graph(CHAIN);
+        let layouts = orch_compute::layouts::assign_gpu(&graph);
+        let members = |fuse| {
+            let options = UnitOptions { widens_f16: false, fuse };
+            Units::of(&graph, &layouts, options).unwrap_or_else(|error| panic!("{error}")).members
+        };
+        assert_eq!(members(true), [[1, 2, 3].map(NodeId).to_vec()]);
+        assert_eq!(members(false), [1, 2, 3].map(|node| vec![NodeId(node)]));
     }
 }

@@ -46,7 +46,7 @@ pub fn add_substitutes(
     let spent: Vec<KernelCost<'_>> = chosen
         .iter()
         .map(|id| &candidates.columns[id.index()])
-        .map(|column| KernelCost { units: &column.candidate.nodes, cost_us: column.cost_us })
+        .map(|column| KernelCost { units: &column.candidate.nodes, cost_us: column.counted_us() })
         .collect();
     for SubstituteCandidate { candidate, substitute, cost_us } in substitute_candidates(ctx, &spent, options)?
     {

@@ -1,11 +1,9 @@
 //! The cache as a user sees it: for `orchestrion cache`.
 
 use crate::Error;
-use orch_files::whole_file;
-use orch_runtime::Machine;
-use orch_runtime::cpu::{CompileCache, Compiler, CompilerOptions};
+use orch_files::{open_regular, whole_file};
+use orch_runtime::cpu::KernelFolder;
 use orch_tune::Database;
-use std::fs::File;
 use std::io::{BufReader, Write};
 use std::path::Path;
 
@@ -13,9 +11,8 @@ fn environment(error: impl std::fmt::Display) -> Error {
     Error::Environment(error.to_string())
 }
 
-fn kernels(folder: &Path) -> Result<CompileCache, Error> {
-    let compiler = Compiler::find(&CompilerOptions::default()).map_err(environment)?;
-    CompileCache::open(folder, compiler, &Machine::detect()).map_err(environment)
+fn kernels(folder: &Path) -> Result<KernelFolder, Error> {
+    KernelFolder::open(folder).map_err(environment)
 }
 
 /// How many kernels and measurements there are.
@@ -58,7 +55,7 @@ pub fn export(folder: &Path, file: &Path) -> Result<usize, Error> {
 pub fn import(folder: &Path, file: &Path) -> Result<String, Error> {
     let failed = |source| Error::File { path: file.to_owned(), source };
     let database = Database::open(folder).map_err(environment)?;
-    let mut input = BufReader::new(File::open(file).map_err(failed)?);
+    let mut input = BufReader::new(open_regular(file).map_err(failed)?);
     let report = database.import(&mut input).map_err(environment)?;
     let (added, kept) = (report.added, report.kept);
     match &report.rejected[..] {

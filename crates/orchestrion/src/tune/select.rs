@@ -91,7 +91,10 @@ pub fn mixed(columns: &[CandidateColumn], measured: &BTreeMap<usize, f64>) -> Ve
         .collect();
     ratios.sort_by(f64::total_cmp);
     let ratio = ratios.get(ratios.len() / 2).copied().unwrap_or(1.0);
-    columns.iter().map(|column| time(column).unwrap_or(column.cost_us * ratio)).collect()
+    columns
+        .iter()
+        .map(|column| time(column).unwrap_or(column.cost_us * ratio) + column.penalty_us())
+        .collect()
 }
 
 /// The number and the time of the fastest schedule or plan; the first, preferred one, unless another is clearly faster.

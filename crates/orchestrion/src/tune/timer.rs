@@ -12,10 +12,10 @@ use crate::plan::kernel::{KernelDesign, Measured, MeasuredCall};
 use crate::plan::passes;
 use crate::plan::planned::EndToEndTime;
 use crate::{Error, Library, Options};
+use orch_files::open_regular;
 use orch_plan::blp::Choice;
 use orch_tune::{Database, Key, Records};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -335,7 +335,7 @@ fn fastest_implementation<'a>(
 /// Reads an exported file.
 fn read_records(path: &Path) -> Result<Records, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
-    let mut input = BufReader::new(File::open(path).map_err(failed)?);
+    let mut input = BufReader::new(open_regular(path).map_err(failed)?);
     let (records, report) = Records::read(&mut input).map_err(failed)?;
     match &report.rejected[..] {
         [] => Ok(records),

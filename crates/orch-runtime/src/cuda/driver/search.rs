@@ -5,7 +5,7 @@
 //! own; few of these put them where the loader looks.
 
 use super::error::CudaError;
-use crate::os::{check_whole, loader_message};
+use crate::os::{check_library, loader_message};
 use libloading::Library;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -164,7 +164,7 @@ fn first(
 fn open(path: &Path, companions: Option<&str>) -> Result<&'static Library, String> {
     // NVRTC opens a companion by its bare name, which the loader knows if it is loaded already.
     for companion in companions.map(|prefix| beside(path, prefix)).unwrap_or_default() {
-        check_whole(&companion)?;
+        check_library(&companion)?;
         // One that does not load is missed, and named, by the first compilation.
         if let Ok(library) = load(&companion) {
             std::mem::forget(library);
@@ -174,7 +174,7 @@ fn open(path: &Path, companions: Option<&str>) -> Result<&'static Library, Strin
 }
 
 fn load(path: &Path) -> Result<Library, String> {
-    check_whole(path)?;
+    check_library(path)?;
     // SAFETY: a library with this name, or one that the caller names, is trusted to be NVIDIA's; its initialisers have
     // no preconditions.
     unsafe { Library::new(path) }.map_err(|error| loader_message(&error))

@@ -63,7 +63,7 @@ pub(super) fn declare_arguments(emitter: &mut GemmEmitter<'_>) -> ([GemmOperand;
         if let Some(packed) = packed {
             operand.packed = Some((
                 emitter.add_buffer("packed", packed.dtype, packed.elems(), Scope::Constant),
-                packed.terms,
+                packed.k_extent,
             ));
             bindings.push(Binding::Packed(packed));
         }
@@ -127,7 +127,7 @@ impl GemmOperand {
         }
         let flat = FlatAxes { n: self.row, ..emitter.flat.clone() };
         let mut packed = pack(emitter.block, &mut emitter.source, &emitter.form, &flat, (arg, offset), 1)?;
-        packed.terms = packed.terms.next_multiple_of(WIDEST_BYTES / packed.dtype.size_bytes());
+        packed.k_extent = packed.k_extent.next_multiple_of(WIDEST_BYTES / packed.dtype.size_bytes());
         Some(packed)
     }
 

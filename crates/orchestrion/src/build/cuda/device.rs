@@ -35,7 +35,7 @@ impl Cuda {
         let info = device.info();
         let target = gpu_target(info)?;
         let memory_gbs = GpuModel::REACHED * info.memory_gbs();
-        let machine = format!("{}, {} multiprocessors", info.name, info.sm_count);
+        let machine = format!("{}, {} SMs", info.name, info.sm_count);
         let arch = info.capability.arch();
         let mut cuda = Self::of_target(&target, options);
         if memory_gbs > 0.0 {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use orch_fission::{Collection, FissionErrors, FissionOptions, RuleError, fission};
 use orch_ir::{OperatorGraph, PrimGraph, Tensor};
 use orch_onnx::{ImportOptions, import};
+use orch_runtime::map_file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -19,11 +20,11 @@ pub(super) type Evaluator<'a> = &'a dyn Fn(PrimGraph, &[Tensor]) -> Result<Vec<T
 pub(super) fn run(case: &Path, engine: Evaluator<'_>) -> Outcome {
     let name = case.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = name.as_str();
-    let Ok(model) = std::fs::read(case.join("model.onnx")) else {
+    let Ok(model) = map_file(&case.join("model.onnx")) else {
         return Outcome::unsupported("model.onnx cannot be read");
     };
-    let model = Bytes::from(model);
-    let stated = CaseTolerance::stated(&std::fs::read_to_string(case.join("data.json")).unwrap_or_default());
+    let data = map_file(&case.join("data.json")).unwrap_or_default();
+    let stated = CaseTolerance::stated(&String::from_utf8_lossy(&data));
     let tolerance =
         CaseTolerance { absolute: stated.absolute.max(known::absolute_tolerance(name)), ..stated };
     for set in sorted_entries(case).into_iter().filter(|path| path.is_dir()) {

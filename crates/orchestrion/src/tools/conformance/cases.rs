@@ -4,11 +4,9 @@ use super::case;
 use super::outcome::{Outcome, Summary};
 use crate::run::executable::Executable;
 use crate::run::options::RunOptions;
-use crate::{Error, Model, Options};
+use crate::{Error, Model, Options, parallel};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// All folders below `roots` that hold a `model.onnx`, sorted.
 ///
@@ -35,29 +33,27 @@ pub fn find_cases(roots: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Runs many cases on `threads` threads; `done` is told each outcome, from several threads.
+///
+/// # Errors
+/// If the work is cancelled.
 pub fn run_cases(
     cases: &[PathBuf],
     options: &Options,
     interpret: bool,
     threads: usize,
     done: &(dyn Fn(&Path, &Outcome) + Sync),
-) -> Summary {
-    let next = AtomicUsize::new(0);
-    let summary = Mutex::new(Summary::default());
-    let work = || {
-        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = run_case(case, options, interpret);
-            done(case, &outcome);
-            summary.lock().unwrap_or_else(PoisonError::into_inner).add(case, outcome);
-        }
+) -> Result<Summary, Error> {
+    let run = |case: &PathBuf| {
+        let outcome = run_case(case, options, interpret);
+        done(case, &outcome);
+        outcome
     };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.max(1) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    summary.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let mut summary = Summary::default();
+    let outcomes = parallel::map(cases, &Options { jobs: threads, ..options.clone() }, run)?;
+    for (case, outcome) in cases.iter().zip(outcomes) {
+        summary.add(case, outcome);
+    }
+    Ok(summary)
 }
 
 /// Compiles and runs one case; with `interpret`, the reference interpreter runs it instead.

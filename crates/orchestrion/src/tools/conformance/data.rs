@@ -5,6 +5,7 @@ use orch_ir::{DType, Tensor};
 use orch_onnx::decode_tensor;
 use orch_onnx::proto::type_proto::Value as TypeValue;
 use orch_onnx::proto::{ModelProto, TypeProto, ValueInfoProto};
+use orch_runtime::map_file;
 use prost::Message;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -104,9 +105,8 @@ fn port(info: &ValueInfoProto) -> DeclaredPort {
 /// The values `KIND_0.pb`, `KIND_1.pb`, .. of a data set, one for each port.
 pub(super) fn read_all(set: &Path, kind: &str, ports: &[DeclaredPort]) -> Result<Vec<Datum>, String> {
     let read = |(index, port): (usize, &DeclaredPort)| {
-        let bytes =
-            std::fs::read(set.join(format!("{kind}_{index}.pb"))).map_err(|error| error.to_string())?;
-        decode(bytes.into(), port.encoding)
+        let bytes = map_file(&set.join(format!("{kind}_{index}.pb"))).map_err(|error| error.to_string())?;
+        decode(bytes, port.encoding)
     };
     ports.iter().enumerate().map(read).collect()
 }

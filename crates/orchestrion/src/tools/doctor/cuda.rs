@@ -125,7 +125,7 @@ impl CudaDevice {
             _ => String::new(),
         };
         format!(
-            "{}: {}, compute capability {}, {} multiprocessors at {} MHz, {:.1} GiB{free}{speed}, {} KiB of L2 \
+            "{}: {}, compute capability {}, {} SMs at {} MHz, {:.1} GiB{free}{speed}, {} KiB of L2 \
              cache, {} KiB of shared memory per block",
             info.ordinal,
             info.name,
