@@ -107,10 +107,14 @@ def check(function, given, gm):
     run = compiled_graph(gm, "inference", options())
     want, graph = function(*given), gm(*given)
     got = run(list(given))
+    # Of integers, too, floats are made in f64.
+    torch.set_default_dtype(torch.float64)
     try:
         exact = function(*(wide(tensor) for tensor in given))
     except RuntimeError:
         exact = [None] * len(want)
+    finally:
+        torch.set_default_dtype(torch.float32)
     if len(exact) != len(want):
         exact = [None] * len(want)
     for number, (mine, theirs, traced_result, reference) in enumerate(zip(got, want, graph, exact, strict=True)):
