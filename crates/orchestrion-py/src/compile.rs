@@ -1,7 +1,7 @@
 //! Compiling and loading: options from Python, progress, interruption.
 
 use crate::errors;
-use crate::executable::Executable;
+use crate::executable::PyExecutable;
 use crate::tensors::owned;
 use bytes::Bytes;
 use orchestrion::{Artifact, DeclaredDim, Error, Model, Options, Precision, Progress, RunOptions};
@@ -37,7 +37,7 @@ pub fn compile(
     model: Source,
     options: &Bound<'_, PyDict>,
     progress: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Executable> {
+) -> PyResult<PyExecutable> {
     let Settings { options, threads, base_dir } = Settings::of(options)?;
     let load = move |options: &Options| match model {
         Source::Path(path) => Model::load(&path, options),
@@ -55,7 +55,7 @@ pub fn compile_aten(
     options: &Bound<'_, PyDict>,
     fixed: &Bound<'_, PyDict>,
     progress: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Executable> {
+) -> PyResult<PyExecutable> {
     let Settings { mut options, threads, .. } = Settings::of(options)?;
     for (name, value) in fixed {
         let name: String = name.extract()?;
@@ -72,7 +72,7 @@ fn compiled(
     threads: usize,
     load: impl FnOnce(&Options) -> Result<Model, Error> + Send + 'static,
     progress: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Executable> {
+) -> PyResult<PyExecutable> {
     let seen = Arc::new(Seen::default());
     let cancel = Arc::new(AtomicBool::new(false));
     options.progress = Arc::clone(&seen) as Arc<dyn Progress>;
@@ -84,13 +84,13 @@ fn compiled(
         Ok((orchestrion::Executable::load(artifact, run_options)?, model))
     };
     let (executable, model) = watched(py, work, &cancel, &seen, progress)?;
-    Executable::new(py, executable, Some(model))
+    PyExecutable::new(py, executable, Some(model))
 }
 
 /// Loads an executable.
 #[pyfunction]
 #[pyo3(signature = (source, threads=0))]
-pub fn load(py: Python<'_>, source: Source, threads: usize) -> PyResult<Executable> {
+pub fn load(py: Python<'_>, source: Source, threads: usize) -> PyResult<PyExecutable> {
     let loaded = py.detach(|| {
         let artifact = match source {
             Source::Path(path) => Artifact::load(&path)?,
@@ -98,7 +98,7 @@ pub fn load(py: Python<'_>, source: Source, threads: usize) -> PyResult<Executab
         };
         orchestrion::Executable::load(artifact, RunOptions { threads, ..RunOptions::default() })
     });
-    Executable::new(py, loaded.map_err(|error| errors::exception(py, error))?, None)
+    PyExecutable::new(py, loaded.map_err(|error| errors::exception(py, error))?, None)
 }
 
 /// An input or output as a model declares it: name, element type, and per dimension a size or the name of a symbolic one.

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A compiled model.
-#[pyclass(frozen, module = "orchestrion._native")]
-pub struct Executable {
+#[pyclass(frozen, name = "Executable", module = "orchestrion._native")]
+pub struct PyExecutable {
     inner: Arc<orchestrion::Executable>,
     ports: Arc<Ports>,
     /// The model that it was compiled from, if this process did it.
@@ -22,8 +22,8 @@ pub struct Executable {
 }
 
 /// Working memory of an executable for one run at a time.
-#[pyclass(frozen, module = "orchestrion._native")]
-pub struct Context {
+#[pyclass(frozen, name = "Context", module = "orchestrion._native")]
+pub struct PyContext {
     inner: Mutex<RunContext>,
     ports: Arc<Ports>,
 }
@@ -36,7 +36,7 @@ pub struct Ports {
     pub outputs: Vec<Port>,
 }
 
-impl Executable {
+impl PyExecutable {
     /// Wraps a loaded executable.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Executable {
 }
 
 #[pymethods]
-impl Executable {
+impl PyExecutable {
     /// Runs: `tensors` in the model's order, the others by name; `out` is memory for the outputs.
     #[pyo3(signature = (tensors, named, out=None))]
     fn run<'py>(
@@ -82,9 +82,9 @@ impl Executable {
     }
 
     /// Working memory of its own for runs beside others.
-    fn context(&self, py: Python<'_>) -> PyResult<Context> {
+    fn context(&self, py: Python<'_>) -> PyResult<PyContext> {
         let inner = self.inner.context().map_err(|error| errors::exception(py, error))?;
-        Ok(Context { inner: Mutex::new(inner), ports: Arc::clone(&self.ports) })
+        Ok(PyContext { inner: Mutex::new(inner), ports: Arc::clone(&self.ports) })
     }
 
     /// Name, element type and shape of each input.
@@ -167,7 +167,7 @@ impl Executable {
 }
 
 #[pymethods]
-impl Context {
+impl PyContext {
     /// As of an executable; one call at a time.
     #[pyo3(signature = (tensors, named, out=None))]
     fn run<'py>(

@@ -2,7 +2,7 @@
 //! the strides that were traced. The common case stays out of Python: no mutation, no symbolic size.
 
 use crate::errors;
-use crate::executable::Executable;
+use crate::executable::PyExecutable;
 use crate::tensors::{Given, Port, empty_strided};
 use orchestrion::{DType, Error, TensorView, TensorViewMut};
 use pyo3::intern;
@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 /// An executable of a graph.
-#[pyclass(frozen, module = "orchestrion._native")]
-pub struct Graph {
-    executable: Py<Executable>,
+#[pyclass(frozen, name = "Graph", module = "orchestrion._native")]
+pub struct PyGraph {
+    executable: Py<PyExecutable>,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
     copies: Vec<Port>,
@@ -51,14 +51,14 @@ enum OutputSpec {
 }
 
 #[pymethods]
-impl Graph {
+impl PyGraph {
     /// `inputs` has, per input of the executable, the number of the graph's tensor and the order of dimensions in which it is read;
     /// `outputs` says how each of the graph's outputs is made. The executable's outputs are those that are made, in order, then
     /// `copies` tensors that the caller copies into inputs, then the check of indices if `checks_indices`.
     #[new]
     fn new(
         py: Python<'_>,
-        executable: Py<Executable>,
+        executable: Py<PyExecutable>,
         inputs: Vec<(usize, Option<Vec<usize>>)>,
         outputs: Vec<Option<OutputSpec>>,
         copies: usize,

@@ -28,9 +28,9 @@ mod _native {
     #[pymodule_export]
     use super::compile::{compile, compile_aten, declaration, load};
     #[pymodule_export]
-    use super::executable::{Context, Executable};
+    use super::executable::{PyContext, PyExecutable};
     #[pymodule_export]
-    use super::graph::Graph;
+    use super::graph::PyGraph;
 
     use super::*;
 
