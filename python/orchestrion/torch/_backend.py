@@ -293,6 +293,7 @@ def _partitioned(
         if node.op != "call_module" or not str(node.target).startswith("orchestrion_part"):
             continue
         part = fused.get_submodule(str(node.target))
+        assert isinstance(part, GraphModule)
         for inner, outer in zip([n for n in part.graph.nodes if n.op == "placeholder"], node.args):
             inner.meta.setdefault("val", outer.meta.get("val"))
         unit = Unit(part, options.native(), None, watch)
@@ -342,7 +343,7 @@ class _Sizes:
     def __call__(self, tensors: list[Any]) -> Sequence[Any]:
         key = tuple(_size_key(tensor) for tensor in tensors)
         run = self._find(key, tensors)
-        return run(tensors) if run is not None else self._gm(*tensors)  # type: ignore[no-any-return]
+        return run(tensors) if run is not None else self._gm(*tensors)
 
     def _find(self, key: tuple[Any, ...], tensors: list[Any]) -> Callable[[list[Any]], Sequence[Any]] | None:
         with self._lock:

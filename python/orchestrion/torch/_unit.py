@@ -172,7 +172,7 @@ def _plan_outputs(
         if isinstance(value, torch.Tensor) and position not in changed
     }
     plan: list[_Alias | _Made | None] = []
-    kept = []
+    kept: list[Any] = []
     rows = doc["outputs"]
     for meta, row in zip(metas, rows[: len(metas)], strict=True):
         if meta is None:
