@@ -9,7 +9,8 @@ use orchestrion::{Artifact, Executable, Model, Options, Precision, RunOptions};
 use std::path::{Path, PathBuf};
 
 /// Crates that see operators of a model; all others see primitives.
-const OPERATOR_CRATES: [&str; 5] = ["orch-ir", "orch-onnx", "orch-fission", "orchestrion", "orchestrion-cli"];
+const OPERATOR_CRATES: [&str; 6] =
+    ["orch-ir", "orch-onnx", "orch-aten", "orch-fission", "orchestrion", "orchestrion-cli"];
 
 /// The crate that may read environment variables.
 const COMMAND: &str = "orchestrion-cli";
@@ -46,7 +47,7 @@ fn operators_are_unknown_after_fission() {
         lines_with(&folder.join("src"), &["OperatorGraph", "OperatorNode"], &mut found);
         let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("cargo reads it too");
         let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
-        for crate_of_operators in ["orch-onnx", "orch-fission"] {
+        for crate_of_operators in ["orch-onnx", "orch-aten", "orch-fission"] {
             assert!(!dependencies.contains(crate_of_operators), "{} depends on it", folder.display());
         }
     }
