@@ -64,29 +64,31 @@ def compile(  # noqa: A001 - the name that users expect
     :raises ModelError: the model is wrong. :raises Unsupported: it needs what is not supported.
     :raises MachineError: there is no C compiler, or not enough memory.
     """
-    options: dict[str, Any] = {
-        "precision": precision,
-        "threads": threads,
-        "tune": tune,
-        "superoptimize": superoptimize,
-        "calibrate": calibrate,
-        "jobs": jobs,
-        "cache_dir": cache_folder(cache_dir),
-        "external_data_roots": [os.fspath(root) for root in external_data_roots],
-    }
+    options = native_options(
+        cache_dir=cache_dir,
+        cc=cc,
+        precision=precision,
+        threads=threads,
+        tune=tune,
+        superoptimize=superoptimize,
+        calibrate=calibrate,
+        jobs=jobs,
+        external_data_roots=[os.fspath(root) for root in external_data_roots],
+    )
     if device is not None:
         options["target"] = device
-    options["c_compiler"] = c_compiler(cc, options["cache_dir"])
     source = _source(model)
     given = {name: tuple(int(size) for size in shape) for name, shape in (shapes or {}).items()}
     dims = dict(dims or {})
-    open_dims = _open_dims(source, given, dims)
+    declared, _ = _native.declaration(source)
+    open_dims = _open_dims(declared, given, dims)
     shown = is_interactive() if progress is None else progress
     if not open_dims:
         return _compiled(source, {**options, "input_shapes": given, "dims": dims}, shown)
     if max_sizes < 1:
         raise UsageError(f"max_sizes is {max_sizes}; at least 1 is expected")
-    return DynamicExecutable(source, {**options, "dims": dims}, given, open_dims, max_sizes, shown)
+    names = [name for name, _, _ in declared]
+    return DynamicExecutable(source, {**options, "dims": dims}, names, given, open_dims, max_sizes, shown)
 
 
 def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0) -> Executable:
@@ -111,6 +113,7 @@ class DynamicExecutable:
         self,
         source: bytes | str,
         options: dict[str, Any],
+        names: Sequence[str],
         shapes: Mapping[str, tuple[int, ...]],
         open_dims: Sequence[str],
         max_sizes: int,
@@ -121,7 +124,8 @@ class DynamicExecutable:
         self._shapes = dict(shapes)
         self._max_sizes = max_sizes
         self._shown = shown
-        self._names = [name for name, _, _ in _native.declaration(source)[0]]
+        #: The inputs, in the model's order.
+        self._names = list(names)
         self._sizes: OrderedDict[tuple[tuple[int, ...], ...], Executable] = OrderedDict()
         self._lock = threading.Lock()
         #: The symbolic dimensions that calls decide.
@@ -155,6 +159,14 @@ class DynamicExecutable:
     def __repr__(self) -> str:
         dims = ", ".join(self.open_dims)
         return f"<orchestrion.DynamicExecutable of {dims}: {len(self._sizes)} sizes compiled>"
+
+
+def native_options(
+    *, cache_dir: str | os.PathLike[str] | None = None, cc: str | os.PathLike[str] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Options as the native module takes them: with the folder of compiled kernels and the C compiler."""
+    folder = cache_folder(cache_dir)
+    return {**options, "cache_dir": folder, "c_compiler": c_compiler(cc, folder)}
 
 
 def cache_folder(given: str | os.PathLike[str] | None) -> str:
@@ -216,11 +228,12 @@ def _source(model: Model) -> bytes | str:
 
 
 def _open_dims(
-    source: bytes | str, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+    declared: Sequence[tuple[str, str | None, tuple[int | str, ...]]],
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
 ) -> list[str]:
-    """The symbolic dimensions that neither `shapes` nor `dims` fix."""
+    """The symbolic dimensions of the declared inputs that neither `shapes` nor `dims` fix."""
     known = set(dims)
-    declared, _ = _native.declaration(source)
     for name, _, sizes in declared:
         if len(shapes.get(name, ())) == len(sizes):
             known.update(size for size in sizes if isinstance(size, str))

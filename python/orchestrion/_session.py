@@ -13,22 +13,10 @@ from orchestrion import _native
 from orchestrion._compile import DynamicExecutable, _source, compile, load
 from orchestrion._errors import UsageError
 from orchestrion._executable import Executable
+from orchestrion._tensors import NAMES
 
-_TYPES = {
-    "bool": "bool",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-    "u8": "uint8",
-    "u16": "uint16",
-    "u32": "uint32",
-    "u64": "uint64",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float",
-    "f64": "double",
-}
+#: Element types in the notation of ONNX, which has names of its own for two of NumPy's.
+_TYPES = {**NAMES, "bf16": "bfloat16", "f32": "float", "f64": "double"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 
 from orchestrion._errors import InputError
 
-_NAMES = {
+#: NumPy's names of the element types that it has itself.
+NAMES = {
     "bool": "bool",
     "i8": "int8",
     "i16": "int16",
@@ -33,7 +34,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
             raise InputError("NumPy has no bf16 by itself: install `ml_dtypes`, or use PyTorch's tensors") from error
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
-    return np.dtype(_NAMES[name])
+    return np.dtype(NAMES[name])
 
 
 def plain(value: Any, port: str, dtype: str, what: str) -> tuple[np.ndarray[Any, Any], str | None]:

@@ -26,12 +26,12 @@ def test_threads_share_an_executable(exe: orc.Executable) -> None:
 
     def work(number: int) -> None:
         context = exe.context()
-        for turn in range(1000):
-            run = context if turn % 3 == 0 else exe
-            if turn % 100 == 0:
+        for call in range(1000):
+            run = context if call % 3 == 0 else exe
+            if call % 100 == 0:
                 context = exe.context()
             if not all(np.array_equal(a, b) for a, b in zip(run(inputs[number]), want[number], strict=True)):
-                failures.append(f"thread {number}, turn {turn}")
+                failures.append(f"thread {number}, call {call}")
                 return
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
@@ -46,21 +46,21 @@ def test_threads_share_an_executable(exe: orc.Executable) -> None:
 def test_memory_stays_flat(exe: orc.Executable) -> None:
     x = numbers(5, 6)
 
-    def turns(count: int) -> int:
-        for turn in range(count):
+    def calls(count: int) -> int:
+        for call in range(count):
             exe(x)
             exe.context()(x)
             try:
                 exe(x, x)
             except orc.UsageError:
                 pass
-            if turn % 100 == 0:
+            if call % 100 == 0:
                 exe(np.asfortranarray(x))
         gc.collect()
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    before = turns(2000)
-    assert turns(6000) - before < 4096, "KiB"
+    before = calls(2000)
+    assert calls(6000) - before < 4096, "KiB"
 
 
 def _in_child(exe: orc.Executable, x: np.ndarray, want: np.ndarray) -> None:

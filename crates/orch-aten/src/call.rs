@@ -1,22 +1,13 @@
 //! One ATen call as a rule sees it: its arguments by name, and the types of its results.
 
+use crate::document::Argument;
 use crate::emit::{Refusal, Val, checked, invalid, unsupported};
 use crate::promote::{Number, Operand};
 use orch_ir::{DType, Shape};
 use std::collections::BTreeMap;
 
 /// An argument with its tensors resolved.
-#[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Arg {
-    None,
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Text(String),
-    DType(DType),
-    Tensor(Source),
-    List(Vec<Arg>),
-}
+pub(crate) type Arg = Argument<Source>;
 
 /// A tensor that a call reads, and what the document says of its memory.
 #[derive(Clone, PartialEq, Debug)]

@@ -141,18 +141,47 @@ pub struct Mutation {
     pub input: usize,
 }
 
-/// An argument that is no tensor, or names one.
+/// An argument, where a tensor is a `T`.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Given {
+pub(crate) enum Argument<T> {
     None,
     Bool(bool),
     Int(i64),
     Float(f64),
     Text(String),
     DType(DType),
-    Value { name: String, index: Option<usize> },
-    List(Vec<Given>),
+    Tensor(T),
+    List(Vec<Argument<T>>),
 }
+
+impl<T> Argument<T> {
+    /// The same argument with other tensors.
+    pub fn try_map<U, E>(self, tensor: &impl Fn(T) -> Result<U, E>) -> Result<Argument<U>, E> {
+        Ok(match self {
+            Self::None => Argument::None,
+            Self::Bool(value) => Argument::Bool(value),
+            Self::Int(value) => Argument::Int(value),
+            Self::Float(value) => Argument::Float(value),
+            Self::Text(text) => Argument::Text(text),
+            Self::DType(dtype) => Argument::DType(dtype),
+            Self::Tensor(value) => Argument::Tensor(tensor(value)?),
+            Self::List(items) => {
+                let items = items.into_iter().map(|item| item.try_map(tensor));
+                Argument::List(items.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+}
+
+/// The name of a tensor, and which of several results is meant.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Reference {
+    pub name: String,
+    pub index: Option<usize>,
+}
+
+/// An argument as the document has it.
+pub(crate) type Given = Argument<Reference>;
 
 impl Given {
     /// The argument that a piece of JSON stands for, or what is wrong with it.
@@ -191,7 +220,7 @@ impl Given {
                     );
                 }
             };
-            return Ok(Self::Value { name: name.to_owned(), index });
+            return Ok(Self::Tensor(Reference { name: name.to_owned(), index }));
         }
         if let (Some(name), 1) = (text("dtype"), fields.len()) {
             return DType::from_name(name)
@@ -229,7 +258,7 @@ mod tests {
         assert_eq!(read("1.0"), Ok(Given::Float(1.0)));
         assert_eq!(read("{\"float\": \"-inf\"}"), Ok(Given::Float(f64::NEG_INFINITY)));
         assert_eq!(read("{\"dtype\": \"bf16\"}"), Ok(Given::DType(DType::BF16)));
-        let value = Given::Value { name: "x".to_owned(), index: Some(2) };
+        let value = Given::Tensor(Reference { name: "x".to_owned(), index: Some(2) });
         assert_eq!(
             read("[null, {\"value\": \"x\", \"index\": 2}]"),
             Ok(Given::List(vec![Given::None, value]))

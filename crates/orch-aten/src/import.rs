@@ -1,7 +1,9 @@
 //! The entry of the crate: a document's bytes to an operator graph.
 
 use crate::call::{Arg, Call, Source};
-use crate::document::{Document, FORMAT, Given, Header, Input, InputKind, Mutation, Node, VERSION, float};
+use crate::document::{
+    Document, FORMAT, Given, Header, Input, InputKind, Mutation, Node, Reference, VERSION, float,
+};
 use crate::emit::{Emitter, Refusal, Val};
 use crate::problem::{ImportErrors, ImportProblem, Location, Problems, Reason};
 use crate::rules::{self, Rule};
@@ -218,28 +220,14 @@ impl Importer {
                 None => return Err(problem(name, "the target has no argument of this name".to_owned())),
             }
         }
+        let source = |tensor: Reference| self.source(&tensor.name, tensor.index).cloned();
         for (name, json) in given {
             let read = Given::read(json).map_err(|detail| problem(name, detail))?;
-            if arguments.insert(name, self.resolve(read)?).is_some() {
+            if arguments.insert(name, read.try_map(&source)?).is_some() {
                 return Err(problem(name, "it is given twice".to_owned()));
             }
         }
         Ok(arguments)
-    }
-
-    fn resolve(&self, given: Given) -> Result<Arg, Missing> {
-        Ok(match given {
-            Given::None => Arg::None,
-            Given::Bool(value) => Arg::Bool(value),
-            Given::Int(value) => Arg::Int(value),
-            Given::Float(value) => Arg::Float(value),
-            Given::Text(text) => Arg::Text(text),
-            Given::DType(dtype) => Arg::DType(dtype),
-            Given::Value { name, index } => Arg::Tensor(self.source(&name, index)?.clone()),
-            Given::List(items) => {
-                Arg::List(items.into_iter().map(|item| self.resolve(item)).collect::<Result<_, _>>()?)
-            }
-        })
     }
 
     /// The tensor that a name stands for.

@@ -89,33 +89,21 @@ pub enum Reason {
     More { count: usize },
 }
 
-/// The most problems one import reports; the rest are counted.
-const MAX_PROBLEMS: usize = 1000;
-
 /// Collects the problems of one import.
 #[derive(Default)]
-pub(crate) struct Problems {
-    found: Vec<ImportProblem>,
-    omitted: usize,
-}
+pub(crate) struct Problems(message::Capped<ImportProblem>);
 
 impl Problems {
     /// Adds a problem.
     pub fn add(&mut self, place: Location, reason: Reason) {
-        if self.found.len() < MAX_PROBLEMS {
-            self.found.push(ImportProblem { place, reason });
-        } else {
-            self.omitted += 1;
-        }
+        self.0.add(ImportProblem { place, reason });
     }
 
     /// Ok if there are none.
-    pub fn into_result(mut self) -> Result<(), ImportErrors> {
-        if self.omitted > 0 {
-            let reason = Reason::More { count: self.omitted };
-            self.found.push(ImportProblem { place: Location::Document, reason });
-        }
-        if self.found.is_empty() { Ok(()) } else { Err(ImportErrors(self.found)) }
+    pub fn into_result(self) -> Result<(), ImportErrors> {
+        let more = |count| ImportProblem { place: Location::Document, reason: Reason::More { count } };
+        let found = self.0.into_found(more);
+        if found.is_empty() { Ok(()) } else { Err(ImportErrors(found)) }
     }
 }
 
@@ -174,6 +162,7 @@ impl fmt::Display for Location {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orch_ir::message::MAX_PROBLEMS;
 
     #[test]
     fn a_problem_says_where_and_what() {

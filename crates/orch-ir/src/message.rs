@@ -67,6 +67,46 @@ pub struct Problem {
     pub cause: String,
 }
 
+/// The most problems that are kept of one model; the others are counted.
+pub const MAX_PROBLEMS: usize = 1000;
+
+/// Problems of one model as they are found: the first [`MAX_PROBLEMS`], and how many more there are.
+#[derive(Clone, Debug)]
+pub struct Capped<T> {
+    found: Vec<T>,
+    omitted: usize,
+}
+
+impl<T> Default for Capped<T> {
+    fn default() -> Self {
+        Self { found: Vec::new(), omitted: 0 }
+    }
+}
+
+impl<T> Capped<T> {
+    /// Adds a problem.
+    pub fn add(&mut self, problem: T) {
+        if self.found.len() < MAX_PROBLEMS {
+            self.found.push(problem);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    /// True if there are none yet.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Those that are kept; at the end what `more` makes of the number of others, if there are any.
+    pub fn into_found(mut self, more: impl FnOnce(usize) -> T) -> Vec<T> {
+        if self.omitted > 0 {
+            self.found.push(more(self.omitted));
+        }
+        self.found
+    }
+}
+
 /// One line per cause, with one place and the number of others; the most frequent causes first where there are many. All lines
 /// together stay readable however many problems there are and whatever they quote.
 pub fn lines(problems: impl IntoIterator<Item = Problem>) -> Vec<String> {

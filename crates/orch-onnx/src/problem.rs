@@ -135,38 +135,25 @@ pub enum Reason {
     More { count: usize },
 }
 
-/// The most problems one import reports; the rest are counted.
-const MAX_PROBLEMS: usize = 1000;
-
 /// Collects the problems of one import.
 #[derive(Default)]
-pub(crate) struct Problems {
-    found: Vec<ImportProblem>,
-    omitted: usize,
-}
+pub(crate) struct Problems(message::Capped<ImportProblem>);
 
 impl Problems {
     /// Adds a problem.
     pub(crate) fn add(&mut self, place: Place, reason: Reason) {
-        if self.found.len() < MAX_PROBLEMS {
-            self.found.push(ImportProblem { place, reason });
-        } else {
-            self.omitted += 1;
-        }
+        self.0.add(ImportProblem { place, reason });
     }
 
     /// True if there are none yet.
     pub(crate) fn is_empty(&self) -> bool {
-        self.found.is_empty()
+        self.0.is_empty()
     }
 
     /// The error to return.
-    pub(crate) fn into_errors(mut self) -> ImportErrors {
-        if self.omitted > 0 {
-            let reason = Reason::More { count: self.omitted };
-            self.found.push(ImportProblem { place: Place::File, reason });
-        }
-        ImportErrors(self.found)
+    pub(crate) fn into_errors(self) -> ImportErrors {
+        let more = |count| ImportProblem { place: Place::File, reason: Reason::More { count } };
+        ImportErrors(self.0.into_found(more))
     }
 }
 
@@ -317,6 +304,7 @@ fn list_or(names: &[String], none: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orch_ir::message::MAX_PROBLEMS;
 
     #[test]
     fn a_problem_says_where_what_and_what_to_do() {

@@ -277,6 +277,38 @@ pub fn extent(dtype: DType, shape: &[usize], strides: &[isize], start: usize) ->
     Some(start.saturating_sub(below)..start.saturating_add(above))
 }
 
+/// Two tensors of a run that share memory: an output, and an input or an output after it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overlap {
+    /// The output.
+    pub output: usize,
+    /// The other tensor.
+    pub other: OverlapWith,
+}
+
+/// What an output shares memory with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OverlapWith {
+    /// An input.
+    Input(usize),
+    /// A later output.
+    Output(usize),
+}
+
+/// The first output that has an address in common with an input or a later output, given the [`extent`] of each: gaps count.
+pub fn first_overlap(inputs: &[Option<Range<usize>>], outputs: &[Option<Range<usize>>]) -> Option<Overlap> {
+    let shared = |first: &Option<Range<usize>>, second: &Option<Range<usize>>| match (first, second) {
+        (Some(first), Some(second)) => first.start < second.end && second.start < first.end,
+        _ => false,
+    };
+    outputs.iter().enumerate().find_map(|(output, reached)| {
+        let input = inputs.iter().position(|other| shared(reached, other)).map(OverlapWith::Input);
+        let later = || outputs[output + 1..].iter().position(|other| shared(reached, other));
+        let other = input.or_else(|| later().map(|other| OverlapWith::Output(output + 1 + other)));
+        other.map(|other| Overlap { output, other })
+    })
+}
+
 fn check_size(dtype: DType, shape: &[usize], given: usize) -> Result<(), ViewError> {
     let expected = len_bytes(dtype, shape);
     if given == expected { Ok(()) } else { Err(ViewError::Size { given, expected }) }
@@ -546,5 +578,17 @@ mod tests {
         assert_eq!(extent(DType::F32, &[2, 3], &[3, 1], 100), Some(100..124));
         assert_eq!(extent(DType::F32, &[2, 3], &[-3, 1], 100), Some(88..112));
         assert_eq!(extent(DType::F32, &[0, 3], &[3, 1], 100), None);
+    }
+
+    #[test]
+    fn outputs_that_share_memory_are_found() {
+        let found = |inputs: &[Option<Range<usize>>], outputs: &[Option<Range<usize>>]| {
+            first_overlap(inputs, outputs).map(|Overlap { output, other }| (output, other))
+        };
+        assert_eq!(found(&[Some(0..8), None], &[Some(8..16), None, Some(16..17)]), None);
+        let input = Some((1, OverlapWith::Input(0)));
+        assert_eq!(found(&[Some(0..8)], &[Some(8..16), Some(7..8)]), input);
+        let output = Some((0, OverlapWith::Output(2)));
+        assert_eq!(found(&[], &[Some(8..16), None, Some(0..9)]), output);
     }
 }

@@ -126,8 +126,7 @@ orc_status orc_compile_to_file(const char *path,
                                const char *orc_path);
 
 // Loads an .orc file. It holds native code, which runs with the rights of this process: load only what you would start as a program.
-// Of the options, "threads" and those of CUDA's libraries matter; `options` may be NULL. The file may be replaced by another one
-// meanwhile, but must not be changed in place.
+// Of the options, "threads" and those of CUDA's libraries matter; `options` may be NULL. The file is not needed afterwards.
 orc_status orc_load_file(const char *path,
                          const orc_options *options,
                          orc_executable **out);

@@ -4,7 +4,7 @@ use crate::options::orc_options;
 use crate::status::{Failure, at, destroy, give, guarded, list_at, orc_status, text_at};
 use crate::tensor::{Ports, orc_port};
 use bytes::Bytes;
-use orchestrion::{AlignedBuffer, Artifact, Error, Executable, Model, Options, RunOptions};
+use orchestrion::{AlignedBuffer, Artifact, Executable, Model, Options, RunOptions};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -85,8 +85,7 @@ pub unsafe extern "C" fn orc_compile_to_file(
 }
 
 /// Loads an .orc file. It holds native code, which runs with the rights of this process: load only what you would start as a program.
-/// Of the options, "threads" and those of CUDA's libraries matter; `options` may be NULL. The file may be replaced by another one
-/// meanwhile, but must not be changed in place.
+/// Of the options, "threads" and those of CUDA's libraries matter; `options` may be NULL. The file is not needed afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_load_file(
     path: *const c_char,
@@ -96,9 +95,7 @@ pub unsafe extern "C" fn orc_load_file(
     let make = || {
         // SAFETY: the promise of all callers.
         let (path, options) = unsafe { (path_at(path, "`path`")?, Both::at(options)) };
-        let file = orchestrion::map_file(path);
-        let bytes = file.map_err(|source| Error::File { path: path.to_owned(), source })?;
-        orc_executable::load(Artifact::parse(&bytes)?, options.run)
+        orc_executable::load(Artifact::load(path)?, options.run)
     };
     // SAFETY: the promise of all callers.
     unsafe { give(out, make) }

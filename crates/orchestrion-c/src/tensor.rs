@@ -2,7 +2,7 @@
 
 use crate::status::{Failure, list_at};
 use orchestrion::manifest::{Manifest, Port};
-use orchestrion::{DType, TensorView, TensorViewMut, ViewError, extent};
+use orchestrion::{DType, Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap};
 use std::ffi::{CString, c_char, c_void};
 use std::ops::Range;
 
@@ -311,17 +311,16 @@ impl<'a> Placed<'a> {
 
 /// Refuses outputs that cover addresses of inputs or of each other: from first to last byte, gaps included.
 fn check_overlaps(inputs: &[Placed<'_>], outputs: &[Placed<'_>]) -> Result<(), Failure> {
-    for (number, output) in outputs.iter().enumerate() {
-        let others = inputs.iter().chain(&outputs[number + 1..]);
-        for other in others {
-            let (Some(a), Some(b)) = (&output.extent, &other.extent) else { continue };
-            if a.start < b.end && b.start < a.end {
-                return Err(Failure::usage(format!(
-                    "output `{}` overlaps {} `{}`",
-                    output.expected.port.name, other.side, other.expected.port.name
-                )));
-            }
-        }
-    }
-    Ok(())
+    let extents = |all: &[Placed<'_>]| all.iter().map(|placed| placed.extent.clone()).collect::<Vec<_>>();
+    let Some(Overlap { output, other }) = first_overlap(&extents(inputs), &extents(outputs)) else {
+        return Ok(());
+    };
+    let other = match other {
+        OverlapWith::Input(number) => &inputs[number],
+        OverlapWith::Output(number) => &outputs[number],
+    };
+    Err(Failure::usage(format!(
+        "output `{}` overlaps {} `{}`",
+        outputs[output].expected.port.name, other.side, other.expected.port.name
+    )))
 }

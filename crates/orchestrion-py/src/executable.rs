@@ -4,11 +4,11 @@ use crate::tensors::{Given, Library, NewOutput, Port};
 use crate::{errors, tensors};
 use orchestrion::manifest::Manifest;
 use orchestrion::{
-    DType, Error, Model, RunContext, Tensor, TensorView, TensorViewMut, plan_text, verification,
+    DType, Error, Model, Overlap, OverlapWith, RunContext, Tensor, TensorView, TensorViewMut, first_overlap,
+    plan_text, verification,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -315,24 +315,19 @@ impl Ports {
 
     fn check_apart(&self, py: Python<'_>, inputs: &[Given<'_>], outputs: &[Given<'_>]) -> PyResult<()> {
         let extents = |given: &[Given<'_>]| given.iter().map(Given::extent).collect::<Vec<_>>();
-        let (of_inputs, of_outputs) = (extents(inputs), extents(outputs));
-        for (number, output) in of_outputs.iter().enumerate() {
-            let overlaps = |other: &Option<Range<usize>>| match (output, other) {
-                (Some(first), Some(second)) => first.start < second.end && second.start < first.end,
-                _ => false,
-            };
-            let input = of_inputs.iter().position(overlaps).map(|input| ("input", &self.inputs[input]));
-            let other = of_outputs[..number].iter().position(overlaps);
-            if let Some((what, port)) = input.or_else(|| other.map(|other| ("output", &self.outputs[other])))
-            {
-                let text = format!(
-                    "the memory given for output `{}` overlaps that of {what} `{}`",
-                    self.outputs[number].name, port.name
-                );
-                return Err(errors::input(py, &text));
-            }
-        }
-        Ok(())
+        let Some(Overlap { output, other }) = first_overlap(&extents(inputs), &extents(outputs)) else {
+            return Ok(());
+        };
+        // Of two outputs the later one is at fault.
+        let (mine, what, port) = match other {
+            OverlapWith::Input(number) => (output, "input", &self.inputs[number]),
+            OverlapWith::Output(later) => (later, "output", &self.outputs[output]),
+        };
+        let text = format!(
+            "the memory given for output `{}` overlaps that of {what} `{}`",
+            self.outputs[mine].name, port.name
+        );
+        Err(errors::input(py, &text))
     }
 
     /// Copies of tensors of Python, in the model's order.

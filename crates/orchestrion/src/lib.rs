@@ -54,7 +54,9 @@ pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::{Declaration, DeclaredDim, DeclaredPort, decode_tensor};
 pub use orch_runtime::cpu::AlignedBuffer;
 pub use orch_runtime::cuda::{Library, SearchPaths};
-pub use orch_runtime::view::{TensorView, TensorViewMut, ViewError, extent};
+pub use orch_runtime::view::{
+    Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap,
+};
 pub use orch_runtime::{ExitingAllocator, map_file};
 pub use orch_thread::passes::names as pass_names;
 pub use plan::explain;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import operator
 import threading
@@ -21,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from orchestrion._compile import c_compiler, cache_folder
+from orchestrion._compile import native_options
 from orchestrion._errors import Error, InternalError, UsageError
 from orchestrion.torch import _report
 from orchestrion.torch._document import DocumentError, source_line, target_name
@@ -73,16 +72,15 @@ class Options:
 
     def native(self) -> dict[str, Any]:
         """What the compiler is told."""
-        folder = cache_folder(self.cache_dir)
-        return {
-            "cache_dir": folder,
-            "c_compiler": c_compiler(None, folder),
-            "precision": self.precision,
-            "tune": self.tune,
-            "superoptimize": self.superoptimize,
-            # Two pools of threads that are each as large as the machine would take turns badly.
-            "threads": torch.get_num_threads(),
-        }
+        # Two pools of threads that are each as large as the machine would wait for each other.
+        threads = torch.get_num_threads()
+        return native_options(
+            cache_dir=self.cache_dir,
+            precision=self.precision,
+            tune=self.tune,
+            superoptimize=self.superoptimize,
+            threads=threads,
+        )
 
 
 def backend(
@@ -271,7 +269,7 @@ def _warn(entry: GraphReport) -> None:
     if key in _WARNED:
         return
     _WARNED.add(key)
-    lines = "\n".join(f"  {count} x {target}  {line}" for target, (count, line) in sorted(entry.eager.items()))
+    lines = "\n".join(f"  {line}" for line in entry.eager_lines())
     warnings.warn(f"orchestrion leaves these calls of a graph to eager PyTorch:\n{lines}", stacklevel=2)
 
 
@@ -472,5 +470,3 @@ def _end_background() -> None:
     if _POOL is not None:
         _POOL.shutdown(wait=False, cancel_futures=True)
 
-
-atexit.register(_end_background)

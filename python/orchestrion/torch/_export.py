@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from orchestrion import _native
-from orchestrion._compile import c_compiler, cache_folder
+from orchestrion._compile import native_options
 from orchestrion._errors import Unsupported, UsageError
 from orchestrion._executable import Executable
 from orchestrion.torch._backend import decompositions
@@ -59,14 +59,8 @@ def export(
             assert spec.target is not None
             fixed[name] = program.constants[spec.target]
     tensors = {name: value.detach().contiguous() for name, value in fixed.items() if isinstance(value, torch.Tensor)}
-    folder = cache_folder(cache_dir)
-    options = {
-        "cache_dir": folder,
-        "c_compiler": c_compiler(None, folder),
-        "precision": precision,
-        "tune": tune,
-        "superoptimize": superoptimize,
-        "threads": threads,
-    }
+    options = native_options(
+        cache_dir=cache_dir, precision=precision, tune=tune, superoptimize=superoptimize, threads=threads
+    )
     doc = json.dumps(document(gm, check_indices=False)).encode()
     return Executable(_native.compile_aten(doc, options, tensors, None), threads)

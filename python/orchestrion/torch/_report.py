@@ -36,8 +36,12 @@ class GraphReport:
         ]
         if self.reason:
             lines.append(f"  runs eagerly: {self.reason}")
-        lines += [f"  eager: {count} x {target}  {line}" for target, (count, line) in sorted(self.eager.items())]
+        lines += [f"  eager: {line}" for line in self.eager_lines()]
         return "\n".join(lines)
+
+    def eager_lines(self) -> list[str]:
+        """The calls that stay with eager, a line for each target."""
+        return [f"{count} x {target}  {line}" for target, (count, line) in sorted(self.eager.items())]
 
 
 _LOCK = threading.Lock()

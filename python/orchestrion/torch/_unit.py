@@ -54,13 +54,18 @@ class Unit:
         values = [results] if isinstance(results, torch.fx.Node) else list(results)
         metas = [None if value is None else value.meta["val"] for value in values]
         changed = {row["input"] for row in doc["mutations"]}
+        plain = [row["name"] for row in doc["inputs"]]
         orders = _enter_dense(doc, inputs)
         plan, kept = _plan_outputs(metas, inputs, changed, doc)
         #: Inputs that each call changes.
         self._mutations = [row["input"] for row in doc["mutations"]]
-        names = [row["name"] for row in doc["inputs"]]
-        fixed = {_entered(name, order): _ordered(fixed[name], order) for name, order in zip(_plain(names, orders), orders) if fixed and name in fixed}
-        given = [(position, order) for position, (name, order) in enumerate(zip(names, orders)) if name not in fixed]
+        fixed = fixed or {}
+        given = [(number, order) for number, (name, order) in enumerate(zip(plain, orders)) if name not in fixed]
+        entered = {
+            row["name"]: fixed[name] if order is None else fixed[name].permute(*order)
+            for row, name, order in zip(doc["inputs"], plain, orders)
+            if name in fixed
+        }
         first = len(kept) - len(self._mutations)
         doc["outputs"] = kept
         doc["mutations"] = [
@@ -69,7 +74,7 @@ class Unit:
         #: What is compiled: data that can be stored and compiled again without the model.
         self.document = json.dumps(doc).encode()
         #: Keeps the executable for other units of the same graph.
-        self._held = _compiled(self.document, dict(options), fixed, watch)
+        self._held = _compiled(self.document, dict(options), entered, watch)
         checks_indices = doc.get("index_check") is not None
         self._run = _native.Graph(self._held.native, given, plan, len(self._mutations), checks_indices).run
 
@@ -94,23 +99,6 @@ def dense_order(shape: Sequence[int], strides: Sequence[int]) -> list[int] | Non
             return None
         expected *= shape[dim]
     return order
-
-
-#: What follows the name of an input that is read in another order of dimensions.
-_DENSE = "__dense"
-
-
-def _entered(name: str, order: Sequence[int] | None) -> str:
-    return name if order is None else name + _DENSE
-
-
-def _plain(names: Sequence[str], orders: Sequence[Sequence[int] | None]) -> list[str]:
-    """The names of the graph's inputs, given those that the document has for them."""
-    return [name if order is None else name.removesuffix(_DENSE) for name, order in zip(names, orders, strict=True)]
-
-
-def _ordered(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    return tensor if order is None else tensor.permute(*order)
 
 
 def _inverse(order: Sequence[int]) -> list[int]:
@@ -149,7 +137,7 @@ def _enter_dense(doc: dict[str, Any], inputs: Tensors) -> list[list[int] | None]
         logical = dict(row)
         name = row["name"]
         row.update(_permuted(row, order))
-        row["name"] = _entered(name, order)
+        row["name"] = f"{name}__dense"
         entering.append({
             "name": name,
             "target": "aten.permute.default",

@@ -12,7 +12,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("aten.reshape.default", "self shape", reshape).view(),
     rule("aten.permute.default", "self dims", permute).view(),
     rule("aten.transpose.int", "self dim0 dim1", transpose).view(),
-    rule("aten.t.default", "self", turn).view(),
+    rule("aten.t.default", "self", transpose_matrix).view(),
     rule("aten.expand.default", "self size implicit", expand).view(),
     rule("aten.unsqueeze.default", "self dim", unsqueeze).view(),
     rule("aten.squeeze.default", "self", squeeze_all).view(),
@@ -101,7 +101,7 @@ fn transpose(emitter: &mut Emitter, call: &Call) -> Applied {
     one(emitter.transpose(x, &perm)?)
 }
 
-fn turn(emitter: &mut Emitter, call: &Call) -> Applied {
+fn transpose_matrix(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = call.tensor("self")?;
     if x.rank() > 2 {
         return invalid(format!("the transpose of {}", x.describe()));

@@ -106,11 +106,8 @@ fn int_binary_body(f: BinaryFn, dtype: DType) -> String {
         BinaryFn::Add => returns(wrap(dtype, "+", "a", "b")),
         BinaryFn::Sub => returns(wrap(dtype, "-", "a", "b")),
         BinaryFn::Mul => returns(wrap(dtype, "*", "a", "b")),
-        // Of `a == b` GCC makes `b != 0` of a quotient under a condition, and its vectorizer makes -1 of that in lanes.
-        BinaryFn::Div if signed => format!(
-            "    const {ty} q = a / (b == 0 || b == -1 ? 1 : b);\n    return b == 0 ? 0 : b == -1 ? ({ty})(0 - ({wide})q) : q;\n"
-        ),
-        BinaryFn::Div => format!("    const {ty} q = a / (b == 0 ? 1 : b);\n    return b == 0 ? 0 : q;\n"),
+        BinaryFn::Div if signed => returns(format!("b == 0 ? 0 : b == -1 ? ({ty})(0 - ({wide})a) : a / b")),
+        BinaryFn::Div => returns("b == 0 ? 0 : a / b"),
         BinaryFn::TruncMod if signed => returns("b == 0 || b == -1 ? 0 : a % b"),
         BinaryFn::FloorMod if signed => format!(
             "    const {ty} r = b == 0 || b == -1 ? 0 : a % b;\n    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n"
