@@ -7,6 +7,7 @@ use orch_ir::DType;
 use orch_ir::generate::Rng;
 use orch_onnx::builder::{GraphBuilder, node};
 use serde_json::{Map, Value, json};
+use std::fs::{self, File};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,9 @@ fn edits() -> u64 {
 /// Calls the command, which ends by itself with one of the documented codes.
 fn survives(session: &Session, arguments: &str, what: &str) {
     let mut command = session.command(arguments);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A file, not a pipe: a command with much to say does not wait for its reader.
+    let messages = session.work().join("messages");
+    let mut child = command.stdout(Stdio::null()).stderr(File::create(&messages).unwrap()).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if start.elapsed() > PATIENCE {
@@ -30,9 +33,9 @@ fn survives(session: &Session, arguments: &str, what: &str) {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(matches!(output.status.code(), Some(0..=5)), "{what}: {}\n{said}", output.status);
+    let status = child.wait().unwrap();
+    let said = String::from_utf8_lossy(&fs::read(&messages).unwrap()).into_owned();
+    assert!(matches!(status.code(), Some(0..=5)), "{what}: {status}\n{said}");
     assert!(said.len() < 8 << 10, "{what}: {} bytes of messages", said.len());
 }
 
@@ -129,7 +132,7 @@ fn session(name: &'static str) -> (Session, Vec<u8>) {
     session.write("good.onnx", model.model(17).encode());
     let compiled = session.command("compile good.onnx --no-calibration").output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let bytes = std::fs::read(session.work().join("good.orc")).unwrap();
+    let bytes = fs::read(session.work().join("good.orc")).unwrap();
     (session, bytes)
 }
 
@@ -176,9 +179,9 @@ fn tensors_and_models_and_cached_objects() {
     let work = session.work();
     let run = session.command("run good.orc -o out").output().unwrap();
     assert!(run.status.success());
-    let tensor = std::fs::read(work.join("out/y.npy")).unwrap();
+    let tensor = fs::read(work.join("out/y.npy")).unwrap();
     let encoded = orch_onnx::encode_tensor("x", &orch_ir::Tensor::from_vec([2, 3], vec![1f32; 6]));
-    let model = std::fs::read(work.join("good.onnx")).unwrap();
+    let model = fs::read(work.join("good.onnx")).unwrap();
     let mut rng = Rng::new(29);
     for round in 0..edits() {
         session.write("bad.npy", damaged(&mut rng, &tensor));
@@ -187,10 +190,10 @@ fn tensors_and_models_and_cached_objects() {
         survives(&session, "run good.orc -i x=bad.pb", &format!("tensor {round}"));
         session.write("bad.onnx", damaged(&mut rng, &model));
         survives(&session, "run bad.onnx --no-calibration", &format!("model {round}"));
-        for entry in std::fs::read_dir(session.cache().join("kernels")).unwrap() {
+        for entry in fs::read_dir(session.cache().join("kernels")).unwrap() {
             let path = entry.unwrap().path();
-            let bytes = std::fs::read(&path).unwrap();
-            std::fs::write(&path, damaged(&mut rng, &bytes)).unwrap();
+            let bytes = fs::read(&path).unwrap();
+            fs::write(&path, damaged(&mut rng, &bytes)).unwrap();
         }
         survives(&session, "run good.onnx --no-calibration", &format!("cache {round}"));
     }
@@ -203,7 +206,7 @@ fn certificates() {
     let found =
         session.command("superoptimize norm.txt --certificates proofs --no-calibration").output().unwrap();
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
-    let proof = std::fs::read_to_string(session.work().join("proofs/norm_1.json")).unwrap();
+    let proof = fs::read_to_string(session.work().join("proofs/norm_1.json")).unwrap();
     let good: Value = serde_json::from_str(&proof).unwrap();
     let mut rng = Rng::new(31);
     for _ in 0..edits() {
