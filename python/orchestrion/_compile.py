@@ -39,6 +39,7 @@ def compile(  # noqa: A001 - the name that users expect
     cache_dir: str | os.PathLike[str] | None = None,
     cc: str | os.PathLike[str] | None = None,
     external_data_roots: Sequence[str | os.PathLike[str]] = (),
+    updatable: Sequence[str] = (),
     max_sizes: int = 16,
     progress: bool | None = None,
 ) -> Executable | DynamicExecutable:
@@ -57,6 +58,8 @@ def compile(  # noqa: A001 - the name that users expect
     :param cache_dir: folder of compiled kernels (default: `$ORCHESTRION_CACHE`, else `orchestrion` in `$XDG_CACHE_HOME` or `~/.cache`).
     :param cc: C compiler (default: `$ORCHESTRION_CC`, `cc`, `gcc`, `clang`, or that of the extra `orchestrion[cc]`).
     :param external_data_roots: folders in which external data may lie besides the model's own.
+    :param updatable: names of initializers that `set_constants` can replace later; nothing of them is folded or packed, which costs time
+        at each call where they are large.
     :param max_sizes: of a model whose sizes are left open, how many sizes are kept compiled.
     :param progress: shows a bar (default: in terminals and notebooks, if `tqdm` is installed).
     :returns: an :class:`Executable`; a :class:`DynamicExecutable` if symbolic dimensions are left open, which compiles for each size
@@ -74,6 +77,7 @@ def compile(  # noqa: A001 - the name that users expect
         calibrate=calibrate,
         jobs=jobs,
         external_data_roots=[os.fspath(root) for root in external_data_roots],
+        updatable=list(updatable),
     )
     if device is not None:
         options["target"] = device
@@ -128,6 +132,8 @@ class DynamicExecutable:
         self._names = list(names)
         self._sizes: OrderedDict[tuple[tuple[int, ...], ...], Executable] = OrderedDict()
         self._lock = threading.Lock()
+        #: Constants that were replaced.
+        self._constants: dict[str, Any] = {}
         #: The symbolic dimensions that calls decide.
         self.open_dims = tuple(open_dims)
 
@@ -150,11 +156,29 @@ class DynamicExecutable:
             if found is None:
                 shapes = {**self._shapes, **{name: tuple(shape) for name, shape in shapes.items()}}
                 found = _compiled(self._source, {**self._options, "input_shapes": shapes}, self._shown)
+                found.set_constants(self._constants)
                 self._sizes[key] = found
                 while len(self._sizes) > self._max_sizes:
                     self._sizes.popitem(last=False)
             self._sizes.move_to_end(key)
             return found
+
+    def set_constants(self, values: Mapping[str, Any]) -> None:
+        """As of :class:`Executable`, for all sizes: those compiled already and those to come.
+
+        Types and shapes are checked where a size is compiled: of a model that was not called yet, by the first call.
+
+        Raises :class:`InputError` as that does, :class:`UsageError` for a name that `updatable` does not have.
+        """
+        unknown = [name for name in values if name not in self._options["updatable"]]
+        if unknown:
+            raise UsageError(f"`{unknown[0]}` is not updatable: name it when compiling (updatable=)")
+        # Copies, since sizes to come are given them later.
+        copies = {name: _copied(value) for name, value in values.items()}
+        with self._lock:
+            for found in self._sizes.values():
+                found.set_constants(copies)
+            self._constants.update(copies)
 
     def __repr__(self) -> str:
         dims = ", ".join(self.open_dims)
@@ -255,6 +279,14 @@ def _compiled(source: bytes | str, options: dict[str, Any], shown: bool) -> Exec
     executable = Executable(native, options["threads"])
     _LOG.info("compiled %r", executable)
     return executable
+
+
+def _copied(tensor: Any) -> Any:
+    if hasattr(tensor, "clone"):
+        return tensor.detach().clone()
+    import numpy as np
+
+    return np.array(tensor)
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:

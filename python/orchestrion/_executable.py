@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -114,6 +115,20 @@ class Executable:
     def outputs(self) -> tuple[Tensor, ...]:
         """The outputs, in the model's order."""
         return tuple(Tensor(*port) for port in self._native.outputs)
+
+    @property
+    def updatable(self) -> tuple[Tensor, ...]:
+        """The constants that :meth:`set_constants` replaces: those named by `updatable` of :func:`orchestrion.compile`."""
+        return tuple(Tensor(*port) for port in self._native.updatable)
+
+    def set_constants(self, values: Mapping[str, Any]) -> None:
+        """Replaces constants by name, for calls that begin afterwards, in all contexts: without compiling. `save` writes the new ones.
+
+        Tensors of any library, with the type and shape of the model's; they are copied.
+
+        Raises :class:`InputError` if a constant is not one of `updatable`, or has another type or shape; then none is replaced.
+        """
+        self._native.set_constants(dict(values))
 
     def context(self) -> Context:
         """Working memory of its own, with the same weights."""

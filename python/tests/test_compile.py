@@ -123,3 +123,43 @@ def test_without_a_home_the_error_says_what_to_set() -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME", "ORCHESTRION_CACHE")}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert "set HOME, XDG_CACHE_HOME or ORCHESTRION_CACHE" in result.stderr
+
+
+def test_constants_are_replaced(cache: str, tmp_path: Path) -> None:
+    exe = orc.compile(layer(), updatable=["w"], cache_dir=cache, calibrate=False, progress=False)
+    assert isinstance(exe, orc.Executable)
+    assert [port.name for port in exe.inputs] == ["x"]
+    assert exe.updatable == (("w", "f32", (6, 4)),)
+    x, weight = numbers(5, 6), numbers(6, 4, seed=1)
+    np.testing.assert_allclose(exe(x)[0], expected(x)[0], rtol=1e-5, atol=1e-6)
+    context = exe.context()
+    exe.set_constants({"w": weight})
+    want = np.maximum(x @ weight, 0)
+    weight[:] = 0
+    for run in (exe, context, pickle.loads(pickle.dumps(exe))):
+        np.testing.assert_allclose(run(x)[0], want, rtol=1e-5, atol=1e-6)
+    assert exe.verify(x).passed
+    exe.save(tmp_path / "new.orc")
+    (tmp_path / "layer.onnx").write_bytes(layer().SerializeToString())
+    loaded = orc.load(tmp_path / "new.orc")
+    np.testing.assert_allclose(loaded(x)[0], want, rtol=1e-5, atol=1e-6)
+    assert loaded.verify(x, model=tmp_path / "layer.onnx").passed
+    with pytest.raises(orc.InputError, match=r"constant `w` is f32\[4,6\], the model was compiled for f32\[6,4\]"):
+        exe.set_constants({"w": numbers(4, 6)})
+    with pytest.raises(orc.InputError, match="`v` cannot be replaced"):
+        exe.set_constants({"v": weight})
+    with pytest.raises(orc.InputError, match="no constant of the model is named `v`"):
+        orc.compile(layer(), updatable=["v"], cache_dir=cache, calibrate=False, progress=False)
+
+
+def test_constants_of_all_sizes_are_replaced(cache: str) -> None:
+    exe = orc.compile(layer("rows"), updatable=["w"], cache_dir=cache, calibrate=False, progress=False)
+    assert isinstance(exe, orc.DynamicExecutable)
+    weight = numbers(6, 4, seed=2)
+    exe(numbers(3, 6))
+    exe.set_constants({"w": weight})
+    for rows in (3, 4):
+        x = numbers(rows, 6)
+        np.testing.assert_allclose(exe(x)[0], np.maximum(x @ weight, 0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(orc.UsageError, match="not updatable"):
+        exe.set_constants({"axes": weight})

@@ -18,9 +18,11 @@ mod machine;
 mod mmap;
 mod os;
 pub mod program;
+mod shared;
 mod symbols;
 pub mod view;
 
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, map_open_file, read_file, read_open_file};
 pub use os::{ExitingAllocator, memory_bytes};
+pub use shared::held_once;

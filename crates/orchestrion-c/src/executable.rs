@@ -124,7 +124,7 @@ pub unsafe extern "C" fn orc_save(executable: *const orc_executable, path: *cons
     guarded(|| {
         // SAFETY: the promise of all callers.
         let (executable, path) = unsafe { (at(executable, "`executable`")?, path_at(path, "`path`")?) };
-        executable.executable.artifact().save(path)?;
+        executable.executable.to_artifact().save(path)?;
         Ok(())
     })
 }

@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Compiles a model and loads it.
 ///
 /// `options` has `cache_dir` and, as they are given: `dims`, `input_shapes`, `target`, `precision`, `superoptimize`, `tune`,
-/// `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`. `progress` is called every 50 ms as
+/// `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`. `progress` is called every 50 ms as
 /// `progress(stage, done, total)` from the calling thread; what it raises stops the work.
 #[pyfunction]
 #[pyo3(signature = (model, options, progress=None))]
@@ -242,6 +242,7 @@ impl Settings {
                 "cache_dir" => options.cache_dir = value.extract().map_err(wrong)?,
                 "dims" => options.dims = value.extract().map_err(wrong)?,
                 "input_shapes" => options.input_shapes = value.extract().map_err(wrong)?,
+                "updatable" => options.updatable = value.extract().map_err(wrong)?,
                 "external_data_roots" => options.external_data_roots = value.extract().map_err(wrong)?,
                 "target" => options.target = value.extract().map_err(wrong)?,
                 "c_compiler" => options.c_compiler = value.extract().map_err(wrong)?,

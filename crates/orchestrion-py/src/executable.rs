@@ -34,6 +34,8 @@ pub struct Ports {
     pub inputs: Vec<Port>,
     /// The outputs.
     pub outputs: Vec<Port>,
+    /// The constants that can be replaced.
+    pub updatable: Vec<Port>,
 }
 
 impl PyExecutable {
@@ -99,15 +101,34 @@ impl PyExecutable {
         self.ports.outputs.iter().map(|port| port.described(py)).collect()
     }
 
+    /// Name, element type and shape of each constant that can be replaced.
+    #[getter]
+    fn updatable<'py>(&self, py: Python<'py>) -> Vec<(&str, &'static str, Bound<'py, PyTuple>)> {
+        self.ports.updatable.iter().map(|port| port.described(py)).collect()
+    }
+
+    /// Replaces constants, by name: all of them or none.
+    fn set_constants(&self, py: Python<'_>, values: &Bound<'_, PyDict>) -> PyResult<()> {
+        let mut tensors = Vec::with_capacity(values.len());
+        for (name, value) in values {
+            let name: String = name.extract()?;
+            let tensor = tensors::owned(&value, &name)?;
+            tensors.push((name, tensor));
+        }
+        let values: Vec<(&str, Tensor)> =
+            tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+        py.detach(|| self.inner.set_constants(&values)).map_err(|error| errors::exception(py, error))
+    }
+
     /// Writes the `.orc` file.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let saved = py.detach(|| self.inner.artifact().save(&path));
+        let saved = py.detach(|| self.inner.to_artifact().save(&path));
         saved.map_err(|error| errors::exception(py, error))
     }
 
     /// The content of the `.orc` file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.inner.artifact().to_bytes());
+        let bytes = py.detach(|| self.inner.to_artifact().to_bytes());
         let bytes = bytes.map_err(|error| errors::exception(py, error))?;
         Ok(PyBytes::new(py, &bytes))
     }
@@ -200,8 +221,12 @@ impl Ports {
             let shape = PyTuple::new(py, &port.shape)?.unbind();
             Ok(Port { name: port.name.clone(), dtype, shape, strides })
         };
-        let ports = |ports: &[orchestrion::manifest::Port]| ports.iter().map(port).collect::<PyResult<_>>();
-        Ok(Self { inputs: ports(&manifest.inputs)?, outputs: ports(&manifest.outputs)? })
+        let updatable = manifest.updatable.iter().map(|constant| &constant.port);
+        Ok(Self {
+            inputs: manifest.inputs.iter().map(port).collect::<PyResult<_>>()?,
+            outputs: manifest.outputs.iter().map(port).collect::<PyResult<_>>()?,
+            updatable: updatable.map(port).collect::<PyResult<_>>()?,
+        })
     }
 
     /// A call: tensors as views, memory for outputs, the run, what is returned.

@@ -2,7 +2,7 @@
 
 use crate::artifact::Artifact;
 use crate::build::{self, kernel_info::kernel_infos, sources};
-use crate::manifest::{Manifest, PlanReport};
+use crate::manifest::{Manifest, PlanReport, UpdatableInfo};
 use crate::plan::assemble::{self, Assembly};
 use crate::plan::backend::Backend;
 use crate::plan::cache::{Plan, PlanCache};
@@ -20,6 +20,7 @@ use crate::search::substitutes::add_substitutes;
 use crate::stages::StageClock;
 use crate::tune::timer::{Timer, TimingTools};
 use crate::tune::{alternatives, end_to_end, library, select};
+use crate::updatable::UpdatableConstant;
 use crate::{Error, Model, Options};
 use bytes::Bytes;
 use orch_plan::blp::Choice;
@@ -65,7 +66,15 @@ impl Model {
         let objects = clock.run("build", || sources::build(backend, &sources, options))?;
 
         let info = backend.info();
-        let Assembly { steps, arena_bytes, constants } = planned.assembly;
+        let Assembly { steps, arena_bytes, mut constants } = planned.assembly;
+        let mut inputs = planned.inputs;
+        let ports = inputs.split_off(inputs.len() - self.updatable.len());
+        let updatable = (ports.into_iter().zip(&self.updatable))
+            .map(|(port, UpdatableConstant { value, .. })| {
+                constants.push(value.bytes().clone());
+                UpdatableInfo { port, constant: constants.len() - 1 }
+            })
+            .collect();
         let kernels = kernel_infos(kernels, sources, &objects);
         let libraries: Vec<Bytes> = objects.into_iter().map(|object| object.bytes).collect();
         let manifest = Manifest {
@@ -76,8 +85,9 @@ impl Model {
             precision: options.precision,
             machine: info.machine.clone(),
             kernel_compiler: backend.compiler()?,
-            inputs: planned.inputs,
+            inputs,
             outputs: planned.outputs,
+            updatable,
             arena_bytes,
             kernels,
             constant_bytes: constants.iter().map(Bytes::len).collect(),

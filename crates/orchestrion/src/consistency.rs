@@ -1,7 +1,9 @@
 //! Whether the parts of an artifact fit each other: checked when one is read from a file, and before one that was compiled is given
 //! away. After this, running it touches no memory that it should not, as long as its kernels do what they were compiled to.
 
-use crate::manifest::{ActionInfo, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::manifest::{
+    ActionInfo, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, UpdatableInfo, typed,
+};
 use crate::run::host::InterpretedPart;
 use bytes::Bytes;
 use orch_ir::message;
@@ -69,6 +71,11 @@ pub fn check(parts: Parts<'_>) -> Result<(), String> {
         let is_written = port_bytes(port)? == 0 || written.outputs.contains(&number);
         if !is_written {
             return Err(format!("no step writes output `{}`", message::name(&port.name)));
+        }
+    }
+    for UpdatableInfo { port, constant } in &manifest.updatable {
+        if parts.constants.get(*constant).map(Bytes::len) != Some(port_bytes(port)?) {
+            return Err(format!("the updatable constant `{}` has no value", message::name(&port.name)));
         }
     }
     manifest.inputs.iter().try_for_each(|port| port_bytes(port).map(drop))
@@ -157,12 +164,11 @@ fn check_slot(slot: &Slot, parts: Parts<'_>) -> Result<(), String> {
     if tensor_bytes(&slot.dtype, &slot.shape)? != slot.bytes {
         return Err(format!("has {} bytes for {}{:?}", slot.bytes, message::name(&slot.dtype), slot.shape));
     }
-    let port = |ports: &[Port], number: usize| ports.get(number).map(port_bytes).transpose();
     let (size, offset) = match slot.memory {
         SlotMemory::Arena(offset) => (Some(manifest.arena_bytes), offset),
         SlotMemory::Constant(number) => (parts.constants.get(number).map(Bytes::len), 0),
-        SlotMemory::Input(number) => (port(&manifest.inputs, number)?, 0),
-        SlotMemory::Output(number) => (port(&manifest.outputs, number)?, 0),
+        SlotMemory::Input(number) => (manifest.program_inputs().nth(number).map(port_bytes).transpose()?, 0),
+        SlotMemory::Output(number) => (manifest.outputs.get(number).map(port_bytes).transpose()?, 0),
     };
     let end = offset.checked_add(slot.bytes);
     if size.zip(end).is_none_or(|(size, end)| end > size) {

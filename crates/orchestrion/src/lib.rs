@@ -43,6 +43,7 @@ mod stages;
 mod testing;
 mod tools;
 mod tune;
+mod updatable;
 
 pub use artifact::Artifact;
 pub use error::Error;
@@ -65,3 +66,4 @@ pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, Ste
 pub use run::options::{DeviceCache, RunOptions, check_input};
 pub use run::{compare, npy};
 pub use tools::{cache, conformance, doctor, plan_text, superoptimize, verification};
+pub use updatable::UpdatableConstant;

@@ -29,6 +29,9 @@ pub struct Manifest {
     pub inputs: Vec<Port>,
     /// What the caller gets, in order.
     pub outputs: Vec<Port>,
+    /// Constants that the caller may replace: the program's inputs behind `inputs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub updatable: Vec<UpdatableInfo>,
     /// Working memory.
     pub arena_bytes: usize,
     /// Kernels.
@@ -78,6 +81,15 @@ pub struct Port {
     pub dtype: String,
     /// Shape.
     pub shape: Vec<usize>,
+}
+
+/// A constant that the caller may replace.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UpdatableInfo {
+    /// Its name in the model, type and shape.
+    pub port: Port,
+    /// Number of the constant that holds it, row-major.
+    pub constant: usize,
 }
 
 /// One kernel function.
@@ -181,7 +193,7 @@ pub enum SlotMemory {
     Arena(usize),
     /// A constant.
     Constant(usize),
-    /// An input.
+    /// An input; behind the caller's, an updatable constant.
     Input(usize),
     /// An output.
     Output(usize),
@@ -286,6 +298,13 @@ pub struct PlanReport {
     pub notes: Vec<String>,
     /// Seconds spent in each stage, in order.
     pub stage_seconds: Vec<(String, f64)>,
+}
+
+impl Manifest {
+    /// The inputs of the program, in order: the caller's, then the updatable constants.
+    pub fn program_inputs(&self) -> impl Iterator<Item = &Port> {
+        self.inputs.iter().chain(self.updatable.iter().map(|constant| &constant.port))
+    }
 }
 
 /// A type and a shape by what a manifest says of them.

@@ -1,6 +1,7 @@
 //! A model: an ONNX file, or a document of ATen calls, as a primitive graph.
 
 use crate::manifest::{Manifest, ModelInfo};
+use crate::updatable::{UpdatableConstant, take_updatable};
 use crate::{Error, Options, Precision};
 use bytes::Bytes;
 use orch_fission::{FissionErrors, FissionOptions, fission};
@@ -15,8 +16,10 @@ pub struct Model {
     pub info: ModelInfo,
     /// Operators of its main graph.
     pub operators: usize,
-    /// What it computes, in primitives.
+    /// What it computes, in primitives. Its inputs are those of the model, then the updatable constants.
     pub graph: PrimGraph,
+    /// Constants that can be replaced after compiling.
+    pub updatable: Vec<UpdatableConstant>,
 }
 
 impl Model {
@@ -55,7 +58,9 @@ impl Model {
         let input_shapes =
             manifest.inputs.iter().map(|port| (port.name.clone(), port.shape.clone())).collect();
         let import = ImportOptions { input_shapes, ..import_options(options) }.beside(path);
-        Self::import(bytes, &path.display().to_string(), &import, options)
+        let updatable = manifest.updatable.iter().map(|constant| constant.port.name.clone()).collect();
+        let options = Options { updatable, ..options.clone() };
+        Self::import(bytes, &path.display().to_string(), &import, &options)
     }
 
     /// Reads a model from memory; `base_dir` is where external data lies.
@@ -102,9 +107,11 @@ impl Model {
 
     fn import(bytes: Bytes, path: &str, import: &ImportOptions, options: &Options) -> Result<Self, Error> {
         let digest = digest(&bytes);
-        let imported = orch_onnx::import(bytes, import).map_err(import_error)?;
+        let mut imported = orch_onnx::import(bytes, import).map_err(import_error)?;
+        let updatable = take_updatable(&mut imported.graph, &options.updatable)?;
         let info = ModelInfo { name: imported.graph.name.clone(), path: path.to_owned(), digest };
-        Self::from_operators(&imported.graph, info, options)
+        let model = Self::from_operators(&imported.graph, info, options)?;
+        Ok(Self { updatable, ..model })
     }
 
     /// A model from an operator graph.
@@ -119,13 +126,13 @@ impl Model {
         let fission_options =
             FissionOptions { fixed_inputs: options.fixed_inputs.clone(), ..FissionOptions::default() };
         let graph = fission(operators, &fission_options).map_err(fission_error)?;
-        Ok(Self { info, operators: operators.nodes.len(), graph })
+        Ok(Self { info, operators: operators.nodes.len(), graph, updatable: Vec::new() })
     }
 
     /// A model that is a graph of primitives already.
     pub fn from_graph(graph: PrimGraph) -> Self {
         let info = ModelInfo { name: graph.name.clone(), ..ModelInfo::default() };
-        Self { info, operators: 0, graph }
+        Self { info, operators: 0, graph, updatable: Vec::new() }
     }
 
     /// The model with the operands of contractions rounded to what `precision` multiplies: how far that is from f32 tells
@@ -139,7 +146,8 @@ impl Model {
         Self { graph, ..self.clone() }
     }
 
-    /// What the reference interpreter computes: in `f64` throughout if `wide`, else rounded after every primitive.
+    /// What the reference interpreter computes: in `f64` throughout if `wide`, else rounded after every primitive. `inputs` are those
+    /// of the graph.
     ///
     /// # Errors
     /// If the inputs are not those of the model.

@@ -19,6 +19,9 @@ pub struct Options {
     pub external_data_roots: Vec<PathBuf>,
     /// Inputs whose value is fixed when compiling, by name: they become constants.
     pub fixed_inputs: BTreeMap<String, Tensor>,
+    /// Initializers of an ONNX model that can be replaced after compiling ([`Executable::set_constants`](crate::Executable::set_constants)).
+    /// Kernels read them where they read inputs: nothing of them is folded or packed.
+    pub updatable: Vec<String>,
     /// What to compile for: `cpu` or `None` for this machine's CPU, another one by a name of
     /// [`orch_thread::target::CPU_TARGETS`]; `cuda` for this machine's GPU, another one by `cuda:` and a name of
     /// [`orch_thread::target::GPU_TARGETS`].
@@ -69,6 +72,7 @@ impl Default for Options {
             input_shapes: BTreeMap::new(),
             external_data_roots: Vec::new(),
             fixed_inputs: BTreeMap::new(),
+            updatable: Vec::new(),
             target: None,
             c_compiler: None,
             cuda: SearchPaths::default(),

@@ -13,6 +13,7 @@ use orch_compute::Storage;
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
 use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::ALIGN_BYTES;
+use orch_runtime::held_once;
 use orch_thread::kernel::{Binding, PackedConstant};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -101,7 +102,7 @@ fn prepare(
         }
     }
     let prepared = parallel::map(&wanted, options, |form| {
-        graph.constant(form.0).map(|value| bytes_of_form(value, storage, form))
+        graph.constant(form.0).map(|value| held_once(bytes_of_form(value, storage, form)))
     })?;
     Ok(wanted.into_iter().zip(prepared).filter_map(|(form, bytes)| Some((form, bytes?))).collect())
 }

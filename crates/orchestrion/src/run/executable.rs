@@ -4,13 +4,13 @@ use super::load;
 use super::options::{DeviceCache, RunOptions, check_count, check_port};
 use crate::Error;
 use crate::artifact::Artifact;
-use crate::manifest::{Device, Manifest, Port, typed};
-use orch_ir::{DType, Shape, Tensor};
+use crate::manifest::{Device, Manifest, Port, UpdatableInfo, typed};
+use orch_ir::{DType, Shape, Tensor, message};
 use orch_runtime::cuda::{Row, TimeOptions};
 use orch_runtime::view::{TensorView, TensorViewMut};
 use orch_runtime::{cpu, cuda};
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A compiled model, ready to run, from several threads at the same time too: each run takes a context that no other uses, which is
 /// made if there is none. All share code, weights and threads.
@@ -29,6 +29,8 @@ pub struct RunContext {
 struct Loaded {
     artifact: Artifact,
     program: Program,
+    /// Values of the updatable constants, in the manifest's order. A run has those of its beginning.
+    updatable: RwLock<Arc<[Tensor]>>,
 }
 
 /// What runs, without working memory.
@@ -64,14 +66,44 @@ impl Executable {
             Device::Cpu => Program::Cpu(load::on_cpu(manifest, parts, options.threads)?),
             Device::Cuda => Program::Cuda(load::on_gpu(manifest, parts, &options)?),
         };
-        let loaded = Arc::new(Loaded { artifact, program });
+        let updatable = RwLock::new(initial_values(&artifact)?);
+        let loaded = Arc::new(Loaded { artifact, program, updatable });
         let first = loaded.context()?;
         Ok(Self { loaded, idle: Mutex::new(vec![first]) })
     }
 
-    /// What was loaded.
-    pub fn artifact(&self) -> &Artifact {
-        &self.loaded.artifact
+    /// What was loaded, with the constants that were set since.
+    pub fn to_artifact(&self) -> Artifact {
+        let mut artifact = self.loaded.artifact.clone();
+        for (info, value) in artifact.manifest.updatable.iter().zip(&*self.updatable()) {
+            artifact.constants[info.constant] = value.bytes().clone();
+        }
+        artifact
+    }
+
+    /// Values of the updatable constants, in the order of [`Manifest::updatable`].
+    pub fn updatable(&self) -> Arc<[Tensor]> {
+        self.loaded.updatable()
+    }
+
+    /// Replaces updatable constants ([`Options::updatable`](crate::Options::updatable)), for runs that begin afterwards: all of them, or
+    /// after an error none.
+    ///
+    /// # Errors
+    /// If the model has no updatable constant of such a name, type and shape.
+    pub fn set_constants(&self, values: &[(&str, Tensor)]) -> Result<(), Error> {
+        let infos = &self.loaded.artifact.manifest.updatable;
+        let mut slot = self.loaded.updatable.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = slot.to_vec();
+        for (name, value) in values {
+            let Some(number) = infos.iter().position(|info| info.port.name == *name) else {
+                return Err(not_updatable(name, infos));
+            };
+            check_port("constant", &infos[number].port, value.dtype(), value.shape())?;
+            changed[number] = aligned(value);
+        }
+        *slot = changed.into();
+        Ok(())
     }
 
     /// What the plan is and how it was found.
@@ -117,6 +149,10 @@ impl Executable {
 }
 
 impl Loaded {
+    fn updatable(&self) -> Arc<[Tensor]> {
+        Arc::clone(&self.updatable.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn context(self: &Arc<Self>) -> Result<RunContext, Error> {
         let inner = match &self.program {
             Program::Cpu(program) => Inner::Cpu(Box::new(program.executable())),
@@ -130,6 +166,11 @@ impl RunContext {
     /// What the plan is and how it was found.
     pub fn manifest(&self) -> &Manifest {
         &self.loaded.artifact.manifest
+    }
+
+    /// Values of the updatable constants, in the order of [`Manifest::updatable`].
+    pub fn updatable(&self) -> Arc<[Tensor]> {
+        self.loaded.updatable()
     }
 
     /// Computes the outputs, in the model's order, from the inputs, in the model's order.
@@ -155,6 +196,8 @@ impl RunContext {
         outputs: &mut [TensorViewMut<'_>],
     ) -> Result<(), Error> {
         self.check(inputs, outputs)?;
+        let updatable = self.loaded.updatable();
+        let inputs = &*with_updatable(inputs, &updatable);
         match &mut self.inner {
             Inner::Cpu(inner) => inner.run(inputs, outputs).map_err(Error::from),
             Inner::Cuda(inner) => run_on_gpu(inner, inputs, outputs),
@@ -172,7 +215,7 @@ impl RunContext {
     ) -> Result<(), Error> {
         self.check(inputs, outputs)?;
         match &mut self.inner {
-            Inner::Cpu(inner) => inner.run(inputs, outputs).map_err(Error::from),
+            Inner::Cpu(_) => self.run_views(inputs, outputs),
             Inner::Cuda(inner) => inner.run_on_device(1).map_err(Error::from),
         }
     }
@@ -256,6 +299,34 @@ impl RunContext {
         }
         Ok(())
     }
+}
+
+/// What the program takes: the caller's inputs, then the updatable constants.
+fn with_updatable<'a>(inputs: &'a [TensorView<'a>], updatable: &'a [Tensor]) -> Cow<'a, [TensorView<'a>]> {
+    if updatable.is_empty() {
+        return Cow::Borrowed(inputs);
+    }
+    Cow::Owned(inputs.iter().copied().chain(updatable.iter().map(TensorView::from)).collect())
+}
+
+/// The updatable constants as the artifact has them.
+fn initial_values(artifact: &Artifact) -> Result<Arc<[Tensor]>, Error> {
+    let value = |info: &UpdatableInfo| {
+        let (dtype, shape) = typed(&info.port.dtype, &info.port.shape)?;
+        let bytes = artifact.constants.get(info.constant).cloned().unwrap_or_default();
+        Tensor::from_bytes(dtype, shape, bytes).map(|tensor| aligned(&tensor)).map_err(Error::internal)
+    };
+    artifact.manifest.updatable.iter().map(value).collect()
+}
+
+fn not_updatable(name: &str, infos: &[UpdatableInfo]) -> Error {
+    let name = message::name(name);
+    let names: Vec<&str> = infos.iter().map(|info| info.port.name.as_str()).collect();
+    let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    Error::Input(format!(
+        "`{name}` cannot be replaced: it is no constant of the model, or it was folded when compiling; name it as updatable then \
+         (updatable are: {known})"
+    ))
 }
 
 /// Memory for all outputs of a model, row-major.

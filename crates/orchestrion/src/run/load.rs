@@ -123,7 +123,7 @@ fn program<L>(
     Ok(Program {
         arena_bytes: manifest.arena_bytes,
         constants,
-        input_bytes: port_bytes(&manifest.inputs)?,
+        input_bytes: port_bytes(manifest.program_inputs())?,
         output_bytes: port_bytes(&manifest.outputs)?,
         steps: steps.collect::<Result<_, Error>>()?,
     })
@@ -164,9 +164,9 @@ fn action<L>(
 }
 
 /// Sizes of inputs or outputs.
-pub fn port_bytes(ports: &[Port]) -> Result<Vec<usize>, Error> {
+pub fn port_bytes<'a>(ports: impl IntoIterator<Item = &'a Port>) -> Result<Vec<usize>, Error> {
     ports
-        .iter()
+        .into_iter()
         .map(|port| typed(&port.dtype, &port.shape).map(|(dtype, shape)| shape.elems() * dtype.size_bytes()))
         .collect()
 }

@@ -69,10 +69,11 @@ pub fn verify(
     tolerance: Option<f64>,
 ) -> Result<Verified, Error> {
     let outputs = context.run(inputs)?;
-    let expected = model.interpret(inputs, true)?;
+    let inputs = [inputs, &*context.updatable()].concat();
+    let expected = model.interpret(&inputs, true)?;
     let manifest = context.manifest();
     let precision = manifest.precision;
-    let mut rounding = Rounding { model, inputs, precision, errors: None };
+    let mut rounding = Rounding { model, inputs: &inputs, precision, errors: None };
     let mut checks = Vec::with_capacity(outputs.len());
     for (number, ((port, got), want)) in manifest.outputs.iter().zip(&outputs).zip(&expected).enumerate() {
         let Difference { absolute, scaled, mismatched } = compare(got, want);
