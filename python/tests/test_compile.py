@@ -144,7 +144,7 @@ def test_constants_are_replaced(cache: str, tmp_path: Path) -> None:
     loaded = orc.load(tmp_path / "new.orc")
     np.testing.assert_allclose(loaded(x)[0], want, rtol=1e-5, atol=1e-6)
     assert loaded.verify(x, model=tmp_path / "layer.onnx").passed
-    with pytest.raises(orc.InputError, match=r"constant `w` is f32\[4,6\], the model was compiled for f32\[6,4\]"):
+    with pytest.raises(orc.InputError, match=r"constant `w` is f32\[4, 6\], the model was compiled for f32\[6, 4\]"):
         exe.set_constants({"w": numbers(4, 6)})
     with pytest.raises(orc.InputError, match="`v` cannot be replaced"):
         exe.set_constants({"v": weight})
