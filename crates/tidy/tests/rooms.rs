@@ -33,6 +33,7 @@ const ROOMS: [Rooms; 2] = [
             "parallel",
             "stages",
             "testing",
+            "updatable",
         ],
     },
     Rooms {
