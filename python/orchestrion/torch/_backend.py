@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import linecache
 import logging
 import operator
 import threading
@@ -29,6 +31,16 @@ from orchestrion.torch._support import is_supported
 from orchestrion.torch._unit import Unit
 
 _LOG = logging.getLogger("orchestrion.torch")
+
+
+@dataclass(frozen=True)
+class Work:
+    """How the work of a compilation is done."""
+
+    #: Threads; 0: one per CPU.
+    jobs: int = 0
+    #: Called about every 50 ms with the stage, parts done and parts in all; what it raises stops the compilation.
+    watch: Callable[[str, int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Options:
             raise UsageError(f"there is no option `{unknown[0]}`; there are {', '.join(sorted(known))}")
         return replace(modes[mode], **(given or {}))
 
-    def native(self) -> dict[str, Any]:
+    def native(self, work: Work) -> dict[str, Any]:
         """What the compiler is told."""
         # Two pools of threads that are each as large as the machine would wait for each other.
         threads = torch.get_num_threads()
@@ -80,6 +92,7 @@ class Options:
             tune=self.tune,
             superoptimize=self.superoptimize,
             threads=threads,
+            jobs=work.jobs,
         )
 
 
@@ -187,7 +200,7 @@ def compiled_graph(
     kind: str,
     options: Options,
     frozen: dict[str, torch.Tensor] | None = None,
-    watch: Callable[[str, int, int], None] | None = None,
+    work: Work = Work(),
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """A graph of concrete sizes as a function of its inputs; parts that are not supported run eagerly."""
     start = time.perf_counter()
@@ -202,7 +215,7 @@ def compiled_graph(
             entry.reason = f"tensors are on {device}; the backend takes graphs of the CPU"
             return _given_up(gm, entry, options)
         if not unsupported and _is_writable(gm):
-            unit = Unit(gm, options.native(), frozen, watch)
+            unit = Unit(gm, options.native(work), frozen, work.watch)
             entry.compiled, entry.partitions = len(calls), 1
             return unit
         for node in unsupported:
@@ -212,7 +225,7 @@ def compiled_graph(
             entry.reason = "parts are not supported"
             return _given_up(gm, entry, options)
         _warn(entry)
-        return _partitioned(gm, entry, options, watch)
+        return _partitioned(gm, entry, options, work)
     except (Error, DocumentError) as error:
         if options.strict or isinstance(error, InternalError):
             raise
@@ -279,7 +292,7 @@ class _Support(OperatorSupportBase):
 
 
 def _partitioned(
-    gm: GraphModule, entry: GraphReport, options: Options, watch: Callable[[str, int, int], None] | None
+    gm: GraphModule, entry: GraphReport, options: Options, work: Work
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """The graph with its supported parts compiled."""
     partitioner = CapabilityBasedPartitioner(gm, _Support(), allows_single_node_partition=True)
@@ -294,7 +307,7 @@ def _partitioned(
         assert isinstance(part, GraphModule)
         for inner, outer in zip([n for n in part.graph.nodes if n.op == "placeholder"], node.args):
             inner.meta.setdefault("val", outer.meta.get("val"))
-        unit = Unit(part, options.native(), None, watch)
+        unit = Unit(part, options.native(work), None, work.watch)
         setattr(fused, str(node.target), _Part(unit, single=_is_single(part)))
         inside = [n for n in part.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
         entry.compiled += len(inside)
@@ -362,7 +375,7 @@ class _Sizes:
                 elif torch.are_deterministic_algorithms_enabled() or self._options.strict:
                     self._seen[key] = found = _compiled_static(static, self._kind, self._options)
                 else:
-                    self._seen[key] = _background().submit(_compiled_static, static, self._kind, self._options, _stop_at_exit)
+                    self._seen[key] = _background().submit(static, self._kind, self._options)
                     self._drop_old()
                     return None
                 self._drop_old()
@@ -379,7 +392,9 @@ class _Sizes:
         """Keeps the sizes that were used last."""
         compiled = [key for key, value in self._seen.items() if value is not None]
         for key in compiled[: max(0, len(compiled) - self._options.max_sizes)]:
-            del self._seen[key]
+            dropped = self._seen.pop(key)
+            if isinstance(dropped, Future):
+                dropped.cancel()
 
 
 def _size_key(tensor: Any) -> Any:
@@ -402,6 +417,8 @@ def _specialized(gm: GraphModule, tensors: Sequence[Any]) -> _Static | None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    # What it keeps is by size and never dropped.
+    mode.cache_enabled = False
     fake = [mode.from_tensor(tensor.detach()) if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors]
     positions = [position for position, value in enumerate(fake) if isinstance(value, torch.Tensor)]
 
@@ -417,6 +434,7 @@ def _specialized(gm: GraphModule, tensors: Sequence[Any]) -> _Static | None:
     except Exception as error:  # noqa: BLE001 - whatever tracing cannot do stays with eager
         _LOG.info("a size stays with eager, which traces: %s", error)
         return None
+    _forget_source(static)
     placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]
     for node, position in zip(placeholders, positions, strict=True):
         node.meta.setdefault("val", fake[position])
@@ -426,13 +444,21 @@ def _specialized(gm: GraphModule, tensors: Sequence[Any]) -> _Static | None:
     numbers = {number: value for number, value in enumerate(values) if not isinstance(value, Node) and value is not None}
     output.args = ([None if number in numbers else value for number, value in enumerate(values)],)
     static.recompile()
+    _forget_source(static)
     return _Static(static, numbers)
 
 
+def _forget_source(gm: GraphModule) -> None:
+    """Drops the text of a graph's function, which FX keeps for tracebacks as long as the process lives."""
+    name = gm.forward.__code__.co_filename
+    linecache.cache.pop(name, None)
+    getattr(torch.fx.graph_module, "_loader").eval_cache.pop(name, None)
+
+
 def _compiled_static(
-    static: _Static, kind: str, options: Options, watch: Callable[[str, int, int], None] | None = None
+    static: _Static, kind: str, options: Options, work: Work = Work()
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    run = compiled_graph(static.gm, kind, options, None, watch)
+    run = compiled_graph(static.gm, kind, options, None, work)
 
     def with_numbers(tensors: list[Any]) -> Sequence[Any]:
         results = list(run([tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]))
@@ -443,30 +469,41 @@ def _compiled_static(
     return with_numbers
 
 
-_POOL: ThreadPoolExecutor | None = None
-_STOPPING = threading.Event()
-
-
 class _Stopped(Exception):
     """The process ends while a graph is compiled."""
 
 
-def _stop_at_exit(stage: str, done: int, total: int) -> None:
-    if _STOPPING.is_set():
-        raise _Stopped
+class _Background:
+    """Compiles while the program goes on: one graph at a time, with one thread, for at most half of the time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="orchestrion-sizes")
+        self._stopping = threading.Event()
+        self._not_before = 0.0
+        threading._register_atexit(self._end)  # type: ignore[attr-defined]
+
+    def submit(self, static: _Static, kind: str, options: Options) -> Future[Any]:
+        """Compiles a graph when it is its turn."""
+        return self._pool.submit(self._compiled, static, kind, options)
+
+    def _compiled(self, static: _Static, kind: str, options: Options) -> Callable[[list[Any]], Sequence[Any]]:
+        self._stopping.wait(self._not_before - time.monotonic())
+        start = time.monotonic()
+        try:
+            return _compiled_static(static, kind, options, Work(jobs=1, watch=self._watch))
+        finally:
+            end = time.monotonic()
+            self._not_before = end + (end - start)
+
+    def _watch(self, stage: str, done: int, total: int) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+
+    def _end(self) -> None:
+        self._stopping.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _background() -> ThreadPoolExecutor:
-    """One thread that compiles: more would take the CPUs from the program."""
-    global _POOL
-    if _POOL is None:
-        _POOL = ThreadPoolExecutor(1, thread_name_prefix="orchestrion-sizes")
-        threading._register_atexit(_end_background)  # type: ignore[attr-defined]
-    return _POOL
-
-
-def _end_background() -> None:
-    _STOPPING.set()
-    if _POOL is not None:
-        _POOL.shutdown(wait=False, cancel_futures=True)
-
+@functools.cache
+def _background() -> _Background:
+    return _Background()

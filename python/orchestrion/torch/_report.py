@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 
 
@@ -45,7 +46,8 @@ class GraphReport:
 
 
 _LOCK = threading.Lock()
-_REPORTS: list[GraphReport] = []
+#: The newest ones: a program may have any number of sizes.
+_REPORTS: deque[GraphReport] = deque(maxlen=1000)
 
 
 def add(graph: GraphReport) -> None:
@@ -61,7 +63,7 @@ def clear() -> None:
 
 
 def reports() -> list[GraphReport]:
-    """The graphs that were compiled since the start, or the last `torch._dynamo.reset()`."""
+    """The graphs that were compiled since the start, or the last `torch._dynamo.reset()`: the last 1,000 of them."""
     with _LOCK:
         return list(_REPORTS)
 
