@@ -6,6 +6,7 @@ import functools
 import linecache
 import logging
 import operator
+import os
 import threading
 import time
 import warnings
@@ -507,3 +508,7 @@ class _Background:
 @functools.cache
 def _background() -> _Background:
     return _Background()
+
+
+# A forked process has none of the threads.
+os.register_at_fork(after_in_child=_background.cache_clear)
