@@ -8,8 +8,16 @@ use std::sync::OnceLock;
 
 const STRICT: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g"];
 
+/// They end a program at its first wrong access, undefined operation or, at its end, leak.
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A program of `tests/c`.
+fn own_source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name)
 }
 
 /// A folder of this test's own, empty at first.
@@ -68,12 +76,15 @@ fn flags() -> Vec<String> {
 
 /// Compiles a program in C to `folder`.
 fn build(source: &Path, folder: &Path) -> PathBuf {
-    let program = folder.join(source.file_stem().expect("a source has a name"));
+    build_with(&[], source, &folder.join(source.file_stem().expect("a source has a name")))
+}
+
+fn build_with(more_flags: &[&str], source: &Path, program: &Path) -> PathBuf {
     let mut cc = Command::new("cc");
-    cc.args(STRICT).arg(source).args(flags()).arg("-pthread").arg("-o").arg(&program);
+    cc.args(STRICT).args(more_flags).arg(source).args(flags()).arg("-pthread").arg("-o").arg(program);
     cc.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display()));
     passed(&mut cc);
-    program
+    program.to_owned()
 }
 
 /// `y = x w + b` and its softmax, of `x: f32[rows, 3]`.
@@ -98,16 +109,25 @@ fn compiled(folder: &Path, options: &Options) -> Artifact {
         .expect("it compiles")
 }
 
-/// Runs a program, under valgrind if that is there: it knows AVX2, but not AVX-512.
-fn run_checked(program: &Path, arguments: &[&Path]) {
-    passed(Command::new(program).args(arguments));
+/// Builds a program with the sanitizers of the compiler and runs it.
+fn run_sanitized(source: &Path, folder: &Path, arguments: &[&Path]) {
+    let program = build_with(&SANITIZERS, source, &folder.join("sanitized"));
+    passed(Command::new(program).args(arguments).env("ASAN_OPTIONS", "detect_leaks=1"));
+}
+
+/// Runs a program sanitized and, if valgrind is there, under that, which also sees what the library and kernels do. It knows AVX2, but
+/// not AVX-512.
+fn run_checked(source: &Path, folder: &Path, arguments: &[&Path]) {
+    run_sanitized(source, folder, arguments);
+    let program = build(source, folder);
+    passed(Command::new(&program).args(arguments));
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!("valgrind is not there: {} ran without it", program.display());
         return;
     }
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "--quiet"]);
-    passed(valgrind.arg(program).args(arguments));
+    passed(valgrind.arg(&program).args(arguments));
 }
 
 /// An executable that valgrind can run.
@@ -121,7 +141,8 @@ fn plain_artifact(folder: &Path) -> PathBuf {
 #[test]
 fn the_example_prints_what_executables_compute() {
     let folder = fresh_folder("example");
-    let program = build(&root().join("examples/c/run.c"), &folder);
+    let source = root().join("examples/c/run.c");
+    let program = build(&source, &folder);
     let onnx = folder.join("model.onnx");
     std::fs::write(&onnx, model("2").model(17).encode()).expect("the model is written");
     let mut run = Command::new(&program);
@@ -141,7 +162,7 @@ fn the_example_prints_what_executables_compute() {
         assert_eq!(found, name);
         assert!(values.iter().zip(tensor.to_f64()).all(|(&a, b)| a as f32 == b as f32), "{line}: {tensor:?}");
     }
-    run_checked(&program, &[&plain_artifact(&folder)]);
+    run_checked(&source, &folder, &[&plain_artifact(&folder)]);
     let unknown = Command::new(&program).arg(&onnx).args(["tone", "on"]).output().unwrap();
     assert_eq!(unknown.status.code(), Some(2), "{}", String::from_utf8_lossy(&unknown.stderr));
     let missing = Command::new(&program).arg(folder.join("none.onnx")).output().unwrap();
@@ -165,22 +186,19 @@ fn wrong_calls_are_refused() {
     for (name, model) in models {
         std::fs::write(folder.join(format!("{name}.onnx")), model.encode()).unwrap();
     }
-    let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/errors.c"), &folder);
-    passed(Command::new(program).arg(&folder));
+    run_sanitized(&own_source("errors.c"), &folder, &[&folder]);
 }
 
 #[test]
 fn tensors_lie_anyhow() {
     let folder = fresh_folder("strides");
-    let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/strides.c"), &folder);
-    run_checked(&program, &[&plain_artifact(&folder)]);
+    run_checked(&own_source("strides.c"), &folder, &[&plain_artifact(&folder)]);
 }
 
 #[test]
 fn threads_share_an_executable() {
     let folder = fresh_folder("threads");
-    let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/threads.c"), &folder);
-    run_checked(&program, &[&plain_artifact(&folder)]);
+    run_checked(&own_source("threads.c"), &folder, &[&plain_artifact(&folder)]);
 }
 
 #[test]
