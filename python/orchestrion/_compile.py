@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import stat
 import sys
@@ -229,7 +230,9 @@ def _zig(cache_dir: str) -> str | None:
     folder = Path(cache_dir) / "cc"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     script = folder / "zig-cc"
-    text = f'#!/bin/sh\nexec "{zig}" cc "$@"\n'
+    # Zig keeps what it compiles; without this it needs a home to do so.
+    own_cache = shlex.quote(str(folder.absolute() / "zig"))
+    text = f'#!/bin/sh\nZIG_GLOBAL_CACHE_DIR={own_cache} exec {shlex.quote(str(zig))} cc "$@"\n'
     if not script.exists() or script.read_text() != text:
         unfinished = folder / f"zig-cc.{os.getpid()}.{threading.get_ident()}"
         unfinished.write_text(text)

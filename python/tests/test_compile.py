@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -106,16 +107,43 @@ def test_sessions(cache: str) -> None:
         session.run(None, {})
 
 
-def test_without_a_compiler_the_error_says_what_to_do(tmp_path: Path) -> None:
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import orchestrion as orc, conftest; orc.compile(conftest.layer())"
-    environment = {**os.environ, "PATH": str(tmp_path), "ORCHESTRION_CACHE": str(tmp_path / "cache")}
-    environment.pop("ORCHESTRION_CC", None)
+def without_a_compiler(program: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program where no compiler is on the path and there is no home."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME", "ORCHESTRION_CC")}
+    environment.update(PATH=str(tmp_path), ORCHESTRION_CACHE=str(tmp_path / "cache"))
+    program = f"import sys; sys.path.insert(0, sys.argv[1])\n{program}"
     command = [sys.executable, "-c", program, str(Path(__file__).parent)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        assert "MachineError" in result.stderr and "orchestrion[cc]" in result.stderr, result.stderr
-    else:
-        pytest.importorskip("ziglang")
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_without_a_compiler_the_error_says_what_to_do(tmp_path: Path) -> None:
+    program = "sys.modules['ziglang'] = None; import orchestrion as orc, conftest; orc.compile(conftest.layer())"
+    result = without_a_compiler(program, tmp_path)
+    assert "MachineError" in result.stderr and "orchestrion[cc]" in result.stderr, result.stderr
+
+
+def test_the_extra_cc_brings_a_compiler(tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    program = """
+import orchestrion as orc, conftest
+from onnx import helper
+nodes = [
+    helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+    helper.make_node("Softmax", ["c"], ["s"]),
+    helper.make_node("Gelu", ["c"], ["g"]),
+    helper.make_node("MatMul", ["s", "g"], ["y"]),
+]
+x = conftest.numbers(2, 3, 17, 17)
+inputs, outputs = [conftest.value("x", [2, 3, 17, 17])], [conftest.value("y", [2, 8, 17, 17])]
+proto = conftest.model(nodes, inputs, outputs, {"w": conftest.numbers(8, 3, 3, 3)})
+for device in DEVICES:
+    exe = orc.compile(proto, device=device, progress=False)
+    assert exe.verify(x)
+    print(device)
+"""
+    devices = ["cpu", "x86-64-v3"] if platform.machine() == "x86_64" else ["cpu"]
+    result = without_a_compiler(program.replace("DEVICES", repr(devices)), tmp_path)
+    assert result.stdout.split() == devices, result.stderr
 
 
 def test_without_a_home_the_error_says_what_to_set() -> None:

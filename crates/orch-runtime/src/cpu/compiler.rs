@@ -20,7 +20,7 @@ pub enum Tuning {
     /// The CPU that the compiler runs on.
     #[default]
     Native,
-    /// A name that the compiler's `-march=` knows, like `x86-64-v3`.
+    /// A name that `-march=` of GCC and Clang knows, like `x86-64-v3`. Zig's compiler spells it with `_`.
     Arch(String),
 }
 
@@ -347,18 +347,21 @@ fn find_capabilities(program: &Path, tuning: &Tuning) -> Result<Capabilities, Co
     fs::write(probe.source(), PROBE_SOURCE).map_err(CompileError::io(&probe.source()))?;
 
     let mut flags: Vec<String> = BASE_FLAGS.map(str::to_owned).into();
-    match tuning {
-        Tuning::Arch(name) => flags.push(format!("-march={name}")),
-        Tuning::Native => {}
-    }
     probe.run(&flags)?;
-    let native = matches!(tuning, Tuning::Native).then_some(NATIVE_FLAGS);
-    for row in native.into_iter().chain(OPTIONAL_FLAGS) {
-        let works = row.iter().find(|&&flag| {
-            let with_flag: Vec<_> = flags.iter().cloned().chain([flag.to_owned()]).collect();
-            probe.run(&with_flag).is_ok()
-        });
-        flags.extend(works.map(|&flag| flag.to_owned()));
+    match tuning {
+        Tuning::Native => flags.extend(probe.first_understood(&flags, NATIVE_FLAGS)?),
+        Tuning::Arch(name) => {
+            let spellings = [name.clone(), name.replace('-', "_")].map(|name| format!("-march={name}"));
+            let spellings = spellings.each_ref().map(String::as_str);
+            match probe.first_understood(&flags, &spellings)? {
+                Some(flag) => flags.push(flag),
+                // For the error.
+                None => probe.run(&with_flag(&flags, spellings[0]))?,
+            }
+        }
+    }
+    for row in OPTIONAL_FLAGS {
+        flags.extend(probe.first_understood(&flags, row)?);
     }
     let macros = probe.macros(&flags)?;
     if gcc_version(&macros).is_some_and(|version| version < FIRST_GOOD_SLP) {
@@ -466,7 +469,10 @@ impl Probe<'_> {
         let unusable = |reason| CompileError::Unusable { program: self.program.to_owned(), reason };
         let object = self.dir.join("probe.so");
         let mut command = compile_command(self.program, flags, &[], &self.source(), &object);
-        let ended = run_probe(&mut command, self.dir).map_err(|error| unusable(error.to_string()))?;
+        let ended = run_probe(&mut command, self.dir).map_err(|error| match error {
+            CompileError::TimedOut { .. } => error,
+            other => unusable(other.to_string()),
+        })?;
         // Clang accepts some flags of gcc with no more than this warning, which `-w` does not silence.
         let is_understood = !ended.messages.contains("unknown") && !ended.messages.contains("unsupported");
         if ended.status.success() && is_understood {
@@ -475,12 +481,28 @@ impl Probe<'_> {
         Err(unusable(format!("`{}` fails:\n{}", flags.join(" "), shorten(&ended.messages))))
     }
 
+    /// The first flag of a row that the compiler understands beside `flags`.
+    fn first_understood(&self, flags: &[String], row: &[&str]) -> Result<Option<String>, CompileError> {
+        for flag in row {
+            match self.run(&with_flag(flags, flag)) {
+                Ok(()) => return Ok(Some((*flag).to_owned())),
+                Err(CompileError::Unusable { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
     /// What the compiler predefines under these flags: lines `#define NAME VALUE`.
     fn macros(&self, flags: &[String]) -> Result<String, CompileError> {
         let mut command = Command::new(self.program);
         command.args(flags).args(["-dM", "-E"]).arg(self.source());
         Ok(run_probe(&mut command, self.dir)?.output)
     }
+}
+
+fn with_flag(flags: &[String], flag: &str) -> Vec<String> {
+    flags.iter().cloned().chain([flag.to_owned()]).collect()
 }
 
 fn compile_command(
@@ -512,9 +534,10 @@ struct Ended {
     messages: String,
 }
 
-/// Runs a short command that only asks the compiler something.
+/// Runs a short command that only asks the compiler something. The first one for a CPU takes `zig cc` many seconds: it compiles
+/// what other compilers have as libraries.
 fn run_probe(command: &mut Command, folder: &Path) -> Result<Ended, CompileError> {
-    const TIMEOUT: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(120);
     let name = command.get_program().to_string_lossy().into_owned();
     let never = AtomicBool::new(false);
     run_limited(command, folder, &Limit { name: &name, timeout: TIMEOUT, cancel: &never })
