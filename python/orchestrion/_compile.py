@@ -49,23 +49,26 @@ def compile(  # noqa: A001 - the name that users expect
     :param model: path of an ONNX file, its content as bytes, or an `onnx.ModelProto`.
     :param device: `cpu` (default), a CPU by name (`x86-64-v3`, ..), `cuda`, or a GPU that need not be here (`cuda:sm_90`).
     :param precision: `f32` (default); `bf16` with sums in f32 where the CPU multiplies it; on GPUs also `f16` and `tf32`.
-    :param shapes: shapes of inputs by name: they fix symbolic dimensions.
+    :param shapes: shapes of inputs by name, as elements along each dimension, which fix symbolic dimensions.
     :param dims: sizes of symbolic dimensions by name.
     :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
     :param tune: measures kernels where candidates are close; takes up to half a minute more the first time.
     :param superoptimize: adds kernels that are searched for and proved.
     :param calibrate: plans by figures measured on this machine (once), not by those usual for such processors.
     :param jobs: threads that compile; 0 means one per CPU.
-    :param cache_dir: folder of compiled kernels (default: `$ORCHESTRION_CACHE`, else `orchestrion` in `$XDG_CACHE_HOME` or `~/.cache`).
-    :param cc: C compiler (default: `$ORCHESTRION_CC`, `cc`, `gcc`, `clang`, or that of the extra `orchestrion[cc]`).
+    :param cache_dir: folder of compiled kernels (by default `$ORCHESTRION_CACHE`, else `orchestrion` in `$XDG_CACHE_HOME` or `~/.cache`).
+    :param cc: C compiler (by default `$ORCHESTRION_CC`, `cc`, `gcc`, `clang`, or that of the extra `orchestrion[cc]`).
     :param external_data_roots: folders in which external data may lie besides the model's own.
     :param updatable: names of initializers that `set_constants` can replace later; nothing of them is folded or packed, which costs time
         at each call where they are large.
     :param max_sizes: of a model whose sizes are left open, how many sizes are kept compiled.
-    :param progress: shows a bar (default: in terminals and notebooks, if `tqdm` is installed).
-    :returns: an :class:`Executable`; a :class:`DynamicExecutable` if symbolic dimensions are left open, which compiles for each size
+    :param progress: shows a bar (by default in terminals and notebooks, if `tqdm` is installed).
+    :return: an :class:`Executable`; a :class:`DynamicExecutable` if symbolic dimensions are left open, which compiles for each size
         at its first call.
-    :raises ModelError: the model is wrong. :raises Unsupported: it needs what is not supported.
+    :raises FileError: the model cannot be read.
+    :raises ModelError: it is wrong.
+    :raises Unsupported: it needs what is not supported.
+    :raises UsageError: an option is unknown or out of range.
     :raises MachineError: there is no C compiler, or not enough memory.
     """
     options = native_options(
@@ -97,13 +100,14 @@ def compile(  # noqa: A001 - the name that users expect
 
 
 def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0) -> Executable:
-    """Loads an `.orc` file, or its content. It holds native code, which runs with your rights: take it only from people whose programs
-    you would run.
+    """Loads an `.orc` file, or its content; needs no compiler. It holds native code, which runs with your rights: take it only from
+    people whose programs you would run.
 
-    Needs no compiler.
-
+    :param source: the file's path, or its content as bytes.
     :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
-    :raises ModelError: it is damaged. :raises MachineError: it was compiled for another machine.
+    :raises FileError: it cannot be read.
+    :raises ModelError: it is damaged.
+    :raises MachineError: it was compiled for another machine.
     """
     return Executable(_native.load(source, threads), threads)
 
@@ -111,7 +115,7 @@ def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0) -> Executa
 class DynamicExecutable:
     """A model whose sizes are known when it is called: each size is compiled at its first call and kept, the last used ones first.
 
-    Its kernels are found in the cache again when the program runs the next time.
+    Made by :func:`orchestrion.compile`. Its kernels are found in the cache again when the program runs the next time.
     """
 
     def __init__(
@@ -135,11 +139,16 @@ class DynamicExecutable:
         self._lock = threading.Lock()
         #: Constants that were replaced.
         self._constants: dict[str, Any] = {}
-        #: The symbolic dimensions that calls decide.
         self.open_dims = tuple(open_dims)
+        """The names of the symbolic dimensions that calls decide."""
 
     def __call__(self, *tensors: Any, out: Any = None, **named: Any) -> Any:
-        """As of :class:`Executable`; the first call with inputs of new shapes compiles for them."""
+        """Computes the outputs; the first call with inputs of new shapes compiles for them.
+
+        `tensors`, `named`, `out` and results are those of :meth:`Executable.__call__`, with the shapes of this call.
+
+        :raises Error: what :meth:`Executable.__call__` and :func:`orchestrion.compile` raise.
+        """
         names = self._names
         given = dict(zip(names, tensors))
         given.update(named)
@@ -149,7 +158,11 @@ class DynamicExecutable:
         return self.for_shapes({name: _shape(given[name]) for name in names})(*tensors, out=out, **named)
 
     def for_shapes(self, shapes: Mapping[str, Sequence[int]]) -> Executable:
-        """The executable for inputs of these shapes."""
+        """The executable for inputs of these shapes, compiled now if it is not kept.
+
+        :param shapes: elements along each dimension, by name of input.
+        :raises Error: what :func:`orchestrion.compile` raises.
+        """
         key = tuple(tuple(shapes[name]) for name in self._names)
         # One compilation at a time: it uses all CPUs.
         with self._lock:

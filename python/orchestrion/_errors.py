@@ -5,6 +5,7 @@ class Error(Exception):
     """Any error of Orchestrion."""
 
     exit_code: int = 1
+    """What the command `orchestrion` ends with for the same cause."""
 
 
 class ModelError(Error):

@@ -18,10 +18,11 @@ class Tensor(NamedTuple):
     """An input or output of a model."""
 
     name: str
-    #: Element type: `f32`, `f16`, `bf16`, `f64`, `i8` .. `i64`, `u8` .. `u64`, `bool`.
+    """Its name in the model."""
     dtype: str
-    #: Elements along each dimension.
+    """Element type: `f32`, `f16`, `bf16`, `f64`, `i8` .. `i64`, `u8` .. `u64`, `bool`."""
     shape: tuple[int, ...]
+    """Elements along each dimension; `()` of a scalar."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,11 @@ class Timing:
     """Times of whole runs, in microseconds, by the clock of the caller."""
 
     median_us: float
+    """The median of the runs, in microseconds."""
     best_us: float
+    """The shortest run, in microseconds."""
     runs: int
+    """How many runs were timed."""
 
 
 @dataclass(frozen=True)
@@ -38,27 +42,31 @@ class OutputCheck:
     """One output beside the reference in f64."""
 
     output: str
-    #: Largest absolute error of finite elements.
+    """The output's name."""
     max_abs: float
-    #: That, relative to the reference's largest finite magnitude.
+    """Largest absolute error of finite elements, in the output's unit."""
     max_scaled: float
-    #: The largest `max_scaled` that passes.
+    """That, relative to the reference's largest finite magnitude."""
     tolerance: float
-    #: Elements that are NaN or infinite in one and not in the other, and integers that differ.
+    """The largest `max_scaled` that passes."""
     mismatched: int
+    """Elements that are NaN or infinite in one and not in the other, and integers that differ."""
     passed: bool
-    #: Why passing says little, if it does.
+    """Whether the error is within the tolerance and no element is mismatched."""
     says_little: str | None
+    """Why passing says little, if it does."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """A comparison with the reference interpreter."""
+    """A comparison with the reference interpreter. It is true if it passed."""
 
     passed: bool
+    """Whether all outputs and all proofs passed."""
     outputs: tuple[OutputCheck, ...]
-    #: Per kernel that the superoptimizer found: `None` if its proof holds, else why it does not.
+    """One per output, in the model's order."""
     proofs: tuple[str | None, ...]
+    """One per kernel that the superoptimizer found: `None` if its proof holds, else why it does not."""
 
     def __bool__(self) -> bool:
         return self.passed
@@ -67,7 +75,7 @@ class Verification:
 class Context:
     """Working memory of an executable for runs beside others: one per thread that wants its own.
 
-    It shares code, weights and threads with its executable, and keeps them in memory.
+    Made by :meth:`Executable.context`. It shares code, weights and threads with its executable, and keeps them in memory.
     """
 
     __slots__ = ("_native",)
@@ -76,7 +84,9 @@ class Context:
         self._native = native
 
     def __call__(self, *tensors: Any, out: Any = None, **named: Any) -> Any:
-        """As of :class:`Executable`."""
+        """Computes the outputs in this working memory; another thread's call in it waits. `tensors`, `named`, `out`, results and errors
+        are those of :meth:`Executable.__call__`.
+        """
         return self._native.run(tensors, named, out)
 
 
@@ -95,25 +105,27 @@ class Executable:
     def __call__(self, *tensors: Any, out: Any = None, **named: Any) -> Any:
         """Computes the outputs: one tensor, or a tuple of them in the model's order.
 
-        Inputs are given in the model's order or by name: arrays of NumPy, tensors of PyTorch (results carry no gradient), or of any
-        library with DLPack, with any strides; numbers and lists are converted. Results are of the first input's library.
-
-        `out` is memory for the outputs, which is returned: a tensor, a sequence of them, or a dict by name. It must not overlap the
-        inputs.
-
-        Raises :class:`InputError` if a tensor has another type, shape or place than the model was compiled for,
-        :class:`UsageError` if tensors are missing or surplus.
+        :param tensors: inputs in the model's order, of the shapes and element types of `inputs`. They are arrays of NumPy,
+            tensors of PyTorch (results carry no gradient), or of any library with DLPack, with any strides; numbers and lists are
+            converted.
+        :param named: inputs by name, instead of or after those.
+        :param out: memory for the outputs, which is returned. It is a tensor, a sequence of them, or a dict by name, of the shapes and
+            element types of `outputs`. It must not overlap the inputs.
+        :return: tensors of the first input's library, of the shapes and element types of `outputs`.
+        :raises InputError: a tensor has another element type, shape or device than the model was compiled for, or memory overlaps.
+        :raises UsageError: tensors are missing or surplus.
+        :raises MachineError: there is not enough memory.
         """
         return self._native.run(tensors, named, out)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The inputs, in the model's order."""
+        """The inputs, in the model's order: names, element types, shapes."""
         return tuple(Tensor(*port) for port in self._native.inputs)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """The outputs, in the model's order."""
+        """The outputs, in the model's order: names, element types, shapes."""
         return tuple(Tensor(*port) for port in self._native.outputs)
 
     @property
@@ -131,15 +143,27 @@ class Executable:
         self._native.set_constants(dict(values))
 
     def context(self) -> Context:
-        """Working memory of its own, with the same weights."""
+        """Working memory of its own, with the same weights.
+
+        :raises MachineError: there is not enough memory.
+        """
         return Context(self._native.context())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the `.orc` file. It holds native code: load such files only from people whose programs you would run."""
+        """Writes an `.orc` file: native code and weights. Load such files only from people whose programs you would run.
+
+        :param path: the file, which is replaced.
+        :raises FileError: it cannot be written.
+        """
         self._native.save(path)
 
     def explain(self, *tensors: Any) -> str:
-        """What runs, what each kernel fuses, and what it costs by the model of costs; measured on `tensors` if they are given."""
+        """What runs, what each kernel fuses, and what it costs by the model of costs, in microseconds.
+
+        :param tensors: inputs as of a call; if they are given, each step is also timed on them.
+        :raises InputError: a tensor does not fit its input.
+        :raises UsageError: tensors are missing or surplus.
+        """
         return self._native.explain(tensors if tensors else None)
 
     def manifest(self) -> dict[str, Any]:
@@ -155,8 +179,11 @@ class Executable:
     ) -> Verification:
         """Compares the outputs on these inputs with the reference interpreter, in f64, and proves found kernels anew.
 
-        `model` is the file that the executable was compiled from; it is needed if an `.orc` file was loaded. `tolerance` is the
-        largest error allowed, relative to an output's largest magnitude.
+        :param tensors: inputs in the model's order, as of a call.
+        :param model: the file that the executable was compiled from; it is needed if an `.orc` file was loaded.
+        :param tolerance: the largest error allowed, relative to an output's largest magnitude (by default that of the element type).
+        :raises InputError: a tensor does not fit its input, or `model` is missing.
+        :raises UsageError: tensors are missing or surplus.
         """
         found = json.loads(self._native.verify(tensors, model, tolerance))
         outputs = tuple(
@@ -175,7 +202,14 @@ class Executable:
         return Verification(found["pass"], outputs, proofs)
 
     def bench(self, *tensors: Any, seconds: float = 1.0, min_runs: int = 5) -> Timing:
-        """Times whole runs on these inputs, outputs written to the same memory each time."""
+        """Times whole runs on these inputs, outputs written to the same memory each time.
+
+        :param tensors: inputs in the model's order, as of a call.
+        :param seconds: how long to measure, at least.
+        :param min_runs: how many runs to time, at least.
+        :raises InputError: a tensor does not fit its input.
+        :raises UsageError: tensors are missing or surplus, or a number is too small.
+        """
         if seconds < 0 or min_runs < 1:
             raise UsageError(f"seconds is {seconds} and min_runs {min_runs}; at least 0 and 1 are expected")
         first = self._native.run(tensors, {}, None)

@@ -21,25 +21,28 @@ _TYPES = {**NAMES, "bf16": "bfloat16", "f32": "float", "f64": "double"}
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: `name`, `type` (`tensor(float)`, ..) and `shape`, symbolic dimensions by name."""
+    """An input or output of a session."""
 
     name: str
+    """Its name in the model."""
     type: str
+    """Element type in ONNX Runtime's notation: `tensor(float)`, `tensor(int64)`, .."""
     shape: list[int | str]
+    """Elements along each dimension; symbolic dimensions by name."""
 
 
 class SessionOptions:
     """Options of a session. Only `intra_op_num_threads` has an effect; others may be set, as programs do, and change nothing."""
 
     def __init__(self) -> None:
-        #: Threads that work on one run; 0 means one per CPU.
         self.intra_op_num_threads = 0
+        """Threads that work on one run, the caller's included; 0 means one per CPU."""
 
 
 class InferenceSession:
     """A model under the interface of `onnxruntime.InferenceSession`: for programs that are to change one line.
 
-    `path_or_bytes` is an ONNX model or an `.orc` file. Symbolic dimensions are taken from the inputs of each run.
+    Symbolic dimensions are taken from the inputs of each run.
     """
 
     def __init__(
@@ -50,6 +53,15 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
         **options: Any,
     ) -> None:
+        """Compiles or loads a model.
+
+        :param path_or_bytes: path or content of an ONNX model, or path of an `.orc` file.
+        :param sess_options: its `intra_op_num_threads` counts.
+        :param providers: `CUDAExecutionProvider` first means the GPU, anything else the CPU.
+        :param provider_options: has no effect.
+        :param options: options of :func:`orchestrion.compile`.
+        :raises Error: what :func:`orchestrion.compile` and :func:`orchestrion.load` raise.
+        """
         del provider_options
         threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
         names = [provider if isinstance(provider, str) else provider[0] for provider in providers or ()]
@@ -71,7 +83,15 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: Any = None,
     ) -> list[np.ndarray[Any, Any]]:
-        """The outputs of these names, all in the model's order if that is None or empty, as arrays of NumPy."""
+        """Computes outputs.
+
+        :param output_names: which, in which order; None or empty means all, in the model's order.
+        :param input_feed: arrays, or what NumPy converts to such, by name of input.
+        :param run_options: has no effect.
+        :return: arrays of NumPy, of the shapes that the model gives for these inputs.
+        :raises InputError: an array does not fit its input.
+        :raises UsageError: an input is missing, or there is no such output.
+        """
         del run_options
         executable = self._executable
         if isinstance(executable, DynamicExecutable):
@@ -91,11 +111,11 @@ class InferenceSession:
         return [by_name[name] for name in wanted]
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs, in the model's order."""
+        """The inputs, in the model's order: names, element types, shapes."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs, in the model's order."""
+        """The outputs, in the model's order: names, element types, shapes."""
         return list(self._outputs)
 
     def get_providers(self) -> list[str]:

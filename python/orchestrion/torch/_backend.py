@@ -46,28 +46,31 @@ class Work:
 
 @dataclass(frozen=True)
 class Options:
-    """`torch.compile(.., options={..})`."""
+    """What `torch.compile(model, backend="orchestrion", options={..})` takes, by these names."""
 
-    #: Raises where a graph, or a part of it, would stay with eager.
     strict: bool = False
-    #: Weights become constants, folded into what surrounds them: later changes of them have no effect. Inference only.
+    """Raises where a graph, or a part of it, would stay with eager."""
     freeze: bool = False
-    #: Sizes of one dynamic graph that are kept compiled.
+    """Weights become constants, folded into what surrounds them: later changes of them have no effect. Inference only."""
     max_sizes: int = 16
-    #: `f32`; `bf16` computes products of f32 tensors in bf16 where the CPU does.
+    """Sizes of one dynamic graph that are kept compiled."""
     precision: str = "f32"
-    #: Measures kernels where candidates are close.
+    """`f32`; `bf16` computes products of f32 tensors in bf16 where the CPU does."""
     tune: bool = False
-    #: Adds kernels that are searched for and proved.
+    """Measures kernels where candidates are close."""
     superoptimize: bool = True
-    #: Partitions of fewer calls that compute stay with eager, unless the whole graph is one.
+    """Adds kernels that are searched for and proved."""
     min_partition: int = 3
-    #: Folder of compiled kernels.
+    """Partitions of fewer calls that compute stay with eager, unless the whole graph is one."""
     cache_dir: str | None = None
+    """Folder of compiled kernels."""
 
     @classmethod
     def of(cls, mode: str | None, given: dict[str, Any] | None) -> Options:
-        """Options by mode and by name."""
+        """Options by `mode` of `torch.compile` and as `given` by name.
+
+        :raises UsageError: there is no such mode or option.
+        """
         modes = {
             None: cls(),
             "default": cls(),
@@ -84,7 +87,10 @@ class Options:
         return replace(modes[mode], **(given or {}))
 
     def native(self, work: Work) -> dict[str, Any]:
-        """What the compiler is told."""
+        """What the compiler is told.
+
+        :raises MachineError: there is no folder for compiled kernels.
+        """
         # Two pools of threads that are each as large as the machine would wait for each other.
         threads = torch.get_num_threads()
         return native_options(
@@ -100,7 +106,15 @@ class Options:
 def backend(
     gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What `torch.compile(model, backend="orchestrion")` calls for each graph."""
+    """What `torch.compile(model, backend="orchestrion")` calls for each graph.
+
+    :param gm: the graph, as Dynamo traced it.
+    :param example_inputs: tensors of the shapes and element types that it was traced with.
+    :param mode: `max-autotune` sets `tune`; `default` and `reduce-overhead` change nothing.
+    :param options: fields of :class:`Options` by name.
+    :return: a function of the graph's inputs to its outputs.
+    :raises UsageError: there is no such mode or option; with `strict`, the graph or a part of it would stay with eager.
+    """
     chosen = Options.of(mode, options)
     compiler = _Compiler(chosen)
     compiled: Callable[..., Any] = aot_autograd(

@@ -27,10 +27,19 @@ def export(
     superoptimize: bool = True,
     cache_dir: str | None = None,
 ) -> Executable:
-    """Compiles a model, with its weights as they are now, for inputs like `args`: an executable that can be saved and loaded where
-    there is no PyTorch.
+    """Compiles a model, with its weights as they are now, to an executable that can be saved and loaded where there is no PyTorch.
 
+    :param model: it is put into evaluation mode.
+    :param args: tensors of the shapes and element types that the executable will take.
+    :param kwargs: such by name.
+    :param precision: `f32` (default); `bf16` with sums in f32 where the CPU multiplies it.
+    :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
+    :param tune: measures kernels where candidates are close.
+    :param superoptimize: adds kernels that are searched for and proved.
+    :param cache_dir: folder of compiled kernels; by default that of :func:`orchestrion.compile`.
     :raises Unsupported: the model calls what is not supported; the message lists it with lines of the program.
+    :raises UsageError: the model changes its buffers or inputs.
+    :raises MachineError: there is no C compiler, or not enough memory.
     """
     import json
 

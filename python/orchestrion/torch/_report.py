@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 class GraphReport:
     """One graph that `torch.compile` gave to the backend."""
 
-    #: `forward`, `backward` or `inference`.
     kind: str
-    #: Calls of ATen in the graph.
+    """`forward`, `backward` or `inference`."""
     calls: int
-    #: Those of them that compiled partitions run.
+    """Calls of ATen in the graph."""
     compiled: int
-    #: Partitions that are compiled; 1 if the whole graph is.
+    """Those of them that compiled partitions run."""
     partitions: int
-    #: Calls that stay with eager: the target, how often, and a line of the program that makes it.
+    """Partitions that are compiled; 1 if the whole graph is."""
     eager: dict[str, tuple[int, str]] = field(default_factory=dict)
-    #: Seconds of compilation.
+    """Calls that stay with eager: the target, how often, and a line of the program that makes it."""
     seconds: float = 0.0
-    #: Why the graph runs eagerly though its calls are supported, if it does.
+    """How long compilation took, in seconds."""
     reason: str | None = None
+    """Why the graph runs eagerly though its calls are supported, if it does."""
 
     @property
     def coverage(self) -> float:
-        """The share of calls that compiled partitions run."""
+        """The share of calls that compiled partitions run, from 0 to 1."""
         return self.compiled / self.calls if self.calls else 1.0
 
     def __str__(self) -> str:
