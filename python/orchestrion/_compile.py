@@ -178,11 +178,13 @@ class DynamicExecutable:
             return found
 
     def set_constants(self, values: Mapping[str, Any]) -> None:
-        """As of :class:`Executable`, for all sizes: those compiled already and those to come.
+        """Replaces constants of all sizes, those compiled already and those to come.
 
         Types and shapes are checked where a size is compiled: of a model that was not called yet, by the first call.
 
-        Raises :class:`InputError` as that does, :class:`UsageError` for a name that `updatable` does not have.
+        :param values: as of :meth:`Executable.set_constants`.
+        :raises InputError: a constant has another type or shape than the model's.
+        :raises UsageError: a name is not one of those given as `updatable` to :func:`orchestrion.compile`.
         """
         unknown = [name for name in values if name not in self._options["updatable"]]
         if unknown:

@@ -134,11 +134,10 @@ class Executable:
         return tuple(Tensor(*port) for port in self._native.updatable)
 
     def set_constants(self, values: Mapping[str, Any]) -> None:
-        """Replaces constants by name, for calls that begin afterwards, in all contexts: without compiling. `save` writes the new ones.
+        """Replaces constants, for calls that begin afterwards, in all contexts: without compiling. `save` writes the new ones.
 
-        Tensors of any library, with the type and shape of the model's; they are copied.
-
-        Raises :class:`InputError` if a constant is not one of `updatable`, or has another type or shape; then none is replaced.
+        :param values: tensors of any library by name, of the types and shapes of :attr:`updatable`; they are copied.
+        :raises InputError: a constant is not one of `updatable`, or has another type or shape; then none is replaced.
         """
         self._native.set_constants(dict(values))
 
