@@ -116,6 +116,8 @@ FUNCTIONS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "average-pool": lambda: traced(nn.AvgPool2d(3, 2, 1, ceil_mode=True), leaf(1, 2, 6, 6)),
     "mutation": lambda: traced(Counter(), normal(3), grad=False),
     "as-strided": lambda: traced(lambda x: (x + 1).as_strided((2, 2), (2, 1)), normal(2, 3), grad=False),
+    "as-strided-overlap": lambda: traced(lambda x: (x + 1).as_strided((3, 2), (1, 2), 1), normal(2, 3), grad=False),
+    "adaptive-pool-overlap": lambda: traced(nn.AdaptiveAvgPool2d((3, 7)), leaf(1, 2, 5, 3)),
 }
 
 

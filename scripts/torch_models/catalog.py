@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import random
 from collections.abc import Callable, Iterator
@@ -140,7 +141,7 @@ def _torchvision(name: str) -> Built:
     options = {"weights_backbone": None} if "weights_backbone" in parameters else {}
     if "inception" in name or name == "googlenet":
         options = {"init_weights": True, "aux_logits": False}
-    model = torchvision.models.get_model(name, weights=None, num_classes=10, **options)
+    model = _sized(lambda: torchvision.models.get_model(name, weights=None, num_classes=10, **options))
     if hasattr(torchvision.models.video, name):
         size = 224 if "mvit" in name else IMAGE
         return Built(model, (torch.randn(1, 3, 16 if size == 224 else 4, size, size),))
@@ -155,7 +156,7 @@ def _timm(name: str) -> Built:
     channels, size = (3, 224) if known is None else (known.input_size[0], known.input_size[-1])
     if size > 256:
         raise Skipped(f"images of {size} pixels")
-    model = timm.create_model(name, pretrained=False, num_classes=10)
+    model = _sized(lambda: timm.create_model(name, pretrained=False, num_classes=10))
     smaller = size
     if known is not None and not known.fixed_input_size and known.pool_size and known.pool_size[0] <= 8:
         smaller = max(IMAGE, known.min_input_size[-1] if known.min_input_size else 0)
@@ -189,9 +190,7 @@ def _transformers(name: str) -> Built:
 
     kind = CONFIG_MAPPING[name]
     config = kind(**_small(kind))
-    with torch.device("meta"):
-        _check_size(AutoModel.from_config(config))
-    model = AutoModel.from_config(config)
+    model = _sized(lambda: AutoModel.from_config(config))
     parameters = inspect.signature(model.forward).parameters
     if name in ("bark", "seamless_m4t", "seamless_m4t_v2"):
         raise Skipped("a pipeline of models")
@@ -217,6 +216,13 @@ def _transformers(name: str) -> Built:
 
 #: The most parameters, and modules without parts, of a model that is run.
 MOST_PARAMETERS, MOST_LAYERS = 62_000_000, 350
+
+
+def _sized(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model, without memory for its weights at first: it may be too large."""
+    with contextlib.suppress(RuntimeError, NotImplementedError), torch.device("meta"):
+        _check_size(make())
+    return make()
 
 
 def _check_size(model: nn.Module) -> None:

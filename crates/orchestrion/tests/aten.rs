@@ -1,5 +1,7 @@
 //! Documents of ATen calls are models like any other: they are interpreted, compiled and run.
 
+use orch_ir::generate::random_inputs;
+use orchestrion::verification::verify;
 use orchestrion::{Error, Executable, Model, Options, RunOptions, Tensor};
 use serde_json::Value;
 
@@ -35,6 +37,27 @@ fn a_document_is_compiled_and_run() {
                 assert!((got - wanted).abs() <= 1e-4 * (1.0 + wanted.abs()), "{got} is not {wanted}");
             }
         }
+    }
+}
+
+/// Traces whose results of random inputs say something: no roots or logarithms of what a weight could not be.
+const TRACES: [&str; 4] =
+    ["bert.inference", "dalle2.inference", "speech-transformer.inference", "deeprecommender-train.backward"];
+
+#[test]
+fn traces_of_models_compute_what_the_interpreter_does() {
+    let folder = orch_files::Scratch::new().expect("a folder");
+    let options = Options { cache_dir: folder.path().to_owned(), superoptimize: false, ..Options::default() };
+    for name in TRACES {
+        let path = format!("{}/../orch-aten/tests/traces/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read(path).expect("the file is read");
+        let model = Model::from_aten(&text, &options).expect("a model");
+        let inputs: Vec<Tensor> =
+            random_inputs(&model.graph, 1).iter().map(orchestrion::aligned).collect();
+        let artifact = model.compile(&options).expect("an artifact");
+        let executable = Executable::load(artifact, RunOptions::default()).expect("an executable");
+        let verified = verify(&model, &mut executable.context().expect("memory"), &inputs, None).expect("a comparison");
+        assert!(verified.verification.pass, "{name}: {:?}", verified.verification.outputs);
     }
 }
 

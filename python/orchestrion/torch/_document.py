@@ -50,6 +50,7 @@ INDEXED = frozenset({
     "aten.index.Tensor",
     "aten.index_put.default",
     "aten.index_select.default",
+    "aten.masked_scatter.default",
     "aten.scatter.src",
     "aten.scatter.value",
     "aten.scatter_add.default",

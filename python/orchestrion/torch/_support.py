@@ -92,16 +92,8 @@ def _tensor(argument: object) -> torch.Tensor:
 
 def _as_strided(known: Arguments) -> bool:
     source = known["self"]
-    tensor = _tensor(source)
     fresh = isinstance(source, Node) and source.op == "call_function"
-    size, stride = known["size"], known["stride"]
-    assert isinstance(size, (list, tuple)) and isinstance(stride, (list, tuple))
-    dense = 1
-    for extent, step in zip(reversed(size), reversed(stride)):
-        if extent != 1 and step != dense:
-            return False
-        dense *= int(extent)
-    return fresh and not _is_view(source) and tensor.is_contiguous() and not known["storage_offset"]
+    return fresh and not _is_view(source) and _tensor(source).is_contiguous()
 
 
 def _is_view(source: object) -> bool:
@@ -126,11 +118,6 @@ def _power(known: Arguments) -> bool:
 
 def _convolution(known: Arguments) -> bool:
     return 3 <= _tensor(known["input"]).dim() <= 5
-
-
-def _adaptive_backward(known: Arguments) -> bool:
-    sizes = zip(_tensor(known["self"]).shape[-2:], _tensor(known["grad_output"]).shape[-2:])
-    return all(windows > 0 and extent % windows == 0 for extent, windows in sizes)
 
 
 def _integer_indices(known: Arguments) -> bool:
@@ -189,7 +176,6 @@ _CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
     "aten.pow.Tensor_Scalar": _power,
     "aten.convolution.default": _convolution,
     "aten.convolution_backward.default": _convolution,
-    "aten._adaptive_avg_pool2d_backward.default": _adaptive_backward,
     "aten.index.Tensor": _index,
     "aten._unsafe_index.Tensor": _index,
     "aten.index_put.default": _index_put,

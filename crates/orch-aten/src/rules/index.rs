@@ -27,7 +27,7 @@ fn embedding(emitter: &mut Emitter, call: &Call) -> Applied {
 }
 
 /// A gather from an axis that may be empty: only no indices are in range then.
-fn taken(emitter: &mut Emitter, data: &Val, indices: &Val, axis: usize) -> Emitted {
+pub(super) fn taken(emitter: &mut Emitter, data: &Val, indices: &Val, axis: usize) -> Emitted {
     if data.shape[axis] > 0 {
         return emitter.gather(data, indices, axis);
     }

@@ -2,7 +2,7 @@
 //!
 //! Of two indices to one element without `accumulate`, the last in row-major order counts; eager promises none.
 
-use super::index::Addressed;
+use super::index::{Addressed, taken};
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
 use crate::emit::{Emitter, Val, checked, invalid, wide};
@@ -14,6 +14,7 @@ pub(super) const RULES: &[Rule] = &[
         .when("indices are integers, or one mask and one value"),
     rule("aten._unsafe_index_put.default", "self indices values accumulate", index_put)
         .when("indices are integers, or one mask and one value"),
+    rule("aten.masked_scatter.default", "self mask source", masked_scatter),
     rule(
         "aten.embedding_dense_backward.default",
         "grad_output indices num_weights padding_idx scale_grad_by_freq",
@@ -67,6 +68,35 @@ fn masked(emitter: &mut Emitter, x: &Val, mask: &Val, value: &Val) -> Applied {
     let value = emitter.cast(value, x.dtype);
     let value = emitter.reshape(&value, [])?;
     one(emitter.select(&mask, &value, x)?)
+}
+
+/// The elements of `source` in turn, wherever the mask is true: as many as it has true elements before.
+fn masked_scatter(emitter: &mut Emitter, call: &Call) -> Applied {
+    let (x, mask, source) = (call.tensor("self")?, call.tensor("mask")?, call.tensor("source")?);
+    if mask.dtype != DType::Bool || source.dtype != x.dtype {
+        return invalid(format!("{} of {} by {}", source.describe(), x.describe(), mask.describe()));
+    }
+    let count = x.shape.elems();
+    if count == 0 {
+        return one(x.clone());
+    }
+    let mask = emitter.expand(mask, &x.shape)?;
+    let mask = emitter.reshape(&mask, [count])?;
+    let ones = emitter.cast(&mask, DType::I64);
+    let axis = emitter.scalar_int(DType::I64, 0);
+    let counted = emitter.one("CumSum", &[&ones, &axis], &[], (DType::I64, ones.shape.clone()));
+    let before = emitter.binary_scalar("Sub", &counted, 1.0)?;
+    let zero = emitter.scalar_int(DType::I64, 0);
+    let positions = emitter.select(&mask, &before, &zero)?;
+    let length = source.shape.elems();
+    // Where nothing is replaced, an empty source will do.
+    let last = emitter.reduce("ReduceMax", &counted, &[0], false);
+    emitter.check_indices(&last, 0, length as i64 + 1)?;
+    let flat = emitter.reshape(source, [length])?;
+    let values = taken(emitter, &flat, &positions, 0)?;
+    let flat = emitter.reshape(x, [count])?;
+    let result = emitter.select(&mask, &values, &flat)?;
+    one(emitter.reshape(&result, x.shape.to_vec())?)
 }
 
 /// Rows `positions` of `data` replaced by `updates`, or with those added (f16 and bf16 in f32).

@@ -20,6 +20,8 @@ mod reduce;
 mod replace;
 mod scatter;
 mod softmax;
+mod sort;
+mod strided;
 mod unary;
 mod view;
 
@@ -68,6 +70,7 @@ impl Rule {
 /// All families.
 const FAMILIES: &[&[Rule]] = &[
     view::RULES,
+    strided::RULES,
     replace::RULES,
     create::RULES,
     unary::RULES,
@@ -75,6 +78,7 @@ const FAMILIES: &[&[Rule]] = &[
     divide::RULES,
     reduce::RULES,
     extremes::RULES,
+    sort::RULES,
     softmax::RULES,
     layer_norm::RULES,
     batch_norm::RULES,

@@ -240,14 +240,14 @@ fn adaptive(emitter: &mut Emitter, call: &Call, spatial: usize) -> Applied {
 }
 
 /// The windows of adaptive pooling along one dimension.
-struct Windows {
-    extent: usize,
-    starts: Vec<usize>,
-    lengths: Vec<usize>,
+pub(super) struct Windows {
+    pub extent: usize,
+    pub starts: Vec<usize>,
+    pub lengths: Vec<usize>,
 }
 
 impl Windows {
-    fn new(extent: usize, count: usize) -> Result<Self, Refusal> {
+    pub fn new(extent: usize, count: usize) -> Result<Self, Refusal> {
         if count > MAX_POSITIONS || extent > MAX_POSITIONS {
             return unsupported(format!("{count} windows over {extent} elements"));
         }

@@ -1,10 +1,13 @@
 //! Gradients of pooling. f16 and bf16 compute in f32.
 
-use super::pooling::{Pool, batched, unbatched};
+use super::pooling::{Pool, Windows, batched, unbatched};
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
-use crate::emit::{Emitted, Emitter, Refusal, Val, invalid, unsupported};
-use orch_ir::Attribute;
+use crate::emit::{Emitted, Emitter, Val, checked, invalid, unsupported};
+use orch_ir::{Attribute, DType, Tensor};
+
+/// The most elements of a table of shares.
+const MAX_SHARES: usize = 1 << 20;
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
@@ -18,8 +21,7 @@ pub(super) const RULES: &[Rule] = &[
         "grad_output self kernel_size stride padding ceil_mode count_include_pad divisor_override",
         average,
     ),
-    rule("aten._adaptive_avg_pool2d_backward.default", "grad_output self", adaptive)
-        .when("extents that the result's extents divide"),
+    rule("aten._adaptive_avg_pool2d_backward.default", "grad_output self", adaptive),
 ];
 
 /// Each gradient is added at the position that its window took.
@@ -80,7 +82,7 @@ fn spread(emitter: &mut Emitter, shares: &Val, pool: &Pool) -> Emitted {
         last.checked_add(pool.kernel[dim])
     };
     let (Some(rows), Some(columns)) = (full(0), full(1)) else { return unsupported("windows that large") };
-    let shape = crate::emit::checked(vec![shares.shape[0], 1, rows, columns])?;
+    let shape = checked(vec![shares.shape[0], 1, rows, columns])?;
     let full = emitter.one("ConvTranspose", &[shares, &ones], &[("strides", strides)], (shares.dtype, shape));
     let zero = emitter.scalar(shares.dtype, 0.0);
     let low = |dim: usize| -(pool.padding[dim] as i64);
@@ -88,27 +90,49 @@ fn spread(emitter: &mut Emitter, shares: &Val, pool: &Pool) -> Emitted {
     emitter.pad(&full, &[0, 0, low(0), low(1)], &[0, 0, high(0, rows), high(1, columns)], &zero)
 }
 
-/// Windows without overlap: each element gets its window's gradient divided by the number of elements.
+/// Each element gets the shares of the windows that it is in: those of all others are zero. `A^T g B`, where row `i` of
+/// `A: [windows, elements]` has one over the length of window `i` at its elements.
 fn adaptive(emitter: &mut Emitter, call: &Call) -> Applied {
     let like = call.float_tensor("self")?;
     let x = batched(emitter, like, 2)?;
     let gradient = batched(emitter, call.float_tensor("grad_output")?, 2)?;
     let (from, to) = ([x.shape[2], x.shape[3]], [gradient.shape[2], gradient.shape[3]]);
-    if gradient.shape[..2] != x.shape[..2] || gradient.dtype != x.dtype {
+    if gradient.shape[..2] != x.shape[..2] || gradient.dtype != x.dtype || to.contains(&0) {
         return invalid(format!("the gradient {} of {}", gradient.describe(), x.describe()));
     }
-    let sizes = [divided(from[0], to[0])?, divided(from[1], to[1])?];
+    let planes = x.shape[0] * x.shape[1];
     let wide = emitter.widen(&gradient);
-    let shares = emitter.binary_scalar("Div", &wide, (sizes[0] * sizes[1]) as f64)?;
-    let shares = emitter.reshape(&shares, [x.shape[0], x.shape[1], to[0], 1, to[1], 1])?;
-    let repeated = [x.shape[0], x.shape[1], to[0], sizes[0], to[1], sizes[1]];
-    let repeated = emitter.expand(&shares, &repeated.into())?;
-    finish(emitter, &repeated, &x, like)
+    if (0..2).all(|dim| from[dim].is_multiple_of(to[dim])) {
+        let sizes = [from[0] / to[0], from[1] / to[1]];
+        let shares = emitter.binary_scalar("Div", &wide, (sizes[0] * sizes[1]) as f64)?;
+        let shares = emitter.reshape(&shares, [planes, to[0], 1, to[1], 1])?;
+        let repeated = emitter.expand(&shares, &[planes, to[0], sizes[0], to[1], sizes[1]].into())?;
+        return finish(emitter, &repeated, &x, like);
+    }
+    // [p, h', w'] -> [p, h', w] -> [p, w, h'] -> [p, w, h] -> [p, h, w]
+    let columns = shares_of(emitter, wide.dtype, from[1], to[1])?;
+    let rows = shares_of(emitter, wide.dtype, from[0], to[0])?;
+    let y = emitter.reshape(&wide, [planes * to[0], to[1]])?;
+    let y = emitter.matmul(&y, &columns)?;
+    let y = emitter.reshape(&y, [planes, to[0], from[1]])?;
+    let y = emitter.transpose_last(&y)?;
+    let y = emitter.reshape(&y, [planes * from[1], to[0]])?;
+    let y = emitter.matmul(&y, &rows)?;
+    let y = emitter.reshape(&y, [planes, from[1], from[0]])?;
+    let y = emitter.transpose_last(&y)?;
+    finish(emitter, &y, &x, like)
 }
 
-fn divided(extent: usize, windows: usize) -> Result<usize, Refusal> {
-    if windows == 0 || !extent.is_multiple_of(windows) {
-        return unsupported(format!("the gradient of {windows} overlapping windows over {extent} elements"));
+/// `[windows, elements]`: what each element of a window counts in its mean.
+fn shares_of(emitter: &mut Emitter, dtype: DType, extent: usize, count: usize) -> Emitted {
+    let windows = Windows::new(extent, count)?;
+    let shape = checked(vec![count, extent])?;
+    if shape.elems() > MAX_SHARES {
+        return unsupported(format!("the gradient of {count} windows over {extent} elements"));
     }
-    Ok(extent / windows)
+    let mut shares = vec![0.0; shape.elems()];
+    for (window, (&start, &length)) in windows.starts.iter().zip(&windows.lengths).enumerate() {
+        shares[window * extent + start..][..length].fill(1.0 / length as f64);
+    }
+    emitter.table(Tensor::from_f64(dtype, shape, &shares))
 }

@@ -2,7 +2,7 @@
 
 use super::{Applied, Rule, one, rule};
 use crate::call::{Call, axis_of};
-use crate::emit::{Emitter, Refusal, Val, invalid, unsupported};
+use crate::emit::{Emitter, Refusal, Val, invalid};
 use orch_ir::Shape;
 
 /// The rules of this family.
@@ -24,9 +24,6 @@ pub(super) const RULES: &[Rule] = &[
     rule("aten.split.Tensor", "self split_size dim", split).view(),
     rule("aten.unbind.int", "self dim", unbind).view(),
     rule("aten.diagonal.default", "self offset dim1 dim2", diagonal).view(),
-    rule("aten.as_strided.default", "self size stride storage_offset", as_strided)
-        .view()
-        .when("contiguous, of a contiguous tensor that is no view, from its start"),
     rule("aten.alias.default", "self", same).view(),
     rule("aten.detach.default", "self", same).view(),
     rule("aten.lift_fresh_copy.default", "self", same),
@@ -274,32 +271,6 @@ fn diagonal(emitter: &mut Emitter, call: &Call) -> Applied {
     let start = if count > 0 { down * columns + right } else { 0 };
     let step = if count > 1 { columns as i64 + 1 } else { 1 };
     one(emitter.slice(&plane, rank - 2, (start, step, count))?)
-}
-
-fn as_strided(emitter: &mut Emitter, call: &Call) -> Applied {
-    let source = call.source("self")?;
-    let x = &source.value;
-    let (size, strides) = (call.dims("size")?, call.ints("stride")?);
-    let from_start = source.is_fresh && matches!(call.int_or("storage_offset", 0), Ok(0));
-    if !from_start || !is_contiguous(&x.shape, &source.strides) || !is_contiguous(&size, &strides) {
-        return unsupported(
-            "as_strided but for a contiguous part of a contiguous tensor that is no view, from its start",
-        );
-    }
-    if size.elems() > x.shape.elems() {
-        return invalid(format!("{size} does not fit into {}", x.describe()));
-    }
-    let flat = emitter.reshape(x, [x.shape.elems()])?;
-    let part = emitter.slice(&flat, 0, (0, 1, size.elems()))?;
-    one(emitter.reshape(&part, size.to_vec())?)
-}
-
-/// True if the elements lie in row-major order without holes.
-fn is_contiguous(shape: &Shape, strides: &[i64]) -> bool {
-    let dense = shape.strides();
-    shape.elems() == 0
-        || strides.len() == shape.rank()
-            && (0..shape.rank()).all(|dim| shape[dim] == 1 || dense[dim] as i64 == strides[dim])
 }
 
 /// Operands are of the result's type; empty vectors are left out, as eager does.

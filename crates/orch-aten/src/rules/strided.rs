@@ -1,0 +1,92 @@
+//! Parts that overlap: windows of an axis, and elements by strides of memory.
+
+use super::{Applied, Rule, one, rule};
+use crate::call::Call;
+use crate::emit::{Emitted, Emitter, checked, invalid, unsupported};
+use orch_ir::{DType, Shape};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    rule("aten.as_strided.default", "self size stride storage_offset", as_strided)
+        .view()
+        .when("of a contiguous tensor that is no view"),
+    rule("aten.unfold.default", "self dimension size step", unfold).view(),
+];
+
+/// `start + sum of strides[d] i_d` over a shape, as `i64`.
+fn positions(emitter: &mut Emitter, start: i64, dims: &[usize], strides: &[i64]) -> Emitted {
+    let mut sum = emitter.scalar_int(DType::I64, start);
+    for (dim, (&extent, &stride)) in dims.iter().zip(strides).enumerate() {
+        let stride = emitter.scalar_int(DType::I64, stride);
+        let counted = emitter.iota(extent);
+        let mut shape = vec![1; dims.len()];
+        shape[dim] = extent;
+        let counted = emitter.reshape(&counted, shape)?;
+        let steps = emitter.binary("Mul", &counted, &stride)?;
+        sum = emitter.binary("Add", &sum, &steps)?;
+    }
+    Ok(sum)
+}
+
+fn as_strided(emitter: &mut Emitter, call: &Call) -> Applied {
+    let source = call.source("self")?;
+    let x = &source.value;
+    let (size, strides, start) =
+        (call.dims("size")?, call.ints("stride")?, call.int_or("storage_offset", 0)?);
+    if !source.is_fresh || !is_contiguous(&x.shape, &source.strides) {
+        return unsupported("as_strided but of a contiguous tensor that is no view");
+    }
+    let last = size.iter().zip(&strides).try_fold(start, |last, (&extent, &stride)| {
+        (stride >= 0).then_some(())?;
+        last.checked_add(stride.checked_mul((extent as i64 - 1).max(0))?)
+    });
+    let count = x.shape.elems();
+    let fits = start >= 0 && last.is_some_and(|last| last < count as i64);
+    if strides.len() != size.rank() || (size.elems() > 0 && !fits) {
+        return invalid(format!("{size} by {strides:?} from {start} in {}", x.describe()));
+    }
+    let flat = emitter.reshape(x, [count])?;
+    if size.elems() == 0 {
+        return one(emitter.zeros(x.dtype, &size)?);
+    }
+    if is_contiguous(&size, &strides) {
+        let part = emitter.slice(&flat, 0, (start as usize, 1, size.elems()))?;
+        return one(emitter.reshape(&part, size.to_vec())?);
+    }
+    let positions = positions(emitter, start, &size, &strides)?;
+    one(emitter.gather(&flat, &positions, 0)?)
+}
+
+/// True if the elements lie in row-major order without holes.
+fn is_contiguous(shape: &Shape, strides: &[i64]) -> bool {
+    let dense = shape.strides();
+    shape.elems() == 0
+        || strides.len() == shape.rank()
+            && (0..shape.rank()).all(|dim| shape[dim] == 1 || dense[dim] as i64 == strides[dim])
+}
+
+/// The elements of each window become a last dimension.
+fn unfold(emitter: &mut Emitter, call: &Call) -> Applied {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dimension", 0, x.rank())?;
+    let (size, step) = (call.int("size")?, call.int("step")?);
+    let Some(&extent) = x.shape.get(axis) else { return unsupported("windows of a scalar") };
+    let (Ok(size), true) = (usize::try_from(size), step > 0) else {
+        return invalid(format!("windows of {size} elements, {step} apart"));
+    };
+    if size > extent {
+        return invalid(format!("windows of {size} of {extent} elements"));
+    }
+    let count = (extent - size) / step as usize + 1;
+    if size == 0 {
+        let mut dims = x.shape.to_vec();
+        dims[axis] = count;
+        dims.push(0);
+        return one(emitter.zeros(x.dtype, &checked(dims)?)?);
+    }
+    let positions = positions(emitter, 0, &[count, size], &[step, 1])?;
+    let windows = emitter.gather(x, &positions, axis)?;
+    let mut order: Vec<usize> = (0..=x.rank()).filter(|&dim| dim != axis + 1).collect();
+    order.push(axis + 1);
+    one(emitter.transpose(&windows, &order)?)
+}
