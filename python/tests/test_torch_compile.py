@@ -84,6 +84,14 @@ def test_inference() -> None:
     assert report.coverage == 1 and report.partitions == 1 and "compiled in 1 partition" in ot.report()
 
 
+def test_outputs_whose_elements_repeat() -> None:
+    class Repeats(nn.Module):
+        def forward(self, x):
+            return (x + 1).unsqueeze(1).expand(3, 4, 5), (x * 2).T[:, None].expand(5, 2, 3)
+
+    check(Repeats(), torch.randn(3, 5))
+
+
 def test_frozen_weights_are_constants() -> None:
     model = Net().eval()
     check(model, torch.randn(2, 3, 8, 8), freeze=True)

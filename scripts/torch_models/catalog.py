@@ -74,6 +74,7 @@ SMALL: dict[str, Any] = {
                      "hidden_dim", "n_inner", "moe_intermediate_size"], 128),
     **dict.fromkeys(["d_kv", "head_dim", "d_head"], 16),
     "vocab_size": 512,
+    "image_size": IMAGE,
     **dict.fromkeys(["pad_token_id", "padding_idx"], 0),
     **dict.fromkeys(["bos_token_id", "decoder_start_token_id"], 1),
     "eos_token_id": 2,

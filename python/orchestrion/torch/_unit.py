@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule
 
 from orchestrion import _native
-from orchestrion.torch._document import DTYPES, document
+from orchestrion.torch._document import DTYPES, DocumentError, document
 
 _LOG = logging.getLogger("orchestrion.torch")
 
@@ -56,7 +56,9 @@ class Unit:
         changed = {row["input"] for row in doc["mutations"]}
         plain = [row["name"] for row in doc["inputs"]]
         orders = _enter_dense(doc, inputs)
-        plan, kept = _plan_outputs(metas, inputs, changed, doc)
+        #: Outputs whose elements repeat along dimensions: they are made once, and shown with these shapes and strides.
+        self._repeated: dict[int, tuple[list[int], list[int]]] = {}
+        plan, kept = _plan_outputs(metas, inputs, changed, doc, self._repeated)
         #: Inputs that each call changes.
         self._mutations = [row["input"] for row in doc["mutations"]]
         fixed = fixed or {}
@@ -81,6 +83,8 @@ class Unit:
     def __call__(self, tensors: list[Any]) -> list[Any]:
         """Runs on the graph's inputs, in order."""
         results, copies = self._run(tensors)
+        for position, (shape, strides) in self._repeated.items():
+            results[position] = results[position].as_strided(shape, strides)
         if copies:
             with torch.no_grad():
                 for position, copy in zip(self._mutations, copies, strict=True):
@@ -151,7 +155,11 @@ def _enter_dense(doc: dict[str, Any], inputs: Tensors) -> list[list[int] | None]
 
 
 def _plan_outputs(
-    metas: Tensors, inputs: Tensors, changed: set[int], doc: dict[str, Any]
+    metas: Tensors,
+    inputs: Tensors,
+    changed: set[int],
+    doc: dict[str, Any],
+    repeated: dict[int, tuple[list[int], list[int]]],
 ) -> tuple[list[_Alias | _Made | None], list[Any]]:
     """How each output is made, and the outputs of the document that are left."""
     storages = {
@@ -174,12 +182,49 @@ def _plan_outputs(
             whole = offset == 0 and shape == list(of.shape) and strides == list(of.stride())
             plan.append((source, shape, strides, offset, whole))
             continue
-        order = dense_order(shape, strides)
         dtype = DTYPES[meta.dtype]
+        if any(stride == 0 and size > 1 for size, stride in zip(shape, strides)):
+            repeated[len(plan)] = (shape, strides)
+            row, shape, strides = _once(doc, row, shape, strides, dtype, len(kept))
+        if _overlaps(shape, strides):
+            raise DocumentError(f"elements of an output share memory: strides {strides} of shape {shape}")
+        order = dense_order(shape, strides)
         plan.append((shape, strides, dtype, order))
         kept.append(row if order is None else _leave_dense(doc, row, shape, dtype, order, len(kept)))
     kept += rows[len(metas) :]
     return plan, kept
+
+
+def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True if elements may share memory."""
+    span = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides) if size > 1):
+        if stride < span:
+            return True
+        span += stride * (size - 1)
+    return False
+
+
+def _once(
+    doc: dict[str, Any], row: dict[str, Any], shape: list[int], strides: list[int], dtype: str, number: int
+) -> tuple[dict[str, Any], list[int], list[int]]:
+    """An output with the first of the elements that repeat, and its shape and strides."""
+    reference = {key: row[key] for key in ("value", "index") if key in row}
+    shape, strides = list(shape), list(strides)
+    for dim in range(len(shape)):
+        if strides[dim] == 0 and shape[dim] > 1:
+            shape[dim] = strides[dim] = 1
+            name = f"output{number}__once{dim}"
+            doc["nodes"].append({
+                "name": name,
+                "target": "aten.slice.Tensor",
+                "args": [reference, dim, 0, 1],
+                "kwargs": {},
+                "results": [{"dtype": dtype, "shape": list(shape), "strides": _row_major(shape)}],
+                "where": "",
+            })
+            reference = {"value": name}
+    return {**reference, "strides": strides}, shape, strides
 
 
 def _leave_dense(
