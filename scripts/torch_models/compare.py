@@ -164,12 +164,11 @@ def training(name: str, steps: int, optimizer: str) -> Row:
     built = catalog.build(name)
     start = time.perf_counter()
     torch._dynamo.reset()
-    want = _losses(copy.deepcopy(built.model), built, steps, optimizer, None)
-    got = _losses(copy.deepcopy(built.model), built, steps, optimizer, _ours)
+    want = _Training(built).losses(steps, optimizer)
+    got = _Training(built, _ours).losses(steps, optimizer)
     row.count()
     row.seconds = time.perf_counter() - start
-    wide = _wide(built)
-    exact = _losses(wide.model, wide, steps, optimizer, None)
+    exact = _Training(_wide(built)).losses(steps, optimizer)
     largest = max(map(abs, exact))
     row.error, row.eager_error = (max(abs(a - b) for a, b in zip(losses, exact)) / largest for losses in (got, want))
     if not row.error <= 2 * row.eager_error + 1e-5:
@@ -194,10 +193,10 @@ def dropout_training(name: str, steps: int, optimizer: str) -> Row:
     ours, traced, eager = [], [], []
     for function, losses in ((_ours, ours), (_traced, traced), (None, eager)):
         torch._dynamo.reset()
+        trained = _Training(catalog.build(name, dropout=True), function)
         for seed in DROPOUT_SEEDS:
-            built = catalog.build(name, dropout=True)
             torch.manual_seed(seed)
-            losses.append(torch.tensor(_losses(built.model, built, steps, optimizer, function)))
+            losses.append(torch.tensor(trained.losses(steps, optimizer)))
         if function is _ours:
             row.count()
     row.seconds = time.perf_counter() - start
@@ -234,26 +233,30 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def _losses(
-    model: nn.Module, built: Built, steps: int, optimizer: str,
-    compiling: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
-) -> list[float]:
-    """The loss at each step: cross entropy of the first output's last dimension and fixed classes."""
-    def loss(classes: torch.Tensor, args: Any, kwargs: Any) -> torch.Tensor:
-        outputs = model(*args, **kwargs)
-        logits = (outputs if isinstance(outputs, torch.Tensor) else outputs[0]).flatten(0, -2)
-        return nn.functional.cross_entropy(logits, classes[: logits.shape[0]] % logits.shape[1])
+class _Training:
+    """A model with its loss: cross entropy of the first output's last dimension and fixed classes."""
 
-    model.train()
-    generator = torch.Generator().manual_seed(1)
-    classes = torch.randint(0, 1 << 20, (4096,), generator=generator)
-    run = loss if compiling is None else compiling(loss)
-    update = OPTIMIZERS[optimizer](model.parameters())
-    losses = []
-    for _ in range(steps):
-        update.zero_grad()
-        value = run(classes, built.args, built.kwargs)
-        value.backward()
-        update.step()
-        losses.append(value.item())
-    return losses
+    def __init__(self, built: Built, compiling: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> None:
+        self.model = copy.deepcopy(built.model).train()
+        self.args, self.kwargs = built.args, built.kwargs
+        self.start = copy.deepcopy(self.model.state_dict())
+        self.classes = torch.randint(0, 1 << 20, (4096,), generator=torch.Generator().manual_seed(1))
+        self.run = self.loss if compiling is None else compiling(self.loss)
+
+    def loss(self) -> torch.Tensor:
+        outputs = self.model(*self.args, **self.kwargs)
+        logits = (outputs if isinstance(outputs, torch.Tensor) else outputs[0]).flatten(0, -2)
+        return nn.functional.cross_entropy(logits, self.classes[: logits.shape[0]] % logits.shape[1])
+
+    def losses(self, steps: int, optimizer: str) -> list[float]:
+        """The loss at each step, from the same weights each time."""
+        self.model.load_state_dict(self.start)
+        update = OPTIMIZERS[optimizer](self.model.parameters())
+        losses = []
+        for _ in range(steps):
+            update.zero_grad()
+            value = self.run()
+            value.backward()
+            update.step()
+            losses.append(value.item())
+        return losses

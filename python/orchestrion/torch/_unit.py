@@ -209,7 +209,7 @@ def _once(
     doc: dict[str, Any], row: dict[str, Any], shape: list[int], strides: list[int], dtype: str, number: int
 ) -> tuple[dict[str, Any], list[int], list[int]]:
     """An output with the first of the elements that repeat, and its shape and strides."""
-    reference = {key: row[key] for key in ("value", "index") if key in row}
+    reference: dict[str, Any] = {key: row[key] for key in ("value", "index") if key in row}
     shape, strides = list(shape), list(strides)
     for dim in range(len(shape)):
         if strides[dim] == 0 and shape[dim] > 1:
