@@ -117,6 +117,12 @@ FUNCTIONS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "mutation": lambda: traced(Counter(), normal(3), grad=False),
     "as-strided": lambda: traced(lambda x: (x + 1).as_strided((2, 2), (2, 1)), normal(2, 3), grad=False),
     "as-strided-overlap": lambda: traced(lambda x: (x + 1).as_strided((3, 2), (1, 2), 1), normal(2, 3), grad=False),
+    "as-strided-scatter": lambda: traced(
+        lambda x: torch.as_strided_scatter(x + 1, x[:, :2].T, (2, 2), (1, 3), 1), normal(2, 3), grad=False
+    ),
+    "as-strided-scatter-whole": lambda: traced(
+        lambda x: torch.as_strided_scatter(x + 1, x * 2, (2, 3, 1, 1), (3, 1, 3, 3)), normal(2, 3, 1, 1), grad=False
+    ),
     "adaptive-pool-overlap": lambda: traced(nn.AdaptiveAvgPool2d((3, 7)), leaf(1, 2, 5, 3)),
 }
 

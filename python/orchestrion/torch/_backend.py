@@ -322,7 +322,13 @@ def _partitioned(
         assert isinstance(part, GraphModule)
         for inner, outer in zip([n for n in part.graph.nodes if n.op == "placeholder"], node.args):
             inner.meta.setdefault("val", outer.meta.get("val"))
-        unit = Unit(part, options.native(work), None, work.watch)
+        try:
+            unit = Unit(part, options.native(work), None, work.watch)
+        except (Error, DocumentError) as error:
+            if isinstance(error, InternalError):
+                raise
+            entry.reason = f"a partition: {error}"
+            continue
         setattr(fused, str(node.target), _Part(unit, single=_is_single(part)))
         inside = [n for n in part.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
         entry.compiled += len(inside)

@@ -92,8 +92,9 @@ def _tensor(argument: object) -> torch.Tensor:
 
 def _as_strided(known: Arguments) -> bool:
     source = known["self"]
-    fresh = isinstance(source, Node) and source.op == "call_function"
-    return fresh and not _is_view(source) and _tensor(source).is_contiguous()
+    assert isinstance(source, Node)
+    # What stays with eager enters as an input, whose memory is not known.
+    return is_supported(source) and not _is_view(source) and _tensor(source).is_contiguous()
 
 
 def _is_view(source: object) -> bool:
@@ -169,6 +170,7 @@ def _batch_norm(known: Arguments) -> bool:
 
 _CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
     "aten.as_strided.default": _as_strided,
+    "aten.as_strided_scatter.default": _as_strided,
     "aten.avg_pool1d.default": _floats,
     "aten.avg_pool2d.default": _floats,
     "aten.avg_pool3d.default": _floats,

@@ -100,7 +100,7 @@ fn masked_scatter(emitter: &mut Emitter, call: &Call) -> Applied {
 }
 
 /// Rows `positions` of `data` replaced by `updates`, or with those added (f16 and bf16 in f32).
-fn scattered(
+pub(super) fn scattered(
     emitter: &mut Emitter,
     data: &Val,
     positions: &Val,

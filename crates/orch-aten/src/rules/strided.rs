@@ -1,14 +1,17 @@
 //! Parts that overlap: windows of an axis, and elements by strides of memory.
 
+use super::index_put::scattered;
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
-use crate::emit::{Emitted, Emitter, checked, invalid, unsupported};
+use crate::emit::{Emitted, Emitter, Refusal, Val, checked, invalid, unsupported};
 use orch_ir::{DType, Shape};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
     rule("aten.as_strided.default", "self size stride storage_offset", as_strided)
         .view()
+        .when("of a contiguous tensor that is no view"),
+    rule("aten.as_strided_scatter.default", "self src size stride storage_offset", as_strided_scatter)
         .when("of a contiguous tensor that is no view"),
     rule("aten.unfold.default", "self dimension size step", unfold).view(),
 ];
@@ -28,33 +31,76 @@ fn positions(emitter: &mut Emitter, start: i64, dims: &[usize], strides: &[i64])
     Ok(sum)
 }
 
+/// Elements of a contiguous tensor by strides of its memory.
+struct Strided {
+    /// The tensor, flat.
+    flat: Val,
+    shape: Shape,
+    size: Shape,
+    strides: Vec<i64>,
+    start: usize,
+}
+
+impl Strided {
+    fn read(emitter: &mut Emitter, call: &Call) -> Result<Self, Refusal> {
+        let source = call.source("self")?;
+        let x = &source.value;
+        let (size, strides) = (call.dims("size")?, call.ints("stride")?);
+        if !source.is_fresh || !is_contiguous(&x.shape, &source.strides) {
+            return unsupported("strides of what is not a contiguous tensor that is no view");
+        }
+        let start = call.int_or("storage_offset", 0)?;
+        let last = size.iter().zip(&strides).try_fold(start, |last, (&extent, &stride)| {
+            (stride >= 0).then_some(())?;
+            last.checked_add(stride.checked_mul((extent as i64 - 1).max(0))?)
+        });
+        let count = x.shape.elems();
+        let fits = size.elems() == 0 || last.is_some_and(|last| last < count as i64);
+        match usize::try_from(start) {
+            Ok(start) if fits && strides.len() == size.rank() => {
+                let flat = emitter.reshape(x, [count])?;
+                Ok(Self { flat, shape: x.shape.clone(), size, strides, start })
+            }
+            _ => invalid(format!("{size} by {strides:?} from {start} in {}", x.describe())),
+        }
+    }
+
+    fn positions(&self, emitter: &mut Emitter) -> Emitted {
+        positions(emitter, self.start as i64, &self.size, &self.strides)
+    }
+}
+
 fn as_strided(emitter: &mut Emitter, call: &Call) -> Applied {
-    let source = call.source("self")?;
-    let x = &source.value;
-    let (size, strides, start) =
-        (call.dims("size")?, call.ints("stride")?, call.int_or("storage_offset", 0)?);
-    if !source.is_fresh || !is_contiguous(&x.shape, &source.strides) {
-        return unsupported("as_strided but of a contiguous tensor that is no view");
-    }
-    let last = size.iter().zip(&strides).try_fold(start, |last, (&extent, &stride)| {
-        (stride >= 0).then_some(())?;
-        last.checked_add(stride.checked_mul((extent as i64 - 1).max(0))?)
-    });
-    let count = x.shape.elems();
-    let fits = start >= 0 && last.is_some_and(|last| last < count as i64);
-    if strides.len() != size.rank() || (size.elems() > 0 && !fits) {
-        return invalid(format!("{size} by {strides:?} from {start} in {}", x.describe()));
-    }
-    let flat = emitter.reshape(x, [count])?;
+    let strided = Strided::read(emitter, call)?;
+    let Strided { flat, size, .. } = &strided;
     if size.elems() == 0 {
-        return one(emitter.zeros(x.dtype, &size)?);
+        return one(emitter.zeros(flat.dtype, size)?);
     }
-    if is_contiguous(&size, &strides) {
-        let part = emitter.slice(&flat, 0, (start as usize, 1, size.elems()))?;
+    if is_contiguous(size, &strided.strides) {
+        let part = emitter.slice(flat, 0, (strided.start, 1, size.elems()))?;
         return one(emitter.reshape(&part, size.to_vec())?);
     }
-    let positions = positions(emitter, start, &size, &strides)?;
-    one(emitter.gather(&flat, &positions, 0)?)
+    let positions = strided.positions(emitter)?;
+    one(emitter.gather(flat, &positions, 0)?)
+}
+
+fn as_strided_scatter(emitter: &mut Emitter, call: &Call) -> Applied {
+    let strided = Strided::read(emitter, call)?;
+    let Strided { flat, size, .. } = &strided;
+    let src = emitter.cast(call.tensor("src")?, flat.dtype);
+    if src.shape != *size {
+        return invalid(format!("{} in the place of {size}", src.describe()));
+    }
+    let is_all = is_contiguous(size, &strided.strides) && size.elems() == flat.shape.elems();
+    let result = if is_all {
+        src
+    } else if size.elems() == 0 {
+        flat.clone()
+    } else {
+        let positions = strided.positions(emitter)?;
+        scattered(emitter, flat, &positions, &src, false)?
+    };
+    one(emitter.reshape(&result, strided.shape.to_vec())?)
 }
 
 /// True if the elements lie in row-major order without holes.
