@@ -196,6 +196,28 @@ def test_indices_out_of_range_raise() -> None:
         assert_equal(fast(torch.tensor([0, 2])), model(torch.tensor([0, 2])))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: torch.gather(x, 1, i[:, None]) * 2,
+        lambda x, i: x[i] * 2,
+        lambda x, i: x.index_select(0, i) * 2,
+        lambda x, i: torch.index_put(x, (i,), x[:2]) * 2,
+        lambda x, i: torch.scatter(x, 0, i[:, None], x[:2]) * 2,
+        lambda x, i: torch.scatter_add(x, 0, i[:, None], x[:2]) * 2,
+    ],
+    ids=["gather", "index", "index_select", "index_put", "scatter", "scatter_add"],
+)
+def test_other_indices_out_of_range_raise(function) -> None:
+    x, fast = torch.randn(5, 5), compiled(function, strict=True)
+    with torch.no_grad():
+        assert_equal(fast(x, torch.tensor([3, 0])), function(x, torch.tensor([3, 0])))
+        for wrong in ([0, 5], [1 << 40, 0], [-6, 1]):
+            with pytest.raises(IndexError):
+                fast(x, torch.tensor(wrong))
+        assert_equal(fast(x, torch.tensor([1, 4])), function(x, torch.tensor([1, 4])))
+
+
 def test_what_is_not_supported_stays_with_eager() -> None:
     def mixed(x):
         y = torch.relu(x @ x.T) * 2 + 1
@@ -267,6 +289,48 @@ def test_a_size_is_compiled_in_the_background() -> None:
     assert any(report.partitions for report in ot.reports())
 
 
+def test_deterministic_results_do_not_change_between_calls() -> None:
+    def function(x):
+        return torch.softmax(x @ x.T, -1).sum(0) / 3
+
+    fast = torch.compile(function, backend="orchestrion", dynamic=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.no_grad():
+            for rows in [33, 34]:
+                x = torch.randn(rows, 65)
+                first = fast(x)
+                assert all(torch.equal(fast(x), first) for _ in range(4))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert sum(report.partitions for report in ot.reports()) == 2
+
+
+def test_a_fork_during_a_compilation() -> None:
+    program = """
+import os, torch
+torch.set_num_threads(1)
+def function(x):
+    for _ in range(6):
+        x = torch.softmax(x @ x.T, -1) + torch.relu(x)
+    return x
+fast = torch.compile(function, backend="orchestrion", dynamic=True)
+with torch.no_grad():
+    x = torch.randn(9, 9)
+    for _ in range(2):
+        fast(x)
+    child = os.fork()
+    for rows in [9, 9, 10, 10, 10]:
+        x = torch.randn(rows, rows)
+        torch.testing.assert_close(fast(x), function(x))
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        print("done")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+
+
 def test_exit_during_a_compilation() -> None:
     program = """
 import torch
@@ -332,6 +396,55 @@ def test_higher_order_operators_work() -> None:
     x.grad = None
     function(x).backward()
     torch.testing.assert_close(mine, x.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_checkpoint_repeats_its_dropout() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 4)).train()
+
+    def function(x):
+        return checkpoint(model, x, use_reentrant=False).square().sum()
+
+    x, found = torch.randn(3, 4), []
+    for run in [function, compiled(function)]:
+        model.zero_grad()
+        torch.manual_seed(5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loss = run(x)
+            loss.backward()
+        found.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+    for mine, theirs in zip(found[1], found[0]):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_branches_and_flexible_attention_work() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def branches(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos() + 1, (x,)) * 3
+
+    def attention(q):
+        return flex_attention(q, q, q, score_mod=lambda score, b, h, i, j: score + (i - j)) * 2
+
+    q = torch.randn(1, 2, 16, 16)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        for x in [torch.ones(5), -torch.ones(5)]:
+            assert_equal(compiled(branches)(x), branches(x))
+        torch.testing.assert_close(compiled(attention)(q), attention(q), rtol=1e-4, atol=1e-5)
+
+
+def test_the_memory_of_outputs_is_resizable() -> None:
+    with torch.no_grad():
+        result = compiled(torch.tanh, strict=True)(torch.randn(6, 4))
+        storage = result.untyped_storage()
+        size = storage.size()
+        storage.resize_(0)
+        storage.resize_(size)
+        result.fill_(2.0)
+    assert torch.equal(result, torch.full((6, 4), 2.0))
 
 
 def test_autocast_and_half_types() -> None:

@@ -142,7 +142,8 @@ def _index_put(known: Arguments) -> bool:
     assert isinstance(indices, (list, tuple))
     if len(indices) == 1 and indices[0] is not None and _tensor(indices[0]).dtype == torch.bool:
         return _tensor(known["values"]).numel() == 1 and not known["accumulate"]
-    return _index(known)
+    # Truths are not added.
+    return _index(known) and not (known["accumulate"] and _tensor(known["self"]).dtype == torch.bool)
 
 
 def _scatter_reduce(known: Arguments) -> bool:
@@ -185,7 +186,7 @@ _CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
     "aten.embedding_dense_backward.default": lambda known: not known["scale_grad_by_freq"],
     "aten.scatter.src": _scatter,
     "aten.scatter.value": _scatter,
-    "aten.scatter_add.default": _scatter,
+    "aten.scatter_add.default": lambda known: _scatter(known) and _tensor(known["self"]).dtype != torch.bool,
     "aten.scatter_reduce.two": lambda known: _scatter(known) and _scatter_reduce(known),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention,
