@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -43,6 +44,9 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i
 
 #: Elements of the largest tensor of a large sample, at least.
 LARGE = 100_000
+
+#: Elements that no tensor of a sample may exceed.
+MOST = 40 * LARGE
 
 #: Operators whose results are not defined.
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
@@ -119,8 +123,12 @@ def function_of(op, sample, gradients: bool):
 
     if not gradients:
         return forward, given
+    with FakeTensorMode() as mode:
+        outputs = floats_of(forward(*(mode.from_tensor(tensor) for tensor in given)))
+    if sum(output.numel() for output in outputs) > MOST:
+        raise ValueError("the outputs are too large")
     # Of ones, many gradients cancel to nothing but rounding.
-    return with_gradients, given + [torch.rand_like(output) - 0.25 for output in floats_of(forward(*given))]
+    return with_gradients, given + [torch.rand(output.shape, dtype=output.dtype) - 0.25 for output in outputs]
 
 
 def floats_of(tensors) -> tuple[torch.Tensor, ...]:
@@ -394,7 +402,7 @@ class Run:
             return True
         seen.add(key)
         # Outer products of tensors that are large already.
-        if is_large and max(map(elements, calls)) > 40 * LARGE:
+        if is_large and max(map(elements, calls)) > MOST:
             return False
         unsupported = {str(node.target) for node in calls if not is_supported(node)}
         if unsupported:

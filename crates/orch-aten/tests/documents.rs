@@ -148,9 +148,21 @@ fn mutations_name_outputs_and_inputs_of_one_type() {
 #[test]
 fn limits_are_told_from_faults() {
     let of = |nodes: Value| {
-        let whole = document(json!([input("x", "f32", &[2]), input("m", "bool", &[2])]), nodes, json!([]));
+        let whole = document(
+            json!([input("x", "f32", &[2]), input("m", "bool", &[2]), input("i", "i64", &[2])]),
+            nodes,
+            json!([]),
+        );
         import(whole.to_string().as_bytes()).expect_err("the document is wrong").are_limits()
     };
+    let (index, truths) = (value("i"), value("m"));
+    let sums = [
+        ("aten.index_put.default", json!([truths, [index], truths, true])),
+        ("aten.scatter_add.default", json!([truths, 0, index, truths])),
+    ];
+    for (target, arguments) in sums {
+        assert!(of(json!([node("a", target, arguments, "bool", &[2])])), "{target}");
+    }
     assert!(of(json!([node(
         "a",
         "aten.native_dropout.default",

@@ -56,9 +56,8 @@ class Unit:
         changed = {row["input"] for row in doc["mutations"]}
         plain = [row["name"] for row in doc["inputs"]]
         orders = _enter_dense(doc, inputs)
-        #: Outputs whose elements repeat along dimensions: they are made once, and shown with these shapes and strides.
-        self._repeated: dict[int, tuple[list[int], list[int]]] = {}
-        plan, kept = _plan_outputs(metas, inputs, changed, doc, self._repeated)
+        outputs = _plan_outputs(metas, inputs, changed, doc)
+        self._repeated = outputs.repeated
         #: Inputs that each call changes.
         self._mutations = [row["input"] for row in doc["mutations"]]
         fixed = fixed or {}

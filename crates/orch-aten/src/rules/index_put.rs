@@ -5,15 +5,15 @@
 use super::index::{Addressed, taken};
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
-use crate::emit::{Emitter, Val, checked, invalid, wide};
+use crate::emit::{Emitter, Val, checked, invalid, unsupported, wide};
 use orch_ir::{Attribute, DType};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
     rule("aten.index_put.default", "self indices values accumulate", index_put)
-        .when("indices are integers, or one mask and one value"),
+        .when("indices are integers, or one mask and one value; sums of numbers only"),
     rule("aten._unsafe_index_put.default", "self indices values accumulate", index_put)
-        .when("indices are integers, or one mask and one value"),
+        .when("indices are integers, or one mask and one value; sums of numbers only"),
     rule("aten.masked_scatter.default", "self mask source", masked_scatter),
     rule(
         "aten.embedding_dense_backward.default",
@@ -33,6 +33,9 @@ fn index_put(emitter: &mut Emitter, call: &Call) -> Applied {
         && !accumulate
     {
         return masked(emitter, x, mask, values);
+    }
+    if accumulate && x.dtype == DType::Bool {
+        return unsupported("a sum of truths");
     }
     let addressed = Addressed::read(emitter, call, x)?;
     let (flat, rest) = addressed.flattened(emitter, x)?;
@@ -120,7 +123,7 @@ pub(super) fn scattered(
 fn embedding_backward(emitter: &mut Emitter, call: &Call) -> Applied {
     let (gradient, indices) = (call.float_tensor("grad_output")?, call.int_tensor("indices")?);
     if call.flag_or("scale_grad_by_freq", false)? {
-        return crate::emit::unsupported("gradients scaled by frequency");
+        return unsupported("gradients scaled by frequency");
     }
     let (rows, columns) = (usize::try_from(call.int("num_weights")?), gradient.shape.last().copied());
     let (Ok(rows), Some(columns), true) =

@@ -4,15 +4,16 @@ use super::index::along;
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
 use crate::emit::{Emitter, Val, invalid, unsupported, wide};
-use orch_ir::Attribute;
+use orch_ir::{Attribute, DType};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
     rule("aten.scatter.src", "self dim index src", |emitter, call| scatter(emitter, call, "none")),
     rule("aten.scatter.value", "self dim index value", |emitter, call| scatter(emitter, call, "none")),
-    rule("aten.scatter_add.default", "self dim index src", |emitter, call| scatter(emitter, call, "add")),
+    rule("aten.scatter_add.default", "self dim index src", |emitter, call| scatter(emitter, call, "add"))
+        .when("numbers"),
     rule("aten.scatter_reduce.two", "self dim index src reduce include_self", reduce)
-        .when("sum, prod, amax or amin, with self"),
+        .when("numbers; sum, prod, amax or amin, with self"),
 ];
 
 fn reduce(emitter: &mut Emitter, call: &Call) -> Applied {
@@ -41,6 +42,9 @@ fn scatter(emitter: &mut Emitter, call: &Call, reduction: &str) -> Applied {
     emitter.check_indices(indices, 0, x.shape.get(axis).copied().unwrap_or(1) as i64)?;
     if indices.shape.elems() == 0 {
         return one(x.clone());
+    }
+    if reduction != "none" && x.dtype == DType::Bool {
+        return unsupported("a reduction of truths");
     }
     if x.rank() == 0 {
         return unsupported("a scatter into a scalar");
