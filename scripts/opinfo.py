@@ -145,21 +145,27 @@ def traced(function, given) -> GraphModule:
 
 
 def enlarged(sample):
-    """The sample with its tensors repeated along each dimension until the largest has LARGE elements; None if all are scalars.
+    """The sample with its tensors repeated along each dimension until the largest has LARGE elements; None if that makes no sense.
 
-    Dimensions of one element stay as they are, so that what is broadcast still is. Indices stay in range.
+    Dimensions of one element stay as they are, so that what is broadcast still is. Indices stay in range. Floats are scaled by
+    random factors: repeated values would hide an element that is read at the wrong place, and round alike in sums.
     """
-    largest = max(tensors_of((sample.input, sample.args, sample.kwargs)), key=torch.Tensor.numel, default=None)
+    tensors = tensors_of((sample.input, sample.args, sample.kwargs))
+    largest = max(tensors, key=torch.Tensor.numel, default=None)
     dims = 0 if largest is None else sum(size > 1 for size in largest.shape)
     if largest is None or dims == 0 or largest.numel() == 0:
         return None
     times = math.ceil((LARGE / largest.numel()) ** (1 / dims))
+    if any(math.prod(size * times if size > 1 else size for size in tensor.shape) > MOST for tensor in tensors):
+        return None
 
     def repeated(value):
         if not isinstance(value, torch.Tensor) or value.dim() == 0:
             return value
         with torch.no_grad():
             result = value.repeat([times if size > 1 else 1 for size in value.shape])
+            if value.is_floating_point():
+                result *= 1 - torch.rand_like(result) / 4
         return result.requires_grad_(value.requires_grad)
 
     return sample.transform(repeated)
@@ -401,13 +407,13 @@ class Run:
         if not calls or key in seen:
             return True
         seen.add(key)
-        # Outer products of tensors that are large already.
-        if is_large and max(map(elements, calls)) > MOST:
-            return False
         unsupported = {str(node.target) for node in calls if not is_supported(node)}
         if unsupported:
             record.missing.update(target for target in unsupported if target.startswith(("aten.", "prims.")))
             record.counts["with eager"] += 1
+            return False
+        # Outer products of tensors that are large already.
+        if is_large and max(map(elements, calls)) > MOST:
             return False
         self.waiting.append(case)
         return True

@@ -165,6 +165,20 @@ def test_strides_and_aliases_of_outputs() -> None:
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+def test_outputs_of_repeated_elements() -> None:
+    def function(x):
+        total = x.sum(0, keepdim=True) * 2
+        return total.expand(3, 5), total[:, :1].expand(3, 5), x.amax(1, keepdim=True).expand(3, 5).T
+
+    x = torch.randn(3, 5, requires_grad=True)
+    with torch.no_grad():
+        for got, want in zip(compiled(function, strict=True)(x), function(x)):
+            assert_equal(got, want)
+    # The gradient of a sum.
+    compiled(lambda x: (x.sum() * 3).square(), strict=True)(x).backward()
+    torch.testing.assert_close(x.grad, (18 * x.sum()).expand(3, 5), rtol=1e-4, atol=1e-5)
+
+
 def test_inputs_that_change() -> None:
     def accumulate(total, x):
         total.add_(x)

@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ class Unit:
             for row, name, order in zip(doc["inputs"], plain, orders)
             if name in fixed
         }
-        first = len(kept) - len(self._mutations)
-        doc["outputs"] = kept
+        first = len(outputs.kept) - len(self._mutations)
+        doc["outputs"] = outputs.kept
         doc["mutations"] = [
             {"output": first + number, "input": position} for number, position in enumerate(self._mutations)
         ]
@@ -77,7 +78,7 @@ class Unit:
         #: Keeps the executable for other units of the same graph.
         self._held = _compiled(self.document, dict(options), entered, watch)
         checks_indices = doc.get("index_check") is not None
-        self._run = _native.Graph(self._held.native, given, plan, len(self._mutations), checks_indices).run
+        self._run = _native.Graph(self._held.native, given, outputs.plan, len(self._mutations), checks_indices).run
 
     def __call__(self, tensors: list[Any]) -> list[Any]:
         """Runs on the graph's inputs, in order."""
@@ -153,14 +154,19 @@ def _enter_dense(doc: dict[str, Any], inputs: Tensors) -> list[list[int] | None]
     return orders
 
 
-def _plan_outputs(
-    metas: Tensors,
-    inputs: Tensors,
-    changed: set[int],
-    doc: dict[str, Any],
-    repeated: dict[int, tuple[list[int], list[int]]],
-) -> tuple[list[_Alias | _Made | None], list[Any]]:
-    """How each output is made, and the outputs of the document that are left."""
+@dataclass(frozen=True)
+class _Outputs:
+    """How the outputs of a graph are made."""
+
+    #: How each is made; None: it is none.
+    plan: list[_Alias | _Made | None]
+    #: The outputs of the document that are left.
+    kept: list[Any]
+    #: Those whose elements repeat along dimensions, by position: they are made once, and shown with these shapes and strides.
+    repeated: dict[int, tuple[list[int], list[int]]]
+
+
+def _plan_outputs(metas: Tensors, inputs: Tensors, changed: set[int], doc: dict[str, Any]) -> _Outputs:
     storages = {
         value.untyped_storage()._cdata: position
         for position, value in enumerate(inputs)
@@ -168,6 +174,7 @@ def _plan_outputs(
     }
     plan: list[_Alias | _Made | None] = []
     kept: list[Any] = []
+    repeated: dict[int, tuple[list[int], list[int]]] = {}
     rows = doc["outputs"]
     for meta, row in zip(metas, rows[: len(metas)], strict=True):
         if meta is None:
@@ -191,7 +198,7 @@ def _plan_outputs(
         plan.append((shape, strides, dtype, order))
         kept.append(row if order is None else _leave_dense(doc, row, shape, dtype, order, len(kept)))
     kept += rows[len(metas) :]
-    return plan, kept
+    return _Outputs(plan, kept, repeated)
 
 
 def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:

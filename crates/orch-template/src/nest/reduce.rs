@@ -7,7 +7,8 @@
 //! result = acc, or its lanes combined
 //! ```
 //!
-//! A float sum longer than [`LONGEST_CHAIN`] has a second level of accumulators, see [`NestEmitter::loop_in_chains`].
+//! A float sum of more than two times [`SHORTEST_CHAIN`] has a second level of accumulators, see
+//! [`NestEmitter::loop_in_chains`].
 
 use super::emit::{LoopBounds, NestEmitter, for_loop};
 use super::flat::{NestReduction, NestStage, ProductOperands};
@@ -19,6 +20,9 @@ use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Type, VarId, VarInfo};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::program::{LoopKind, Stmt};
+
+/// The fewest updates of one accumulator for which a sum is split: shorter chains gain no accuracy that is worth the loop.
+const SHORTEST_CHAIN: usize = 32;
 
 /// The variables of an accumulator: scalars, or vectors of one partial result per lane.
 #[derive(Clone, Copy, Debug)]
@@ -248,7 +252,8 @@ impl<'e> NestEmitter<'e> {
     }
 
     /// `body` in a loop. One execution of `body` updates each accumulator that it is called with `updates` times. A
-    /// float sum with more than [`LONGEST_CHAIN`] updates is split into pieces, each with fresh accumulators:
+    /// float sum of `n` updates is split into pieces of about `sqrt n`, between [`SHORTEST_CHAIN`] and
+    /// [`LONGEST_CHAIN`], each with fresh accumulators:
     ///
     /// ```text
     /// for first in start..end step piece:
@@ -268,10 +273,12 @@ impl<'e> NestEmitter<'e> {
         let points = extent / step;
         let is_sum =
             reduction.op == ReduceOp::Sum && self.nest.program.exprs.dtype(reduction.body).is_float();
-        if !is_sum || points.saturating_mul(updates) <= LONGEST_CHAIN {
+        let total = points.saturating_mul(updates);
+        let chain = total.isqrt().clamp(SHORTEST_CHAIN, LONGEST_CHAIN);
+        if !is_sum || total <= 2 * SHORTEST_CHAIN {
             return vec![whole.around(body(self, accs))];
         }
-        let piece = points.div_ceil(points.div_ceil((LONGEST_CHAIN / updates).max(1))) * step;
+        let piece = points.div_ceil(points.div_ceil((chain / updates).max(1))) * step;
         let exprs = &mut self.nest.program.exprs;
         let name = format!("{}_first", exprs.var_info(whole.var).name);
         let first = exprs.declare(VarInfo {
