@@ -52,11 +52,11 @@ fn traces_of_models_compute_what_the_interpreter_does() {
         let path = format!("{}/../orch-aten/tests/traces/{name}.json", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read(path).expect("the file is read");
         let model = Model::from_aten(&text, &options).expect("a model");
-        let inputs: Vec<Tensor> =
-            random_inputs(&model.graph, 1).iter().map(orchestrion::aligned).collect();
+        let inputs: Vec<Tensor> = random_inputs(&model.graph, 1).iter().map(orchestrion::aligned).collect();
         let artifact = model.compile(&options).expect("an artifact");
         let executable = Executable::load(artifact, RunOptions::default()).expect("an executable");
-        let verified = verify(&model, &mut executable.context().expect("memory"), &inputs, None).expect("a comparison");
+        let verified =
+            verify(&model, &mut executable.context().expect("memory"), &inputs, None).expect("a comparison");
         assert!(verified.verification.pass, "{name}: {:?}", verified.verification.outputs);
     }
 }
