@@ -21,12 +21,13 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import math
 import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,26 +145,30 @@ def traced(function, given) -> GraphModule:
     return gm
 
 
-def enlarged(sample):
+def enlarged(op, sample):
     """The sample with its tensors repeated along each dimension until the largest has LARGE elements; None if that makes no sense.
 
     Dimensions of one element stay as they are, so that what is broadcast still is. Indices stay in range. Floats are scaled by
-    random factors: repeated values would hide an element that is read at the wrong place, and round alike in sums.
+    random factors: repeated values would hide an element that is read at the wrong place, and round alike in sums. Of
+    convolutions only the batch grows: eager takes minutes for large kernels.
     """
     tensors = tensors_of((sample.input, sample.args, sample.kwargs))
-    largest = max(tensors, key=torch.Tensor.numel, default=None)
-    dims = 0 if largest is None else sum(size > 1 for size in largest.shape)
-    if largest is None or dims == 0 or largest.numel() == 0:
+    is_convolution = "conv" in op.name
+    largest = sample.input if is_convolution else max(tensors, key=torch.Tensor.numel, default=None)
+    if not isinstance(largest, torch.Tensor) or largest.numel() == 0 or max(largest.shape, default=1) == 1:
         return None
+    dims = 1 if is_convolution else sum(size > 1 for size in largest.shape)
     times = math.ceil((LARGE / largest.numel()) ** (1 / dims))
-    if any(math.prod(size * times if size > 1 else size for size in tensor.shape) > MOST for tensor in tensors):
+    if any(math.prod(size * times if size > 1 else size for size in tensor.shape) > MOST for tensor in tensors if not is_convolution):
         return None
 
     def repeated(value):
-        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or (is_convolution and value is not sample.input):
             return value
         with torch.no_grad():
-            result = value.repeat([times if size > 1 else 1 for size in value.shape])
+            grows = [size > 1 and not is_convolution for size in value.shape]
+            grows[0] |= is_convolution
+            result = value.repeat([times if grow else 1 for grow in grows])
             if value.is_floating_point():
                 result *= 1 - torch.rand_like(result) / 4
         return result.requires_grad_(value.requires_grad)
@@ -450,7 +455,7 @@ class Run:
                 if self.args.noncontiguous:
                     self.add(pair, name, f"{prefix}, non-contiguous", op.op, sample.noncontiguous(), gradients, seen)
             if self.args.large and is_first:
-                grown = (sample for sample in map(enlarged, samples[:10]) if sample is not None)
+                grown = (sample for sample in (enlarged(op, sample) for sample in samples[:10]) if sample)
                 any(self.add(pair, name, f"{prefix}, large", op.op, sample, gradients, seen) for sample in grown)
         self.unfinished.append(pair)
         if sum(len(case.calls()) for case in self.waiting) >= GRAPH_CALLS:
@@ -479,6 +484,8 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    # What cannot be traced is counted.
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
     from torch.testing._internal.common_methods_invocations import op_db
 
     ops = [op for op in op_db if op.name not in UNDEFINED]

@@ -7,8 +7,7 @@
 //! result = acc, or its lanes combined
 //! ```
 //!
-//! A float sum of more than two times [`SHORTEST_CHAIN`] has a second level of accumulators, see
-//! [`NestEmitter::loop_in_chains`].
+//! A long float sum has a second level of accumulators, see [`NestEmitter::loop_in_chains`].
 
 use super::emit::{LoopBounds, NestEmitter, for_loop};
 use super::flat::{NestReduction, NestStage, ProductOperands};
@@ -252,8 +251,8 @@ impl<'e> NestEmitter<'e> {
     }
 
     /// `body` in a loop. One execution of `body` updates each accumulator that it is called with `updates` times. A
-    /// float sum of `n` updates is split into pieces of about `sqrt n`, between [`SHORTEST_CHAIN`] and
-    /// [`LONGEST_CHAIN`], each with fresh accumulators:
+    /// float sum of `n` updates is split into pieces, each with fresh accumulators: on CPUs of about `sqrt n`, between
+    /// [`SHORTEST_CHAIN`] and [`LONGEST_CHAIN`], on GPUs of [`LONGEST_CHAIN`].
     ///
     /// ```text
     /// for first in start..end step piece:
@@ -274,8 +273,12 @@ impl<'e> NestEmitter<'e> {
         let is_sum =
             reduction.op == ReduceOp::Sum && self.nest.program.exprs.dtype(reduction.body).is_float();
         let total = points.saturating_mul(updates);
-        let chain = total.isqrt().clamp(SHORTEST_CHAIN, LONGEST_CHAIN);
-        if !is_sum || total <= 2 * SHORTEST_CHAIN {
+        // On GPUs threads share a sum, and long loops keep more loads in flight.
+        let chain = match self.nest.program.cta {
+            Some(_) => LONGEST_CHAIN,
+            None => total.isqrt().clamp(SHORTEST_CHAIN, LONGEST_CHAIN),
+        };
+        if !is_sum || total <= chain.max(2 * SHORTEST_CHAIN) {
             return vec![whole.around(body(self, accs))];
         }
         let piece = points.div_ceil(points.div_ceil((chain / updates).max(1))) * step;
