@@ -3,11 +3,11 @@
 
 use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
+use super::micro_kernel::LONGEST_CHAIN;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, sources};
 use super::pack_cost::RowOrder;
 use super::schedule::CpuContractionSchedule;
 use super::staging::Staging;
-use crate::design::LONGEST_CHAIN;
 use orch_compute::block::{BlockProgram, Stage};
 use orch_compute::expr::substitute::{Access, Importer};
 use orch_compute::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
