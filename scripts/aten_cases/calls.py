@@ -425,7 +425,8 @@ def indexing() -> Iterator[tuple[str, list[Given]]]:
     yield "aten.scatter.src", [given(x, 1, at([[[2, 0]]]), normal(2, 1, 3)), given(x, 0, ints(1, 3, 5, low=0, high=4), x)]
     yield "aten.scatter.value", [given(x, 2, ints(4, 3, 1, low=0, high=5), 1.5), given(ints(4), 0, at([1, 3]), 9)]
     yield "aten.scatter_add.default", [given(x, 1, ints(4, 6, 5, low=0, high=3), normal(4, 6, 5)),
-                                       given(normal(4, dtype=F16), 0, at([1, 1, 2]), normal(3, dtype=F16))]
+                                       given(normal(4, dtype=F16), 0, at([1, 1, 2]), normal(3, dtype=F16)),
+                                       given(normal(4), 0, ints(2, 0), normal(2, 0))]
     yield "aten.scatter_reduce.two", [given(x, 1, ints(4, 6, 5, low=0, high=3), normal(4, 6, 5), how)
                                       for how in ("sum", "prod", "amax", "amin")]
     yield "aten.embedding_dense_backward.default", [given(normal(2, 3, 4), at([[1, 2, 1], [0, 5, 1]]), 6, padding, False)

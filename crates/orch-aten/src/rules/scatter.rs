@@ -34,15 +34,16 @@ fn reduce(emitter: &mut Emitter, call: &Call) -> Applied {
 fn scatter(emitter: &mut Emitter, call: &Call, reduction: &str) -> Applied {
     let (x, indices) = (call.tensor("self")?, call.int_tensor("index")?);
     let axis = call.axis("dim", 0, x.rank())?;
+    // Without indices, PyTorch does not look at their rank.
+    if indices.shape.elems() == 0 {
+        return one(x.clone());
+    }
     if x.rank() != indices.rank() {
         return invalid(format!("elements of {} at {}", x.describe(), indices.describe()));
     }
     let compute = if reduction == "none" { x.dtype } else { wide(x.dtype) };
     let updates = updates(emitter, call, indices, compute)?;
     emitter.check_indices(indices, 0, x.shape.get(axis).copied().unwrap_or(1) as i64)?;
-    if indices.shape.elems() == 0 {
-        return one(x.clone());
-    }
     if reduction != "none" && x.dtype == DType::Bool {
         return unsupported("a reduction of truths");
     }
