@@ -62,7 +62,7 @@ mod tests {
             .initializer("w", &weight)
             .node(node("Mul", ["x", "w"], ["y"]))
             .output("y");
-        let model = Model::parse(model.model(17).encode().into(), "", None, &options).unwrap();
+        let model = Model::parse(model.model(17).encode(), "", None, &options).unwrap();
         let artifact = model.compile(&options).unwrap();
 
         // A manifest whose constant is of another size is refused.
