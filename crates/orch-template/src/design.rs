@@ -2,9 +2,13 @@
 
 use orch_thread::kernel::Kernel;
 
-/// The most products or elements that are added up in one chain. The rounding error of a chain grows with its length, so
+/// The most elements that a sum adds up in one chain. The rounding error of a chain grows with its length, so
 /// longer sums are split into chains of at most this length, each with an accumulator of its own.
 pub(crate) const LONGEST_CHAIN: usize = 1024;
+
+/// The most products that are added up in one chain. With chains of 1,024 the error is two to three times that of PyTorch's
+/// products; with these it is the same, and takes 1 to 3 % longer.
+pub(crate) const LONGEST_PRODUCT_CHAIN: usize = 192;
 
 /// Why a template does not lower a block program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

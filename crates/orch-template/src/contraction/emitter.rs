@@ -3,11 +3,11 @@
 
 use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
-use super::micro_kernel::LONGEST_CHAIN;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, sources};
 use super::pack_cost::RowOrder;
 use super::schedule::CpuContractionSchedule;
 use super::staging::Staging;
+use crate::design::LONGEST_PRODUCT_CHAIN;
 use orch_compute::block::{BlockProgram, Stage};
 use orch_compute::expr::substitute::{Access, Importer};
 use orch_compute::expr::{ArgId, BufferId, ExprId, Exprs, Type, VarId};
@@ -243,7 +243,7 @@ impl<'a> ContractionEmitter<'a> {
             self.panel_scratch = Some(self.program.add_buffer(panel));
         }
         let of_block = self.schedule.block_k < self.steps();
-        let is_long = self.steps() > LONGEST_CHAIN;
+        let is_long = self.steps() > LONGEST_PRODUCT_CHAIN;
         if of_block || is_long || self.math_unit == CpuMathUnit::Amx || self.epilogue_is_costly() {
             let panels = if of_block { self.schedule.block_panels } else { 1 };
             let rows = if of_block { self.schedule.block_rows } else { self.schedule.rows };

@@ -6,13 +6,10 @@ use super::epilogue::{emit_epilogue_loop, emit_stores, sums_base};
 use super::math_unit::CpuMathUnit;
 use super::operand::PanelsFrom;
 use super::{amx, bf16_dot};
+use crate::design::LONGEST_PRODUCT_CHAIN;
 use orch_compute::expr::BufferId;
 use orch_compute::expr::{ExprId, Type, VarId};
 use orch_thread::program::{LoopKind, PREFETCH_PANELS, Stmt};
-
-/// The most products that are added up in one chain. With chains of 1,024 the error is two to three times that of PyTorch's
-/// products; with these it is the same, and takes 1 to 3 % longer.
-pub(super) const LONGEST_CHAIN: usize = 192;
 
 /// What a walk over the register tiles of a work item does.
 #[derive(Clone, Copy)]
@@ -75,11 +72,11 @@ fn emit_chains(
     (start, end): (ExprId, ExprId),
     terms: usize,
 ) -> Vec<Stmt> {
-    if terms <= LONGEST_CHAIN {
+    if terms <= LONGEST_PRODUCT_CHAIN {
         return emit_chain(ctx, tile, vectors, sums, (start, end));
     }
     let k = ctx.steps();
-    let chain = terms.div_ceil(terms.div_ceil(LONGEST_CHAIN)).next_multiple_of(ctx.lanes);
+    let chain = terms.div_ceil(terms.div_ceil(LONGEST_PRODUCT_CHAIN)).next_multiple_of(ctx.lanes);
     let exprs = &mut ctx.program.exprs;
     let var = exprs.declare_index("first_of_chain", k);
     let first = exprs.var(var);
