@@ -3,7 +3,7 @@
 
     latency.py [--models resnet50 bert-base] [--threads N] [--rounds N] --orchestrion PROGRAM --library LIBORCHESTRION
 
-All are timed in turns; the median of the rounds counts. Weights are random and constant: `torch.compile` freezes them. Python, C and
+All are timed in turns; the median of the rounds counts. Weights are random; `torch.compile` runs with and without `freeze`. Python, C and
 the command line run the same `.orc` file, which `orchestrion.torch.export` makes.
 """
 
@@ -93,6 +93,7 @@ def row(name, args, folder):
     executable = orchestrion.load(path, threads=args.threads)
     output = model(*inputs)
     compiled = torch.compile(model, backend="orchestrion", options={"freeze": True})
+    unfrozen = torch.compile(model, backend="orchestrion")
     inductor = torch.compile(model)
     torch.testing.assert_close(compiled(*inputs), output, rtol=1e-3, atol=1e-3)
     result = torch.empty_like(output)
@@ -101,7 +102,8 @@ def row(name, args, folder):
     torch.testing.assert_close(result, output, rtol=1e-3, atol=1e-3)
     calls = {
         "Python": lambda: executable(*inputs),
-        "torch.compile": lambda: compiled(*inputs),
+        "torch.compile, frozen": lambda: compiled(*inputs),
+        "torch.compile": lambda: unfrozen(*inputs),
         "C": in_c,
         "eager": lambda: model(*inputs),
         "Inductor": lambda: inductor(*inputs),

@@ -89,6 +89,7 @@ class Options:
     def native(self, work: Work) -> dict[str, Any]:
         """What the compiler is told.
 
+        :param work: threads that compile, and who is told of it.
         :raises MachineError: there is no folder for compiled kernels.
         """
         # Two pools of threads that are each as large as the machine would wait for each other.
@@ -116,7 +117,7 @@ def backend(
     :raises UsageError: there is no such mode or option; with `strict`, the graph or a part of it would stay with eager.
     """
     chosen = Options.of(mode, options)
-    compiler = _Compiler(chosen)
+    compiler = _Compiler(chosen, _weights(gm, example_inputs) if chosen.freeze else [])
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=compiler.compiling("forward"),
         bw_compiler=compiler.compiling("backward"),
@@ -164,8 +165,9 @@ def _boxed(run: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], S
 class _Compiler:
     """Compiles the graphs of one call of the backend."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, weights: Sequence[torch.Tensor | None]) -> None:
         self._options = options
+        self._weights = weights
 
     def compiling(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         """A function for graphs of this kind."""
@@ -175,7 +177,7 @@ class _Compiler:
                 return _boxed(_Sizes(gm, kind, self._options))
             # The tracer's mode would make constants and weights fake.
             with unset_fake_temporarily():
-                frozen = _frozen(gm, kind, self._options)
+                frozen = _frozen(gm, self._weights) if self._weights and kind == "inference" else {}
                 return _boxed(compiled_graph(gm, kind, self._options, frozen=frozen))
 
         return compile_graph
@@ -194,21 +196,34 @@ def _is_dynamic(gm: GraphModule) -> bool:
     return False
 
 
-def _frozen(gm: GraphModule, kind: str, options: Options) -> dict[str, torch.Tensor]:
-    """The weights that become constants, by the names of their inputs."""
-    if not options.freeze or kind != "inference":
+def _weights(gm: GraphModule, example_inputs: Sequence[Any]) -> list[torch.Tensor | None]:
+    """Parameters and buffers among the inputs of a graph of Dynamo, by position."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return [
+        value.detach()
+        if isinstance(value, torch.Tensor) and node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
+        else None
+        for node, value in zip(placeholders, example_inputs, strict=True)
+    ]
+
+
+def _frozen(gm: GraphModule, weights: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """The weights that become constants, by the names of their inputs: those that the graph does not change."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    # AOTAutograd keeps the order of inputs, but where it merges some that overlap.
+    if len(placeholders) != len(weights):
+        _LOG.warning("inputs of a graph overlap or are more than its program has: its weights are not frozen")
         return {}
-    context = torch._guards.TracingContext.try_get()
-    weights = None if context is None else context.params_flat
-    if weights is None:
-        return {}
-    nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
     changed = {node.args[0] for node in gm.graph.nodes if node.target is torch.ops.aten.copy_.default}
-    return {
-        node.name: weight.detach()
-        for node, weight in zip(nodes, weights)
-        if isinstance(weight, torch.Tensor) and node not in changed
-    }
+    frozen = {}
+    for node, weight in zip(placeholders, weights, strict=True):
+        if weight is None or node in changed:
+            continue
+        traced = node.meta["val"]
+        if (traced.shape, traced.stride(), traced.dtype) != (weight.shape, weight.stride(), weight.dtype):
+            raise InternalError(f"input {node.name} of a graph is not the weight that it was traced with")
+        frozen[node.name] = weight
+    return frozen
 
 
 def compiled_graph(
