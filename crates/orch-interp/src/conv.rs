@@ -86,7 +86,7 @@ fn kernel_size(window: &Window) -> usize {
 
 /// For each kernel position, for each window in row-major order, the offset in the plane of these `extents` that it
 /// meets; `None` in the padding.
-pub fn taps_of(window: &Window, extents: &[usize], windows: &[usize]) -> Vec<Vec<Option<usize>>> {
+fn taps_of(window: &Window, extents: &[usize], windows: &[usize]) -> Vec<Vec<Option<usize>>> {
     let plane_strides = strides(extents);
     let mut all = Vec::with_capacity(kernel_size(window));
     let mut kernel = Odometer::new(&window.kernel);

@@ -12,7 +12,6 @@ pub mod compare;
 mod contract;
 mod control;
 mod conv;
-mod cumsum;
 mod element;
 mod error;
 mod eval;

@@ -2,9 +2,7 @@
 
 use crate::element::with_element;
 use crate::{EvalError, EvalOptions, Precision};
-use crate::{
-    contract, control, conv, cumsum, gather, layout, map, reduce, rnn, routines, scatter, topk, window,
-};
+use crate::{contract, control, conv, gather, layout, map, reduce, rnn, routines, scatter, topk, window};
 use orch_ir::{DType, OpaqueKind, OpaqueOp, PrimOp, ScalarFn, Shape, Tensor, infer::infer};
 use std::borrow::Cow;
 
@@ -118,10 +116,6 @@ fn compute_opaque(
 ) -> Result<Vec<Tensor>, EvalError> {
     match &op.kind {
         OpaqueKind::TopK { axis, k, largest, .. } => topk::top_k(inputs, *axis, *k, *largest),
-        OpaqueKind::CumSum { axis, exclusive, reverse } => cumsum::cum_sum(
-            inputs,
-            &cumsum::Direction { axis: *axis, exclusive: *exclusive, reverse: *reverse },
-        ),
         OpaqueKind::If { then_graph, else_graph } => control::branch(then_graph, else_graph, inputs, options),
         OpaqueKind::Loop { body, carried, trips } => control::repeat(body, *carried, *trips, inputs, options),
         OpaqueKind::Scan { body, spec } => control::scan(body, spec, inputs, options),

@@ -12,17 +12,8 @@ pub struct OpaqueOp {
 }
 
 /// The names that [`OpaqueKind::Routine`] may have.
-pub const ROUTINES: &[&str] = &[
-    "Col2Im",
-    "DFT",
-    "DeformConv",
-    "Det",
-    "GridSample",
-    "MaxRoiPool",
-    "MaxUnpool",
-    "ReverseSequence",
-    "RoiAlign",
-];
+pub const ROUTINES: &[&str] =
+    &["DFT", "DeformConv", "Det", "GridSample", "MaxRoiPool", "MaxUnpool", "ReverseSequence", "RoiAlign"];
 
 /// The routines. Semantics are those of the ONNX operator named, on the operands as given after fission has
 /// normalised attributes; the interpreter implements each and the runtime calls it.
@@ -31,8 +22,6 @@ pub const ROUTINES: &[&str] = &[
 pub enum OpaqueKind {
     /// `(x) -> (values, indices: i64)`: the `k` best along `axis`, ties to the lower index.
     TopK { axis: usize, k: usize, largest: bool, sorted: bool },
-    /// `(x) -> y`: running sum along `axis`.
-    CumSum { axis: usize, exclusive: bool, reverse: bool },
     /// `(condition: bool scalar, captures..)`: one of two graphs. Both take the captures as inputs.
     If { then_graph: Box<PrimGraph>, else_graph: Box<PrimGraph> },
     /// `(trip_count: i64 scalar, condition: bool scalar, carried.., captures..) -> (carried.., scans..)`.

@@ -116,7 +116,6 @@ fn every_operation_occurs() {
         "is_nan",
         "is_inf",
         "top_k",
-        "cum_sum",
         "if",
         "loop",
         "scan",

@@ -112,6 +112,18 @@ impl Context<'_> {
         self.slice(x, &starts, &steps, &sizes)
     }
 
+    /// `x` with `before` and `after` copies of a value around one dimension.
+    ///
+    /// # Errors
+    /// If the result is too large.
+    pub fn pad_axis(&mut self, x: TensorId, axis: usize, [before, after]: [usize; 2], value: f64) -> Built {
+        let rank = self.rank(x);
+        let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
+        (low[axis], high[axis]) = (before, after);
+        let value = self.scalar_like(x, value);
+        self.pad(x, PadMode::Constant, (&low, &high), Some(value))
+    }
+
     /// Joins tensors along `axis`; empty ones vanish.
     ///
     /// # Errors

@@ -3,7 +3,6 @@
 //! Each file documents its operands and the order of its integer, float and text parameters. Operands that the ONNX
 //! operator leaves optional are all present. Routines compute in `f64` and round each result to the operand's type.
 
-pub mod col2im;
 pub mod deform_conv;
 pub mod det;
 pub mod dft;
@@ -103,7 +102,6 @@ type Routine = fn(&Call<'_>) -> Result<Vec<Tensor>, EvalError>;
 
 /// All routines by the name of the ONNX operator.
 const ROUTINES: &[(&str, Routine)] = &[
-    ("Col2Im", col2im::col2im),
     ("DFT", dft::dft),
     ("DeformConv", deform_conv::deform_conv),
     ("Det", det::det),

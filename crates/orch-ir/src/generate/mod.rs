@@ -175,15 +175,8 @@ const STEPS: &[GraphStep] = &[
 ];
 
 /// Opaque operations.
-const OPAQUE_STEPS: &[GraphStep] = &[
-    opaque::top_k,
-    opaque::cum_sum,
-    opaque::branch,
-    opaque::repeat,
-    opaque::scan,
-    opaque::rnn,
-    opaque::routine,
-];
+const OPAQUE_STEPS: &[GraphStep] =
+    &[opaque::top_k, opaque::branch, opaque::repeat, opaque::scan, opaque::rnn, opaque::routine];
 
 impl Generator<'_> {
     fn step(&mut self) {

@@ -48,16 +48,6 @@ pub fn top_k(g: &mut Generator<'_>) -> Option<TensorId> {
     g.opaque(kind, &[x], vec![(dtype, shape.clone()), (DType::I64, shape)], &facts)
 }
 
-/// A running sum.
-pub fn cum_sum(g: &mut Generator<'_>) -> Option<TensorId> {
-    let x = g.small_float()?;
-    let axis = g.rng.below(g.graph.shape(x).rank());
-    let kind = OpaqueKind::CumSum { axis, exclusive: g.rng.one_in(2), reverse: g.rng.one_in(2) };
-    let reach = g.facts(x).magnitude() * g.graph.shape(x)[axis] as f64;
-    let results = vec![g.type_of(x)];
-    g.opaque(kind, &[x], results, &[TensorFacts::rounded(-reach, reach)])
-}
-
 /// A body `output = f(input)` for one tensor.
 fn unary_body(name: &str, (dtype, shape): &Type, function: UnaryFn) -> Option<PrimGraph> {
     let mut body = PrimGraph::new(name);

@@ -154,11 +154,6 @@ fn opaque_kind(name: &str, attrs: &mut Attrs) -> Result<OpaqueKind, AttrError> {
             largest: attrs.required("largest", flag)?,
             sorted: attrs.required("sorted", flag)?,
         },
-        "cum_sum" => OpaqueKind::CumSum {
-            axis: attrs.required("axis", int)?,
-            exclusive: attrs.required("exclusive", flag)?,
-            reverse: attrs.required("reverse", flag)?,
-        },
         "if" => OpaqueKind::If {
             then_graph: attrs.required("then", graph)?,
             else_graph: attrs.required("else", graph)?,

@@ -41,7 +41,6 @@ impl OpaqueKind {
     pub fn name(&self) -> String {
         match self {
             OpaqueKind::TopK { .. } => "top_k".to_owned(),
-            OpaqueKind::CumSum { .. } => "cum_sum".to_owned(),
             OpaqueKind::If { .. } => "if".to_owned(),
             OpaqueKind::Loop { .. } => "loop".to_owned(),
             OpaqueKind::Scan { .. } => "scan".to_owned(),
@@ -164,11 +163,6 @@ fn opaque_attributes(kind: &OpaqueKind) -> Described<'_> {
             ("k", Attr::int(k)),
             flag_attribute("largest", *largest),
             flag_attribute("sorted", *sorted),
-        ],
-        OpaqueKind::CumSum { axis, exclusive, reverse } => vec![
-            axis_attribute(*axis),
-            flag_attribute("exclusive", *exclusive),
-            flag_attribute("reverse", *reverse),
         ],
         OpaqueKind::If { then_graph, else_graph } => {
             vec![("then", Attr::graph(then_graph)), ("else", Attr::graph(else_graph))]

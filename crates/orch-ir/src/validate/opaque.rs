@@ -10,7 +10,6 @@ impl Checker {
     pub(super) fn opaque(&mut self, id: NodeId, op: &OpaqueOp, operands: &[Type]) {
         let outcome = match &op.kind {
             OpaqueKind::TopK { axis, k, .. } => top_k(operands, *axis, *k),
-            OpaqueKind::CumSum { axis, .. } => cum_sum(operands, *axis),
             OpaqueKind::Rnn(spec) => rnn(spec, operands),
             OpaqueKind::Routine { name, .. } => match ROUTINES.contains(name) {
                 true => Ok(op.results.clone()),
@@ -111,14 +110,6 @@ fn top_k(operands: &[Type], axis: usize, k: usize) -> Result<Vec<Type>, String> 
     dims[axis] = k;
     let shape = Shape::from(dims);
     Ok(vec![(*dtype, shape.clone()), (DType::I64, shape)])
-}
-
-fn cum_sum(operands: &[Type], axis: usize) -> Result<Vec<Type>, String> {
-    let [(dtype, shape)] = operands else {
-        return Err(format!("one operand expected, {} given", operands.len()));
-    };
-    ensure(*dtype != DType::Bool && axis < shape.rank(), || format!("axis {axis} of {dtype}{shape}"))?;
-    Ok(vec![(*dtype, shape.clone())])
 }
 
 /// The results of a recurrent layer; the interpreter documents its operands.

@@ -1,14 +1,31 @@
 //! CumSum and CumProd: running sums and products along an axis, `exclusive` (of what is before) or not, from the end
 //! if `reverse`.
 //!
+//! A running sum of few elements adds those up to each position. One of many is of blocks of [`BLOCK`]: the sums within each,
+//! and what the blocks before come to, which is a shorter running sum.
+//!
+//! ```text
+//! x        [n]       =  [n / 32, 32]
+//! within   [n / 32, 32]     sum of x[b, j] for j <= i
+//! before   [n / 32]         exclusive running sum of the blocks' sums
+//! y        [n]       =  within[b, i] + before[b]
+//! ```
+//!
 //! Products double the reach in each of `log2 n` steps: `y[i] <- y[i] y[i - reach]`.
 
 use super::super::operand_lists::single_int;
 use crate::registry::{Applied, one};
 use crate::{Call, Context, RuleError, normalize_axis};
-use orch_ir::{OpaqueKind, OpaqueOp, PadMode, TensorId};
+use orch_ir::{CompareFn, DType, ReduceOp, TensorId};
+
+/// Elements of a block of a long running sum.
+const BLOCK: usize = 32;
+
+/// The longest running sum that adds up all elements for each position.
+const SHORT: usize = 64;
 
 /// What runs where.
+#[derive(Clone, Copy)]
 struct Running {
     axis: usize,
     exclusive: bool,
@@ -25,26 +42,68 @@ impl Running {
         })
     }
 
+    /// The running sums of `x`, in its type.
+    fn sums(self, ctx: &mut Context<'_>, x: TensorId) -> Result<TensorId, RuleError> {
+        let shape = ctx.shape(x).to_vec();
+        let (axis, extent) = (self.axis, shape[self.axis]);
+        if extent <= SHORT {
+            return self.short_sums(ctx, x);
+        }
+        let blocks = extent.div_ceil(BLOCK);
+        let padded = ctx.pad_axis(x, axis, [0, blocks * BLOCK - extent], 0.0)?;
+        let mut split = shape.clone();
+        split.splice(axis..=axis, [blocks, BLOCK]);
+        let split = ctx.reshape(padded, split)?;
+        let within = Self { axis: axis + 1, ..self }.short_sums(ctx, split)?;
+        let totals = ctx.reduce(ReduceOp::Sum, split, &[axis + 1])?;
+        let before = Self { exclusive: true, ..self }.sums(ctx, totals)?;
+        let before = ctx.unsqueeze(before, axis + 1)?;
+        let sums = ctx.add(within, before)?;
+        let mut joined = shape;
+        joined[axis] = blocks * BLOCK;
+        let sums = ctx.reshape(sums, joined)?;
+        ctx.slice_axis(sums, axis, 0, extent)
+    }
+
+    /// The same for few elements: each sum reads all of them.
+    fn short_sums(self, ctx: &mut Context<'_>, x: TensorId) -> Result<TensorId, RuleError> {
+        let mut shape = ctx.shape(x).to_vec();
+        let (axis, extent) = (self.axis, shape[self.axis]);
+        // [.., position, element, ..]
+        shape.insert(axis, extent);
+        let mut square = vec![1; shape.len()];
+        (square[axis], square[axis + 1]) = (extent, extent);
+        let position = ctx.iota(DType::I32, square.clone(), axis)?;
+        let element = ctx.iota(DType::I32, square, axis + 1)?;
+        let side = match (self.reverse, self.exclusive) {
+            (false, false) => CompareFn::Le,
+            (false, true) => CompareFn::Lt,
+            (true, false) => CompareFn::Ge,
+            (true, true) => CompareFn::Gt,
+        };
+        let is_added = ctx.compare(side, element, position)?;
+        let elements = ctx.unsqueeze(x, axis)?;
+        let zero = ctx.scalar_like(x, 0.0);
+        let added = ctx.select(is_added, elements, zero)?;
+        ctx.reduce(ReduceOp::Sum, added, &[axis + 1])
+    }
+
     /// `x` moved by `distance` in the running direction, with ones before it.
     fn shifted(&self, ctx: &mut Context<'_>, x: TensorId, distance: usize) -> Result<TensorId, RuleError> {
-        let shape = ctx.shape(x);
-        let kept = shape[self.axis] - distance;
-        let (mut low, mut high) = (vec![0; shape.rank()], vec![0; shape.rank()]);
-        let first = if self.reverse { distance } else { 0 };
-        let side = if self.reverse { &mut high } else { &mut low };
-        side[self.axis] = distance;
+        let kept = ctx.shape(x)[self.axis] - distance;
+        let (first, around) = if self.reverse { (distance, [0, distance]) } else { (0, [distance, 0]) };
         let kept = ctx.slice_axis(x, self.axis, first, kept)?;
-        let one = ctx.scalar_like(x, 1.0);
-        ctx.pad(kept, PadMode::Constant, (&low, &high), Some(one))
+        ctx.pad_axis(kept, self.axis, around, 1.0)
     }
 }
 
 pub(super) fn sum(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     let x = call.tensor(0)?;
-    let Running { axis, exclusive, reverse } = Running::read(ctx, call)?;
-    let results = vec![(ctx.dtype(x), ctx.shape(x))];
-    let kind = OpaqueKind::CumSum { axis, exclusive, reverse };
-    one(ctx.emit_opaque(OpaqueOp { kind, results }, &[x])?[0])
+    let running = Running::read(ctx, call)?;
+    let dtype = ctx.dtype(x);
+    let wide = ctx.widen(x)?;
+    let sums = running.sums(ctx, wide)?;
+    one(ctx.cast(sums, dtype)?)
 }
 
 pub(super) fn product(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
@@ -99,5 +158,26 @@ mod tests {
         let values = [1.0, 2.0, 3.0];
         assert_eq!(running("CumSum", false, false, &values), [1.0, 3.0, 6.0]);
         assert_eq!(running("CumSum", true, true, &values), [5.0, 3.0, 0.0]);
+    }
+
+    #[test]
+    fn sums_of_any_length() {
+        for extent in [0usize, 1, 64, 65, 96, 200, 2100] {
+            let values: Vec<f32> = (0..extent).map(|at| (at % 7) as f32 - 2.5).collect();
+            for (exclusive, reverse) in [(false, false), (true, false), (false, true), (true, true)] {
+                let mut total = 0.0;
+                let mut expected: Vec<f64> = (0..extent)
+                    .map(|step| {
+                        let value = f64::from(values[if reverse { extent - 1 - step } else { step }]);
+                        total += value;
+                        if exclusive { total - value } else { total }
+                    })
+                    .collect();
+                if reverse {
+                    expected.reverse();
+                }
+                assert_eq!(running("CumSum", exclusive, reverse, &values), expected, "{extent}");
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ mod gather_nd;
 mod nms;
 mod non_zero;
 mod one_hot;
+mod placement;
 mod reverse_sequence;
 mod scatter;
 mod selection;

@@ -1,9 +1,10 @@
 //! TensorScatter: writes `update` into a cache along the sequence `axis`, at a position per batch (0 without one); in
 //! mode `circular` positions wrap around.
 
+use super::scatter::scatter_along;
 use crate::registry::{Applied, one};
 use crate::{Call, Context, RuleError, normalize_axis};
-use orch_ir::{BinaryFn, DType, PrimOp};
+use orch_ir::{BinaryFn, DType};
 
 pub(super) fn tensor_scatter(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     let (cache, update) = (call.tensor(0)?, call.tensor(1)?);
@@ -33,5 +34,5 @@ pub(super) fn tensor_scatter(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied 
         positions = ctx.binary_scalar(BinaryFn::FloorMod, positions, shape[axis] as f64)?;
     }
     let positions = ctx.broadcast_to(positions, &written)?;
-    one(ctx.emit(PrimOp::ScatterAlong { axis, combine: None }, &[cache, positions, update])?)
+    one(scatter_along(ctx, [cache, positions, update], axis, None)?)
 }
