@@ -4,7 +4,7 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
-//! [`split_wide_concats`] prepares a graph for kernels, [`merge_products`], [`stage_inputs`] and [`align_rows`] for GPUs.
+//! [`split_wide_concats`] and [`index_selections`] prepare a graph for kernels, [`expand_routines`] as far as a target wants, [`merge_products`], [`stage_inputs`] and [`align_rows`] for GPUs.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -14,6 +14,7 @@
 mod check;
 mod draft;
 mod egraph;
+mod expand;
 mod facts;
 #[cfg(test)]
 mod field;
@@ -26,16 +27,19 @@ mod prepare;
 mod report;
 mod rule;
 pub mod rules;
+mod select;
 mod site;
 mod wide;
 
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
+pub use expand::{ExpandLimits, expand_routines};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
 pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;
+pub use select::index_selections;
 pub use wide::split_wide_concats;
 
 use draft::Draft;

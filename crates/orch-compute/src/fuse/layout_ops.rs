@@ -154,28 +154,61 @@ impl Builder<'_> {
         Ok(joined)
     }
 
-    /// `list[component]` as a formula.
+    /// `list[component]` by the formula of the list.
     fn selected(&mut self, node: NodeId, list: &[usize], component: ExprId) -> Result<ExprId, CannotFuse> {
-        let Some(&first) = list.first() else { return Ok(self.exprs.index(0)) };
-        if list.len() == 1 {
-            return Ok(self.exprs.index(first as i64));
-        }
-        let step = list[1] as i64 - first as i64;
-        if list.windows(2).all(|pair| pair[1] as i64 - pair[0] as i64 == step) {
-            return Ok(self.affine(component, step, first as i64));
-        }
-        let repeat = list.iter().take_while(|&&at| at == first).count();
-        if (list.iter().enumerate()).all(|(i, &at)| at == first + i / repeat) {
-            let quotient = self.quotient(component, repeat);
-            return Ok(self.affine(quotient, 1, first as i64));
-        }
-        let formula = Resampling::of(list).ok_or(CannotFuse::IrregularSelection(node))?;
+        let formula = match Positions::of(list).ok_or(CannotFuse::IrregularSelection(node))? {
+            Positions::Single(at) => return Ok(self.exprs.index(at)),
+            Positions::Even { first, step } => return Ok(self.affine(component, step, first)),
+            Positions::Repeated { first, times } => {
+                let quotient = self.quotient(component, times);
+                return Ok(self.affine(quotient, 1, first));
+            }
+            Positions::Resampled(formula) => formula,
+        };
         let numerator = self.affine(component, formula.step, formula.offset);
         let divisor = self.exprs.index(formula.divisor);
         let position = self.exprs.floor_div(numerator, divisor);
         let (low, high) = (self.exprs.index(formula.low), self.exprs.index(formula.high));
         let position = self.exprs.max(position, low);
         Ok(self.exprs.min(position, high))
+    }
+}
+
+/// True if a kernel computes the positions that [`PrimOp::Select`] takes along a dimension: they are evenly spaced, repeat evenly, or
+/// are those of a resize by a small rational factor.
+pub fn has_formula(positions: &[usize]) -> bool {
+    Positions::of(positions).is_some()
+}
+
+/// A formula for a list of positions.
+enum Positions {
+    /// One position, or none.
+    Single(i64),
+    /// `first + step * i`
+    Even { first: i64, step: i64 },
+    /// `first + i / times`, rounded down
+    Repeated { first: i64, times: usize },
+    /// As a resize reads.
+    Resampled(Resampling),
+}
+
+impl Positions {
+    fn of(list: &[usize]) -> Option<Self> {
+        let at = |i: usize| list[i] as i64;
+        match list.len() {
+            0 => return Some(Self::Single(0)),
+            1 => return Some(Self::Single(at(0))),
+            _ => {}
+        }
+        let (first, step) = (at(0), at(1) - at(0));
+        if list.windows(2).all(|pair| pair[1] as i64 - pair[0] as i64 == step) {
+            return Some(Self::Even { first, step });
+        }
+        let times = list.iter().take_while(|&&at| at == list[0]).count();
+        if list.iter().enumerate().all(|(i, &at)| at == list[0] + i / times) {
+            return Some(Self::Repeated { first, times });
+        }
+        Resampling::of(list).map(Self::Resampled)
     }
 }
 
@@ -258,6 +291,12 @@ mod tests {
 
     #[test]
     fn irregular_positions_have_none() {
+        assert!(
+            !has_formula(&[0, 3, 1, 2])
+                && has_formula(&[4, 2, 0])
+                && has_formula(&[3, 3, 4, 4])
+                && has_formula(&[5])
+        );
         assert_eq!(Resampling::of(&[0, 3, 1, 2]), None);
         assert_eq!(Resampling::of(&[0, 1, 2, 9, 10, 30]), None);
     }

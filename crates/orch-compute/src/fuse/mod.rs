@@ -33,6 +33,7 @@ use builder::Builder;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, TensorId};
 
 pub use error::CannotFuse;
+pub use layout_ops::has_formula;
 
 /// Rounds of splitting after which the axes stay as they are; each round splits at least one axis.
 const MAX_SPLIT_ROUNDS: usize = 16;
