@@ -12,6 +12,7 @@ use crate::plan::context::PlanContext;
 use crate::plan::implement::implement;
 use crate::plan::implementation::Implementation;
 use crate::plan::kernel::Measured;
+use crate::plan::known::KnownTensors;
 use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
 use crate::plan::signature::Signatures;
@@ -133,8 +134,10 @@ impl Model {
         let graph = clock.run("rewrite", || {
             Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
         })?;
-        let graph =
-            clock.run("prepare", || Ok(backend.prepared(orch_rewrite::split_wide_concats(&graph))))?;
+        let graph = clock.run("prepare", || {
+            let graph = orch_rewrite::split_wide_concats(&graph);
+            Ok(backend.prepared(orch_rewrite::index_selections(&graph, orch_compute::fuse::has_formula)))
+        })?;
         let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
         let units = clock.run("identify", || {
             let unit_options = UnitOptions::of(backend.info(), options);
@@ -147,6 +150,7 @@ impl Model {
             storage: &storage,
             units: &units,
             signatures: &signatures,
+            known: &KnownTensors::of(&graph),
             planner: backend,
         };
         let cache = PlanCache::of(&graph, &signatures, info, options);

@@ -4,6 +4,7 @@ use crate::Options;
 use crate::build::find;
 use crate::plan::backend::Backend;
 use crate::plan::context::PlanContext;
+use crate::plan::known::KnownTensors;
 use crate::plan::signature::Signatures;
 use crate::plan::units::{UnitOptions, Units};
 use orch_ir::PrimGraph;
@@ -39,6 +40,7 @@ pub fn with_context(text: &str, options: &Options, body: impl FnOnce(PlanContext
     let storage = backend.storage(&graph);
     let units = Units::of(&graph, storage.layouts(), UnitOptions::of(backend.info(), options)).unwrap();
     let signatures = Signatures::of(&graph, &storage);
-    let (storage, units, signatures) = (&storage, &units, &signatures);
-    body(PlanContext { graph: &graph, storage, units, signatures, planner: backend }, backend);
+    let known = KnownTensors::of(&graph);
+    let (storage, units, signatures, known) = (&storage, &units, &signatures, &known);
+    body(PlanContext { graph: &graph, storage, units, signatures, known, planner: backend }, backend);
 }

@@ -41,6 +41,7 @@ pub fn assemble(
         graph,
         storage,
         inner: &implementation.inner,
+        known: &implementation.known,
         memory_of: BTreeMap::new(),
         constants: Vec::new(),
         known_constants: HashMap::new(),
@@ -112,6 +113,8 @@ struct Assembler<'a> {
     storage: &'a Storage,
     /// Shapes of tensors that the graph does not have.
     inner: &'a [Vec<usize>],
+    /// Tensors of the graph that became constants.
+    known: &'a BTreeMap<TensorId, Tensor>,
     memory_of: BTreeMap<TensorId, SlotMemory>,
     constants: Vec<Bytes>,
     known_constants: HashMap<ConstantForm, usize>,
@@ -178,7 +181,9 @@ impl Assembler<'_> {
 
     /// The value of a tensor that is a constant.
     fn value(&self, tensor: TensorId) -> Option<&Tensor> {
-        (tensor.index() < self.graph.tensors().len()).then(|| self.graph.constant(tensor)).flatten()
+        let stated =
+            (tensor.index() < self.graph.tensors().len()).then(|| self.graph.constant(tensor)).flatten();
+        stated.or_else(|| self.known.get(&tensor))
     }
 
     fn step(&mut self, column: &PlannedColumn, kernels: &[KernelDesign]) -> Result<StepInfo, Error> {

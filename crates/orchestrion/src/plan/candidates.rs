@@ -39,8 +39,10 @@ pub struct CandidateColumn {
     pub substitute: Option<Substitute>,
     /// Modelled time.
     pub cost_us: f64,
-    /// The number of its kernel, or of all kernels of the substitute together; `None` for host routines.
+    /// The number of its kernel, or of all kernels of the substitute together; `None` for host routines and for what is known.
     pub kernel: Option<usize>,
+    /// True if it depends on constants alone: it is evaluated when compiling.
+    pub is_known: bool,
 }
 
 /// What the choice counts for a host routine beyond its time: it is never chosen where a kernel can run.
@@ -60,7 +62,7 @@ pub fn time_us(columns: &[CandidateColumn], choice: &Choice) -> f64 {
 impl CandidateColumn {
     /// What the choice counts beyond its time.
     pub fn penalty_us(&self) -> f64 {
-        if self.kernel.is_none() { HOST_PENALTY_US } else { 0.0 }
+        if self.kernel.is_none() && !self.is_known { HOST_PENALTY_US } else { 0.0 }
     }
 
     /// What the choice counts for it, by its modelled time.
@@ -69,8 +71,13 @@ impl CandidateColumn {
     }
 
     /// A kernel of a template, or a host routine.
-    fn plain(candidate: Candidate, cost_us: f64, kernel: Option<usize>) -> Self {
-        Self { candidate, substitute: None, cost_us, kernel }
+    pub fn plain(candidate: Candidate, cost_us: f64, kernel: Option<usize>) -> Self {
+        Self { candidate, substitute: None, cost_us, kernel, is_known: false }
+    }
+
+    /// What is evaluated when compiling.
+    fn known(candidate: Candidate, cost_us: f64) -> Self {
+        Self { candidate, substitute: None, cost_us, kernel: None, is_known: true }
     }
 }
 
@@ -87,7 +94,7 @@ const MAX_KERNEL_INPUTS: usize = 80;
 /// # Errors
 /// If the work is cancelled.
 pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateColumns, Error> {
-    let PlanContext { graph, storage, units, signatures, planner } = ctx;
+    let PlanContext { graph, storage, units, signatures, known, planner } = ctx;
     let mut enumeration = enumerate(&units.dag, &OneKernelRule { fuse: options.fuse }, &LIMITS);
     if options.fuse && planner.info().chains_contractions {
         enumeration.candidates.extend(chains(units));
@@ -111,6 +118,11 @@ pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateCo
     let mut refused = 0;
     let mut columns = Vec::with_capacity(enumeration.candidates.len());
     for (candidate, number) in enumeration.candidates.into_iter().zip(number_of) {
+        if known.contains_all(&candidate.outputs) {
+            let bytes = candidate.outputs.iter().map(|&tensor| ctx.stored_bytes(tensor) as f64).sum();
+            columns.push(CandidateColumn::known(candidate, known.price_us(bytes)));
+            continue;
+        }
         match costs[number] {
             Some(cost_us) => columns.push(CandidateColumn::plain(candidate, cost_us, Some(number))),
             None if candidate.nodes.len() == 1 => {

@@ -1,6 +1,7 @@
 //! What planning works on: a prepared graph, its storage and units, and the target.
 
 use super::backend::Planner;
+use super::known::KnownTensors;
 use super::signature::Signatures;
 use super::units::Units;
 use orch_compute::Storage;
@@ -17,16 +18,23 @@ pub struct PlanContext<'a> {
     pub units: &'a Units,
     /// Texts that identify its primitives and tensors.
     pub signatures: &'a Signatures,
+    /// Which tensors depend on constants alone.
+    pub known: &'a KnownTensors,
     /// Models and designs kernels.
     pub planner: &'a dyn Planner,
 }
 
 impl PlanContext<'_> {
+    /// Bytes of a tensor as it is stored.
+    pub fn stored_bytes(&self, tensor: TensorId) -> usize {
+        self.graph.shape(tensor).elems() * self.storage.dtype(tensor).size_bytes()
+    }
+
     /// True if a run touches most of the bytes in `reads` for the first time: constants and inputs of the model, which do not
     /// all fit in the cache from one run to the next.
     pub fn is_cold(&self, reads: impl Iterator<Item = TensorId>) -> bool {
         let graph = self.graph;
-        let bytes = |tensor: TensorId| graph.shape(tensor).elems() * self.storage.dtype(tensor).size_bytes();
+        let bytes = |tensor: TensorId| self.stored_bytes(tensor);
         let is_first = |tensor: &TensorId| graph.producer(*tensor).is_none();
         let (mut cold, mut warm) = (0, 0);
         for tensor in reads {

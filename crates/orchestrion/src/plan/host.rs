@@ -10,7 +10,7 @@ use crate::manifest::Device;
 use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, Shape, TensorId};
 use orch_plan::enumerate::Candidate;
 
-// Measured steps on an AMD EPYC, and what these constants make of them: CumSum of 64 x 4096 elements 370 us (530), LSTM of 64
+// Measured steps on an AMD EPYC, and what these constants make of them: LSTM of 64
 // steps, 256 features and a state of 512 131 ms (122), DFT of four times 1024 values 10.6 ms (10.1), TopK of 100000 elements
 // 14.7 ms (14.1), GridSample of 16 x 64 x 64 elements 2.5 ms (2.7), DeformConv of 16 channels of 32 x 32 9.9 ms (11.4),
 // ScatterElements of 1000 x 256 5.7 ms (5.6). Steps of a few elements take 3 to 6 us (2 to 3).
@@ -45,9 +45,7 @@ const TRANSFER_BYTES_PER_US: f64 = 10_000.0;
 impl PlanContext<'_> {
     /// Modelled time of a candidate as a host routine.
     pub fn host_us(&self, candidate: &Candidate) -> f64 {
-        let bytes = |&tensor: &TensorId| {
-            self.graph.shape(tensor).elems() as f64 * self.storage.dtype(tensor).size_bytes() as f64
-        };
+        let bytes = |&tensor: &TensorId| self.stored_bytes(tensor) as f64;
         let transfers_us = match self.planner.info().device {
             Device::Cpu => 0.0,
             Device::Cuda => {
@@ -88,10 +86,7 @@ fn bodies_us(op: &PrimOp, inputs: &[&Shape]) -> f64 {
             let trips = scanned.and_then(|(shape, (axis, _))| shape.get(*axis)).copied().unwrap_or(1);
             trips as f64 * once(body)
         }
-        OpaqueKind::TopK { .. }
-        | OpaqueKind::CumSum { .. }
-        | OpaqueKind::Rnn(_)
-        | OpaqueKind::Routine { .. } => 0.0,
+        OpaqueKind::TopK { .. } | OpaqueKind::Rnn(_) | OpaqueKind::Routine { .. } => 0.0,
     }
 }
 
@@ -119,7 +114,6 @@ fn operations(op: &PrimOp, inputs: &[&Shape], outputs: &[&Shape]) -> f64 {
             OpaqueKind::TopK { axis, .. } => {
                 COMPARISON * input(0) * inputs.first().map_or(1.0, |shape| extent(shape, *axis)).log2()
             }
-            OpaqueKind::CumSum { .. } => 0.0,
             // Each element of a sequence is multiplied with both weights.
             OpaqueKind::Rnn(_) => {
                 let features = inputs.first().map_or(1.0, |shape| extent(shape, shape.rank() - 1));

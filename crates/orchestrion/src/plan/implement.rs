@@ -4,6 +4,7 @@ use super::block_kernels::SubstituteKernel;
 use super::context::PlanContext;
 use super::implementation::{Chosen, ColumnBody, Implementation, PlannedColumn};
 use super::kernel::{KernelDesign, Measured};
+use super::known::evaluate_known;
 use super::library;
 use super::signature::KernelSignature;
 use super::substitute::{Substitute, SubstituteTensor};
@@ -41,8 +42,8 @@ enum ArgTensor {
 pub type Unserved = BTreeSet<String>;
 
 /// Designs the kernels of chosen candidates, which are in executable order. Those that produce nothing but empty
-/// tensors are left out. A unit that no template serves runs as a host routine through the reference interpreter; if
-/// there are sets of several that none serves, these are returned.
+/// tensors are left out; those that depend on constants alone are evaluated. A unit that no template serves runs as a host routine
+/// through the reference interpreter; if there are sets of several that none serves, these are returned.
 ///
 /// # Errors
 /// If the work is cancelled.
@@ -54,7 +55,13 @@ pub fn implement(
 ) -> Result<Result<Implementation, Unserved>, Error> {
     let graph = ctx.graph;
     let is_needed = |chosen: &Chosen| chosen.candidate.outputs.iter().any(|&t| graph.shape(t).elems() > 0);
-    let chosen: Vec<Chosen> = chosen.into_iter().filter(is_needed).collect();
+    let mut implementation = Implementation::default();
+    let mut is_step = |chosen: &Chosen| {
+        let outputs = &chosen.candidate.outputs;
+        // What cannot be evaluated runs, and gives the error.
+        !ctx.known.contains_all(outputs) || evaluate_known(graph, outputs, &mut implementation.known).is_err()
+    };
+    let chosen: Vec<Chosen> = chosen.into_iter().filter(is_needed).filter(&mut is_step).collect();
     let nodes: Vec<Vec<NodeId>> =
         chosen.iter().map(|chosen| ctx.units.primitives(graph, &chosen.candidate.nodes)).collect();
     let uses: Vec<KernelSignature> = (nodes.iter().zip(&chosen))
@@ -70,7 +77,6 @@ pub fn implement(
             distinct.len() - 1
         }));
     }
-    let mut implementation = Implementation::default();
     let mut entries: Vec<Option<Vec<BoundKernel<usize>>>> = Vec::new();
     for made in parallel::map(&distinct, options, |distinct| ctx.design(distinct, measured, options))? {
         entries

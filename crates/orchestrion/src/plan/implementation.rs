@@ -2,9 +2,10 @@
 
 use super::kernel::KernelDesign;
 use super::substitute::Substitute;
-use orch_ir::{NodeId, TensorId};
+use orch_ir::{NodeId, Tensor, TensorId};
 use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
+use std::collections::BTreeMap;
 
 /// A candidate that was chosen.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub struct Implementation {
     pub columns: Vec<PlannedColumn>,
     /// Shapes of the f32 tensors between the kernels of substitutes; their ids follow those of the graph's tensors.
     pub inner: Vec<Vec<usize>>,
+    /// Tensors that depend on constants alone and are read: they become constants.
+    pub known: BTreeMap<TensorId, Tensor>,
     /// Proofs of substitutes.
     pub proofs: Vec<Certificate>,
 }

@@ -8,6 +8,7 @@
 //! | [`backend`] | the three traits that a target implements: [`Planner`](backend::Planner), [`Toolchain`](backend::Toolchain), [`Meter`](backend::Meter) |
 //! | [`units`], [`signature`], [`context`] | the graph in units, the keys of kernels, and all of that as one value |
 //! | [`substitute`], [`block_kernels`] | a proved µGraph in place of primitives, and its kernels |
+//! | [`known`] | what depends on constants alone |
 //! | [`host`] | times of what runs on the host |
 //! | [`candidates`], [`chains`] | sets of units that may be one kernel, with modelled costs |
 //! | [`choose`] | the binary linear program over them |
@@ -31,6 +32,7 @@ pub mod host;
 pub mod implement;
 pub mod implementation;
 pub mod kernel;
+pub mod known;
 pub mod library;
 pub mod passes;
 pub mod planned;

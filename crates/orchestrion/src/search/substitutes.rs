@@ -57,7 +57,9 @@ pub fn add_substitutes(
             candidates.signatures.len() - 1
         });
         let substitute = Some(substitute);
-        candidates.columns.push(CandidateColumn { candidate, substitute, cost_us, kernel: Some(number) });
+        candidates
+            .columns
+            .push(CandidateColumn { substitute, ..CandidateColumn::plain(candidate, cost_us, Some(number)) });
     }
     Ok(())
 }

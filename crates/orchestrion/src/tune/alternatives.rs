@@ -89,16 +89,14 @@ mod tests {
 
     /// Columns of a chain of units: the units `from..to`, and the cost.
     fn plans(all: &[(u32, u32, f64)], units: u32) -> Vec<Vec<usize>> {
-        let column = |&(from, to, cost_us): &(u32, u32, f64)| CandidateColumn {
-            candidate: Candidate {
+        let column = |&(from, to, cost_us): &(u32, u32, f64)| {
+            let candidate = Candidate {
                 nodes: (from..to).map(NodeId).collect(),
                 inputs: vec![TensorId(from)],
                 outputs: vec![TensorId(to)],
                 is_convex: true,
-            },
-            substitute: None,
-            cost_us,
-            kernel: None,
+            };
+            CandidateColumn::plain(candidate, cost_us, None)
         };
         let columns: Vec<CandidateColumn> = all.iter().map(column).collect();
         let mut solve = |costs: &[f64]| {

@@ -123,7 +123,7 @@ mod tests {
             outputs: vec![TensorId(to)],
             is_convex: true,
         };
-        CandidateColumn { candidate, substitute: None, cost_us, kernel: Some(kernel) }
+        CandidateColumn::plain(candidate, cost_us, Some(kernel))
     }
 
     fn solve(columns: &[CandidateColumn], costs: &[f64], units: u32) -> Choice {

@@ -11,6 +11,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::SearchDevice;
+use orch_rewrite::ExpandLimits;
 use orch_template::{self, Design};
 use orch_thread::ThreadProgram;
 use orch_thread::count::count;
@@ -18,12 +19,17 @@ use orch_thread::count::count;
 /// 10^9 per second, in 1 per microsecond.
 const GIGA_TO_MICRO: f64 = 1e3;
 
+/// What is sorted and scattered by kernels. The host sorts 512 elements in 16 us, which is what a core takes to compare all pairs of
+/// them; a million pairs take a millisecond.
+const EXPANDED: ExpandLimits = ExpandLimits { sorted: 512, scattered: 1 << 22 };
+
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {
         &self.info
     }
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
+        let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
         match self.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,

@@ -11,7 +11,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
-use orch_rewrite::RowAlignment;
+use orch_rewrite::{ExpandLimits, RowAlignment};
 use orch_template::Design;
 use orch_template::gpu;
 use orch_thread::ThreadProgram;
@@ -33,12 +33,16 @@ const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 
 /// if four do.
 const WAITING: LatencyHiding = LatencyHiding { iteration: 0.87, columns: 1.31, busy: 0.94 };
 
+/// What is sorted and scattered by kernels: with more, comparing all pairs would take a GPU longer than the host takes.
+const EXPANDED: ExpandLimits = ExpandLimits { sorted: 16 << 10, scattered: 1 << 28 };
+
 impl Planner for Cuda {
     fn info(&self) -> &TargetInfo {
         &self.info
     }
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
+        let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
         let graph = orch_rewrite::merge_products(&graph);
         let (graph, alignment) = match self.precision {
             Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
