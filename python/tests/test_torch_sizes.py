@@ -48,14 +48,14 @@ def test_many_sizes_take_the_memory_of_few() -> None:
         background._not_before = 0.0
         fast(x)
 
-    for rows in range(2, 22):
-        use(rows)
-    gc.collect()
-    before = resident_mib()
-    for rows in range(22, 72):
-        use(rows)
-    gc.collect()
-    assert resident_mib() - before < 12
+    memory = []
+    for first in range(2, 122, 30):
+        for rows in range(first, first + 30):
+            use(rows)
+        gc.collect()
+        memory.append(resident_mib())
+    # The allocator takes memory in steps of 64 MiB; what is kept of each size would grow in every one of these.
+    assert min(after - before for before, after in zip(memory, memory[1:])) < 4
     assert len(_unit._EXECUTABLES) <= 3
 
 
