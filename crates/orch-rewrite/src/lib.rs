@@ -4,7 +4,8 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
-//! [`split_wide_concats`] and [`index_selections`] prepare a graph for kernels, [`expand_routines`] as far as a target wants, [`merge_products`], [`stage_inputs`] and [`align_rows`] for GPUs.
+//! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] as far as
+//! a target wants, [`merge_products`], [`stage_inputs`] and [`align_rows`] for GPUs.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -29,6 +30,7 @@ mod rule;
 pub mod rules;
 mod select;
 mod site;
+mod unflatten;
 mod wide;
 
 pub use egraph::rules as graph_rules;
@@ -40,6 +42,7 @@ pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;
 pub use select::index_selections;
+pub use unflatten::unflatten_reductions;
 pub use wide::split_wide_concats;
 
 use draft::Draft;

@@ -135,7 +135,7 @@ impl Model {
             Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
         })?;
         let graph = clock.run("prepare", || {
-            let graph = orch_rewrite::split_wide_concats(&graph);
+            let graph = orch_rewrite::unflatten_reductions(&orch_rewrite::split_wide_concats(&graph));
             Ok(backend.prepared(orch_rewrite::index_selections(&graph, orch_compute::fuse::has_formula)))
         })?;
         let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;

@@ -79,10 +79,17 @@ fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionCost {
 /// CTAs of the stage that has the fewest.
 fn tasks(block: &BlockProgram) -> u64 {
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+    let rows = block.stages.iter().filter_map(|stage| match stage {
+        Stage::Reduce { domain, .. } => Some(points(domain)),
+        Stage::Store { .. } => None,
+    });
+    // Results of several points of a row, as those of a pool before a norm, lie in the shared memory of one CTA.
+    let has_arrays = rows.clone().min() < rows.max();
+    let row_tasks = if has_arrays { 1 } else { ROW_TASKS };
     let of_stage = |stage: &Stage| match stage {
         Stage::Reduce { domain, reduced, .. } => {
             let (rows, k) = (points(domain), points(reduced));
-            (rows * k).div_ceil(TASK_ELEMS).min(rows * ROW_TASKS)
+            (rows * k).div_ceil(TASK_ELEMS).min(rows * row_tasks)
         }
         Stage::Store { domain, .. } => points(domain).div_ceil(TASK_ELEMS),
     };
@@ -110,7 +117,16 @@ fn product(block: &BlockProgram, form: &ContractionForm, operands: OperandPrecis
         operand_bytes: pair.map(bytes),
         access_bytes: pair.map(|operand| access_bytes(block, operand)),
         operand_ops: pair.map(|operand| computing(block, operand, unit)),
+        operand_pieces: pair.map(|operand| pieces(block, operand)),
     }
+}
+
+/// Tensors of a concatenation, one after the other of which is read where its part of an operand is reached; 1 if it is none.
+fn pieces(block: &BlockProgram, operand: ExprId) -> u64 {
+    let nodes = block.exprs.reachable(&[operand]);
+    let guarded =
+        nodes.iter().filter(|&&id| matches!(block.exprs.get(id), Expr::Read { guard: Some(_), .. }));
+    guarded.count().max(1) as u64
 }
 
 /// Bytes of the widest vector access that the alignment of rows allows for all arguments of an operand. Constants are packed with
