@@ -8,7 +8,8 @@ use super::tma::loads_by_tma;
 use super::unit::MathUnit;
 use crate::contraction::{ContractionForm, GemmShape};
 use crate::gpu::rank::varied;
-use orch_compute::block::BlockProgram;
+use orch_compute::block::{ArgRole, BlockProgram};
+use orch_compute::expr::{Expr, ExprId};
 use orch_thread::OperandPrecision;
 use orch_thread::cta::{SWIZZLE_ROW, WARP_GROUP};
 use orch_thread::target::GpuTarget;
@@ -35,6 +36,7 @@ pub fn schedules(
 ) -> Vec<GpuContractionSchedule> {
     let Ok(form) = ContractionForm::of(block) else { return Vec::new() };
     let Some(unit) = MathUnit::of(block, &form, precision) else { return Vec::new() };
+    let is_computed = [form.a, form.b].into_iter().any(|operand| is_computed(block, operand));
     let extents = GemmShape::of(block, &form);
     let mut space: Vec<GpuContractionSchedule> = space(unit, target).collect();
     // A tile is less than a warp group's rows taller than the result.
@@ -55,7 +57,7 @@ pub fn schedules(
             !schedule.wgmma || schedule.tma == has_tma || has_tma && is_worth_beside_tma(schedule)
         });
     }
-    let problem = Problem { extents, unit, b_major };
+    let problem = Problem { extents, unit, b_major, is_computed };
     let mut ranked: Vec<(f64, GpuContractionSchedule)> =
         (space.into_iter()).map(|schedule| (cycles(&schedule, problem, target), schedule)).collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -66,6 +68,19 @@ pub fn schedules(
         matches!(unit, MathUnit::TensorCore(_)).then_some((block_m, block_n, warps_m, split_k, tma))
     };
     varied(ranked, kind).take(limit).collect()
+}
+
+/// True for an operand that is neither read from memory as it is, or in another type, nor packed as a constant.
+fn is_computed(block: &BlockProgram, operand: ExprId) -> bool {
+    let mut inner = operand;
+    while let Expr::Cast(_, value) = block.exprs.get(inner) {
+        inner = *value;
+    }
+    let reads_variable = block.exprs.reachable(&[inner]).into_iter().any(|id| match block.exprs.get(id) {
+        Expr::Read { arg, .. } => block.arg(*arg).role != ArgRole::Constant,
+        _ => false,
+    });
+    reads_variable && !matches!(block.exprs.get(inner), Expr::Read { .. })
 }
 
 /// True if `wgmma` with loads by threads is worth trying where TMA can load the operands: a short K dimension ends before the
