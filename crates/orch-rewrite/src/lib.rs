@@ -5,7 +5,7 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] as far as
-//! a target wants, [`merge_products`], [`stage_inputs`] and [`align_rows`] for GPUs.
+//! a target wants, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for GPUs.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -24,6 +24,7 @@ mod fold;
 mod narrow;
 mod normalize;
 mod options;
+mod patches;
 mod prepare;
 mod report;
 mod rule;
@@ -38,6 +39,7 @@ pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use expand::{ExpandLimits, expand_routines};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
+pub use patches::patch_products;
 pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;

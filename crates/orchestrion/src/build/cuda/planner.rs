@@ -48,6 +48,7 @@ impl Planner for Cuda {
             Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
             Precision::F16 | Precision::Bf16 => (orch_rewrite::stage_inputs(&graph), HALF_ROWS),
         };
+        let graph = orch_rewrite::patch_products(&graph);
         let layouts = layouts::assign_gpu(&graph);
         orch_rewrite::align_rows(&graph, alignment, |tensor| layouts[tensor.index()].order().last().copied())
     }
