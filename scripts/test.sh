@@ -16,6 +16,8 @@ python=$(scripts/python-env.sh)
 "$python" scripts/fuzz-models.py replay --orchestrion "$(realpath "$orchestrion")"
 # New graphs with each change, which raises the seed in fuzz/seed.
 "$python" scripts/fuzz-models.py --graphs 200 --jobs "$(nproc)" --orchestrion "$(realpath "$orchestrion")"
+# Minimal models of what exporters write: plans for a CPU and a GPU without steps on the host, with few kernels, without spills.
+"$python" bench/patterns/check.py --orchestrion "$orchestrion" --nvrtc "$(scripts/nvrtc.sh)" --jobs "$(nproc)"
 if [ -d "$models" ]; then
     names=(digits_cnn dlrm minilm mirage_lora mirage_ntrans mobilenet_v2)
     zoo=$(scripts/zoo.sh "${names[@]}")
