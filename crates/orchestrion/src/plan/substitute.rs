@@ -87,6 +87,7 @@ impl StoredViews {
                 strides: view.strides.clone(),
                 offset: view.offset,
                 elems: ctx.graph.shape(id).elems(),
+                band: view.band,
             };
             tensors[tensor.index()] = SubstituteTensor::Graph(id);
         }
