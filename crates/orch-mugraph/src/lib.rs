@@ -22,7 +22,7 @@ mod validate;
 pub mod verify;
 
 pub use band::Band;
-pub use extract::{Premise, Region, RegionLimits, View, regions};
+pub use extract::{Premise, Region, RegionLimits, View, mask_band, regions};
 pub use floats::{Precision, interpret};
 pub use graph::{
     Accumulation, BlockGraph, GraphError, InputKind, MuGraph, Node, Store, TensorId, TileId, TileNode,

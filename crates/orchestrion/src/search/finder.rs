@@ -3,7 +3,7 @@
 use crate::plan::backend::Planner;
 use crate::plan::block_kernels::lowered_blocks;
 use crate::{Options, parallel};
-use orch_mugraph::lower::Stored;
+use orch_mugraph::lower::{Stored, gpu};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::{
     MuGraph, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, VerifyOptions, print, superoptimize,
@@ -106,11 +106,22 @@ impl<'a> Finder<'a> {
 
     /// What a µGraph costs once it is lowered; `None` if it is not.
     fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
-        let designs = lowered_blocks(graph, &(query.stored)(graph)?, self.planner, 1)?;
+        let stored = (query.stored)(graph)?;
+        let designs = lowered_blocks(graph, &stored, self.planner, 1)?;
         let instructions =
             designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
         let instructions_us: f64 = instructions.map(|program| self.planner.instructions_us(program)).sum();
-        Some(modelled_us.max(instructions_us))
+        Some(self.visible_us(graph, &stored, modelled_us).max(instructions_us))
+    }
+
+    /// Modelled time less the part of loops that masks hide.
+    fn visible_us(&self, graph: &MuGraph, stored: &[Stored], modelled_us: f64) -> f64 {
+        if !self.planner.info().computes_bands {
+            return modelled_us;
+        }
+        let machine = self.planner.search_options().machine;
+        let launches_us = (machine.launch_us * graph.kernels() as f64).min(modelled_us);
+        launches_us + (modelled_us - launches_us) * gpu::visible_share(graph, stored, machine.cores)
     }
 
     fn key(&self, query: &SearchQuery<'_>, options: &SuperoptimizeOptions) -> Key {

@@ -75,6 +75,7 @@ use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
 pub use schedules::{MugraphSchedule, lower, lower_as, schedules};
 use steps::{TileStep, TileSteps};
+pub use visible::{iterations, visible_share};
 
 /// Warps of a CTA with few accumulators: one warp group.
 pub const FEW_WARPS: usize = 4;

@@ -18,12 +18,14 @@
 use super::emitter::BlockEmitter;
 use super::steps::{TileStep, TileSteps};
 use crate::band::Band;
-use crate::graph::Accumulation;
-use crate::lower::Request;
+use crate::graph::{Accumulation, MuGraph};
+use crate::lower::{Request, Stored};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::tiling::{Stage, indices};
 use orch_compute::{ExprId, Type, VarInfo};
 use orch_thread::Stmt;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Bytes of all tensors that the loop reads up to which blocks are ordered by their work over all heads at once: L2 holds them.
@@ -46,6 +48,52 @@ pub(super) struct VisibleIterations {
     columns: MaskSide,
     /// Iterations of the loop.
     range: usize,
+}
+
+/// Iterations that all blocks of a kernel run, on a GPU, which leaves out those that a mask hides.
+pub fn iterations(request: &Request<'_>) -> usize {
+    run_iterations(request).map_or(0, |(_, all)| all.iter().sum())
+}
+
+/// The time of a µGraph's loops on a GPU of so many SMs, each of which runs one block after the other, as a share of the time that
+/// they would take if masks hid nothing.
+pub fn visible_share(graph: &MuGraph, stored: &[Stored], sms: usize) -> f64 {
+    let (mut visible, mut whole) = (0, 0);
+    for (kernel, _) in graph.nodes() {
+        let request = Request { graph, kernel, stored, name: "" };
+        if let Some((range, blocks)) = run_iterations(&request) {
+            whole += range * blocks.len().div_ceil(sms);
+            visible += time_in_order(blocks, sms);
+        }
+    }
+    if whole == 0 { 1.0 } else { visible as f64 / whole as f64 }
+}
+
+/// Iterations of a kernel's loop, and those that each block runs, in the order in which blocks start.
+fn run_iterations(request: &Request<'_>) -> Option<(usize, Vec<usize>)> {
+    let block = request.block().ok()?;
+    let steps = TileSteps::of(block, request.graph.shapes()).ok()?;
+    let range = block.loop_range;
+    let Some(visible) = VisibleIterations::of(request, &steps, &block.grid) else {
+        return Some((range, vec![range; block.blocks()]));
+    };
+    let mut blocks: Vec<usize> = indices(&block.grid).map(|block| visible.iterations(&block).len()).collect();
+    if visible.order(request, &steps).is_some() {
+        blocks.sort_unstable_by(|a, b| b.cmp(a));
+    }
+    Some((range, blocks))
+}
+
+/// The time until the last of some blocks ends, each of which starts on the SM that is the first to be free.
+fn time_in_order(blocks: Vec<usize>, sms: usize) -> usize {
+    let mut free: BinaryHeap<Reverse<usize>> = (0..sms).map(|_| Reverse(0)).collect();
+    let mut last = 0;
+    for iterations in blocks {
+        let Some(Reverse(start)) = free.pop() else { return last };
+        last = last.max(start + iterations);
+        free.push(Reverse(start + iterations));
+    }
+    last
 }
 
 /// The iterations that a CTA runs: `first .. first + count` of the block.
