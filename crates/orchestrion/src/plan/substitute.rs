@@ -3,6 +3,7 @@
 use super::context::PlanContext;
 use orch_ir::{DType, TensorId};
 use orch_mugraph::lower::Stored;
+use orch_mugraph::search::limits::ComputedInputs;
 use orch_mugraph::{Band, MuGraph, Proved};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +70,12 @@ impl StoredViews {
         };
         let views: Vec<String> = self.inputs.iter().chain([&self.output]).map(view).collect();
         views.join(" ")
+    }
+
+    /// The inputs that kernels compute, by number.
+    pub fn computed(&self) -> ComputedInputs {
+        let numbered = self.inputs.iter().enumerate();
+        ComputedInputs::of(numbered.filter(|(_, view)| view.band.is_some()).map(|(number, _)| number))
     }
 
     /// How each tensor of a µGraph is stored, and where; `None` if the views are not of this µGraph or this graph.
