@@ -5,6 +5,7 @@
 //! This crate compiles nothing, measures nothing and reads no models.
 
 pub mod array;
+pub mod band;
 pub mod eval;
 pub mod extract;
 pub mod floats;
@@ -20,7 +21,8 @@ pub mod tiling;
 mod validate;
 pub mod verify;
 
-pub use extract::{Premise, Region, RegionLimits, View, regions};
+pub use band::Band;
+pub use extract::{Premise, Region, RegionLimits, View, mask_band, regions};
 pub use floats::{Precision, interpret};
 pub use graph::{
     Accumulation, BlockGraph, GraphError, InputKind, MuGraph, Node, Store, TensorId, TileId, TileNode,

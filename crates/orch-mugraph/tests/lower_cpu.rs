@@ -295,9 +295,11 @@ fn tensors_may_lie_anywhere() {
     let graph = flash(None, [24, 40], "[2, 3] loop 5");
     let mut stored = row_major(&graph);
     // Heads within rows; keys `[key, channel]`; one head of values for two of queries.
-    stored[0] = Stored { strides: vec![16, 40, 1], offset: 3, elems: 3 + 24 * 40, dtype: DType::F32 };
-    stored[1] = Stored { strides: vec![640, 1, 16], offset: 0, elems: 1280, dtype: DType::F32 };
-    stored[3] = Stored { strides: vec![16, 32, 1], offset: 7, elems: 7 + 24 * 32, dtype: DType::F32 };
+    stored[0] =
+        Stored { strides: vec![16, 40, 1], offset: 3, elems: 3 + 24 * 40, dtype: DType::F32, band: None };
+    stored[1] = Stored { strides: vec![640, 1, 16], offset: 0, elems: 1280, dtype: DType::F32, band: None };
+    stored[3] =
+        Stored { strides: vec![16, 32, 1], offset: 7, elems: 7 + 24 * 32, dtype: DType::F32, band: None };
     check_scaled(&graph, &stored, 2.0);
     let shared = kernel(
         &["[4, 6, 20]", "[1, 1, 20]"],
@@ -305,8 +307,8 @@ fn tensors_may_lie_anywhere() {
         "s0 = load t0 [0, 1] -; s1 = load t1 [-, -] -; s2 = mul s0, s1; store s2 [0, 1]",
     );
     let mut stored = row_major(&shared);
-    stored[0] = Stored { strides: vec![0, 20, 1], offset: 0, elems: 120, dtype: DType::F32 };
-    stored[2] = Stored { strides: vec![120, 1, 6], offset: 0, elems: 480, dtype: DType::F32 };
+    stored[0] = Stored { strides: vec![0, 20, 1], offset: 0, elems: 120, dtype: DType::F32, band: None };
+    stored[2] = Stored { strides: vec![120, 1, 6], offset: 0, elems: 480, dtype: DType::F32, band: None };
     let mut inputs = random_inputs(&shared, 3, 1.0);
     let head = inputs[0].data[..120].to_vec();
     inputs[0].data = head.repeat(4);

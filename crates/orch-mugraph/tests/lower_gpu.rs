@@ -432,10 +432,10 @@ fn tensors_lie_anywhere() {
     for dtype in [DType::F32, DType::F16] {
         let mut stored = row_major(&graph, dtype);
         // Both heads have the same queries; keys `[key, channel]`; values with gaps, at an odd offset.
-        stored[0] = Stored { dtype, strides: vec![0, 16, 1], offset: 0, elems: 256 };
-        stored[1] = Stored { dtype, strides: vec![512, 1, 16], offset: 0, elems: 1024 };
-        stored[2] = Stored { dtype, strides: vec![33 * 17, 17, 1], offset: 5, elems: 1200 };
-        stored[3] = Stored { dtype, strides: vec![16, 32, 1], offset: 0, elems: 512 };
+        stored[0] = Stored { dtype, strides: vec![0, 16, 1], offset: 0, elems: 256, band: None };
+        stored[1] = Stored { dtype, strides: vec![512, 1, 16], offset: 0, elems: 1024, band: None };
+        stored[2] = Stored { dtype, strides: vec![33 * 17, 17, 1], offset: 5, elems: 1200, band: None };
+        stored[3] = Stored { dtype, strides: vec![16, 32, 1], offset: 0, elems: 512, band: None };
         let mut inputs = rounded(&inputs, dtype);
         let (first, second) = inputs[0].data.split_at_mut(256);
         second.copy_from_slice(first);
@@ -728,7 +728,8 @@ fn other_operands_are_not_loaded_directly() {
     assert!(!streams(&plain, &f16, OperandPrecision::Bf16));
     for (strides, offset) in [([1, 256], 0), ([65, 1], 0), ([64, 1], 4)] {
         let mut stored = f16.clone();
-        stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
+        stored[1] =
+            Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65, band: None };
         assert!(!streams(&plain, &stored, OperandPrecision::F16), "{strides:?} {offset}");
     }
     // Many rows, and a tile that is read twice.

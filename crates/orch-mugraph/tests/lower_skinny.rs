@@ -132,7 +132,8 @@ fn other_operands_are_not_loaded_by_tma() {
     assert_eq!(tma_count(&plain, &row_major(&plain, DType::F32), OperandPrecision::F16), None);
     for (strides, offset) in [([65, 1], 0), ([64, 1], 4)] {
         let mut stored = f16.clone();
-        stored[1] = Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65 };
+        stored[1] =
+            Stored { dtype: DType::F16, strides: strides.to_vec(), offset, elems: 256 * 65, band: None };
         assert_eq!(tma_count(&plain, &stored, OperandPrecision::F16), None, "{strides:?} {offset}");
     }
     for other in [

@@ -304,6 +304,7 @@ fn tensors_without_a_tensor_map_are_copied_by_cp_async() {
         strides: vec![line * SMALL.keys, line, 1],
         offset,
         elems: SMALL.heads * SMALL.keys * line + offset,
+        band: None,
     };
     // Values whose start, or the start of whose rows, TMA does not support; keys may still be loaded by TMA.
     for (values, views) in [(rows(64, 8), 2), (rows(64, 4), 1), (rows(68, 0), 1), (rows(80, 16), 2)] {

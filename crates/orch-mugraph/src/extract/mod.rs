@@ -13,6 +13,7 @@
 //! A region computes the same as its primitives for real numbers, under the premises that it states.
 
 mod arrange;
+mod band;
 mod expr;
 mod grow;
 mod index;
@@ -24,6 +25,7 @@ use crate::graph::{MuGraph, Node};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::stabilise::{Axis, analyse};
 use arrange::{Arranged, arrange, join_labels, reachable};
+pub use band::mask_band;
 use expr::{Expr, ExprId, Exprs};
 use grow::{End, Readers, choices};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};

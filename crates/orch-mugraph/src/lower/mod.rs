@@ -7,7 +7,9 @@
 pub mod cpu;
 pub mod gpu;
 
+use crate::band::Band;
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId};
+use crate::op::Op;
 use orch_compute::{ExprId, Exprs};
 use orch_ir::DType;
 
@@ -22,6 +24,8 @@ pub struct Stored {
     pub offset: usize,
     /// Elements that the memory has.
     pub elems: usize,
+    /// The band that the last two dimensions of a mask are, if that is known: GPUs compute it and do not read the memory.
+    pub band: Option<Band>,
 }
 
 impl Stored {
@@ -31,7 +35,7 @@ impl Stored {
         for dim in (1..shape.len()).rev() {
             strides[dim - 1] = strides[dim] * shape[dim];
         }
-        Stored { dtype, strides, offset: 0, elems: crate::op::elems(shape) }
+        Stored { dtype, strides, offset: 0, elems: crate::op::elems(shape), band: None }
     }
 }
 
@@ -74,6 +78,20 @@ impl<'a> Request<'a> {
         match self.graph.definition(self.kernel) {
             Some(Node::Block(block)) => Ok(block),
             _ => Err(CannotLower(format!("{} is not defined by a block graph", self.kernel))),
+        }
+    }
+
+    /// Whether a tensor is read from memory; masks that are computed from indices are not.
+    pub fn is_in_memory(&self, tensor: TensorId) -> bool {
+        self.graph.computed_mask(tensor).is_none() && self.band(tensor).is_none()
+    }
+
+    /// The band that the last two dimensions of a tensor are, if it is a mask that is known to be one.
+    pub fn band(&self, tensor: TensorId) -> Option<Band> {
+        match self.graph.computed_mask(tensor) {
+            Some(Op::Causal { offset, .. }) => Some(Band::causal(*offset)),
+            Some(_) => None,
+            None => self.stored.get(tensor.index())?.band,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a kernel costs by its sketch and counts, and the counts that cost least.
 
 use super::algebra::{LOOP, WHOLE};
-use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, TileOp};
+use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, Source, TileOp};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
 use serde::{Deserialize, Serialize};
@@ -270,6 +270,9 @@ impl Totals {
     ) {
         let sketch = extents.sketch;
         let source = &sketch.sources[source];
+        if source.is_computed {
+            return;
+        }
         let is_given = matches!(source.origin, Origin::Program(_));
         let element_bytes = if is_given { device.element_bytes } else { device.partial_bytes };
         let bytes = extents.elems(&sketch.dims[at]) * element_bytes;
@@ -536,7 +539,8 @@ impl SearchDevice {
             let atom = |atom: Atom| if atom.parts == WHOLE { labels[usize::from(atom.label)] } else { 1 };
             dims.iter().flat_map(|dim| dim.atoms()).map(|a| atom(a) as f64).product()
         };
-        let loads = sketch.sources.iter().filter(|source| matches!(source.origin, Origin::Program(_)));
+        let is_loaded = |source: &&Source| matches!(source.origin, Origin::Program(_)) && !source.is_computed;
+        let loads = sketch.sources.iter().filter(is_loaded);
         let loaded: f64 = loads.map(|source| whole(&source.dims)).sum();
         let stored: f64 = sketch.stores.iter().map(|(_, dims, _)| whole(dims)).sum();
         let from_memory = loaded / self.memory_bytes_per_us;

@@ -38,6 +38,22 @@ impl Default for BlockLimits {
     }
 }
 
+/// Inputs of a program that kernels compute instead of loading them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ComputedInputs(u64);
+
+impl ComputedInputs {
+    /// Those whose number among the inputs is given; beyond the first 64 they count as loaded.
+    pub fn of(numbers: impl Iterator<Item = usize>) -> ComputedInputs {
+        ComputedInputs(numbers.filter(|&number| number < 64).fold(0, |all, number| all | 1 << number))
+    }
+
+    /// Whether an input is among them.
+    pub fn contains(self, number: usize) -> bool {
+        number < 64 && self.0 >> number & 1 == 1
+    }
+}
+
 /// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {

@@ -36,7 +36,7 @@ use build::build;
 use cost::{Beside, PartCounts, SearchDevice};
 use egg::{Id, Language};
 use labels::Labels;
-use limits::{BlockLimits, Counts, Target};
+use limits::{BlockLimits, ComputedInputs, Counts, Target};
 use pairs::Candidates;
 pub use progress::Progress;
 use rope::{Rope, ropes};
@@ -64,6 +64,8 @@ pub struct SearchOptions {
     pub below_us: f64,
     /// Other numbers of blocks and iterations that are returned with each µGraph of one kernel.
     pub alternatives: usize,
+    /// Masks that kernels compute from indices.
+    pub computed: ComputedInputs,
 }
 
 impl Default for SearchOptions {
@@ -79,6 +81,7 @@ impl Default for SearchOptions {
             slack: 1.5,
             below_us,
             alternatives: 0,
+            computed: ComputedInputs::default(),
         }
     }
 }
@@ -187,7 +190,7 @@ impl<'a> Context<'a> {
         }
         let labels = Labels::of(program)?;
         let algebra = Algebra::new(program, &labels)?;
-        let sources = given(program, &labels, &algebra.tensors);
+        let sources = given(program, &labels, &algebra.tensors, options.computed);
         let target = |(_, output): &(String, TensorId)| {
             let dims = labels.dims(*output).iter().map(|label| Dim::whole(*label)).collect();
             (algebra.tensors[output.index()], dims)

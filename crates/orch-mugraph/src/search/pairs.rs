@@ -111,6 +111,7 @@ impl Context<'_> {
             class: *class,
             dims: dims.clone(),
             origin: Origin::Stored(at),
+            is_computed: false,
         });
         let stored: Vec<Source> = stored.collect();
         // What is out of reach of one block that sees everything is out of reach of many.

@@ -2,7 +2,7 @@
 
 use super::algebra::{GRID, LOOP, TILE, WHOLE};
 use super::labels::Labels;
-use super::limits::Target;
+use super::limits::{ComputedInputs, Target};
 use crate::graph::{MuGraph, TensorId};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
@@ -54,6 +54,8 @@ pub struct Source {
     pub dims: Vec<Dim>,
     /// Where it comes from: an input of the program, or a result of the kernel before.
     pub origin: Origin,
+    /// Whether kernels compute its elements from indices instead of loading them.
+    pub is_computed: bool,
 }
 
 /// Where a tensor comes from.
@@ -291,13 +293,19 @@ impl Sketch {
     }
 }
 
-/// The tensors that a program is given.
-pub fn given(program: &MuGraph, labels: &Labels, classes: &[Id]) -> Vec<Source> {
+/// The tensors that a program is given, `computed` among them.
+pub fn given(program: &MuGraph, labels: &Labels, classes: &[Id], computed: ComputedInputs) -> Vec<Source> {
     let is_given = |node: &crate::Node| node.args().is_empty();
+    let inputs: Vec<TensorId> = program.inputs().map(|(id, ..)| id).collect();
+    let is_computed = |id: TensorId| match inputs.iter().position(|input| *input == id) {
+        Some(input) => computed.contains(input),
+        None => true,
+    };
     let source = |id: TensorId| Source {
         class: classes[id.index()],
         dims: labels.dims(id).iter().map(|label| Dim::whole(*label)).collect(),
         origin: Origin::Program(id),
+        is_computed: is_computed(id),
     };
     program.nodes().filter(|(_, node)| is_given(node)).map(|(id, _)| source(id)).collect()
 }

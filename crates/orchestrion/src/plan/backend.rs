@@ -35,6 +35,8 @@ pub struct TargetInfo {
     pub chains_contractions: bool,
     /// True if kernels widen f16 to f32 at no cost where they read it, as they do bf16 on every target.
     pub widens_f16: bool,
+    /// True if kernels of µGraphs compute masks that are bands from indices, and visit visible tiles only.
+    pub computes_bands: bool,
     /// True if a kernel starts before the kernel before it has ended (programmatic dependent launch), so that a plan takes
     /// less than the sum of its kernels' times.
     pub overlaps_kernels: bool,

@@ -4,7 +4,7 @@ use super::backend::Planner;
 use super::context::PlanContext;
 use super::kernel::{KernelDesign, KernelWork};
 use super::substitute::{Substitute, SubstituteTensor};
-use orch_mugraph::lower::{Request, Stored};
+use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::op::elems;
 use orch_mugraph::tiling::tile_shapes;
 use orch_mugraph::{BlockGraph, MuGraph, Node, Op, ReduceFn, TileNode};
@@ -71,15 +71,16 @@ impl Substitute {
         let mut kernels = Vec::new();
         for LoweredBlock { kernel, block, designs } in designs {
             let cost_us = share_us.max(ctx.planner.instructions_us(&designs.first()?.kernel.program));
-            let has_memory = |tensor: &orch_mugraph::TensorId| graph.computed_mask(*tensor).is_none();
-            let reads = block.loaded().filter(has_memory).map(|tensor| tensors[tensor.index()]);
+            let request = Request { graph: &graph, kernel, stored: &stored, name: "" };
+            let is_read = |tensor: &orch_mugraph::TensorId| request.is_in_memory(*tensor);
+            let reads = block.loaded().filter(is_read).map(|tensor| tensors[tensor.index()]);
             let writes = (0..block.stores.len()).map(|result| tensors[kernel.index() + result]);
             kernels.push(SubstituteKernel {
                 designs,
                 args: tensors.clone(),
                 reads: reads.collect(),
                 writes: writes.collect(),
-                work: work(&graph, block, ctx),
+                work: work(&request, block, ctx),
                 cost_us,
                 name: name(block),
             });
@@ -132,10 +133,14 @@ fn name(block: &BlockGraph) -> String {
 }
 
 /// What a kernel does at least: each tensor moved once, products multiplied.
-fn work(graph: &MuGraph, block: &BlockGraph, ctx: PlanContext<'_>) -> KernelWork {
+fn work(request: &Request<'_>, block: &BlockGraph, ctx: PlanContext<'_>) -> KernelWork {
+    let graph = request.graph;
     let machine = ctx.planner.search_options().machine;
     let shapes = tile_shapes(block, graph.shapes(), (&vec![0; block.grid.len()], 0)).unwrap_or_default();
-    let times = (block.blocks() * block.loop_range) as f64;
+    let iterations = match ctx.planner.info().computes_bands {
+        true => gpu::iterations(request),
+        false => block.blocks() * block.loop_range,
+    };
     let product = |(node, shape): (&TileNode, &Vec<usize>)| match node {
         TileNode::Op { op: Op::Matmul, args } => {
             let terms = shapes[args[0].index()].last().copied().unwrap_or(1);
@@ -143,8 +148,9 @@ fn work(graph: &MuGraph, block: &BlockGraph, ctx: PlanContext<'_>) -> KernelWork
         }
         _ => 0.0,
     };
-    let flops = times * block.nodes.iter().zip(&shapes).map(product).sum::<f64>();
-    let mut tensors: Vec<orch_mugraph::TensorId> = block.loaded().collect();
+    let flops = iterations as f64 * block.nodes.iter().zip(&shapes).map(product).sum::<f64>();
+    let mut tensors: Vec<orch_mugraph::TensorId> =
+        block.loaded().filter(|tensor| request.is_in_memory(*tensor)).collect();
     tensors.sort_unstable();
     tensors.dedup();
     let moved: usize = tensors.iter().map(|tensor| elems(graph.shape(*tensor))).sum();

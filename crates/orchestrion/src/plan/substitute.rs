@@ -3,7 +3,8 @@
 use super::context::PlanContext;
 use orch_ir::{DType, TensorId};
 use orch_mugraph::lower::Stored;
-use orch_mugraph::{MuGraph, Proved};
+use orch_mugraph::search::limits::ComputedInputs;
+use orch_mugraph::{Band, MuGraph, Proved};
 use serde::{Deserialize, Serialize};
 
 /// A proved µGraph in place of some primitives.
@@ -34,6 +35,8 @@ pub struct StoredView {
     pub strides: Vec<usize>,
     /// Elements in memory before the first one.
     pub offset: usize,
+    /// The band that a mask is, where kernels compute it and do not read the tensor.
+    pub band: Option<Band>,
 }
 
 /// Where a tensor of a µGraph is.
@@ -59,11 +62,20 @@ impl Substitute {
 }
 
 impl StoredViews {
-    /// Text that is equal for equal layouts.
+    /// Text that is equal for equal layouts and bands.
     pub fn key(&self) -> String {
-        let view = |view: &StoredView| format!("{:?} {}", view.strides, view.offset);
+        let band = |band: Band| format!(" {:?}..{:?}", band.below, band.above);
+        let view = |view: &StoredView| {
+            format!("{:?} {}{}", view.strides, view.offset, view.band.map(band).unwrap_or_default())
+        };
         let views: Vec<String> = self.inputs.iter().chain([&self.output]).map(view).collect();
         views.join(" ")
+    }
+
+    /// The inputs that kernels compute, by number.
+    pub fn computed(&self) -> ComputedInputs {
+        let numbered = self.inputs.iter().enumerate();
+        ComputedInputs::of(numbered.filter(|(_, view)| view.band.is_some()).map(|(number, _)| number))
     }
 
     /// How each tensor of a µGraph is stored, and where; `None` if the views are not of this µGraph or this graph.
@@ -87,6 +99,7 @@ impl StoredViews {
                 strides: view.strides.clone(),
                 offset: view.offset,
                 elems: ctx.graph.shape(id).elems(),
+                band: view.band,
             };
             tensors[tensor.index()] = SubstituteTensor::Graph(id);
         }

@@ -3,8 +3,9 @@
 use crate::plan::backend::Planner;
 use crate::plan::block_kernels::lowered_blocks;
 use crate::{Options, parallel};
-use orch_mugraph::lower::Stored;
+use orch_mugraph::lower::{Stored, gpu};
 use orch_mugraph::search::SearchOptions;
+use orch_mugraph::search::limits::ComputedInputs;
 use orch_mugraph::{
     MuGraph, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, VerifyOptions, print, superoptimize,
 };
@@ -40,6 +41,8 @@ pub struct SearchQuery<'a> {
     pub states: u64,
     /// Text that is equal for equal layouts: part of the result's key.
     pub layout: &'a str,
+    /// Inputs that kernels compute.
+    pub computed: ComputedInputs,
     /// How the tensors of a µGraph that computes it are stored; `None` if it has no place for them.
     pub stored: &'a dyn Fn(&MuGraph) -> Option<Vec<Stored>>,
 }
@@ -67,6 +70,7 @@ impl<'a> Finder<'a> {
             threads: parallel::jobs(self.options),
             alternatives: ALTERNATIVES,
             below_us: query.below_us,
+            computed: query.computed,
             ..self.planner.search_options()
         };
         let (proofs, schedules) = match self.planner.info().is_tuned(self.options) {
@@ -106,16 +110,36 @@ impl<'a> Finder<'a> {
 
     /// What a µGraph costs once it is lowered; `None` if it is not.
     fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
-        let designs = lowered_blocks(graph, &(query.stored)(graph)?, self.planner, 1)?;
+        let stored = (query.stored)(graph)?;
+        let designs = lowered_blocks(graph, &stored, self.planner, 1)?;
         let instructions =
             designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
         let instructions_us: f64 = instructions.map(|program| self.planner.instructions_us(program)).sum();
-        Some(modelled_us.max(instructions_us))
+        Some(self.visible_us(graph, &stored, modelled_us).max(instructions_us))
+    }
+
+    /// Modelled time less the part of loops that masks hide.
+    fn visible_us(&self, graph: &MuGraph, stored: &[Stored], modelled_us: f64) -> f64 {
+        if !self.planner.info().computes_bands {
+            return modelled_us;
+        }
+        let machine = self.planner.search_options().machine;
+        let launches_us = (machine.launch_us * graph.kernels() as f64).min(modelled_us);
+        launches_us + (modelled_us - launches_us) * gpu::visible_share(graph, stored, machine.cores)
     }
 
     fn key(&self, query: &SearchQuery<'_>, options: &SuperoptimizeOptions) -> Key {
-        let SearchOptions { limits, machine, kernels, keep, slack, below_us, alternatives, threads: _ } =
-            options.search;
+        let SearchOptions {
+            limits,
+            machine,
+            kernels,
+            keep,
+            slack,
+            below_us,
+            alternatives,
+            computed,
+            threads: _,
+        } = options.search;
         Key {
             program: format!("{} {}", print(query.program), query.layout),
             target: self.planner.info().name.clone(),
@@ -123,7 +147,7 @@ impl<'a> Finder<'a> {
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!(
-                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} below {below_us:.2} states {} proofs {} of {} stable {}",
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} {computed:?} below {below_us:.2} states {} proofs {} of {} stable {}",
                 options.states, options.proofs, options.schedules, options.must_be_stable
             ),
         }

@@ -6,8 +6,7 @@
 use super::views::stored_views;
 use crate::plan::context::PlanContext;
 use crate::plan::substitute::StoredViews;
-use crate::plan::units::Units;
-use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_ir::{NodeId, TensorId};
 use orch_mugraph::extract::{Region, RegionLimits, regions};
 use orch_mugraph::{MuGraph, print};
 use orch_plan::enumerate::Candidate;
@@ -50,8 +49,8 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
     for region in regions(ctx.graph, &RegionLimits::default()) {
         // Premises depend on the inputs' values, which are not known here.
         let is_searched = region.premises.is_empty() && !is_wide(&region, ctx);
-        let candidate = candidate(&region, ctx.graph, ctx.units).filter(|_| is_searched);
-        let Some((candidate, views)) = candidate.zip(stored_views(&region, ctx)) else { continue };
+        let Some(views) = stored_views(&region, ctx).filter(|_| is_searched) else { continue };
+        let Some(candidate) = candidate(&region, &views, ctx) else { continue };
         let own = |kernel: &&KernelCost<'_>| {
             kernel.units.iter().filter(|unit| candidate.nodes.contains(unit)).count()
         };
@@ -92,8 +91,9 @@ fn is_wide(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>)
     read.chain(computed).any(|tensor| storage.is_wide(tensor))
 }
 
-/// The units of a region; `None` if it cuts through some, or reads what is not stored.
-fn candidate(region: &Region, graph: &PrimGraph, units: &Units) -> Option<Candidate> {
+/// The units of a region; `None` if it cuts through some, or reads what is not stored. Masks that are bands are not read.
+fn candidate(region: &Region, views: &StoredViews, ctx: PlanContext<'_>) -> Option<Candidate> {
+    let PlanContext { graph, units, .. } = ctx;
     let is_own = |node: &NodeId| region.nodes.contains(node);
     let mut nodes = Vec::new();
     for (number, members) in units.members.iter().enumerate() {
@@ -103,7 +103,8 @@ fn candidate(region: &Region, graph: &PrimGraph, units: &Units) -> Option<Candid
             _ => return None,
         }
     }
-    let mut inputs: Vec<TensorId> = region.inputs.iter().map(|view| view.tensor).collect();
+    let read = views.inputs.iter().filter(|view| view.band.is_none());
+    let mut inputs: Vec<TensorId> = read.map(|view| TensorId(view.tensor)).collect();
     inputs.sort_unstable();
     inputs.dedup();
     let output = region.output.tensor;

@@ -86,6 +86,7 @@ fn substitute_candidates(
             below_us: slack * request.spent_us / MARGIN,
             states: (STATES * request.gain_us / spent_us).ceil() as u64,
             layout: &views.key(),
+            computed: views.computed(),
             stored: &|graph| Some(views.memory(graph, ctx)?.0),
         };
         let proved = match finder.find(&query) {

@@ -4,7 +4,8 @@ use crate::plan::context::PlanContext;
 use crate::plan::substitute::{StoredView, StoredViews};
 use orch_compute::Layout;
 use orch_ir::Shape;
-use orch_mugraph::extract::{Region, View};
+use orch_mugraph::InputKind;
+use orch_mugraph::extract::{Region, View, mask_band};
 
 /// Inputs and output of a region in memory; `None` if some view of them has no strides there.
 pub fn stored_views(region: &Region, ctx: PlanContext<'_>) -> Option<StoredViews> {
@@ -13,8 +14,17 @@ pub fn stored_views(region: &Region, ctx: PlanContext<'_>) -> Option<StoredViews
         let (shape, layout) = (ctx.graph.shape(view.tensor), ctx.storage.layout(view.tensor));
         in_memory(view, program.shape(tensor), shape, layout)
     };
-    let inputs: Option<Vec<StoredView>> =
-        region.inputs.iter().zip(program.inputs()).map(|(own, (tensor, ..))| view(own, tensor)).collect();
+    let computes_bands = ctx.planner.info().computes_bands;
+    let band = |own: &View, tensor, kind| {
+        let is_computed = computes_bands && kind == InputKind::Mask;
+        is_computed.then(|| mask_band(ctx.graph, own, program.shape(tensor))).flatten()
+    };
+    let inputs = region.inputs.iter().zip(program.inputs());
+    let inputs: Option<Vec<StoredView>> = inputs
+        .map(|(own, (tensor, _, kind))| {
+            Some(StoredView { band: band(own, tensor, kind), ..view(own, tensor)? })
+        })
+        .collect();
     let [(_, output)] = program.outputs() else { return None };
     Some(StoredViews { inputs: inputs?, output: view(&region.output, *output)? })
 }
@@ -24,7 +34,7 @@ pub fn stored_views(region: &Region, ctx: PlanContext<'_>) -> Option<StoredViews
 fn in_memory(view: &View, extents: &[usize], shape: &Shape, layout: &Layout) -> Option<StoredView> {
     let tensor = view.tensor.0;
     if layout.is_row_major() {
-        return Some(StoredView { tensor, strides: view.strides.clone(), offset: view.offset });
+        return Some(StoredView { tensor, strides: view.strides.clone(), offset: view.offset, band: None });
     }
     let (logical, memory) = (shape.strides(), layout.strides(shape));
     // Of each dimension the first element, and then the last one that is reached.
@@ -47,7 +57,7 @@ fn in_memory(view: &View, extents: &[usize], shape: &Shape, layout: &Layout) -> 
         }
         strides.push(step * memory[dim]);
     }
-    Some(StoredView { tensor, strides, offset })
+    Some(StoredView { tensor, strides, offset, band: None })
 }
 
 #[cfg(test)]
@@ -63,8 +73,9 @@ mod tests {
 
     #[test]
     fn views_follow_the_order_of_memory() {
-        let stored =
-            |strides: &[usize], offset| Some(StoredView { tensor: 0, strides: strides.to_vec(), offset });
+        let stored = |strides: &[usize], offset| {
+            Some(StoredView { tensor: 0, strides: strides.to_vec(), offset, band: None })
+        };
         // Rows of 8 lie 6 apart each when the last dimension is outermost.
         let order = [2, 0, 1];
         assert_eq!(seen(&[24, 8, 1], 0, &[2, 3, 8], &order), stored(&[3, 1, 6], 0));

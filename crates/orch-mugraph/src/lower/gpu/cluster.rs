@@ -2,7 +2,7 @@
 //! through DSMEM.
 //!
 //! ```text
-//! CTA r of c runs iterations r * n / c .. (r + 1) * n / c
+//! CTA r of c runs iterations r * n / c .. (r + 1) * n / c, of the visible ones where a mask hides others (`visible`)
 //! after its loop:   running maxima: all-reduce (max) -> accumulators rescaled to the common maximum
 //!                   accumulators:   all-reduce (few), or reduce-scatter and gather by rank 0 (many, more than 2 CTAs)
 //! then              all CTAs compute what follows; rank 0 stores
@@ -78,15 +78,14 @@ fn accumulators_are_in_registers(steps: &TileSteps) -> bool {
 }
 
 impl BlockEmitter<'_> {
-    /// Iterations that a CTA runs.
+    /// The most iterations that a CTA runs.
     pub fn iterations_per_cta(&self) -> usize {
         self.plan.steps.loop_range / self.plan.schedule.cluster
     }
 
     /// The block's iteration that is iteration `iteration` of this CTA.
     pub fn block_iteration(&mut self, iteration: ExprId) -> ExprId {
-        let first = self.program.exprs.mul_const(self.ids.cta_rank, self.iterations_per_cta() as i64);
-        self.program.exprs.add2(first, iteration)
+        self.program.exprs.add2(self.iterations.first, iteration)
     }
 
     /// Reduces what the CTAs of a cluster have accumulated: maxima first, to which accumulators are rescaled,

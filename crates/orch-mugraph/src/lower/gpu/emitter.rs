@@ -11,6 +11,7 @@ use super::overlap::SoftmaxOverlap;
 use super::steps::TileSteps;
 use super::tma::PendingTma;
 use super::value::{SharedTile, TileHome};
+use super::visible::{CtaIterations, VisibleIterations};
 use crate::graph::BlockGraph;
 use crate::lower::Request;
 use orch_compute::{BufferId, ExprId, Simplifier, Type, VarId};
@@ -39,6 +40,10 @@ pub(super) struct BlockEmitter<'a> {
     /// The loop iteration of the CTA: 0 outside of the loop, its variable inside. Set by `pipeline::emit_loop`, read by
     /// whatever reads a tile of global memory.
     pub iteration: ExprId,
+    /// Which iterations show a block something of its mask, if others are left out.
+    pub visible: Option<VisibleIterations>,
+    /// The iterations that the CTA runs. Set by `new`.
+    pub iterations: CtaIterations,
     /// Index of the unrolled copy of the loop body ([`TileSteps::unroll`]). Set by `pipeline::emit_loop` and
     /// `register_direct::start_direct_loads`, read by `register_direct` to select registers.
     pub unroll_index: ExprId,
@@ -181,6 +186,8 @@ impl<'a> BlockEmitter<'a> {
             simplifier: Simplifier::new(),
             ids: ThreadIds { thread, warp: zero, lane: zero, cta_rank: zero, block: Vec::new() },
             iteration: zero,
+            visible: VisibleIterations::of(plan.request, plan.steps, &block.grid),
+            iterations: CtaIterations { first: zero, count: zero },
             unroll_index: zero,
             arguments: vec![None; plan.request.graph.shapes().len()],
             tiles: TileState {
@@ -211,10 +218,13 @@ impl<'a> BlockEmitter<'a> {
             empty: EmptyMbarriers { in_use: false, suffice: true },
         };
         emitter.bind_ids(thread, cta, block);
+        emitter.iterations = emitter.bind_iterations();
+        emitter.code.prologue_at = emitter.code.body.len();
         emitter
     }
 
-    /// Binds warp and lane, and unflattens the CTA's number `[grid.., cta_rank]`.
+    /// Binds warp and lane, and unflattens the CTA's number `[grid.., cta_rank]`, the dimension of the grid first along which
+    /// blocks have more or fewer iterations.
     fn bind_ids(&mut self, thread: ExprId, cta: ExprId, block: &BlockGraph) {
         let BlockSchedule { warps, cluster, .. } = self.plan.schedule;
         let zero = self.index(0);
@@ -222,16 +232,27 @@ impl<'a> BlockEmitter<'a> {
         let parts = self.program.exprs.unflatten(thread, &[warps, WARP]);
         self.ids.warp = self.bind_index(&mut body, "warp", parts[0], (warps, 1));
         self.ids.lane = self.bind_index(&mut body, "lane", parts[1], (WARP, 1));
-        let mut index = self.program.exprs.unflatten(cta, &[&block.grid[..], &[cluster]].concat());
+        let order = self.visible.and_then(|visible| visible.order(self.plan.request, self.plan.steps));
+        let mut extents = [&block.grid[..], &[cluster]].concat();
+        if let Some((axis, _)) = order {
+            extents[..=axis].rotate_right(1);
+        }
+        let mut index = self.program.exprs.unflatten(cta, &extents);
         if let Some(rank) = index.pop() {
             self.ids.cta_rank = self.bind_index(&mut body, "rank", rank, (cluster, 1));
+        }
+        if let Some((axis, from_last)) = order {
+            index[..=axis].rotate_left(1);
+            if from_last {
+                let last = self.index(block.grid[axis] - 1);
+                index[axis] = self.program.exprs.sub(last, index[axis]);
+            }
         }
         for (part, &blocks) in index.into_iter().zip(&block.grid) {
             let part =
                 if blocks == 1 { zero } else { self.bind_index(&mut body, "block", part, (blocks, 1)) };
             self.ids.block.push(part);
         }
-        self.code.prologue_at = body.len();
         self.code.body = body;
     }
 }

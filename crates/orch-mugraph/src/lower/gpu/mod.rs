@@ -27,6 +27,7 @@
 //!   registers;
 //! - `operand`, `mma`, `wgmma`, `split_k` multiply tiles; `accumulate`, `reduce` carry sums and maxima
 //!   through the loop;
+//! - `visible` leaves out iterations that a causal mask or a window hides;
 //! - `overlap` and `conditional_rescale` are softmax/GEMM overlap (FlashAttention-3) and conditional
 //!   rescaling (FlashAttention-4);
 //! - `cluster` reduces over CTAs through DSMEM; `combine` is the kernel that combines the partial results of
@@ -58,6 +59,7 @@ mod steps;
 mod store;
 mod tma;
 mod value;
+mod visible;
 mod wgmma;
 
 use super::{CannotLower, Request};
@@ -73,6 +75,7 @@ use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
 pub use schedules::{MugraphSchedule, lower, lower_as, schedules};
 use steps::{TileStep, TileSteps};
+pub use visible::{iterations, visible_share};
 
 /// Warps of a CTA with few accumulators: one warp group.
 pub const FEW_WARPS: usize = 4;
@@ -183,8 +186,8 @@ fn check_request(request: &Request<'_>, block: &BlockGraph) -> Result<(), Cannot
     if request.stored.len() < request.graph.shapes().len() {
         return Err(CannotLower(format!("{} tensors are described", request.stored.len())));
     }
-    let in_memory = |tensor: &TensorId| request.graph.computed_mask(*tensor).is_none();
-    for tensor in block.loaded().filter(in_memory).chain(results(request, block)) {
+    for tensor in block.loaded().filter(|tensor| request.is_in_memory(*tensor)).chain(results(request, block))
+    {
         let (shape, stored) = (request.graph.shape(tensor), &request.stored[tensor.index()]);
         if stored.strides.len() != shape.len() {
             return Err(CannotLower(format!("{tensor} has {} strides", stored.strides.len())));

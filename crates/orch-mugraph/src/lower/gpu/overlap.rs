@@ -155,13 +155,8 @@ impl BlockEmitter<'_> {
 
         let next = self.program.exprs.add_const(self.iteration, 1);
         let pending = self.pending_tma(&overlap.keys, next)?;
-        if let Some(condition) = self.is_below(next, self.iterations_per_cta()) {
-            self.code.body.push(Stmt::If {
-                condition,
-                then: vec![pending.wait_stmt()],
-                otherwise: Vec::new(),
-            });
-        }
+        let wait = self.if_iteration(next, vec![pending.wait_stmt()]);
+        self.code.body.extend(wait);
         self.code.body.push(Stmt::Cta(CtaStmt::WgmmaWait));
         if let Some(rescale) = rescale {
             self.rescale_registers(&registers, rescale);
@@ -170,7 +165,7 @@ impl BlockEmitter<'_> {
         let stmts = self.load_a_fragments(&gemm, kind, (zero, zero), weights);
         self.emit(stmts);
 
-        let last = self.index(self.iterations_per_cta() - 1);
+        let last = self.program.exprs.add_const(self.iterations.count, -1);
         let base = self.stage_base(&overlap.staged, last);
         let mut gemm = gemm;
         gemm.b.base = base;

@@ -60,12 +60,14 @@ impl BlockEmitter<'_> {
         self.pending.later_cp_async = if is_copied { ahead } else { 0 };
         for iteration in 0..ahead {
             let at = self.index(iteration);
+            let mut copies = Vec::new();
             for staged in &looped {
                 if iteration < self.prefetch_distance(staged) {
-                    let copies = self.issue_load(staged, at, at);
-                    self.code.body.extend(copies);
+                    copies.extend(self.issue_load(staged, at, at));
                 }
             }
+            let copies = self.if_iteration(at, copies);
+            self.code.body.extend(copies);
             self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
         }
         looped
@@ -126,8 +128,13 @@ impl BlockEmitter<'_> {
         let start = std::mem::take(&mut self.code.before_loop);
         self.code.body.extend(start);
         self.wait_for_first_keys();
-        let whole = self.for_loop(var, range / unroll, LoopKind::Serial, inner);
-        self.code.body.push(whole);
+        let end = match self.visible {
+            // No copies of the body are unrolled then.
+            Some(_) => self.iterations.count,
+            None => self.index(range / unroll),
+        };
+        let (start, kind) = (self.index(0), LoopKind::Serial);
+        self.code.body.push(Stmt::For { var, start, end, step: 1, kind, body: inner });
         self.code.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
         self.code.body.extend(self.pending.loop_wgmma.then_some(Stmt::Cta(CtaStmt::WgmmaWait)));
         if is_copied {
@@ -219,12 +226,8 @@ impl BlockEmitter<'_> {
             let stmts = self.issue_load(staged, ahead, stage);
             copies.extend(stmts);
         }
-        match self.is_below(ahead, self.iterations_per_cta()) {
-            Some(condition) => {
-                self.code.body.push(Stmt::If { condition, then: copies, otherwise: Vec::new() })
-            }
-            None => self.code.body.extend(copies),
-        }
+        let copies = if ahead == iteration { copies } else { self.if_iteration(ahead, copies) };
+        self.code.body.extend(copies);
     }
 }
 

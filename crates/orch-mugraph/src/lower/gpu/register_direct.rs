@@ -174,10 +174,8 @@ fn takes_direct_b(request: &Request<'_>, steps: &TileSteps, tile: usize, dtype: 
         && gemm.shape[last - 1] <= MAX_ROWS
         && n.is_multiple_of(4 * FRAGMENT_COLUMNS)
         && k.is_multiple_of(UNIT_K * MANY_WARPS);
-    let is_read_once = gemm.readers > 0
-        && b.readers == 1
-        && b.stage == gemm.stage
-        && request.graph.computed_mask(*tensor).is_none();
+    let is_read_once =
+        gemm.readers > 0 && b.readers == 1 && b.stage == gemm.stage && request.is_in_memory(*tensor);
     if !(is_final && is_plain && is_read_once) || depends_on_product(steps, args[0]) {
         return false;
     }

@@ -13,6 +13,7 @@ use super::steps::TileStep;
 use super::tma::TmaTile;
 use super::value::{SharedTile, TileHome};
 use super::wgmma::WARP_GROUP_ROWS;
+use crate::band::Band;
 use crate::graph::TensorId;
 use crate::lower::Stored;
 use crate::op::Op;
@@ -50,9 +51,7 @@ impl BlockEmitter<'_> {
     /// The tensor of a load, unless it is a mask that is computed from indices.
     pub fn tensor_in_memory(&self, tile: usize) -> Option<TensorId> {
         match self.plan.steps.tiles[tile].step {
-            TileStep::Load { tensor, .. } if self.plan.request.graph.computed_mask(tensor).is_none() => {
-                Some(tensor)
-            }
+            TileStep::Load { tensor, .. } if self.plan.request.is_in_memory(tensor) => Some(tensor),
             _ => None,
         }
     }
@@ -93,8 +92,12 @@ impl BlockEmitter<'_> {
     pub fn read_tensor(&mut self, tile: usize, coords: &[ExprId], iteration: ExprId) -> ExprId {
         let (position, guard) = self.tensor_coords(tile, coords, iteration);
         let TileStep::Load { tensor, .. } = self.plan.steps.tiles[tile].step else { return self.float(0.0) };
-        if let Some(op) = self.plan.request.graph.computed_mask(tensor).cloned() {
-            return self.mask_value(&op, &position);
+        if let Some(band) = self.plan.request.band(tensor) {
+            return self.band_value(band, &position);
+        }
+        if let Some(Op::Below { dim, limit, .. }) = self.plan.request.graph.computed_mask(tensor) {
+            let condition = self.is_below(position[*dim], (*limit).min(1 << 40));
+            return self.mask_value(condition);
         }
         let value = match self.arguments[tensor.index()] {
             Some(buffer) => {
@@ -114,24 +117,29 @@ impl BlockEmitter<'_> {
         self.simplifier.simplify(&mut self.program.exprs, place)
     }
 
-    /// 1 or 0: a causal mask or one of a limit, computed from indices.
-    fn mask_value(&mut self, op: &Op, position: &[ExprId]) -> ExprId {
+    /// An element of a mask that is a band, computed from its row and column.
+    fn band_value(&mut self, band: Band, position: &[ExprId]) -> ExprId {
+        let [.., row, column] = *position else { return self.mask_value(None) };
+        let Band { above, below } = band.limited();
+        let mut condition = None;
+        for (from, to, limit) in [(row, column, above), (column, row, below)] {
+            let Some(limit) = limit else { continue };
+            let exprs = &mut self.program.exprs;
+            let last = exprs.add_const(from, limit);
+            let inside = exprs.le(to, last);
+            let inside = self.simplifier.simplify(&mut self.program.exprs, inside);
+            condition = self.program.exprs.and_guard(condition, Some(inside));
+        }
+        self.mask_value(condition)
+    }
+
+    /// 1 where a condition holds (`None`: always), 0 elsewhere.
+    fn mask_value(&mut self, condition: Option<ExprId>) -> ExprId {
         let (zero, one) = (self.float(0.0), self.float(1.0));
-        let exprs = &mut self.program.exprs;
-        let condition = match (op, position) {
-            (Op::Causal { offset, .. }, [.., row, column]) => {
-                // Clamped beyond any index, so that the sum does not overflow.
-                let last = exprs.add_const(*row, (*offset).clamp(-(1 << 40), 1 << 40));
-                exprs.le(*column, last)
-            }
-            (Op::Below { dim, limit, .. }, position) => {
-                let limit = exprs.index((*limit).min(1 << 40) as i64);
-                exprs.lt(position[*dim], limit)
-            }
-            _ => exprs.bool(true),
-        };
-        let condition = self.simplifier.simplify(&mut self.program.exprs, condition);
-        self.program.exprs.select(condition, one, zero)
+        match condition {
+            Some(condition) => self.program.exprs.select(condition, one, zero),
+            None => one,
+        }
     }
 
     /// Chooses the loads that are staged, allocates their stages, and assigns TMA to those that it can load.

@@ -32,6 +32,7 @@ impl Cpu {
             figures: format!("{figures:?}"),
             chains_contractions: false,
             widens_f16: false,
+            computes_bands: false,
             overlaps_kernels: false,
             kept_bytes: machine.caches.l3_bytes,
             library_precision: None,

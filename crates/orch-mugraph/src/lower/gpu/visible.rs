@@ -1,0 +1,343 @@
+//! Loops over the visible tiles of a mask that is a band: causal attention and attention within a window do not load, multiply
+//! or exponentiate tiles of keys that no row of the block sees.
+//!
+//! ```text
+//! block's rows r .. r + m, tiles of n columns, band -below <= column - row <= above:
+//!   first = floor((r - below) / n)       end = floor((r + m - 1 + above) / n) + 1       at least one of 0 .. iterations
+//! CTA k of a cluster of c:   share = ceil((end - first) / c) iterations from min(first, iterations - c * share) + k * share on
+//! ```
+//!
+//! All CTAs of a cluster run as many iterations, some of them beyond the visible ones, whose tiles are masked as any other.
+//!
+//! Other iterations are left out only if they would change nothing ([`changes_nothing`]): where the mask hides a whole tile,
+//! scores are minus infinity, so that maxima stay as they are and weights are zero. (Products of weights of zero with an infinity
+//! or NaN of V are not left out by rows that a tile shows in part.)
+//!
+//! Blocks with more to do start first ([`VisibleIterations::order`]), so that those that end last are short.
+
+use super::emitter::BlockEmitter;
+use super::steps::{TileStep, TileSteps};
+use crate::band::Band;
+use crate::graph::{Accumulation, MuGraph};
+use crate::lower::{Request, Stored};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
+use crate::tiling::{Stage, indices};
+use orch_compute::{ExprId, Type, VarInfo};
+use orch_thread::Stmt;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// Bytes of all tensors that the loop reads up to which blocks are ordered by their work over all heads at once: L2 holds them.
+const ORDERED_BYTES: usize = 24 << 20;
+
+/// The tiles of a dimension of the mask: of extent `extent`, from the first one of the block's part on.
+#[derive(Clone, Copy, Debug)]
+struct MaskSide {
+    extent: usize,
+    /// The dimension of the grid that partitions it, and the elements of a part.
+    axis: Option<(usize, usize)>,
+}
+
+/// Which iterations of the loop show a block an element of its mask.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VisibleIterations {
+    /// The band, `column` along the loop and `row` along the other dimension of the mask.
+    band: Band,
+    rows: MaskSide,
+    columns: MaskSide,
+    /// Iterations of the loop.
+    range: usize,
+}
+
+/// Iterations that all blocks of a kernel run, on a GPU, which leaves out those that a mask hides.
+pub fn iterations(request: &Request<'_>) -> usize {
+    run_iterations(request).map_or(0, |(_, all)| all.iter().sum())
+}
+
+/// The time of a µGraph's loops on a GPU of so many SMs, each of which runs one block after the other, as a share of the time that
+/// they would take if masks hid nothing.
+pub fn visible_share(graph: &MuGraph, stored: &[Stored], sms: usize) -> f64 {
+    let (mut visible, mut whole) = (0, 0);
+    for (kernel, _) in graph.nodes() {
+        let request = Request { graph, kernel, stored, name: "" };
+        if let Some((range, blocks)) = run_iterations(&request) {
+            whole += range * blocks.len().div_ceil(sms);
+            visible += time_in_order(blocks, sms);
+        }
+    }
+    if whole == 0 { 1.0 } else { visible as f64 / whole as f64 }
+}
+
+/// Iterations of a kernel's loop, and those that each block runs, in the order in which blocks start.
+fn run_iterations(request: &Request<'_>) -> Option<(usize, Vec<usize>)> {
+    let block = request.block().ok()?;
+    let steps = TileSteps::of(block, request.graph.shapes()).ok()?;
+    let range = block.loop_range;
+    let Some(visible) = VisibleIterations::of(request, &steps, &block.grid) else {
+        return Some((range, vec![range; block.blocks()]));
+    };
+    let mut blocks: Vec<usize> = indices(&block.grid).map(|block| visible.iterations(&block).len()).collect();
+    if visible.order(request, &steps).is_some() {
+        blocks.sort_unstable_by(|a, b| b.cmp(a));
+    }
+    Some((range, blocks))
+}
+
+/// The time until the last of some blocks ends, each of which starts on the SM that is the first to be free.
+fn time_in_order(blocks: Vec<usize>, sms: usize) -> usize {
+    let mut free: BinaryHeap<Reverse<usize>> = (0..sms).map(|_| Reverse(0)).collect();
+    let mut last = 0;
+    for iterations in blocks {
+        let Some(Reverse(start)) = free.pop() else { return last };
+        last = last.max(start + iterations);
+        free.push(Reverse(start + iterations));
+    }
+    last
+}
+
+/// The iterations that a CTA runs: `first .. first + count` of the block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CtaIterations {
+    pub first: ExprId,
+    /// At least 1.
+    pub count: ExprId,
+}
+
+impl VisibleIterations {
+    /// Of a block whose loop reads a mask that is a band, if it may leave iterations out, and there are some to leave out.
+    pub fn of(request: &Request<'_>, steps: &TileSteps, grid: &[usize]) -> Option<VisibleIterations> {
+        if steps.loop_range == 1 || !steps.direct_loads.is_empty() {
+            return None;
+        }
+        let masks = (0..steps.tiles.len()).filter(|&tile| steps.tiles[tile].readers > 0);
+        let mut all = masks.filter(|&tile| changes_nothing(steps, tile));
+        let visible = all.find_map(|tile| Self::of_mask(request, steps, tile))?;
+        let shows_all = |block: Vec<usize>| visible.iterations(&block) == (0..steps.loop_range);
+        (!indices(grid).all(shows_all)).then_some(visible)
+    }
+
+    /// Of a load, if it loads a band, along the loop.
+    fn of_mask(request: &Request<'_>, steps: &TileSteps, tile: usize) -> Option<VisibleIterations> {
+        let shape = &steps.tiles[tile].shape;
+        let TileStep::Load { tensor, grid, along_loop: Some(dim) } = &steps.tiles[tile].step else {
+            return None;
+        };
+        let band = request.band(*tensor)?.limited();
+        let (row, column) = (shape.len().checked_sub(2)?, shape.len() - 1);
+        let side = |dim: usize, tiles: usize| MaskSide {
+            extent: shape[dim],
+            axis: grid.iter().position(|part| *part == Some(dim)).map(|axis| (axis, shape[dim] * tiles)),
+        };
+        let (band, other) = match *dim {
+            dim if dim == column => (band, row),
+            dim if dim == row => (band.transposed(), column),
+            _ => return None,
+        };
+        let range = steps.loop_range;
+        Some(VisibleIterations { band, rows: side(other, 1), columns: side(*dim, range), range })
+    }
+
+    /// The iterations that show a block something; at least one.
+    pub fn iterations(&self, block: &[usize]) -> Range<usize> {
+        let start = |side: MaskSide| side.axis.map_or(0, |(axis, part)| (block[axis] * part) as i64);
+        let (distance, tile) = (start(self.rows) - start(self.columns), self.columns.extent as i64);
+        let within = |iteration: i64, least: i64| iteration.clamp(least, self.range as i64);
+        let Band { above, below } = self.band;
+        let first =
+            below.map_or(0, |below| (distance - below).div_euclid(tile).clamp(0, self.range as i64 - 1));
+        let last_row = self.rows.extent as i64 - 1;
+        let end = above.map_or(self.range as i64, |above| {
+            within((distance + last_row + above).div_euclid(tile) + 1, first + 1)
+        });
+        first as usize..end as usize
+    }
+
+    /// The grid dimension that comes first in the order of blocks, and whether its blocks are counted from the last one: those
+    /// with the most iterations start first.
+    pub fn order(&self, request: &Request<'_>, steps: &TileSteps) -> Option<(usize, bool)> {
+        let read = steps.tiles.iter().filter(|tile| tile.readers > 0 && tile.stage == Stage::Loop);
+        let bytes = read.map(|tile| match tile.step {
+            TileStep::Load { tensor, .. } if request.is_in_memory(tensor) => {
+                let stored = &request.stored[tensor.index()];
+                stored.elems * stored.dtype.size_bytes()
+            }
+            _ => 0,
+        });
+        let (axis, _) = self.rows.axis.filter(|_| bytes.sum::<usize>() <= ORDERED_BYTES)?;
+        match self.band {
+            Band { above: Some(_), below: None } => Some((axis, true)),
+            Band { above: None, below: Some(_) } => Some((axis, false)),
+            _ => None,
+        }
+    }
+}
+
+impl BlockEmitter<'_> {
+    /// Binds the iterations that the CTA runs: its share of all, or of the visible ones.
+    pub fn bind_iterations(&mut self) -> CtaIterations {
+        let per_cta = self.iterations_per_cta();
+        let Some(visible) = self.visible else {
+            let first = self.program.exprs.mul_const(self.ids.cta_rank, per_cta as i64);
+            return CtaIterations { first, count: self.index(per_cta) };
+        };
+        let [first, end] = self.visible_range(&visible);
+        let ctas = self.plan.schedule.cluster;
+        let exprs = &mut self.program.exprs;
+        let (count, divisor) = (exprs.sub(end, first), exprs.index(ctas as i64));
+        let rounded = exprs.add_const(count, ctas as i64 - 1);
+        let share = exprs.floor_div(rounded, divisor);
+        let share = self.simplifier.simplify(&mut self.program.exprs, share);
+        let name = "iterations".to_owned();
+        let range = Some((1, per_cta as i64));
+        let exprs = &mut self.program.exprs;
+        let var = exprs.declare(VarInfo { name, ty: Type::INDEX, range, multiple_of: 1 });
+        let count = exprs.var(var);
+        let (shared, all) = (exprs.mul_const(count, -(ctas as i64)), exprs.index(visible.range as i64));
+        let latest = exprs.add2(all, shared);
+        let start = exprs.min(first, latest);
+        let skipped = exprs.mul(self.ids.cta_rank, count);
+        let first = exprs.add2(start, skipped);
+        let mut body = vec![Stmt::Let(var, share)];
+        let first = self.bind_index(&mut body, "first_iteration", first, (visible.range, 1));
+        self.code.body.extend(body);
+        CtaIterations { first, count }
+    }
+
+    /// [`VisibleIterations::iterations`] of the block, as expressions.
+    fn visible_range(&mut self, visible: &VisibleIterations) -> [ExprId; 2] {
+        let mut start = |side: MaskSide| match side.axis {
+            Some((axis, part)) => self.program.exprs.mul_const(self.ids.block[axis], part as i64),
+            None => self.program.exprs.index(0),
+        };
+        let (row, column) = (start(visible.rows), start(visible.columns));
+        let exprs = &mut self.program.exprs;
+        let distance = exprs.sub(row, column);
+        let (zero, range) = (exprs.index(0), exprs.index(visible.range as i64));
+        let (last, tile) =
+            (exprs.index(visible.range as i64 - 1), exprs.index(visible.columns.extent as i64));
+        let first = visible.band.below.map_or(zero, |below| {
+            let column = exprs.add_const(distance, -below);
+            let iteration = exprs.floor_div(column, tile);
+            let iteration = exprs.max(iteration, zero);
+            exprs.min(iteration, last)
+        });
+        let end = visible.band.above.map_or(range, |above| {
+            let column = exprs.add_const(distance, visible.rows.extent as i64 - 1 + above);
+            let iteration = exprs.floor_div(column, tile);
+            let (end, least) = (exprs.add_const(iteration, 1), exprs.add_const(first, 1));
+            let end = exprs.max(end, least);
+            exprs.min(end, range)
+        });
+        [first, end]
+    }
+
+    /// Statements that are run if an iteration is one of the CTA's.
+    pub fn if_iteration(&mut self, iteration: ExprId, stmts: Vec<Stmt>) -> Vec<Stmt> {
+        let condition = self.program.exprs.lt(iteration, self.iterations.count);
+        let condition = self.simplifier.simplify(&mut self.program.exprs, condition);
+        match self.program.exprs.as_bool(condition) {
+            Some(true) => stmts,
+            _ if stmts.is_empty() => stmts,
+            _ => vec![Stmt::If { condition, then: stmts, otherwise: Vec::new() }],
+        }
+    }
+}
+
+/// What all elements of a tile are where a mask hides a whole tile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hidden {
+    /// Minus infinity.
+    Lowest,
+    Zero,
+    /// What inputs make it: finite if these are.
+    Finite,
+    /// Nothing is known, not even that it is finite.
+    Unknown,
+}
+
+/// Whether an iteration in which all elements of the tile `mask` are zero changes no accumulator and no running maximum.
+fn changes_nothing(steps: &TileSteps, mask: usize) -> bool {
+    if steps.tiles[mask].stage != Stage::Loop {
+        return false;
+    }
+    let mut values: Vec<Hidden> = Vec::with_capacity(steps.tiles.len());
+    for (at, tile) in steps.tiles.iter().enumerate() {
+        let value = match &tile.step {
+            TileStep::Load { .. } if at == mask => Hidden::Zero,
+            TileStep::Load { .. } => Hidden::Finite,
+            TileStep::Op { op, args } => {
+                let args: Vec<Hidden> = args.iter().map(|&arg| values[arg]).collect();
+                hidden_value(op, &args)
+            }
+            TileStep::Accumulate { how, tile: from } => {
+                let is_kept = match how {
+                    Accumulation::Sum | Accumulation::RescaledSum { .. } => values[*from] == Hidden::Zero,
+                    Accumulation::Max => values[*from] == Hidden::Lowest,
+                };
+                if tile.readers > 0 && !is_kept {
+                    return false;
+                }
+                Hidden::Unknown
+            }
+            TileStep::RunningMax { tile: from } => {
+                if tile.readers > 0 && values[*from] != Hidden::Lowest {
+                    return false;
+                }
+                Hidden::Unknown
+            }
+        };
+        values.push(value);
+    }
+    true
+}
+
+/// The elements of an operator's result.
+fn hidden_value(op: &Op, args: &[Hidden]) -> Hidden {
+    use Hidden::{Finite, Lowest, Unknown, Zero};
+    match (op, args) {
+        (Op::Binary(BinaryFn::Mask), [_, Zero]) => Lowest,
+        (Op::Binary(BinaryFn::Mask), [Lowest, _]) => Lowest,
+        // -inf where it is masked.
+        (Op::Binary(BinaryFn::Mask), _) => Unknown,
+        // A running maximum may be minus infinity; guarded, it is not.
+        (Op::Unary(UnaryFn::Guard), [Unknown | Finite | Zero]) => Finite,
+        (Op::Unary(UnaryFn::Exp), [Lowest]) => Zero,
+        (Op::Scale(factor), [Lowest]) if factor.num() > 0 => Lowest,
+        (Op::Scale(_), [Zero]) => Zero,
+        (Op::Offset(_), [Lowest]) => Lowest,
+        (Op::Binary(BinaryFn::Add | BinaryFn::Sub), [Lowest, Finite | Zero]) => Lowest,
+        (Op::Binary(BinaryFn::Add), [Finite | Zero, Lowest]) => Lowest,
+        (Op::Binary(BinaryFn::Add | BinaryFn::Sub | BinaryFn::Max), [Zero, Zero]) => Zero,
+        (Op::Binary(BinaryFn::Max), [Lowest, Lowest]) => Lowest,
+        (Op::Binary(BinaryFn::Mul) | Op::Matmul, [Zero, Zero | Finite] | [Finite, Zero]) => Zero,
+        (Op::Unary(UnaryFn::Square | UnaryFn::Relu), [Zero]) => Zero,
+        (
+            Op::Reduce { .. }
+            | Op::Transpose(_)
+            | Op::Slice { .. }
+            | Op::Repeat { .. }
+            | Op::Rotate { .. }
+            | Op::Concat { .. },
+            _,
+        ) => moved_value(op, args),
+        (_, args) if args.iter().all(|arg| matches!(arg, Zero | Finite)) && keeps_finite(op) => Finite,
+        _ => Unknown,
+    }
+}
+
+/// The elements of a result that are elements of the operands, or reductions of them.
+fn moved_value(op: &Op, args: &[Hidden]) -> Hidden {
+    use Hidden::{Finite, Lowest, Unknown, Zero};
+    match (op, args) {
+        (Op::Reduce { f: ReduceFn::Sum, .. } | Op::Rotate { .. }, [Lowest]) => Unknown,
+        (_, [first, rest @ ..]) if rest.iter().all(|other| other == first) => *first,
+        (_, args) if args.iter().all(|arg| matches!(arg, Zero | Finite)) => Finite,
+        _ => Unknown,
+    }
+}
+
+/// Whether results of finite operands count as finite: overflow aside, and division by zero, roots and logarithms.
+fn keeps_finite(op: &Op) -> bool {
+    !matches!(op, Op::Unary(UnaryFn::Log | UnaryFn::Sqrt) | Op::Binary(BinaryFn::Div | BinaryFn::Mask))
+}
