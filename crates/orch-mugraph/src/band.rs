@@ -27,6 +27,18 @@ impl Band {
         above.is_none_or(|above| distance <= above) && below.is_none_or(|below| distance >= -below)
     }
 
+    /// Whether it keeps an element of each row of a mask with so many rows and columns.
+    pub fn keeps_some(self, [rows, columns]: [usize; 2]) -> bool {
+        let Band { above, below } = self.limited();
+        let (rows, columns) = (rows as i64, columns as i64);
+        let meets = above.zip(below).is_none_or(|(above, below)| -below <= above);
+        // The first row sees up to `above`, the last one from `rows - 1 - below` on.
+        columns > 0
+            && meets
+            && above.is_none_or(|above| above >= 0)
+            && below.is_none_or(|below| rows - 1 - below < columns)
+    }
+
     /// The same mask with rows and columns exchanged.
     pub fn transposed(self) -> Band {
         Band { above: self.below, below: self.above }
@@ -58,6 +70,15 @@ mod tests {
         assert!(Band::causal(i64::MAX).contains(0, usize::MAX >> 30));
         assert!(!Band { above: None, below: Some(i64::MIN) }.contains(0, 5));
         assert_eq!(Band::causal(3).intersection(window), window);
+        for (above, below) in
+            [(Some(1), Some(2)), (Some(-1), None), (None, Some(-2)), (Some(0), Some(0)), (Some(-3), Some(2))]
+        {
+            let band = Band { above, below };
+            for shape in [[4, 4], [2, 7], [7, 2]] {
+                let is_seen = |row: usize| (0..shape[1]).any(|column| band.contains(row, column));
+                assert_eq!(band.keeps_some(shape), (0..shape[0]).all(is_seen), "{band:?} {shape:?}");
+            }
+        }
         assert_eq!(window.intersection(Band::causal(-1)), Band { above: Some(-1), below: Some(2) });
     }
 }

@@ -3,6 +3,8 @@
 //! First each primitive constrains which dimensions of its operands and result have the same labels; then, with all
 //! labels and extents known, each defines an expression.
 
+use super::View;
+use super::band::mask_band;
 use super::expr::{Expr, ExprId, Exprs, rational};
 use super::index::{Dim, Index, Label};
 use super::rotary::{Pairs, Rest, Rotaries, Rotary};
@@ -343,18 +345,21 @@ impl Translation<'_> {
         let read = Read { source: view.source, offset: view.offset, strides };
         let value = match self.graph.constant(read.source).filter(|_| read.strides.is_empty()) {
             Some(constant) => self.exprs.constant(*constant.to_f64().get(read.offset)?),
-            None => {
-                let known = self.reads.iter().position(|other| *other == read);
-                let position = known.unwrap_or_else(|| {
-                    self.exprs.inputs.push(read.strides.keys().copied().collect());
-                    self.reads.push(read);
-                    self.reads.len() - 1
-                });
-                self.exprs.add_expr(Expr::Input(position))
-            }
+            None => self.input(read),
         };
         self.values.insert(operand, value);
         Some(value)
+    }
+
+    /// The value of a tensor from outside.
+    fn input(&mut self, read: Read) -> ExprId {
+        let known = self.reads.iter().position(|other| *other == read);
+        let position = known.unwrap_or_else(|| {
+            self.exprs.inputs.push(read.strides.keys().copied().collect());
+            self.reads.push(read);
+            self.reads.len() - 1
+        });
+        self.exprs.add_expr(Expr::Input(position))
     }
 
     /// Defines the value of a primitive's result; `None` if there is no expression for it.
@@ -459,15 +464,62 @@ impl Translation<'_> {
         }
     }
 
-    /// A sum, or a causal mask if one operand is a constant that is 0 up to a diagonal and minus infinity beyond it.
+    /// A sum, or a masked value if one operand is 0 where a mask keeps elements and minus infinity elsewhere: a constant that is
+    /// causal, or a selection of these two numbers.
     fn sum_or_mask(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         for (value, mask) in [(a, b), (b, a)] {
             let keeps = |x: f64| (x == 0.0 || x <= VERY_NEGATIVE).then_some(x == 0.0);
             if let Some(causal) = self.causal(mask, keeps) {
                 return Some(self.masked(value, causal));
             }
+            if let Some(masked) = self.masked_by_sum(value, mask) {
+                return Some(masked);
+            }
         }
         self.exprs.add(a, b)
+    }
+
+    /// `value + mask` as a masked value, if `mask` selects 0 or minus infinity, inside of the region or before it.
+    fn masked_by_sum(&mut self, value: ExprId, mask: ExprId) -> Option<ExprId> {
+        if let Expr::Binary(BinaryFn::Mask, kept, condition) = *self.exprs.get(mask) {
+            let is_finite = self.exprs.finite_masks.contains(&mask);
+            return (self.exprs.number(kept) == Some(0.0)).then(|| {
+                let masked = self.masked(value, condition);
+                if is_finite {
+                    self.exprs.finite_masks.insert(masked);
+                }
+                masked
+            });
+        }
+        let Expr::Input(position) = *self.exprs.get(mask) else { return None };
+        let source = self.reads[position].source;
+        let node = self.graph.node(self.graph.producer(source)?);
+        let PrimOp::Map(ScalarFn::Select) = node.op else { return None };
+        let [condition, kept, hidden] = node.inputs[..] else { return None };
+        let (kept, hidden) = (everywhere(self.graph, kept)?, everywhere(self.graph, hidden)?);
+        if kept != 0.0 || hidden > VERY_NEGATIVE {
+            return None;
+        }
+        let read = Read { source: condition, ..self.reads[position].clone() };
+        let has_rows = self.has_visible_rows(&read);
+        let condition = self.input(read);
+        let masked = self.masked(value, condition);
+        if hidden != f64::NEG_INFINITY && !has_rows {
+            self.exprs.finite_masks.insert(masked);
+        }
+        Some(masked)
+    }
+
+    /// True if a mask is seen to be a band that keeps an element of each row and of each column.
+    fn has_visible_rows(&self, mask: &Read) -> bool {
+        let labels: Vec<(Label, usize)> = mask.strides.iter().map(|(label, step)| (*label, *step)).collect();
+        let [(row, row_step), (column, column_step)] = labels[..] else { return false };
+        let extents = [row, column].map(|label| self.exprs.extents[&label]);
+        let view = View { tensor: mask.source, strides: vec![row_step, column_step], offset: mask.offset };
+        let band = mask_band(self.graph, &view, &extents);
+        band.is_some_and(|band| {
+            band.keeps_some(extents) && band.transposed().keeps_some([extents[1], extents[0]])
+        })
     }
 
     /// A value where a mask keeps it, minus infinity elsewhere.
@@ -543,6 +595,15 @@ impl Translation<'_> {
         }
         Some(Translated { exprs: self.exprs, root, reads: self.reads, output, nodes: self.nodes })
     }
+}
+
+/// The number that a tensor is everywhere: a constant of one element, repeated.
+fn everywhere(graph: &PrimGraph, tensor: TensorId) -> Option<f64> {
+    if let Some(value) = graph.constant(tensor) {
+        return (value.shape().elems() == 1).then(|| value.to_f64()[0]);
+    }
+    let node = graph.node(graph.producer(tensor)?);
+    matches!(node.op, PrimOp::Broadcast { .. }).then(|| everywhere(graph, node.inputs[0])).flatten()
 }
 
 /// The `offset` for which a mask keeps element `[row, column]` exactly if `column <= row + offset`. `None` if there is

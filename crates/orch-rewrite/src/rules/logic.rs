@@ -3,7 +3,7 @@
 use crate::facts::splat;
 use crate::site::Site;
 use crate::{Numerics, Rule};
-use orch_ir::{BinaryFn, DType, PrimOp, ScalarFn, TensorId, UnaryFn};
+use orch_ir::{BinaryFn, CompareFn, DType, PrimOp, ScalarFn, TensorId, UnaryFn};
 
 /// The family.
 pub(super) const RULES: &[Rule] = &[
@@ -46,6 +46,14 @@ pub(super) const RULES: &[Rule] = &[
         numerics: Numerics::Exact,
         source: "definition",
         apply: select_of_not,
+    },
+    Rule {
+        name: "comparison-of-select",
+        equation: "compare(select(c, A, B), D) = c or not c",
+        guards: "A, B and D are the same everywhere, and compare differently",
+        numerics: Numerics::Exact,
+        source: "definition",
+        apply: comparison_of_select,
     },
     Rule {
         name: "cast-identity",
@@ -107,6 +115,32 @@ fn select_of_not(site: &mut Site<'_>) -> Option<TensorId> {
     let [condition, if_true, if_false] = site.root_map(ScalarFn::Select)?;
     let [inner] = site.mapped(condition, UnaryFn::Not)?;
     site.map(ScalarFn::Select, &[inner, if_false, if_true])
+}
+
+fn comparison_of_select(site: &mut Site<'_>) -> Option<TensorId> {
+    let made = site.maker(site.result())?;
+    let PrimOp::Map(ScalarFn::Compare(f)) = *made.op else { return None };
+    let (lhs, rhs) = (made.inputs[0], made.inputs[1]);
+    let [condition, if_true, if_false] = site.mapped(lhs, ScalarFn::Select)?;
+    let (rhs, if_true, if_false) = (splat(site, rhs)?, splat(site, if_true)?, splat(site, if_false)?);
+    let compare = |value: f64| match f {
+        CompareFn::Eq => value == rhs,
+        CompareFn::Ne => value != rhs,
+        CompareFn::Lt => value < rhs,
+        CompareFn::Le => value <= rhs,
+        CompareFn::Gt => value > rhs,
+        CompareFn::Ge => value >= rhs,
+    };
+    // Larger integers are not exact in f64.
+    let is_exact = |value: f64| site.dtype(lhs).is_float() || value.abs() < 2f64.powi(53);
+    if ![rhs, if_true, if_false].into_iter().all(is_exact) {
+        return None;
+    }
+    match (compare(if_true), compare(if_false)) {
+        (true, false) => Some(condition),
+        (false, true) => site.map(UnaryFn::Not, &[condition]),
+        _ => None,
+    }
 }
 
 /// Operand and result type of the conversion that computes a tensor.
@@ -216,6 +250,18 @@ mod tests {
                         let c = g.input_of(DType::Bool, [a, b]);
                         let c = g.map(UnaryFn::Not, &[c]);
                         g.map(ScalarFn::Select, &[c, x, y])
+                    },
+                },
+                Case {
+                    rule: "comparison-of-select",
+                    nodes: (4, 1),
+                    build: |g, [a, b, _]| {
+                        let c = g.input_of(DType::Bool, [a, b]);
+                        let zero = g.constant_of(DType::F32, [], |_| 0.0);
+                        let one = g.constant_of(DType::F32, [], |_| 1.0);
+                        let (zero, one) = (g.broadcast(zero, [a, b], &[]), g.broadcast(one, [a, b], &[]));
+                        let y = g.map(ScalarFn::Select, &[c, one, zero]);
+                        g.map(ScalarFn::Compare(CompareFn::Eq), &[y, zero])
                     },
                 },
                 Case {

@@ -101,7 +101,10 @@ impl StoredViews {
                 elems: ctx.graph.shape(id).elems(),
                 band: view.band,
             };
-            tensors[tensor.index()] = SubstituteTensor::Graph(id);
+            // Nothing reads a mask that is computed, which need not be a tensor that the units of the region see.
+            if view.band.is_none() {
+                tensors[tensor.index()] = SubstituteTensor::Graph(id);
+            }
         }
         Some((stored, tensors))
     }
