@@ -27,6 +27,17 @@ impl Band {
         above.is_none_or(|above| distance <= above) && below.is_none_or(|below| distance >= -below)
     }
 
+    /// Whether it keeps an element of each of so many rows, which have so many columns.
+    pub fn shows_rows(self, rows: usize, columns: usize) -> bool {
+        let Band { above, below } = self.limited();
+        let last_column = columns as i64 - 1;
+        (0..rows as i64).all(|row| {
+            let first = below.map_or(0, |below| (row - below).max(0));
+            let last = above.map_or(last_column, |above| (row + above).min(last_column));
+            first <= last
+        })
+    }
+
     /// The same mask with rows and columns exchanged.
     pub fn transposed(self) -> Band {
         Band { above: self.below, below: self.above }
@@ -58,6 +69,7 @@ mod tests {
         assert!(Band::causal(i64::MAX).contains(0, usize::MAX >> 30));
         assert!(!Band { above: None, below: Some(i64::MIN) }.contains(0, 5));
         assert_eq!(Band::causal(3).intersection(window), window);
+        assert!(window.shows_rows(10, 8) && !window.shows_rows(11, 8) && !Band::causal(-1).shows_rows(1, 8));
         assert_eq!(window.intersection(Band::causal(-1)), Band { above: Some(-1), below: Some(2) });
     }
 }

@@ -459,9 +459,19 @@ impl Translation<'_> {
         }
     }
 
-    /// A sum, or a causal mask if one operand is a constant that is 0 up to a diagonal and minus infinity beyond it.
+    /// A sum, or a mask if one operand is 0 where a condition holds and minus infinity elsewhere, or a constant that is 0 up to a
+    /// diagonal and minus infinity beyond it.
     fn sum_or_mask(&mut self, a: ExprId, b: ExprId) -> Option<ExprId> {
         for (value, mask) in [(a, b), (b, a)] {
+            if let Expr::Binary(BinaryFn::Mask, zero, condition) = *self.exprs.get(mask)
+                && self.exprs.number(zero) == Some(0.0)
+            {
+                let masked = self.masked(value, condition);
+                if self.exprs.finite_masks.contains(&mask) {
+                    self.exprs.finite_masks.insert(masked);
+                }
+                return Some(masked);
+            }
             let keeps = |x: f64| (x == 0.0 || x <= VERY_NEGATIVE).then_some(x == 0.0);
             if let Some(causal) = self.causal(mask, keeps) {
                 return Some(self.masked(value, causal));
