@@ -363,6 +363,14 @@ def attention_causal_by_trilu(g):
     attention(g, mask=lambda s: g.Add(s, mask))
 
 
+@pattern(4, 2)
+def attention_causal_as_torch_exports(g):
+    ones = g.Expand(g.scalar(1), g.ints(64, 64))
+    is_hidden = g.Equal(g.Trilu(ones, upper=0), g.scalar(0))
+    mask = g.Where(is_hidden, g.scalar(-np.inf), g.scalar(0))
+    attention(g, mask=lambda s: g.Add(s, mask))
+
+
 @pattern(3, 2)
 def attention_in_a_window(g):
     query, key = order(g, 64)
@@ -452,7 +460,7 @@ def rotary_embedding(g):
     g.output(g.Add(g.Mul(x, np.cos(angles)), g.Mul(turned, np.sin(angles))))
 
 
-@pattern(3, 4)
+@pattern(3, 5)
 def projections_with_some_biases(g):
     x = g.input(64, 96)
     for bias in (True, False, True):
@@ -569,7 +577,7 @@ def resize_before_a_convolution(g):
     g.output(g.Relu(g.Conv(x, g.weight(16, 32, 3, 3), pads=[1] * 4)))
 
 
-@pattern(4, 4)
+@pattern(4, 5)
 def branches_of_one_convolution_each(g):
     x = g.input(1, 32, 14, 14)
     g.output(g.Concat(*(g.Relu(g.Conv(x, g.weight(16, 32, 1, 1))) for _ in range(3)), axis=1))

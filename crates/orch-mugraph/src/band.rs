@@ -27,8 +27,8 @@ impl Band {
         above.is_none_or(|above| distance <= above) && below.is_none_or(|below| distance >= -below)
     }
 
-    /// Whether it keeps an element of each row of a mask with so many rows and columns.
-    pub fn keeps_some(self, [rows, columns]: [usize; 2]) -> bool {
+    /// Whether it keeps an element of each of so many rows, which have so many columns.
+    pub fn shows_rows(self, rows: usize, columns: usize) -> bool {
         let Band { above, below } = self.limited();
         let (rows, columns) = (rows as i64, columns as i64);
         let meets = above.zip(below).is_none_or(|(above, below)| -below <= above);
@@ -74,9 +74,13 @@ mod tests {
             [(Some(1), Some(2)), (Some(-1), None), (None, Some(-2)), (Some(0), Some(0)), (Some(-3), Some(2))]
         {
             let band = Band { above, below };
-            for shape in [[4, 4], [2, 7], [7, 2]] {
-                let is_seen = |row: usize| (0..shape[1]).any(|column| band.contains(row, column));
-                assert_eq!(band.keeps_some(shape), (0..shape[0]).all(is_seen), "{band:?} {shape:?}");
+            for (rows, columns) in [(4, 4), (2, 7), (7, 2)] {
+                let is_seen = |row: usize| (0..columns).any(|column| band.contains(row, column));
+                assert_eq!(
+                    band.shows_rows(rows, columns),
+                    (0..rows).all(is_seen),
+                    "{band:?} {rows} {columns}"
+                );
             }
         }
         assert_eq!(window.intersection(Band::causal(-1)), Band { above: Some(-1), below: Some(2) });

@@ -5,7 +5,7 @@ mod common;
 use common::regions::{checked, graph, ops, programs, softmax};
 use orch_ir::TensorId;
 use orch_mugraph::search::{SearchOptions, search};
-use orch_mugraph::{Premise, RegionLimits, View, regions};
+use orch_mugraph::{Premise, Region, RegionLimits, View, regions};
 
 /// Attention of two heads with a scale.
 fn attention() -> String {
@@ -172,6 +172,34 @@ fn masks_are_causal_or_inputs() {
     assert_eq!(programs(&chosen), ["matmul mask exp sum(1) div matmul"]);
     assert_eq!(checked(&chosen)[0].premises, []);
     assert_eq!(checked(&chosen.replace("-inf", "-1e30"))[0].premises, [Premise::RowsAreSeen]);
+}
+
+/// A mask of 0 and a low number that a graph computes from a condition and adds is one of the condition. One that hides no row needs
+/// no premise.
+#[test]
+fn masks_that_are_computed_are_conditions() {
+    let computed = |low: &str, comparison: &str| {
+        masked(
+            &format!("const $c: f32[] = [{low}]\n  const $n: f32[] = [0]"),
+            &format!(
+                "$i: i64[4, 4] = iota axis=0\n  $j: i64[4, 4] = iota axis=1\n  $m: bool[4, 4] = {comparison}\n  \
+                 $low: f32[4, 4] = broadcast $c dims=[]\n  $none: f32[4, 4] = broadcast $n dims=[]\n  \
+                 $added: f32[4, 4] = select $m, $none, $low\n  $scores: f32[4, 4] = add $dots, $added"
+            ),
+        )
+    };
+    let premises = |low: &str, comparison: &str| {
+        let is_masked = |region: &Region| ops(&region.program) == "matmul mask exp sum(1) div matmul";
+        let found = regions(&graph(&computed(low, comparison)), &RegionLimits::default());
+        let masked = found.into_iter().find(is_masked);
+        masked.expect("a region with the condition").premises
+    };
+    for low in ["-inf", "-1e30"] {
+        assert_eq!(premises(low, "le $j, $i"), []);
+        checked(&computed(low, "le $j, $i"));
+    }
+    // The first row sees nothing.
+    assert_eq!(premises("-1e30", "lt $j, $i"), [Premise::RowsAreSeen]);
 }
 
 /// The root mean square norm of `$x`, with weights: `$normed`.

@@ -14,7 +14,7 @@ use orch_ir::{
 use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::{Found, SearchOptions, search};
-use orch_mugraph::{MuGraph, Node, parse, stabilise};
+use orch_mugraph::{Band, InputKind, MuGraph, Node, parse, stabilise};
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
 use orch_template::gpu::{attention, contraction, pointwise, row, transpose};
 use orch_thread::OperandPrecision;
@@ -23,7 +23,7 @@ use orch_thread::passes::evict_first::read_once;
 use orch_thread::passes::{PassContext, run_all};
 use orch_thread::program::{Buffer, Scope};
 use orch_thread::target::{GPU_TARGETS, GpuTarget};
-use orch_thread::validate_thread;
+use orch_thread::{print_thread, validate_thread};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +36,8 @@ const NAMED_REGISTERS: usize = 255;
 const SCHEDULES: usize = 2;
 /// Threads that compile.
 const THREADS: usize = 2;
+/// What masks that are inputs keep.
+const WINDOW: Band = Band { above: Some(0), below: Some(255) };
 
 /// A graph of which a part is one kernel: what others make, and what they read, is stored in half precision.
 struct Graph {
@@ -312,7 +314,10 @@ fn lowered(
     limit: usize,
 ) -> Option<Vec<(MugraphSchedule, Kernel)>> {
     let row_major = |shape: &Vec<usize>| Stored::row_major(dtype, shape);
-    let stored: Vec<Stored> = graph.shapes().iter().map(row_major).collect();
+    let mut stored: Vec<Stored> = graph.shapes().iter().map(row_major).collect();
+    for (mask, ..) in graph.inputs().filter(|(.., kind)| *kind == InputKind::Mask) {
+        stored[mask.index()].band = Some(WINDOW);
+    }
     let mut kernels = Vec::new();
     for (kernel, _) in graph.nodes().filter(|(_, node)| matches!(node, Node::Block(_))) {
         let request = Request { graph, kernel, stored: &stored, name: "kernel" };
@@ -413,6 +418,34 @@ fn shared(target: &GpuTarget, kernels: &mut Kernels) {
         assert_eq!(tasks, if target.has_clusters { vec![1, 8, 4, 2] } else { vec![1] });
         kernels
             .extend(of_graph.into_iter().map(|(schedule, kernel)| (format!("{schedule}: {text}"), kernel)));
+    }
+}
+
+/// Attention of 2048 queries whose loops leave out what a causal mask or a window hides, and of few queries, in clusters.
+fn masked(target: &GpuTarget, kernels: &mut Kernels) {
+    for ([rows, columns, blocks, range], mask) in [
+        ([2048, 64, 16, 32], "causal(0, 1, 2048, 2048)"),
+        ([2048, 128, 16, 64], "causal(0, 1, 2048, 2048)"),
+        ([2048, 64, 32, 32], "mask \"m\" [1, 2048, 2048]"),
+        ([16, 64, 1, 32], "mask \"m\" [1, 16, 2048]"),
+    ] {
+        let text = format!(
+            "mugraph \"a\" {{\n t0 = input \"q\" [8, {rows}, {columns}]\n t1 = input \"k\" [8, {columns}, 2048]\n \
+             t2 = input \"v\" [8, 2048, {columns}]\n t3 = {mask}\n t4 = block [8, {blocks}] loop {range} {{\n \
+             s0 = load t0 [0, 1] -\n s1 = load t1 [0, -] 2\n s2 = load t2 [0, -] 1\n s3 = load t3 [-, 1] 2\n \
+             s4 = matmul s0, s1\n s5 = mask s4, s3\n s6 = exp s5\n s7 = sum(2) s6\n s8 = accumulate sum s7\n \
+             s9 = matmul s6, s2\n s10 = accumulate sum s9\n s11 = div s10, s8\n store s11 [0, 1]\n }}\n \
+             output \"o\" t4\n}}\n"
+        );
+        let graph = stable(&parse(&text).expect("a graph")).expect("a stable form");
+        let of_graph =
+            lowered(&graph, target, (OperandPrecision::F16, DType::F16), usize::MAX).expect("it is lowered");
+        assert_eq!(of_graph.len() > 1, target.has_clusters && rows == 16, "{text}");
+        for (schedule, kernel) in of_graph {
+            let program = print_thread(&kernel.program);
+            assert!(program.contains("let iterations") && !program.contains("input t3"), "{text}");
+            kernels.push((format!("{schedule}: {text}"), kernel));
+        }
     }
 }
 
@@ -518,6 +551,7 @@ fn sources_of_mugraphs_compile_without_spills() {
     for target in GPU_TARGETS {
         let mut kernels = Vec::new();
         mugraphs(&found, target, &mut kernels);
+        masked(target, &mut kernels);
         check(&nvrtc, target, &kernels);
     }
 }

@@ -37,6 +37,41 @@ fn attention(rows: usize, keys: usize) -> PrimGraph {
     parse(&text).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
 }
 
+/// The same of so many rows and keys, of which each row sees the keys up to its own and `window` before it.
+fn window_attention(rows: usize, window: usize) -> PrimGraph {
+    let text = format!(
+        "graph \"window\" {{
+  input \"q\" t0: f32[2, {rows}, 16]
+  input \"k\" t1: f32[2, 16, {rows}]
+  input \"v\" t2: f32[2, {rows}, 16]
+  const t3: i64[] = [{window}]
+  const t4: f32[] = [-inf]
+  t5: i64[{rows}, {rows}] = iota axis=0
+  t6: i64[{rows}, {rows}] = iota axis=1
+  t7: bool[{rows}, {rows}] = le t6, t5
+  t8: i64[{rows}, {rows}] = sub t5, t6
+  t9: i64[{rows}, {rows}] = broadcast t3 dims=[]
+  t10: bool[{rows}, {rows}] = le t8, t9
+  t11: bool[{rows}, {rows}] = and t7, t10
+  t12: bool[2, {rows}, {rows}] = broadcast t11 dims=[1, 2]
+  t13: f32[2, {rows}, {rows}] = broadcast t4 dims=[]
+  t14: f32[2, {rows}, {rows}] = contract t0, t1 labels=\"bmk,bkn->bmn\"
+  t15: f32[2, {rows}, {rows}] = select t12, t14, t13
+  t16: f32[2, {rows}] = reduce.max t15 axes=[2]
+  t17: f32[2, {rows}, {rows}] = broadcast t16 dims=[0, 1]
+  t18: f32[2, {rows}, {rows}] = sub t15, t17
+  t19: f32[2, {rows}, {rows}] = exp t18
+  t20: f32[2, {rows}] = reduce.sum t19 axes=[2]
+  t21: f32[2, {rows}, {rows}] = broadcast t20 dims=[0, 1]
+  t22: f32[2, {rows}, {rows}] = div t19, t21
+  t23: f32[2, {rows}, 16] = contract t22, t2 labels=\"bmk,bkn->bmn\"
+  output \"o\" t23
+}}
+"
+    );
+    parse(&text).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
+}
+
 /// Inputs of which the logits are so large that exponentials without maxima overflow.
 fn inputs(graph: &PrimGraph, scale: f64) -> Vec<Tensor> {
     let scaled = |tensor: Tensor| {
@@ -68,6 +103,22 @@ fn check(graph: &PrimGraph, target: &str, (precision, tolerance): (Precision, f6
 fn attention_is_proved_and_does_not_overflow() {
     check(&attention(32, 256), "cuda:sm_90", (Precision::F32, 1e-4), 8.0);
     check(&attention(32, 256), "cuda:sm_80", (Precision::Tf32, 2e-2), 1.0);
+}
+
+/// The kernel computes the mask, its third input, from indices: nothing else computes it, and it is no argument.
+#[test]
+fn masks_that_are_bands_are_not_stored() {
+    for (window, precision, tolerance) in
+        [(1000, Precision::F32, 1e-4), (40, Precision::F32, 1e-4), (70, Precision::F16, 2e-2)]
+    {
+        let graph = window_attention(256, window);
+        check(&graph, "cuda:sm_90", (precision, tolerance), 1.0);
+        let cache = CacheDir::new(&format!("substitutes-bands-{window}"));
+        let model = Model::from_graph(graph);
+        let sources = model.sources(&options(&cache, Some("cuda:sm_90"), precision)).expect("sources");
+        let [source] = &sources[..] else { panic!("{} kernels", sources.len()) };
+        assert!(!source.text.contains("__restrict__ t2"), "{}", source.text);
+    }
 }
 
 #[test]

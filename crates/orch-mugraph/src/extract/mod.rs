@@ -21,7 +21,8 @@ mod rotary;
 mod translate;
 mod views;
 
-use crate::graph::{MuGraph, Node};
+use crate::band::Band;
+use crate::graph::{InputKind, MuGraph, Node};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::stabilise::{Axis, analyse};
 use arrange::{Arranged, arrange, join_labels, reachable};
@@ -186,7 +187,27 @@ fn region(
         }
     }
     let output = View { tensor, strides: output, offset: 0 };
+    let premises =
+        premises.into_iter().filter(|&premise| !is_shown(graph, (&program, &inputs), premise)).collect();
     Some(Region { program, inputs, output, nodes, subtracts_maxima, premises })
+}
+
+/// True for a premise on rows that are masked out whole if the only mask is a band that hides no row.
+fn is_shown(graph: &PrimGraph, (program, inputs): (&MuGraph, &[View]), premise: Premise) -> bool {
+    let is_of_masks = match premise {
+        Premise::RowsAreSeen => true,
+        // What is added may be a mask too.
+        Premise::HiddenRowsAreZero => count(program, |op| *op == Op::Binary(BinaryFn::Add)) == 0,
+        Premise::LongerThan(_) => false,
+    };
+    let is_mask = |(_, (_, _, kind)): &(&View, (crate::TensorId, &str, InputKind))| *kind == InputKind::Mask;
+    let masks: Vec<_> = inputs.iter().zip(program.inputs()).filter(is_mask).collect();
+    let &[(view, (tensor, ..))] = &masks[..] else { return false };
+    let (shape, uses) = (program.shape(tensor), count(program, |op| *op == Op::Binary(BinaryFn::Mask)));
+    let [.., rows, columns] = *shape else { return false };
+    let shows_all =
+        |band: Band| band.shows_rows(rows, columns) && band.transposed().shows_rows(columns, rows);
+    is_of_masks && uses == 1 && mask_band(graph, view, shape).is_some_and(shows_all)
 }
 
 /// False for programs that templates serve best: a product without a reduction before or after it, and a single

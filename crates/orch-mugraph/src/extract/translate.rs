@@ -3,8 +3,6 @@
 //! First each primitive constrains which dimensions of its operands and result have the same labels; then, with all
 //! labels and extents known, each defines an expression.
 
-use super::View;
-use super::band::mask_band;
 use super::expr::{Expr, ExprId, Exprs, rational};
 use super::index::{Dim, Index, Label};
 use super::rotary::{Pairs, Rest, Rotaries, Rotary};
@@ -501,25 +499,12 @@ impl Translation<'_> {
             return None;
         }
         let read = Read { source: condition, ..self.reads[position].clone() };
-        let has_rows = self.has_visible_rows(&read);
         let condition = self.input(read);
         let masked = self.masked(value, condition);
-        if hidden != f64::NEG_INFINITY && !has_rows {
+        if hidden != f64::NEG_INFINITY {
             self.exprs.finite_masks.insert(masked);
         }
         Some(masked)
-    }
-
-    /// True if a mask is seen to be a band that keeps an element of each row and of each column.
-    fn has_visible_rows(&self, mask: &Read) -> bool {
-        let labels: Vec<(Label, usize)> = mask.strides.iter().map(|(label, step)| (*label, *step)).collect();
-        let [(row, row_step), (column, column_step)] = labels[..] else { return false };
-        let extents = [row, column].map(|label| self.exprs.extents[&label]);
-        let view = View { tensor: mask.source, strides: vec![row_step, column_step], offset: mask.offset };
-        let band = mask_band(self.graph, &view, &extents);
-        band.is_some_and(|band| {
-            band.keeps_some(extents) && band.transposed().keeps_some([extents[1], extents[0]])
-        })
     }
 
     /// A value where a mask keeps it, minus infinity elsewhere.

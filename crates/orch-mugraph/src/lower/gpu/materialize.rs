@@ -10,7 +10,7 @@ use super::layout::{FragmentLayout, RegisterTile};
 use super::reduce::reduction_of;
 use super::steps::TileStep;
 use super::value::{TileHome, TilePoint};
-use crate::op::Op;
+use crate::op::{BinaryFn, Op};
 use crate::tiling::Stage;
 use orch_compute::BufferId;
 use orch_ir::DType;
@@ -33,6 +33,8 @@ impl BlockEmitter<'_> {
             TileStep::Op { .. } if self.fused_accumulator(tile).is_some() => {}
             TileStep::Op { .. } if self.conditional_row_maximum(tile).is_some() => {}
             TileStep::Op { op: Op::Matmul, .. } => self.emit_matmul(tile),
+            TileStep::Op { op: Op::Binary(BinaryFn::Mask), args }
+                if self.mask_in_place(tile, [args[0], args[1]]) => {}
             TileStep::Op { op, args } => match reduction_of(&op) {
                 Some(reduction) => self.emit_reduce(tile, reduction, args[0]),
                 None if self.should_materialize(tile) => self.materialize(tile),

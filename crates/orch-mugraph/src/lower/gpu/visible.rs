@@ -13,10 +13,14 @@
 //! scores are minus infinity, so that maxima stay as they are and weights are zero. (Products of weights of zero with an infinity
 //! or NaN of V are not left out by rows that a tile shows in part.)
 //!
+//! Of the others those that the mask shows whole compare no indices ([`BlockEmitter::mask_in_place`]).
+//!
 //! Blocks with more to do start first ([`VisibleIterations::order`]), so that those that end last are short.
 
 use super::emitter::BlockEmitter;
+use super::layout::{ColumnLayout, RegisterTile};
 use super::steps::{TileStep, TileSteps};
+use super::value::TileHome;
 use crate::band::Band;
 use crate::graph::{Accumulation, MuGraph};
 use crate::lower::{Request, Stored};
@@ -42,6 +46,8 @@ struct MaskSide {
 /// Which iterations of the loop show a block an element of its mask.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisibleIterations {
+    /// The load of the mask.
+    mask: usize,
     /// The band, `column` along the loop and `row` along the other dimension of the mask.
     band: Band,
     rows: MaskSide,
@@ -135,7 +141,7 @@ impl VisibleIterations {
             _ => return None,
         };
         let range = steps.loop_range;
-        Some(VisibleIterations { band, rows: side(other, 1), columns: side(*dim, range), range })
+        Some(VisibleIterations { mask: tile, band, rows: side(other, 1), columns: side(*dim, range), range })
     }
 
     /// The iterations that show a block something; at least one.
@@ -204,15 +210,20 @@ impl BlockEmitter<'_> {
         CtaIterations { first, count }
     }
 
-    /// [`VisibleIterations::iterations`] of the block, as expressions.
-    fn visible_range(&mut self, visible: &VisibleIterations) -> [ExprId; 2] {
+    /// The block's first row less its first column.
+    fn block_distance(&mut self, visible: &VisibleIterations) -> ExprId {
         let mut start = |side: MaskSide| match side.axis {
             Some((axis, part)) => self.program.exprs.mul_const(self.ids.block[axis], part as i64),
             None => self.program.exprs.index(0),
         };
         let (row, column) = (start(visible.rows), start(visible.columns));
+        self.program.exprs.sub(row, column)
+    }
+
+    /// [`VisibleIterations::iterations`] of the block, as expressions.
+    fn visible_range(&mut self, visible: &VisibleIterations) -> [ExprId; 2] {
+        let distance = self.block_distance(visible);
         let exprs = &mut self.program.exprs;
-        let distance = exprs.sub(row, column);
         let (zero, range) = (exprs.index(0), exprs.index(visible.range as i64));
         let (last, tile) =
             (exprs.index(visible.range as i64 - 1), exprs.index(visible.columns.extent as i64));
@@ -230,6 +241,56 @@ impl BlockEmitter<'_> {
             exprs.min(end, range)
         });
         [first, end]
+    }
+
+    /// Masks a product in its own registers, in iterations whose tile the mask hides in part; false if the registers are not
+    /// free for that, or the mask is another one.
+    pub fn mask_in_place(&mut self, tile: usize, [product, mask]: [usize; 2]) -> bool {
+        let Some(visible) = self.visible.filter(|visible| visible.mask == mask) else { return false };
+        let steps = self.plan.steps;
+        let is_free = matches!(steps.tiles[product].step, TileStep::Op { op: Op::Matmul, .. })
+            && steps.only_reader(product) == Some(tile)
+            && steps.tiles[product].shape == steps.tiles[tile].shape;
+        let [TileHome::Registers(registers)] = &self.tiles.homes[product][..] else { return false };
+        if !is_free || !matches!(registers.at.columns, ColumnLayout::Partitioned(_)) {
+            return false;
+        }
+        let RegisterTile { at, buffer } = registers.clone();
+        let shape = steps.tiles[tile].shape.clone();
+        let then = self.for_each_slot(&at, |this, slot| {
+            let point = this.point_of_slot(&slot, &shape);
+            let value = this.value_at(tile, &point);
+            let offset = this.register_offset(&slot, &at);
+            vec![Stmt::Store { buffer, offset, value, mask: None }]
+        });
+        let condition = self.hides_any(&visible);
+        self.emit(vec![Stmt::If { condition, then, otherwise: Vec::new() }]);
+        self.tiles.homes[tile].push(TileHome::Registers(RegisterTile { at, buffer }));
+        true
+    }
+
+    /// Whether the mask hides an element of this iteration's tile.
+    fn hides_any(&mut self, visible: &VisibleIterations) -> ExprId {
+        let distance = self.block_distance(visible);
+        let iteration = self.block_iteration(self.iteration);
+        let exprs = &mut self.program.exprs;
+        let skipped = exprs.mul_const(iteration, visible.columns.extent as i64);
+        // The first column less the first row.
+        let nearest = exprs.sub(skipped, distance);
+        let hidden_above = visible.band.above.map(|above| {
+            let limit = exprs.index(above - (visible.columns.extent as i64 - 1));
+            exprs.lt(limit, nearest)
+        });
+        let hidden_below = visible.band.below.map(|below| {
+            let limit = exprs.index(visible.rows.extent as i64 - 1 - below);
+            exprs.lt(nearest, limit)
+        });
+        let hidden = match (hidden_above, hidden_below) {
+            (Some(above), Some(below)) => exprs.or(above, below),
+            (Some(only), None) | (None, Some(only)) => only,
+            (None, None) => exprs.bool(false),
+        };
+        self.simplifier.simplify(&mut self.program.exprs, hidden)
     }
 
     /// Statements that are run if an iteration is one of the CTA's.
