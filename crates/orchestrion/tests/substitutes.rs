@@ -37,35 +37,45 @@ fn attention(rows: usize, keys: usize) -> PrimGraph {
     parse(&text).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
 }
 
-/// The same of so many rows and keys, of which each row sees the keys up to its own and `window` before it.
-fn window_attention(rows: usize, window: usize) -> PrimGraph {
+/// The same of so many rows and keys, of which each row sees the keys up to its own and `window` before it: scores are chosen by
+/// the condition, or (`is_added`) a low number is added to those that are hidden.
+fn window_attention(rows: usize, window: usize, is_added: bool) -> PrimGraph {
+    let scores = format!("f32[2, {rows}, {rows}]");
+    let masked = match is_added {
+        false => format!("  t17: {scores} = select t13, t16, t14\n"),
+        true => format!("  t17: {scores} = select t13, t15, t14\n  t18: {scores} = add t16, t17\n"),
+    };
+    let first = 17 + usize::from(is_added);
+    let [s, max, wide_max, difference, power, sum, wide_sum, weight, result] =
+        [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|later| format!("t{}", first + later));
     let text = format!(
         "graph \"window\" {{
   input \"q\" t0: f32[2, {rows}, 16]
   input \"k\" t1: f32[2, 16, {rows}]
   input \"v\" t2: f32[2, {rows}, 16]
   const t3: i64[] = [{window}]
-  const t4: f32[] = [-inf]
-  t5: i64[{rows}, {rows}] = iota axis=0
-  t6: i64[{rows}, {rows}] = iota axis=1
-  t7: bool[{rows}, {rows}] = le t6, t5
-  t8: i64[{rows}, {rows}] = sub t5, t6
-  t9: i64[{rows}, {rows}] = broadcast t3 dims=[]
-  t10: bool[{rows}, {rows}] = le t8, t9
-  t11: bool[{rows}, {rows}] = and t7, t10
-  t12: bool[2, {rows}, {rows}] = broadcast t11 dims=[1, 2]
-  t13: f32[2, {rows}, {rows}] = broadcast t4 dims=[]
-  t14: f32[2, {rows}, {rows}] = contract t0, t1 labels=\"bmk,bkn->bmn\"
-  t15: f32[2, {rows}, {rows}] = select t12, t14, t13
-  t16: f32[2, {rows}] = reduce.max t15 axes=[2]
-  t17: f32[2, {rows}, {rows}] = broadcast t16 dims=[0, 1]
-  t18: f32[2, {rows}, {rows}] = sub t15, t17
-  t19: f32[2, {rows}, {rows}] = exp t18
-  t20: f32[2, {rows}] = reduce.sum t19 axes=[2]
-  t21: f32[2, {rows}, {rows}] = broadcast t20 dims=[0, 1]
-  t22: f32[2, {rows}, {rows}] = div t19, t21
-  t23: f32[2, {rows}, 16] = contract t22, t2 labels=\"bmk,bkn->bmn\"
-  output \"o\" t23
+  const t4: f32[] = [-1e30]
+  const t5: f32[] = [0]
+  t6: i64[{rows}, {rows}] = iota axis=0
+  t7: i64[{rows}, {rows}] = iota axis=1
+  t8: bool[{rows}, {rows}] = le t7, t6
+  t9: i64[{rows}, {rows}] = sub t6, t7
+  t10: i64[{rows}, {rows}] = broadcast t3 dims=[]
+  t11: bool[{rows}, {rows}] = le t9, t10
+  t12: bool[{rows}, {rows}] = and t8, t11
+  t13: bool[2, {rows}, {rows}] = broadcast t12 dims=[1, 2]
+  t14: {scores} = broadcast t4 dims=[]
+  t15: {scores} = broadcast t5 dims=[]
+  t16: {scores} = contract t0, t1 labels=\"bmk,bkn->bmn\"
+{masked}  {max}: f32[2, {rows}] = reduce.max {s} axes=[2]
+  {wide_max}: {scores} = broadcast {max} dims=[0, 1]
+  {difference}: {scores} = sub {s}, {wide_max}
+  {power}: {scores} = exp {difference}
+  {sum}: f32[2, {rows}] = reduce.sum {power} axes=[2]
+  {wide_sum}: {scores} = broadcast {sum} dims=[0, 1]
+  {weight}: {scores} = div {power}, {wide_sum}
+  {result}: f32[2, {rows}, 16] = contract {weight}, t2 labels=\"bmk,bkn->bmn\"
+  output \"o\" {result}
 }}
 "
     );
@@ -108,10 +118,12 @@ fn attention_is_proved_and_does_not_overflow() {
 /// The kernel computes the mask, its third input, from indices: nothing else computes it, and it is no argument.
 #[test]
 fn masks_that_are_bands_are_not_stored() {
-    for (window, precision, tolerance) in
-        [(1000, Precision::F32, 1e-4), (40, Precision::F32, 1e-4), (70, Precision::F16, 2e-2)]
-    {
-        let graph = window_attention(256, window);
+    for (window, is_added, precision, tolerance) in [
+        (1000, false, Precision::F32, 1e-4),
+        (40, true, Precision::F32, 1e-4),
+        (70, false, Precision::F16, 2e-2),
+    ] {
+        let graph = window_attention(256, window, is_added);
         check(&graph, "cuda:sm_90", (precision, tolerance), 1.0);
         let cache = CacheDir::new(&format!("substitutes-bands-{window}"));
         let model = Model::from_graph(graph);

@@ -6,11 +6,11 @@
 use super::views::stored_views;
 use crate::plan::context::PlanContext;
 use crate::plan::substitute::StoredViews;
-use orch_ir::{NodeId, TensorId};
+use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_mugraph::extract::{Region, RegionLimits, regions};
 use orch_mugraph::{MuGraph, print};
 use orch_plan::enumerate::Candidate;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Programs are searched if all their uses together might gain this share of the plan.
 const LEAST_GAIN: f64 = 0.02;
@@ -94,13 +94,14 @@ fn is_wide(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>)
 /// The units of a region; `None` if it cuts through some, or reads what is not stored. Masks that are bands are not read.
 fn candidate(region: &Region, views: &StoredViews, ctx: PlanContext<'_>) -> Option<Candidate> {
     let PlanContext { graph, units, .. } = ctx;
-    let is_own = |node: &NodeId| region.nodes.contains(node);
+    let unread = unread(region, views, graph);
     let mut nodes = Vec::new();
     for (number, members) in units.members.iter().enumerate() {
-        match members.iter().filter(|node| is_own(node)).count() {
-            0 => {}
-            count if count == members.len() => nodes.push(NodeId(number as u32)),
-            _ => return None,
+        let is_replaced = |node: &NodeId| region.nodes.contains(node) || unread.contains(node);
+        match members.iter().any(|node| region.nodes.contains(node)) {
+            false => {}
+            true if members.iter().all(is_replaced) => nodes.push(NodeId(number as u32)),
+            true => return None,
         }
     }
     let read = views.inputs.iter().filter(|view| view.band.is_none());
@@ -116,4 +117,25 @@ fn candidate(region: &Region, views: &StoredViews, ctx: PlanContext<'_>) -> Opti
         outputs: vec![output],
         is_convex: true,
     })
+}
+
+/// The primitives outside of a region whose results nothing reads once the region's masks that are bands are not read.
+fn unread(region: &Region, views: &StoredViews, graph: &PrimGraph) -> BTreeSet<NodeId> {
+    let consumers = graph.consumers();
+    let is_output = |tensor: &TensorId| graph.outputs.iter().any(|(_, output)| output == tensor);
+    let masks = views.inputs.iter().filter(|view| view.band.is_some());
+    let mut pending: Vec<TensorId> = masks.map(|view| TensorId(view.tensor)).collect();
+    let mut unread = BTreeSet::new();
+    while let Some(tensor) = pending.pop() {
+        let Some(id) = graph.producer(tensor) else { continue };
+        let is_unread = |tensor: &TensorId| {
+            let mut readers = consumers[tensor.index()].iter();
+            !is_output(tensor)
+                && readers.all(|reader| region.nodes.contains(reader) || unread.contains(reader))
+        };
+        if graph.node(id).outputs.iter().all(is_unread) && unread.insert(id) {
+            pending.extend(&graph.node(id).inputs);
+        }
+    }
+    unread
 }
