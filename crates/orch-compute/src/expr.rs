@@ -357,6 +357,15 @@ impl Exprs {
         self.add(Expr::Const(Const::converted(dtype, value)))
     }
 
+    /// The expression that conversions convert.
+    pub fn without_casts(&self, id: ExprId) -> ExprId {
+        let mut inner = id;
+        while let Expr::Cast(_, value) = self.get(inner) {
+            inner = *value;
+        }
+        inner
+    }
+
     /// The value of an integer or boolean constant.
     pub fn as_int(&self, id: ExprId) -> Option<i64> {
         match self.get(id) {

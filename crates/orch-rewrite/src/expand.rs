@@ -13,10 +13,9 @@
 //! Work grows with the square of what is sorted, so that long ones stay routines of the host; how long is for the target to say. Stands after
 //! the rewriting. Exact, but for the order in which floats are added up.
 
-use crate::prepare::rebuilt;
+use crate::prepare::{computed, rebuilt};
 use orch_ir::{
-    BinaryFn, CompareFn, DType, OpaqueKind, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, Shape, Tensor,
-    TensorId,
+    BinaryFn, CompareFn, DType, OpaqueKind, PrimGraph, PrimOp, ReduceOp, ScalarFn, Shape, Tensor, TensorId,
 };
 
 /// Up to which size routines become primitives.
@@ -32,11 +31,7 @@ pub struct ExpandLimits {
 pub fn expand_routines(graph: &PrimGraph, limits: ExpandLimits) -> PrimGraph {
     rebuilt(graph, |id, result, known| {
         let node = graph.node(id);
-        let inputs: Vec<TensorId> = node
-            .inputs
-            .iter()
-            .map(|input| known[input.index()].expect("operands come before users"))
-            .collect();
+        let inputs: Vec<TensorId> = node.inputs.iter().map(|&input| computed(known, input)).collect();
         let mut emit = Emit { graph: result };
         let outputs = match &node.op {
             PrimOp::Opaque(opaque) => match opaque.kind {
@@ -50,8 +45,7 @@ pub fn expand_routines(graph: &PrimGraph, limits: ExpandLimits) -> PrimGraph {
             _ => None,
         };
         let Some(outputs) = outputs else { return false };
-        let PrimNode { outputs: replaced, .. } = node;
-        for (old, new) in replaced.iter().zip(outputs) {
+        for (old, new) in node.outputs.iter().zip(outputs) {
             known[old.index()] = Some(new);
         }
         true

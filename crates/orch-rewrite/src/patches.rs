@@ -9,7 +9,7 @@
 //!
 //! Stands after the rewriting. Exact, but for the order in which floats are added up.
 
-use crate::prepare::rebuilt;
+use crate::prepare::{computed, rebuilt};
 use orch_ir::{Contract, NodeId, PrimGraph, PrimOp};
 
 /// Channels of so many elements fill vectors: those of more are best channels-last.
@@ -30,8 +30,7 @@ pub fn patch_products(graph: &PrimGraph) -> PrimGraph {
             return false;
         }
         let expected = "windows side by side fill the image";
-        let [x, weight] =
-            [0, 1].map(|operand| known[node.inputs[operand].index()].expect("operands come before users"));
+        let [x, weight] = [0, 1].map(|operand| computed(known, node.inputs[operand]));
         let shape = result.shape(x).to_vec();
         let spatial = spec.window.kernel.len() as u8;
         // Labels: 0 of the batch, 1 of channels, then the windows and the elements of each dimension, and last the maps.

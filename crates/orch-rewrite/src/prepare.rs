@@ -109,7 +109,7 @@ fn with_copies(
         }
         let mut inputs = Vec::new();
         for (&input, is_copied) in node.inputs.iter().zip(copied) {
-            let given = known[input.index()].expect("operands come before users");
+            let given = computed(known, input);
             inputs.push(match is_copied {
                 false => given,
                 true => *copies.entry(input).or_insert_with(|| copy(result, input, given)),
@@ -144,6 +144,11 @@ fn contract_flops(graph: &PrimGraph, node: &PrimNode, contract: &Contract) -> f6
     2.0 * extents.values().map(|&extent| extent as f64).product::<f64>()
 }
 
+/// What a tensor became in a graph that is being rebuilt.
+pub(crate) fn computed(known: &[Option<TensorId>], tensor: TensorId) -> TensorId {
+    known[tensor.index()].expect("operands come before users")
+}
+
 /// A copy of a graph in which `replace` may emit something else for a node.
 pub(crate) fn rebuilt(
     graph: &PrimGraph,
@@ -163,9 +168,7 @@ pub(crate) fn rebuilt(
             continue;
         }
         let node = graph.node(id);
-        let inputs =
-            node.inputs.iter().map(|input| known[input.index()].expect("operands come before users"));
-        let inputs = inputs.collect();
+        let inputs = node.inputs.iter().map(|&input| computed(&known, input)).collect();
         let outputs = result.add_node(node.op.clone(), inputs).expect("operands have the types they had");
         for (old, new) in node.outputs.iter().zip(outputs) {
             known[old.index()] = Some(new);
@@ -244,7 +247,7 @@ impl Group {
         let expected = "merged operands fit as their parts did";
         let weights: Vec<&Tensor> = self.members.iter().map(|member| constant(member.weights)).collect();
         let weights = result.add_constant(side_by_side(&weights));
-        let lhs = known[self.lhs.index()].expect("operands come before users");
+        let lhs = computed(known, self.lhs);
         let mut merged =
             result.add(PrimOp::Contract(self.contract.clone()), &[lhs, weights]).expect(expected);
         let biases: Option<Vec<&Tensor>> =

@@ -10,7 +10,7 @@
 //!
 //! Stands after the rewriting, whose rules join and move selections. Exact.
 
-use crate::prepare::rebuilt;
+use crate::prepare::{computed, rebuilt};
 use orch_ir::{PrimGraph, PrimOp, Shape, Tensor, TensorId};
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub fn index_selections(graph: &PrimGraph, has_formula: impl Fn(&[usize]) -> boo
             return false;
         }
         let expected = "positions are in range";
-        let mut selected = known[node.inputs[0].index()].expect("operands come before users");
+        let mut selected = computed(known, node.inputs[0]);
         let regular: Vec<Option<Vec<usize>>> =
             positions.iter().map(|list| list.clone().filter(|list| has_formula(list))).collect();
         if regular.iter().any(Option::is_some) {

@@ -11,7 +11,7 @@
 //!
 //! Stands after the rewriting, whose rules join reshapes. Exact, but for the order in which floats are added up.
 
-use crate::prepare::rebuilt;
+use crate::prepare::{computed, rebuilt};
 use orch_ir::{NodeId, PrimGraph, PrimOp, ReduceOp, Shape, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,14 +42,14 @@ pub fn unflatten_reductions(graph: &PrimGraph) -> PrimGraph {
                     return false;
                 }
                 let to = of(&output).map_or_else(|| shape.clone(), joined);
-                reshaped(result, known[node.inputs[0].index()], to)
+                reshaped(result, computed(known, node.inputs[0]), to)
             }
             PrimOp::Map(_) => {
                 let Some(own) = of(&output) else { return false };
                 let operands: Vec<TensorId> = (node.inputs.iter())
                     .map(|&input| {
                         if parts.contains_key(&input) {
-                            return known[input.index()].expect(ORDER);
+                            return computed(known, input);
                         }
                         operand(graph, input, own, result, known)
                     })
@@ -63,7 +63,7 @@ pub fn unflatten_reductions(graph: &PrimGraph) -> PrimGraph {
                     first..first + own[axis].len()
                 });
                 let reduce = PrimOp::Reduce { op: *op, axes: axes.collect() };
-                let operand = known[node.inputs[0].index()].expect(ORDER);
+                let operand = computed(known, node.inputs[0]);
                 result.add(reduce, &[operand]).expect("parts of a dimension are dimensions")
             }
             _ => return false,
@@ -73,11 +73,8 @@ pub fn unflatten_reductions(graph: &PrimGraph) -> PrimGraph {
     })
 }
 
-const ORDER: &str = "operands come before users";
-
 /// `x` in another shape.
-fn reshaped(result: &mut PrimGraph, x: Option<TensorId>, shape: Shape) -> TensorId {
-    let x = x.expect(ORDER);
+fn reshaped(result: &mut PrimGraph, x: TensorId, shape: Shape) -> TensorId {
     if *result.shape(x) == shape {
         return x;
     }
@@ -98,7 +95,7 @@ fn operand(
         _ => None,
     });
     let Some((repeated, dims)) = broadcast else {
-        return reshaped(result, known[tensor.index()], shape);
+        return reshaped(result, computed(known, tensor), shape);
     };
     let own = graph.shape(repeated);
     let (mut kept, mut places) = (Vec::new(), Vec::new());
@@ -109,7 +106,7 @@ fn operand(
         kept.extend_from_slice(apart);
         places.extend(first..first + apart.len());
     }
-    let repeated = reshaped(result, known[repeated.index()], kept.into());
+    let repeated = reshaped(result, computed(known, repeated), kept.into());
     result.add(PrimOp::Broadcast { shape, dims: places }, &[repeated]).expect("parts lie in order")
 }
 

@@ -9,7 +9,7 @@
 //!
 //! Stands after the rewriting, whose rules join concatenations of concatenations. Exact.
 
-use crate::prepare::rebuilt;
+use crate::prepare::{computed, rebuilt};
 use orch_ir::{NodeId, PrimGraph, PrimOp, TensorId};
 use std::collections::BTreeMap;
 
@@ -34,9 +34,7 @@ pub fn split_wide_concats(graph: &PrimGraph) -> PrimGraph {
         if !is_wide(id) {
             return false;
         }
-        let operands = node.inputs.iter().map(|input| known[input.index()]);
-        let mut operands: Vec<TensorId> =
-            operands.map(|id| id.expect("operands come before users")).collect();
+        let mut operands: Vec<TensorId> = node.inputs.iter().map(|&input| computed(known, input)).collect();
         let mut joined: BTreeMap<Vec<TensorId>, TensorId> = BTreeMap::new();
         let mut join = |part: &[TensorId]| {
             *joined.entry(part.to_vec()).or_insert_with(|| {

@@ -437,6 +437,7 @@ mod tests {
                 (4, _) => more.special_ops += by,
                 (5, Some(product)) => product.operand_ops[0] += by as f64,
                 (6, Some(product)) => product.k += by,
+                (7, Some(product)) => product.operand_pieces[1] += by,
                 _ => {}
             }
             let (before, after) = (facts.estimate(&model()), more.estimate(&model()));

@@ -9,6 +9,7 @@
 //! by the coordinates of the element that is read ([`Affine`] too).
 
 use super::View;
+use super::views::unrepeated;
 use crate::band::Band;
 use orch_ir::{
     BinaryFn, CompareFn, DType, PrimGraph, PrimNode, PrimOp, ScalarFn, Shape, Tensor, TensorId, UnaryFn,
@@ -19,37 +20,41 @@ const MAX_VISITS: usize = 256;
 /// Elements of constants whose values are compared with a band or an affine function.
 const MAX_ELEMS: usize = 1 << 24;
 
-/// `constant + factors[0] * index[0] + ..` over the indices of a mask.
+/// `constant + coefficients[0] * index[0] + ..` over the indices of a mask.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Affine {
     constant: i128,
-    factors: Vec<i128>,
+    coefficients: Vec<i128>,
 }
 
 impl Affine {
     /// The same number for all indices.
     fn number(constant: i128, rank: usize) -> Affine {
-        Affine { constant, factors: vec![0; rank] }
+        Affine { constant, coefficients: vec![0; rank] }
     }
 
     /// `self + times * other`; `None` where numbers are too large.
     fn plus(&self, other: &Affine, times: i128) -> Option<Affine> {
         let sum = |a: i128, b: i128| a.checked_add(b.checked_mul(times)?);
-        let factors =
-            self.factors.iter().zip(&other.factors).map(|(&a, &b)| sum(a, b)).collect::<Option<_>>()?;
-        Some(Affine { constant: sum(self.constant, other.constant)?, factors })
+        let coefficients = self
+            .coefficients
+            .iter()
+            .zip(&other.coefficients)
+            .map(|(&a, &b)| sum(a, b))
+            .collect::<Option<_>>()?;
+        Some(Affine { constant: sum(self.constant, other.constant)?, coefficients })
     }
 
     /// The number, if it depends on no index.
     fn as_number(&self) -> Option<i128> {
-        self.factors.iter().all(|&factor| factor == 0).then_some(self.constant)
+        self.coefficients.iter().all(|&coefficient| coefficient == 0).then_some(self.constant)
     }
 
     /// The least and the largest value within extents.
     fn bounds(&self, extents: &[usize]) -> Option<(i128, i128)> {
         let (mut low, mut high) = (self.constant, self.constant);
-        for (&factor, &extent) in self.factors.iter().zip(extents) {
-            let reach = factor.checked_mul(extent.saturating_sub(1) as i128)?;
+        for (&coefficient, &extent) in self.coefficients.iter().zip(extents) {
+            let reach = coefficient.checked_mul(extent.saturating_sub(1) as i128)?;
             (low, high) = (low.checked_add(reach.min(0))?, high.checked_add(reach.max(0))?);
         }
         Some((low, high))
@@ -61,8 +66,8 @@ pub fn mask_band(graph: &PrimGraph, view: &View, extents: &[usize]) -> Option<Ba
     if graph.dtype(view.tensor) != DType::Bool || extents.len() < 2 || extents.contains(&0) {
         return None;
     }
-    let factors = view.strides.iter().map(|&stride| stride as i128).collect();
-    let place = Affine { constant: view.offset as i128, factors };
+    let coefficients = view.strides.iter().map(|&stride| stride as i128).collect();
+    let place = Affine { constant: view.offset as i128, coefficients };
     let mut reader = MaskReader { graph, extents, visits: 0 };
     let coords = reader.unflattened(&place, graph.shape(view.tensor))?;
     reader.band(view.tensor, &coords)
@@ -107,19 +112,10 @@ impl MaskReader<'_> {
             PrimOp::Map(ScalarFn::Select) => {
                 let [condition, then, otherwise] = node.inputs[..] else { return None };
                 let (condition, then) = (self.band(condition, coords)?, self.band(then, coords)?);
-                let is_false = self.graph.constant(self.unbroadcast(otherwise)).is_some_and(is_zero);
+                let is_false = self.graph.constant(unrepeated(self.graph, otherwise)).is_some_and(is_zero);
                 is_false.then(|| condition.intersection(then))
             }
             _ => None,
-        }
-    }
-
-    /// The tensor that is broadcast.
-    fn unbroadcast(&self, tensor: TensorId) -> TensorId {
-        let node = self.graph.producer(tensor).map(|id| self.graph.node(id));
-        match node {
-            Some(PrimNode { op: PrimOp::Broadcast { .. }, inputs, .. }) => inputs[0],
-            _ => tensor,
         }
     }
 
@@ -188,11 +184,7 @@ impl MaskReader<'_> {
                 starts.iter().zip(steps).zip(coords).map(coord).collect()
             }
             PrimOp::Reshape { .. } => {
-                let strides = self.graph.shape(node.outputs[0]).strides();
-                let mut place = Affine::number(0, rank);
-                for (coord, stride) in coords.iter().zip(strides) {
-                    place = place.plus(coord, stride as i128)?;
-                }
+                let place = flattened(self.graph.shape(node.outputs[0]), coords, rank)?;
                 self.unflattened(&place, shape)
             }
             _ => None,
@@ -210,14 +202,15 @@ impl MaskReader<'_> {
             rest -= constant * stride;
             coords.push(Affine::number(constant, self.extents.len()));
         }
-        for (index, &factor) in place.factors.iter().enumerate().filter(|&(index, _)| self.extents[index] > 1)
+        for (index, &coefficient) in
+            place.coefficients.iter().enumerate().filter(|&(index, _)| self.extents[index] > 1)
         {
-            if factor == 0 {
+            if coefficient == 0 {
                 continue;
             }
-            let holds = |&dim: &usize| shape.dims()[dim] > 1 && strides[dim] as i128 <= factor;
-            let dim = (0..shape.rank()).find(holds).filter(|&dim| factor % strides[dim] as i128 == 0)?;
-            coords[dim].factors[index] = factor / strides[dim] as i128;
+            let holds = |&dim: &usize| shape.dims()[dim] > 1 && strides[dim] as i128 <= coefficient;
+            let dim = (0..shape.rank()).find(holds).filter(|&dim| coefficient % strides[dim] as i128 == 0)?;
+            coords[dim].coefficients[index] = coefficient / strides[dim] as i128;
         }
         let is_within = |(coord, &extent): (&Affine, &usize)| {
             coord.bounds(self.extents).is_some_and(|(low, high)| low >= 0 && high < extent as i128)
@@ -233,9 +226,9 @@ impl MaskReader<'_> {
             CompareFn::Ge | CompareFn::Gt => (rhs.plus(lhs, -1)?, f == CompareFn::Gt),
             CompareFn::Eq | CompareFn::Ne => return None,
         };
-        let [others @ .., row, column] = &difference.factors[..] else { return None };
+        let [others @ .., row, column] = &difference.coefficients[..] else { return None };
         let is_of_distance = *column != 0 && row.checked_add(*column) == Some(0);
-        if !is_of_distance || others.iter().any(|&factor| factor != 0) {
+        if !is_of_distance || others.iter().any(|&coefficient| coefficient != 0) {
             return None;
         }
         // column * (column index - row index) <= -constant
@@ -254,13 +247,16 @@ impl MaskReader<'_> {
             return None;
         }
         let place = flattened(value.shape(), coords, self.extents.len())?;
-        let [other_factors @ .., row_factor, column_factor] = &place.factors[..] else { return None };
-        if others.iter().zip(other_factors).any(|(&extent, &factor)| extent > 1 && factor != 0) {
+        let [other_coefficients @ .., row_coefficient, column_coefficient] = &place.coefficients[..] else {
+            return None;
+        };
+        if others.iter().zip(other_coefficients).any(|(&extent, &coefficient)| extent > 1 && coefficient != 0)
+        {
             return None;
         }
         let bytes = value.bytes();
         let is_kept = |row: usize, column: usize| {
-            let at = place.constant + row as i128 * row_factor + column as i128 * column_factor;
+            let at = place.constant + row as i128 * row_coefficient + column as i128 * column_coefficient;
             usize::try_from(at).ok().and_then(|at| bytes.get(at)).map(|&byte| byte != 0)
         };
         let (last_row, last_column) = (*rows as i64 - 1, *columns as i64 - 1);

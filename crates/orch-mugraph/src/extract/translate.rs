@@ -6,7 +6,7 @@
 use super::expr::{Expr, ExprId, Exprs, rational};
 use super::index::{Dim, Index, Label};
 use super::rotary::{Pairs, Rest, Rotaries, Rotary};
-use super::views::{Mode, Part, Strided, is_real, is_view, view, view_of_part};
+use super::views::{Mode, Part, Strided, is_real, is_view, unrepeated, view, view_of_part};
 use crate::op::{BinaryFn, ReduceFn, UnaryFn};
 use crate::rational::Rational;
 use orch_ir::{Contract, DType, NodeId, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId};
@@ -479,19 +479,24 @@ impl Translation<'_> {
 
     /// `value + mask` as a masked value, if `mask` selects 0 or minus infinity, inside of the region or before it.
     fn masked_by_sum(&mut self, value: ExprId, mask: ExprId) -> Option<ExprId> {
-        if let Expr::Binary(BinaryFn::Mask, kept, condition) = *self.exprs.get(mask) {
-            let is_finite = self.exprs.finite_masks.contains(&mask);
-            return (self.exprs.number(kept) == Some(0.0)).then(|| {
-                let masked = self.masked(value, condition);
-                if is_finite {
-                    self.exprs.finite_masks.insert(masked);
-                }
-                masked
-            });
+        let (condition, is_finite) = match *self.exprs.get(mask) {
+            Expr::Binary(BinaryFn::Mask, kept, condition) if self.exprs.number(kept) == Some(0.0) => {
+                (condition, self.exprs.finite_masks.contains(&mask))
+            }
+            Expr::Input(position) => self.added_mask(position)?,
+            _ => return None,
+        };
+        let masked = self.masked(value, condition);
+        if is_finite {
+            self.exprs.finite_masks.insert(masked);
         }
-        let Expr::Input(position) = *self.exprs.get(mask) else { return None };
-        let source = self.reads[position].source;
-        let node = self.graph.node(self.graph.producer(source)?);
+        Some(masked)
+    }
+
+    /// The condition of a tensor from outside that selects 0 or minus infinity, and whether it has a large negative number for the
+    /// latter.
+    fn added_mask(&mut self, position: usize) -> Option<(ExprId, bool)> {
+        let node = self.graph.node(self.graph.producer(self.reads[position].source)?);
         let PrimOp::Map(ScalarFn::Select) = node.op else { return None };
         let [condition, kept, hidden] = node.inputs[..] else { return None };
         let (kept, hidden) = (everywhere(self.graph, kept)?, everywhere(self.graph, hidden)?);
@@ -499,12 +504,7 @@ impl Translation<'_> {
             return None;
         }
         let read = Read { source: condition, ..self.reads[position].clone() };
-        let condition = self.input(read);
-        let masked = self.masked(value, condition);
-        if hidden != f64::NEG_INFINITY {
-            self.exprs.finite_masks.insert(masked);
-        }
-        Some(masked)
+        Some((self.input(read), hidden != f64::NEG_INFINITY))
     }
 
     /// A value where a mask keeps it, minus infinity elsewhere.
@@ -584,11 +584,8 @@ impl Translation<'_> {
 
 /// The number that a tensor is everywhere: a constant of one element, repeated.
 fn everywhere(graph: &PrimGraph, tensor: TensorId) -> Option<f64> {
-    if let Some(value) = graph.constant(tensor) {
-        return (value.shape().elems() == 1).then(|| value.to_f64()[0]);
-    }
-    let node = graph.node(graph.producer(tensor)?);
-    matches!(node.op, PrimOp::Broadcast { .. }).then(|| everywhere(graph, node.inputs[0])).flatten()
+    let value = graph.constant(unrepeated(graph, tensor)).filter(|value| value.shape().elems() == 1)?;
+    Some(value.to_f64()[0])
 }
 
 /// The `offset` for which a mask keeps element `[row, column]` exactly if `column <= row + offset`. `None` if there is

@@ -171,6 +171,16 @@ fn coalesced(modes: DimModes) -> DimModes {
     coalesced
 }
 
+/// The tensor that broadcasts repeat.
+pub(super) fn unrepeated(graph: &PrimGraph, tensor: TensorId) -> TensorId {
+    let mut at = tensor;
+    while let Some(node) = graph.producer(at).map(|id| graph.node(id)) {
+        let PrimOp::Broadcast { .. } = node.op else { break };
+        at = node.inputs[0];
+    }
+    at
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

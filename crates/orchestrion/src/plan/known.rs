@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// Larger tensors are computed by each run: they are neither stored in executables nor evaluated.
 const MAX_BYTES: usize = 1 << 28;
 
-/// What the choice of kernels counts for storing as many bytes as the model's constants have.
+/// What the choice of kernels counts for storing as many bytes as the model's constants have, and [`SPARE_BYTES`].
 const PRICE_US: f64 = 100.0;
 
-/// Models with fewer bytes of constants are taken to have so many: in a small executable a mask of a few megabytes is no burden.
-const LEAST_MODEL_BYTES: usize = 64 << 20;
+/// Added to the bytes of a model's constants: in a small executable a mask of a few megabytes is no burden.
+const SPARE_BYTES: usize = 64 << 20;
 
 /// Which tensors of a graph depend on constants alone.
 pub struct KnownTensors {
@@ -26,7 +26,7 @@ impl KnownTensors {
     pub fn of(graph: &PrimGraph) -> Self {
         let bytes = |tensor: TensorId| graph.shape(tensor).elems() * graph.dtype(tensor).size_bytes();
         let mut is_known = vec![false; graph.tensors().len()];
-        let mut model_bytes = LEAST_MODEL_BYTES;
+        let mut model_bytes = SPARE_BYTES;
         for (id, value) in graph.constants() {
             is_known[id.index()] = true;
             model_bytes += value.bytes().len();

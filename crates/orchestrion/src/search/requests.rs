@@ -46,11 +46,12 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
     let least_us = LEAST_GAIN * kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>();
     let mut requests: Vec<SearchRequest> = Vec::new();
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+    let consumers = ctx.graph.consumers();
     for region in regions(ctx.graph, &RegionLimits::default()) {
         // Premises depend on the inputs' values, which are not known here.
         let is_searched = region.premises.is_empty() && !is_wide(&region, ctx);
         let Some(views) = stored_views(&region, ctx).filter(|_| is_searched) else { continue };
-        let Some(candidate) = candidate(&region, &views, ctx) else { continue };
+        let Some(candidate) = candidate(&region, &views, &consumers, ctx) else { continue };
         let own = |kernel: &&KernelCost<'_>| {
             kernel.units.iter().filter(|unit| candidate.nodes.contains(unit)).count()
         };
@@ -92,9 +93,14 @@ fn is_wide(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>)
 }
 
 /// The units of a region; `None` if it cuts through some, or reads what is not stored. Masks that are bands are not read.
-fn candidate(region: &Region, views: &StoredViews, ctx: PlanContext<'_>) -> Option<Candidate> {
+fn candidate(
+    region: &Region,
+    views: &StoredViews,
+    consumers: &[Vec<NodeId>],
+    ctx: PlanContext<'_>,
+) -> Option<Candidate> {
     let PlanContext { graph, units, .. } = ctx;
-    let unread = unread(region, views, graph);
+    let unread = unread(region, views, consumers, graph);
     let mut nodes = Vec::new();
     for (number, members) in units.members.iter().enumerate() {
         let is_replaced = |node: &NodeId| region.nodes.contains(node) || unread.contains(node);
@@ -120,8 +126,12 @@ fn candidate(region: &Region, views: &StoredViews, ctx: PlanContext<'_>) -> Opti
 }
 
 /// The primitives outside of a region whose results nothing reads once the region's masks that are bands are not read.
-fn unread(region: &Region, views: &StoredViews, graph: &PrimGraph) -> BTreeSet<NodeId> {
-    let consumers = graph.consumers();
+fn unread(
+    region: &Region,
+    views: &StoredViews,
+    consumers: &[Vec<NodeId>],
+    graph: &PrimGraph,
+) -> BTreeSet<NodeId> {
     let is_output = |tensor: &TensorId| graph.outputs.iter().any(|(_, output)| output == tensor);
     let masks = views.inputs.iter().filter(|view| view.band.is_some());
     let mut pending: Vec<TensorId> = masks.map(|view| TensorId(view.tensor)).collect();

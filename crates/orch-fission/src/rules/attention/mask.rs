@@ -4,7 +4,7 @@
 use super::heads::Heads;
 use crate::build::checked_shape;
 use crate::{Call, Context, RuleError};
-use orch_ir::{BinaryFn, CompareFn, DType, PadMode, ReduceOp, TensorId};
+use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, TensorId};
 
 /// The parts of a mask; each broadcasts to `[batch, query heads, queries, keys]`.
 pub(super) struct Mask {
@@ -157,11 +157,6 @@ fn padded(
     if extent >= keys || (extent == 1 && call.opset() < 24) {
         return Ok(mask);
     }
-    let low = vec![0; shape.rank()];
-    let high = [&vec![0; outer.len()][..], &[keys - extent]].concat();
-    let hidden = match ctx.dtype(mask) {
-        DType::Bool => ctx.scalar(DType::Bool, 0.0),
-        dtype => ctx.scalar(dtype, f64::NEG_INFINITY),
-    };
-    ctx.pad(mask, PadMode::Constant, (&low, &high), Some(hidden))
+    let hidden = if ctx.dtype(mask) == DType::Bool { 0.0 } else { f64::NEG_INFINITY };
+    ctx.pad_axis(mask, outer.len(), [0, keys - extent], hidden)
 }

@@ -1,7 +1,7 @@
 //! Scattering to positions that are known when compiling: each element reads the update that it becomes.
 //!
 //! ```text
-//! updates fill a box:   y = concat(x[..first], updates, x[last..])      per dimension that it does not fill
+//! updates fill a slice: y = concat(x[..first], updates, x[last..])      per dimension that it does not fill
 //! otherwise:            y[i] = is_written[i] ? updates[update_of[i]] : x[i]     with two constants over the positions
 //! ```
 
@@ -21,8 +21,8 @@ pub(super) struct Placement<'a> {
 }
 
 enum Form {
-    /// Updates in row-major order are the box that starts here and has these extents.
-    Box { starts: Vec<usize>, sizes: Vec<usize> },
+    /// Updates in row-major order are the slice that starts here and has these extents.
+    Slice { starts: Vec<usize>, sizes: Vec<usize> },
     /// The number of the update of each position in row-major order.
     Table(Vec<Option<usize>>),
 }
@@ -35,8 +35,8 @@ impl<'a> Placement<'a> {
         if !positions.iter().all(is_inside) {
             return None;
         }
-        if let Some((starts, sizes)) = filled_box(positions) {
-            return Some(Self { extents, combine, form: Form::Box { starts, sizes } });
+        if let Some((starts, sizes)) = filled_slice(positions) {
+            return Some(Self { extents, combine, form: Form::Slice { starts, sizes } });
         }
         let count = extents.iter().product::<usize>();
         if count > MAX_POSITIONS {
@@ -62,7 +62,7 @@ impl<'a> Placement<'a> {
         let shape = ctx.shape(data).to_vec();
         let rest = &shape[self.extents.len()..];
         match &self.form {
-            Form::Box { starts, sizes } => {
+            Form::Slice { starts, sizes } => {
                 let updates = ctx.reshape(updates, [sizes, rest].concat())?;
                 self.pasted(ctx, data, updates, (starts, sizes), 0)
             }
@@ -85,7 +85,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// `data` with a box of updates, by dimensions from `dim` on.
+    /// `data` with a slice of updates, by dimensions from `dim` on.
     fn pasted(
         &self,
         ctx: &mut Context<'_>,
@@ -126,8 +126,8 @@ impl<'a> Placement<'a> {
     }
 }
 
-/// First position and extents of the box that positions fill in row-major order, each once.
-fn filled_box(positions: &[Vec<usize>]) -> Option<(Vec<usize>, Vec<usize>)> {
+/// First position and extents of the slice that positions fill in row-major order, each once.
+fn filled_slice(positions: &[Vec<usize>]) -> Option<(Vec<usize>, Vec<usize>)> {
     let (first, last) = (positions.first()?, positions.last()?);
     let sizes: Vec<usize> = first
         .iter()

@@ -7,7 +7,7 @@ use super::conv::conv_of;
 use crate::registry::Applied;
 use crate::rules::activation::swish_of;
 use crate::{Call, Context, RuleError};
-use orch_ir::{ConvSpec, PadMode, Window};
+use orch_ir::{ConvSpec, Window};
 
 pub(super) fn causal_conv(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     let (x, w) = (call.tensor(0)?, call.tensor(1)?);
@@ -18,7 +18,7 @@ pub(super) fn causal_conv(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied {
     let kernel = weight[2];
     let padded = match call.optional_tensor(3)? {
         Some(state) => ctx.concat(&[state, x], 2)?,
-        None => ctx.pad(x, PadMode::Constant, (&[0, 0, kernel - 1], &[0, 0, 0]), None)?,
+        None => ctx.pad_axis(x, 2, [kernel - 1, 0], 0.0)?,
     };
     let window =
         Window { kernel: vec![kernel], strides: vec![1], dilations: vec![1], low: vec![0], high: vec![0] };

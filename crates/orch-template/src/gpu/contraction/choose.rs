@@ -72,10 +72,7 @@ pub fn schedules(
 
 /// True for an operand that is neither read from memory as it is, or in another type, nor packed as a constant.
 fn is_computed(block: &BlockProgram, operand: ExprId) -> bool {
-    let mut inner = operand;
-    while let Expr::Cast(_, value) = block.exprs.get(inner) {
-        inner = *value;
-    }
+    let inner = block.exprs.without_casts(operand);
     let reads_variable = block.exprs.reachable(&[inner]).into_iter().any(|id| match block.exprs.get(id) {
         Expr::Read { arg, .. } => block.arg(*arg).role != ArgRole::Constant,
         _ => false,

@@ -149,10 +149,7 @@ fn access_bytes(block: &BlockProgram, operand: ExprId) -> u64 {
 fn computing(block: &BlockProgram, operand: ExprId, unit: ArithmeticUnit) -> f64 {
     /// Simple operations that take as long as an exponential.
     const SPECIAL: u64 = 8;
-    let mut inner = operand;
-    while let Expr::Cast(_, value) = block.exprs.get(inner) {
-        inner = *value;
-    }
+    let inner = block.exprs.without_casts(operand);
     if let Expr::Read { arg, .. } = block.exprs.get(inner) {
         let is_half = block.arg(*arg).dtype.size_bytes() == 2;
         if is_half == (unit == ArithmeticUnit::Half) {
