@@ -12,9 +12,15 @@ const MOST_DIVISORS: usize = 24;
 const STREAM_TERMS: usize = 128;
 /// How many times as long bytes take that one kernel stores and the next one loads: all move at once, at its end and at the start.
 const HANDED_ON: f64 = 2.0;
-/// Rows of a warp group (`m` of wgmma), and columns of which the registers of an SM hold the accumulators of four warp groups.
+/// Rows of a warp group (`m` of wgmma).
 const GROUP_ROWS: usize = 64;
+/// Columns of scores of which [`LatencyHiding`] says how long they take.
 const GROUP_COLUMNS: usize = 64;
+/// Bytes of registers of an SM, and of a warp group what it takes for indices, maxima, sums and limits.
+const SM_REGISTER_BYTES: usize = 256 << 10;
+const GROUP_REGISTER_BYTES: usize = 13 << 10;
+/// Most warp groups that hide each other's latency.
+const MOST_HIDING: usize = 4;
 /// Most warp groups of a block.
 const MOST_GROUPS: usize = 2;
 /// Microseconds in which the two CTAs of a cluster add up their split-K accumulators.
@@ -301,7 +307,8 @@ impl Totals {
         let dims = &sketch.dims[at];
         let elems = extents.elems(dims);
         let stays = device.keeps_accumulator(sketch, at);
-        match stays {
+        // On a GPU what the iteration multiplies, as scores, is in registers as well.
+        match device.accumulator_bytes > 0 {
             true => self.accumulator_bytes += elems * device.partial_bytes,
             false => self.held_bytes += 2 * (elems * device.element_bytes),
         }
@@ -413,12 +420,14 @@ impl SearchDevice {
         let pull = (ctas as f64 / self.cores as f64 / self.saturating_share).min(1.0);
         let moved = (totals.memory_bytes / self.memory_bytes_per_us / pull)
             .max(totals.cache_bytes / self.cache_bytes_per_us / busy);
-        let computed =
-            totals.flops / self.flops_per_us / busy * self.waiting(extents, ctas, totals.loaded_bytes);
+        let waiting = self.waiting(extents, ctas, totals.loaded_bytes);
+        let computed = totals.flops / self.flops_per_us / busy * waiting.unwrap_or(1.0);
+        // Of warp groups that wait for each other the figures have what an iteration takes.
+        let iteration_us = if waiting.is_some() { 0.0 } else { self.iteration_us };
         // Nothing hides the loads of the first iteration.
         let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
         let time = moved.max(computed) + self.unoverlapped * moved.min(computed) / rounds;
-        self.launch_us + time + exchange_us + rounds * self.iteration_us
+        self.launch_us + time + exchange_us + rounds * iteration_us
     }
 
     /// Whether registers hold what a step adds up: accumulators of products that nothing else reads before the loop ends.
@@ -448,28 +457,42 @@ impl SearchDevice {
         if beside.before.is_empty() && !beside.is_read { bytes } else { 0 }
     }
 
-    /// How many times as long a loop takes because few warp groups share an SM; `loaded` is the bytes of loaded tiles of a block.
-    fn waiting(&self, extents: &KernelExtents<'_>, ctas: usize, loaded: usize) -> f64 {
-        let sketch = extents.sketch;
+    /// How many times as long a loop of products and exponentials takes because few warp groups share an SM; `loaded` is the bytes
+    /// of loaded tiles of a block. `None` for other loops.
+    fn waiting(&self, extents: &KernelExtents<'_>, ctas: usize, loaded: usize) -> Option<f64> {
+        let (sketch, waiting) = (extents.sketch, self.waiting?);
         let looped = || (0..sketch.steps.len()).filter(|&at| sketch.in_loop[at]);
         let is_special = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(op, _) if op.is_special());
-        let product = |at: usize| match (&sketch.steps[at], sketch.dims[at].as_slice()) {
-            (SketchStep::Op(TileOp::Matmul, _), [.., rows, columns]) => {
-                Some([*columns, *rows].map(|dim| extents.dim(dim)))
-            }
-            _ => None,
-        };
-        let product = looped().find_map(product).filter(|_| looped().any(is_special));
-        let (Some(waiting), Some([columns, rows])) = (self.waiting, product) else { return 1.0 };
+        let is_product = |at: &usize| matches!(&sketch.steps[*at], SketchStep::Op(TileOp::Matmul, _));
+        let columns = |at: usize| sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
+        let scores = looped().find(is_product).filter(|_| looped().any(is_special))?;
+        let rows = sketch.dims[scores].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
         let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
-        let resident = ctas.div_ceil(self.cores).min(self.tile_bytes / loaded.max(1)).max(1);
-        let most = if columns > GROUP_COLUMNS { 3 } else { 4 };
-        let groups = (own * resident).min(most) as f64;
         if own == 0 {
-            return 1.0;
+            return None;
         }
-        let alone = waiting.iteration * GROUP_COLUMNS as f64 / columns as f64 + waiting.columns;
-        ((alone / groups).powi(3) + waiting.busy.powi(3)).cbrt()
+        let by_registers = SM_REGISTER_BYTES / (own * self.group_registers(extents, scores));
+        let by_shared = self.tile_bytes / loaded.max(1);
+        let resident = ctas.div_ceil(self.cores).min(by_shared).min(by_registers).max(1);
+        let groups = (own * resident).min(MOST_HIDING) as f64;
+        let alone = waiting.iteration * GROUP_COLUMNS as f64 / columns(scores) as f64 + waiting.columns;
+        Some(((alone / groups).powi(3) + waiting.busy.powi(3)).cbrt())
+    }
+
+    /// Bytes of registers of a warp group in a loop of products and exponentials: scores, the same as 16-bit operands of the next
+    /// product, its accumulators, and the first operand of the product of the scores. Of kernels for heads of 64 and 128, and 16 to
+    /// 128 keys, these are the registers that NVRTC takes.
+    fn group_registers(&self, extents: &KernelExtents<'_>, scores: usize) -> usize {
+        let sketch = extents.sketch;
+        let SketchStep::Op(_, args) = &sketch.steps[scores] else { return GROUP_REGISTER_BYTES };
+        let columns = |at: usize| sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
+        let is_further = |at: &usize| {
+            *at != scores && sketch.in_loop[*at] && matches!(&sketch.steps[*at], SketchStep::Op(TileOp::Matmul, _))
+        };
+        let further: usize = (0..sketch.steps.len()).filter(is_further).map(columns).sum();
+        let (sum, operand) = (self.partial_bytes, self.element_bytes);
+        let row = columns(scores) * (sum + operand) + further * sum + columns(args[0]) * operand;
+        GROUP_ROWS * row + GROUP_REGISTER_BYTES
     }
 
     /// The loads that are streamed: right operands of skinny GEMMs whose accumulators stay in registers; and how many CTAs
