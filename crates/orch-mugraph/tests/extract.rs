@@ -50,6 +50,19 @@ fn half_precision_is_widened_and_rounded_at_the_ends() {
     assert_eq!(ops(&found[0].program), "matmul scale(1/8) exp sum(2) div matmul");
 }
 
+/// A copy of an input, which a kernel of its own may store as f16: one region reads the input, another one the copy.
+#[test]
+fn copies_are_read_or_what_they_copy() {
+    let copied = attention()
+        .replace("  $dots:", "  $copy: f32[2, 7, 4] = cast.f32 $v\n  $dots:")
+        .replace("contract $p, $v", "contract $p, $copy");
+    let found = checked(&copied);
+    let [own, of_copy] = found.as_slice() else { panic!("{} regions", found.len()) };
+    assert_eq!(own.program, of_copy.program);
+    assert_ne!(own.inputs[2].tensor, of_copy.inputs[2].tensor);
+    assert_eq!(own.nodes.len(), of_copy.nodes.len() + 1);
+}
+
 #[test]
 fn maxima_that_cannot_be_put_back_are_refused() {
     let other = attention().replace("reduce.max $scores", "reduce.max $dots");

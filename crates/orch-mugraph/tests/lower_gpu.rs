@@ -16,8 +16,8 @@ use orch_mugraph::{
 };
 use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
-use orch_thread::print_thread;
 use orch_thread::target::{SM_80, SM_90};
+use orch_thread::{Scope, print_thread};
 use std::collections::BTreeSet;
 
 fn check(graph: &MuGraph, inputs: &[Array<f64>]) {
@@ -467,6 +467,37 @@ fn products_that_registers_do_not_hold_are_multiplied() {
 }
 
 /// Kernels for less and less shared memory compute the same, until it is too small.
+/// Attention of 128 rows whose queries are scaled in the kernel: the scaled operand takes the place of the loaded tile, and the
+/// results that of the operand, so that shared memory holds one tile of 128 rows beside the stages of keys and values.
+#[test]
+fn scaled_queries_and_results_share_their_memory() {
+    let (heads, rows, keys, columns) = (1, 256, 256, 64);
+    let (scale, blocks, range) = ("scale(1/8)", 2, 4);
+    let scaled = valid(&format!(
+        "mugraph \"scaled\" {{\n t0 = input \"q\" [{heads}, {rows}, {columns}]\n \
+         t1 = input \"k\" [{heads}, {columns}, {keys}]\n t2 = input \"v\" [{heads}, {keys}, {columns}]\n \
+         t3 = block [{heads}, {blocks}] loop {range} {{\n s0 = load t0 [0, 1] -\n s1 = load t1 [0, -] 2\n \
+         s2 = load t2 [0, -] 1\n s3 = {scale} s0\n s4 = matmul s3, s1\n s5 = exp s4\n s6 = sum(2) s5\n \
+         s7 = matmul s5, s2\n s8 = accumulate sum s6\n s9 = accumulate sum s7\n s10 = div s9, s8\n \
+         store s10 [0, 1]\n }}\n output \"o\" t3\n}}\n"
+    ));
+    let inputs = rounded(&random_inputs(&scaled, 7, 0.4), DType::F16);
+    let stored = row_major(&scaled, DType::F16);
+    let mut bytes = Vec::new();
+    let given = outputs(&scaled, &inputs, &stored, |request| {
+        let kernel = gpu::lower_as(request, &SM_90, OperandPrecision::F16, gpu::MugraphSchedule::PLAIN)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let shared = kernel.program.buffers.iter().filter(|buffer| buffer.scope == Scope::Shared);
+        bytes = shared.map(|buffer| buffer.elems * buffer.dtype.size_bytes()).collect();
+        kernel
+    });
+    let expected = interpret(&scaled, &inputs, Precision::F32).unwrap();
+    assert!(relative_error(&expected[0], &given[0]) < 1e-2);
+    let tile = rows / blocks * (columns + 8) * 2;
+    assert_eq!(bytes.iter().filter(|&&own| own == tile).count(), 1, "{bytes:?}");
+    assert_eq!(bytes.len(), 3, "queries, keys and values: {bytes:?}");
+}
+
 #[test]
 fn stages_are_fewer_where_shared_memory_is_short() {
     let (program, fused) = fused_attention([1, 16, 128, 16], 1, 8);

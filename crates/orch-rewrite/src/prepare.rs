@@ -34,16 +34,22 @@ pub fn merge_products(graph: &PrimGraph) -> PrimGraph {
     })
 }
 
-/// The graph with inputs of f32 copied for the products and convolutions that read them.
+/// The graph with inputs of f32 copied for the products and convolutions that read them, directly or transposed.
 pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
-    let is_product = |id: &NodeId| matches!(graph.node(*id).op, PrimOp::Contract(_) | PrimOp::Conv(_));
     let consumers = graph.consumers();
+    let is_product = |id: &NodeId| matches!(graph.node(*id).op, PrimOp::Contract(_) | PrimOp::Conv(_));
+    let is_operand = |id: &NodeId| {
+        let node = graph.node(*id);
+        let readers = || node.outputs.iter().flat_map(|output| &consumers[output.index()]);
+        let is_transposed = matches!(node.op, PrimOp::Transpose { .. }) && readers().next().is_some();
+        is_product(id) || is_transposed && readers().all(is_product)
+    };
     let staged: Vec<TensorId> = (graph.inputs.iter().map(|&(_, input)| input))
-        .filter(|&input| graph.dtype(input) == DType::F32 && consumers[input.index()].iter().any(is_product))
+        .filter(|&input| graph.dtype(input) == DType::F32 && consumers[input.index()].iter().any(is_operand))
         .collect();
     with_copies(
         graph,
-        |id, input| is_product(&id) && staged.contains(&input),
+        |id, input| is_operand(&id) && staged.contains(&input),
         |result, _, given| {
             let same = PrimOp::Map(ScalarFn::Cast(DType::F32));
             result.add(same, &[given]).expect("a tensor of f32 is one of f32")
@@ -368,6 +374,19 @@ mod tests {
     fn one_product_stays() {
         let graph = products(&[true]);
         assert_eq!(orch_ir::text::print(&merge_products(&graph)), orch_ir::text::print(&graph));
+    }
+
+    /// Keys of attention are read transposed.
+    #[test]
+    fn inputs_are_copied_for_products_that_read_them_transposed() {
+        let text = "graph \"scores\" {\n  input \"q\" t0: f32[5, 4]\n  input \"k\" t1: f32[6, 4]\n  \
+                    t2: f32[4, 6] = transpose t1 perm=[1, 0]\n  t3: f32[5, 6] = contract t0, t2 labels=\"ac,cb->ab\"\n  \
+                    output \"s\" t3\n}\n";
+        let graph = orch_ir::text::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            count(&stage_inputs(&graph), |op| matches!(op, PrimOp::Map(ScalarFn::Cast(DType::F32)))),
+            2
+        );
     }
 
     #[test]

@@ -125,6 +125,8 @@ pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
         let most = here.iter().map(|region| products(&region.program)).max();
         here.retain(|region| Some(products(&region.program)) == most);
         here.truncate(limits.max_per_sink);
+        let copied: Vec<Region> = here.iter().filter_map(|region| of_copies(graph, region)).collect();
+        here.extend(copied);
         here.iter_mut().for_each(|region| include_rounding(graph, &consumers, region));
         found.insert(sink, here);
     }
@@ -134,6 +136,28 @@ pub fn regions(graph: &PrimGraph, limits: &RegionLimits) -> Vec<Region> {
 /// True if one of the regions contains a primitive.
 fn any_contains(regions: &[Region], node: NodeId) -> bool {
     regions.iter().any(|region| region.nodes.contains(&node))
+}
+
+/// The region that reads copies of tensors in place of the tensors, where it contains the copies (casts to the same type): a kernel
+/// of its own may store them in the type that products take.
+fn of_copies(graph: &PrimGraph, region: &Region) -> Option<Region> {
+    let mut result = region.clone();
+    let copies = region.nodes.iter().filter(|id| is_copy(graph, **id));
+    for &id in copies {
+        let node = graph.node(id);
+        let reads = result.inputs.iter_mut().filter(|view| view.tensor == node.inputs[0]);
+        for view in reads {
+            view.tensor = node.outputs[0];
+            result.nodes.retain(|other| *other != id);
+        }
+    }
+    (result.nodes.len() < region.nodes.len()).then_some(result)
+}
+
+/// True for a cast of f32 to f32.
+fn is_copy(graph: &PrimGraph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    matches!(node.op, PrimOp::Map(ScalarFn::Cast(DType::F32))) && graph.dtype(node.inputs[0]) == DType::F32
 }
 
 /// Adds the rounding of a region's output to f16 or bf16 to the region, if nothing else reads the unrounded output: the

@@ -38,14 +38,14 @@ impl Default for BlockLimits {
     }
 }
 
-/// Inputs of a program that kernels compute instead of loading them.
+/// A set of inputs of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct ComputedInputs(u64);
+pub struct InputSet(u64);
 
-impl ComputedInputs {
+impl InputSet {
     /// Those whose number among the inputs is given; beyond the first 64 they count as loaded.
-    pub fn of(numbers: impl Iterator<Item = usize>) -> ComputedInputs {
-        ComputedInputs(numbers.filter(|&number| number < 64).fold(0, |all, number| all | 1 << number))
+    pub fn of(numbers: impl Iterator<Item = usize>) -> InputSet {
+        InputSet(numbers.filter(|&number| number < 64).fold(0, |all, number| all | 1 << number))
     }
 
     /// Whether an input is among them.

@@ -36,7 +36,7 @@ use build::build;
 use cost::{Beside, PartCounts, SearchDevice};
 use egg::{Id, Language};
 use labels::Labels;
-use limits::{BlockLimits, ComputedInputs, Counts, Target};
+use limits::{BlockLimits, Counts, InputSet, Target};
 use pairs::Candidates;
 pub use progress::Progress;
 use rope::{Rope, ropes};
@@ -65,7 +65,9 @@ pub struct SearchOptions {
     /// Other numbers of blocks and iterations that are returned with each µGraph of one kernel.
     pub alternatives: usize,
     /// Masks that kernels compute from indices.
-    pub computed: ComputedInputs,
+    pub computed: InputSet,
+    /// Inputs of 4 bytes an element where products take 2: kernels convert what they load.
+    pub wide: InputSet,
 }
 
 impl Default for SearchOptions {
@@ -81,7 +83,8 @@ impl Default for SearchOptions {
             slack: 1.5,
             below_us,
             alternatives: 0,
-            computed: ComputedInputs::default(),
+            computed: InputSet::default(),
+            wide: InputSet::default(),
         }
     }
 }
@@ -190,7 +193,7 @@ impl<'a> Context<'a> {
         }
         let labels = Labels::of(program)?;
         let algebra = Algebra::new(program, &labels)?;
-        let sources = given(program, &labels, &algebra.tensors, options.computed);
+        let sources = given(program, &labels, &algebra.tensors, options);
         let target = |(_, output): &(String, TensorId)| {
             let dims = labels.dims(*output).iter().map(|label| Dim::whole(*label)).collect();
             (algebra.tensors[output.index()], dims)

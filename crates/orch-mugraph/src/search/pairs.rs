@@ -112,6 +112,7 @@ impl Context<'_> {
             dims: dims.clone(),
             origin: Origin::Stored(at),
             is_computed: false,
+            is_wide: false,
         });
         let stored: Vec<Source> = stored.collect();
         // What is out of reach of one block that sees everything is out of reach of many.

@@ -1,8 +1,9 @@
 //! Tiles and tensors in the search: classes of the algebra with labelled dimensions.
 
+use super::SearchOptions;
 use super::algebra::{GRID, LOOP, TILE, WHOLE};
 use super::labels::Labels;
-use super::limits::{ComputedInputs, Target};
+use super::limits::Target;
 use crate::graph::{MuGraph, TensorId};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
@@ -56,6 +57,8 @@ pub struct Source {
     pub origin: Origin,
     /// Whether kernels compute its elements from indices instead of loading them.
     pub is_computed: bool,
+    /// Whether its elements take 4 bytes where products take 2, so that kernels convert what they load.
+    pub is_wide: bool,
 }
 
 /// Where a tensor comes from.
@@ -286,6 +289,11 @@ impl Sketch {
         }
     }
 
+    /// Whether a tile is a load of a tensor whose elements are converted.
+    pub fn loads_wide(&self, tile: usize) -> bool {
+        matches!(self.steps[tile], SketchStep::Load(source) if self.sources[source].is_wide)
+    }
+
     /// True if it loads partial results, one per block of an index.
     pub fn splits(&self, label: u8) -> bool {
         let atoms = self.sources.iter().flat_map(|source| &source.dims).flat_map(|dim| dim.atoms());
@@ -293,19 +301,19 @@ impl Sketch {
     }
 }
 
-/// The tensors that a program is given, `computed` among them.
-pub fn given(program: &MuGraph, labels: &Labels, classes: &[Id], computed: ComputedInputs) -> Vec<Source> {
+/// The tensors that a program is given; masks that it computes are among those that are computed.
+pub fn given(program: &MuGraph, labels: &Labels, classes: &[Id], options: &SearchOptions) -> Vec<Source> {
     let is_given = |node: &crate::Node| node.args().is_empty();
     let inputs: Vec<TensorId> = program.inputs().map(|(id, ..)| id).collect();
-    let is_computed = |id: TensorId| match inputs.iter().position(|input| *input == id) {
-        Some(input) => computed.contains(input),
-        None => true,
-    };
-    let source = |id: TensorId| Source {
-        class: classes[id.index()],
-        dims: labels.dims(id).iter().map(|label| Dim::whole(*label)).collect(),
-        origin: Origin::Program(id),
-        is_computed: is_computed(id),
+    let source = |id: TensorId| {
+        let number = inputs.iter().position(|input| *input == id);
+        Source {
+            class: classes[id.index()],
+            dims: labels.dims(id).iter().map(|label| Dim::whole(*label)).collect(),
+            origin: Origin::Program(id),
+            is_computed: number.is_none_or(|number| options.computed.contains(number)),
+            is_wide: number.is_some_and(|number| options.wide.contains(number)),
+        }
     };
     program.nodes().filter(|(_, node)| is_given(node)).map(|(id, _)| source(id)).collect()
 }

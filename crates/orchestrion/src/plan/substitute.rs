@@ -3,7 +3,7 @@
 use super::context::PlanContext;
 use orch_ir::{DType, TensorId};
 use orch_mugraph::lower::Stored;
-use orch_mugraph::search::limits::ComputedInputs;
+use orch_mugraph::search::limits::InputSet;
 use orch_mugraph::{Band, MuGraph, Proved};
 use serde::{Deserialize, Serialize};
 
@@ -73,9 +73,19 @@ impl StoredViews {
     }
 
     /// The inputs that kernels compute, by number.
-    pub fn computed(&self) -> ComputedInputs {
+    pub fn computed(&self) -> InputSet {
         let numbered = self.inputs.iter().enumerate();
-        ComputedInputs::of(numbered.filter(|(_, view)| view.band.is_some()).map(|(number, _)| number))
+        InputSet::of(numbered.filter(|(_, view)| view.band.is_some()).map(|(number, _)| number))
+    }
+
+    /// The inputs of 4 bytes an element where products take 2, by number.
+    pub fn wide(&self, ctx: PlanContext<'_>) -> InputSet {
+        let element_bytes = ctx.planner.search_options().machine.element_bytes;
+        let is_wide = |view: &StoredView| {
+            view.band.is_none() && ctx.storage.dtype(TensorId(view.tensor)).size_bytes() > element_bytes
+        };
+        let numbered = self.inputs.iter().enumerate();
+        InputSet::of(numbered.filter(|(_, view)| is_wide(view)).map(|(number, _)| number))
     }
 
     /// How each tensor of a µGraph is stored, and where; `None` if the views are not of this µGraph or this graph.

@@ -5,7 +5,7 @@ use crate::plan::block_kernels::lowered_blocks;
 use crate::{Options, parallel};
 use orch_mugraph::lower::{Stored, gpu};
 use orch_mugraph::search::SearchOptions;
-use orch_mugraph::search::limits::ComputedInputs;
+use orch_mugraph::search::limits::InputSet;
 use orch_mugraph::{
     MuGraph, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, VerifyOptions, print, superoptimize,
 };
@@ -42,7 +42,9 @@ pub struct SearchQuery<'a> {
     /// Text that is equal for equal layouts: part of the result's key.
     pub layout: &'a str,
     /// Inputs that kernels compute.
-    pub computed: ComputedInputs,
+    pub computed: InputSet,
+    /// Inputs of 4 bytes an element where products take 2.
+    pub wide: InputSet,
     /// How the tensors of a µGraph that computes it are stored; `None` if it has no place for them.
     pub stored: &'a dyn Fn(&MuGraph) -> Option<Vec<Stored>>,
 }
@@ -71,6 +73,7 @@ impl<'a> Finder<'a> {
             alternatives: ALTERNATIVES,
             below_us: query.below_us,
             computed: query.computed,
+            wide: query.wide,
             ..self.planner.search_options()
         };
         let (proofs, schedules) = match self.planner.info().is_tuned(self.options) {
@@ -138,6 +141,7 @@ impl<'a> Finder<'a> {
             below_us,
             alternatives,
             computed,
+            wide,
             threads: _,
         } = options.search;
         Key {
@@ -147,7 +151,7 @@ impl<'a> Finder<'a> {
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!(
-                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} {computed:?} below {below_us:.2} states {} proofs {} of {} stable {}",
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} {computed:?} {wide:?} below {below_us:.2} states {} proofs {} of {} stable {}",
                 options.states, options.proofs, options.schedules, options.must_be_stable
             ),
         }

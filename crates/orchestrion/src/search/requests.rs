@@ -64,7 +64,8 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
             continue;
         }
         let Region { program, subtracts_maxima: must_be_stable, .. } = region;
-        let number = *numbers.entry(format!("{} {}", print(&program), views.key())).or_insert_with(|| {
+        let key = format!("{} {} {:?}", print(&program), views.key(), views.wide(ctx));
+        let number = *numbers.entry(key).or_insert_with(|| {
             requests.push(SearchRequest {
                 program,
                 must_be_stable,

@@ -87,6 +87,7 @@ fn substitute_candidates(
             states: (STATES * request.gain_us / spent_us).ceil() as u64,
             layout: &views.key(),
             computed: views.computed(),
+            wide: views.wide(ctx),
             stored: &|graph| Some(views.memory(graph, ctx)?.0),
         };
         let proved = match finder.find(&query) {

@@ -5,7 +5,7 @@ use crate::{Error, Model, Options, build};
 use orch_ir::DType;
 use orch_mugraph::extract::{RegionLimits, regions};
 use orch_mugraph::lower::Stored;
-use orch_mugraph::search::limits::ComputedInputs;
+use orch_mugraph::search::limits::InputSet;
 use orch_mugraph::{MuGraph, SuperoptimizeError};
 use std::path::Path;
 
@@ -93,7 +93,8 @@ pub fn find(program: &Program, options: &Options) -> Result<Searched, Error> {
         must_be_stable: program.must_be_stable,
         below_us: f64::INFINITY,
         states: u64::MAX,
-        computed: ComputedInputs::default(),
+        computed: InputSet::default(),
+        wide: InputSet::default(),
         layout: "row-major",
         stored: &|graph| {
             let row_major = |shape: &Vec<usize>| Stored::row_major(DType::F32, shape);

@@ -70,7 +70,7 @@ use emitter::{BlockEmitter, BlockPlan, BlockSchedule};
 use layout::{ColumnLayout, FragmentLayout, WarpGrid};
 use orch_compute::ArgId;
 use orch_thread::OperandPrecision;
-use orch_thread::cta::WARP_GROUP;
+use orch_thread::cta::{WARP, WARP_GROUP};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
 pub use schedules::{MugraphSchedule, lower, lower_as, schedules};
@@ -93,6 +93,11 @@ const MAX_STAGES: usize = 8;
 /// Bytes of cp.async or direct loads in flight per SM that saturate memory. The same for all targets: too few
 /// where memory has more bandwidth per SM or more latency than an H200's.
 const BYTES_IN_FLIGHT: usize = 64 << 10;
+/// Registers of an SM.
+const SM_REGISTERS: usize = 64 << 10;
+/// Registers of a thread beside accumulators: operands, maxima, sums and indices. NVRTC takes 58 for attention of heads of 64, 74 for
+/// heads of 128.
+const OTHER_REGISTERS: usize = 60;
 /// Elements of a tile, in a block without products, from which [`MANY_WARPS`] share them.
 const MANY_ELEMS: usize = 4096;
 
@@ -136,10 +141,12 @@ fn lower_steps(
     if steps.loop_range == 1 {
         return Ok(kernel);
     }
-    let stage_bytes = emit(BlockSchedule { stages: 2, ..one_stage })?.program.shared_bytes() - first_bytes;
+    let two_stages = emit(BlockSchedule { stages: 2, ..one_stage })?;
+    let stage_bytes = two_stages.program.shared_bytes().saturating_sub(first_bytes);
     // A skinny GEMM has nothing but its loads to do: all of shared memory may be in flight.
     let bytes_in_flight = if tma_operands { target.shared_bytes } else { BYTES_IN_FLIGHT };
-    let needs = StageNeeds { first_bytes, stage_bytes, bytes_in_flight };
+    let registers = warps * WARP * (accumulators(steps, warps) + OTHER_REGISTERS);
+    let needs = StageNeeds { first_bytes, stage_bytes, bytes_in_flight, registers };
     match choose_stages(block.blocks(), steps.loop_range / ctas, needs, target) {
         1 => Ok(kernel),
         stages => {
@@ -162,18 +169,21 @@ struct StageNeeds {
     stage_bytes: usize,
     /// Bytes of loads per SM that should be in flight.
     bytes_in_flight: usize,
+    /// Registers of a CTA.
+    registers: usize,
 }
 
 /// The number of stages for a grid of `blocks` whose loops have so many `iterations`: enough for `bytes_in_flight`, at most as
 /// many as fit into shared memory, a power of two if that fits.
 fn choose_stages(blocks: usize, iterations: usize, needs: StageNeeds, target: &GpuTarget) -> usize {
-    let StageNeeds { first_bytes, stage_bytes, bytes_in_flight } = needs;
+    let StageNeeds { first_bytes, stage_bytes, bytes_in_flight, registers } = needs;
     let most = MAX_STAGES.min(iterations);
     let fitting = |resident: usize| {
         (target.shared_bytes / resident).saturating_sub(first_bytes) / stage_bytes.max(1) + 1
     };
     // Two resident CTAs per SM hide each other's stalls.
-    let resident = if blocks > target.sms && fitting(2) > 1 { 2 } else { 1 };
+    let two_fit = fitting(2) > 1 && 2 * registers <= SM_REGISTERS;
+    let resident = if blocks > target.sms && two_fit { 2 } else { 1 };
     let wanted = bytes_in_flight.div_ceil(stage_bytes.max(1) * resident) + 1;
     let stages = wanted.min(fitting(resident)).clamp(1, most);
     // `iteration % stages` is one instruction for a power of two, seven otherwise.
@@ -215,24 +225,31 @@ fn choose_warps(steps: &TileSteps, tiles: bool) -> usize {
         let rows = |tile: &steps::BlockTile| WarpGrid::of(&tile.shape, warps);
         live().filter(is_product).all(|tile| rows(tile).is_some_and(|rows| wgmma::is_per_warp_group(&rows)))
     };
-    let sums = |tile: &steps::BlockTile| {
-        let n = tile.shape[tile.shape.len() - 1];
-        let at = |rows| FragmentLayout { rows, columns: ColumnLayout::Partitioned(n) };
-        WarpGrid::of(&tile.shape, FEW_WARPS).map_or(0, |rows| at(rows).registers_per_thread())
-    };
-    let products: Vec<usize> = live().filter(is_product).map(sums).collect();
-    let many = match products.is_empty() {
-        true => live().any(|tile| crate::op::elems(&tile.shape) >= MANY_ELEMS),
-        false => {
+    let many = match live().any(|tile| is_product(&tile)) {
+        false => live().any(|tile| crate::op::elems(&tile.shape) >= MANY_ELEMS),
+        true => {
             let few = match tiles {
                 true if suits(MANY_WARPS) => MANY_WGMMA_ACCUMULATORS,
                 true if suits(FEW_WARPS) => MAX_WGMMA_ACCUMULATORS,
                 _ => MANY_ACCUMULATORS,
             };
-            products.into_iter().sum::<usize>() > few
+            accumulators(steps, FEW_WARPS) > few
         }
     };
     if many { MANY_WARPS } else { FEW_WARPS }
+}
+
+/// Accumulator registers of a thread: of all products of the block, by so many warps.
+fn accumulators(steps: &TileSteps, warps: usize) -> usize {
+    let is_product = |tile: &&steps::BlockTile| {
+        tile.readers > 0 && matches!(tile.step, TileStep::Op { op: Op::Matmul, .. })
+    };
+    let registers = |tile: &steps::BlockTile| {
+        let columns = ColumnLayout::Partitioned(tile.shape[tile.shape.len() - 1]);
+        let at = |rows| FragmentLayout { rows, columns };
+        WarpGrid::of(&tile.shape, warps).map_or(0, |rows| at(rows).registers_per_thread())
+    };
+    steps.tiles.iter().filter(is_product).map(registers).sum()
 }
 
 /// Emits the kernel of a schedule. What shows only once statements are written switches techniques off, and the block is emitted

@@ -3,9 +3,12 @@
 
 use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
+use super::staging::line_strides;
 use super::steps::TileStep;
 use super::value::{SharedTile, TileHome, TilePoint};
 use crate::op::Op;
+use crate::tiling::Stage;
+use orch_compute::BufferId;
 use orch_ir::DType;
 use orch_thread::MmaType;
 use orch_thread::OperandPrecision;
@@ -40,7 +43,11 @@ impl BlockEmitter<'_> {
         let shape = self.plan.steps.tiles[tile].shape.clone();
         let (dtype, inner) = (self.operand_dtype(), shape.len() - 1);
         let padded = self.padded_extents(&shape, &[k_dim], inner, dtype);
-        let view = self.alloc_shared("factor", dtype, &padded, inner);
+        let replaced = self.replaceable_load(tile, dtype, (&padded, inner));
+        let view = match &replaced {
+            Some((_, view)) => view.clone(),
+            None => self.alloc_shared("factor", dtype, &padded, inner),
+        };
         let zero = self.program.exprs.zero(dtype);
         if let Some(at) = self.register_layout(tile) {
             if padded != shape {
@@ -75,8 +82,74 @@ impl BlockEmitter<'_> {
             });
             self.emit(stmts);
         }
+        if let Some((load, _)) = replaced {
+            self.tiles.homes[load].clear();
+        }
         self.tiles.operand_copies[tile].push(view.clone());
         view
+    }
+
+    /// A load that only `tile` reads, element by element and once, and that lies in shared memory as the tile's operand copy is
+    /// to: the copy may take its place, each thread overwriting the elements that it reads.
+    fn replaceable_load(
+        &self,
+        tile: usize,
+        dtype: DType,
+        (padded, inner): (&[usize], usize),
+    ) -> Option<(usize, SharedTile)> {
+        let known = &self.plan.steps.tiles[tile];
+        let TileStep::Op { op, args } = &known.step else { return None };
+        let &[load] = args.as_slice() else { return None };
+        let is_only_reader = self.plan.steps.only_reader(load) == Some(tile);
+        let is_once = known.stage == Stage::Invariant && known.readers == 1;
+        if !op.is_elementwise() || !is_only_reader || !is_once {
+            return None;
+        }
+        let view = self.tiles.homes[load].iter().find_map(|home| match home {
+            TileHome::Shared(view) => Some(view.clone()),
+            TileHome::Registers(_) => None,
+        })?;
+        let is_alike = view.swizzle.is_none()
+            && view.padded == padded
+            && view.strides[inner] == 1
+            && self.program.buffer(view.buffer).dtype == dtype
+            && self.program.exprs.as_int(view.base) == Some(0);
+        is_alike.then_some((load, view))
+    }
+
+    /// A buffer in shared memory for a tile after the loop, and its strides: one whose content nothing reads any more, if there is
+    /// one, else a new one. All threads have to be past the loop.
+    pub fn shared_after_loop(&mut self, name: &str, dtype: DType, shape: &[usize]) -> SharedTile {
+        let last = shape.len() - 1;
+        let (strides, elems) = line_strides(shape, last, dtype);
+        let is_spare = |buffer: BufferId| {
+            let known = self.program.buffer(buffer);
+            known.dtype == dtype && known.elems >= elems
+        };
+        let found = (0..self.plan.steps.tiles.len())
+            .filter(|&tile| self.plan.steps.tiles[tile].stage == Stage::Invariant)
+            .filter(|&tile| self.plan.steps.loop_range > 1 && !self.is_read_after_loop(tile))
+            .find_map(|tile| self.tiles.operand_copies[tile].iter().find(|view| is_spare(view.buffer)))
+            .map(|view| view.buffer);
+        let Some(buffer) = found else { return self.alloc_shared(name, dtype, shape, last) };
+        self.emit_barrier();
+        let base = self.index(0);
+        SharedTile { buffer, base, strides, padded: shape.to_vec(), swizzle: None }
+    }
+
+    /// Whether a tile, or one that is recomputed from it, is read by products or stores after the loop.
+    fn is_read_after_loop(&self, tile: usize) -> bool {
+        let steps = self.plan.steps;
+        let reads = |reader: &usize| {
+            let reader = &steps.tiles[*reader];
+            reader.readers > 0 && reader.step.args().contains(&tile)
+        };
+        steps.stores.iter().any(|(stored, _)| *stored == tile)
+            || (0..steps.tiles.len()).filter(reads).any(|reader| {
+                let is_elementwise =
+                    matches!(&steps.tiles[reader].step, TileStep::Op { op, .. } if op.is_elementwise());
+                steps.tiles[reader].stage == Stage::After || is_elementwise && self.is_read_after_loop(reader)
+            })
     }
 
     /// A tile, copy or transposed view that is in shared memory as products take operands.

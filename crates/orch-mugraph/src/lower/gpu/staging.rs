@@ -236,12 +236,7 @@ impl BlockEmitter<'_> {
         inner: usize,
         count: usize,
     ) -> (SharedTile, usize) {
-        let mut strides = vec![1; padded.len()];
-        let mut elems = padded.get(inner).map_or(1, |&extent| line_elems(extent, dtype));
-        for dim in (0..padded.len()).rev().filter(|&dim| dim != inner) {
-            strides[dim] = elems;
-            elems *= padded[dim];
-        }
+        let (strides, elems) = line_strides(padded, inner, dtype);
         let buffer = self.add_buffer(name, dtype, elems * count, Scope::Shared);
         let base = self.index(0);
         (SharedTile { buffer, base, strides, padded: padded.to_vec(), swizzle: None }, elems)
@@ -314,6 +309,17 @@ impl BlockEmitter<'_> {
         let base = self.stage_base(staged, iteration);
         self.tiles.homes[staged.tile] = vec![TileHome::Shared(SharedTile { base, ..staged.view.clone() })];
     }
+}
+
+/// Strides of a tile in shared memory, `inner` its contiguous dimension, and its elements.
+pub(super) fn line_strides(padded: &[usize], inner: usize, dtype: DType) -> (Vec<usize>, usize) {
+    let mut strides = vec![1; padded.len()];
+    let mut elems = padded.get(inner).map_or(1, |&extent| line_elems(extent, dtype));
+    for dim in (0..padded.len()).rev().filter(|&dim| dim != inner) {
+        strides[dim] = elems;
+        elems *= padded[dim];
+    }
+    (strides, elems)
 }
 
 /// Elements from one row of a tile to the next: an odd number of 16-byte vectors, so that the 8 rows that

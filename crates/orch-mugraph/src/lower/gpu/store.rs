@@ -58,7 +58,7 @@ impl BlockEmitter<'_> {
         let Some(buffer) = self.arguments[to.1.index()] else { return Vec::new() };
         let dtype = self.program.buffer(buffer).dtype;
         let shape = self.plan.steps.tiles[tile].shape.clone();
-        let view = self.alloc_shared("rows", dtype, &shape, shape.len() - 1);
+        let view = self.shared_after_loop("rows", dtype, &shape);
         let stmts = self.store_slots_to_shared(at, &shape, &view, |this, point| this.value_at(tile, point));
         self.emit_on_rank_zero(stmts);
         self.store_each(tile, to, |this, coords| {
