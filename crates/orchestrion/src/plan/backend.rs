@@ -12,7 +12,7 @@ use super::kernel::{KernelDesign, KernelEstimate};
 use crate::manifest::{Device, Resources};
 use crate::{Error, Library, Options};
 use bytes::Bytes;
-use orch_compute::{BlockProgram, Storage};
+use orch_compute::{BlockProgram, RecurrenceProgram, Storage};
 use orch_ir::PrimGraph;
 use orch_mugraph::lower::Request;
 use orch_mugraph::search::SearchOptions;
@@ -77,6 +77,12 @@ pub trait Planner: Sync {
     /// A kernel under at most `limit` schedules, the one that its template's model prefers first; none if no template
     /// serves it.
     fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design>;
+
+    /// Modelled time and least work of a recurrence; `None` if the template has no schedule for it.
+    fn estimate_recurrence(&self, recurrence: &RecurrenceProgram) -> Option<KernelEstimate>;
+
+    /// A recurrence under at most `limit` schedules, the preferred one first.
+    fn designs_recurrence(&self, recurrence: &RecurrenceProgram, limit: usize) -> Vec<Design>;
 
     /// A kernel of a µGraph under at most `limit` schedules, the preferred one first; none if it is not lowered.
     fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design>;

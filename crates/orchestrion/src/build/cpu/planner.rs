@@ -6,7 +6,7 @@ use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{BlockProgram, Storage, layouts};
+use orch_compute::{BlockProgram, RecurrenceProgram, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -89,6 +89,14 @@ impl Planner for Cpu {
 
     fn designs(&self, block: &BlockProgram, _limit: usize) -> Vec<Design> {
         orch_template::design(block, &self.target).into_iter().collect()
+    }
+
+    fn estimate_recurrence(&self, recurrence: &RecurrenceProgram) -> Option<KernelEstimate> {
+        Some(super::recurrence::estimate(recurrence, &self.target, &self.figures))
+    }
+
+    fn designs_recurrence(&self, recurrence: &RecurrenceProgram, _limit: usize) -> Vec<Design> {
+        vec![orch_template::recurrence::design(recurrence, &self.target)]
     }
 
     fn design_mugraph(&self, request: &Request<'_>, _limit: usize) -> Vec<Design> {

@@ -6,7 +6,7 @@ use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{BlockProgram, Storage, layouts};
+use orch_compute::{BlockProgram, RecurrenceProgram, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -104,6 +104,14 @@ impl Planner for Cuda {
 
     fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design> {
         gpu::designs(block, &self.target, self.operands(), limit)
+    }
+
+    fn estimate_recurrence(&self, _recurrence: &RecurrenceProgram) -> Option<KernelEstimate> {
+        None
+    }
+
+    fn designs_recurrence(&self, _recurrence: &RecurrenceProgram, _limit: usize) -> Vec<Design> {
+        Vec::new()
     }
 
     fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design> {
