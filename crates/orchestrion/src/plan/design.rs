@@ -52,7 +52,8 @@ impl PlanContext<'_> {
                     let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
                     let kernels = self.kernels(&nodes, &column.candidate.outputs, limit);
                     let with_call = |(mut all, definition): (Vec<KernelDesign>, KernelDefinition)| {
-                        let called = |called| library::with_call(&all, definition.block()?, precision, called);
+                        let called =
+                            |called| library::with_call(&all, definition.block()?, precision, called);
                         let calls: Vec<KernelDesign> = releases.iter().filter_map(called).collect();
                         all.extend(calls);
                         vec![all]

@@ -36,8 +36,7 @@ pub fn estimate(
     let step_us = multiply_us.max(read_us) + cells_us;
     let rounds = tasks.div_ceil(threads) as f64;
     let bytes: usize = recurrence.args.iter().map(|arg| arg.shape.elems() * arg.dtype.size_bytes()).sum();
-    let all_flops =
-        2.0 * (recurrence.products() * extents.time * extents.batch * extents.directions) as f64;
+    let all_flops = 2.0 * (recurrence.products() * extents.time * extents.batch * extents.directions) as f64;
     let roofline_us = (all_flops / (GIGA_TO_MICRO * figures.fma_gflops_all))
         .max(bytes as f64 / (GIGA_TO_MICRO * figures.memory_gbs_all));
     let time_us = figures.launch_parallel_us + rounds * extents.time as f64 * step_us;

@@ -106,12 +106,21 @@ impl Planner for Cuda {
         gpu::designs(block, &self.target, self.operands(), limit)
     }
 
-    fn estimate_recurrence(&self, _recurrence: &RecurrenceProgram) -> Option<KernelEstimate> {
-        None
+    fn estimate_recurrence(&self, recurrence: &RecurrenceProgram) -> Option<KernelEstimate> {
+        let schedule = *gpu::recurrence::schedules(recurrence, &self.target).first()?;
+        Some(super::recurrence::estimate(
+            recurrence,
+            schedule.cycles(recurrence, &self.target),
+            &self.figures,
+        ))
     }
 
-    fn designs_recurrence(&self, _recurrence: &RecurrenceProgram, _limit: usize) -> Vec<Design> {
-        Vec::new()
+    fn designs_recurrence(&self, recurrence: &RecurrenceProgram, limit: usize) -> Vec<Design> {
+        let design = |schedule: gpu::recurrence::GpuRecurrenceSchedule| Design {
+            kernel: gpu::recurrence::lower(recurrence, &schedule),
+            schedule: format!("recurrence {schedule}"),
+        };
+        gpu::recurrence::schedules(recurrence, &self.target).into_iter().take(limit).map(design).collect()
     }
 
     fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design> {
