@@ -166,16 +166,16 @@ impl CellWriter<'_> {
             }
             ActivationFn::LeakyRelu => {
                 let scaled = self.scaled(alpha, x);
-                self.from_on(0.0, x, scaled)
+                self.unless_below(0.0, x, scaled)
             }
             ActivationFn::ThresholdedRelu => {
                 let zero = constant(self, 0.0);
-                self.from_on(alpha, x, zero)
+                self.unless_below(alpha, x, zero)
             }
             ActivationFn::Elu => {
                 let grown = self.exprs.unary(UnaryFn::Expm1, x);
                 let grown = self.scaled(alpha, grown);
-                self.from_on(0.0, x, grown)
+                self.unless_below(0.0, x, grown)
             }
             ActivationFn::Affine => self.affine(alpha, beta, x),
             ActivationFn::HardSigmoid => {
@@ -209,7 +209,7 @@ impl CellWriter<'_> {
     }
 
     /// `x` from `start` on, otherwise another value.
-    fn from_on(&mut self, start: f64, x: ExprId, otherwise: ExprId) -> ExprId {
+    fn unless_below(&mut self, start: f64, x: ExprId, otherwise: ExprId) -> ExprId {
         let start = self.constant_like(start, x);
         let is_there = self.exprs.ge(x, start);
         self.exprs.select(is_there, x, otherwise)

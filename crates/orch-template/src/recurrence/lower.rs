@@ -2,11 +2,12 @@
 
 use super::cell::{CellInputs, CellOutputs, CellWriter};
 use super::schedule::RecurrenceSchedule;
+use super::steps::{Pass, StatesAfter, passes, states_after, time_of};
 use orch_compute::block::ArgRole;
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_compute::simplify::simplify;
-use orch_ir::{DType, RecurrenceOperand, RnnCell, RnnDirection};
+use orch_ir::{DType, RecurrenceOperand, RnnCell};
 use orch_thread::kernel::{Binding, Kernel, PackedConstant};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::target::CpuTarget;
@@ -20,23 +21,6 @@ pub fn lower(recurrence: &RecurrenceProgram, schedule: &RecurrenceSchedule, targ
     let body = emitter.task();
     emitter.program.body = body;
     Kernel { program: emitter.program, bindings: emitter.bindings }
-}
-
-/// The sums of some gates with one operand.
-struct Pass {
-    /// The gates.
-    gates: Vec<usize>,
-    /// The scratch that holds the operand.
-    operand: Operand,
-}
-
-/// The operand of a product: `[row, unit]` in scratch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operand {
-    /// The hidden state before the step.
-    Hidden,
-    /// The same times the reset gate.
-    ResetHidden,
 }
 
 /// Scratch, `[row, unit]` with lines of `line` elements each.
@@ -337,7 +321,7 @@ impl<'a> Emitter<'a> {
         let state = (self.schedule.batch_rows * self.line) as i64;
         self.loop_over("step", (time, 1), |emitter, step| {
             let mut body = Vec::new();
-            let at = emitter.time_of(step);
+            let at = time_of(&mut emitter.program.exprs, emitter.recurrence, emitter.direction, step);
             let at = emitter.bind(&mut body, "time", at, time);
             let exprs = &mut emitter.program.exprs;
             let two = exprs.index(2);
@@ -347,7 +331,7 @@ impl<'a> Emitter<'a> {
             let whole = emitter.program.exprs.index(state);
             let after = emitter.program.exprs.sub(whole, before);
             let after = emitter.bind_multiple(&mut body, "after", after, state);
-            for pass in emitter.passes() {
+            for pass in passes(emitter.recurrence.spec.cell) {
                 body.extend(emitter.pass(&pass, Step { time: at, before, after }));
             }
             body
@@ -360,34 +344,6 @@ impl<'a> Emitter<'a> {
         self.program.exprs.set_multiple_of(var, self.lanes as i64);
         body.push(Stmt::Let(var, value));
         self.program.exprs.var(var)
-    }
-
-    /// The place in time of a step.
-    fn time_of(&mut self, step: ExprId) -> ExprId {
-        let directions = &self.recurrence.spec.directions;
-        let exprs = &mut self.program.exprs;
-        let last = exprs.index(self.recurrence.extents.time as i64 - 1);
-        let from_end = exprs.sub(last, step);
-        let mut time = if directions[0] == RnnDirection::Forward { step } else { from_end };
-        for (number, direction) in directions.iter().enumerate().skip(1) {
-            if *direction != directions[0] {
-                let number = exprs.index(number as i64);
-                let is_own = exprs.eq(self.direction, number);
-                let own = if *direction == RnnDirection::Forward { step } else { from_end };
-                time = exprs.select(is_own, own, time);
-            }
-        }
-        time
-    }
-
-    fn passes(&self) -> Vec<Pass> {
-        match self.recurrence.spec.cell {
-            RnnCell::Gru { linear_before_reset: false } => vec![
-                Pass { gates: vec![0, 1], operand: Operand::Hidden },
-                Pass { gates: vec![2], operand: Operand::ResetHidden },
-            ],
-            cell => vec![Pass { gates: (0..cell.gates()).collect(), operand: Operand::Hidden }],
-        }
     }
 
     /// A pass over all panels: a loop over the whole ones, and the last one.
@@ -436,12 +392,9 @@ impl<'a> Emitter<'a> {
     /// Stores the products of a tile with the weights of a panel.
     fn sums(&mut self, pass: &Pass, step: Step, units: Units, first_row: ExprId) -> Vec<Stmt> {
         let vectors = units.count.div_ceil(self.lanes);
-        let (operand, base) = match pass.operand {
-            Operand::Hidden => (self.states.hidden, step.before),
-            Operand::ResetHidden => {
-                let buffer = self.states.reset_hidden.unwrap_or(self.states.hidden);
-                (buffer, self.program.exprs.index(0))
-            }
+        let (operand, base) = match self.states.reset_hidden.filter(|_| pass.resets_operand) {
+            Some(buffer) => (buffer, self.program.exprs.index(0)),
+            None => (self.states.hidden, step.before),
         };
         let mut out = Vec::new();
         let rows = self.schedule.rows;
@@ -456,7 +409,7 @@ impl<'a> Emitter<'a> {
                 weights.push(self.let_value(&mut body, "weight", weight));
             }
         }
-        for row in 0..rows {
+        for (row, registers) in accumulators.iter().enumerate() {
             let exprs = &mut self.program.exprs;
             let at = exprs.add_const(first_row, row as i64);
             let offset = self.scratch_at(at, k);
@@ -465,7 +418,7 @@ impl<'a> Emitter<'a> {
             let factor = exprs.load(operand, offset, 1, None);
             let factor = exprs.splat(factor, self.lanes);
             let factor = self.let_value(&mut body, "factor", factor);
-            for (&register, &weight) in accumulators[row].iter().zip(&weights) {
+            for (&register, &weight) in registers.iter().zip(&weights) {
                 let sum = self.program.exprs.var(register);
                 let next = self.program.exprs.fma(factor, weight, sum);
                 body.push(Stmt::Assign(register, next));
@@ -576,8 +529,8 @@ impl<'a> Emitter<'a> {
         let exprs = &mut self.program.exprs;
         let mut writer = CellWriter { exprs, body: &mut body, spec, direction: self.direction };
         let reset_buffers = self.states.reset_hidden.zip(self.states.update);
-        let outputs = match (reset_buffers, pass.operand) {
-            (Some((reset_hidden, update)), Operand::Hidden) => {
+        let outputs = match (reset_buffers, pass.resets_operand) {
+            (Some((reset_hidden, update)), false) => {
                 let (z, r) = (writer.update(&inputs), writer.reset(&inputs));
                 let product = self.program.exprs.mul(r, hidden);
                 for (buffer, value) in [(update, z), (reset_hidden, product)] {
@@ -585,7 +538,7 @@ impl<'a> Emitter<'a> {
                 }
                 return body;
             }
-            (Some((_, update)), Operand::ResetHidden) => {
+            (Some((_, update)), true) => {
                 let z = writer.exprs.load(update, state, self.lanes, None);
                 writer.updated(sums[0], z, hidden)
             }
@@ -628,19 +581,12 @@ impl<'a> Emitter<'a> {
     ) -> Vec<Stmt> {
         let mut out = Vec::new();
         let state = self.scratch_at(at.row, unit);
-        let mut next = self.rounded(outputs.hidden);
-        let mut shown = next;
-        let mut next_cell = outputs.cell.map(|cell| self.rounded(cell));
-        if let Some(lengths) = self.recurrence.operand(RecurrenceOperand::Lengths) {
-            let zeros = self.zeros();
-            let exprs = &mut self.program.exprs;
-            let length = exprs.load(self.buffers[lengths.index()], at.sequence, 1, None);
-            let length = exprs.cast(DType::I64, length);
-            let runs = exprs.lt(step.time, length);
-            shown = exprs.select(runs, next, zeros);
-            next = exprs.select(runs, next, hidden);
-            next_cell = next_cell.zip(cell).map(|(next, before)| exprs.select(runs, next, before));
-        }
+        let length = self.recurrence.operand(RecurrenceOperand::Lengths).map(|arg| {
+            let length = self.program.exprs.load(self.buffers[arg.index()], at.sequence, 1, None);
+            (step.time, length)
+        });
+        let StatesAfter { hidden: next, cell: next_cell, shown } =
+            states_after(&mut self.program.exprs, self.recurrence.dtype, (hidden, cell), &outputs, length);
         let after = self.program.exprs.add2(step.after, state);
         out.push(Stmt::Store { buffer: self.states.hidden, offset: after, value: next, mask: None });
         if let Some((buffer, value)) = self.states.cell.zip(next_cell) {
@@ -655,12 +601,6 @@ impl<'a> Emitter<'a> {
             out.push(self.store(y, offset, shown, at.mask));
         }
         out
-    }
-
-    /// A state rounded to the type that the graph states.
-    fn rounded(&mut self, value: ExprId) -> ExprId {
-        let narrow = self.program.exprs.cast(self.recurrence.dtype, value);
-        self.program.exprs.cast(self.ty, narrow)
     }
 }
 

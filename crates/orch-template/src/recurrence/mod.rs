@@ -13,6 +13,7 @@
 pub(crate) mod cell;
 mod lower;
 mod schedule;
+pub(crate) mod steps;
 
 pub use lower::lower;
 pub use schedule::{RecurrenceSchedule, schedule};

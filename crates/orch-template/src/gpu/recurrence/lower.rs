@@ -2,10 +2,11 @@
 
 use super::schedule::GpuRecurrenceSchedule;
 use crate::recurrence::cell::{CellInputs, CellOutputs, CellWriter};
+use crate::recurrence::steps::{Pass, StatesAfter, passes, states_after, time_of};
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_compute::simplify::simplify;
-use orch_ir::{DType, RecurrenceOperand, RnnCell, RnnDirection};
+use orch_ir::{DType, RecurrenceOperand, RnnCell};
 use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
@@ -36,12 +37,6 @@ struct SharedBuffers {
     sums: BufferId,
     /// `[k, gate, unit]`, own units.
     weights: Option<BufferId>,
-}
-
-/// The sums of some gates with one operand.
-struct Pass {
-    gates: Vec<usize>,
-    resets_operand: bool,
 }
 
 /// One row and one own unit of a thread: what its cell needs. Their product is the number of items of a CTA.
@@ -351,7 +346,7 @@ impl<'a> Emitter<'a> {
         let states = self.schedule.rows * self.recurrence.extents.hidden;
         let (var, step) = self.program.exprs.fresh_index("step", time);
         let mut body = Vec::new();
-        let at = self.time_of(step);
+        let at = time_of(&mut self.program.exprs, self.recurrence, self.direction, step);
         let at = self.bind(&mut body, "time", at, time);
         let exprs = &mut self.program.exprs;
         let two = exprs.index(2);
@@ -361,39 +356,11 @@ impl<'a> Emitter<'a> {
         let whole = self.program.exprs.index(states as i64);
         let after = self.program.exprs.sub(whole, before);
         let after = self.bind_multiple(&mut body, "after", after, (states + 1, states));
-        for pass in self.passes() {
+        for pass in passes(self.recurrence.spec.cell) {
             body.extend(self.pass(&pass, Step { time: at, before, after }));
         }
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(time as i64));
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
-    }
-
-    /// The place in time of a step.
-    fn time_of(&mut self, step: ExprId) -> ExprId {
-        let directions = &self.recurrence.spec.directions;
-        let exprs = &mut self.program.exprs;
-        let last = exprs.index(self.recurrence.extents.time as i64 - 1);
-        let from_end = exprs.sub(last, step);
-        let mut time = if directions[0] == RnnDirection::Forward { step } else { from_end };
-        for (number, direction) in directions.iter().enumerate().skip(1) {
-            if *direction != directions[0] {
-                let number = exprs.index(number as i64);
-                let is_own = exprs.eq(self.direction, number);
-                let own = if *direction == RnnDirection::Forward { step } else { from_end };
-                time = exprs.select(is_own, own, time);
-            }
-        }
-        time
-    }
-
-    fn passes(&self) -> Vec<Pass> {
-        match self.recurrence.spec.cell {
-            RnnCell::Gru { linear_before_reset: false } => vec![
-                Pass { gates: vec![0, 1], resets_operand: false },
-                Pass { gates: vec![2], resets_operand: true },
-            ],
-            cell => vec![Pass { gates: (0..cell.gates()).collect(), resets_operand: false }],
-        }
     }
 
     /// Inputs of the items' gates are loaded before the product, whose loads they are in flight with.
@@ -645,20 +612,12 @@ impl<'a> Emitter<'a> {
     ) -> Vec<Stmt> {
         let extents = self.recurrence.extents;
         let mut out = Vec::new();
-        let mut next = self.rounded(outputs.hidden);
-        let mut shown = next;
-        let mut next_cell = outputs.cell.map(|cell| self.rounded(cell));
-        if let Some(lengths) = self.recurrence.operand(RecurrenceOperand::Lengths) {
-            let buffer = self.buffer(lengths);
-            let exprs = &mut self.program.exprs;
-            let length = exprs.load(buffer, item.sequence, 1, None);
-            let length = exprs.cast(DType::I64, length);
-            let runs = exprs.lt(step.time, length);
-            let zero = exprs.zero(self.ty);
-            shown = exprs.select(runs, next, zero);
-            next = exprs.select(runs, next, hidden);
-            next_cell = next_cell.zip(cell).map(|(next, before)| exprs.select(runs, next, before));
-        }
+        let length = self.recurrence.operand(RecurrenceOperand::Lengths).map(|arg| {
+            let length = self.program.exprs.load(self.buffer(arg), item.sequence, 1, None);
+            (step.time, length)
+        });
+        let StatesAfter { hidden: next, cell: next_cell, shown } =
+            states_after(&mut self.program.exprs, self.recurrence.dtype, (hidden, cell), &outputs, length);
         if let Some((buffer, value)) = self.shared.cell.zip(next_cell) {
             out.push(Stmt::Store { buffer, offset: item.number, value, mask: None });
         }
@@ -714,12 +673,6 @@ impl<'a> Emitter<'a> {
             }
             out
         })
-    }
-
-    /// A state rounded to the type that the graph states.
-    fn rounded(&mut self, value: ExprId) -> ExprId {
-        let narrow = self.program.exprs.cast(self.recurrence.dtype, value);
-        self.program.exprs.cast(self.ty, narrow)
     }
 }
 

@@ -40,9 +40,11 @@ const SHARED_BYTES: f64 = 100.0;
 const ALL_L2_BYTES: f64 = 3000.0;
 /// Multiply-adds of an SM in a cycle that products of few rows reach.
 const MULTIPLY_ADDS: f64 = 80.0;
-/// Cycles of a load from L2, and of one from shared memory, with others of the same thread in flight.
-const L2_LOAD: f64 = 80.0;
-const SHARED_LOAD: f64 = 12.0;
+/// Cycles of a term whose weights come from L2, and of one from shared memory, with those of few other terms in flight.
+const L2_TERM: f64 = 150.0;
+const SHARED_TERM: f64 = 20.0;
+/// Cycles of a partial sum that a cell adds up.
+const PARTIAL_SUM: f64 = 2.5;
 
 impl GpuRecurrenceSchedule {
     /// Threads of a CTA: whole warps.
@@ -88,10 +90,10 @@ impl GpuRecurrenceSchedule {
         let resident = self.ctas(recurrence).min(at_once) as f64;
         let l2 = bytes * (1.0 - shared);
         let read = (l2 / L2_BYTES).max(l2 * resident / ALL_L2_BYTES) + bytes * shared / SHARED_BYTES;
-        let latency = (terms - self.shared_terms) as f64 * L2_LOAD + self.shared_terms as f64 * SHARED_LOAD;
+        let latency = (terms - self.shared_terms) as f64 * L2_TERM + self.shared_terms as f64 * SHARED_TERM;
         let multiply = weights * self.rows as f64 / MULTIPLY_ADDS;
-        let cells = self.rows as f64 * self.units as f64 / self.threads() as f64;
-        let reduce = cells * gates * self.parts as f64 * 8.0;
+        let cells = (self.rows * self.units).div_ceil(self.threads()) as f64;
+        let reduce = cells * gates * self.parts as f64 * PARTIAL_SUM;
         let synchronise = CTA_STEP + if self.cluster > 1 { CLUSTER_STEP } else { 0.0 };
         let passes =
             if recurrence.spec.cell == (RnnCell::Gru { linear_before_reset: false }) { 2.0 } else { 1.0 };
