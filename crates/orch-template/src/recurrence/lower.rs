@@ -2,7 +2,7 @@
 
 use super::cell::{CellInputs, CellOutputs, CellWriter};
 use super::schedule::RecurrenceSchedule;
-use super::steps::{Pass, StatesAfter, passes, states_after, time_of};
+use super::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
 use orch_compute::block::ArgRole;
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
 use orch_compute::recurrence::RecurrenceProgram;
@@ -66,16 +66,6 @@ struct Units {
     count: usize,
     /// The number of the panel.
     panel: ExprId,
-}
-
-/// A step.
-#[derive(Clone, Copy)]
-struct Step {
-    /// Its place in time.
-    time: ExprId,
-    /// Offsets in the scratch of hidden states.
-    before: ExprId,
-    after: ExprId,
 }
 
 impl<'a> Emitter<'a> {
@@ -332,7 +322,7 @@ impl<'a> Emitter<'a> {
             let after = emitter.program.exprs.sub(whole, before);
             let after = emitter.bind_multiple(&mut body, "after", after, state);
             for pass in passes(emitter.recurrence.spec.cell) {
-                body.extend(emitter.pass(&pass, Step { time: at, before, after }));
+                body.extend(emitter.pass(&pass, TimeStep { time: at, before, after }));
             }
             body
         })
@@ -347,7 +337,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A pass over all panels: a loop over the whole ones, and the last one.
-    fn pass(&mut self, pass: &Pass, step: Step) -> Vec<Stmt> {
+    fn pass(&mut self, pass: &Pass, step: TimeStep) -> Vec<Stmt> {
         let (hidden, units) = (self.recurrence.extents.hidden, self.panel_units());
         let whole = hidden / units;
         let mut out = Vec::new();
@@ -372,7 +362,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A loop over the tiles of sequences.
-    fn panel(&mut self, pass: &Pass, step: Step, units: Units) -> Stmt {
+    fn panel(&mut self, pass: &Pass, step: TimeStep, units: Units) -> Stmt {
         let rows = self.schedule.rows;
         self.loop_over("tile_row", (self.schedule.batch_rows, rows), |emitter, first| {
             let mut body = emitter.sums(pass, step, units, first);
@@ -381,7 +371,7 @@ impl<'a> Emitter<'a> {
                 let row = emitter.program.exprs.add2(first, row);
                 let sequence = emitter.sequence(row);
                 emitter.vectors(units.count, |emitter, unit, mask| {
-                    let at = Place { tile_row, row, sequence, in_panel: unit, mask };
+                    let at = UnitVector { tile_row, row, sequence, in_panel: unit, mask };
                     emitter.cell(pass, step, units, at)
                 })
             }));
@@ -390,7 +380,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Stores the products of a tile with the weights of a panel.
-    fn sums(&mut self, pass: &Pass, step: Step, units: Units, first_row: ExprId) -> Vec<Stmt> {
+    fn sums(&mut self, pass: &Pass, step: TimeStep, units: Units, first_row: ExprId) -> Vec<Stmt> {
         let vectors = units.count.div_ceil(self.lanes);
         let (operand, base) = match self.states.reset_hidden.filter(|_| pass.resets_operand) {
             Some(buffer) => (buffer, self.program.exprs.index(0)),
@@ -485,7 +475,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The statements of a cell at a vector of units.
-    fn cell(&mut self, pass: &Pass, step: Step, units: Units, at: Place) -> Vec<Stmt> {
+    fn cell(&mut self, pass: &Pass, step: TimeStep, units: Units, at: UnitVector) -> Vec<Stmt> {
         let mut body = Vec::new();
         let exprs = &mut self.program.exprs;
         let unit = exprs.add2(units.first, at.in_panel);
@@ -549,7 +539,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A vector of the sums.
-    fn sum_of(&mut self, at: Place, gate: usize) -> ExprId {
+    fn sum_of(&mut self, at: UnitVector, gate: usize) -> ExprId {
         let gates = self.recurrence.spec.cell.gates();
         let units = self.panel_units();
         let gate = self.program.exprs.index(gate as i64);
@@ -559,7 +549,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The input's part of a gate: `x[time, sequence, direction, gate, unit]`.
-    fn input(&mut self, step: Step, units: Units, at: Place, gate: usize) -> ExprId {
+    fn input(&mut self, step: TimeStep, units: Units, at: UnitVector, gate: usize) -> ExprId {
         let extents = self.recurrence.extents;
         let rows = self.recurrence.spec.cell.gates() * extents.hidden;
         let exprs = &mut self.program.exprs;
@@ -573,8 +563,8 @@ impl<'a> Emitter<'a> {
     /// Stores the states after a step, which past a sequence's length are those before it, and the step's result.
     fn store_states(
         &mut self,
-        step: Step,
-        at: Place,
+        step: TimeStep,
+        at: UnitVector,
         unit: ExprId,
         (hidden, cell): (ExprId, Option<ExprId>),
         outputs: CellOutputs,
@@ -606,7 +596,7 @@ impl<'a> Emitter<'a> {
 
 /// A vector of units of one sequence.
 #[derive(Clone, Copy)]
-struct Place {
+struct UnitVector {
     /// The row in the tile.
     tile_row: ExprId,
     /// The row in the task.

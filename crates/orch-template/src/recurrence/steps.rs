@@ -5,6 +5,17 @@ use orch_compute::expr::{ExprId, Exprs};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_ir::{DType, RnnCell, RnnDirection};
 
+/// A step of a loop over time.
+#[derive(Clone, Copy)]
+pub(crate) struct TimeStep {
+    /// Its place in time.
+    pub time: ExprId,
+    /// Offset of the hidden states before the step, which two buffers in one hold by turns.
+    pub before: ExprId,
+    /// Offset of those after it.
+    pub after: ExprId,
+}
+
 /// The sums of some gates with one operand.
 pub(crate) struct Pass {
     /// The gates.

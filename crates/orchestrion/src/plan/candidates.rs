@@ -112,7 +112,7 @@ pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateCo
     }
     let costs = parallel::map(&distinct, options, |(nodes, outputs)| {
         let definition = KernelDefinition::of(graph, nodes, outputs, storage, "estimate")?;
-        definition.estimate(planner).map(|KernelEstimate { time_us, .. }| time_us)
+        planner.estimate(&definition).map(|KernelEstimate { time_us, .. }| time_us)
     })?;
     let distinct = costs.iter().flatten().count();
     let mut refused = 0;

@@ -1,11 +1,8 @@
 //! What one kernel computes, before it has a schedule: a block program, or a recurrence over time.
 
-use super::backend::Planner;
-use super::kernel::KernelEstimate;
 use orch_compute::block::Arg;
 use orch_compute::{BlockProgram, RecurrenceProgram, Storage, fuse};
 use orch_ir::{NodeId, PrimGraph, PrimOp, TensorId};
-use orch_template::Design;
 
 /// The computation of one kernel.
 pub enum KernelDefinition {
@@ -43,22 +40,6 @@ impl KernelDefinition {
         match self {
             Self::Block(block) => Some(block),
             Self::Recurrence(_) => None,
-        }
-    }
-
-    /// Modelled time and least work; `None` if no template serves it.
-    pub fn estimate(&self, planner: &dyn Planner) -> Option<KernelEstimate> {
-        match self {
-            Self::Block(block) => planner.estimate(block),
-            Self::Recurrence(recurrence) => planner.estimate_recurrence(recurrence),
-        }
-    }
-
-    /// Kernels under at most `limit` schedules, the preferred one first.
-    pub fn designs(&self, planner: &dyn Planner, limit: usize) -> Vec<Design> {
-        match self {
-            Self::Block(block) => planner.designs(block, limit),
-            Self::Recurrence(recurrence) => planner.designs_recurrence(recurrence, limit),
         }
     }
 }

@@ -79,8 +79,8 @@ impl PlanContext<'_> {
     ) -> Option<(Vec<KernelDesign>, KernelDefinition)> {
         let name = name(self.graph, nodes);
         let definition = KernelDefinition::of(self.graph, nodes, outputs, self.storage, &name)?;
-        let KernelEstimate { time_us: cost_us, work } = definition.estimate(self.planner)?;
-        let designs = definition.designs(self.planner, limit).into_iter();
+        let KernelEstimate { time_us: cost_us, work } = self.planner.estimate(&definition)?;
+        let designs = self.planner.designs(&definition, limit).into_iter();
         let read = definition.args().iter().filter(|arg| arg.role != ArgRole::Output);
         let is_cold = self.is_cold(read.map(|arg| arg.tensor));
         let kernel = |design| KernelDesign {

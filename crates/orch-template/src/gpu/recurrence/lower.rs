@@ -2,7 +2,7 @@
 
 use super::schedule::GpuRecurrenceSchedule;
 use crate::recurrence::cell::{CellInputs, CellOutputs, CellWriter};
-use crate::recurrence::steps::{Pass, StatesAfter, passes, states_after, time_of};
+use crate::recurrence::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_compute::simplify::simplify;
@@ -51,15 +51,6 @@ struct Item {
     sequence: ExprId,
     /// Whether there is such a sequence and unit.
     exists: ExprId,
-}
-
-/// A step.
-#[derive(Clone, Copy)]
-struct Step {
-    time: ExprId,
-    /// Offsets in the shared buffer of hidden states.
-    before: ExprId,
-    after: ExprId,
 }
 
 struct Emitter<'a> {
@@ -357,14 +348,14 @@ impl<'a> Emitter<'a> {
         let after = self.program.exprs.sub(whole, before);
         let after = self.bind_multiple(&mut body, "after", after, (states + 1, states));
         for pass in passes(self.recurrence.spec.cell) {
-            body.extend(self.pass(&pass, Step { time: at, before, after }));
+            body.extend(self.pass(&pass, TimeStep { time: at, before, after }));
         }
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(time as i64));
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
     /// Inputs of the items' gates are loaded before the product, whose loads they are in flight with.
-    fn pass(&mut self, pass: &Pass, step: Step) -> Vec<Stmt> {
+    fn pass(&mut self, pass: &Pass, step: TimeStep) -> Vec<Stmt> {
         let mut out = Vec::new();
         let mut items = Vec::new();
         for iteration in 0..self.iterations() {
@@ -387,7 +378,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// `x[time, sequence, direction, gate, unit]`.
-    fn input(&mut self, step: Step, item: Item, gate: usize) -> ExprId {
+    fn input(&mut self, step: TimeStep, item: Item, gate: usize) -> ExprId {
         let extents = self.recurrence.extents;
         let rows = self.recurrence.spec.cell.gates() * extents.hidden;
         let strides = [extents.batch * extents.directions * rows, extents.directions * rows, rows, 1];
@@ -398,7 +389,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The thread's part of the sums: `lanes` units of all rows and gates over every `parts`-th term.
-    fn product(&mut self, pass: &Pass, step: Step) -> Vec<Stmt> {
+    fn product(&mut self, pass: &Pass, step: TimeStep) -> Vec<Stmt> {
         let GpuRecurrenceSchedule { units, lanes, parts, .. } = self.schedule;
         let groups = units / lanes;
         let mut out = Vec::new();
@@ -424,7 +415,7 @@ impl<'a> Emitter<'a> {
     fn part_of_product(
         &mut self,
         pass: &Pass,
-        step: Step,
+        step: TimeStep,
         (part, own, unit): (ExprId, ExprId, ExprId),
     ) -> Vec<Stmt> {
         let GpuRecurrenceSchedule { rows, units, lanes, shared_terms, .. } = self.schedule;
@@ -518,7 +509,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The cell of an item.
-    fn cell(&mut self, pass: &Pass, step: Step, item: Item, inputs: &[ExprId]) -> Vec<Stmt> {
+    fn cell(&mut self, pass: &Pass, step: TimeStep, item: Item, inputs: &[ExprId]) -> Vec<Stmt> {
         let hidden_units = self.recurrence.extents.hidden;
         let mut body = Vec::new();
         let exprs = &mut self.program.exprs;
@@ -605,7 +596,7 @@ impl<'a> Emitter<'a> {
     /// Stores the states after a step, which past a sequence's length are those before it, and the step's result.
     fn store_states(
         &mut self,
-        step: Step,
+        step: TimeStep,
         item: Item,
         (hidden, cell): (ExprId, Option<ExprId>),
         outputs: CellOutputs,
@@ -679,7 +670,7 @@ impl<'a> Emitter<'a> {
 /// Which sums a thread adds to.
 struct TermsAt<'a> {
     pass: &'a Pass,
-    step: Step,
+    step: TimeStep,
     /// The thread's part of the terms.
     part: ExprId,
     /// Its first own unit, and the same among all hidden units.

@@ -15,3 +15,16 @@ mod schedule;
 
 pub use lower::lower;
 pub use schedule::{GpuRecurrenceSchedule, schedules};
+
+use crate::Design;
+use orch_compute::recurrence::RecurrenceProgram;
+use orch_thread::target::GpuTarget;
+
+/// At most `limit` designs of a recurrence, the fastest by the model first.
+pub fn designs(recurrence: &RecurrenceProgram, target: &GpuTarget, limit: usize) -> Vec<Design> {
+    let design = |schedule: GpuRecurrenceSchedule| Design {
+        kernel: lower(recurrence, &schedule),
+        schedule: format!("recurrence {schedule}"),
+    };
+    schedules(recurrence, target).into_iter().take(limit).map(design).collect()
+}

@@ -38,7 +38,7 @@ const L2_BYTES: f64 = 48.0;
 const SHARED_BYTES: f64 = 100.0;
 /// Bytes of L2 that all SMs read in a cycle.
 const ALL_L2_BYTES: f64 = 3000.0;
-/// Multiply-adds of an SM in a cycle that products of few rows reach.
+/// Multiply-adds of an SM in a cycle that products of few sequences reach.
 const MULTIPLY_ADDS: f64 = 80.0;
 /// Cycles of a term whose weights come from L2, and of one from shared memory, with those of few other terms in flight.
 const L2_TERM: f64 = 150.0;

@@ -9,7 +9,7 @@ use orch_tune::MachineModel;
 /// 10^9 per second, in 1 per microsecond.
 const GIGA_TO_MICRO: f64 = 1e3;
 
-/// Share of a core's multiply-adds that products of few rows reach, between cells that wait for them. LSTMs of 16 sequences and
+/// Share of a core's multiply-adds that products of few sequences reach, between cells that wait for them. LSTMs of 16 sequences and
 /// 96 hidden units take 200 us for 16 steps, of 128 hidden units and one sequence 100 us for 50 steps, on a core of a Xeon.
 const REACHED: f64 = 0.45;
 
