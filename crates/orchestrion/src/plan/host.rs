@@ -10,8 +10,9 @@ use crate::manifest::Device;
 use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, Shape, TensorId};
 use orch_plan::enumerate::Candidate;
 
-// Measured steps on an AMD EPYC, and what these constants make of them: DFT of four times 1024 values 10.6 ms (10.1), TopK of 100000 elements 14.7 ms (14.1), GridSample of 16 x 64 x 64 elements 2.5 ms (2.7), DeformConv of 16 channels of 32 x 32 9.9 ms (11.4),
-// ScatterElements of 1000 x 256 5.7 ms (5.6). Steps of a few elements take 3 to 6 us (2 to 3).
+// Measured steps on an AMD EPYC, and what these constants make of them: DFT of four times 1024 values 10.6 ms (10.1), TopK
+// of 100000 elements 14.7 ms (14.1), GridSample of 16 x 64 x 64 elements 2.5 ms (2.7), DeformConv of 16 channels of 32 x
+// 32 9.9 ms (11.4), ScatterElements of 1000 x 256 5.7 ms (5.6). Steps of a few elements take 3 to 6 us (2 to 3).
 
 /// Time of a step with nothing to do.
 const STEP_US: f64 = 1.0;

@@ -29,6 +29,8 @@ const MAX_ROWS: usize = 8;
 const MAX_THREADS: usize = 512;
 /// Registers of sums that a thread has at most.
 const MAX_SUMS: usize = 96;
+/// Registers of a thread beside its sums: weights in flight, offsets, inputs of cells.
+const OTHER_REGISTERS: usize = 72;
 
 /// Cycles of a step without its products: barriers and cells of a CTA, and what a barrier of a cluster and stores through DSMEM add.
 const CTA_STEP: f64 = 700.0;
@@ -140,7 +142,8 @@ fn with_shared_weights(
     let sums = schedule.rows * gates * schedule.lanes;
     let threads = schedule.parts * schedule.units / schedule.lanes;
     let free = target.shared_bytes.checked_sub(schedule.shared_bytes(recurrence))?;
-    let is_served = threads <= MAX_THREADS && sums <= MAX_SUMS;
+    let registers = schedule.threads() * (sums + OTHER_REGISTERS);
+    let is_served = threads <= MAX_THREADS && sums <= MAX_SUMS && registers <= target.sm_registers;
     let term_bytes = schedule.parts * gates * schedule.units * weight_bytes(recurrence);
     // Weights that are read once only gain nothing.
     let is_reread = recurrence.extents.time > 1;
