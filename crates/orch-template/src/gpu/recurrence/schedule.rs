@@ -42,8 +42,8 @@ const SHARED_BYTES: f64 = 100.0;
 const ALL_L2_BYTES: f64 = 3000.0;
 /// Multiply-adds of an SM in a cycle that products of few sequences reach.
 const MULTIPLY_ADDS: f64 = 80.0;
-/// Cycles of a term whose weights come from L2, and of one from shared memory, with those of few other terms in flight.
-const L2_TERM: f64 = 150.0;
+/// Cycles of a term whose weights come from L2, and of one from shared memory, with those of one or two others in flight.
+const L2_TERM: f64 = 300.0;
 const SHARED_TERM: f64 = 20.0;
 /// Cycles of a partial sum that a cell adds up.
 const PARTIAL_SUM: f64 = 2.5;
