@@ -26,6 +26,6 @@ pub use expr::substitute::{Access, Importer, Substitution, substitute};
 pub use expr::{ArgId, BufferId, Const, Expr, ExprId, Exprs, StageId, Type, VarId, VarInfo};
 pub use invert::invert_index;
 pub use layout::Layout;
-pub use simplify::{Simplifier, prove, simplify};
 pub use recurrence::RecurrenceProgram;
+pub use simplify::{Simplifier, prove, simplify};
 pub use storage::Storage;

@@ -7,9 +7,7 @@ use crate::block::{Arg, ArgRole};
 use crate::expr::ArgId;
 use crate::layout::Layout;
 use crate::storage::Storage;
-use orch_ir::{
-    DType, NodeId, PrimGraph, PrimOp, Recurrence, RecurrenceExtents, RecurrenceOperand, TensorId,
-};
+use orch_ir::{DType, NodeId, PrimGraph, PrimOp, Recurrence, RecurrenceExtents, RecurrenceOperand, TensorId};
 
 /// One kernel's recurrence.
 #[derive(Clone, Debug)]
