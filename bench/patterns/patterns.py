@@ -625,6 +625,63 @@ def embeddings_of_constant_positions(g):
     g.output(g.Add(g.Gather(g.weight(100, 32), ids), g.Unsqueeze(g.Gather(g.weight(128, 32), at), g.ints(0))))
 
 
+# Recurrent layers.
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def recurrent(g, cell, x, sizes, direction="forward", lengths=None, **attributes):
+    """One layer as torch's exporters write it: `[time, batch, inputs]` to `[time, batch, directions * hidden]`, and its last states."""
+    inputs, hidden = sizes
+    directions = 2 if direction == "bidirectional" else 1
+    rows = GATES[cell] * hidden
+    weights = [g.weight(directions, rows, columns, scale=hidden**-0.5) for columns in (inputs, hidden)]
+    bias = g.weight(directions, 2 * rows)
+    if cell == "GRU":
+        attributes.setdefault("linear_before_reset", 1)
+    layer = getattr(g, cell)
+    results = layer(x, *weights, bias, lengths, outputs=2, hidden_size=hidden, direction=direction, **attributes)
+    y = g.Reshape(g.Transpose(results[0], perm=[0, 2, 1, 3]), g.ints(0, 0, -1))
+    return y, results[1]
+
+
+@pattern(6, 7, cell=["RNN", "GRU", "LSTM"], direction=["forward", "bidirectional"])
+def recurrent_layers_of_batches_first(g, cell, direction):
+    columns = 64 if direction == "bidirectional" else 32
+    x = g.Transpose(g.input(3, 12, 24), perm=[1, 0, 2])
+    x, first = recurrent(g, cell, x, (24, 32), direction)
+    x, second = recurrent(g, cell, x, (columns, 32), direction)
+    last = g.Gather(g.Transpose(x, perm=[1, 0, 2]), g.constant(np.int64(-1)), axis=1)
+    g.output(g.linear(last, columns, 5))
+    g.output(g.Concat(first, second, axis=0))
+
+
+@pattern(3, 4, cell=["RNN", "GRU", "LSTM"])
+def recurrent_layer_from_the_end(g, cell):
+    y, _ = recurrent(g, cell, g.input(20, 1, 48), (48, 40), "reverse")
+    g.output(y)
+
+
+@pattern(3, 4)
+def recurrent_layer_that_resets_before(g):
+    y, _ = recurrent(g, "GRU", g.input(9, 4, 16), (16, 24), linear_before_reset=0)
+    g.output(y)
+
+
+@pattern(4, 5, cell=["GRU", "LSTM"])
+def recurrent_layer_of_given_lengths(g, cell):
+    lengths = g.Cast(g.input(6, dtype="i64", high=10), to=TensorProto.INT32)
+    y, last = recurrent(g, cell, g.input(9, 6, 16), (16, 32), "bidirectional", lengths)
+    g.output(y)
+    g.output(last)
+
+
+@pattern(3, 3)
+def recurrent_layer_of_a_wide_state(g):
+    y, _ = recurrent(g, "LSTM", g.input(4, 2, 64), (64, 512))
+    g.output(y)
+
+
 def models():
     """Names, models, most kernels on a CPU and on a GPU."""
     for name, build, cpu, gpu, opset in PATTERNS:

@@ -2,7 +2,8 @@
 //!
 //! Expressions and what is known of them ([`expr`], [`affine`], [`bounds`], [`simplify`](mod@simplify), [`invert`]); the memory
 //! order and the type in which tensors are stored ([`layout`], [`layouts`], [`storage`]); block programs ([`block`]), which
-//! are Hidet's compute definitions (ASPLOS'23, section 5.1), and how a set of primitives becomes one of them ([`fuse`]).
+//! are Hidet's compute definitions (ASPLOS'23, section 5.1), and how a set of primitives becomes one of them ([`fuse`]);
+//! recurrences over time ([`recurrence`]).
 //!
 //! This crate knows no loops, threads or devices.
 
@@ -14,6 +15,7 @@ pub mod fuse;
 pub mod invert;
 pub mod layout;
 pub mod layouts;
+pub mod recurrence;
 pub mod simplify;
 pub mod storage;
 
@@ -24,5 +26,6 @@ pub use expr::substitute::{Access, Importer, Substitution, substitute};
 pub use expr::{ArgId, BufferId, Const, Expr, ExprId, Exprs, StageId, Type, VarId, VarInfo};
 pub use invert::invert_index;
 pub use layout::Layout;
+pub use recurrence::RecurrenceProgram;
 pub use simplify::{Simplifier, prove, simplify};
 pub use storage::Storage;

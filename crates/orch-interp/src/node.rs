@@ -2,7 +2,9 @@
 
 use crate::element::with_element;
 use crate::{EvalError, EvalOptions, Precision};
-use crate::{contract, control, conv, gather, layout, map, reduce, rnn, routines, scatter, topk, window};
+use crate::{
+    contract, control, conv, gather, layout, map, recurrence, reduce, routines, scatter, topk, window,
+};
 use orch_ir::{DType, OpaqueKind, OpaqueOp, PrimOp, ScalarFn, Shape, Tensor, infer::infer};
 use std::borrow::Cow;
 
@@ -97,6 +99,7 @@ fn compute(
         PrimOp::ScatterAlong { axis, combine } => scatter::scatter_along([x(0), x(1), x(2)], *axis, *combine),
         PrimOp::ScatterNd { combine } => scatter::scatter_nd([x(0), x(1), x(2)], *combine),
         PrimOp::Iota { dtype, axis, .. } => layout::iota(*dtype, shape, *axis),
+        PrimOp::Recurrence(spec) => return recurrence::recurrence(spec, inputs),
         PrimOp::Opaque(opaque) => return compute_opaque(opaque, inputs, options),
     };
     Ok(vec![result])
@@ -119,7 +122,6 @@ fn compute_opaque(
         OpaqueKind::If { then_graph, else_graph } => control::branch(then_graph, else_graph, inputs, options),
         OpaqueKind::Loop { body, carried, trips } => control::repeat(body, *carried, *trips, inputs, options),
         OpaqueKind::Scan { body, spec } => control::scan(body, spec, inputs, options),
-        OpaqueKind::Rnn(spec) => rnn::rnn(spec, inputs),
         OpaqueKind::Routine { name, ints, floats, texts } => {
             routines::call(&routines::Call { name, inputs, ints, floats, texts, results: &op.results })
         }

@@ -30,6 +30,7 @@ pub fn infer(op: &PrimOp, inputs: &[Type<'_>]) -> Result<Vec<(DType, Shape)>, In
     );
     let one = match op {
         PrimOp::Opaque(opaque) => return Ok(opaque.results.clone()),
+        PrimOp::Recurrence(recurrence) => return recurrence.infer(inputs),
         PrimOp::Map(f) => {
             let shape = inputs[0].1;
             for (_, other) in inputs {
@@ -114,6 +115,7 @@ fn arity(op: &PrimOp) -> Option<usize> {
         | PrimOp::GatherNd { .. } => Some(2),
         PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => Some(3),
         PrimOp::Iota { .. } => Some(0),
+        PrimOp::Recurrence(recurrence) => Some(recurrence.arity()),
         PrimOp::Concat { .. } | PrimOp::Opaque(_) => None,
         PrimOp::Reduce { .. }
         | PrimOp::Window { .. }

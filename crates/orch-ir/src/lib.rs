@@ -14,6 +14,7 @@ pub mod message;
 mod opaque;
 mod operator;
 mod primitive;
+mod recurrence;
 mod scalar;
 mod shape;
 mod tensor;
@@ -25,9 +26,12 @@ pub use encoding::Encoding;
 pub use graph::{PrimGraph, PrimNode, TensorInfo};
 pub use ids::{NodeId, TensorId, ValueId};
 pub use infer::InferError;
-pub use opaque::{OpaqueKind, OpaqueOp, ROUTINES, RnnCell, RnnDirection, RnnSpec, ScanSpec};
+pub use opaque::{OpaqueKind, OpaqueOp, ROUTINES, ScanSpec};
 pub use operator::{Attribute, OperatorGraph, OperatorNode, Value};
 pub use primitive::{Contract, ConvSpec, PadMode, PrimOp, ReduceOp, Window};
+pub use recurrence::{
+    Activation, ActivationFn, Recurrence, RecurrenceExtents, RecurrenceOperand, RnnCell, RnnDirection,
+};
 pub use scalar::{BinaryFn, CompareFn, ScalarFn, UnaryFn};
 pub use shape::{MAX_ELEMS, Shape};
 pub use tensor::{Element, Tensor, TensorSizeError};

@@ -32,8 +32,6 @@ pub enum OpaqueKind {
     /// `(state.., scanned.., captures..) -> (state.., scans..)`: the body takes
     /// `(state.., one slice of each scanned.., captures..)` and returns `(state.., one slice per scan..)`.
     Scan { body: Box<PrimGraph>, spec: ScanSpec },
-    /// Recurrent cells; operands as in the ONNX operator, absent optional ones replaced by zeros by fission.
-    Rnn(RnnSpec),
     /// Anything else that stays whole, by ONNX operator name (one of [`ROUTINES`]), with its normalised integer,
     /// float and text parameters in the order that the interpreter's routine documents.
     Routine { name: &'static str, ints: Vec<i64>, floats: Vec<f64>, texts: Vec<String> },
@@ -48,46 +46,4 @@ pub struct ScanSpec {
     pub inputs: Vec<(usize, bool)>,
     /// Axis and direction of each scan result.
     pub outputs: Vec<(usize, bool)>,
-}
-
-/// A recurrent layer.
-#[derive(Clone, PartialEq, Debug)]
-pub struct RnnSpec {
-    /// The cell.
-    pub cell: RnnCell,
-    /// Size of the hidden state.
-    pub hidden: usize,
-    /// `forward`, `reverse` or both.
-    pub directions: Vec<RnnDirection>,
-    /// Activation names, lower case, per direction and gate.
-    pub activations: Vec<String>,
-    /// First parameter of each activation.
-    pub alphas: Vec<f64>,
-    /// Second parameter of each activation.
-    pub betas: Vec<f64>,
-    /// Clip threshold of the cell input.
-    pub clip: Option<f64>,
-    /// True for `[batch, seq, ..]` operands.
-    pub batch_major: bool,
-}
-
-/// The kinds of recurrent cell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "each variant documents its fields")]
-pub enum RnnCell {
-    /// Elman cell.
-    Rnn,
-    /// Gated recurrent unit.
-    Gru { linear_before_reset: bool },
-    /// Long short-term memory.
-    Lstm { input_forget: bool },
-}
-
-/// Direction of one recurrent pass.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RnnDirection {
-    /// First element first.
-    Forward,
-    /// Last element first.
-    Reverse,
 }

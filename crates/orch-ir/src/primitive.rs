@@ -4,7 +4,7 @@
 //! nothing once fused. Shape and type rules are in [`infer`](mod@crate::infer); semantics are the interpreter's
 //! (`orch-interp`).
 
-use crate::{DType, OpaqueOp, ScalarFn, Shape};
+use crate::{DType, OpaqueOp, Recurrence, ScalarFn, Shape};
 
 /// What a node of a [`PrimGraph`](crate::PrimGraph) computes. Axes are counted from 0, never negative.
 #[derive(Clone, PartialEq, Debug)]
@@ -55,6 +55,9 @@ pub enum PrimOp {
     ScatterNd { combine: Option<ReduceOp> },
     /// `out[i..] = i_axis`, no operands; an integer or float type.
     Iota { dtype: DType, shape: Shape, axis: usize },
+    /// The recurrence of RNN, GRU and LSTM over time: `(x [t, b, d, g*h], r [d, h, g*h], ..) -> (y [t, b, d, h],
+    /// last states [d, b, h]..)`. Operands and formulas are in [`Recurrence`].
+    Recurrence(Box<Recurrence>),
     /// Runs as one host routine; the rest of the graph is still optimized.
     Opaque(Box<OpaqueOp>),
 }

@@ -119,9 +119,9 @@ fn every_operation_occurs() {
         "if",
         "loop",
         "scan",
-        "rnn",
-        "gru",
-        "lstm",
+        "recurrence.rnn",
+        "recurrence.gru",
+        "recurrence.lstm",
         "routine.ReverseSequence",
     ]
     .map(str::to_owned)

@@ -291,27 +291,24 @@ mod tests {
     #[test]
     fn any_result_of_a_primitive_is_rounded() {
         // The last state of a recurrent layer is its second result.
-        let layer = r#"  input "x" t0: f32[5, 1, 3]
-  input "w" t1: f32[1, 6, 3]
-  input "r" t2: f32[1, 6, 2]
-  input "b" t3: f32[1, 12]
-  input "lengths" t4: i32[1]
-  input "h" t5: f32[1, 1, 2]
-  const t6: HALF[2, 1] = [1, 2]
-  (t7: f32[5, 1, 1, 2], t8: f32[1, 1, 2]) = gru t0, t1, t2, t3, t4, t5 hidden=2 directions=[forward] ATTRIBUTES"#;
-        let attributes = r#"activations=["sigmoid", "tanh"] alphas=[0.0, 0.0] betas=[0.0, 0.0] batch_major=false linear_before_reset=false"#;
+        let layer = r#"  input "x" t0: f32[5, 1, 1, 6]
+  input "r" t1: f32[1, 2, 6]
+  const t2: HALF[2, 1] = [1, 2]
+  (t3: f32[5, 1, 1, 2], t4: f32[1, 1, 2]) = recurrence.gru t0, t1 directions=[forward] ATTRIBUTES"#;
+        let attributes =
+            "activations=[sigmoid, tanh] alphas=[0.0, 0.0] betas=[0.0, 0.0] linear_before_reset=false";
         let layer = layer.replace("ATTRIBUTES", attributes);
         let given = r#"
-  t9: f32[1, 2] = reshape t8
-  t10: f32[1, 1] = contract t9, t6 labels="ab,bc->ac"
-  output "y" t10"#;
+  t5: f32[1, 2] = reshape t4
+  t6: f32[1, 1] = contract t5, t2 labels="ab,bc->ac"
+  output "y" t6"#;
         let expected = r#"
-  t9: bf16[1, 1, 2] = cast.bf16 t8
-  t10: bf16[1, 2] = reshape t9
-  t11: f32[1, 2] = cast.f32 t10
-  t12: f32[2, 1] = cast.f32 t6
-  t13: f32[1, 1] = contract t11, t12 labels="ab,bc->ac"
-  output "y" t13"#;
+  t5: bf16[1, 1, 2] = cast.bf16 t4
+  t6: bf16[1, 2] = reshape t5
+  t7: f32[1, 2] = cast.f32 t6
+  t8: f32[2, 1] = cast.f32 t2
+  t9: f32[1, 1] = contract t7, t8 labels="ab,bc->ac"
+  output "y" t9"#;
         let graph =
             |dtype: &str, rest: &str| format!("graph \"g\" {{\n{}{rest}\n}}", layer.replace("HALF", dtype));
         check(&graph("f32", given), &graph("bf16", expected));

@@ -5,6 +5,7 @@ mod design;
 pub mod gpu;
 pub mod injective;
 mod nest;
+pub mod recurrence;
 pub mod row;
 
 pub use design::{CannotLower, Design};

@@ -49,6 +49,7 @@ impl Builder<'_> {
             PrimOp::Contract(_) | PrimOp::Conv(_) => Err(CannotFuse::OtherIndex(tensor)),
             PrimOp::ScatterAlong { .. } => Err(CannotFuse::Unsupported { node, op: "scatter" }),
             PrimOp::ScatterNd { .. } => Err(CannotFuse::Unsupported { node, op: "scatter_nd" }),
+            PrimOp::Recurrence(_) => Err(CannotFuse::Unsupported { node, op: "recurrence" }),
             PrimOp::Opaque(_) => Err(CannotFuse::Unsupported { node, op: "opaque" }),
         }
     }

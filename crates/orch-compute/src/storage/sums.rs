@@ -151,7 +151,7 @@ fn moves(op: &PrimOp) -> bool {
         PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => false,
         PrimOp::Reduce { .. } | PrimOp::Window { .. } => false,
         PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } => false,
-        PrimOp::Iota { .. } | PrimOp::Opaque(_) => false,
+        PrimOp::Iota { .. } | PrimOp::Recurrence(_) | PrimOp::Opaque(_) => false,
     }
 }
 

@@ -13,6 +13,7 @@ mod index;
 mod layout;
 mod linear;
 mod opaque;
+mod recurrence;
 mod reduce;
 mod rng;
 
@@ -167,6 +168,7 @@ const STEPS: &[GraphStep] = &[
     linear::conv,
     linear::conv,
     linear::conv_transpose,
+    recurrence::recurrence,
     index::take,
     index::take_along,
     index::gather_nd,
@@ -176,7 +178,7 @@ const STEPS: &[GraphStep] = &[
 
 /// Opaque operations.
 const OPAQUE_STEPS: &[GraphStep] =
-    &[opaque::top_k, opaque::branch, opaque::repeat, opaque::scan, opaque::rnn, opaque::routine];
+    &[opaque::top_k, opaque::branch, opaque::repeat, opaque::scan, opaque::routine];
 
 impl Generator<'_> {
     fn step(&mut self) {

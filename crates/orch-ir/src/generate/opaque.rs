@@ -2,8 +2,8 @@
 
 use super::{Generator, TensorFacts};
 use crate::{
-    BinaryFn, DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, RnnCell, RnnDirection, RnnSpec, ScalarFn,
-    ScanSpec, Shape, Tensor, TensorId, UnaryFn,
+    BinaryFn, DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, ScalarFn, ScanSpec, Shape, Tensor, TensorId,
+    UnaryFn,
 };
 
 /// A tensor type.
@@ -123,56 +123,6 @@ pub fn scan(g: &mut Generator<'_>) -> Option<TensorId> {
     let results = vec![(dtype, Shape::checked(slice)?), (dtype, Shape::checked(dims)?)];
     let kind = OpaqueKind::Scan { body: Box::new(body), spec };
     g.opaque(kind, &[start, x], results, &[TensorFacts::rounded(-reach, reach); 2])
-}
-
-/// A recurrent layer of any cell with constant weights.
-pub fn rnn(g: &mut Generator<'_>) -> Option<TensorId> {
-    let x = g.float_of_rank(3..=3);
-    let (dtype, dims) = (g.graph.dtype(x), g.dims(x));
-    let cells =
-        [RnnCell::Rnn, RnnCell::Gru { linear_before_reset: true }, RnnCell::Lstm { input_forget: false }];
-    let cell = *g.rng.choose(&cells);
-    let (gates, names): (usize, &[&str]) = match cell {
-        RnnCell::Rnn => (1, &["tanh"]),
-        RnnCell::Gru { .. } => (3, &["sigmoid", "tanh"]),
-        RnnCell::Lstm { .. } => (4, &["sigmoid", "tanh", "tanh"]),
-    };
-    let (hidden, batch_major) = (1 + g.rng.below(3), g.rng.one_in(2));
-    let [sequence, batch] = if batch_major { [dims[1], dims[0]] } else { [dims[0], dims[1]] };
-    let state = [1, batch, hidden];
-    let state = if batch_major { [state[1], state[0], state[2]] } else { state };
-    let mut operands = vec![x];
-    for shape in [&[1, gates * hidden, dims[2]][..], &[1, gates * hidden, hidden], &[1, 2 * gates * hidden]] {
-        operands.push(g.floats(dtype, shape, -0.5, 0.5));
-    }
-    operands.push(g.integers(DType::I32, &[batch], 0, sequence as i64));
-    operands.push(g.floats(dtype, &state, -1.0, 1.0));
-    let mut results = vec![[sequence, 1, batch, hidden].to_vec(), state.to_vec()];
-    if batch_major {
-        results[0] = vec![batch, sequence, 1, hidden];
-    }
-    if gates == 4 {
-        operands.push(g.floats(dtype, &state, -1.0, 1.0));
-        operands.push(g.floats(dtype, &[1, 3 * hidden], -0.5, 0.5));
-        results.push(state.to_vec());
-    }
-    let spec = RnnSpec {
-        cell,
-        hidden,
-        directions: vec![*g.rng.choose(&[RnnDirection::Forward, RnnDirection::Reverse])],
-        activations: names.iter().map(|&name| name.to_owned()).collect(),
-        alphas: vec![0.0; names.len()],
-        betas: vec![0.0; names.len()],
-        clip: if g.rng.one_in(2) { Some(2.0) } else { None },
-        batch_major,
-    };
-    let reach = sequence as f64 + 2.0;
-    let facts = [TensorFacts::rounded(-reach, reach); 3];
-    let results: Option<Vec<Type>> =
-        results.into_iter().map(|dims| Some((dtype, Shape::checked(dims)?))).collect();
-    let results = results?;
-    let facts = &facts[..results.len()];
-    g.opaque(OpaqueKind::Rnn(spec), &operands, results, facts)
 }
 
 /// Reversed sequences: a routine that takes any type.

@@ -2,8 +2,8 @@
 
 use super::attr::{Attr, AttrError, Attrs, flag, float, graph, int, list, text, word};
 use crate::{
-    Contract, ConvSpec, DType, OpaqueKind, OpaqueOp, PadMode, PrimOp, ROUTINES, ReduceOp, RnnCell,
-    RnnDirection, RnnSpec, ScalarFn, ScanSpec, Shape, Window,
+    Activation, ActivationFn, Contract, ConvSpec, DType, OpaqueKind, OpaqueOp, PadMode, PrimOp, ROUTINES,
+    Recurrence, RecurrenceOperand, ReduceOp, RnnCell, RnnDirection, ScalarFn, ScanSpec, Shape, Window,
 };
 
 /// The primitive of this name with these attributes; `results` are the types stated for its results.
@@ -21,6 +21,7 @@ pub fn build(name: &str, mut attrs: Attrs, results: &[(DType, Shape)]) -> Result
             low: attrs.required("low", list(int))?,
             high: attrs.required("high", list(int))?,
         },
+        Some(("recurrence", cell)) => PrimOp::Recurrence(Box::new(recurrence(cell, &mut attrs)?)),
         Some(("routine", routine)) => opaque(self::routine(routine, &mut attrs)?, results),
         _ => plain(name, &mut attrs, results)?,
     };
@@ -171,15 +172,6 @@ fn opaque_kind(name: &str, attrs: &mut Attrs) -> Result<OpaqueKind, AttrError> {
             };
             OpaqueKind::Scan { body: attrs.required("body", graph)?, spec }
         }
-        "rnn" => rnn(RnnCell::Rnn, attrs)?,
-        "gru" => {
-            let linear_before_reset = attrs.required("linear_before_reset", flag)?;
-            rnn(RnnCell::Gru { linear_before_reset }, attrs)?
-        }
-        "lstm" => {
-            let input_forget = attrs.required("input_forget", flag)?;
-            rnn(RnnCell::Lstm { input_forget }, attrs)?
-        }
         _ => return Err(unknown(name)),
     })
 }
@@ -199,17 +191,40 @@ fn rnn_direction(value: Attr<'static>) -> Option<RnnDirection> {
     }
 }
 
-fn rnn(cell: RnnCell, attrs: &mut Attrs) -> Result<OpaqueKind, AttrError> {
-    Ok(OpaqueKind::Rnn(RnnSpec {
+/// The recurrence of a cell.
+fn recurrence(cell: &str, attrs: &mut Attrs) -> Result<Recurrence, AttrError> {
+    let cell = match cell {
+        "rnn" => RnnCell::Rnn,
+        "gru" => RnnCell::Gru { linear_before_reset: attrs.required("linear_before_reset", flag)? },
+        "lstm" => RnnCell::Lstm { input_forget: attrs.required("input_forget", flag)? },
+        _ => return Err((None, format!("there is no cell {cell}"))),
+    };
+    let functions = attrs.required("activations", list(activation_function))?;
+    let (alphas, betas) = (attrs.required("alphas", list(float))?, attrs.required("betas", list(float))?);
+    if [alphas.len(), betas.len()] != [functions.len(); 2] {
+        return Err((None, format!("{} activations, and parameters of others", functions.len())));
+    }
+    let parameters = alphas.into_iter().zip(betas);
+    let activations = functions.into_iter().zip(parameters);
+    Ok(Recurrence {
         cell,
-        hidden: attrs.required("hidden", int)?,
         directions: attrs.required("directions", list(rnn_direction))?,
-        activations: attrs.required("activations", list(text))?,
-        alphas: attrs.required("alphas", list(float))?,
-        betas: attrs.required("betas", list(float))?,
+        activations: activations
+            .map(|(function, (alpha, beta))| Activation { function, alpha, beta })
+            .collect(),
         clip: attrs.optional("clip", float)?,
-        batch_major: attrs.required("batch_major", flag)?,
-    }))
+        operands: attrs.optional("operands", list(recurrence_operand))?.unwrap_or_default(),
+    })
+}
+
+fn activation_function(value: Attr<'static>) -> Option<ActivationFn> {
+    let name = word(value)?;
+    ActivationFn::ALL.into_iter().find(|function| function.name() == name)
+}
+
+fn recurrence_operand(value: Attr<'static>) -> Option<RecurrenceOperand> {
+    let name = word(value)?;
+    RecurrenceOperand::ALL.into_iter().find(|operand| operand.name() == name)
 }
 
 fn routine(name: &str, attrs: &mut Attrs) -> Result<OpaqueKind, AttrError> {

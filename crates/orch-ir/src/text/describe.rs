@@ -1,9 +1,7 @@
 //! Primitives as a name and attributes. The inverse is [`build`](super::build).
 
 use super::attr::Attr;
-use crate::{
-    Contract, ConvSpec, OpaqueKind, PadMode, PrimOp, ReduceOp, RnnCell, RnnDirection, RnnSpec, Window,
-};
+use crate::{Contract, ConvSpec, OpaqueKind, PadMode, PrimOp, Recurrence, ReduceOp, RnnCell, Window};
 
 /// A primitive's attributes in printing order.
 pub type Described<'a> = Vec<(&'static str, Attr<'a>)>;
@@ -31,6 +29,7 @@ impl PrimOp {
             PrimOp::ScatterAlong { .. } => "scatter_along".to_owned(),
             PrimOp::ScatterNd { .. } => "scatter_nd".to_owned(),
             PrimOp::Iota { .. } => "iota".to_owned(),
+            PrimOp::Recurrence(recurrence) => format!("recurrence.{}", recurrence.cell.name()),
             PrimOp::Opaque(opaque) => opaque.kind.name(),
         }
     }
@@ -44,11 +43,6 @@ impl OpaqueKind {
             OpaqueKind::If { .. } => "if".to_owned(),
             OpaqueKind::Loop { .. } => "loop".to_owned(),
             OpaqueKind::Scan { .. } => "scan".to_owned(),
-            OpaqueKind::Rnn(spec) => match spec.cell {
-                RnnCell::Rnn => "rnn".to_owned(),
-                RnnCell::Gru { .. } => "gru".to_owned(),
-                RnnCell::Lstm { .. } => "lstm".to_owned(),
-            },
             OpaqueKind::Routine { name, .. } => format!("routine.{name}"),
         }
     }
@@ -106,6 +100,7 @@ pub fn attributes(op: &PrimOp) -> Described<'_> {
             attrs
         }
         PrimOp::ScatterNd { combine } => combine_attribute(*combine).into_iter().collect(),
+        PrimOp::Recurrence(recurrence) => recurrence_attributes(recurrence),
         PrimOp::Opaque(opaque) => opaque_attributes(&opaque.kind),
     }
 }
@@ -176,7 +171,6 @@ fn opaque_attributes(kind: &OpaqueKind) -> Described<'_> {
             ("outputs", placements(&spec.outputs)),
             ("body", Attr::graph(body)),
         ],
-        OpaqueKind::Rnn(spec) => rnn_attributes(spec),
         OpaqueKind::Routine { ints, floats, texts, .. } => {
             let mut attrs = Vec::new();
             attrs.extend((!ints.is_empty()).then(|| ("ints", Attr::ints(ints))));
@@ -198,26 +192,25 @@ fn placements<'a>(placements: &[(usize, bool)]) -> Attr<'a> {
     Attr::List(placements.iter().map(pair).collect())
 }
 
-fn rnn_attributes(spec: &RnnSpec) -> Described<'_> {
-    let direction = |direction: &RnnDirection| match direction {
-        RnnDirection::Forward => Attr::word("forward"),
-        RnnDirection::Reverse => Attr::word("reverse"),
-    };
+fn recurrence_attributes(recurrence: &Recurrence) -> Described<'_> {
+    let words = |names: Vec<&str>| Attr::List(names.into_iter().map(Attr::word).collect());
+    let activations = &recurrence.activations;
+    let parameters = |values: Vec<f64>| floats_attribute(&values);
     let mut attrs = vec![
-        ("hidden", Attr::int(spec.hidden)),
-        ("directions", Attr::List(spec.directions.iter().map(direction).collect())),
-        ("activations", Attr::texts(&spec.activations)),
-        ("alphas", floats_attribute(&spec.alphas)),
-        ("betas", floats_attribute(&spec.betas)),
+        ("directions", words(recurrence.directions.iter().map(|direction| direction.name()).collect())),
+        ("activations", words(activations.iter().map(|activation| activation.function.name()).collect())),
+        ("alphas", parameters(activations.iter().map(|activation| activation.alpha).collect())),
+        ("betas", parameters(activations.iter().map(|activation| activation.beta).collect())),
     ];
-    attrs.extend(spec.clip.map(|clip| ("clip", Attr::float(clip))));
-    attrs.push(flag_attribute("batch_major", spec.batch_major));
-    match spec.cell {
+    attrs.extend(recurrence.clip.map(|clip| ("clip", Attr::float(clip))));
+    match recurrence.cell {
         RnnCell::Rnn => {}
         RnnCell::Gru { linear_before_reset } => {
             attrs.push(flag_attribute("linear_before_reset", linear_before_reset));
         }
         RnnCell::Lstm { input_forget } => attrs.push(flag_attribute("input_forget", input_forget)),
     }
+    let operands: Vec<&str> = recurrence.operands.iter().map(|operand| operand.name()).collect();
+    attrs.extend((!operands.is_empty()).then(|| ("operands", words(operands))));
     attrs
 }

@@ -1,16 +1,13 @@
 //! Invariants 7 and 8: opaque operations and the bodies of control flow.
 
 use super::{Checker, MAX_DEPTH, Type, list};
-use crate::{
-    DType, MAX_ELEMS, NodeId, OpaqueKind, OpaqueOp, PrimGraph, ROUTINES, RnnCell, RnnSpec, ScanSpec, Shape,
-};
+use crate::{DType, NodeId, OpaqueKind, OpaqueOp, PrimGraph, ROUTINES, ScanSpec, Shape};
 
 impl Checker {
     /// Checks an opaque operation of node `id` against the types of its operands.
     pub(super) fn opaque(&mut self, id: NodeId, op: &OpaqueOp, operands: &[Type]) {
         let outcome = match &op.kind {
             OpaqueKind::TopK { axis, k, .. } => top_k(operands, *axis, *k),
-            OpaqueKind::Rnn(spec) => rnn(spec, operands),
             OpaqueKind::Routine { name, .. } => match ROUTINES.contains(name) {
                 true => Ok(op.results.clone()),
                 false => Err(format!("there is no routine {name}")),
@@ -110,54 +107,6 @@ fn top_k(operands: &[Type], axis: usize, k: usize) -> Result<Vec<Type>, String> 
     dims[axis] = k;
     let shape = Shape::from(dims);
     Ok(vec![(*dtype, shape.clone()), (DType::I64, shape)])
-}
-
-/// The results of a recurrent layer; the interpreter documents its operands.
-fn rnn(spec: &RnnSpec, operands: &[Type]) -> Result<Vec<Type>, String> {
-    let (gates, activations, count) = match spec.cell {
-        RnnCell::Rnn => (1, 1, 6),
-        RnnCell::Gru { .. } => (3, 2, 6),
-        RnnCell::Lstm { .. } => (4, 3, 8),
-    };
-    ensure(operands.len() == count, || format!("{count} operands expected, {} given", operands.len()))?;
-    let (directions, hidden) = (spec.directions.len(), spec.hidden);
-    let lists = [spec.activations.len(), spec.alphas.len(), spec.betas.len()];
-    ensure(lists.iter().all(|&len| len == directions * activations), || {
-        format!("{} activations and parameters expected, {lists:?} given", directions * activations)
-    })?;
-    let (dtype, x) = &operands[0];
-    ensure(dtype.is_float() && x.rank() == 3, || {
-        format!("x is {dtype}{x}, three dimensions of floats expected")
-    })?;
-    let [sequence, batch] = if spec.batch_major { [x[1], x[0]] } else { [x[0], x[1]] };
-    ensure(hidden <= MAX_ELEMS, || format!("{hidden} hidden elements"))?;
-    let rows = hidden * gates;
-    let state = if spec.batch_major { [batch, directions, hidden] } else { [directions, batch, hidden] };
-    let expected: [(&str, &[usize]); 7] = [
-        ("w", &[directions, rows, x[2]]),
-        ("r", &[directions, rows, hidden]),
-        ("b", &[directions, 2 * rows]),
-        ("lengths", &[batch]),
-        ("h0", &state),
-        ("c0", &state),
-        ("p", &[directions, 3 * hidden]),
-    ];
-    for ((name, dims), (given, shape)) in expected.into_iter().zip(&operands[1..]) {
-        let typed = if name == "lengths" { given.is_int() } else { given == dtype };
-        ensure(typed && shape[..] == *dims, || {
-            format!("{name} is {given}{shape}, extents {dims:?} expected")
-        })?;
-    }
-    let y = if spec.batch_major {
-        [batch, sequence, directions, hidden]
-    } else {
-        [sequence, directions, batch, hidden]
-    };
-    let too_large = || format!("a result of shape {y:?} is too large");
-    let y = Shape::checked(y.to_vec()).ok_or_else(too_large)?;
-    let state = Shape::checked(state.to_vec()).ok_or_else(too_large)?;
-    let states = if count == 8 { 2 } else { 1 };
-    Ok(std::iter::once(y).chain(vec![state; states]).map(|shape| (*dtype, shape)).collect())
 }
 
 /// `(condition, captures..)`: both graphs take the captures and return the results.

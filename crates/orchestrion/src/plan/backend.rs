@@ -8,11 +8,12 @@
 //! trait that they use, so that a signature tells whether a stage may compile or time anything. Facts that are constants
 //! of a target are no methods but fields of [`TargetInfo`].
 
+use super::definition::KernelDefinition;
 use super::kernel::{KernelDesign, KernelEstimate};
 use crate::manifest::{Device, Resources};
 use crate::{Error, Library, Options};
 use bytes::Bytes;
-use orch_compute::{BlockProgram, Storage};
+use orch_compute::Storage;
 use orch_ir::PrimGraph;
 use orch_mugraph::lower::Request;
 use orch_mugraph::search::SearchOptions;
@@ -69,14 +70,14 @@ pub trait Planner: Sync {
     fn storage(&self, graph: &PrimGraph) -> Storage;
 
     /// Modelled time and least work of a kernel; `None` if no template serves it.
-    fn estimate(&self, block: &BlockProgram) -> Option<KernelEstimate>;
+    fn estimate(&self, definition: &KernelDefinition) -> Option<KernelEstimate>;
 
     /// Cost model and limits of the search for µGraphs.
     fn search_options(&self) -> SearchOptions;
 
     /// A kernel under at most `limit` schedules, the one that its template's model prefers first; none if no template
     /// serves it.
-    fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design>;
+    fn designs(&self, definition: &KernelDefinition, limit: usize) -> Vec<Design>;
 
     /// A kernel of a µGraph under at most `limit` schedules, the preferred one first; none if it is not lowered.
     fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design>;

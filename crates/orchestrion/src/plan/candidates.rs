@@ -5,10 +5,10 @@
 
 use super::chains::chains;
 use super::context::PlanContext;
+use super::definition::KernelDefinition;
 use super::kernel::KernelEstimate;
 use super::substitute::Substitute;
 use crate::{Error, Options, parallel};
-use orch_compute::fuse;
 use orch_ir::{NodeId, TensorId};
 use orch_plan::blp::Choice;
 use orch_plan::dag::NodeKind;
@@ -111,8 +111,8 @@ pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateCo
         }));
     }
     let costs = parallel::map(&distinct, options, |(nodes, outputs)| {
-        let block = fuse::build_stored(graph, nodes, outputs, storage, "estimate").ok()?;
-        planner.estimate(&block).map(|KernelEstimate { time_us, .. }| time_us)
+        let definition = KernelDefinition::of(graph, nodes, outputs, storage, "estimate")?;
+        planner.estimate(&definition).map(|KernelEstimate { time_us, .. }| time_us)
     })?;
     let distinct = costs.iter().flatten().count();
     let mut refused = 0;

@@ -2,11 +2,12 @@
 
 use super::candidates::CandidateColumn;
 use super::context::PlanContext;
+use super::definition::KernelDefinition;
 use super::explain;
 use super::kernel::{KernelDesign, KernelEstimate};
 use super::library;
 use crate::{Error, Library, Options, parallel};
-use orch_compute::{ArgRole, BlockProgram, fuse};
+use orch_compute::ArgRole;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 
 impl PlanContext<'_> {
@@ -25,7 +26,7 @@ impl PlanContext<'_> {
                 return Some(kernels.into_iter().flat_map(|kernel| kernel.schedules(*self)).collect());
             }
             let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
-            Some(vec![self.kernel(&nodes, &column.candidate.outputs)?.0])
+            Some(vec![self.kernel(&nodes, &column.candidate.outputs)?])
         })
     }
 
@@ -50,8 +51,9 @@ impl PlanContext<'_> {
                 None => {
                     let nodes = self.units.primitives(self.graph, &column.candidate.nodes);
                     let kernels = self.kernels(&nodes, &column.candidate.outputs, limit);
-                    let with_call = |(mut all, block): (Vec<KernelDesign>, BlockProgram)| {
-                        let called = |called| library::with_call(&all, &block, precision, called);
+                    let with_call = |(mut all, definition): (Vec<KernelDesign>, KernelDefinition)| {
+                        let called =
+                            |called| library::with_call(&all, definition.block()?, precision, called);
                         let calls: Vec<KernelDesign> = releases.iter().filter_map(called).collect();
                         all.extend(calls);
                         vec![all]
@@ -63,24 +65,23 @@ impl PlanContext<'_> {
         })
     }
 
-    /// A kernel under its short name, with the preferred schedule, and its block program.
-    fn kernel(&self, nodes: &[NodeId], outputs: &[TensorId]) -> Option<(KernelDesign, BlockProgram)> {
-        let (mut kernels, block) = self.kernels(nodes, outputs, 1)?;
-        Some((kernels.swap_remove(0), block))
+    /// A kernel under its short name, with the preferred schedule.
+    fn kernel(&self, nodes: &[NodeId], outputs: &[TensorId]) -> Option<KernelDesign> {
+        Some(self.kernels(nodes, outputs, 1)?.0.swap_remove(0))
     }
 
-    /// A kernel under at most `limit` schedules, the preferred one first, and its block program; `None` if there is no schedule.
+    /// A kernel under at most `limit` schedules, the preferred one first, and what it computes; `None` if there is no schedule.
     pub fn kernels(
         &self,
         nodes: &[NodeId],
         outputs: &[TensorId],
         limit: usize,
-    ) -> Option<(Vec<KernelDesign>, BlockProgram)> {
+    ) -> Option<(Vec<KernelDesign>, KernelDefinition)> {
         let name = name(self.graph, nodes);
-        let block = fuse::build_stored(self.graph, nodes, outputs, self.storage, name.clone()).ok()?;
-        let KernelEstimate { time_us: cost_us, work } = self.planner.estimate(&block)?;
-        let designs = self.planner.designs(&block, limit).into_iter();
-        let read = block.args.iter().filter(|arg| arg.role != ArgRole::Output);
+        let definition = KernelDefinition::of(self.graph, nodes, outputs, self.storage, &name)?;
+        let KernelEstimate { time_us: cost_us, work } = self.planner.estimate(&definition)?;
+        let designs = self.planner.designs(&definition, limit).into_iter();
+        let read = definition.args().iter().filter(|arg| arg.role != ArgRole::Output);
         let is_cold = self.is_cold(read.map(|arg| arg.tensor));
         let kernel = |design| KernelDesign {
             name: name.clone(),
@@ -92,7 +93,7 @@ impl PlanContext<'_> {
             call: None,
         };
         let kernels: Vec<KernelDesign> = designs.map(kernel).collect();
-        (!kernels.is_empty()).then_some((kernels, block))
+        (!kernels.is_empty()).then_some((kernels, definition))
     }
 }
 

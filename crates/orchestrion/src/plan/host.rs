@@ -10,9 +10,9 @@ use crate::manifest::Device;
 use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, Shape, TensorId};
 use orch_plan::enumerate::Candidate;
 
-// Measured steps on an AMD EPYC, and what these constants make of them: LSTM of 64 steps, 256 features and a state of 512
-// 131 ms (122), DFT of four times 1024 values 10.6 ms (10.1), TopK of 100000 elements 14.7 ms (14.1), GridSample of 16 x 64 x 64 elements 2.5 ms (2.7), DeformConv of 16 channels of 32 x 32 9.9 ms (11.4),
-// ScatterElements of 1000 x 256 5.7 ms (5.6). Steps of a few elements take 3 to 6 us (2 to 3).
+// Measured steps on an AMD EPYC, and what these constants make of them: DFT of four times 1024 values 10.6 ms (10.1), TopK
+// of 100000 elements 14.7 ms (14.1), GridSample of 16 x 64 x 64 elements 2.5 ms (2.7), DeformConv of 16 channels of 32 x
+// 32 9.9 ms (11.4), ScatterElements of 1000 x 256 5.7 ms (5.6). Steps of a few elements take 3 to 6 us (2 to 3).
 
 /// Time of a step with nothing to do.
 const STEP_US: f64 = 1.0;
@@ -85,7 +85,7 @@ fn bodies_us(op: &PrimOp, inputs: &[&Shape]) -> f64 {
             let trips = scanned.and_then(|(shape, (axis, _))| shape.get(*axis)).copied().unwrap_or(1);
             trips as f64 * once(body)
         }
-        OpaqueKind::TopK { .. } | OpaqueKind::Rnn(_) | OpaqueKind::Routine { .. } => 0.0,
+        OpaqueKind::TopK { .. } | OpaqueKind::Routine { .. } => 0.0,
     }
 }
 
@@ -109,14 +109,11 @@ fn operations(op: &PrimOp, inputs: &[&Shape], outputs: &[&Shape]) -> f64 {
         PrimOp::Conv(_) => output * weight(),
         PrimOp::ConvTranspose { .. } => input(0) * weight(),
         PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => SCATTERED * input(2),
+        // Each input of a gate is added to as many products as there are hidden units.
+        PrimOp::Recurrence(_) => input(0) * inputs.get(1).map_or(1.0, |shape| extent(shape, 1)),
         PrimOp::Opaque(opaque) => match &opaque.kind {
             OpaqueKind::TopK { axis, .. } => {
                 COMPARISON * input(0) * inputs.first().map_or(1.0, |shape| extent(shape, *axis)).log2()
-            }
-            // Each element of a sequence is multiplied with both weights.
-            OpaqueKind::Rnn(_) => {
-                let features = inputs.first().map_or(1.0, |shape| extent(shape, shape.rank() - 1));
-                input(0) / features * (input(1) + input(2))
             }
             OpaqueKind::Routine { name, ints, .. } => match (*name, &ints[..]) {
                 // Four elements for each multiplication.

@@ -184,17 +184,19 @@ impl PlanContext<'_> {
         let named = |kernel| fastest.and_then(|all| all.get(kernel)).map(String::as_str);
         let Some(substitute) = &distinct.chosen.substitute else {
             let outputs = &distinct.chosen.candidate.outputs;
-            let (kernels, block) = self.kernels(distinct.nodes, outputs, limit)?;
+            let (kernels, definition) = self.kernels(distinct.nodes, outputs, limit)?;
             let mut kernel = scheduled(kernels, named(0))?;
             if let Some(call) = measured.calls.get(&distinct.signature.text) {
                 let precision = self.planner.info().library_precision;
                 let called = (call.library, call.release.clone());
-                let with_call = library::with_call(&[kernel.clone()], &block, precision, &called);
+                let block = definition.block();
+                let with_call =
+                    block.and_then(|block| library::with_call(&[kernel.clone()], block, precision, &called));
                 kernel.call = with_call.and_then(|kernel| kernel.call);
                 kernel.call.iter_mut().for_each(|made| made.own_us = Some(call.own_us));
             }
             let place = |arg: &orch_compute::block::Arg| position(arg.tensor).map(ArgTensor::Position);
-            let args = block.args.iter().map(place).collect::<Option<_>>()?;
+            let args = definition.args().iter().map(place).collect::<Option<_>>()?;
             return Some(vec![BoundKernel { kernel, args, ends: None }]);
         };
         let arg = |tensor: &SubstituteTensor| match *tensor {

@@ -125,6 +125,7 @@ fn source(graph: &PrimGraph, free: &[bool], mut tensor: TensorId) -> Option<Tens
 
 /// Primitives that cost nothing where they are read. Graph outputs must exist, so what produces one is not free.
 fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bool> {
+    let is_stored = operands_of_recurrences(graph, layouts);
     let is_output = |node: NodeId| {
         graph.node(node).outputs.iter().any(|tensor| graph.outputs.iter().any(|(_, output)| output == tensor))
     };
@@ -142,9 +143,28 @@ fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bo
                 PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => is_view(graph, node, layouts),
                 _ => false,
             };
-            is_free && !is_output(id)
+            is_free && !is_output(id) && !is_stored[id.index()]
         })
         .collect()
+}
+
+/// What the kernels of recurrences read as they are stored: primitives that make an operand, or what it is a view of.
+fn operands_of_recurrences(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
+    let mut is_stored = vec![false; graph.nodes().len()];
+    for node in graph.nodes().iter().filter(|node| matches!(node.op, PrimOp::Recurrence(_))) {
+        for &operand in &node.inputs {
+            let mut tensor = operand;
+            while let Some(producer) = graph.producer(tensor) {
+                let node = graph.node(producer);
+                if !is_view(graph, node, layouts) {
+                    is_stored[producer.index()] = true;
+                    break;
+                }
+                tensor = node.inputs[0];
+            }
+        }
+    }
+    is_stored
 }
 
 /// For each primitive the one whose unit it belongs to, itself or a later one.
@@ -188,6 +208,7 @@ fn kind(op: &PrimOp) -> NodeKind {
         PrimOp::ConvTranspose { .. }
         | PrimOp::ScatterAlong { .. }
         | PrimOp::ScatterNd { .. }
+        | PrimOp::Recurrence(_)
         | PrimOp::Opaque(_) => NodeKind::Opaque,
         PrimOp::Map(_)
         | PrimOp::Broadcast { .. }

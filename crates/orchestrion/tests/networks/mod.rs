@@ -1,13 +1,20 @@
 //! Small networks with the structures of large ones, as primitive graphs.
 
 use orch_ir::{
-    BinaryFn, Contract, ConvSpec, DType, PadMode, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId,
-    UnaryFn, Window,
+    Activation, ActivationFn, BinaryFn, Contract, ConvSpec, DType, PadMode, PrimGraph, PrimOp, Recurrence,
+    ReduceOp, RnnCell, RnnDirection, ScalarFn, Tensor, TensorId, UnaryFn, Window,
 };
 
 /// All of them.
 pub fn all() -> Vec<PrimGraph> {
-    vec![perceptron(), transformer(), linear_attention(), residual_block(), inverted_bottleneck()]
+    vec![
+        perceptron(),
+        transformer(),
+        linear_attention(),
+        residual_block(),
+        inverted_bottleneck(),
+        recurrent_layers(),
+    ]
 }
 
 /// Building blocks of networks.
@@ -312,5 +319,36 @@ fn inverted_bottleneck() -> PrimGraph {
     let wide = net.binary(BinaryFn::Mul, wide, excited);
     let narrow = net.conv(wide, 8, 1, 1, 1);
     let y = net.binary(BinaryFn::Add, x, narrow);
+    net.finish(y)
+}
+
+/// A recurrence in both directions over `x[time * batch, k]` of 3 sequences: `[time * batch, 2 * hidden]`.
+fn recurrence(net: &mut Network, cell: RnnCell, x: TensorId, hidden: usize) -> TensorId {
+    let rows = net.graph.shape(x)[0];
+    let gates = cell.gates() * hidden;
+    let projected = net.linear(x, 2 * gates);
+    let projected = net.op(PrimOp::Reshape { shape: [rows / 3, 3, 2, gates].into() }, &[projected]);
+    let weights = net.weights(&[2, hidden, gates], hidden);
+    let functions = [ActivationFn::Sigmoid, ActivationFn::Tanh, ActivationFn::Tanh];
+    let activations = functions[..cell.activations()].repeat(2).into_iter();
+    let spec = Recurrence {
+        cell,
+        directions: vec![RnnDirection::Forward, RnnDirection::Reverse],
+        activations: activations.map(|function| Activation { function, alpha: 0.0, beta: 0.0 }).collect(),
+        clip: None,
+        operands: Vec::new(),
+    };
+    let op = PrimOp::Recurrence(Box::new(spec));
+    let y = net.graph.add_node(op, vec![projected, weights]).expect("operands that fit")[0];
+    net.op(PrimOp::Reshape { shape: [rows, 2 * hidden].into() }, &[y])
+}
+
+/// An LSTM and a GRU in both directions, of 5 steps and 3 sequences, before a product.
+fn recurrent_layers() -> PrimGraph {
+    let mut net = Network::new("recurrent_layers");
+    let x = net.input(&[15, 20]);
+    let x = recurrence(&mut net, RnnCell::Lstm { input_forget: false }, x, 24);
+    let x = recurrence(&mut net, RnnCell::Gru { linear_before_reset: true }, x, 17);
+    let y = net.linear(x, 10);
     net.finish(y)
 }

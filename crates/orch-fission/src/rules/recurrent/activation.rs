@@ -1,59 +1,55 @@
-//! The activations of recurrent cells: names in lower case, parameters filled in. The attributes `activation_alpha` and
-//! `activation_beta` hold values only for functions that have such a parameter.
+//! The activations of recurrent cells, parameters filled in. The attributes `activation_alpha` and `activation_beta` hold values
+//! only for functions that have such a parameter.
 
 use crate::{Call, RuleError};
-use orch_ir::RnnCell;
+use orch_ir::{Activation, ActivationFn, RnnCell};
 
-/// Per direction and activation of the cell.
-pub(super) struct Activations {
-    pub names: Vec<String>,
-    pub alphas: Vec<f64>,
-    pub betas: Vec<f64>,
+/// The defaults of a function's parameters; `None` where it has none.
+fn defaults(function: ActivationFn) -> [Option<f64>; 2] {
+    match function {
+        ActivationFn::Relu
+        | ActivationFn::Tanh
+        | ActivationFn::Sigmoid
+        | ActivationFn::Softsign
+        | ActivationFn::Softplus => [None, None],
+        ActivationFn::Affine => [Some(1.0), Some(0.0)],
+        ActivationFn::LeakyRelu => [Some(0.01), None],
+        ActivationFn::ThresholdedRelu | ActivationFn::Elu => [Some(1.0), None],
+        ActivationFn::ScaledTanh => [Some(1.0), Some(1.0)],
+        ActivationFn::HardSigmoid => [Some(0.2), Some(0.5)],
+    }
 }
 
-/// Every function with the defaults of its parameters.
-const FUNCTIONS: &[(&str, Option<f64>, Option<f64>)] = &[
-    ("relu", None, None),
-    ("tanh", None, None),
-    ("sigmoid", None, None),
-    ("softsign", None, None),
-    ("softplus", None, None),
-    ("affine", Some(1.0), Some(0.0)),
-    ("leakyrelu", Some(0.01), None),
-    ("thresholdedrelu", Some(1.0), None),
-    ("scaledtanh", Some(1.0), Some(1.0)),
-    ("hardsigmoid", Some(0.2), Some(0.5)),
-    ("elu", Some(1.0), None),
-];
-
-/// What the attributes of a layer with this many directions say.
-pub(super) fn read(call: &Call<'_>, cell: RnnCell, directions: usize) -> Result<Activations, RuleError> {
-    let defaults: &[&str] = match cell {
-        RnnCell::Rnn => &["tanh"],
-        RnnCell::Gru { .. } => &["sigmoid", "tanh"],
-        RnnCell::Lstm { .. } => &["sigmoid", "tanh", "tanh"],
+/// What the attributes of a layer with this many directions say, per direction and activation of the cell.
+pub(super) fn read(call: &Call<'_>, cell: RnnCell, directions: usize) -> Result<Vec<Activation>, RuleError> {
+    let of_cell: &[ActivationFn] = match cell {
+        RnnCell::Rnn => &[ActivationFn::Tanh],
+        RnnCell::Gru { .. } => &[ActivationFn::Sigmoid, ActivationFn::Tanh],
+        RnnCell::Lstm { .. } => &[ActivationFn::Sigmoid, ActivationFn::Tanh, ActivationFn::Tanh],
     };
-    let names: Vec<String> = match call.texts("activations")? {
-        Some(names) => names.iter().map(|name| name.to_ascii_lowercase()).collect(),
-        None => defaults.repeat(directions).into_iter().map(str::to_owned).collect(),
+    let functions: Vec<ActivationFn> = match call.texts("activations")? {
+        Some(names) => names.iter().map(|name| named(name)).collect::<Result<_, _>>()?,
+        None => of_cell.repeat(directions),
     };
-    let expected = defaults.len() * directions;
-    if names.len() != expected {
-        return Err(RuleError::invalid(format!("{} activations, expected {expected}", names.len())));
+    let expected = of_cell.len() * directions;
+    if functions.len() != expected {
+        return Err(RuleError::invalid(format!("{} activations, expected {expected}", functions.len())));
     }
     let mut given_alphas = call.floats("activation_alpha")?.unwrap_or(&[]).iter();
     let mut given_betas = call.floats("activation_beta")?.unwrap_or(&[]).iter();
-    let (mut alphas, mut betas) = (Vec::new(), Vec::new());
-    for name in &names {
-        let function = FUNCTIONS.iter().find(|(known, _, _)| known == name);
-        let (_, alpha, beta) =
-            function.ok_or_else(|| RuleError::invalid(format!("there is no activation {name}")))?;
-        let next = |default: &Option<f64>, given: &mut std::slice::Iter<'_, f32>| match default {
-            Some(default) => given.next().map_or(*default, |&value| f64::from(value)),
-            None => 0.0,
-        };
-        alphas.push(next(alpha, &mut given_alphas));
-        betas.push(next(beta, &mut given_betas));
-    }
-    Ok(Activations { names, alphas, betas })
+    let next = |default: Option<f64>, given: &mut std::slice::Iter<'_, f32>| match default {
+        Some(default) => given.next().map_or(default, |&value| f64::from(value)),
+        None => 0.0,
+    };
+    let activation = |function| {
+        let [alpha, beta] = defaults(function);
+        Activation { function, alpha: next(alpha, &mut given_alphas), beta: next(beta, &mut given_betas) }
+    };
+    Ok(functions.into_iter().map(activation).collect())
+}
+
+fn named(name: &str) -> Result<ActivationFn, RuleError> {
+    let lower = name.to_ascii_lowercase();
+    let function = ActivationFn::ALL.into_iter().find(|function| function.name() == lower);
+    function.ok_or_else(|| RuleError::invalid(format!("there is no activation {lower}")))
 }

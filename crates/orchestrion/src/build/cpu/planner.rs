@@ -2,11 +2,13 @@
 
 use super::device::Cpu;
 use super::facts::{facts, flops, touched};
+use super::recurrence;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
+use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{BlockProgram, Storage, layouts};
+use orch_compute::{Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -40,7 +42,13 @@ impl Planner for Cpu {
         Storage::as_stated(graph, layouts::assign(graph))
     }
 
-    fn estimate(&self, block: &BlockProgram) -> Option<KernelEstimate> {
+    fn estimate(&self, definition: &KernelDefinition) -> Option<KernelEstimate> {
+        let block = match definition {
+            KernelDefinition::Block(block) => block,
+            KernelDefinition::Recurrence(program) => {
+                return Some(recurrence::estimate(program, &self.target, &self.figures));
+            }
+        };
         let facts = facts(block, &self.target);
         let roofline_us = touched(block, &facts).lower_bound_us(&self.figures);
         let work = KernelWork { flops: flops(&facts), roofline_us };
@@ -87,8 +95,14 @@ impl Planner for Cpu {
         SearchOptions { machine, kernels: 1, ..SearchOptions::default() }
     }
 
-    fn designs(&self, block: &BlockProgram, _limit: usize) -> Vec<Design> {
-        orch_template::design(block, &self.target).into_iter().collect()
+    fn designs(&self, definition: &KernelDefinition, _limit: usize) -> Vec<Design> {
+        let design = match definition {
+            KernelDefinition::Block(block) => orch_template::design(block, &self.target),
+            KernelDefinition::Recurrence(program) => {
+                Some(orch_template::recurrence::design(program, &self.target))
+            }
+        };
+        design.into_iter().collect()
     }
 
     fn design_mugraph(&self, request: &Request<'_>, _limit: usize) -> Vec<Design> {

@@ -4,6 +4,7 @@ mod device;
 mod facts;
 mod meter;
 mod planner;
+mod recurrence;
 mod toolchain;
 
 pub use device::Cuda;

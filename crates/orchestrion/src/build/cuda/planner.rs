@@ -2,11 +2,13 @@
 
 use super::device::Cuda;
 use super::facts::facts;
+use super::recurrence;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
+use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{BlockProgram, Storage, layouts};
+use orch_compute::{Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -62,7 +64,15 @@ impl Planner for Cuda {
         }
     }
 
-    fn estimate(&self, block: &BlockProgram) -> Option<KernelEstimate> {
+    fn estimate(&self, definition: &KernelDefinition) -> Option<KernelEstimate> {
+        let block = match definition {
+            KernelDefinition::Block(block) => block,
+            KernelDefinition::Recurrence(program) => {
+                let schedule = *gpu::recurrence::schedules(program, &self.target).first()?;
+                let cycles = schedule.cycles(program, &self.target);
+                return Some(recurrence::estimate(program, cycles, &self.figures));
+            }
+        };
         if !gpu::serves(block, &self.target, self.operands()) {
             return None;
         }
@@ -102,8 +112,11 @@ impl Planner for Cuda {
         SearchOptions { machine, ..SearchOptions::default() }
     }
 
-    fn designs(&self, block: &BlockProgram, limit: usize) -> Vec<Design> {
-        gpu::designs(block, &self.target, self.operands(), limit)
+    fn designs(&self, definition: &KernelDefinition, limit: usize) -> Vec<Design> {
+        match definition {
+            KernelDefinition::Block(block) => gpu::designs(block, &self.target, self.operands(), limit),
+            KernelDefinition::Recurrence(program) => gpu::recurrence::designs(program, &self.target, limit),
+        }
     }
 
     fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design> {
