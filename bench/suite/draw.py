@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: A batch and how often it is drawn.
 BATCHES = {1: 3, 8: 2, 32: 1}
@@ -87,3 +87,28 @@ def rows(seed: int, count: int) -> list[Row]:
     """The fixed rows, which are the same for every seed, and `count` drawn ones."""
     drawn = random.Random(seed).sample(OTHERS, min(count, len(OTHERS)))
     return [row(name, 0) for name in FIXED] + [row(name, seed) for name in drawn]
+
+
+#: Models of transformers that are not of text alone.
+IMAGES = """segformer swinv2 beit cvt depth_anything dinov2 donut-swin dpt focalnet glpn hiera levit mobilevit pvt regnet swiftformer vit_mae
+yolos""".split()
+SOUND = "wav2vec2 whisper audio-spectrogram-transformer hubert sew speech_to_text wavlm".split()
+IMAGES_AND_TEXT = "clip vilt blip clipseg groupvit owlvit siglip layoutlmv3".split()
+
+
+def stratum(model: str) -> str:
+    """The part of the suite that a model stands for."""
+    library, _, name = model.partition("/")
+    if library != "transformers":
+        return library
+    parts = {"images": IMAGES, "sound": SOUND, "images and text": IMAGES_AND_TEXT}
+    return next((part for part, names in parts.items() if name in names), "text")
+
+
+def stratified(seed: int, each: int, batch: int | None = None) -> list[Row]:
+    """Rows of as many models of each stratum, drawn by a seed."""
+    generator, strata = random.Random(seed), {}
+    for model in FIXED + OTHERS:
+        strata.setdefault(stratum(model), []).append(model)
+    drawn = [row(model, seed) for models in strata.values() for model in generator.sample(models, min(each, len(models)))]
+    return [replace(one, batch=batch) if batch else one for one in drawn]
