@@ -99,7 +99,7 @@ def _torchvision(name: str, batch: int, size: int) -> Built:
     model = torchvision.models.get_model(name, weights=None, **options)
     model = getattr(model, part) if part else model
     if hasattr(torchvision.models.video, name):
-        extent, frames = (224, 16) if "mvit" in name else ((112, 80)[size], 8)
+        extent, frames = (224, 16) if name in ("mvit_v2_s", "s3d") else ((112, 80)[size], 8)
         return Built(Positional(model, None), {"video": torch.randn(batch, 3, frames, extent, extent)})
     if "raft" in name:
         pair = {name: torch.randn(batch, 3, 128, (160, 128)[size]) for name in ("first", "second")}
