@@ -20,7 +20,7 @@ timm/tf_efficientnet_cc_b0_4e timm/tnt_s_patch16_224 timm/visformer_tiny timm/vi
 timm/xcit_tiny_12_p16_224
 transformers/bert transformers/gpt2 transformers/t5 transformers/llama transformers/deberta-v2 transformers/mamba
 transformers/modernbert transformers/qwen3_moe transformers/xlnet transformers/longformer transformers/fnet
-transformers/segformer transformers/swinv2 transformers/wav2vec2 transformers/whisper transformers/clip transformers/vilt
+transformers/segformer transformers/swinv2 transformers/wav2vec2 transformers/whisper transformers/clip transformers/siglip
 """.split()
 
 #: Models of which the seed draws.
@@ -45,17 +45,17 @@ timm/starnet_s3 timm/swiftformer_l1 timm/swinv2_cr_tiny_224 timm/tiny_vit_5m_224
 timm/twins_svt_small timm/vitamin_small_224 timm/xception41p
 transformers/albert transformers/bart transformers/big_bird transformers/biogpt transformers/bloom transformers/canine
 transformers/codegen transformers/convbert transformers/ctrl transformers/deberta transformers/distilbert transformers/electra
-transformers/esm transformers/falcon transformers/flaubert transformers/funnel transformers/gemma2 transformers/gemma3_text
+transformers/esm transformers/falcon transformers/flaubert transformers/pegasus transformers/gemma2 transformers/gemma3_text
 transformers/gpt_neo transformers/gpt_neox transformers/gptj transformers/granite transformers/ibert transformers/layoutlm
 transformers/lfm2 transformers/mistral transformers/mixtral transformers/mobilebert transformers/mpnet transformers/mpt
 transformers/nystromformer transformers/olmo2 transformers/opt transformers/phi transformers/phi3 transformers/qwen2
 transformers/rembert transformers/roberta transformers/roformer transformers/rwkv transformers/squeezebert
 transformers/stablelm transformers/starcoder2 transformers/umt5 transformers/xglm transformers/xlm transformers/yoso
-transformers/beit transformers/cvt transformers/depth_anything transformers/dinov2 transformers/donut-swin transformers/dpt
+transformers/beit transformers/cvt transformers/dinov2_with_registers transformers/dinov2 transformers/donut-swin transformers/dpt
 transformers/focalnet transformers/glpn transformers/hiera transformers/levit transformers/mobilevit transformers/pvt
 transformers/regnet transformers/swiftformer transformers/vit_mae transformers/yolos
 transformers/audio-spectrogram-transformer transformers/hubert transformers/sew transformers/speech_to_text transformers/wavlm
-transformers/blip transformers/clipseg transformers/groupvit transformers/owlvit transformers/siglip transformers/layoutlmv3
+transformers/blip transformers/clipseg transformers/groupvit transformers/owlvit transformers/vilt transformers/layoutlmv3
 """.split()
 
 
@@ -90,7 +90,7 @@ def rows(seed: int, count: int) -> list[Row]:
 
 
 #: Models of transformers that are not of text alone.
-IMAGES = """segformer swinv2 beit cvt depth_anything dinov2 donut-swin dpt focalnet glpn hiera levit mobilevit pvt regnet swiftformer vit_mae
+IMAGES = """segformer swinv2 beit cvt dinov2_with_registers dinov2 donut-swin dpt focalnet glpn hiera levit mobilevit pvt regnet swiftformer vit_mae
 yolos""".split()
 SOUND = "wav2vec2 whisper audio-spectrogram-transformer hubert sew speech_to_text wavlm".split()
 IMAGES_AND_TEXT = "clip vilt blip clipseg groupvit owlvit siglip layoutlmv3".split()

@@ -22,8 +22,22 @@ TOKENS, SAMPLES, FRAMES = (128, 75), (16000, 9100), (256, 180)
 SIZES: dict[str, Any] = {
     **{name: {64: 256, 128: 1024, 16: 64}.get(size, size) for name, size in catalog.SMALL.items()},
     "vocab_size": 4096,
+    **dict.fromkeys(["num_experts", "num_local_experts"], 4),
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128,
 }
 del SIZES["image_size"]
+
+#: What configurations say beyond that, where the sizes above do not fit together. Nothing: what they say by themselves.
+SPECIAL: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(["donut-swin", "swinv2"], dict.fromkeys(["num_attention_heads", "num_hidden_layers", "hidden_size", "embed_dim"])),
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "falcon": {"head_dim": None},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "layoutlmv3": {"coordinate_size": 44, "shape_size": 40},
+    "mixtral": {"intermediate_size": 128},
+    "owlvit": {"vision_config": {"image_size": 224}},
+}
 
 
 @dataclass
@@ -125,10 +139,18 @@ def _transformers(name: str, batch: int, size: int) -> Built:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[name]
-    config = kind(**catalog.reduced(kind, SIZES))
-    model = AutoModel.from_config(config)
+    config = kind(**_merged(catalog.reduced(kind, SIZES), SPECIAL.get(name, {})))
+    # Mixtures of experts as products of all experts: the other ways depend on data, which no exporter takes.
+    experts = {"experts_implementation": "batched_mm"} if getattr(config, "num_experts_per_tok", None) else {}
+    model = AutoModel.from_config(config, **experts)
     inputs = _inputs(model, config, batch, size)
     return Built(Positional(model, list(inputs)), inputs)
+
+
+def _merged(chosen: dict[str, Any], special: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a configuration with special ones, parts included."""
+    parts = {name: _merged(chosen.get(name, {}), value) if isinstance(value, dict) else value for name, value in special.items()}
+    return {name: value for name, value in {**chosen, **parts}.items() if value is not None}
 
 
 def _inputs(model: nn.Module, config: Any, batch: int, size: int) -> dict[str, torch.Tensor]:
@@ -140,7 +162,7 @@ def _inputs(model: nn.Module, config: Any, batch: int, size: int) -> dict[str, t
     if "input_ids" in parameters:
         limit = getattr(text, "max_position_embeddings", None)
         found["input_ids"] = tokens(min(TOKENS[size], limit if isinstance(limit, int) and limit > 0 else TOKENS[size]))
-    if "pixel_values" in parameters and (main == "pixel_values" or hasattr(config, "vision_config") or "input_ids" not in found):
+    if "pixel_values" in parameters:
         vision = getattr(config, "vision_config", config)
         extents = getattr(vision, "image_size", 224)
         extents = tuple(extents) if isinstance(extents, (list, tuple)) else (extents, extents)
