@@ -151,6 +151,7 @@ def options():
     parser.add_argument("--export-limit-s", type=float, default=300)
     parser.add_argument("--limit-mib", type=int, default=12000)
     parser.add_argument("--out", type=pathlib.Path, default=zoo.ROOT / "bench/results/suite")
+    parser.add_argument("--commit", default=judge.accuracy.setting()["commit"], help="what is checked, for the report")
     parser.add_argument("--resume", action="store_true", help="keep rows that are there already")
     return parser.parse_args()
 
@@ -168,7 +169,7 @@ def main() -> None:
         for row in wanted:
             if args.resume and str(row) in rows:
                 continue
-            rows[str(row)] = found = check.row(row) | {"date": datetime.date.today().isoformat()}
+            rows[str(row)] = found = check.row(row) | {"date": datetime.date.today().isoformat(), "commit": args.commit}
             setting = {"machine": judge.accuracy.machine(), "onnxruntime": judge.accuracy.onnxruntime.__version__}
             report.write(args.out, {**setting, "rows": list(rows.values())})
             print("WRONG" if is_wrong(found) else "ok   ", report.sentence(found), flush=True)

@@ -39,16 +39,17 @@ def markdown(results: dict) -> str:
     """The report as Markdown."""
     rows = results["rows"]
     lines = ["# The suite of models", "", "Written by `bench/suite/check.py`.", "",
-             f"{results['machine']}; ONNX Runtime {results['onnxruntime']}; {_dates(rows)}. Random weights by a fixed seed. Errors are the",
-             "largest of an output against torch in f64, relative to the output's largest magnitude.", ""]
+             f"{results['machine']}; ONNX Runtime {results['onnxruntime']}; {_range(rows, 'date')}; commit",
+             f"{_range(rows, 'commit')}. Random weights by a fixed seed. Errors are the largest of an output against torch in f64, relative to the",
+             "output's largest magnitude. Compile times are of a cache that the models before have filled.", ""]
     lines += _summary(rows)
     lines += _causes(rows) + _host(rows) + _slowest(rows) + _table(rows)
     return "\n".join(lines) + "\n"
 
 
-def _dates(rows: list[dict]) -> str:
-    dates = sorted({row["date"] for row in rows})
-    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+def _range(rows: list[dict], key: str) -> str:
+    """The different values of a key."""
+    return ", ".join(sorted({row[key] for row in rows}))
 
 
 def _targets(rows: list[dict]) -> list[str]:
