@@ -138,4 +138,5 @@ def main():
     sys.exit(f"not exact enough: {', '.join(failed)}" if failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -103,7 +103,8 @@ def build(name: str, seed: int = 0, dropout: bool = False) -> Built:
     library, _, model = name.partition("/")
     torch.manual_seed(seed)
     built = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library](model)
-    _perturb(built.model)
+    _check_size(built.model)
+    perturb(built.model)
     if not dropout:
         _without_dropout(built.model)
     return built
@@ -173,15 +174,15 @@ def _timm(name: str) -> Built:
     return Built(model, (image,))
 
 
-def _small(kind: Any) -> dict[str, Any]:
-    """The arguments that make a configuration small, parts included."""
+def reduced(kind: Any, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that give a configuration these sizes where it has them, parts included."""
     default = kind()
-    chosen = {name: value for name, value in SMALL.items()
+    chosen = {name: value for name, value in sizes.items()
               if name in kind.attribute_map or (getattr(default, name, None) is not None and not isinstance(getattr(default, name), (list, tuple)))
               or (name == "use_cache" and hasattr(default, name))}
     for part, part_kind in kind.sub_configs.items():
         if hasattr(part_kind, "sub_configs") and part_kind.__name__ != "AutoConfig":
-            chosen[part] = _small(part_kind)
+            chosen[part] = reduced(part_kind, sizes)
     return chosen
 
 
@@ -190,7 +191,7 @@ def _transformers(name: str) -> Built:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[name]
-    config = kind(**_small(kind))
+    config = kind(**reduced(kind, SMALL))
     model = _sized(lambda: AutoModel.from_config(config))
     parameters = inspect.signature(model.forward).parameters
     if name in ("bark", "seamless_m4t", "seamless_m4t_v2"):
@@ -236,9 +237,8 @@ def _check_size(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _perturb(model: nn.Module) -> None:
+def perturb(model: nn.Module) -> None:
     """Makes parameters and statistics that are constants at first random: a factor of 0 or 1 would hide what it multiplies."""
-    _check_size(model)
     for parameter in model.parameters():
         if parameter.is_floating_point() and parameter.numel() and parameter.min() == parameter.max():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)

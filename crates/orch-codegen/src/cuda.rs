@@ -61,9 +61,16 @@ pub fn flags() -> &'static [&'static str] {
 
 #[cfg(test)]
 mod tests {
-    use super::emit;
+    use super::{emit, flags};
     use orch_thread::parse_thread;
     use orch_thread::target::{SM_80, SM_90};
+
+    /// f32 is IEEE 754's (decision 48): `--use_fast_math` and `--ftz=true` would flush subnormal numbers.
+    #[test]
+    fn flags_keep_subnormal_numbers() {
+        assert!(flags().contains(&"--ftz=false"));
+        assert!(!flags().iter().any(|flag| flag.contains("fast") || flag.ends_with("=approx")));
+    }
 
     /// A kernel that begins while its inputs are written reads them after the wait, and not as constants.
     #[test]

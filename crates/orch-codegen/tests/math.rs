@@ -38,7 +38,8 @@ fn reference(f: UnaryFn) -> &'static str {
         UnaryFn::Abs => "fabs(x)",
         UnaryFn::Recip => "1 / x",
         UnaryFn::RoundEven => "nearbyint(x)",
-        UnaryFn::Exp => "exp(x)",
+        // The argument below which results would be subnormal, and are 0.
+        UnaryFn::Exp => "(x < -87.33654022216796875 ? 0 : exp(x))",
         UnaryFn::Expm1 => "expm1(x)",
         UnaryFn::Log => "log(x)",
         UnaryFn::Log1p => "log1p(x)",
@@ -54,6 +55,17 @@ fn reference(f: UnaryFn) -> &'static str {
         f => panic!("{f:?} is not tested here"),
     }
 }
+
+/// C text that fills `z`, and may change `x`, for functions of two operands: for powers, bases around 1 and exponents of
+/// which many are whole.
+const POWERS: &str = "for (int i = 0; i < BLOCK; i++) { uint32_t m = (uint32_t)(i * 2654435761u + block * 40503u); x[i] = i % 32 ? ldexpf(1 + (m & 0xffff) / 65536.0f, (int)(m >> 28) - 8) : x[i]; \
+     z[i] = i % 7 ? (int32_t)(m * 7919u) / 2.0e8f : rintf((int32_t)(m * 7919u) / 2.0e8f); if (i % 61 == 0) z[i] = x[(i * 31) % BLOCK]; if (i % 5 == 0) x[i] = -x[i]; }";
+
+/// The same: any numbers, whose products are often subnormal.
+const ANY: &str = "for (int i = 0; i < BLOCK; i++) { uint32_t b; memcpy(&b, x + i, 4); z[i] = of_bits(b * 2654435761u + 12345u); }";
+
+/// The same: numbers near `-x`. Where `x` is small, it, `z` or their sum is subnormal.
+const NEGATED: &str = "for (int i = 0; i < BLOCK; i++) { uint32_t b; memcpy(&b, x + i, 4); z[i] = of_bits(b ^ 0x80000000u ^ (uint32_t)(i * 37)); }";
 
 /// `y[i] = f(x[i], z[i])` over a block, `lanes` at a time.
 fn elementwise(
@@ -107,7 +119,7 @@ static void check(const char *name, double limit, double worst, float at, float 
 /* A sweep over all exponents and signs, with every interesting value in front. */
 static void fill(float *to, uint32_t *state, int first) {
     static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1, -1, 0.5f, -0.5f, 2, -2, 3, -3, 1e-40f,
-        -1e-40f, 88.7f, -87.4f, -103.9f, 1e5f, 1e6f, -1e30f, 3e38f, 0.99999994f, 1.0000001f, 1e-8f, 4, 9.02f};
+        -1e-40f, 88.7f, -87.4f, -0x1.5d589ep+6f, -0x1.5d58a0p+6f, -103.9f, 1e5f, 1e6f, -1e30f, 3e38f, 0.99999994f, 1.0000001f, 1e-8f, 4, 9.02f};
     int n = first ? sizeof special / sizeof *special : 0;
     for (int i = 0; i < BLOCK; i++) {
         to[i] = i < n ? special[i] : of_bits(*state);
@@ -121,13 +133,7 @@ fn check(toolchain: &Toolchain) {
     let lanes = target.vector_bytes / 4;
     let mut programs = Vec::new();
     let mut main = String::from("\nint main(void) {\n    void *to_v[] = {x, z, v}, *to_s[] = {x, z, s};\n");
-    let mut sweep = |name: &str, limit: f64, reference: &str, blocks: usize, pairs: bool| {
-        let second = if pairs {
-            "for (int i = 0; i < BLOCK; i++) { uint32_t m = (uint32_t)(i * 2654435761u + block * 40503u); x[i] = i % 32 ? ldexpf(1 + (m & 0xffff) / 65536.0f, (int)(m >> 28) - 8) : x[i]; \
-             z[i] = i % 7 ? (int32_t)(m * 7919u) / 2.0e8f : rintf((int32_t)(m * 7919u) / 2.0e8f); if (i % 61 == 0) z[i] = x[(i * 31) % BLOCK]; if (i % 5 == 0) x[i] = -x[i]; }"
-        } else {
-            ""
-        };
+    let mut sweep = |name: &str, limit: f64, reference: &str, blocks: usize, second: &str| {
         // The sign of a zero that is the larger of two is free.
         let free_zero = i32::from(name == "k_max" || name == "k_relu");
         write!(
@@ -145,28 +151,26 @@ fn check(toolchain: &Toolchain) {
     };
     for (f, limit) in UNARY {
         let name = f.name();
-        sweep(
-            &format!("k_{name}"),
-            limit,
-            &reference(f).replace("x", "x_").replace("ex_p", "exp"),
-            420,
-            false,
-        );
+        sweep(&format!("k_{name}"), limit, &reference(f).replace("x", "x_").replace("ex_p", "exp"), 420, "");
         for (suffix, lanes) in [("v", lanes), ("s", 1)] {
             let program = elementwise(format!("k_{name}_{suffix}"), lanes, |p, a, _| p.exprs.unary(f, a));
             programs.push(program);
         }
     }
-    sweep("k_pow", 1.0, "pow(x_, z_)", 200, true);
-    sweep("k_max", 0.0, "x_ != x_ || z_ != z_ ? NAN : fmax(x_, z_)", 20, true);
-    sweep("k_relu", 0.0, "x_ != x_ ? NAN : fmax(x_, 0)", 20, true);
+    sweep("k_pow", 1.0, "pow(x_, z_)", 200, POWERS);
+    sweep("k_max", 0.0, "x_ != x_ || z_ != z_ ? NAN : fmax(x_, z_)", 20, POWERS);
+    sweep("k_relu", 0.0, "x_ != x_ ? NAN : fmax(x_, 0)", 20, POWERS);
+    // Subnormal operands and results are not flushed: half a unit in the last place, as IEEE 754 has it.
+    sweep("k_mul", 0.5, "x_ * z_", 420, ANY);
+    sweep("k_add", 0.5, "x_ + z_", 420, NEGATED);
     for (suffix, lanes) in [("v", lanes), ("s", 1)] {
         programs.push(elementwise(format!("k_pow_{suffix}"), lanes, |p, a, b| {
             p.exprs.binary(BinaryFn::Pow, a, b)
         }));
-        programs.push(elementwise(format!("k_max_{suffix}"), lanes, |p, a, b| {
-            p.exprs.binary(BinaryFn::Max, a, b)
-        }));
+        for (name, f) in [("max", BinaryFn::Max), ("mul", BinaryFn::Mul), ("add", BinaryFn::Add)] {
+            programs
+                .push(elementwise(format!("k_{name}_{suffix}"), lanes, |p, a, b| p.exprs.binary(f, a, b)));
+        }
         programs.push(elementwise(format!("k_relu_{suffix}"), lanes, |p, a, _| {
             let zero = p.exprs.constant(DType::F32, 0.0);
             p.exprs.binary(BinaryFn::Max, a, zero)

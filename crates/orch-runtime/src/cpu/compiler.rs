@@ -667,6 +667,14 @@ mod tests {
         assert!(compiler.flags().iter().any(|flag| flag.ends_with("=native")));
     }
 
+    /// Objects linked with such flags make the loading thread flush subnormal numbers (decision 48).
+    #[test]
+    fn no_flag_flushes_subnormal_numbers() {
+        let compiler = Compiler::find(&CompilerOptions::default()).unwrap();
+        let flushing = ["-Ofast", "-ffast-math", "-funsafe-math-optimizations", "-mdaz-ftz"];
+        assert!(!compiler.flags().iter().any(|flag| flushing.contains(&flag.as_str())));
+    }
+
     #[test]
     fn sources_become_shared_objects() {
         assert!(

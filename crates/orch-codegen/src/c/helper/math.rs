@@ -4,7 +4,8 @@
 //! All are free of branches but for sine and cosine, which call the C library for lanes beyond 10^5. Polynomial
 //! coefficients are weighted minimax fits (Lawson iteration) of relative error well below half a unit in the last
 //! place; argument reductions are Cody and Waite's with fused products. NaN, infinities, overflow and
-//! subnormal results are as in the C library; errors are bounded by the tests in `tests/math.rs`.
+//! subnormal results are as in the C library, but for exponentials below the smallest normal number, which are 0
+//! (decision 48); errors are bounded by the tests in `tests/math.rs`.
 
 use super::super::parens::strip_parens;
 use super::super::types::{CType, Family};
@@ -24,10 +25,11 @@ const EXP_PARTS: &str = "\
     const $F below = $fma(r * r, e, r);
 ";
 
-/// Beyond the clamp the result is 0 or infinite.
-const CLAMP_EXP: &str = "    const $F x = $max($k(-104.0f), $min($k(89.0f), a));\n";
+/// Beyond the clamp the result is 0 or infinite. The lower end is the least float whose exponential is a normal number.
+const CLAMP_EXP: &str = "    const $F x = $max($k(-0x1.5d589ep+6f), $min($k(89.0f), a));\n";
 
-const EXP: &str = "    return $scale(below + 1.0f, shifted);\n";
+/// Where a normal result does not reach, 0: processors take 100 cycles and more to make a subnormal number, and again to multiply it.
+const EXP: &str = "    return $sel($lt(a, $k(-0x1.5d589ep+6f)), $k(0.0f), $scale(below + 1.0f, shifted));\n";
 
 /// `p 2^n` rounded once: two factors, of which the second may underflow. The low bits of `b` are n.
 const SCALE: &str = "\
