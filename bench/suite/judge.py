@@ -7,8 +7,8 @@ import numpy as np
 
 accuracy = elsewhere.load("bench", "accuracy")
 
-#: Errors of f32 that are small whatever ONNX Runtime's is, and what is allowed where there is no reference in f64.
-NEGLIGIBLE, TOLERANCE = 2.0**-20, 1e-4
+#: What is allowed of f32 where there is no reference in f64.
+TOLERANCE = 1e-4
 #: What is allowed of lower precisions.
 LOWER = {"bf16": 3e-2, "f16": 1e-2, "tf32": 5e-3}
 #: Where ONNX Runtime itself is further from torch in f64, the exporter wrote something else, or a decision went another way.
@@ -50,7 +50,7 @@ def judge(outputs, folder, precision):
         found = row["error"] if exact else row.get("difference")
         row["right"] = None if found is None else found <= max(LOWER[precision], accuracy.FACTOR * (row["peer_error"] or 0))
     elif exact and (not peer or row["peer_error"] <= DIFFERENT):
-        row["right"] = row["error"] <= max(accuracy.FACTOR * (row["peer_error"] or 0), NEGLIGIBLE if peer else TOLERANCE)
+        row["right"] = row["error"] <= max(accuracy.FACTOR * (row["peer_error"] or 0), accuracy.NEGLIGIBLE if peer else TOLERANCE)
     elif peer:
         row["right"] = row["difference"] <= TOLERANCE or bool(exact) and row["error"] <= accuracy.FACTOR * row["peer_error"]
     return row

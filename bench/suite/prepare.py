@@ -14,6 +14,7 @@ import copy
 import json
 import logging
 import pathlib
+import re
 import sys
 import warnings
 
@@ -30,7 +31,8 @@ OPSETS = {"script": 17, "dynamo": 18}
 
 
 def message(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    # Without what colours terminals.
+    lines = [line for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 

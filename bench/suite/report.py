@@ -5,6 +5,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 
 #: Rows of the tables of what took longest.
 SLOWEST = 10
@@ -82,7 +83,12 @@ def _causes(rows: list[dict]) -> list[str]:
     if not models:
         return []
     lines = ["", "## What does not compile, by cause", "", "| cause | models |", "|---|---|"]
-    return lines + [f"| {cause.replace('|', chr(92) + '|')} | {', '.join(sorted(names))} |" for cause, names in sorted(models.items())]
+    return lines + [f"| {_text(cause)} | {', '.join(sorted(names))} |" for cause, names in sorted(models.items())]
+
+
+def _text(message: str) -> str:
+    """A message of a program in a cell of a table: at most a line of it, and no Markdown."""
+    return re.sub(r"([|\[\]<>*_`])", r"\\\1", message.split("  [Caused by")[0][:200])
 
 
 def _host(rows: list[dict]) -> list[str]:
