@@ -231,7 +231,8 @@ impl Found {
     }
 }
 
-/// Finds plans and their kernels, the one of the least cost first. Candidates that turn out not to be lowered are rejected, and
+/// Finds plans and their kernels, the one of the least cost first; where plans are timed, before it the one that would be chosen by
+/// modelled costs, which stays unless another is clearly faster. Candidates that turn out not to be lowered are rejected, and
 /// the rest is chosen from again.
 fn find_plans(
     ctx: PlanContext<'_>,
@@ -247,7 +248,7 @@ fn find_plans(
     }
     'again: loop {
         let columns = &candidates.columns;
-        let Best { choice, timer, times } =
+        let Best { choice, untuned, timer, times } =
             best(ctx, backend, columns, &candidates.signatures, clock, options)?;
         let mut measured = Measured::default();
         let choices = match &timer {
@@ -269,7 +270,7 @@ fn find_plans(
             let chosen = plan.chosen();
             match clock.run("implement", || implement(ctx, chosen, &measured, options))? {
                 Ok(implementation) => {
-                    let timer = timer.as_ref().filter(|_| choices.len() > 1);
+                    let timer = timer.as_ref().filter(|_| backend.info().overlaps_kernels);
                     let end_to_end = timer.and_then(|timer| timer.end_to_end(choice, &measured));
                     let is_timed = end_to_end.is_some();
                     if number == 0 || is_timed {
@@ -288,6 +289,22 @@ fn find_plans(
                 Err(_) => {}
             }
         }
+        if let Some(timer) = timer.as_ref().filter(|_| found.iter().all(|found| found.end_to_end.is_some())) {
+            let modelled = Measured::default();
+            let is_other = |time: &EndToEndTime| {
+                let is_known = options.records.is_none() || time.time_us.is_some();
+                let is_same =
+                    |found: &Found| found.end_to_end.as_ref().is_some_and(|own| own.key == time.key);
+                is_known && !found.iter().any(is_same)
+            };
+            if let Some(end_to_end) = timer.end_to_end(&untuned, &modelled).filter(is_other) {
+                let plan = Plan::of(&candidates, &untuned);
+                let made = clock.run("implement", || implement(ctx, plan.chosen(), &modelled, options))?;
+                if let Ok(implementation) = made {
+                    found.insert(0, Found { plan, implementation, end_to_end: Some(end_to_end) });
+                }
+            }
+        }
         if found.iter().any(|found| found.plan.has_substitutes()) {
             let plain: Vec<CandidateColumn> = candidates.plain().cloned().collect();
             let without = best(ctx, backend, &plain, &candidates.signatures, clock, options)?;
@@ -302,6 +319,8 @@ fn find_plans(
 /// The cheapest plan of some columns, and what was measured for it.
 struct Best<'a> {
     choice: Choice,
+    /// The choice by modelled costs alone.
+    untuned: Choice,
     /// Times kernels, if plans are made by measured times.
     timer: Option<Timer<'a>>,
     /// Times by kernel.
@@ -318,15 +337,16 @@ fn best<'a>(
 ) -> Result<Best<'a>, Error> {
     let choice = clock.run("choose", || choose(ctx.units, columns, &costs_us(columns)))?;
     if !backend.info().is_tuned(options) {
-        return Ok(Best { choice, timer: None, times: BTreeMap::new() });
+        return Ok(Best { untuned: choice.clone(), choice, timer: None, times: BTreeMap::new() });
     }
     let timer =
         Timer::new(ctx, TimingTools { toolchain: backend, meter: backend }, columns, signatures, options)?;
+    let untuned = choice.clone();
     let (choice, times) = clock.run("tune", || {
         let mut solve = |costs: &[f64]| choose(ctx.units, columns, costs);
         select::tune(columns, choice, &mut solve, &mut |wanted| timer.measure(wanted))
     })?;
-    Ok(Best { choice, timer: Some(timer), times })
+    Ok(Best { choice, untuned, timer: Some(timer), times })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! built as well, and [`end_to_end`](super::end_to_end) selects one. (128 rows by an operand of 4096 x 4096, and by two of rank 16
 //! beside it, take 19.1 us on an H200 as three kernels, and as two, whose sum is less, 25.1.)
 
-use super::select::Solve;
+use super::select::{NEVER_US, Solve};
 use crate::Error;
 use crate::plan::candidates::CandidateColumn;
 use orch_plan::blp::Choice;
@@ -23,9 +23,6 @@ const MOST_SOLVES: usize = 40;
 
 /// Plans cost at most so many times what the best one costs.
 const CLOSE: f64 = 1.35;
-
-/// What a column costs that is not to be taken.
-const NEVER_US: f64 = 1e9;
 
 /// Plans in ascending order of cost, `best` first: each is solved without a column of a plan found before, or without all columns
 /// that compute the same units as that one.

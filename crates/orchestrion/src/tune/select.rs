@@ -1,7 +1,8 @@
 //! Stage "tune", first half: measured costs where candidates are close.
 //!
 //! The kernels of the plan, and those that would replace a part of it at little more than its cost, are timed; then the program
-//! is solved again with measured costs, until the choice needs no new measurement.
+//! is solved again with measured costs, until the choice needs no new measurement. The last choice has columns of the first one and
+//! columns that were timed: a model that is wrong about a kernel makes no plan slower.
 
 use crate::Error;
 use crate::plan::candidates::{CandidateColumn, costs_us};
@@ -20,6 +21,9 @@ const CLOSE_MUGRAPH: f64 = 1.6;
 /// Kernels that a round measures at most, the closest ones.
 const MAX_KERNELS: usize = 64;
 
+/// What a column costs that is not to be taken.
+pub const NEVER_US: f64 = 1e9;
+
 /// How much less time another schedule or plan than the preferred one has to take.
 pub const FASTER: f64 = 0.98;
 
@@ -29,7 +33,8 @@ pub type Solve<'a> = dyn FnMut(&[f64]) -> Result<Choice, Error> + 'a;
 /// Microseconds of the kernels of some columns; `None` for those that are not measured.
 pub type Measure<'a> = dyn FnMut(&[usize]) -> Result<Vec<Option<f64>>, Error> + 'a;
 
-/// The choice by measured costs, beginning with the one by modelled costs; and what was measured, by kernel.
+/// The choice by measured costs among columns that were timed and those of `choice`, which was made by modelled costs; and what was
+/// measured, by kernel.
 ///
 /// # Errors
 /// Those of solving and measuring.
@@ -39,6 +44,7 @@ pub fn tune(
     solve: &mut Solve<'_>,
     measure: &mut Measure<'_>,
 ) -> Result<(Choice, BTreeMap<usize, f64>), Error> {
+    let untuned: BTreeSet<ColumnId> = choice.columns.iter().copied().collect();
     let mut costs = costs_us(columns);
     let mut requested = BTreeSet::new();
     let mut measured = BTreeMap::new();
@@ -53,6 +59,15 @@ pub fn tune(
         }
         costs = mixed(columns, &measured);
         choice = solve(&costs)?;
+    }
+    let is_allowed = |id: &ColumnId| {
+        let kernel = columns[id.index()].kernel;
+        untuned.contains(id) || kernel.is_none_or(|kernel| measured.contains_key(&kernel))
+    };
+    if !choice.columns.iter().all(is_allowed) {
+        let ids = (0..columns.len() as u32).map(ColumnId);
+        let cost = |(id, &cost): (ColumnId, &f64)| if is_allowed(&id) { cost } else { NEVER_US };
+        choice = solve(&ids.zip(&costs).map(cost).collect::<Vec<f64>>())?;
     }
     Ok((choice, measured))
 }
@@ -189,6 +204,81 @@ mod tests {
         assert_eq!(super::fastest(&[None, Some(2.0)]), Some((1, 2.0)));
         assert_eq!(super::fastest(&[None, None]), None);
         assert_eq!(super::fastest(&[]), None);
+    }
+
+    #[test]
+    fn columns_that_were_not_timed_are_not_taken() {
+        // What was chosen takes five times what was modelled; the pair looks cheap now, but one of it cannot be timed.
+        let columns = [column(0, 0, 2, 10.0), column(1, 0, 1, 6.0), column(2, 1, 2, 6.0)];
+        let (chosen, _) = tuned(&columns, &[Some(50.0), Some(5.0), None], 2);
+        assert_eq!(chosen, [0]);
+    }
+
+    /// A clock that is 5 % off, and once in ten times shows 40 times the truth.
+    struct Clock(u64);
+
+    impl Clock {
+        fn uniform(&mut self) -> f64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 11) as f64 / (1u64 << 53) as f64
+        }
+
+        fn shown(&mut self, truth: f64) -> f64 {
+            let outlier = if self.uniform() < 0.1 { 40.0 } else { 1.0 };
+            outlier * truth * (0.95 + 0.1 * self.uniform())
+        }
+    }
+
+    /// Ten kernels are timed once each, by a bad clock, of a model that is wrong by up to a factor of five each way. The race of
+    /// the plans, untuned first, takes none that is slower than the untuned one; the choice by single times alone does.
+    #[test]
+    fn tuning_by_a_bad_clock_takes_no_slower_plan() {
+        let (mut slower_alone, mut faster) = (0, 0);
+        for seed in 0..200 {
+            let mut clock = Clock(seed);
+            let spans: Vec<(u32, u32)> =
+                (0..8).flat_map(|from| (1..=3).map(move |units| (from, from + units))).collect();
+            let spans: Vec<(u32, u32)> = spans.into_iter().filter(|(_, to)| *to <= 8).collect();
+            let truth: Vec<f64> =
+                spans.iter().map(|(from, to)| f64::from(to - from) + 4.0 * clock.uniform()).collect();
+            let modelled = |(&(from, to), truth): (&(u32, u32), &f64), wrong: f64| {
+                (from, to, truth * 5f64.powf(2.0 * wrong - 1.0))
+            };
+            let columns: Vec<CandidateColumn> = (spans.iter().zip(&truth).enumerate())
+                .map(|(number, both)| {
+                    let (from, to, cost) = modelled(both, clock.uniform());
+                    column(number, from, to, cost)
+                })
+                .collect();
+            let first = solve(&columns, &costs_us(&columns), 8);
+            let time = |choice: &Choice| choice.columns.iter().map(|id| truth[id.index()]).sum::<f64>();
+            let untuned = time(&first);
+            let mut left = 10;
+            let mut measure = |wanted: &[usize]| {
+                let mut time = |&column: &usize| {
+                    left = std::cmp::max(left, 1) - 1;
+                    (left > 0).then(|| clock.shown(truth[column]))
+                };
+                Ok(wanted.iter().map(&mut time).collect())
+            };
+            let mut again = |costs: &[f64]| Ok(solve(&columns, costs, 8));
+            let tuned = time(&tune(&columns, first, &mut again, &mut measure).unwrap().0);
+            let mut race = |truth: f64| {
+                let mut times: Vec<f64> = (0..9).map(|_| clock.shown(truth)).collect();
+                times.sort_by(f64::total_cmp);
+                Some(times[4])
+            };
+            let (winner, _) = fastest(&[race(untuned), race(tuned)]).unwrap();
+            let taken = [untuned, tuned][winner];
+            // Two medians of such times differ by this much at most.
+            assert!(taken <= 1.04 * untuned, "seed {seed}: {taken} after {untuned}");
+            slower_alone += usize::from(tuned > 1.04 * untuned);
+            faster += usize::from(taken < 0.96 * untuned);
+        }
+        assert!(
+            slower_alone > 0 && faster > 20,
+            "{slower_alone} slower without a race, {faster} faster with it"
+        );
     }
 
     #[test]
