@@ -6,14 +6,15 @@ use orch_template::contraction::{self, ContractionForm, CpuMathUnit};
 use orch_thread::CpuTarget;
 use orch_tune::cost::KernelFacts;
 
-/// Counts bytes and operations of one launch.
+/// Counts bytes and operations of one launch. No more bytes are read than the kernel has reads for: gathers and slices leave most of
+/// a tensor alone.
 pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
     let mut facts = KernelFacts { efficiency: EFFICIENCY, ..KernelFacts::default() };
-    for arg in &block.args {
-        let bytes = (arg.shape.elems() * arg.dtype.size_bytes()) as u64;
+    for (arg, reads) in block.args.iter().zip(reads(block)) {
+        let (elems, bytes) = (arg.shape.elems(), arg.dtype.size_bytes());
         match arg.role {
-            ArgRole::Output => facts.bytes_written += bytes,
-            ArgRole::Input | ArgRole::Constant => facts.bytes_read += bytes,
+            ArgRole::Output => facts.bytes_written += (elems * bytes) as u64,
+            ArgRole::Input | ArgRole::Constant => facts.bytes_read += (elems.min(reads) * bytes) as u64,
         }
     }
     for stage in &block.stages {
@@ -81,14 +82,6 @@ fn add_operations(block: &BlockProgram, root: ExprId, times: u64, facts: &mut Ke
     let Operations { cheap, special } = operations(block, root);
     facts.cheap_ops += times * cheap;
     facts.transcendental_ops += times * special;
-}
-
-/// The same facts with no more bytes read than the kernel has reads for: gathers and slices leave most of a tensor alone.
-pub fn touched(block: &BlockProgram, facts: &KernelFacts) -> KernelFacts {
-    let inputs = block.args.iter().zip(reads(block)).filter(|(arg, _)| arg.role != ArgRole::Output);
-    let bytes_read =
-        inputs.map(|(arg, reads)| (arg.shape.elems().min(reads) * arg.dtype.size_bytes()) as u64).sum();
-    KernelFacts { bytes_read, ..facts.clone() }
 }
 
 /// Floating-point operations in all, a multiply-add as two.

@@ -1,7 +1,7 @@
 //! Planning for CPUs: storage, cost model, designs.
 
 use super::device::Cpu;
-use super::facts::{facts, flops, touched};
+use super::facts::{facts, flops};
 use super::recurrence;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
@@ -50,7 +50,7 @@ impl Planner for Cpu {
             }
         };
         let facts = facts(block, &self.target);
-        let roofline_us = touched(block, &facts).lower_bound_us(&self.figures);
+        let roofline_us = facts.lower_bound_us(&self.figures);
         let work = KernelWork { flops: flops(&facts), roofline_us };
         Some(KernelEstimate { time_us: facts.estimate(&self.figures).time_us, work })
     }
