@@ -1,7 +1,7 @@
 //! The compute definition of a recurrence over time, which is a kernel by itself: its arguments as they are stored.
 //!
 //! Block programs have no order of steps; this stands beside them. What a recurrence computes is
-//! [`Recurrence`](orch_ir::Recurrence)'s definition. All arguments are row-major.
+//! [`Recurrence`]'s definition. All arguments are row-major.
 
 use crate::block::{Arg, ArgRole};
 use crate::expr::ArgId;
