@@ -25,7 +25,8 @@ chmod +x "$folder/cc"
 rm -rf "${folder:?}/$profile"
 "$venv/bin/maturin" build --quiet --profile "$profile" --compatibility "$policy" --out "$folder/$profile" -- -C linker="$folder/cc" >&2
 wheel=$(echo "$folder/$profile"/*.whl)
-"$venv/bin/auditwheel" show "$wheel" | grep -q "the following platform tag: *\"$policy"
+tags=$("$venv/bin/auditwheel" show "$wheel")
+grep -q "the following platform tag: *\"$policy" <<<"$tags"
 size_bytes=$(stat -c %s "$wheel")
 if [ "$size_bytes" -gt "$limit_bytes" ]; then
     echo "$wheel has $size_bytes bytes; $limit_bytes are allowed" >&2

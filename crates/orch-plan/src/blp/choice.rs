@@ -12,6 +12,8 @@ pub struct ChooseOptions {
     /// Most sets of demanded classes that dynamic programming may expand, beyond the few that each part needs for a
     /// choice to begin with.
     pub max_states: usize,
+    /// Most columns that these sets may try in all: where many kernels produce each tensor, a set tries hundreds.
+    pub max_steps: usize,
     /// Parts with more columns are not handed to the integer program, which would find nothing in reasonable time.
     pub max_solver_columns: usize,
     /// Wall-clock limit of all integer programs together.
@@ -25,6 +27,7 @@ impl Default for ChooseOptions {
         ChooseOptions {
             relative_gap: 1e-6,
             max_states: 100_000,
+            max_steps: 1_000_000,
             max_solver_columns: 3000,
             solver_time_limit: Duration::from_secs(5),
             solver_node_limit: 100_000,

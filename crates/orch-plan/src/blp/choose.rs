@@ -74,8 +74,9 @@ struct Chooser<'a> {
     depth: usize,
     /// Time spent on integer programs.
     solver_time: Duration,
-    /// States expanded by sweeps that are not narrow.
+    /// States expanded by sweeps that are not narrow, and columns that these tried.
     wide_states: usize,
+    wide_steps: usize,
 }
 
 /// A choice for an instance, in ids of the problem.
@@ -121,7 +122,15 @@ impl Solved {
 
 impl<'a> Chooser<'a> {
     fn new(options: &'a ChooseOptions, solver: &'a dyn Solver, report: &'a mut ChooseReport) -> Self {
-        Chooser { options, solver, report, depth: 0, solver_time: Duration::ZERO, wide_states: 0 }
+        Chooser {
+            options,
+            solver,
+            report,
+            depth: 0,
+            solver_time: Duration::ZERO,
+            wide_states: 0,
+            wide_steps: 0,
+        }
     }
 
     /// Solves the problem as given, recording what the reductions did.
@@ -174,7 +183,9 @@ impl<'a> Chooser<'a> {
         }
         let slack = best.weight.picoseconds - prices.total();
         match with_excess_up_to(part, &excess, slack) {
-            Some(smaller) if self.states_left() > 0 => self.smaller(part, smaller, &best, prices.total()),
+            Some(smaller) if self.states_left() > 0 && self.steps_left() > 0 => {
+                self.smaller(part, smaller, &best, prices.total())
+            }
             _ => self.exhaustively(part, &sweeper, &common, best),
         }
     }
@@ -311,11 +322,16 @@ impl<'a> Chooser<'a> {
     /// Sweeps once, and returns a bound.
     fn sweep(&mut self, sweeper: &Sweeper<'_>, width: usize, best: &mut Selection) -> Weight {
         // Narrow sweeps are for a choice to begin with, which every part needs.
-        let states = if width <= WINDOW_WIDTH { usize::MAX } else { self.states_left() };
-        let limits = SweepLimits { width, states };
+        let limits = match width <= WINDOW_WIDTH {
+            true => SweepLimits { width, states: usize::MAX, steps: usize::MAX },
+            false => SweepLimits { width, states: self.states_left(), steps: self.steps_left() },
+        };
         let sweep = sweeper.sweep(limits, best.weight);
         self.report.states += sweep.states;
-        self.wide_states += if width <= WINDOW_WIDTH { 0 } else { sweep.states };
+        if width > WINDOW_WIDTH {
+            self.wide_states += sweep.states;
+            self.wide_steps += sweep.steps;
+        }
         if let Some(better) = sweep.better {
             *best = better;
         }
@@ -330,6 +346,10 @@ impl<'a> Chooser<'a> {
 
     fn states_left(&self) -> usize {
         self.options.max_states.saturating_sub(self.wide_states)
+    }
+
+    fn steps_left(&self) -> usize {
+        self.options.max_steps.saturating_sub(self.wide_steps)
     }
 
     fn limits(&self) -> SolverLimits {

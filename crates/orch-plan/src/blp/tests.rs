@@ -87,7 +87,7 @@ fn priced(instance: &Instance) -> Prices {
 fn swept(instance: &Instance, prices: &Prices) -> Weight {
     let order = groups(instance);
     let sweeper = Sweeper::new(instance, &order, &forced(instance, &order), prices);
-    let limits = SweepLimits { width: usize::MAX, states: usize::MAX };
+    let limits = SweepLimits { width: usize::MAX, states: usize::MAX, steps: usize::MAX };
     let sweep = sweeper.sweep(limits, Weight::INFINITE);
     let better = sweep.better.expect("derivable");
     let is_there = derivable(instance, |column| better.contains(column));
@@ -108,12 +108,12 @@ proptest! {
     }
 
     #[test]
-    fn narrow_sweeps_bound_the_optimum(instance in any_instance(6, 6), width in 1..3usize, states in 1..6usize) {
+    fn narrow_sweeps_bound_the_optimum(instance in any_instance(6, 6), width in 1..3usize, states in 1..6usize, steps in 1..9usize) {
         let instance = relevant(instance);
         let expected = optimum(&instance);
         let (order, prices) = (groups(&instance), priced(&instance));
         let sweeper = Sweeper::new(&instance, &order, &forced(&instance, &order), &prices);
-        let sweep = sweeper.sweep(SweepLimits { width, states }, Weight::INFINITE);
+        let sweep = sweeper.sweep(SweepLimits { width, states, steps }, Weight::INFINITE);
         let found = sweep.better.map_or(Weight::INFINITE, |better| better.weight);
         prop_assert!(sweep.dropped.min(found) <= expected && expected <= found);
     }

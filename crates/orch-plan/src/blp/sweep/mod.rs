@@ -32,6 +32,8 @@ pub(super) struct SweepLimits {
     pub width: usize,
     /// Most states expanded in all.
     pub states: usize,
+    /// Most columns tried in all, but for those of the last state.
+    pub steps: usize,
 }
 
 /// What a sweep found.
@@ -42,6 +44,8 @@ pub(super) struct Sweep {
     pub dropped: Weight,
     /// States expanded.
     pub states: usize,
+    /// Columns tried.
+    pub steps: usize,
 }
 
 /// Demanded and provided classes by rank, descending. An entry is `2 * rank`, plus 1 if the class is provided.

@@ -51,6 +51,7 @@ pub(super) struct Run<'a> {
     best_step: Option<u32>,
     dropped: Weight,
     expanded: usize,
+    tried: usize,
 }
 
 impl<'a> Run<'a> {
@@ -64,6 +65,7 @@ impl<'a> Run<'a> {
             best_step: None,
             dropped: Weight::INFINITE,
             expanded: 0,
+            tried: 0,
         }
     }
 
@@ -79,7 +81,7 @@ impl<'a> Run<'a> {
             }
         }
         let better = self.best_step.map(|step| self.selection(step));
-        Sweep { better, dropped: self.dropped, states: self.expanded }
+        Sweep { better, dropped: self.dropped, states: self.expanded, steps: self.tried }
     }
 
     /// Expands the states whose highest demand is one class.
@@ -94,7 +96,10 @@ impl<'a> Run<'a> {
             }
         }
         for reached in &states {
-            self.expand(reached);
+            match self.tried < self.limits.steps {
+                true => self.expand(reached),
+                false => self.dropped = self.dropped.min(reached.promise),
+            }
         }
     }
 
@@ -112,7 +117,7 @@ impl<'a> Run<'a> {
                 // Reached again, more lightly: the queue held that too, so it is expanded.
                 continue;
             }
-            if self.expanded >= last {
+            if self.expanded >= last || self.tried >= self.limits.steps {
                 self.dropped = self.dropped.min(reached.promise);
                 continue;
             }
@@ -136,6 +141,7 @@ impl<'a> Run<'a> {
                 let was_taken = earlier.any(|other| outputs.contains(&(other / 2)));
                 let least = from.weight.picoseconds + priced + sweeper.excess_by_way_of(column, from);
                 if !was_taken && least <= self.incumbent.picoseconds {
+                    self.tried += 1;
                     let weight = from.weight + sweeper.instance.columns[column as usize].weight;
                     let (state, provisions) = sweeper.before(from, column, group);
                     self.reach(state, provisions, weight, SweepStep { parent: from.step, column });
