@@ -292,7 +292,9 @@ fn find_plans(
         if let Some(timer) = timer.as_ref().filter(|_| found.iter().all(|found| found.end_to_end.is_some())) {
             let modelled = Measured::default();
             let is_other = |time: &EndToEndTime| {
-                let is_known = options.records.is_none() || time.time_us.is_some();
+                // Times of another machine decide only if both are there.
+                let is_known = options.records.is_none()
+                    || time.time_us.is_some() && found.iter().any(|found| found.time_us().is_some());
                 let is_same =
                     |found: &Found| found.end_to_end.as_ref().is_some_and(|own| own.key == time.key);
                 is_known && !found.iter().any(is_same)
