@@ -7,6 +7,7 @@ use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, sources};
 use super::pack_cost::RowOrder;
 use super::schedule::CpuContractionSchedule;
 use super::staging::Staging;
+use crate::bind::bind_index;
 use crate::design::LONGEST_PRODUCT_CHAIN;
 use orch_compute::block::{BlockProgram, Stage};
 use orch_compute::expr::substitute::{Access, Importer};
@@ -289,13 +290,7 @@ impl<'a> ContractionEmitter<'a> {
     }
     /// Binds an expression with values `0..extent` to a readable name; a constant stays one.
     pub fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
-        if extent <= 1 {
-            return self.program.exprs.index(0);
-        }
-        let value = simplify(&mut self.program.exprs, value);
-        let var = self.program.exprs.declare_index(name, extent);
-        body.push(Stmt::Let(var, value));
-        self.program.exprs.var(var)
+        bind_index(&mut self.program, body, name, value, extent)
     }
 
     /// Binds the first of `lanes` neighbouring values of an index below `extent`, a multiple of the lanes.

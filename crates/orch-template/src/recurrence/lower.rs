@@ -3,10 +3,10 @@
 use super::cell::{CellInputs, CellOutputs, CellWriter};
 use super::schedule::RecurrenceSchedule;
 use super::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
+use crate::bind::bind_index;
 use orch_compute::block::ArgRole;
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
 use orch_compute::recurrence::RecurrenceProgram;
-use orch_compute::simplify::simplify;
 use orch_ir::{DType, RecurrenceOperand, RnnCell};
 use orch_thread::kernel::{Binding, Kernel, PackedConstant};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
@@ -25,7 +25,7 @@ pub fn lower(recurrence: &RecurrenceProgram, schedule: &RecurrenceSchedule, targ
 
 /// Scratch, `[row, unit]` with lines of `line` elements each.
 struct States {
-    /// `[2, row, unit]`: before and after a step, by turns.
+    /// `[2, row, unit]`: before and after a step, double-buffered.
     hidden: BufferId,
     /// The cell state of an LSTM.
     cell: Option<BufferId>,
@@ -146,13 +146,7 @@ impl<'a> Emitter<'a> {
 
     /// Binds an expression with values `0..extent`; a constant stays one.
     fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
-        if extent <= 1 {
-            return self.program.exprs.index(0);
-        }
-        let value = simplify(&mut self.program.exprs, value);
-        let var = self.program.exprs.declare_index(name, extent);
-        body.push(Stmt::Let(var, value));
-        self.program.exprs.var(var)
+        bind_index(&mut self.program, body, name, value, extent)
     }
 
     /// A loop over `0..end` in steps, whose body takes the variable.

@@ -93,8 +93,6 @@ const MAX_STAGES: usize = 8;
 /// Bytes of cp.async or direct loads in flight per SM that saturate memory. The same for all targets: too few
 /// where memory has more bandwidth per SM or more latency than an H200's.
 const BYTES_IN_FLIGHT: usize = 64 << 10;
-/// Registers of an SM.
-const SM_REGISTERS: usize = 64 << 10;
 /// Registers of a thread beside accumulators: operands, maxima, sums and indices. NVRTC takes 58 for attention of heads of 64, 74 for
 /// heads of 128.
 const OTHER_REGISTERS: usize = 60;
@@ -182,7 +180,7 @@ fn choose_stages(blocks: usize, iterations: usize, needs: StageNeeds, target: &G
         (target.shared_bytes / resident).saturating_sub(first_bytes) / stage_bytes.max(1) + 1
     };
     // Two resident CTAs per SM hide each other's stalls.
-    let two_fit = fitting(2) > 1 && 2 * registers <= SM_REGISTERS;
+    let two_fit = fitting(2) > 1 && 2 * registers <= target.sm_registers;
     let resident = if blocks > target.sms && two_fit { 2 } else { 1 };
     let wanted = bytes_in_flight.div_ceil(stage_bytes.max(1) * resident) + 1;
     let stages = wanted.min(fitting(resident)).clamp(1, most);
@@ -219,15 +217,15 @@ fn choose_warps(steps: &TileSteps, tiles: bool) -> usize {
     if !steps.direct_loads.is_empty() {
         return MANY_WARPS;
     }
-    let live = || steps.tiles.iter().filter(|tile| tile.readers > 0);
-    let is_product = |tile: &&steps::BlockTile| matches!(tile.step, TileStep::Op { op: Op::Matmul, .. });
     let suits = |warps: usize| {
         let rows = |tile: &steps::BlockTile| WarpGrid::of(&tile.shape, warps);
-        live().filter(is_product).all(|tile| rows(tile).is_some_and(|rows| wgmma::is_per_warp_group(&rows)))
+        products(steps).all(|tile| rows(tile).is_some_and(|rows| wgmma::is_per_warp_group(&rows)))
     };
-    let many = match live().any(|tile| is_product(&tile)) {
-        false => live().any(|tile| crate::op::elems(&tile.shape) >= MANY_ELEMS),
-        true => {
+    let many = match products(steps).next() {
+        None => {
+            steps.tiles.iter().any(|tile| tile.readers > 0 && crate::op::elems(&tile.shape) >= MANY_ELEMS)
+        }
+        Some(_) => {
             let few = match tiles {
                 true if suits(MANY_WARPS) => MANY_WGMMA_ACCUMULATORS,
                 true if suits(FEW_WARPS) => MAX_WGMMA_ACCUMULATORS,
@@ -241,15 +239,18 @@ fn choose_warps(steps: &TileSteps, tiles: bool) -> usize {
 
 /// Accumulator registers of a thread: of all products of the block, by so many warps.
 fn accumulators(steps: &TileSteps, warps: usize) -> usize {
-    let is_product = |tile: &&steps::BlockTile| {
-        tile.readers > 0 && matches!(tile.step, TileStep::Op { op: Op::Matmul, .. })
-    };
     let registers = |tile: &steps::BlockTile| {
         let columns = ColumnLayout::Partitioned(tile.shape[tile.shape.len() - 1]);
         let at = |rows| FragmentLayout { rows, columns };
         WarpGrid::of(&tile.shape, warps).map_or(0, |rows| at(rows).registers_per_thread())
     };
-    steps.tiles.iter().filter(is_product).map(registers).sum()
+    products(steps).map(registers).sum()
+}
+
+/// The products of a block that are read.
+fn products(steps: &TileSteps) -> impl Iterator<Item = &steps::BlockTile> {
+    let is_product = |tile: &&steps::BlockTile| matches!(tile.step, TileStep::Op { op: Op::Matmul, .. });
+    steps.tiles.iter().filter(|tile| tile.readers > 0).filter(is_product)
 }
 
 /// Emits the kernel of a schedule. What shows only once statements are written switches techniques off, and the block is emitted

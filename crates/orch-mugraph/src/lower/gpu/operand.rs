@@ -140,12 +140,8 @@ impl BlockEmitter<'_> {
     /// Whether a tile, or one that is recomputed from it, is read by products or stores after the loop.
     fn is_read_after_loop(&self, tile: usize) -> bool {
         let steps = self.plan.steps;
-        let reads = |reader: &usize| {
-            let reader = &steps.tiles[*reader];
-            reader.readers > 0 && reader.step.args().contains(&tile)
-        };
         steps.stores.iter().any(|(stored, _)| *stored == tile)
-            || (0..steps.tiles.len()).filter(reads).any(|reader| {
+            || steps.readers(tile).any(|reader| {
                 let is_elementwise =
                     matches!(&steps.tiles[reader].step, TileStep::Op { op, .. } if op.is_elementwise());
                 steps.tiles[reader].stage == Stage::After || is_elementwise && self.is_read_after_loop(reader)

@@ -1,6 +1,7 @@
 //! Recurrences as thread programs of CTAs.
 
 use super::schedule::GpuRecurrenceSchedule;
+use crate::bind::{bind_index, bind_var};
 use crate::recurrence::cell::{CellInputs, CellOutputs, CellWriter};
 use crate::recurrence::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
@@ -25,7 +26,7 @@ pub fn lower(recurrence: &RecurrenceProgram, schedule: &GpuRecurrenceSchedule) -
 
 /// Shared memory of a CTA.
 struct SharedBuffers {
-    /// `[2, row, unit]`, all hidden units: before and after a step, by turns.
+    /// `[2, row, unit]`, all hidden units: before and after a step, double-buffered.
     hidden: BufferId,
     /// `[row, unit]`, all hidden units: the hidden state times the reset gate.
     reset_hidden: Option<BufferId>,
@@ -128,13 +129,7 @@ impl<'a> Emitter<'a> {
 
     /// Binds an expression with values `0..extent`; a constant stays one.
     fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
-        if extent <= 1 {
-            return self.program.exprs.index(0);
-        }
-        let value = simplify(&mut self.program.exprs, value);
-        let var = self.program.exprs.declare_index(name, extent);
-        body.push(Stmt::Let(var, value));
-        self.program.exprs.var(var)
+        bind_index(&mut self.program, body, name, value, extent)
     }
 
     fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
@@ -151,10 +146,8 @@ impl<'a> Emitter<'a> {
         value: ExprId,
         (extent, multiple): (usize, usize),
     ) -> ExprId {
-        let value = simplify(&mut self.program.exprs, value);
-        let var = self.program.exprs.declare_index(name, extent.max(1));
+        let var = bind_var(&mut self.program, body, name, value, extent.max(1));
         self.program.exprs.set_multiple_of(var, multiple as i64);
-        body.push(Stmt::Let(var, value));
         self.program.exprs.var(var)
     }
 
