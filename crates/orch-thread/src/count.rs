@@ -1,5 +1,7 @@
-//! Estimates how many instructions a thread program for a CPU runs, to rank schedules of one computation.
+//! Estimates how many instructions a thread program for a CPU runs, to rank schedules of one computation; and how often the loops
+//! of one for a GPU wait for memory.
 
+use crate::cta::CtaStmt;
 use crate::program::{LoopKind, Stmt, ThreadProgram};
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
@@ -42,6 +44,66 @@ pub(crate) fn trips(exprs: &Exprs, var: VarId, start: ExprId, end: ExprId, step:
         }
     };
     (extent.max(0) as f64 / step.max(1) as f64).ceil()
+}
+
+/// How often the loops of a task wait for loads to shared memory that the same iteration has issued: the whole latency of the
+/// memory each time. Loops that load ahead do not.
+pub fn exposed_waits(program: &ThreadProgram) -> f64 {
+    loop_waits(&program.exprs, &program.body, None)
+}
+
+/// Loads to shared memory that an iteration has issued, and not waited for.
+#[derive(Default)]
+struct IssuedLoads {
+    /// A group of `cp.async`.
+    group: bool,
+    /// Full mbarriers of TMA loads.
+    mbarriers: Vec<ExprId>,
+}
+
+/// Waits of a body for loads that it has issued itself, if it is that of a loop, and those of the loops in it.
+fn loop_waits(exprs: &Exprs, body: &[Stmt], mut issued: Option<&mut IssuedLoads>) -> f64 {
+    let mut waits = 0.0;
+    for stmt in body {
+        waits += match stmt {
+            Stmt::For { var, start, end, step, kind: LoopKind::Unroll, body } => {
+                trips(exprs, *var, *start, *end, *step) * loop_waits(exprs, body, issued.as_deref_mut())
+            }
+            Stmt::For { var, start, end, step, body, .. } => {
+                let own = Some(&mut IssuedLoads::default());
+                trips(exprs, *var, *start, *end, *step) * loop_waits(exprs, body, own)
+            }
+            Stmt::If { then, otherwise, .. } => {
+                let then = loop_waits(exprs, then, issued.as_deref_mut());
+                then.max(loop_waits(exprs, otherwise, issued.as_deref_mut()))
+            }
+            Stmt::Cta(stmt) => {
+                match issued.as_deref_mut().is_some_and(|issued| issued.are_waited_for(stmt)) {
+                    true => 1.0,
+                    false => 0.0,
+                }
+            }
+            _ => 0.0,
+        };
+    }
+    waits
+}
+
+impl IssuedLoads {
+    /// Notes the loads that a statement issues; true if it waits for loads of before.
+    fn are_waited_for(&mut self, stmt: &CtaStmt) -> bool {
+        match stmt {
+            CtaStmt::CpAsyncCommit => self.group = true,
+            CtaStmt::CpAsyncWait(0) => return std::mem::take(&mut self.group),
+            CtaStmt::TmaLoad { mbarrier, .. } => self.mbarriers.push(*mbarrier),
+            CtaStmt::MbarrierWaitFull { mbarrier, .. } if self.mbarriers.contains(mbarrier) => {
+                self.mbarriers.clear();
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
 }
 
 struct Counter<'a> {
@@ -192,5 +254,38 @@ mod tests {
             iterations: 3.0 * 4.0,
         };
         assert_eq!(counts, expected);
+    }
+    /// A loop of eight copies from an input, of which each iteration waits for its own, or for that of the one before.
+    fn copies(body: &str) -> ThreadProgram {
+        let text = format!(
+            "program k, 2 tasks task: i64 [0..=1]
+  cta 32 threads thread: i64 [0..=31], clusters of 1
+  input x: f32[288]
+  output y: f32[512]
+  shared a: f32[64]
+{{
+  cp_async a[thread], x[thread], 1
+  cp_async_commit
+  cp_async_wait 0
+  for i: i64 [0..=7] = 0 to 8 {{
+{body}
+    barrier
+    y[(((task * 256) + (i * 32)) + thread)] = a[thread]
+  }}
+}}
+"
+        );
+        parse_thread(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+
+    #[test]
+    fn loops_wait_for_what_their_iterations_issue() {
+        let copy = "    cp_async a[thread], x[((i * 32) + thread)], 1\n    cp_async_commit";
+        assert_eq!(exposed_waits(&copies(&format!("{copy}\n    cp_async_wait 0"))), 8.0);
+        // Loads of the iteration before have had its time to arrive; so has a group, if one more may be in flight.
+        assert_eq!(exposed_waits(&copies(&format!("    cp_async_wait 0\n{copy}"))), 0.0);
+        assert_eq!(exposed_waits(&copies(&format!("{copy}\n    cp_async_wait 1"))), 0.0);
+        // Before a loop nothing could hide them.
+        assert_eq!(exposed_waits(&copies("")), 0.0);
     }
 }

@@ -564,7 +564,8 @@ impl SearchDevice {
             && (way.rows[0]..=way.rows[1]).contains(&rows)
             && extents.elems(result) == rows * columns
             && sketch.in_loop[load] == sketch.in_loop[reader]
-            && (!sketch.in_loop[load] || sketch.is_accumulated(reader))
+            // A product beside a loop finds no registers free.
+            && (if sketch.in_loop[load] { sketch.is_accumulated(reader) } else { extents.counts.looped == 1 })
             && columns.is_multiple_of(way.columns)
             && extent(operand, 1).is_multiple_of(STREAM_TERMS)
             && extent(operand, 1) * extents.counts.looped >= way.terms;

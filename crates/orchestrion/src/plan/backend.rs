@@ -82,8 +82,9 @@ pub trait Planner: Sync {
     /// A kernel of a µGraph under at most `limit` schedules, the preferred one first; none if it is not lowered.
     fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design>;
 
-    /// Time of a program's instructions with all data in registers and L1; 0 on targets that do not count them.
-    fn instructions_us(&self, program: &ThreadProgram) -> f64;
+    /// Least time of a program by what is counted in it: on CPUs its instructions, with all data in registers and L1; on GPUs
+    /// the loads that its loops wait for.
+    fn emitted_us(&self, program: &ThreadProgram) -> f64;
 }
 
 /// Writes and compiles kernels for one target.

@@ -115,10 +115,9 @@ impl<'a> Finder<'a> {
     fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
         let stored = (query.stored)(graph)?;
         let designs = lowered_blocks(graph, &stored, self.planner, 1)?;
-        let instructions =
-            designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
-        let instructions_us: f64 = instructions.map(|program| self.planner.instructions_us(program)).sum();
-        Some(self.visible_us(graph, &stored, modelled_us).max(instructions_us))
+        let emitted = designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
+        let emitted_us: f64 = emitted.map(|program| self.planner.emitted_us(program)).sum();
+        Some(self.visible_us(graph, &stored, modelled_us).max(emitted_us))
     }
 
     /// Modelled time less the part of loops that masks hide.

@@ -111,7 +111,7 @@ impl Planner for Cpu {
         kernel.ok().map(design).into_iter().collect()
     }
 
-    fn instructions_us(&self, program: &ThreadProgram) -> f64 {
+    fn emitted_us(&self, program: &ThreadProgram) -> f64 {
         /// A division, and an iteration of a loop, in simple instructions.
         const DIVISION: f64 = 8.0;
         const ITERATION: f64 = 0.5;
