@@ -9,8 +9,9 @@ use common::{random_inputs, valid};
 use orch_ir::DType;
 use orch_mugraph::array::Array;
 use orch_mugraph::floats::relative_error;
+use orch_mugraph::graph::Node;
 use orch_mugraph::lower::gpu::MugraphSchedule;
-use orch_mugraph::lower::{Stored, gpu};
+use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::{MuGraph, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
 use orch_thread::OperandPrecision;
 use orch_thread::print_thread;
@@ -223,6 +224,27 @@ fn two_warp_groups_use_empty_mbarriers() {
             ];
             assert_eq!(gates, if passes { [1, 1, 0] } else { [0, 0, 1] }, "{attention:?}\n{text}");
         }
+    }
+}
+
+/// Where an SM runs one CTA, row sums are computed before the product that they overlap with is waited for; where it runs two,
+/// these overlap with each other.
+#[test]
+fn the_softmax_of_a_cta_alone_is_computed_before_the_wait() {
+    let few = Attention { heads: 1, rows: 128, keys: 256, range: 4, ..SMALL };
+    let many = Attention { heads: 2 * SM_90.sms, ..few };
+    for (attention, is_alone) in [(few, true), (many, false), (Attention { columns: 128, ..many }, true)] {
+        let [_, graph] = forms(&attention);
+        let stored = row_major(&graph, DType::F16);
+        let is_block = |(tensor, node): (TensorId, &Node)| matches!(node, Node::Block(_)).then_some(tensor);
+        let kernel = graph.nodes().find_map(is_block).expect("a block");
+        let request = Request { graph: &graph, kernel, stored: &stored, name: "kernel" };
+        let lowered = gpu::lower_as(&request, &SM_90, OperandPrecision::F16, MugraphSchedule::PLAIN);
+        let text = print_thread(&lowered.unwrap_or_else(|e| panic!("{e}\n{}", print(&graph))).program);
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        let place = lines.iter().position(|line| line.starts_with("compute_first"));
+        assert_eq!(place.is_some(), is_alone, "{attention:?}\n{text}");
+        assert!(place.is_none_or(|place| lines[place + 1] == "wgmma_wait"), "{text}");
     }
 }
 

@@ -267,7 +267,7 @@ mod tests {
   cp_async a[thread], x[thread], 1
   cp_async_commit
   cp_async_wait 0
-  for i: i64 [0..=7] = 0 to 8 {{
+  for i: i64 [0..=7] = 0 to 8 step 1 {{
 {body}
     barrier
     y[(((task * 256) + (i * 32)) + thread)] = a[thread]

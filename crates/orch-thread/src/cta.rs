@@ -131,6 +131,10 @@ pub enum CtaStmt {
     /// `griddepcontrol.wait`: waits for the kernels before this one. Inputs and outputs may be accessed from here on, before it
     /// constants only. Once, in no loop or branch; without one, from the start.
     GridDependencyWait,
+    /// Computes a number of f32 before the statements that follow, each warp for all its lanes (a `vote.sync` that a branch waits for).
+    /// It changes no result: what overlaps with wgmma in flight would otherwise be moved behind `wgmma.wait_group` by ptxas, as both
+    /// are independent.
+    ComputeFirst(ExprId),
     /// `shfl.sync.bfly`: declares a register and sets it to the value of lane `lane ^ with` of the warp.
     Shuffle {
         /// The declared variable.
@@ -291,7 +295,8 @@ impl CtaStmt {
             | CtaStmt::WgmmaWait
             | CtaStmt::CpAsyncCommit
             | CtaStmt::CpAsyncWait(_) => Vec::new(),
-            CtaStmt::Shuffle { .. }
+            CtaStmt::ComputeFirst(_)
+            | CtaStmt::Shuffle { .. }
             | CtaStmt::MbarrierWaitFull { .. }
             | CtaStmt::MbarrierArriveEmpty { .. }
             | CtaStmt::MbarrierWaitEmpty { .. } => Vec::new(),
@@ -309,7 +314,7 @@ impl CtaStmt {
     pub fn operands(&self) -> Vec<ExprId> {
         let mut operands: Vec<ExprId> = self.locations().iter().map(|location| location.offset).collect();
         match self {
-            CtaStmt::Shuffle { value, .. } => operands.push(*value),
+            CtaStmt::ComputeFirst(value) | CtaStmt::Shuffle { value, .. } => operands.push(*value),
             CtaStmt::LoadDsmem { rank, .. } => operands.push(*rank),
             CtaStmt::StoreDsmem { rank, value, .. } => operands.extend([rank, value]),
             CtaStmt::CpAsync { real, mask, .. } => operands.extend(real.iter().chain(mask)),
@@ -336,7 +341,7 @@ impl CtaStmt {
             | CtaStmt::WgmmaWait
             | CtaStmt::CpAsyncCommit
             | CtaStmt::CpAsyncWait(_) => {}
-            CtaStmt::Shuffle { value, .. } => *value = map(*value),
+            CtaStmt::ComputeFirst(value) | CtaStmt::Shuffle { value, .. } => *value = map(*value),
             CtaStmt::Exceeds { accs, limits, .. } => {
                 accs.offset = map(accs.offset);
                 limits.offset = map(limits.offset);

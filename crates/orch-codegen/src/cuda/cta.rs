@@ -29,6 +29,10 @@ impl Emitter<'_> {
             CtaStmt::ClusterWait => self.line("o_cluster_wait();"),
             CtaStmt::CpAsyncCommit => self.line("o_cp_async_commit();"),
             CtaStmt::CpAsyncWait(groups) => self.line(&format!("o_cp_async_wait<{groups}>();")),
+            CtaStmt::ComputeFirst(value) => {
+                let value = self.eval(*value).text;
+                self.line(&format!("o_compute_first({value});"));
+            }
             CtaStmt::Shuffle { var, value, with } => {
                 let value = self.eval(*value);
                 let text = format!("o_shfl_xor({}, {with})", value.text);

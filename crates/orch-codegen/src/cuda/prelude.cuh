@@ -550,6 +550,10 @@ ORC void o_grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "mem
 ORC void o_fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /* Keeps the compiler from moving accesses of N registers across this line. */
 template <int N> ORC void o_pin_registers(float *c) { ORC_UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory"); }
+/* Waits until a number is computed. No arithmetic gives a NaN of these bits, which ptxas does not know. */
+ORC void o_compute_first(float a) {
+    asm volatile("{\n.reg .pred p, q;\nagain:\nsetp.eq.b32 p, %0, 0x7fbadbad;\nvote.sync.any.pred q, p, 0xffffffff;\n@q bra again;\n}" ::"r"(__float_as_int(a)) : "memory");
+}
 ORC void o_wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 /* wgmma matrix descriptor of a tile of 128-byte rows, 128B-swizzled: address / 16 in bits 0-13, leading byte offset / 16 (`panel`,
    from one panel of 64 columns to the next) in bits 16-29, stride 1024 bytes (8 rows) / 16 in bits 32-45, swizzle mode 1 in bit 62. */

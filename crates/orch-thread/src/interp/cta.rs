@@ -234,6 +234,9 @@ impl ThreadInterpreter<'_> {
                 }
                 self.tma_stmt(cluster, stmt)?;
             }
+            CtaStmt::ComputeFirst(_) => {
+                warps(active)?;
+            }
             CtaStmt::LaunchDependents | CtaStmt::GridDependencyWait => {}
             CtaStmt::CpAsyncCommit => active.iter().for_each(|&place| cluster.copies[place].push(Vec::new())),
             CtaStmt::CpAsyncWait(groups) => {

@@ -14,7 +14,7 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const AMX_WORDS: [&str; 4] = ["amx_zero", "amx_load", "amx_dot", "amx_store"];
 
 /// First words of the statements of CTAs.
-pub(crate) const CTA_WORDS: [&str; 22] = [
+pub(crate) const CTA_WORDS: [&str; 23] = [
     "barrier",
     "cluster_barrier",
     "cluster_arrive",
@@ -23,6 +23,7 @@ pub(crate) const CTA_WORDS: [&str; 22] = [
     "launch_dependents",
     "grid_dependency_wait",
     "wgmma_wait",
+    "compute_first",
     "shuffle",
     "exceeds",
     "load_dsmem",

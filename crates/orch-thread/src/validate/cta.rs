@@ -41,6 +41,8 @@ impl Checker<'_> {
             }
             CtaStmt::ReuseShared => std::mem::replace(&mut self.is_reused, true)
                 .then_some("shared memory is reused a second time"),
+            CtaStmt::ComputeFirst(value) => (self.program.exprs.ty(*value) != Type::scalar(DType::F32))
+                .then_some("a number of f32 is expected"),
             CtaStmt::Shuffle { with, .. } => {
                 (!(1..WARP).contains(with)).then_some("the lane is outside of the warp")
             }
@@ -138,7 +140,7 @@ impl Checker<'_> {
             self.problems.push(format!("{place}: {problem}"));
         }
         match stmt {
-            CtaStmt::Shuffle { value, .. } => self.expr(place, *value),
+            CtaStmt::ComputeFirst(value) | CtaStmt::Shuffle { value, .. } => self.expr(place, *value),
             CtaStmt::LoadDsmem { rank, .. } => self.expr(place, *rank),
             CtaStmt::StoreDsmem { rank, value, .. } => {
                 self.expr(place, *rank);

@@ -92,6 +92,8 @@ pub(super) struct BlockSchedule {
     pub wgmma: bool,
     /// Whether the softmax of attention may overlap with the product by V ([`SoftmaxOverlap`]).
     pub overlaps_softmax: bool,
+    /// Whether the softmax is computed before the wait for the product that it overlaps with.
+    pub softmax_first: bool,
     /// Whether empty mbarriers may replace the barrier at the start of each iteration.
     pub empty_mbarriers: bool,
     /// Whether this is a combine kernel: each thread reduces the few partial results of its elements (`combine`).

@@ -118,6 +118,7 @@ fn lower_steps(
         stages_all_loads: !is_combine,
         wgmma,
         overlaps_softmax: false,
+        softmax_first: false,
         empty_mbarriers: false,
         is_skinny: tma_operands,
         is_combine,
@@ -149,9 +150,13 @@ fn lower_steps(
         1 => Ok(kernel),
         stages => {
             let pipelined = !tma_operands;
+            let bytes = first_bytes + (stages - 1) * stage_bytes;
+            let two_fit = 2 * bytes <= target.shared_bytes && 2 * registers <= target.sm_registers;
+            let is_alone = block.blocks() <= target.sms || !two_fit;
             emit(BlockSchedule {
                 stages,
                 overlaps_softmax: pipelined,
+                softmax_first: is_alone,
                 empty_mbarriers: pipelined,
                 ..one_stage
             })

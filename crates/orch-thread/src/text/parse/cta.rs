@@ -25,6 +25,7 @@ impl Parser {
             "wgmma_wait" => CtaStmt::WgmmaWait,
             "cp_async_commit" => CtaStmt::CpAsyncCommit,
             "cp_async_wait" => CtaStmt::CpAsyncWait(self.lexer.count()?),
+            "compute_first" => CtaStmt::ComputeFirst(self.expr()?),
             "shuffle" => {
                 let (var, value) = self.binding()?;
                 self.lexer.expect(",")?;

@@ -22,6 +22,7 @@ impl Printer<'_> {
             (CtaStmt::WgmmaWait, _) => "wgmma_wait".to_owned(),
             (CtaStmt::CpAsyncCommit, _) => "cp_async_commit".to_owned(),
             (CtaStmt::CpAsyncWait(groups), _) => format!("cp_async_wait {groups}"),
+            (CtaStmt::ComputeFirst(value), _) => format!("compute_first {}", self.expr(*value, depth)),
             (CtaStmt::Shuffle { var, value, with }, _) => {
                 let value = self.expr(*value, depth);
                 format!("shuffle {} = {value}, {with}", self.declaration(*var))
