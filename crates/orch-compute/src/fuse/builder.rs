@@ -2,6 +2,7 @@
 
 use super::axes::{AxisKey, Splits};
 use super::error::CannotFuse;
+use super::kept::KeptSlice;
 use crate::block::{Arg, ArgRole, Axis, BlockProgram, Stage};
 use crate::expr::{ArgId, Const, Expr, ExprId, Exprs, StageId, VarId};
 use crate::layout::Layout;
@@ -51,6 +52,8 @@ pub(super) struct Builder<'a> {
     pub places: BTreeMap<TensorId, Vec<ExprId>>,
     /// The anchor: the contraction or convolution whose axes are the program's.
     pub main: Option<NodeId>,
+    /// The slice of the anchor's result that the kernel computes, if not all of it.
+    pub kept: Option<KeptSlice>,
     /// The anchor's result, once it has a stage.
     pub anchor: Option<TensorId>,
     /// The axes that the anchor reduces: reductions of what it multiplies are over these, if they fit.
@@ -84,6 +87,7 @@ impl<'a> Builder<'a> {
             stage_domains: Vec::new(),
             places: BTreeMap::new(),
             main: None,
+            kept: None,
             anchor: None,
             anchor_terms: Vec::new(),
             wanted: splits.clone(),
@@ -103,7 +107,10 @@ impl<'a> Builder<'a> {
         let &(_, first) = producers.iter().min().ok_or(CannotFuse::NoOutputs)?;
         self.main = self.find_anchor()?;
         match self.main {
-            Some(node) => self.place_anchor(node)?,
+            Some(node) => {
+                self.find_kept(node, outputs);
+                self.place_anchor(node)?;
+            }
             None => self.place_output(first),
         }
         self.place_forward();
