@@ -467,6 +467,13 @@ def projections_with_some_biases(g):
         g.output(g.linear(x, 96, 96, bias))
 
 
+@pattern(3, 4)
+def projections_with_several_activations(g):
+    x = g.input(64, 96)
+    for columns, activation in ((96, g.Relu), (32, g.Tanh), (160, g.Sigmoid)):
+        g.output(activation(g.linear(x, 96, columns)))
+
+
 @pattern(3, 3)
 def gated_mlp(g):
     x = g.input(32, 64)

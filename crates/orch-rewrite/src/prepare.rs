@@ -322,7 +322,7 @@ fn side_by_side(parts: &[&Tensor], dim: usize) -> Tensor {
 mod tests {
     use super::*;
     use orch_interp::{EvalOptions, evaluate};
-    use orch_ir::BinaryFn;
+    use orch_ir::{BinaryFn, ConvSpec, Window};
 
     #[test]
     fn odd_rows_of_large_products_become_longer() {
@@ -388,6 +388,52 @@ mod tests {
             let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
             for (expected, given) in results(&graph).iter().zip(results(&merged)) {
                 assert_eq!(expected.to_f64(), given.to_f64(), "{biased:?}");
+            }
+        }
+    }
+
+    /// Convolutions of one tensor by windows of such extents, strides and groups, with constants added to all but the last.
+    fn convolutions(windows: &[(usize, usize, usize)]) -> PrimGraph {
+        let mut graph = PrimGraph::new("branches");
+        let x = graph.add_input("x", DType::F32, vec![2, 4, 5, 6]);
+        for (number, &(extent, stride, groups)) in windows.iter().enumerate() {
+            let (channels, pad) = (2 * (1 + number), extent / 2);
+            let w = graph.add_constant(values(&[channels, 4 / groups, extent, extent], number));
+            let window = Window {
+                kernel: vec![extent; 2],
+                strides: vec![stride; 2],
+                dilations: vec![1; 2],
+                low: vec![pad; 2],
+                high: vec![pad; 2],
+            };
+            let mut y = graph.add(PrimOp::Conv(ConvSpec { window, groups }), &[x, w]).unwrap();
+            if number + 1 < windows.len() {
+                let bias = graph.add_constant(values(&[channels], 50 + number));
+                let shape = graph.shape(y).clone();
+                let bias = graph.add(PrimOp::Broadcast { shape, dims: vec![1] }, &[bias]).unwrap();
+                y = graph.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[y, bias]).unwrap();
+            }
+            graph.add_output(format!("y{number}"), y);
+        }
+        graph
+    }
+
+    #[test]
+    fn convolutions_of_one_tensor_with_equal_windows_are_merged() {
+        for (windows, left) in [
+            (&[(1, 1, 1), (1, 1, 1), (3, 1, 1)][..], 2),
+            (&[(3, 2, 1), (3, 2, 1)], 1),
+            (&[(3, 1, 1), (1, 1, 1), (3, 1, 1), (1, 1, 1)], 2),
+            (&[(1, 1, 1), (1, 2, 1)], 2),
+            (&[(1, 1, 2), (1, 1, 2)], 2),
+        ] {
+            let graph = convolutions(windows);
+            let merged = merge_products(&graph);
+            assert_eq!(count(&merged, |op| matches!(op, PrimOp::Conv(_))), left, "{windows:?}");
+            let inputs = [values(&[2, 4, 5, 6], 9)];
+            let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
+            for (expected, given) in results(&graph).iter().zip(results(&merged)) {
+                assert_eq!(expected.to_f64(), given.to_f64(), "{windows:?}");
             }
         }
     }
