@@ -256,14 +256,12 @@ impl Settings {
                 "superoptimize" => options.superoptimize = value.extract().map_err(wrong)?,
                 "tune" => options.tune = value.extract().map_err(wrong)?,
                 "budget" => {
-                    let seconds = value.extract().map_err(wrong)?;
-                    let budget = Duration::try_from_secs_f64(seconds);
-                    options.tune_budget = Some(budget.map_err(|_| {
-                        errors::usage(
-                            py,
-                            &format!("budget is {seconds}; a number of seconds from 0 on is expected"),
-                        )
-                    })?);
+                    let seconds: Option<f64> = value.extract().map_err(wrong)?;
+                    let budget = seconds.map(Duration::try_from_secs_f64).transpose();
+                    options.tune_budget = budget.map_err(|_| {
+                        let given = value_text(&value);
+                        errors::usage(py, &format!("budget is {given}; seconds from 0 on are expected"))
+                    })?;
                 }
                 "jobs" => options.jobs = value.extract().map_err(wrong)?,
                 "threads" => threads = value.extract().map_err(wrong)?,
