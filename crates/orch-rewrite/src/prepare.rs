@@ -206,7 +206,7 @@ struct Member {
 }
 
 /// The dimensions of result and weights along which products, or convolutions, of one tensor lie beside one another; `None` if they do not.
-fn merged_dims(op: &PrimOp) -> Option<(usize, usize)> {
+pub(crate) fn merged_dims(op: &PrimOp) -> Option<(usize, usize)> {
     match op {
         PrimOp::Contract(contract) => match contract.rhs[..] {
             [k, n] => {
@@ -260,7 +260,17 @@ fn bias(
     if graph.outputs.iter().any(|(_, tensor)| *tensor == output) {
         return None;
     }
-    let node = graph.node(reader);
+    Some((reader, repeated_row(graph, reader, product, dim)?))
+}
+
+/// The constant that a node adds to a product, repeated along all dimensions but one.
+pub(crate) fn repeated_row(
+    graph: &PrimGraph,
+    reader: NodeId,
+    product: NodeId,
+    dim: usize,
+) -> Option<TensorId> {
+    let (node, output) = (graph.node(reader), graph.node(product).outputs[0]);
     if node.op != PrimOp::Map(ScalarFn::Binary(orch_ir::BinaryFn::Add)) {
         return None;
     }
@@ -269,7 +279,7 @@ fn bias(
     let PrimOp::Broadcast { dims, .. } = &repeated.op else { return None };
     let value = repeated.inputs[0];
     let is_row = dims[..] == [dim] && graph.shape(value)[0] == graph.shape(output)[dim];
-    (is_row && graph.constant(value).is_some()).then_some((reader, value))
+    (is_row && graph.constant(value).is_some()).then_some(value)
 }
 
 impl Group {
@@ -389,6 +399,20 @@ mod tests {
             for (expected, given) in results(&graph).iter().zip(results(&merged)) {
                 assert_eq!(expected.to_f64(), given.to_f64(), "{biased:?}");
             }
+
+            let unmerged = crate::unmerge_products(&merged).unwrap();
+            assert_eq!(count(&unmerged.graph, |op| matches!(op, PrimOp::Contract(_))), 3);
+            for (expected, given) in results(&graph).iter().zip(results(&unmerged.graph)) {
+                assert_eq!(expected.to_f64(), given.to_f64(), "{biased:?}");
+            }
+            for (id, old) in unmerged.graph.node_ids().zip(&unmerged.nodes) {
+                let of_slice =
+                    old.last().is_some_and(|old| matches!(merged.node(*old).op, PrimOp::Slice { .. }));
+                let tensor = unmerged.graph.node(id).outputs[0];
+                let is_known =
+                    unmerged.tensors[tensor.index()] == old.last().map(|old| merged.node(*old).outputs[0]);
+                assert!(!of_slice || old.len() == 2 && is_known, "{biased:?}");
+            }
         }
     }
 
@@ -442,6 +466,7 @@ mod tests {
     fn one_product_stays() {
         let graph = products(&[true]);
         assert_eq!(orch_ir::text::print(&merge_products(&graph)), orch_ir::text::print(&graph));
+        assert!(crate::unmerge_products(&graph).is_none());
     }
 
     /// Keys of attention are read transposed.
