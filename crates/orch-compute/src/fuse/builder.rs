@@ -2,7 +2,6 @@
 
 use super::axes::{AxisKey, Splits};
 use super::error::CannotFuse;
-use super::kept::KeptSlice;
 use crate::block::{Arg, ArgRole, Axis, BlockProgram, Stage};
 use crate::expr::{ArgId, Const, Expr, ExprId, Exprs, StageId, VarId};
 use crate::layout::Layout;
@@ -19,6 +18,13 @@ pub(super) struct AxisState {
     pub class: AxisClass,
     /// Which dimensions it is (a part of), with the position among the parts.
     pub owners: Vec<(AxisKey, usize)>,
+}
+
+/// A slice by steps of one that is all that a kernel computes from the anchor's result.
+pub(super) struct KeptSlice {
+    pub node: NodeId,
+    /// Of each dimension the first index and the extent that are kept.
+    pub ranges: Vec<(usize, usize)>,
 }
 
 /// What an axis may be reused for.

@@ -1,15 +1,8 @@
 //! The part of the anchor's result that a kernel computes: all of it, or what a slice keeps that alone is computed from it. So a
 //! kernel of a product of several matrices side by side, and of the slice that takes one of them out, multiplies by that one only.
 
-use super::builder::Builder;
+use super::builder::{Builder, KeptSlice};
 use orch_ir::{NodeId, PrimOp, TensorId};
-
-/// A slice by steps of one that is all that a kernel computes from the anchor's result.
-pub(super) struct KeptSlice {
-    node: NodeId,
-    /// Of each dimension the first index and the extent that are kept.
-    ranges: Vec<(usize, usize)>,
-}
 
 impl Builder<'_> {
     /// Looks for the slice behind an anchor, with only elementwise primitives between.
