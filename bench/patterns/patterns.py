@@ -460,11 +460,18 @@ def rotary_embedding(g):
     g.output(g.Add(g.Mul(x, np.cos(angles)), g.Mul(turned, np.sin(angles))))
 
 
-@pattern(3, 5)
+@pattern(3, 4)
 def projections_with_some_biases(g):
     x = g.input(64, 96)
     for bias in (True, False, True):
         g.output(g.linear(x, 96, 96, bias))
+
+
+@pattern(3, 4)
+def projections_with_several_activations(g):
+    x = g.input(64, 96)
+    for columns, activation in ((96, g.Relu), (32, g.Tanh), (160, g.Sigmoid)):
+        g.output(activation(g.linear(x, 96, columns)))
 
 
 @pattern(3, 3)
@@ -534,6 +541,27 @@ def selective_kernels(g):
 @pattern(2, 3, width=[4, 8, 16])
 def convolution_by_groups(g, width):
     g.output(g.Relu(g.Conv(g.input(1, 4 * width, 14, 14), g.weight(4 * width, width, 3, 3), group=4, pads=[1] * 4)))
+
+
+def branch(g, x, channels_in, channels, kernel):
+    w = g.weight(channels, channels_in, kernel, kernel)
+    return g.Relu(g.Conv(x, w, g.weight(channels), pads=[kernel // 2] * 4))
+
+
+@pattern(8, 8)
+def branches_of_inception(g):
+    x = g.Relu(g.input(1, 192, 28, 28))
+    pooled = g.MaxPool(x, kernel_shape=[3, 3], pads=[1] * 4)
+    narrow, middle, wide = branch(g, x, 192, 64, 1), branch(g, x, 192, 96, 1), branch(g, x, 192, 16, 1)
+    parts = [narrow, branch(g, middle, 96, 128, 3), branch(g, wide, 16, 32, 3), branch(g, pooled, 192, 32, 1)]
+    g.output(g.Concat(*parts, axis=1))
+
+
+@pattern(3, 4)
+def convolutions_with_several_activations(g):
+    x = g.input(1, 64, 14, 14)
+    for channels, activation in ((32, g.Relu), (48, g.Sigmoid), (16, g.Tanh)):
+        g.output(activation(g.Conv(x, g.weight(channels, 64, 3, 3), pads=[1] * 4)))
 
 
 @pattern(1, 1, kernel=[3, 7, 13])

@@ -34,6 +34,7 @@ def compile(  # noqa: A001 - the name that users expect
     dims: Mapping[str, int] | None = None,
     threads: int = 0,
     tune: bool = False,
+    budget: float | None = None,
     superoptimize: bool = True,
     calibrate: bool = True,
     jobs: int = 0,
@@ -53,6 +54,7 @@ def compile(  # noqa: A001 - the name that users expect
     :param dims: sizes of symbolic dimensions by name.
     :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
     :param tune: measures kernels where candidates are close; takes up to half a minute more the first time.
+    :param budget: seconds that `tune` may add to the compilation; the best plan so far is taken, never one slower than without `tune`.
     :param superoptimize: adds kernels that are searched for and proved.
     :param calibrate: plans by figures measured on this machine (once), not by those usual for such processors.
     :param jobs: threads that compile; 0 means one per CPU.
@@ -77,6 +79,7 @@ def compile(  # noqa: A001 - the name that users expect
         precision=precision,
         threads=threads,
         tune=tune,
+        budget=budget,
         superoptimize=superoptimize,
         calibrate=calibrate,
         jobs=jobs,

@@ -5,7 +5,8 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] as far as
-//! a target wants, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for GPUs.
+//! a target wants, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for GPUs. [`unmerge_products`] shows
+//! merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -32,6 +33,7 @@ pub mod rules;
 mod select;
 mod site;
 mod unflatten;
+mod unmerge;
 mod wide;
 
 pub use egraph::rules as graph_rules;
@@ -45,6 +47,7 @@ pub use report::RewriteReport;
 pub use rule::Rule;
 pub use select::index_selections;
 pub use unflatten::unflatten_reductions;
+pub use unmerge::{UnmergedProducts, unmerge_products};
 pub use wide::split_wide_concats;
 
 use draft::Draft;

@@ -1,7 +1,9 @@
 //! Graphs for GPUs, on which a launch costs as much as a small kernel and narrow accesses cost as much as wide ones.
 //!
 //! - Matrix products of one tensor with several constants become one product with the constants side by side, and
-//!   slices of its result; constants that are added to all of the results are added before the slices.
+//!   slices of its result; constants that are added to all of the results are added before the slices. So do convolutions of one
+//!   tensor with equal windows. Whether that pays is for the choice of kernels: one of the product and a slice computes only what the
+//!   slice keeps.
 //! - Inputs of f32 are copied before matrix products and convolutions read them: the copy may be stored in another
 //!   order, and in half precision, so that the product reads it as it is. Whether that pays is for the choice of
 //!   kernels: a copy may be fused into its readers.
@@ -188,8 +190,11 @@ pub(crate) fn rebuilt(
 
 /// Products of one tensor.
 struct Group {
-    contract: Contract,
+    op: PrimOp,
     lhs: TensorId,
+    /// The dimension of the result, and that of the weights, along which the members lie beside one another.
+    result_dim: usize,
+    weights_dim: usize,
     members: Vec<Member>,
 }
 
@@ -200,22 +205,38 @@ struct Member {
     bias: Option<(NodeId, TensorId)>,
 }
 
-/// Products that can be merged: of one tensor with matrices of as many rows, along the last dimension of the result.
+/// The dimensions of result and weights along which products, or convolutions, of one tensor lie beside one another; `None` if they do not.
+pub(crate) fn merged_dims(op: &PrimOp) -> Option<(usize, usize)> {
+    match op {
+        PrimOp::Contract(contract) => match contract.rhs[..] {
+            [k, n] => {
+                let is_plain = contract.lhs.contains(&k) && !contract.lhs.contains(&n);
+                (is_plain && contract.out.last() == Some(&n)).then(|| (contract.out.len() - 1, 1))
+            }
+            _ => None,
+        },
+        PrimOp::Conv(spec) => (spec.groups == 1).then_some((1, 0)),
+        _ => None,
+    }
+}
+
+/// Products that can be merged: of one tensor with matrices of as many rows, or convolutions of one tensor by windows that are alike.
 fn groups(graph: &PrimGraph) -> Vec<Group> {
     let consumers = graph.consumers();
     let mut groups: Vec<Group> = Vec::new();
     for id in graph.node_ids() {
-        let PrimNode { op: PrimOp::Contract(contract), inputs, .. } = graph.node(id) else { continue };
+        let PrimNode { op, inputs, .. } = graph.node(id);
+        let Some((result_dim, weights_dim)) = merged_dims(op) else { continue };
         let (lhs, weights) = (inputs[0], inputs[1]);
-        let is_plain = matches!(&contract.rhs[..], [k, n]
-            if contract.lhs.contains(k) && !contract.lhs.contains(n) && contract.out.last() == Some(n));
-        if !is_plain || graph.constant(weights).is_none() || graph.constant(lhs).is_some() {
+        if graph.constant(weights).is_none() || graph.constant(lhs).is_some() {
             continue;
         }
-        let member = Member { product: id, weights, bias: bias(graph, &consumers, id) };
-        match groups.iter_mut().find(|group| group.lhs == lhs && group.contract == *contract) {
+        let member = Member { product: id, weights, bias: bias(graph, &consumers, id, result_dim) };
+        match groups.iter_mut().find(|group| group.lhs == lhs && group.op == *op) {
             Some(group) => group.members.push(member),
-            None => groups.push(Group { contract: contract.clone(), lhs, members: vec![member] }),
+            None => {
+                groups.push(Group { op: op.clone(), lhs, result_dim, weights_dim, members: vec![member] })
+            }
         }
     }
     groups.retain(|group| group.members.len() > 1);
@@ -227,24 +248,38 @@ fn groups(graph: &PrimGraph) -> Vec<Group> {
     groups
 }
 
-/// The addition of a constant, repeated along all dimensions but the last, to a product that nobody else reads.
-fn bias(graph: &PrimGraph, consumers: &[Vec<NodeId>], product: NodeId) -> Option<(NodeId, TensorId)> {
+/// The addition of a constant, repeated along all dimensions but one, to a product that nobody else reads.
+fn bias(
+    graph: &PrimGraph,
+    consumers: &[Vec<NodeId>],
+    product: NodeId,
+    dim: usize,
+) -> Option<(NodeId, TensorId)> {
     let output = graph.node(product).outputs[0];
     let [reader] = consumers[output.index()][..] else { return None };
     if graph.outputs.iter().any(|(_, tensor)| *tensor == output) {
         return None;
     }
-    let node = graph.node(reader);
+    Some((reader, repeated_row(graph, reader, product, dim)?))
+}
+
+/// The constant that a node adds to a product, repeated along all dimensions but one.
+pub(crate) fn repeated_row(
+    graph: &PrimGraph,
+    reader: NodeId,
+    product: NodeId,
+    dim: usize,
+) -> Option<TensorId> {
+    let (node, output) = (graph.node(reader), graph.node(product).outputs[0]);
     if node.op != PrimOp::Map(ScalarFn::Binary(orch_ir::BinaryFn::Add)) {
         return None;
     }
     let other = node.inputs.iter().copied().find(|&input| input != output)?;
     let repeated = graph.node(graph.producer(other)?);
     let PrimOp::Broadcast { dims, .. } = &repeated.op else { return None };
-    let last = graph.shape(output).rank() - 1;
     let value = repeated.inputs[0];
-    let is_row = dims[..] == [last] && graph.shape(value)[0] == graph.shape(output)[last];
-    (is_row && graph.constant(value).is_some()).then_some((reader, value))
+    let is_row = dims[..] == [dim] && graph.shape(value)[0] == graph.shape(output)[dim];
+    (is_row && graph.constant(value).is_some()).then_some(value)
 }
 
 impl Group {
@@ -252,46 +287,43 @@ impl Group {
         let constant = |tensor: TensorId| graph.constant(tensor).expect("members have constant weights");
         let expected = "merged operands fit as their parts did";
         let weights: Vec<&Tensor> = self.members.iter().map(|member| constant(member.weights)).collect();
-        let weights = result.add_constant(side_by_side(&weights));
+        let weights = result.add_constant(side_by_side(&weights, self.weights_dim));
         let lhs = computed(known, self.lhs);
-        let mut merged =
-            result.add(PrimOp::Contract(self.contract.clone()), &[lhs, weights]).expect(expected);
+        let mut merged = result.add(self.op.clone(), &[lhs, weights]).expect(expected);
         let biases: Option<Vec<&Tensor>> =
             self.members.iter().map(|member| member.bias.map(|(_, value)| constant(value))).collect();
-        let shape = result.shape(merged).clone();
-        let last = shape.rank() - 1;
+        let (shape, dim) = (result.shape(merged).clone(), self.result_dim);
         if let Some(biases) = biases {
-            let bias = result.add_constant(side_by_side(&biases));
-            let repeat = PrimOp::Broadcast { shape: shape.clone(), dims: vec![last] };
+            let bias = result.add_constant(side_by_side(&biases, 0));
+            let repeat = PrimOp::Broadcast { shape: shape.clone(), dims: vec![dim] };
             let bias = result.add(repeat, &[bias]).expect(expected);
             let add = PrimOp::Map(ScalarFn::Binary(orch_ir::BinaryFn::Add));
             merged = result.add(add, &[merged, bias]).expect(expected);
         }
         let mut start = 0;
         for member in &self.members {
-            let columns = graph.shape(member.weights)[1];
+            let extent = graph.shape(member.weights)[self.weights_dim];
             let (mut starts, mut sizes) = (vec![0; shape.rank()], shape.to_vec());
-            (starts[last], sizes[last]) = (start as i64, columns);
+            (starts[dim], sizes[dim]) = (start as i64, extent);
             let slice = PrimOp::Slice { starts, steps: vec![1; shape.rank()], sizes };
             let part = result.add(slice, &[merged]).expect(expected);
             let node = member.bias.map_or(member.product, |(node, _)| node);
             known[graph.node(node).outputs[0].index()] = Some(part);
-            start += columns;
+            start += extent;
         }
     }
 }
 
-/// Matrices beside one another, or vectors after one another.
-fn side_by_side(parts: &[&Tensor]) -> Tensor {
-    let rank = parts[0].shape().rank();
-    let rows = if rank == 2 { parts[0].shape()[0] } else { 1 };
-    let line = |part: &Tensor| part.bytes().len() / rows.max(1);
-    let bytes: Vec<u8> = (0..rows)
-        .flat_map(|row| parts.iter().flat_map(move |part| &part.bytes()[row * line(part)..][..line(part)]))
+/// Tensors after one another along a dimension.
+fn side_by_side(parts: &[&Tensor], dim: usize) -> Tensor {
+    let mut shape = parts[0].shape().to_vec();
+    let lines: usize = shape[..dim].iter().product();
+    let line = |part: &Tensor| part.bytes().len() / lines.max(1);
+    let bytes: Vec<u8> = (0..lines)
+        .flat_map(|at| parts.iter().flat_map(move |part| &part.bytes()[at * line(part)..][..line(part)]))
         .copied()
         .collect();
-    let columns = parts.iter().map(|part| part.shape()[rank - 1]).sum();
-    let shape = if rank == 2 { vec![rows, columns] } else { vec![columns] };
+    shape[dim] = parts.iter().map(|part| part.shape()[dim]).sum();
     Tensor::from_bytes(parts[0].dtype(), shape.into(), bytes.into())
         .expect("as many elements as the parts have")
 }
@@ -300,7 +332,7 @@ fn side_by_side(parts: &[&Tensor]) -> Tensor {
 mod tests {
     use super::*;
     use orch_interp::{EvalOptions, evaluate};
-    use orch_ir::BinaryFn;
+    use orch_ir::{BinaryFn, ConvSpec, Window};
 
     #[test]
     fn odd_rows_of_large_products_become_longer() {
@@ -367,6 +399,66 @@ mod tests {
             for (expected, given) in results(&graph).iter().zip(results(&merged)) {
                 assert_eq!(expected.to_f64(), given.to_f64(), "{biased:?}");
             }
+
+            let unmerged = crate::unmerge_products(&merged).unwrap();
+            assert_eq!(count(&unmerged.graph, |op| matches!(op, PrimOp::Contract(_))), 3);
+            for (expected, given) in results(&graph).iter().zip(results(&unmerged.graph)) {
+                assert_eq!(expected.to_f64(), given.to_f64(), "{biased:?}");
+            }
+            for (id, old) in unmerged.graph.node_ids().zip(&unmerged.nodes) {
+                let of_slice =
+                    old.last().is_some_and(|old| matches!(merged.node(*old).op, PrimOp::Slice { .. }));
+                let tensor = unmerged.graph.node(id).outputs[0];
+                let is_known =
+                    unmerged.tensors[tensor.index()] == old.last().map(|old| merged.node(*old).outputs[0]);
+                assert!(!of_slice || old.len() == 2 && is_known, "{biased:?}");
+            }
+        }
+    }
+
+    /// Convolutions of one tensor by windows of such extents, strides and groups, with constants added to all but the last.
+    fn convolutions(windows: &[(usize, usize, usize)]) -> PrimGraph {
+        let mut graph = PrimGraph::new("branches");
+        let x = graph.add_input("x", DType::F32, vec![2, 4, 5, 6]);
+        for (number, &(extent, stride, groups)) in windows.iter().enumerate() {
+            let (channels, pad) = (2 * (1 + number), extent / 2);
+            let w = graph.add_constant(values(&[channels, 4 / groups, extent, extent], number));
+            let window = Window {
+                kernel: vec![extent; 2],
+                strides: vec![stride; 2],
+                dilations: vec![1; 2],
+                low: vec![pad; 2],
+                high: vec![pad; 2],
+            };
+            let mut y = graph.add(PrimOp::Conv(ConvSpec { window, groups }), &[x, w]).unwrap();
+            if number + 1 < windows.len() {
+                let bias = graph.add_constant(values(&[channels], 50 + number));
+                let shape = graph.shape(y).clone();
+                let bias = graph.add(PrimOp::Broadcast { shape, dims: vec![1] }, &[bias]).unwrap();
+                y = graph.add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[y, bias]).unwrap();
+            }
+            graph.add_output(format!("y{number}"), y);
+        }
+        graph
+    }
+
+    #[test]
+    fn convolutions_of_one_tensor_with_equal_windows_are_merged() {
+        for (windows, left) in [
+            (&[(1, 1, 1), (1, 1, 1), (3, 1, 1)][..], 2),
+            (&[(3, 2, 1), (3, 2, 1)], 1),
+            (&[(3, 1, 1), (1, 1, 1), (3, 1, 1), (1, 1, 1)], 2),
+            (&[(1, 1, 1), (1, 2, 1)], 2),
+            (&[(1, 1, 2), (1, 1, 2)], 2),
+        ] {
+            let graph = convolutions(windows);
+            let merged = merge_products(&graph);
+            assert_eq!(count(&merged, |op| matches!(op, PrimOp::Conv(_))), left, "{windows:?}");
+            let inputs = [values(&[2, 4, 5, 6], 9)];
+            let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
+            for (expected, given) in results(&graph).iter().zip(results(&merged)) {
+                assert_eq!(expected.to_f64(), given.to_f64(), "{windows:?}");
+            }
         }
     }
 
@@ -374,6 +466,7 @@ mod tests {
     fn one_product_stays() {
         let graph = products(&[true]);
         assert_eq!(orch_ir::text::print(&merge_products(&graph)), orch_ir::text::print(&graph));
+        assert!(crate::unmerge_products(&graph).is_none());
     }
 
     /// Keys of attention are read transposed.

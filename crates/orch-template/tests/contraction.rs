@@ -246,6 +246,40 @@ fn matrix_products_of_adversarial_sizes() {
     }
 }
 
+/// A kernel of merged products, their biases and one slice has the axes of the slice, reads that part of the constant only, and is right
+/// wherever the slice begins.
+#[test]
+fn a_slice_of_merged_products_is_a_product_of_its_own() {
+    let slice = |rank: usize, dim: usize, shape: &[usize], (start, extent): (usize, usize)| {
+        let (mut starts, mut sizes) = (vec![0; rank], shape.to_vec());
+        (starts[dim], sizes[dim]) = (start as i64, extent);
+        PrimOp::Slice { starts, steps: vec![1; rank], sizes }
+    };
+    for (start, extent) in [(0, 16), (16, 33), (49, 1), (50, 14)] {
+        let what = format!("{extent} of 64 from {start}");
+        let mut case = Case::new();
+        let (x, w) = (case.input(&[9, 40]), case.constant(&[40, 64]));
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        let y = case.add(slice(2, 1, &[9, 64], (start, extent)), &[y]);
+        let y = case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Tanh)), &[y]);
+        let (block, ..) = case.built(y);
+        let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let GemmShape { batch, m, n, k } = GemmShape::of(&block, &form);
+        assert_eq!((batch, m * n, k), (1, 9 * extent, 40), "{what}");
+        case.graph.outputs.clear();
+        case.check(y, None, &what);
+
+        let mut case = Case::new();
+        let (x, w) = (case.input(&[1, 3, 7, 6]), case.constant(&[64, 3, 3, 3]));
+        let spec = ConvSpec { window: square_window(3, 2, 1, 1), groups: 1 };
+        let y = case.add(PrimOp::Conv(spec), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        let y = case.add(slice(4, 1, &[1, 64, 4, 3], (start, extent)), &[y]);
+        case.check(y, None, &format!("channels {what}"));
+    }
+}
+
 /// wgmma with K-major and MN-major operands, of one and of three warp groups, overlaps the copies of the next stages.
 /// With programmatic dependent launch, the first stages of constants are loaded before the wait for other kernels.
 #[test]

@@ -132,7 +132,7 @@ fn few(program: &RecurrenceProgram, target: &GpuTarget) -> Vec<gpu::recurrence::
     let mut found: Vec<_> = all.iter().copied().step_by(step).collect();
     // Weights that do not fit in shared memory.
     let partly = |schedule: &gpu::recurrence::GpuRecurrenceSchedule| gpu::recurrence::GpuRecurrenceSchedule {
-        shared_terms: schedule.shared_terms / 2,
+        shared_k: schedule.shared_k / 2,
         ..*schedule
     };
     found.push(partly(&all[0]));

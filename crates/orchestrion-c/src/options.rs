@@ -6,6 +6,7 @@ use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// How to compile, load and run.
 #[derive(Default)]
@@ -24,7 +25,8 @@ impl orc_options {
 type Set = fn(&mut orc_options, &OsStr) -> Result<(), String>;
 
 /// Every option: `docs/c.md` lists them.
-const SETTINGS: [(&str, Set); 17] = [
+const SETTINGS: [(&str, Set); 18] = [
+    ("budget", |options, value| put(&mut options.compile.tune_budget, seconds(value).map(Some))),
     ("cache-dir", |options, value| put(&mut options.compile.cache_dir, path(value))),
     ("calibrate", |options, value| put(&mut options.compile.calibrate, switch(value))),
     ("cc", |options, value| put(&mut options.compile.c_compiler, path(value).map(Some))),
@@ -79,6 +81,12 @@ fn switch(value: &OsStr) -> Result<bool, String> {
 
 fn number(value: &OsStr) -> Result<usize, String> {
     text(value).and_then(|text| text.parse().ok()).ok_or_else(|| "a number".to_owned())
+}
+
+fn seconds(value: &OsStr) -> Result<Duration, String> {
+    let seconds = text(value).and_then(|text| text.parse().ok());
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "a number of seconds from 0 on".to_owned())
 }
 
 fn dim(value: &OsStr) -> Result<(String, usize), String> {
@@ -171,6 +179,7 @@ mod tests {
             ("dim", "a=b=8"),
             ("precision", "bf16"),
             ("tune", "on"),
+            ("budget", "2.5"),
             ("superoptimize", "off"),
             ("threads", "3"),
             ("libraries", "cudnn,cublaslt"),
@@ -183,6 +192,8 @@ mod tests {
             ("dim", "batch=-1"),
             ("precision", "f8"),
             ("tune", "yes"),
+            ("budget", "-1"),
+            ("budget", "nan"),
             ("threads", "-1"),
             ("libraries", "blas"),
             ("cache-dir", ""),
@@ -192,6 +203,7 @@ mod tests {
         }
         assert_eq!(options.compile.dims["a=b"], 8);
         assert_eq!(options.run().threads, 3);
+        assert_eq!(options.compile.tune_budget, Some(Duration::from_millis(2500)));
         assert!(options.compile.tune && !options.compile.superoptimize);
         assert_eq!(options.compile.libraries.len(), 2);
     }

@@ -104,6 +104,10 @@ pub struct CompileArguments {
     /// Measure kernels where candidates are close, and plan by that (the first time up to half a minute longer)
     #[arg(long, group = "times")]
     tune: bool,
+    /// What --tune may add to the compilation, in seconds: what takes most of the run is measured first, a quarter is kept for comparing
+    /// whole plans, and the best plan so far is taken, which is never slower than the untuned one
+    #[arg(long, value_name = "SECONDS", value_parser = parse_budget, requires = "tune")]
+    budget: Option<Duration>,
     /// Plan by times of kernels that another machine measured, as `orchestrion cache export` wrote them
     #[arg(long, value_name = "FILE", group = "times")]
     records: Option<PathBuf>,
@@ -151,6 +155,7 @@ impl CompileArguments {
             superoptimize: !self.no_superoptimizer,
             tune: self.tune,
             tune_schedules: self.tune_schedules,
+            tune_budget: self.budget,
             records: self.records.clone(),
             libraries: self.libraries.clone(),
             jobs: self.jobs,
@@ -222,6 +227,11 @@ fn parse_schedules(text: &str) -> Result<usize, String> {
     schedules.ok_or_else(|| "expected a number of schedules, at least 1".to_owned())
 }
 
+fn parse_budget(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| "expected a number of seconds from 0 on".to_owned())
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compile(arguments) => commands::compile::run(&arguments),
@@ -254,8 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_are_read() {
+    fn dimensions_and_budgets_are_read() {
         assert_eq!(parse_dim("batch=4"), Ok(("batch".to_owned(), 4)));
+        assert_eq!(parse_budget("0.5"), Ok(Duration::from_millis(500)));
+        assert!(parse_budget("-1").is_err() && parse_budget("inf").is_err() && parse_budget("1 s").is_err());
         assert!(parse_dim("batch").is_err() && parse_dim("batch=-1").is_err());
     }
 }

@@ -18,17 +18,27 @@ struct Bars {
 impl Progress for Bars {
     fn begin(&self, stage: &str, total: usize) {
         let bar = if total > 0 { ProgressBar::new(total as u64) } else { ProgressBar::new_spinner() };
-        let template = if total > 0 { "{msg:16} {wide_bar} {pos}/{len} {eta}" } else { "{msg:16} {spinner}" };
+        let template = if total > 0 {
+            "{prefix:16} {wide_bar} {pos}/{len} {eta}"
+        } else {
+            "{prefix:16} {spinner} {msg}"
+        };
         bar.set_style(
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        bar.set_message(stage.to_owned());
+        bar.set_prefix(stage.to_owned());
         self.open.lock().unwrap_or_else(PoisonError::into_inner).push(bar);
     }
 
     fn advance(&self, done: usize) {
         if let Some(bar) = self.open.lock().unwrap_or_else(PoisonError::into_inner).last() {
             bar.set_position(done as u64);
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if let Some(bar) = self.open.lock().unwrap_or_else(PoisonError::into_inner).last() {
+            bar.set_message(text.to_owned());
         }
     }
 

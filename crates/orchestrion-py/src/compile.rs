@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Compiles a model and loads it.
 ///
 /// `options` has `cache_dir` and, as they are given: `dims`, `input_shapes`, `target`, `precision`, `superoptimize`, `tune`,
-/// `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`. `progress` is called every 50 ms as
+/// `budget`, `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`. `progress` is called every 50 ms as
 /// `progress(stage, done, total)` from the calling thread; what it raises stops the work.
 #[pyfunction]
 #[pyo3(signature = (model, options, progress=None))]
@@ -192,6 +192,7 @@ struct Stage {
     name: String,
     done: usize,
     total: usize,
+    note: String,
 }
 
 impl Seen {
@@ -199,20 +200,24 @@ impl Seen {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Stage, parts done and parts in all.
+    /// Stage, with what it has found so far, parts done and parts in all.
     fn now(&self) -> (String, usize, usize) {
-        let Stage { name, done, total } = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (name, done, total)
+        let Stage { name, done, total, note } = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (if note.is_empty() { name } else { format!("{name}: {note}") }, done, total)
     }
 }
 
 impl Progress for Seen {
     fn begin(&self, stage: &str, total: usize) {
-        self.change(|seen| *seen = Stage { name: stage.to_owned(), done: 0, total });
+        self.change(|seen| *seen = Stage { name: stage.to_owned(), total, ..Stage::default() });
     }
 
     fn advance(&self, done: usize) {
         self.change(|seen| seen.done = done);
+    }
+
+    fn note(&self, text: &str) {
+        self.change(|seen| text.clone_into(&mut seen.note));
     }
 
     fn end(&self) {
@@ -250,6 +255,14 @@ impl Settings {
                 "calibrate" => options.calibrate = value.extract().map_err(wrong)?,
                 "superoptimize" => options.superoptimize = value.extract().map_err(wrong)?,
                 "tune" => options.tune = value.extract().map_err(wrong)?,
+                "budget" => {
+                    let seconds: Option<f64> = value.extract().map_err(wrong)?;
+                    let budget = seconds.map(Duration::try_from_secs_f64).transpose();
+                    options.tune_budget = budget.map_err(|_| {
+                        let given = value_text(&value);
+                        errors::usage(py, &format!("budget is {given}; seconds from 0 on are expected"))
+                    })?;
+                }
                 "jobs" => options.jobs = value.extract().map_err(wrong)?,
                 "threads" => threads = value.extract().map_err(wrong)?,
                 "base_dir" => base_dir = value.extract().map_err(wrong)?,

@@ -6,7 +6,7 @@ use crate::manifest::{Manifest, PlanReport, UpdatableInfo};
 use crate::plan::assemble::{self, Assembly};
 use crate::plan::backend::Backend;
 use crate::plan::cache::{Plan, PlanCache};
-use crate::plan::candidates::{CandidateColumn, candidates, costs_us, time_us};
+use crate::plan::candidates::{CandidateColumn, CandidateColumns, candidates, costs_us, time_us};
 use crate::plan::choose::choose;
 use crate::plan::context::PlanContext;
 use crate::plan::implement::implement;
@@ -19,6 +19,7 @@ use crate::plan::signature::Signatures;
 use crate::plan::units::{UnitOptions, Units};
 use crate::search::substitutes::add_substitutes;
 use crate::stages::StageClock;
+use crate::tune::budget::Phase;
 use crate::tune::timer::{Timer, TimingTools};
 use crate::tune::{alternatives, end_to_end, library, select};
 use crate::updatable::UpdatableConstant;
@@ -27,6 +28,7 @@ use bytes::Bytes;
 use orch_plan::blp::Choice;
 use orch_runtime::cpu::Source;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 impl Model {
     /// Compiles the model.
@@ -41,15 +43,26 @@ impl Model {
         let mut planned = self.planned(backend, &mut clock, options)?;
         let plans: Vec<EndToEndTime> =
             planned.iter_mut().filter_map(|planned| planned.end_to_end.take()).collect();
-        let built = |planned| self.built(planned, backend, &mut clock, options);
-        let mut artifacts: Vec<Artifact> = planned.into_iter().map(built).collect::<Result<_, _>>()?;
+        let budget = Rc::clone(&clock.budget);
+        let mut planned = planned.into_iter();
+        let first = planned.next().ok_or_else(|| Error::internal("no plan"))?;
+        let mut artifacts = vec![budget.uncounted(|| self.built(first, backend, &mut clock, options))?];
+        for (number, planned) in planned.enumerate() {
+            if budget.is_over(budget.deadline(Phase::Plans)) {
+                budget.leave_out(Phase::Plans, number + 1);
+            } else {
+                artifacts.push(self.built(planned, backend, &mut clock, options)?);
+            }
+        }
         if artifacts.len() > 1 {
-            let times = clock.run("select end to end", || end_to_end::times(&artifacts, &plans, options))?;
+            let times =
+                clock.run("select end to end", || end_to_end::times(&artifacts, &plans, &budget, options))?;
             let winner = end_to_end::winner(&times);
             artifacts.swap(0, winner);
             artifacts[0].manifest.report.alternatives_us = end_to_end::ordered(times, winner);
         }
         let mut artifact = artifacts.swap_remove(0);
+        artifact.manifest.report.notes.extend(budget.note());
         artifact.manifest.report.stage_seconds = clock.seconds;
         Ok(artifact)
     }
@@ -270,15 +283,9 @@ fn find_plans(
             let chosen = plan.chosen();
             match clock.run("implement", || implement(ctx, chosen, &measured, options))? {
                 Ok(implementation) => {
-                    let timer = timer.as_ref().filter(|_| backend.info().overlaps_kernels);
-                    let end_to_end = timer.and_then(|timer| timer.end_to_end(choice, &measured));
-                    let is_timed = end_to_end.is_some();
-                    if number == 0 || is_timed {
+                    let end_to_end = timer.as_ref().and_then(|timer| timer.end_to_end(choice, &measured));
+                    if number == 0 || end_to_end.is_some() {
                         found.push(Found { plan, implementation, end_to_end });
-                    }
-                    // Host routines are not timed.
-                    if !is_timed {
-                        break;
                     }
                 }
                 Err(unserved) if number == 0 => {
@@ -289,23 +296,14 @@ fn find_plans(
                 Err(_) => {}
             }
         }
-        if let Some(timer) = timer.as_ref().filter(|_| found.iter().all(|found| found.end_to_end.is_some())) {
-            let modelled = Measured::default();
-            let is_other = |time: &EndToEndTime| {
-                // Times of another machine decide only if both are there.
-                let is_known = options.records.is_none()
-                    || time.time_us.is_some() && found.iter().any(|found| found.time_us().is_some());
-                let is_same =
-                    |found: &Found| found.end_to_end.as_ref().is_some_and(|own| own.key == time.key);
-                is_known && !found.iter().any(is_same)
-            };
-            if let Some(end_to_end) = timer.end_to_end(&untuned, &modelled).filter(is_other) {
-                let plan = Plan::of(&candidates, &untuned);
-                let made = clock.run("implement", || implement(ctx, plan.chosen(), &modelled, options))?;
-                if let Ok(implementation) = made {
-                    found.insert(0, Found { plan, implementation, end_to_end: Some(end_to_end) });
-                }
-            }
+        if let Some(timer) = &timer {
+            untuned_first(
+                &mut found,
+                &untuned,
+                Untuned { candidates: &candidates, timer, ctx },
+                clock,
+                options,
+            )?;
         }
         if found.iter().any(|found| found.plan.has_substitutes()) {
             let plain: Vec<CandidateColumn> = candidates.plain().cloned().collect();
@@ -316,6 +314,43 @@ fn find_plans(
         }
         return Ok(found);
     }
+}
+
+/// What the untuned plan is made with.
+struct Untuned<'a> {
+    candidates: &'a CandidateColumns,
+    timer: &'a Timer<'a>,
+    ctx: PlanContext<'a>,
+}
+
+/// Puts the plan that would be chosen without tuning before those that were found, unless it cannot be timed. By times of another machine,
+/// which decide only between plans that have some, it is added only if both it and another have.
+fn untuned_first(
+    found: &mut Vec<Found>,
+    untuned: &Choice,
+    Untuned { candidates, timer, ctx }: Untuned<'_>,
+    clock: &mut StageClock<'_>,
+    options: &Options,
+) -> Result<(), Error> {
+    let modelled = Measured::default();
+    let Some(end_to_end) = timer.end_to_end(untuned, &modelled) else { return Ok(()) };
+    let is_same = |found: &Found| found.end_to_end.as_ref().is_some_and(|own| own.key == end_to_end.key);
+    if let Some(at) = found.iter().position(is_same) {
+        if options.records.is_none() {
+            found[..=at].rotate_right(1);
+        }
+        return Ok(());
+    }
+    let are_timed = end_to_end.time_us.is_some() && found.iter().any(|found| found.time_us().is_some());
+    if options.records.is_some() && !are_timed {
+        return Ok(());
+    }
+    let plan = Plan::of(candidates, untuned);
+    let made = clock.run("implement", || implement(ctx, plan.chosen(), &modelled, options))?;
+    if let Ok(implementation) = made {
+        found.insert(0, Found { plan, implementation, end_to_end: Some(end_to_end) });
+    }
+    Ok(())
 }
 
 /// The cheapest plan of some columns, and what was measured for it.
@@ -341,11 +376,16 @@ fn best<'a>(
     if !backend.info().is_tuned(options) {
         return Ok(Best { untuned: choice.clone(), choice, timer: None, times: BTreeMap::new() });
     }
-    let timer =
-        Timer::new(ctx, TimingTools { toolchain: backend, meter: backend }, columns, signatures, options)?;
+    let tools = TimingTools { toolchain: backend, meter: backend };
+    let timer = Timer::new(ctx, tools, columns, signatures, Rc::clone(&clock.budget), options)?;
     let untuned = choice.clone();
     let (choice, times) = clock.run("tune", || {
-        let mut solve = |costs: &[f64]| choose(ctx.units, columns, costs);
+        options.progress.note(&format!("{:.1} us so far, modelled", time_us(columns, &choice)));
+        let mut solve = |costs: &[f64]| {
+            let choice = choose(ctx.units, columns, costs)?;
+            options.progress.note(&format!("{:.1} us so far", time_us(columns, &choice)));
+            Ok(choice)
+        };
         select::tune(columns, choice, &mut solve, &mut |wanted| timer.measure(wanted))
     })?;
     Ok(Best { choice, untuned, timer: Some(timer), times })

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Options of [`Model::compile`](crate::Model::compile) and of loading a model.
 #[derive(Clone)]
@@ -43,11 +44,15 @@ pub struct Options {
     /// Adds kernels that the superoptimizer finds and proves to the candidates.
     pub superoptimize: bool,
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
-    /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU.
+    /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU or GPU.
     pub tune: bool,
     /// Schedules of each kernel of the plan that are timed on a GPU, or looked up in `records`: those that its template's
     /// model prefers. Time for that grows with them: 20 seconds for 8. Fewer than 2 leave the preferred schedule as it is.
     pub tune_schedules: usize,
+    /// What tuning may add to the compilation: measurements of what takes most of the run come first, a quarter is kept for comparing whole
+    /// plans, and at the end the best plan so far is taken, which is never one that was not found faster than the untuned plan. What has
+    /// begun is finished. Building the untuned plan does not count. `None` limits measurements alone, as `tune` says.
+    pub tune_budget: Option<Duration>,
     /// Times of kernels that another machine measured (`orchestrion cache export`): plans by them as far as they go, for
     /// any target, instead of measuring.
     pub records: Option<PathBuf>,
@@ -83,6 +88,7 @@ impl Default for Options {
             superoptimize: true,
             tune: false,
             tune_schedules: 8,
+            tune_budget: None,
             records: None,
             libraries: Vec::new(),
             dump_after: None,
@@ -167,6 +173,8 @@ pub trait Progress: Send + Sync {
     fn begin(&self, stage: &str, total: usize);
     /// `done` parts of the current stage are finished.
     fn advance(&self, done: usize);
+    /// What the current stage has found so far, in words.
+    fn note(&self, text: &str);
     /// The current stage has ended.
     fn end(&self);
 }
@@ -179,6 +187,8 @@ impl Progress for Silent {
     fn begin(&self, _stage: &str, _total: usize) {}
 
     fn advance(&self, _done: usize) {}
+
+    fn note(&self, _text: &str) {}
 
     fn end(&self) {}
 }

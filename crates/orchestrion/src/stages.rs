@@ -1,6 +1,8 @@
-//! Names and times of the stages of one compilation.
+//! Names and times of the stages of one compilation, and what tuning may take of it.
 
+use crate::tune::budget::Budget;
 use crate::{Error, Options};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -9,12 +11,14 @@ pub struct StageClock<'a> {
     options: &'a Options,
     /// Seconds by stage, in the order of their first runs.
     pub seconds: Vec<(String, f64)>,
+    /// What tuning may take.
+    pub budget: Rc<Budget>,
 }
 
 impl<'a> StageClock<'a> {
     /// A clock of a compilation.
     pub fn new(options: &'a Options) -> Self {
-        Self { options, seconds: Vec::new() }
+        Self { options, seconds: Vec::new(), budget: Rc::new(Budget::new(options)) }
     }
 
     /// Runs a stage.

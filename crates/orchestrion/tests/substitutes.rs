@@ -9,7 +9,7 @@ mod plan_options;
 use cache_dir::CacheDir;
 use orch_ir::generate::random_inputs;
 use orch_ir::text::parse;
-use orch_ir::{DType, PrimGraph, Tensor};
+use orch_ir::{BinaryFn, Contract, DType, PrimGraph, PrimOp, ScalarFn, Shape, Tensor, TensorId, UnaryFn};
 use orchestrion::compare::compare;
 use orchestrion::{Executable, Model, Options, Precision, RunOptions};
 use plan_options::options;
@@ -116,6 +116,42 @@ fn attention_is_proved_and_does_not_overflow() {
 }
 
 /// The kernel computes the mask, its third input, from indices: nothing else computes it, and it is no argument.
+/// `(silu(x g) * (x u)) d` with constant weights: on GPUs the products by `g` and `u` are merged to one, which must not hide them.
+fn gated_mlp() -> PrimGraph {
+    let (rows, width, inner) = (4, 256, 512);
+    let mut graph = PrimGraph::new("gated");
+    let x = graph.add_input("x", DType::F32, [rows, width]);
+    let mut weights = |shape: [usize; 2], step: usize| {
+        let value = |at: usize| ((at * step) % 31) as f64 / 256.0 - 0.06;
+        let values: Vec<f64> = (0..shape[0] * shape[1]).map(value).collect();
+        graph.add_constant(Tensor::from_f64(DType::F32, shape, &values))
+    };
+    let [g, u, d] = [([width, inner], 7), ([width, inner], 11), ([inner, width], 13)]
+        .map(|(shape, step)| weights(shape, step));
+    let mut add = |op: PrimOp, inputs: &[TensorId]| graph.add(op, inputs).expect("operands that fit");
+    let product = || PrimOp::Contract(Contract::matmul(0));
+    let unary = |function| PrimOp::Map(ScalarFn::Unary(function));
+    let binary = |function| PrimOp::Map(ScalarFn::Binary(function));
+    let (gate, up) = (add(product(), &[x, g]), add(product(), &[x, u]));
+    let negated = add(unary(UnaryFn::Neg), &[gate]);
+    let power = add(unary(UnaryFn::Exp), &[negated]);
+    let shape = Shape::from([rows, inner]);
+    let one = graph.add_constant(Tensor::scalar(1.0f32));
+    let mut add = |op: PrimOp, inputs: &[TensorId]| graph.add(op, inputs).expect("operands that fit");
+    let ones = add(PrimOp::Broadcast { shape, dims: vec![] }, &[one]);
+    let sum = add(binary(BinaryFn::Add), &[power, ones]);
+    let silu = add(binary(BinaryFn::Div), &[gate, sum]);
+    let gated = add(binary(BinaryFn::Mul), &[silu, up]);
+    let result = add(product(), &[gated, d]);
+    graph.add_output("y", result);
+    graph
+}
+
+#[test]
+fn merged_products_of_a_gated_mlp_are_found() {
+    check(&gated_mlp(), "cuda:sm_90", (Precision::F16, 1e-2), 1.0);
+}
+
 #[test]
 fn masks_that_are_bands_are_not_stored() {
     for (window, is_added, precision, tolerance) in [

@@ -58,6 +58,8 @@ class Options:
     """`f32`; `bf16` computes products of f32 tensors in bf16 where the CPU does."""
     tune: bool = False
     """Measures kernels where candidates are close."""
+    budget: float | None = None
+    """Seconds that `tune` may add to a compilation."""
     superoptimize: bool = True
     """Adds kernels that are searched for and proved."""
     min_partition: int = 3
@@ -98,6 +100,7 @@ class Options:
             cache_dir=self.cache_dir,
             precision=self.precision,
             tune=self.tune,
+            budget=self.budget,
             superoptimize=self.superoptimize,
             threads=threads,
             jobs=work.jobs,

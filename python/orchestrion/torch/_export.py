@@ -24,6 +24,7 @@ def export(
     precision: str = "f32",
     threads: int = 0,
     tune: bool = False,
+    budget: float | None = None,
     superoptimize: bool = True,
     cache_dir: str | None = None,
 ) -> Executable:
@@ -35,6 +36,7 @@ def export(
     :param precision: `f32` (default); `bf16` with sums in f32 where the CPU multiplies it.
     :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
     :param tune: measures kernels where candidates are close.
+    :param budget: seconds that `tune` may add to the compilation.
     :param superoptimize: adds kernels that are searched for and proved.
     :param cache_dir: folder of compiled kernels; by default that of :func:`orchestrion.compile`.
     :raises Unsupported: the model calls what is not supported; the message lists it with lines of the program.
@@ -69,7 +71,7 @@ def export(
             fixed[name] = program.constants[spec.target]
     tensors = {name: value.detach().contiguous() for name, value in fixed.items() if isinstance(value, torch.Tensor)}
     options = native_options(
-        cache_dir=cache_dir, precision=precision, tune=tune, superoptimize=superoptimize, threads=threads
+        cache_dir=cache_dir, precision=precision, tune=tune, budget=budget, superoptimize=superoptimize, threads=threads
     )
     doc = json.dumps(document(gm, check_indices=False)).encode()
     return Executable(_native.compile_aten(doc, options, tensors, None), threads)

@@ -64,7 +64,12 @@ impl Builder<'_> {
                 (true, false) => 'm',
                 (false, _) => 'n',
             };
+            let (start, extent) = match rank(label) {
+                usize::MAX => (0, extent),
+                dim => self.kept_range(dim, extent),
+            };
             let (var, component) = self.anchor_axis(extent, AxisClass::Dimension, &format!("{role}{label}"));
+            let component = self.affine(component, 1, start as i64);
             components.push((label, component));
             reduced.extend(var.filter(|_| role == 'k'));
         }
@@ -121,7 +126,10 @@ impl Builder<'_> {
         let out = graph.shape(graph.node(node).outputs[0]);
         let (_, batch) = self.anchor_axis(x[0], AxisClass::Dimension, "n");
         let (_, group) = self.anchor_axis(spec.groups, AxisClass::Dimension, "g");
-        let (_, filter) = self.anchor_axis(w[0] / spec.groups, AxisClass::Dimension, "m");
+        let (start, filters) =
+            if spec.groups == 1 { self.kept_range(1, w[0]) } else { (0, w[0] / spec.groups) };
+        let (_, filter) = self.anchor_axis(filters, AxisClass::Dimension, "m");
+        let filter = self.affine(filter, 1, start as i64);
         let spatial: Vec<ExprId> = (out[2..].iter().enumerate())
             .map(|(dim, &extent)| self.anchor_axis(extent, AxisClass::Dimension, &format!("o{dim}")).1)
             .collect();

@@ -20,6 +20,13 @@ pub(super) struct AxisState {
     pub owners: Vec<(AxisKey, usize)>,
 }
 
+/// A slice by steps of one that is all that a kernel computes from the anchor's result.
+pub(super) struct KeptSlice {
+    pub node: NodeId,
+    /// Of each dimension the first index and the extent that are kept.
+    pub ranges: Vec<(usize, usize)>,
+}
+
 /// What an axis may be reused for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AxisClass {
@@ -51,6 +58,8 @@ pub(super) struct Builder<'a> {
     pub places: BTreeMap<TensorId, Vec<ExprId>>,
     /// The anchor: the contraction or convolution whose axes are the program's.
     pub main: Option<NodeId>,
+    /// The slice of the anchor's result that the kernel computes, if not all of it.
+    pub kept: Option<KeptSlice>,
     /// The anchor's result, once it has a stage.
     pub anchor: Option<TensorId>,
     /// The axes that the anchor reduces: reductions of what it multiplies are over these, if they fit.
@@ -84,6 +93,7 @@ impl<'a> Builder<'a> {
             stage_domains: Vec::new(),
             places: BTreeMap::new(),
             main: None,
+            kept: None,
             anchor: None,
             anchor_terms: Vec::new(),
             wanted: splits.clone(),
@@ -103,7 +113,10 @@ impl<'a> Builder<'a> {
         let &(_, first) = producers.iter().min().ok_or(CannotFuse::NoOutputs)?;
         self.main = self.find_anchor()?;
         match self.main {
-            Some(node) => self.place_anchor(node)?,
+            Some(node) => {
+                self.find_kept(node, outputs);
+                self.place_anchor(node)?;
+            }
             None => self.place_output(first),
         }
         self.place_forward();

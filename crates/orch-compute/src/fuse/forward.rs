@@ -17,7 +17,7 @@ impl Builder<'_> {
             let source = prim.inputs.iter().find_map(|input| Some((*input, self.places.get(input)?.clone())));
             let Some((input, place)) = source else { continue };
             if !self.places.contains_key(&output)
-                && let Some(place) = self.moved(&prim.op, input, output, &place)
+                && let Some(place) = self.moved(node, input, output, &place)
             {
                 self.places.insert(output, place);
             }
@@ -27,17 +27,17 @@ impl Builder<'_> {
     /// The place of a node's result, given its operand's; `None` if elements are dropped, repeated or combined.
     fn moved(
         &mut self,
-        op: &PrimOp,
+        node: NodeId,
         input: TensorId,
         output: TensorId,
         place: &[ExprId],
     ) -> Option<Vec<ExprId>> {
         let graph = self.graph;
         let (from, to) = (graph.shape(input), graph.shape(output));
-        if from.elems() != to.elems() {
+        if from.elems() != to.elems() && !self.is_kept_slice(node) {
             return None;
         }
-        match op {
+        match &graph.node(node).op {
             PrimOp::Map(_) => Some(place.to_vec()),
             PrimOp::Transpose { perm } => Some(perm.iter().map(|&dim| place[dim]).collect()),
             PrimOp::Reshape { .. } => Some(self.reshaped(place, from, to)),

@@ -3,7 +3,8 @@
 //! Without an *anchor* (a contraction or convolution) the program starts at the result, with one parallel axis
 //! per dimension, and each producer is substituted into its consumer at a symbolic index ([`backward`]). With an
 //! anchor the axes are the anchor's own; its operands are substituted into it (prologue), and the index of every
-//! tensor computed from it is derived by walking forward (epilogue). Reductions become stages; reductions over
+//! tensor computed from it is derived by walking forward (epilogue); where a slice of the anchor's result is all that is needed, the
+//! axes are those of the slice ([`kept`]). Reductions become stages; reductions over
 //! equal extents share their axes, so that the bodies of later stages are the very expressions of earlier ones.
 //!
 //! Axes are split where index arithmetic asks for it: a reshape leaves `j / 64` and `j % 64` behind, and the
@@ -21,6 +22,7 @@ mod error;
 mod forward;
 mod gather;
 mod index;
+mod kept;
 mod layout_ops;
 mod reduce;
 mod split;

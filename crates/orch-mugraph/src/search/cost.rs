@@ -198,6 +198,11 @@ impl KernelExtents<'_> {
         self.blocks() * if self.sketch.in_loop[at] { self.counts.looped as f64 } else { 1.0 }
     }
 
+    /// Columns of the tile that a step makes.
+    fn columns(&self, at: usize) -> usize {
+        self.sketch.dims[at].last().map_or(1, |dim| self.dim(*dim))
+    }
+
     fn grid_count(&self, label: u8) -> usize {
         let at = self.sketch.structure.grid.iter().position(|own| *own == label);
         at.map_or(1, |at| self.counts.grid[at])
@@ -477,7 +482,6 @@ impl SearchDevice {
         let looped = || (0..sketch.steps.len()).filter(|&at| sketch.in_loop[at]);
         let is_special = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(op, _) if op.is_special());
         let is_product = |at: &usize| matches!(&sketch.steps[*at], SketchStep::Op(TileOp::Matmul, _));
-        let columns = |at: usize| sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
         let scores = looped().find(is_product).filter(|_| looped().any(is_special))?;
         let rows = sketch.dims[scores].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
         let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
@@ -488,7 +492,8 @@ impl SearchDevice {
         let by_shared = self.tile_bytes / loaded.max(1);
         let resident = ctas.div_ceil(self.cores).min(by_shared).min(by_registers).max(1);
         let groups = (own * resident).min(MOST_HIDING) as f64;
-        let alone = waiting.iteration * GROUP_COLUMNS as f64 / columns(scores) as f64 + waiting.columns;
+        let alone =
+            waiting.iteration * GROUP_COLUMNS as f64 / extents.columns(scores) as f64 + waiting.columns;
         Some(((alone / groups).powi(3) + waiting.busy.powi(3)).cbrt())
     }
 
@@ -498,15 +503,15 @@ impl SearchDevice {
     fn group_registers(&self, extents: &KernelExtents<'_>, scores: usize) -> usize {
         let sketch = extents.sketch;
         let SketchStep::Op(_, args) = &sketch.steps[scores] else { return GROUP_REGISTER_BYTES };
-        let columns = |at: usize| sketch.dims[at].last().map_or(1, |dim| extents.dim(*dim));
         let is_further = |at: &usize| {
             *at != scores
                 && sketch.in_loop[*at]
                 && matches!(&sketch.steps[*at], SketchStep::Op(TileOp::Matmul, _))
         };
-        let further: usize = (0..sketch.steps.len()).filter(is_further).map(columns).sum();
+        let further: usize = (0..sketch.steps.len()).filter(is_further).map(|at| extents.columns(at)).sum();
         let (sum, operand) = (self.partial_bytes, self.element_bytes);
-        let row = columns(scores) * (sum + operand) + further * sum + columns(args[0]) * operand;
+        let row =
+            extents.columns(scores) * (sum + operand) + further * sum + extents.columns(args[0]) * operand;
         GROUP_ROWS * row + GROUP_REGISTER_BYTES
     }
 

@@ -8,7 +8,7 @@ use orch_thread::program::Stmt;
 pub(crate) struct CellInputs<'a> {
     /// Of each gate the sum of its input part and its product with the hidden state. Of a GRU's candidate that is reset
     /// after the product, the product alone.
-    pub sums: &'a [ExprId],
+    pub accumulators: &'a [ExprId],
     /// The input part of that candidate.
     pub candidate_input: Option<ExprId>,
     /// What is added to its product.
@@ -46,14 +46,14 @@ impl CellWriter<'_> {
     pub fn step(&mut self, inputs: &CellInputs<'_>) -> CellOutputs {
         match self.spec.cell {
             RnnCell::Rnn => {
-                let hidden = self.gate("hidden", 0, inputs.sums[0]);
+                let hidden = self.gate("hidden", 0, inputs.accumulators[0]);
                 CellOutputs { hidden, cell: None }
             }
             RnnCell::Gru { .. } => {
                 let (update, reset) = (self.update(inputs), self.reset(inputs));
                 let product = match inputs.candidate_bias {
-                    Some(bias) => self.exprs.add2(inputs.sums[2], bias),
-                    None => inputs.sums[2],
+                    Some(bias) => self.exprs.add2(inputs.accumulators[2], bias),
+                    None => inputs.accumulators[2],
                 };
                 let recurrent = self.exprs.mul(reset, product);
                 let sum = match inputs.candidate_input {
@@ -68,12 +68,12 @@ impl CellWriter<'_> {
 
     /// The update gate of a GRU.
     pub fn update(&mut self, inputs: &CellInputs<'_>) -> ExprId {
-        self.gate("update", 0, inputs.sums[0])
+        self.gate("update", 0, inputs.accumulators[0])
     }
 
     /// The reset gate of a GRU.
     pub fn reset(&mut self, inputs: &CellInputs<'_>) -> ExprId {
-        self.gate("reset", 0, inputs.sums[1])
+        self.gate("reset", 0, inputs.accumulators[1])
     }
 
     /// The hidden state of a GRU from the argument of its candidate: `(1 - z) n + z h`.
@@ -96,7 +96,7 @@ impl CellWriter<'_> {
             let forget = self.peeked(inputs, (2, 2), before);
             self.gate("forget", 0, forget)
         };
-        let candidate = self.gate("candidate", 1, inputs.sums[3]);
+        let candidate = self.gate("candidate", 1, inputs.accumulators[3]);
         let kept = self.exprs.mul(forget, before);
         let cell = self.exprs.fma(input, candidate, kept);
         let cell = self.bind("cell", cell);
@@ -110,8 +110,8 @@ impl CellWriter<'_> {
     /// The sum of a gate and what its peephole adds.
     fn peeked(&mut self, inputs: &CellInputs<'_>, (gate, peephole): (usize, usize), cell: ExprId) -> ExprId {
         match inputs.peepholes {
-            Some(weights) => self.exprs.fma(weights[peephole], cell, inputs.sums[gate]),
-            None => inputs.sums[gate],
+            Some(weights) => self.exprs.fma(weights[peephole], cell, inputs.accumulators[gate]),
+            None => inputs.accumulators[gate],
         }
     }
 

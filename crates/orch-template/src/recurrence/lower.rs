@@ -12,8 +12,8 @@ use orch_thread::kernel::{Binding, Kernel, PackedConstant};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::target::CpuTarget;
 
-/// Iterations over the operand of a product that are unrolled.
-const UNROLLED_TERMS: u32 = 4;
+/// Iterations along the K dimension of a product that are unrolled.
+const UNROLLED_K: u32 = 4;
 
 /// Lowers a recurrence under a schedule.
 pub fn lower(recurrence: &RecurrenceProgram, schedule: &RecurrenceSchedule, target: &CpuTarget) -> Kernel {
@@ -34,14 +34,14 @@ struct States {
     /// The update gate, if it is computed before the candidate.
     update: Option<BufferId>,
     /// `[row of the tile, gate, unit of the panel]`.
-    sums: BufferId,
+    accumulators: BufferId,
 }
 
 struct Emitter<'a> {
     recurrence: &'a RecurrenceProgram,
     schedule: RecurrenceSchedule,
     lanes: usize,
-    /// The type of states and sums.
+    /// The type of states and accumulators.
     ty: DType,
     program: ThreadProgram,
     bindings: Vec<Binding>,
@@ -105,7 +105,7 @@ impl<'a> Emitter<'a> {
             cell: cell.has_cell_state().then(|| scratch("cell", state)),
             reset_hidden: resets_operand.then(|| scratch("reset_hidden", state)),
             update: resets_operand.then(|| scratch("update", state)),
-            sums: scratch("sums", schedule.rows * cell.gates() * panel_units),
+            accumulators: scratch("accumulators", schedule.rows * cell.gates() * panel_units),
         };
         let zero = program.exprs.index(0);
         Self {
@@ -213,7 +213,7 @@ impl<'a> Emitter<'a> {
         out
     }
 
-    /// A vector of an argument in the type of the sums.
+    /// A vector of an argument in the type of the accumulators.
     fn load(&mut self, arg: ArgId, offset: ExprId, mask: Option<ExprId>) -> ExprId {
         let buffer = self.buffers[arg.index()];
         let value = self.program.exprs.load(buffer, offset, self.lanes, mask);
@@ -359,7 +359,7 @@ impl<'a> Emitter<'a> {
     fn panel(&mut self, pass: &Pass, step: TimeStep, units: Units) -> Stmt {
         let rows = self.schedule.rows;
         self.loop_over("tile_row", (self.schedule.batch_rows, rows), |emitter, first| {
-            let mut body = emitter.sums(pass, step, units, first);
+            let mut body = emitter.accumulate(pass, step, units, first);
             body.push(emitter.loop_over("row", (rows, 1), |emitter, row| {
                 let tile_row = row;
                 let row = emitter.program.exprs.add2(first, row);
@@ -374,7 +374,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Stores the products of a tile with the weights of a panel.
-    fn sums(&mut self, pass: &Pass, step: TimeStep, units: Units, first_row: ExprId) -> Vec<Stmt> {
+    fn accumulate(&mut self, pass: &Pass, step: TimeStep, units: Units, first_row: ExprId) -> Vec<Stmt> {
         let vectors = units.count.div_ceil(self.lanes);
         let (operand, base) = match self.states.reset_hidden.filter(|_| pass.resets_operand) {
             Some(buffer) => (buffer, self.program.exprs.index(0)),
@@ -403,13 +403,13 @@ impl<'a> Emitter<'a> {
             let factor = exprs.splat(factor, self.lanes);
             let factor = self.let_value(&mut body, "factor", factor);
             for (&register, &weight) in registers.iter().zip(&weights) {
-                let sum = self.program.exprs.var(register);
-                let next = self.program.exprs.fma(factor, weight, sum);
+                let acc = self.program.exprs.var(register);
+                let next = self.program.exprs.fma(factor, weight, acc);
                 body.push(Stmt::Assign(register, next));
             }
         }
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(hidden as i64));
-        let kind = LoopKind::UnrollBy(UNROLLED_TERMS);
+        let kind = LoopKind::UnrollBy(UNROLLED_K);
         out.push(Stmt::For { var: k_var, start, end, step: 1, kind, body });
         for (row, registers) in accumulators.iter().enumerate() {
             for (number, &register) in registers.iter().enumerate() {
@@ -417,7 +417,7 @@ impl<'a> Emitter<'a> {
                 let place = (row * self.recurrence.spec.cell.gates() + gate) * self.panel_units();
                 let offset = self.program.exprs.index((place + vector * self.lanes) as i64);
                 let value = self.program.exprs.var(register);
-                out.push(Stmt::Store { buffer: self.states.sums, offset, value, mask: None });
+                out.push(Stmt::Store { buffer: self.states.accumulators, offset, value, mask: None });
             }
         }
         out
@@ -433,7 +433,7 @@ impl<'a> Emitter<'a> {
         let ty = Type::vector(self.ty, self.lanes);
         let mut row = || {
             let register = |_| {
-                let register = self.program.exprs.declare_register("sum", ty);
+                let register = self.program.exprs.declare_register("accumulator", ty);
                 body.push(Stmt::Register(register, zeros));
                 register
             };
@@ -481,19 +481,19 @@ impl<'a> Emitter<'a> {
             let cell = self.program.exprs.load(buffer, state, self.lanes, None);
             self.let_value(&mut body, "cell_before", cell)
         });
-        let mut sums = Vec::new();
+        let mut accumulators = Vec::new();
         let mut candidate_input = None;
         for &gate in &pass.gates {
-            let sum = self.sum_of(at, gate);
+            let acc = self.accumulator_of(at, gate);
             let input = self.input(step, units, at, gate);
             let is_reset = self.recurrence.spec.cell == RnnCell::Gru { linear_before_reset: true };
             let both = if is_reset && gate == 2 {
                 candidate_input = Some(input);
-                sum
+                acc
             } else {
-                self.program.exprs.add2(sum, input)
+                self.program.exprs.add2(acc, input)
             };
-            sums.push(self.let_value(&mut body, "gate", both));
+            accumulators.push(self.let_value(&mut body, "gate", both));
         }
         let peepholes = self.recurrence.operand(RecurrenceOperand::Peepholes).map(|arg| {
             [0, 1, 2].map(|gate| {
@@ -509,7 +509,14 @@ impl<'a> Emitter<'a> {
             self.load(arg, offset, at.mask)
         });
         let spec = &self.recurrence.spec;
-        let inputs = CellInputs { sums: &sums, candidate_input, candidate_bias, hidden, cell, peepholes };
+        let inputs = CellInputs {
+            accumulators: &accumulators,
+            candidate_input,
+            candidate_bias,
+            hidden,
+            cell,
+            peepholes,
+        };
         let exprs = &mut self.program.exprs;
         let mut writer = CellWriter { exprs, body: &mut body, spec, direction: self.direction };
         let reset_buffers = self.states.reset_hidden.zip(self.states.update);
@@ -524,7 +531,7 @@ impl<'a> Emitter<'a> {
             }
             (Some((_, update)), true) => {
                 let z = writer.exprs.load(update, state, self.lanes, None);
-                writer.updated(sums[0], z, hidden)
+                writer.updated(accumulators[0], z, hidden)
             }
             (None, _) => writer.step(&inputs),
         };
@@ -532,14 +539,14 @@ impl<'a> Emitter<'a> {
         body
     }
 
-    /// A vector of the sums.
-    fn sum_of(&mut self, at: UnitVector, gate: usize) -> ExprId {
+    /// A vector of the accumulators of a gate.
+    fn accumulator_of(&mut self, at: UnitVector, gate: usize) -> ExprId {
         let gates = self.recurrence.spec.cell.gates();
         let units = self.panel_units();
         let gate = self.program.exprs.index(gate as i64);
         let strides = [gates * units, units, 1];
         let offset = self.program.exprs.linear_index(&[at.tile_row, gate, at.in_panel], &strides);
-        self.program.exprs.load(self.states.sums, offset, self.lanes, None)
+        self.program.exprs.load(self.states.accumulators, offset, self.lanes, None)
     }
 
     /// The input's part of a gate: `x[time, sequence, direction, gate, unit]`.

@@ -3,8 +3,8 @@
 //! ```text
 //! hidden and cell states of the task's sequences in scratch
 //! for step:  for panel of hidden units:  for tile of sequences:
-//!     sums[row, gate, unit] = x[time, row, gate, unit] + sum over k of hidden[row, k] * r[k, gate, unit]
-//!     next hidden, cell = cell of the sums
+//!     accumulators[row, gate, unit] = x[time, row, gate, unit] + sum over k of hidden[row, k] * r[k, gate, unit]
+//!     next hidden, cell = cell of the accumulators
 //! ```
 //!
 //! Constant weights are packed: `[direction][panel][k][gate][unit]`, so that a panel is read from front to back. A GRU whose

@@ -16,7 +16,7 @@ pub(crate) struct TimeStep {
     pub after: ExprId,
 }
 
-/// The sums of some gates with one operand.
+/// The accumulators of some gates with one operand.
 pub(crate) struct Pass {
     /// The gates.
     pub gates: Vec<usize>,

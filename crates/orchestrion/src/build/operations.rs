@@ -31,22 +31,20 @@ pub fn operations(block: &BlockProgram, root: ExprId) -> Operations {
     counted
 }
 
-/// How many elements of each argument are read, counting each time.
+/// How many elements of each argument are read at most: of each read as many as the axes have points over which its index varies.
 pub fn reads(block: &BlockProgram) -> Vec<usize> {
     let points =
         |axes: &[orch_compute::VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
     let mut reads = vec![0usize; block.args.len()];
     for stage in &block.stages {
-        let (roots, times) = match stage {
-            Stage::Reduce { domain, reduced, kind: orch_compute::ReduceKind::Dot { lhs, rhs }, .. } => {
-                (vec![*lhs, *rhs], points(domain) * points(reduced))
-            }
-            Stage::Reduce { domain, reduced, body, .. } => (vec![*body], points(domain) * points(reduced)),
-            Stage::Store { domain, body, .. } => (vec![*body], points(domain)),
+        let roots = match stage {
+            Stage::Reduce { kind: orch_compute::ReduceKind::Dot { lhs, rhs }, .. } => vec![*lhs, *rhs],
+            Stage::Reduce { body, .. } | Stage::Store { body, .. } => vec![*body],
         };
         for id in block.exprs.reachable(&roots) {
             if let Expr::Read { arg, .. } = block.exprs.get(id) {
-                reads[arg.index()] = reads[arg.index()].saturating_add(times);
+                let read = points(&block.exprs.free_vars(id));
+                reads[arg.index()] = reads[arg.index()].saturating_add(read);
             }
         }
     }

@@ -95,7 +95,8 @@ const MAX_KERNEL_INPUTS: usize = 80;
 /// If the work is cancelled.
 pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateColumns, Error> {
     let PlanContext { graph, storage, units, signatures, known, planner } = ctx;
-    let mut enumeration = enumerate(&units.dag, &OneKernelRule { fuse: options.fuse }, &LIMITS);
+    let mut enumeration =
+        enumerate(&units.dag, &OneKernelRule { fuse: options.fuse, slices: &units.slices(graph) }, &LIMITS);
     if options.fuse && planner.info().chains_contractions {
         enumeration.candidates.extend(chains(units));
     }
@@ -167,16 +168,34 @@ impl CandidateColumns {
 }
 
 /// What may be one kernel: any reductions, or one contraction with elementwise primitives before and after it.
-struct OneKernelRule {
+struct OneKernelRule<'a> {
     fuse: bool,
+    /// For each unit whether it is a slice.
+    slices: &'a [bool],
 }
 
-impl Admission for OneKernelRule {
+impl OneKernelRule<'_> {
+    /// True if the set reads its contraction through slices only: of one that others read too it computes again no more than these keep.
+    fn computes_part(&self, set: &Growing<'_>) -> bool {
+        let dag = set.dag();
+        let anchors = set.nodes().iter().filter(|&&node| dag.node(node).kind == NodeKind::Anchor);
+        let readers = anchors.flat_map(|&anchor| dag.successors(anchor));
+        readers.filter(|node| set.nodes().contains(node)).all(|node| self.slices[node.index()])
+    }
+}
+
+impl Admission for OneKernelRule<'_> {
     fn judge(&self, set: &Growing<'_>) -> Verdict {
         let kinds = KindRule { anchors: AnchorPolicy::Fused, reduces: ReducePolicy::Inside };
         let mixes = set.count(NodeKind::Anchor) > 0 && set.count(NodeKind::Reduce) > 0;
         let is_several = set.nodes().len() > 1;
-        if mixes || is_several && (!self.fuse || is_wide(set)) { Verdict::Stop } else { kinds.judge(set) }
+        if mixes || is_several && (!self.fuse || is_wide(set)) {
+            return Verdict::Stop;
+        }
+        match kinds.judge(set) {
+            Verdict::KeepExporting if self.computes_part(set) => Verdict::Keep,
+            verdict => verdict,
+        }
     }
 }
 

@@ -85,6 +85,12 @@ impl Units {
         nodes
     }
 
+    /// For each unit whether it is a slice.
+    pub fn slices(&self, graph: &PrimGraph) -> Vec<bool> {
+        let is_slice = |node: &NodeId| matches!(graph.node(*node).op, PrimOp::Slice { .. });
+        self.members.iter().map(|members| members.iter().all(is_slice)).collect()
+    }
+
     /// True for a primitive that costs nothing where it is read, so that its result is not stored.
     pub fn is_free(&self, node: NodeId) -> bool {
         self.free[node.index()]

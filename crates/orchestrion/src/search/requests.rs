@@ -47,7 +47,7 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
     let mut requests: Vec<SearchRequest> = Vec::new();
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
     let consumers = ctx.graph.consumers();
-    for region in regions(ctx.graph, &RegionLimits::default()) {
+    for region in regions_of_products(ctx.graph) {
         // Premises depend on the inputs' values, which are not known here.
         let is_searched = region.premises.is_empty() && !is_wide(&region, ctx);
         let Some(views) = stored_views(&region, ctx).filter(|_| is_searched) else { continue };
@@ -84,6 +84,28 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
     requests.sort_by(|a, b| b.gain_us.total_cmp(&a.gain_us));
     requests.truncate(MAX_SEARCHES);
     requests
+}
+
+/// The regions of a graph, also those of the products that were merged to one: a merged product, of which they take slices, stands between
+/// the products of a gated MLP and what reads them.
+fn regions_of_products(graph: &PrimGraph) -> Vec<Region> {
+    let mut found = regions(graph, &RegionLimits::default());
+    let Some(unmerged) = orch_rewrite::unmerge_products(graph) else { return found };
+    let tensor = |new: TensorId| unmerged.tensors[new.index()];
+    for mut region in regions(&unmerged.graph, &RegionLimits::default()) {
+        if region.nodes.iter().all(|node| unmerged.nodes[node.index()].len() <= 1) {
+            continue;
+        }
+        let inputs: Option<Vec<TensorId>> = region.inputs.iter().map(|view| tensor(view.tensor)).collect();
+        let Some((inputs, output)) = inputs.zip(tensor(region.output.tensor)) else { continue };
+        region.inputs.iter_mut().zip(inputs).for_each(|(view, tensor)| view.tensor = tensor);
+        region.output.tensor = output;
+        let nodes: BTreeSet<NodeId> =
+            region.nodes.iter().flat_map(|node| &unmerged.nodes[node.index()]).copied().collect();
+        region.nodes = nodes.into_iter().collect();
+        found.push(region);
+    }
+    found
 }
 
 /// True if a region reads or computes values beyond the range of f16, to which µGraphs round all operands of products.

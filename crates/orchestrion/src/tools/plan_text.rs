@@ -1,6 +1,6 @@
 //! A plan in words: what runs, what each kernel fuses, and what it costs.
 
-use crate::manifest::{ActionInfo, CallInfo, CtaInfo, KernelInfo, Manifest, Resources};
+use crate::manifest::{ActionInfo, CallInfo, CtaInfo, Device, KernelInfo, Manifest, Resources};
 use crate::{Error, RunContext, Tensor};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -102,12 +102,13 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
         writeln!(text, "{}", superoptimizer(manifest, without_us))?;
     }
     if let [own_us, others @ ..] = &report.alternatives_us[..] {
+        let cache = if manifest.device == Device::Cuda { ", with a cold cache" } else { "" };
+        write!(text, "timed whole{cache}: {own_us:.1} us")?;
         let times: Vec<String> = others.iter().map(|us| format!("{us:.1}")).collect();
-        writeln!(
-            text,
-            "timed whole, with a cold cache: {own_us:.1} us, other plans {} us",
-            times.join(", ")
-        )?;
+        match &times[..] {
+            [] => writeln!(text, "; no other plan could be timed")?,
+            _ => writeln!(text, ", other plans {} us", times.join(", "))?,
+        }
     }
     for (stage, seconds) in &report.stage_seconds {
         writeln!(text, "  {stage:12} {:8.3} s", seconds)?;

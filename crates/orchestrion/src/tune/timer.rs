@@ -4,7 +4,9 @@
 //! options name libraries. Every time is kept in the tuning database, under a key of the kernel's signature, the target and
 //! machine, the compiler, and the label of the implementation.
 
+use super::budget::{Budget, Deadline, Phase};
 use super::select::{FASTER, fastest};
+use crate::manifest::Device;
 use crate::plan::backend::{Meter, Toolchain};
 use crate::plan::candidates::CandidateColumn;
 use crate::plan::context::PlanContext;
@@ -15,18 +17,12 @@ use crate::{Error, Library, Options};
 use orch_files::open_regular;
 use orch_plan::blp::Choice;
 use orch_tune::{Database, Key, Records};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::BufReader;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::rc::Rc;
 
-/// Time for the measurements that the choice of kernels needs, building the kernels included.
-const BUDGET: Duration = Duration::from_secs(20);
-
-/// The same for the measurements of schedules, for each that a kernel may have.
-const SCHEDULE_BUDGET: Duration = Duration::from_millis(2500);
-
-/// Kernels that are built and timed together, in rounds.
+/// Columns of a choice whose schedules are made together.
 const TOGETHER: usize = 16;
 
 /// What builds and times kernels.
@@ -46,7 +42,8 @@ pub struct Timer<'a> {
     signatures: &'a [String],
     options: &'a Options,
     source: TimeSource,
-    deadline: Instant,
+    budget: Rc<Budget>,
+    kernels_until: Deadline,
 }
 
 /// The fastest schedules of a column's kernels.
@@ -69,7 +66,7 @@ enum TimeSource {
 }
 
 impl<'a> Timer<'a> {
-    /// A timer of candidates; `signatures` are those of the kernels.
+    /// A timer of candidates, within a budget; `signatures` are those of the kernels.
     ///
     /// # Errors
     /// If the options name a file of records that cannot be read, or has lines that are none.
@@ -78,6 +75,7 @@ impl<'a> Timer<'a> {
         tools: TimingTools<'a>,
         columns: &'a [CandidateColumn],
         signatures: &'a [String],
+        budget: Rc<Budget>,
         options: &'a Options,
     ) -> Result<Self, Error> {
         let source = match &options.records {
@@ -87,33 +85,49 @@ impl<'a> Timer<'a> {
                 TimeSource::Here { database }
             }
         };
-        Ok(Self { ctx, tools, columns, signatures, options, source, deadline: Instant::now() + BUDGET })
+        let kernels_until = budget.deadline(Phase::Kernels);
+        Ok(Self { ctx, tools, columns, signatures, options, source, budget, kernels_until })
     }
 
-    /// Times the kernels of some columns: those of templates under the preferred schedules, those of µGraphs under the fastest
-    /// ones, because numbers of blocks may suit one of them only, and several of them together.
+    /// Times the kernels of some columns, in their order: those of templates under the preferred schedules, those of µGraphs under
+    /// the fastest ones, because numbers of blocks may suit one of them only, and several of them together.
     ///
     /// # Errors
     /// If the work is cancelled, or kernels do not build or load.
     pub fn measure(&self, wanted: &[usize]) -> Result<Vec<Option<f64>>, Error> {
-        let (substitutes, mut others): (Vec<usize>, Vec<usize>) =
-            wanted.iter().partition(|&&column| self.columns[column].substitute.is_some());
-        let mut times = BTreeMap::new();
-        for (&column, fastest) in substitutes.iter().zip(self.fastest(&substitutes, self.deadline)?) {
-            if let Some(fastest) = fastest {
-                times.insert(column, fastest.time_us);
-            } else {
-                others.push(column);
-            }
+        let is_substitute = |column: usize| self.columns[column].substitute.is_some();
+        let mut times = Vec::with_capacity(wanted.len());
+        for alike in wanted.chunk_by(|&a, &b| is_substitute(a) == is_substitute(b)) {
+            times.extend(match is_substitute(alike[0]) {
+                true => self.measure_substitutes(alike)?,
+                false => self.measure_preferred(alike)?,
+            });
         }
-        let keys: Vec<Option<Key>> = others.iter().map(|&column| self.key(column, None)).collect();
+        let untimed = wanted.iter().zip(&times).filter(|(_, time)| time.is_none()).map(|(&column, _)| column);
+        self.leave_out(Phase::Kernels, untimed, self.kernels_until);
+        Ok(times)
+    }
+
+    /// Times the kernels of columns under the preferred schedules.
+    fn measure_preferred(&self, columns: &[usize]) -> Result<Vec<Option<f64>>, Error> {
+        let keys: Vec<Option<Key>> = columns.iter().map(|&column| self.key(column, None)).collect();
         let run = |numbers: &[usize]| {
-            let columns: Vec<usize> = numbers.iter().map(|&number| others[number]).collect();
+            let columns: Vec<usize> = numbers.iter().map(|&number| columns[number]).collect();
             self.run(&columns)
         };
-        let timed = self.known_or_timed(&keys, self.deadline, run)?;
-        times.extend(others.iter().zip(timed).filter_map(|(&column, time)| Some((column, time?))));
-        Ok(wanted.iter().map(|column| times.get(column).copied()).collect())
+        self.known_or_timed(&keys, self.kernels_until, run)
+    }
+
+    /// Times the kernels of columns of µGraphs under the fastest schedules, where they have several.
+    fn measure_substitutes(&self, columns: &[usize]) -> Result<Vec<Option<f64>>, Error> {
+        let fastest = self.fastest(columns, self.kernels_until)?;
+        let mut times: Vec<Option<f64>> = fastest.into_iter().map(|fastest| Some(fastest?.time_us)).collect();
+        let others: Vec<usize> = (0..columns.len()).filter(|&number| times[number].is_none()).collect();
+        let columns: Vec<usize> = others.iter().map(|&number| columns[number]).collect();
+        for (number, time) in others.into_iter().zip(self.measure_preferred(&columns)?) {
+            times[number] = time;
+        }
+        Ok(times)
     }
 
     /// Times the kernels of a choice under several schedules each, and notes the fastest ones.
@@ -121,8 +135,7 @@ impl<'a> Timer<'a> {
     /// # Errors
     /// As [`Self::measure`].
     pub fn schedules(&self, choice: &Choice, measured: &mut Measured) -> Result<(), Error> {
-        let schedules = u32::try_from(self.options.tune_schedules).unwrap_or(u32::MAX);
-        let deadline = Instant::now() + SCHEDULE_BUDGET.saturating_mul(schedules);
+        let deadline = self.budget.deadline(Phase::Schedules);
         let mut kernels = BTreeSet::new();
         let mut columns: Vec<usize> = choice.columns.iter().map(|id| id.index()).collect();
         columns.retain(|&column| self.columns[column].kernel.is_some_and(|kernel| kernels.insert(kernel)));
@@ -139,17 +152,27 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
-    /// The end-to-end time of a plan if it is known, and its key. It is less than the sum of its kernels' times: kernels of a GPU
-    /// overlap.
+    /// The end-to-end time of a plan if it is known, and its key; `None` of a plan without kernels. It is less than the sum of its
+    /// kernels' times: kernels of a GPU overlap.
     pub fn end_to_end(&self, choice: &Choice, measured: &Measured) -> Option<EndToEndTime> {
         let mut program = String::new();
         for id in &choice.columns {
-            let signature = &self.signatures[self.columns[id.index()].kernel?];
+            let column = &self.columns[id.index()];
+            let Some(kernel) = column.kernel else {
+                // A host routine, or what is evaluated when compiling.
+                let PlanContext { graph, units, signatures, .. } = self.ctx;
+                let nodes = units.primitives(graph, &column.candidate.nodes);
+                program += &signatures.signature(graph, &nodes, &column.candidate.outputs).text;
+                program.push('\n');
+                continue;
+            };
+            let signature = &self.signatures[kernel];
             let schedules = measured.schedules.get(signature).map(|all| all.join("; ")).unwrap_or_default();
             let call = measured.calls.get(signature).map(|call| call.release.clone()).unwrap_or_default();
             program += &format!("{signature}\n{schedules} {call}\n");
         }
-        let first = choice.columns.first()?.index();
+        let is_kernel = |column: &usize| self.columns[*column].kernel.is_some();
+        let first = choice.columns.iter().map(|id| id.index()).find(is_kernel)?;
         let flags = format!("time of a plan, {}", self.options.precision.name());
         let key = Key { program, flags, ..self.key(first, None)? };
         Some(EndToEndTime { time_us: self.known(&key), key })
@@ -164,7 +187,15 @@ impl<'a> Timer<'a> {
     }
 
     /// The fastest schedules of the kernels of some columns; none where there is no choice, or a kernel is not timed.
-    fn fastest(&self, columns: &[usize], deadline: Instant) -> Result<Vec<Option<Fastest>>, Error> {
+    fn fastest(&self, columns: &[usize], deadline: Deadline) -> Result<Vec<Option<Fastest>>, Error> {
+        // Schedules are not even made once nothing is timed any more.
+        if self.budget.fits_no_kernel(deadline) {
+            // A kernel of a CPU has one.
+            if self.ctx.planner.info().device == Device::Cuda {
+                self.leave_out(Phase::Schedules, columns.iter().copied(), deadline);
+            }
+            return Ok(columns.iter().map(|_| None).collect());
+        }
         let of_columns: Vec<(&CandidateColumn, Vec<(Library, String)>)> =
             columns.iter().map(|&column| (&self.columns[column], self.releases(column))).collect();
         let designs = self.ctx.schedules(&of_columns, self.options)?;
@@ -189,15 +220,19 @@ impl<'a> Timer<'a> {
         let mut chains = Vec::new();
         for (&column, of_column) in columns.iter().zip(&designs) {
             let mut sum = (!of_column.is_empty()).then(Fastest::default);
-            let mut chain = Vec::new();
+            let (mut chain, mut is_whole) = (Vec::new(), true);
             for designs in of_column {
                 let times: Vec<Option<f64>> = times.by_ref().take(designs.len()).collect();
+                is_whole &= !times.contains(&None);
                 let timed = sum.take().zip(fastest_implementation(designs, &times));
                 sum = timed.map(|(mut sum, (design, time_us, call))| {
                     sum.schedules.push(design.design.schedule.clone());
                     chain.push(design.clone());
                     Fastest { time_us: sum.time_us + time_us, call, ..sum }
                 });
+            }
+            if !is_whole {
+                self.leave_out(Phase::Schedules, [column].into_iter(), deadline);
             }
             if sum.is_some() && chain.len() > 1 {
                 chains.push((all.len(), column, chain));
@@ -213,7 +248,7 @@ impl<'a> Timer<'a> {
         &self,
         chains: &[(usize, usize, Vec<KernelDesign>)],
         all: &mut [Option<Fastest>],
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<(), Error> {
         let key = |(_, column, chain): &(usize, usize, Vec<KernelDesign>)| {
             let labels: Vec<&str> = chain.iter().map(KernelDesign::label).collect();
@@ -233,29 +268,38 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
+    /// Notes that the kernels of columns were left out, if that is because time is up.
+    fn leave_out(&self, phase: Phase, columns: impl Iterator<Item = usize>, deadline: Deadline) {
+        if matches!(self.source, TimeSource::Here { .. }) && self.budget.fits_no_kernel(deadline) {
+            columns
+                .filter_map(|column| self.columns[column].kernel)
+                .for_each(|kernel| self.budget.leave_out(phase, kernel));
+        }
+    }
+
     /// Times by key, from the records or the database; what is not there is timed by `run`, some at a time, until the
     /// deadline.
     fn known_or_timed(
         &self,
         keys: &[Option<Key>],
-        deadline: Instant,
+        deadline: Deadline,
         run: impl Fn(&[usize]) -> Result<Vec<Option<f64>>, Error>,
     ) -> Result<Vec<Option<f64>>, Error> {
         let mut times: Vec<Option<f64>> = keys.iter().map(|key| self.known(key.as_ref()?)).collect();
         let TimeSource::Here { database } = &self.source else { return Ok(times) };
         let missing: Vec<usize> = (0..keys.len()).filter(|&number| times[number].is_none()).collect();
-        for some in missing.chunks(TOGETHER) {
-            if Instant::now() >= deadline {
-                break;
-            }
-            for (&number, time) in some.iter().zip(run(some)?) {
-                times[number] = time;
+        let run_and_keep = |some: &[usize]| {
+            let times = run(some)?;
+            for (&number, &time) in some.iter().zip(&times) {
                 if let (Some(database), Some(key), Some(time)) = (database, &keys[number], time) {
                     // A figure that cannot be kept is measured again.
                     let _ = database.put(key, &time);
                 }
             }
-        }
+            Ok(times)
+        };
+        let timed = self.budget.in_batches(deadline, &missing, run_and_keep)?;
+        missing.into_iter().zip(timed).for_each(|(number, time)| times[number] = time);
         Ok(times)
     }
 
@@ -393,6 +437,7 @@ mod tests {
 
             let database = Database::open(&options.cache_dir).unwrap();
             let source = TimeSource::Here { database: Some(database) };
+            let budget = Rc::new(Budget::new(&options));
             let timer = Timer {
                 ctx,
                 tools: TimingTools { toolchain: backend, meter: backend },
@@ -400,7 +445,8 @@ mod tests {
                 signatures: &found.signatures,
                 options: &options,
                 source,
-                deadline: Instant::now(),
+                kernels_until: budget.deadline(Phase::Kernels),
+                budget,
             };
             let times = [9.0, 6.0, 7.0];
             if let TimeSource::Here { database: Some(database) } = &timer.source {

@@ -12,8 +12,8 @@ use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 
-/// Terms of a product whose loads are in flight together.
-const TERMS_IN_FLIGHT: u32 = 8;
+/// Iterations along the K dimension whose loads are in flight together.
+const K_IN_FLIGHT: u32 = 8;
 
 /// Lowers a recurrence under a schedule.
 pub fn lower(recurrence: &RecurrenceProgram, schedule: &GpuRecurrenceSchedule) -> Kernel {
@@ -35,7 +35,7 @@ struct SharedBuffers {
     /// `[item]`: the cell state of an LSTM.
     cell: Option<BufferId>,
     /// `[part, row, gate, unit]`, own units.
-    sums: BufferId,
+    accumulators: BufferId,
     /// `[k, gate, unit]`, own units.
     weights: Option<BufferId>,
 }
@@ -57,7 +57,7 @@ struct Item {
 struct Emitter<'a> {
     recurrence: &'a RecurrenceProgram,
     schedule: GpuRecurrenceSchedule,
-    /// The type of states and sums.
+    /// The type of states and accumulators.
     ty: DType,
     program: ThreadProgram,
     shared: SharedBuffers,
@@ -84,7 +84,7 @@ impl<'a> Emitter<'a> {
         let mut shared = |name: &str, dtype: DType, elems: usize| {
             program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Shared })
         };
-        let weight_elems = schedule.shared_terms * schedule.parts * gates * schedule.units;
+        let weight_elems = schedule.shared_k * schedule.parts * gates * schedule.units;
         let weight_type = recurrence.arg(RecurrenceProgram::R).dtype;
         let shared = SharedBuffers {
             weights: (weight_elems > 0).then(|| shared("weights", weight_type, weight_elems)),
@@ -92,7 +92,7 @@ impl<'a> Emitter<'a> {
             reset_hidden: resets_operand.then(|| shared("reset_hidden", ty, states)),
             update: resets_operand.then(|| shared("update", ty, items)),
             cell: cell.has_cell_state().then(|| shared("cell", ty, items)),
-            sums: shared("sums", ty, schedule.parts * schedule.rows * gates * schedule.units),
+            accumulators: shared("accumulators", ty, schedule.parts * schedule.rows * gates * schedule.units),
         };
         let zero = program.exprs.index(0);
         let thread = program.exprs.var(thread);
@@ -175,14 +175,14 @@ impl<'a> Emitter<'a> {
         Stmt::For { var, start: self.thread, end, step: threads as i64, kind: LoopKind::Serial, body }
     }
 
-    /// Copies the first terms of the own units' weights to shared memory.
+    /// Copies the weights of the own units for the first part of the K dimension to shared memory.
     fn copy_weights(&mut self) -> Option<Stmt> {
         let buffer = self.shared.weights?;
-        let GpuRecurrenceSchedule { units, lanes, parts, shared_terms, .. } = self.schedule;
+        let GpuRecurrenceSchedule { units, lanes, parts, shared_k, .. } = self.schedule;
         let gates = self.recurrence.spec.cell.gates();
         let hidden = self.recurrence.extents.hidden;
         let groups = units / lanes;
-        let shape = [shared_terms * parts, gates, groups];
+        let shape = [shared_k * parts, gates, groups];
         Some(self.shared_loop("vector", shape.iter().product(), |emitter, number| {
             let index = emitter.program.exprs.unflatten(number, &shape);
             let own = emitter.program.exprs.mul_const(index[2], lanes as i64);
@@ -193,8 +193,8 @@ impl<'a> Emitter<'a> {
             let from = emitter.weight_offset(index[0], index[1], unit);
             let exprs = &mut emitter.program.exprs;
             // Terms and units past the last one are not read.
-            let [terms, all] = [hidden, hidden].map(|extent| exprs.index(extent as i64));
-            let exists = [exprs.lt(index[0], terms), exprs.lt(unit, all)];
+            let [all_k, all_units] = [hidden, hidden].map(|extent| exprs.index(extent as i64));
+            let exists = [exprs.lt(index[0], all_k), exprs.lt(unit, all_units)];
             let exists = exprs.all(exists);
             let mask = exprs.splat(exists, lanes);
             let arg = emitter.buffer(RecurrenceProgram::R);
@@ -221,7 +221,7 @@ impl<'a> Emitter<'a> {
         BufferId::new(arg.index())
     }
 
-    /// An element of an argument in the type of the sums.
+    /// An element of an argument in the type of the accumulators.
     fn load(&mut self, arg: ArgId, offset: ExprId, mask: Option<ExprId>) -> ExprId {
         let value = self.program.exprs.load(self.buffer(arg), offset, 1, mask);
         self.program.exprs.cast(self.ty, value)
@@ -381,7 +381,7 @@ impl<'a> Emitter<'a> {
         self.load(RecurrenceProgram::X, offset, Some(item.exists))
     }
 
-    /// The thread's part of the sums: `lanes` units of all rows and gates over every `parts`-th term.
+    /// The thread's part of the accumulators: `lanes` units of all rows and gates over every `parts`-th index of the K dimension.
     fn product(&mut self, pass: &Pass, step: TimeStep) -> Vec<Stmt> {
         let GpuRecurrenceSchedule { units, lanes, parts, .. } = self.schedule;
         let groups = units / lanes;
@@ -411,40 +411,40 @@ impl<'a> Emitter<'a> {
         step: TimeStep,
         (part, own, unit): (ExprId, ExprId, ExprId),
     ) -> Vec<Stmt> {
-        let GpuRecurrenceSchedule { rows, units, lanes, shared_terms, .. } = self.schedule;
+        let GpuRecurrenceSchedule { rows, units, lanes, shared_k, .. } = self.schedule;
         let gates = self.recurrence.spec.cell.gates();
-        let terms = self.schedule.terms(self.recurrence);
+        let part_k = self.schedule.part_k(self.recurrence);
         let mut out = Vec::new();
         let zero = self.program.exprs.zero(self.ty);
         let zeros = self.program.exprs.splat(zero, lanes);
-        let mut sums: Vec<VarId> = Vec::new();
+        let mut accumulators: Vec<VarId> = Vec::new();
         for _ in 0..rows * pass.gates.len() {
-            let register = self.program.exprs.declare_register("sum", Type::vector(self.ty, lanes));
+            let register = self.program.exprs.declare_register("accumulator", Type::vector(self.ty, lanes));
             out.push(Stmt::Register(register, zeros));
-            sums.push(register);
+            accumulators.push(register);
         }
-        let at = TermsAt { pass, step, part, own, unit };
-        out.extend(self.terms((0, shared_terms), true, &at, &sums));
-        out.extend(self.terms((shared_terms, terms), false, &at, &sums));
-        for (number, &sum) in sums.iter().enumerate() {
+        let at = AccumulatorsAt { pass, step, part, own, unit };
+        out.extend(self.accumulate((0, shared_k), true, &at, &accumulators));
+        out.extend(self.accumulate((shared_k, part_k), false, &at, &accumulators));
+        for (number, &register) in accumulators.iter().enumerate() {
             let [row, gate] = [number / pass.gates.len(), pass.gates[number % pass.gates.len()]];
             let exprs = &mut self.program.exprs;
             let [row, gate] = [row, gate].map(|value| exprs.index(value as i64));
             let strides = [rows * gates * units, gates * units, units, 1];
             let offset = exprs.linear_index(&[part, row, gate, own], &strides);
-            let value = exprs.var(sum);
-            out.push(Stmt::Store { buffer: self.shared.sums, offset, value, mask: None });
+            let value = exprs.var(register);
+            out.push(Stmt::Store { buffer: self.shared.accumulators, offset, value, mask: None });
         }
         out
     }
 
-    /// A loop over some of the thread's terms.
-    fn terms(
+    /// A loop over a range of the thread's part of the K dimension.
+    fn accumulate(
         &mut self,
         (first, last): (usize, usize),
         is_shared: bool,
-        at: &TermsAt<'_>,
-        sums: &[VarId],
+        at: &AccumulatorsAt<'_>,
+        accumulators: &[VarId],
     ) -> Option<Stmt> {
         if first == last {
             return None;
@@ -452,9 +452,9 @@ impl<'a> Emitter<'a> {
         let GpuRecurrenceSchedule { rows, units, lanes, parts, .. } = self.schedule;
         let hidden = self.recurrence.extents.hidden;
         let gates = self.recurrence.spec.cell.gates();
-        let (var, term) = self.program.exprs.fresh_index("term", last);
+        let (var, own_k) = self.program.exprs.fresh_index("own_k", last);
         let mut body = Vec::new();
-        let k = self.program.exprs.linear_index(&[term, at.part], &[parts, 1]);
+        let k = self.program.exprs.linear_index(&[own_k, at.part], &[parts, 1]);
         let k = self.bind(&mut body, "k", k, last * parts);
         let exists = (last * parts > hidden).then(|| {
             let all = self.program.exprs.index(hidden as i64);
@@ -490,15 +490,15 @@ impl<'a> Emitter<'a> {
             let factor = exprs.load(operand, offset, 1, exists);
             let factor = self.let_value(&mut body, "factor", factor);
             for (number, &weight) in weights.iter().enumerate() {
-                let register = sums[row * weights.len() + number];
+                let register = accumulators[row * weights.len() + number];
                 let exprs = &mut self.program.exprs;
-                let sum = exprs.var(register);
-                let next = exprs.fma(factor, weight, sum);
+                let acc = exprs.var(register);
+                let next = exprs.fma(factor, weight, acc);
                 body.push(Stmt::Assign(register, next));
             }
         }
         let [start, end] = [first, last].map(|value| self.program.exprs.index(value as i64));
-        Some(Stmt::For { var, start, end, step: 1, kind: LoopKind::UnrollBy(TERMS_IN_FLIGHT), body })
+        Some(Stmt::For { var, start, end, step: 1, kind: LoopKind::UnrollBy(K_IN_FLIGHT), body })
     }
 
     /// The cell of an item.
@@ -514,12 +514,12 @@ impl<'a> Emitter<'a> {
             let cell = self.program.exprs.load(buffer, item.number, 1, None);
             self.let_value(&mut body, "cell_before", cell)
         });
-        let mut sums = Vec::new();
+        let mut accumulators = Vec::new();
         let mut candidate_input = None;
         for (&gate, &input) in pass.gates.iter().zip(inputs) {
             let product = self.sum_of_parts(&mut body, item, gate);
             let is_reset = self.recurrence.spec.cell == RnnCell::Gru { linear_before_reset: true };
-            sums.push(if is_reset && gate == 2 {
+            accumulators.push(if is_reset && gate == 2 {
                 candidate_input = Some(input);
                 product
             } else {
@@ -540,7 +540,14 @@ impl<'a> Emitter<'a> {
             self.load(arg, offset, None)
         });
         let spec = &self.recurrence.spec;
-        let inputs = CellInputs { sums: &sums, candidate_input, candidate_bias, hidden, cell, peepholes };
+        let inputs = CellInputs {
+            accumulators: &accumulators,
+            candidate_input,
+            candidate_bias,
+            hidden,
+            cell,
+            peepholes,
+        };
         let exprs = &mut self.program.exprs;
         let mut writer = CellWriter { exprs, body: &mut body, spec, direction: self.direction };
         let outputs = match (self.shared.reset_hidden.zip(self.shared.update), pass.resets_operand) {
@@ -553,7 +560,7 @@ impl<'a> Emitter<'a> {
             }
             (Some((_, update)), true) => {
                 let z = writer.exprs.load(update, item.number, 1, None);
-                writer.updated(sums[0], z, hidden)
+                writer.updated(accumulators[0], z, hidden)
             }
             (None, _) => writer.step(&inputs),
         };
@@ -561,7 +568,7 @@ impl<'a> Emitter<'a> {
         body
     }
 
-    /// The sum of a gate over all parts.
+    /// The accumulators of a gate over all parts, added up.
     fn sum_of_parts(&mut self, body: &mut Vec<Stmt>, item: Item, gate: usize) -> ExprId {
         let GpuRecurrenceSchedule { rows, units, parts, .. } = self.schedule;
         let gates = self.recurrence.spec.cell.gates();
@@ -570,7 +577,7 @@ impl<'a> Emitter<'a> {
         let mut values: Vec<ExprId> = (0..parts)
             .map(|part| {
                 let offset = exprs.add_const(line, ((part * rows * gates + gate) * units) as i64);
-                exprs.load(self.shared.sums, offset, 1, None)
+                exprs.load(self.shared.accumulators, offset, 1, None)
             })
             .collect();
         // Pairwise, which is also what rounds least.
@@ -660,11 +667,11 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Which sums a thread adds to.
-struct TermsAt<'a> {
+/// Which accumulators a thread adds to.
+struct AccumulatorsAt<'a> {
     pass: &'a Pass,
     step: TimeStep,
-    /// The thread's part of the terms.
+    /// The thread's part of the K dimension.
     part: ExprId,
     /// Its first own unit, and the same among all hidden units.
     own: ExprId,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! CTA r of c has the hidden units r * u .. (r + 1) * u; each has the hidden states of all units in shared memory, twice
-//! for step:  each thread: sums[row, gate, 4 units] over its part of k   -> shared memory
+//! for step:  each thread: accumulators[row, gate, 4 units] over its part of k   -> shared memory
 //!            barrier;  each thread: cell of one unit of one row, states -> shared memory of all CTAs of the cluster
 //!            barrier of the cluster
 //! ```

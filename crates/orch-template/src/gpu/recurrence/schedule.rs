@@ -17,19 +17,19 @@ pub struct GpuRecurrenceSchedule {
     pub units: usize,
     /// Hidden units of a thread in a product.
     pub lanes: usize,
-    /// Parts of the terms of a product, each summed up by other threads.
+    /// Parts of the K dimension of a product, each accumulated by other threads.
     pub parts: usize,
-    /// Of each part the terms whose weights are in shared memory.
-    pub shared_terms: usize,
+    /// Of each part the extent of the K dimension whose weights are in shared memory.
+    pub shared_k: usize,
 }
 
-/// Most sequences of a cluster: each has sums in registers.
+/// Most sequences of a cluster: each has accumulators in registers.
 const MAX_ROWS: usize = 8;
 /// Threads of a CTA beyond which registers become scarce.
 const MAX_THREADS: usize = 512;
-/// Registers of sums that a thread has at most.
-const MAX_SUMS: usize = 96;
-/// Registers of a thread beside its sums: weights in flight, offsets, inputs of cells.
+/// Accumulators that a thread has at most, in registers.
+const MAX_ACCUMULATORS: usize = 96;
+/// Registers of a thread beside its accumulators: weights in flight, offsets, inputs of cells.
 const OTHER_REGISTERS: usize = 72;
 
 /// Cycles of a step without its products: barriers and cells of a CTA, and what a barrier of a cluster and stores through DSMEM add.
@@ -42,11 +42,11 @@ const SHARED_BYTES: f64 = 100.0;
 const ALL_L2_BYTES: f64 = 3000.0;
 /// Multiply-adds of an SM in a cycle that products of few sequences reach.
 const MULTIPLY_ADDS: f64 = 80.0;
-/// Cycles of a term whose weights come from L2, and of one from shared memory, with those of one or two others in flight.
-const L2_TERM: f64 = 300.0;
-const SHARED_TERM: f64 = 20.0;
-/// Cycles of a partial sum that a cell adds up.
-const PARTIAL_SUM: f64 = 2.5;
+/// Cycles of an index of the K dimension whose weights come from L2, and of one whose come from shared memory, with those of one or two others in flight.
+const L2_K_CYCLES: f64 = 300.0;
+const SHARED_K_CYCLES: f64 = 20.0;
+/// Cycles of an accumulator of a part that a cell adds up.
+const PARTIAL_CYCLES: f64 = 2.5;
 
 impl GpuRecurrenceSchedule {
     /// Threads of a CTA: whole warps.
@@ -54,8 +54,8 @@ impl GpuRecurrenceSchedule {
         (self.parts * self.units / self.lanes).next_multiple_of(WARP)
     }
 
-    /// The terms of a part.
-    pub fn terms(&self, recurrence: &RecurrenceProgram) -> usize {
+    /// The extent of the K dimension of a part.
+    pub fn part_k(&self, recurrence: &RecurrenceProgram) -> usize {
         recurrence.extents.hidden.div_ceil(self.parts)
     }
 
@@ -64,38 +64,38 @@ impl GpuRecurrenceSchedule {
         recurrence.extents.directions * recurrence.extents.batch.div_ceil(self.rows) * self.cluster
     }
 
-    /// Bytes of shared memory: weights, hidden states, partial sums and states of the own units.
+    /// Bytes of shared memory: weights, hidden states, accumulators of all parts and states of the own units.
     fn shared_bytes(&self, recurrence: &RecurrenceProgram) -> usize {
         let gates = recurrence.spec.cell.gates();
         let size = recurrence.compute_type().size_bytes();
         let hidden = recurrence.extents.hidden;
-        let weights = self.shared_terms * self.parts * gates * self.units * weight_bytes(recurrence);
+        let weights = self.shared_k * self.parts * gates * self.units * weight_bytes(recurrence);
         let states = match recurrence.spec.cell {
             RnnCell::Gru { linear_before_reset: false } => 3,
             _ => 2,
         };
         let all = states * self.rows * hidden;
-        let sums = self.parts * self.rows * gates * self.units;
+        let accumulators = self.parts * self.rows * gates * self.units;
         let own = 2 * self.rows * self.units;
         // Each buffer begins at a multiple of 128 bytes.
-        weights + (all + sums + own) * size + 8 * 128
+        weights + (all + accumulators + own) * size + 8 * 128
     }
 
     /// Modelled cycles of the kernel.
     pub fn cycles(&self, recurrence: &RecurrenceProgram, target: &GpuTarget) -> f64 {
         let gates = recurrence.spec.cell.gates() as f64;
-        let terms = self.terms(recurrence);
-        let weights = (terms * self.parts) as f64 * gates * self.units as f64;
-        let shared = self.shared_terms as f64 / terms.max(1) as f64;
+        let part_k = self.part_k(recurrence);
+        let weights = (part_k * self.parts) as f64 * gates * self.units as f64;
+        let shared = self.shared_k as f64 / part_k.max(1) as f64;
         let bytes = weights * weight_bytes(recurrence) as f64;
         let at_once = target.ctas_in_clusters(self.cluster).max(1);
         let resident = self.ctas(recurrence).min(at_once) as f64;
         let l2 = bytes * (1.0 - shared);
         let read = (l2 / L2_BYTES).max(l2 * resident / ALL_L2_BYTES) + bytes * shared / SHARED_BYTES;
-        let latency = (terms - self.shared_terms) as f64 * L2_TERM + self.shared_terms as f64 * SHARED_TERM;
+        let latency = (part_k - self.shared_k) as f64 * L2_K_CYCLES + self.shared_k as f64 * SHARED_K_CYCLES;
         let multiply = weights * self.rows as f64 / MULTIPLY_ADDS;
         let cells = (self.rows * self.units).div_ceil(self.threads()) as f64;
-        let reduce = cells * gates * self.parts as f64 * PARTIAL_SUM;
+        let reduce = cells * gates * self.parts as f64 * PARTIAL_CYCLES;
         let synchronise = CTA_STEP + if self.cluster > 1 { CLUSTER_STEP } else { 0.0 };
         let passes =
             if recurrence.spec.cell == (RnnCell::Gru { linear_before_reset: false }) { 2.0 } else { 1.0 };
@@ -123,7 +123,7 @@ pub fn schedules(recurrence: &RecurrenceProgram, target: &GpuTarget) -> Vec<GpuR
         let units = extents.hidden.div_ceil(cluster).next_multiple_of(lanes);
         for rows in [1, 2, 4, MAX_ROWS].into_iter().filter(|&rows| rows < 2 * extents.batch) {
             for parts in (0..7).map(|power| 1 << power).filter(|&parts| parts <= extents.hidden) {
-                let schedule = GpuRecurrenceSchedule { rows, cluster, units, lanes, parts, shared_terms: 0 };
+                let schedule = GpuRecurrenceSchedule { rows, cluster, units, lanes, parts, shared_k: 0 };
                 found.extend(with_shared_weights(schedule, recurrence, target));
             }
         }
@@ -139,25 +139,26 @@ fn with_shared_weights(
     target: &GpuTarget,
 ) -> Option<GpuRecurrenceSchedule> {
     let gates = recurrence.spec.cell.gates();
-    let sums = schedule.rows * gates * schedule.lanes;
+    let accumulators = schedule.rows * gates * schedule.lanes;
     let threads = schedule.parts * schedule.units / schedule.lanes;
     let free = target.shared_bytes.checked_sub(schedule.shared_bytes(recurrence))?;
-    let registers = schedule.threads() * (sums + OTHER_REGISTERS);
-    let is_served = threads <= MAX_THREADS && sums <= MAX_SUMS && registers <= target.sm_registers;
-    let term_bytes = schedule.parts * gates * schedule.units * weight_bytes(recurrence);
+    let registers = schedule.threads() * (accumulators + OTHER_REGISTERS);
+    let is_served =
+        threads <= MAX_THREADS && accumulators <= MAX_ACCUMULATORS && registers <= target.sm_registers;
+    let k_bytes = schedule.parts * gates * schedule.units * weight_bytes(recurrence);
     // Weights that are read once only gain nothing.
     let is_reread = recurrence.extents.time > 1;
-    let most = if is_reread { free / term_bytes.max(1) } else { 0 };
-    let shared_terms = most.min(schedule.terms(recurrence));
-    is_served.then_some(GpuRecurrenceSchedule { shared_terms, ..schedule })
+    let most = if is_reread { free / k_bytes.max(1) } else { 0 };
+    let shared_k = most.min(schedule.part_k(recurrence));
+    is_served.then_some(GpuRecurrenceSchedule { shared_k, ..schedule })
 }
 
 impl fmt::Display for GpuRecurrenceSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rows, cluster, units, lanes, parts, shared_terms } = self;
+        let Self { rows, cluster, units, lanes, parts, shared_k } = self;
         write!(
             f,
-            "{rows} sequences, cluster {cluster} of {units} units by {lanes}, {parts} parts, {shared_terms} shared"
+            "{rows} sequences, cluster {cluster} of {units} units by {lanes}, {parts} parts, {shared_k} shared"
         )
     }
 }
