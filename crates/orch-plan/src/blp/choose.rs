@@ -6,11 +6,12 @@ use super::prices::{Prices, excess_with_column};
 use super::pricing::prices;
 use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::Window;
+use super::window::{Window, running_order};
 use super::{
     BlpError, Choice, ChooseOptions, ChooseReport, ClassId, ColumnId, Problem, Status, milp, reduce, schedule,
 };
 use crate::solver::{Solver, SolverLimits};
+use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
 /// States expanded per group by the sweeps of growing width: each makes the next cheaper by a lighter choice to beat.
@@ -204,16 +205,24 @@ impl<'a> Chooser<'a> {
 
     /// Improves a choice window by window, in the order in which it runs, until no window gets better.
     fn by_windows(&mut self, part: &Instance, best: &mut Selection) {
+        let producers = part.producers();
+        let mut order = running_order(part, best);
+        let mut is_known = FxHashSet::default();
         for _ in 0..MAX_WINDOW_ROUNDS {
             let before = best.weight;
             let mut start = 0;
             while start < best.columns.len() {
-                let window = Window::new(part, best, start..start + WINDOW_COLUMNS);
+                let window = Window::new(part, &producers, &order, start..start + WINDOW_COLUMNS);
+                start += WINDOW_STRIDE;
+                // What did not get better does not when it is tried again.
+                if !is_known.insert(window.digest()) {
+                    continue;
+                }
                 let solved = self.improved(&window, &window.sources(part));
                 if solved.weight < window.weight {
                     *best = window.replaced(part, &solved.selection(part));
+                    order = running_order(part, best);
                 }
-                start += WINDOW_STRIDE;
             }
             if best.weight == before {
                 break;
