@@ -7,8 +7,6 @@ mod microlp_solver;
 
 pub use microlp_solver::MicroLp;
 
-use std::time::Duration;
-
 /// A variable of a [`Milp`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Variable {
@@ -42,11 +40,9 @@ pub struct Milp {
     pub rows: Vec<Row>,
 }
 
-/// When to stop.
+/// When to stop: never by the clock, so that equal programs have equal results.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SolverLimits {
-    /// Wall-clock time.
-    pub time: Duration,
     /// Branch-and-bound nodes.
     pub nodes: u64,
 }

@@ -254,15 +254,20 @@ fn find_plans(
     options: &Options,
 ) -> Result<Vec<Found>, Error> {
     let mut candidates = clock.run("candidates", || candidates(ctx, options))?;
+    // The choice by modelled costs among kernels of templates and host routines.
+    let mut plain_choice = clock.run("choose", || modelled(ctx, &candidates.columns))?;
     if options.superoptimize && options.fuse {
-        let columns = &candidates.columns;
-        let choice = clock.run("choose", || choose(ctx.units, columns, &costs_us(columns)))?;
-        clock.run("superoptimize", || add_substitutes(&mut candidates, ctx, &choice.columns, options))?;
+        let chosen = &plain_choice.columns;
+        clock.run("superoptimize", || add_substitutes(&mut candidates, ctx, chosen, options))?;
     }
     'again: loop {
         let columns = &candidates.columns;
+        let modelled_choice = match candidates.plain().count() == columns.len() {
+            true => plain_choice.clone(),
+            false => clock.run("choose", || modelled(ctx, columns))?,
+        };
         let Best { choice, untuned, timer, times } =
-            best(ctx, backend, columns, &candidates.signatures, clock, options)?;
+            best(ctx, backend, columns, &candidates.signatures, modelled_choice, clock, options)?;
         let mut measured = Measured::default();
         let choices = match &timer {
             Some(_) if backend.info().overlaps_kernels => {
@@ -290,6 +295,8 @@ fn find_plans(
                 }
                 Err(unserved) if number == 0 => {
                     candidates.reject(&unserved, |candidate| ctx.host_us(candidate));
+                    let plain: Vec<CandidateColumn> = candidates.plain().cloned().collect();
+                    plain_choice = clock.run("choose", || modelled(ctx, &plain))?;
                     continue 'again;
                 }
                 // An alternative that is not lowered is left out.
@@ -307,7 +314,7 @@ fn find_plans(
         }
         if found.iter().any(|found| found.plan.has_substitutes()) {
             let plain: Vec<CandidateColumn> = candidates.plain().cloned().collect();
-            let without = best(ctx, backend, &plain, &candidates.signatures, clock, options)?;
+            let without = best(ctx, backend, &plain, &candidates.signatures, plain_choice, clock, options)?;
             for found in found.iter_mut().filter(|found| found.plan.has_substitutes()) {
                 found.plan.without_superoptimizer_us = Some(time_us(&plain, &without.choice));
             }
@@ -364,15 +371,21 @@ struct Best<'a> {
     times: BTreeMap<usize, f64>,
 }
 
+/// The choice by modelled costs.
+fn modelled(ctx: PlanContext<'_>, columns: &[CandidateColumn]) -> Result<Choice, Error> {
+    choose(ctx.units, columns, &costs_us(columns))
+}
+
+/// The best choice that is found from the one by modelled costs.
 fn best<'a>(
     ctx: PlanContext<'a>,
     backend: &'a dyn Backend,
     columns: &'a [CandidateColumn],
     signatures: &'a [String],
+    choice: Choice,
     clock: &mut StageClock<'_>,
     options: &'a Options,
 ) -> Result<Best<'a>, Error> {
-    let choice = clock.run("choose", || choose(ctx.units, columns, &costs_us(columns)))?;
     if !backend.info().is_tuned(options) {
         return Ok(Best { untuned: choice.clone(), choice, timer: None, times: BTreeMap::new() });
     }

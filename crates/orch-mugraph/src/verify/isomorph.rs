@@ -1,10 +1,11 @@
-//! Programs cut down along parallel indices: to as many elements as one block computes.
+//! Programs cut down along parallel indices: to one element, or to one block of two where blocks compute several.
 //!
 //! An index is *parallel* in a program if each element of the output along it depends on the same element of the inputs
 //! only, always in the same way: heads and rows of an attention, columns of a matrix product. If it is parallel in both of
 //! two programs, they are equal at any extent if they are equal at one. What decides is the operators: an index is not
 //! parallel once it is summed, concatenated, cut by a loop, compared with another one (in a causal mask), or cut by a grid
-//! in one place and not in another.
+//! in one place and not in another. That holds for the operators inside blocks too, so the number of elements of a tile
+//! does not matter either: kernels whose tiles differ need not be tested at a common multiple of them.
 
 use super::shrink::{Classes, resize, with_shape};
 use crate::graph::{BlockGraph, MuGraph, Node, TensorId, TileNode};
@@ -16,6 +17,9 @@ type Index = usize;
 
 /// The index of each dimension of a tensor or tile, if it is a parallel one.
 type Dims = Vec<Option<Index>>;
+
+/// What a tile of several elements is cut to. Tiles of one element would be repeated to any extent.
+const TILE: usize = 2;
 
 /// Two programs at smaller extents, which are equal if and only if the given ones are.
 pub(crate) struct Isomorph {
@@ -77,8 +81,8 @@ fn tensors(program: &MuGraph, classes: &mut Classes) -> Option<Vec<Dims>> {
 struct Walk {
     /// Indices that are not parallel.
     serial: BTreeSet<Index>,
-    /// Tiles of an index: elements that belong to one block.
-    tiles: BTreeMap<Index, BTreeSet<usize>>,
+    /// Indices of which a block of some kernel has several elements, not all.
+    tiled: BTreeSet<Index>,
     /// For each kernel the index that each grid dimension cuts.
     grids: BTreeMap<TensorId, Vec<Option<Index>>>,
     /// The program's masks.
@@ -242,9 +246,7 @@ impl Walk {
                     self.refuse([grid[axis], dims[dim]]);
                 }
                 grid[axis] = grid[axis].or(dims[dim]);
-                if let Some(index) = dims[dim] {
-                    self.tiles.entry(index).or_default().insert(extent / block.grid[axis].max(1));
-                }
+                self.tiled.extend(dims[dim].filter(|_| extent > block.grid[axis]));
             }
         }
         for (tensor, map, _) in loads() {
@@ -264,32 +266,21 @@ impl Walk {
         grid
     }
 
-    /// Extents of parallel indices, before and now: the least that all kernels' tiles divide.
+    /// Extents of parallel indices, before and now.
     fn extents(&self, program: &MuGraph, dims: &[Dims]) -> BTreeMap<Index, (usize, usize)> {
         let mut extents = BTreeMap::new();
         for (at, dims) in dims.iter().enumerate() {
             for (index, &full) in dims.iter().zip(&program.shapes()[at]) {
                 let Some(index) = index.filter(|index| !self.serial.contains(index)) else { continue };
-                let tiles = self.tiles.get(&index).into_iter().flatten();
-                let least = tiles.fold(1, |least, &tile| least_multiple(least, tile));
-                let now = if full.is_multiple_of(least) { least } else { full };
-                extents.insert(index, (full, now));
+                let now = if self.tiled.contains(&index) { TILE } else { 1 };
+                extents.insert(index, (full, now.min(full)));
             }
         }
         extents
     }
 }
 
-/// The least common multiple.
-fn least_multiple(a: usize, b: usize) -> usize {
-    let (mut divisor, mut rest) = (a.max(1), b.max(1));
-    while rest > 0 {
-        (divisor, rest) = (rest, divisor % rest);
-    }
-    a.max(1) / divisor * b.max(1)
-}
-
-/// The candidate at smaller extents, with fewer blocks of the same tiles.
+/// The candidate at smaller extents, with one block along each parallel index.
 fn cut_candidate(
     candidate: &MuGraph,
     dims: &[Dims],
@@ -309,21 +300,9 @@ fn cut_candidate(
             Node::Block(block) => {
                 let mut block = block.clone();
                 for (axis, index) in walk.grids.get(&first)?.iter().enumerate() {
-                    let Some(index) = index.filter(|index| !walk.serial.contains(index)) else { continue };
-                    // Any tensor that is cut here tells by how much.
-                    let cut = block.nodes.iter().find_map(|node| match node {
-                        TileNode::Load { tensor, grid, .. } => {
-                            let dim = grid[axis].filter(|&dim| dims[tensor.index()][dim] == Some(index))?;
-                            Some((candidate.shape(*tensor)[dim], shape(*tensor)[dim]))
-                        }
-                        _ => None,
-                    });
-                    let (full, now) = cut?;
-                    let blocks = block.grid[axis] * now;
-                    if !blocks.is_multiple_of(full) {
-                        return None;
+                    if index.is_some_and(|index| !walk.serial.contains(&index)) {
+                        block.grid[axis] = 1;
                     }
-                    block.grid[axis] = blocks / full;
                 }
                 small.block(block).ok()?;
             }
@@ -380,15 +359,55 @@ mod tests {
     }
 
     #[test]
-    fn heads_rows_and_columns_are_cut_to_a_block() {
+    fn heads_rows_and_columns_are_cut() {
         let program = parse(PROGRAM).unwrap();
         let candidate = kernel("[3, 8]", ["[0, 1]", "[0, -]", "[0, -]"], "[0, 1]");
         let small = isomorph(&program, &candidate).unwrap();
-        // Two heads and eight rows are a block's; columns of the values are in no product with themselves.
-        assert_eq!(small.cut, [(6, 2), (16, 1), (64, 8)]);
+        // A block has two heads and eight rows; columns of the values are in no product with themselves.
+        assert_eq!(small.cut, [(6, 2), (16, 1), (64, 2)]);
         let shapes: Vec<&[usize]> = small.candidate.shapes().iter().map(Vec::as_slice).collect();
-        assert_eq!(shapes, [&[2, 8, 16][..], &[2, 16, 256], &[2, 256, 1], &[2, 8, 1]]);
-        assert_eq!(small.program.shape(small.program.outputs()[0].1), [2, 8, 1]);
+        assert_eq!(shapes, [&[2, 2, 16][..], &[2, 16, 256], &[2, 256, 1], &[2, 2, 1]]);
+        assert_eq!(small.program.shape(small.program.outputs()[0].1), [2, 2, 1]);
+    }
+
+    /// Rows are in tiles of 24 and of 10, of which the least common multiple is all of them.
+    #[test]
+    fn kernels_whose_tiles_differ_are_cut_alike() {
+        let program = r#"mugraph "program" {
+            t0 = input "x" [120, 8]
+            t1 = exp t0
+            t2 = sum(1) t1
+            output "o" t2
+        }"#;
+        let kernels = |sum: &str| {
+            let text = format!(
+                r#"mugraph "candidate" {{
+                t0 = input "x" [120, 8]
+                t1 = block [5] loop 1 {{
+                    s0 = load t0 [0] -
+                    s1 = exp s0
+                    store s1 [0]
+                }}
+                t2 = block [12] loop 1 {{
+                    s0 = load t1 [0] -
+                    s1 = sum(1) s0
+                    s2 = {sum}
+                    store s2 [0]
+                }}
+                output "o" t2
+            }}"#
+            );
+            parse(&text).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let program = parse(program).unwrap();
+        let small = isomorph(&program, &kernels("scale(1) s1")).unwrap();
+        assert_eq!(small.cut, [(120, 2)]);
+        let shapes: Vec<&[usize]> = small.candidate.shapes().iter().map(Vec::as_slice).collect();
+        assert_eq!(shapes, [&[2, 8][..], &[2, 8], &[2, 1]]);
+        // What takes rows of one tile together is not cut, and seen to be wrong.
+        let wrong = kernels("rotate(0, 1) s1");
+        assert!(isomorph(&program, &wrong).is_none());
+        assert!(crate::verify(&program, &wrong, &crate::VerifyOptions::default()).is_err());
     }
 
     #[test]

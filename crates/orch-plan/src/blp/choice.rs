@@ -16,10 +16,9 @@ pub struct ChooseOptions {
     pub max_steps: usize,
     /// Parts with more columns are not handed to the integer program, which would find nothing in reasonable time.
     pub max_solver_columns: usize,
-    /// Wall-clock limit of all integer programs together.
-    pub solver_time_limit: Duration,
-    /// Branch-and-bound nodes of each integer program.
-    pub solver_node_limit: usize,
+    /// Branch-and-bound nodes of all integer programs together, each times the columns of its program: a second is 500,000 to a
+    /// million of these.
+    pub max_solver_work: usize,
 }
 
 impl Default for ChooseOptions {
@@ -29,8 +28,7 @@ impl Default for ChooseOptions {
             max_states: 100_000,
             max_steps: 1_000_000,
             max_solver_columns: 3000,
-            solver_time_limit: Duration::from_secs(5),
-            solver_node_limit: 100_000,
+            max_solver_work: 5_000_000,
         }
     }
 }

@@ -6,12 +6,13 @@ use super::prices::{Prices, excess_with_column};
 use super::pricing::prices;
 use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::Window;
+use super::window::{Window, running_order};
 use super::{
     BlpError, Choice, ChooseOptions, ChooseReport, ClassId, ColumnId, Problem, Status, milp, reduce, schedule,
 };
 use crate::solver::{Solver, SolverLimits};
-use std::time::{Duration, Instant};
+use rustc_hash::FxHashSet;
+use std::time::Instant;
 
 /// States expanded per group by the sweeps of growing width: each makes the next cheaper by a lighter choice to beat.
 /// The last is exact but for its limit on states.
@@ -65,6 +66,9 @@ pub fn choose(problem: &Problem, options: &ChooseOptions, solver: &dyn Solver) -
     Ok(Choice { report, ..choice })
 }
 
+/// Of linear programs, which have no nodes to search.
+const UNLIMITED: SolverLimits = SolverLimits { nodes: u64::MAX };
+
 /// A solve in progress.
 struct Chooser<'a> {
     options: &'a ChooseOptions,
@@ -72,8 +76,8 @@ struct Chooser<'a> {
     report: &'a mut ChooseReport,
     /// How many parts the current part is a part of.
     depth: usize,
-    /// Time spent on integer programs.
-    solver_time: Duration,
+    /// Nodes of integer programs times their columns.
+    solver_work: usize,
     /// States expanded by sweeps that are not narrow, and columns that these tried.
     wide_states: usize,
     wide_steps: usize,
@@ -122,15 +126,7 @@ impl Solved {
 
 impl<'a> Chooser<'a> {
     fn new(options: &'a ChooseOptions, solver: &'a dyn Solver, report: &'a mut ChooseReport) -> Self {
-        Chooser {
-            options,
-            solver,
-            report,
-            depth: 0,
-            solver_time: Duration::ZERO,
-            wide_states: 0,
-            wide_steps: 0,
-        }
+        Chooser { options, solver, report, depth: 0, solver_work: 0, wide_states: 0, wide_steps: 0 }
     }
 
     /// Solves the problem as given, recording what the reductions did.
@@ -168,7 +164,7 @@ impl<'a> Chooser<'a> {
                 return Solved::proven(part, &best, bound);
             }
         }
-        let prices = prices(part, &common, self.solver, self.limits());
+        let prices = prices(part, &common, self.solver, UNLIMITED);
         let sweeper = Sweeper::new(part, &order, &common, &prices);
         let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
         if self.proves(bound, best.weight) {
@@ -204,16 +200,24 @@ impl<'a> Chooser<'a> {
 
     /// Improves a choice window by window, in the order in which it runs, until no window gets better.
     fn by_windows(&mut self, part: &Instance, best: &mut Selection) {
+        let producers = part.producers();
+        let mut order = running_order(part, best);
+        let mut is_known = FxHashSet::default();
         for _ in 0..MAX_WINDOW_ROUNDS {
             let before = best.weight;
             let mut start = 0;
             while start < best.columns.len() {
-                let window = Window::new(part, best, start..start + WINDOW_COLUMNS);
+                let window = Window::new(part, &producers, &order, start..start + WINDOW_COLUMNS);
+                start += WINDOW_STRIDE;
+                // What did not get better does not when it is tried again.
+                if !is_known.insert(window.digest()) {
+                    continue;
+                }
                 let solved = self.improved(&window, &window.sources(part));
                 if solved.weight < window.weight {
                     *best = window.replaced(part, &solved.selection(part));
+                    order = running_order(part, best);
                 }
-                start += WINDOW_STRIDE;
             }
             if best.weight == before {
                 break;
@@ -228,7 +232,7 @@ impl<'a> Chooser<'a> {
             let order = groups(&part);
             let common = forced(&part, &order);
             let mut best = first_choice(&part, &order, known);
-            let prices = prices(&part, &common, self.solver, self.limits());
+            let prices = prices(&part, &common, self.solver, UNLIMITED);
             let sweeper = Sweeper::new(&part, &order, &common, &prices);
             if self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best) != best.weight {
                 self.sweep(&sweeper, WINDOW_WIDTH, &mut best);
@@ -300,17 +304,16 @@ impl<'a> Chooser<'a> {
         mut best: Selection,
         mut bound: Weight,
     ) -> Solved {
-        let time = self.options.solver_time_limit.saturating_sub(self.solver_time);
-        if part.columns.len() <= self.options.max_solver_columns && !time.is_zero() {
-            let start = Instant::now();
-            let limits = SolverLimits { time, ..self.limits() };
+        let columns = part.columns.len();
+        let limits = self.limits(columns);
+        if columns <= self.options.max_solver_columns && limits.nodes > 0 {
             self.report.parts_by_solver += 1;
             if let Ok(result) = milp::solve(part, common, &best, self.solver, limits) {
+                self.solver_work += result.nodes as usize * columns;
                 self.report.solver_nodes += result.nodes;
                 best = result.better.unwrap_or(best);
                 bound = bound.max(Weight::from_bound(result.bound_us)).min(best.weight);
             }
-            self.solver_time += start.elapsed();
         }
         if self.proves(bound, best.weight) {
             Solved::proven(part, &best, bound)
@@ -352,8 +355,10 @@ impl<'a> Chooser<'a> {
         self.options.max_steps.saturating_sub(self.wide_steps)
     }
 
-    fn limits(&self) -> SolverLimits {
-        SolverLimits { time: self.options.solver_time_limit, nodes: self.options.solver_node_limit as u64 }
+    /// The nodes left for a program of so many columns.
+    fn limits(&self, columns: usize) -> SolverLimits {
+        let work = self.options.max_solver_work.saturating_sub(self.solver_work);
+        SolverLimits { nodes: (work / columns.max(1)) as u64 }
     }
 }
 

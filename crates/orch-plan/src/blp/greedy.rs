@@ -80,7 +80,8 @@ pub(super) fn pruned(instance: &Instance, selection: Selection) -> Selection {
     let chosen = selection.columns.iter().map(|&column| instance.columns[column as usize].clone());
     let small = Instance { columns: chosen.collect(), required: instance.required.clone(), ..*instance };
     let mut is_kept = vec![true; small.columns.len()];
-    let mut order: Vec<usize> = (0..small.columns.len()).collect();
+    let is_needed = sole_producers(&small);
+    let mut order: Vec<usize> = (0..small.columns.len()).filter(|&index| !is_needed[index]).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(small.columns[index].weight));
     for index in order {
         is_kept[index] = false;
@@ -91,4 +92,19 @@ pub(super) fn pruned(instance: &Instance, selection: Selection) -> Selection {
     }
     let kept = selection.columns.iter().zip(is_kept).filter(|&(_, is_kept)| is_kept);
     Selection::new(instance, kept.map(|(&column, _)| column).collect())
+}
+
+/// Which columns alone produce a class that is required, or that one of them reads: none of these is superfluous.
+fn sole_producers(instance: &Instance) -> Vec<bool> {
+    let producers = instance.producers();
+    let mut is_needed = vec![false; instance.columns.len()];
+    let mut pending = instance.required.clone();
+    while let Some(class) = pending.pop() {
+        if let [column] = producers[class as usize][..]
+            && !std::mem::replace(&mut is_needed[column as usize], true)
+        {
+            pending.extend(&instance.columns[column as usize].inputs);
+        }
+    }
+    is_needed
 }

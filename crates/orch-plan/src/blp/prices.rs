@@ -76,7 +76,11 @@ pub(super) struct PricedSets {
     prices: Vec<u64>,
     /// The sum of the prices of each full word.
     full: Vec<u64>,
+    /// The sum of the prices of so many first words.
+    prefix: Vec<u64>,
     bits: Vec<u64>,
+    /// Of each set the words in front that are full, and those up to the last one that is not empty.
+    spans: Vec<(u32, u32)>,
 }
 
 impl PricedSets {
@@ -95,21 +99,62 @@ impl PricedSets {
             }
         }
         let prices: Vec<u64> = priced.iter().map(|&node| prices.of(node)).collect();
-        PricedSets { full: prices.chunks(64).map(|chunk| chunk.iter().sum()).collect(), prices, bits }
+        let full: Vec<u64> = prices.chunks(64).map(|chunk| chunk.iter().sum()).collect();
+        let mut prefix = vec![0];
+        full.iter().for_each(|price| prefix.push(prefix[prefix.len() - 1] + price));
+        let is_full = |(word, chunk): &(&u64, &[u64])| word.count_ones() as usize == chunk.len();
+        let spans = bits.chunks(words.max(1)).map(|set| {
+            let in_front = set.iter().zip(prices.chunks(64)).take_while(is_full).count();
+            let end = set.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
+            (in_front as u32, end as u32)
+        });
+        PricedSets { spans: spans.collect(), full, prefix, prices, bits }
     }
 
     /// The number of words of each set.
-    pub fn words(&self) -> usize {
+    fn words(&self) -> usize {
         self.full.len()
     }
 
     /// A word of a set.
-    pub fn word(&self, set: usize, at: usize) -> u64 {
+    fn word(&self, set: usize, at: usize) -> u64 {
         self.bits[set * self.words() + at]
     }
 
+    /// The summed prices of what is in some sets, but not in some of `others`, which are few and small. What a class needs is mostly
+    /// everything up to some node, so that only few words are looked at.
+    pub fn price_of_union<I: Iterator<Item = usize>, J: Iterator<Item = usize>>(
+        &self,
+        sets: impl Fn() -> I,
+        others: &PricedSets,
+        without: impl Fn() -> J,
+    ) -> u64 {
+        if self.words() == 0 {
+            return 0;
+        }
+        let full = sets().map(|set| self.spans[set].0).max().unwrap_or(0) as usize;
+        let end = sets().map(|set| self.spans[set].1).max().unwrap_or(0) as usize;
+        let excluded = |at: usize| without().fold(0, |all, set| all | others.word(set, at));
+        let rest = (full..end).map(|at| {
+            let needed = sets()
+                .filter(|&set| at < self.spans[set].1 as usize)
+                .fold(0, |all, set| all | self.word(set, at));
+            self.price_of_word(at, needed & !excluded(at))
+        });
+        let taken = without().map(|set| others.spans[set].1).max().unwrap_or(0) as usize;
+        let first = without().map(|set| others.first_word(set)).min().unwrap_or(0);
+        let taken = (first..taken.min(full)).map(|at| self.price_of_word(at, excluded(at)));
+        self.prefix[full] + rest.sum::<u64>() - taken.sum::<u64>()
+    }
+
+    /// The first word of a set that is not empty; 0 if all are.
+    fn first_word(&self, set: usize) -> usize {
+        let end = self.spans[set].1 as usize;
+        (0..end).find(|&at| self.word(set, at) != 0).unwrap_or(0)
+    }
+
     /// The summed prices of the nodes in a word. Sets of what a class needs are mostly full or empty words.
-    pub fn price_of_word(&self, at: usize, mut word: u64) -> u64 {
+    fn price_of_word(&self, at: usize, mut word: u64) -> u64 {
         let chunk = &self.prices[64 * at..(64 * at + 64).min(self.prices.len())];
         if word.count_ones() as usize == chunk.len() {
             return self.full[at];

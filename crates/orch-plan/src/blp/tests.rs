@@ -7,14 +7,13 @@ use super::prices::{Prices, excess_with_column};
 use super::pricing::prices;
 use super::structure::{cut_at_forced, forced, groups, parts};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::Window;
+use super::window::{Window, running_order};
 use super::{ClassId, Column, Problem, milp, reduce};
 use crate::solver::{MicroLp, SolverLimits};
 use orch_ir::NodeId;
 use proptest::prelude::*;
-use std::time::Duration;
 
-const LIMITS: SolverLimits = SolverLimits { time: Duration::from_secs(60), nodes: 100_000 };
+const LIMITS: SolverLimits = SolverLimits { nodes: 100_000 };
 
 /// A column: `(cost, inputs, outputs, more nodes)`.
 type Spec = (u32, Vec<u32>, Vec<u32>, Vec<u32>);
@@ -194,7 +193,8 @@ proptest! {
     ) {
         let instance = relevant(instance);
         let choice = greedy(&instance, &groups(&instance), |_| true).expect("derivable");
-        let window = Window::new(&instance, &choice, start..start + length);
+        let order = running_order(&instance, &choice);
+        let window = Window::new(&instance, &instance.producers(), &order, start..start + length);
         for mask in choices(&window.instance) {
             let chosen = (0..window.instance.columns.len()).filter(|column| mask >> column & 1 == 1);
             let columns = chosen.map(|column| position(&instance, &window.instance, column)).collect();

@@ -5,7 +5,11 @@
 
 use super::ColumnId;
 use super::greedy::{Selection, pruned};
-use super::instance::{Instance, Weight};
+use super::instance::{Col, Instance, Weight};
+use rustc_hash::FxHasher;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 /// A stretch of a choice.
@@ -20,40 +24,34 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The window at some positions of the order in which a choice runs.
-    pub fn new(part: &Instance, choice: &Selection, positions: Range<usize>) -> Self {
-        let order = running_order(part, choice);
+    /// The window at some positions of the order in which a choice runs. Takes time in proportion to the columns that can be of use
+    /// in it, beside what is needed to look at the choice. `producers`: of the part's classes.
+    pub fn new(part: &Instance, producers: &[Vec<u32>], order: &[u32], positions: Range<usize>) -> Self {
         let end = positions.end.min(order.len());
         let (before, rest) = order.split_at(positions.start.min(end));
         let (inside, after) = rest.split_at(end - before.len());
-        let mut is_available = vec![false; part.classes];
-        for &column in before {
-            part.columns[column as usize]
-                .outputs
-                .iter()
-                .for_each(|&class| is_available[class as usize] = true);
-        }
+        let marked = |columns: &[u32]| {
+            let mut is_produced = vec![false; part.classes];
+            let outputs = columns.iter().flat_map(|&column| &part.columns[column as usize].outputs);
+            outputs.for_each(|&class| is_produced[class as usize] = true);
+            is_produced
+        };
+        let (is_available, is_produced) = (marked(before), marked(inside));
         let mut is_wanted = vec![false; part.classes];
         let read_later = after.iter().flat_map(|&column| &part.columns[column as usize].inputs);
         read_later.chain(&part.required).for_each(|&class| is_wanted[class as usize] = true);
-        let mut is_produced = vec![false; part.classes];
-        for &column in inside {
-            part.columns[column as usize]
-                .outputs
-                .iter()
-                .for_each(|&class| is_produced[class as usize] = true);
-        }
         let is_required = |&class: &u32| {
             let class = class as usize;
             is_wanted[class] && is_produced[class] && !is_available[class]
         };
-        let mut columns = part.columns.clone();
-        for column in &mut columns {
+        let required: Vec<u32> = (0..part.classes as u32).filter(is_required).collect();
+        let mut columns = Vec::new();
+        for column in leading_to(part, producers, &required, &is_available) {
+            let mut column = part.columns[column as usize].clone();
             column.inputs.retain(|&class| !is_available[class as usize]);
             column.outputs.retain(|&class| !is_available[class as usize]);
+            columns.push(column);
         }
-        columns.retain(|column| !column.outputs.is_empty());
-        let required = (0..part.classes as u32).filter(is_required).collect();
         let mut instance = Instance { classes: part.classes, required, columns };
         super::reduce::drop_underivable(&mut instance);
         Window {
@@ -62,6 +60,17 @@ impl Window {
             inside: inside.to_vec(),
             outside: [before, after].concat(),
         }
+    }
+
+    /// A hash of the problem and of what is chosen now.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = FxHasher::default();
+        self.instance.required.hash(&mut hasher);
+        for Col { source, inputs, outputs, .. } in &self.instance.columns {
+            (source, inputs, outputs).hash(&mut hasher);
+        }
+        self.inside.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The columns of the stretch.
@@ -76,20 +85,58 @@ impl Window {
     }
 }
 
+/// The columns from which some classes can be derived, without those that serve for available classes alone; ascending.
+fn leading_to(
+    part: &Instance,
+    producers: &[Vec<u32>],
+    classes: &[u32],
+    is_available: &[bool],
+) -> BTreeSet<u32> {
+    let mut columns = BTreeSet::new();
+    let mut is_seen = is_available.to_vec();
+    let mut pending = classes.to_vec();
+    while let Some(class) = pending.pop() {
+        if std::mem::replace(&mut is_seen[class as usize], true) {
+            continue;
+        }
+        for &column in &producers[class as usize] {
+            if columns.insert(column) {
+                pending.extend(&part.columns[column as usize].inputs);
+            }
+        }
+    }
+    columns
+}
+
 /// The columns of a choice in an order in which they can run: always the one that produces the lowest class.
-fn running_order(part: &Instance, choice: &Selection) -> Vec<u32> {
+pub(super) fn running_order(part: &Instance, choice: &Selection) -> Vec<u32> {
+    let columns = choice.columns.iter().map(|&column| &part.columns[column as usize]);
+    let mut missing: Vec<usize> = columns.clone().map(|column| column.inputs.len()).collect();
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); part.classes];
+    for (position, column) in columns.clone().enumerate() {
+        column.inputs.iter().for_each(|&class| readers[class as usize].push(position));
+    }
+    let entry = |position: usize| {
+        let column = choice.columns[position];
+        Reverse((&part.columns[column as usize].outputs, position))
+    };
+    let mut ready: BinaryHeap<_> =
+        (0..missing.len()).filter(|&position| missing[position] == 0).map(entry).collect();
     let mut is_there = vec![false; part.classes];
-    let mut waiting = choice.columns.clone();
-    waiting.sort_by_key(|&column| part.columns[column as usize].outputs.clone());
-    let mut order = Vec::with_capacity(waiting.len());
-    loop {
-        let runs = |column: &u32| {
-            part.columns[*column as usize].inputs.iter().all(|&class| is_there[class as usize])
-        };
-        let Some(position) = waiting.iter().position(runs) else { break };
-        let column = waiting.remove(position);
-        part.columns[column as usize].outputs.iter().for_each(|&class| is_there[class as usize] = true);
-        order.push(column);
+    let mut order = Vec::with_capacity(missing.len());
+    while let Some(Reverse((outputs, position))) = ready.pop() {
+        order.push(choice.columns[position]);
+        for &class in outputs {
+            if std::mem::replace(&mut is_there[class as usize], true) {
+                continue;
+            }
+            for &reader in &readers[class as usize] {
+                missing[reader] -= 1;
+                if missing[reader] == 0 {
+                    ready.push(entry(reader));
+                }
+            }
+        }
     }
     order
 }

@@ -23,7 +23,6 @@ impl Solver for MicroLp {
     ) -> Result<SolverOutcome, SolverError> {
         let (problem, variables) = build(program);
         let mut options = SolveOptions::default();
-        options.time_limit = Some(limits.time);
         options.node_limit = Some(limits.nodes);
         options.warm_start =
             start.map(|values| variables.iter().copied().zip(values.iter().copied()).collect());

@@ -81,10 +81,21 @@ impl CandidateColumn {
     }
 }
 
-/// Kernels hold reductions, so recomputing what leaves a set and returns (re-entrant nodes) is rarely worth a kernel:
-/// for whole models it triples the candidates, and the plans found among them within the same limits are no cheaper.
-const LIMITS: Limits =
-    Limits { max_nodes: 24, max_reentrant_nodes: 0, max_exports: 2, max_sets_per_sink: 256 };
+/// Sets of units that are met in a graph of many units, about: the choice takes time in proportion to them, and with a few dozen per
+/// unit it finds plans that are no dearer, because its own limits then reach further.
+const MAX_SETS: usize = 1 << 17;
+
+/// Sets that are met per unit in any graph, if there are so many; and where the graph is small.
+const LEAST_SETS_PER_SINK: usize = 32;
+const MOST_SETS_PER_SINK: usize = 256;
+
+/// Limits for a graph of so many units. Kernels hold reductions, so recomputing what leaves a set and returns (re-entrant nodes) is
+/// rarely worth a kernel: for whole models it triples the candidates, and the plans found among them within the same limits are no
+/// cheaper.
+fn limits(units: usize) -> Limits {
+    let max_sets_per_sink = (MAX_SETS / units.max(1)).clamp(LEAST_SETS_PER_SINK, MOST_SETS_PER_SINK);
+    Limits { max_nodes: 24, max_reentrant_nodes: 0, max_exports: 2, max_sets_per_sink }
+}
 
 /// Tensors that a kernel of several units reads, at most: compilers take more than proportional time for more.
 const MAX_KERNEL_INPUTS: usize = 80;
@@ -95,8 +106,11 @@ const MAX_KERNEL_INPUTS: usize = 80;
 /// If the work is cancelled.
 pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateColumns, Error> {
     let PlanContext { graph, storage, units, signatures, known, planner } = ctx;
-    let mut enumeration =
-        enumerate(&units.dag, &OneKernelRule { fuse: options.fuse, slices: &units.slices(graph) }, &LIMITS);
+    let mut enumeration = enumerate(
+        &units.dag,
+        &OneKernelRule { fuse: options.fuse, slices: &units.slices(graph) },
+        &limits(units.dag.nodes().len()),
+    );
     if options.fuse && planner.info().chains_contractions {
         enumeration.candidates.extend(chains(units));
     }

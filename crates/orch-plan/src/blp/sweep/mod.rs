@@ -158,13 +158,9 @@ impl<'a> Sweeper<'a> {
     /// The prices of the nodes that must still be executed, whatever is chosen: what the demanded classes need, but
     /// for what the providing columns execute. (With those, the columns still to come produce every demand.)
     fn priced(&self, state: &[u32], provisions: &[Provision]) -> u64 {
-        let demanded = state.iter().filter(|&&entry| !is_provided(entry)).map(|&entry| entry_rank(entry));
-        let words = self.needs.words();
-        let word = |at: usize| {
-            let needed = demanded.clone().fold(0, |all, rank| all | self.needs.word(rank, at));
-            provisions.iter().fold(needed, |all, &(_, column)| all & !self.executes.word(column as usize, at))
-        };
-        (0..words).map(|at| self.needs.price_of_word(at, word(at))).sum()
+        let demanded = || state.iter().filter(|&&entry| !is_provided(entry)).map(|&entry| entry_rank(entry));
+        let columns = || provisions.iter().map(|&(_, column)| column as usize);
+        self.needs.price_of_union(demanded, &self.executes, columns)
     }
 
     /// The state before a column of a group runs, given the one after it.
@@ -177,17 +173,21 @@ impl<'a> Sweeper<'a> {
             }
         }
         let is_there = |rank: u32| provisions.iter().any(|&(provided, _)| provided == rank);
-        let stays = |rank: &u32| !outputs.contains(rank);
-        let demanded = after.state.iter().filter(|&&entry| !is_provided(entry)).map(|entry| entry / 2);
-        let mut state: Vec<u32> = demanded.filter(stays).map(|rank| 2 * rank).collect();
-        for &rank in inputs.iter().filter(|&&rank| !is_there(rank)) {
-            if !state.contains(&(2 * rank)) {
-                state.push(2 * rank);
-            }
+        let demanded = after.state.iter().copied().filter(|&entry| !is_provided(entry));
+        let mut demanded = demanded.filter(|entry| !outputs.contains(&(entry / 2))).peekable();
+        let mut joining = inputs.iter().filter(|&&rank| !is_there(rank)).map(|rank| 2 * rank).peekable();
+        // Both descend.
+        let mut state: Vec<u32> = Vec::with_capacity(after.state.len() + inputs.len() + outputs.len());
+        while let Some(next) = demanded.peek().copied().max(joining.peek().copied()) {
+            demanded.next_if_eq(&next);
+            joining.next_if_eq(&next);
+            state.push(next);
         }
         self.drop_spent(&state, &mut provisions);
-        state.extend(provisions.iter().map(|&(rank, _)| 2 * rank + 1));
-        state.sort_unstable_by_key(|&entry| Reverse(entry));
+        if !provisions.is_empty() {
+            state.extend(provisions.iter().map(|&(rank, _)| 2 * rank + 1));
+            state.sort_unstable_by_key(|&entry| Reverse(entry));
+        }
         (state, provisions)
     }
 

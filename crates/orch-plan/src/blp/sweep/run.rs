@@ -86,15 +86,10 @@ impl<'a> Run<'a> {
 
     /// Expands the states whose highest demand is one class.
     fn sweep_class(&mut self, group: usize) {
-        let mut states = std::mem::take(&mut self.buckets[group]).states;
-        drop_dominated(&mut states);
+        let states = std::mem::take(&mut self.buckets[group]).states;
         let left = self.limits.states.saturating_sub(self.expanded).min(self.limits.width);
-        if states.len() > left {
-            states.sort_by_key(|reached| reached.promise);
-            for reached in states.drain(left..) {
-                self.dropped = self.dropped.min(reached.promise);
-            }
-        }
+        let (states, dropped) = most_promising(states, left);
+        self.dropped = self.dropped.min(dropped);
         for reached in &states {
             match self.tried < self.limits.steps {
                 true => self.expand(reached),
@@ -196,31 +191,67 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Drops states that a state of at most the same weight serves for: one that demands no more and is provided with no
-/// less. Sorts by weight.
-fn drop_dominated(states: &mut Vec<Reached>) {
+/// The most promising states, at most `count`, and the least promise of those left out. A state is left out, too, if one of at most
+/// the same weight serves for it: one that demands no more and is provided with no less.
+fn most_promising(mut states: Vec<Reached>, count: usize) -> (Vec<Reached>, Weight) {
     states.sort_by_key(|reached| reached.weight);
-    let mut kept: Vec<Reached> = Vec::with_capacity(states.len());
-    let mut masks: Vec<u64> = Vec::new();
-    for reached in states.drain(..) {
-        let mask = demand_mask(&reached.state);
-        let mut rivals = kept.iter().zip(&masks).take(MAX_DOMINATORS);
-        if !rivals.any(|(rival, &demands)| demands & !mask == 0 && serves_for(&rival.state, &reached.state)) {
-            masks.push(mask);
-            kept.push(reached);
-        }
+    let masks: Vec<DemandMask> = states.iter().map(|reached| demand_mask(&reached.state)).collect();
+    let mut order: Vec<u32> = (0..states.len() as u32).collect();
+    // Where all are expanded the lightest are the first, which is as good.
+    if states.len() > count {
+        order.sort_by_key(|&at| states[at as usize].promise);
     }
-    *states = kept;
+    let serves = |rival: usize, at: usize| {
+        is_subset(&masks[rival], &masks[at]) && serves_for(&states[rival].state, &states[at].state)
+    };
+    // In order of weight, what is left out serves for nothing that its own rival does not serve for.
+    let mut kept: Vec<usize> = Vec::new();
+    let is_by_weight = states.len() <= count;
+    let mut dropped = Weight::INFINITE;
+    for at in order.into_iter().map(|at| at as usize) {
+        let is_dominated = match is_by_weight {
+            true => kept.iter().take(MAX_DOMINATORS).any(|&rival| serves(rival, at)),
+            false => (0..at).take(MAX_DOMINATORS).any(|rival| serves(rival, at)),
+        };
+        if is_dominated {
+            continue;
+        }
+        if kept.len() == count {
+            // Promises ascend.
+            dropped = states[at].promise;
+            break;
+        }
+        kept.push(at);
+    }
+    (kept.into_iter().map(|at| states[at].clone()).collect(), dropped)
 }
+
+type DemandMask = [u64; 4];
 
 /// A subset's mask is a subset of the mask.
-fn demand_mask(state: &[u32]) -> u64 {
-    let demanded = state.iter().filter(|&&entry| !is_provided(entry));
-    demanded.fold(0, |mask, &entry| mask | 1 << (entry_rank(entry) % 64))
+fn demand_mask(state: &[u32]) -> DemandMask {
+    let mut mask = DemandMask::default();
+    for rank in state.iter().filter(|&&entry| !is_provided(entry)).map(|&entry| entry_rank(entry)) {
+        mask[rank / 64 % mask.len()] |= 1 << (rank % 64);
+    }
+    mask
 }
 
+fn is_subset(small: &DemandMask, large: &DemandMask) -> bool {
+    small.iter().zip(large).all(|(small, large)| small & !large == 0)
+}
+
+/// True if a state demands no more than another, and is provided with no less. Both descend.
 fn serves_for(rival: &[u32], state: &[u32]) -> bool {
-    let demands = |state: &'_ [u32], entry: &u32| is_provided(*entry) || state.contains(entry);
-    rival.iter().all(|entry| demands(state, entry))
-        && state.iter().all(|entry| !is_provided(*entry) || rival.contains(entry))
+    let (mut rival, mut state) = (rival.iter().peekable(), state.iter().peekable());
+    loop {
+        let next = rival.peek().max(state.peek()).map(|&&entry| entry);
+        let Some(next) = next else { return true };
+        let (has, other_has) = (rival.next_if_eq(&&next).is_some(), state.next_if_eq(&&next).is_some());
+        match is_provided(next) {
+            true if other_has && !has => return false,
+            false if has && !other_has => return false,
+            _ => {}
+        }
+    }
 }
