@@ -5,7 +5,7 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] as far as
-//! a target wants, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for GPUs.
+//! a target wants, [`phase_convolutions`] for CPUs, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for GPUs.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -25,6 +25,7 @@ mod narrow;
 mod normalize;
 mod options;
 mod patches;
+mod phases;
 mod prepare;
 mod report;
 mod rule;
@@ -36,10 +37,11 @@ mod wide;
 
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
-pub use expand::{ExpandLimits, expand_routines};
+pub use expand::{ExpandLimits, SplitLimits, expand_routines};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
 pub use patches::patch_products;
+pub use phases::phase_convolutions;
 pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;
