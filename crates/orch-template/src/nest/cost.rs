@@ -16,6 +16,12 @@ pub(crate) struct NestCost {
 /// Cycles per element of an access with a constant stride other than 0 and 1. Staging in tiles does not cost more.
 const STRIDED: f64 = 1.2;
 
+/// The same where each lane is on a page of its own.
+const FAR: f64 = 2.2;
+
+/// Elements of f32 of a page.
+const PAGE_ELEMS: u64 = 1 << 10;
+
 /// Cycles per element of an access without a constant stride.
 const GATHERED: f64 = 2.0;
 
@@ -61,6 +67,7 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
         Some((axis, lanes)) => match simplifier.stride(exprs, offset, axis) {
             Some(0 | 1) => 0.5,
             Some(_) if may_be_packed => 0.5,
+            Some(stride) if stride.unsigned_abs() >= PAGE_ELEMS => FAR * lanes as f64,
             Some(_) => STRIDED * lanes as f64,
             None if are_near(exprs, offset, &axes, (axis, lanes)) => NEAR * lanes as f64,
             None => GATHERED * lanes as f64,
