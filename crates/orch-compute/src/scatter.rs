@@ -55,8 +55,9 @@ impl ScatterProgram {
         storage: &Storage,
         name: impl Into<String>,
     ) -> Option<Self> {
-        let is_scatter =
-            |id: &&NodeId| matches!(graph.node(**id).op, PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. });
+        let is_scatter = |id: &&NodeId| {
+            matches!(graph.node(**id).op, PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. })
+        };
         let node = graph.node(*nodes.iter().find(is_scatter)?);
         let [data, indices] = [0, 1].map(|operand| graph.shape(node.inputs[operand]));
         let product = |extents: &[usize]| extents.iter().product::<usize>();

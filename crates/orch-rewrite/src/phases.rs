@@ -68,25 +68,30 @@ impl Phases {
         let each: Vec<usize> = to.iter().zip(&strides).map(|(to, stride)| to.div_ceil(*stride)).collect();
         let mut taps = vec![Vec::new()];
         for dim in 0..strides.len() {
-            let of_dim: Vec<Taps> =
-                (0..strides[dim]).map(|phase| taps_of(window, dim, phase, [from[dim], each[dim]])).collect::<Option<_>>()?;
+            let of_dim: Vec<Taps> = (0..strides[dim])
+                .map(|phase| taps_of(window, dim, phase, [from[dim], each[dim]]))
+                .collect::<Option<_>>()?;
             taps = taps
                 .into_iter()
                 .flat_map(|before: Vec<Taps>| of_dim.iter().map(move |&taps| [&before[..], &[taps]].concat()))
                 .collect();
         }
         let flipped = as_convolution(weights, spec.groups)?;
-        let weights: Option<Vec<Tensor>> = taps.iter().map(|taps| of_taps(&flipped, taps, &strides)).collect();
+        let weights: Option<Vec<Tensor>> =
+            taps.iter().map(|taps| of_taps(&flipped, taps, &strides)).collect();
         let maps = y[1];
         Some(Self { groups: spec.groups, strides, from, to, each, maps, taps, weights: weights? })
     }
 
     fn emit(&self, graph: &mut PrimGraph, x: TensorId) -> TensorId {
         let expected = "phases have the extents they were given";
-        let add = |graph: &mut PrimGraph, op: PrimOp, operands: &[TensorId]| graph.add(op, operands).expect(expected);
+        let add = |graph: &mut PrimGraph, op: PrimOp, operands: &[TensorId]| {
+            graph.add(op, operands).expect(expected)
+        };
         let batch = graph.shape(x)[0];
         let is_one = |taps: &[Taps]| {
-            let windows = |taps: &[Taps]| taps.iter().map(|taps| (taps.count, taps.low, taps.high)).collect::<Vec<_>>();
+            let windows =
+                |taps: &[Taps]| taps.iter().map(|taps| (taps.count, taps.low, taps.high)).collect::<Vec<_>>();
             windows(taps) == windows(&self.taps[0])
         };
         let phases = self.taps.len();
@@ -112,9 +117,11 @@ impl Phases {
         let rank = self.strides.len();
         let apart = [&[batch], &self.strides[..], &[self.maps], &self.each[..]].concat();
         let apart = add(graph, PrimOp::Reshape { shape: apart.into() }, &[stacked]);
-        let perm = [0, rank + 1].into_iter().chain((0..rank).flat_map(|dim| [rank + 2 + dim, 1 + dim])).collect();
+        let perm =
+            [0, rank + 1].into_iter().chain((0..rank).flat_map(|dim| [rank + 2 + dim, 1 + dim])).collect();
         let interleaved = add(graph, PrimOp::Transpose { perm }, &[apart]);
-        let whole: Vec<usize> = self.each.iter().zip(&self.strides).map(|(each, stride)| each * stride).collect();
+        let whole: Vec<usize> =
+            self.each.iter().zip(&self.strides).map(|(each, stride)| each * stride).collect();
         let dims = [&[batch, self.maps], &whole[..]].concat();
         let result = add(graph, PrimOp::Reshape { shape: dims.clone().into() }, &[interleaved]);
         if whole == self.to {
@@ -125,7 +132,12 @@ impl Phases {
         add(graph, slice, &[result])
     }
 
-    fn convolution(&self, graph: &mut PrimGraph, (x, weights): (TensorId, TensorId), taps: &[Taps]) -> TensorId {
+    fn convolution(
+        &self,
+        graph: &mut PrimGraph,
+        (x, weights): (TensorId, TensorId),
+        taps: &[Taps],
+    ) -> TensorId {
         let expected = "windows of a phase fit";
         let shape = graph.shape(x).clone();
         let (mut starts, mut sizes) = (vec![0; shape.rank()], shape.to_vec());
@@ -149,7 +161,9 @@ impl Phases {
             low: pads(|taps| taps.low),
             high: pads(|taps| taps.high),
         };
-        graph.add(PrimOp::Conv(ConvSpec { window, groups: self.groups }), &[operand, weights]).expect(expected)
+        graph
+            .add(PrimOp::Conv(ConvSpec { window, groups: self.groups }), &[operand, weights])
+            .expect(expected)
     }
 }
 
@@ -261,7 +275,8 @@ mod tests {
         let mut graph = PrimGraph::new("g");
         let x = graph.add_input("x", DType::F32, [1, 1, 3]);
         let w = graph.add_constant(Tensor::from_vec(Shape::from([1, 1, 2]), vec![1.0, f32::INFINITY]));
-        let window = Window { kernel: vec![2], strides: vec![2], dilations: vec![1], low: vec![0], high: vec![0] };
+        let window =
+            Window { kernel: vec![2], strides: vec![2], dilations: vec![1], low: vec![0], high: vec![0] };
         let op = PrimOp::ConvTranspose { spec: ConvSpec { window, groups: 1 }, output_padding: vec![0] };
         let y = graph.add(op, &[x, w]).unwrap();
         graph.add_output("y", y);

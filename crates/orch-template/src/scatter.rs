@@ -32,6 +32,9 @@ const ENOUGH_TASKS: usize = 64;
 /// Elements of a part, at least.
 const LEAST_ELEMS: usize = 8 << 10;
 
+/// Elements that are copied in the time of looking at four indices and passing them over, so that looking adds a quarter at most.
+const LOOK_ELEMS: usize = 16;
+
 /// Columns of a part are a multiple of as many elements as a cache line has of f32, so that tasks do not write the same one.
 const COLUMN_UNIT: usize = 16;
 
@@ -52,9 +55,8 @@ impl ScatterSchedule {
         if *index == ScatterIndex::Elements && inner >= 2 * COLUMN_UNIT {
             return Self { columns: inner.div_ceil(parts).next_multiple_of(COLUMN_UNIT).min(inner), ..whole };
         }
-        // Looking at an index costs what copying a few elements does.
         let looked_at = if *index == ScatterIndex::Elements { count * inner } else { count };
-        let parts = parts.min(elems / looked_at.max(1)).clamp(1, extent);
+        let parts = parts.min(elems / (LOOK_ELEMS * looked_at).max(1)).clamp(1, extent);
         Self { rows: extent.div_ceil(parts), ..whole }
     }
 
@@ -120,7 +122,8 @@ impl Emitter<'_> {
         let parts = self.program.exprs.unflatten(task, &[outer, row_parts, column_parts]);
         let first = self.bind(&mut body, "outer", parts[0]);
         let rows = self.span(&mut body, "row", (parts[1], row_parts), (self.schedule.rows, extent));
-        let columns = self.span(&mut body, "column", (parts[2], column_parts), (self.schedule.columns, inner));
+        let columns =
+            self.span(&mut body, "column", (parts[2], column_parts), (self.schedule.columns, inner));
         self.part = Part { outer: first, rows, columns };
         body.extend(self.copy());
         body.push(match &self.scatter.index {
@@ -282,7 +285,8 @@ impl Emitter<'_> {
                 let from = emitter.program.exprs.linear_index(&[outer, update, column], &strides);
                 let row = emitter.index(from, extent);
                 let row = emitter.bind(&mut body, "row", row);
-                let to = emitter.program.exprs.linear_index(&[outer, row, column], &[extent * inner, inner, 1]);
+                let to =
+                    emitter.program.exprs.linear_index(&[outer, row, column], &[extent * inner, inner, 1]);
                 let stmt = emitter.update(to, from, 1);
                 body.extend(emitter.if_of_part(row, is_cut, vec![stmt]));
                 body

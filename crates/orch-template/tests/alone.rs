@@ -55,7 +55,9 @@ fn repeated(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
             (true, 1) => *value = -0.0,
             (true, 2) => *value = f64::INFINITY,
             (true, 3) => *value = f64::NEG_INFINITY,
-            (false, _) if !matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64) => *value = value.abs(),
+            (false, _) if !matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64) => {
+                *value = value.abs()
+            }
             _ => {}
         }
     }
@@ -96,9 +98,15 @@ impl Case {
             };
             for target in TARGETS {
                 let chosen = schedule(&program);
-                run(&selection::lower(&program, &chosen, target), format!("{} {self:?}: {chosen}", target.name));
+                run(
+                    &selection::lower(&program, &chosen, target),
+                    format!("{} {self:?}: {chosen}", target.name),
+                );
                 let other = SelectionSchedule { lines: 2, ..chosen };
-                run(&selection::lower(&program, &other, target), format!("{} {self:?}: {other}", target.name));
+                run(
+                    &selection::lower(&program, &other, target),
+                    format!("{} {self:?}: {other}", target.name),
+                );
             }
             for target in GPU_TARGETS {
                 let design = gpu::selection::design(&program, target).unwrap();

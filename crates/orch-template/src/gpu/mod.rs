@@ -20,8 +20,8 @@ mod points;
 pub mod pointwise;
 mod rank;
 pub mod recurrence;
-pub mod selection;
 pub mod row;
+pub mod selection;
 pub mod transpose;
 
 pub use designs::{design, designs, serves};

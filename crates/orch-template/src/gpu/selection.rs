@@ -221,8 +221,9 @@ impl Emitter<'_> {
                 (emitter.places, low, other_place),
                 (emitter.places, high, place),
             ];
-            let then =
-                stores.map(|(buffer, offset, value)| Stmt::Store { buffer, offset, value, mask: None }).to_vec();
+            let then = stores
+                .map(|(buffer, offset, value)| Stmt::Store { buffer, offset, value, mask: None })
+                .to_vec();
             body.push(Stmt::If { condition: swaps, then, otherwise: Vec::new() });
             body
         })

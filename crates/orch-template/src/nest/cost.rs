@@ -89,7 +89,9 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
 
 /// True if the offsets of a vector in the middle of an axis, and of no other axis, lie within two vectors.
 fn are_near(exprs: &Exprs, offset: ExprId, axes: &[Axis], (along, lanes): (VarId, usize)) -> bool {
-    let Some(extent) = axes.iter().find(|axis| axis.var == along).map(|axis| axis.extent) else { return false };
+    let Some(extent) = axes.iter().find(|axis| axis.var == along).map(|axis| axis.extent) else {
+        return false;
+    };
     let lanes = lanes.min(extent);
     let first = (extent / 2 / lanes * lanes).min(extent - lanes);
     let mut point: Vec<(VarId, i64)> = axes.iter().map(|axis| (axis.var, 0)).collect();

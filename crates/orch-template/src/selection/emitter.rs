@@ -77,8 +77,12 @@ impl SortEmitter {
 
     /// Stores a pair.
     pub fn store_pair(&mut self, to: Pairs, offset: ExprId, (key, place): (ExprId, ExprId)) -> [Stmt; 2] {
-        [(to.keys, key), (to.places, place)]
-            .map(|(buffer, value)| Stmt::Store { buffer, offset, value, mask: None })
+        [(to.keys, key), (to.places, place)].map(|(buffer, value)| Stmt::Store {
+            buffer,
+            offset,
+            value,
+            mask: None,
+        })
     }
 
     /// Copies the pair at an offset to another.
@@ -250,10 +254,11 @@ impl MergeEnd {
     /// Stores the next element, and moves on in the list that it is of: without branches, which would be mispredicted half of the time.
     fn step(&self, emitter: &mut SortEmitter, (to, offset): (Pairs, ExprId)) -> Vec<Stmt> {
         let mut body = Vec::new();
-        let load = |emitter: &mut SortEmitter, body: &mut Vec<Stmt>, list: Pairs, (_, at): (VarId, ExprId)| {
-            let (key, place) = (emitter.load(list.keys, at), emitter.load(list.places, at));
-            (emitter.bind(body, "key", key), emitter.bind(body, "place", place))
-        };
+        let load =
+            |emitter: &mut SortEmitter, body: &mut Vec<Stmt>, list: Pairs, (_, at): (VarId, ExprId)| {
+                let (key, place) = (emitter.load(list.keys, at), emitter.load(list.places, at));
+                (emitter.bind(body, "key", key), emitter.bind(body, "place", place))
+            };
         let (key, place) = load(emitter, &mut body, self.first, self.first_at);
         let (other_key, other_place) = load(emitter, &mut body, self.second, self.second_at);
         let exprs = &mut emitter.program.exprs;

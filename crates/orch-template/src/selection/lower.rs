@@ -98,8 +98,10 @@ impl Lowering<'_> {
     /// Copies the first positions of the line to scratch; those past its end are worse than all others.
     fn copy_first(&mut self, body: &mut Vec<Stmt>, to: Pairs) {
         let (extent, sorted) = (self.selection.extent, self.emitter.schedule.sorted());
-        let (zero, held) =
-            (self.emitter.program.exprs.index(0), self.emitter.program.exprs.index(extent.min(sorted) as i64));
+        let (zero, held) = (
+            self.emitter.program.exprs.index(0),
+            self.emitter.program.exprs.index(extent.min(sorted) as i64),
+        );
         let all = self.emitter.program.exprs.index(sorted as i64);
         let (var, position) = self.emitter.program.exprs.fresh_index("position", sorted);
         let key = self.keys(position, 1);

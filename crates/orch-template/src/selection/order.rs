@@ -25,8 +25,7 @@ impl KeyOrder {
             return if self.largest { exprs.gt(a, b) } else { exprs.lt(a, b) };
         }
         // NaN fails the comparison: it comes before numbers if the largest are best, and no number is before it otherwise.
-        let (other_way, number) =
-            if self.largest { (exprs.ge(b, a), b) } else { (exprs.le(b, a), a) };
+        let (other_way, number) = if self.largest { (exprs.ge(b, a), b) } else { (exprs.le(b, a), a) };
         let (is_before_or_nan, is_nan) = (exprs.not(other_way), exprs.is_nan(number));
         let is_number = exprs.not(is_nan);
         exprs.and(is_before_or_nan, is_number)

@@ -64,10 +64,12 @@ pub fn constant_step<'a>(
     steps: impl IntoIterator<Item = &'a [TensorId]>,
 ) -> Option<ConstantStep> {
     let known = KnownTensors::of(graph);
-    let is_of_graph = |written: &[TensorId]| written.iter().all(|tensor| tensor.index() < graph.tensors().len());
+    let is_of_graph =
+        |written: &[TensorId]| written.iter().all(|tensor| tensor.index() < graph.tensors().len());
     let is_left = |written: &[TensorId]| evaluate_known(graph, written, &mut BTreeMap::new()).is_err();
-    let mut found =
-        steps.into_iter().filter(|written| is_of_graph(written) && known.contains_all(written) && !is_left(written));
+    let mut found = steps
+        .into_iter()
+        .filter(|written| is_of_graph(written) && known.contains_all(written) && !is_left(written));
     found.next().map(|written| ConstantStep(written.to_vec()))
 }
 

@@ -24,7 +24,8 @@ const GIGA_TO_MICRO: f64 = 1e3;
 
 /// What is sorted and scattered by comparisons, which are fused with what is around them. The kernels for the rest sort 16 elements
 /// in as many steps as comparing all pairs takes vectors, and scatter while they copy.
-const EXPANDED: ExpandLimits = ExpandLimits { sorted: 16, scattered: 1 << 22, pairs_of_element: 1, split: None };
+const EXPANDED: ExpandLimits =
+    ExpandLimits { sorted: 16, scattered: 1 << 22, pairs_of_element: 1, split: None };
 
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {
@@ -108,9 +109,7 @@ impl Planner for Cpu {
             KernelDefinition::Selection(program) => {
                 Some(orch_template::selection::design(program, &self.target))
             }
-            KernelDefinition::Scatter(program) => {
-                Some(orch_template::scatter::design(program, &self.target))
-            }
+            KernelDefinition::Scatter(program) => Some(orch_template::scatter::design(program, &self.target)),
         };
         design.into_iter().collect()
     }
