@@ -335,6 +335,8 @@ def summary(results, threads):
     ]
     within = sum(ratio <= WANTED for ratio in ratios)
     hosts = sum(any(found["host"].values()) for found in results.values() if "error" not in found)
+    if not ratios:
+        return ""
     return (f"{within} of {len(ratios)} rows are within {WANTED} of ONNX Runtime's time, geometric mean "
             f"{statistics.geometric_mean(ratios):.2f}; {hosts} of {len(results)} models have a step on the host.")
 
@@ -355,6 +357,18 @@ def machine(program):
     }
 
 
+def write(args, about, results):
+    """Writes what there is so far."""
+    report = {"machine": about, "rounds": args.rounds, "operators": results}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    heading = ", ".join(f"{key} {value}" for key, value in about.items())
+    args.out.with_suffix(".md").write_text(
+        f"# Single operators beside ONNX Runtime, f32\n\n{heading}; median of {args.rounds} interleaved turns, in us.\n"
+        f"Written by `bench/operators.py`, worst rows first. A ratio is our time by ONNX Runtime's, bold beyond {WANTED}.\n"
+        f"{summary(results, args.threads)}\n\n{table(results, args.threads)}\n")
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("names", nargs="*", metavar="NAME", help="operators; all by default")
@@ -364,7 +378,7 @@ def main():
     args.add_argument("--nvrtc", help="NVRTC's library; without one where the system has it")
     args.add_argument("--out", type=pathlib.Path, default=zoo.ROOT / "bench/results/operators")
     args = args.parse_args()
-    program, about = args.orchestrion or zoo.build(), None
+    program = args.orchestrion or zoo.build()
     about, results = machine(program), {}
     with tempfile.TemporaryDirectory() as scratch:
         for name, sizes, build in OPERATORS:
@@ -381,14 +395,7 @@ def main():
                     shown = found = {"size": size, "error": str(error)}
                 results[label] = found
                 print(label, shown, flush=True)
-    report = {"machine": about, "rounds": args.rounds, "operators": results}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    heading = ", ".join(f"{key} {value}" for key, value in about.items())
-    args.out.with_suffix(".md").write_text(
-        f"# Single operators beside ONNX Runtime, f32\n\n{heading}; median of {args.rounds} interleaved turns, in us.\n"
-        f"Written by `bench/operators.py`, worst rows first. A ratio is our time by ONNX Runtime's, bold beyond {WANTED}.\n"
-        f"{summary(results, args.threads)}\n\n{table(results, args.threads)}\n")
+                write(args, about, results)
 
 
 if __name__ == "__main__":
