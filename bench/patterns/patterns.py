@@ -296,7 +296,7 @@ def best_queries(g):
     g.output(g.GatherND(g.input(400, 4), g.Unsqueeze(g.Reshape(best, g.ints(20)), g.ints(1))))
 
 
-@pattern(1, 5, shape=[(1, 32000), (2, 20000)])
+@pattern(1, 4, shape=[(1, 32000), (2, 20000)])
 def best_of_a_vocabulary(g, shape):
     values, index = g.TopK(g.input(*shape), g.ints(50), outputs=2)
     g.output(values)
