@@ -3,12 +3,13 @@
 //! Convolutions and pooling store channels-last, so that their vectors run along channels; everything else takes
 //! the layout that makes it a view or lets it read contiguously. A convolution to a handful of maps is row-major: its
 //! vectors run along pixels. Graph inputs, graph outputs and the operands
-//! and results of opaque routines and recurrences are row-major. One forward pass suffices: a transpose or reshape of a
+//! and results of opaque routines and of primitives that are a kernel by themselves are row-major. One forward pass suffices: a transpose or reshape of a
 //! channels-last tensor is given the layout under which it is the same bytes, so the transposes that models put
 //! between convolutions and attention or normalisation vanish.
 //!
 //! Precondition: a valid graph after rewriting. Postcondition: one [`Layout`] of the right rank per tensor.
 
+use crate::alone::stands_alone;
 use crate::layout::Layout;
 use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, Shape, TensorId};
 
@@ -90,12 +91,12 @@ pub fn is_view(graph: &PrimGraph, node: &PrimNode, layouts: &[Layout]) -> bool {
     as_view.is_some_and(|layout| layout.same_bytes(&layouts[output.index()], shape))
 }
 
-/// Tensors that the outside, an opaque routine or a recurrence sees.
+/// Tensors that the outside, an opaque routine or a primitive that is a kernel by itself sees.
 fn row_major_only(graph: &PrimGraph) -> Vec<bool> {
     let mut pinned = vec![false; graph.tensors().len()];
     let boundary = graph.inputs.iter().chain(&graph.outputs).map(|(_, tensor)| *tensor);
     let opaque = (graph.nodes().iter())
-        .filter(|node| matches!(node.op, PrimOp::Opaque(_) | PrimOp::Recurrence(_)))
+        .filter(|node| matches!(node.op, PrimOp::Opaque(_)) || stands_alone(&node.op))
         .flat_map(|node| node.inputs.iter().chain(&node.outputs).copied());
     for tensor in boundary.chain(opaque) {
         pinned[tensor.index()] = true;

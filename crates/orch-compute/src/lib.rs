@@ -3,11 +3,13 @@
 //! Expressions and what is known of them ([`expr`], [`affine`], [`bounds`], [`simplify`](mod@simplify), [`invert`]); the memory
 //! order and the type in which tensors are stored ([`layout`], [`layouts`], [`storage`]); block programs ([`block`]), which
 //! are Hidet's compute definitions (ASPLOS'23, section 5.1), and how a set of primitives becomes one of them ([`fuse`]);
-//! recurrences over time ([`recurrence`]).
+//! primitives that are a kernel by themselves ([`alone`]): recurrences over time ([`recurrence`]), selections of the best
+//! ([`selection`]), scattering ([`scatter`]).
 //!
 //! This crate knows no loops, threads or devices.
 
 pub mod affine;
+pub mod alone;
 pub mod block;
 pub mod bounds;
 pub mod expr;
@@ -16,6 +18,8 @@ pub mod invert;
 pub mod layout;
 pub mod layouts;
 pub mod recurrence;
+pub mod scatter;
+pub mod selection;
 pub mod simplify;
 pub mod storage;
 
@@ -27,5 +31,7 @@ pub use expr::{ArgId, BufferId, Const, Expr, ExprId, Exprs, StageId, Type, VarId
 pub use invert::invert_index;
 pub use layout::Layout;
 pub use recurrence::RecurrenceProgram;
+pub use scatter::{ScatterIndex, ScatterProgram};
+pub use selection::SelectionProgram;
 pub use simplify::{Simplifier, prove, simplify};
 pub use storage::Storage;

@@ -3,9 +3,9 @@
 //! Block programs have no order of steps; this stands beside them. What a recurrence computes is
 //! [`Recurrence`]'s definition. All arguments are row-major.
 
-use crate::block::{Arg, ArgRole};
+use crate::alone::{operand_arg, result_arg};
+use crate::block::Arg;
 use crate::expr::ArgId;
-use crate::layout::Layout;
 use crate::storage::Storage;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, Recurrence, RecurrenceExtents, RecurrenceOperand, TensorId};
 
@@ -47,15 +47,13 @@ impl RecurrenceProgram {
         let extents = spec.extents(x, r).ok()?;
         let mut args = Vec::new();
         for &operand in &node.inputs {
-            let stored = stored_source(graph, nodes, operand)?;
-            let role = if graph.constant(stored).is_some() { ArgRole::Constant } else { ArgRole::Input };
-            args.push(arg(graph, storage, (operand, stored), role)?);
+            args.push(operand_arg(graph, nodes, storage, operand)?);
         }
         let mut result = |number: usize| -> Option<Option<ArgId>> {
             let Some(tensor) = node.outputs.get(number).filter(|tensor| outputs.contains(tensor)) else {
                 return Some(None);
             };
-            args.push(arg(graph, storage, (*tensor, *tensor), ArgRole::Output)?);
+            args.push(result_arg(graph, storage, *tensor)?);
             Some(Some(ArgId::new(args.len() - 1)))
         };
         let [y, last_hidden, last_cell] = [result(0)?, result(1)?, result(2)?];
@@ -88,28 +86,4 @@ impl RecurrenceProgram {
     pub fn products(&self) -> usize {
         self.spec.cell.gates() * self.extents.hidden * self.extents.hidden
     }
-}
-
-/// The stored tensor that an operand is a view of.
-fn stored_source(graph: &PrimGraph, nodes: &[NodeId], mut tensor: TensorId) -> Option<TensorId> {
-    while let Some(producer) = graph.producer(tensor).filter(|producer| nodes.contains(producer)) {
-        let node = graph.node(producer);
-        let is_view = matches!(node.op, PrimOp::Reshape { .. } | PrimOp::Transpose { .. });
-        tensor = *node.inputs.first().filter(|_| is_view)?;
-    }
-    Some(tensor)
-}
-
-/// An argument with the shape of `viewed`, whose bytes are those of `stored`.
-fn arg(
-    graph: &PrimGraph,
-    storage: &Storage,
-    (viewed, stored): (TensorId, TensorId),
-    role: ArgRole,
-) -> Option<Arg> {
-    let shape = graph.shape(viewed).clone();
-    let layout = Layout::row_major(shape.rank());
-    let is_row_major = storage.layout(viewed).same_bytes(&layout, &shape);
-    let dtype = storage.dtype(stored);
-    is_row_major.then_some(Arg { tensor: stored, dtype, shape, layout, role })
 }

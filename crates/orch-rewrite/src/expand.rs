@@ -10,12 +10,13 @@
 //!           y[p]     =  x[p] + sum over updates u with index[u] = p of updates[u]
 //! ```
 //!
-//! Work grows with the square of what is sorted, so that long ones stay routines of the host; how long is for the target to say. Stands after
-//! the rewriting. Exact, but for the order in which floats are added up.
+//! Work grows with the square of what is sorted, so that long ones stay, for kernels of their own or for the host; how long is for the
+//! target to say. Where it says so, the best of a long line are the best of those of its parts. Stands after the rewriting. Exact, but for the order in which floats are added up.
 
 use crate::prepare::{computed, rebuilt};
 use orch_ir::{
-    BinaryFn, CompareFn, DType, OpaqueKind, PrimGraph, PrimOp, ReduceOp, ScalarFn, Shape, Tensor, TensorId,
+    BinaryFn, CompareFn, DType, OpaqueKind, OpaqueOp, PadMode, PrimGraph, PrimOp, ReduceOp, ScalarFn, Shape,
+    Tensor, TensorId,
 };
 
 /// Up to which size routines become primitives.
@@ -25,6 +26,38 @@ pub struct ExpandLimits {
     pub sorted: usize,
     /// Pairs of a position and an update that a scatter compares, and of elements that it adds up.
     pub scattered: usize,
+    /// The same for each element of the result.
+    pub pairs_of_element: usize,
+    /// How longer selections are split; `None` where a kernel serves any length.
+    pub split: Option<SplitLimits>,
+}
+
+/// How the selection of few of a long line is split: into the best of parts, of which the best are selected again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SplitLimits {
+    /// The longest line that a kernel serves.
+    pub longest: usize,
+    /// Elements of a part, if they are at least [`PART_SHARE`] times as many as are selected.
+    pub part: usize,
+}
+
+/// A part has so many times the elements that are selected of it.
+const PART_SHARE: usize = 8;
+
+/// So many pairs are compared in less time than starting a kernel takes.
+const FEW_PAIRS: usize = 4 << 10;
+
+/// An element that is better than none, where NaN counts as larger than any number.
+fn worst(dtype: DType, largest: bool) -> Tensor {
+    let value = match (dtype.is_float(), largest) {
+        (true, true) => f64::NEG_INFINITY,
+        (true, false) => f64::NAN,
+        (false, true) if dtype == DType::Bool => 0.0,
+        // The type's limits, to which integers saturate.
+        (false, true) => f64::MIN,
+        (false, false) => f64::MAX,
+    };
+    Tensor::from_f64(dtype, Shape::scalar(), &[value])
 }
 
 /// The graph with `top_k` and scattering within these limits as primitives.
@@ -36,7 +69,9 @@ pub fn expand_routines(graph: &PrimGraph, limits: ExpandLimits) -> PrimGraph {
         let outputs = match &node.op {
             PrimOp::Opaque(opaque) => match opaque.kind {
                 OpaqueKind::TopK { axis, k, largest, .. } => {
-                    emit.top_k(inputs[0], (axis, k, largest), limits)
+                    let selection = (axis, k, largest);
+                    emit.top_k(inputs[0], selection, limits)
+                        .or_else(|| emit.split_top_k(inputs[0], selection, limits.split?))
                 }
                 _ => None,
             },
@@ -155,6 +190,58 @@ impl Emit<'_> {
         Some(vec![values, self.cast(DType::I64, index)])
     }
 
+    /// The `k` best of the `k` best of parts, which are padded with elements that are worse than all others. Parts lie in order, so
+    /// that ties go to the lower position. `None` where a part would be too long, or the line is short enough.
+    fn split_top_k(
+        &mut self,
+        x: TensorId,
+        (axis, k, largest): (usize, usize, bool),
+        limits: SplitLimits,
+    ) -> Option<Vec<TensorId>> {
+        let (dtype, shape) = (self.graph.dtype(x), self.shape(x));
+        let extent = shape[axis];
+        let part = limits.part.max(k.checked_mul(PART_SHARE)?.next_power_of_two());
+        if extent <= limits.longest || part > limits.longest || k == 0 || shape.elems() == 0 {
+            return None;
+        }
+        let parts = extent.div_ceil(part);
+        let mut dims = shape.to_vec();
+        let (low, mut high) = (vec![0; dims.len()], vec![0; dims.len()]);
+        high[axis] = parts * part - extent;
+        let worst = self.graph.add_constant(worst(dtype, largest));
+        let pad = PrimOp::Pad { mode: PadMode::Constant, low, high };
+        let padded = if parts * part > extent { self.add(pad, &[x, worst]) } else { x };
+        dims[axis] = part;
+        dims.insert(axis, parts);
+        let apart = self.reshape(padded, dims.clone());
+        let [values, places] = self.selection(apart, (axis + 1, k, largest));
+        dims[axis + 1] = k;
+        let number = self.add(PrimOp::Iota { dtype: DType::I64, shape: dims.clone().into(), axis }, &[]);
+        let length = self.full(DType::I64, part as f64, &Shape::from(dims.clone()));
+        let first = self.binary(BinaryFn::Mul, number, length);
+        let places = self.binary(BinaryFn::Add, first, places);
+        dims.remove(axis);
+        dims[axis] = parts * k;
+        let (values, places) = (self.reshape(values, dims.clone()), self.reshape(places, dims));
+        let [best, at] = match self.split_top_k(values, (axis, k, largest), limits) {
+            Some(split) => [split[0], split[1]],
+            None => self.selection(values, (axis, k, largest)),
+        };
+        Some(vec![best, self.add(PrimOp::TakeAlong { axis }, &[places, at])])
+    }
+
+    /// A selection that stays one: values and positions.
+    fn selection(&mut self, x: TensorId, (axis, k, largest): (usize, usize, bool)) -> [TensorId; 2] {
+        let mut dims = self.shape(x).to_vec();
+        dims[axis] = k;
+        let dims = Shape::from(dims);
+        let kind = OpaqueKind::TopK { axis, k, largest, sorted: true };
+        let results = vec![(self.graph.dtype(x), dims.clone()), (DType::I64, dims)];
+        let op = PrimOp::Opaque(Box::new(OpaqueOp { kind, results }));
+        let outputs = self.graph.add_node(op, vec![x]).expect("there are as many elements");
+        [outputs[0], outputs[1]]
+    }
+
     /// `[data, indices [.., depth], updates]`.
     fn scatter_nd(
         &mut self,
@@ -245,7 +332,8 @@ impl Emit<'_> {
     ) -> bool {
         let each = if combine.is_some() { rest } else { 1 };
         let work = rows.checked_mul(count).and_then(|pairs| pairs.checked_mul(each));
-        rows > 0 && count > 0 && rest > 0 && work.is_some_and(|work| work <= limits.scattered)
+        let few = limits.pairs_of_element.saturating_mul(rows.saturating_mul(rest).max(FEW_PAIRS));
+        rows > 0 && count > 0 && rest > 0 && work.is_some_and(|work| work <= limits.scattered.min(few))
     }
 
     /// Indices limited to an extent, as the primitives limit them.
@@ -340,9 +428,9 @@ impl Emit<'_> {
 mod tests {
     use super::*;
     use orch_interp::{EvalOptions, evaluate};
-    use orch_ir::OpaqueOp;
 
-    const LIMITS: ExpandLimits = ExpandLimits { sorted: 16, scattered: 1 << 12 };
+    const LIMITS: ExpandLimits =
+        ExpandLimits { sorted: 16, scattered: 1 << 12, pairs_of_element: usize::MAX, split: None };
 
     /// A graph and its expansion give the same for these inputs.
     fn is_the_same(graph: &PrimGraph, inputs: &[Tensor]) {
@@ -388,8 +476,41 @@ mod tests {
         }
     }
 
+    /// Parts of 8 elements of which one or none is selected, the last one padded.
     #[test]
-    fn long_axes_stay_routines() {
+    fn the_best_of_parts_are_selected_again() {
+        let split = Some(SplitLimits { longest: 20, part: 8 });
+        let limits = ExpandLimits { sorted: 0, split, ..LIMITS };
+        for dtype in [DType::F32, DType::F16, DType::I64, DType::U8, DType::I32] {
+            for largest in [false, true] {
+                for (shape, axis, k) in [(vec![2, 45], 1, 1), (vec![170, 2], 0, 1), (vec![3, 45], 1, 2)] {
+                    let graph = top_k(dtype, &shape, axis, k, largest);
+                    let elems: usize = shape.iter().product();
+                    let mut values: Vec<f64> = (0..elems).map(|at| ((at * 7) % 13) as f64).collect();
+                    if dtype.is_float() {
+                        (values[3], values[40]) = (f64::NAN, f64::NEG_INFINITY);
+                    }
+                    let inputs = [Tensor::from_f64(dtype, shape.clone(), &values)];
+                    let expanded = expand_routines(&graph, limits);
+                    let longest = expanded.nodes().iter().filter_map(|node| match &node.op {
+                        PrimOp::Opaque(_) => expanded.shape(node.inputs[0]).iter().max().copied(),
+                        _ => None,
+                    });
+                    assert!(longest.max().is_some_and(|longest| k > 1 || longest < elems / 2));
+                    let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
+                    for (expected, given) in results(&graph).iter().zip(results(&expanded)) {
+                        let bits = |tensor: &Tensor| {
+                            tensor.to_f64().iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+                        };
+                        assert_eq!(bits(expected), bits(&given), "{dtype} {shape:?} {k}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_axes_stay_selections() {
         let graph = top_k(DType::F32, &[17], 0, 2, true);
         assert_eq!(orch_ir::text::print(&expand_routines(&graph, LIMITS)), orch_ir::text::print(&graph));
     }

@@ -5,8 +5,8 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] as far as
-//! a target wants, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for GPUs. [`unmerge_products`] shows
-//! merged products as single ones.
+//! a target wants, [`phase_convolutions`] for CPUs, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for
+//! GPUs. [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -26,6 +26,7 @@ mod narrow;
 mod normalize;
 mod options;
 mod patches;
+mod phases;
 mod prepare;
 mod report;
 mod rule;
@@ -38,10 +39,11 @@ mod wide;
 
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
-pub use expand::{ExpandLimits, expand_routines};
+pub use expand::{ExpandLimits, SplitLimits, expand_routines};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
 pub use patches::patch_products;
+pub use phases::phase_convolutions;
 pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;

@@ -8,6 +8,8 @@ pub mod injective;
 mod nest;
 pub mod recurrence;
 pub mod row;
+pub mod scatter;
+pub mod selection;
 
 pub use design::{CannotLower, Design};
 pub use nest::{AxisBlock, LaneAxis, NestSchedule};

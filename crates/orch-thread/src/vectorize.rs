@@ -9,16 +9,16 @@
 //! Nothing is widened before it must be: what does not depend on `x` stays scalar; sums and constant multiples of
 //! `x` are ramps; a quotient, remainder or comparison that is the same in all lanes, or follows them, because
 //! `base` is aligned, stays scalar or a ramp; one that changes at most once within the vector becomes a selection
-//! instead of a vector division. A load at a ramp of stride 1 is contiguous, at a scalar offset one scalar load,
-//! anywhere else a gather.
+//! instead of a vector division. A load at a ramp of stride 1 is contiguous, at a scalar offset one scalar load; at a ramp
+//! divided by 2, 4, .. that starts at a multiple it is a shorter contiguous one whose lanes are repeated; anywhere else a gather.
 //!
 //! The variable keeps its meaning of a scalar index (its declared range is that of single elements); `base` is
 //! another expression, of the first lane: usually a loop variable declared as a multiple of `lanes`.
 
 use orch_compute::affine::gcd;
-use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
+use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::Simplifier;
-use orch_ir::CompareFn;
+use orch_ir::{BinaryFn, CompareFn, DType};
 use rustc_hash::FxHashMap;
 
 /// What to widen over.
@@ -166,6 +166,10 @@ impl Vectorizer {
                     return exprs.load(buffer, offset, 1, mask);
                 }
                 let mask = exprs.and_guard(mask, self.over.mask);
+                let ramp = mask.is_none().then(|| RepeatedRamp::of(exprs, simplifier, offset)).flatten();
+                if let Some(value) = ramp.and_then(|ramp| ramp.load(exprs, buffer)) {
+                    return value;
+                }
                 // One element under different masks is a gather, so that no masked lane is accessed.
                 let offset = if offset_is_uniform { exprs.splat(offset, self.over.lanes) } else { offset };
                 exprs.load(buffer, offset, self.over.lanes, mask)
@@ -223,6 +227,54 @@ struct DividedRamp {
     lanes: usize,
     divisor: ExprId,
     divisor_value: i64,
+}
+
+/// Offsets `base + l / times` of lanes `l`.
+struct RepeatedRamp {
+    base: ExprId,
+    /// A power of two that divides the lanes.
+    times: usize,
+    lanes: usize,
+}
+
+impl RepeatedRamp {
+    fn of(exprs: &mut Exprs, simplifier: &mut Simplifier, offset: ExprId) -> Option<Self> {
+        match *exprs.get(offset) {
+            Expr::FloorDiv(dividend, divisor) => {
+                let DividedRamp { base, stride, lanes, divisor, divisor_value } =
+                    DividedRamp::new(exprs, dividend, divisor)?;
+                let times = usize::try_from(divisor_value).ok()?;
+                let range = simplifier.range(exprs, base);
+                let is_aligned = [range.modulus, range.residue].iter().all(|part| part % divisor_value == 0);
+                let is_served = stride == 1 && times.is_power_of_two() && lanes.is_multiple_of(times);
+                let base = (is_aligned && is_served).then(|| exprs.floor_div(base, divisor))?;
+                Some(Self { base, times, lanes })
+            }
+            Expr::Binary(BinaryFn::Add, a, b) => {
+                let (varying, added) = match (exprs.uniform(a), exprs.uniform(b)) {
+                    (Some(added), None) => (b, added),
+                    (None, Some(added)) => (a, added),
+                    _ => return None,
+                };
+                let repeated = Self::of(exprs, simplifier, varying)?;
+                Some(Self { base: exprs.add2(repeated.base, added), ..repeated })
+            }
+            _ => None,
+        }
+    }
+
+    /// The elements there; `None` if they are booleans, which are not interleaved.
+    fn load(&self, exprs: &mut Exprs, buffer: BufferId) -> Option<ExprId> {
+        let mut value = exprs.load(buffer, self.base, self.lanes / self.times, None);
+        if exprs.lanes(value) == 1 {
+            return Some(exprs.splat(value, self.lanes));
+        }
+        let is_served = exprs.dtype(value) != DType::Bool;
+        while is_served && exprs.lanes(value) < self.lanes {
+            value = exprs.interleave(value, value);
+        }
+        is_served.then_some(value)
+    }
 }
 
 /// How often lanes may leave the period of the divisor that lane 0 is in.
@@ -311,7 +363,7 @@ const MODERATE: i64 = 1 << 60;
 /// Base and stride of an index ramp, or of a scalar.
 fn ramp_of(exprs: &Exprs, id: ExprId) -> Option<(ExprId, i64)> {
     match *exprs.get(id) {
-        _ if exprs.dtype(id) != orch_ir::DType::I64 => None,
+        _ if exprs.dtype(id) != DType::I64 => None,
         Expr::Ramp { base, stride, .. } => Some((base, stride)),
         _ => exprs.uniform(id).map(|scalar| (scalar, 0)),
     }

@@ -3,6 +3,7 @@
 //! - [`attention`]: two contractions with row statistics between them;
 //! - [`contraction`]: matrix products and convolutions, on tensor cores or FMA units;
 //! - [`recurrence`]: RNN, GRU and LSTM over time;
+//! - [`selection`]: the best along an axis, sorting;
 //! - [`row`]: reductions that the threads of a CTA or a cluster do together;
 //! - [`pointwise`]: elementwise functions and short reductions, each thread by itself;
 //! - [`transpose`]: elementwise functions of operands that are contiguous along another axis than the result.
@@ -20,6 +21,7 @@ pub mod pointwise;
 mod rank;
 pub mod recurrence;
 pub mod row;
+pub mod selection;
 pub mod transpose;
 
 pub use designs::{design, designs, serves};

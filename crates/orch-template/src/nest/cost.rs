@@ -1,6 +1,7 @@
 //! A rough count of cycles of a loop nest, to choose between vector axes and to size work items.
 
 use super::flat::{Nest, NestStage, StageWork};
+use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 use orch_thread::target::CpuTarget;
@@ -15,8 +16,17 @@ pub(crate) struct NestCost {
 /// Cycles per element of an access with a constant stride other than 0 and 1. Staging in tiles does not cost more.
 const STRIDED: f64 = 1.2;
 
+/// The same where each lane is on a page of its own.
+const FAR: f64 = 2.2;
+
+/// Elements of f32 of a page.
+const PAGE_ELEMS: u64 = 1 << 10;
+
 /// Cycles per element of an access without a constant stride.
 const GATHERED: f64 = 2.0;
+
+/// The same where lanes read elements that lie close together, as in a resize: one or two cache lines serve a vector.
+const NEAR: f64 = 0.8;
 
 /// Cycles of a horizontal reduction of one accumulator's lanes.
 const LANE_REDUCTION: f64 = 12.0;
@@ -49,6 +59,7 @@ fn stage_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
 /// Cycles of a stage at one point, or at one vector of points.
 fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize)>) -> f64 {
     let roots = stage.roots();
+    let axes = nest.axes.clone();
     let Nest { program, simplifier, constants, .. } = nest;
     let mut cycles = 0.5;
     let mut access = |exprs: &mut Exprs, offset: ExprId, may_be_packed: bool| match vector {
@@ -56,7 +67,9 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
         Some((axis, lanes)) => match simplifier.stride(exprs, offset, axis) {
             Some(0 | 1) => 0.5,
             Some(_) if may_be_packed => 0.5,
+            Some(stride) if stride.unsigned_abs() >= PAGE_ELEMS => FAR * lanes as f64,
             Some(_) => STRIDED * lanes as f64,
+            None if are_near(exprs, offset, &axes, (axis, lanes)) => NEAR * lanes as f64,
             None => GATHERED * lanes as f64,
         },
     };
@@ -72,6 +85,23 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
         cycles += 2.0 * access(&mut program.exprs, offset, false);
     }
     cycles
+}
+
+/// True if the offsets of a vector in the middle of an axis, and of no other axis, lie within two vectors.
+fn are_near(exprs: &Exprs, offset: ExprId, axes: &[Axis], (along, lanes): (VarId, usize)) -> bool {
+    let Some(extent) = axes.iter().find(|axis| axis.var == along).map(|axis| axis.extent) else {
+        return false;
+    };
+    let lanes = lanes.min(extent);
+    let first = (extent / 2 / lanes * lanes).min(extent - lanes);
+    let mut point: Vec<(VarId, i64)> = axes.iter().map(|axis| (axis.var, 0)).collect();
+    let mut offset_at = |position: usize| {
+        point.iter_mut().filter(|(axis, _)| *axis == along).for_each(|(_, at)| *at = position as i64);
+        exprs.evaluate(offset, &point)
+    };
+    let offsets: Option<Vec<i64>> = (first..first + lanes).map(&mut offset_at).collect();
+    let range = offsets.and_then(|offsets| Some(offsets.iter().max()? - offsets.iter().min()?));
+    range.is_some_and(|range| range < 2 * lanes as i64)
 }
 
 /// Cycles of an operation on one element or vector; index arithmetic and accesses are free.

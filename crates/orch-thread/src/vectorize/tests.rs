@@ -48,6 +48,7 @@ fn lanes_of(exprs: &Exprs, root: ExprId, values: &[(VarId, i64)], memory: &mut M
             Expr::FloorDiv(a, b) => Const::int(dtype, int(a, lane).div_euclid(int(b, lane)).into()),
             Expr::FloorRem(a, b) => Const::int(dtype, int(a, lane).rem_euclid(int(b, lane)).into()),
             Expr::Splat(a, _) => known[&a][0],
+            Expr::Interleave(a, b) => known[if lane.is_multiple_of(2) { &a } else { &b }][lane / 2],
             Expr::Ramp { base, stride, .. } => {
                 Const::int(dtype, (int(base, 0) + stride * lane as i64).into())
             }
@@ -375,6 +376,22 @@ fn build(t: &mut Fixture, steps: &[Step]) -> ExprId {
     }
     let last = *made.last().expect("starts with two");
     t.exprs.binary(BinaryFn::Add, last, x)
+}
+
+#[test]
+fn repeated_elements_are_loaded_once() {
+    for (divisor, lanes) in [(2, 4), (2, 16), (4, 8), (8, 8)] {
+        let mut t = Fixture::new(32, lanes);
+        let (x, d) = (t.x(), t.exprs.index(divisor));
+        let quotient = t.exprs.floor_div(x, d);
+        let row = t.exprs.mul_const(t.outer, 40);
+        let offset = t.exprs.add2(quotient, row);
+        let root = t.load(offset);
+        t.checked(root, lanes);
+        let over = t.widening(lanes);
+        let loads = vectorize(&mut t.exprs, root, &over).loads;
+        assert_eq!(loads.gathers, 0, "{divisor} {lanes}");
+    }
 }
 
 proptest! {

@@ -6,6 +6,7 @@
 use super::explain;
 use super::implementation::{ColumnBody, Implementation, PlannedColumn};
 use super::kernel::{KernelDesign, KernelWork};
+use super::known::constant_step;
 use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
@@ -30,13 +31,17 @@ pub struct Assembly {
 /// Lays out the columns, which are in executable order.
 ///
 /// # Errors
-/// If the columns do not produce what they need: a bug in choosing.
+/// If the columns do not produce what they need, or, with debug assertions, if one depends on constants alone: bugs in choosing.
 pub fn assemble(
     graph: &PrimGraph,
     storage: &Storage,
     implementation: &Implementation,
     options: &Options,
 ) -> Result<Assembly, Error> {
+    if cfg!(debug_assertions) {
+        let written = implementation.columns.iter().map(|column| &column.outputs[..]);
+        constant_step(graph, written).map_or(Ok(()), |step| Err(Error::internal(step)))?;
+    }
     let mut assembler = Assembler {
         graph,
         storage,

@@ -1,7 +1,7 @@
-//! What one kernel computes, before it has a schedule: a block program, or a recurrence over time.
+//! What one kernel computes, before it has a schedule: a block program, or a primitive that is a kernel by itself.
 
 use orch_compute::block::Arg;
-use orch_compute::{BlockProgram, RecurrenceProgram, Storage, fuse};
+use orch_compute::{BlockProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage, alone, fuse};
 use orch_ir::{NodeId, PrimGraph, PrimOp, TensorId};
 
 /// The computation of one kernel.
@@ -10,6 +10,10 @@ pub enum KernelDefinition {
     Block(BlockProgram),
     /// A recurrence of RNN, GRU or LSTM.
     Recurrence(RecurrenceProgram),
+    /// A selection of the best along an axis, or sorting.
+    Selection(SelectionProgram),
+    /// Scattering.
+    Scatter(ScatterProgram),
 }
 
 impl KernelDefinition {
@@ -21,8 +25,16 @@ impl KernelDefinition {
         storage: &Storage,
         name: &str,
     ) -> Option<Self> {
-        if nodes.iter().any(|&id| matches!(graph.node(id).op, PrimOp::Recurrence(_))) {
-            return RecurrenceProgram::of(graph, nodes, outputs, storage, name).map(Self::Recurrence);
+        let alone = nodes.iter().map(|&id| &graph.node(id).op).find(|op| alone::stands_alone(op));
+        match alone {
+            Some(PrimOp::Recurrence(_)) => {
+                return RecurrenceProgram::of(graph, nodes, outputs, storage, name).map(Self::Recurrence);
+            }
+            Some(PrimOp::Opaque(_)) => {
+                return SelectionProgram::of(graph, nodes, outputs, storage, name).map(Self::Selection);
+            }
+            Some(_) => return ScatterProgram::of(graph, nodes, storage, name).map(Self::Scatter),
+            None => {}
         }
         fuse::build_stored(graph, nodes, outputs, storage, name).ok().map(Self::Block)
     }
@@ -32,6 +44,8 @@ impl KernelDefinition {
         match self {
             Self::Block(block) => &block.args,
             Self::Recurrence(recurrence) => &recurrence.args,
+            Self::Selection(selection) => &selection.args,
+            Self::Scatter(scatter) => &scatter.args,
         }
     }
 
@@ -39,7 +53,7 @@ impl KernelDefinition {
     pub fn block(&self) -> Option<&BlockProgram> {
         match self {
             Self::Block(block) => Some(block),
-            Self::Recurrence(_) => None,
+            Self::Recurrence(_) | Self::Selection(_) | Self::Scatter(_) => None,
         }
     }
 }

@@ -52,6 +52,27 @@ impl KnownTensors {
     }
 }
 
+/// A step of a plan that computes the same in every run, which the choice of kernels should have evaluated: a bug in choosing.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a step that computes {0:?} depends on constants alone, and was not evaluated when compiling")]
+pub struct ConstantStep(pub Vec<TensorId>);
+
+/// The first step, given by what it writes, all of which depends on constants alone. Steps are left that write more than is stored
+/// ([`MAX_BYTES`]), and those that cannot be evaluated: they give the error when they run.
+pub fn constant_step<'a>(
+    graph: &PrimGraph,
+    steps: impl IntoIterator<Item = &'a [TensorId]>,
+) -> Option<ConstantStep> {
+    let known = KnownTensors::of(graph);
+    let is_of_graph =
+        |written: &[TensorId]| written.iter().all(|tensor| tensor.index() < graph.tensors().len());
+    let is_left = |written: &[TensorId]| evaluate_known(graph, written, &mut BTreeMap::new()).is_err();
+    let mut found = steps
+        .into_iter()
+        .filter(|written| is_of_graph(written) && known.contains_all(written) && !is_left(written));
+    found.next().map(|written| ConstantStep(written.to_vec()))
+}
+
 /// The values of tensors that depend on constants alone; `values` holds those that were evaluated already.
 ///
 /// # Errors
@@ -110,5 +131,22 @@ mod tests {
         evaluate_known(&graph, &[four], &mut values).unwrap();
         assert_eq!(values.len(), 1);
         assert_eq!(values[&four].to_f64(), [4.0, 8.0]);
+    }
+
+    #[test]
+    fn a_step_on_constants_alone_is_found() {
+        let add = PrimOp::Map(ScalarFn::Binary(BinaryFn::Add));
+        let mut graph = PrimGraph::new("g");
+        let x = graph.add_input("x", DType::F32, [2]);
+        let c = graph.add_constant(Tensor::from_vec([2], vec![1f32, 2.0]));
+        let twice = graph.add(add.clone(), &[c, c]).unwrap();
+        let live = graph.add(add, &[twice, x]).unwrap();
+        graph.add_output("y", live);
+        let (of_constants, of_inputs) = ([twice], [live]);
+        assert_eq!(constant_step(&graph, [&of_inputs[..]]), None);
+        assert_eq!(
+            constant_step(&graph, [&of_inputs[..], &of_constants[..]]),
+            Some(ConstantStep(of_constants.to_vec()))
+        );
     }
 }

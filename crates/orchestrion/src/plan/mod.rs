@@ -5,7 +5,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`kernel`] | plain types: a kernel's design, work, modelled and measured times |
-//! | [`definition`] | what a kernel computes: a block program or a recurrence |
+//! | [`definition`] | what a kernel computes: a block program, or a primitive that is a kernel by itself |
 //! | [`backend`] | the three traits that a target implements: [`Planner`](backend::Planner), [`Toolchain`](backend::Toolchain), [`Meter`](backend::Meter) |
 //! | [`units`], [`signature`], [`context`] | the graph in units, the keys of kernels, and all of that as one value |
 //! | [`substitute`], [`block_kernels`] | a proved µGraph in place of primitives, and its kernels |

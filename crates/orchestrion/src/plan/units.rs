@@ -9,6 +9,7 @@
 
 use super::backend::TargetInfo;
 use crate::Options;
+use orch_compute::alone::stands_alone;
 use orch_compute::{Layout, layouts::is_view};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
@@ -131,7 +132,7 @@ fn source(graph: &PrimGraph, free: &[bool], mut tensor: TensorId) -> Option<Tens
 
 /// Primitives that cost nothing where they are read. Graph outputs must exist, so what produces one is not free.
 fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bool> {
-    let is_stored = operands_of_recurrences(graph, layouts);
+    let is_stored = operands_of_lone_kernels(graph, layouts);
     let is_output = |node: NodeId| {
         graph.node(node).outputs.iter().any(|tensor| graph.outputs.iter().any(|(_, output)| output == tensor))
     };
@@ -154,10 +155,10 @@ fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bo
         .collect()
 }
 
-/// What the kernels of recurrences read as they are stored: primitives that make an operand, or what it is a view of.
-fn operands_of_recurrences(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
+/// What primitives that are a kernel by themselves read as they are stored: primitives that make an operand, or what it is a view of.
+fn operands_of_lone_kernels(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
     let mut is_stored = vec![false; graph.nodes().len()];
-    for node in graph.nodes().iter().filter(|node| matches!(node.op, PrimOp::Recurrence(_))) {
+    for node in graph.nodes().iter().filter(|node| stands_alone(&node.op)) {
         for &operand in &node.inputs {
             let mut tensor = operand;
             while let Some(producer) = graph.producer(tensor) {

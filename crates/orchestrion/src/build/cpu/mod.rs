@@ -1,5 +1,6 @@
 //! Kernels in C for a CPU.
 
+mod alone;
 mod device;
 mod facts;
 mod meter;

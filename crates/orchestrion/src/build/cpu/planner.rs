@@ -1,5 +1,6 @@
 //! Planning for CPUs: storage, cost model, designs.
 
+use super::alone;
 use super::device::Cpu;
 use super::facts::{facts, flops};
 use super::recurrence;
@@ -21,9 +22,10 @@ use orch_thread::count::count;
 /// 10^9 per second, in 1 per microsecond.
 const GIGA_TO_MICRO: f64 = 1e3;
 
-/// What is sorted and scattered by kernels. The host sorts 512 elements in 16 us, which is what a core takes to compare all pairs of
-/// them; a million pairs take a millisecond.
-const EXPANDED: ExpandLimits = ExpandLimits { sorted: 512, scattered: 1 << 22 };
+/// What is sorted and scattered by comparisons, which are fused with what is around them. The kernels for the rest sort 16 elements
+/// in as many steps as comparing all pairs takes vectors, and scatter while they copy.
+const EXPANDED: ExpandLimits =
+    ExpandLimits { sorted: 16, scattered: 1 << 22, pairs_of_element: 1, split: None };
 
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {
@@ -32,6 +34,7 @@ impl Planner for Cpu {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
+        let graph = orch_rewrite::phase_convolutions(&graph);
         match self.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,
@@ -48,6 +51,8 @@ impl Planner for Cpu {
             KernelDefinition::Recurrence(program) => {
                 return Some(recurrence::estimate(program, &self.target, &self.figures));
             }
+            KernelDefinition::Selection(program) => return Some(alone::selection(program, &self.figures)),
+            KernelDefinition::Scatter(program) => return Some(alone::scatter(program, &self.figures)),
         };
         let facts = facts(block, &self.target);
         let roofline_us = facts.lower_bound_us(&self.figures);
@@ -101,6 +106,10 @@ impl Planner for Cpu {
             KernelDefinition::Recurrence(program) => {
                 Some(orch_template::recurrence::design(program, &self.target))
             }
+            KernelDefinition::Selection(program) => {
+                Some(orch_template::selection::design(program, &self.target))
+            }
+            KernelDefinition::Scatter(program) => Some(orch_template::scatter::design(program, &self.target)),
         };
         design.into_iter().collect()
     }

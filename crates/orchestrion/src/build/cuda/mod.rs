@@ -5,6 +5,7 @@ mod facts;
 mod meter;
 mod planner;
 mod recurrence;
+mod selection;
 mod toolchain;
 
 pub use device::Cuda;

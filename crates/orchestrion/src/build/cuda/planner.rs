@@ -3,6 +3,7 @@
 use super::device::Cuda;
 use super::facts::facts;
 use super::recurrence;
+use super::selection;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
@@ -13,7 +14,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
-use orch_rewrite::{ExpandLimits, RowAlignment};
+use orch_rewrite::{ExpandLimits, RowAlignment, SplitLimits};
 use orch_template::Design;
 use orch_template::gpu;
 use orch_thread::ThreadProgram;
@@ -36,8 +37,14 @@ const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 
 /// as long as four that run on an SM take each, and two 1.15 times.
 const WAITING: LatencyHiding = LatencyHiding { iteration: 0.68, columns: 0.76, busy: 0.83 };
 
-/// What is sorted and scattered by kernels: with more, comparing all pairs would take a GPU longer than the host takes.
-const EXPANDED: ExpandLimits = ExpandLimits { sorted: 16 << 10, scattered: 1 << 28 };
+/// What is sorted and scattered by comparisons, which are fused with what is around them: with more updates, comparing all pairs would
+/// take a GPU longer than the host takes. Longer lines than a CTA sorts are split, and few are selected of more parts than that.
+const EXPANDED: ExpandLimits = ExpandLimits {
+    sorted: 32,
+    scattered: 1 << 28,
+    pairs_of_element: usize::MAX,
+    split: Some(SplitLimits { longest: gpu::selection::MAX_LINE, part: 2 << 10 }),
+};
 
 impl Planner for Cuda {
     fn info(&self) -> &TargetInfo {
@@ -73,6 +80,15 @@ impl Planner for Cuda {
                 let cycles = schedule.cycles(program, &self.target);
                 return Some(recurrence::estimate(program, cycles, &self.figures));
             }
+            KernelDefinition::Selection(program) => {
+                let schedule = gpu::selection::GpuSelectionSchedule::of(program, &self.target)?;
+                return Some(selection::estimate(
+                    program,
+                    schedule.cycles(program, &self.target),
+                    &self.figures,
+                ));
+            }
+            KernelDefinition::Scatter(_) => return None,
         };
         if !gpu::serves(block, &self.target, self.operands()) {
             return None;
@@ -117,6 +133,10 @@ impl Planner for Cuda {
         match definition {
             KernelDefinition::Block(block) => gpu::designs(block, &self.target, self.operands(), limit),
             KernelDefinition::Recurrence(program) => gpu::recurrence::designs(program, &self.target, limit),
+            KernelDefinition::Selection(program) => {
+                gpu::selection::design(program, &self.target).into_iter().collect()
+            }
+            KernelDefinition::Scatter(_) => Vec::new(),
         }
     }
 

@@ -8,7 +8,7 @@ use orch_tune::gpu::GpuModel;
 const GIGA_TO_MICRO: f64 = 1e3;
 
 /// Cycles of an SM in a microsecond, by which the template counts.
-const CYCLES_PER_US: f64 = 1.7e3;
+pub(super) const CYCLES_PER_US: f64 = 1.7e3;
 
 /// A kernel whose steps take so many cycles together.
 pub fn estimate(recurrence: &RecurrenceProgram, cycles: f64, figures: &GpuModel) -> KernelEstimate {

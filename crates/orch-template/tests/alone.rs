@@ -1,0 +1,213 @@
+//! Primitives that are a kernel by themselves, on CPUs and GPUs: selections of the best and scattering through the interpreter of thread
+//! programs, against the reference interpreter. Results are exact.
+
+mod support;
+
+use orch_compute::{Arg, ArgRole, ScatterProgram, SelectionProgram, Storage, layouts};
+use orch_ir::*;
+use orch_template::selection::{SelectionSchedule, schedule};
+use orch_template::{gpu, scatter, selection};
+use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::target::GPU_TARGETS;
+use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
+use support::{Random, TARGETS};
+
+/// Runs a kernel on the inputs of a graph, and compares its outputs with the graph's.
+fn check(graph: &PrimGraph, args: &[Arg], kernel: &Kernel, inputs: &[Tensor], what: &str) {
+    assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+    let value = |tensor: TensorId| {
+        let position = graph.inputs.iter().position(|(_, input)| *input == tensor).expect("an input");
+        &inputs[position]
+    };
+    let bound: Vec<&Arg> = (kernel.bindings.iter())
+        .map(|binding| match binding {
+            Binding::Arg(id) => &args[id.index()],
+            Binding::Packed(_) => panic!("nothing is packed"),
+        })
+        .collect();
+    let mut buffers: Vec<BufferData> = (bound.iter())
+        .map(|arg| match arg.role {
+            ArgRole::Output => BufferData::zeros(arg.dtype, arg.shape.elems()),
+            ArgRole::Input | ArgRole::Constant => BufferData::from_tensor(value(arg.tensor)),
+        })
+        .collect();
+    let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())
+        .unwrap_or_else(|error| panic!("{error}\n{what}\n{}", kernel.program));
+    assert!(report.unwritten.iter().all(|&count| count == 0), "elements are not written\n{what}");
+    let expected = orch_interp::evaluate(graph, inputs, &orch_interp::EvalOptions::default()).unwrap();
+    for (arg, buffer) in bound.iter().zip(&buffers).filter(|(arg, _)| arg.role == ArgRole::Output) {
+        let number = graph.outputs.iter().position(|(_, output)| *output == arg.tensor).expect("an output");
+        let given = buffer.to_tensor(arg.shape.clone()).expect("as many elements");
+        for (position, (e, g)) in expected[number].to_f64().into_iter().zip(given.to_f64()).enumerate() {
+            assert!(e == g || e.is_nan() && g.is_nan(), "element {position}: expected {e}, got {g}\n{what}");
+        }
+    }
+}
+
+/// Elements of which many are equal, and of floats some are infinite, zeros of both signs or NaN.
+fn repeated(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (seed + 1));
+    let mut values = random.tensor(DType::F32, &Shape::from(shape.to_vec())).to_f64();
+    for (at, value) in values.iter_mut().enumerate() {
+        *value = (*value * 8.0).round();
+        match (dtype.is_float(), (at * 7 + seed as usize) % 23) {
+            (true, 0) => *value = f64::NAN,
+            (true, 1) => *value = -0.0,
+            (true, 2) => *value = f64::INFINITY,
+            (true, 3) => *value = f64::NEG_INFINITY,
+            (false, _) if !matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64) => {
+                *value = value.abs()
+            }
+            _ => {}
+        }
+    }
+    Tensor::from_f64(dtype, shape.to_vec(), &values)
+}
+
+/// A selection to test: `x [outer, extent, inner]`.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    dtype: DType,
+    shape: [usize; 3],
+    k: usize,
+    largest: bool,
+}
+
+impl Case {
+    fn graph(&self) -> PrimGraph {
+        let mut graph = PrimGraph::new("g");
+        let [outer, _, inner] = self.shape;
+        let x = graph.add_input("x", self.dtype, self.shape.to_vec());
+        let dims = Shape::from([outer, self.k, inner]);
+        let kind = OpaqueKind::TopK { axis: 1, k: self.k, largest: self.largest, sorted: true };
+        let results = vec![(self.dtype, dims.clone()), (DType::I64, dims)];
+        let outputs = graph.add_node(PrimOp::Opaque(Box::new(OpaqueOp { kind, results })), vec![x]).unwrap();
+        outputs.into_iter().for_each(|output| graph.add_output("y", output));
+        graph
+    }
+
+    /// On every target, with both results and with each alone.
+    fn check(&self, x: &Tensor) {
+        let graph = self.graph();
+        let storage = Storage::as_stated(&graph, layouts::assign(&graph));
+        let outputs: Vec<TensorId> = graph.outputs.iter().map(|(_, id)| *id).collect();
+        for outputs in [&outputs[..], &outputs[..1], &outputs[1..]] {
+            let program = SelectionProgram::of(&graph, &[NodeId(0)], outputs, &storage, "test").unwrap();
+            let run = |kernel: &Kernel, what: String| {
+                check(&graph, &program.args, kernel, std::slice::from_ref(x), &what);
+            };
+            for target in TARGETS {
+                let chosen = schedule(&program);
+                run(
+                    &selection::lower(&program, &chosen, target),
+                    format!("{} {self:?}: {chosen}", target.name),
+                );
+                let other = SelectionSchedule { lines: 2, ..chosen };
+                run(
+                    &selection::lower(&program, &other, target),
+                    format!("{} {self:?}: {other}", target.name),
+                );
+            }
+            for target in GPU_TARGETS {
+                let design = gpu::selection::design(&program, target).unwrap();
+                run(&design.kernel, format!("{} {self:?}: {}", target.name, design.schedule));
+            }
+        }
+    }
+
+    fn check_seeds(&self) {
+        for seed in 0..3 {
+            self.check(&repeated(self.dtype, &self.shape, seed));
+        }
+    }
+}
+
+#[test]
+fn selections_of_all_types() {
+    use DType::*;
+    for dtype in [F32, F64, F16, BF16, I64, I32, I8, U8, U64, Bool] {
+        for (k, largest) in [(3, true), (3, false), (40, true), (40, false)] {
+            Case { dtype, shape: [2, 40, 1], k, largest }.check_seeds();
+        }
+    }
+}
+
+#[test]
+fn lines_about_the_lengths_of_runs_and_chunks() {
+    for extent in [1, 2, 31, 33, 64, 65, 100, 257] {
+        for k in [1, 2, extent / 7, extent / 4, extent / 2, extent] {
+            if k > 0 && k <= extent {
+                Case { dtype: DType::F32, shape: [1, extent, 1], k, largest: extent % 2 == 0 }.check_seeds();
+            }
+        }
+    }
+}
+
+#[test]
+fn lines_beside_one_another() {
+    for largest in [false, true] {
+        Case { dtype: DType::F32, shape: [2, 90, 3], k: 4, largest }.check_seeds();
+        Case { dtype: DType::I64, shape: [3, 17, 5], k: 17, largest }.check_seeds();
+    }
+}
+
+/// Each element is among the best so far, or none but the first ones is.
+#[test]
+fn lines_in_order() {
+    for (k, largest) in [(1, true), (5, true), (5, false), (37, true), (37, false)] {
+        let case = Case { dtype: DType::F32, shape: [1, 300, 1], k, largest };
+        for sign in [-1.0, 1.0, 0.0] {
+            case.check(&Tensor::from_vec([1, 300, 1], (0..300).map(|at| sign * at as f32).collect()));
+        }
+    }
+}
+
+/// Data, indices of which some repeat and some are out of range, and updates.
+fn scatter_case(op: PrimOp, dtype: DType, shapes: [&[usize]; 3]) {
+    let mut graph = PrimGraph::new("g");
+    let operands = [
+        graph.add_input("x", dtype, shapes[0].to_vec()),
+        graph.add_input("i", DType::I64, shapes[1].to_vec()),
+        graph.add_input("u", dtype, shapes[2].to_vec()),
+    ];
+    let y = graph.add(op.clone(), &operands).unwrap();
+    graph.add_output("y", y);
+    let elems: usize = shapes[1].iter().product();
+    let indices = (0..elems).map(|at| (at * 5 % 11) as i64 - 1).collect();
+    let inputs = [
+        repeated(dtype, shapes[0], 1),
+        Tensor::from_vec(shapes[1].to_vec(), indices),
+        repeated(dtype, shapes[2], 2),
+    ];
+    let storage = Storage::as_stated(&graph, layouts::assign(&graph));
+    let program = ScatterProgram::of(&graph, &[NodeId(0)], &storage, "test").unwrap();
+    for target in TARGETS {
+        let chosen = scatter::ScatterSchedule::of(&program);
+        for rows in [chosen.rows, program.extent.div_ceil(3)] {
+            for columns in [chosen.columns, program.inner.min(16), program.inner] {
+                let schedule = scatter::ScatterSchedule { rows, columns };
+                let kernel = scatter::lower(&program, &schedule, target);
+                let what = format!("{} {op:?} {dtype} {shapes:?}: {schedule}", target.name);
+                check(&graph, &program.args, &kernel, &inputs, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn updates_apply_in_order() {
+    use ReduceOp::{Max, Min, Prod, Sum};
+    for combine in [None, Some(Sum), Some(Prod), Some(Max), Some(Min)] {
+        for dtype in [DType::F32, DType::F16, DType::I64, DType::I32, DType::F64] {
+            let nd = || PrimOp::ScatterNd { combine };
+            scatter_case(nd(), dtype, [&[10, 37], &[6, 1], &[6, 37]]);
+            scatter_case(nd(), dtype, [&[3, 4, 5], &[2, 3, 2], &[2, 3, 5]]);
+            scatter_case(nd(), dtype, [&[40], &[9, 1], &[9]]);
+            let along = |axis: usize| PrimOp::ScatterAlong { axis, combine };
+            scatter_case(along(0), dtype, [&[8, 36], &[5, 36], &[5, 36]]);
+            scatter_case(along(1), dtype, [&[2, 7, 3], &[2, 9, 3], &[2, 9, 3]]);
+            scatter_case(along(0), dtype, [&[30], &[12], &[12]]);
+        }
+    }
+    scatter_case(PrimOp::ScatterNd { combine: None }, DType::Bool, [&[10, 3], &[6, 1], &[6, 3]]);
+}
