@@ -227,6 +227,23 @@ fn two_warp_groups_use_empty_mbarriers() {
     }
 }
 
+/// Registers keep the rows of one head through the loop. Of two heads of a CTA they are read from shared memory in each iteration: ptxas
+/// 13.0 overwrites registers that hold more.
+#[test]
+fn registers_keep_the_queries_of_one_head() {
+    let attention = Attention { heads: 2, ..SMALL };
+    for (heads_of_a_cta, keeps) in [(1, true), (2, false)] {
+        let [_, graph] = forms(&attention);
+        let grid = format!("block [{}, ", attention.heads / heads_of_a_cta);
+        let graph = valid(&print(&graph).replace("block [2, ", &grid));
+        let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
+        let text = check(&graph, &inputs, &row_major(&graph, DType::F16));
+        let inner = text.split("for iteration").nth(1).expect("a loop");
+        assert_eq!(text.contains("a_held"), keeps, "{text}");
+        assert_eq!(inner.contains("ldmatrix"), !keeps, "{text}");
+    }
+}
+
 /// Where an SM runs one CTA, row sums are computed before the product that they overlap with is waited for; where it runs two,
 /// these overlap with each other.
 #[test]
