@@ -66,6 +66,9 @@ pub struct GpuKernelCost {
     pub special_ops: u64,
     /// CTAs, where there is no product.
     pub ctas: u64,
+    /// Loads that a thread does one after the other, where a CTA reduces several points at once: of a pool before a norm those of its
+    /// window.
+    pub serial_loads: u64,
 }
 
 /// A batch of matrix products.
@@ -131,6 +134,8 @@ const LEAST_SPLIT_K: u64 = 64;
 /// Share of the peak that the largest tile reaches, and how it falls with the tile's area.
 const TILE_EFFICIENCY: f64 = 0.85;
 const AREA_EXPONENT: f64 = 0.3;
+/// Microseconds of a load that waits for the one before: 256 sums of 3136 in a CTA, of which 32 threads add 8 each, take an H100 676.
+const SERIAL_LOAD_US: f64 = 0.2;
 /// Share of the peak that is left where an operand is computed on its way to shared memory, and the time that each step of
 /// [`STEP_K`] takes besides, on scalar units and on tensor cores: its loads are synchronous, instead of several pipeline stages
 /// ahead. Loads narrower than cp.async takes (4 bytes) are synchronous as well, and more numerous. Measured on an H100: products
@@ -219,7 +224,8 @@ impl GpuKernelCost {
             None => {
                 let memory = model.memory_us(self, self.ctas);
                 let compute = model.arithmetic_us(self.cheap_ops as f64, self.special_ops as f64, self.ctas);
-                (overlapped(memory, compute), self.bound_us(None, model))
+                let serial = self.serial_loads as f64 * SERIAL_LOAD_US;
+                (overlapped(memory, compute).max(serial), self.bound_us(None, model))
             }
         };
         GpuEstimate { time_us: model.launch_us + model.latency_us + work_us, bound_us }
@@ -392,6 +398,17 @@ mod tests {
         assert!(time_us(1) > 20.0 * time_us(132));
     }
 
+    #[test]
+    fn loads_one_after_the_other_take_their_latencies() {
+        let time_us = |serial_loads| {
+            let facts =
+                GpuKernelCost { read_bytes: 1 << 20, ctas: 1, serial_loads, ..GpuKernelCost::default() };
+            facts.estimate(&model()).time_us
+        };
+        assert_eq!(time_us(9), time_us(0), "memory takes longer");
+        assert!((500.0..800.0).contains(&time_us(3136)), "{}", time_us(3136));
+    }
+
     fn facts() -> impl Strategy<Value = GpuKernelCost> {
         let count = || prop_oneof![1u64..100, 100u64..100_000, 100_000u64..1 << 28];
         let extents = (1u64..64, 1u64..3000, 1u64..3000, 1u64..3000);
@@ -421,6 +438,7 @@ mod tests {
                 cheap_ops: ops,
                 special_ops: ops / 2,
                 ctas,
+                serial_loads: 0,
             },
         )
     }

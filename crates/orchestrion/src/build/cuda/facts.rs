@@ -19,7 +19,8 @@ const ROW_TASKS: usize = 8;
 
 /// Counts bytes and operations of one launch.
 pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost {
-    let mut facts = GpuKernelCost { ctas: tasks(block), ..GpuKernelCost::default() };
+    let mut facts =
+        GpuKernelCost { ctas: tasks(block), serial_loads: serial_loads(block), ..GpuKernelCost::default() };
     for (arg, reads) in block.args.iter().zip(reads(block)) {
         let size = arg.dtype.size_bytes();
         match arg.role {
@@ -74,6 +75,22 @@ fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionCost {
         ops,
         cta_flops: (2 * ROWS * keys * (k + columns)) as u64,
     }
+}
+
+/// Loads of a thread one after the other, in the stages of which a CTA computes several points: a thread reduces each alone.
+fn serial_loads(block: &BlockProgram) -> u64 {
+    /// Most threads of a CTA.
+    const THREADS: usize = 1024;
+    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+    let reductions = || {
+        block.stages.iter().filter_map(|stage| match stage {
+            Stage::Reduce { domain, reduced, .. } => Some((points(domain), points(reduced))),
+            Stage::Store { .. } => None,
+        })
+    };
+    let ctas = reductions().map(|(points, _)| points).min().unwrap_or(1).max(1);
+    let several = reductions().filter(|&(points, _)| points > ctas);
+    several.map(|(points, reduced)| (reduced * (points / ctas).div_ceil(THREADS)) as u64).sum()
 }
 
 /// CTAs of the stage that has the fewest.
