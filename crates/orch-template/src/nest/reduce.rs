@@ -206,26 +206,47 @@ impl<'e> NestEmitter<'e> {
         let mut out = Vec::new();
         let mut loops = Vec::new();
         let mut points = points.to_vec();
-        for axis in looped {
+        let updates = unrolled.iter().fold(updates, |updates, axis| updates.saturating_mul(axis.extent));
+        for (position, axis) in looped.iter().enumerate() {
             let LoopBounds { start, end } = self.limited_bounds(axis, &limits, &points[0], &mut out);
             let (var, bound) = self.loop_over(axis, &points);
-            loops.push(ReductionLoop {
-                var,
-                start,
-                end,
-                step: 1,
-                extent: axis.extent,
-                kind: LoopKind::Serial,
-            });
+            let is_innermost = position + 1 == looped.len();
+            let kind = if is_innermost {
+                self.innermost_kind(&reduction, &points, updates)
+            } else {
+                LoopKind::Serial
+            };
+            loops.push(ReductionLoop { var, start, end, step: 1, extent: axis.extent, kind });
             points = bound;
         }
-        let updates = unrolled.iter().fold(updates, |updates, axis| updates.saturating_mul(axis.extent));
         out.extend(self.loops_in_chains(&reduction, &loops, updates, accs, &mut |emitter, accs| {
             emitter.at_each_point(unrolled, &points, &mut |emitter, points| {
                 body(emitter, &reduction, points, accs)
             })
         }));
         out
+    }
+
+    /// How the innermost loop of a reduction runs whose iterations make so many updates at each point. A thread of a GPU waits for
+    /// the loads of an iteration, so that several iterations are unrolled where each loads little.
+    fn innermost_kind(
+        &self,
+        reduction: &NestReduction,
+        points: &[IterationPoint],
+        updates: usize,
+    ) -> LoopKind {
+        /// Most iterations, and most bytes that a thread waits for: 32 registers.
+        const MOST: (usize, usize) = (8, 128);
+        if self.nest.program.cta.is_none() {
+            return LoopKind::Serial;
+        }
+        let exprs = &self.nest.program.exprs;
+        let loads = exprs.reachable(&[reduction.body]).into_iter();
+        let loads = loads.filter(|&id| matches!(exprs.get(id), Expr::Load { .. }));
+        let loaded: usize = loads.map(|id| exprs.dtype(id).size_bytes()).sum();
+        let lanes: usize = points.iter().map(IterationPoint::width).sum();
+        let iterations = (MOST.1 / (loaded * lanes).max(1)).min(MOST.0) / updates.max(1);
+        if iterations > 1 { LoopKind::UnrollBy(iterations as u32) } else { LoopKind::Serial }
     }
 
     /// `body` in loops, outermost first. One execution of `body` updates each accumulator that it is called with
