@@ -101,14 +101,15 @@ fn tasks(block: &BlockProgram) -> u64 {
         Stage::Store { .. } => None,
     });
     // Results of several points of a row, as those of a pool before a norm, lie in the shared memory of one CTA.
-    let has_arrays = rows.clone().min() < rows.max();
-    let row_tasks = if has_arrays { 1 } else { ROW_TASKS };
+    let fewest = rows.clone().min();
+    let row_tasks = if fewest < rows.max() { 1 } else { ROW_TASKS };
     let of_stage = |stage: &Stage| match stage {
         Stage::Reduce { domain, reduced, .. } => {
             let (rows, k) = (points(domain), points(reduced));
             (rows * k).div_ceil(TASK_ELEMS).min(rows * row_tasks)
         }
-        Stage::Store { domain, .. } => points(domain).div_ceil(TASK_ELEMS),
+        // What has reduced a row stores its result.
+        Stage::Store { domain, .. } => points(domain).div_ceil(TASK_ELEMS).max(fewest.unwrap_or(1)),
     };
     block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
 }
