@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """How far modelled times of kernels are from measured ones, over models of the suite.
 
-    model_error.py [--target cpu|cuda] [--precision f32] [--models NAME ..] [--orchestrion PROGRAM] [--out FILE]
+    model_error.py [--target cpu|cuda] [--precision f32] [--models NAME ..] [--sample SEED,EACH] [--orchestrion PROGRAM] [--out FILE]
 
 Each model of `bench/suite` is exported and compiled, and each step of its plan is timed alone by `orchestrion explain --measure`. On
 CPUs everything is bound to one CPU, which plans are made for then (--cpu chooses it). A kernel's figure is the median over its steps
-in a model, less what timing it alone adds: how much longer than modelled the smallest kernel takes, which is measured first. The ratio
-is measured over modelled time. Steps on the host do not count.
+in a model, less what timing it alone adds: how much longer than modelled the smallest kernel takes, the least of measurements before
+each model. The ratio is measured over modelled time. Steps on the host do not count.
 
 Writes OUT.json and OUT.md (default: bench/results/model-error-TARGET).
 """
@@ -29,6 +29,9 @@ import accuracy
 import zoo
 
 ROOT = zoo.ROOT
+sys.path.insert(0, str(ROOT / "bench/suite"))
+import draw  # noqa: E402
+
 PREPARE = ROOT / "bench/suite/prepare.py"
 
 #: Models of different kinds: convolutional nets, mixers, vision transformers, encoders, decoders, state space.
@@ -95,8 +98,8 @@ def operators(step):
     return sorted({match[1] for origin in step["origins"] if (match := re.search(r"\((\w+)\)$", origin))})
 
 
-def kernels(model, manifest, measured_us, alone_us):
-    """A row for each kernel of a plan. Kernels that differ in offsets alone, as those of the steps of a loop, are one."""
+def kernels(model, manifest, measured_us):
+    """A row for each kernel of a plan, with the time that it takes alone. Kernels that differ in offsets alone, as those of the steps of a loop, are one."""
     steps = collections.defaultdict(list)
     for step, time_us in zip(manifest["steps"], measured_us):
         if isinstance(step["action"], dict) and "kernel" in step["action"]:
@@ -106,9 +109,13 @@ def kernels(model, manifest, measured_us, alone_us):
     for (group, kinds, schedule, modelled_us), found in steps.items():
         yield {
             "model": model, "kernel": found[0][0], "class": group, "schedule": schedule, "steps": len(found), "operators": kinds,
-            "modelled_us": modelled_us,
-            "measured_us": round(max(statistics.median(time_us for _, time_us in found) - alone_us, 0.0), 3),
+            "modelled_us": modelled_us, "measured_us": round(statistics.median(time_us for _, time_us in found), 3),
         }
+
+
+def less_alone(rows, alone_us):
+    """The rows without what timing a kernel alone adds."""
+    return [{**row, "measured_us": round(max(row["measured_us"] - alone_us, 0.0), 3)} for row in rows]
 
 
 def quantile(values, share):
@@ -182,11 +189,15 @@ def options():
     parser.add_argument("--target", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--precision", help="default: f32 on CPUs, f16 on GPUs")
     parser.add_argument("--models", nargs="+", metavar="NAME[@BATCH,SIZE,EXPORTER]", default=MODELS)
+    parser.add_argument("--sample", metavar="SEED,EACH", help="further EACH models of each stratum of the suite, of batch 1, drawn by a seed")
     parser.add_argument("--options", default="", help="further options of `orchestrion compile`, in one word")
     parser.add_argument("--orchestrion", type=pathlib.Path, metavar="PROGRAM", help="default: a release build of this tree")
     parser.add_argument("--cpu", type=int, default=min(os.sched_getaffinity(0)), help="the CPU that is used")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
+    if args.sample:
+        seed, each = map(int, args.sample.split(","))
+        args.models = [*args.models, *map(str, draw.stratified(seed, each, batch=1))]
     args.precision = args.precision or {"cpu": "f32", "cuda": "f16"}[args.target]
     args.out = args.out or ROOT / f"bench/results/model-error-{args.target}"
     return args
@@ -202,21 +213,22 @@ def main():
         folder = pathlib.Path(folder)
         cache, smallest = folder / "cache", folder / "smallest.onnx"
         smallest_model(smallest)
-        manifest, measured_us = machine.measured(smallest, cache)
-        alone_us = measured_us[0] - manifest["steps"][0]["cost_us"]
+        alone_us = float("inf")
         for model in args.models:
+            manifest, measured_us = machine.measured(smallest, cache)
+            alone_us = min(alone_us, measured_us[0] - manifest["steps"][0]["cost_us"])
             data = pathlib.Path(tempfile.mkdtemp(dir=folder))
             try:
                 machine.output(sys.executable, PREPARE, model, data, "--no-reference")
-                found = list(kernels(model, *machine.measured(data / "model.onnx", cache), alone_us))
+                found = list(kernels(model, *machine.measured(data / "model.onnx", cache)))
             except RuntimeError as error:
                 failed[model] = str(error)
                 print(f"{model}: {error}", flush=True)
                 continue
             rows += found
-            told = summary(found)
+            told = summary(less_alone(found, alone_us))
             print(f"{model}: {told['kernels']} kernels, median {told['median']:.2f}, total {told['total']:.2f}", flush=True)
-            report = {**setting, "alone_us": alone_us, "failed": failed, "kernels": rows}
+            report = {**setting, "alone_us": alone_us, "failed": failed, "kernels": less_alone(rows, alone_us)}
             args.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
             args.out.with_suffix(".md").write_text(markdown(report))
     sys.exit(1 if failed else 0)
