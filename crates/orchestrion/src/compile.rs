@@ -279,6 +279,7 @@ fn find_plans(
         };
         let times = times.into_iter();
         measured.times.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
+        let of_untuned = Measured { times: measured.times.clone(), ..Measured::default() };
         let mut found = Vec::new();
         for (number, choice) in choices.iter().enumerate() {
             if let Some(timer) = &timer {
@@ -307,7 +308,7 @@ fn find_plans(
             untuned_first(
                 &mut found,
                 &untuned,
-                Untuned { candidates: &candidates, timer, ctx },
+                Untuned { candidates: &candidates, measured: &of_untuned, timer, ctx },
                 clock,
                 options,
             )?;
@@ -326,6 +327,8 @@ fn find_plans(
 /// What the untuned plan is made with.
 struct Untuned<'a> {
     candidates: &'a CandidateColumns,
+    /// Times of kernels with the schedules that they have without tuning.
+    measured: &'a Measured,
     timer: &'a Timer<'a>,
     ctx: PlanContext<'a>,
 }
@@ -335,12 +338,11 @@ struct Untuned<'a> {
 fn untuned_first(
     found: &mut Vec<Found>,
     untuned: &Choice,
-    Untuned { candidates, timer, ctx }: Untuned<'_>,
+    Untuned { candidates, measured, timer, ctx }: Untuned<'_>,
     clock: &mut StageClock<'_>,
     options: &Options,
 ) -> Result<(), Error> {
-    let modelled = Measured::default();
-    let Some(end_to_end) = timer.end_to_end(untuned, &modelled) else { return Ok(()) };
+    let Some(end_to_end) = timer.end_to_end(untuned, measured) else { return Ok(()) };
     let is_same = |found: &Found| found.end_to_end.as_ref().is_some_and(|own| own.key == end_to_end.key);
     if let Some(at) = found.iter().position(is_same) {
         if options.records.is_none() {
@@ -353,7 +355,7 @@ fn untuned_first(
         return Ok(());
     }
     let plan = Plan::of(candidates, untuned);
-    let made = clock.run("implement", || implement(ctx, plan.chosen(), &modelled, options))?;
+    let made = clock.run("implement", || implement(ctx, plan.chosen(), measured, options))?;
     if let Ok(implementation) = made {
         found.insert(0, Found { plan, implementation, end_to_end: Some(end_to_end) });
     }
