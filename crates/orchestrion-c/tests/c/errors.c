@@ -37,7 +37,7 @@ static void check_nulls(void) {
     EXPECT_OK(orc_options_create(&options));
     EXPECT_ERROR(orc_options_set(options, NULL, "on"), ORC_USAGE, "`name` is NULL");
     EXPECT_ERROR(orc_options_set(options, "tune", NULL), ORC_USAGE, "`value` is NULL");
-    EXPECT_ERROR(orc_options_set(options, "tone", "on"), ORC_USAGE, "no option `tone`; there are cache-dir,");
+    EXPECT_ERROR(orc_options_set(options, "tone", "on"), ORC_USAGE, "no option `tone`; there are budget, cache-dir,");
     EXPECT_ERROR(orc_options_set(options, "tune", "yes"), ORC_USAGE, "expected is `on` or `off`");
     EXPECT_ERROR(orc_options_set(options, "dim", "batch"), ORC_USAGE, "expected is NAME=N");
     orc_options_destroy(options);
