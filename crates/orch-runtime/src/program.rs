@@ -321,6 +321,14 @@ pub enum RunError {
         /// Bytes given.
         given: usize,
     },
+    /// A run with a host routine was to be captured.
+    #[error(
+        "the step `{step}` runs on the host, so that a run cannot be captured in a graph; run outside of the capture"
+    )]
+    Captured {
+        /// The step's name.
+        step: String,
+    },
     /// A host routine failed.
     #[error("`{step}` failed: {reason}")]
     Host {
@@ -340,15 +348,18 @@ pub struct StepProfile {
     pub median_us: f64,
 }
 
+/// Checks how many tensors the caller gives; `what` is "input" or "output".
+pub(crate) fn check_counts(what: &'static str, expected: usize, given: usize) -> Result<(), RunError> {
+    if expected == given { Ok(()) } else { Err(RunError::Count { what, expected, given }) }
+}
+
 /// Checks the caller's tensors against those of a program; `what` is "input" or "output".
 pub(crate) fn check_sizes(
     what: &'static str,
     expected: &[usize],
     given: impl ExactSizeIterator<Item = usize>,
 ) -> Result<(), RunError> {
-    if expected.len() != given.len() {
-        return Err(RunError::Count { what, expected: expected.len(), given: given.len() });
-    }
+    check_counts(what, expected.len(), given.len())?;
     match expected.iter().zip(given).enumerate().find(|(_, (expected, given))| **expected != *given) {
         Some((index, (&expected, given))) => Err(RunError::Size { what, index, expected, given }),
         None => Ok(()),

@@ -197,9 +197,15 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, void *st
     note("download %zu\n", bytes);
     return 0;
 }
+typedef struct Node Node;
+typedef struct Stream Stream;
+// In a stream that is captured, a new node of the graph; 0 in others.
+static Node *captured_node(Stream *stream);
+static void capture_copy(Node *node, CUdeviceptr to, CUdeviceptr from, size_t bytes);
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *stream) {
-    (void)stream;
     CURRENT();
+    Node *node = captured_node(stream);
+    if (node) return capture_copy(node, to, from, bytes), 0;
     memmove((void *)to, (void *)from, bytes);
     clock_us += 2;
     note("copy %zu\n", bytes);
@@ -216,10 +222,10 @@ CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, void
 
 // A stream begins with how a library (cublaslt.c) puts work into it: into the graph that it captures, if it does.
 typedef void Work(void *);
-typedef struct Stream {
+struct Stream {
     void (*enqueue)(struct Stream *, const char *name, double us, Work *work, void *data);
     struct Graph *captured;
-} Stream;
+};
 static void enqueue(Stream *stream, const char *name, double us, Work *work, void *data);
 CUresult cuStreamCreate(void **made, u32 flags) {
     CURRENT();
@@ -231,6 +237,14 @@ CUresult cuStreamCreate(void **made, u32 flags) {
 }
 CUresult cuStreamDestroy_v2(void *stream) { CURRENT(); free(stream); return 0; }
 CUresult cuStreamSynchronize(void *stream) { (void)stream; CURRENT(); SURFACE(); note("wait\n"); return 0; }
+CUresult cuStreamIsCapturing(Stream *stream, int *status) { CURRENT(); *status = stream && stream->captured; return 0; }
+CUresult cuStreamWaitEvent(Stream *stream, void *event, u32 flags) {
+    (void)stream, (void)event;
+    CURRENT();
+    if (flags) return 1;
+    note("follow\n");
+    return 0;
+}
 // Work is done when it is enqueued: what would be held back is only told.
 CUresult cuStreamWaitValue32_v2(void *stream, CUdeviceptr at, u32 value, u32 flags) {
     (void)stream;
@@ -340,13 +354,16 @@ CUresult cuTensorMapEncodeTiled(void *map, int dtype, u32 rank, CUdeviceptr at, 
     return 0;
 }
 
+static void capture_launch(Node *node, Function *function, u32 threads, void *const *params);
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *handle, void **params, void **extra) {
     CURRENT();
     Function *f = handle;
     int is_early, cluster = cluster_of(config, &is_early);
-    if (extra || !config->hStream) return 1;
+    if (extra) return 1;
     CUresult status = check_shape(f, config->gridDimX, config->blockDimX, config->sharedMemBytes, cluster);
     if (status) return status;
+    Node *node = captured_node(config->hStream);
+    if (node) return capture_launch(node, f, config->gridDimX * config->blockDimX, params), 0;
     note("launch %s %ux%u cluster %d shared %u%s\n", f->name, config->gridDimX, config->blockDimX, cluster,
          config->sharedMemBytes, is_early ? " early" : "");
     uint64_t args[3];
@@ -355,7 +372,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *handle, void **par
     return 0;
 }
 
-typedef struct Node {
+struct Node {
     Function *function;
     // Of a library, or of a graph within the graph.
     const char *name;
@@ -369,8 +386,32 @@ typedef struct Node {
     CUdeviceptr from, to;
     size_t bytes;
     unsigned char waits[64];
-} Node;
+};
 typedef struct Graph { Node *nodes[64]; int count; } Graph;
+static Node *captured_node(Stream *stream) {
+    if (!stream || !stream->captured) return 0;
+    Node *node = calloc(1, sizeof *node);
+    stream->captured->nodes[stream->captured->count++] = node;
+    return node;
+}
+static void capture_copy(Node *node, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    node->to = to;
+    node->from = from;
+    node->bytes = bytes;
+    note("captured copy %zu\n", bytes);
+}
+static void capture_launch(Node *node, Function *function, u32 threads, void *const *params) {
+    node->function = function;
+    node->threads = threads;
+    read_arguments(function->name, params, node->args);
+    note("captured %s\n", function->name);
+}
+static void run_node(const Node *node) {
+    if (node->function) work(node->function->name, node->threads, node->args);
+    else if (node->child) for (int i = 0; i < node->child->count; ++i) run_node(node->child->nodes[i]);
+    else if (node->work) { clock_us += node->us; node->work(node->data); }
+    else { memmove((void *)node->to, (void *)node->from, node->bytes); clock_us += 2; }
+}
 CUresult cuGraphCreate(void **made, u32 flags) { CURRENT(); if (flags) return 1; *made = calloc(1, sizeof(Graph)); return 0; }
 CUresult cuGraphDestroy(void *graph) { CURRENT(); free(graph); return 0; }
 static int index_of(const Graph *graph, const void *node) {
@@ -434,17 +475,17 @@ static void enqueue(Stream *stream, const char *name, double us, Work *work, voi
         work(data);
         return;
     }
-    Node *node = calloc(1, sizeof *node);
+    Node *node = captured_node(stream);
     node->name = name;
     node->us = us;
     node->work = work;
     node->data = data;
-    stream->captured->nodes[stream->captured->count++] = node;
 }
 CUresult cuGraphAddChildGraphNode(void **made, Graph *graph, void *const *after, size_t count, Graph *child) {
     CURRENT();
     if (!child || !child->count) return 1;
-    note("node %d: graph of %s after", graph->count, child->nodes[0]->name);
+    const Node *first = child->nodes[0];
+    note("node %d: graph of %s after", graph->count, first->name ? first->name : "a run");
     Node *node = add_node(graph, after, count);
     node->child = malloc(sizeof *child);
     *node->child = *child;
@@ -475,11 +516,27 @@ CUresult cuGraphInstantiateWithFlags(void **made, Graph *graph, unsigned long lo
     *made = copy;
     return 0;
 }
+// Graphs share their nodes with what they were made from.
+CUresult cuGraphExecKernelNodeSetParams_v2(Graph *graph, Node *node, const KernelNodeParams *p) {
+    CURRENT();
+    if (node->function != p->func || node->threads != p->gridDimX * p->blockDimX || p->extra || p->kern) return 1;
+    read_arguments(node->function->name, p->kernelParams, node->args);
+    note("set node %d\n", index_of(graph, node));
+    return 0;
+}
+CUresult cuGraphExecMemcpyNodeSetParams(Graph *graph, Node *node, const Memcpy3D *p, void *ctx) {
+    CURRENT();
+    if (node->function || ctx != &context || p->WidthInBytes != node->bytes) return 1;
+    node->from = p->srcDevice;
+    node->to = p->dstDevice;
+    note("set node %d\n", index_of(graph, node));
+    return 0;
+}
 CUresult cuGraphUpload(void *graph, void *stream) { (void)graph; (void)stream; CURRENT(); return 0; }
 CUresult cuGraphExecDestroy(void *graph) { CURRENT(); free(graph); return 0; }
-CUresult cuGraphLaunch(Graph *graph, void *stream) {
+CUresult cuGraphLaunch(Graph *graph, Stream *stream) {
     CURRENT();
-    if (!stream) return 1;
+    if (stream && stream->captured) return 1;
     note("graph of %d:", graph->count);
     unsigned char done[64] = {0};
     for (int left = graph->count; left; --left) {
@@ -491,15 +548,7 @@ CUresult cuGraphLaunch(Graph *graph, void *stream) {
             for (int i = 0; i < next; ++i) is_ready &= !graph->nodes[next]->waits[i] || done[i];
             if (is_ready) break;
         }
-        Node *node = graph->nodes[next];
-        if (node->function) work(node->function->name, node->threads, node->args);
-        else if (node->child) {
-            for (int i = 0; i < node->child->count; ++i) {
-                clock_us += node->child->nodes[i]->us;
-                node->child->nodes[i]->work(node->child->nodes[i]->data);
-            }
-        }
-        else { memmove((void *)node->to, (void *)node->from, node->bytes); clock_us += 2; }
+        run_node(graph->nodes[next]);
         note(" %d", next);
         done[next] = 1;
     }

@@ -102,11 +102,8 @@ impl DeviceBuffer {
         bytes: &[u8],
     ) -> Result<(), CudaError> {
         let Some(to) = self.range(offset, bytes.len())? else { return Ok(()) };
-        let driver = self.context.enter()?;
         // SAFETY: both ranges are as long as stated, and stay valid by the caller's promise.
-        let status =
-            unsafe { (driver.api.memcpy_to_device)(to, bytes.as_ptr().cast(), bytes.len(), stream.handle()) };
-        driver.check(status, || format!("copying {} bytes to the device", bytes.len()))
+        unsafe { stream.upload(bytes, to) }
     }
 
     /// As [`copy_to_host`](Self::copy_to_host), without waiting.
@@ -123,12 +120,8 @@ impl DeviceBuffer {
         bytes: &mut [u8],
     ) -> Result<(), CudaError> {
         let Some(from) = self.range(offset, bytes.len())? else { return Ok(()) };
-        let driver = self.context.enter()?;
         // SAFETY: both ranges are as long as stated, and stay valid by the caller's promise.
-        let status = unsafe {
-            (driver.api.memcpy_to_host)(bytes.as_mut_ptr().cast(), from, bytes.len(), stream.handle())
-        };
-        driver.check(status, || format!("copying {} bytes from the device", bytes.len()))
+        unsafe { stream.download(from, bytes) }
     }
 
     /// Enqueues a copy of `len_bytes` from `from_offset` on in `from` to `offset` on here. Kernels and copies of other

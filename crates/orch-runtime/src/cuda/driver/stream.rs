@@ -2,13 +2,16 @@
 
 use super::device::Context;
 use super::error::CudaError;
-use super::sys::{Address, DriverHandle, EVENT_DEFAULT, STREAM_NON_BLOCKING, WAIT_VALUE_EQUAL};
+use super::sys::{Address, CAPTURE_NONE, DriverHandle, EVENT_DEFAULT, STREAM_NON_BLOCKING, WAIT_VALUE_EQUAL};
+use std::ffi::c_void;
 use std::fmt;
 
 /// A queue of work. What is enqueued runs in this order; streams do not wait for each other.
 pub struct Stream {
     context: Context,
     handle: DriverHandle,
+    /// False for a stream that somebody else made and destroys.
+    is_owned: bool,
 }
 
 /// A point in a stream's work, with its time.
@@ -36,7 +39,62 @@ impl Stream {
         let doing = || "making a stream".into();
         // SAFETY: the pointer is to a handle.
         let make = |made| unsafe { (driver.api.stream_create)(made, STREAM_NON_BLOCKING) };
-        Ok(Self { handle: driver.create(doing, make)?, context: context.clone() })
+        Ok(Self { handle: driver.create(doing, make)?, context: context.clone(), is_owned: true })
+    }
+
+    /// A stream that somebody else made, by its handle (`CUstream` or `cudaStream_t`; null is the default stream).
+    ///
+    /// # Safety
+    /// It must be a stream of this context's device, and live as long as the result and what was given work in it.
+    pub unsafe fn of_handle(context: &Context, handle: *mut c_void) -> Self {
+        Self { context: context.clone(), handle, is_owned: false }
+    }
+
+    /// True if what is enqueued is captured in a graph of somebody else, and not run.
+    ///
+    /// # Errors
+    /// If the stream cannot be used while another is captured, or the device has failed.
+    pub(in crate::cuda) fn is_capturing(&self) -> Result<bool, CudaError> {
+        let driver = self.context.enter()?;
+        let mut status = CAPTURE_NONE;
+        // SAFETY: the pointer is to a number, and the stream lives as long as `self`.
+        let called = unsafe { (driver.api.stream_is_capturing)(self.handle, &raw mut status) };
+        driver.check(called, || "asking whether a stream is captured".into())?;
+        Ok(status != CAPTURE_NONE)
+    }
+
+    /// Lets what is enqueued from now on wait for what `other` has been given so far.
+    pub(in crate::cuda) fn follow(&self, other: &Stream) -> Result<(), CudaError> {
+        let event = Event::new(&self.context)?;
+        event.record(other)?;
+        let driver = self.context.enter()?;
+        // SAFETY: both live as long as their borrows; an event that is destroyed is still waited for.
+        let status = unsafe { (driver.api.stream_wait_event)(self.handle, event.handle, 0) };
+        driver.check(status, || "waiting for another stream".into())
+    }
+
+    /// Enqueues a copy from the host.
+    ///
+    /// # Safety
+    /// `from` must stay as it is, and the memory from `to` on allocated, until the copy is done.
+    pub(in crate::cuda) unsafe fn upload(&self, from: &[u8], to: Address) -> Result<(), CudaError> {
+        let driver = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        let status =
+            unsafe { (driver.api.memcpy_to_device)(to, from.as_ptr().cast(), from.len(), self.handle) };
+        driver.check(status, || format!("copying {} bytes to the device", from.len()))
+    }
+
+    /// Enqueues a copy to the host.
+    ///
+    /// # Safety
+    /// Until the copy is done, `to` must stay where it is and not be used otherwise, and the memory from `from` on stay allocated.
+    pub(in crate::cuda) unsafe fn download(&self, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
+        let driver = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        let status =
+            unsafe { (driver.api.memcpy_to_host)(to.as_mut_ptr().cast(), from, to.len(), self.handle) };
+        driver.check(status, || format!("copying {} bytes from the device", to.len()))
     }
 
     /// Its context.
@@ -89,6 +147,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if !self.is_owned {
+            return;
+        }
         // SAFETY: made by `new`, and not used after this; the driver lets work that is in flight end.
         self.context.release(|driver| unsafe { (driver.api.stream_destroy)(self.handle) });
     }

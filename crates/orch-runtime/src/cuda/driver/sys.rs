@@ -43,6 +43,8 @@ symbol_table! {
         stream_create = c"cuStreamCreate": fn(*mut DriverHandle, c_uint) -> DriverStatus;
         stream_destroy = c"cuStreamDestroy_v2": fn(DriverHandle) -> DriverStatus;
         stream_synchronize = c"cuStreamSynchronize": fn(DriverHandle) -> DriverStatus;
+        stream_wait_event = c"cuStreamWaitEvent": fn(DriverHandle, DriverHandle, c_uint) -> DriverStatus;
+        stream_is_capturing = c"cuStreamIsCapturing": fn(DriverHandle, *mut c_int) -> DriverStatus;
         stream_wait_value = c"cuStreamWaitValue32_v2": fn(DriverHandle, Address, c_uint, c_uint) -> DriverStatus;
         stream_begin_capture = c"cuStreamBeginCapture_v2": fn(DriverHandle, c_int) -> DriverStatus;
         stream_end_capture = c"cuStreamEndCapture": fn(DriverHandle, *mut DriverHandle) -> DriverStatus;
@@ -75,6 +77,9 @@ symbol_table! {
         graph_instantiate = c"cuGraphInstantiateWithFlags": fn(*mut DriverHandle, DriverHandle, c_ulonglong) -> DriverStatus;
         graph_upload = c"cuGraphUpload": fn(DriverHandle, DriverHandle) -> DriverStatus;
         graph_launch = c"cuGraphLaunch": fn(DriverHandle, DriverHandle) -> DriverStatus;
+        graph_set_kernel = c"cuGraphExecKernelNodeSetParams_v2": fn(DriverHandle, DriverHandle, *const KernelNode) -> DriverStatus;
+        graph_set_copy = c"cuGraphExecMemcpyNodeSetParams":
+            fn(DriverHandle, DriverHandle, *const CopyNode, DriverHandle) -> DriverStatus;
         graph_exec_destroy = c"cuGraphExecDestroy": fn(DriverHandle) -> DriverStatus;
     }
 }
@@ -191,6 +196,8 @@ impl EdgeData {
 pub(in crate::cuda) const MEMORY_DEVICE: c_int = 2;
 /// `CU_STREAM_NON_BLOCKING`: no implicit order with the default stream.
 pub(in crate::cuda) const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+pub(in crate::cuda) const CAPTURE_NONE: c_int = 0;
 /// `CU_STREAM_WAIT_VALUE_EQ`.
 pub(in crate::cuda) const WAIT_VALUE_EQUAL: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: the capturing thread may load modules meanwhile.

@@ -76,35 +76,60 @@ pub struct BoundaryArgument {
 /// A program whose constants are on a device. Executables of it may run at the same time.
 #[derive(Clone)]
 pub struct CudaProgram {
-    program: Arc<Program>,
+    pub(super) program: Arc<Program>,
     constants: Arc<Packed>,
     context: Context,
-    options: ExecutableOptions,
+    pub(super) options: ExecutableOptions,
 }
 
 /// A program with memory on a device to run in.
 pub struct CudaExecutable {
-    source: CudaProgram,
+    pub(super) source: CudaProgram,
     // Fields drop in order: graphs before what their nodes point to.
-    segments: Vec<Segment>,
-    calls: Calls,
-    arguments: Vec<Arguments>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) calls: Calls,
+    pub(super) arguments: Vec<Arguments>,
     boundary: Vec<BoundaryArgument>,
-    placement: Placement,
+    pub(super) boundary_steps: Vec<BoundaryStep>,
+    pub(super) placement: Placement,
+    /// Whether all arguments and graphs have the addresses of `placement.ports`.
+    pub(super) is_bound: bool,
     batch_hold: Option<BatchHold>,
+    /// The stream of runs on tensors of the host.
     stream: Arc<Stream>,
+    /// The stream that was given the last run: others wait for it.
+    pub(super) current: Arc<Stream>,
     /// Steps that may not have ended: a fault is attributed to them.
     pending: Range<usize>,
 }
 
 /// Steps that are enqueued together.
-enum Segment {
+pub(super) enum Segment {
     /// Launches and copies, one call of the driver each.
     Direct(Range<usize>),
     /// Launches and copies, as a graph.
-    Graph(Range<usize>, Graph),
+    Graph(GraphSegment),
     /// A host routine.
     Host(usize),
+}
+
+/// Steps that are one graph.
+pub(super) struct GraphSegment {
+    steps: Range<usize>,
+    pub(super) graph: Graph,
+    /// The node of each step that has one.
+    nodes: Vec<(usize, Node)>,
+}
+
+/// A step that accesses inputs or outputs.
+pub(super) struct BoundaryStep {
+    pub(super) step: usize,
+    /// Those that it accesses.
+    pub(super) ports: Vec<Base>,
+    /// The segment whose graph it is in, and its node; `None` if it is in none.
+    pub(super) node: Option<(usize, Node)>,
+    /// Whether a library call takes its place, which keeps its addresses.
+    pub(super) is_call: bool,
 }
 
 impl CudaProgram {
@@ -162,7 +187,7 @@ impl CudaExecutable {
             }
         }
         let arguments = (program.steps.iter())
-            .map(|step| Arguments::of(step, &placement, stream.context()))
+            .map(|step| Arguments::of(step, |range| placement.address(range), stream.context()))
             .collect::<Result<_, _>>()?;
         let boundary = boundary(program);
         let form = match options.execution {
@@ -171,18 +196,23 @@ impl CudaExecutable {
             Execution::StraightGraph | Execution::BranchedGraph => CallMode::Captured,
         };
         let calls = Calls::new(&stream, program, &placement, form)?;
+        let stream = Arc::new(stream);
         let mut executable = Self {
             source,
             segments: Vec::new(),
             calls,
             arguments,
             boundary,
+            boundary_steps: Vec::new(),
             placement,
+            is_bound: true,
             batch_hold: None,
-            stream: Arc::new(stream),
+            current: Arc::clone(&stream),
+            stream,
             pending: 0..0,
         };
         executable.segments = executable.split()?;
+        executable.boundary_steps = executable.boundary_steps();
         executable.wait()?;
         Ok(executable)
     }
@@ -207,7 +237,7 @@ impl CudaExecutable {
         self.source.options.check_each_step
     }
 
-    /// The stream that it runs in.
+    /// The stream that it runs in on tensors of the host.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
     }
@@ -229,6 +259,7 @@ impl CudaExecutable {
     pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), ExecutableError> {
         self.check_inputs(inputs)?;
         self.check_outputs(outputs)?;
+        self.use_own()?;
         // SAFETY: the inputs stay borrowed until `finish` has waited.
         let mut done = unsafe { self.begin_upload(inputs) }.map_err(ExecutableError::from);
         done = done.and_then(|()| self.enqueue());
@@ -243,6 +274,7 @@ impl CudaExecutable {
     /// If they do not fit the program, or the device fails.
     pub fn upload(&mut self, inputs: &[&[u8]]) -> Result<(), ExecutableError> {
         self.check_inputs(inputs)?;
+        self.use_own()?;
         // SAFETY: the inputs stay borrowed until `finish` has waited.
         let begun = unsafe { self.begin_upload(inputs) };
         self.finish(begun.map_err(ExecutableError::from))
@@ -253,6 +285,7 @@ impl CudaExecutable {
     /// # Errors
     /// If a host routine fails, or the device does.
     pub fn run_on_device(&mut self, runs: usize) -> Result<(), ExecutableError> {
+        self.use_own()?;
         let done = (0..runs).try_for_each(|_| self.enqueue());
         self.finish(done)
     }
@@ -263,6 +296,7 @@ impl CudaExecutable {
     /// If they do not fit the program, or the device fails.
     pub fn download(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), ExecutableError> {
         self.check_outputs(outputs)?;
+        self.use_own()?;
         // SAFETY: the outputs stay borrowed, by this function alone, until `finish` has waited.
         let begun = unsafe { self.begin_download(outputs) };
         self.finish(begun.map_err(ExecutableError::from))
@@ -302,17 +336,17 @@ impl CudaExecutable {
         begun.and(waited.map_err(ExecutableError::from))
     }
 
-    /// Enqueues one run on the inputs that are on the device. Host routines are waited for.
+    /// Enqueues one run on the bound inputs in the current stream. Host routines are waited for.
     ///
     /// # Errors
     /// If a host routine fails, or the device does; faults of kernels may be reported by a later call.
-    pub fn enqueue(&mut self) -> Result<(), ExecutableError> {
+    pub(super) fn enqueue(&mut self) -> Result<(), ExecutableError> {
         for idx in 0..self.segments.len() {
             match &self.segments[idx] {
                 Segment::Host(step) => self.run_host(*step)?,
-                Segment::Graph(steps, graph) => {
+                Segment::Graph(GraphSegment { steps, graph, .. }) => {
                     let launched =
-                        graph.launch(&self.stream, || format!("launching {}", self.kernels(steps)));
+                        graph.launch(&self.current, || format!("launching {}", self.kernels(steps)));
                     let steps = steps.clone();
                     self.is_pending(steps);
                     launched.map_err(|error| self.blame(error))?;
@@ -337,6 +371,7 @@ impl CudaExecutable {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn profile(&mut self, runs: usize) -> Result<Vec<StepProfile>, ExecutableError> {
+        self.use_own()?;
         let steps = self.source.program.steps.len();
         let context = self.stream.context().clone();
         let events = (0..=steps).map(|_| Event::new(&context)).collect::<Result<Vec<_>, _>>()?;
@@ -373,17 +408,17 @@ impl CudaExecutable {
         self.is_pending(idx..idx + 1);
         let enqueued = match &self.source.program.steps[idx].action {
             Action::Launch(launch) => match self.calls.of(idx) {
-                Some(call) => self.calls.enqueue(call, &self.stream),
+                Some(call) => self.calls.enqueue(call, &self.current),
                 None => {
                     let mut shape = launch.shape;
                     shape.is_programmatic &= self.source.options.allow_programmatic && follows;
                     let pointers = self.arguments[idx].pointers();
                     // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
-                    unsafe { launch.function.launch_with(&self.stream, &shape, pointers) }
+                    unsafe { launch.function.launch_with(&self.current, &shape, pointers) }
                 }
             },
             Action::Copy { from, to } if is_move(from, to) => {
-                self.stream.copy(self.placement.address(from), self.placement.address(to), from.len_bytes)
+                self.current.copy(self.placement.address(from), self.placement.address(to), from.len_bytes)
             }
             Action::Copy { .. } | Action::Host(_) => Ok(()),
         };
@@ -399,7 +434,7 @@ impl CudaExecutable {
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let results = host.call(inputs.into_iter()).map_err(failed)?;
         for (result, operand) in results.iter().zip(&host.outputs) {
-            self.placement.write(&self.stream, &operand.buffer, result.bytes())?;
+            self.placement.write(&self.current, &operand.buffer, result.bytes())?;
         }
         Ok(())
     }
@@ -412,19 +447,19 @@ impl CudaExecutable {
                 Ok(self.source.program.constants[idx].slice(range.offset_bytes..end))
             }
             Base::Arena | Base::Input(_) | Base::Output(_) => {
-                self.placement.read(&self.stream, range).map(Bytes::from)
+                self.placement.read(&self.current, range).map(Bytes::from)
             }
         }
     }
 
     /// Waits for all that is enqueued.
     pub(in crate::cuda) fn wait(&mut self) -> Result<(), CudaError> {
-        self.stream.wait_for(|| self.pending_work())?;
+        self.current.wait_for(|| self.pending_work())?;
         self.pending = 0..0;
         Ok(())
     }
 
-    fn is_pending(&mut self, steps: Range<usize>) {
+    pub(super) fn is_pending(&mut self, steps: Range<usize>) {
         let first = if self.pending.is_empty() { steps.start } else { self.pending.start.min(steps.start) };
         self.pending = first..self.pending.end.max(steps.end);
     }
@@ -494,13 +529,31 @@ impl CudaExecutable {
         Ok(segments)
     }
 
+    /// The steps that access inputs or outputs.
+    fn boundary_steps(&self) -> Vec<BoundaryStep> {
+        let node_of = |step: usize| {
+            self.segments.iter().enumerate().find_map(|(number, segment)| {
+                let Segment::Graph(GraphSegment { nodes, .. }) = segment else { return None };
+                nodes.iter().find(|(other, _)| *other == step).map(|&(_, node)| (number, node))
+            })
+        };
+        let steps = self.source.program.steps.iter().enumerate();
+        let boundary = steps.filter_map(|(step, info)| {
+            let ports = info.buffers().into_iter().map(|buffer| buffer.base);
+            let ports: Vec<Base> = ports.filter(|base| is_port(*base)).collect();
+            let is_call = self.calls.of(step).is_some();
+            (!ports.is_empty()).then(|| BoundaryStep { step, ports, node: node_of(step), is_call })
+        });
+        boundary.collect()
+    }
+
     fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
         if self.source.options.check_each_step || self.source.options.execution == Execution::Direct {
             return Ok(Segment::Direct(steps));
         }
         let builder = GraphBuilder::new(self.stream.context())?;
-        self.add_steps(&builder, steps.clone(), GraphEnd::default())?;
-        Ok(Segment::Graph(steps, builder.build(&self.stream)?))
+        let GraphPart { nodes, .. } = self.add_steps(&builder, steps.clone(), GraphEnd::default())?;
+        Ok(Segment::Graph(GraphSegment { steps, graph: builder.build(&self.stream)?, nodes }))
     }
 
     /// For each of these steps those of them that it depends on.
@@ -517,13 +570,14 @@ impl CudaExecutable {
         }
     }
 
-    /// Adds these steps, none of which is a host routine, to a graph after `start`. Returns the nodes that come last.
+    /// Adds these steps, none of which is a host routine, to a graph after `start`.
     pub(in crate::cuda) fn add_steps(
         &self,
         builder: &GraphBuilder,
         steps: Range<usize>,
         start: GraphEnd,
-    ) -> Result<GraphEnd, CudaError> {
+    ) -> Result<GraphPart, CudaError> {
+        let mut nodes = Vec::new();
         let waits = self.waits(steps.clone());
         let allow_early = self.source.options.allow_programmatic && builder.has_programmatic_edges();
         // For each step the nodes that later steps depend on: its own, or those that it depends on if it does nothing.
@@ -559,14 +613,24 @@ impl CudaExecutable {
             if call.is_some_and(Call::needs_workspace) {
                 workspace_end.extend(node);
             }
+            nodes.extend(node.map(|node| (idx, node)));
             let is_launch = matches!(self.source.program.steps[idx].action, Action::Launch(_));
             let is_kernel = is_launch && captured.is_none();
             ends.push(GraphEnd { nodes: node.map_or(after, |node| vec![node]), is_kernel });
         }
         let is_last = |idx: &usize| !waits.iter().any(|waits| waits.contains(idx));
         let last: Vec<usize> = (0..ends.len()).filter(is_last).collect();
-        Ok(if last.is_empty() { start } else { GraphEnd::of(&ends, &last) })
+        let end = if last.is_empty() { start } else { GraphEnd::of(&ends, &last) };
+        Ok(GraphPart { end, nodes })
     }
+}
+
+/// Steps that were added to a graph.
+pub(in crate::cuda) struct GraphPart {
+    /// The nodes that come last.
+    pub(in crate::cuda) end: GraphEnd,
+    /// The node of each step that has one.
+    nodes: Vec<(usize, Node)>,
 }
 
 /// The nodes that steps after a part of a graph depend on.
@@ -586,16 +650,20 @@ impl GraphEnd {
 }
 
 /// True unless the copy has nothing to do.
-fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
+pub(super) fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
     from.len_bytes > 0 && (from.base, from.offset_bytes) != (to.base, to.offset_bytes)
 }
 
+/// True for memory of the caller.
+fn is_port(base: Base) -> bool {
+    matches!(base, Base::Input(_) | Base::Output(_))
+}
+
 fn boundary(program: &Program) -> Vec<BoundaryArgument> {
-    let is_callers = |buffer: &BufferRef| matches!(buffer.base, Base::Input(_) | Base::Output(_));
     let mut boundary = Vec::new();
     for (step, action) in program.steps.iter().map(|step| &step.action).enumerate() {
         let Action::Launch(launch) = action else { continue };
-        let callers = launch.buffers.iter().enumerate().filter(|(_, buffer)| is_callers(buffer));
+        let callers = launch.buffers.iter().enumerate().filter(|(_, buffer)| is_port(buffer.base));
         boundary.extend(callers.map(|(argument, &buffer)| BoundaryArgument { step, argument, buffer }));
     }
     boundary

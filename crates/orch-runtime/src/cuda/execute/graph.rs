@@ -31,8 +31,14 @@ pub(in crate::cuda) struct Captured {
 pub(in crate::cuda) struct Graph {
     context: Context,
     handle: DriverHandle,
+    /// What it was made from, whose nodes name those of the graph.
+    _template: GraphBuilder,
 }
 
+// SAFETY: a graph may be used from any thread, from one at a time.
+unsafe impl Send for GraphBuilder {}
+// SAFETY: as above.
+unsafe impl Send for Node {}
 // SAFETY: an executable graph may be used from any thread, from one at a time.
 unsafe impl Send for Graph {}
 // SAFETY: a graph that is not changed may be used from any thread.
@@ -65,16 +71,7 @@ impl GraphBuilder {
     ) -> Result<Node, CudaError> {
         let driver = self.context.enter()?;
         let doing = || format!("adding {} to a graph", function.described(shape));
-        let node = KernelNode {
-            function: function.handle(),
-            grid: [shape.grid, 1, 1],
-            block: [shape.block, 1, 1],
-            shared_bytes: shape.shared_bytes,
-            arguments: pointers.as_ptr(),
-            extra: null_mut(),
-            kernel: null_mut(),
-            context: null_mut(),
-        };
+        let node = kernel_node(function, shape, pointers);
         let (after, early) = if is_early { (&[][..], after) } else { (after, &[][..]) };
         let before: Vec<DriverHandle> = after.iter().map(|node| node.0).collect();
         let make = |made| {
@@ -116,20 +113,7 @@ impl GraphBuilder {
         after: &[Node],
     ) -> Result<Node, CudaError> {
         let driver = self.context.enter()?;
-        let end = |device| CopyEnd {
-            x_bytes: 0,
-            y: 0,
-            z: 0,
-            level: 0,
-            memory_type: MEMORY_DEVICE,
-            host: null_mut(),
-            device,
-            array: null_mut(),
-            reserved: null_mut(),
-            pitch: len_bytes,
-            height: 1,
-        };
-        let node = CopyNode { from: end(from), to: end(to), width_bytes: len_bytes, height: 1, depth: 1 };
+        let node = copy_node(from, to, len_bytes);
         let before: Vec<DriverHandle> = after.iter().map(|node| node.0).collect();
         let make = |made| {
             // SAFETY: the nodes are this graph's, and the driver copies the parameters before it returns.
@@ -172,11 +156,12 @@ impl GraphBuilder {
 
     /// The graph as it can be launched, brought to the device.
     pub(in crate::cuda) fn build(self, stream: &Stream) -> Result<Graph, CudaError> {
-        let driver = self.context.enter()?;
-        // SAFETY: the graph lives as long as `self`; it is not needed after this.
+        let context = self.context.clone();
+        let driver = context.enter()?;
+        // SAFETY: the graph lives as long as `self`.
         let make = |made| unsafe { (driver.api.graph_instantiate)(made, self.handle, 0) };
         let handle = driver.create(|| "preparing a graph".into(), make)?;
-        let graph = Graph { context: self.context.clone(), handle };
+        let graph = Graph { context: self.context.clone(), handle, _template: self };
         // SAFETY: both live as long as their borrows.
         let status = unsafe { (driver.api.graph_upload)(graph.handle, stream.handle()) };
         driver.check(status, || "uploading a graph".into())?;
@@ -229,7 +214,73 @@ impl Drop for Captured {
     }
 }
 
+/// A launch, as a graph takes it; the pointers are used until the driver has taken it.
+fn kernel_node(function: &Function, shape: &LaunchShape, pointers: &[*mut c_void]) -> KernelNode {
+    KernelNode {
+        function: function.handle(),
+        grid: [shape.grid, 1, 1],
+        block: [shape.block, 1, 1],
+        shared_bytes: shape.shared_bytes,
+        arguments: pointers.as_ptr(),
+        extra: null_mut(),
+        kernel: null_mut(),
+        context: null_mut(),
+    }
+}
+
+/// A copy within the device's memory, as a graph takes it.
+fn copy_node(from: Address, to: Address, len_bytes: usize) -> CopyNode {
+    let end = |device| CopyEnd {
+        x_bytes: 0,
+        y: 0,
+        z: 0,
+        level: 0,
+        memory_type: MEMORY_DEVICE,
+        host: null_mut(),
+        device,
+        array: null_mut(),
+        reserved: null_mut(),
+        pitch: len_bytes,
+        height: 1,
+    };
+    CopyNode { from: end(from), to: end(to), width_bytes: len_bytes, height: 1, depth: 1 }
+}
+
 impl Graph {
+    /// Gives the launch of a node other arguments, for launches of the graph from now on.
+    ///
+    /// # Safety
+    /// As [`GraphBuilder::add_kernel`], by which the node was added with the same function and shape.
+    pub(in crate::cuda) unsafe fn set_kernel(
+        &self,
+        node: Node,
+        function: &Function,
+        shape: &LaunchShape,
+        pointers: &[*mut c_void],
+    ) -> Result<(), CudaError> {
+        let driver = self.context.enter()?;
+        let launch = kernel_node(function, shape, pointers);
+        // SAFETY: the node is the template's, and the driver copies the arguments before it returns.
+        let status = unsafe { (driver.api.graph_set_kernel)(self.handle, node.0, &raw const launch) };
+        driver.check(status, || format!("giving {} other arguments", function.described(shape)))
+    }
+
+    /// Gives the copy of a node other ends, for launches of the graph from now on. The ranges are the caller's responsibility.
+    pub(in crate::cuda) fn set_copy(
+        &self,
+        node: Node,
+        from: Address,
+        to: Address,
+        len_bytes: usize,
+    ) -> Result<(), CudaError> {
+        let driver = self.context.enter()?;
+        let copy = copy_node(from, to, len_bytes);
+        let context = self.context.handle();
+        // SAFETY: the node is the template's, and the driver copies the parameters before it returns.
+        let status = unsafe { (driver.api.graph_set_copy)(self.handle, node.0, &raw const copy, context) };
+        driver.check(status, || "giving a copy in a graph other ends".into())
+    }
+
     /// Enqueues all of it; `doing` is what an error says was being done.
     pub(in crate::cuda) fn launch(
         &self,

@@ -88,6 +88,11 @@ impl Calls {
         Ok(Self { steps, workspace })
     }
 
+    /// True if a call is made.
+    pub(in crate::cuda) fn any(&self) -> bool {
+        self.steps.iter().flatten().any(Result::is_ok)
+    }
+
     /// The call of a step, if it is made.
     pub(in crate::cuda) fn of(&self, step: usize) -> Option<&Call> {
         self.steps[step].as_ref()?.as_ref().ok()

@@ -5,7 +5,7 @@ use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::{CudaError, size};
 use crate::cuda::driver::memory::DeviceBuffer;
 use crate::cuda::driver::stream::Stream;
-use crate::cuda::driver::sys::{EncodedTensorMap, tensor_map};
+use crate::cuda::driver::sys::{Address, EncodedTensorMap, tensor_map};
 use crate::program::{Base, BufferRef};
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -19,12 +19,32 @@ pub(in crate::cuda) struct Packed {
     starts: Vec<usize>,
 }
 
-/// All device buffers of an executable. Inputs and outputs are copied from and to the caller's tensors.
+/// Device addresses of a model's inputs and outputs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::cuda) struct Ports {
+    pub(in crate::cuda) inputs: Vec<Address>,
+    pub(in crate::cuda) outputs: Vec<Address>,
+}
+
+/// All device buffers of an executable, and where its inputs and outputs are now: in buffers of its own, which tensors of the host are
+/// copied to and from, or in tensors of the caller.
 pub(in crate::cuda) struct Placement {
     arena: DeviceBuffer,
     pub(in crate::cuda) constants: Arc<Packed>,
     pub(in crate::cuda) inputs: Packed,
     pub(in crate::cuda) outputs: Packed,
+    pub(in crate::cuda) ports: Ports,
+}
+
+impl Ports {
+    /// The address of an input or output; `None` for other memory.
+    pub(in crate::cuda) fn address(&self, base: Base) -> Option<Address> {
+        match base {
+            Base::Input(idx) => Some(self.inputs[idx]),
+            Base::Output(idx) => Some(self.outputs[idx]),
+            Base::Arena | Base::Constant(_) => None,
+        }
+    }
 }
 
 /// The arguments of a launch, and the pointers to them that are passed to the driver.
@@ -60,8 +80,12 @@ impl Packed {
         self.buffer.copy_from(stream, 0, &from.buffer, 0, self.buffer.len_bytes())
     }
 
-    fn address(&self, idx: usize) -> u64 {
-        self.buffer.address() + self.starts[idx] as u64
+    fn address(&self, idx: usize) -> Address {
+        self.buffer.address() + self.starts[idx] as Address
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        (0..self.starts.len()).map(|idx| self.address(idx)).collect()
     }
 
     /// Enqueues writing tensor `idx`.
@@ -105,34 +129,51 @@ impl Placement {
 
     fn allocate(stream: &Stream, program: &Program, constants: &Arc<Packed>) -> Result<Self, CudaError> {
         let context = stream.context();
-        let placement = Self {
-            arena: DeviceBuffer::new(context, program.arena_bytes, "working memory")?,
-            constants: Arc::clone(constants),
-            inputs: Packed::new(context, &program.input_bytes, "inputs")?,
-            outputs: Packed::new(context, &program.output_bytes, "outputs")?,
-        };
+        let arena = DeviceBuffer::new(context, program.arena_bytes, "working memory")?;
+        let inputs = Packed::new(context, &program.input_bytes, "inputs")?;
+        let outputs = Packed::new(context, &program.output_bytes, "outputs")?;
+        let ports = Ports { inputs: inputs.addresses(), outputs: outputs.addresses() };
+        let placement = Self { arena, constants: Arc::clone(constants), inputs, outputs, ports };
         placement.arena.fill(stream, 0)?;
         placement.inputs.clear(stream)?;
         placement.outputs.clear(stream)?;
         Ok(placement)
     }
 
+    /// The buffers for tensors of the host.
+    pub(in crate::cuda) fn own_ports(&self) -> Ports {
+        Ports { inputs: self.inputs.addresses(), outputs: self.outputs.addresses() }
+    }
+
     /// The device address of a range of the program.
-    pub(in crate::cuda) fn address(&self, buffer: &BufferRef) -> u64 {
-        let start = match buffer.base {
-            Base::Arena => self.arena.address(),
+    pub(in crate::cuda) fn address(&self, range: &BufferRef) -> Address {
+        self.address_among(range, &self.ports, self.arena())
+    }
+
+    /// The same, with these inputs, outputs and working memory.
+    pub(in crate::cuda) fn address_among(&self, range: &BufferRef, ports: &Ports, arena: Address) -> Address {
+        let start = match range.base {
+            Base::Arena => arena,
             Base::Constant(idx) => self.constants.address(idx),
-            Base::Input(idx) => self.inputs.address(idx),
-            Base::Output(idx) => self.outputs.address(idx),
+            Base::Input(idx) => ports.inputs[idx],
+            Base::Output(idx) => ports.outputs[idx],
         };
-        start + buffer.offset_bytes as u64
+        start + range.offset_bytes as Address
+    }
+
+    /// The address of its working memory.
+    pub(in crate::cuda) fn arena(&self) -> Address {
+        self.arena.address()
     }
 
     /// The content of a range, when all that is enqueued is done.
     pub(in crate::cuda) fn read(&self, stream: &Stream, range: &BufferRef) -> Result<Vec<u8>, CudaError> {
         let mut bytes = vec![0; range.len_bytes];
-        let (buffer, start) = self.buffer_of(range);
-        buffer.copy_to_host(stream, start, &mut bytes)?;
+        if range.len_bytes > 0 {
+            // SAFETY: the program's ranges are inside of their tensors, and the bytes stay until the wait below.
+            unsafe { stream.download(self.address(range), &mut bytes)? };
+        }
+        stream.synchronize()?;
         Ok(bytes)
     }
 
@@ -143,18 +184,11 @@ impl Placement {
         range: &BufferRef,
         bytes: &[u8],
     ) -> Result<(), CudaError> {
-        let (buffer, start) = self.buffer_of(range);
-        buffer.copy_from_host(stream, start, bytes)
-    }
-
-    fn buffer_of(&self, range: &BufferRef) -> (&DeviceBuffer, usize) {
-        let (buffer, start) = match range.base {
-            Base::Arena => (&self.arena, 0),
-            Base::Constant(idx) => (&self.constants.buffer, self.constants.starts[idx]),
-            Base::Input(idx) => (&self.inputs.buffer, self.inputs.starts[idx]),
-            Base::Output(idx) => (&self.outputs.buffer, self.outputs.starts[idx]),
-        };
-        (buffer, start + range.offset_bytes)
+        if range.len_bytes > 0 {
+            // SAFETY: the program's ranges are inside of their tensors, and the bytes stay until the wait below.
+            unsafe { stream.upload(bytes, self.address(range))? };
+        }
+        stream.synchronize()
     }
 }
 
@@ -191,20 +225,20 @@ pub(in crate::cuda) fn upload_constants(stream: &Stream, program: &Program) -> R
 }
 
 impl Arguments {
-    /// The arguments of a step: none unless it is a launch.
+    /// The arguments of a step whose ranges have these addresses: none unless it is a launch.
     ///
     /// # Errors
     /// If the driver rejects a tensor map.
     pub(in crate::cuda) fn of(
         step: &CudaStep,
-        placement: &Placement,
+        address: impl Fn(&BufferRef) -> Address,
         context: &Context,
     ) -> Result<Self, CudaError> {
         let (buffers, shapes) = match &step.action {
             Action::Launch(launch) => (&launch.buffers[..], &launch.tensor_maps[..]),
             Action::Copy { .. } | Action::Host(_) => (&[][..], &[][..]),
         };
-        let mut addresses: Box<[u64]> = buffers.iter().map(|buffer| placement.address(buffer)).collect();
+        let mut addresses: Box<[u64]> = buffers.iter().map(address).collect();
         let map = |shape: &TensorMapShape| encode(shape, addresses[shape.argument], &step.name, context);
         let mut maps: Box<[EncodedTensorMap]> = shapes.iter().map(map).collect::<Result<_, _>>()?;
         let to_addresses = addresses.iter_mut().map(|address| (&raw mut *address).cast());

@@ -32,7 +32,7 @@ impl Row {
         let builder = GraphBuilder::new(stream.context())?;
         let mut end = GraphEnd::default();
         for run in &runs {
-            end = run.add_steps(&builder, 0..steps.len(), end)?;
+            end = run.add_steps(&builder, 0..steps.len(), end)?.end;
         }
         Ok(Some(Self { graph: builder.build(stream)?, runs }))
     }

@@ -155,6 +155,7 @@ impl CudaExecutable {
         options: &TimeOptions,
         mut enqueue: impl FnMut(&mut Self) -> Result<(), ExecutableError>,
     ) -> Result<Vec<f64>, ExecutableError> {
+        self.use_own()?;
         let stream = Arc::clone(self.stream());
         let mut hold = self.batch_hold(steps)?;
         let times = time_batches(&stream, options, hold.as_mut(), || enqueue(self));

@@ -1,0 +1,224 @@
+//! Runs on tensors that the caller has in the device's memory, in the caller's stream.
+//!
+//! Kernels get the addresses of these tensors. An address that is not that of the run before is set in the arguments of the kernels that
+//! access the tensor, and in their graph nodes: about 0.4 us for each such node; nothing is set for addresses that stay. A launch of a
+//! graph takes the arguments that it has then, so that runs may follow one another without waiting.
+//!
+//! Some tensors are *staged*: copied to or from a buffer of the executable around the run. These are tensors that library calls access,
+//! whose addresses are fixed when a call is prepared (then all steps use the buffer, so that none sees another content); those that do not start
+//! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run.
+
+use super::executable::{BoundaryStep, CudaExecutable, ExecutableError, GraphSegment, Segment, is_move};
+use super::launch::{Action, Launch};
+use super::placement::{Arguments, Ports};
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::driver::stream::Stream;
+use crate::cuda::driver::sys::Address;
+use crate::program::{Base, BufferRef, RunError, check_counts};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Alignment that kernels rely on: the widest access, and what TMA asks of a tensor.
+const TENSOR_ALIGN_BYTES: Address = 16;
+
+/// Tensors in the device's memory, row-major, in the model's order.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTensors<'a> {
+    /// Addresses of the inputs.
+    pub inputs: &'a [u64],
+    /// Addresses of the outputs.
+    pub outputs: &'a [u64],
+    /// The address of [`CudaExecutable::scratch_bytes`] bytes, a multiple of 256, that take the place of the executable's working memory; `None` to
+    /// use that. The run is launched kernel by kernel then. Programs with host routines or library calls do not use it.
+    pub scratch: Option<u64>,
+}
+
+/// Where the tensors of a run are, and the copies around it.
+struct Places {
+    ports: Ports,
+    before: Vec<Copy>,
+    after: Vec<Copy>,
+}
+
+struct Copy {
+    from: Address,
+    to: Address,
+    len_bytes: usize,
+}
+
+impl CudaExecutable {
+    /// Bytes of working memory.
+    pub fn scratch_bytes(&self) -> usize {
+        self.source.program.arena_bytes
+    }
+
+    /// Enqueues a run, and returns without waiting for it, unless a step runs on the host. In a stream that is being captured the run
+    /// becomes part of that graph.
+    ///
+    /// Runs in several streams follow one another, as they share the executable's working memory. A run that was captured without
+    /// `scratch` uses that memory whenever its graph is launched, which must not be at the same time as other runs.
+    ///
+    /// # Errors
+    /// If there are not as many tensors as the program has, a host routine fails or is to be captured, or the device fails. Faults of
+    /// kernels may be reported by a later call.
+    ///
+    /// # Safety
+    /// Each address must be that of a tensor of the program's size in the memory of this device, or of managed memory that it accesses.
+    /// Until the run is done, inputs must keep their content, and outputs and scratch must not be used otherwise; then the outputs
+    /// are there for what is enqueued after it in `stream`. The stream must live until the executable ran in another one or was
+    /// dropped. A graph that a run was captured in must not be launched after the executable was dropped.
+    pub unsafe fn enqueue_on(
+        &mut self,
+        stream: &Arc<Stream>,
+        tensors: &DeviceTensors<'_>,
+    ) -> Result<(), ExecutableError> {
+        let program = &self.source.program;
+        check_counts("input", program.input_bytes.len(), tensors.inputs.len())?;
+        check_counts("output", program.output_bytes.len(), tensors.outputs.len())?;
+        let host = program.steps.iter().find(|step| matches!(step.action, Action::Host(_)));
+        let is_captured = stream.is_capturing()?;
+        if let Some(step) = host.filter(|_| is_captured) {
+            return Err(RunError::Captured { step: step.name.clone() }.into());
+        }
+        let may_use_scratch = host.is_none() && !self.calls.any();
+        let scratch = tensors.scratch.filter(|_| may_use_scratch);
+        if !is_captured {
+            self.switch_to(stream)?;
+        }
+        let Places { ports, before, after } = self.places(tensors);
+        enqueue_copies(stream, &before)?;
+        if is_captured || scratch.is_some() {
+            self.enqueue_once(stream, &ports, scratch.unwrap_or_else(|| self.placement.arena()))?;
+        } else {
+            self.bind(ports)?;
+            self.enqueue()?;
+        }
+        Ok(enqueue_copies(stream, &after)?)
+    }
+
+    /// Makes the executable's own stream and buffers those of the next run.
+    pub(in crate::cuda) fn use_own(&mut self) -> Result<(), CudaError> {
+        let own = Arc::clone(self.stream());
+        self.switch_to(&own)?;
+        self.bind(self.placement.own_ports())
+    }
+
+    /// Makes a stream that of the next run, which waits for the last one.
+    fn switch_to(&mut self, stream: &Arc<Stream>) -> Result<(), CudaError> {
+        if self.current.handle() != stream.handle() {
+            stream.follow(&self.current)?;
+        }
+        self.current = Arc::clone(stream);
+        Ok(())
+    }
+
+    /// Which tensors kernels access where they are, and which are staged.
+    fn places(&self, tensors: &DeviceTensors<'_>) -> Places {
+        let program = &self.source.program;
+        let own = self.placement.own_ports();
+        let mut places = Places { ports: own.clone(), before: Vec::new(), after: Vec::new() };
+        let is_direct = |base: Base, address: Address| {
+            address.is_multiple_of(TENSOR_ALIGN_BYTES) && !self.is_in_library_call(base)
+        };
+        let inputs = tensors.inputs.iter().zip(&program.input_bytes).enumerate();
+        for (idx, (&address, &len_bytes)) in inputs.filter(|(_, (_, bytes))| **bytes > 0) {
+            if is_direct(Base::Input(idx), address) {
+                places.ports.inputs[idx] = address;
+            } else {
+                places.before.push(Copy { from: address, to: own.inputs[idx], len_bytes });
+            }
+        }
+        let range = |(&start, &len): (&Address, &usize)| start..start + len as Address;
+        let read: Vec<Range<Address>> = tensors.inputs.iter().zip(&program.input_bytes).map(range).collect();
+        let written: Vec<Range<Address>> =
+            tensors.outputs.iter().zip(&program.output_bytes).map(range).collect();
+        for (idx, (&address, &len_bytes)) in tensors.outputs.iter().zip(&program.output_bytes).enumerate() {
+            if len_bytes == 0 {
+                continue;
+            }
+            let others = read.iter().chain(&written[..idx]).chain(&written[idx + 1..]);
+            let is_apart = others.into_iter().all(|other| !overlap(other, &written[idx]));
+            if is_apart && is_direct(Base::Output(idx), address) {
+                places.ports.outputs[idx] = address;
+            } else {
+                places.after.push(Copy { from: own.outputs[idx], to: address, len_bytes });
+            }
+        }
+        places
+    }
+
+    /// True for tensors that a library call accesses.
+    fn is_in_library_call(&self, port: Base) -> bool {
+        self.boundary_steps.iter().any(|step| step.is_call && step.ports.contains(&port))
+    }
+
+    /// Gives the arguments of kernels and the graphs these addresses.
+    fn bind(&mut self, ports: Ports) -> Result<(), CudaError> {
+        if self.is_bound && self.placement.ports == ports {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.placement.ports, ports);
+        // After an error it is not known what was set, and all is set again.
+        let is_known = std::mem::replace(&mut self.is_bound, false);
+        let has_moved =
+            |port: &Base| !is_known || self.placement.ports.address(*port) != before.address(*port);
+        let context = self.current.context();
+        for BoundaryStep { step: idx, ports, node, is_call } in &self.boundary_steps {
+            if *is_call || !ports.iter().any(has_moved) {
+                continue;
+            }
+            let step = &self.source.program.steps[*idx];
+            let address = |range: &BufferRef| self.placement.address(range);
+            self.arguments[*idx] = Arguments::of(step, address, context)?;
+            let Some((segment, node)) = *node else { continue };
+            let Segment::Graph(GraphSegment { graph, .. }) = &self.segments[segment] else { continue };
+            match &step.action {
+                Action::Launch(Launch { function, shape, .. }) => {
+                    let pointers = self.arguments[*idx].pointers();
+                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
+                    unsafe { graph.set_kernel(node, function, shape, pointers)? };
+                }
+                Action::Copy { from, to } => {
+                    graph.set_copy(node, address(from), address(to), from.len_bytes)?;
+                }
+                Action::Host(_) => {}
+            }
+        }
+        self.is_bound = true;
+        Ok(())
+    }
+
+    /// Enqueues a run with these addresses, kernel by kernel. No step is a host routine.
+    fn enqueue_once(&mut self, stream: &Stream, ports: &Ports, arena: Address) -> Result<(), CudaError> {
+        let address = |range: &BufferRef| self.placement.address_among(range, ports, arena);
+        for (idx, step) in self.source.program.steps.iter().enumerate() {
+            match (&step.action, self.calls.of(idx)) {
+                (_, Some(call)) => self.calls.enqueue(call, stream)?,
+                (Action::Launch(launch), None) => {
+                    let arguments = Arguments::of(step, address, stream.context())?;
+                    let mut shape = launch.shape;
+                    shape.is_programmatic &= self.source.options.allow_programmatic && idx > 0;
+                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
+                    unsafe { launch.function.launch_with(stream, &shape, arguments.pointers())? };
+                }
+                (Action::Copy { from, to }, None) if is_move(from, to) => {
+                    stream.copy(address(from), address(to), from.len_bytes)?;
+                }
+                (Action::Copy { .. } | Action::Host(_), None) => {}
+            }
+        }
+        self.is_pending(0..self.source.program.steps.len());
+        Ok(())
+    }
+}
+
+fn enqueue_copies(stream: &Stream, copies: &[Copy]) -> Result<(), CudaError> {
+    copies.iter().try_for_each(|copy| stream.copy(copy.from, copy.to, copy.len_bytes))
+}
+
+fn overlap(first: &Range<Address>, second: &Range<Address>) -> bool {
+    !first.is_empty() && !second.is_empty() && first.start < second.end && second.start < first.end
+}
+
+#[cfg(test)]
+mod tests;

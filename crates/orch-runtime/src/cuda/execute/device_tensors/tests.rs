@@ -1,0 +1,291 @@
+//! Tests of runs on tensors of the device, with a driver that has no device and runs graphs in an adverse order.
+
+use super::*;
+use crate::cuda::driver::device::Context;
+use crate::cuda::driver::memory::DeviceBuffer;
+use crate::cuda::execute::graph::{Captured, GraphBuilder};
+use crate::cuda::testing::{Fake, floats, function};
+use crate::cuda::{CudaStep, ExecutableOptions, Execution, LaunchShape, Program};
+use crate::program::{HostStep, TensorRef};
+use orch_ir::{DType, Tensor};
+
+const ELEMS: usize = 4;
+const BYTES: usize = 4 * ELEMS;
+
+const EXECUTIONS: [Execution; 3] = [Execution::Direct, Execution::StraightGraph, Execution::BranchedGraph];
+
+fn read(base: Base, slot: usize) -> BufferRef {
+    BufferRef::read(base, slot * BYTES, BYTES)
+}
+
+fn write(base: Base, slot: usize) -> BufferRef {
+    BufferRef::write(base, slot * BYTES, BYTES)
+}
+
+/// A launch whose last tensor is written.
+fn launch(context: &Context, symbol: &str, buffers: Vec<BufferRef>) -> CudaStep {
+    let (function, shape) = (function(context, symbol), LaunchShape::new(2, 2));
+    let launch = Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None };
+    CudaStep { name: symbol.into(), action: Action::Launch(launch) }
+}
+
+/// `out0 = -(x + y)`, `out1 = x`.
+fn program(context: &Context) -> Program {
+    let (x, y) = (read(Base::Input(0), 0), read(Base::Input(1), 0));
+    let steps = vec![
+        launch(context, "add", vec![x, y, write(Base::Arena, 0)]),
+        launch(context, "neg", vec![read(Base::Arena, 0), write(Base::Output(0), 0)]),
+        CudaStep { name: "copy".into(), action: Action::Copy { from: x, to: write(Base::Output(1), 0) } },
+    ];
+    Program {
+        arena_bytes: BYTES,
+        constants: Vec::new(),
+        input_bytes: vec![BYTES; 2],
+        output_bytes: vec![BYTES; 2],
+        steps,
+    }
+}
+
+fn executable(context: &Context, program: Program, execution: Execution) -> CudaExecutable {
+    let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
+    CudaExecutable::new(context, program, options).unwrap()
+}
+
+/// Device memory of the test, and a stream of somebody else.
+struct Caller {
+    context: Context,
+    stream: Arc<Stream>,
+}
+
+impl Caller {
+    fn new(context: &Context) -> Self {
+        Self { context: context.clone(), stream: Arc::new(Stream::new(context).unwrap()) }
+    }
+
+    fn tensor(&self, value: f32) -> DeviceBuffer {
+        DeviceBuffer::copy_of(&self.stream, &floats([value; ELEMS]), "a test").unwrap()
+    }
+
+    fn value(&self, tensor: &DeviceBuffer) -> Vec<u8> {
+        let mut bytes = vec![0; tensor.len_bytes()];
+        tensor.copy_to_host(&self.stream, 0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn run(
+        &self,
+        executable: &mut CudaExecutable,
+        inputs: &[u64],
+        outputs: &[u64],
+    ) -> Result<(), ExecutableError> {
+        let tensors = DeviceTensors { inputs, outputs, scratch: None };
+        // SAFETY: the tensors have the sizes of the program, and outlive the run, which is done at once.
+        unsafe { executable.enqueue_on(&self.stream, &tensors) }
+    }
+}
+
+#[test]
+fn tensors_are_read_and_written_where_they_are() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in EXECUTIONS {
+        let mut executable = executable(&context, program(&context), execution);
+        let caller = Caller::new(&context);
+        // The results of all runs stay.
+        let mut results = Vec::new();
+        for run in 0..5 {
+            let (x, y) = (caller.tensor(run as f32), caller.tensor(10.0));
+            let (first, second) = (caller.tensor(0.0), caller.tensor(0.0));
+            fake.log();
+            caller
+                .run(&mut executable, &[x.address(), y.address()], &[first.address(), second.address()])
+                .unwrap();
+            let log = fake.log();
+            assert!(!log.contains("upload") && !log.contains("download") && !log.contains("wait"), "{log}");
+            results.push((run as f32, x, y, first, second));
+        }
+        for (value, _x, _y, first, second) in &results {
+            assert_eq!(caller.value(first), floats([-(value + 10.0); ELEMS]));
+            assert_eq!(caller.value(second), floats([*value; ELEMS]));
+        }
+        // Tensors of the host again.
+        let (mut first, mut second) = (vec![0; BYTES], vec![0; BYTES]);
+        let (x, y) = (floats([2.0; ELEMS]), floats([3.0; ELEMS]));
+        executable.run(&[&x, &y], &mut [&mut first, &mut second]).unwrap();
+        assert_eq!((first, second), (floats([-5.0; ELEMS]), floats([2.0; ELEMS])));
+    }
+    assert_eq!(fake.memory_used(), 0, "everything is freed");
+}
+
+#[test]
+fn only_addresses_that_change_are_set() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::StraightGraph);
+    let caller = Caller::new(&context);
+    let tensors: Vec<DeviceBuffer> = (0..4).map(|value| caller.tensor(value as f32)).collect();
+    let [x, y, first, second] = [0, 1, 2, 3].map(|idx: usize| tensors[idx].address());
+    fake.log();
+    let mut log_of = |inputs: [u64; 2], outputs: [u64; 2]| {
+        caller.run(&mut executable, &inputs, &outputs).unwrap();
+        fake.log()
+    };
+    assert_eq!(
+        log_of([x, y], [first, second]),
+        "follow\nset node 0\nset node 1\nset node 2\ngraph of 3: 0 1 2\n"
+    );
+    assert_eq!(log_of([x, y], [first, second]), "graph of 3: 0 1 2\n");
+    assert_eq!(log_of([x, x], [first, second]), "set node 0\ngraph of 3: 0 1 2\n");
+    assert_eq!(log_of([x, x], [second, first]), "set node 1\nset node 2\ngraph of 3: 0 1 2\n");
+}
+
+#[test]
+fn what_was_not_set_is_set_again() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::StraightGraph);
+    let caller = Caller::new(&context);
+    let (x, y, first, second) =
+        (caller.tensor(1.0), caller.tensor(2.0), caller.tensor(0.0), caller.tensor(0.0));
+    let (inputs, outputs) = ([x.address(), y.address()], [first.address(), second.address()]);
+    fake.fail("cuGraphExecKernelNodeSetParams_v2", 1, 1);
+    let error = caller.run(&mut executable, &inputs, &outputs).unwrap_err().to_string();
+    assert!(error.contains("giving kernel `neg`"), "{error}");
+    caller.run(&mut executable, &inputs, &outputs).unwrap();
+    assert_eq!(caller.value(&first), floats([-3.0; ELEMS]));
+}
+
+#[test]
+fn overlapping_and_misaligned_tensors_are_staged() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in EXECUTIONS {
+        let mut executable = executable(&context, program(&context), execution);
+        let caller = Caller::new(&context);
+        // The first output takes the place of an input.
+        let (x, y, second) = (caller.tensor(1.0), caller.tensor(2.0), caller.tensor(0.0));
+        caller.run(&mut executable, &[x.address(), y.address()], &[x.address(), second.address()]).unwrap();
+        assert_eq!(caller.value(&x), floats([-3.0; ELEMS]));
+        assert_eq!(caller.value(&second), floats([1.0; ELEMS]), "the input as it was");
+        // Two outputs in one place: the later one is left.
+        let (x, both) = (caller.tensor(4.0), caller.tensor(0.0));
+        caller.run(&mut executable, &[x.address(), y.address()], &[both.address(), both.address()]).unwrap();
+        assert_eq!(caller.value(&both), floats([4.0; ELEMS]));
+        // Within an aligned line.
+        let long =
+            DeviceBuffer::copy_of(&caller.stream, &floats((0..8).map(|at| at as f32)), "a test").unwrap();
+        let (first, second) = (caller.tensor(0.0), caller.tensor(0.0));
+        caller
+            .run(&mut executable, &[long.address() + 4, y.address()], &[first.address(), second.address()])
+            .unwrap();
+        assert_eq!(caller.value(&first), floats([-3.0, -4.0, -5.0, -6.0]));
+    }
+}
+
+#[test]
+fn runs_in_several_streams_follow_one_another() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::StraightGraph);
+    let (one, other) = (Caller::new(&context), Caller::new(&context));
+    let (x, first, second) = (one.tensor(1.0), one.tensor(0.0), one.tensor(0.0));
+    let (inputs, outputs) = ([x.address(); 2], [first.address(), second.address()]);
+    fake.log();
+    let mut follows = |caller: &Caller| {
+        caller.run(&mut executable, &inputs, &outputs).unwrap();
+        fake.log().matches("follow").count()
+    };
+    assert_eq!([&one, &one, &other, &other, &one].map(&mut follows), [1, 0, 1, 0, 1]);
+    // The default stream has no handle.
+    // SAFETY: it lives as long as the context.
+    let stream = Arc::new(unsafe { Stream::of_handle(&context, std::ptr::null_mut()) });
+    let default = Caller { context: context.clone(), stream };
+    assert_eq!([&default, &default].map(&mut follows), [1, 0]);
+}
+
+/// What was captured in a stream, launched.
+fn launch_captured(caller: &Caller, captured: &Captured) {
+    let builder = GraphBuilder::new(&caller.context).unwrap();
+    builder.add_captured(captured, &[]).unwrap();
+    builder.build(&caller.stream).unwrap().launch(&caller.stream, String::new).unwrap();
+}
+
+#[test]
+fn runs_become_part_of_graphs_of_the_caller() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in EXECUTIONS {
+        let mut executable = executable(&context, program(&context), execution);
+        let caller = Caller::new(&context);
+        let (x, y, first, second) =
+            (caller.tensor(1.0), caller.tensor(2.0), caller.tensor(0.0), caller.tensor(0.0));
+        let scratch = caller.tensor(0.0);
+        let (inputs, outputs) = ([x.address(), y.address()], [first.address(), second.address()]);
+        let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: Some(scratch.address()) };
+        let captured = Captured::of(&caller.stream, || {
+            // SAFETY: as in `Caller::run`.
+            unsafe { executable.enqueue_on(&caller.stream, &tensors) }.map_err(|error| match error {
+                ExecutableError::Cuda(error) => error,
+                other => panic!("{other}"),
+            })
+        });
+        let captured = captured.unwrap();
+        assert_eq!(caller.value(&first), floats([0.0; ELEMS]), "nothing has run");
+        // Runs of its own in between use other memory.
+        let (z, third, fourth) = (caller.tensor(7.0), caller.tensor(0.0), caller.tensor(0.0));
+        let others = [third.address(), fourth.address()];
+        caller.run(&mut executable, &[z.address(); 2], &others).unwrap();
+        launch_captured(&caller, &captured);
+        assert_eq!(caller.value(&first), floats([-3.0; ELEMS]));
+        assert_eq!(caller.value(&second), floats([1.0; ELEMS]));
+        assert_eq!(caller.value(&scratch), floats([3.0; ELEMS]), "the working memory of the graph");
+        assert_eq!(caller.value(&third), floats([-14.0; ELEMS]));
+    }
+}
+
+#[test]
+fn runs_with_steps_on_the_host_are_not_captured() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut host = program(&context);
+    let tensor = |buffer| TensorRef { buffer, dtype: DType::F32, shape: [ELEMS].into() };
+    let routine = |inputs: &[Tensor]| Ok(vec![inputs[0].clone()]);
+    host.steps[2] = CudaStep {
+        name: "sampled".into(),
+        action: Action::Host(HostStep {
+            routine: Box::new(routine),
+            inputs: vec![tensor(read(Base::Input(0), 0))],
+            outputs: vec![tensor(write(Base::Output(1), 0))],
+        }),
+    };
+    let mut executable = executable(&context, host, Execution::BranchedGraph);
+    let caller = Caller::new(&context);
+    let (x, first, second) = (caller.tensor(5.0), caller.tensor(0.0), caller.tensor(0.0));
+    let (inputs, outputs) = ([x.address(); 2], [first.address(), second.address()]);
+    caller.run(&mut executable, &inputs, &outputs).unwrap();
+    assert_eq!(caller.value(&second), floats([5.0; ELEMS]), "the host reads and writes the caller's tensors");
+    let mut refused = None;
+    let captured = Captured::of(&caller.stream, || {
+        refused = Some(caller.run(&mut executable, &inputs, &outputs).unwrap_err().to_string());
+        Ok(())
+    });
+    assert!(captured.is_ok());
+    let text = refused.unwrap();
+    assert!(
+        text.starts_with("the step `sampled` runs on the host, so that a run cannot be captured"),
+        "{text}"
+    );
+}
+
+#[test]
+fn wrong_numbers_of_tensors_are_refused() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::Direct);
+    let caller = Caller::new(&context);
+    let x = caller.tensor(0.0).address();
+    let text = caller.run(&mut executable, &[x], &[x, x]).unwrap_err().to_string();
+    assert_eq!(text, "the model has 2 input(s), 1 were given");
+    let text = caller.run(&mut executable, &[x, x], &[x]).unwrap_err().to_string();
+    assert_eq!(text, "the model has 2 output(s), 1 were given");
+}
