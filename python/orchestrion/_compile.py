@@ -48,7 +48,8 @@ def compile(  # noqa: A001 - the name that users expect
     """Compiles a model.
 
     :param model: path of an ONNX file, its content as bytes, or an `onnx.ModelProto`.
-    :param device: `cpu` (default), a CPU by name (`x86-64-v3`, ..), `cuda`, or a GPU that need not be here (`cuda:sm_90`).
+    :param device: `cpu` (default), a CPU by name (`x86-64-v3`, ..), `cuda`, `cuda:1` for the second GPU, or a GPU that need not be here
+        (`cuda:sm_90`).
     :param precision: `f32` (default); `bf16` with sums in f32 where the CPU multiplies it; on GPUs also `f16` and `tf32`.
     :param shapes: shapes of inputs by name, as elements along each dimension, which fix symbolic dimensions.
     :param dims: sizes of symbolic dimensions by name.
@@ -102,17 +103,18 @@ def compile(  # noqa: A001 - the name that users expect
     return DynamicExecutable(source, {**options, "dims": dims}, names, given, open_dims, max_sizes, shown)
 
 
-def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0) -> Executable:
+def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0, device: int = 0) -> Executable:
     """Loads an `.orc` file, or its content; needs no compiler. It holds native code, which runs with your rights: take it only from
     people whose programs you would run.
 
     :param source: the file's path, or its content as bytes.
     :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
+    :param device: the number of the GPU, for files that were compiled for GPUs.
     :raises FileError: it cannot be read.
     :raises ModelError: it is damaged.
-    :raises MachineError: it was compiled for another machine.
+    :raises MachineError: it was compiled for another machine, or there is no such GPU.
     """
-    return Executable(_native.load(source, threads), threads)
+    return Executable(_native.load(source, threads, device), threads, device)
 
 
 class DynamicExecutable:
@@ -207,9 +209,10 @@ class DynamicExecutable:
 def native_options(
     *, cache_dir: str | os.PathLike[str] | None = None, cc: str | os.PathLike[str] | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Options as the native module takes them: with the folder of compiled kernels and the C compiler."""
+    """Options as the native module takes them: with the folder of compiled kernels, the C compiler and where NVIDIA's packages may be."""
     folder = cache_folder(cache_dir)
-    return {**options, "cache_dir": folder, "c_compiler": c_compiler(cc, folder)}
+    packages = [path for path in sys.path if path.endswith("-packages")]
+    return {**options, "cache_dir": folder, "c_compiler": c_compiler(cc, folder), "site_packages": packages}
 
 
 def cache_folder(given: str | os.PathLike[str] | None) -> str:
@@ -297,7 +300,8 @@ def _compiled(source: bytes | str, options: dict[str, Any], shown: bool) -> Exec
         raise
     finally:
         bar.close()
-    executable = Executable(native, options["threads"])
+    _, _, number = (options.get("target") or "").partition(":")
+    executable = Executable(native, options["threads"], int(number) if number.isdigit() else 0)
     _LOG.info("compiled %r", executable)
     return executable
 

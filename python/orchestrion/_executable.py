@@ -96,14 +96,19 @@ class Executable:
     Made by :func:`orchestrion.compile` and :func:`orchestrion.load`. It can be pickled: as the content of its `.orc` file.
     """
 
-    __slots__ = ("_native", "_threads")
+    __slots__ = ("_device", "_native", "_threads")
 
-    def __init__(self, native: _native.Executable, threads: int = 0) -> None:
+    def __init__(self, native: _native.Executable, threads: int = 0, device: int = 0) -> None:
         self._native = native
         self._threads = threads
+        self._device = device
 
     def __call__(self, *tensors: Any, out: Any = None, **named: Any) -> Any:
         """Computes the outputs: one tensor, or a tuple of them in the model's order.
+
+        An executable of a GPU takes tensors in that GPU's memory as well, and then gives such: they are read and written where they
+        are, in PyTorch's current stream, and nothing is waited for. Tensors of the host beside them are copied to the GPU. A call within
+        `torch.cuda.graph` becomes part of that graph, which must not be replayed after the executable is gone.
 
         :param tensors: inputs in the model's order, of the shapes and element types of `inputs`. They are arrays of NumPy,
             tensors of PyTorch (results carry no gradient), or of any library with DLPack, with any strides; numbers and lists are
@@ -221,8 +226,8 @@ class Executable:
             times.append((time.perf_counter_ns() - start) / 1e3)
         return Timing(statistics.median(times), min(times), len(times))
 
-    def __reduce__(self) -> tuple[Any, tuple[bytes, int]]:
-        return _unpickled, (self._native.to_bytes(), self._threads)
+    def __reduce__(self) -> tuple[Any, tuple[bytes, int, int]]:
+        return _unpickled, (self._native.to_bytes(), self._threads, self._device)
 
     def __repr__(self) -> str:
         def ports(tensors: tuple[Tensor, ...]) -> str:
@@ -231,5 +236,5 @@ class Executable:
         return f"<orchestrion.Executable ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
 
 
-def _unpickled(content: bytes, threads: int) -> Executable:
-    return Executable(_native.load(content, threads), threads)
+def _unpickled(content: bytes, threads: int, device: int) -> Executable:
+    return Executable(_native.load(content, threads, device), threads, device)

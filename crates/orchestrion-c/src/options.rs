@@ -17,7 +17,7 @@ pub struct orc_options {
 
 impl orc_options {
     pub(crate) fn run(&self) -> RunOptions {
-        RunOptions { threads: self.threads, cuda: self.compile.cuda.clone(), ..RunOptions::default() }
+        RunOptions::of(&self.compile, self.threads)
     }
 }
 

@@ -79,11 +79,6 @@ pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "orc")
 }
 
-/// How to run on this many threads, with CUDA's libraries where the options say.
-pub fn run_options(options: &Options, threads: usize) -> RunOptions {
-    RunOptions { threads, cuda: options.cuda.clone(), ..RunOptions::default() }
-}
-
 /// Notes modelled times that are for another number of threads than the measured ones beside them.
 pub fn note_modelled_threads(manifest: &Manifest, threads: usize) {
     let modelled = manifest.machine.rsplit("; ").next().and_then(|part| part.strip_suffix(" threads"));
@@ -97,7 +92,7 @@ pub fn note_modelled_threads(manifest: &Manifest, threads: usize) {
 
 /// The executable of an `.orc` file or a model.
 pub fn executable(path: &Path, options: &Options, threads: usize) -> Result<Executable, Error> {
-    Executable::load(artifact(path, options)?, run_options(options, threads))
+    Executable::load(artifact(path, options)?, RunOptions::of(options, threads))
 }
 
 /// The bytes of a file, mapped.

@@ -4,7 +4,9 @@ use crate::errors;
 use crate::executable::PyExecutable;
 use crate::tensors::owned;
 use bytes::Bytes;
-use orchestrion::{Artifact, DeclaredDim, Error, Model, Options, Precision, Progress, RunOptions};
+use orchestrion::{
+    Artifact, DeclaredDim, Error, Model, Options, Precision, Progress, RunOptions, SearchPaths,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
@@ -28,7 +30,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Compiles a model and loads it.
 ///
 /// `options` has `cache_dir` and, as they are given: `dims`, `input_shapes`, `target`, `precision`, `superoptimize`, `tune`,
-/// `budget`, `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`. `progress` is called every 50 ms as
+/// `budget`, `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`, `site_packages`. `progress` is called every 50 ms as
 /// `progress(stage, done, total)` from the calling thread; what it raises stops the work.
 #[pyfunction]
 #[pyo3(signature = (model, options, progress=None))]
@@ -80,23 +82,25 @@ fn compiled(
     let work = move || {
         let model = load(&options)?;
         let artifact = model.compile(&options)?;
-        let run_options = RunOptions { threads, ..RunOptions::default() };
+        let run_options = RunOptions::of(&options, threads);
         Ok((orchestrion::Executable::load(artifact, run_options)?, model))
     };
     let (executable, model) = watched(py, work, &cancel, &seen, progress)?;
     PyExecutable::new(py, executable, Some(model))
 }
 
-/// Loads an executable.
+/// Loads an executable; `device` is the number of the GPU, for executables of GPUs.
 #[pyfunction]
-#[pyo3(signature = (source, threads=0))]
-pub fn load(py: Python<'_>, source: Source, threads: usize) -> PyResult<PyExecutable> {
+#[pyo3(signature = (source, threads=0, device=0))]
+pub fn load(py: Python<'_>, source: Source, threads: usize, device: usize) -> PyResult<PyExecutable> {
+    let run_options =
+        RunOptions { threads, device, cuda: SearchPaths::of_environment(), ..RunOptions::default() };
     let loaded = py.detach(|| {
         let artifact = match source {
             Source::Path(path) => Artifact::load(&path)?,
             Source::Bytes(bytes) => Artifact::parse(&Bytes::from(bytes))?,
         };
-        orchestrion::Executable::load(artifact, RunOptions { threads, ..RunOptions::default() })
+        orchestrion::Executable::load(artifact, run_options)
     });
     PyExecutable::new(py, loaded.map_err(|error| errors::exception(py, error))?, None)
 }
@@ -236,7 +240,8 @@ struct Settings {
 impl Settings {
     fn of(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = given.py();
-        let mut options = Options { calibrate: true, ..Options::default() };
+        let cuda = SearchPaths::of_environment();
+        let mut options = Options { calibrate: true, cuda, ..Options::default() };
         let (mut threads, mut base_dir) = (0, None);
         for (key, value) in given {
             let key: String = key.extract()?;
@@ -248,6 +253,7 @@ impl Settings {
                 "dims" => options.dims = value.extract().map_err(wrong)?,
                 "input_shapes" => options.input_shapes = value.extract().map_err(wrong)?,
                 "updatable" => options.updatable = value.extract().map_err(wrong)?,
+                "site_packages" => options.cuda.site_packages = value.extract().map_err(wrong)?,
                 "external_data_roots" => options.external_data_roots = value.extract().map_err(wrong)?,
                 "target" => options.target = value.extract().map_err(wrong)?,
                 "c_compiler" => options.c_compiler = value.extract().map_err(wrong)?,

@@ -1,11 +1,12 @@
 //! Executables and contexts: how a call goes from Python objects to a run and back.
 
+use crate::device::{self, DeviceRunner};
 use crate::tensors::{Given, Library, NewOutput, Port};
 use crate::{errors, tensors};
 use orchestrion::manifest::Manifest;
 use orchestrion::{
-    DType, Error, Model, Overlap, OverlapWith, RunContext, Tensor, TensorView, TensorViewMut, first_overlap,
-    plan_text, verification,
+    DType, DeviceRun, Error, Gpu, Model, Overlap, OverlapWith, RunContext, Stream, Tensor, TensorView,
+    TensorViewMut, first_overlap, plan_text, verification,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
@@ -25,7 +26,48 @@ pub struct PyExecutable {
 #[pyclass(frozen, name = "Context", module = "orchestrion._native")]
 pub struct PyContext {
     inner: Mutex<RunContext>,
+    executable: Arc<orchestrion::Executable>,
     ports: Arc<Ports>,
+}
+
+/// An executable on a GPU.
+struct OnGpu<'a> {
+    executable: &'a orchestrion::Executable,
+    gpu: &'a Gpu,
+}
+
+impl DeviceRunner for OnGpu<'_> {
+    fn gpu(&self) -> &Gpu {
+        self.gpu
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.executable.scratch_bytes()
+    }
+
+    fn run(&self, stream: &Arc<Stream>, run: &DeviceRun<'_>) -> Result<(), Error> {
+        self.executable.run_on_device(stream, run)
+    }
+}
+
+/// A context on a GPU.
+struct ContextOnGpu<'a> {
+    executable: OnGpu<'a>,
+    context: &'a Mutex<RunContext>,
+}
+
+impl DeviceRunner for ContextOnGpu<'_> {
+    fn gpu(&self) -> &Gpu {
+        self.executable.gpu
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.executable.scratch_bytes()
+    }
+
+    fn run(&self, stream: &Arc<Stream>, run: &DeviceRun<'_>) -> Result<(), Error> {
+        self.context.lock().unwrap_or_else(PoisonError::into_inner).run_on_device(stream, run)
+    }
 }
 
 /// Inputs and outputs of a model.
@@ -77,16 +119,22 @@ impl PyExecutable {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = tensors.py();
+        let objects = self.ports.arguments(tensors, named)?;
+        if let Some(gpu) = self.inner.gpu().filter(|_| self.ports.are_on_gpu(&objects)) {
+            let runner = OnGpu { executable: &self.inner, gpu };
+            return self.ports.call_on_device(&runner, &objects, out, py);
+        }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.run_views(inputs, outputs))
         };
-        self.ports.call(tensors, named, out, run)
+        self.ports.call(&objects, out, run, py)
     }
 
     /// Working memory of its own for runs beside others.
     fn context(&self, py: Python<'_>) -> PyResult<PyContext> {
         let inner = self.inner.context().map_err(|error| errors::exception(py, error))?;
-        Ok(PyContext { inner: Mutex::new(inner), ports: Arc::clone(&self.ports) })
+        let (executable, ports) = (Arc::clone(&self.inner), Arc::clone(&self.ports));
+        Ok(PyContext { inner: Mutex::new(inner), executable, ports })
     }
 
     /// Name, element type and shape of each input.
@@ -198,10 +246,16 @@ impl PyContext {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = tensors.py();
+        let objects = self.ports.arguments(tensors, named)?;
+        if let Some(gpu) = self.executable.gpu().filter(|_| self.ports.are_on_gpu(&objects)) {
+            let executable = OnGpu { executable: &self.executable, gpu };
+            let runner = ContextOnGpu { executable, context: &self.inner };
+            return self.ports.call_on_device(&runner, &objects, out, py);
+        }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_views(inputs, outputs))
         };
-        self.ports.call(tensors, named, out, run)
+        self.ports.call(&objects, out, run, py)
     }
 }
 
@@ -229,16 +283,34 @@ impl Ports {
         })
     }
 
+    /// Whether an input is a tensor in a GPU's memory.
+    fn are_on_gpu(&self, objects: &[Bound<'_, PyAny>]) -> bool {
+        let is_on_gpu = |(object, port): (&Bound<'_, PyAny>, &Port)| {
+            Given::anywhere(object, port, "input").is_ok_and(|given| given.gpu().is_some())
+        };
+        objects.iter().zip(&self.inputs).any(is_on_gpu)
+    }
+
+    /// A call on tensors in a GPU's memory.
+    fn call_on_device<'py>(
+        &self,
+        runner: &(impl DeviceRunner + Sync),
+        objects: &[Bound<'py, PyAny>],
+        out: Option<&Bound<'py, PyAny>>,
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let out = out.map(|out| Ok::<_, PyErr>((out, self.out_objects(out)?))).transpose()?;
+        device::call(runner, self, objects, out, py)
+    }
+
     /// A call: tensors as views, memory for outputs, the run, what is returned.
     fn call<'py>(
         &self,
-        tensors: &Bound<'py, PyTuple>,
-        named: &Bound<'py, PyDict>,
+        objects: &[Bound<'py, PyAny>],
         out: Option<&Bound<'py, PyAny>>,
         run: impl FnOnce(&[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), Error>,
+        py: Python<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = tensors.py();
-        let objects = self.arguments(tensors, named)?;
         let inputs: Vec<Given<'py>> = (objects.iter().zip(&self.inputs))
             .map(|(object, port)| Given::input(object, port))
             .collect::<PyResult<_>>()?;

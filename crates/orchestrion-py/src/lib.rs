@@ -4,16 +4,18 @@
 //! |---|---|
 //! | `compile.rs` | compiling and loading: options, progress, interruption |
 //! | `executable.rs` | executables and contexts, and how a call goes |
+//! | `device.rs` | calls on tensors in a GPU's memory |
 //! | `graph.rs` | executables of graphs that `torch.compile` traced |
 //! | `tensors.rs` | tensors of NumPy, PyTorch and others as views; memory for outputs |
 //! | `dlpack.rs` | the structures by which libraries of Python exchange tensors |
 //! | `errors.rs` | the package's exceptions |
 //!
-//! `unsafe` is needed where memory of Python objects is read and written: in `dlpack.rs` and `tensors.rs`.
+//! `unsafe` is needed where memory of Python objects is read and written: in `dlpack.rs`, `tensors.rs` and `device.rs`.
 
 #![allow(unsafe_code)]
 
 mod compile;
+mod device;
 mod dlpack;
 mod errors;
 mod executable;

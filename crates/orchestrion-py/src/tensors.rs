@@ -93,6 +93,49 @@ impl<'py> Given<'py> {
         Ok(given)
     }
 
+    /// A tensor in any memory; `what` is "input" or "output".
+    ///
+    /// # Errors
+    /// `InputError` if the object is no tensor of a known type.
+    pub fn anywhere(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
+        Self::of(object, port, what)
+    }
+
+    /// The GPU that it is on; `None` for memory of the process.
+    pub fn gpu(&self) -> Option<i32> {
+        let device = self.described.device();
+        (device.kind == dlpack::CUDA).then_some(device.ordinal)
+    }
+
+    /// Its element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The address of its first element.
+    pub fn address(&self) -> u64 {
+        self.described.start().addr() as u64
+    }
+
+    /// Whether its elements are one after the other in the order of the dimensions.
+    pub fn is_row_major(&self) -> bool {
+        let (shape, strides) = (self.described.shape(), self.described.strides());
+        if shape.contains(&0) {
+            return true;
+        }
+        let mut expected = 1;
+        (shape.iter().zip(strides).rev()).all(|(&extent, &stride)| {
+            let is_next = extent == 1 || stride == expected;
+            expected *= extent as isize;
+            is_next
+        })
+    }
+
+    /// The memory must not be written.
+    pub fn is_read_only(&self) -> bool {
+        self.described.is_read_only()
+    }
+
     /// Its shape.
     pub fn shape(&self) -> &[usize] {
         self.described.shape()
@@ -170,7 +213,9 @@ impl<'py> Given<'py> {
         Ok(Self { described, dtype, library })
     }
 
-    fn check_device(&self, py: Python<'_>, port: &Port, what: &str) -> PyResult<()> {
+    /// # Errors
+    /// `InputError` if it is not in memory of the process.
+    pub fn check_device(&self, py: Python<'_>, port: &Port, what: &str) -> PyResult<()> {
         let device = self.described.device();
         if device.kind == dlpack::CPU || device.kind == dlpack::PINNED {
             return Ok(());
@@ -383,15 +428,12 @@ fn numpy_empty<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>>
     EMPTY.import(py, "numpy", "empty")?.call1((port.shape.bind(py), PyString::intern(py, name)))
 }
 
-/// A new tensor of PyTorch with the strides of a port.
+/// PyTorch's element type.
 ///
 /// # Errors
-/// If there is no memory, or PyTorch does not know the type.
-pub fn empty_strided<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>> {
-    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// If this version does not know it.
+pub fn torch_dtype(py: Python<'_>, dtype: DType) -> PyResult<&Py<PyAny>> {
     static DTYPES: PyOnceLock<Vec<(DType, Py<PyAny>)>> = PyOnceLock::new();
-    // What code that PyTorch compiles calls, in half the time of `torch.empty`; not all versions have it.
-    static EMPTY_STRIDED: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
     let dtypes = DTYPES.get_or_try_init(py, || {
         let torch = py.import("torch")?;
         // Versions before 2.3 have no unsigned types of more than 8 bits.
@@ -400,10 +442,19 @@ pub fn empty_strided<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, P
             .filter_map(|dtype| Some((dtype, torch.getattr(numpy_name(dtype)).ok()?.unbind())));
         Ok::<_, PyErr>(known.collect())
     })?;
-    let Some((_, dtype)) = dtypes.iter().find(|(known, _)| *known == port.dtype) else {
-        let text = format!("this version of PyTorch has no tensors of {}", port.dtype);
-        return Err(errors::input(py, &text));
-    };
+    let found = dtypes.iter().find(|(known, _)| *known == dtype).map(|(_, dtype)| dtype);
+    found.ok_or_else(|| errors::input(py, &format!("this version of PyTorch has no tensors of {dtype}")))
+}
+
+/// A new tensor of PyTorch with the strides of a port.
+///
+/// # Errors
+/// If there is no memory, or PyTorch does not know the type.
+pub fn empty_strided<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>> {
+    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    // What code that PyTorch compiles calls, in half the time of `torch.empty`; not all versions have it.
+    static EMPTY_STRIDED: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    let dtype = torch_dtype(py, port.dtype)?;
     let shape = port.shape.bind(py);
     let empty_strided = EMPTY_STRIDED.get_or_init(py, || {
         let guards = py.import("torch._C._dynamo.guards").ok()?;

@@ -65,7 +65,9 @@ impl From<RunError> for Error {
             RunError::Host { step, reason } => {
                 Self::Input(format!("`{step}` cannot work on these values: {reason}"))
             }
-            RunError::Count { .. } | RunError::Size { .. } => Self::Input(error.to_string()),
+            RunError::Count { .. } | RunError::Size { .. } | RunError::Captured { .. } => {
+                Self::Input(error.to_string())
+            }
         }
     }
 }

@@ -54,7 +54,7 @@ pub use orch_files::{default_cache_folder, remove_unfinished, whole_file};
 pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::{Declaration, DeclaredDim, DeclaredPort, decode_tensor};
 pub use orch_runtime::cpu::AlignedBuffer;
-pub use orch_runtime::cuda::{Library, SearchPaths};
+pub use orch_runtime::cuda::{Context as Gpu, DeviceAddress, Library, SearchPaths, Stream};
 pub use orch_runtime::view::{
     Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap,
 };
@@ -62,6 +62,7 @@ pub use orch_runtime::{ExitingAllocator, map_file};
 pub use orch_thread::passes::names as pass_names;
 pub use plan::explain;
 pub use plan::planned::Planned;
+pub use run::device::{DeviceRun, DeviceTensor};
 pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, StepTime, aligned};
 pub use run::options::{DeviceCache, RunOptions, check_input};
 pub use run::{compare, npy};

@@ -24,8 +24,8 @@ pub struct Options {
     /// Kernels read them where they read inputs: nothing of them is folded or packed.
     pub updatable: Vec<String>,
     /// What to compile for: `cpu` or `None` for this machine's CPU, another one by a name of
-    /// [`orch_thread::target::CPU_TARGETS`]; `cuda` for this machine's GPU, another one by `cuda:` and a name of
-    /// [`orch_thread::target::GPU_TARGETS`].
+    /// [`orch_thread::target::CPU_TARGETS`]; `cuda` for this machine's first GPU, `cuda:1` for its second, one that need not be here by
+    /// `cuda:` and a name of [`orch_thread::target::GPU_TARGETS`].
     pub target: Option<String>,
     /// The C compiler; `None` looks for one.
     pub c_compiler: Option<PathBuf>,
@@ -68,6 +68,16 @@ pub struct Options {
     pub progress: Arc<dyn Progress>,
     /// Set from another thread to stop.
     pub cancel: Arc<AtomicBool>,
+}
+
+impl Options {
+    /// The number of the GPU of this machine that is the target: 0 for `cuda`, 1 for `cuda:1`.
+    pub fn gpu(&self) -> Option<usize> {
+        match self.target.as_deref()? {
+            "cuda" => Some(0),
+            target => target.strip_prefix("cuda:")?.parse().ok(),
+        }
+    }
 }
 
 impl Default for Options {

@@ -25,7 +25,7 @@ pub use driver::memory::{DeviceBuffer, PinnedBuffer};
 pub use driver::module::{Function, FunctionAttributes, LaunchShape, Module};
 pub use driver::search::SearchPaths;
 pub use driver::stream::{Event, Stream};
-pub use execute::device_tensors::DeviceTensors;
+pub use execute::device_tensors::{DeviceAddress, DeviceTensors};
 pub use execute::executable::{
     BoundaryArgument, CudaExecutable, CudaProgram, ExecutableError, ExecutableOptions, Execution,
 };

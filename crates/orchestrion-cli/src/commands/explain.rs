@@ -5,7 +5,7 @@ use crate::print::{note_line, outln};
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::plan_text::{self, Measured};
-use orchestrion::{Error, Executable, Options};
+use orchestrion::{Error, Executable, Options, RunOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let measured = if !arguments.measure || arguments.no_measure {
         unmeasured
     } else {
-        match Executable::load(artifact, data::run_options(&options, 0)).and_then(|it| it.context()) {
+        match Executable::load(artifact, RunOptions::of(&options, 0)).and_then(|it| it.context()) {
             Ok(mut context) => {
                 data::note_modelled_threads(&manifest, 0);
                 let inputs = data::InputArguments::default().tensors(&manifest.inputs)?;

@@ -31,10 +31,8 @@ pub struct Arguments {
 /// Runs once; writes or summarises the outputs.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let options = arguments.compile.options();
-    let run_options = RunOptions {
-        check_each_step: arguments.check_steps,
-        ..data::run_options(&options, arguments.threads)
-    };
+    let run_options =
+        RunOptions { check_each_step: arguments.check_steps, ..RunOptions::of(&options, arguments.threads) };
     let executable = Executable::load(data::artifact(&arguments.model, &options)?, run_options)?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let given = arguments.inputs.files(&executable.manifest().inputs);

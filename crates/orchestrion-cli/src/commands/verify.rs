@@ -5,7 +5,7 @@ use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
 use orchestrion::verification::{self, OutputCheck, ProofCheck, Verified};
-use orchestrion::{Error, Executable, Model, superoptimize};
+use orchestrion::{Error, Executable, Model, RunOptions, superoptimize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         None => arguments.model.clone(),
     };
     let model = Model::load_for(&artifact.manifest, &source, &options)?;
-    let executable = Executable::load(artifact, data::run_options(&options, arguments.threads))?;
+    let executable = Executable::load(artifact, RunOptions::of(&options, arguments.threads))?;
     let inputs = arguments.inputs.tensors(&executable.manifest().inputs)?;
     let given = arguments.inputs.files(&executable.manifest().inputs);
     let given = given.iter().chain([&arguments.model, &source]).map(PathBuf::as_path);

@@ -11,15 +11,15 @@ use orch_thread::target::{X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
 use orch_tune::{Database, DatabaseError};
 
 /// The tools for the target of the options: `cpu` or none for this machine's CPU, the name of another CPU target,
-/// `cuda` for this machine's GPU, `cuda:NAME` for another.
+/// `cuda` for this machine's first GPU, `cuda:NUMBER` for another of it, `cuda:NAME` for one that need not be here.
 ///
 /// # Errors
 /// If there is no such target, it does not have the precision, tools are missing, or others may write to the cache.
 pub fn find(options: &Options) -> Result<Box<dyn Backend>, Error> {
     check_cache(options)?;
     let name = options.target.as_deref().unwrap_or("cpu");
-    if name == "cuda" {
-        return Ok(Box::new(Cuda::of_device(options)?));
+    if let Some(number) = options.gpu() {
+        return Ok(Box::new(Cuda::of_device(number, options)?));
     }
     if let Some(gpu) = name.strip_prefix("cuda:") {
         let target = GPU_TARGETS.iter().find(|target| target.name == gpu).ok_or_else(|| unknown(name))?;

@@ -15,18 +15,20 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 /// A compiled model, ready to run, from several threads at the same time too: each run takes a context that no other uses, which is
 /// made if there is none. All share code, weights and threads.
 pub struct Executable {
-    loaded: Arc<Loaded>,
+    pub(super) loaded: Arc<Loaded>,
     idle: Mutex<Vec<RunContext>>,
 }
 
 /// Working memory for one run of an [`Executable`] at a time. It keeps the executable's code and weights in memory.
 pub struct RunContext {
     loaded: Arc<Loaded>,
-    inner: Inner,
+    pub(super) inner: Inner,
+    /// The updatable constants that a GPU has.
+    pub(super) uploaded: Option<Arc<[Tensor]>>,
 }
 
 /// What contexts share.
-struct Loaded {
+pub(super) struct Loaded {
     artifact: Artifact,
     program: Program,
     /// Values of the updatable constants, in the manifest's order. A run has those of its beginning.
@@ -40,7 +42,7 @@ enum Program {
 }
 
 /// What runs it.
-enum Inner {
+pub(super) enum Inner {
     Cpu(Box<cpu::CpuExecutable>),
     Cuda(Box<cuda::CudaExecutable>),
 }
@@ -140,7 +142,10 @@ impl Executable {
         self.with_context(|context| context.run_views(inputs, outputs))
     }
 
-    fn with_context<T>(&self, run: impl FnOnce(&mut RunContext) -> Result<T, Error>) -> Result<T, Error> {
+    pub(super) fn with_context<T>(
+        &self,
+        run: impl FnOnce(&mut RunContext) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let mut context = self.context()?;
         let result = run(&mut context);
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(context);
@@ -153,12 +158,20 @@ impl Loaded {
         Arc::clone(&self.updatable.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The GPU that it runs on; `None` for a CPU.
+    pub(super) fn gpu(&self) -> Option<&cuda::Context> {
+        match &self.program {
+            Program::Cpu(_) => None,
+            Program::Cuda(program) => Some(program.context()),
+        }
+    }
+
     fn context(self: &Arc<Self>) -> Result<RunContext, Error> {
         let inner = match &self.program {
             Program::Cpu(program) => Inner::Cpu(Box::new(program.executable())),
             Program::Cuda(program) => Inner::Cuda(Box::new(program.executable().map_err(Error::from)?)),
         };
-        Ok(RunContext { loaded: Arc::clone(self), inner })
+        Ok(RunContext { loaded: Arc::clone(self), inner, uploaded: None })
     }
 }
 
@@ -200,7 +213,11 @@ impl RunContext {
         let inputs = &*with_updatable(inputs, &updatable);
         match &mut self.inner {
             Inner::Cpu(inner) => inner.run(inputs, outputs).map_err(Error::from),
-            Inner::Cuda(inner) => run_on_gpu(inner, inputs, outputs),
+            Inner::Cuda(inner) => {
+                // What is uploaded takes the place of constants that a run on tensors of the GPU has left there.
+                self.uploaded = None;
+                run_on_gpu(inner, inputs, outputs)
+            }
         }
     }
 

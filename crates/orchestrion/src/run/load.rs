@@ -48,7 +48,7 @@ pub fn on_cpu(
     cpu::CpuProgram::new(program, pool).map_err(|error| invalid_program(&error))
 }
 
-/// A program for the first GPU of this machine.
+/// A program for a GPU of this machine.
 pub fn on_gpu(
     manifest: &Manifest,
     (cubins, constants): (&[Bytes], Vec<Bytes>),
@@ -58,7 +58,7 @@ pub fn on_gpu(
         Error::Environment(format!("the executable is for a GPU ({}): {error}", manifest.target))
     };
     let driver = Driver::load(&options.cuda).map_err(no_gpu)?;
-    let device = driver.device(0).map_err(no_gpu)?;
+    let device = driver.device(options.device).map_err(no_gpu)?;
     check_device(manifest, &device)?;
     let context = Context::new(&device).map_err(Error::from)?;
     let load = |(number, cubin): (usize, &Bytes)| {

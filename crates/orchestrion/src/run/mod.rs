@@ -1,10 +1,11 @@
 //! Running: an artifact with its kernels loaded and its memory allocated.
 //!
-//! [`executable`] is what callers use; [`load`] makes the runtime's program of a manifest, [`launch`] and [`host`] its steps.
+//! [`executable`] is what callers use, with [`device`] for tensors in a GPU's memory; [`load`] makes the runtime's program of a manifest, [`launch`] and [`host`] its steps.
 //! [`emulate`] runs a plan by the interpreter of thread programs, without a device. [`compare`] and [`npy`] serve tensors that
 //! are given and expected.
 
 pub mod compare;
+pub mod device;
 mod emulate;
 pub mod executable;
 pub mod host;

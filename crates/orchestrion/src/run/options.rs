@@ -1,7 +1,7 @@
 //! How executables run and are timed, and what they take as inputs.
 
-use crate::Error;
 use crate::manifest::Port;
+use crate::{Error, Options};
 use orch_ir::{DType, Shape, Tensor};
 use orch_runtime::cuda::SearchPaths;
 
@@ -10,10 +10,20 @@ use orch_runtime::cuda::SearchPaths;
 pub struct RunOptions {
     /// Threads that work on one run, the caller's included; 0 means one per CPU that the process may use. GPUs need none.
     pub threads: usize,
+    /// The number of the GPU, from 0, for executables of GPUs.
+    pub device: usize,
     /// Where to look for the NVIDIA driver, and for libraries that executables may call.
     pub cuda: SearchPaths,
     /// Waits after each step on a GPU, so that an error names its kernel: slow.
     pub check_each_step: bool,
+}
+
+impl RunOptions {
+    /// How to run on so many threads what these options compile: on their GPU, with their libraries.
+    pub fn of(options: &Options, threads: usize) -> Self {
+        let (device, cuda) = (options.gpu().unwrap_or(0), options.cuda.clone());
+        Self { threads, device, cuda, check_each_step: false }
+    }
 }
 
 /// What the L2 of a GPU holds when a timed run begins.

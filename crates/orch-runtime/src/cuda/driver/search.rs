@@ -7,6 +7,7 @@
 use super::error::CudaError;
 use crate::os::{check_library, loader_message};
 use libloading::Library;
+use libloading::os::unix;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +86,9 @@ const CUDNN_ADVICE: &str = "cuDNN is not needed: it convolves where --tune finds
      `pip install nvidia-cudnn-cu13` (`-cu12` for drivers of CUDA 12) brings it; name a file with the option --cudnn if it is \
      elsewhere";
 
+/// `RTLD_NOLOAD` of `dlfcn.h`: opens a library only if it is loaded.
+const RTLD_NOLOAD: std::ffi::c_int = 4;
+
 /// Loads the driver.
 pub(in crate::cuda) fn driver(paths: &SearchPaths) -> Result<Found, CudaError> {
     let candidates =
@@ -107,27 +111,53 @@ pub(in crate::cuda) fn cudnn(paths: &SearchPaths) -> Result<Found, CudaError> {
     CUDNN.first(paths.cudnn.as_ref(), paths)
 }
 
+impl SearchPaths {
+    /// The files that environment variables name, as the command's options of these names do: `ORCHESTRION_CUDA_DRIVER`,
+    /// `ORCHESTRION_NVRTC`, `ORCHESTRION_CUBLASLT`, `ORCHESTRION_CUDNN`.
+    pub fn of_environment() -> Self {
+        let file = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Self {
+            driver: file("ORCHESTRION_CUDA_DRIVER"),
+            nvrtc: file("ORCHESTRION_NVRTC"),
+            cublaslt: file("ORCHESTRION_CUBLASLT"),
+            cudnn: file("ORCHESTRION_CUDNN"),
+            site_packages: Vec::new(),
+        }
+    }
+}
+
 impl Sought {
-    /// Loads it.
+    /// Loads it, unless this process has it already: PyTorch brings its own, which a second release beside it may not fit.
     fn first(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Result<Found, CudaError> {
+        if let Some(found) = self.names.iter().find_map(|name| loaded(name)).filter(|_| given.is_none()) {
+            return Ok(found);
+        }
         first(self.what, &self.candidates(given, paths), self.companions, self.advice)
     }
 
-    /// Files to try: the one that is given, or those in the usual places.
+    /// Files to try: the one that is given, or those in Python's packages, then those that the loader and toolkits have.
     fn candidates(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Vec<PathBuf> {
         if let Some(path) = given {
             return vec![path.clone()];
         }
-        let mut candidates: Vec<PathBuf> = self.names.iter().map(PathBuf::from).collect();
-        let folders = toolkits(Path::new("/usr/local")).into_iter();
+        let within = |folder: PathBuf| {
+            let files = self.names.iter().map(move |name| folder.join(name));
+            files.filter(|path| path.exists())
+        };
         let sites = paths.site_packages.iter();
-        let folders = folders.chain(sites.flat_map(|site| self.packages.iter().map(|name| site.join(name))));
-        for folder in folders {
-            let there = self.names.iter().map(|name| folder.join(name)).filter(|path| path.exists());
-            candidates.extend(there);
-        }
-        candidates
+        let packages = sites.flat_map(|site| self.packages.iter().map(|name| site.join(name)));
+        let packages = packages.flat_map(within);
+        let toolkits = toolkits(Path::new("/usr/local")).into_iter().flat_map(within);
+        packages.chain(self.names.iter().map(PathBuf::from)).chain(toolkits).collect()
     }
+}
+
+/// The library of this name that the process has loaded.
+fn loaded(name: &str) -> Option<Found> {
+    // SAFETY: nothing is loaded, so that no initialiser runs.
+    let library = unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY | RTLD_NOLOAD) }.ok()?;
+    let library: &'static Library = Box::leak(Box::new(library.into()));
+    Some(Found { library, path: format!("{name}, which this process had loaded") })
 }
 
 /// The library folders of CUDA toolkits, the default one first and then the newest.
@@ -220,8 +250,8 @@ mod tests {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, "").unwrap();
             let candidates = sought.candidates(None, &paths);
-            assert_eq!(candidates.last(), Some(&file));
-            assert_eq!(candidates[0], Path::new(sought.names[0]));
+            assert_eq!(candidates[0], file);
+            assert_eq!(candidates[1], Path::new(sought.names[0]));
             assert_eq!(sought.candidates(Some(&file), &paths), [file]);
         }
     }

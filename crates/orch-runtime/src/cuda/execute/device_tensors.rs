@@ -14,23 +14,44 @@ use super::placement::{Arguments, Ports};
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::stream::Stream;
 use crate::cuda::driver::sys::Address;
-use crate::program::{Base, BufferRef, RunError, check_counts};
+use crate::program::{Base, BufferRef, RunError, check_counts, check_sizes};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Alignment that kernels rely on: the widest access, and what TMA asks of a tensor.
 const TENSOR_ALIGN_BYTES: Address = 16;
 
+/// An address in the device's memory, of what it is passed for: a tensor, or working memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceAddress(Address);
+
 /// Tensors in the device's memory, row-major, in the model's order.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceTensors<'a> {
-    /// Addresses of the inputs.
-    pub inputs: &'a [u64],
-    /// Addresses of the outputs.
-    pub outputs: &'a [u64],
-    /// The address of [`CudaExecutable::scratch_bytes`] bytes, a multiple of 256, that take the place of the executable's working memory; `None` to
-    /// use that. The run is launched kernel by kernel then. Programs with host routines or library calls do not use it.
-    pub scratch: Option<u64>,
+    /// The inputs.
+    pub inputs: &'a [DeviceAddress],
+    /// The outputs.
+    pub outputs: &'a [DeviceAddress],
+    /// [`CudaExecutable::scratch_bytes`] bytes, from a multiple of 256 on, that take the place of the executable's working memory; `None`
+    /// to use that. The run is launched kernel by kernel then. Programs with host routines or library calls do not use it.
+    pub scratch: Option<DeviceAddress>,
+}
+
+impl DeviceAddress {
+    /// An address as kernels receive it.
+    ///
+    /// # Safety
+    /// Where it is passed for a tensor or working memory of some size, so many bytes from there on must be memory of that device, or managed
+    /// memory that it accesses. Until the run is done, inputs must keep their content, and outputs and working memory must
+    /// not be used otherwise.
+    pub unsafe fn new(address: u64) -> Self {
+        Self(address)
+    }
+
+    /// The address as a number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
 }
 
 /// Where the tensors of a run are, and the copies around it.
@@ -56,18 +77,13 @@ impl CudaExecutable {
     /// becomes part of that graph.
     ///
     /// Runs in several streams follow one another, as they share the executable's working memory. A run that was captured without
-    /// `scratch` uses that memory whenever its graph is launched, which must not be at the same time as other runs.
+    /// `scratch` uses that memory whenever its graph is launched, which must not be at the same time as other runs. Such a graph must
+    /// not be launched after the executable was dropped.
     ///
     /// # Errors
     /// If there are not as many tensors as the program has, a host routine fails or is to be captured, or the device fails. Faults of
     /// kernels may be reported by a later call.
-    ///
-    /// # Safety
-    /// Each address must be that of a tensor of the program's size in the memory of this device, or of managed memory that it accesses.
-    /// Until the run is done, inputs must keep their content, and outputs and scratch must not be used otherwise; then the outputs
-    /// are there for what is enqueued after it in `stream`. The stream must live until the executable ran in another one or was
-    /// dropped. A graph that a run was captured in must not be launched after the executable was dropped.
-    pub unsafe fn enqueue_on(
+    pub fn enqueue_on(
         &mut self,
         stream: &Arc<Stream>,
         tensors: &DeviceTensors<'_>,
@@ -88,12 +104,31 @@ impl CudaExecutable {
         let Places { ports, before, after } = self.places(tensors);
         enqueue_copies(stream, &before)?;
         if is_captured || scratch.is_some() {
-            self.enqueue_once(stream, &ports, scratch.unwrap_or_else(|| self.placement.arena()))?;
+            let arena = scratch.map_or_else(|| self.placement.arena(), DeviceAddress::get);
+            self.enqueue_once(stream, &ports, arena)?;
         } else {
             self.bind(ports)?;
             self.enqueue()?;
         }
         Ok(enqueue_copies(stream, &after)?)
+    }
+
+    /// The executable's own buffer for an input, which a run of it may be given.
+    pub fn own_input(&self, idx: usize) -> DeviceAddress {
+        DeviceAddress(self.placement.inputs.address(idx))
+    }
+
+    /// Writes the executable's own buffer for an input, after all runs so far, and waits.
+    ///
+    /// # Errors
+    /// If the size is another, or the device fails.
+    pub fn upload_input(&mut self, idx: usize, bytes: &[u8]) -> Result<(), ExecutableError> {
+        let expected = self.source.program.input_bytes[idx];
+        check_sizes("input", &[expected], [bytes.len()].into_iter())?;
+        // SAFETY: the bytes stay borrowed until the wait below.
+        let begun = unsafe { self.placement.inputs.begin_write(&self.current, idx, bytes) };
+        let waited = self.wait();
+        Ok(begun.and(waited)?)
     }
 
     /// Makes the executable's own stream and buffers those of the next run.
@@ -121,18 +156,22 @@ impl CudaExecutable {
             address.is_multiple_of(TENSOR_ALIGN_BYTES) && !self.is_in_library_call(base)
         };
         let inputs = tensors.inputs.iter().zip(&program.input_bytes).enumerate();
-        for (idx, (&address, &len_bytes)) in inputs.filter(|(_, (_, bytes))| **bytes > 0) {
+        for (idx, (&DeviceAddress(address), &len_bytes)) in inputs.filter(|(_, (_, bytes))| **bytes > 0) {
             if is_direct(Base::Input(idx), address) {
                 places.ports.inputs[idx] = address;
-            } else {
+            } else if address != own.inputs[idx] {
                 places.before.push(Copy { from: address, to: own.inputs[idx], len_bytes });
             }
         }
-        let range = |(&start, &len): (&Address, &usize)| start..start + len as Address;
+        let range = |(&DeviceAddress(start), &len): (&DeviceAddress, &usize)| {
+            start..start.saturating_add(len as Address)
+        };
         let read: Vec<Range<Address>> = tensors.inputs.iter().zip(&program.input_bytes).map(range).collect();
         let written: Vec<Range<Address>> =
             tensors.outputs.iter().zip(&program.output_bytes).map(range).collect();
-        for (idx, (&address, &len_bytes)) in tensors.outputs.iter().zip(&program.output_bytes).enumerate() {
+        for (idx, (&DeviceAddress(address), &len_bytes)) in
+            tensors.outputs.iter().zip(&program.output_bytes).enumerate()
+        {
             if len_bytes == 0 {
                 continue;
             }

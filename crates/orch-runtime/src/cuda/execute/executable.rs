@@ -147,6 +147,11 @@ impl CudaProgram {
         Ok(Self { program: Arc::new(program), constants, context: context.clone(), options })
     }
 
+    /// The context of the device that it is for.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// An executable with tensors and a stream of its own.
     ///
     /// # Errors

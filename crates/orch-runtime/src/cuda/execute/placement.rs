@@ -80,7 +80,7 @@ impl Packed {
         self.buffer.copy_from(stream, 0, &from.buffer, 0, self.buffer.len_bytes())
     }
 
-    fn address(&self, idx: usize) -> Address {
+    pub(in crate::cuda) fn address(&self, idx: usize) -> Address {
         self.buffer.address() + self.starts[idx] as Address
     }
 

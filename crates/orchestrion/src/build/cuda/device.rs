@@ -28,10 +28,10 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// The first GPU of this machine.
-    pub fn of_device(options: &Options) -> Result<Self, Error> {
+    /// A GPU of this machine.
+    pub fn of_device(number: usize, options: &Options) -> Result<Self, Error> {
         let driver = Driver::load(&options.cuda).map_err(no_device)?;
-        let device = driver.device(0).map_err(no_device)?;
+        let device = driver.device(number).map_err(no_device)?;
         let info = device.info();
         let target = gpu_target(info)?;
         let memory_gbs = GpuModel::REACHED * info.memory_gbs();

@@ -78,10 +78,16 @@ impl Caller {
         inputs: &[u64],
         outputs: &[u64],
     ) -> Result<(), ExecutableError> {
-        let tensors = DeviceTensors { inputs, outputs, scratch: None };
-        // SAFETY: the tensors have the sizes of the program, and outlive the run, which is done at once.
-        unsafe { executable.enqueue_on(&self.stream, &tensors) }
+        let (inputs, outputs) = (addresses(inputs), addresses(outputs));
+        let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: None };
+        executable.enqueue_on(&self.stream, &tensors)
     }
+}
+
+/// Tensors of the sizes of the program that outlive the run, which is done at once.
+fn addresses(of: &[u64]) -> Vec<DeviceAddress> {
+    // SAFETY: see above.
+    of.iter().map(|&address| unsafe { DeviceAddress::new(address) }).collect()
 }
 
 #[test]
@@ -220,11 +226,11 @@ fn runs_become_part_of_graphs_of_the_caller() {
         let (x, y, first, second) =
             (caller.tensor(1.0), caller.tensor(2.0), caller.tensor(0.0), caller.tensor(0.0));
         let scratch = caller.tensor(0.0);
-        let (inputs, outputs) = ([x.address(), y.address()], [first.address(), second.address()]);
-        let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: Some(scratch.address()) };
+        let [inputs, outputs, memory] = [&[&x, &y][..], &[&first, &second], &[&scratch]]
+            .map(|all| addresses(&all.iter().map(|t| t.address()).collect::<Vec<_>>()));
+        let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: Some(memory[0]) };
         let captured = Captured::of(&caller.stream, || {
-            // SAFETY: as in `Caller::run`.
-            unsafe { executable.enqueue_on(&caller.stream, &tensors) }.map_err(|error| match error {
+            executable.enqueue_on(&caller.stream, &tensors).map_err(|error| match error {
                 ExecutableError::Cuda(error) => error,
                 other => panic!("{other}"),
             })
