@@ -66,20 +66,6 @@ typedef struct orc_executable orc_executable;
 // How to compile, load and run.
 typedef struct orc_options orc_options;
 
-// An input or output of a model.
-typedef struct {
-    // Its name in the model.
-    const char *name;
-    // The type of its elements, an `orc_dtype`.
-    int32_t dtype;
-    // The number of its dimensions.
-    size_t rank;
-    // Elements along each dimension.
-    const int64_t *shape;
-    // Bytes of all elements without gaps.
-    size_t size_bytes;
-} orc_port;
-
 // A tensor in the caller's memory, of the host. Element `[i, j, ..]` lies `i * strides[0] + j * strides[1] + ..` elements behind
 // `data`. Any address will do; elements that do not lie row-major, or do not start at a multiple of 8 bytes, are copied by a run.
 typedef struct {
@@ -96,6 +82,20 @@ typedef struct {
     const int64_t *strides;
 } orc_tensor;
 
+// An input or output of a model.
+typedef struct {
+    // Its name in the model.
+    const char *name;
+    // The type of its elements, an `orc_dtype`.
+    int32_t dtype;
+    // The number of its dimensions.
+    size_t rank;
+    // Elements along each dimension.
+    const int64_t *shape;
+    // Bytes of all elements without gaps.
+    size_t size_bytes;
+} orc_port;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -105,6 +105,24 @@ const char *orc_version(void);
 
 // ORC_ABI_VERSION of the library that is loaded: a program whose header has another one must not use it.
 uint32_t orc_abi_version(void);
+
+// Bytes of working memory that a run on a GPU needs; 0 for an executable of a CPU.
+size_t orc_scratch_bytes(const orc_executable *executable);
+
+// Enqueues a run on tensors in the memory of the executable's GPU, row-major without gaps, in `stream` (a `cudaStream_t` or `CUstream`;
+// NULL is the default stream), and returns without waiting, unless a step runs on the host. Until the run is done nobody may write
+// the inputs or use the outputs; an output that overlaps another tensor is written last. Tensors that do not start at a multiple of 16
+// bytes are copied. Faults of kernels may be reported by a later call. The stream must live as long as the executable. If the stream
+// is being captured, the run becomes part of that graph, which must not be launched after the executable was destroyed.
+// `scratch`: `orc_scratch_bytes` bytes of the GPU's memory, from a multiple of 256 on, that the run works in; without it (NULL) a
+// graph that captured the run must not be launched at the same time as other runs.
+orc_status orc_run_on_device(const orc_executable *executable,
+                             void *stream,
+                             const orc_tensor *inputs,
+                             size_t input_count,
+                             const orc_tensor *outputs,
+                             size_t output_count,
+                             void *scratch);
 
 // Compiles an ONNX file and loads what that gives. Every symbolic dimension needs a "dim". `options` may be NULL.
 orc_status orc_compile_file(const char *path,

@@ -11,6 +11,7 @@
 // The header states once what its callers promise.
 #![allow(clippy::missing_safety_doc)]
 
+mod device;
 mod executable;
 mod options;
 mod run;

@@ -2,7 +2,10 @@
 
 use crate::status::{Failure, list_at};
 use orchestrion::manifest::{Manifest, Port};
-use orchestrion::{DType, Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap};
+use orchestrion::{
+    DType, DeviceAddress, DeviceTensor, Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent,
+    first_overlap,
+};
 use std::ffi::{CString, c_char, c_void};
 use std::ops::Range;
 
@@ -174,6 +177,30 @@ pub unsafe fn with_views(
     run(&views, &mut views_mut)
 }
 
+/// Gives `run` the caller's tensors in a GPU's memory once they are known to be what the model needs.
+///
+/// # Safety
+/// The tensors must be as the header says of `orc_run_on_device`.
+pub unsafe fn with_device_tensors(
+    ports: &Ports,
+    (inputs, input_count): (*const orc_tensor, usize),
+    (outputs, output_count): (*const orc_tensor, usize),
+    run: impl FnOnce(&[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    check_count("input", &ports.inputs, input_count)?;
+    check_count("output", &ports.outputs, output_count)?;
+    // SAFETY: the caller's promise; so many are given.
+    let (inputs, outputs) =
+        unsafe { (list_at(inputs, input_count, "`inputs`")?, list_at(outputs, output_count, "`outputs`")?) };
+    // SAFETY: the caller's promise.
+    let (inputs, outputs) = unsafe {
+        (all_placed("input", &ports.inputs, inputs)?, all_placed("output", &ports.outputs, outputs)?)
+    };
+    // SAFETY: the caller's promise.
+    let (inputs, outputs) = unsafe { (all_on_device(&inputs)?, all_on_device(&outputs)?) };
+    run(&inputs, &outputs)
+}
+
 fn check_count(side: &str, ports: &[Expected], given: usize) -> Result<(), Failure> {
     if given == ports.len() {
         return Ok(());
@@ -192,6 +219,13 @@ unsafe fn all_placed<'a>(
 ) -> Result<Vec<Placed<'a>>, Failure> {
     // SAFETY: the caller's promise.
     ports.iter().zip(tensors).map(|(port, tensor)| unsafe { Placed::new(side, port, tensor) }).collect()
+}
+
+/// # Safety
+/// As [`with_device_tensors`].
+unsafe fn all_on_device<'a>(tensors: &[Placed<'a>]) -> Result<Vec<DeviceTensor<'a>>, Failure> {
+    // SAFETY: the caller's promise.
+    tensors.iter().map(|placed| unsafe { placed.on_device() }).collect()
 }
 
 impl<'a> Placed<'a> {
@@ -302,6 +336,33 @@ impl<'a> Placed<'a> {
             }
         };
         view.map_err(|error| self.refused(&error))
+    }
+
+    /// The tensor in a GPU's memory.
+    ///
+    /// # Safety
+    /// As [`DeviceAddress::new`].
+    unsafe fn on_device(&self) -> Result<DeviceTensor<'a>, Failure> {
+        let shape = &self.expected.port.shape;
+        let mut expected = 1;
+        let is_row_major = shape.contains(&0)
+            || self.strides.is_none_or(|strides| {
+                shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+                    let is_next = size == 1 || stride == expected;
+                    expected *= size as isize;
+                    is_next
+                })
+            });
+        if !is_row_major {
+            let (side, name, strides) =
+                (self.side, &self.expected.port.name, self.strides.unwrap_or_default());
+            return Err(Failure::invalid(format!(
+                "{side} `{name}` has strides {strides:?} of shape {shape:?}; in the memory of a GPU tensors must be row-major without gaps"
+            )));
+        }
+        // SAFETY: the caller's promise.
+        let start = unsafe { DeviceAddress::new(self.data.addr() as u64) };
+        Ok(DeviceTensor { dtype: self.expected.dtype, shape, start })
     }
 
     fn refused(&self, error: &ViewError) -> Failure {

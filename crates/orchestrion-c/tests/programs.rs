@@ -201,6 +201,29 @@ fn threads_share_an_executable() {
     run_checked(&own_source("threads.c"), &folder, &[&plain_artifact(&folder)]);
 }
 
+/// The driver of the test has no device: its memory is the host's.
+#[test]
+fn tensors_are_on_a_gpu() {
+    let folder = fresh_folder("device");
+    let stand_ins = root().join("crates/orch-runtime/tests/fake_cuda");
+    for (source, library) in [("driver.c", "libcuda.so"), ("nvrtc.c", "libnvrtc.so")] {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(library));
+        passed(compiler.arg(stand_ins.join(source)));
+    }
+    // The kernel of `z` is one that the driver does not run.
+    let model = GraphBuilder::new("passing")
+        .input("x", DType::F32, [3, 8])
+        .node(node("Identity", ["x"], ["y"]))
+        .node(node("Exp", ["x"], ["z"]))
+        .output("y")
+        .output("z");
+    std::fs::write(folder.join("model.onnx"), model.model(17).encode()).unwrap();
+    // The driver does not free nodes of graphs, and libraries of NVIDIA stay loaded.
+    let program = build_with(&SANITIZERS, &own_source("device.c"), &folder.join("sanitized"));
+    passed(Command::new(program).arg(&folder).env("ASAN_OPTIONS", "detect_leaks=0"));
+}
+
 #[test]
 fn the_program_of_the_page_runs() {
     let folder = fresh_folder("page");
