@@ -123,6 +123,57 @@ fn products_of_every_order_are_right() {
     }
 }
 
+/// The call's addresses are fixed, so that its tensors are copied, and other kernels read the copies.
+#[test]
+fn tensors_of_the_device_are_staged_for_calls() {
+    let (fake, lt) = (Fake::new(), FakeLibrary::cublaslt());
+    let (context, library) = (fake.context(), lt.load_cublaslt());
+    let product = product([1, 2, 2, 2], [MatrixOrder::Rows; 2], false);
+    const BYTES: usize = 16;
+    for execution in EXECUTIONS {
+        let mut program = single(&context, &library, &product, &[4, 4, 4]);
+        // `-a`, by a kernel, into an output of its own.
+        let shape = LaunchShape::new(1, 4);
+        let buffers =
+            vec![BufferRef::read(Base::Input(0), 0, BYTES), BufferRef::write(Base::Output(1), 0, BYTES)];
+        let launch = Launch {
+            function: function(&context, "neg"),
+            shape,
+            buffers,
+            tensor_maps: Vec::new(),
+            call: None,
+        };
+        program.steps.push(CudaStep { name: "negative".into(), action: Action::Launch(launch) });
+        program.output_bytes.push(BYTES);
+        let mut executable = executable(&context, program, execution);
+        let stream = Arc::new(Stream::new(&context).unwrap());
+        let tensor = |values: &[f32]| {
+            DeviceBuffer::copy_of(&stream, &floats(values.iter().copied()), "a test").unwrap()
+        };
+        for seed in 0..3 {
+            let (a, b) = (values(4, seed), values(4, seed + 1));
+            let tensors = [tensor(&a), tensor(&b), tensor(&[0.0; 4]), tensor(&[0.0; 4])];
+            // SAFETY: the tensors outlive the run, which is done at once.
+            let [a_at, b_at, y_at, z_at] =
+                [0, 1, 2, 3].map(|idx: usize| unsafe { DeviceAddress::new(tensors[idx].address()) });
+            fake.log();
+            let run = DeviceTensors { inputs: &[a_at, b_at], outputs: &[y_at, z_at], scratch: None };
+            executable.enqueue_on(&stream, &run).unwrap();
+            let log = fake.log();
+            assert_eq!(log.matches("copy 16").count(), 3, "two inputs and an output: {log}");
+            let content = |tensor: &DeviceBuffer| {
+                let mut bytes = vec![0; BYTES];
+                tensor.copy_to_host(&stream, 0, &mut bytes).unwrap();
+                bytes
+            };
+            let mut right = vec![0.0; 4];
+            expected(&product, &[a.clone(), b], &mut right);
+            assert_eq!(content(&tensors[2]), floats(right));
+            assert_eq!(content(&tensors[3]), floats(a.iter().map(|value| -value)));
+        }
+    }
+}
+
 /// `x -> x * w -> x * w`, with a kernel between: `y = -(x * w) * w`, and another product beside it.
 fn chain(context: &Context, library: &Arc<CublasLt>) -> Program {
     const BYTES: usize = 16;
