@@ -1,0 +1,299 @@
+//! Values as residues: a number modulo `p`, an exponent modulo `q`, with `e^x` the power `w^x` of an element of order `q`.
+//!
+//! What has no algebraic form is a keyed hash of its argument: a root, a logarithm, an error function, the largest of a
+//! set of several numbers (whatever the order in which they are compared), and the exponent that an exponential would be.
+//! A masked element is a number with a weight, zero for minus infinity; its exponential is the weight times the power.
+
+use crate::eval::{Domain, Stop};
+use crate::field::{Field, Key, primes};
+use crate::op::{Op, Ratio};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// An element; in Montgomery's form.
+#[derive(Clone, Copy, Debug)]
+pub struct Residue {
+    /// The number modulo `p`.
+    pub p: u64,
+    /// The exponent modulo `q`.
+    pub q: u64,
+    /// The weight modulo `p`: one for a number that is not masked.
+    pub weight: u64,
+}
+
+/// What is to be known of a place.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Facts {
+    /// Its numbers are needed.
+    pub needs_p: bool,
+    /// Its exponents are needed.
+    pub needs_q: bool,
+    /// Its values are to be listed.
+    pub listed: [bool; LISTS],
+}
+
+/// Lists of values that are kept.
+pub const LISTS: usize = 6;
+/// Exponents, by the three ways to see an exponent as a combination of values; see [`crate::exponents`].
+pub const EXPONENTS: [usize; 3] = [0, 1, 2];
+/// Divisors and their factors.
+pub const DIVISORS: usize = 3;
+/// Operands of roots.
+pub const RADICANDS: usize = 4;
+/// Operands of logarithms.
+pub const LOGARITHMS: usize = 5;
+
+/// The primes and keys of one round, and what both programs make of them.
+pub struct Round {
+    /// Numbers.
+    pub p: Field,
+    /// Exponents.
+    pub q: Field,
+    base: u64,
+    inputs: Key,
+    hashes: Key,
+    gelu: (u64, u64),
+    /// Sets of numbers by the number that stands for the largest.
+    sets: HashMap<u64, Rc<[u64]>>,
+    members: usize,
+    /// The exponents of largest numbers, which are independent of all others.
+    pub symbols: HashSet<u64>,
+    /// How many arguments were hashed.
+    pub hashed: usize,
+    /// When to give up.
+    pub deadline: Instant,
+}
+
+impl Round {
+    /// The round of a key.
+    pub fn new(key: Key, deadline: Instant) -> Round {
+        let (p, q) = primes(key.derived(0));
+        let (p, q) = (Field::new(p), Field::new(q));
+        let (hashes, mut trial) = (key.derived(2), 0);
+        let base = loop {
+            let root = hashes.pair(trial, 1).0 % p.prime;
+            let square = p.mul(root, root);
+            if square != 0 && square != p.one {
+                break square;
+            }
+            trial += 1;
+        };
+        let (a, b) = hashes.pair(0, 2);
+        let gelu = (1 + a % (p.prime - 1), 1 + b % (q.prime - 1));
+        let (sets, symbols) = (HashMap::new(), HashSet::new());
+        Round { p, q, base, inputs: key.derived(1), hashes, gelu, sets, members: 0, symbols, hashed: 0, deadline }
+    }
+}
+
+/// One program in one round.
+pub struct Residues<'a> {
+    /// The round.
+    pub round: &'a mut Round,
+    /// By place.
+    pub facts: &'a [Facts],
+    /// Of the place of an input, its number.
+    pub inputs: &'a HashMap<usize, u64>,
+    /// The place of an input or symbol that has other exponents than it had.
+    pub changed: Option<usize>,
+    /// Values of listed places.
+    pub lists: [Vec<u64>; LISTS],
+    /// With `Some`, exponents of listed places as they are, by place.
+    pub kept: Option<BTreeMap<usize, Vec<u64>>>,
+    now: Facts,
+    place: usize,
+    stop: Option<Stop>,
+}
+
+/// The most members of sets of which largest elements are taken.
+const MAX_MEMBERS: usize = 1 << 24;
+
+impl<'a> Residues<'a> {
+    /// A program.
+    pub fn new(round: &'a mut Round, facts: &'a [Facts], inputs: &'a HashMap<usize, u64>) -> Residues<'a> {
+        Residues { round, facts, inputs, changed: None, lists: Default::default(), kept: None, now: Facts::default(), place: 0, stop: None }
+    }
+
+    fn number(&self, p: u64, q: u64) -> Residue {
+        Residue { p, q, weight: self.round.p.one }
+    }
+
+    /// An independent value for an argument.
+    fn symbol(&mut self, salt: u64, x: u64) -> Residue {
+        self.round.hashed += 1;
+        let (a, b) = self.changeable(self.round.hashes, self.place, x, salt);
+        self.number(a % self.round.p.prime, b % self.round.q.prime)
+    }
+
+    /// Pseudo-random numbers, the second another one where the place is changed.
+    fn changeable(&self, key: Key, place: usize, x: u64, salt: u64) -> (u64, u64) {
+        let (a, b) = key.pair(x, salt);
+        (a, if self.changed == Some(place) { key.pair(x, !salt).1 } else { b })
+    }
+
+    fn masked(&mut self, x: Residue) -> bool {
+        let is_masked = x.weight != self.round.p.one;
+        if is_masked {
+            self.stop.get_or_insert_with(|| Stop::Unsupported("arithmetic with masked values".into()));
+        }
+        is_masked
+    }
+
+    fn inverse(&mut self, x: Residue) -> Residue {
+        let p = if self.now.needs_p { self.round.p.inverse(x.p) } else { Some(0) };
+        let q = if self.now.needs_q { self.round.q.inverse(x.q) } else { Some(0) };
+        if p.is_none() || q.is_none() {
+            self.stop.get_or_insert_with(|| Stop::Undefined("a divisor is zero".into()));
+        }
+        self.number(p.unwrap_or(0), q.unwrap_or(0))
+    }
+}
+
+/// A value or its negative, whichever is smaller.
+pub fn canonical(field: Field, x: u64) -> u64 {
+    x.min(field.sub(0, x))
+}
+
+impl Domain for Residues<'_> {
+    type Value = Residue;
+
+    fn input(&mut self, place: usize, is_mask: bool, at: usize) -> Residue {
+        let number = self.inputs.get(&place).copied().unwrap_or(u64::MAX >> 2);
+        let (a, b) = self.changeable(self.round.inputs, place, at as u64, number);
+        let _ = is_mask; // A mask is any number, so that what is shown holds for zeros and ones.
+        self.number(a % self.round.p.prime, b % self.round.q.prime)
+    }
+
+    fn constant(&mut self, ratio: Ratio) -> Residue {
+        let of = |field: Field| Some(field.mul(field.of(ratio.num), field.inverse(field.of(ratio.den))?));
+        let (p, q) = (of(self.round.p), of(self.round.q));
+        if p.is_none() || q.is_none() {
+            self.stop.get_or_insert_with(|| Stop::Undefined("a constant's denominator is zero".into()));
+        }
+        self.number(p.unwrap_or(0), q.unwrap_or(0))
+    }
+
+    fn unary(&mut self, op: &Op, x: Residue) -> Residue {
+        let Round { p, q, .. } = *self.round;
+        match op {
+            Op::Exp => {
+                let power = if x.weight == 0 { 0 } else { p.mul(x.weight, p.pow(self.round.base, q.integer(x.q))) };
+                let exponent = if self.now.needs_q { self.symbol(1, power).q } else { 0 };
+                self.number(power, exponent)
+            }
+            Op::Guard => {
+                if x.weight == 0 {
+                    self.number(0, 0)
+                } else {
+                    self.masked(x);
+                    x
+                }
+            }
+            _ if self.masked(x) => x,
+            Op::Square => self.number(p.mul(x.p, x.p), q.mul(x.q, x.q)),
+            Op::Sqrt => self.symbol(2, x.p),
+            Op::Log => self.symbol(3, x.p),
+            Op::Erf => self.symbol(4, x.p),
+            Op::Reciprocal => self.inverse(x),
+            Op::GeluFactor => self.number(p.mul(x.p, self.round.gelu.0), q.mul(x.q, self.round.gelu.1)),
+            _ => x,
+        }
+    }
+
+    fn scale(&mut self, x: Residue, ratio: Ratio, c: Residue) -> Residue {
+        if ratio.num <= 0 && self.masked(x) {
+            return x;
+        }
+        Residue { p: self.round.p.mul(x.p, c.p), q: self.round.q.mul(x.q, c.q), weight: x.weight }
+    }
+
+    fn binary(&mut self, op: &Op, a: Residue, b: Residue) -> Residue {
+        let Round { p, q, .. } = *self.round;
+        let Facts { needs_p, needs_q, .. } = self.now;
+        match op {
+            Op::Add => Residue {
+                p: p.add(a.p, b.p),
+                q: q.add(a.q, b.q),
+                weight: if b.weight == p.one { a.weight } else { p.mul(a.weight, b.weight) },
+            },
+            Op::Mul if a.weight == p.one && b.weight == p.one => Residue {
+                p: if needs_p { p.mul(a.p, b.p) } else { 0 },
+                q: if needs_q { q.mul(a.q, b.q) } else { 0 },
+                weight: p.one,
+            },
+            _ if self.masked(b) => b,
+            Op::Sub => Residue { p: p.sub(a.p, b.p), q: q.sub(a.q, b.q), weight: a.weight },
+            Op::Mask => Residue { weight: p.mul(a.weight, b.p), ..a },
+            _ if self.masked(a) => a,
+            Op::Div => {
+                let inverse = self.inverse(b);
+                self.binary(&Op::Mul, a, inverse)
+            }
+            _ => a,
+        }
+    }
+
+    fn largest(&mut self, items: &[Residue]) -> Residue {
+        let mut finite = Vec::with_capacity(items.len());
+        for &item in items.iter().filter(|item| item.weight != 0) {
+            if self.masked(item) {
+                return item;
+            }
+            match self.round.sets.get(&item.p) {
+                Some(set) => finite.extend_from_slice(set),
+                None => {
+                    self.round.hashed += 1;
+                    finite.push(item.p);
+                }
+            }
+        }
+        finite.sort_unstable();
+        finite.dedup();
+        match finite[..] {
+            [] => Residue { p: 0, q: 0, weight: 0 },
+            [only] => items.iter().copied().find(|item| item.p == only && item.weight != 0).unwrap_or(self.number(only, 0)),
+            _ => {
+                let hash = finite.iter().fold(finite.len() as u64, |hash, &x| self.round.hashes.pair(x, hash).0);
+                let symbol = self.symbol(5, hash);
+                self.round.symbols.insert(canonical(self.round.q, symbol.q));
+                if !self.round.sets.contains_key(&symbol.p) {
+                    self.round.members += finite.len();
+                    self.round.sets.insert(symbol.p, finite.into());
+                }
+                if self.round.members > MAX_MEMBERS {
+                    self.stop = Some(Stop::Unsupported("maxima of too many numbers".into()));
+                }
+                symbol
+            }
+        }
+    }
+
+    fn enter(&mut self, place: usize) {
+        (self.now, self.place) = (self.facts[place], place);
+        if Instant::now() > self.round.deadline {
+            self.stop = Some(Stop::Unsupported("more than the time that there is".into()));
+        }
+    }
+
+    fn finish(&mut self, place: usize, values: &[Residue]) {
+        let is_exponent = self.facts[place].listed[..DIVISORS].contains(&true);
+        if let Some(kept) = self.kept.as_mut().filter(|_| is_exponent) {
+            kept.insert(place, values.iter().filter(|x| x.weight != 0).map(|x| x.q).collect());
+            return;
+        }
+        for (list, _) in self.facts[place].listed.iter().enumerate().filter(|(_, listed)| **listed) {
+            let finite = values.iter().filter(|x| x.weight != 0);
+            if list < DIVISORS {
+                let field = self.round.q;
+                self.lists[list].extend(finite.map(|x| canonical(field, x.q)));
+            } else {
+                let field = self.round.p;
+                self.lists[list].extend(finite.map(|x| if list == DIVISORS { canonical(field, x.p) } else { x.p }));
+            }
+        }
+    }
+
+    fn stopped(&mut self) -> Option<Stop> {
+        self.stop.take()
+    }
+}
