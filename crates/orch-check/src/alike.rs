@@ -331,11 +331,11 @@ impl Walk {
         extents
     }
 
-    /// A program of the walk with other extents.
+    /// A program of the walk with other extents, and at most so many blocks along each index that is cut.
     ///
     /// # Errors
     /// If it has no meaning with them, which it has if indices are treated alike.
-    pub fn cut(&self, number: usize, program: &Program, extents: &BTreeMap<Class, usize>) -> Result<Program, String> {
+    pub fn cut(&self, number: usize, program: &Program, extents: &BTreeMap<Class, usize>, blocks: usize) -> Result<Program, String> {
         let now = |dim: Dim| self.alike(dim).and_then(|class| extents.get(&class).copied());
         let shape = |at: usize| -> Vec<usize> {
             let dims = self.tensors[number][at].iter().zip(&program.shapes[at]);
@@ -344,7 +344,7 @@ impl Walk {
         let grid = |node: usize, axis: usize| {
             let Node::Block(block) = &program.nodes[node] else { return 1 };
             let cut = self.axes[number].get(&(node, axis)).and_then(|dims| now(dims[0]));
-            cut.map_or(block.grid[axis], |extent| block.grid[axis].min(extent).min(2))
+            cut.map_or(block.grid[axis], |extent| block.grid[axis].min(extent).min(blocks))
         };
         let small = rebuilt(program, shape, grid)?;
         for (at, expected) in small.shapes.iter().enumerate() {

@@ -5,12 +5,12 @@ use crate::degree::{Fraction, Polynomial, fractions};
 use crate::eval::{Array, Domain, Stop, cost, outputs};
 use crate::exponents::{At, Atoms, conditions, facts, hashed};
 use crate::field::Key;
-use crate::independent::Single;
+use crate::independent::{Single, Values};
 use crate::op::Op;
 use crate::program::{Node, Program, Tile};
 use crate::real::{Floats, Signs};
-use crate::residue::{DIVISORS, EXPONENTS, LISTS, LOGARITHMS, RADICANDS, Residues, Round};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use crate::residue::{DIVISORS, EXPONENTS, LISTS, LOGARITHMS, RADICANDS, Residues, Round, canonical};
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// What a proof has to reach: the logarithm to base 2 of the chance of a wrong one.
@@ -18,11 +18,13 @@ pub const LOG2_BOUND: f64 = -80.0;
 /// The most rounds that are made.
 const MAX_ROUNDS: usize = 4;
 /// The most elementary operations of all evaluations together.
-const MAX_WORK: f64 = 4e9;
+const MAX_WORK: f64 = 9e9;
 /// The most elements that an evaluation holds at once: 24 bytes each.
 const MAX_ELEMENTS: f64 = 2.4e7;
 /// Below that many operations the programs are also compared as they are, without a cut.
 const UNCUT_WORK: f64 = 2e7;
+/// Above that many operations one block computes all of what is cut, since others would do the same again.
+const LARGE_WORK: f64 = 3e8;
 /// When evaluations are given up.
 const MAX_TIME: Duration = Duration::from_secs(9);
 
@@ -80,8 +82,8 @@ struct Pair<'a> {
     small: [Program; 2],
     single: [Program; 2],
     cut: Vec<(usize, usize)>,
-    /// Of each program, the number of the input at a place.
-    inputs: [HashMap<usize, u64>; 2],
+    /// Of each program, at the places of inputs, the number of the input.
+    inputs: [Vec<u64>; 2],
     /// Positions of the candidate's outputs, in the order of the program's.
     outputs: Vec<usize>,
 }
@@ -119,11 +121,17 @@ impl<'a> Pair<'a> {
         walk.finish();
         let extents = walk.extents([program, candidate]);
         let ones = extents.keys().map(|&class| (class, 1)).collect();
-        let small = [walk.cut(0, program, &extents)?, walk.cut(1, candidate, &extents)?];
-        let single = [walk.cut(0, program, &ones)?, walk.cut(1, candidate, &ones)?];
+        let small = [walk.cut(0, program, &extents, 2)?, walk.cut(1, candidate, &extents, 2)?];
+        let small = match cost(&small[1])? {
+            (work, _) if work > LARGE_WORK => [walk.cut(0, program, &extents, 1)?, walk.cut(1, candidate, &extents, 1)?],
+            _ => small,
+        };
+        let single = [walk.cut(0, program, &ones, 1)?, walk.cut(1, candidate, &ones, 1)?];
         let number = |name: &str| known.keys().position(|known| known == name).unwrap_or(0) as u64;
         let numbers = |program: &Program| {
-            program.inputs().map(|(at, name, _)| (program.place(at, None), number(name))).collect()
+            let mut numbers = vec![0; program.place_count];
+            program.inputs().for_each(|(at, name, _)| numbers[program.place(at, None)] = number(name));
+            numbers
         };
         let cut = extents.iter().map(|(&class, &now)| (walk.extent(class), now)).collect();
         let inputs = [numbers(program), numbers(candidate)];
@@ -186,6 +194,9 @@ impl<'a> Pair<'a> {
     /// wherever the program is: what signs alone do not show.
     fn required_conditions(&self) -> Result<Vec<(At, usize)>, String> {
         let program = &self.single[1];
+        if conditions(program).is_empty() {
+            return Ok(Vec::new());
+        }
         let mut signs = Signs::new(program.place_count);
         outputs(&mut signs, program).map_err(|stop| format!("{stop:?}"))?;
         for (at, _, _) in program.inputs() {
@@ -212,12 +223,7 @@ impl<'a> Pair<'a> {
         ways: &mut [Result<usize, String>],
         seen: &mut Seen,
     ) -> Result<Option<(usize, usize)>, Stop> {
-        let of_atoms = |at: usize| {
-            let all = atoms[at].iter().enumerate();
-            let all = all.flat_map(|(way, atoms)| atoms.iter().flat_map(move |atoms| atoms.at.iter().map(move |&at| (at, way))));
-            all.collect::<Vec<_>>()
-        };
-        let asked = [[of_atoms(0), conditions(&self.small[0])].concat(), [of_atoms(1), required.to_vec()].concat()];
+        let asked = [conditions(&self.small[0]), required.to_vec()];
         let run = |round: &mut Round, at: usize, program: &Program| -> Result<(Vec<Array<_>>, Lists), Stop> {
             let facts = facts(program, &asked[at]);
             let mut domain = Residues::new(round, &facts, &self.inputs[at]);
@@ -254,25 +260,32 @@ impl<'a> Pair<'a> {
                 return Err(Stop::Unsupported(format!("{what}, where the program is defined (residue {missing})")));
             }
         }
-        for way in EXPONENTS {
-            let known: HashSet<u64> = known[way].iter().copied().chain([0]).collect();
-            seen.atoms[0] = seen.atoms[0].max(known.len());
-            seen.atoms[1] = seen.atoms[1].max(listed[way].len());
-            let missing = listed[way].iter().filter(|&x| !known.contains(x) && !round.symbols.contains(x)).count();
-            if missing > 0 && ways[way].is_ok() {
-                ways[way] = Err(format!("{missing} exponents of the candidate are not among the program's"));
-            }
-        }
         // What one element of an output is made of.
         round.hashed = 0;
-        run(round, 1, &self.single[1])?;
-        let single = Single { whole: self.program, program: &self.single[0], atoms: &atoms[0], inputs: &self.inputs[0] };
-        for (way, result) in single.independent(round)?.into_iter().enumerate() {
-            if ways[way].is_ok() {
-                ways[way] = result;
-            }
-        }
+        let single = |at: usize| Single {
+            whole: if at == 0 { self.program } else { self.candidate },
+            program: &self.single[at],
+            atoms: &atoms[at],
+            inputs: &self.inputs[at],
+        };
+        let known = single(0).values(round, None)?;
+        let given = single(1).values(round, None).map_err(undefined)?;
         seen.hashed = seen.hashed.max(round.hashed);
+        let independent = single(0).independent(round, &known)?;
+        for (way, result) in independent.into_iter().enumerate() {
+            if ways[way].is_err() {
+                continue;
+            }
+            let of = |at: usize, values: &Values| -> HashSet<u64> {
+                let sites = atoms[at][way].iter().flat_map(|atoms| &atoms.at);
+                let values = sites.filter_map(|&(node, tile)| values.get(&self.single[at].place(node, tile))).flatten();
+                values.map(|&x| canonical(round.q, x)).chain([0]).collect()
+            };
+            let (known, given) = (of(0, &known), of(1, &given));
+            seen.atoms = [seen.atoms[0].max(known.len()), seen.atoms[1].max(given.len())];
+            let missing = given.iter().filter(|x| !known.contains(x) && !round.symbols.contains(x)).count();
+            ways[way] = if missing == 0 { result } else { Err(format!("{missing} exponents of the candidate are not among the program's")) };
+        }
         Ok(None)
     }
 
@@ -309,18 +322,22 @@ impl<'a> Pair<'a> {
         let chance = |count: f64, polynomial: Polynomial| {
             count * (polynomial.degree() * RESIDUE + vanishes(polynomial.height))
         };
-        let (pairs, own_pairs) = ((seen.hashed as f64).powi(2), (own as f64).powi(2) + own as f64);
+        // The atoms at one place are one function of arguments that are alike.
+        let sites = (a.at.len() + b.at.len()) as f64;
+        let of_atoms = |count: f64| count * atom.degree() * RESIDUE + sites.powi(2) * 4.0 * vanishes(2.0 * atom.height);
         let single = difference.numbers * RESIDUE
             + difference.exponentials * atom.degree() * RESIDUE
             + vanishes(difference.height)
-            + chance(pairs, argument)
-            + chance(own_pairs, atom);
+            + chance((seen.hashed as f64).powi(2), argument)
+            + of_atoms(2.0 * own as f64);
         // Inputs are drawn again where the program is undefined, which at most doubles chances.
         let rounds = rounds as f64;
-        let among = |counts: [usize; 2], polynomial| {
-            (counts[1] as f64).log2().max(0.0) + rounds * (1.0 + chance(counts[0] as f64, polynomial).log2())
-        };
-        let all = [rounds * (1.0 + single.log2()), among(seen.atoms, atom), among(seen.conditions, condition)];
+        let among = |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (1.0 + chance.log2());
+        let all = [
+            rounds * (1.0 + single.log2()),
+            among(seen.atoms[1], of_atoms(seen.atoms[0] as f64)),
+            among(seen.conditions[1], chance(seen.conditions[0] as f64, condition)),
+        ];
         if std::env::var("DBG").is_ok() { eprintln!("way {way} diff {difference:?} atom {atom:?} arg {argument:?} cond {condition:?} hashed {} own {own} seen {:?} {:?} all {all:?}", seen.hashed, seen.atoms, seen.conditions); }
         let sum: f64 = all.iter().map(|log2| log2.exp2()).sum();
         Some((sum.log2(), own))

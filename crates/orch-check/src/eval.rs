@@ -33,8 +33,15 @@ pub trait Domain {
     fn unary(&mut self, op: &Op, x: Self::Value) -> Self::Value;
     /// `c x` with the constant `c` of a ratio.
     fn scale(&mut self, x: Self::Value, ratio: Ratio, c: Self::Value) -> Self::Value;
-    /// A function of two numbers: `Add`, `Sub`, `Mul`, `Div`, `Mask`.
+    /// A function of two numbers: `Add`, `Sub`, `Mul`, `Mask`.
     fn binary(&mut self, op: &Op, a: Self::Value, b: Self::Value) -> Self::Value;
+    /// Adds the products of a row with a factor to sums.
+    fn add_products(&mut self, sums: &mut [Self::Value], factor: Self::Value, row: &[Self::Value]) {
+        for (sum, &x) in sums.iter_mut().zip(row) {
+            let product = self.binary(&Op::Mul, factor, x);
+            *sum = self.binary(&Op::Add, *sum, product);
+        }
+    }
     /// The largest of some; minus infinity of none.
     fn largest(&mut self, items: &[Self::Value]) -> Self::Value;
     /// The next operations are those at this place.
@@ -136,6 +143,14 @@ impl<'a, V: Copy> Operand<'a, V> {
         }
     }
 
+    fn borrowed(&self) -> Operand<'_, V> {
+        match self {
+            Operand::Dense(array) => Operand::Dense(array),
+            Operand::Made(array) => Operand::Dense(array),
+            Operand::Input { place, is_mask, shape } => Operand::Input { place: *place, is_mask: *is_mask, shape },
+        }
+    }
+
     fn owned(self) -> Array<V> {
         match self {
             Operand::Dense(array) => array.clone(),
@@ -195,7 +210,12 @@ fn apply<D: Domain>(domain: &mut D, op: &Op, args: &[Operand<'_, D::Value>]) -> 
             let c = domain.constant(*ratio);
             data.extend(own(0).iter().map(|&x| domain.binary(&Op::Add, x, c)));
         }
-        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Max | Op::Mask => {
+        Op::Div => {
+            let inverse: Vec<D::Value> = own(1).iter().map(|&x| domain.unary(&Op::Reciprocal, x)).collect();
+            let inverse = Array { shape: shapes[1].to_vec(), data: inverse };
+            return apply(domain, &Op::Mul, &[args[0].borrowed(), Operand::Dense(&inverse)]);
+        }
+        Op::Add | Op::Sub | Op::Mul | Op::Max | Op::Mask => {
             let steps = [steps(shapes[0]), steps(shapes[1])];
             each_index(&shape, |index| {
                 let (a, b) = (own(0)[at(index, &steps[0])], own(1)[at(index, &steps[1])]);
@@ -309,11 +329,7 @@ fn matmul<D: Domain>(domain: &mut D, args: &[Operand<'_, D::Value>], shape: &[us
             };
             for i in 0..m {
                 let factor = args[0].data()[lhs + i * k + l];
-                let sums = &mut data[product + i * n..product + (i + 1) * n];
-                for (sum, &x) in sums.iter_mut().zip(row) {
-                    let term = domain.binary(&Op::Mul, factor, x);
-                    *sum = domain.binary(&Op::Add, *sum, term);
-                }
+                domain.add_products(&mut data[product + i * n..product + (i + 1) * n], factor, row);
             }
         }
         product += m * n;
@@ -451,7 +467,10 @@ impl<V: Copy> Run<'_, V> {
                 _ => get(*tile)?.owned(),
             },
         };
-        domain.finish(place, &value.data);
+        // What a sum over iterations is before it is whole is nobody's value.
+        if !tile.accumulates() || iteration + 1 == self.block.iterations {
+            domain.finish(place, &value.data);
+        }
         Ok(value)
     }
 

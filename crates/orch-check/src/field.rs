@@ -26,6 +26,7 @@ impl Field {
     }
 
     /// `a b`
+    #[inline]
     pub fn mul(&self, a: u64, b: u64) -> u64 {
         let product = u128::from(a) * u128::from(b);
         let factor = (product as u64).wrapping_mul(self.negative_inverse);
@@ -34,12 +35,14 @@ impl Field {
     }
 
     /// `a + b`
+    #[inline]
     pub fn add(&self, a: u64, b: u64) -> u64 {
         let sum = a + b;
         if sum >= self.prime { sum - self.prime } else { sum }
     }
 
     /// `a - b`
+    #[inline]
     pub fn sub(&self, a: u64, b: u64) -> u64 {
         if a >= b { a - b } else { a + self.prime - b }
     }
@@ -84,20 +87,21 @@ impl Key {
     }
 
     /// Two numbers for a pair of numbers: Threefry-2x64 with 13 rounds (Salmon et al., SC'11).
+    #[inline(always)]
     pub fn pair(self, a: u64, b: u64) -> (u64, u64) {
-        const ROTATIONS: [u32; 8] = [16, 42, 12, 31, 16, 32, 24, 21];
         let Key(k, l) = self;
         let keys = [k, l, k ^ l ^ 0x1bd1_1bda_a9fc_1a22];
         let (mut a, mut b) = (a.wrapping_add(k), b.wrapping_add(l));
-        for round in 0..13 {
-            a = a.wrapping_add(b);
-            b = b.rotate_left(ROTATIONS[round % 8]) ^ a;
-            if round % 4 == 3 {
-                let number = round / 4 + 1;
-                a = a.wrapping_add(keys[number % 3]);
-                b = b.wrapping_add(keys[(number + 1) % 3]).wrapping_add(number as u64);
+        for (number, rotations) in [(1, [16, 42, 12, 31]), (2, [16, 32, 24, 21]), (3, [16, 42, 12, 31])] {
+            for rotation in rotations {
+                a = a.wrapping_add(b);
+                b = b.rotate_left(rotation) ^ a;
             }
+            a = a.wrapping_add(keys[number % 3]);
+            b = b.wrapping_add(keys[(number + 1) % 3]).wrapping_add(number as u64);
         }
+        a = a.wrapping_add(b);
+        b = b.rotate_left(16) ^ a;
         (a, b)
     }
 

@@ -2,11 +2,14 @@
 
 use crate::alike::{Dim, Walk};
 use crate::eval::{Stop, outputs};
-use crate::exponents::{Atoms, facts};
+use crate::exponents::{Atoms, facts, hashed};
 use crate::op::Op;
 use crate::program::{Node, Program};
 use crate::residue::{EXPONENTS, Residues, Round, canonical};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// Values of places.
+pub type Values = BTreeMap<usize, Vec<u64>>;
 
 /// A program whose parallel indices have one element, with the atoms of its exponents seen in each way.
 pub struct Single<'a> {
@@ -16,25 +19,34 @@ pub struct Single<'a> {
     pub program: &'a Program,
     /// By way.
     pub atoms: &'a [Option<Atoms>],
-    /// Of the place of an input, its number.
-    pub inputs: &'a HashMap<usize, u64>,
+    /// At the place of an input its number.
+    pub inputs: &'a [u64],
 }
 
 impl Single<'_> {
-    /// For each way how many atoms there are that are no multiples of each other, or why they are not shown to be independent.
-    pub fn independent(&self, round: &mut Round) -> Result<Vec<Result<usize, String>>, Stop> {
-        let listed: Vec<_> = self.atoms.iter().enumerate().flat_map(|(way, atoms)| {
-            atoms.iter().flat_map(move |atoms| atoms.at.iter().map(move |&at| (at, EXPONENTS[way])))
-        }).collect();
-        let facts = facts(self.program, &listed);
-        let run = |round: &mut Round, changed: Option<usize>| {
-            let mut domain = Residues::new(round, &facts, self.inputs);
-            (domain.changed, domain.kept) = (changed, Some(BTreeMap::new()));
-            outputs(&mut domain, self.program)?;
-            Ok(domain.kept.unwrap_or_default())
+    /// The values of all atoms, by place.
+    pub fn values(&self, round: &mut Round, changed: Option<usize>) -> Result<Values, Stop> {
+        let of_way = |(way, atoms): (usize, &'_ Option<Atoms>)| -> Vec<_> {
+            atoms.iter().flat_map(|atoms| atoms.at.iter().map(|&at| (at, EXPONENTS[way]))).collect()
         };
-        let base = run(round, None)?;
-        let mut changes: BTreeMap<usize, BTreeMap<usize, Vec<u64>>> = BTreeMap::new();
+        let listed: Vec<_> = self.atoms.iter().enumerate().flat_map(of_way).collect();
+        if listed.is_empty() && changed.is_none() && !self.is_hashed() {
+            return Ok(Values::new());
+        }
+        let facts = facts(self.program, &listed);
+        let mut domain = Residues::new(round, &facts, self.inputs);
+        domain.changed = changed;
+        outputs(&mut domain, self.program)?;
+        Ok(domain.exponents)
+    }
+
+    fn is_hashed(&self) -> bool {
+        self.atoms.iter().flatten().any(|atoms| !hashed(self.program, atoms).is_empty())
+    }
+
+    /// For each way how many atoms there are, or why they are not shown to be independent. `base` are their values.
+    pub fn independent(&self, round: &mut Round, base: &Values) -> Result<Vec<Result<usize, String>>, Stop> {
+        let mut changes: BTreeMap<usize, Values> = BTreeMap::new();
         let mut results = Vec::new();
         for atoms in self.atoms {
             let Some(atoms) = atoms else {
@@ -46,7 +58,7 @@ impl Single<'_> {
                 continue;
             }
             let sites: Vec<usize> = atoms.at.iter().map(|(node, _)| *node).collect();
-            let (sites, count) = distinct(self.program, &sites, &base, round);
+            let (sites, count) = distinct(self.program, &sites, base, round);
             let order = match self.order(&sites) {
                 Ok(order) => order,
                 Err(reason) => {
@@ -58,7 +70,7 @@ impl Single<'_> {
             for (site, source) in order {
                 let source = self.program.place(source, None);
                 if let std::collections::btree_map::Entry::Vacant(entry) = changes.entry(source) {
-                    entry.insert(run(round, Some(source))?);
+                    entry.insert(self.values(round, Some(source))?);
                 }
                 let place = self.program.place(site, None);
                 let all_differ = |a: &Vec<u64>, b: &Vec<u64>| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a != b);
@@ -133,7 +145,7 @@ impl Single<'_> {
 }
 
 /// The sites whose values are not all those of others or their negatives, or largest numbers; and how many values there are.
-fn distinct(program: &Program, sites: &[usize], values: &BTreeMap<usize, Vec<u64>>, round: &Round) -> (Vec<usize>, usize) {
+fn distinct(program: &Program, sites: &[usize], values: &Values, round: &Round) -> (Vec<usize>, usize) {
     let of = |site: &usize| values.get(&program.place(*site, None)).map_or(&[][..], Vec::as_slice);
     let mut sites = sites.to_vec();
     sites.sort_by_key(|site| std::cmp::Reverse(of(site).len()));

@@ -3,7 +3,6 @@
 use crate::eval::{Domain, Stop};
 use crate::field::Key;
 use crate::op::{Op, Ratio};
-use std::collections::HashMap;
 
 /// Which signs a value may have; a set of bits.
 pub type Sign = u8;
@@ -91,7 +90,7 @@ impl Domain for Signs {
         match op {
             Op::Add => combined(a, b, sum) | (a | b) & INFINITE,
             Op::Sub => combined(a, combined(b, NEGATIVE, product), sum) | a & INFINITE,
-            Op::Mul | Op::Div => combined(a, b, product),
+            Op::Mul => combined(a, b, product),
             _ => {
                 let masked = if b & ZERO != 0 { INFINITE } else { 0 };
                 if b & (NEGATIVE | POSITIVE) != 0 { a | masked } else { masked }
@@ -124,15 +123,15 @@ impl Domain for Signs {
 pub struct Floats<'a> {
     /// The key of inputs.
     pub key: Key,
-    /// Of the place of an input, its number.
-    pub inputs: &'a HashMap<usize, u64>,
+    /// At the place of an input its number.
+    pub inputs: &'a [u64],
 }
 
 impl Domain for Floats<'_> {
     type Value = f64;
 
     fn input(&mut self, place: usize, is_mask: bool, at: usize) -> f64 {
-        let number = self.inputs.get(&place).copied().unwrap_or(u64::MAX);
+        let number = self.inputs[place];
         let bits = self.key.pair(at as u64, number).0;
         if is_mask { (bits >> 63) as f64 } else { (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0 }
     }
@@ -164,7 +163,6 @@ impl Domain for Floats<'_> {
             Op::Add => a + b,
             Op::Sub => a - b,
             Op::Mul => a * b,
-            Op::Div => a / b,
             _ if b == 0.0 => f64::NEG_INFINITY,
             _ => a,
         }

@@ -72,7 +72,7 @@ impl Round {
         let (p, q) = (Field::new(p), Field::new(q));
         let (hashes, mut trial) = (key.derived(2), 0);
         let base = loop {
-            let root = hashes.pair(trial, 1).0 % p.prime;
+            let root = below(hashes.pair(trial, 1).0, p);
             let square = p.mul(root, root);
             if square != 0 && square != p.one {
                 break square;
@@ -80,7 +80,7 @@ impl Round {
             trial += 1;
         };
         let (a, b) = hashes.pair(0, 2);
-        let gelu = (1 + a % (p.prime - 1), 1 + b % (q.prime - 1));
+        let gelu = (below(a, p), below(b, q));
         let (sets, symbols) = (HashMap::new(), HashSet::new());
         Round { p, q, base, inputs: key.derived(1), hashes, gelu, sets, members: 0, symbols, hashed: 0, deadline }
     }
@@ -92,16 +92,17 @@ pub struct Residues<'a> {
     pub round: &'a mut Round,
     /// By place.
     pub facts: &'a [Facts],
-    /// Of the place of an input, its number.
-    pub inputs: &'a HashMap<usize, u64>,
+    /// At the place of an input its number.
+    pub inputs: &'a [u64],
     /// The place of an input or symbol that has other exponents than it had.
     pub changed: Option<usize>,
-    /// Values of listed places.
+    /// Divisors, radicands and the like of listed places.
     pub lists: [Vec<u64>; LISTS],
-    /// With `Some`, exponents of listed places as they are, by place.
-    pub kept: Option<BTreeMap<usize, Vec<u64>>>,
+    /// Exponents of listed places as they are, by place.
+    pub exponents: BTreeMap<usize, Vec<u64>>,
     now: Facts,
     place: usize,
+    entered: usize,
     stop: Option<Stop>,
 }
 
@@ -110,8 +111,8 @@ const MAX_MEMBERS: usize = 1 << 24;
 
 impl<'a> Residues<'a> {
     /// A program.
-    pub fn new(round: &'a mut Round, facts: &'a [Facts], inputs: &'a HashMap<usize, u64>) -> Residues<'a> {
-        Residues { round, facts, inputs, changed: None, lists: Default::default(), kept: None, now: Facts::default(), place: 0, stop: None }
+    pub fn new(round: &'a mut Round, facts: &'a [Facts], inputs: &'a [u64]) -> Residues<'a> {
+        Residues { round, facts, inputs, changed: None, lists: Default::default(), exponents: BTreeMap::new(), now: Facts::default(), place: 0, entered: 0, stop: None }
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
@@ -122,12 +123,14 @@ impl<'a> Residues<'a> {
     fn symbol(&mut self, salt: u64, x: u64) -> Residue {
         self.round.hashed += 1;
         let (a, b) = self.changeable(self.round.hashes, self.place, x, salt);
-        self.number(a % self.round.p.prime, b % self.round.q.prime)
+        self.number(below(a, self.round.p), below(b, self.round.q))
     }
 
     /// Pseudo-random numbers, the second another one where the place is changed.
+    #[inline(always)]
     fn changeable(&self, key: Key, place: usize, x: u64, salt: u64) -> (u64, u64) {
         let (a, b) = key.pair(x, salt);
+        // The first is that of an argument, whose hash stays.
         (a, if self.changed == Some(place) { key.pair(x, !salt).1 } else { b })
     }
 
@@ -149,6 +152,11 @@ impl<'a> Residues<'a> {
     }
 }
 
+/// A number below a field's prime, of 64 random bits.
+fn below(bits: u64, field: Field) -> u64 {
+    ((u128::from(bits) * u128::from(field.prime)) >> 64) as u64
+}
+
 /// A value or its negative, whichever is smaller.
 pub fn canonical(field: Field, x: u64) -> u64 {
     x.min(field.sub(0, x))
@@ -157,11 +165,12 @@ pub fn canonical(field: Field, x: u64) -> u64 {
 impl Domain for Residues<'_> {
     type Value = Residue;
 
+    #[inline(always)]
     fn input(&mut self, place: usize, is_mask: bool, at: usize) -> Residue {
-        let number = self.inputs.get(&place).copied().unwrap_or(u64::MAX >> 2);
+        let number = self.inputs[place];
         let (a, b) = self.changeable(self.round.inputs, place, at as u64, number);
         let _ = is_mask; // A mask is any number, so that what is shown holds for zeros and ones.
-        self.number(a % self.round.p.prime, b % self.round.q.prime)
+        self.number(below(a, self.round.p), below(b, self.round.q))
     }
 
     fn constant(&mut self, ratio: Ratio) -> Residue {
@@ -224,12 +233,25 @@ impl Domain for Residues<'_> {
             _ if self.masked(b) => b,
             Op::Sub => Residue { p: p.sub(a.p, b.p), q: q.sub(a.q, b.q), weight: a.weight },
             Op::Mask => Residue { weight: p.mul(a.weight, b.p), ..a },
-            _ if self.masked(a) => a,
-            Op::Div => {
-                let inverse = self.inverse(b);
-                self.binary(&Op::Mul, a, inverse)
+            _ => {
+                self.masked(a);
+                a
             }
-            _ => a,
+        }
+    }
+
+    fn add_products(&mut self, sums: &mut [Residue], factor: Residue, row: &[Residue]) {
+        let Round { p, q, .. } = *self.round;
+        let Facts { needs_p, needs_q, .. } = self.now;
+        if row.iter().any(|x| x.weight != p.one) || factor.weight != p.one {
+            self.stop.get_or_insert_with(|| Stop::Unsupported("products of masked values".into()));
+            return;
+        }
+        if needs_p {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| sum.p = p.add(sum.p, p.mul(factor.p, x.p)));
+        }
+        if needs_q {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| sum.q = q.add(sum.q, q.mul(factor.q, x.q)));
         }
     }
 
@@ -270,26 +292,22 @@ impl Domain for Residues<'_> {
 
     fn enter(&mut self, place: usize) {
         (self.now, self.place) = (self.facts[place], place);
-        if Instant::now() > self.round.deadline {
+        self.entered += 1;
+        if self.entered % 16 == 0 && Instant::now() > self.round.deadline {
             self.stop = Some(Stop::Unsupported("more than the time that there is".into()));
         }
     }
 
     fn finish(&mut self, place: usize, values: &[Residue]) {
-        let is_exponent = self.facts[place].listed[..DIVISORS].contains(&true);
-        if let Some(kept) = self.kept.as_mut().filter(|_| is_exponent) {
-            kept.insert(place, values.iter().filter(|x| x.weight != 0).map(|x| x.q).collect());
-            return;
+        let Facts { listed, .. } = self.facts[place];
+        let finite = values.iter().filter(|x| x.weight != 0);
+        if listed[..DIVISORS].contains(&true) {
+            self.exponents.entry(place).or_default().extend(finite.clone().map(|x| x.q));
         }
-        for (list, _) in self.facts[place].listed.iter().enumerate().filter(|(_, listed)| **listed) {
-            let finite = values.iter().filter(|x| x.weight != 0);
-            if list < DIVISORS {
-                let field = self.round.q;
-                self.lists[list].extend(finite.map(|x| canonical(field, x.q)));
-            } else {
-                let field = self.round.p;
-                self.lists[list].extend(finite.map(|x| if list == DIVISORS { canonical(field, x.p) } else { x.p }));
-            }
+        for list in (DIVISORS..LISTS).filter(|&list| listed[list]) {
+            let field = self.round.p;
+            let value = |x: &Residue| if list == DIVISORS { canonical(field, x.p) } else { x.p };
+            self.lists[list].extend(finite.clone().map(value));
         }
     }
 
