@@ -25,8 +25,8 @@ const MAX_ELEMENTS: f64 = 2.4e7;
 const UNCUT_WORK: f64 = 2e7;
 /// Above that many operations one block computes all of what is cut, since others would do the same again.
 const LARGE_WORK: f64 = 3e8;
-/// When evaluations are given up.
-const MAX_TIME: Duration = Duration::from_secs(9);
+/// The time for a decision that is given by default.
+pub const MAX_TIME: Duration = Duration::from_secs(9);
 
 /// The answer.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,10 +68,10 @@ pub struct Witness {
 }
 
 /// Decides whether a candidate computes what a program computes. The seed decides primes, keys and inputs; whoever made the
-/// candidate must not have known it.
-pub fn check(program: &Program, candidate: &Program, seed: u128) -> Verdict {
-    let key = Key::new(seed);
-    let pair = Pair::new(program, candidate).and_then(|pair| pair.decide(key));
+/// candidate must not have known it. What takes longer than the time that is given is not decided.
+pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration) -> Verdict {
+    let deadline = Instant::now() + time;
+    let pair = Pair::new(program, candidate).and_then(|pair| pair.decide(Key::new(seed), deadline));
     pair.unwrap_or_else(|reason| Verdict::CannotSay(reason))
 }
 
@@ -138,8 +138,7 @@ impl<'a> Pair<'a> {
         Ok(Pair { program, candidate, small, single, cut, inputs, outputs: order })
     }
 
-    fn decide(&self, key: Key) -> Result<Verdict, String> {
-        let deadline = Instant::now() + MAX_TIME;
+    fn decide(&self, key: Key, deadline: Instant) -> Result<Verdict, String> {
         self.within_budget()?;
         let mut ways: Vec<Result<usize, String>> = vec![Ok(0); EXPONENTS.len()];
         let atoms = [0, 1].map(|at| EXPONENTS.map(|way| Atoms::new(&self.small[at], way)));
@@ -224,18 +223,19 @@ impl<'a> Pair<'a> {
         seen: &mut Seen,
     ) -> Result<Option<(usize, usize)>, Stop> {
         let asked = [conditions(&self.small[0]), required.to_vec()];
-        let run = |round: &mut Round, at: usize, program: &Program| -> Result<(Vec<Array<_>>, Lists), Stop> {
-            let facts = facts(program, &asked[at]);
-            let mut domain = Residues::new(round, &facts, &self.inputs[at]);
-            let values = outputs(&mut domain, program)?;
+        let run = |at: usize| -> Result<(Vec<Array<_>>, Lists), Stop> {
+            let facts = facts(&self.small[at], &asked[at]);
+            let mut round = round.clone();
+            let mut domain = Residues::new(&mut round, &facts, &self.inputs[at]);
+            let values = outputs(&mut domain, &self.small[at])?;
             Ok((values, domain.lists))
         };
-        let (expected, known) = run(round, 0, &self.small[0])?;
         let undefined = |stop| match stop {
             Stop::Undefined(reason) => Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}")),
             stop => stop,
         };
-        let (given, listed) = run(round, 1, &self.small[1]).map_err(undefined)?;
+        let [expected, given] = both(run);
+        let ((expected, known), (given, listed)) = (expected?, given.map_err(undefined)?);
         for (output, expected) in expected.iter().enumerate() {
             let given = &given[self.outputs[output]];
             if expected.data.iter().chain(&given.data).any(|x| x.weight == 0) {
@@ -261,16 +261,21 @@ impl<'a> Pair<'a> {
             }
         }
         // What one element of an output is made of.
-        round.hashed = 0;
         let single = |at: usize| Single {
             whole: if at == 0 { self.program } else { self.candidate },
             program: &self.single[at],
             atoms: &atoms[at],
             inputs: &self.inputs[at],
         };
-        let known = single(0).values(round, None)?;
-        let given = single(1).values(round, None).map_err(undefined)?;
-        seen.hashed = seen.hashed.max(round.hashed);
+        let [known, given] = both(|at| {
+            let mut round = round.clone();
+            let values = single(at).values(&mut round, None)?;
+            Ok((values, round))
+        });
+        let ((known, own), (given, other)) = (known?, given.map_err(undefined)?);
+        seen.hashed = seen.hashed.max(own.hashed + other.hashed);
+        let symbols: HashSet<u64> = own.symbols.union(&other.symbols).copied().collect();
+        round.symbols = own.symbols;
         let independent = single(0).independent(round, &known)?;
         for (way, result) in independent.into_iter().enumerate() {
             if ways[way].is_err() {
@@ -283,7 +288,7 @@ impl<'a> Pair<'a> {
             };
             let (known, given) = (of(0, &known), of(1, &given));
             seen.atoms = [seen.atoms[0].max(known.len()), seen.atoms[1].max(given.len())];
-            let missing = given.iter().filter(|x| !known.contains(x) && !round.symbols.contains(x)).count();
+            let missing = given.iter().filter(|x| !known.contains(x) && !symbols.contains(x)).count();
             ways[way] = if missing == 0 { result } else { Err(format!("{missing} exponents of the candidate are not among the program's")) };
         }
         Ok(None)
@@ -338,7 +343,6 @@ impl<'a> Pair<'a> {
             among(seen.atoms[1], of_atoms(seen.atoms[0] as f64)),
             among(seen.conditions[1], chance(seen.conditions[0] as f64, condition)),
         ];
-        if std::env::var("DBG").is_ok() { eprintln!("way {way} diff {difference:?} atom {atom:?} arg {argument:?} cond {condition:?} hashed {} own {own} seen {:?} {:?} all {all:?}", seen.hashed, seen.atoms, seen.conditions); }
         let sum: f64 = all.iter().map(|log2| log2.exp2()).sum();
         Some((sum.log2(), own))
     }
@@ -410,6 +414,15 @@ struct Seen {
     atoms: [usize; 2],
     /// Divisors and the like of the program, and those of the candidate that must be among them.
     conditions: [usize; 2],
+}
+
+/// A function of both programs, at once.
+fn both<T: Send>(f: impl Fn(usize) -> T + Sync) -> [T; 2] {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| f(1));
+        let own = f(0);
+        [own, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
+    })
 }
 
 /// The difference of two fractions, as the numerator over a common denominator.

@@ -12,6 +12,6 @@ mod real;
 mod residue;
 mod text;
 
-pub use check::{Proof, Verdict, Witness, check};
+pub use check::{MAX_TIME, Proof, Verdict, Witness, check};
 pub use program::Program;
 pub use text::parse;

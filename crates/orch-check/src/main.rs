@@ -1,6 +1,6 @@
 //! `orchestrion-check FILE [--seed N] [--json]`: whether the candidate of a proof computes its program.
 
-use orch_check::{Program, Verdict, check, parse};
+use orch_check::{MAX_TIME, Program, Verdict, check, parse};
 use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
 
@@ -50,7 +50,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     }
     let text = std::fs::read_to_string(file).map_err(failed)?;
     let [program, candidate] = programs(&text).map_err(|problem| format!("{file}: {problem}"))?;
-    let verdict = check(&program, &candidate, *seed);
+    let verdict = check(&program, &candidate, *seed, MAX_TIME);
     let (name, code) = match verdict {
         Verdict::Proved(_) => ("proved", 0),
         Verdict::Refuted(_) => ("refuted", 1),

@@ -8,7 +8,7 @@ use crate::eval::{Domain, Stop};
 use crate::field::{Field, Key, primes};
 use crate::op::{Op, Ratio};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// An element; in Montgomery's form.
@@ -44,7 +44,8 @@ pub const RADICANDS: usize = 4;
 /// Operands of logarithms.
 pub const LOGARITHMS: usize = 5;
 
-/// The primes and keys of one round, and what both programs make of them.
+/// The primes and keys of one round, and what programs made of them.
+#[derive(Clone)]
 pub struct Round {
     /// Numbers.
     pub p: Field,
@@ -55,7 +56,7 @@ pub struct Round {
     hashes: Key,
     gelu: (u64, u64),
     /// Sets of numbers by the number that stands for the largest.
-    sets: HashMap<u64, Rc<[u64]>>,
+    sets: HashMap<u64, Arc<[u64]>>,
     members: usize,
     /// The exponents of largest numbers, which are independent of all others.
     pub symbols: HashSet<u64>,
@@ -102,9 +103,14 @@ pub struct Residues<'a> {
     pub exponents: BTreeMap<usize, Vec<u64>>,
     now: Facts,
     place: usize,
+    /// The last numbers that were made for inputs.
+    made: [Made; 2],
     entered: usize,
     stop: Option<Stop>,
 }
+
+/// What pseudo-random numbers were made of, and the numbers.
+type Made = ((u64, u64), (u64, u64));
 
 /// The most members of sets of which largest elements are taken.
 const MAX_MEMBERS: usize = 1 << 24;
@@ -112,7 +118,7 @@ const MAX_MEMBERS: usize = 1 << 24;
 impl<'a> Residues<'a> {
     /// A program.
     pub fn new(round: &'a mut Round, facts: &'a [Facts], inputs: &'a [u64]) -> Residues<'a> {
-        Residues { round, facts, inputs, changed: None, lists: Default::default(), exponents: BTreeMap::new(), now: Facts::default(), place: 0, entered: 0, stop: None }
+        Residues { round, facts, inputs, changed: None, lists: Default::default(), exponents: BTreeMap::new(), now: Facts::default(), place: 0, made: [((u64::MAX, 0), (0, 0)); 2], entered: 0, stop: None }
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
@@ -122,16 +128,22 @@ impl<'a> Residues<'a> {
     /// An independent value for an argument.
     fn symbol(&mut self, salt: u64, x: u64) -> Residue {
         self.round.hashed += 1;
-        let (a, b) = self.changeable(self.round.hashes, self.place, x, salt);
+        let (a, mut b) = self.round.hashes.pair(x, salt);
+        if self.changed == Some(self.place) {
+            b = self.round.hashes.pair(x, !salt).1;
+        }
         self.number(below(a, self.round.p), below(b, self.round.q))
     }
 
-    /// Pseudo-random numbers, the second another one where the place is changed.
+    /// A pseudo-random number for an element of an input. Neighbours are made together.
     #[inline(always)]
-    fn changeable(&self, key: Key, place: usize, x: u64, salt: u64) -> (u64, u64) {
-        let (a, b) = key.pair(x, salt);
-        // The first is that of an argument, whose hash stays.
-        (a, if self.changed == Some(place) { key.pair(x, !salt).1 } else { b })
+    fn word(&mut self, slot: usize, salt: u64, at: usize) -> u64 {
+        let pair = (at as u64 >> 1, salt);
+        if self.made[slot].0 != pair {
+            self.made[slot] = (pair, self.round.inputs.pair(pair.0, pair.1));
+        }
+        let (even, odd) = self.made[slot].1;
+        if at % 2 == 0 { even } else { odd }
     }
 
     fn masked(&mut self, x: Residue) -> bool {
@@ -167,10 +179,13 @@ impl Domain for Residues<'_> {
 
     #[inline(always)]
     fn input(&mut self, place: usize, is_mask: bool, at: usize) -> Residue {
-        let number = self.inputs[place];
-        let (a, b) = self.changeable(self.round.inputs, place, at as u64, number);
         let _ = is_mask; // A mask is any number, so that what is shown holds for zeros and ones.
-        self.number(below(a, self.round.p), below(b, self.round.q))
+        let Facts { needs_p, needs_q, .. } = self.facts[place];
+        let salt = self.inputs[place] << 2;
+        let p = if needs_p { below(self.word(0, salt, at), self.round.p) } else { 0 };
+        let changed = u64::from(self.changed == Some(place));
+        let q = if needs_q { below(self.word(1, salt | 2 | changed, at), self.round.q) } else { 0 };
+        self.number(p, q)
     }
 
     fn constant(&mut self, ratio: Ratio) -> Residue {
